@@ -1,0 +1,1 @@
+"""Paceline: why is this training job slow, and what would a fix win?"""

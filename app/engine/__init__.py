@@ -1,0 +1,1 @@
+"""How slow is the job, compared with the same steps without stragglers?"""

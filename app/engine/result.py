@@ -1,0 +1,135 @@
+"""A report as the JSON object of the what-if model's section 7."""
+
+from typing import Any
+
+from app.engine.metrics import gpu_time_wasted
+from app.engine.report import Report
+from app.trace.window import Floats, Window
+
+SCHEMA = 1
+
+_NOT_MEASURED = (
+    "launch_slowdown",
+    "slowdown",
+    "gpu_time_wasted",
+    "gpu_hours_lost",
+    "dp_rank_slowdown",
+    "stage_slowdown",
+    "worker_slowdown",
+    "worker_slowdown_estimate",
+    "m_w",
+    "m_w_exact",
+    "m_s",
+    "stage_share",
+    "findings",
+    "ruled_out",
+    "per_step",
+)
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The whole result, with `per_step`; unknown is None, never 0 or NaN."""
+    return {
+        **_header(report.window),
+        **_step_times(report),
+        **_figures(report),
+        "per_step": _per_step(report),
+    }
+
+
+def without_figures(window: Window) -> dict[str, Any]:
+    """The result of a window without one complete step: its header, and nothing measured."""
+    return {
+        **_header(window),
+        "step_time_s": {"recorded": [], "simulated": [], "ideal": []},
+        "fidelity": {"discrepancy": None, "verdict": None},
+        "launch_delay": {"by_optype": {}, "by_worker": None},
+        "step_slowdown": [],
+        "optype_slowdown": {},
+        **dict.fromkeys(_NOT_MEASURED),
+    }
+
+
+def _header(window: Window) -> dict[str, Any]:
+    sizes = window.job.parallelism
+    return {
+        "schema": SCHEMA,
+        "window": {
+            "id": window.id,
+            "epoch": window.epoch,
+            "revision": window.revision,
+            "state": window.state,
+            "missing": window.missing,
+        },
+        "job": {
+            "name": window.job.name,
+            "dp_size": sizes.dp_size,
+            "pp_size": sizes.pp_size,
+            "tp_size": sizes.tp_size,
+            "vpp_size": sizes.vpp_size,
+            "dsp_size": sizes.dsp_size,
+            "world_size": sizes.world_size,
+        },
+        "steps": list(window.steps),
+        "skipped_steps": [{"step": skip.step, "reason": skip.reason} for skip in window.skipped],
+    }
+
+
+def _step_times(report: Report) -> dict[str, Any]:
+    return {
+        "step_time_s": {
+            "recorded": report.recorded_s.tolist(),
+            "simulated": report.simulated_s.tolist(),
+            "ideal": [report.ideal_s] * report.recorded_s.size,
+        },
+        "launch_slowdown": float(report.recorded_s.mean() / report.simulated_s.mean()),
+        "fidelity": {
+            "discrepancy": report.discrepancy,
+            "verdict": "low" if report.is_low_fidelity else "ok",
+        },
+    }
+
+
+def _figures(report: Report) -> dict[str, Any]:
+    ideal_s = report.ideal_s
+    return {
+        "slowdown": report.slowdown,
+        "gpu_time_wasted": gpu_time_wasted(report.slowdown),
+        "gpu_hours_lost": report.gpu_hours_lost,
+        "launch_delay": {
+            "by_optype": report.launch_delay.by_optype,
+            "by_worker": report.launch_delay.by_worker.tolist(),
+        },
+        "step_slowdown": (report.simulated_s / ideal_s).tolist(),
+        "optype_slowdown": {
+            name: float(step_s.mean() / ideal_s) for name, step_s in report.optype_step_s.items()
+        },
+        "dp_rank_slowdown": _mean(report.dp_rank_step_s, ideal_s),
+        "stage_slowdown": _mean(report.stage_step_s, ideal_s),
+        "worker_slowdown": report.worker_slowdown.tolist(),
+        "worker_slowdown_estimate": report.worker_slowdown_estimate.tolist(),
+        "m_w": report.m_w,
+        "m_w_exact": report.m_w_exact,
+        "m_s": report.stage_share[-1],
+        "stage_share": report.stage_share,
+        # Nothing has looked for causes, so "none found" ([]) would be a claim.
+        "findings": None,
+        "ruled_out": None,
+    }
+
+
+def _mean(step_s: Floats, ideal_s: float) -> list[float]:
+    means: list[float] = (step_s.mean(axis=-1) / ideal_s).tolist()
+    return means
+
+
+def _per_step(report: Report) -> dict[str, Any]:
+    ideal_s = report.ideal_s
+    return {
+        "optype_slowdown": {
+            name: (step_s / ideal_s).tolist() for name, step_s in report.optype_step_s.items()
+        },
+        "dp_rank_slowdown": (report.dp_rank_step_s.T / ideal_s).tolist(),
+        "stage_slowdown": (report.stage_step_s.T / ideal_s).tolist(),
+        "worker_slowdown": (report.worker_step_s.transpose(2, 0, 1) / ideal_s).tolist(),
+    }

@@ -1,0 +1,21 @@
+"""Operations that end together because they meet (rule 9)."""
+
+from app.engine.template import Template
+
+
+def stage_groups(template: Template) -> list[list[int]]:
+    """embedding-grads-all-reduce of the first and last stage; clip of all stages."""
+    last = template.parallelism.pp_size - 1
+    ends = [0, last] if last else [0]
+    return [
+        *_same_number(template, ends, "embedding-grads-all-reduce"),
+        *_same_number(template, list(range(last + 1)), "optimizer-clip-main-grad"),
+    ]
+
+
+def _same_number(template: Template, stages: list[int], name: str) -> list[list[int]]:
+    groups: dict[int, list[int]] = {}
+    for stage in stages:
+        for op in template.ops(stage, name):
+            groups.setdefault(int(template.seq_id[op]), []).append(op)
+    return list(groups.values())

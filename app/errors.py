@@ -1,0 +1,188 @@
+"""Everything Paceline can refuse to do, and the HTTP status each refusal becomes.
+
+PacelineError                500
+├── BadRequest               400   the bytes cannot be decoded
+├── Unauthorised             401
+├── Forbidden                403
+├── NotFound                 404
+│   ├── JobNotFound
+│   └── WindowNotFound
+├── Conflict                 409
+│   └── EpochSuperseded            a newer run of the job has registered
+├── TooLarge                 413
+├── UnsupportedMedia         415
+├── WrongHost                421
+├── InvalidRequest           422   decodable, and wrong
+│   └── InvalidTrace               a trace that no step can be replayed from
+├── Unavailable              503   try again after `retry_after_s`
+│   ├── QueueUnavailable
+│   ├── QueueFull
+│   └── StoreUnavailable
+├── DeliveryFailed           502   `retryable` says whether another attempt can help
+├── LeaseLost                500   another consumer owns the shard now: commit nothing
+└── StartUpFailed            500   a process cannot start; the message says what to change
+"""
+
+from typing import ClassVar
+
+
+class PacelineError(Exception):
+    """Base of every error raised on purpose; the message is safe to show to a caller."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal"
+
+
+class BadRequest(PacelineError):
+    """The request's bytes cannot be decoded."""
+
+    status = 400
+    code = "malformed"
+
+
+class Unauthorised(PacelineError):
+    """No token, or one that is not known."""
+
+    status = 401
+    code = "unauthorised"
+
+
+class Forbidden(PacelineError):
+    """The caller is known and may not do this."""
+
+    status = 403
+    code = "forbidden"
+
+
+class NotFound(PacelineError):
+    """The thing named in the request does not exist."""
+
+    status = 404
+    code = "not_found"
+
+
+class JobNotFound(NotFound):
+    """No training job was registered under this id."""
+
+    code = "job_not_found"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"no job {job_id!r}: register it with PUT /api/v1/jobs/{job_id}")
+
+
+class WindowNotFound(NotFound):
+    """The job has no such window."""
+
+    code = "window_not_found"
+
+    def __init__(self, job_id: str, window_id: str) -> None:
+        super().__init__(
+            f"job {job_id!r} has no window {window_id!r}: "
+            f"list them with GET /api/v1/jobs/{job_id}/windows"
+        )
+
+
+class Conflict(PacelineError):
+    """The request does not fit the present state of what it names."""
+
+    status = 409
+    code = "conflict"
+
+
+class EpochSuperseded(Conflict):
+    """A newer run of the job has registered, or the batch names a run that never did."""
+
+    code = "epoch_superseded"
+
+    def __init__(self, job_id: str, epoch: int, current: int) -> None:
+        super().__init__(
+            f"job {job_id!r} is in epoch {current}, not {epoch}: "
+            f"register again with PUT /api/v1/jobs/{job_id} and use the epoch it answers"
+        )
+
+
+class TooLarge(PacelineError):
+    """The request is larger than the service takes at once."""
+
+    status = 413
+    code = "too_large"
+
+
+class UnsupportedMedia(PacelineError):
+    """A content type, encoding or wire version that is not known here."""
+
+    status = 415
+    code = "unsupported_media"
+
+
+class WrongHost(PacelineError):
+    """The Host header names a host that this service does not answer for."""
+
+    status = 421
+    code = "wrong_host"
+
+
+class InvalidRequest(PacelineError):
+    """The request can be decoded, and says something that cannot be."""
+
+    status = 422
+    code = "invalid"
+
+
+class InvalidTrace(InvalidRequest):
+    """No step can be replayed from these operations."""
+
+    code = "invalid_trace"
+
+
+class Unavailable(PacelineError):
+    """Something this service needs does not answer now; nothing was taken."""
+
+    status = 503
+    code = "unavailable"
+    retry_after_s: ClassVar[int] = 2
+
+
+class QueueUnavailable(Unavailable):
+    """The event queue does not answer."""
+
+    code = "queue_unavailable"
+
+
+class QueueFull(Unavailable):
+    """The event queue takes no more until the consumers have caught up."""
+
+    code = "ingest_full"
+    retry_after_s = 5
+
+
+class StoreUnavailable(Unavailable):
+    """The database does not answer."""
+
+    code = "store_unavailable"
+
+
+class DeliveryFailed(PacelineError):
+    """A webhook did not reach its receiver."""
+
+    status = 502
+    code = "delivery_failed"
+
+    def __init__(
+        self, message: str, *, retryable: bool, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+
+
+class LeaseLost(PacelineError):
+    """Another consumer owns the shard now: whatever was about to be committed must not be."""
+
+    code = "lease_lost"
+
+
+class StartUpFailed(PacelineError):
+    """A process cannot start; the message says what to change."""
+
+    code = "start_up_failed"

@@ -1,0 +1,1 @@
+"""How do the workers' batches wait, and become windows?"""

@@ -1,0 +1,1 @@
+"""What did the workers record?"""

@@ -1,0 +1,59 @@
+"""A training job and how its model is spread over GPUs."""
+
+from dataclasses import dataclass
+
+from app.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Sizes of the parallel axes; a worker is one (dp_rank, stage) pair.
+
+    `vpp_size` is the number of model chunks on a stage, `dsp_size` the number of ranks among
+    which one replica's sequence is sharded.
+    """
+
+    dp_size: int
+    pp_size: int
+    tp_size: int = 1
+    vpp_size: int = 1
+    dsp_size: int = 1
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            size = getattr(self, name)
+            if size < 1:
+                raise InvalidRequest(f"{name} is {size}: every parallel size is at least 1")
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks, one GPU each."""
+        return self.dp_size * self.pp_size * self.tp_size * self.dsp_size
+
+    @property
+    def num_workers(self) -> int:
+        """Number of (dp_rank, stage) pairs that record their operations."""
+        return self.dp_size * self.pp_size
+
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether parameters and gradients are exchanged at all."""
+        return self.dp_size * self.dsp_size > 1
+
+    def usual_rank(self, dp_rank: int, stage: int) -> int:
+        """Global rank in Megatron's usual order (tp, dsp, dp, pp), for a worker never heard of."""
+        return (stage * self.dp_size + dp_rank) * self.tp_size * self.dsp_size
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A training job as results name it."""
+
+    name: str
+    parallelism: Parallelism
+    num_gpus: int
+
+    @classmethod
+    def of(cls, name: str, parallelism: Parallelism) -> "Job":
+        """A job with one GPU a rank."""
+        return cls(name, parallelism, parallelism.world_size)

@@ -1,0 +1,1 @@
+"""Records what a training worker does, and sends it to Paceline without disturbing training."""
