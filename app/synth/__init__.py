@@ -1,0 +1,1 @@
+"""What would the workers of a job with a known fault have recorded?"""

@@ -1,0 +1,1 @@
+"""In which order does a stage compute its micro-batches?"""

@@ -1,0 +1,1 @@
+"""How do other tools write down what was recorded?"""

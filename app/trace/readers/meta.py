@@ -1,0 +1,86 @@
+"""The meta file beside a published trace: the job's name and its parallel sizes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app.errors import InvalidTrace
+from app.trace.job import Job, Parallelism
+
+# libyaml reads ten times as fast; wheels without it exist.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a meta file says; `name` is None where it names no trial."""
+
+    name: str | None
+    parallelism: Parallelism
+
+
+def beside(trace_path: Path) -> Path | None:
+    """The meta file that belongs to a trace by its name, where there is one."""
+    path = usual_path(trace_path)
+    return path if path.is_file() else None
+
+
+def usual_path(trace_path: Path) -> Path:
+    """Where the meta file of a trace is: meta-NAME.yaml beside trace-NAME.parquet."""
+    return trace_path.with_name(f"meta-{trace_name(trace_path)}.yaml")
+
+
+def trace_name(trace_path: Path) -> str:
+    """NAME of trace-NAME.parquet."""
+    return trace_path.stem.removeprefix("trace-")
+
+
+def load(path: Path) -> Meta:
+    """The meta file's content.
+
+    Raises:
+        InvalidTrace: the file cannot be read, a size is missing or wrong.
+    """
+    content = _parsed(path)
+    parallelism = Parallelism(**{name: _size(path, content, name) for name in _SIZES})
+    world_size = _size(path, content, "world_size", default=parallelism.world_size)
+    if world_size != parallelism.world_size:
+        raise InvalidTrace(
+            f"{path.name}: world_size is {world_size}, but dp * pp * tp * dsp is "
+            f"{parallelism.world_size}: correct the sizes"
+        )
+    name = content.get("trial_name")
+    return Meta(None if name is None else str(name), parallelism)
+
+
+def save(job: Job, path: Path) -> None:
+    """Write a job's meta file."""
+    content: dict[str, Any] = {"trial_name": job.name, "run_id": 0}
+    content |= {name: getattr(job.parallelism, name) for name in _SIZES}
+    content["world_size"] = job.parallelism.world_size
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.load(path.read_bytes(), Loader=_Loader)  # noqa: S506, both are safe loaders
+    except OSError as error:
+        raise InvalidTrace(f"{path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise InvalidTrace(f"{path.name}: is no YAML: write lines like 'dp_size: 4'") from error
+    if not isinstance(content, dict):
+        raise InvalidTrace(f"{path.name}: want lines like 'dp_size: 4'")
+    return content
+
+
+def _size(path: Path, content: dict[str, Any], name: str, default: int | None = None) -> int:
+    usual = default if name in ("dp_size", "pp_size", "world_size") else 1
+    size = content.get(name, usual)
+    if size is None:
+        raise InvalidTrace(f"{path.name}: {name} is missing: add it")
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InvalidTrace(f"{path.name}: {name} is {size!r}: give a whole number, 1 or more")
+    return size
