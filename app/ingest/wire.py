@@ -1,10 +1,11 @@
 """The two wire formats as they lie in the bytes, before any meaning is checked."""
 
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
 
-from app.errors import BadRequest, InvalidRequest, UnsupportedMedia
+from app.errors import BadRequest, InvalidRequest, PacelineError, UnsupportedMedia
 
 WIRE_VERSION = 1
 MAX_ROWS = 100_000
@@ -74,24 +75,23 @@ class _Version(msgspec.Struct):
     version: int
 
 
-_Batch = BinaryBatch | JsonBatch
-_Decoder = msgspec.msgpack.Decoder[BinaryBatch] | msgspec.json.Decoder[JsonBatch]
 _BINARY = msgspec.msgpack.Decoder(BinaryBatch)
 _BINARY_VERSION = msgspec.msgpack.Decoder(_Version)
 _JSON = msgspec.json.Decoder(JsonBatch)
 _JSON_VERSION = msgspec.json.Decoder(_Version)
-# RecursionError and ValueError: nesting without end, text that is no UTF-8.
+# ValueError: text that is no UTF-8; RecursionError: nesting without end.
 _UNDECODABLE = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def parse_binary(body: bytes) -> BinaryBatch:
-    """The batch in a msgpack body; its columns are views into it."""
+    """The batch in a msgpack body; its columns are views into the body."""
     try:
         batch = _BINARY.decode(body)
     except _UNDECODABLE as error:
-        _check_version(_BINARY_VERSION, body)
-        raise _refusal(error) from error
-    return _known_version(batch)
+        raise _refusal(error, _BINARY_VERSION, body) from error
+    if batch.version != WIRE_VERSION:
+        raise _unknown_version(batch.version)
+    return batch
 
 
 def parse_json(body: bytes) -> JsonBatch:
@@ -99,12 +99,25 @@ def parse_json(body: bytes) -> JsonBatch:
     try:
         batch = _JSON.decode(body)
     except _UNDECODABLE as error:
-        _check_version(_JSON_VERSION, body)
-        raise _refusal(error) from error
-    return _known_version(batch)
-
-
-def _known_version[BatchT: (BinaryBatch, JsonBatch)](batch: BatchT) -> BatchT:
+        raise _refusal(error, _JSON_VERSION, body) from error
     if batch.version != WIRE_VERSION:
         raise _unknown_version(batch.version)
     return batch
+
+
+_VersionDecoder = msgspec.msgpack.Decoder[_Version] | msgspec.json.Decoder[_Version]
+
+
+def _refusal(error: Exception, versions: _VersionDecoder, body: bytes) -> PacelineError:
+    if not isinstance(error, msgspec.ValidationError):
+        return BadRequest(f"the batch cannot be decoded: {error}")
+    # A later version may have other keys: say that first.
+    with suppress(*_UNDECODABLE):
+        version = versions.decode(body).version
+        if version != WIRE_VERSION:
+            return _unknown_version(version)
+    return InvalidRequest(f"the batch does not fit wire version {WIRE_VERSION}: {error}")
+
+
+def _unknown_version(version: int) -> UnsupportedMedia:
+    return UnsupportedMedia(f"wire version {version} is not known here: send {WIRE_VERSION}")

@@ -1,0 +1,124 @@
+"""The event queue: where accepted batches wait, on disk, until their consumer has stored them.
+
+Keys, in Redis or Valkey:
+    paceline:{ops:<shard>}   stream, one entry a batch: `job` and `body`
+    consumers                the group on each such stream
+    paceline:events          pub/sub: what has changed, for pages that are open
+
+An entry leaves by `done`, never by trimming: a length limit would lose batches silently.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+GROUP = "consumers"
+EVENTS_CHANNEL = "paceline:events"
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One batch in the queue; `received_s` is the queue server's Unix time."""
+
+    entry_id: str
+    shard: int
+    job_id: str
+    body: bytes
+    received_s: float
+
+
+def shard_of(job_id: str, num_shards: int) -> int:
+    """The shard that holds all batches of a job."""
+    return crc32(job_id.encode()) % num_shards
+
+
+def stream_key(shard: int) -> str:
+    """Key of a shard's stream; the braces keep all keys of a shard on one cluster node."""
+    return f"paceline:{{ops:{shard}}}"
+
+
+class QueueWriter(ABC):
+    """The end where batches go in."""
+
+    @abstractmethod
+    async def append(self, job_id: str, body: bytes) -> None:
+        """Returns once the batch is on disk.
+
+        Raises:
+            QueueUnavailable: no answer; the batch may or may not be in the queue.
+            QueueFull: the queue has no room until the consumers have caught up.
+        """
+
+    @abstractmethod
+    async def check(self) -> None:
+        """Returns if the queue answers and keeps what it takes.
+
+        Raises:
+            QueueUnavailable: no answer.
+            StartUpFailed: it would lose batches; the message says which line to change.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Free the connections."""
+
+
+class QueueReader(ABC):
+    """The end where a consumer takes batches out. All methods may raise QueueUnavailable."""
+
+    @abstractmethod
+    def read(
+        self, shards: Sequence[int], consumer: str, *, count: int, block_s: float
+    ) -> list[Entry]:
+        """New entries, at most `count` a shard; waits up to `block_s` (at most 1 s) for one."""
+
+    @abstractmethod
+    def take_over(self, shard: int, consumer: str, *, min_idle_s: float) -> list[Entry]:
+        """Entries that any consumer took at least so long ago and has not done.
+
+        They are this consumer's now. Names of consumers that hold nothing are forgotten.
+        """
+
+    @abstractmethod
+    def done(self, shard: int, entry_ids: Sequence[str]) -> None:
+        """Forget entries whose batches are stored; works when the queue is full, too."""
+
+    @abstractmethod
+    def backlog(self, shard: int) -> int:
+        """Number of entries that are not done."""
+
+    @abstractmethod
+    def oldest(self, shard: int) -> str | None:
+        """Id of the oldest entry that is not done, None where all are."""
+
+    @abstractmethod
+    def newest(self, shard: int) -> str:
+        """Id of the newest entry that there ever was, done or not; "0-0" before the first."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the connections."""
+
+
+class Announcer(ABC):
+    """Tells whoever listens that something has changed."""
+
+    @abstractmethod
+    def announce(self, message: Message) -> None:
+        """Best effort: never raises, and nobody may be listening."""
+
+
+class Listener(ABC):
+    """Hears what announcers say."""
+
+    @abstractmethod
+    def messages(self) -> AsyncIterator[Message | None]:
+        """Messages from now on; None when some may have been missed: look everything up again."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End `messages`, within a second."""

@@ -1,0 +1,100 @@
+"""Telling Paceline that a run of a job begins or has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .transport import Answer, Transport, job_path
+
+
+class Refused(Exception):
+    """The server answered, and said no."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.detail)
+        self.answer = answer
+
+
+def register(
+    url: str,
+    token: str,
+    job: str,
+    *,
+    dp_size: int,
+    pp_size: int,
+    run_key: str,
+    name: str | None = None,
+    tp_size: int = 1,
+    vpp_size: int = 1,
+    dsp_size: int = 1,
+    gpus: int | None = None,
+    framework: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> int:
+    """Epoch of the run that `run_key` names; the same key always gets the same epoch.
+
+    Raises:
+        Unreachable: no answer.
+        Refused: any other answer than the epoch.
+    """
+    sizes = Sizes(dp_size, pp_size, tp_size, vpp_size, dsp_size)
+    request = registration(sizes, run_key, name, gpus, framework, labels)
+    return register_with(Transport(url, token), job, request)
+
+
+def end_job(url: str, token: str, job: str) -> None:
+    """Tell that the job has ended, so that nobody waits for it.
+
+    Raises:
+        Unreachable: no answer.
+        Refused: the server said no.
+    """
+    transport = Transport(url, token)
+    try:
+        answer = transport.request("POST", job_path(job, "/end"), b"", "application/json")
+    finally:
+        transport.close()
+    if not answer.ok:
+        raise Refused(answer)
+
+
+class Sizes:
+    """Sizes of the job's parallel axes."""
+
+    def __init__(
+        self, dp_size: int, pp_size: int, tp_size: int = 1, vpp_size: int = 1, dsp_size: int = 1
+    ) -> None:
+        self.by_name = {
+            "dp_size": dp_size,
+            "pp_size": pp_size,
+            "tp_size": tp_size,
+            "vpp_size": vpp_size,
+            "dsp_size": dsp_size,
+        }
+
+
+def registration(
+    sizes: Sizes,
+    run_key: str,
+    name: str | None = None,
+    gpus: int | None = None,
+    framework: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Body of the request that registers a run; what is not known is left out."""
+    optional = {"name": name, "gpus": gpus, "framework": framework, "labels": labels}
+    known = {key: value for key, value in optional.items() if value is not None}
+    return {"parallelism": sizes.by_name, "run_key": run_key, **known}
+
+
+def register_with(transport: Transport, job: str, request: Mapping[str, Any]) -> int:
+    """Epoch of a run, over a connection that is closed afterwards."""
+    try:
+        answer = transport.request("PUT", job_path(job), request, "application/json")
+    finally:
+        transport.close()
+    epoch = answer.json().get("epoch")
+    if not answer.ok or not isinstance(epoch, int):
+        raise Refused(answer)
+    return epoch

@@ -1,0 +1,115 @@
+"""HTTP to one Paceline server over a connection that stays open; no proxy is ever used."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 1 << 20
+
+
+class Unreachable(Exception):
+    """No answer, or none that is HTTP; the server may or may not have acted."""
+
+
+class Answer:
+    """What the server said."""
+
+    def __init__(self, status: int, retry_after_s: float, body: bytes) -> None:
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.body = body
+
+    @property
+    def ok(self) -> bool:
+        """Whether the server took it."""
+        return 200 <= self.status < 300
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may be taken later."""
+        return self.status in (429, 502, 503, 504)
+
+    @property
+    def detail(self) -> str:
+        """The server's own words, or the start of what it sent in their place."""
+        fields = self.json()
+        words = fields.get("detail") or fields.get("title") or self.body[:200].decode("latin-1")
+        return f"{self.status}: {words}"
+
+    def json(self) -> Mapping[str, Any]:
+        """The body as an object; empty if it is none."""
+        try:
+            fields = json.loads(self.body)
+        except ValueError:
+            return {}
+        return fields if isinstance(fields, dict) else {}
+
+
+class Transport:
+    """Sends requests one after the other, opening the connection again when it was lost."""
+
+    def __init__(self, url: str, token: str, timeout_s: float = TIMEOUT_S) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is no http or https address")
+        self._parts = parts
+        self._token = token
+        self._timeout_s = timeout_s
+        self._connection: http.client.HTTPConnection | None = None
+
+    def request(
+        self, method: str, path: str, body: bytes | Mapping[str, Any], content_type: str
+    ) -> Answer:
+        """The server's answer, whatever it is.
+
+        Raises:
+            Unreachable: there was none.
+        """
+        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
+        target = self._parts.path.rstrip("/") + path
+        try:
+            connection = self._connected()
+            connection.request(method, target, payload, headers)
+            return self._answer(connection.getresponse())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.close()
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            secure = self._parts.scheme == "https"
+            kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+            self._connection = kind(
+                self._parts.hostname or "", self._parts.port, timeout=self._timeout_s
+            )
+        return self._connection
+
+    def _answer(self, response: http.client.HTTPResponse) -> Answer:
+        body = response.read(MAX_ANSWER_BYTES)
+        if not response.isclosed():  # longer than any answer of ours: leave the rest
+            self.close()
+        return Answer(response.status, _seconds(response.getheader("Retry-After")), body)
+
+
+def job_path(job: str, tail: str = "") -> str:
+    """Path of a job's route."""
+    return f"/api/v1/jobs/{quote(job, safe='')}{tail}"
+
+
+def _seconds(header: str | None) -> float:
+    try:
+        return max(0.0, min(float(header or 0), 300.0))
+    except ValueError:  # a date, which our server never sends
+        return 0.0

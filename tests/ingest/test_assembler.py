@@ -1,0 +1,294 @@
+"""Steps and windows, worked out by hand."""
+
+import time
+
+import numpy as np
+import pytest
+
+from app.ingest.trace_codec import unpack
+from app.trace.job import Job, Parallelism
+from app.trace.ops import OP_CODES
+from tests.ingest.factories import JOB, assembler, batch, fed, rows_of, step_batches
+
+FIRST_PATIENCE_S = 50.0  # ten times the deadline
+PATIENCE_S = 5.0
+
+
+def num_rows(step, workers=range(4)):
+    return sum(len(rows_of(worker, step)) for worker in workers)
+
+
+def test_nothing_settles_before_the_last_worker_has_reported():
+    run = assembler()
+    assert fed(run, step_batches(0, [0, 1, 2])) == []
+    [change] = fed(run, step_batches(0, [3]))
+    assert change.window.state == "open"
+    assert change.window.id == "1-0"
+    assert change.window.steps == (0,)
+    assert change.window.trace.num_ops == num_rows(0)
+    assert change.ops is None
+
+
+def test_each_complete_step_makes_a_revision_and_the_last_closes_the_window():
+    run = assembler()
+    changes = [change for step in range(3) for change in fed(run, step_batches(step))]
+    assert [change.window.revision for change in changes] == [1, 2, 3]
+    assert [change.window.state for change in changes] == ["open", "open", "complete"]
+    assert changes[-1].window.steps == (0, 1, 2)
+    assert not changes[-1].window.skipped
+
+
+def test_many_steps_at_once_give_only_the_newest_revision_of_each_window():
+    run = assembler()
+    changes = fed(run, [each for step in range(4) for each in step_batches(step)])
+    assert [(c.window.id, c.window.revision, c.window.state) for c in changes] == [
+        ("1-0", 3, "complete"),
+        ("1-3", 1, "open"),
+    ]
+
+
+def test_a_call_without_news_changes_nothing():
+    run = assembler()
+    fed(run, step_batches(0))
+    assert run.settle(1.0) == []
+
+
+def test_a_batch_counts_once():
+    run = assembler()
+    first = step_batches(0)[0]
+    assert run.add(first, 0.0) == "new"
+    assert run.add(first, 0.0) == "duplicate"
+    [change] = fed(run, step_batches(0))
+    assert change.window.trace.num_ops == num_rows(0)
+
+
+def test_times_count_from_the_first_start_of_the_step_on_any_worker():
+    run = assembler(job=Job.of("small", Parallelism(dp_size=1, pp_size=2)))
+    job = Job.of("small", Parallelism(dp_size=1, pp_size=2))
+    changes = fed(
+        run,
+        [
+            batch(0, 0, [(4, "optimizer", 1_000_000_500, 250, 0)], [(4, 1)], job=job),
+            batch(1, 0, [(4, "gc-pause", 1_000_000_000, 10, 0)], [(4, 1)], job=job),
+        ],
+    )
+    trace = changes[0].window.trace
+    assert trace.start_s.tolist() == [500 * 1e-9, 0.0]
+    assert trace.duration_s.tolist() == [250 * 1e-9, 10 * 1e-9]
+    assert trace.rank.tolist() == [0, 10]
+
+
+def test_rows_come_in_canonical_order():
+    run = assembler()
+    [change] = fed(run, reversed(step_batches(0)))
+    trace = change.window.trace
+    keys = (trace.seq_id, trace.optype, trace.stage, trace.dp_rank, trace.step)
+    assert (np.lexsort(keys) == np.arange(trace.num_ops)).all()
+
+
+def test_a_step_waits_while_an_earlier_batch_of_some_worker_is_missing():
+    run = assembler()
+    early, late = step_batches(0, [3])[0], step_batches(1, [3])[0]
+    fed(run, step_batches(0, [0, 1, 2]) + step_batches(1, [0, 1, 2]))
+    assert fed(run, [late]) == []
+    [change] = fed(run, [early])
+    assert change.window.steps == (0, 1)
+
+
+def test_a_worker_that_goes_on_without_declaring_a_step_makes_it_skipped_at_once():
+    run = assembler()
+    changes = fed(run, step_batches(0, [0, 1, 2]) + step_batches(1, [0, 1, 2]))
+    changes = fed(run, step_batches(1, [3], seq=0))
+    [change] = changes
+    assert change.window.steps == (1,)
+    [skipped] = change.window.skipped
+    assert skipped.step == 0
+    assert skipped.missing == (30,)
+    assert "rank 30 did not report the step" in skipped.reason
+    assert change.window.missing == [30]
+    assert (change.window.first_step, change.window.revision) == (0, 2)
+
+
+def test_fewer_operations_than_declared_make_a_step_skipped():
+    run = assembler()
+    short = batch(3, 0, rows_of(3, 0), [(0, 99)])
+    [change] = fed(run, [*step_batches(0, [0, 1, 2]), short])
+    assert change.window.steps == ()
+    assert change.window.trace.num_ops == 0
+    assert "another number of operations" in change.window.skipped[0].reason
+
+
+def test_the_same_operation_twice_makes_a_step_skipped():
+    run = assembler()
+    rows = [(0, "optimizer", 5, 1, 0), (0, "optimizer", 5, 1, 0)]
+    [change] = fed(run, [*step_batches(0, [0, 1, 2]), batch(3, 0, rows, [(0, 2)])])
+    assert "two operations of the same type" in change.window.skipped[0].reason
+
+
+def test_a_worker_without_operations_in_a_step_is_no_missing_one():
+    run = assembler()
+    [change] = fed(run, [*step_batches(0, [0, 1, 2]), batch(3, 0, [], [(0, 0)])])
+    assert change.window.steps == (0,)
+
+
+def test_the_first_step_is_waited_for_ten_times_as_long():
+    run = assembler()
+    fed(run, step_batches(0, [0, 1, 2]), now_s=100.0)
+    assert run.next_deadline_s() == 100.0 + FIRST_PATIENCE_S
+    assert run.settle(100.0 + FIRST_PATIENCE_S - 0.1) == []
+    [change] = run.settle(100.0 + FIRST_PATIENCE_S)
+    [skipped] = change.window.skipped
+    assert skipped.missing == (1 * 2 + 1,)  # never heard of: its usual rank
+    assert "in time" in skipped.reason
+    assert run.next_deadline_s() is None
+
+
+def test_later_steps_are_waited_for_until_the_deadline():
+    run = assembler()
+    fed(run, step_batches(0), now_s=0.0)
+    fed(run, step_batches(1, [0, 1, 2]), now_s=1.0)
+    assert run.next_deadline_s() == 1.0 + PATIENCE_S
+    [change] = run.settle(1.0 + PATIENCE_S)
+    assert change.window.steps == (0,)
+    assert change.window.skipped[0].missing == (30,)
+
+
+def test_long_steps_are_waited_for_three_times_their_length():
+    run = assembler()
+    job_rows = [(0, "optimizer", 0, 20 * 10**9, 0)]
+    fed(run, [batch(worker, 0, job_rows, [(0, 1)]) for worker in range(4)])
+    fed(run, step_batches(1, [0]), now_s=0.0)
+    assert run.next_deadline_s() == pytest.approx(60.0)
+
+
+def test_a_lost_batch_holds_a_step_up_only_until_its_deadline():
+    run = assembler()
+    fed(run, step_batches(0, [0, 1, 2]) + step_batches(0, [3], seq=1))
+    [change] = run.settle(FIRST_PATIENCE_S)
+    assert change.window.steps == (0,)  # all that was declared had come
+    [change] = fed(run, [*step_batches(1, [0, 1, 2]), *step_batches(1, [3], seq=2)], now_s=51.0)
+    assert change.window.steps == (0, 1)  # the gap is not waited for again
+
+
+def test_what_comes_after_its_step_was_settled_is_counted_and_dropped():
+    run = assembler()
+    fed(run, step_batches(0, [0, 1, 2]))
+    run.settle(FIRST_PATIENCE_S)
+    assert run.add(step_batches(0, [3])[0], 51.0) == "new"
+    [change] = fed(run, step_batches(1), now_s=52.0)
+    assert change.window.steps == (1,)
+    assert change.late_ops == run.late_ops == len(rows_of(3, 0))
+    assert (30, 0) in change.released
+
+
+def test_a_window_of_skipped_steps_closes_as_incomplete():
+    run = assembler()
+    changes = []
+    for step in range(3):
+        fed(run, step_batches(step, [0, 1, 2]), now_s=0.0)
+    changes = run.settle(FIRST_PATIENCE_S)
+    [change] = changes
+    assert change.window.state == "incomplete"
+    assert [skipped.step for skipped in change.window.skipped] == [0, 1, 2]
+    assert change.window.steps == ()
+
+
+def test_a_window_may_hold_skipped_steps_and_be_complete():
+    run = assembler()
+    fed(run, step_batches(0, [0, 1, 2]))
+    run.settle(FIRST_PATIENCE_S)
+    changes = fed(
+        run,
+        [
+            *(each for step in (1, 2, 3) for each in step_batches(step, [0, 1, 2])),
+            *(each for step in (1, 2, 3) for each in step_batches(step, [3], seq=step - 1)),
+        ],
+        now_s=51.0,
+    )
+    assert changes[-1].window.state == "complete"
+    assert changes[-1].window.steps == (1, 2, 3)
+    assert changes[-1].window.revision == 4
+
+
+def test_batches_are_released_with_the_window_that_needed_them_last():
+    run = assembler()
+    spanning = [
+        batch(worker, 2, rows_of(worker, 2) + rows_of(worker, 3), [(2, len(rows_of(worker, 2)))])
+        for worker in range(4)
+    ]
+    changes = fed(run, [*step_batches(0), *step_batches(1), *spanning])
+    [closed] = changes
+    assert sorted(closed.released) == [(10 * worker, seq) for worker in range(4) for seq in (0, 1)]
+    rest = [batch(worker, 3, [], [(3, len(rows_of(worker, 3)))]) for worker in range(4)]
+    assert fed(run, rest)[-1].released == []
+    [last] = run.finish(0.0, "complete")
+    assert sorted(last.released) == [(10 * worker, seq) for worker in range(4) for seq in (2, 3)]
+
+
+def test_a_closed_window_has_all_its_operations_packed():
+    run = assembler()
+    changes = fed(run, [each for step in range(3) for each in step_batches(step)])
+    ops = changes[-1].ops
+    assert ops is not None
+    table = unpack(ops)
+    assert table.num_ops == sum(num_rows(step) for step in range(3))
+    first = rows_of(0, 0)[0]
+    assert table.start_ns[0] == first[2]
+    assert table.optype[0] == OP_CODES["forward-compute"]
+
+
+def test_hosts_are_known_by_worker():
+    run = assembler()
+    run.add(step_batches(0, [2])[0], 0.0)
+    assert run.hosts() == {(1, 0): "node-2"}
+
+
+@pytest.mark.parametrize(
+    ("ending", "skipped", "state"),
+    [
+        ("complete", False, "complete"),
+        ("complete", True, "incomplete"),
+        ("superseded", False, "superseded"),
+        ("superseded", True, "superseded"),
+    ],
+)
+def test_the_end_of_a_run_closes_the_open_window(ending, skipped, state):
+    run = assembler()
+    fed(run, step_batches(0))
+    if skipped:
+        fed(run, step_batches(1, [0, 1, 2]))
+    [change] = run.finish(1.0, ending)
+    assert change.window.state == state
+    assert change.window.revision == 2
+    assert change.window.missing == ([30] if skipped else [])
+    assert change.ops is not None
+
+
+def test_the_end_of_a_run_without_an_open_window_changes_nothing():
+    run = assembler()
+    fed(run, [each for step in range(3) for each in step_batches(step)])
+    assert run.finish(1.0, "complete") == []
+
+
+def test_a_batch_of_a_worker_that_the_job_does_not_have_is_late():
+    run = assembler()
+    stranger = batch(9, 0, rows_of(9, 0), [(0, 4)])
+    assert run.add(stranger, 0.0) == "new"
+    [change] = fed(run, step_batches(0))
+    assert change.released == [(90, 0)]
+    assert change.window.trace.num_ops == num_rows(0)
+
+
+def test_a_large_step_is_quick():
+    job = Job.of("large", Parallelism(dp_size=64, pp_size=16))
+    run = assembler(job=job, window_steps=8)
+    rows = [(0, "forward-compute", seq, 1, seq) for seq in range(100)]
+    batches = [batch(worker, 0, rows, [(0, 100)], job=job) for worker in range(1024)]
+    began_s = time.perf_counter()
+    [change] = fed(run, batches)
+    assert change.window.trace.num_ops == 102_400
+    assert time.perf_counter() - began_s < 2.0  # 0.1 s on an idle machine
+
+
+def test_the_job_is_the_one_that_was_handed_in():
+    assert fed(assembler(), step_batches(0))[0].window.job == JOB

@@ -1,0 +1,265 @@
+"""What every event queue does, in memory and in Valkey."""
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+import redis
+
+from app.errors import QueueFull, QueueUnavailable, StartUpFailed
+from app.ingest.memory import MemoryQueue
+from app.ingest.queue import Announcer, Listener, QueueReader, QueueWriter, shard_of, stream_key
+from app.ingest.redis_events import RedisAnnouncer, RedisListener
+from app.ingest.redis_queue import RedisReader, RedisWriter
+
+NUM_SHARDS = 4
+
+
+@dataclass
+class Ends:
+    writer: QueueWriter
+    reader: QueueReader
+    announcer: Announcer
+    listener: Listener
+
+
+@pytest.fixture(params=["memory", "valkey"])
+def ends(request):
+    if request.param == "memory":
+        queue = MemoryQueue(NUM_SHARDS)
+        yield Ends(queue.writer, queue.reader, queue.announcer, queue.listener())
+        return
+    url = request.getfixturevalue("valkey_url")
+    with redis.Redis.from_url(url) as client:
+        client.flushall()
+    reader, announcer = RedisReader(url), RedisAnnouncer(url)
+    yield Ends(RedisWriter(url, NUM_SHARDS), reader, announcer, RedisListener(url))
+    reader.close()
+    announcer.close()
+
+
+def append(ends, *entries):
+    """Puts entries in with an event loop of its own."""
+
+    async def run():
+        for job_id, body in entries:
+            await ends.writer.append(job_id, body)
+        await ends.writer.close()
+
+    asyncio.run(run())
+
+
+def read(ends, shards=range(NUM_SHARDS), consumer="a", count=100):
+    return ends.reader.read(list(shards), consumer, count=count, block_s=0.0)
+
+
+def test_entries_come_out_as_they_went_in(ends):
+    append(ends, ("job-1", b"one"), ("job-1", b"\x00\xff"))
+    entries = read(ends)
+    assert [(entry.job_id, entry.body) for entry in entries] == [
+        ("job-1", b"one"),
+        ("job-1", b"\x00\xff"),
+    ]
+    assert {entry.shard for entry in entries} == {shard_of("job-1", NUM_SHARDS)}
+    assert entries[0].received_s <= entries[1].received_s
+
+
+def test_all_batches_of_a_job_are_in_one_shard(ends):
+    append(ends, *((f"job-{number}", b"x") for number in range(20)))
+    for shard in range(NUM_SHARDS):
+        assert {shard_of(e.job_id, NUM_SHARDS) for e in read(ends, [shard])} <= {shard}
+
+
+def test_an_entry_is_handed_out_once(ends):
+    append(ends, ("job", b"x"))
+    assert len(read(ends, consumer="a")) == 1
+    assert read(ends, consumer="b") == []
+
+
+def test_no_more_entries_than_asked_for_are_handed_out(ends):
+    append(ends, *[("job", b"x")] * 5)
+    assert len(read(ends, count=2)) == 2
+    assert len(read(ends, count=9)) == 3
+
+
+def test_what_is_not_done_can_be_taken_over(ends):
+    shard = shard_of("job", NUM_SHARDS)
+    append(ends, ("job", b"1"), ("job", b"2"))
+    first, second = read(ends, consumer="dead")
+    ends.reader.done(shard, [first.entry_id])
+    assert ends.reader.take_over(shard, "heir", min_idle_s=3600) == []
+    assert ends.reader.take_over(shard, "heir", min_idle_s=0) == [second]
+
+
+def test_a_consumer_takes_its_own_entries_over_after_a_restart(ends):
+    append(ends, ("job", b"1"))
+    entries = read(ends, consumer="same")
+    assert ends.reader.take_over(entries[0].shard, "same", min_idle_s=0) == entries
+
+
+def test_many_entries_are_taken_over_at_once(ends):
+    append(ends, *[("job", b"x")] * 200)
+    read(ends, consumer="dead", count=200)
+    shard = shard_of("job", NUM_SHARDS)
+    assert len(ends.reader.take_over(shard, "heir", min_idle_s=0)) == 200
+
+
+def test_the_backlog_counts_what_is_not_done(ends):
+    shard = shard_of("job", NUM_SHARDS)
+    assert ends.reader.backlog(shard) == 0
+    append(ends, *[("job", b"x")] * 3)
+    entries = read(ends, count=2)
+    assert ends.reader.backlog(shard) == 3
+    ends.reader.done(shard, [entry.entry_id for entry in entries])
+    assert ends.reader.backlog(shard) == 1
+    ends.reader.done(shard, [])
+    assert ends.reader.backlog(shard) == 1
+
+
+def test_being_done_twice_is_no_error(ends):
+    append(ends, ("job", b"x"))
+    [entry] = read(ends)
+    ends.reader.done(entry.shard, [entry.entry_id])
+    ends.reader.done(entry.shard, [entry.entry_id])
+    assert ends.reader.backlog(entry.shard) == 0
+
+
+def test_a_sound_queue_passes_its_check(ends):
+    async def run():
+        await ends.writer.check()
+        await ends.writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_listener_hears_what_is_announced(ends):
+    async def run():
+        messages = ends.listener.messages()
+        heard = asyncio.ensure_future(anext(messages))
+        while not heard.done():  # a message said before the subscription is nobody's
+            await asyncio.to_thread(ends.announcer.announce, {"kind": "window", "job_id": "j"})
+            await asyncio.wait([heard], timeout=0.05)
+        await ends.listener.close()
+        rest = [message async for message in messages]
+        return [heard.result(), *rest]
+
+    assert {tuple(message.items()) for message in asyncio.run(run())} == {
+        (("kind", "window"), ("job_id", "j"))
+    }
+
+
+def test_a_wiped_server_is_used_as_a_new_one(valkey_url):
+    reader = RedisReader(valkey_url)
+    with redis.Redis.from_url(valkey_url) as client:
+        client.flushall()
+        assert reader.read([0], "a", count=1, block_s=0.0) == []
+        client.flushall()
+        assert reader.take_over(0, "a", min_idle_s=0) == []
+        client.flushall()
+        client.xadd(stream_key(0), {"job": "j", "body": b"x"})
+        assert [entry.body for entry in reader.read([0], "a", count=1, block_s=0.0)] == [b"x"]
+    reader.close()
+
+
+def test_names_of_consumers_with_nothing_pending_are_forgotten(valkey_url):
+    reader = RedisReader(valkey_url)
+    with redis.Redis.from_url(valkey_url) as client:
+        client.flushall()
+        for name in ("idle", "busy"):
+            client.xadd(stream_key(0), {"job": "j", "body": b"x"})
+            [entry] = reader.read([0], name, count=1, block_s=0.0)
+            if name == "idle":
+                reader.done(0, [entry.entry_id])
+        reader.take_over(0, "heir", min_idle_s=3600)
+        assert consumers(client) == {b"idle", b"busy"}  # too soon for anything
+        reader.take_over(0, "heir", min_idle_s=0)
+        assert consumers(client) == {b"heir"}
+    reader.close()
+
+
+def consumers(client):
+    return {entry["name"] for entry in client.xinfo_consumers(stream_key(0), "consumers")}
+
+
+def test_a_full_server_refuses_and_can_still_be_emptied(valkey_url):
+    writer, reader = RedisWriter(valkey_url, 1), RedisReader(valkey_url)
+    with redis.Redis.from_url(valkey_url) as client:
+        client.flushall()
+        before = client.config_get("maxmemory")["maxmemory"]
+
+        async def run():
+            await writer.append("job", b"x")
+            client.config_set("maxmemory", 1)
+            with pytest.raises(QueueFull):
+                await writer.append("job", b"x")
+            [entry] = reader.read([0], "a", count=9, block_s=0.0)
+            reader.done(0, [entry.entry_id])
+            client.config_set("maxmemory", before)
+            await writer.append("job", b"x")
+            await writer.close()
+
+        try:
+            asyncio.run(run())
+        finally:
+            client.config_set("maxmemory", before)
+    assert reader.backlog(0) == 1
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "line"),
+    [
+        ("appendfsync", "everysec", "appendfsync always"),
+        ("maxmemory-policy", "allkeys-lru", "maxmemory-policy noeviction"),
+        ("appendonly", "no", "appendonly yes"),
+    ],
+)
+def test_a_server_that_would_lose_batches_is_refused(valkey_url, setting, value, line):
+    async def run(*, allow_lossy):
+        writer = RedisWriter(valkey_url, 1, allow_lossy=allow_lossy)
+        try:
+            await writer.check()
+        finally:
+            await writer.close()
+
+    with redis.Redis.from_url(valkey_url) as client:
+        before = client.config_get(setting)[setting]
+        client.config_set(setting, value)
+        try:
+            with pytest.raises(StartUpFailed, match=line):
+                asyncio.run(run(allow_lossy=False))
+            asyncio.run(run(allow_lossy=True))
+        finally:
+            client.config_set(setting, before)
+
+
+def test_a_server_that_is_not_there_is_told_from_a_full_one():
+    async def run():
+        writer = RedisWriter("redis://127.0.0.1:1", 1)
+        with pytest.raises(QueueUnavailable):
+            await writer.append("job", b"x")
+        with pytest.raises(QueueUnavailable):
+            await writer.check()
+        await writer.close()
+
+    asyncio.run(run())
+    reader = RedisReader("redis://127.0.0.1:1")
+    with pytest.raises(QueueUnavailable):
+        reader.read([0], "a", count=1, block_s=0.0)
+    announcer = RedisAnnouncer("redis://127.0.0.1:1")
+    announcer.announce({"kind": "job"})
+    announcer.close()
+    reader.close()
+
+
+def test_the_twin_can_be_down_or_full():
+    async def run():
+        queue = MemoryQueue(1, max_entries=1)
+        await queue.writer.append("job", b"x")
+        with pytest.raises(QueueFull):
+            await queue.writer.append("job", b"x")
+        queue.is_up = False
+        with pytest.raises(QueueUnavailable):
+            await queue.writer.check()
+
+    asyncio.run(run())
