@@ -1,0 +1,47 @@
+# One command runs Paceline, one tests it. Needs Python 3.11 or newer with venv, and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo serve test lint bench fmt lock browser-deps test-deps clean
+
+demo: $(VENV)/.run-stamp ## three live made jobs, analysed as they run
+	@exec $(BIN)/paceline demo
+
+serve: $(VENV)/.run-stamp ## API, consumer, queue and store on this machine
+	@exec $(BIN)/paceline serve
+
+test: $(VENV)/.test-stamp ## everything CI checks: lint, types, imports, tests
+	@.ci/system-packages
+	@$(MAKE) --no-print-directory lint
+	@rm -f .coverage .coverage.*
+	$(BIN)/python -m coverage run -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report --skip-covered --skip-empty
+
+lint: $(VENV)/.test-stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: $(VENV)/.test-stamp
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.run-stamp
+	$(BIN)/paceline bench analyze --synthetic dp=64,pp=8,microbatches=32,steps=4
+
+$(VENV)/.run-stamp: requirements.lock pyproject.toml client/pyproject.toml
+	@PYTHON="$(PYTHON)" .ci/bootstrap $(VENV) run
+
+$(VENV)/.test-stamp: requirements.lock pyproject.toml client/pyproject.toml
+	@PYTHON="$(PYTHON)" .ci/bootstrap $(VENV) test
+
+# The lock names versions and no addresses, so it works with any package index.
+lock:
+	$(BIN)/python -m pip install -q uv
+	$(BIN)/uv pip compile --universal --all-extras --no-emit-package paceline-client --no-header \
+	    --no-annotate --no-emit-index-url --no-emit-find-links -q pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) .artefacts .mypy_cache .ruff_cache .pytest_cache .coverage .coverage.*
