@@ -8,6 +8,9 @@ from app.trace.window import Floats, Ints
 # A window whose simulated mean step time is further from the recorded one is "low fidelity".
 MAX_DISCREPANCY = 0.05
 
+# Step times this near to each other, as a share, differ by rounding only: a nanosecond a second.
+EQUAL_TIMES = 1e-9
+
 
 def slowdown(actual_s: Floats, ideal_s: float) -> float:
     """S = T / T_ideal, of the mean step times (Eq. 1 and 2)."""
@@ -24,11 +27,13 @@ def recovered_share(actual_s: Floats, repaired_s: Floats, ideal_s: float) -> flo
 
         M = (T - T_fix) / (T - T_ideal)                                     (Eq. 5)
 
-    None where nothing is lost. Below 0 or above 1 where the ideal of one mean over all stages
-    makes others slower.
+    None where T = T_ideal. Below 0 or above 1 where the ideal of one mean over all stages makes
+    others slower.
     """
     lost_s = actual_s.mean() - ideal_s
-    return float((actual_s.mean() - repaired_s.mean()) / lost_s) if lost_s > 0 else None
+    if abs(lost_s) <= EQUAL_TIMES * ideal_s:
+        return None
+    return float((actual_s.mean() - repaired_s.mean()) / lost_s)
 
 
 def discrepancy(simulated_s: Floats, recorded_s: Floats) -> float:

@@ -8,6 +8,7 @@ from app.engine import metrics
 from app.engine.grid import Grid, lay_out
 from app.engine.launch import LaunchDelay, launch_delay
 from app.engine.what_if import Replayer, replayer
+from app.errors import InvalidTrace
 from app.trace.ops import OP_NAMES, OP_SPECS, Kind
 from app.trace.window import Floats, Window
 
@@ -76,6 +77,8 @@ def analyse(window: Window) -> Report:
     grid = lay_out(window)
     replay = replayer(grid)
     simulated_s, ideal_s = replay.step_times(replay.keep()), replay.ideal_step_time()
+    if min(simulated_s.mean(), ideal_s) <= 0:
+        raise InvalidTrace(f"window {window.id}: a step that takes no time has no slowdown")
     dp_rank_s, stage_s, worker_s = _who(replay)
     estimate = _estimate(dp_rank_s, stage_s, ideal_s)
     return Report(

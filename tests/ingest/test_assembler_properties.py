@@ -84,7 +84,7 @@ def test_a_crash_anywhere_makes_no_difference(arrival, data):
 
 def run_through(batches, order, overdue, *, crashes):
     run = assembler()
-    kept = {}
+    kept: dict[tuple[int, int], bytes] = {}
     changes = []
     blob = None
     for count, at in enumerate(order):
@@ -111,25 +111,18 @@ def run_through(batches, order, overdue, *, crashes):
     return seen(changes + run.finish(0.0, "superseded")), run.late_ops
 
 
-tables = st.integers(0, 30).flatmap(
-    lambda size: st.builds(
-        OpTable,
-        **{
-            field.name: st.lists(
-                st.integers(-(2**15), 2**15 - 1)
-                if field.name == "optype"
-                else st.integers(-(2**62), 2**62 - 1),
-                min_size=size,
-                max_size=size,
-            ).map(
-                lambda values, name=field.name: np.array(
-                    values, dtype=np.int16 if name == "optype" else np.int64
-                )
-            )
-            for field in fields(OpTable)
-        },
-    )
-)
+def column(name, size):
+    dtype = np.int16 if name == "optype" else np.int64
+    bound = 2**15 if name == "optype" else 2**62
+    values = st.lists(st.integers(-bound, bound - 1), min_size=size, max_size=size)
+    return values.map(lambda values: np.array(values, dtype=dtype))
+
+
+def tables_of(size):
+    return st.builds(OpTable, **{field.name: column(field.name, size) for field in fields(OpTable)})
+
+
+tables = st.integers(0, 30).flatmap(tables_of)
 
 
 @given(tables)

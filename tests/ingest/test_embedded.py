@@ -119,8 +119,8 @@ def test_a_listener_that_lost_its_server_says_so(queue):
         missed = await asyncio.wait_for(anext(messages), 10)
         announcer.announce({"number": 2})
         after = await asyncio.wait_for(anext(messages), 10)
-        await messages.aclose()
         await listener.close()
+        assert [message async for message in messages] == []
         announcer.close()
         return missed, after
 

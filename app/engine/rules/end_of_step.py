@@ -23,7 +23,8 @@ def end_of_step_edges(template: Template, stage: int) -> list[Edge]:
 
 def _last_compute(template: Template, stage: int) -> list[int]:
     computes = template.ops(stage, "forward-compute", "backward-compute")
-    return [max(computes, key=template.end_s.__getitem__)] if computes else []
+    # Of those that end at the same time, the last one to run waits for all others.
+    return sorted(computes, key=template.end_s.__getitem__)[-1:]
 
 
 def _first_gc(template: Template, stage: int) -> list[int]:

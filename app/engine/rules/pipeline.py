@@ -69,10 +69,21 @@ def _live_sends(
 def _has_peer(template: Template, compute: int, direction: DirectionName, *, sends: bool) -> bool:
     """Whether the neighbouring chunk, in the whole model, exists."""
     parallelism = template.parallelism
-    chunk = template.mc[compute] * parallelism.pp_size + template.stage[compute]
+    chunk = _model_chunk(template, compute)
     towards_end = sends == (direction == "forward")
     peer = chunk + 1 if towards_end else chunk - 1
     return bool(0 <= peer < parallelism.vpp_size * parallelism.pp_size)
+
+
+def _model_chunk(template: Template, compute: int) -> int:
+    """Where in the whole model a compute's chunk is; a stage of one chunk need not name it."""
+    parallelism = template.parallelism
+    if template.mc[compute] < 0 and parallelism.vpp_size > 1:
+        raise InvalidTrace(
+            f"{template.describe(compute)} names no model chunk: "
+            f"with {parallelism.vpp_size} chunks on a stage, every compute has to"
+        )
+    return int(max(template.mc[compute], 0) * parallelism.pp_size + template.stage[compute])
 
 
 def pairs(template: Template, matched: list[Matched], direction: DirectionName) -> list[list[int]]:

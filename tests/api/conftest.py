@@ -1,0 +1,30 @@
+"""An API over a real SQLite store and the event queue's twin, spoken to without a socket."""
+
+import shutil
+
+import pytest
+
+from app.store.migrate import migrate
+from tests.api.server import running
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory):
+    """A migrated SQLite file, to be copied."""
+    path = tmp_path_factory.mktemp("store") / "empty.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+async def api(anyio_backend, empty_database, tmp_path):
+    """A running API and a client that has its token."""
+    path = tmp_path / "paceline.db"
+    shutil.copy(empty_database, path)
+    async with running(f"sqlite:///{path}") as api:
+        yield api

@@ -1,0 +1,225 @@
+"""The API under test, and what tests put into it."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+from fastapi import FastAPI
+
+from app.ingest.codec import BINARY_TYPE
+from app.ingest.memory import MemoryQueue
+from app.main import Parts, create_app
+from app.settings import Settings
+from app.store import steps, windows
+from app.store.engine import Store
+from app.store.migrate import is_current
+from app.store.steps import StepRow
+from app.store.windows import WindowRecord
+
+TOKEN = "pl_" + "t" * 40
+NOW_S = 1_790_000_000.0
+PARALLELISM = {"dp_size": 2, "pp_size": 2}
+JOB = {"parallelism": PARALLELISM, "run_key": "run-1"}
+
+
+class Clock:
+    """A clock that stands still until it is told."""
+
+    def __init__(self) -> None:
+        self.now_s = NOW_S
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Api:
+    """The running application, a client with the token, and the doors behind it."""
+
+    app: FastAPI
+    client: httpx.AsyncClient
+    store: Store
+    queue: MemoryQueue
+    clock: Clock
+
+    def stranger(self, **options: Any) -> httpx.AsyncClient:
+        """A client without the token."""
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost", **options)
+
+    async def register(self, job_id: str = "llm-70b", **changes: Any) -> int:
+        """The epoch of a job that has registered."""
+        answer = await self.client.put(f"/api/v1/jobs/{job_id}", json=JOB | changes)
+        assert answer.status_code in (200, 201), answer.text
+        return int(answer.json()["epoch"])
+
+    async def push(self, body: bytes | dict, job_id: str = "llm-70b") -> httpx.Response:
+        """The answer to one batch, binary if the body is bytes."""
+        path = f"/api/v1/jobs/{job_id}/ops"
+        if isinstance(body, dict):
+            return await self.client.post(path, json=body)
+        headers = {"content-type": BINARY_TYPE}
+        return await self.client.post(path, content=body, headers=headers)
+
+    def save_window(self, record: WindowRecord, job_id: str = "llm-70b") -> None:
+        """Put a window and its steps where the consumer would."""
+        result = record.result
+        times = result["step_time_s"]
+        with self.store.write() as conn:
+            windows.save(conn, job_id, record)
+            rows = [
+                StepRow(
+                    epoch=record.epoch,
+                    step=step,
+                    recorded_s=times["recorded"][at],
+                    simulated_s=times["simulated"][at],
+                    ideal_s=times["ideal"][at],
+                    slowdown=result["step_slowdown"][at],
+                    window_id=result["window"]["id"],
+                )
+                for at, step in enumerate(result["steps"])
+            ]
+            steps.save(conn, job_id, rows)
+
+
+@contextlib.asynccontextmanager
+async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
+    """The API over the database at this URL, started and stopped as a server would."""
+    store, queue, clock = Store(url), MemoryQueue(4), Clock()
+    parts = Parts(
+        store=store,
+        writer=queue.writer,
+        listener=queue.listener(),
+        announcer=queue.announcer,
+        is_migrated=lambda: is_current(url),
+        close=store.close,
+    )
+    settings = Settings(token=TOKEN, **changes)
+    app = create_app(settings, parts, now_s=clock)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    client = httpx.AsyncClient(
+        transport=transport,
+        base_url="http://localhost",
+        headers={"authorization": f"Bearer {TOKEN}"},
+    )
+    async with app.router.lifespan_context(app), client:
+        yield Api(app, client, store, queue, clock)
+
+
+def window_record(
+    first_step: int = 0, *, epoch: int = 1, slowdown: float | None = 1.25, verdict: str = "ok"
+) -> WindowRecord:
+    """A closed window of two steps of a job with dp_size 2 and pp_size 2."""
+    result = _result(f"{epoch}-{first_step}", epoch, first_step, slowdown, verdict)
+    per_step = {"worker_slowdown": [result["worker_slowdown"]] * 2} if slowdown else None
+    return WindowRecord(
+        epoch=epoch,
+        first_step=first_step,
+        last_step=first_step + 1,
+        revision=2,
+        state="complete",
+        num_steps=2 if slowdown else 0,
+        num_ops=80,
+        slowdown=slowdown,
+        verdict="low" if verdict == "low" else "ok",
+        result=result,
+        per_step=per_step,
+        trace=None,
+        updated_s=NOW_S,
+    )
+
+
+def closed_again(record: WindowRecord, **changes: Any) -> WindowRecord:
+    """The window's next revision."""
+    return replace(record, revision=record.revision + 1, **changes)
+
+
+def _result(
+    window_id: str, epoch: int, first_step: int, slowdown: float | None, verdict: str
+) -> dict[str, Any]:
+    is_known = slowdown is not None
+    worst = slowdown or 1.0
+    numbers = {
+        "launch_slowdown": 1.0,
+        "slowdown": slowdown,
+        "gpu_time_wasted": 1 - 1 / worst,
+        "gpu_hours_lost": 0.1,
+        "dp_rank_slowdown": [1.0, worst],
+        "stage_slowdown": [1.0, worst],
+        "worker_slowdown": [[1.0, 1.0], [1.0, worst]],
+        "worker_slowdown_estimate": [[1.0, 1.0], [1.0, worst]],
+        "m_w": 0.9,
+        "m_w_exact": 0.9,
+        "m_s": 0.2,
+        "stage_share": [0.1, 0.2],
+    }
+    both = 2 if is_known else 0
+    return {
+        "schema": 1,
+        "window": {
+            "id": window_id,
+            "epoch": epoch,
+            "revision": 2,
+            "state": "complete",
+            "missing": [],
+        },
+        "job": {"name": "llm-70b", **PARALLELISM, "tp_size": 1, "vpp_size": 1, "dsp_size": 1}
+        | {"world_size": 4},
+        "steps": [first_step, first_step + 1][:both],
+        "skipped_steps": [],
+        "step_time_s": {
+            "recorded": [1.3] * both,
+            "simulated": [1.25] * both,
+            "ideal": [1.0] * both,
+        },
+        "fidelity": {"discrepancy": 0.01, "verdict": verdict},
+        "launch_delay": {"by_optype": {}, "by_worker": None},
+        "step_slowdown": [slowdown] * both,
+        "optype_slowdown": {"forward-compute": worst} if is_known else {},
+        **(numbers if is_known else dict.fromkeys(numbers)),
+        "findings": None,
+        "ruled_out": None,
+    }
+
+
+def json_batch(**changes: Any) -> dict[str, Any]:
+    """A good batch of worker 0 as JSON: one finished step of two operations."""
+    batch = {
+        "version": 1,
+        "epoch": 1,
+        "rank": 0,
+        "dp_rank": 0,
+        "stage": 0,
+        "batch_seq": 0,
+        "steps_done": [[0, 2]],
+        "columns": {
+            "step": [0, 0],
+            "optype": ["forward-compute", "backward-compute"],
+            "start_ns": [0, 4_000],
+            "duration_ns": [4_000, 8_000],
+        },
+    }
+    return batch | changes
+
+
+def binary_batch(num_ops: int = 2, **changes: Any) -> bytes:
+    """A good batch of worker 0 as msgpack: one finished step of so many operations."""
+    columns = {
+        "step": np.zeros(num_ops, "<i8"),
+        "optype": np.zeros(num_ops, "u1"),
+        "start_ns": np.arange(num_ops, dtype="<i8"),
+        "duration_ns": np.ones(num_ops, "<i8"),
+        "seq_id": np.arange(num_ops, dtype="<i4"),
+        "mc": np.zeros(num_ops, "<i2"),
+        "mb_id": np.full(num_ops, -1, "<i4"),
+    }
+    batch = {
+        **json_batch(steps_done=[[0, num_ops]]),
+        "optypes": ["forward-compute"],
+        "columns": {name: column.tobytes() for name, column in columns.items()},
+    }
+    return msgspec.msgpack.encode(batch | changes)

@@ -1,0 +1,190 @@
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from app.api.event_stream import EventStream
+from app.api.hub import MAX_WAITING, Event, Hub, Subscription
+from app.errors import TooManyRequests
+from app.ingest.memory import MemoryQueue
+from tests.api.server import TOKEN
+
+pytestmark = pytest.mark.anyio
+
+
+class Reader:
+    """A page that reads one stream, message by message."""
+
+    def __init__(self):
+        self.sent = asyncio.Queue()
+        self.gone = asyncio.Event()
+
+    async def receive(self):
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def start(self):
+        message = await self.sent.get()
+        assert message["type"] == "http.response.start"
+        return message["status"], dict(message["headers"])
+
+    async def part(self):
+        return (await self.sent.get())["body"].decode()
+
+    async def event(self):
+        name, data = (await self.part()).removesuffix("\n\n").split("\n")
+        return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+def scope(token=TOKEN):
+    return {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/v1/events",
+        "raw_path": b"/api/v1/events",
+        "query_string": b"",
+        "scheme": "http",
+        "root_path": "",
+        "server": ("localhost", 80),
+        "headers": [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())],
+    }
+
+
+@contextlib.asynccontextmanager
+async def reading(app):
+    reader = Reader()
+    task = asyncio.create_task(app(scope(), reader.receive, reader.sent.put))
+    try:
+        yield reader
+    finally:
+        reader.gone.set()
+        async with asyncio.timeout(5):
+            await task
+
+
+async def test_a_stream_begins_with_a_snapshot_and_then_tells_what_changes_in_order(api):
+    await api.register("job-a")
+    async with reading(api.app) as reader:
+        status, headers = await reader.start()
+        assert status == 200
+        assert headers[b"content-type"].startswith(b"text/event-stream")
+        assert headers[b"cache-control"] == b"no-store"
+        name, snapshot = await reader.event()
+        assert name == "snapshot"
+        assert [job["job_id"] for job in snapshot["items"]] == ["job-a"]
+        await api.register("job-b")
+        assert await reader.event() == ("job", {"job_id": "job-b"})
+        for step in (0, 8):
+            window = {"job_id": "job-b", "window": f"1-{step}"}
+            api.queue.announcer.announce({"event": "window", **window})
+            assert await reader.event() == ("window", window)
+
+
+async def test_after_a_lost_connection_pages_look_everything_up_again(api):
+    async with reading(api.app) as reader:
+        await reader.start()
+        await reader.event()
+        api.queue.ears[0].lose_connection()
+        assert await reader.event() == ("resync", {})
+
+
+async def test_what_is_no_event_is_not_handed_on(api):
+    async with reading(api.app) as reader:
+        await reader.start()
+        await reader.event()
+        api.queue.announcer.announce({"event": "evil\ndata: x", "job_id": "a"})
+        api.queue.announcer.announce({})
+        api.queue.announcer.announce({"event": "alert", "job_id": "a"})
+        assert await reader.event() == ("alert", {"job_id": "a"})
+
+
+async def test_a_page_that_leaves_frees_its_place(api):
+    hub = api.app.state.service.hub
+    async with reading(api.app) as reader:
+        await reader.start()
+        await reader.event()
+        assert hub.num_streams == 1
+    assert hub.num_streams == 0
+
+
+async def test_streams_end_when_the_server_stops(api):
+    async with reading(api.app) as reader:
+        await reader.start()
+        await reader.event()
+        api.app.state.service.hub.close()
+        assert (await reader.sent.get())["more_body"] is False
+
+
+async def test_there_are_only_so_many_streams(api):
+    hub = api.app.state.service.hub
+    with contextlib.ExitStack() as streams:
+        for _ in range(100):
+            streams.enter_context(hub.subscription())
+        answer = await api.client.get("/api/v1/events")
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"]
+
+
+async def test_an_idle_stream_shows_that_it_is_alive():
+    hub = Hub(MemoryQueue(1).listener())
+    reader = Reader()
+    stream = EventStream(hub, dict, heartbeat_s=0.01)
+    task = asyncio.create_task(stream(scope(), reader.receive, reader.sent.put))
+    await reader.start()
+    await reader.event()
+    assert (await reader.part()).startswith(":")
+    hub.close()
+    await task
+
+
+async def test_a_reader_that_freezes_is_dropped():
+    hub = Hub(MemoryQueue(1).listener())
+    stream = EventStream(hub, dict, send_within_s=0.01)
+    never = asyncio.Event()
+
+    async def frozen(message):
+        if message["type"] == "http.response.body":
+            await never.wait()
+
+    await stream(scope(), Reader().receive, frozen)
+    assert hub.num_streams == 0
+
+
+async def test_a_page_that_is_far_behind_gets_one_resync_for_all_it_missed():
+    subscription = Subscription()
+    for number in range(MAX_WAITING + 3):
+        subscription.offer(Event("window", {"number": number}))
+    found = [await subscription.next(1) for _ in range(3)]
+    assert [event.name for event in found] == ["resync", "window", "window"]
+    assert found[1].data == {"number": MAX_WAITING + 1}
+    assert await subscription.next(0.01) is None
+
+
+async def test_a_hub_that_is_full_says_so():
+    hub = Hub(MemoryQueue(1).listener(), max_streams=1)
+    with hub.subscription(), pytest.raises(TooManyRequests), hub.subscription():
+        pass
+
+
+async def test_a_listener_that_breaks_is_listened_to_again():
+    class Broken:
+        """Breaks once, then says one thing."""
+
+        def __init__(self):
+            self.calls = 0
+
+        async def messages(self):
+            self.calls += 1
+            if self.calls == 1:
+                raise RuntimeError("broken")
+            yield {"event": "job", "job_id": "a"}
+
+        async def close(self):
+            pass
+
+    hub = Hub(Broken(), listen_again_s=0)
+    with hub.subscription() as subscription:
+        await hub.run()
+        found = [await subscription.next(1) for _ in range(2)]
+    assert [event.name for event in found] == ["resync", "job"]

@@ -1,0 +1,107 @@
+import pytest
+
+from app.api.middleware import CSP
+
+pytestmark = pytest.mark.anyio
+
+EVERYWHERE = [
+    ("GET", "/"),
+    ("GET", "/jobs/llm-70b"),
+    ("GET", "/static/index.html"),
+    ("GET", "/static/nothing"),
+    ("GET", "/static/plotly.min.js"),
+    ("GET", "/docs"),
+    ("GET", "/openapi.json"),
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("GET", "/nothing"),
+    ("GET", "/api/v1/jobs"),
+    ("GET", "/api/v1/jobs/none"),
+    ("PUT", "/api/v1/jobs/none"),
+    ("POST", "/api/v1/session"),
+    ("DELETE", "/api/v1/jobs"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), EVERYWHERE)
+async def test_every_answer_has_the_security_headers(api, method, path):
+    answer = await api.client.request(method, path)
+    assert answer.headers["content-security-policy"] == CSP
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin-allow-popups"
+    assert len(answer.headers["x-request-id"]) == 32
+    assert "server" not in answer.headers
+    assert "access-control-allow-origin" not in answer.headers
+    if path.startswith("/api/"):
+        assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs/llm-70b", "/jobs/no-such-job"])
+async def test_the_page_is_served_at_its_own_addresses(api, path):
+    async with api.stranger() as client:
+        answer = await client.get(path)
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-cache"
+    assert "<title>Paceline</title>" in answer.text
+
+
+async def test_a_browser_that_has_the_page_gets_304(api):
+    for path in ("/", "/static/js/api.js", "/static/plotly.min.js"):
+        etag = (await api.client.get(path)).headers["etag"]
+        again = await api.client.get(path, headers={"if-none-match": etag})
+        assert again.status_code == 304
+        assert again.content == b""
+
+
+async def test_plotly_is_asked_for_by_version_and_kept(api):
+    page = (await api.client.get("/")).text
+    address = next(part for part in page.split('"') if "plotly.min.js" in part)
+    answer = await api.client.get(address)
+    assert "immutable" in answer.headers["cache-control"]
+    assert len(answer.content) > 1_000_000
+    other = await api.client.get("/static/plotly.min.js?v=0")
+    assert other.headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize(
+    "path", ["..%2fpyproject.toml", "%2e%2e/app/main.py", "..\\app\\main.py", "%00", "/etc/passwd"]
+)
+async def test_nothing_outside_the_page_is_served(api, path):
+    answer = await api.client.get(f"/static/{path}")
+    assert answer.status_code == 404
+
+
+async def test_the_reference_lists_every_operation_without_a_script_from_elsewhere(api):
+    page = (await api.client.get("/docs")).text
+    for path, methods in api.app.openapi()["paths"].items():
+        for method, operation in methods.items():
+            assert f'id="{operation["operationId"]}"' in page
+            assert f"{method.upper()} {path}" in page
+    assert "//" not in page.replace("https://", "").replace("http://", "")
+    assert 'src="http' not in page
+    assert 'href="http' not in page
+
+
+async def test_every_problem_leads_to_its_place_in_the_reference(api):
+    page = (await api.client.get("/docs")).text
+    problem = (await api.client.get("/api/v1/jobs/none")).json()
+    assert f'id="{problem["type"].partition("#")[2]}"' in page
+
+
+async def test_the_description_is_whole(api):
+    document = (await api.client.get("/openapi.json")).json()
+    schemas = document["components"]["schemas"]
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            assert operation["operationId"]
+            assert operation["summary"]
+            assert operation["tags"]
+            assert operation["description"]
+            if path.startswith("/api/"):
+                assert {"401", "403", "422", "503"} <= set(operation["responses"])
+    referred = {
+        part.partition('"')[0] for part in str(document).replace("'", '"').split("schemas/")[1:]
+    }
+    assert referred <= set(schemas)
+    assert document["security"] == [{"token": []}, {"session": []}]

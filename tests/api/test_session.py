@@ -1,0 +1,74 @@
+import pytest
+
+from tests.api.server import NOW_S, TOKEN
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/api/v1/session"
+
+
+async def test_the_token_is_traded_for_a_cookie_that_scripts_cannot_read(api):
+    async with api.stranger() as client:
+        answer = await client.post(PATH, json={"token": TOKEN})
+        assert answer.status_code == 204
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert "Path=/" in cookie
+        assert "Secure" not in cookie
+        assert TOKEN not in cookie
+        assert (await client.get(PATH)).json() == {"authenticated": True}
+
+
+async def test_over_https_the_cookie_is_secure(api):
+    async with api.stranger() as client:
+        answer = await client.post("https://localhost" + PATH, json={"token": TOKEN})
+    assert "Secure" in answer.headers["set-cookie"]
+    assert answer.headers["strict-transport-security"]
+
+
+async def test_signing_out_takes_the_cookie_back(api):
+    async with api.stranger(headers={"sec-fetch-site": "same-origin"}) as client:
+        await client.post(PATH, json={"token": TOKEN})
+        assert (await client.delete(PATH)).status_code == 204
+        assert (await client.get(PATH)).status_code == 401
+
+
+async def test_a_session_ends_by_itself(api):
+    async with api.stranger() as client:
+        await client.post(PATH, json={"token": TOKEN})
+        api.clock.now_s = NOW_S + 12 * 3600 + 1
+        assert (await client.get(PATH)).status_code == 401
+
+
+async def test_a_wrong_token_is_refused(api):
+    async with api.stranger() as client:
+        answer = await client.post(PATH, json={"token": "pl_" + "x" * 40})
+    assert answer.status_code == 401
+    assert "set-cookie" not in answer.headers
+
+
+async def test_after_ten_wrong_tokens_even_the_right_one_has_to_wait(api):
+    async with api.stranger() as client:
+        for _ in range(10):
+            assert (await client.post(PATH, json={"token": "pl_no"})).status_code == 401
+        answer = await client.post(PATH, json={"token": TOKEN})
+    assert answer.status_code == 429
+    assert 1 <= int(answer.headers["retry-after"]) <= 60
+    assert answer.json()["code"] == "too_many_requests"
+
+
+@pytest.mark.parametrize(
+    "origin", [{"origin": "http://evil.test"}, {"sec-fetch-site": "cross-site"}]
+)
+async def test_no_other_site_can_sign_a_browser_in(api, origin):
+    async with api.stranger(headers=origin) as client:
+        assert (await client.post(PATH, json={"token": TOKEN})).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "cookie", ["=", "x", ".", "1.", "\u0661.x", f"{'9' * 5000}.x", "\x01", "a.b.c", '"', "é.é"]
+)
+async def test_odd_cookies_are_no_session(api, cookie):
+    async with api.stranger(headers={b"cookie": b"paceline_session=" + cookie.encode()}) as client:
+        assert (await client.get(PATH)).status_code == 401

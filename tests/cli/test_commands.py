@@ -1,0 +1,116 @@
+"""The offline commands, as they are typed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import app
+from app.trace.readers import published
+from tests.shared_traces import SHARED_TRACES, needs_shared
+
+
+def paceline(*arguments, **environment):
+    return CliRunner().invoke(app, list(arguments), env=environment)
+
+
+def made(tmp_path, *options):
+    path = tmp_path / "trace-made.parquet"
+    small = ("--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", "2")
+    result = paceline("simulate", *small, *options, "--out", str(path))
+    assert result.exit_code == 0, result.stderr
+    return path
+
+
+def test_the_version_is_told():
+    assert paceline("--version").stdout.startswith("paceline ")
+
+
+def test_every_command_has_help_with_an_example():
+    for name in ("analyze", "simulate", "replay"):
+        assert f"Example: paceline {name}" in paceline(name, "--help", COLUMNS="120").stdout
+
+
+def test_what_is_simulated_can_be_analysed(tmp_path):
+    path = made(tmp_path, "--slow-worker", "1,0,2.5")
+    result = paceline("analyze", str(path), COLUMNS="100")
+    assert result.exit_code == 0, result.stderr
+    assert "made runs at" in result.stdout
+    assert "slowest is dp 1, stage 0" in result.stdout
+    assert "stage 1" in result.stdout
+
+
+def test_a_healthy_job_is_said_to_be_one(tmp_path):
+    result = paceline("analyze", str(made(tmp_path, "--noise", "0")), COLUMNS="100")
+    assert "Nothing stands out" in result.stdout
+
+
+@pytest.mark.parametrize("option", [["--slow-stage", "1,1.8"], ["--long-last-stage"]])
+def test_a_long_stage_is_named(tmp_path, option):
+    result = paceline("analyze", str(made(tmp_path, *option)), COLUMNS="100")
+    assert "Stage 1 accounts for" in result.stdout
+
+
+def test_json_on_standard_output_is_json_alone(tmp_path):
+    result = paceline("analyze", str(made(tmp_path)), "--json", "-")
+    parsed = json.loads(result.stdout)
+    assert (parsed["schema"], parsed["job"]["name"], parsed["steps"]) == (1, "made", [0, 1])
+
+
+def test_json_in_a_file_comes_with_the_summary(tmp_path):
+    result = paceline("analyze", str(made(tmp_path)), "--json", str(tmp_path / "out.json"))
+    assert json.loads((tmp_path / "out.json").read_text())["schema"] == 1
+    assert "made runs at" in result.stdout
+
+
+def test_sizes_that_were_only_seen_are_said_to_be(tmp_path):
+    path = made(tmp_path)
+    (tmp_path / "meta-made.yaml").unlink()
+    result = paceline("analyze", str(path), "--json", "-")
+    assert "sizes are those seen" in result.stderr
+    assert json.loads(result.stdout)["job"]["dp_size"] == 2
+
+
+def test_simulating_makes_what_was_asked_for(tmp_path):
+    first, again = made(tmp_path, "--seed", "7"), tmp_path / "trace-again.parquet"
+    window = published.read(first)
+    assert (window.job.parallelism.num_workers, window.steps) == (4, (0, 1))
+    (tmp_path / "trace-made.parquet").rename(again)
+    assert again.read_bytes() == made(tmp_path, "--seed", "7").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--slow-worker", "1,0"], "want DP,STAGE,FACTOR"),
+        (["--slow-worker", "1,x,2"], "want DP,STAGE,FACTOR"),
+        (["--slow-stage", "9,2"], "stage 9"),
+        (["--slow-stage", "0,0"], "above 0"),
+        (["--steps", "100000000"], "more than 100,000,000"),
+    ],
+)
+def test_a_job_that_cannot_be_made_is_refused(tmp_path, options, message):
+    result = paceline("simulate", *options, "--out", str(tmp_path / "trace-a.parquet"))
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_refusal_is_one_line_without_a_traceback(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", "analyze", str(tmp_path / "trace-none.parquet")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("paceline: ")
+    assert "No such file" in line
+
+
+@needs_shared
+def test_the_published_slow_worker_is_found():
+    result = paceline("analyze", str(SHARED_TRACES / "trace-AR.parquet"), "--json", "-")
+    assert json.loads(result.stdout)["slowdown"] > 1.5

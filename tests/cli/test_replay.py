@@ -1,0 +1,198 @@
+"""`paceline replay` against a server that takes down what it is sent."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import app
+from app.ingest import codec
+from app.synth.run import MadeJob
+from app.trace.job import Parallelism
+from app.trace.ops import OP_NAMES
+from app.trace.readers import published
+
+TOKEN = "pl_only-for-this-test"
+MADE = MadeJob(Parallelism(2, 2, tp_size=2), 3, name="small job")
+
+
+class Twin(ThreadingHTTPServer):
+    """Answers as the API does, and keeps what came."""
+
+    daemon_threads = True
+
+    def __init__(self, refuse=None):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.refuse = refuse
+        self.batches = []
+        self.calls = []
+        self.registered = None
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Twin
+
+    def handle_call(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        what = f"{self.command} {self.path}"
+        self.server.calls.append(what)
+        if self.headers["Authorization"] != f"Bearer {TOKEN}":
+            return self.answer(401, {"detail": "this token is not known"})
+        if self.server.refuse and self.path.endswith(self.server.refuse):
+            return self.answer(422, {"detail": "it is not wanted"})
+        if self.command == "PUT":
+            self.server.registered = json.loads(body)
+            return self.answer(201, {"job_id": "small-job", "epoch": 7})
+        if self.path.endswith("/ops"):
+            decoded = codec.decode(body, self.headers["Content-Type"], MADE.parallelism)
+            self.server.batches.append(decoded.batch)
+            return self.answer(202, {"accepted": decoded.batch.columns.step.size})
+        return self.answer(200, {})
+
+    do_PUT = do_POST = handle_call  # noqa: N815
+
+    def answer(self, status, fields):
+        body = json.dumps(fields).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format, *args):  # noqa: A002
+        pass
+
+
+@contextmanager
+def twin(**options):
+    with Twin(**options) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def recorded(tmp_path):
+    path = tmp_path / "trace-small.parquet"
+    published.write(MADE.make([4, 5]), MADE.job, path)
+    return path
+
+
+def replay(path, server_url, *more, token=TOKEN):
+    arguments = ["replay", str(path), "--speed", "max", "--url", server_url, "--token", token]
+    return CliRunner().invoke(app, [*arguments, *more])
+
+
+def test_a_replay_sends_every_operation_once_and_ends_the_job(tmp_path):
+    path = recorded(tmp_path)
+    with twin() as server:
+        result = replay(path, server.url)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == f"{server.url}/jobs/small-job"
+    assert server.registered["parallelism"]["tp_size"] == 2
+    assert (server.registered["name"], server.registered["gpus"]) == ("small job", 8)
+    assert server.calls[0] == "PUT /api/v1/jobs/small-job"
+    assert server.calls[-1] == "POST /api/v1/jobs/small-job/end"
+    assert sent(server) == expected(published.read(path).trace)
+
+
+def sent(server):
+    rows = []
+    for batch in server.batches:
+        ops = batch.columns
+        columns = (ops.optype, ops.step, ops.seq_id, ops.mc, ops.mb_id, ops.duration_ns)
+        where = (batch.rank, batch.dp_rank, batch.stage)
+        for code, *numbers in zip(*(column.tolist() for column in columns), strict=True):
+            rows.append((*where, OP_NAMES[code], *numbers))
+    return sorted(rows)
+
+
+def expected(trace):
+    names = ("rank", "dp_rank", "stage", "optype", "step", "seq_id", "mc", "mb_id", "duration_s")
+    rows = zip(*(getattr(trace, name).tolist() for name in names), strict=True)
+    return sorted((*row[:3], OP_NAMES[row[3]], *row[4:8], round(row[8] * 1e9)) for row in rows)
+
+
+def test_every_worker_declares_its_steps_with_their_number_of_operations(tmp_path):
+    path = recorded(tmp_path)
+    with twin() as server:
+        replay(path, server.url, "--job", "other", "--keep-open")
+    assert not any(call.endswith("/end") for call in server.calls)
+    done = {(batch.rank, *step) for batch in server.batches for step in batch.steps_done}
+    trace = published.read(path).trace
+    assert done == {
+        (rank, step, int(((trace.rank == rank) & (trace.step == step)).sum()))
+        for rank in (0, 2, 4, 6)
+        for step in (4, 5)
+    }
+    assert {batch.epoch for batch in server.batches} == {7}
+
+
+@pytest.mark.parametrize(
+    ("refuse", "message"),
+    [("small-job", "refused job small-job: 422"), ("/ops", "not taken"), ("/end", "not wanted")],
+)
+def test_a_refusal_is_one_line_and_exit_status_2(tmp_path, refuse, message):
+    with twin(refuse=refuse) as server:
+        result = replay(recorded(tmp_path), server.url)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "it is not wanted" in result.stderr
+    assert result.stdout == ""
+
+
+def test_an_unknown_token_is_refused(tmp_path):
+    with twin() as server:
+        result = replay(recorded(tmp_path), server.url, token="pl_another-one-entirely")
+    assert (result.exit_code, "this token is not known" in result.stderr) == (2, True)
+
+
+def test_a_server_that_is_not_there_is_said_to_be_away(tmp_path):
+    with twin() as server:
+        url = server.url
+    result = replay(recorded(tmp_path), url)
+    assert result.exit_code == 2
+    assert "does not answer" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--speed", "-1"], "--speed -1"),
+        (["--speed", "fast"], "--speed fast"),
+        (["--speed", "nan"], "--speed nan"),
+        (["--url", "localhost:8642"], "want an address"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(tmp_path, arguments, message):
+    result = CliRunner().invoke(
+        app, ["replay", str(recorded(tmp_path)), "--token", TOKEN, *arguments]
+    )
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_without_a_token_the_data_directory_is_named(tmp_path):
+    environment = {"PACELINE_DATA_DIR": str(tmp_path / "nothing"), "PACELINE_TOKEN": None}
+    result = CliRunner().invoke(app, ["replay", str(recorded(tmp_path))], env=environment)
+    assert result.exit_code == 2
+    assert "nothing/token" in result.stderr
+
+
+def test_the_data_directorys_token_is_used(tmp_path):
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    environment = {"PACELINE_DATA_DIR": str(tmp_path), "PACELINE_TOKEN": None}
+    arguments = ["replay", str(recorded(tmp_path)), "--speed", "0"]
+    with twin() as server:
+        result = CliRunner().invoke(app, [*arguments, "--url", server.url], env=environment)
+    assert result.exit_code == 0, result.stderr

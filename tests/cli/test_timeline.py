@@ -1,0 +1,140 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.cli.pushing import push
+from app.cli.timeline import due, end_to_end
+from app.engine.report import analyse
+from app.engine.result import as_json
+from app.synth.run import MadeJob
+from app.trace.job import Parallelism
+from app.trace.readers import published
+from app.trace.window import Window
+from tests.comparison import agree
+from tests.factories import Row, window
+from tests.shared_traces import SHARED_TRACES, needs_shared
+
+BEGIN_NS = 1_800_000_000_000_000_000
+
+
+class HandClock:
+    """A clock that only moves when somebody waits."""
+
+    def __init__(self):
+        self.time_s = 100.0
+
+    def now_s(self):
+        return self.time_s
+
+    def wait(self, seconds):
+        self.time_s += seconds
+
+
+class Notebook:
+    """Keeps what a recorder is given."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.ops = []
+        self.done = []
+        self.came_s = []
+
+    def record(self, optype, step, start_ns, duration_ns, seq_id=None, mc=-1, mb_id=-1):
+        self.ops.append((optype, step, start_ns, duration_ns, seq_id, mc, mb_id))
+        self.came_s.append(self.clock.now_s() - 100.0)
+
+    def step_done(self, step):
+        self.done.append((step, len(self.ops)))
+
+
+def two_short_steps():
+    return window(
+        [
+            Row("forward-compute", 5.0, 1.0, step=3),
+            Row("optimizer", 6.0, 1.5, step=3),
+            Row("forward-compute", 0.0, 1.0, step=9),
+            Row("optimizer", 1.0, 0.5, step=9),
+        ]
+    )
+
+
+def pushed(timeline, num_workers, speed):
+    clock = HandClock()
+    notebooks = [Notebook(clock) for _ in range(num_workers)]
+    push(
+        timeline,
+        notebooks,
+        begin_ns=BEGIN_NS,
+        speed=speed,
+        clock=clock,
+        progress=lambda num_ops: None,
+    )
+    return notebooks
+
+
+def test_steps_follow_each_other_without_a_gap():
+    timeline = end_to_end(two_short_steps())
+    assert (timeline.start_ns * 1e-9).tolist() == [0.0, 1.0, 2.5, 3.5]
+    assert (timeline.end_ns * 1e-9).tolist() == [1.0, 2.5, 3.5, 4.0]
+    assert timeline.closes_step.tolist() == [False, True, False, True]
+    assert timeline.length_s == 4.0
+
+
+def test_operations_come_when_they_have_ended_and_no_sooner():
+    (notebook,) = pushed(end_to_end(two_short_steps()), 1, speed=2.0)
+    for came_s, ends_s in zip(notebook.came_s, [0.5, 1.25, 1.75, 2.0], strict=True):
+        assert ends_s <= came_s < ends_s + 0.06
+
+
+def test_at_infinite_speed_nobody_waits():
+    timeline = end_to_end(two_short_steps())
+    clock = HandClock()
+    assert list(due(timeline, math.inf, clock)) == [slice(0, 4)]
+    assert clock.now_s() == 100.0
+
+
+def test_a_step_is_declared_done_after_the_workers_last_operation_of_it():
+    (notebook,) = pushed(end_to_end(two_short_steps()), 1, speed=math.inf)
+    assert notebook.done == [(3, 2), (9, 4)]
+
+
+def test_every_worker_is_given_its_own_operations_with_all_their_numbers():
+    made = MadeJob(Parallelism(2, 3), 2)
+    whole = Window(made.job, 1, 0, (0, 1), made.make([0, 1]), state="complete")
+    notebooks = pushed(end_to_end(whole), 6, speed=math.inf)
+    for worker, notebook in enumerate(notebooks):
+        mine = whole.trace.select(
+            (whole.trace.dp_rank == worker // 3) & (whole.trace.stage == worker % 3)
+        )
+        given = sorted((op[1], op[4], op[5], op[6]) for op in notebook.ops)
+        columns = (mine.step, mine.seq_id, mine.mc, mine.mb_id)
+        assert given == sorted(zip(*(column.tolist() for column in columns), strict=True))
+        assert [step for step, _ in notebook.done] == [0, 1]
+
+
+def taken_up(timeline):
+    """The trace as a consumer sees it: seconds since the step's first start, from nanoseconds."""
+    trace = timeline.trace
+    begins = {
+        step: timeline.start_ns[trace.step == step].min() for step in np.unique(trace.step).tolist()
+    }
+    since_ns = timeline.start_ns - np.array([begins[step] for step in trace.step.tolist()])
+    return replace(
+        trace,
+        start_s=since_ns * 1e-9,
+        duration_s=(timeline.end_ns - timeline.start_ns) * 1e-9,
+    )
+
+
+@pytest.mark.parametrize("name", ["AR", "ST", "flap", "inter", "ovlp", "puredp", "purepp"])
+@needs_shared
+def test_nanoseconds_change_no_figure_of_the_published_traces(name):
+    whole = published.read(SHARED_TRACES / f"trace-{name}.parquet")
+    replayed = Window(whole.job, 1, whole.first_step, whole.steps, taken_up(end_to_end(whole)))
+    got, want = as_json(analyse(replayed)), as_json(analyse(whole))
+    for figure in ("slowdown", "step_slowdown", "optype_slowdown", "worker_slowdown", "per_step"):
+        agree(got[figure], want[figure], figure, relative=1e-6)
+    for figure in ("m_s", "m_w"):
+        agree(got[figure], want[figure], figure, relative=0, absolute=1e-6)

@@ -1,0 +1,121 @@
+"""A whole Paceline on loopback: real queue server, API and consumer as processes, real store."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.ingest.embedded import EmbeddedQueue
+
+TOKEN = "pl_" + "t" * 43
+_READY_WITHIN_S = 60.0
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(holds: Callable[[], bool], what: str, within_s: float = _READY_WITHIN_S) -> None:
+    """Returns when the condition holds; polls, since it is another process that we wait for."""
+    deadline_s = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not within {within_s:.0f} s: {what}")
+        select_nothing(0.02)
+
+
+def select_nothing(seconds: float) -> None:
+    """Give the other processes the machine for a moment."""
+    import select
+
+    select.select([], [], [], seconds)
+
+
+class Stack:
+    """Start, kill and restart each process of one Paceline."""
+
+    def __init__(self, directory: Path, database_url: str, **settings: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.database_url = database_url
+        self._queue = EmbeddedQueue(directory)
+        self._directory = directory
+        self._settings = settings
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.http = httpx.Client(
+            base_url=f"{self.url}/api/v1",
+            headers={"Authorization": f"Bearer {TOKEN}"},
+            trust_env=False,
+            timeout=10,
+        )
+
+    def __enter__(self) -> "Stack":
+        self._redis_url = self._queue.start()
+        self._run("migrate").wait(_READY_WITHIN_S)
+        self.start("api")
+        self.start("consumer")
+        wait_until(self.answers, "the API answers")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+        self._queue.stop()
+
+    def answers(self) -> bool:
+        """Whether the API is ready."""
+        try:
+            answer = httpx.get(f"{self.url}/readyz", trust_env=False, timeout=2)
+        except httpx.TransportError:
+            return False
+        return answer.status_code == 200
+
+    def start(self, name: str) -> None:
+        """Start "api", "consumer" or "queue"."""
+        if name == "queue":
+            self._redis_url = self._queue.start()
+        else:
+            self._processes[name] = self._run(name)
+
+    def kill(self, name: str) -> None:
+        """kill -9, as the kernel does it when memory runs out."""
+        if name == "queue":
+            self._queue.kill()
+            return
+        process = self._processes.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def get(self, path: str, **params: Any) -> Any:
+        """The JSON that the API answers."""
+        answer = self.http.get(path, params=params)
+        answer.raise_for_status()
+        return answer.json()
+
+    def _run(self, command: str) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "PACELINE_REDIS_URL": self._redis_url,
+            "PACELINE_DATABASE_URL": self.database_url,
+            "PACELINE_DATA_DIR": str(self._directory),
+            "PACELINE_PORT": str(self.port),
+            "PACELINE_TOKEN": TOKEN,
+            "PACELINE_LEASE_S": "2",
+            **{f"PACELINE_{key.upper()}": value for key, value in self._settings.items()},
+        }
+        log = (self._directory / f"{command}.log").open("ab")
+        return subprocess.Popen(
+            [sys.executable, "-m", "app.cli", command], env=environment, stdout=log, stderr=log
+        )

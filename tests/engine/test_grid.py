@@ -1,0 +1,95 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.grid import lay_out
+from app.engine.report import analyse
+from app.engine.result import as_json
+from app.errors import InvalidTrace
+from tests.factories import Row, in_row, replicas, rows_of, window
+from tests.strategies import windows
+
+
+def a_step(step: int = 0) -> list[Row]:
+    rows = in_row(("forward-compute", 1), ("backward-compute", 2), ("optimizer", 3))
+    return replicas([row.on(step=step) for row in rows], 2)
+
+
+def test_lanes_are_the_steps_of_each_dp_rank():
+    rows = [
+        row.on(duration_s=10.0 * row.dp_rank + row.step)
+        for row in [*a_step(3), *a_step(7)]
+        if row.optype == "optimizer"
+    ]
+    grid = lay_out(window(rows, dp_size=2))
+    assert grid.steps == (3, 7)
+    assert grid.duration_s.tolist() == [[3.0, 7.0, 13.0, 17.0]]
+
+
+def test_a_worker_keeps_the_rank_that_it_recorded():
+    rows = [row.on(rank=40 + row.dp_rank) for row in a_step()]
+    assert lay_out(window(rows, dp_size=2)).rank.tolist() == [[40], [41]]
+
+
+def test_annotations_are_not_simulated():
+    rows = [*a_step(), Row("gc-pause", 0, 99), Row("data-wait", 0, 99)]
+    with_them, without = (analyse(window(each, dp_size=2)) for each in (rows, a_step()))
+    assert with_them.recorded_s.tolist() == without.recorded_s.tolist() == [6.0]
+    assert with_them.simulated_s.tolist() == [6.0]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(windows(), st.randoms(use_true_random=False))
+def test_the_order_of_rows_changes_not_one_bit(a_window, chance):
+    order = list(range(a_window.trace.num_ops))
+    chance.shuffle(order)
+    shuffled = rows_of(a_window, np.array(order))
+    assert as_json(analyse(shuffled)) == as_json(analyse(a_window))
+
+
+def test_an_operation_recorded_twice_is_named():
+    rows = [*a_step(), a_step()[0].on(seq_id=0, start_s=5.0)]
+    with pytest.raises(InvalidTrace, match=r"forward-compute 0 .* recorded more than once"):
+        lay_out(window(rows, dp_size=2))
+
+
+def test_an_operation_that_a_replica_lacks_is_named():
+    with pytest.raises(InvalidTrace, match="optimizer 0 on stage 0 is missing"):
+        lay_out(window(a_step()[:-1], dp_size=2))
+
+
+def test_an_operation_that_only_some_steps_have_is_named():
+    rows = [*a_step(0), *a_step(1), Row("gc", 6, 1, step=1, dp_rank=1)]
+    with pytest.raises(InvalidTrace, match=r"step 1, dp rank 1, stage 0: gc 0 .* no counterpart"):
+        lay_out(window(rows, dp_size=2))
+
+
+def test_a_compute_of_another_chunk_is_another_structure():
+    rows = [row.on(mc=row.dp_rank) if row.optype == "forward-compute" else row for row in a_step()]
+    with pytest.raises(InvalidTrace, match="different structure"):
+        lay_out(window(rows, dp_size=2, vpp_size=2))
+
+
+def test_the_chunk_of_an_operation_that_has_none_is_ignored():
+    rows = [row.on(mc=row.dp_rank) if row.optype == "optimizer" else row for row in a_step()]
+    assert lay_out(window(rows, dp_size=2)).template.num_ops == 3
+
+
+def test_a_row_of_a_step_outside_the_window_is_refused():
+    a_window = dataclasses.replace(window([*a_step(3), *a_step(4)], dp_size=2), steps=(3,))
+    with pytest.raises(InvalidTrace, match="has step 4, which is not among"):
+        lay_out(a_window)
+
+
+def test_a_window_without_a_complete_step_is_refused():
+    with pytest.raises(InvalidTrace, match="window 1-0 has no complete step"):
+        lay_out(window([]))
+
+
+def test_a_number_beyond_all_operations_is_refused():
+    rows = [*a_step(), Row("gc", 6, 1, seq_id=2**40)]
+    with pytest.raises(InvalidTrace, match="seq_id 1099511627776 is larger"):
+        lay_out(window(rows, dp_size=2))

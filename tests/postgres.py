@@ -1,0 +1,114 @@
+"""A real PostgreSQL for tests: one server a session, one database a test."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from select import select
+from typing import Any, NoReturn
+
+import psycopg
+import pytest
+
+URL_VARIABLE = "PACELINE_TEST_PG_URL"
+_USER = "paceline"
+_START_WITHIN_S = 60.0
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """URL of a server that may create databases; skips where there is none, and fails in CI."""
+    if given := os.environ.get(URL_VARIABLE):
+        yield given
+        return
+    programs = _programs()
+    if programs is None:
+        _give_up(f"no PostgreSQL: install Debian's postgresql package, or set {URL_VARIABLE}")
+    # Short, since a socket's path has 107 bytes, and where the user postgres may go.
+    directory = Path(tempfile.mkdtemp(prefix="pl-pg-", dir="/tmp"))
+    try:
+        with _running(programs, directory):
+            yield f"postgresql://{_USER}@/postgres?host={directory}"
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def database(server_url: str) -> Iterator[str]:
+    """URL of a new, empty database on the server."""
+    name = f"test_{uuid.uuid4().hex}"
+    with psycopg.connect(server_url, autocommit=True) as conn:
+        conn.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+        try:
+            yield _with_database(server_url, name)
+        finally:
+            conn.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _with_database(url: str, name: str) -> str:
+    head, question, options = url.partition("?")
+    base, _, _ = head.rpartition("/")
+    return f"{base}/{name}{question}{options}"
+
+
+def _give_up(reason: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def _programs() -> Path | None:
+    """The directory of initdb and postgres: on PATH, or where Debian puts the newest."""
+    if found := shutil.which("initdb"):
+        return Path(found).resolve().parent
+    debian = Path("/usr/lib/postgresql").glob("*/bin/initdb")
+    newest = max(debian, key=lambda path: int(path.parts[4]), default=None)
+    return newest.parent if newest else None
+
+
+@contextmanager
+def _running(programs: Path, directory: Path) -> Iterator[None]:
+    # It refuses to run as root.
+    user = "postgres" if os.geteuid() == 0 else None
+    if user:
+        shutil.chown(directory, user)
+    data = directory / "data"
+    options: dict[str, Any] = {"user": user, "cwd": directory, "env": {"PATH": os.environ["PATH"], "LANG": "C"}}
+    subprocess.run(
+        [programs / "initdb", "-D", data, "-U", _USER, "-A", "trust", "-E", "UTF8", "--no-locale"],
+        check=True,
+        capture_output=True,
+        **options,
+    )
+    with (directory / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [programs / "postgres", "-D", data, "-k", directory, "-c", "listen_addresses="],
+            stdout=log,
+            stderr=log,
+            **options,
+        )
+    try:
+        _wait_until_ready(server, directory)
+        yield
+    finally:
+        server.send_signal(signal.SIGINT)  # ends open sessions and stops cleanly
+        server.wait(_START_WITHIN_S)
+
+
+def _wait_until_ready(server: subprocess.Popen[bytes], directory: Path) -> None:
+    deadline_s = time.monotonic() + _START_WITHIN_S
+    while True:
+        try:
+            psycopg.connect(f"postgresql://{_USER}@/postgres?host={directory}").close()
+        except psycopg.OperationalError:
+            if server.poll() is not None or time.monotonic() > deadline_s:
+                raise AssertionError((directory / "log").read_text()) from None
+            select([], [], [], 0.05)
+        else:
+            return

@@ -1,0 +1,83 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect, text
+
+from app.errors import StartUpFailed, StoreUnavailable
+from app.store.engine import Store
+from app.store.migrate import (
+    current_revision,
+    downgrade,
+    is_current,
+    migrate,
+    migrations_dir,
+    newest_revision,
+)
+from app.store.tables import metadata
+
+
+def test_a_new_database_is_not_current_until_it_is_migrated(empty_url):
+    assert not is_current(empty_url)
+    migrate(empty_url)
+    assert is_current(empty_url)
+
+
+def test_migrating_again_changes_nothing(url):
+    migrate(url)
+    assert is_current(url)
+
+
+def test_the_migrations_make_exactly_the_tables_that_the_code_uses(store):
+    with store.read() as conn:
+        context = MigrationContext.configure(
+            conn, opts={"compare_type": True, "compare_server_default": True}
+        )
+        assert compare_metadata(context, metadata) == []
+        assert current_revision(conn) == newest_revision()
+
+
+def test_a_downgrade_takes_every_table_away_and_an_upgrade_brings_them_back(url):
+    downgrade(url, "base")
+    store = Store(url)
+    with store.read() as conn:
+        assert set(inspect(conn).get_table_names()) == {"alembic_version"}
+    store.close()
+    migrate(url)
+    assert is_current(url)
+
+
+def test_processes_that_migrate_at_once_do_not_disturb_each_other(empty_url):
+    program = f"from app.store.migrate import migrate; migrate({empty_url!r})"
+    runs = [
+        subprocess.Popen([sys.executable, "-c", program], env=dict(os.environ), stderr=-1)
+        for _ in range(4)
+    ]
+    errors = [run.communicate()[1].decode() for run in runs]
+    assert [run.returncode for run in runs] == [0] * 4, errors
+    assert is_current(empty_url)
+
+
+def test_a_database_of_a_newer_version_is_refused(url, store):
+    with store.write() as conn:
+        conn.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    assert not is_current(url)
+    with pytest.raises(StartUpFailed, match="revision 9999"):
+        migrate(url)
+
+
+def test_the_directory_of_a_new_sqlite_file_is_made(tmp_path):
+    migrate(f"sqlite:///{tmp_path / 'a' / 'b' / 'paceline.db'}")
+    assert (tmp_path / "a" / "b" / "paceline.db").is_file()
+
+
+def test_a_server_that_is_not_there_is_unavailable(tmp_path):
+    with pytest.raises(StoreUnavailable):
+        migrate(f"postgresql://nobody@/nothing?host={tmp_path}")
+
+
+def test_the_migrations_are_found_from_the_package():
+    assert (migrations_dir() / "env.py").is_file()

@@ -1,0 +1,100 @@
+import stat
+
+import pytest
+from pydantic import SecretStr
+
+from app.errors import StartUpFailed
+from app.main import create_app
+from app.settings import Settings, is_loopback, load_settings, new_token, settings_rows
+
+TOKEN = "pl_" + "t" * 40
+
+
+def test_every_setting_says_what_it_is_in_one_sentence():
+    for variable, _, description in settings_rows():
+        assert variable.startswith("PACELINE_")
+        assert description.endswith(".")
+        assert description.count(". ") == 0
+
+
+def test_a_child_process_gets_the_same_settings(tmp_path):
+    settings = load_settings(
+        token=TOKEN, allowed_hosts=("a.test", "b.test"), data_dir=tmp_path, public=True, port=1
+    )
+    environment = {
+        name.removeprefix("PACELINE_").lower(): value
+        for name, value in settings.as_environment().items()
+    }
+    assert load_settings(**environment) == settings
+
+
+def test_a_token_is_made_once_and_kept_for_us_alone(tmp_path):
+    first = Settings(data_dir=tmp_path / "new").with_token()
+    second = Settings(data_dir=tmp_path / "new").with_token()
+    assert first.token is not None
+    assert first.token == second.token
+    assert stat.S_IMODE((tmp_path / "new" / "token").stat().st_mode) == 0o600
+
+
+def test_a_given_token_is_used_as_it_is(tmp_path):
+    settings = Settings(token=SecretStr(TOKEN), data_dir=tmp_path)
+    assert settings.with_token() is settings
+    assert not (tmp_path / "token").exists()
+
+
+def test_new_tokens_are_taken_and_differ():
+    assert new_token() != new_token()
+    assert load_settings(token=new_token()).token is not None
+
+
+def test_no_secret_is_shown():
+    settings = load_settings(token=TOKEN, webhook_secret="whsec_abc")
+    assert TOKEN not in repr(settings)
+    assert "whsec_abc" not in str(settings)
+
+
+BAD = {
+    "token": "short",
+    "port": "0",
+    "alert_slowdown": "1",
+    "window_steps": "0",
+    "max_body_bytes": "99999999",
+    "webhook_url": "ftp://a.test",
+    "log_format": "xml",
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_setting_that_cannot_be_is_named_and_not_repeated(name):
+    with pytest.raises(StartUpFailed, match=f"PACELINE_{name.upper()}") as refused:
+        load_settings(**{name: BAD[name]})
+    assert "short" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "paceline.test"])
+def test_other_machines_get_in_only_when_told(host):
+    with pytest.raises(StartUpFailed, match="PACELINE_PUBLIC"):
+        load_settings(host=host)
+    assert load_settings(host=host, public=True).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "[::1]", "localhost"])
+def test_loopback_is_this_machine(host):
+    assert is_loopback(host)
+
+
+def test_an_alert_cannot_clear_above_where_it_fires():
+    with pytest.raises(StartUpFailed, match="alert_clear_slowdown"):
+        load_settings(alert_slowdown=1.1, alert_clear_slowdown=1.2)
+
+
+def test_the_store_is_a_file_in_the_data_directory_unless_told(tmp_path):
+    assert Settings(data_dir=tmp_path).store_url == f"sqlite:///{tmp_path}/paceline.db"
+    assert Settings(database_url="postgresql://db/a").store_url == "postgresql://db/a"
+
+
+def test_an_api_without_a_token_or_a_queue_does_not_start():
+    with pytest.raises(StartUpFailed, match="PACELINE_TOKEN"):
+        create_app(Settings())
+    with pytest.raises(StartUpFailed, match="PACELINE_REDIS_URL"):
+        create_app(Settings(token=SecretStr(TOKEN)))

@@ -1,0 +1,63 @@
+import json
+import logging
+
+import pytest
+import structlog
+
+from app.telemetry import on_one_line, set_up_logging, without_secrets
+
+TOKEN = "pl_" + "t" * 40
+
+
+@pytest.fixture
+def lines(capsys):
+    """Set logging up in a format, and give back what is written then."""
+    root = logging.getLogger()
+    before = root.handlers, root.level
+
+    def written(log_format, write):
+        set_up_logging(log_format)
+        write(structlog.get_logger())
+        return capsys.readouterr().err
+
+    yield written
+    root.handlers, root.level = before
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_token_is_ever_written(lines, log_format):
+    def write(log):
+        log.info(f"hello {TOKEN}", token=TOKEN, nested={"a": [TOKEN]})
+        logging.getLogger("uvicorn.error").warning("failed for %s", TOKEN)
+
+    found = lines(log_format, write)
+    assert TOKEN not in found
+    assert "pl_***" in found
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_one_event_is_one_line_whatever_is_in_it(lines, log_format):
+    found = lines(log_format, lambda log: log.info("a\nb", name="x\r\ny\x1b[31m\u2028z"))
+    assert found.count("\n") == 1
+    assert "\x1b" not in found
+
+
+def test_a_failure_is_told_with_its_reason(lines):
+    def write(log):
+        try:
+            raise ValueError("it broke\n2026-01-01 [info] all is well")
+        except ValueError:
+            log.exception("failed")
+
+    assert json.loads(lines("json", write))["exception"].startswith("Traceback")
+    for line in lines("text", write).splitlines()[1:]:
+        assert line.startswith("  | ")
+
+
+def test_webhook_secrets_are_cut_short_too():
+    assert without_secrets("whsec_c2VjcmV0c2VjcmV0 next") == "whsec_*** next"
+
+
+def test_control_characters_are_made_visible():
+    assert on_one_line("a\nb\tc") == r"a\nb\tc"
