@@ -7,6 +7,7 @@ PacelineError                500
 ├── NotFound                 404
 │   ├── JobNotFound
 │   └── WindowNotFound
+├── TooSlow                  408   the body did not arrive in time
 ├── Conflict                 409
 │   └── EpochSuperseded            a newer run of the job has registered
 ├── TooLarge                 413
@@ -14,6 +15,7 @@ PacelineError                500
 ├── WrongHost                421
 ├── InvalidRequest           422   decodable, and wrong
 │   └── InvalidTrace               a trace that no step can be replayed from
+├── TooManyRequests          429   try again after `retry_after_s`
 ├── Unavailable              503   try again after `retry_after_s`
 │   ├── QueueUnavailable
 │   ├── QueueFull
@@ -82,6 +84,13 @@ class WindowNotFound(NotFound):
         )
 
 
+class TooSlow(PacelineError):
+    """The request's body did not arrive in time."""
+
+    status = 408
+    code = "too_slow"
+
+
 class Conflict(PacelineError):
     """The request does not fit the present state of what it names."""
 
@@ -133,6 +142,17 @@ class InvalidTrace(InvalidRequest):
     """No step can be replayed from these operations."""
 
     code = "invalid_trace"
+
+
+class TooManyRequests(PacelineError):
+    """The caller has used up what it may ask for now."""
+
+    status = 429
+    code = "too_many_requests"
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class Unavailable(PacelineError):

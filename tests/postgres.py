@@ -79,7 +79,11 @@ def _running(programs: Path, directory: Path) -> Iterator[None]:
     if user:
         shutil.chown(directory, user)
     data = directory / "data"
-    options: dict[str, Any] = {"user": user, "cwd": directory, "env": {"PATH": os.environ["PATH"], "LANG": "C"}}
+    options: dict[str, Any] = {
+        "user": user,
+        "cwd": directory,
+        "env": {"PATH": os.environ["PATH"], "LANG": "C"},
+    }
     subprocess.run(
         [programs / "initdb", "-D", data, "-U", _USER, "-A", "trust", "-E", "UTF8", "--no-locale"],
         check=True,

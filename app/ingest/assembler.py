@@ -47,7 +47,7 @@ class RunAssembler:
     """
 
     def __init__(self, job: Job, epoch: int, *, window_steps: int, deadline_s: float) -> None:
-        self._job = job
+        self.job = job
         self._deadline_s = deadline_s
         self._roll = Roll(job.parallelism)
         self._retained = Retained()
@@ -193,7 +193,7 @@ class RunAssembler:
         return changes
 
     def _settle(self, step: OpenStep, when: str) -> list[Change]:
-        verdict = settled(step, self._job, self._roll, when)
+        verdict = settled(step, self.job, self._roll, when)
         if verdict.skipped is None:
             span_s = longest_span_s(verdict.table)
             self._longest_span_s = max(span_s, self._longest_span_s or 0.0)

@@ -74,7 +74,7 @@ class RedisListener(Listener):
                 await self._wait(retry_s)
                 retry_s = min(2 * retry_s, LAST_RETRY_S)
             finally:
-                await pubsub.aclose()
+                await pubsub.aclose()  # type: ignore[no-untyped-call]
 
     async def _heard(self, pubsub: redis.asyncio.client.PubSub) -> AsyncGenerator[Message, None]:
         while not self._closed.is_set():

@@ -1,0 +1,1 @@
+"""When is whom told, and in which words?"""

@@ -1,0 +1,1 @@
+"""Which bodies do receivers understand? One kind of receiver a file."""

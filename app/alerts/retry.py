@@ -1,0 +1,49 @@
+"""When to try a delivery again: soon at first, since an alert is worthless after hours."""
+
+import random
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+# Before the first attempt, the second and so on: ten attempts in about 22 hours.
+RETRY_DELAYS_S = (0.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 10800.0, 21600.0, 43200.0)
+JITTER = 0.2
+# A receiver that is overloaded, or behind a gateway that gave up on it, needs time.
+OVERLOADED_DELAY_S = 30.0
+_MAX_RETRY_AFTER_S = 3600.0
+
+
+def next_delay_s(
+    attempt: int,
+    rng: random.Random,
+    *,
+    retry_after_s: float | None = None,
+    is_overloaded: bool = False,
+) -> float | None:
+    """Seconds from failed attempt number `attempt` (from 1) to the next; None after the last.
+
+    A receiver's own wish counts between one and two times the usual delay, up to an hour.
+    """
+    if attempt >= len(RETRY_DELAYS_S):
+        return None
+    usual_s = RETRY_DELAYS_S[attempt]
+    delay_s = usual_s * rng.uniform(1 - JITTER, 1 + JITTER)
+    if retry_after_s is not None:
+        most_s = max(usual_s, min(2 * usual_s, _MAX_RETRY_AFTER_S))
+        delay_s = min(max(retry_after_s, usual_s), most_s)
+    return max(delay_s, OVERLOADED_DELAY_S) if is_overloaded else delay_s
+
+
+def parse_retry_after(value: str | None, *, now_s: float) -> float | None:
+    """Seconds that a Retry-After header asks for, as a number or as a date; None if neither."""
+    if value is None:
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdecimal():
+        return min(float(text[:12]), _MAX_RETRY_AFTER_S)
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.fromtimestamp(now_s, UTC)).total_seconds())

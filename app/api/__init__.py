@@ -1,0 +1,1 @@
+"""What may a person, a page or a worker ask over HTTP?"""

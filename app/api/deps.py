@@ -1,0 +1,67 @@
+"""What routes ask for by type, and the refusals that their documentation lists."""
+
+from typing import Annotated, Any, cast
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, Field
+
+from app.api.errors import PROBLEM_TYPE
+from app.api.service import Service
+
+
+class FieldProblem(BaseModel):
+    """One field that breaks a rule."""
+
+    field: str
+    message: str
+
+
+class ProblemOut(BaseModel):
+    """Why a request was refused (RFC 9457)."""
+
+    type: str = Field(examples=["/docs#error-job_not_found"])
+    title: str = Field(examples=["Not Found"])
+    status: int = Field(examples=[404])
+    detail: str = Field(examples=["no job 'llm-70b': register it with PUT /api/v1/jobs/llm-70b"])
+    code: str = Field(examples=["job_not_found"], description="Stable; meant for programs.")
+    instance: str = Field(examples=["/api/v1/jobs/llm-70b"])
+    errors: list[FieldProblem] | None = Field(None, description="Of a 422: which fields, and why.")
+
+
+_MEANING = {
+    400: "The bytes cannot be decoded.",
+    401: "No token or session, or one that is not known.",
+    403: "A session, used from another site's page.",
+    404: "No such thing.",
+    408: "The body did not arrive in time.",
+    409: "Does not fit the present state.",
+    413: "Too large: split it.",
+    415: "A content type, encoding or version that is not known here.",
+    421: "A Host that this service does not answer for.",
+    422: "Decodable, and wrong; `errors` names the fields.",
+    429: "Too many: wait for Retry-After seconds.",
+    503: "Queue or store do not answer or are full: try again after Retry-After seconds.",
+}
+_EVERYWHERE = (401, 403, 421, 422, 503)
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+async def service_of(request: Request) -> Service:
+    """The parts of this process."""
+    return cast(Service, request.app.state.service)
+
+
+ServiceDep = Annotated[Service, Depends(service_of)]
+
+
+def refusals(*statuses: int) -> Responses:
+    """Documentation of these refusals, and of those that every route may give."""
+    schema = {"$ref": "#/components/schemas/ProblemOut"}
+    return {
+        status: {
+            "description": _MEANING[status],
+            "content": {PROBLEM_TYPE: {"schema": schema}},
+        }
+        for status in sorted({*statuses, *_EVERYWHERE})
+    }

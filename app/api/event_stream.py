@@ -1,0 +1,75 @@
+"""One page's stream of server-sent events, from its first event to its end."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
+
+from app.api.hub import Event, Hub, Subscription
+
+HEARTBEAT_S = 15.0
+SEND_WITHIN_S = 10.0
+HEARTBEAT = b": still here\n\n"
+
+
+class EventStream(Response):
+    """A snapshot first, then each event; ends with the page, the server, or a reader that froze.
+
+    The snapshot is taken after listening began, so nothing that happens is in neither.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        hub: Hub,
+        snapshot: Callable[[], dict[str, Any]],
+        *,
+        heartbeat_s: float = HEARTBEAT_S,
+        send_within_s: float = SEND_WITHIN_S,
+    ) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self.headers["x-accel-buffering"] = "no"
+        self._hub = hub
+        self._snapshot = snapshot
+        self._heartbeat_s = heartbeat_s
+        self._send_within_s = send_within_s
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._hub.subscription() as subscription:
+            first = Event("snapshot", await run_in_threadpool(self._snapshot))
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            gone = asyncio.create_task(_close_when_gone(receive, subscription))
+            try:
+                await self._send_all(first, subscription, send)
+            except TimeoutError:
+                # The reader is frozen, and so is the way to tell it anything.
+                return
+            finally:
+                gone.cancel()
+
+    async def _send_all(self, first: Event, subscription: Subscription, send: Send) -> None:
+        await self._send_part(send, first.encoded())
+        while True:
+            event = await subscription.next(self._heartbeat_s)
+            if event is None and subscription.is_closed:
+                break
+            await self._send_part(send, event.encoded() if event else HEARTBEAT)
+        await self._send_part(send, b"", more=False)
+
+    async def _send_part(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        async with asyncio.timeout(self._send_within_s):
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def _close_when_gone(receive: Receive, subscription: Subscription) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    subscription.close()

@@ -1,0 +1,61 @@
+"""Fields that several routes speak: ids, cursors, times and the models' common ground."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from fastapi import Path, Query
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+# No control characters: a database refuses some of them, a log is split by others.
+_PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+
+JobId = Annotated[
+    str,
+    Path(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+        description="The job's id, as registered.",
+        examples=["llm-70b"],
+    ),
+]
+_WINDOW = r"^(latest|[0-9]{1,9}-[0-9]{1,16})$"
+_WINDOW_MEANS = "`latest`, or epoch and first step."
+WindowId = Annotated[str, Path(pattern=_WINDOW, description=_WINDOW_MEANS, examples=["latest"])]
+ShownWindow = Annotated[str, Query(pattern=_WINDOW, description=_WINDOW_MEANS)]
+Cursor = Annotated[
+    str | None,
+    Query(
+        max_length=256,
+        pattern=r"^[A-Za-z0-9._~=-]*$",
+        description="`next_cursor` of the page before.",
+    ),
+]
+Limit = Annotated[int, Query(ge=1, le=500, description="Most items on a page.")]
+EpochNumber = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
+StepNumber = Annotated[int | None, Query(ge=0, le=2**53)]
+ThemeName = Annotated[Literal["light", "dark"], Query(description="Colours of the page.")]
+
+Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=_PRINTABLE)]
+Text = Annotated[str, StringConstraints(max_length=256, pattern=_PRINTABLE)]
+SomeText = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=_PRINTABLE)]
+
+
+class Request(BaseModel):
+    """A request's body; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Answer(BaseModel):
+    """An answer's body."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def timestamp(unix_s: float) -> datetime:
+    """Unix time as the API says it: RFC 3339 in UTC."""
+    return datetime.fromtimestamp(unix_s, UTC)
+
+
+def timestamp_or_none(unix_s: float | None) -> datetime | None:
+    """The same for a time that may be unknown."""
+    return None if unix_s is None else timestamp(unix_s)

@@ -1,0 +1,147 @@
+"""What has changed, handed on to every open page; a page that reads too slowly starts afresh."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from app.errors import TooManyRequests
+from app.ingest.queue import Listener, Message
+
+log = structlog.get_logger()
+
+MAX_STREAMS = 100
+MAX_WAITING = 256  # events; a page that is further behind looks everything up again
+LISTEN_AGAIN_S = 1.0
+EVENT_TYPES = {"window", "job", "alert"}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event."""
+
+    name: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def encoded(self) -> bytes:
+        """The event as a stream says it."""
+        data = json.dumps(self.data, allow_nan=False, separators=(",", ":"))
+        return f"event: {self.name}\ndata: {data}\n\n".encode()
+
+
+RESYNC = Event("resync")
+
+
+class Subscription:
+    """Events on their way to one page."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Event] = deque()
+        self._news = asyncio.Event()
+        self.is_closed = False
+
+    def offer(self, event: Event) -> None:
+        """Add an event; when too many wait, one resync stands for all of them."""
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.clear()
+            event = RESYNC
+        self._waiting.append(event)
+        self._news.set()
+
+    def close(self) -> None:
+        """End the stream after what waits already."""
+        self.is_closed = True
+        self._news.set()
+
+    async def next(self, within_s: float) -> Event | None:
+        """The next event; None when there was none in that time, or the stream is closed."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._news.wait()
+        except TimeoutError:
+            return None
+        event = self._waiting.popleft() if self._waiting else None
+        if not self._waiting and not self.is_closed:
+            self._news.clear()
+        return event
+
+
+class Hub:
+    """Listens once for this process, and tells all of its streams."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        *,
+        max_streams: int = MAX_STREAMS,
+        listen_again_s: float = LISTEN_AGAIN_S,
+    ) -> None:
+        self._listener = listener
+        self._listen_again_s = listen_again_s
+        self._max_streams = max_streams
+        self._subscriptions: set[Subscription] = set()
+        self._is_closed = False
+
+    @property
+    def num_streams(self) -> int:
+        """Number of open streams."""
+        return len(self._subscriptions)
+
+    @contextmanager
+    def subscription(self) -> Iterator[Subscription]:
+        """A new stream's events, for as long as it lives.
+
+        Raises:
+            TooManyRequests: too many streams are open.
+        """
+        if self.num_streams >= self._max_streams:
+            raise TooManyRequests("too many event streams are open", retry_after_s=10)
+        subscription = Subscription()
+        if self._is_closed:
+            subscription.close()
+        self._subscriptions.add(subscription)
+        try:
+            yield subscription
+        finally:
+            self._subscriptions.discard(subscription)
+
+    async def run(self) -> None:
+        """Hand on what is heard, until cancelled or the listener is closed."""
+        while not self._is_closed:
+            try:
+                async for message in self._listener.messages():
+                    self.tell(RESYNC if message is None else _event(message))
+                return
+            except Exception:
+                log.exception("listening for events failed; trying again")
+            await asyncio.sleep(self._listen_again_s)
+            self.tell(RESYNC)
+
+    def tell(self, event: Event | None) -> None:
+        """Hand an event to every stream."""
+        if event is not None:
+            for subscription in self._subscriptions:
+                subscription.offer(event)
+
+    def close(self) -> None:
+        """End all streams, so that the server can stop."""
+        self._is_closed = True
+        for subscription in self._subscriptions:
+            subscription.close()
+
+    async def close_listener(self) -> None:
+        """Free the listener's connection, once `run` has ended."""
+        await self._listener.close()
+
+
+def _event(message: Message) -> Event | None:
+    name = message.get("event")
+    if name not in EVENT_TYPES:
+        log.warning("unknown event", name=str(name)[:64])
+        return None
+    return Event(name, {key: value for key, value in message.items() if key != "event"})

@@ -1,0 +1,137 @@
+"""The API's description of itself: FastAPI's, with what it cannot know."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from app.api.auth import COOKIE
+from app.api.deps import ProblemOut
+from app.ingest.wire import MAX_ROWS
+from app.trace.ops import OP_NAMES
+
+TAGS = [
+    {"name": "jobs", "description": "Register a training job, end it, see how it is doing."},
+    {"name": "ops", "description": "Push recorded operations, one batch of one worker at a time."},
+    {"name": "windows", "description": "Results of the analysis, by window."},
+    {"name": "steps", "description": "Step times: recorded, simulated, without stragglers."},
+    {"name": "charts", "description": "The page's figures and sentences."},
+    {"name": "alerts", "description": "When a job began and ceased to straggle."},
+    {"name": "events", "description": "Changes as they happen."},
+    {"name": "session", "description": "Signing in on the page."},
+    {"name": "health", "description": "For probes."},
+]
+DESCRIPTION = (
+    "Paceline shows why a large-model training job is slow, while it runs. Send "
+    "`Authorization: Bearer pl_...` with every request. Unknown figures are null. Lists come a "
+    "page at a time: pass `next_cursor` as `cursor`. Refusals are problems (RFC 9457) with a "
+    "stable `code`."
+)
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, made once."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=DESCRIPTION,
+            routes=app.routes,
+            tags=TAGS,
+        )
+        components = document.setdefault("components", {})
+        components.setdefault("schemas", {}).update(_schemas())
+        components["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer"},
+            "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+        }
+        document["security"] = [{"token": []}, {"session": []}]
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _schemas() -> dict[str, Any]:
+    _, problem = models_json_schema(
+        [(ProblemOut, "serialization")], ref_template="#/components/schemas/{model}"
+    )
+    return {
+        **problem["$defs"],
+        "OpsIn": _ops_in(),
+        "WindowResult": _window_result(),
+        "Figure": {
+            "type": "object",
+            "required": ["data", "layout", "meta"],
+            "properties": {
+                "data": {"type": "array", "items": {"type": "object"}},
+                "layout": {"type": "object"},
+                "meta": {"type": "object"},
+            },
+        },
+    }
+
+
+def _ops_in() -> dict[str, Any]:
+    integers = {"type": "array", "items": {"type": "integer"}, "maxItems": MAX_ROWS}
+    names = {"type": "array", "items": {"enum": list(OP_NAMES)}, "maxItems": MAX_ROWS}
+    needed = ["step", "start_ns", "duration_ns"]
+    optional = ["seq_id", "mc", "mb_id"]
+    natural = {"type": "integer", "minimum": 0}
+    return {
+        "type": "object",
+        "description": "One batch of one worker; the columns have equal lengths.",
+        "additionalProperties": False,
+        "required": [
+            *("version", "epoch", "rank", "dp_rank", "stage", "batch_seq", "steps_done", "columns")
+        ],
+        "properties": {
+            "version": {"const": 1},
+            "epoch": {"type": "integer", "minimum": 1},
+            "rank": natural,
+            "dp_rank": natural,
+            "stage": natural,
+            "host": {"type": ["string", "null"], "maxLength": 255},
+            "batch_seq": {**natural, "description": "From 0, one more with each batch."},
+            "steps_done": {
+                "type": "array",
+                "description": "Each step that this rank has finished, ascending, with its number "
+                "of operations in all batches so far.",
+                "items": {"type": "array", "items": natural, "minItems": 2, "maxItems": 2},
+            },
+            "columns": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": [*needed, "optype"],
+                "properties": {**dict.fromkeys(needed + optional, integers), "optype": names},
+            },
+        },
+    }
+
+
+def _window_result() -> dict[str, Any]:
+    number = {"type": ["number", "null"]}
+    numbers = {"type": ["array", "null"], "items": {"type": "number"}}
+    matrix = {"type": ["array", "null"], "items": {"type": "array", "items": {"type": "number"}}}
+    thing = {"type": "object"}
+    causes = {"type": ["array", "null"]}
+    return {
+        "type": "object",
+        "description": "One window's result; arrays by dp rank, stage or position in `steps`.",
+        "properties": {
+            "schema": {"const": 1},
+            **dict.fromkeys(("window", "job", "fidelity", "step_time_s", "launch_delay"), thing),
+            "steps": {"type": "array", "items": {"type": "integer"}},
+            "skipped_steps": {"type": "array", "items": thing},
+            "optype_slowdown": {"type": "object", "additionalProperties": {"type": "number"}},
+            **dict.fromkeys(
+                ("launch_slowdown", "slowdown", "gpu_time_wasted", "gpu_hours_lost"), number
+            ),
+            **dict.fromkeys(("m_w", "m_w_exact", "m_s"), number),
+            **dict.fromkeys(
+                ("step_slowdown", "dp_rank_slowdown", "stage_slowdown", "stage_share"), numbers
+            ),
+            **dict.fromkeys(("worker_slowdown", "worker_slowdown_estimate"), matrix),
+            **dict.fromkeys(("findings", "ruled_out"), causes),
+            "per_step": {"type": "object", "description": "Only if asked for."},
+        },
+    }

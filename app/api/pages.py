@@ -1,0 +1,119 @@
+"""The page's own files, and Plotly from the package that draws the figures."""
+
+import gzip
+import hashlib
+import re
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import plotly
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
+from starlette.types import Scope
+from typing_extensions import override
+
+import app
+from app.errors import StartUpFailed
+
+PLOTLY_PATH = "/static/plotly.min.js"
+ASK_AGAIN = "no-cache"
+NEVER_CHANGES = "public, max-age=31536000, immutable"
+
+
+def frontend_dir() -> Path:
+    """Where the page's files are: beside app/ in a checkout, inside it in a wheel.
+
+    Raises:
+        StartUpFailed: in neither.
+    """
+    package = Path(app.__file__).parent
+    for place in (package.parent / "frontend", package / "_resources" / "frontend"):
+        if (place / "index.html").is_file():
+            return place
+    raise StartUpFailed("the page's files are missing: install Paceline again")
+
+
+class PageFiles(StaticFiles):
+    """Files with an ETag, which browsers ask about each time; fonts may be kept for a day."""
+
+    @override
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        is_font = path.endswith(".woff2")
+        response.headers["cache-control"] = "public, max-age=86400" if is_font else ASK_AGAIN
+        return response
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """A file in memory with its ETag, and small once `gzipped` is there."""
+
+    plain: bytes
+    media_type: str
+    etag: str
+    gzipped: bytes | None = None
+
+    @classmethod
+    def of(cls, content: bytes, media_type: str) -> "KeptFile":
+        """The file with its ETag."""
+        digest = hashlib.sha256(content).hexdigest()[:32]
+        return cls(content, media_type, f'"{digest}"')
+
+    def answer(self, request: Request, cache_control: str) -> Response:
+        """The file, unless the browser has it already."""
+        headers = {"etag": self.etag, "cache-control": cache_control, "vary": "accept-encoding"}
+        content = self.plain
+        if self.gzipped is not None and _takes_gzip(request):
+            content = self.gzipped
+            headers |= {"content-encoding": "gzip", "etag": f'{self.etag[:-1]}-gzip"'}
+        response = Response(content, media_type=self.media_type, headers=headers)
+        known = request.headers.get("if-none-match", "")
+        if headers["etag"] in (tag.strip().removeprefix("W/") for tag in known.split(",")):
+            return NotModifiedResponse(response.headers)
+        return response
+
+
+class Pages:
+    """The page for its routes, and Plotly."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.plotly_version = version("plotly")
+        package_data = Path(plotly.__file__).parent / "package_data"
+        script = (package_data / "plotly.min.js").read_bytes()
+        self._plotly = KeptFile.of(script, "text/javascript")
+
+    def compress(self) -> None:
+        """Make Plotly small; takes a moment, and until then it is served as it is."""
+        plain = self._plotly
+        small = gzip.compress(plain.plain, 6, mtime=0)
+        self._plotly = KeptFile(plain.plain, plain.media_type, plain.etag, small)
+
+    def router(self) -> APIRouter:
+        """The routes, none of them part of the API."""
+        router = APIRouter(include_in_schema=False)
+        router.add_api_route("/", self._index, methods=["GET", "HEAD"])
+        router.add_api_route("/jobs/{job_id}", self._index, methods=["GET", "HEAD"])
+        router.add_api_route(PLOTLY_PATH, self._script, methods=["GET", "HEAD"])
+        return router
+
+    def files(self) -> PageFiles:
+        """Everything else under /static."""
+        return PageFiles(directory=self._directory)
+
+    def _index(self, request: Request) -> Response:
+        # With its version in the address, Plotly's 4.8 MB are asked for once in a browser's life.
+        html = (self._directory / "index.html").read_text("utf-8")
+        html = html.replace(f'"{PLOTLY_PATH}"', f'"{PLOTLY_PATH}?v={self.plotly_version}"')
+        return KeptFile.of(html.encode(), "text/html").answer(request, ASK_AGAIN)
+
+    def _script(self, request: Request) -> Response:
+        is_versioned = request.query_params.get("v") == self.plotly_version
+        return self._plotly.answer(request, NEVER_CHANGES if is_versioned else ASK_AGAIN)
+
+
+def _takes_gzip(request: Request) -> bool:
+    offered = request.headers.get("accept-encoding", "").lower().replace(" ", "").split(",")
+    return any(re.fullmatch(r"gzip(;q=(1|0?\.0*[1-9])[\d.]*)?", item) for item in offered)

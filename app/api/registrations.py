@@ -1,0 +1,81 @@
+"""Which job may push, as the database says: remembered for a moment, so that pushing is fast."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.concurrency import run_in_threadpool
+
+from app.errors import Conflict, EpochSuperseded, PacelineError
+from app.store import jobs
+from app.store.engine import Store
+from app.store.jobs import JobRecord
+
+REMEMBER_S = 2.0
+MAX_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    found: asyncio.Task[JobRecord]
+    until_s: float
+
+
+class Registrations:
+    """Looks a job up once for all workers that push at the same time."""
+
+    def __init__(self, store: Store, *, monotonic: Callable[[], float]) -> None:
+        self._store = store
+        self._monotonic = monotonic
+        self._lookups: OrderedDict[str, _Lookup] = OrderedDict()
+
+    async def find(self, job_id: str) -> JobRecord:
+        """The job as it was at most `REMEMBER_S` ago.
+
+        Raises:
+            JobNotFound: never registered.
+        """
+        lookup = self._lookups.get(job_id)
+        if lookup is None or lookup.until_s <= self._monotonic():
+            lookup = self._begin(job_id)
+        try:
+            # Shielded: one caller that hangs up must not cancel the others' answer.
+            return await asyncio.shield(lookup.found)
+        except PacelineError:
+            self.forget(job_id)
+            raise
+
+    async def find_anew(self, job_id: str) -> JobRecord:
+        """The job as it is now: a refusal is final for a worker, so it rests on this."""
+        self.forget(job_id)
+        return await self.find(job_id)
+
+    def forget(self, job_id: str) -> None:
+        """Look the job up next time; may be called from any thread."""
+        self._lookups.pop(job_id, None)
+
+    def _begin(self, job_id: str) -> _Lookup:
+        found = asyncio.create_task(run_in_threadpool(self._read, job_id))
+        lookup = _Lookup(found, self._monotonic() + REMEMBER_S)
+        self._lookups[job_id] = lookup
+        while len(self._lookups) > MAX_REMEMBERED:
+            self._lookups.popitem(last=False)
+        return lookup
+
+    def _read(self, job_id: str) -> JobRecord:
+        with self._store.read() as conn:
+            return jobs.get(conn, job_id)
+
+
+def check_epoch(job: JobRecord, epoch: int) -> None:
+    """Returns if the job takes batches of this epoch.
+
+    Raises:
+        EpochSuperseded: it is in another.
+        Conflict: it has ended.
+    """
+    if epoch != job.epoch:
+        raise EpochSuperseded(job.job_id, epoch, job.epoch)
+    if job.ended_s is not None:
+        raise Conflict(f"job {job.job_id!r} has ended: register its next run first")

@@ -1,0 +1,1 @@
+"""The routes, one noun a file with the models that it speaks."""

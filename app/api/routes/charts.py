@@ -1,0 +1,166 @@
+"""Charts: whole Plotly figures, with a sentence and a table for who cannot see them."""
+
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from app.api.deps import Responses, ServiceDep, refusals
+from app.api.fields import (
+    Answer,
+    EpochNumber,
+    JobId,
+    Limit,
+    ShownWindow,
+    StepNumber,
+    ThemeName,
+    WindowId,
+)
+from app.api.job_state import JobState, job_state, silent_for_s, window_state
+from app.api.routes.windows import json_response
+from app.api.service import Service
+from app.charts import words
+from app.charts.headline import Seen, headline
+from app.charts.steps import StepPoint
+from app.charts.steps import steps as steps_chart
+from app.charts.theme import THEMES
+from app.charts.window_charts import WINDOW_CHARTS
+from app.errors import NotFound, WindowNotFound
+from app.store import jobs, steps, windows
+from app.store.engine import Connection
+from app.store.jobs import JobRecord
+
+router = APIRouter(tags=["charts"])
+
+DRAWN_STEPS = 200
+
+ChartName = Literal["workers", "optypes", "stages", "worker-steps"]
+
+
+class ChartNotMeasured(NotFound):
+    """The window has not been measured far enough to draw this."""
+
+    code = "not_measured"
+
+
+class HeadlineOut(Answer):
+    """The one sentence that opens a job's page."""
+
+    state: JobState
+    sentence: str
+    sub: str
+
+
+_FIGURE: Responses = {
+    200: {
+        "description": "`data` and `layout` for Plotly; `meta` has a sentence and a table.",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Figure"}}},
+    }
+}
+
+
+@router.get(
+    "/jobs/{job_id}/windows/{window}/charts/{chart}",
+    operation_id="get_window_chart",
+    summary="See a chart of one window",
+    response_class=Response,
+    responses={**_FIGURE, **refusals(404)},
+)
+def get_window_chart(
+    job_id: JobId,
+    window: WindowId,
+    chart: ChartName,
+    service: ServiceDep,
+    theme: ThemeName = "light",
+) -> Response:
+    """404 with code `not_measured` while there is nothing to draw."""
+    kind = WINDOW_CHARTS[chart]
+    with service.store.read() as conn:
+        result = windows.get(conn, job_id, window, per_step=kind.per_step)
+        axis_steps = _steps_above(conn, job_id, result) if kind.per_step else None
+    if not kind.can_draw(result):
+        raise ChartNotMeasured(f"window {result['window']['id']!r} has no figures for this chart")
+    return json_response(kind.draw(result, None, THEMES[theme], axis_steps))
+
+
+@router.get(
+    "/jobs/{job_id}/charts/steps",
+    operation_id="get_steps_chart",
+    summary="See the chart of a job's step times",
+    response_class=Response,
+    responses={**_FIGURE, **refusals(404)},
+)
+def get_steps_chart(
+    job_id: JobId,
+    service: ServiceDep,
+    theme: ThemeName = "light",
+    epoch: EpochNumber = None,
+    first: StepNumber = None,
+    last: StepNumber = None,
+    limit: Limit = DRAWN_STEPS,
+) -> Response:
+    """The same steps that the step series gives for the same query."""
+    with service.store.read() as conn:
+        job = jobs.get(conn, job_id)
+        rows = steps.series(conn, job_id, epoch=epoch, first=first, last=last, limit=limit)
+    points = [
+        StepPoint(row.step, row.recorded_s, row.simulated_s, row.ideal_s, row.skipped_reason)
+        for row in rows
+    ]
+    if not any(point.is_measured for point in points):
+        raise ChartNotMeasured(f"job {job_id!r} has no complete step there")
+    silence = _silence(job, service) if last is None and epoch in (None, job.epoch) else None
+    return json_response(steps_chart(points, theme=THEMES[theme], silent_since=silence))
+
+
+@router.get(
+    "/jobs/{job_id}/headline",
+    operation_id="get_headline",
+    summary="See what a job's page says first",
+    responses=refusals(404),
+)
+def get_headline(job_id: JobId, service: ServiceDep, window: ShownWindow = "latest") -> HeadlineOut:
+    """What it costs, and what stands out: now, or in a window of the past."""
+    with service.store.read() as conn:
+        job = jobs.get(conn, job_id)
+        try:
+            result = windows.get(conn, job_id, window, per_step=False)
+        except WindowNotFound:
+            result = None
+    state = _state(job, service) if window == "latest" else _state_then(result, service)
+    told = headline(state, result, _seen(job, service))
+    return HeadlineOut(state=told.state, sentence=told.sentence, sub=told.sub)
+
+
+def _steps_above(conn: Connection, job_id: str, result: dict[str, Any]) -> list[int] | None:
+    # The chart of step times stands above this one: same steps, same axis.
+    epoch = result["window"]["epoch"]
+    rows = steps.series(conn, job_id, epoch=epoch, first=None, last=None, limit=DRAWN_STEPS)
+    drawn = [row.step for row in rows if row.recorded_s is not None]
+    return drawn if set(result["steps"]) <= set(drawn) else None
+
+
+def _seen(job: JobRecord, service: Service) -> Seen:
+    return Seen(
+        num_steps=job.latest.num_steps if job.latest else 0,
+        window_steps=service.window_steps,
+        last_step=job.last_step,
+        silent_for_s=silent_for_s(job, service.now_s()),
+    )
+
+
+def _silence(job: JobRecord, service: Service) -> str | None:
+    silence_s = silent_for_s(job, service.now_s())
+    if silence_s is None or _state(job, service) != "silent":
+        return None
+    return f"no data for {words.span(silence_s)}"
+
+
+def _state(job: JobRecord, service: Service) -> JobState:
+    return job_state(job, now_s=service.now_s(), thresholds=service.thresholds)
+
+
+def _state_then(result: dict[str, Any] | None, service: Service) -> JobState:
+    if result is None:
+        return "not-analysed"
+    return window_state(result["slowdown"], result["fidelity"]["verdict"], service.thresholds)

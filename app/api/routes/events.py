@@ -1,0 +1,42 @@
+"""Events: what has changed, as it changes."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from app.api.deps import ServiceDep, refusals
+from app.api.event_stream import EventStream
+from app.api.routes.jobs import jobs_out
+
+router = APIRouter(tags=["events"])
+
+SNAPSHOT_JOBS = 200
+
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events `snapshot`, `window`, `job`, `alert` and `resync`.",
+        "content": {
+            "text/event-stream": {
+                "schema": {"type": "string"},
+                "example": 'event: window\ndata: {"job_id":"llm-70b","window":"1-96"}\n\n',
+            }
+        },
+    }
+}
+
+
+@router.get(
+    "/events",
+    operation_id="stream_events",
+    summary="Follow all jobs live",
+    status_code=200,
+    response_class=EventStream,
+    responses={**_STREAM, **refusals(429)},
+)
+async def stream_events(service: ServiceDep) -> EventStream:
+    """Server-sent events. The first is a `snapshot` of the jobs; a `resync` says: look again."""
+
+    def snapshot() -> dict[str, Any]:
+        return jobs_out(service, None, SNAPSHOT_JOBS).model_dump(mode="json")
+
+    return EventStream(service.hub, snapshot)

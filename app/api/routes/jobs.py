@@ -1,0 +1,225 @@
+"""Jobs: register them, end them, see how they are doing."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from app.api.deps import ServiceDep, refusals
+from app.api.fields import (
+    Answer,
+    Cursor,
+    JobId,
+    Label,
+    Limit,
+    Request,
+    SomeText,
+    Text,
+    timestamp,
+    timestamp_or_none,
+)
+from app.api.job_state import JobState, job_state
+from app.api.routes.windows import WindowSummaryOut
+from app.api.service import Service
+from app.engine.metrics import gpu_time_wasted
+from app.errors import InvalidRequest
+from app.store import jobs
+from app.store.jobs import JobRecord, Registration
+from app.trace.job import Parallelism
+
+router = APIRouter(tags=["jobs"])
+
+MAX_WORKERS = 131_072
+MAX_GPUS = 10_000_000
+
+Size = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+
+
+class ParallelismIn(Request):
+    """Sizes of the parallel axes."""
+
+    dp_size: Size
+    pp_size: Size
+    tp_size: Size = 1
+    vpp_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    dsp_size: Size = 1
+
+    def checked(self) -> Parallelism:
+        """The sizes, if a job of that many workers is taken here."""
+        sizes = Parallelism(**self.model_dump())
+        if sizes.num_workers > MAX_WORKERS or sizes.world_size > MAX_GPUS:
+            raise InvalidRequest(
+                f"{sizes.num_workers} workers on {sizes.world_size} GPUs are too many: "
+                f"at most {MAX_WORKERS} on {MAX_GPUS}"
+            )
+        return sizes
+
+
+class JobIn(Request):
+    """A job as its ranks register it, all with the same run_key."""
+
+    name: Text | None = Field(None, description="For display; the job id if left out.")
+    parallelism: ParallelismIn
+    gpus: int | None = Field(None, ge=1, le=MAX_GPUS, description="World size if left out.")
+    framework: Label | None = Field(None, examples=["megatron-lm"])
+    labels: dict[Label, Text] = Field(default_factory=dict, max_length=32)
+    run_key: SomeText = Field(
+        description="Equal on all ranks of one run, new after a restart.",
+        examples=["launch-4711-0"],
+    )
+
+    def registration(self, job_id: str) -> Registration:
+        """What the store keeps."""
+        parallelism = self.parallelism.checked()
+        return Registration(
+            name=self.name or job_id,
+            parallelism=parallelism,
+            num_gpus=self.gpus or parallelism.world_size,
+            framework=self.framework,
+            labels=dict(self.labels),
+            run_key=self.run_key,
+        )
+
+
+class RegisteredOut(Answer):
+    """The run's epoch, which every batch names."""
+
+    job_id: str
+    epoch: int
+
+
+class ParallelismOut(Answer):
+    """Sizes of the parallel axes, and the number of ranks."""
+
+    dp_size: int
+    pp_size: int
+    tp_size: int
+    vpp_size: int
+    dsp_size: int
+    world_size: int
+
+
+class JobOut(Answer):
+    """A job and how it is doing; unknown is null."""
+
+    job_id: str
+    name: str
+    parallelism: ParallelismOut
+    gpus: int
+    framework: str | None
+    labels: dict[str, str]
+    epoch: int
+    state: JobState
+    registered_at: datetime
+    ended_at: datetime | None
+    last_data_at: datetime | None
+    last_step: int | None
+    slowdown: float | None
+    gpu_time_wasted: float | None
+    latest_window: WindowSummaryOut | None
+
+
+class JobsOut(Answer):
+    """A page of jobs, by id."""
+
+    items: list[JobOut]
+    next_cursor: str | None
+
+
+def job_out(job: JobRecord, service: Service) -> JobOut:
+    """The job as the API says it."""
+    window = job.latest
+    slowdown = window.slowdown if window else None
+    sizes = job.parallelism
+    return JobOut(
+        job_id=job.job_id,
+        name=job.name,
+        parallelism=ParallelismOut(
+            **{name: getattr(sizes, name) for name in ParallelismOut.model_fields}
+        ),
+        gpus=job.num_gpus,
+        framework=job.framework,
+        labels=job.labels,
+        epoch=job.epoch,
+        state=job_state(job, now_s=service.now_s(), thresholds=service.thresholds),
+        registered_at=timestamp(job.registered_s),
+        ended_at=timestamp_or_none(job.ended_s),
+        last_data_at=timestamp_or_none(job.last_data_s),
+        last_step=job.last_step,
+        slowdown=slowdown,
+        gpu_time_wasted=None if slowdown is None else gpu_time_wasted(slowdown),
+        latest_window=WindowSummaryOut.of(window) if window else None,
+    )
+
+
+def jobs_out(service: Service, cursor: str | None, limit: int) -> JobsOut:
+    """A page of jobs as the API says it."""
+    with service.store.read() as conn:
+        records, next_cursor = jobs.page(conn, cursor=cursor, limit=limit)
+    return JobsOut(items=[job_out(job, service) for job in records], next_cursor=next_cursor)
+
+
+@router.put(
+    "/jobs/{job_id}",
+    operation_id="register_job",
+    summary="Register a run of a job",
+    status_code=200,
+    responses={
+        201: {"description": "A new run.", "model": RegisteredOut},
+        **refusals(400, 409, 413, 415),
+    },
+)
+def register_job(
+    job_id: JobId, job: JobIn, response: Response, service: ServiceDep
+) -> RegisteredOut:
+    """Idempotent: the same run_key gets the same epoch. A new run_key begins a new epoch."""
+    registration = job.registration(job_id)
+    with service.store.write() as conn:
+        registered = jobs.register(conn, job_id, registration, now_s=service.now_s())
+    _changed(service, job_id)
+    response.status_code = 201 if registered.created else 200
+    return RegisteredOut(job_id=job_id, epoch=registered.epoch)
+
+
+@router.post(
+    "/jobs/{job_id}/end",
+    operation_id="end_job",
+    summary="Say that a job has finished",
+    responses=refusals(404),
+)
+def end_job(job_id: JobId, service: ServiceDep) -> JobOut:
+    """A finished job is never called silent. Saying it twice changes nothing."""
+    with service.store.write() as conn:
+        jobs.end(conn, job_id, now_s=service.now_s())
+        job = jobs.get(conn, job_id)
+    _changed(service, job_id)
+    return job_out(job, service)
+
+
+@router.get(
+    "/jobs",
+    operation_id="list_jobs",
+    summary="List jobs",
+    responses=refusals(),
+)
+def list_jobs(service: ServiceDep, cursor: Cursor = None, limit: Limit = 100) -> JobsOut:
+    """All jobs by id, a page at a time."""
+    return jobs_out(service, cursor, limit)
+
+
+@router.get(
+    "/jobs/{job_id}",
+    operation_id="get_job",
+    summary="See one job",
+    responses=refusals(404),
+)
+def get_job(job_id: JobId, service: ServiceDep) -> JobOut:
+    """A job with the slowdown of its last window."""
+    with service.store.read() as conn:
+        return job_out(jobs.get(conn, job_id), service)
+
+
+def _changed(service: Service, job_id: str) -> None:
+    service.registrations.forget(job_id)
+    service.announcer.announce({"event": "job", "job_id": job_id})

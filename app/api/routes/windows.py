@@ -1,0 +1,128 @@
+"""Windows: what the analysis found in some successive steps."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from app.api.deps import Responses, ServiceDep, refusals
+from app.api.fields import Answer, Cursor, JobId, Limit, WindowId, timestamp
+from app.store import windows
+from app.store.windows import Verdict, WindowSummary
+from app.trace.window import WindowState
+
+router = APIRouter(tags=["windows"])
+
+
+class WindowSummaryOut(Answer):
+    """A window in one line; figures that are not known are null."""
+
+    window_id: str
+    epoch: int
+    first_step: int
+    last_step: int
+    revision: int
+    state: WindowState
+    num_steps: int
+    slowdown: float | None
+    verdict: Verdict | None
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, summary: WindowSummary) -> "WindowSummaryOut":
+        """The summary as the API says it."""
+        return cls(
+            window_id=summary.window_id,
+            epoch=summary.epoch,
+            first_step=summary.first_step,
+            last_step=summary.last_step,
+            revision=summary.revision,
+            state=summary.state,
+            num_steps=summary.num_steps,
+            slowdown=summary.slowdown,
+            verdict=summary.verdict,
+            updated_at=timestamp(summary.updated_s),
+        )
+
+
+class WindowsOut(Answer):
+    """A page of windows, newest first."""
+
+    items: list[WindowSummaryOut]
+    next_cursor: str | None
+
+
+class WorkersOut(Answer):
+    """Slowdown of every worker, by dp rank and stage; null when nothing was measured."""
+
+    window: str
+    dp_size: int
+    pp_size: int
+    worker_slowdown: list[list[float]] | None
+    worker_slowdown_estimate: list[list[float]] | None
+
+
+_SCHEMA = {"schema": {"$ref": "#/components/schemas/WindowResult"}}
+_WINDOW: Responses = {200: {"description": "The result.", "content": {"application/json": _SCHEMA}}}
+
+
+@router.get(
+    "/jobs/{job_id}/windows",
+    operation_id="list_windows",
+    summary="List a job's windows",
+    responses=refusals(404),
+)
+def list_windows(
+    job_id: JobId, service: ServiceDep, cursor: Cursor = None, limit: Limit = 50
+) -> WindowsOut:
+    """Windows of all epochs, newest first, a page at a time."""
+    with service.store.read() as conn:
+        found, next_cursor = windows.page(conn, job_id, cursor=cursor, limit=limit)
+    return WindowsOut(
+        items=[WindowSummaryOut.of(summary) for summary in found], next_cursor=next_cursor
+    )
+
+
+@router.get(
+    "/jobs/{job_id}/windows/{window}",
+    operation_id="get_window",
+    summary="See one window's result",
+    response_class=Response,
+    responses={**_WINDOW, **refusals(404)},
+)
+def get_window(
+    job_id: JobId,
+    window: WindowId,
+    service: ServiceDep,
+    per_step: Annotated[bool, Query(description="Whether to add the figures by step.")] = False,
+) -> Response:
+    """The same object that `paceline analyze --json` writes."""
+    with service.store.read() as conn:
+        result = windows.get(conn, job_id, window, per_step=per_step)
+    return json_response(result)
+
+
+@router.get(
+    "/jobs/{job_id}/windows/{window}/workers",
+    operation_id="get_window_workers",
+    summary="See every worker's slowdown in one window",
+    responses=refusals(404),
+)
+def get_window_workers(job_id: JobId, window: WindowId, service: ServiceDep) -> WorkersOut:
+    """Exact worker slowdown S_w, and its estimate from dp rank and stage."""
+    with service.store.read() as conn:
+        result = windows.get(conn, job_id, window, per_step=False)
+    return WorkersOut(
+        window=result["window"]["id"],
+        dp_size=result["job"]["dp_size"],
+        pp_size=result["job"]["pp_size"],
+        worker_slowdown=result["worker_slowdown"],
+        worker_slowdown_estimate=result["worker_slowdown_estimate"],
+    )
+
+
+def json_response(content: Any) -> Response:
+    """Large figures as JSON, fast; what is no number becomes null."""
+    return Response(msgspec.json.encode(content), media_type="application/json")

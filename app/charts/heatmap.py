@@ -1,0 +1,30 @@
+"""A heatmap in the slowdown scale, the same in every chart."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.charts.figure import numbers
+from app.charts.theme import SCALE_MAX, SCALE_MIN, Theme
+
+Floats = NDArray[np.float64]
+
+
+def heatmap(rows: Floats, theme: Theme, **parts: Any) -> dict[str, Any]:
+    """A heatmap trace in the slowdown scale, whose domain never fits itself to the values."""
+    return {
+        "type": "heatmap",
+        "z": numbers(rows),
+        "zmin": SCALE_MIN,
+        "zmax": SCALE_MAX,
+        "colorscale": theme.colorscale,
+        "showscale": False,
+        "hoverongaps": False,
+        **parts,
+    }
+
+
+def gap_px(num_cells: int) -> int:
+    """Space between cells, by how many share the width."""
+    return 3 if num_cells <= 16 else 2 if num_cells <= 48 else 1 if num_cells <= 160 else 0

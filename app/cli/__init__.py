@@ -1,0 +1,73 @@
+"""What can be done with Paceline from a terminal?
+
+Commands import what is heavy (numba, pyarrow, fastapi) when they run, so that `--help` is quick.
+"""
+
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typing_extensions import override
+
+from app.cli import analyze, bench, data, processes, replay, simulate
+from app.errors import PacelineError
+
+EXIT_REFUSED = 2
+
+
+class _Commands(TyperGroup):
+    """Turns every refusal into one line and an exit status."""
+
+    @override
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PacelineError as error:
+            typer.echo(f"paceline: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(EXIT_REFUSED) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Shows why a large-model training job is slow, while it runs.",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"paceline {version('paceline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None: ...
+
+
+app.command("demo")(processes.demo)
+app.command("serve")(processes.serve)
+app.command("api")(processes.api)
+app.command("consumer")(processes.consumer)
+app.command("demo-jobs", hidden=True)(processes.demo_jobs_command)
+app.command("analyze")(analyze.analyze)
+app.command("replay")(replay.replay)
+app.command("simulate")(simulate.simulate)
+app.command("migrate")(data.migrate)
+app.command("backup")(data.backup)
+app.command("restore")(data.restore)
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    app()

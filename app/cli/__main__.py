@@ -1,0 +1,5 @@
+"""`python -m app.cli` is the command `paceline`."""
+
+from app.cli import main
+
+main()

@@ -1,0 +1,131 @@
+"""Commands that run Paceline: all of it, or one process of it."""
+
+import signal
+import socket
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+
+from app.cli.options import DataDir, Host, Port
+from app.errors import StartUpFailed
+from app.settings import Settings, load_settings
+
+
+def serve(host: Host = None, port: Port = None, data_dir: DataDir = None) -> None:
+    """Run everything on this machine: API, consumer, event queue and store, kept in a directory.
+
+    Example: paceline serve --port 8642 --data-dir /var/lib/paceline
+    """
+    from app.cli.serve import Everything, StopSignal, page_url
+
+    settings = load_settings(host=host, port=port, data_dir=data_dir).with_token()
+    stop = StopSignal()
+    with ExitStack() as stack:
+        everything = Everything(settings, stop)
+        everything.start(stack)
+        _say_where(page_url(settings), _token(settings), f"Data: {settings.data_dir}")
+        everything.keep_running()
+
+
+def demo(
+    host: Host = None,
+    port: Port = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Keep the demo's data here; a passing directory if unset.")
+    ] = None,
+) -> None:
+    """Run everything, with three live made jobs: healthy, one slow worker, a long last stage.
+
+    Example: paceline demo
+    """
+    from app.cli.children import Child, paceline
+    from app.cli.live_jobs import demo_jobs
+    from app.cli.serve import Everything, StopSignal, page_url
+
+    stop = StopSignal()
+    with ExitStack() as stack:
+        directory = data_dir or Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
+        settings = load_settings(host=host, port=port, data_dir=directory).with_token()
+        everything = Everything(settings, stop)
+        everything.start(stack)
+        url = page_url(settings)
+        token = {"PACELINE_TOKEN": _token(settings)}
+        jobs = Child("jobs", paceline("demo-jobs", "--url", url), token)
+        everything.add(jobs, stack)
+        to_see = [f"{url}/jobs/{job.job_id}\n    {job.to_see}" for job in demo_jobs()]
+        _say_where(url, _token(settings), "What to look at:\n" + "\n".join(to_see))
+        everything.keep_running()
+
+
+def demo_jobs_command(url: Annotated[str, typer.Option()]) -> None:
+    """Push the demo's jobs to a server until told to stop (the token comes by PACELINE_TOKEN)."""
+    from app.cli.live_jobs import demo_jobs, push
+
+    settings = load_settings()
+    stop = _stop_event()
+    threads = [
+        threading.Thread(target=push, args=(job, url, _token(settings), stop))
+        for job in demo_jobs()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def api(host: Host = None, port: Port = None) -> None:
+    """Run the API alone, for production; give it PACELINE_DATABASE_URL and PACELINE_REDIS_URL.
+
+    Example: PACELINE_TOKEN=pl_... paceline api --host 0.0.0.0 --port 8642
+    """
+    from app import main
+
+    main.run(load_settings(host=host, port=port))
+
+
+def consumer(
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="A name that is this consumer's alone; after a crash it has its jobs back at once."
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether queue and store can be used.")
+    ] = False,
+) -> None:
+    """Run a consumer alone, for production; any number of them share the jobs.
+
+    Example: paceline consumer --name consumer-0
+    """
+    from app.consumer import wiring
+
+    settings = load_settings()
+    if check:
+        wiring.check(settings)
+    else:
+        wiring.run(settings, name or socket.gethostname(), _stop_event())
+
+
+def _token(settings: Settings) -> str:
+    if settings.token is None:
+        raise StartUpFailed("no token: set PACELINE_TOKEN")
+    return settings.token.get_secret_value()
+
+
+def _stop_event() -> threading.Event:
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    return stop
+
+
+def _say_where(url: str, token: str, more: str) -> None:
+    text = f"Page:  {url}/#token={token}\nToken: {token}\n\n{more}\n\nCtrl-C stops everything."
+    Console(soft_wrap=True).print(Panel(text, title="Paceline", expand=False), highlight=False)

@@ -1,0 +1,115 @@
+"""`paceline replay`: push a recorded trace through HTTP, as its workers would have."""
+
+import math
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from app.cli.server import Server
+    from app.trace.window import Window
+
+# What the API takes in a route.
+_NOT_IN_JOB_ID = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def replay(
+    trace: Annotated[
+        Path, typer.Argument(help="Published parquet trace.", metavar="TRACE.parquet")
+    ],
+    meta: Annotated[
+        Path | None,
+        typer.Option(help="Its meta file; left out: meta-NAME.yaml beside trace-NAME.parquet."),
+    ] = None,
+    speed: Annotated[
+        str, typer.Option(help="How many times as fast as recorded; max: as fast as it goes.")
+    ] = "1",
+    url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8642",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PACELINE_TOKEN", help="Its token; left out: the one in the data directory."
+        ),
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option(help="Id of the job; left out: the trace's name.")
+    ] = None,
+    keep_open: Annotated[
+        bool, typer.Option("--keep-open", help="Do not tell the server that the job has ended.")
+    ] = False,
+) -> None:
+    """Push a recorded trace to a running server, step after step, as its workers would have.
+
+    Example: paceline replay trace-AR.parquet --meta meta-AR.yaml --speed 10
+    """
+    from app.cli.server import Server
+    from app.trace.readers import published
+
+    times = _speed(speed)
+    window = published.read(trace, meta)
+    server = Server(url, token or _own_token(), job or _job_id(window.job.name))
+    _replay(server, window, times)
+    if not keep_open:
+        server.end()
+    typer.echo(server.page)
+
+
+def _replay(server: "Server", window: "Window", speed: float) -> None:
+    from rich.progress import Progress
+
+    from app.cli import pushing
+    from app.cli.console import notes
+    from app.cli.timeline import end_to_end
+
+    timeline = end_to_end(window)
+    run_key = f"replay-{time.time_ns()}"
+    epoch = server.register(window.job, run_key)
+    begin_ns = time.time_ns()
+    with pushing.Complaints() as complaints, Progress(console=notes(), transient=True) as progress:
+        recorders = server.recorders(window, timeline, run_key=run_key, epoch=epoch)
+        bar = progress.add_task("replaying", total=timeline.trace.num_ops)
+        pushing.push(
+            timeline,
+            recorders,
+            begin_ns=begin_ns,
+            speed=speed,
+            clock=pushing.WallClock(),
+            progress=lambda num_ops: progress.advance(bar, num_ops),
+        )
+        pushing.deliver(recorders, complaints.messages)
+        for recorder in recorders:
+            recorder.close()
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = math.inf if text == "max" else float(text)
+    except ValueError:
+        speed = math.nan
+    if not speed >= 0:
+        raise InvalidRequest(f"--speed {text}: want a number, or max")
+    return speed or math.inf
+
+
+def _own_token() -> str:
+    from app.settings import load_settings
+
+    path = load_settings().data_dir / "token"
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise InvalidRequest(
+            f"no token in {path}: give --token, or set PACELINE_TOKEN to the server's"
+        ) from error
+
+
+def _job_id(name: str) -> str:
+    job_id = _NOT_IN_JOB_ID.sub("-", name).strip("-._")[:128]
+    if not job_id:
+        raise InvalidRequest(f"no id can be made of the name {name!r}: give one with --job")
+    return job_id

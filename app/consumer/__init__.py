@@ -1,0 +1,1 @@
+"""The analysis process: takes batches from the event queue, and stores what windows tell."""

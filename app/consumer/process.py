@@ -1,0 +1,129 @@
+"""The consumer's loop: keep leases, read the queue, hand each shard its entries, mind the time."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+
+import structlog
+
+from app.consumer.leases import Leases
+from app.consumer.shard import ShardWork
+from app.consumer.workplace import Workplace
+from app.errors import LeaseLost, Unavailable
+from app.ingest.queue import Entry
+
+log = structlog.get_logger()
+
+_BATCHES_A_READ = 64
+_BLOCK_S = 0.5
+_TICK_S = 1.0
+# Entries that a frozen consumer took after it had lost its lease come back by this.
+_STRAY_AFTER_S = 15.0
+_RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class Consumer:
+    """Assembles and analyses the jobs of its share of the shards until told to stop."""
+
+    def __init__(self, workplace: Workplace, name: str) -> None:
+        self._work = workplace
+        self._name = name
+        self._leases = Leases(workplace, name)
+        self._shards: dict[int, ShardWork] = {}
+        self._next_lease_s = self._next_tick_s = self._next_stray_s = 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Returns when `stop` is set; waits and goes on when the queue or the store is away."""
+        failures = count()
+        while not stop.is_set():
+            try:
+                self.turn(stop)
+                failures = count()
+            except Unavailable as error:
+                self._shards.clear()  # memory may be ahead of the store: load it again
+                delay_s = _RETRY_DELAYS_S[min(next(failures), len(_RETRY_DELAYS_S) - 1)]
+                log.warning("waiting", reason=str(error), retry_in_s=delay_s)
+                stop.wait(delay_s)
+        self._leave()
+
+    def turn(self, stop: threading.Event) -> None:
+        """One round: leases, entries, time."""
+        now_s = self._work.monotonic()
+        if now_s >= self._next_lease_s:
+            self._leases.refresh()
+            self._next_lease_s = now_s + self._work.lease_s / 3
+        self._open_shards()
+        if not self._shards:
+            stop.wait(_BLOCK_S)
+            return
+        entries = self._work.queue.read(
+            sorted(self._shards), self._name, count=_BATCHES_A_READ, block_s=_BLOCK_S
+        )
+        self._hand_out(entries)
+        if now_s >= self._next_stray_s:
+            self._next_stray_s = now_s + _STRAY_AFTER_S / 3
+            self._take_strays(_STRAY_AFTER_S)
+        if now_s >= self._next_tick_s:
+            self._next_tick_s = now_s + _TICK_S
+            for shard in list(self._shards):
+                self._guarded(shard, ShardWork.tick)
+
+    def _open_shards(self) -> None:
+        for shard in set(self._shards) - set(self._leases.held):
+            del self._shards[shard]
+        for shard in set(self._leases.held) - set(self._shards):
+            self._shards[shard] = ShardWork(self._work, shard, self._leases.held[shard])
+            self._take_strays(0.0, [shard])
+
+    def _take_strays(self, min_idle_s: float, of_shards: list[int] | None = None) -> None:
+        for shard in of_shards if of_shards is not None else list(self._shards):
+            strays = self._work.queue.take_over(shard, self._name, min_idle_s=min_idle_s)
+            if strays:
+                log.info("entries taken over", shard=shard, entries=len(strays))
+                self._hand_out(strays)
+
+    def _hand_out(self, entries: list[Entry]) -> None:
+        by_shard: dict[int, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            by_shard[entry.shard].append(entry)
+        for shard, mine in by_shard.items():
+            self._take(shard, mine)
+
+    def _guarded(self, shard: int, deed: Callable[[ShardWork], None]) -> bool:
+        """Whether the deed was done; after an error the shard is loaded from the store again."""
+        work = self._shards.get(shard)
+        if work is None:
+            return False
+        try:
+            deed(work)
+        except LeaseLost as error:
+            log.warning("shard lost", shard=shard, reason=str(error))
+            self._leases.held.pop(shard, None)
+            del self._shards[shard]
+        except Unavailable:
+            raise
+        except Exception:
+            log.exception("shard failed", shard=shard)
+            self._shards[shard] = ShardWork(self._work, shard, self._leases.held[shard])
+        else:
+            return True
+        return False
+
+    def _take(self, shard: int, entries: list[Entry]) -> None:
+        """All entries at once; one by one if that fails, so that a broken one stops no other.
+
+        A broken entry stays in the queue, is named in the log and is tried again later.
+        """
+        if self._guarded(shard, partial(ShardWork.take, entries=entries)) or len(entries) == 1:
+            return
+        for entry in entries:
+            if not self._guarded(shard, partial(ShardWork.take, entries=[entry])):
+                log.error("entry left in the queue", shard=shard, entry=entry.entry_id)
+
+    def _leave(self) -> None:
+        try:
+            self._leases.release_all()
+        except Unavailable as error:
+            log.warning("leases left to lapse", reason=str(error))

@@ -1,0 +1,203 @@
+"""Every environment variable that Paceline reads; only cli, main and consumer read them."""
+
+import ipaddress
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from app.errors import StartUpFailed
+
+PREFIX = "PACELINE_"
+_LOOPBACK_NAMES = {"localhost", "ip6-localhost"}
+
+
+def _default_data_dir() -> Path:
+    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(home).expanduser() / "paceline"
+
+
+class Settings(BaseSettings):
+    """Read once at start-up from `PACELINE_*` variables; names carry their unit."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+
+    database_url: str | None = Field(
+        None, description="SQLAlchemy URL of PostgreSQL or SQLite; unset: SQLite in the data_dir."
+    )
+    redis_url: str | None = Field(
+        None, description="URL of Redis or Valkey; unset: a server is started as a child."
+    )
+    data_dir: Path = Field(
+        default_factory=_default_data_dir,
+        description="Directory of whatever is kept here: token, embedded store and queue.",
+    )
+    host: str = Field("127.0.0.1", min_length=1, description="Address that the API listens on.")
+    port: int = Field(8642, ge=1, le=65535, description="Port that the API listens on.")
+    token: SecretStr | None = Field(
+        None, description="Bearer token, pl_ and 16 characters or more; unset: made and kept."
+    )
+    public: bool = Field(
+        False, description="Whether the API may listen on other than loopback addresses."
+    )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Further Host names to answer for, separated by commas; * for all."
+    )
+    public_url: str | None = Field(
+        None, pattern=r"^https?://[^\s]+$", description="Address of the page, for links in alerts."
+    )
+    window_steps: int = Field(8, ge=1, le=1000, description="Training steps analysed together.")
+    step_deadline_s: float = Field(
+        30.0, gt=0, description="Seconds to wait for a step's last worker after its first."
+    )
+    alert_slowdown: float = Field(
+        1.1, gt=1, description="Slowdown S at or above which a job is said to straggle."
+    )
+    alert_clear_slowdown: float = Field(
+        1.05, ge=1, description="Slowdown S below which a firing alert is resolved."
+    )
+    alert_windows: int = Field(
+        3, ge=1, description="Closed windows in a row that have to straggle before an alert."
+    )
+    webhook_url: str | None = Field(
+        None, pattern=r"^https?://[^\s]+$", description="Where alerts are sent; unset: nowhere."
+    )
+    webhook_secret: SecretStr | None = Field(
+        None, description="Standard Webhooks secret (whsec_...) that signs alerts."
+    )
+    shards: int = Field(
+        4, ge=1, le=1024, description="Parts of the event queue; equal for API and consumers."
+    )
+    lease_s: float = Field(
+        15.0, ge=1, description="Seconds after which a silent consumer loses its shards."
+    )
+    max_body_bytes: int = Field(8 << 20, ge=1024, le=8 << 20, description="Largest request body.")
+    max_batch_rows: int = Field(
+        100_000, ge=1, le=100_000, description="Largest number of operations in a batch."
+    )
+    silent_after_s: float = Field(
+        300.0, gt=0, description="Seconds without data after which a job is called silent."
+    )
+    redis_maxmemory_mb: int = Field(
+        512, ge=16, description="Most memory of the embedded event queue in MiB."
+    )
+    allow_lossy_queue: bool = Field(
+        False, description="Whether to run on an event queue that may lose batches in a crash."
+    )
+    session_hours: float = Field(
+        12.0, gt=0, le=720, description="Hours until a signed-in page has to sign in again."
+    )
+    log_format: Literal["text", "json"] = Field("text", description="How log lines are written.")
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(host.strip() for host in value.split(",") if host.strip())
+        return value
+
+    @field_validator("token")
+    @classmethod
+    def _strong(cls, token: SecretStr | None) -> SecretStr | None:
+        text = token.get_secret_value() if token else None
+        if text is not None and not (text.startswith("pl_") and len(text) >= 19 and text.isascii()):
+            raise ValueError("a token is pl_ and 16 or more characters: paceline token makes one")
+        return token
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.public and not is_loopback(self.host):
+            raise ValueError(f"host {self.host} is not loopback: also set {PREFIX}PUBLIC=true")
+        if self.alert_clear_slowdown > self.alert_slowdown:
+            raise ValueError("alert_clear_slowdown must not be above alert_slowdown")
+        return self
+
+    @property
+    def store_url(self) -> str:
+        """URL of the database in use."""
+        return self.database_url or f"sqlite:///{self.data_dir / 'paceline.db'}"
+
+    def as_environment(self) -> dict[str, str]:
+        """The variables that give a child process these settings."""
+        values = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return {_variable(name): _as_text(value) for name, value in values if value is not None}
+
+    def with_token(self) -> "Settings":
+        """These settings with a token: the given one, else the data directory's own."""
+        if self.token is not None:
+            return self
+        return self.model_copy(update={"token": SecretStr(_kept_token(self.data_dir / "token"))})
+
+
+def load_settings(**given: Any) -> Settings:
+    """Settings of the environment; arguments that are not None go before it.
+
+    Raises:
+        StartUpFailed: a variable cannot be used; the message names it.
+    """
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise StartUpFailed("; ".join(_complaint(item) for item in error.errors())) from error
+
+
+def new_token() -> str:
+    """A token that cannot be guessed."""
+    return f"pl_{secrets.token_urlsafe(32)}"
+
+
+def settings_rows() -> list[tuple[str, str, str]]:
+    """Variable, default and description of every setting, in the README's order."""
+    return [
+        (_variable(name), _default(name), field.description or "")
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host in _LOOPBACK_NAMES
+
+
+def _variable(name: str) -> str:
+    return f"{PREFIX}{name.upper()}"
+
+
+def _default(name: str) -> str:
+    if name == "data_dir":
+        return "~/.local/share/paceline"
+    default = Settings.model_fields[name].default
+    return "" if default is None else _as_text(default)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _complaint(item: Mapping[str, Any]) -> str:
+    # The input stays out of the message: it may be a secret.
+    where = _variable(str(item["loc"][0])) if item["loc"] else "settings"
+    return f"{where}: {item['msg'].removeprefix('Value error, ')}"
+
+
+def _kept_token(path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_text().strip()
+    token = new_token()
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token + "\n")
+    return token

@@ -1,0 +1,1 @@
+"""What is known about every job, and kept? The only SQL."""

@@ -1,0 +1,243 @@
+"""Jobs and their runs; a run is one epoch of a job, between restarts."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, RowMapping, Select, and_, func, or_, select, update
+
+from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobNotFound
+from app.store.paging import from_cursor, split, to_cursor
+from app.store.tables import jobs, runs, windows
+from app.store.upsert import add_new
+from app.store.windows import SUMMARY, WindowSummary, summary_of
+from app.trace.job import Parallelism
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a job says about one of its runs; `run_key` is equal on all its ranks."""
+
+    name: str
+    parallelism: Parallelism
+    num_gpus: int
+    framework: str | None
+    labels: dict[str, str]
+    run_key: str
+
+
+class Registered(NamedTuple):
+    """The epoch of a run, and whether this registration began it."""
+
+    epoch: int
+    created: bool
+
+
+class EndedRun(NamedTuple):
+    """A run whose last window is still to be closed; superseded, or ended of itself."""
+
+    job_id: str
+    epoch: int
+    is_superseded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as its current run has it; `latest` is that run's newest window with figures."""
+
+    job_id: str
+    name: str
+    parallelism: Parallelism
+    num_gpus: int
+    framework: str | None
+    labels: dict[str, str]
+    epoch: int
+    run_key: str
+    registered_s: float
+    ended_s: float | None
+    last_data_s: float | None
+    last_step: int | None
+    latest: WindowSummary | None
+
+
+def register(
+    conn: Connection, job_id: str, registration: Registration, *, now_s: float
+) -> Registered:
+    """The epoch of this run: the same for the same run key, the next one for a new key.
+
+    Raises:
+        InvalidRequest: a text that a database cannot keep.
+        EpochSuperseded: a newer run has registered since.
+        Conflict: the same run registered with other parallel sizes.
+    """
+    _check_texts(registration)
+    current = _lock(conn, job_id)
+    known = conn.execute(
+        select(runs).where(runs.c.job_id == job_id, runs.c.run_key == registration.run_key)
+    ).one_or_none()
+    if known is None:
+        _begin_run(conn, job_id, current + 1, registration, now_s)
+        return Registered(current + 1, created=True)
+    if known.epoch != current:
+        raise EpochSuperseded(job_id, known.epoch, current)
+    if _parallelism(known._mapping) != registration.parallelism:
+        raise Conflict(
+            f"this run of job {job_id!r} has registered with other parallel sizes: "
+            "all its ranks must name the same, and a new run needs a new run_key"
+        )
+    return Registered(current, created=False)
+
+
+def end(conn: Connection, job_id: str, *, now_s: float) -> None:
+    """The current run has ended; a second call changes nothing."""
+    epoch = _current_epoch(conn, job_id)
+    conn.execute(_run_update(job_id, epoch).where(runs.c.ended_s.is_(None)).values(ended_s=now_s))
+
+
+def touch(
+    conn: Connection, job_id: str, *, last_data_s: float, last_step: int | None, epoch: int
+) -> None:
+    """Data of this run came in; times and steps never go back."""
+    older = or_(runs.c.last_data_s.is_(None), runs.c.last_data_s < last_data_s)
+    run = _run_update(job_id, epoch)
+    conn.execute(run.where(older).values(last_data_s=last_data_s))
+    if last_step is not None:
+        lower = or_(runs.c.last_step.is_(None), runs.c.last_step < last_step)
+        conn.execute(run.where(lower).values(last_step=last_step))
+
+
+def get(conn: Connection, job_id: str) -> JobRecord:
+    """The job.
+
+    Raises:
+        JobNotFound: it never registered.
+    """
+    row = conn.execute(_records().where(jobs.c.job_id == job_id)).one_or_none()
+    if row is None:
+        raise JobNotFound(job_id)
+    return _record(row._mapping)
+
+
+def page(
+    conn: Connection, *, cursor: str | None = None, limit: int = 100
+) -> tuple[list[JobRecord], str | None]:
+    """Jobs in the order of their ids, and the cursor of the next page."""
+    query = _records().order_by(jobs.c.job_id).limit(limit + 1)
+    if cursor is not None:
+        query = query.where(jobs.c.job_id > from_cursor(cursor, tuple[str])[0])
+    rows, more = split([_record(row._mapping) for row in conn.execute(query)], limit)
+    return rows, to_cursor(rows[-1].job_id) if more else None
+
+
+def run(conn: Connection, job_id: str, epoch: int) -> Registration:
+    """What one run registered with, current or not.
+
+    Raises:
+        JobNotFound: no such run registered.
+    """
+    query = select(runs).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        raise JobNotFound(job_id)
+    return Registration(
+        row.name, _parallelism(row._mapping), row.num_gpus, row.framework, row.labels, row.run_key
+    )
+
+
+def unfinished(conn: Connection) -> list[EndedRun]:
+    """Runs that are over, and whose last window has not been closed yet."""
+    over = or_(runs.c.ended_s.is_not(None), runs.c.superseded_s.is_not(None))
+    query = select(runs.c.job_id, runs.c.epoch, runs.c.ended_s).where(~runs.c.is_closed, over)
+    rows = conn.execute(query.order_by(runs.c.job_id, runs.c.epoch))
+    return [EndedRun(row.job_id, row.epoch, row.ended_s is None) for row in rows]
+
+
+def mark_closed(conn: Connection, job_id: str, epoch: int) -> None:
+    """The run's last window has been closed."""
+    conn.execute(_run_update(job_id, epoch).values(is_closed=True))
+
+
+def _check_texts(registration: Registration) -> None:
+    labels = registration.labels
+    named = {"name": [registration.name], "run_key": [registration.run_key]}
+    named |= {"framework": [registration.framework or ""], "labels": [*labels, *labels.values()]}
+    for field, texts in named.items():
+        for text in texts:
+            if "\0" in text or not _is_unicode(text):
+                raise InvalidRequest(f"{field} holds a character that is no text")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _lock(conn: Connection, job_id: str) -> int:
+    # All ranks register at once: the second waits here until the first has committed.
+    add_new(conn, jobs, [{"job_id": job_id, "epoch": 0}])
+    query = select(jobs.c.epoch).where(jobs.c.job_id == job_id).with_for_update()
+    return int(conn.execute(query).scalar_one())
+
+
+def _begin_run(
+    conn: Connection, job_id: str, epoch: int, registration: Registration, now_s: float
+) -> None:
+    older = and_(runs.c.job_id == job_id, runs.c.superseded_s.is_(None))
+    conn.execute(update(runs).where(older).values(superseded_s=now_s))
+    values = {
+        **asdict(registration.parallelism),
+        "name": registration.name,
+        "num_gpus": registration.num_gpus,
+        "framework": registration.framework,
+        "labels": registration.labels,
+        "run_key": registration.run_key,
+    }
+    conn.execute(
+        runs.insert().values(
+            job_id=job_id, epoch=epoch, registered_s=now_s, is_closed=False, **values
+        )
+    )
+    conn.execute(update(jobs).where(jobs.c.job_id == job_id).values(epoch=epoch))
+
+
+def _run_update(job_id: str, epoch: int) -> Any:
+    return update(runs).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+
+
+def _current_epoch(conn: Connection, job_id: str) -> int:
+    epoch = conn.execute(select(jobs.c.epoch).where(jobs.c.job_id == job_id)).scalar_one_or_none()
+    if epoch is None:
+        raise JobNotFound(job_id)
+    return int(epoch)
+
+
+def _records() -> Select[Any]:
+    of_run = and_(windows.c.job_id == jobs.c.job_id, windows.c.epoch == jobs.c.epoch)
+    figures = windows.alias("figures")
+    newest = (
+        select(func.max(figures.c.first_step))
+        .where(figures.c.job_id == jobs.c.job_id, figures.c.epoch == jobs.c.epoch)
+        .where(figures.c.slowdown.is_not(None))
+        .scalar_subquery()
+    )
+    current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
+    summary = [column.label(f"window_{column.name}") for column in SUMMARY]
+    return (
+        select(runs, *summary)
+        .select_from(jobs.join(runs, current))
+        .join(windows, and_(of_run, windows.c.first_step == newest), isouter=True)
+    )
+
+
+def _parallelism(row: RowMapping) -> Parallelism:
+    return Parallelism(**{name: row[name] for name in Parallelism.__slots__})
+
+
+def _record(row: RowMapping) -> JobRecord:
+    simple = JobRecord.__slots__
+    values = {name: row[name] for name in simple if name not in ("parallelism", "latest")}
+    window = {column.name: row[f"window_{column.name}"] for column in SUMMARY}
+    latest = None if window["epoch"] is None else summary_of(window)
+    return JobRecord(**values, parallelism=_parallelism(row), latest=latest)

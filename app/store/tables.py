@@ -1,0 +1,193 @@
+"""All tables. A change here needs a migration; a test compares the two.
+
+jobs ─< runs ─< windows          what was analysed, one row a window, replaced by revision
+             ─< steps            one row a training step
+             ─< batches          taken from the queue, window still open
+             ─< cursors          which batches of a run have been seen
+jobs ─< alert_states
+     ─< alert_events ─< outbox   who is still to be told
+shards, consumers                which background process works on what
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from app.store.columns import JsonText, PackedBytes, PackedJson, Real, key_text, serial
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _of_job() -> Column[str]:
+    return Column("job_id", key_text(128), ForeignKey("jobs.job_id"), primary_key=True)
+
+
+def _of_run() -> tuple[Column[str], Column[int], ForeignKeyConstraint]:
+    return (
+        Column("job_id", key_text(128), primary_key=True),
+        Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+        ForeignKeyConstraint(["job_id", "epoch"], ["runs.job_id", "runs.epoch"]),
+    )
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("job_id", key_text(128), primary_key=True),
+    Column("epoch", BigInteger, nullable=False),  # of the current run
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    _of_job(),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("run_key", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("dp_size", Integer, nullable=False),
+    Column("pp_size", Integer, nullable=False),
+    Column("tp_size", Integer, nullable=False),
+    Column("vpp_size", Integer, nullable=False),
+    Column("dsp_size", Integer, nullable=False),
+    Column("num_gpus", BigInteger, nullable=False),
+    Column("framework", Text),
+    Column("labels", JsonText, nullable=False),
+    Column("registered_s", Real, nullable=False),
+    Column("ended_s", Real),
+    Column("superseded_s", Real),
+    Column("is_closed", Boolean, nullable=False),  # ended, and its last window closed
+    Column("last_data_s", Real),
+    Column("last_step", BigInteger),
+    UniqueConstraint("job_id", "run_key"),
+)
+# Asked for every second by every consumer; runs that are done are not in it.
+Index("ix_runs_not_closed", runs.c.job_id, runs.c.epoch,
+      sqlite_where=text("is_closed = 0"), postgresql_where=text("NOT is_closed"))  # fmt: skip
+
+windows = Table(
+    "windows",
+    metadata,
+    *_of_run(),
+    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    Column("last_step", BigInteger, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("num_steps", Integer, nullable=False),
+    Column("num_ops", BigInteger, nullable=False),
+    Column("slowdown", Real),
+    Column("verdict", Text),
+    Column("updated_s", Real, nullable=False),
+    # The large ones last: whoever reads the columns before them need not read these pages.
+    Column("result", PackedJson, nullable=False),
+    Column("per_step", PackedJson),
+    Column("trace", PackedBytes),
+)
+# The newest window with figures is wanted for every job of a page.
+Index("ix_windows_with_figures", windows.c.job_id, windows.c.epoch, windows.c.first_step,
+      sqlite_where=windows.c.slowdown.is_not(None),
+      postgresql_where=windows.c.slowdown.is_not(None))  # fmt: skip
+
+steps = Table(
+    "steps",
+    metadata,
+    *_of_run(),
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("recorded_s", Real),
+    Column("simulated_s", Real),
+    Column("ideal_s", Real),
+    Column("slowdown", Real),
+    Column("window_id", Text, nullable=False),
+    Column("skipped_reason", Text),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    *_of_run(),
+    Column("rank", BigInteger, primary_key=True, autoincrement=False),
+    Column("batch_seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("body", LargeBinary, nullable=False),  # compressed or not, as the worker sent it
+)
+
+cursors = Table("cursors", metadata, *_of_run(), Column("blob", PackedBytes, nullable=False))
+
+shards = Table(
+    "shards",
+    metadata,
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("owner", Text),
+    Column("fence", BigInteger, nullable=False),
+    Column("lease_until_s", Real, nullable=False),
+)
+
+consumers = Table(
+    "consumers",
+    metadata,
+    Column("owner", key_text(256), primary_key=True),
+    Column("lease_until_s", Real, nullable=False),
+)
+
+alert_states = Table(
+    "alert_states",
+    metadata,
+    _of_job(),
+    Column("rule", key_text(64), primary_key=True),
+    Column("state", JsonText, nullable=False),
+)
+
+alert_events = Table(
+    "alert_events",
+    metadata,
+    Column("event_id", serial(), primary_key=True),
+    Column("job_id", key_text(128), ForeignKey("jobs.job_id"), nullable=False),
+    Column("rule", key_text(64), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("at_s", Real, nullable=False),
+    Column("window_id", Text),
+    Column("slowdown", Real),
+    Column("threshold", Real, nullable=False),
+    Column("since_step", BigInteger),
+    Column("sentence", Text, nullable=False),
+    Index(None, "job_id", "event_id"),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("delivery_id", key_text(64), primary_key=True),  # the receiver's webhook-id
+    Column("event_id", serial(), ForeignKey("alert_events.event_id"), nullable=False),
+    # Whose news it is, copied from the event: one subject's news arrive in order.
+    Column("job_id", key_text(128), nullable=False),
+    Column("rule", key_text(64), nullable=False),
+    Column("endpoint", Text, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("state", Text, nullable=False),  # due, delivered, failed, outdated
+    Column("attempt", Integer, nullable=False),  # how many have begun
+    Column("next_at_s", Real, nullable=False),
+    Column("lease_until_s", Real, nullable=False),
+    Column("detail", Text),  # of the last attempt
+    Column("created_s", Real, nullable=False),
+    Column("done_s", Real),
+    UniqueConstraint("endpoint", "event_id"),
+    Index(None, "state", "next_at_s"),
+    Index(None, "job_id", "rule", "endpoint", "event_id"),
+)

@@ -1,0 +1,170 @@
+"""Windows: what was found out about successive steps of one run, replaced by newer revisions."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, select, tuple_
+
+from app.errors import JobNotFound, WindowNotFound
+from app.store.paging import Int64, from_cursor, split, to_cursor
+from app.store.tables import jobs, windows
+from app.store.upsert import insert
+from app.trace.window import WindowState
+
+Verdict = Literal["ok", "low"]
+
+_KEY = (windows.c.job_id, windows.c.epoch, windows.c.first_step)
+_WINDOW_ID = re.compile(r"([1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
+SUMMARY = (
+    windows.c.epoch,
+    windows.c.first_step,
+    windows.c.last_step,
+    windows.c.revision,
+    windows.c.state,
+    windows.c.num_steps,
+    windows.c.slowdown,
+    windows.c.verdict,
+    windows.c.updated_s,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSummary:
+    """A window without its arrays; the figures are None where no step could be analysed."""
+
+    window_id: str
+    epoch: int
+    first_step: int
+    last_step: int
+    revision: int
+    state: WindowState
+    num_steps: int
+    slowdown: float | None
+    verdict: Verdict | None
+    updated_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRecord:
+    """One revision of a window, to be saved.
+
+    `result` is the JSON of what-if-model.md, section 7, without its `per_step`; `trace` are the
+    raw operations, kept of closed windows only.
+    """
+
+    epoch: int
+    first_step: int
+    last_step: int
+    revision: int
+    state: WindowState
+    num_steps: int
+    num_ops: int
+    slowdown: float | None
+    verdict: Verdict | None
+    result: dict[str, Any]
+    per_step: dict[str, Any] | None
+    trace: bytes | None
+    updated_s: float
+
+
+def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:
+    """Save a revision over older ones; False when this one or a newer is there already."""
+    values = {"job_id": job_id} | {name: getattr(record, name) for name in record.__slots__}
+    statement = insert(conn, windows).values(values)
+    new = statement.excluded
+    key = {column.name for column in _KEY}
+    statement = statement.on_conflict_do_update(
+        index_elements=_KEY,
+        set_={name: new[name] for name in values if name not in key},
+        where=new.revision > windows.c.revision,
+    )
+    return conn.execute(statement).rowcount == 1
+
+
+def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False) -> dict[str, Any]:
+    """The result JSON of a window, by its id or as "latest" of the current run.
+
+    Raises:
+        JobNotFound: the job never registered.
+        WindowNotFound: it has no such window.
+    """
+    columns = (windows.c.result, windows.c.per_step) if per_step else (windows.c.result,)
+    row = _find(conn, job_id, window_id, *columns)
+    return {**row["result"], "per_step": row["per_step"]} if per_step else dict(row["result"])
+
+
+def summary(conn: Connection, job_id: str, window_id: str) -> WindowSummary:
+    """The summary of a window; raises as `get` does."""
+    return summary_of(_find(conn, job_id, window_id, *SUMMARY))
+
+
+def trace(conn: Connection, job_id: str, window_id: str) -> bytes | None:
+    """The raw operations of a closed window, None of an open one; raises as `get` does."""
+    kept: bytes | None = _find(conn, job_id, window_id, windows.c.trace)["trace"]
+    return kept
+
+
+def page(
+    conn: Connection, job_id: str, *, cursor: str | None = None, limit: int = 100
+) -> tuple[list[WindowSummary], str | None]:
+    """Summaries of all runs, the newest first, and the cursor of the next page."""
+    key = tuple_(windows.c.epoch, windows.c.first_step)
+    query = _newest_first(job_id, *SUMMARY).limit(limit + 1)
+    if cursor is not None:
+        query = query.where(key < from_cursor(cursor, tuple[Int64, Int64]))
+    rows, more = split([summary_of(row._mapping) for row in conn.execute(query)], limit)
+    if not rows:
+        _check_job(conn, job_id)
+    return rows, to_cursor(rows[-1].epoch, rows[-1].first_step) if more else None
+
+
+def open_window(conn: Connection, job_id: str, epoch: int) -> WindowSummary | None:
+    """The window of a run that still takes steps, if it has one."""
+    query = _newest_first(job_id, *SUMMARY).where(windows.c.epoch == epoch)
+    row = conn.execute(query.where(windows.c.state == "open").limit(1)).one_or_none()
+    return None if row is None else summary_of(row._mapping)
+
+
+def summary_of(row: RowMapping | dict[str, Any]) -> WindowSummary:
+    """The summary in a row of the columns `SUMMARY`."""
+    values = {column.name: row[column.name] for column in SUMMARY}
+    return WindowSummary(window_id=f"{row['epoch']}-{row['first_step']}", **values)
+
+
+def _newest_first(job_id: str, *columns: ColumnElement[Any]) -> Select[Any]:
+    query = select(*columns).where(windows.c.job_id == job_id)
+    return query.order_by(windows.c.epoch.desc(), windows.c.first_step.desc())
+
+
+def _find(
+    conn: Connection, job_id: str, window_id: str, *columns: ColumnElement[Any]
+) -> RowMapping:
+    query = _newest_first(job_id, *columns).limit(1)
+    if window_id == "latest":
+        row = _latest(conn, job_id, query)
+    else:
+        named = _WINDOW_ID.fullmatch(window_id)
+        if named is None:
+            raise WindowNotFound(job_id, window_id)
+        epoch, first_step = (int(number) for number in named.groups())
+        query = query.where(windows.c.epoch == epoch, windows.c.first_step == first_step)
+        row = conn.execute(query).one_or_none()
+    if row is None:
+        _check_job(conn, job_id)
+        raise WindowNotFound(job_id, window_id)
+    found: RowMapping = row._mapping
+    return found
+
+
+def _latest(conn: Connection, job_id: str, newest_first: Select[Any]) -> Any:
+    # A window whose first step is not complete yet has nothing to show: the one before has.
+    current = select(jobs.c.epoch).where(jobs.c.job_id == job_id).scalar_subquery()
+    query = newest_first.where(windows.c.epoch == current)
+    with_figures = query.where(windows.c.slowdown.is_not(None))
+    return conn.execute(with_figures).one_or_none() or conn.execute(query).one_or_none()
+
+
+def _check_job(conn: Connection, job_id: str) -> None:
+    if conn.execute(select(jobs.c.epoch).where(jobs.c.job_id == job_id)).one_or_none() is None:
+        raise JobNotFound(job_id)

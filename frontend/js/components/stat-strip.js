@@ -1,0 +1,28 @@
+/** One card of figures. */
+
+import { h } from "../dom.js"
+import { NOT_MEASURED, tidy } from "../words.js"
+import { mark } from "./mark.js"
+
+/** Cells of `{label, figure, unit, note, noteMark, isOld}`; a null figure is "not measured". */
+export function statStrip(stats) {
+  return h("dl", { class: `stat-strip of-${stats.length}`, style: `--cells: ${stats.length}` }, stats.map(cell))
+}
+
+function cell({ label, figure, unit, note, noteMark, isOld }) {
+  return h("div", { class: "stat" }, h("dt", {}, label), figureOf(figure, unit, isOld), noteOf(note, noteMark))
+}
+
+function figureOf(figure, unit, isOld) {
+  if (figure === null || figure === undefined) return h("dd", { class: "figure is-unknown" }, NOT_MEASURED)
+  return h(
+    "dd",
+    { class: isOld ? "figure is-old" : "figure" },
+    figure,
+    unit && h("span", { class: "unit" }, ` ${unit}`),
+  )
+}
+
+function noteOf(note, noteMark) {
+  return note ? h("dd", { class: "note" }, noteMark && mark(noteMark), h("span", {}, tidy(note))) : null
+}

@@ -1,0 +1,12 @@
+"""Run by Alembic, in the transaction that app.store.migrate hands over."""
+
+from alembic import context
+
+from app.store.tables import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    render_as_batch=True,  # SQLite alters a table by copying it
+)
+context.run_migrations()

@@ -1,0 +1,41 @@
+"""Window results (what-if model, section 7) with only what a chart test is about."""
+
+import base64
+from typing import Any
+
+import numpy as np
+
+
+def result(worker_slowdown: Any = ((1.0, 1.0), (1.0, 1.4)), **parts: Any) -> dict[str, Any]:
+    """A result of two steps; the worker (dp 1, stage 1) is slow unless told otherwise."""
+    by_worker = np.asarray(worker_slowdown, dtype=float)
+    return {
+        "steps": [10, 11],
+        "slowdown": 1.42,
+        "fidelity": {"discrepancy": 0.007, "verdict": "ok"},
+        "optype_slowdown": {"forward-compute": 1.3, "backward-compute": 1.1},
+        "worker_slowdown": by_worker.tolist(),
+        "m_w": 0.98,
+        "stage_share": [0.02, 0.1],
+        "per_step": {"worker_slowdown": np.stack([by_worker, by_worker]).tolist()},
+    } | parts
+
+
+def unpacked(array: Any) -> Any:
+    """Plotly's binary array as nested lists; plain lists as they are."""
+    if not isinstance(array, dict):
+        return array
+    values = np.frombuffer(base64.b64decode(array["bdata"]), dtype="<f8")
+    shape = array.get("shape")
+    return values.reshape([int(n) for n in shape.split(",")] if shape else -1).tolist()
+
+
+def numbers_in(value: Any) -> list[float]:
+    """Every number anywhere in a figure, binary arrays included."""
+    if isinstance(value, dict) and "bdata" in value:
+        return numbers_in(unpacked(value))
+    if isinstance(value, dict):
+        return [number for part in value.values() for number in numbers_in(part)]
+    if isinstance(value, (list, tuple)):
+        return [number for part in value for number in numbers_in(part)]
+    return [value] if isinstance(value, float) else []

@@ -1,0 +1,68 @@
+import pytest
+
+from app.charts.optypes import friendly, loss_shares, optypes
+from app.charts.stages import stages
+from app.charts.theme import DARK, LIGHT
+from app.trace.ops import OP_SPECS, Kind
+
+
+def test_an_op_types_share_is_its_excess_over_the_sum_of_all_excesses():
+    shares = loss_shares({"forward-compute": 1.3, "backward-compute": 1.1, "optimizer": 0.9})
+    assert shares == {
+        "forward-compute": pytest.approx(0.75),
+        "backward-compute": pytest.approx(0.25),
+        "optimizer": 0.0,
+    }
+
+
+def test_an_op_type_that_was_not_measured_has_no_share():
+    assert loss_shares({"gc": None, "optimizer": 1.2}) == {"gc": None, "optimizer": 1.0}
+
+
+def test_without_any_loss_every_share_is_zero():
+    figure = optypes({"forward-compute": 1.0, "gc": 0.98}, theme=LIGHT)
+    assert figure["data"][0]["text"] == ["0 %", "0 %"]
+    assert figure["meta"]["text"].startswith("No operation type by itself")
+
+
+def test_the_largest_share_is_on_top_in_its_own_colour():
+    figure = optypes({"params-all-gather": 1.1, "forward-compute": 1.3}, theme=DARK)
+    bars = figure["data"][0]
+    assert bars["customdata"] == ["Forward compute", "Parameter gather"]
+    assert bars["text"] == ["75 %", "25 %"]
+    assert bars["marker"]["color"] == [DARK.fwd, DARK.xfer]
+    assert "sum of all types' slowdowns above 1" in figure["meta"]["text"]
+
+
+def test_every_simulated_op_type_has_a_name_in_words():
+    names = [spec.name for spec in OP_SPECS if spec.kind in (Kind.COMPUTE, Kind.COLLECTIVE)]
+    for name in [*names, "forward-pp-comm", "backward-pp-comm"]:
+        assert "-" not in friendly(name).replace("Layer-norm", "")
+
+
+def test_a_stage_share_above_one_or_below_zero_is_shown_as_it_is_and_explained():
+    figure = stages([-0.12, -0.11, 1.22], theme=LIGHT)
+    assert figure["data"][0]["text"] == ["\u221212 %", "\u221211 %", "122 %"]
+    assert figure["data"][0]["x"] == [-0.12, -0.11, 1.22]
+    assert figure["meta"]["note"].startswith("A share above 100 %")
+    assert "stage 2, the last stage, alone wins back 122 %" in figure["meta"]["text"]
+
+
+def test_orange_is_kept_for_what_wins_time_back():
+    assert stages([-0.1, 0.5], theme=LIGHT)["data"][0]["marker"]["color"] == [
+        LIGHT.line2,
+        LIGHT.lost,
+    ]
+
+
+def test_a_stage_share_that_was_not_measured_says_so():
+    figure = stages([None, None], theme=LIGHT)
+    assert figure["data"][0]["text"] == ["not measured", "not measured"]
+    assert "note" not in figure["meta"]
+
+
+def test_the_axis_never_ends_inside_the_longest_bar():
+    # Plotly hides the value of a bar that ends beyond the range.
+    low, high = stages([-0.12, 1.22], theme=LIGHT)["layout"]["xaxis"]["range"]
+    assert low < -0.12
+    assert high > 1.22

@@ -1,0 +1,106 @@
+from app.charts.step_axis import StepAxis
+from app.charts.steps import LEFT_PX, StepPoint, steps
+from app.charts.theme import LIGHT
+from app.charts.worker_steps import worker_steps
+from tests.charts.results import unpacked
+
+
+def points(*recorded):
+    return [StepPoint(step, time_s, time_s, 1.0) for step, time_s in recorded]
+
+
+def trace(figure, name):
+    return next(trace for trace in figure["data"] if trace["name"] == name)
+
+
+def test_successive_steps_are_one_apart():
+    axis = StepAxis.over([7, 8, 9])
+    assert axis.position == (0.0, 1.0, 2.0)
+    assert axis.gaps == ()
+
+
+def test_a_gap_takes_the_room_of_one_step_however_many_it_leaves_out():
+    axis = StepAxis.over([7, 8, 100, 101])
+    assert axis.position == (0.0, 1.0, 3.0, 4.0)
+    assert [(gap.x0, gap.x1, gap.num_steps) for gap in axis.gaps] == [(1.5, 2.5, 91)]
+    assert axis.runs == [range(0, 2), range(2, 4)]
+
+
+def test_round_steps_label_a_long_axis():
+    axis = StepAxis.over(range(1325, 1421)).x_axis(LIGHT)
+    assert axis["ticktext"] == ["1,340", "1,360", "1,380", "1,400", "1,420"]
+
+
+def test_the_ends_of_each_run_label_a_broken_axis():
+    axis = StepAxis.over([23, 24, 25, 26, 259, 260, 261, 262]).x_axis(LIGHT)
+    assert axis["ticktext"] == ["23", "26", "259", "262"]
+
+
+def test_lines_stop_at_a_gap_instead_of_crossing_it():
+    figure = steps(points((1, 1.5), (2, 1.6), (9, 1.7)), theme=LIGHT)
+    assert trace(figure, "recorded")["y"] == [1.5, 1.6, None, 1.7]
+    assert figure["layout"]["annotations"][0]["text"] == "6 skipped"
+
+
+def test_the_area_goes_there_on_recorded_times_and_back_on_ideal_ones():
+    lost = trace(steps(points((1, 1.5), (2, 1.6)), theme=LIGHT), "time lost")
+    assert lost["x"] == [0.0, 1.0, 1.0, 0.0]
+    assert lost["y"] == [1.5, 1.6, 1.0, 1.0]
+    assert lost["fillcolor"] == LIGHT.lost_area
+
+
+def test_the_three_lines_differ_in_dash_and_not_only_in_hue():
+    figure = steps(points((1, 1.5)), theme=LIGHT)
+    names = ("recorded", "simulated", "without stragglers")
+    lines = [trace(figure, name)["line"] for name in names]
+    assert [line["dash"] for line in lines] == ["solid", "dot", "dash"]
+    assert lines[2]["color"] == LIGHT.ok
+
+
+def test_a_skipped_step_is_a_gap_with_its_reason_in_the_table():
+    seen = [*points((1, 1.5)), StepPoint(2, None, None, None, "rank 3 silent"), *points((3, 1.5))]
+    figure = steps(seen, theme=LIGHT)
+    assert figure["layout"]["annotations"][0]["text"] == "1 skipped"
+    assert figure["meta"]["table"]["rows"][1] == [2, *["not measured"] * 3, "rank 3 silent"]
+
+
+def test_the_sentence_gives_means():
+    text = steps(points((1, 1.5), (2, 1.7)), theme=LIGHT)["meta"]["text"]
+    assert text.startswith("Over 2 steps, from 1 to 2, a step takes 1.6 s;")
+
+
+def test_silence_is_a_labelled_band_after_the_last_step():
+    figure = steps(points((1, 1.5), (2, 1.5)), theme=LIGHT, silent_since="no data for 12 minutes")
+    assert figure["layout"]["xaxis"]["range"][1] > 1.5
+    assert figure["layout"]["shapes"][-1]["x0"] == 1.5
+    assert figure["layout"]["annotations"][-1]["text"] == "no data for 12 minutes"
+
+
+def test_the_fourteen_slowest_workers_come_slowest_first():
+    slowdown = [[[1 + dp / 100] for dp in range(20)]]
+    figure = worker_steps([5], slowdown, hosts={(19, 0): "h"}, theme=LIGHT)
+    labels = figure["layout"]["yaxis"]["ticktext"]
+    assert len(labels) == 14
+    assert labels[0].startswith("dp 19 \u00b7 s0 <span")
+    assert labels[1] == "dp 18 \u00b7 s0 "
+
+
+def test_worker_cells_stand_under_their_step_in_the_chart_above():
+    above = steps(points((1, 1.5), (2, 1.5), (9, 1.5), (10, 1.5)), theme=LIGHT)
+    figure = worker_steps(
+        [9, 10], [[[1.1]], [[1.2]]], hosts=None, theme=LIGHT, axis_steps=[1, 2, 9, 10]
+    )
+    cells = figure["data"][0]
+    assert cells["z"] == [[None, None, 1.1, 1.2]]
+    above_x = [x for x in unpacked(trace(above, "recorded")["x"]) if float(x).is_integer()]
+    assert cells["x"] == above_x
+    assert figure["layout"]["xaxis"]["range"] == above["layout"]["xaxis"]["range"]
+    assert figure["layout"]["margin"]["l"] == above["layout"]["margin"]["l"] == LEFT_PX
+    assert figure["layout"]["margin"]["r"] == above["layout"]["margin"]["r"]
+
+
+def test_a_worker_not_measured_in_a_step_is_an_empty_cell_and_counts_not_as_slow():
+    figure = worker_steps(
+        [1, 2], [[[float("nan")], [1.1]], [[1.3], [1.1]]], hosts=None, theme=LIGHT
+    )
+    assert figure["data"][0]["z"] == [[None, 1.3], [1.1, 1.1]]
