@@ -3,7 +3,8 @@
 import gzip
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -81,15 +82,11 @@ class Pages:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.plotly_version = version("plotly")
-        package_data = Path(plotly.__file__).parent / "package_data"
-        script = (package_data / "plotly.min.js").read_bytes()
-        self._plotly = KeptFile.of(script, "text/javascript")
+        self._plotly = _plotly()
 
     def compress(self) -> None:
         """Make Plotly small; takes a moment, and until then it is served as it is."""
-        plain = self._plotly
-        small = gzip.compress(plain.plain, 6, mtime=0)
-        self._plotly = KeptFile(plain.plain, plain.media_type, plain.etag, small)
+        self._plotly = _small_plotly()
 
     def router(self) -> APIRouter:
         """The routes, none of them part of the API."""
@@ -112,6 +109,18 @@ class Pages:
     def _script(self, request: Request) -> Response:
         is_versioned = request.query_params.get("v") == self.plotly_version
         return self._plotly.answer(request, NEVER_CHANGES if is_versioned else ASK_AGAIN)
+
+
+@cache
+def _plotly() -> KeptFile:
+    package_data = Path(plotly.__file__).parent / "package_data"
+    return KeptFile.of((package_data / "plotly.min.js").read_bytes(), "text/javascript")
+
+
+@cache
+def _small_plotly() -> KeptFile:
+    script = _plotly()
+    return replace(script, gzipped=gzip.compress(script.plain, 6, mtime=0))
 
 
 def _takes_gzip(request: Request) -> bool:

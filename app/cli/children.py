@@ -1,36 +1,19 @@
 """Child processes that never outlive this one, however it ends."""
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import structlog
 
+from app.ingest.embedded_server import dies_with_parent
+
 log = structlog.get_logger()
 
-_PR_SET_PDEATHSIG = 1
 _RESTART_DELAYS_S = (0.2, 1.0, 5.0)
 _STABLE_AFTER_S = 30.0
-
-
-def _kernel_call() -> Callable[..., int] | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
-    return prctl
-
-
-# Looked up before the fork: between fork and exec nothing may be loaded.
-_PRCTL = _kernel_call()
-
-
-def _die_with_parent() -> None:
-    if _PRCTL is not None:
-        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def paceline(*arguments: str) -> list[str]:
@@ -56,12 +39,12 @@ class Child:
     def start(self) -> None:
         """Start the process."""
         self._started_s = time.monotonic()
-        self._process = subprocess.Popen(  # noqa: S603  our own command line
+        self._process = subprocess.Popen(  # noqa: S603
             self._command,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches the parent only, which stops us in order
-            preexec_fn=_die_with_parent,
+            preexec_fn=dies_with_parent(),
         )
 
     def ended(self) -> int | None:

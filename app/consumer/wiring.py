@@ -2,9 +2,11 @@
 
 import threading
 import time
+from contextlib import ExitStack
 
 import structlog
 
+from app.alerts.delivery import Endpoint, make_client
 from app.alerts.rules import Rule
 from app.consumer.process import Consumer
 from app.consumer.sender import Sender
@@ -25,22 +27,22 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
     """Consume until `stop` is set.
 
     Raises:
-        StartUpFailed: queue or store cannot be used as they are set up.
+        StartUpFailed: queue, store or webhook cannot be used as they are set up.
     """
     set_up_logging(settings.log_format)
-    warming = threading.Thread(target=warm_up, name="warm-up", daemon=True)
-    warming.start()
-    work = _workplace(settings)
-    sender = Sender(work.store, settings, stop)
-    sender.start()
-    log.info("consumer started", name=name)
-    try:
+    endpoint = _endpoint(settings)
+    threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+    with ExitStack() as stack:
+        work = _workplace(settings, stack)
+        if endpoint is not None:
+            client = stack.enter_context(make_client())
+            sender = Sender(work.store, endpoint, client)
+            sending = threading.Thread(target=sender.run, args=(stop,), name="sender")
+            sending.start()
+            stack.callback(sending.join)
+        stack.callback(stop.set)
+        log.info("consumer started", name=name)
         Consumer(work, name).run(stop)
-    finally:
-        stop.set()
-        sender.join(5.0)
-        work.queue.close()
-        work.store.close()
 
 
 def check(settings: Settings) -> None:
@@ -49,24 +51,38 @@ def check(settings: Settings) -> None:
     Raises:
         PacelineError: one cannot; the message says what to change.
     """
-    work = _workplace(settings)
-    for shard in range(settings.shards):
-        work.queue.backlog(shard)
-    work.queue.close()
-    work.store.close()
+    _endpoint(settings)
+    with ExitStack() as stack:
+        work = _workplace(settings, stack)
+        for shard in range(settings.shards):
+            work.queue.backlog(shard)
 
 
-def _workplace(settings: Settings) -> Workplace:
+def _endpoint(settings: Settings) -> Endpoint | None:
+    if settings.webhook_url is None:
+        return None
+    if settings.webhook_secret is None:
+        raise StartUpFailed("alerts are signed: set PACELINE_WEBHOOK_SECRET to a whsec_... too")
+    return Endpoint(settings.webhook_url, settings.webhook_secret.get_secret_value())
+
+
+def _workplace(settings: Settings, stack: ExitStack) -> Workplace:
     if settings.redis_url is None:
         raise StartUpFailed(
             "no event queue: set PACELINE_REDIS_URL, or run all on one machine by 'paceline serve'"
         )
     if not is_current(settings.store_url):
         raise StartUpFailed("the database has other tables than this version: run paceline migrate")
+    store = Store(settings.store_url)
+    stack.callback(store.close)
+    queue = RedisReader(settings.redis_url)
+    stack.callback(queue.close)
+    announcer = RedisAnnouncer(settings.redis_url)
+    stack.callback(announcer.close)
     return Workplace(
-        store=Store(settings.store_url),
-        queue=RedisReader(settings.redis_url),
-        announcer=RedisAnnouncer(settings.redis_url),
+        store=store,
+        queue=queue,
+        announcer=announcer,
         rule=Rule(
             threshold=settings.alert_slowdown,
             clear=settings.alert_clear_slowdown,

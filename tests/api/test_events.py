@@ -8,6 +8,7 @@ from app.api.event_stream import EventStream
 from app.api.hub import MAX_WAITING, Event, Hub, Subscription
 from app.errors import TooManyRequests
 from app.ingest.memory import MemoryQueue
+from app.ingest.queue import Listener
 from tests.api.server import TOKEN
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +18,7 @@ class Reader:
     """A page that reads one stream, message by message."""
 
     def __init__(self):
-        self.sent = asyncio.Queue()
+        self.sent: asyncio.Queue[dict] = asyncio.Queue()
         self.gone = asyncio.Event()
 
     async def receive(self):
@@ -61,6 +62,13 @@ async def reading(app):
         reader.gone.set()
         async with asyncio.timeout(5):
             await task
+
+
+async def waiting(subscription):
+    """The next event, which has to be there."""
+    event = await subscription.next(1)
+    assert event is not None
+    return event
 
 
 async def test_a_stream_begins_with_a_snapshot_and_then_tells_what_changes_in_order(api):
@@ -155,7 +163,7 @@ async def test_a_page_that_is_far_behind_gets_one_resync_for_all_it_missed():
     subscription = Subscription()
     for number in range(MAX_WAITING + 3):
         subscription.offer(Event("window", {"number": number}))
-    found = [await subscription.next(1) for _ in range(3)]
+    found = [await waiting(subscription) for _ in range(3)]
     assert [event.name for event in found] == ["resync", "window", "window"]
     assert found[1].data == {"number": MAX_WAITING + 1}
     assert await subscription.next(0.01) is None
@@ -168,7 +176,7 @@ async def test_a_hub_that_is_full_says_so():
 
 
 async def test_a_listener_that_breaks_is_listened_to_again():
-    class Broken:
+    class Broken(Listener):
         """Breaks once, then says one thing."""
 
         def __init__(self):
@@ -186,5 +194,5 @@ async def test_a_listener_that_breaks_is_listened_to_again():
     hub = Hub(Broken(), listen_again_s=0)
     with hub.subscription() as subscription:
         await hub.run()
-        found = [await subscription.next(1) for _ in range(2)]
+        found = [await waiting(subscription) for _ in range(2)]
     assert [event.name for event in found] == ["resync", "job"]

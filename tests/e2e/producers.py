@@ -50,9 +50,7 @@ def batch_of(trace: Trace, epoch: int, dp_rank: int, stage: int, batch_seq: int)
 def keys(batch: OpBatch) -> list[OpKey]:
     """Identity of every operation of a batch."""
     columns = batch.columns
-    rows = zip(
-        columns.step.tolist(), columns.optype.tolist(), columns.seq_id.tolist(), strict=True
-    )
+    rows = zip(columns.step.tolist(), columns.optype.tolist(), columns.seq_id.tolist(), strict=True)
     return [(batch.epoch, batch.rank, *row) for row in rows]
 
 

@@ -92,7 +92,8 @@ class Stack:
     def kill(self, name: str) -> None:
         """kill -9, as the kernel does it when memory runs out."""
         if name == "queue":
-            self._queue.kill()
+            assert self._queue.pid is not None
+            os.kill(self._queue.pid, signal.SIGKILL)
             return
         process = self._processes.pop(name)
         process.send_signal(signal.SIGKILL)
@@ -115,7 +116,7 @@ class Stack:
             "PACELINE_LEASE_S": "2",
             **{f"PACELINE_{key.upper()}": value for key, value in self._settings.items()},
         }
-        log = (self._directory / f"{command}.log").open("ab")
-        return subprocess.Popen(
-            [sys.executable, "-m", "app.cli", command], env=environment, stdout=log, stderr=log
-        )
+        with (self._directory / f"{command}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "app.cli", command], env=environment, stdout=log, stderr=log
+            )
