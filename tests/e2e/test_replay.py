@@ -1,0 +1,87 @@
+"""A published trace, pushed over HTTP, gives the figures of the same steps analysed offline."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.engine.report import analyse
+from app.engine.result import as_json
+from app.trace.readers import published
+from app.trace.window import Window
+from tests.comparison import agree
+from tests.e2e.stack import TOKEN, Stack, wait_until
+from tests.shared_traces import SHARED_TRACES, needs_shared
+
+TRACES = ("AR", "ST", "ovlp", "puredp", "purepp", "flap", "inter")
+# Everything in a result that is a figure; the rest names the window and its job.
+FIGURES = (
+    "step_time_s",
+    "launch_slowdown",
+    "slowdown",
+    "gpu_time_wasted",
+    "gpu_hours_lost",
+    "launch_delay",
+    "step_slowdown",
+    "optype_slowdown",
+    "dp_rank_slowdown",
+    "stage_slowdown",
+    "worker_slowdown",
+    "worker_slowdown_estimate",
+    "m_w",
+    "m_w_exact",
+    "m_s",
+    "stage_share",
+    "per_step",
+)
+
+
+@pytest.fixture(scope="module")
+def stack(database_url, tmp_path_factory):
+    with Stack(tmp_path_factory.mktemp("stack"), database_url, step_deadline_s="600") as stack:
+        yield stack
+
+
+@needs_shared
+@pytest.mark.parametrize("name", TRACES)
+def test_a_replayed_trace_has_the_offline_figures(stack, name):
+    _replay(stack, name)
+    whole = published.read(SHARED_TRACES / f"trace-{name}.parquet")
+    wait_until(lambda: _num_closed(stack, name) == len(whole.steps), "all windows are closed")
+    items = stack.get(f"/jobs/{name}/windows", limit=100)["items"]
+    assert {item["state"] for item in items} == {"complete"}
+    seen = []
+    for item in items:
+        got = stack.get(f"/jobs/{name}/windows/{item['window_id']}", per_step=True)
+        want = as_json(analyse(_steps_of(whole, got["steps"])))
+        figures = {key: want[key] for key in FIGURES}
+        agree(got, figures, item["window_id"], relative=1e-6, absolute=1e-6)
+        seen += got["steps"]
+    assert sorted(seen) == list(whole.steps)
+
+
+def _replay(stack: Stack, name: str) -> None:
+    trace = SHARED_TRACES / f"trace-{name}.parquet"
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", "replay", str(trace), "--speed", "max"]
+        + ["--url", stack.url, "--job", name],
+        env={**os.environ, "PACELINE_TOKEN": TOKEN},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def _num_closed(stack: Stack, name: str) -> int:
+    """Number of steps in closed windows."""
+    items = stack.get(f"/jobs/{name}/windows", limit=100)["items"]
+    return sum(item["num_steps"] for item in items if item["state"] != "open")
+
+
+def _steps_of(window: Window, steps: list[int]) -> Window:
+    rows = np.isin(window.trace.step, steps)
+    return replace(window, steps=tuple(steps), trace=window.trace.select(rows))
