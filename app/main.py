@@ -58,7 +58,9 @@ def create_app(
         StartUpFailed: a setting is missing.
     """
     if settings.token is None:
-        raise StartUpFailed("set PACELINE_TOKEN: paceline token makes one")
+        raise StartUpFailed(
+            "set PACELINE_TOKEN to pl_ and at least 16 characters that nobody can guess"
+        )
     parts = parts or _parts(settings)
     access = Access(
         settings.token.get_secret_value(),

@@ -24,7 +24,9 @@ def _default_data_dir() -> Path:
 class Settings(BaseSettings):
     """Read once at start-up from `PACELINE_*` variables; names carry their unit."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore"
+    )
 
     database_url: str | None = Field(
         None, description="SQLAlchemy URL of PostgreSQL or SQLite; unset: SQLite in the data_dir."
@@ -105,7 +107,7 @@ class Settings(BaseSettings):
     def _strong(cls, token: SecretStr | None) -> SecretStr | None:
         text = token.get_secret_value() if token else None
         if text is not None and not (text.startswith("pl_") and len(text) >= 19 and text.isascii()):
-            raise ValueError("a token is pl_ and 16 or more characters: paceline token makes one")
+            raise ValueError("a token is pl_ and 16 or more ASCII characters")
         return token
 
     @model_validator(mode="after")

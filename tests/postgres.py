@@ -40,15 +40,20 @@ def postgres_server() -> Iterator[str]:
 
 
 @contextmanager
-def database(server_url: str) -> Iterator[str]:
-    """URL of a new, empty database on the server."""
+def database(server_url: str, *, template_url: str | None = None) -> Iterator[str]:
+    """URL of a new database on the server: empty, or a copy of another that nobody uses now."""
+    template = _database_of(template_url) if template_url else "template0"
     name = f"test_{uuid.uuid4().hex}"
     with psycopg.connect(server_url, autocommit=True) as conn:
-        conn.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+        conn.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         try:
             yield _with_database(server_url, name)
         finally:
             conn.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _database_of(url: str) -> str:
+    return url.partition("?")[0].rpartition("/")[2]
 
 
 def _with_database(url: str, name: str) -> str:

@@ -13,6 +13,8 @@ from standardwebhooks.webhooks import Webhook
 from app.alerts.retry import next_delay_s, parse_retry_after
 from app.errors import StartUpFailed
 
+Client = httpx.Client
+
 _MIN_SECRET_BYTES = 24
 _MAX_KEPT_BYTES = 256
 _GONE = 410  # the receiver wants no more

@@ -7,6 +7,10 @@ from app.charts.bars import Bar, bar_layout, bar_trace
 from app.charts.figure import Figure, meta
 from app.charts.theme import Theme
 
+# Types below this share are drawn as one, but the largest few always have their own bar.
+_CRUMB = 0.005
+_MIN_BARS = 4
+
 _NAMES = {
     "forward-compute": "Forward compute",
     "backward-compute": "Backward compute",
@@ -28,9 +32,10 @@ def optypes(optype_slowdown: Mapping[str, float | None], *, theme: Theme) -> Fig
     shares = loss_shares(optype_slowdown)
     order = sorted(shares, key=lambda name: -(shares[name] or 0.0))
     bars = [Bar(friendly(name), shares[name], _colour(name, theme)) for name in order]
+    drawn = _without_crumbs(bars, theme)
     return Figure(
-        data=[bar_trace(bars, theme)],
-        layout=bar_layout(bars, theme, row_px=30, full_share=0.5),
+        data=[bar_trace(drawn, theme)],
+        layout=bar_layout(drawn, theme, row_px=30, full_share=0.5),
         meta=meta(
             _sentence(bars),
             ["operation type", "slowdown if only this type kept its times", "share of the loss"],
@@ -58,6 +63,16 @@ def loss_shares(optype_slowdown: Mapping[str, float | None]) -> dict[str, float 
 def friendly(optype: str) -> str:
     """An operation type in words."""
     return _NAMES.get(optype, optype.replace("-", " ").capitalize())
+
+
+def _without_crumbs(bars: list[Bar], theme: Theme) -> list[Bar]:
+    """The bars with all small ones after the largest few as one; the table keeps them apart."""
+    kept = [bar for at, bar in enumerate(bars) if at < _MIN_BARS or (bar.share or 0) >= _CRUMB]
+    rest = bars[len(kept) :]
+    if len(rest) < 2:
+        return bars
+    share = sum(bar.share or 0.0 for bar in rest)
+    return [*kept, Bar(f"{len(rest)} other types", share, theme.line2)]
 
 
 def _colour(optype: str, theme: Theme) -> str:

@@ -5,13 +5,19 @@ from collections.abc import Sequence
 from app.charts import words
 from app.charts.bars import Bar, bar_layout, bar_trace
 from app.charts.figure import Figure, meta
-from app.charts.theme import Theme
+from app.charts.theme import SCALE_STOPS, Theme
 
 
-def stages(stage_share: Sequence[float | None], *, theme: Theme) -> Figure:
-    """Bars by stage; shares below 0 or above 100 % are shown as they are, with a note why."""
+def stages(
+    stage_share: Sequence[float | None], *, theme: Theme, slowdown: float | None = None
+) -> Figure:
+    """Bars by stage; shares below 0 or above 100 % are shown as they are, with a note why.
+
+    Shares of next to nothing are grey: pass the job's `slowdown` to let the chart tell.
+    """
+    lost = theme.line2 if slowdown is not None and slowdown < SCALE_STOPS[1] else theme.lost
     bars = [
-        Bar(f"stage {stage}", share, theme.lost if (share or 0) > 0 else theme.line2)
+        Bar(f"stage {stage}", share, lost if (share or 0) > 0 else theme.line2)
         for stage, share in enumerate(stage_share)
     ]
     return Figure(

@@ -15,6 +15,9 @@ LEFT_PX = 148
 # A line through few points hides which steps were recorded.
 _MAX_MARKERS = 64
 
+# The axis spans at least this share of a step, so that the loss of a healthy job looks small.
+_MIN_HEIGHT = 0.15
+
 # Share of the axis that shows that nothing has arrived since the last step.
 _SILENT_SHARE = 0.15
 
@@ -59,7 +62,9 @@ def steps(points: Sequence[StepPoint], *, theme: Theme, silent_since: str | None
             margin={"t": 24, "b": 24},
             hovermode="x",
             xaxis=x_axis,
-            yaxis=axis(theme, showgrid=True, nticks=5, ticksuffix=" s "),
+            yaxis=axis(
+                theme, showgrid=True, nticks=5, ticksuffix=" s ", range=_time_range(measured)
+            ),
             shapes=shapes,
             annotations=notes,
         ),
@@ -128,6 +133,15 @@ def _lost(points: Sequence[StepPoint], at: StepAxis, theme: Theme) -> dict[str, 
         "line": {"width": 0},
         "hoverinfo": "skip",
     }
+
+
+def _time_range(measured: Sequence[StepPoint]) -> list[float]:
+    times = [t for p in measured for t in (p.recorded_s, p.simulated_s, p.ideal_s) if t is not None]
+    if not times:
+        return [0.0, 1.0]
+    low, high = min(times), max(times)
+    height = max(high - low, _MIN_HEIGHT * high)
+    return [low - 0.06 * height, low + 1.06 * height]
 
 
 def _inside(x: float, text: str, theme: Theme) -> dict[str, Any]:

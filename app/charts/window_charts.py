@@ -41,7 +41,9 @@ WINDOW_CHARTS: dict[str, WindowChart] = {
         needs="optype_slowdown",
     ),
     "stages": WindowChart(
-        lambda result, _hosts, theme, _: stages(result["stage_share"], theme=theme),
+        lambda result, _hosts, theme, _: stages(
+            result["stage_share"], theme=theme, slowdown=result["slowdown"]
+        ),
         needs="stage_share",
     ),
     "worker-steps": WindowChart(

@@ -82,7 +82,7 @@ def demo_jobs_command(url: Annotated[str, typer.Option()]) -> None:
 def api(host: Host = None, port: Port = None) -> None:
     """Run the API alone, for production; give it PACELINE_DATABASE_URL and PACELINE_REDIS_URL.
 
-    Example: PACELINE_TOKEN=pl_... paceline api --host 0.0.0.0 --port 8642
+    Example: PACELINE_PUBLIC=true PACELINE_TOKEN=pl_... paceline api --host 0.0.0.0
     """
     from app import main
 

@@ -5,10 +5,9 @@ import threading
 import time
 from collections.abc import Callable
 
-import httpx
 import structlog
 
-from app.alerts.delivery import Endpoint, Outcome, deliver
+from app.alerts.delivery import Client, Endpoint, Outcome, deliver
 from app.errors import Unavailable
 from app.store import outbox
 from app.store.engine import Store
@@ -30,7 +29,7 @@ class Sender:
         self,
         store: Store,
         endpoint: Endpoint,
-        client: httpx.Client,
+        client: Client,
         *,
         unix_time: Callable[[], float] = time.time,
         rng: random.Random | None = None,

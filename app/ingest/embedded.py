@@ -13,7 +13,7 @@ from app.ingest.embedded_lock import QueueLock
 from app.ingest.embedded_server import command, dies_with_parent, find_server, socket_path
 
 START_S = 60.0  # a long append-only file is read before the first answer
-STOP_S = 10.0
+STOP_S = 3.0  # then it is killed, which loses nothing either
 POLL_S = 0.02
 MAX_MEMORY_BYTES = 1 << 30
 

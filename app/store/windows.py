@@ -79,7 +79,8 @@ def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:
         set_={name: new[name] for name in values if name not in key},
         where=new.revision > windows.c.revision,
     )
-    return conn.execute(statement).rowcount == 1
+    saved = conn.execute(statement.returning(windows.c.revision))
+    return saved.one_or_none() is not None
 
 
 def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False) -> dict[str, Any]:

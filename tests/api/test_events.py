@@ -3,6 +3,7 @@ import contextlib
 import json
 
 import pytest
+from starlette.types import Message
 
 from app.api.event_stream import EventStream
 from app.api.hub import MAX_WAITING, Event, Hub, Subscription
@@ -18,7 +19,7 @@ class Reader:
     """A page that reads one stream, message by message."""
 
     def __init__(self):
-        self.sent: asyncio.Queue[dict] = asyncio.Queue()
+        self.sent: asyncio.Queue[Message] = asyncio.Queue()
         self.gone = asyncio.Event()
 
     async def receive(self):

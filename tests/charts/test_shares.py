@@ -34,6 +34,15 @@ def test_the_largest_share_is_on_top_in_its_own_colour():
     assert "sum of all types' slowdowns above 1" in figure["meta"]["text"]
 
 
+def test_small_shares_are_drawn_as_one_and_kept_apart_in_the_table():
+    slowdown = {"forward-compute": 1.3, "gc": 1.0, "optimizer": 1.0} | {
+        f"type-{n}": 1.0 for n in range(4)
+    }
+    figure = optypes(slowdown, theme=LIGHT)
+    assert figure["data"][0]["customdata"][-1] == "3 other types"
+    assert len(figure["meta"]["table"]["rows"]) == 7
+
+
 def test_every_simulated_op_type_has_a_name_in_words():
     names = [spec.name for spec in OP_SPECS if spec.kind in (Kind.COMPUTE, Kind.COLLECTIVE)]
     for name in [*names, "forward-pp-comm", "backward-pp-comm"]:
@@ -53,6 +62,11 @@ def test_orange_is_kept_for_what_wins_time_back():
         LIGHT.line2,
         LIGHT.lost,
     ]
+
+
+def test_shares_of_next_to_nothing_are_not_orange():
+    figure = stages([0.2, 0.5], theme=LIGHT, slowdown=1.01)
+    assert set(figure["data"][0]["marker"]["color"]) == {LIGHT.line2}
 
 
 def test_a_stage_share_that_was_not_measured_says_so():

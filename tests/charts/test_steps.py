@@ -69,6 +69,12 @@ def test_the_sentence_gives_means():
     assert text.startswith("Over 2 steps, from 1 to 2, a step takes 1.6 s;")
 
 
+def test_the_loss_of_a_healthy_job_looks_small():
+    low, high = steps(points((1, 1.01), (2, 1.01)), theme=LIGHT)["layout"]["yaxis"]["range"]
+    assert low < 1.0
+    assert (1.01 - 1.0) / (high - low) < 0.1
+
+
 def test_silence_is_a_labelled_band_after_the_last_step():
     figure = steps(points((1, 1.5), (2, 1.5)), theme=LIGHT, silent_since="no data for 12 minutes")
     assert figure["layout"]["xaxis"]["range"][1] > 1.5

@@ -64,14 +64,14 @@ def arrivals(draw):
     return batches, draw(st.permutations([*range(len(batches)), *again]))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(arrivals())
 def test_any_order_repetition_and_cutting_gives_the_same_windows(arrival):
     batches, order = arrival
     assert stripped(windows_of(batches, order)) == stripped(EXPECTED)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(arrivals(), st.data())
 def test_a_crash_anywhere_makes_no_difference(arrival, data):
     batches, order = arrival

@@ -278,13 +278,13 @@ def answers(body, content_type):
     assert words
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300), st.sampled_from([JSON_TYPE, BINARY_TYPE]))
 def test_arbitrary_bytes_are_a_batch_or_a_4xx(body, content_type):
     answers(body, content_type)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.sampled_from([(as_json, JSON_TYPE), (binary, BINARY_TYPE)]), st.data())
 def test_damaged_batches_are_a_batch_or_a_4xx(format_, data):
     body_of, content_type = format_
@@ -310,7 +310,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_values_of_other_types_are_a_batch_or_a_4xx(data):
     fields = msgspec.msgpack.decode(binary(message()))

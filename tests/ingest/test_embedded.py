@@ -53,8 +53,13 @@ def bodies(url, consumer):
         reader.close()
 
 
-def kill(pid):
-    os.kill(pid, signal.SIGKILL)
+def kill(queue):
+    """Kills the server, and returns once it is gone."""
+    os.kill(queue.pid, signal.SIGKILL)
+    end_s = time.monotonic() + 10.0
+    while queue.alive():
+        assert time.monotonic() < end_s, "the server still runs"
+        time.sleep(0.01)
 
 
 def await_end(pid, limit_s=10.0):
@@ -79,9 +84,7 @@ def test_entries_and_what_was_taken_survive_kills_of_the_server(queue):
         append(url, body)
         expected.append(body)
         assert bodies(url, "consumer") == expected
-        kill(queue.pid)
-        await_end(queue.pid)
-        assert not queue.alive()
+        kill(queue)
         assert queue.start() == url
 
 
@@ -91,8 +94,7 @@ def test_a_killed_server_is_unavailable_until_it_is_started_again(queue):
     async def run():
         writer = RedisWriter(url, 1)
         await writer.append("job", b"1")
-        kill(queue.pid)
-        await_end(queue.pid)
+        kill(queue)
         with pytest.raises(QueueUnavailable):
             await writer.append("job", b"2")
         queue.start()
@@ -113,8 +115,7 @@ def test_a_listener_that_lost_its_server_says_so(queue):
         while not heard.done():
             announcer.announce({"number": 1})
             await asyncio.wait([heard], timeout=0.05)
-        kill(queue.pid)
-        await_end(queue.pid)
+        kill(queue)
         queue.start()
         missed = await asyncio.wait_for(anext(messages), 10)
         announcer.announce({"number": 2})

@@ -232,6 +232,9 @@ def test_a_server_that_would_lose_batches_is_refused(valkey_url, setting, value,
             asyncio.run(run(allow_lossy=True))
         finally:
             client.config_set(setting, before)
+        # A server that has just been told to write its file refuses to end until it has.
+        while client.info("persistence")["aof_rewrite_in_progress"]:
+            pass
 
 
 def test_a_server_that_is_not_there_is_told_from_a_full_one():

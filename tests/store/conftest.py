@@ -1,5 +1,7 @@
 """Every store test runs on SQLite and on a real PostgreSQL."""
 
+import shutil
+
 import pytest
 
 from app.store.engine import Store
@@ -23,11 +25,34 @@ def empty_url(request, tmp_path):
         yield url
 
 
-@pytest.fixture
-def url(empty_url):
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory):
+    """An SQLite file with all tables and no rows, to be copied."""
+    path = tmp_path_factory.mktemp("store") / "migrated.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_pg(pg_server):
+    """The same on PostgreSQL."""
+    with database(pg_server) as url:
+        migrate(url)
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
     """A database with all tables and no rows."""
-    migrate(empty_url)
-    return empty_url
+    if request.param == "sqlite":
+        path = tmp_path / "paceline.db"
+        shutil.copy(request.getfixturevalue("migrated_file"), path)
+        yield f"sqlite:///{path}"
+        return
+    template_url = request.getfixturevalue("migrated_pg")
+    server = request.getfixturevalue("pg_server")
+    with database(server, template_url=template_url) as url:
+        yield url
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Literal
 
+import structlog
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -11,8 +12,10 @@ from app.api.deps import ServiceDep, refusals
 from app.api.errors import problem
 from app.api.fields import Answer
 from app.api.service import Service
-from app.errors import PacelineError
+from app.errors import PacelineError, Unavailable
 from app.store import jobs
+
+log = structlog.get_logger()
 
 router = APIRouter(tags=["health"])
 
@@ -66,7 +69,7 @@ async def _queue(service: Service) -> str:
     try:
         await service.writer.check()
     except PacelineError as error:
-        return str(error)
+        return _reason("queue", error)
     return "ok"
 
 
@@ -77,5 +80,11 @@ def _store(service: Service) -> str:
         with service.store.read() as conn:
             jobs.page(conn, cursor=None, limit=1)
     except PacelineError as error:
-        return str(error)
+        return _reason("store", error)
     return "ok"
+
+
+def _reason(what: str, error: PacelineError) -> str:
+    # Anybody may ask, so addresses, which come after the colon, are for the log alone.
+    log.warning("not ready", what=what, reason=str(error))
+    return str(error).partition(": ")[0] if isinstance(error, Unavailable) else str(error)

@@ -17,6 +17,9 @@ export const title = "Fleet"
 const NUM_WINDOWS = 48
 const MIN_CULPRIT_SLOWDOWN = 1.02
 
+// As in app/charts/workers.py: a worker with this share of the slowest one's excess is as slow.
+const AS_SLOW = 0.67
+
 /** Draw the fleet into `root`; gives back how to leave. */
 export function render(root, _params, { setSubject, onRefused }) {
   const page = { jobs: null, details: new Map(), order: [], way: "Python", error: null, left: false }
@@ -182,6 +185,7 @@ function lastData(job) {
   return [ago(new Date(job.last_data_at)), step]
 }
 
+/** The slowest worker; `isWholeStage` when most of its stage is about as slow. */
 function slowestOf(workers) {
   if (!workers?.worker_slowdown) return null
   let slowest = null
@@ -190,7 +194,10 @@ function slowestOf(workers) {
       if (slowdown !== null && slowdown > (slowest?.slowdown ?? 0)) slowest = { dpRank, stage, slowdown }
     }),
   )
-  return slowest
+  if (!slowest) return null
+  const others = workers.worker_slowdown.map((stages) => stages[slowest.stage]).filter((_, dpRank) => dpRank !== slowest.dpRank)
+  const asSlow = others.filter((slowdown) => slowdown - 1 > AS_SLOW * (slowest.slowdown - 1))
+  return { ...slowest, isWholeStage: others.length > 0 && asSlow.length >= others.length / 2 }
 }
 
 function slowestCell(job, slowest) {
@@ -198,5 +205,6 @@ function slowestCell(job, slowest) {
   if (job.state === "low-fidelity") return words("withheld", "simulation too far off")
   if (!slowest) return h("span", { class: "at-desk quiet" }, NOT_MEASURED)
   if (slowest.slowdown < MIN_CULPRIT_SLOWDOWN) return h("span", { class: "at-desk quiet" }, "none stands out")
+  if (slowest.isWholeStage) return words(`stage ${slowest.stage}, most dp ranks`, `each up to ${ratio(slowest.slowdown)} alone`)
   return words(`dp ${slowest.dpRank}, stage ${slowest.stage}`, `${ratio(slowest.slowdown)} alone`)
 }

@@ -1,0 +1,96 @@
+"""The API as a process of its own, with a real event queue."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+from app.ingest.embedded import EmbeddedQueue
+from app.ingest.redis_events import RedisAnnouncer
+from tests.api.server import JOB, TOKEN, json_batch
+from tests.e2e.stack import free_port, wait_until
+
+COMMAND = "from app.main import run; from app.settings import load_settings; run(load_settings())"
+STREAM = f"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+
+
+@pytest.fixture
+def queue(tmp_path):
+    queue = EmbeddedQueue(tmp_path)
+    queue.start()
+    yield queue
+    queue.stop()
+
+
+@pytest.fixture
+def api(tmp_path, empty_database, queue):
+    """A process, and a client of it."""
+    port = free_port()
+    database = shutil.copy(empty_database, tmp_path / "paceline.db")
+    environment = {
+        **os.environ,
+        "PACELINE_REDIS_URL": queue.start(),
+        "PACELINE_DATABASE_URL": f"sqlite:///{database}",
+        "PACELINE_TOKEN": TOKEN,
+        "PACELINE_PORT": str(port),
+    }
+    process = subprocess.Popen([sys.executable, "-c", COMMAND], env=environment)
+    base_url, headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=base_url, headers=headers, trust_env=False) as client:
+        wait_until(lambda: answers(client), "the API answers")
+        yield process, client, port
+    process.kill()
+    process.wait()
+
+
+def answers(client):
+    try:
+        return client.get("/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def stream(port):
+    """A page that has its stream open."""
+    page = socket.create_connection(("127.0.0.1", port), timeout=10)
+    page.sendall(STREAM.encode())
+    assert b"200 OK" in page.recv(65_536)
+    return page
+
+
+def test_it_stops_soon_though_a_page_follows_and_another_is_frozen(api, queue):
+    process, _, port = api
+    following, frozen = stream(port), stream(port)
+    announcer = RedisAnnouncer(queue.start())
+    for _ in range(200):
+        # More than the sockets hold: the server waits for a reader that never reads.
+        announcer.announce({"event": "alert", "job_id": "x" * 60_000})
+    announcer.close()
+    begin_s = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.wait(10)
+    assert time.monotonic() - begin_s < 10
+    for page in (following, frozen):
+        page.close()
+
+
+def test_while_the_queue_is_down_the_api_answers_503_and_then_goes_on(api, queue):
+    _, client, _ = api
+    path = f"/api/v1/jobs/{os.urandom(4).hex()}a"
+    assert client.put(path, json=JOB).status_code == 201
+    assert client.post(f"{path}/ops", json=json_batch()).status_code == 202
+    queue.stop()
+    assert client.get("/healthz").status_code == 200
+    assert client.get("/readyz").status_code == 503
+    refused = client.post(f"{path}/ops", json=json_batch())
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"]
+    queue.start()
+    wait_until(lambda: client.get("/readyz").status_code == 200, "the API is ready again")
+    assert client.post(f"{path}/ops", json=json_batch()).status_code == 202

@@ -1,0 +1,114 @@
+"""A tiny Paceline for the client's tests: answers as told, and keeps what it was sent."""
+
+import json
+import threading
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from app.ingest.codec import BINARY_TYPE, decode
+from app.trace.job import Parallelism
+
+TOKEN = "pl_secret"
+SIZES = Parallelism(dp_size=2, pp_size=2, vpp_size=2)
+
+
+class FakePaceline:
+    """`answers` are given one by one to the next posted batches; after them all are taken."""
+
+    def __init__(self):
+        self.answers: deque[tuple] = deque()
+        self.registrations: deque[tuple] = deque()
+        self.posted = []  # every body that came, taken or not
+        self.taken = []  # decoded batches
+        self.puts = []
+        self.ended = []
+        self.came = threading.Condition()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def close(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+    def wait_for(self, is_so, limit_s=10.0):
+        with self.came:
+            assert self.came.wait_for(is_so, limit_s), "it did not come"
+
+    @property
+    def ops(self):
+        return [
+            row
+            for batch in self.taken
+            for row in zip(
+                batch.columns.step.tolist(),
+                batch.columns.optype.tolist(),
+                batch.columns.seq_id.tolist(),
+                strict=True,
+            )
+        ]
+
+    @property
+    def steps_done(self):
+        return [done for batch in self.taken for done in batch.steps_done]
+
+    def put(self, path, body):
+        self.puts.append((path, json.loads(body)))
+        return self.registrations.popleft() if self.registrations else (200, b'{"epoch": 3}', {})
+
+    def post(self, path, body, content_type):
+        if path.endswith("/end"):
+            self.ended.append(path)
+            return 200, b"{}", {}
+        self.posted.append(body)
+        answer = self.answers.popleft() if self.answers else (202, b'{"accepted": 1}', {})
+        if answer[0] == 202:
+            assert content_type == BINARY_TYPE
+            self.taken.append(decode(body, content_type, SIZES).batch)
+        return answer
+
+    def handler(fake):  # noqa: N805
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                assert self.headers["Authorization"] == f"Bearer {TOKEN}"
+                with fake.came:
+                    if self.command == "PUT":
+                        status, reply, headers = fake.put(self.path, body)
+                    else:
+                        kind = self.headers["Content-Type"]
+                        status, reply, headers = fake.post(self.path, body, kind)
+                    fake.came.notify_all()
+                if status == 0:  # garbage, and the line goes dead
+                    self.wfile.write(reply)
+                    self.close_connection = True
+                    return
+                self.send_response(status)
+                for name, value in {"Content-Length": len(reply), **headers}.items():
+                    self.send_header(name, str(value))
+                self.end_headers()
+                self.wfile.write(reply)
+
+            do_PUT = do_POST = answer  # noqa: N815
+
+            def log_message(self, *args):
+                pass
+
+        return Handler
+
+
+@pytest.fixture
+def paceline():
+    fake = FakePaceline()
+    yield fake
+    fake.close()

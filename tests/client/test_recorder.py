@@ -1,0 +1,338 @@
+"""The client delivers what it can, and training never notices."""
+
+import logging
+import socket
+import threading
+import time
+
+import pytest
+from paceline_client import Refused, Unreachable, end_job, register, start
+from paceline_client.buffer import Buffer
+from paceline_client.sender import Backoff
+
+from app.ingest.codec import BINARY_TYPE, decode
+from app.trace.ops import OP_CODES
+from tests.client.conftest import SIZES, TOKEN
+
+GC, OPTIMIZER, FORWARD = (OP_CODES[name] for name in ("gc", "optimizer", "forward-compute"))
+
+
+def recorder(url, **changes):
+    options = {
+        "rank": 3,
+        "dp_rank": 1,
+        "stage": 1,
+        "dp_size": 2,
+        "pp_size": 2,
+        "vpp_size": 2,
+        "run_key": "run-1",
+        "host": "node-1",
+        "flush_interval_s": 0.01,
+        "backoff": Backoff(0.001, 0.01),
+    }
+    return start("my job", url, TOKEN, **{**options, **changes})
+
+
+@pytest.fixture
+def nobody():
+    """Address at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_a_recorded_step_arrives_whole(paceline):
+    run = recorder(paceline.url)
+    with run.step(7):
+        for microbatch in range(2):
+            with run.op("forward-compute", microbatch=microbatch, chunk=1):
+                pass
+        with run.op("optimizer"):
+            pass
+    assert run.flush(10)
+    run.close()
+    assert paceline.ops == [(7, FORWARD, 0), (7, FORWARD, 1), (7, OPTIMIZER, 0)]
+    assert paceline.steps_done == [(7, 3)]
+    batch = paceline.taken[0]
+    assert (batch.epoch, batch.rank, batch.dp_rank, batch.stage) == (3, 3, 1, 1)
+    assert (batch.host, batch.batch_seq) == ("node-1", 0)
+    mb_ids = [mb_id for batch in paceline.taken for mb_id in batch.columns.mb_id.tolist()]
+    assert mb_ids == [0, 1, -1]
+    assert run.dropped == 0
+
+
+def test_the_run_is_registered_in_the_background(paceline):
+    run = recorder(paceline.url, name="My job", gpus=8, labels={"team": "a"})
+    run.record("gc", 0, 1, 1)
+    assert run.flush(10)
+    run.close()
+    [(path, body)] = paceline.puts
+    assert path == "/api/v1/jobs/my%20job"
+    assert body == {
+        "name": "My job",
+        "gpus": 8,
+        "labels": {"team": "a"},
+        "run_key": "run-1",
+        "parallelism": {
+            "dp_size": 2,
+            "pp_size": 2,
+            "tp_size": 1,
+            "vpp_size": 2,
+            "dsp_size": 1,
+        },
+    }
+
+
+def test_a_known_epoch_is_not_asked_for(paceline):
+    run = recorder(paceline.url, epoch=9)
+    run.record("gc", 0, 1, 1)
+    assert run.flush(10)
+    run.close()
+    assert paceline.puts == []
+    assert paceline.taken[0].epoch == 9
+
+
+def test_times_are_of_the_wall_clock(paceline):
+    run = recorder(paceline.url)
+    before_ns = time.time_ns()
+    handle = run.begin("gc", step=0)
+    run.end(handle)
+    assert run.flush(10)
+    run.close()
+    columns = paceline.taken[0].columns
+    assert abs(columns.start_ns[0] - before_ns) < 10**9
+    assert 0 <= columns.duration_ns[0] < 10**9
+
+
+def test_replayed_operations_keep_their_times(paceline):
+    run = recorder(paceline.url)
+    run.record("gc", 2, 10**18, 5, seq_id=4, mc=1, mb_id=2)
+    run.record("gc", 2, 10**18 + 9, 5)
+    run.step_done(2)
+    assert run.flush(10)
+    run.close()
+    columns = [batch.columns for batch in paceline.taken if batch.columns.num_ops]
+    assert [x for c in columns for x in c.start_ns.tolist()] == [10**18, 10**18 + 9]
+    assert [x for c in columns for x in c.seq_id.tolist()] == [4, 0]
+    assert paceline.steps_done == [(2, 2)]
+
+
+def test_operations_are_numbered_by_their_start(paceline):
+    run = recorder(paceline.url)
+    outer = run.begin("gc", step=0)
+    inner = run.begin("gc", step=0)
+    run.end(inner)
+    run.end(outer)
+    assert run.flush(10)
+    run.close()
+    assert paceline.ops == [(0, GC, 1), (0, GC, 0)]
+
+
+def test_errors_of_training_pass_through_and_leave_the_step_undone(paceline):
+    run = recorder(paceline.url)
+    with pytest.raises(RuntimeError, match="of training"), run.step(0), run.op("gc"):
+        raise RuntimeError("of training")
+    assert run.flush(10)
+    run.close()
+    assert paceline.ops == [(0, GC, 0)]
+    assert paceline.steps_done == []
+
+
+def test_nonsense_does_not_raise(paceline, caplog):
+    run = recorder(paceline.url)
+    run.end(None)
+    run.record("gc", "no step", None, 1.5, seq_id="x")
+    run.record(None, 1, 1, 1)
+    run.step_done([])
+    run.record("gc", 5, 1, 1)
+    run.flush(10)
+    run.record("gc", 6, 1, 1)
+    run.step_done(6)
+    assert run.flush(10)
+    run.close()
+    assert (6, 1) in paceline.steps_done
+    assert run.dropped >= 2
+
+
+def test_the_same_batch_comes_again_until_it_is_taken(paceline):
+    paceline.answers += [
+        (503, b"{}", {"Retry-After": "0"}),
+        (429, b"", {}),
+        (0, b"garbage\r\n\r\n", {}),
+        (502, b"<html>", {}),
+    ]
+    run = recorder(paceline.url)
+    run.record("gc", 0, 1, 1)
+    run.step_done(0)
+    assert run.flush(10)
+    run.record("gc", 1, 1, 1)
+    assert run.flush(10)
+    run.close()
+    assert len(set(paceline.posted[:5])) == 1
+    assert [batch.batch_seq for batch in paceline.taken] == [0, 1]
+    assert run.dropped == 0
+
+
+def test_garbage_in_place_of_an_epoch_is_not_taken(paceline, caplog):
+    paceline.registrations += [(503, b"", {}), (0, b"\x00\xff", {}), (200, b"[1]", {})]
+    run = recorder(paceline.url)
+    run.record("gc", 0, 1, 1)
+    assert run.flush(10)
+    run.close()
+    assert paceline.posted == []
+    assert run.dropped == 1
+    assert "cannot be registered" in caplog.text
+
+
+def test_a_refused_batch_is_dropped_and_its_steps_are_never_declared(paceline, caplog):
+    paceline.answers += [(422, b'{"detail": "no"}', {})] * 2
+    run = recorder(paceline.url)
+    for _ in range(2):
+        run.record("gc", 0, 1, 1)
+        assert run.flush(10)
+    run.record("gc", 0, 1, 1)
+    run.step_done(0)
+    run.record("gc", 1, 1, 1)
+    run.step_done(1)
+    assert run.flush(10)
+    run.close()
+    assert run.dropped == 2
+    assert paceline.steps_done == [(1, 1)]
+    assert paceline.taken[0].batch_seq == 0  # what was refused leaves no gap
+    assert len(caplog.records) == 1
+    assert "422: no" in caplog.text
+
+
+def test_a_number_that_the_server_may_know_is_not_used_again(paceline):
+    paceline.answers += [(0, b"", {}), (401, b"", {})]
+    run = recorder(paceline.url)
+    run.record("gc", 0, 1, 1)
+    assert run.flush(10)
+    run.record("gc", 1, 1, 1)
+    assert run.flush(10)
+    run.close()
+    assert [batch.batch_seq for batch in paceline.taken] == [1]
+
+
+def test_a_superseded_run_sends_nothing_more(paceline):
+    paceline.answers.append((409, b'{"code": "epoch_superseded"}', {}))
+    run = recorder(paceline.url)
+    run.record("gc", 0, 1, 1)
+    assert run.flush(10)
+    run.record("gc", 1, 1, 1)
+    run.step_done(1)
+    assert run.flush(10)
+    run.close()
+    assert len(paceline.posted) == 1
+    assert run.dropped == 2
+
+
+def test_a_server_that_is_down_costs_training_nothing(nobody):
+    run = recorder(nobody, max_ops=100)
+    began_s = time.monotonic()
+    for step in range(100):
+        with run.step(step), run.op("gc"):
+            pass
+    assert time.monotonic() - began_s < 1.0
+    assert not run.flush(0.01)
+    run.close(timeout_s=1.0)
+    assert run.dropped == 100
+
+
+def test_a_server_that_comes_up_later_gets_everything(paceline):
+    paceline.registrations += [(503, b"", {})] * 5
+    run = recorder(paceline.url)
+    for step in range(50):
+        run.record("gc", step, 1, 1)
+        run.step_done(step)
+    assert run.flush(10)
+    run.close()
+    assert paceline.steps_done == [(step, 1) for step in range(50)]
+
+
+def test_no_proxy_of_the_environment_is_used(paceline):
+    # http.client knows none; a client that used urllib's opener would.
+    assert register(paceline.url, TOKEN, "j", dp_size=1, pp_size=1, run_key="r") == 3
+
+
+def test_registering_by_hand_tells_what_went_wrong(paceline, nobody):
+    paceline.registrations.append((422, b'{"detail": "dp_size is 0"}', {}))
+    with pytest.raises(Refused, match="422: dp_size is 0"):
+        register(paceline.url, TOKEN, "j", dp_size=0, pp_size=1, run_key="r")
+    with pytest.raises(Unreachable):
+        register(nobody, TOKEN, "j", dp_size=1, pp_size=1, run_key="r")
+    with pytest.raises(Unreachable):
+        end_job(nobody, TOKEN, "j")
+
+
+def test_a_job_can_be_ended(paceline):
+    end_job(paceline.url + "/", TOKEN, "j/1")
+    assert paceline.ended == ["/api/v1/jobs/j%2F1/end"]
+
+
+def test_a_full_buffer_drops_new_operations_and_their_step():
+    buffer = Buffer(max_ops=3, flush_interval_s=0.0)
+    for step, num_ops in ((0, 1), (1, 2)):
+        for seq_id in range(num_ops):
+            buffer.add((step, "gc", 1, 1, seq_id, -1, -1))
+        buffer.step_done(step)
+    taken = buffer.take()
+    assert taken is not None
+    assert [op[0] for op in taken.ops] == [0, 1]
+    assert taken.steps_done == [(0, 1)]
+    assert buffer.dropped == 1
+
+
+def test_a_worker_that_finishes_no_step_fills_no_tables():
+    buffer = Buffer(max_ops=1, flush_interval_s=0.0)
+    for step in range(3000):
+        buffer.add((step, "gc", 1, 1, 0, -1, -1))
+    assert buffer.dropped == 2999
+    assert buffer.num_unfinished_steps <= 1025
+
+
+def test_idle_recorders_do_nothing(paceline):
+    runs = [recorder(paceline.url) for _ in range(100)]
+    paceline.wait_for(lambda: len(paceline.puts) == 100)
+    began_s = time.process_time()
+    threading.Event().wait(0.2)
+    assert time.process_time() - began_s < 0.15
+    for run in runs:
+        run.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "paceline-sender"]
+
+
+def test_recording_is_cheap(nobody):
+    run = recorder(nobody)
+    began_s = time.perf_counter()
+    for number in range(10_000):
+        with run.op("gc", step=number):
+            pass
+    each_s = (time.perf_counter() - began_s) / 10_000
+    run.close(timeout_s=0.0)
+    assert each_s < 100e-6  # 3 microseconds on an idle machine
+
+
+def test_backoff_grows_is_random_and_honours_the_server():
+    backoff = Backoff(0.5, 30.0)
+    delays_s = [backoff.next_s() for _ in range(40)]
+    assert all(0.0 <= delay_s <= 30.0 for delay_s in delays_s)
+    assert delays_s[0] <= 0.5
+    assert max(delays_s) > 5.0
+    assert backoff.next_s(at_least_s=99.0) == 99.0
+
+
+def test_what_the_client_writes_is_what_the_server_reads(paceline):
+    run = recorder(paceline.url)
+    for number in range(1000):
+        run.record("optimizer", number % 3, 2**62 + number, 10**9, number, 1, number)
+    assert run.flush(10)
+    run.close()
+    decoded = [decode(body, BINARY_TYPE, SIZES) for body in paceline.posted]
+    assert [x for d in decoded for x in d.batch.columns.seq_id.tolist()] == list(range(1000))
+    assert sum(d.rejected for d in decoded) == 0
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    caplog.set_level(logging.WARNING)

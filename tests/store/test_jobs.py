@@ -1,0 +1,168 @@
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+
+import pytest
+
+from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobNotFound
+from app.store import jobs, windows
+from app.trace.job import Parallelism
+from tests.store.factories import register, registration, window
+
+
+def test_a_job_is_read_as_it_registered(store):
+    given = registration(framework="megatron", labels={"team": "speech", "Ä": "é"}, num_gpus=32)
+    with store.write() as conn:
+        assert jobs.register(conn, "job", given, now_s=100.5) == (1, True)
+    with store.read() as conn:
+        record = jobs.get(conn, "job")
+        assert jobs.run(conn, "job", 1) == given
+    for name, value in asdict(given).items():
+        assert name == "parallelism" or getattr(record, name) == value
+    assert record.parallelism == given.parallelism
+    assert (record.epoch, record.registered_s) == (1, 100.5)
+    assert record.ended_s is record.last_data_s is record.last_step is record.latest is None
+
+
+def test_all_ranks_of_a_run_get_the_same_epoch_and_a_restart_the_next(store):
+    assert [register(store, run_key=key) for key in ("a", "a", "b", "b")] == [1, 1, 2, 2]
+
+
+def test_ranks_that_register_at_once_get_the_same_epoch(store):
+    with ThreadPoolExecutor(8) as pool:
+        epochs = list(pool.map(lambda _: register(store, run_key="a"), range(16)))
+    assert epochs == [1] * 16
+
+
+def test_a_rank_of_an_older_run_is_told_that_it_is_superseded(store):
+    register(store, run_key="a")
+    register(store, run_key="b")
+    with pytest.raises(EpochSuperseded, match="epoch 2, not 1"):
+        register(store, run_key="a")
+
+
+def test_ranks_of_one_run_may_not_disagree_about_its_sizes(store):
+    register(store)
+    with pytest.raises(Conflict, match="other parallel sizes"):
+        register(store, parallelism=Parallelism(dp_size=4, pp_size=2))
+
+
+def test_a_refused_registration_leaves_nothing_behind(store):
+    with pytest.raises(InvalidRequest):
+        register(store, name="a\0b")
+    with store.read() as conn:
+        assert jobs.page(conn) == ([], None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"name": "a\0"},
+        {"run_key": "\0"},
+        {"framework": "\0"},
+        {"labels": {"\0": ""}},
+        {"labels": {"a": "\0"}},
+        {"name": "\ud800"},
+    ],
+    ids=repr,
+)
+def test_text_that_a_database_cannot_keep_is_refused(store, given):
+    with pytest.raises(InvalidRequest, match="no text"):
+        register(store, **given)
+
+
+def test_a_new_run_begins_without_the_figures_of_the_one_before(store):
+    register(store, run_key="a", name="old")
+    with store.write() as conn:
+        jobs.touch(conn, "job", last_data_s=5.0, last_step=9, epoch=1)
+        jobs.end(conn, "job", now_s=6.0)
+        windows.save(conn, "job", window())
+    register(store, run_key="b", name="new")
+    with store.read() as conn:
+        record = jobs.get(conn, "job")
+    assert (record.name, record.epoch, record.last_step) == ("new", 2, None)
+    assert (record.last_data_s, record.ended_s, record.latest) == (None, None, None)
+
+
+def test_times_and_steps_never_go_back(store):
+    register(store)
+    with store.write() as conn:
+        jobs.touch(conn, "job", last_data_s=5.0, last_step=9, epoch=1)
+        jobs.touch(conn, "job", last_data_s=4.0, last_step=8, epoch=1)
+        jobs.touch(conn, "job", last_data_s=6.0, last_step=None, epoch=1)
+        record = jobs.get(conn, "job")
+    assert (record.last_data_s, record.last_step) == (6.0, 9)
+
+
+def test_a_job_ends_once(store):
+    register(store)
+    with store.write() as conn:
+        jobs.end(conn, "job", now_s=6.0)
+        jobs.end(conn, "job", now_s=7.0)
+        assert jobs.get(conn, "job").ended_s == 6.0
+
+
+def test_an_unknown_job_is_not_found(store):
+    with store.write() as conn:
+        with pytest.raises(JobNotFound):
+            jobs.get(conn, "nobody")
+        with pytest.raises(JobNotFound):
+            jobs.end(conn, "nobody", now_s=1.0)
+        with pytest.raises(JobNotFound):
+            jobs.run(conn, "nobody", 1)
+
+
+def test_runs_that_are_over_are_unfinished_until_they_are_closed(store):
+    register(store, "ended")
+    register(store, "running")
+    register(store, "restarted", run_key="a")
+    register(store, "restarted", run_key="b")
+    with store.write() as conn:
+        jobs.end(conn, "ended", now_s=6.0)
+        assert jobs.unfinished(conn) == [("ended", 1, False), ("restarted", 1, True)]
+        jobs.mark_closed(conn, "ended", 1)
+        assert jobs.unfinished(conn) == [("restarted", 1, True)]
+
+
+def test_a_run_that_ended_before_the_next_began_was_not_superseded(store):
+    register(store, run_key="a")
+    with store.write() as conn:
+        jobs.end(conn, "job", now_s=6.0)
+    register(store, run_key="b")
+    with store.read() as conn:
+        assert jobs.unfinished(conn) == [("job", 1, False)]
+
+
+def test_pages_hold_every_job_once_in_the_order_of_bytes(store):
+    ids = ["Zeta", "a.b", "a-b", "a_b", "b", "B2", "B10"]
+    for job_id in ids:
+        register(store, job_id)
+    seen, cursor = [], None
+    with store.read() as conn:
+        for _ in range(4):
+            found, cursor = jobs.page(conn, cursor=cursor, limit=2)
+            seen += [record.job_id for record in found]
+    assert seen == sorted(ids)
+    assert cursor is None
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "x", "bm8", "WzFd", "WyJcdTAwMDAiXQ", "WyJhIiwgImIiXQ", "é"]
+)
+def test_a_cursor_from_elsewhere_is_refused(store, cursor):
+    with store.read() as conn, pytest.raises(InvalidRequest, match="cursor"):
+        jobs.page(conn, cursor=cursor, limit=2)
+
+
+def test_a_job_shows_the_newest_window_that_has_figures(store):
+    register(store)
+    with store.write() as conn:
+        for record in (
+            window(0, slowdown=1.1, state="complete"),
+            window(8, slowdown=1.2, revision=3),
+            window(16, slowdown=None, verdict=None),
+        ):
+            windows.save(conn, "job", record)
+        latest = jobs.get(conn, "job").latest
+        assert latest == windows.summary(conn, "job", "1-8")
+        assert [record.latest for record in jobs.page(conn)[0]] == [latest]
+    assert (latest.slowdown, latest.window_id) == (1.2, "1-8")

@@ -1,0 +1,93 @@
+import threading
+
+import pytest
+
+from app.errors import LeaseLost
+from app.store import shards
+
+LEASE_S = 15.0
+
+
+def acquire(store, owner, *, now_s, shard=3):
+    with store.write() as conn:
+        return shards.acquire(conn, shard, owner, now_s=now_s, lease_s=LEASE_S)
+
+
+def test_a_shard_has_one_owner_until_the_lease_lapses(store):
+    first = acquire(store, "a", now_s=100.0)
+    assert first is not None
+    assert acquire(store, "b", now_s=100.0 + LEASE_S) is None
+    second = acquire(store, "b", now_s=100.1 + LEASE_S)
+    assert second is not None
+    assert second > first
+
+
+def test_a_consumer_that_comes_back_gets_its_own_shard_under_a_new_number(store):
+    first = acquire(store, "a", now_s=100.0)
+    assert acquire(store, "a", now_s=101.0) == first + 1
+
+
+def test_a_renewed_lease_lasts_from_then_on(store):
+    fence = acquire(store, "a", now_s=100.0)
+    with store.write() as conn:
+        shards.renew(conn, 3, "a", fence, now_s=110.0, lease_s=LEASE_S)
+    assert acquire(store, "b", now_s=120.0) is None
+
+
+def test_a_consumer_that_slept_through_its_lease_may_not_commit(store):
+    old = acquire(store, "a", now_s=100.0)
+    new = acquire(store, "b", now_s=200.0)
+    with store.write() as conn:
+        shards.check(conn, 3, new)
+        with pytest.raises(LeaseLost):
+            shards.check(conn, 3, old)
+        with pytest.raises(LeaseLost):
+            shards.renew(conn, 3, "a", old, now_s=201.0, lease_s=LEASE_S)
+
+
+def test_a_released_shard_is_free_and_its_number_is_worth_nothing(store):
+    fence = acquire(store, "a", now_s=100.0)
+    with store.write() as conn:
+        shards.release(conn, 3, fence)
+        with pytest.raises(LeaseLost):
+            shards.check(conn, 3, fence)
+    assert acquire(store, "b", now_s=100.0) == fence + 1
+
+
+def test_releasing_late_takes_nothing_from_the_next_owner(store):
+    old = acquire(store, "a", now_s=100.0)
+    new = acquire(store, "b", now_s=200.0)
+    with store.write() as conn:
+        shards.release(conn, 3, old)
+        shards.check(conn, 3, new)
+
+
+def test_nobody_takes_a_shard_between_the_check_and_the_commit(store):
+    fence = acquire(store, "a", now_s=100.0)
+    done: list[str] = []
+    begun = threading.Event()
+
+    def take_over():
+        begun.set()
+        acquire(store, "b", now_s=200.0)
+        done.append("taken")
+
+    thread = threading.Thread(target=take_over)
+    with store.write() as conn:
+        shards.check(conn, 3, fence)
+        thread.start()
+        begun.wait()
+        thread.join(0.2)
+        done.append("committed")
+    thread.join()
+    assert done == ["committed", "taken"]
+
+
+def test_consumers_are_alive_until_their_heartbeat_lapses_or_they_leave(store):
+    with store.write() as conn:
+        for owner in ("a", "b", "b", "c"):
+            shards.heartbeat(conn, owner, now_s=100.0, lease_s=LEASE_S)
+        assert shards.count_live(conn, now_s=100.0 + LEASE_S) == 3
+        shards.forget(conn, "c")
+        shards.heartbeat(conn, "a", now_s=110.0, lease_s=LEASE_S)
+        assert shards.count_live(conn, now_s=120.0) == 1
