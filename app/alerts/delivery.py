@@ -51,7 +51,7 @@ class Outcome:
     next_at_s: float | None = None
 
 
-def make_client(*, timeout_s: float = 10.0, connect_timeout_s: float = 3.0) -> httpx.Client:
+def make_client(*, timeout_s: float = 10.0, connect_timeout_s: float = 3.0) -> Client:
     """A client that goes where it is sent and nowhere else: no redirects, no proxy of the machine.
 
     Close it when done.
@@ -65,7 +65,7 @@ def make_client(*, timeout_s: float = 10.0, connect_timeout_s: float = 3.0) -> h
 
 
 def deliver(
-    client: httpx.Client,
+    client: Client,
     endpoint: Endpoint,
     *,
     delivery_id: str,
@@ -113,7 +113,7 @@ def _headers(secret: str, delivery_id: str, payload: str, now_s: float) -> dict[
     }
 
 
-def _post(client: httpx.Client, url: str, payload: str, headers: dict[str, str]) -> _Answer:
+def _post(client: Client, url: str, payload: str, headers: dict[str, str]) -> _Answer:
     try:
         with client.stream("POST", url, content=payload.encode(), headers=headers) as answer:
             detail = f"HTTP {answer.status_code}"

@@ -28,7 +28,7 @@ from app.ingest.assembler import Change, RunAssembler
 from app.ingest.batch import OpBatch
 from app.ingest.queue import Entry, shard_of
 from app.monitor import observe
-from app.store import alerts, batches, jobs, shards
+from app.store import alerts, batches, hosts, jobs, shards
 from app.store.batches import BatchRow
 from app.store.engine import Connection
 from app.trace.job import Job
@@ -62,6 +62,7 @@ class ShardWork:
         self._runs: dict[RunKey, RunAssembler] = {}
         self._alert_states: dict[str, AlertState] = {}
         self._ended_at_entry: dict[RunKey, str] = {}
+        self._hosts_saved: dict[RunKey, dict[tuple[int, int], str]] = {}
         with workplace.store.read() as conn:
             for key in batches.jobs(conn):
                 if shard_of(key[0], workplace.num_shards) == shard:
@@ -181,6 +182,10 @@ class ShardWork:
     def _save_run(self, conn: Connection, turn: Turn, key: RunKey) -> None:
         job_id, epoch = key
         batches.save_cursor(conn, job_id, epoch, self._runs[key].dump())
+        names = self._runs[key].hosts()
+        if names != self._hosts_saved.get(key, {}):
+            hosts.save(conn, job_id, epoch, names)
+            self._hosts_saved[key] = names
         if key in turn.last_steps:
             jobs.touch(
                 conn,

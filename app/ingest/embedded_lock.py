@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -38,14 +39,15 @@ class QueueLock:
         end_s = time.monotonic() + WAIT_S
         while not _locked(fd):
             parent, server = _noted(fd)
-            if parent is None or _runs(parent) or time.monotonic() > end_s:
+            if (parent and _runs(parent)) or time.monotonic() > end_s:
                 os.close(fd)
                 raise StartUpFailed(
-                    f"the event queue in {self._path.parent} is in use by process {parent}: "
-                    f"stop that one or choose another data directory"
+                    f"the event queue in {self._path.parent} is in use by process "
+                    f"{parent or 'unknown'}: stop that one or choose another data directory"
                 )
             _end(server)
             time.sleep(POLL_S)
+        os.ftruncate(fd, 0)  # until we have noted ourselves, nobody may take us for the last one
         self._fd = fd
 
     def note(self, server: int) -> None:
@@ -55,6 +57,7 @@ class QueueLock:
     def release(self) -> None:
         """Let the directory go."""
         if self._fd is not None:
+            os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = None
 
@@ -85,6 +88,7 @@ def _runs(pid: int) -> bool:
 
 
 def _end(server: int | None) -> None:
-    if server is not None:
+    """Ends a server whose parent is gone; on Linux the kernel does, and needs no number for it."""
+    if server is not None and sys.platform != "linux":
         with suppress(ProcessLookupError):
             os.kill(server, signal.SIGTERM)

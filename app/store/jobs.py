@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, RowMapping, Select, and_, func, or_, select, update
 
 from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobNotFound
-from app.store.paging import from_cursor, split, to_cursor
+from app.store.paging import JobId, from_cursor, split, to_cursor
 from app.store.tables import jobs, runs, windows
 from app.store.upsert import add_new
 from app.store.windows import SUMMARY, WindowSummary, summary_of
@@ -123,7 +123,7 @@ def page(
     """Jobs in the order of their ids, and the cursor of the next page."""
     query = _records().order_by(jobs.c.job_id).limit(limit + 1)
     if cursor is not None:
-        query = query.where(jobs.c.job_id > from_cursor(cursor, tuple[str])[0])
+        query = query.where(jobs.c.job_id > from_cursor(cursor, tuple[JobId])[0])
     rows, more = split([_record(row._mapping) for row in conn.execute(query)], limit)
     return rows, to_cursor(rows[-1].job_id) if more else None
 

@@ -4,6 +4,7 @@ jobs ─< runs ─< windows          what was analysed, one row a window, replac
              ─< steps            one row a training step
              ─< batches          taken from the queue, window still open
              ─< cursors          which batches of a run have been seen
+             ─< hosts            which machine each worker is on
 jobs ─< alert_states
      ─< alert_events ─< outbox   who is still to be told
 shards, consumers                which background process works on what
@@ -127,6 +128,9 @@ batches = Table(
     Column("batch_seq", BigInteger, primary_key=True, autoincrement=False),
     Column("body", LargeBinary, nullable=False),  # compressed or not, as the worker sent it
 )
+
+# Which machine each worker of a run is on, as far as the workers have said.
+hosts = Table("hosts", metadata, *_of_run(), Column("names", PackedJson, nullable=False))
 
 cursors = Table("cursors", metadata, *_of_run(), Column("blob", PackedBytes, nullable=False))
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .wire import Op
 
 MAX_ROWS = 20_000  # a batch; well below what the server takes
+MAX_OPEN_STEPS = 1024
 DEFAULT_MAX_OPS = 1 << 18  # about 64 MiB as Python objects
+
+
+def forget_oldest(by_step: dict[int, Any]) -> None:
+    """Keeps a table of unfinished steps small where a worker never says that it finished any."""
+    if len(by_step) > MAX_OPEN_STEPS:
+        del by_step[next(iter(by_step))]
 
 
 class StepDone(NamedTuple):
@@ -43,20 +50,27 @@ class Buffer:
         self._flush_interval_s = flush_interval_s
         self._items: deque[Op | StepDone] = deque()
         self._num_ops: dict[int, int] = {}  # recorded so far, by unfinished step
-        self._damaged: set[int] = set()
+        self._damaged: dict[int, bool] = {}  # a set that remembers the order
         self._changed = threading.Condition()
         self._since_s = 0.0  # when the oldest item came
         self._in_flight = False
         self._urgent = False
         self._closed = False
 
+    @property
+    def num_unfinished_steps(self) -> int:
+        """Number of steps that something was recorded or dropped of and that are not done."""
+        return len(self._num_ops.keys() | self._damaged.keys())
+
     def add(self, op: Op) -> None:
         """Keep an operation if there is room."""
         with self._changed:
             if self._closed or len(self._items) >= self._max_ops:
-                self._lose(op[0], 1)
+                self.dropped += 1
+                self._damage(op[0])
                 return
             self._num_ops[op[0]] = self._num_ops.get(op[0], 0) + 1
+            forget_oldest(self._num_ops)
             self._put(op)
             if len(self._items) == MAX_ROWS:
                 self._hurry()
@@ -64,9 +78,13 @@ class Buffer:
     def step_done(self, step: int) -> None:
         """Declare a step finished, and send what there is."""
         with self._changed:
-            if not self._closed:
-                self._put(StepDone(step))
-                self._hurry()
+            is_full = len(self._items) >= self._max_ops
+            if self._closed or is_full or step in self._damaged:
+                self._num_ops.pop(step, None)
+                self._damaged.pop(step, None)
+                return
+            self._put(StepDone(step))
+            self._hurry()
 
     def take(self) -> Taken | None:
         """What is due, once something is; None when the buffer is closed and empty."""
@@ -90,8 +108,8 @@ class Buffer:
         """The batch that was taken last could not be delivered."""
         with self._changed:
             self.dropped += len(taken.ops)
-            done = {step for step, _ in taken.steps_done}
-            self._damaged |= taken.steps - done
+            for step in taken.steps - {step for step, _ in taken.steps_done}:
+                self._damage(step)
             self._in_flight = False
             self._changed.notify_all()
 
@@ -129,12 +147,12 @@ class Buffer:
             self._changed.notify_all()
         self._items.append(item)
 
-    def _lose(self, step: int, num_ops: int) -> None:
-        self.dropped += num_ops
-        self._damaged.add(step)
+    def _damage(self, step: int) -> None:
+        self._damaged[step] = True
+        forget_oldest(self._damaged)
 
     def _hurry(self) -> None:
-        self._urgent = True
+        self._urgent = bool(self._items)
         self._changed.notify_all()
 
     def _wait_s(self) -> float | None:
@@ -156,6 +174,6 @@ class Buffer:
             num_ops = self._num_ops.pop(item.step, 0)
             if item.step not in self._damaged:
                 taken.steps_done.append((item.step, num_ops))
-            self._damaged.discard(item.step)
+            self._damaged.pop(item.step, None)
         self._since_s = time.monotonic()
         return taken

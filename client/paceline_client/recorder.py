@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
-from .buffer import DEFAULT_MAX_OPS, Buffer
+from .buffer import DEFAULT_MAX_OPS, Buffer, forget_oldest
 from .registration import Sizes, registration
 from .sender import Backoff, Sender
 from .transport import Transport
@@ -126,7 +126,7 @@ class Recorder:
         """Deliver what can be delivered in the time, and end."""
         _live.discard(self)
         end_s = time.monotonic() + timeout_s
-        self._buffer.flush(timeout_s)
+        self._buffer.flush(0.9 * timeout_s)  # the rest is for the thread to end
         self._buffer.close()
         self._sender.join(max(0.0, end_s - time.monotonic()))
 
@@ -137,6 +137,7 @@ class Recorder:
         num_begun = self._num_begun.get(step)
         if num_begun is None:
             num_begun = self._num_begun[step] = defaultdict(int)
+            forget_oldest(self._num_begun)
         seq_id = num_begun[optype]
         num_begun[optype] = seq_id + 1
         return seq_id
@@ -216,8 +217,8 @@ def start(
 ) -> Recorder:
     """A recorder that registers the run (unless `epoch` is given) and sends in the background.
 
-    Everything but a malformed `url` is dealt with there: a server that is not up yet is waited
-    for while operations are kept, one that refuses is logged once.
+    Never raises: a server that is not up yet is waited for while operations are kept; one that
+    refuses, or an address that is none, is logged once.
     """
     sizes = Sizes(dp_size, pp_size, tp_size, vpp_size, dsp_size)
     buffer = Buffer(max_ops, flush_interval_s)

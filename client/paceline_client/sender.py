@@ -61,12 +61,17 @@ class Sender:
         self._thread = threading.Thread(target=self._run, name="paceline-sender", daemon=True)
 
     def start(self) -> None:
-        """Begin in the background."""
-        self._thread.start()
+        """Begin in the background; a process that can have no more threads records nothing."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._buffer.abandon()
+            self._warn(f"nothing is recorded: {error}")
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end, which comes when the buffer is closed and empty."""
-        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         try:

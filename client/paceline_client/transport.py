@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 TIMEOUT_S = 10.0
+MAX_IDLE_S = 3.0  # a server closes an idle connection after 5 s, at any moment of ours
 MAX_ANSWER_BYTES = 1 << 20
 
 
@@ -54,13 +56,11 @@ class Transport:
     """Sends requests one after the other, opening the connection again when it was lost."""
 
     def __init__(self, url: str, token: str, timeout_s: float = TIMEOUT_S) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is no http or https address")
-        self._parts = parts
+        self._url = url
         self._token = token
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
+        self._used_s = 0.0
 
     def request(
         self, method: str, path: str, body: bytes | Mapping[str, Any], content_type: str
@@ -69,13 +69,13 @@ class Transport:
 
         Raises:
             Unreachable: there was none.
+            ValueError: the address is none.
         """
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
-        target = self._parts.path.rstrip("/") + path
+        connection, prefix = self._opened()
         try:
-            connection = self._connected()
-            connection.request(method, target, payload, headers)
+            connection.request(method, prefix + path, payload, headers)
             return self._answer(connection.getresponse())
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
@@ -87,16 +87,21 @@ class Transport:
             self._connection.close()
             self._connection = None
 
-    def _connected(self) -> http.client.HTTPConnection:
+    def _opened(self) -> tuple[http.client.HTTPConnection, str]:
+        """The connection, and what stands before every path."""
+        parts = urlsplit(self._url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{self._url!r} is no http or https address")
+        if time.monotonic() - self._used_s > MAX_IDLE_S:
+            self.close()
         if self._connection is None:
-            secure = self._parts.scheme == "https"
+            secure = parts.scheme == "https"
             kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-            self._connection = kind(
-                self._parts.hostname or "", self._parts.port, timeout=self._timeout_s
-            )
-        return self._connection
+            self._connection = kind(parts.hostname, parts.port, timeout=self._timeout_s)
+        return self._connection, parts.path.rstrip("/")
 
     def _answer(self, response: http.client.HTTPResponse) -> Answer:
+        self._used_s = time.monotonic()
         body = response.read(MAX_ANSWER_BYTES)
         if not response.isclosed():  # longer than any answer of ours: leave the rest
             self.close()

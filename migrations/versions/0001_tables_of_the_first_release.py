@@ -134,6 +134,14 @@ def _create_analysis() -> None:
         _key_of("steps", "job_id", "epoch", "step"),
         _of_run("steps"),
     )
+    op.create_table(
+        "hosts",
+        _job_id(),
+        _bigint("epoch"),
+        _bytes("names"),
+        _key_of("hosts", "job_id", "epoch"),
+        _of_run("hosts"),
+    )
 
 
 def _create_open_batches() -> None:
@@ -239,6 +247,7 @@ def downgrade() -> None:
         "alert_states",
         "consumers",
         "shards",
+        "hosts",
         "cursors",
         "batches",
         "steps",

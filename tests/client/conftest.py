@@ -14,6 +14,11 @@ TOKEN = "pl_secret"
 SIZES = Parallelism(dp_size=2, pp_size=2, vpp_size=2)
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
 class FakePaceline:
     """`answers` are given one by one to the next posted batches; after them all are taken."""
 
@@ -25,8 +30,7 @@ class FakePaceline:
         self.puts = []
         self.ended = []
         self.came = threading.Condition()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
-        self.server.daemon_threads = True
+        self.server = Server(("127.0.0.1", 0), self.handler())
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self.thread.start()
 

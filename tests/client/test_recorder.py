@@ -239,6 +239,16 @@ def test_a_server_that_is_down_costs_training_nothing(nobody):
     assert run.dropped == 100
 
 
+@pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://[", "http://host:port", "x y"])
+def test_an_address_that_is_none_is_logged_and_costs_training_nothing(url, caplog):
+    run = recorder(url)
+    run.record("gc", 0, 1, 1)
+    run.close(5)
+    run.record("gc", 1, 1, 1)
+    assert run.dropped == 2
+    assert "stopped" in caplog.text
+
+
 def test_a_server_that_comes_up_later_gets_everything(paceline):
     paceline.registrations += [(503, b"", {})] * 5
     run = recorder(paceline.url)

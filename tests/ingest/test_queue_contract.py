@@ -116,6 +116,20 @@ def test_the_backlog_counts_what_is_not_done(ends):
     assert ends.reader.backlog(shard) == 1
 
 
+def test_the_oldest_entry_that_is_not_done_and_the_newest_of_all_are_known(ends):
+    shard = shard_of("job", NUM_SHARDS)
+    assert ends.reader.oldest(shard) is None
+    append(ends, ("job", b"1"), ("job", b"2"))
+    first, second = read(ends)
+    assert (ends.reader.oldest(shard), ends.reader.newest(shard)) == (
+        first.entry_id,
+        second.entry_id,
+    )
+    ends.reader.done(shard, [first.entry_id, second.entry_id])
+    assert ends.reader.oldest(shard) is None
+    assert ends.reader.newest(shard) == second.entry_id
+
+
 def test_being_done_twice_is_no_error(ends):
     append(ends, ("job", b"x"))
     [entry] = read(ends)

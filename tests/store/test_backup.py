@@ -4,8 +4,9 @@ from itertools import pairwise
 import pytest
 from sqlalchemy import select
 
+from app.alerts.alert import AlertState
 from app.errors import InvalidRequest
-from app.store import alerts, batches, outbox, shards, steps, windows
+from app.store import alerts, batches, hosts, outbox, shards, steps, windows
 from app.store.backup import backup, restore
 from app.store.batches import BatchRow
 from app.store.engine import Store
@@ -26,9 +27,10 @@ def fill(store):
         steps.save(conn, "job", [StepRow(1, 0, 1 / 3, 1e-300, 1e300, None, "1-0", "why not")])
         batches.add(conn, [BatchRow("job", 1, 0, 2**53, b"\0\xff")])
         batches.save_cursor(conn, "job", 1, b"")
+        hosts.save(conn, "job", 1, {(0, 1): "host"})
         shards.acquire(conn, 1, "me", now_s=1.0, lease_s=2.0)
         shards.heartbeat(conn, "me", now_s=1.0, lease_s=2.0)
-        alerts.save_state(conn, "job", "slowdown", alerts.AlertState(True))
+        alerts.save_state(conn, "job", "slowdown", AlertState(True))
         for endpoint in ("https://a.example", "https://b.example"):
             outbox.add(conn, alerts.add_event(conn, EVENT), endpoint, '{"a": "é"}', now_s=1.0)
 
@@ -43,7 +45,7 @@ def content(store):
 
 @pytest.fixture
 def new_store(tmp_path, request):
-    stores = []
+    stores: list[Store] = []
 
     def make(kind):
         if kind == "sqlite":

@@ -20,7 +20,8 @@ def test_a_job_is_read_as_it_registered(store):
         assert name == "parallelism" or getattr(record, name) == value
     assert record.parallelism == given.parallelism
     assert (record.epoch, record.registered_s) == (1, 100.5)
-    assert record.ended_s is record.last_data_s is record.last_step is record.latest is None
+    unknown = (record.ended_s, record.last_data_s, record.last_step, record.latest)
+    assert unknown == (None,) * 4
 
 
 def test_all_ranks_of_a_run_get_the_same_epoch_and_a_restart_the_next(store):
