@@ -23,7 +23,10 @@ _START_WITHIN_S = 60.0
 
 @contextmanager
 def postgres_server() -> Iterator[str]:
-    """URL of a server that may create databases; skips where there is none, and fails in CI."""
+    """URL of a server on which databases may be made; skips where there is none, and fails in CI.
+
+    Set PACELINE_TEST_PG_URL to postgresql://USER@HOST:PORT/DATABASE to use one that runs already.
+    """
     if given := os.environ.get(URL_VARIABLE):
         yield given
         return

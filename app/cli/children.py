@@ -1,6 +1,8 @@
 """Child processes that never outlive this one, however it ends."""
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -8,12 +10,18 @@ from collections.abc import Mapping
 
 import structlog
 
-from app.ingest.embedded_server import dies_with_parent
+from app.ingest.embedded_server import SET_PARENT_DEATH_SIGNAL, dies_with_parent
 
 log = structlog.get_logger()
 
 _RESTART_DELAYS_S = (0.2, 1.0, 5.0)
 _STABLE_AFTER_S = 30.0
+
+
+def end_with_parent() -> None:
+    """From now on this process is told to stop (SIGTERM) when its parent ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def paceline(*arguments: str) -> list[str]:

@@ -9,8 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.panel import Panel
 
 from app.cli.options import DataDir, Host, Port
 from app.errors import StartUpFailed
@@ -29,7 +27,7 @@ def serve(host: Host = None, port: Port = None, data_dir: DataDir = None) -> Non
     with ExitStack() as stack:
         everything = Everything(settings, stop)
         everything.start(stack)
-        _say_where(page_url(settings), _token(settings), f"Data: {settings.data_dir}")
+        _say_where(page_url(settings), _token(settings), f"Data:   {settings.data_dir}")
         everything.keep_running()
 
 
@@ -44,11 +42,12 @@ def demo(
 
     Example: paceline demo
     """
-    from app.cli.children import Child, paceline
+    from app.cli.children import Child, end_with_parent, paceline
     from app.cli.live_jobs import demo_jobs
     from app.cli.serve import Everything, StopSignal, page_url
 
     stop = StopSignal()
+    end_with_parent()  # whatever ends make or a script that runs the demo ends the demo
     with ExitStack() as stack:
         directory = data_dir or Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
         settings = load_settings(host=host, port=port, data_dir=directory).with_token()
@@ -58,8 +57,8 @@ def demo(
         token = {"PACELINE_TOKEN": _token(settings)}
         jobs = Child("jobs", paceline("demo-jobs", "--url", url), token)
         everything.add(jobs, stack)
-        to_see = [f"{url}/jobs/{job.job_id}\n    {job.to_see}" for job in demo_jobs()]
-        _say_where(url, _token(settings), "What to look at:\n" + "\n".join(to_see))
+        to_see = [f"  {url}/jobs/{job.job_id}\n      {job.to_see}" for job in demo_jobs()]
+        _say_where(url, _token(settings), "What to look at, from about 3 s on:", *to_see)
         everything.keep_running()
 
 
@@ -126,6 +125,7 @@ def _stop_event() -> threading.Event:
     return stop
 
 
-def _say_where(url: str, token: str, more: str) -> None:
-    text = f"Page:  {url}/#token={token}\nToken: {token}\n\n{more}\n\nCtrl-C stops everything."
-    Console(soft_wrap=True).print(Panel(text, title="Paceline", expand=False), highlight=False)
+def _say_where(url: str, token: str, *more: str) -> None:
+    # Plain lines: a frame or a line break in an address cannot be clicked or copied.
+    lines = ["", f"Page:   {url}/#token={token}", f"Token:  {token}", "", *more]
+    typer.echo("\n".join([*lines, "", "Ctrl-C stops everything.", ""]))

@@ -89,38 +89,17 @@ class Consumer:
         for entry in entries:
             by_shard[entry.shard].append(entry)
         for shard, mine in by_shard.items():
-            self._take(shard, mine)
+            self._guarded(shard, partial(ShardWork.take, entries=mine))
 
-    def _guarded(self, shard: int, deed: Callable[[ShardWork], None]) -> bool:
-        """Whether the deed was done; after an error the shard is loaded from the store again."""
-        work = self._shards.get(shard)
-        if work is None:
-            return False
+    def _guarded(self, shard: int, deed: Callable[[ShardWork], None]) -> None:
+        if shard not in self._shards:
+            return
         try:
-            deed(work)
+            deed(self._shards[shard])
         except LeaseLost as error:
             log.warning("shard lost", shard=shard, reason=str(error))
             self._leases.held.pop(shard, None)
             del self._shards[shard]
-        except Unavailable:
-            raise
-        except Exception:
-            log.exception("shard failed", shard=shard)
-            self._shards[shard] = ShardWork(self._work, shard, self._leases.held[shard])
-        else:
-            return True
-        return False
-
-    def _take(self, shard: int, entries: list[Entry]) -> None:
-        """All entries at once; one by one if that fails, so that a broken one stops no other.
-
-        A broken entry stays in the queue, is named in the log and is tried again later.
-        """
-        if self._guarded(shard, partial(ShardWork.take, entries=entries)) or len(entries) == 1:
-            return
-        for entry in entries:
-            if not self._guarded(shard, partial(ShardWork.take, entries=[entry])):
-                log.error("entry left in the queue", shard=shard, entry=entry.entry_id)
 
     def _leave(self) -> None:
         try:

@@ -17,9 +17,9 @@ log = structlog.get_logger()
 
 _LOOK_EVERY_S = 1.0
 _AFTER_TROUBLE_S = 5.0
-# Longer than one attempt can take; then another sender may try.
-_CLAIM_S = 30.0
-_AT_ONCE = 8
+# Longer than all attempts of one claim can take; then another sender may try.
+_CLAIM_S = 60.0
+_AT_ONCE = 2
 
 
 class Sender:

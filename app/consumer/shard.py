@@ -2,11 +2,13 @@
 
 The order is what keeps the promise: assemble and analyse in memory, commit everything in one
 transaction that checks the lease, then tell the queue, then the pages. A crash anywhere repeats
-work and loses none.
+work and loses none. What goes wrong with one job stops no other.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import structlog
@@ -22,11 +24,11 @@ from app.consumer.saving import (
     worst_worker,
 )
 from app.consumer.workplace import Workplace
-from app.errors import PacelineError
+from app.errors import LeaseLost, PacelineError, Unavailable
 from app.ingest import codec
 from app.ingest.assembler import Change, RunAssembler
 from app.ingest.batch import OpBatch
-from app.ingest.queue import Entry, shard_of
+from app.ingest.queue import Entry, Message, shard_of
 from app.monitor import observe
 from app.store import alerts, batches, hosts, jobs, shards
 from app.store.batches import BatchRow
@@ -40,7 +42,7 @@ RunKey = tuple[str, int]  # job_id, epoch
 
 @dataclass(slots=True)
 class Turn:
-    """What one turn changed in memory and has to commit."""
+    """What one turn changed in memory of one job and has to commit."""
 
     rows: list[BatchRow] = field(default_factory=list)
     touched: set[RunKey] = field(default_factory=set)
@@ -53,7 +55,10 @@ class Turn:
 
 
 class ShardWork:
-    """The runs of one shard. After any error, throw it away and make a new one from the store."""
+    """The runs of one shard. After any error, throw it away and make a new one from the store.
+
+    Whoever makes one hands it the entries that are pending, too.
+    """
 
     def __init__(self, workplace: Workplace, shard: int, fence: int) -> None:
         self._work = workplace
@@ -63,6 +68,7 @@ class ShardWork:
         self._alert_states: dict[str, AlertState] = {}
         self._ended_at_entry: dict[RunKey, str] = {}
         self._hosts_saved: dict[RunKey, dict[tuple[int, int], str]] = {}
+        self._left: set[str] = set()  # broken entries that stay in the queue
         with workplace.store.read() as conn:
             for key in batches.jobs(conn):
                 if shard_of(key[0], workplace.num_shards) == shard:
@@ -71,17 +77,17 @@ class ShardWork:
     def take(self, entries: Iterable[Entry]) -> None:
         """Store the batches of these queue entries, and the windows that they revise or close.
 
+        An entry that cannot be taken stays in the queue, and is named in the log.
+
         Raises:
             LeaseLost: another consumer owns the shard now; nothing was committed.
         """
-        turn = Turn()
+        by_job: dict[str, list[Entry]] = defaultdict(list)
         for entry in entries:
-            batch = _read(entry)
-            if batch is not None:
-                self._add(turn, entry, batch)
-        for key in turn.touched:
-            self._observe(turn, key, self._run(key).settle(self._work.monotonic()))
-        self._commit(turn)
+            by_job[entry.job_id].append(entry)
+        deeds = {job_id: partial(self._take, mine) for job_id, mine in by_job.items()}
+        for job_id in self._turn(deeds):
+            self._take_singly(job_id, by_job[job_id])
 
     def tick(self) -> None:
         """Close what time, or the end of a run, closes.
@@ -89,22 +95,83 @@ class ShardWork:
         Raises:
             LeaseLost: another consumer owns the shard now; nothing was committed.
         """
-        turn = Turn()
         now_s = self._work.monotonic()
+        due: dict[str, list[RunKey]] = defaultdict(list)
         for key, run in self._runs.items():
             deadline_s = run.next_deadline_s()
             if deadline_s is not None and deadline_s <= now_s:
-                turn.touched.add(key)
-                self._observe(turn, key, run.settle(now_s))
+                due[key[0]].append(key)
+        over: dict[str, list[jobs.EndedRun]] = defaultdict(list)
         for ended in self._ended_runs():
+            over[ended.job_id].append(ended)
+        self._turn(
+            {
+                job_id: partial(self._tick, now_s, due[job_id], over[job_id])
+                for job_id in [*due, *(over.keys() - due.keys())]
+            }
+        )
+
+    def _take(self, entries: list[Entry], turn: Turn) -> None:
+        for entry in entries:
+            batch = _read(entry)
+            if batch is None:
+                self._left.add(entry.entry_id)
+            else:
+                self._add(turn, entry, batch)
+        for key in turn.touched:
+            self._observe(turn, key, self._run(key).settle(self._work.monotonic()))
+
+    def _take_singly(self, job_id: str, entries: list[Entry]) -> None:
+        for entry in entries:
+            if self._turn({job_id: partial(self._take, [entry])}):
+                log.error("entry left in the queue", entry=entry.entry_id, job=job_id)
+                self._left.add(entry.entry_id)
+
+    def _tick(self, now_s: float, due: list[RunKey], over: list[jobs.EndedRun], turn: Turn) -> None:
+        for key in due:
+            turn.touched.add(key)
+            self._observe(turn, key, self._run(key).settle(now_s))
+        for ended in over:
             key = (ended.job_id, ended.epoch)
             turn.touched.add(key)
             turn.closed.add(key)
             self._observe(turn, key, self._run(key).finish(now_s, _ending(ended)))
             if not ended.is_superseded:
                 self._end_alert(turn, key)
-        if turn.touched:
-            self._commit(turn)
+
+    def _turn(self, deeds: Mapping[str, Callable[[Turn], None]]) -> list[str]:
+        """Do and commit these; the jobs that failed are as the store has them."""
+        turns = {job_id: Turn() for job_id in deeds}
+        failed = [
+            job_id
+            for job_id, deed in deeds.items()
+            if not self._tried(job_id, partial(deed, turns[job_id]))
+        ]
+        for job_id in failed:
+            del turns[job_id]
+        try:
+            self._commit(turns.values())
+        except (LeaseLost, Unavailable):
+            raise
+        except Exception as error:
+            log.warning("turn committed job by job", shard=self._shard, reason=repr(error))
+            each = {job_id: partial(self._commit, [turn]) for job_id, turn in turns.items()}
+            failed += [job_id for job_id in each if not self._tried(job_id, each[job_id])]
+        return failed
+
+    def _tried(self, job_id: str, deed: Callable[[], None]) -> bool:
+        """Whether the deed was done; if not, the job is forgotten, to be loaded again."""
+        try:
+            deed()
+        except (LeaseLost, Unavailable):
+            raise
+        except Exception:
+            log.exception("job failed", shard=self._shard, job=job_id)
+            self._alert_states.pop(job_id, None)
+            for key in [key for key in self._runs if key[0] == job_id]:
+                del self._runs[key]
+            return False
+        return True
 
     def _add(self, turn: Turn, entry: Entry, batch: OpBatch) -> None:
         key = (entry.job_id, batch.epoch)
@@ -133,13 +200,20 @@ class ShardWork:
         if not over:
             self._ended_at_entry.clear()
             return []
-        newest, oldest = work.queue.newest(self._shard), work.queue.oldest(self._shard)
+        newest, oldest = work.queue.newest(self._shard), self._oldest()
         ready = []
         for run in over:
             seen_at = self._ended_at_entry.setdefault((run.job_id, run.epoch), newest)
             if oldest is None or _number(oldest) > _number(seen_at):
                 ready.append(run)
         return ready
+
+    def _oldest(self) -> str | None:
+        """Id of the oldest entry in the queue; None when only broken ones are there."""
+        oldest = self._work.queue.oldest(self._shard)
+        if oldest in self._left and self._work.queue.backlog(self._shard) == len(self._left):
+            return None
+        return oldest
 
     def _observe(self, turn: Turn, key: RunKey, changes: list[Change]) -> None:
         job_id = key[0]
@@ -161,23 +235,35 @@ class ShardWork:
         if transition is not None:
             turn.news.append(News(job_id, self._run(key).job, transition, None))
 
-    def _commit(self, turn: Turn) -> None:
+    def _commit(self, turns: Collection[Turn]) -> None:
         work = self._work
+        turns = [turn for turn in turns if turn.touched]
+        if not turns:
+            return
+        messages: list[Message] = []
         with work.store.write() as conn:
             shards.check(conn, self._shard, self._fence)
-            batches.add(conn, turn.rows)
-            messages = [save_window(conn, work, outcome) for outcome in turn.outcomes]
-            messages += [save_news(conn, work, news) for news in turn.news]
-            for job_id, state in turn.alert_states.items():
-                save_alert_state(conn, work, job_id, state)
-            for key in turn.touched:
-                self._save_run(conn, turn, key)
-        if turn.entry_ids:
-            work.queue.done(self._shard, turn.entry_ids)
+            for turn in turns:
+                messages += self._save(conn, turn)
+        entry_ids = [entry_id for turn in turns for entry_id in turn.entry_ids]
+        if entry_ids:
+            work.queue.done(self._shard, entry_ids)
+            self._left.difference_update(entry_ids)
         for message in messages:
             work.announcer.announce(message)
-        for key in turn.closed:
+        for key in {key for turn in turns for key in turn.closed}:
             del self._runs[key]
+
+    def _save(self, conn: Connection, turn: Turn) -> list[Message]:
+        work = self._work
+        batches.add(conn, turn.rows)
+        messages = [save_window(conn, work, outcome) for outcome in turn.outcomes]
+        messages += [save_news(conn, work, news) for news in turn.news]
+        for job_id, state in turn.alert_states.items():
+            save_alert_state(conn, work, job_id, state)
+        for key in turn.touched:
+            self._save_run(conn, turn, key)
+        return messages
 
     def _save_run(self, conn: Connection, turn: Turn, key: RunKey) -> None:
         job_id, epoch = key

@@ -16,6 +16,7 @@ from app.errors import StartUpFailed
 from app.ingest.redis_events import RedisAnnouncer
 from app.ingest.redis_queue import RedisReader
 from app.settings import Settings
+from app.store.durability import check_durable
 from app.store.engine import Store
 from app.store.migrate import is_current
 from app.telemetry import set_up_logging
@@ -75,6 +76,7 @@ def _workplace(settings: Settings, stack: ExitStack) -> Workplace:
         raise StartUpFailed("the database has other tables than this version: run paceline migrate")
     store = Store(settings.store_url)
     stack.callback(store.close)
+    check_durable(store)
     queue = RedisReader(settings.redis_url)
     stack.callback(queue.close)
     announcer = RedisAnnouncer(settings.redis_url)

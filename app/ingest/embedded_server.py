@@ -62,7 +62,7 @@ def socket_path(data_dir: Path) -> Path:
 
 
 def dies_with_parent() -> Callable[[], None] | None:
-    """What a child calls before it becomes the server, so that it cannot outlive us (Linux)."""
+    """What a child calls, between fork and exec, so that it cannot outlive us (Linux)."""
     if sys.platform != "linux":
         return None
     # Looked up before the fork: between fork and exec nothing may be loaded.

@@ -95,6 +95,45 @@ def test_a_database_that_would_lose_commits_is_refused_by_the_setting(pg_server)
         store.close()
 
 
+@pytest.fixture
+def pg_store(pg_server):
+    with database(pg_server) as url:
+        store = Store(url)
+        yield store
+        store.close()
+
+
+def test_a_connection_that_breaks_is_unavailable_once_and_then_made_anew(pg_store):
+    with pytest.raises(StoreUnavailable), pg_store.read() as conn:
+        conn.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+    pg_store.check()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("statement_timeout", "8s"),
+        ("lock_timeout", "5s"),
+        ("idle_in_transaction_session_timeout", "15s"),
+        ("transaction_read_only", "on"),
+    ],
+)
+def test_no_transaction_of_a_reader_goes_on_for_ever_or_writes(pg_store, setting, value):
+    with pg_store.read() as conn:
+        assert conn.execute(text(f"SHOW {setting}")).scalar_one() == value
+
+
+def test_a_statement_that_takes_too_long_is_unavailable(pg_store):
+    too_long = [text("SET LOCAL statement_timeout = '50ms'"), text("SELECT pg_sleep(60)")]
+    with pytest.raises(StoreUnavailable), pg_store.write() as conn:
+        _run_all(conn, too_long)
+
+
+def _run_all(conn, statements):
+    for statement in statements:
+        conn.execute(statement)
+
+
 def test_a_server_that_hangs_is_unavailable():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
