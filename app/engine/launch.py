@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from app.engine.compiled import kernel
 from app.engine.graph import StepGraph
 from app.engine.grid import Grid
 from app.trace.ops import OP_NAMES
@@ -40,7 +40,7 @@ def launch_delay(grid: Grid, graph: StepGraph) -> LaunchDelay:
     return LaunchDelay({OP_NAMES[code]: float(by_optype[code]) for code in present}, by_worker)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _gaps(pred_ptr, preds, start_s, duration_s, num_steps, delay_s):  # type: ignore[no-untyped-def]
     num_ops, num_lanes = start_s.shape
     earliest_s = np.full(num_steps, np.inf)

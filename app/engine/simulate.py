@@ -9,9 +9,9 @@ others, and (dp rank, step) as groups (what-if model, section 5).
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from app.engine.compiled import kernel
 from app.engine.graph import StepGraph
 from app.trace.window import Floats, Ints
 
@@ -63,7 +63,7 @@ def step_times(graph: StepGraph, durations: Durations, keep: Keep, num_groups: i
     return latest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _replay(  # type: ignore[no-untyped-def]
     unit_ptr, unit_ops, meets, pred_ptr, preds, is_last, recorded_s, ideal_s, op_class,
     keep, mode, num_peers, num_groups, end_s, last_s,

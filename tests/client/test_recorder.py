@@ -301,26 +301,15 @@ def test_a_worker_that_finishes_no_step_fills_no_tables():
     assert buffer.num_unfinished_steps <= 1025
 
 
-def test_idle_recorders_do_nothing(paceline):
+def test_closing_ends_every_thread(paceline):
     runs = [recorder(paceline.url) for _ in range(100)]
     paceline.wait_for(lambda: len(paceline.puts) == 100)
-    began_s = time.process_time()
-    threading.Event().wait(0.2)
-    assert time.process_time() - began_s < 0.15
     for run in runs:
         run.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "paceline-sender"]
-
-
-def test_recording_is_cheap(nobody):
-    run = recorder(nobody)
-    began_s = time.perf_counter()
-    for number in range(10_000):
-        with run.op("gc", step=number):
-            pass
-    each_s = (time.perf_counter() - began_s) / 10_000
-    run.close(timeout_s=0.0)
-    assert each_s < 100e-6  # 3 microseconds on an idle machine
+    senders = [each for each in threading.enumerate() if each.name == "paceline-sender"]
+    for sender in senders:
+        sender.join(10.0)
+    assert not any(sender.is_alive() for sender in senders)
 
 
 def test_backoff_grows_is_random_and_honours_the_server():
