@@ -73,17 +73,19 @@ def _replay(server: "Server", window: "Window", speed: float) -> None:
     with pushing.Complaints() as complaints, Progress(console=notes(), transient=True) as progress:
         recorders = server.recorders(window, timeline, run_key=run_key, epoch=epoch)
         bar = progress.add_task("replaying", total=timeline.trace.num_ops)
-        pushing.push(
-            timeline,
-            recorders,
-            begin_ns=begin_ns,
-            speed=speed,
-            clock=pushing.WallClock(),
-            progress=lambda num_ops: progress.advance(bar, num_ops),
-        )
-        pushing.deliver(recorders, complaints.messages)
-        for recorder in recorders:
-            recorder.close()
+        try:
+            pushing.push(
+                timeline,
+                recorders,
+                begin_ns=begin_ns,
+                speed=speed,
+                clock=pushing.WallClock(),
+                progress=lambda num_ops: progress.advance(bar, num_ops),
+            )
+            pushing.deliver(recorders, complaints.messages)
+        finally:
+            for recorder in recorders:
+                recorder.close(timeout_s=0.0)
 
 
 def _speed(text: str) -> float:

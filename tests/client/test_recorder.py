@@ -302,11 +302,14 @@ def test_a_worker_that_finishes_no_step_fills_no_tables():
 
 
 def test_closing_ends_every_thread(paceline):
+    others = set(threading.enumerate())
     runs = [recorder(paceline.url) for _ in range(100)]
     paceline.wait_for(lambda: len(paceline.puts) == 100)
+    senders = [each for each in threading.enumerate() if each.name == "paceline-sender"]
+    senders = [each for each in senders if each not in others]
+    assert len(senders) == 100
     for run in runs:
         run.close()
-    senders = [each for each in threading.enumerate() if each.name == "paceline-sender"]
     for sender in senders:
         sender.join(10.0)
     assert not any(sender.is_alive() for sender in senders)
