@@ -12,8 +12,8 @@ from app.api.errors import failure, refusal
 from app.errors import PacelineError, WrongHost
 
 API_PREFIX = "/api/"
-# Signing in is how a page gets a session; everything else under /api wants one.
-OPEN = {("POST", "/api/v1/session")}
+# A page asks whether it has a session, and gets one by signing in; all else under /api wants one.
+OPEN = {("GET", "/api/v1/session"), ("POST", "/api/v1/session")}
 CSP = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"

@@ -36,6 +36,7 @@ class Seen:
     window_steps: int = 8
     last_step: int | None = None
     silent_for_s: float | None = None
+    step_s: float | None = None  # what a step takes, where earlier ones tell
     hosts: Hosts | None = None
 
 
@@ -71,13 +72,20 @@ def _running(state: JobState, result: Mapping[str, Any] | None, seen: Seen) -> t
 
 
 def _not_analysed(seen: Seen) -> tuple[str, str]:
-    if seen.num_steps == 0:
-        sentence = "No complete step has arrived yet."
-    else:
-        have = "has" if seen.num_steps == 1 else "have"
-        of = f"{words.whole(seen.num_steps)} of {seen.window_steps} complete steps"
-        sentence = f"{of} {have} arrived."
-    return sentence, "A step is complete when every worker has reported all its operations."
+    have = "has" if seen.num_steps == 1 else "have"
+    of = f"{words.whole(seen.num_steps)} of {words.whole(seen.window_steps)} complete steps"
+    first = (
+        "The first complete step brings the first figures; "
+        "a step is complete when every worker has reported all its operations."
+    )
+    return f"{of} {have} arrived.{_more(seen)}", first
+
+
+def _more(seen: Seen) -> str:
+    num_missing = seen.window_steps - seen.num_steps
+    if seen.step_s is None or num_missing <= 0:
+        return ""
+    return f" About {words.about(num_missing * seen.step_s)} more."
 
 
 def _silent(result: Mapping[str, Any] | None, seen: Seen) -> tuple[str, str]:

@@ -8,6 +8,9 @@ from itertools import pairwise
 SCALE_STOPS = (1.0, 1.02, 1.05, 1.10, 1.20, 1.30, 1.40, 1.50)
 SCALE_MIN, SCALE_MAX = SCALE_STOPS[0], SCALE_STOPS[-1]
 
+# Black or white reach it on any ground.
+MIN_CONTRAST = 4.5
+
 
 @dataclass(frozen=True, slots=True)
 class Theme:
@@ -47,6 +50,26 @@ class Theme:
         upper = min(bisect_right(SCALE_STOPS, value), len(SCALE_STOPS) - 1)
         low, high = SCALE_STOPS[upper - 1], SCALE_STOPS[upper]
         return _mix(self.scale[upper - 1], self.scale[upper], (value - low) / (high - low))
+
+    def text_on(self, slowdown: float) -> str:
+        """Ink or surface, or what they come near to, to be read on the colour at a slowdown."""
+        ground = self.colour_at(slowdown)
+        colours = (self.ink, self.surface, "#000000", "#FFFFFF")
+        return next(text for text in colours if contrast(text, ground) >= MIN_CONTRAST)
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colours as WCAG defines it, from 1 to 21."""
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    red, green, blue = (
+        share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
+        for share in (int(colour[at:to], 16) / 255 for at, to in pairwise((1, 3, 5, 7)))
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def _mix(first: str, second: str, share: float) -> str:

@@ -1,6 +1,7 @@
 """How figures are written in sentences, labels and tables: rounded to what can be trusted."""
 
 import html
+import re
 from collections.abc import Mapping
 
 NOT_MEASURED = "not measured"
@@ -8,6 +9,10 @@ TIMES = "\u00d7"
 MINUS = "\u2212"
 
 _MAX_HOST_CHARS = 24
+
+# Marks that turn the direction of the text around them, and what keeps a direction inside.
+_DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_ISOLATE, _END_ISOLATE = "\u2068", "\u2069"
 
 Hosts = Mapping[tuple[int, int], str]
 
@@ -43,6 +48,15 @@ def span(value_s: float) -> str:
     return counted(int(value_s), "second")
 
 
+def about(value_s: float) -> str:
+    """How much longer, as roughly as it can be known: 7 s, 40 s, 3 min."""
+    if value_s < 10:
+        return f"{max(1, round(value_s))} s"
+    if value_s < 95:
+        return f"{5 * round(value_s / 5)} s"
+    return f"{whole(round(value_s / 60))} min" if value_s < 5_400 else span(value_s)
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun in singular or plural."""
     return f"{whole(number)} {noun}{'' if number == 1 else 's'}"
@@ -51,10 +65,19 @@ def counted(number: int, noun: str) -> str:
 def worker(dp_rank: int, stage: int, hosts: Hosts | None = None) -> str:
     """A worker's name, with its host where that is known."""
     host = (hosts or {}).get((dp_rank, stage))
-    return f"dp {dp_rank}, stage {stage}" + (f" on {host}" if host else "")
+    return f"dp {dp_rank}, stage {stage}" + (f" on {contained(host)}" if host else "")
 
 
-def markup(text: str) -> str:
-    """Text from outside for a chart's labels, where Plotly would read tags; cut to fit."""
-    short = text if len(text) <= _MAX_HOST_CHARS else text[: _MAX_HOST_CHARS - 1] + "\u2026"
-    return html.escape(short, quote=False)
+def contained(text: str) -> str:
+    """Text from outside without power over the direction of the text around it."""
+    unmarked = _DIRECTION_MARKS.sub("", text)
+    return unmarked if unmarked.isascii() else f"{_ISOLATE}{unmarked}{_END_ISOLATE}"
+
+
+def markup(text: str, most_chars: int = _MAX_HOST_CHARS) -> str:
+    """Text from outside for a chart's labels, where Plotly would read tags; cut to fit.
+
+    The end stays: it is what tells the hosts of a cluster apart.
+    """
+    short = text if len(text) <= most_chars else "\u2026" + text[1 - most_chars :]
+    return html.escape(contained(short), quote=False)

@@ -16,6 +16,9 @@ from app.charts.words import Hosts
 
 MAX_ROWS = 14
 
+# What fits at the left of the plot, whose edge is that of the chart above.
+_MAX_LABEL_CHARS = 22
+
 Floats = NDArray[np.float64]
 
 
@@ -102,8 +105,11 @@ def _cells(rows: Sequence[tuple[int, int]], at: StepAxis, hosts: Hosts | None) -
 
 def _label(dp_rank: int, stage: int, hosts: Hosts | None, theme: Theme) -> str:
     host = (hosts or {}).get((dp_rank, stage))
-    tail = f' <span style="color:{theme.ink3}">{words.markup(host)}</span>' if host else ""
-    return f"dp {dp_rank} · s{stage}{tail} "
+    who = f"dp {dp_rank} · s{stage}"
+    if not host:
+        return f"{who} "
+    name = words.markup(host, most_chars=_MAX_LABEL_CHARS - len(who))
+    return f'{who} <span style="color:{theme.ink3}">{name}</span> '
 
 
 def _axis_title(at: StepAxis) -> str:
@@ -112,12 +118,12 @@ def _axis_title(at: StepAxis) -> str:
 
 def _sentence(slowdown: Floats, rows: Sequence[tuple[int, int]], hosts: Hosts | None) -> str:
     if not rows or not slowdown.size:
-        return "No step of this window has figures by worker."
+        return "No step shown here has figures by worker."
     dp_rank, stage = rows[0]
     per_step = slowdown[:, dp_rank, stage]
     known = per_step[np.isfinite(per_step)]
     if not known.size:
-        return "No worker of this window is measured."
+        return "No worker is measured in the steps shown here."
     name, num_steps = words.worker(dp_rank, stage, hosts), words.counted(len(per_step), "step")
     low, high = words.ratio(known.min()), words.ratio(known.max())
     return (

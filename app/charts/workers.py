@@ -21,11 +21,16 @@ _AS_SLOW = 0.67
 
 # Values are written into cells that are about 40 px wide in the lead panel.
 MAX_DP_WITH_VALUES = 16
+MAX_DP_WITH_NAMES = 8
+
+# Text of each cell is in its own trace of this name; the page drops it where cells are narrow.
+VALUES = "values"
 
 # Narrowest width the lead panel has on a desk; a marked cell stays 4 px wide there.
 _PLOT_WIDTH_PX = 600
 _MARK_WIDTH_PX = 4
 _TOP_PX = 32
+_TOP_WITHOUT_LABEL_PX = 8
 
 # A table of a whole large job would outweigh its picture.
 MAX_TABLE_ROWS = 500
@@ -39,8 +44,11 @@ def workers(worker_slowdown: ArrayLike, *, hosts: Hosts | None, theme: Theme) ->
     slowdown = np.asarray(worker_slowdown, dtype=np.float64)
     culprit = _alone(slowdown, worst(slowdown))
     row_px = _row_px(slowdown.shape[1])
-    height_px = _TOP_PX + row_px * slowdown.shape[1] + 44
+    top_px = _TOP_PX if culprit else _TOP_WITHOUT_LABEL_PX
+    bottom_px = 28 if slowdown.shape[0] <= MAX_DP_WITH_NAMES else 44
     data = [heatmap(slowdown.T, theme, **_cells(slowdown, hosts)), _crosses(slowdown, theme)]
+    if slowdown.shape[0] <= MAX_DP_WITH_VALUES:
+        data.append(_values(slowdown, theme))
     shapes, notes = [], []
     if culprit:
         shapes = [_outline(slowdown, culprit, theme)]
@@ -56,9 +64,9 @@ def workers(worker_slowdown: ArrayLike, *, hosts: Hosts | None, theme: Theme) ->
         data=data,
         layout=layout(
             theme,
-            height_px=height_px,
+            height_px=top_px + row_px * slowdown.shape[1] + bottom_px,
             left_px=60,
-            margin={"t": _TOP_PX, "b": 44},
+            margin={"t": top_px, "b": bottom_px},
             xaxis=_dp_axis(slowdown.shape[0], theme),
             yaxis=_stage_axis(slowdown.shape[1], theme),
             shapes=shapes,
@@ -99,9 +107,23 @@ def _cells(slowdown: Floats, hosts: Hosts | None) -> dict[str, Any]:
             for stage in range(pp_size)
         ]
         parts["hovertemplate"] = _hover("dp %{x}, stage %{y}, %{customdata}")
-    if dp_size <= MAX_DP_WITH_VALUES:
-        parts |= {"texttemplate": f"%{{z:.2f}}{words.TIMES}", "textfont": {"size": 11}}
     return parts
+
+
+def _values(slowdown: Floats, theme: Theme) -> dict[str, Any]:
+    # Plotly's own cell labels are grey on orange, below the contrast that text needs.
+    dp_rank, stage = np.nonzero(np.isfinite(slowdown))
+    known = [float(value) for value in slowdown[dp_rank, stage]]
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "name": VALUES,
+        "x": dp_rank.tolist(),
+        "y": stage.tolist(),
+        "text": [words.ratio(value) for value in known],
+        "textfont": {"size": 11, "color": [theme.text_on(value) for value in known]},
+        "hoverinfo": "skip",
+    }
 
 
 def _hover(who: str) -> str:
@@ -170,7 +192,7 @@ def _row_px(pp_size: int) -> int:
 
 
 def _dp_axis(dp_size: int, theme: Theme) -> dict[str, Any]:
-    if dp_size <= 8:
+    if dp_size <= MAX_DP_WITH_NAMES:
         ticks: dict[str, Any] = {
             "tickvals": list(range(dp_size)),
             "ticktext": [f"dp {dp}" for dp in range(dp_size)],

@@ -100,6 +100,23 @@ def summary(conn: Connection, job_id: str, window_id: str) -> WindowSummary:
     return summary_of(_find(conn, job_id, window_id, *SUMMARY))
 
 
+def per_step_between(
+    conn: Connection, job_id: str, epoch: int, *, first: int, last: int
+) -> list[tuple[list[int], dict[str, Any]]]:
+    """Steps and their figures of each window of a run that has some between two steps, ascending.
+
+    Windows come whole, so the first and the last one may reach beyond.
+    """
+    query = (
+        select(windows.c.result, windows.c.per_step)
+        .where(windows.c.job_id == job_id, windows.c.epoch == epoch)
+        .where(windows.c.first_step <= last, windows.c.last_step >= first)
+        .where(windows.c.slowdown.is_not(None), windows.c.per_step.is_not(None))
+        .order_by(windows.c.first_step)
+    )
+    return [(row.result["steps"], row.per_step) for row in conn.execute(query)]
+
+
 def trace(conn: Connection, job_id: str, window_id: str) -> bytes | None:
     """The raw operations of a closed window, None of an open one; raises as `get` does."""
     kept: bytes | None = _find(conn, job_id, window_id, windows.c.trace)["trace"]

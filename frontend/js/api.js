@@ -44,13 +44,7 @@ export async function getAll(path, most = 1000) {
 
 /** Whether this browser already has a session. */
 export async function isSignedIn() {
-  try {
-    await getJson("/session")
-    return true
-  } catch (error) {
-    if (error.status === 401) return false
-    throw error
-  }
+  return (await getJson("/session")).authenticated
 }
 
 /** Trade a token for the session cookie. */

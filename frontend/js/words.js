@@ -6,6 +6,15 @@ const MINUS = "\u2212"
 const TIMES = "\u00d7"
 const THIN = "\u202f"
 
+// Marks that turn the direction of the text around them.
+const DIRECTION_MARKS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
+
+/** Text from outside without power over the direction of the text around it. */
+export function contained(text) {
+  const unmarked = text.replace(DIRECTION_MARKS, "")
+  return /^[\x00-\x7f]*$/.test(unmarked) ? unmarked : `\u2068${unmarked}\u2069`
+}
+
 /** An integer with thousands separated. */
 export const whole = (number) => Math.round(number).toLocaleString("en-US").replace("-", MINUS)
 
@@ -22,6 +31,16 @@ export const seconds = (value_s) =>
 
 /** A number with its noun. */
 export const counted = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`
+
+/** How much longer, as roughly as it can be known: 7 s, 40 s, 3 min. */
+export function about(left_s) {
+  if (left_s < 10) return `${Math.max(1, Math.round(left_s))} s`
+  if (left_s < 95) return `${5 * Math.round(left_s / 5)} s`
+  return left_s < 5400 ? `${Math.round(left_s / 60)} min` : counted(Math.floor(left_s / 3600), "hour")
+}
+
+/** A stretch of steps: "step 8", "steps 8 to 15". */
+export const stepRange = (first, last) => (first === last ? `step ${whole(first)}` : `steps ${whole(first)} to ${whole(last)}`)
 
 /** How long ago: "3 s ago", "12 min ago". */
 export function ago(date, now = new Date()) {

@@ -8,7 +8,7 @@ from tests.api.server import NOW_S, TOKEN, Clock, json_batch
 pytestmark = pytest.mark.anyio
 
 # What a probe or a person may ask without being known.
-OPEN = {"get_health", "get_readiness", "sign_in"}
+OPEN = {"get_health", "get_readiness", "get_session", "sign_in"}
 # Each operation with a request that would be right, were the caller known.
 GUARDED = {
     "register_job": ("PUT", "/api/v1/jobs/llm-70b"),
@@ -25,7 +25,6 @@ GUARDED = {
     "get_headline": ("GET", "/api/v1/jobs/llm-70b/headline"),
     "list_alerts": ("GET", "/api/v1/alerts"),
     "stream_events": ("GET", "/api/v1/events"),
-    "get_session": ("GET", "/api/v1/session"),
     "sign_out": ("DELETE", "/api/v1/session"),
 }
 CHANGING = sorted(name for name, (method, _) in GUARDED.items() if method != "GET")
@@ -73,6 +72,14 @@ async def test_who_is_not_known_gets_401(api, operation, caller):
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.json()["code"] == "unauthorised"
+
+
+@pytest.mark.parametrize("caller", UNKNOWN)
+async def test_who_is_not_known_may_ask_whether_they_are(api, caller):
+    async with api.stranger(headers=UNKNOWN[caller]) as client:
+        answer = await client.get("/api/v1/session")
+    assert answer.status_code == 200
+    assert answer.json() == {"authenticated": False}
 
 
 FOREIGN = {

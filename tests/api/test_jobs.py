@@ -45,6 +45,7 @@ async def test_a_job_is_shown_as_it_registered(api):
         "ended_at": None,
         "last_data_at": None,
         "last_step": None,
+        "window_steps": 8,
         "slowdown": None,
         "gpu_time_wasted": None,
         "latest_window": None,

@@ -1,6 +1,6 @@
 import pytest
 
-from app.store import steps
+from app.store import hosts, steps
 from app.store.steps import StepRow
 from tests.api.server import window_record
 
@@ -55,7 +55,44 @@ async def test_workers_slowdown_is_by_dp_rank_and_stage(api):
         "pp_size": 2,
         "worker_slowdown": [[1.0, 1.0], [1.0, 1.25]],
         "worker_slowdown_estimate": [[1.0, 1.0], [1.0, 1.25]],
+        "hosts": [[None, None], [None, None]],
     }
+
+
+async def test_workers_charts_and_headline_name_the_hosts_that_are_known(api):
+    await api.register()
+    api.save_window(window_record(0))
+    with api.store.write() as conn:
+        hosts.save(conn, "llm-70b", 1, {(1, 1): "host-<b>"})
+    workers = (await api.client.get(f"{PATH}/windows/latest/workers")).json()
+    assert workers["hosts"] == [[None, None], [None, "host-<b>"]]
+    assert "on host-<b>" in (await api.client.get(f"{PATH}/headline")).json()["sub"]
+    for chart in ("workers", "worker-steps"):
+        figure = (await api.client.get(f"{PATH}/windows/latest/charts/{chart}")).json()
+        assert "on host-<b>" in figure["meta"]["text"]
+        assert "host-<b>" not in str(figure["data"]) + str(figure["layout"])
+        assert "host-&lt;b&gt;" in str(figure["layout"])
+
+
+async def test_worker_by_step_joins_the_windows_of_the_step_chart_above(api):
+    await api.register()
+    for first_step, slowdown in ((0, 1.1), (2, 1.2), (6, 1.3)):
+        api.save_window(window_record(first_step, slowdown=slowdown))
+    figure = (await api.client.get(f"{PATH}/windows/1-2/charts/worker-steps")).json()
+    steps_seen = [f"step {step}" for step in (0, 1, 2, 3, 6, 7)]
+    assert figure["meta"]["table"]["columns"] == ["worker", *steps_seen]
+    slowest = ["dp 1, stage 1", *(f"{s:.2f}\u00d7" for s in (1.1, 1.1, 1.2, 1.2, 1.3, 1.3))]
+    assert figure["meta"]["table"]["rows"][0] == slowest
+    above = (await api.client.get(f"{PATH}/charts/steps")).json()
+    assert figure["layout"]["xaxis"]["range"] == above["layout"]["xaxis"]["range"]
+
+
+async def test_how_long_a_first_window_takes_is_known_from_the_run_before(api):
+    await api.register()
+    api.save_window(window_record(0))
+    await api.register(run_key="run-2")
+    told = (await api.client.get(f"{PATH}/headline")).json()
+    assert told["sentence"] == "0 of 8 complete steps have arrived. About 10 s more."
 
 
 async def test_what_was_not_measured_is_null(api):

@@ -57,9 +57,14 @@ def test_low_fidelity_names_the_difference_and_nobody():
 
 
 def test_before_the_first_figure_the_steps_that_arrived_are_counted():
-    assert told("not-analysed")[0] == "No complete step has arrived yet."
+    assert told("not-analysed")[0] == "0 of 8 complete steps have arrived."
     assert told("not-analysed", num_steps=1)[0] == "1 of 8 complete steps has arrived."
     assert told("not-analysed", num_steps=3)[0] == "3 of 8 complete steps have arrived."
+
+
+def test_how_long_the_window_still_takes_is_told_where_a_step_time_is_known():
+    sentence, _ = told("not-analysed", num_steps=3, step_s=8.0)
+    assert sentence == "3 of 8 complete steps have arrived. About 40 s more."
 
 
 def test_a_silent_job_says_since_when_and_how_it_was():

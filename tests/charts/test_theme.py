@@ -1,6 +1,6 @@
 import pytest
 
-from app.charts.theme import SCALE_STOPS, THEMES
+from app.charts.theme import SCALE_STOPS, THEMES, contrast
 
 every_theme = pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
 
@@ -30,3 +30,10 @@ def test_colours_are_held_at_the_ends_of_the_domain(theme):
 def test_between_two_stops_colours_are_mixed():
     # Half way from #EF9F45 (1.20) to #DB6A22 (1.30).
     assert THEMES["light"].colour_at(1.25) == "#E58434"
+
+
+@every_theme
+def test_text_can_be_read_on_every_colour_of_the_scale(theme):
+    for hundredths in range(100, 160):
+        slowdown = hundredths / 100
+        assert contrast(theme.text_on(slowdown), theme.colour_at(slowdown)) >= 4.5

@@ -34,5 +34,20 @@ def test_spans_are_told_in_their_largest_unit(value_s, text):
     assert words.span(value_s) == text
 
 
-def test_a_long_host_name_is_cut():
-    assert words.markup("x" * 40) == "x" * 23 + "\u2026"
+@pytest.mark.parametrize(
+    ("value_s", "text"),
+    [(0.2, "1 s"), (7.4, "7 s"), (38, "40 s"), (94, "95 s"), (200, "3 min"), (7200, "2 hours")],
+)
+def test_what_is_left_is_told_roughly(value_s, text):
+    assert words.about(value_s) == text
+
+
+def test_text_from_outside_cannot_turn_the_text_around_it():
+    assert words.contained("host-\u202e017\u2066") == "host-017"
+    assert (
+        words.worker(3, 1, {(3, 1): "\u05d0\u2069\u202e"}) == "dp 3, stage 1 on \u2068\u05d0\u2069"
+    )
+
+
+def test_a_long_host_name_is_cut_to_its_end():
+    assert words.markup("x" * 40 + "-017") == "\u2068\u2026" + "x" * 19 + "-017\u2069"

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from app.charts.theme import DARK, LIGHT
-from app.charts.workers import MAX_TABLE_ROWS, workers
+from app.charts.workers import MAX_TABLE_ROWS, VALUES, workers
 from tests.charts.results import unpacked
 
 NAN = float("nan")
@@ -63,7 +63,13 @@ def test_a_worker_that_was_not_measured_is_a_cross_and_never_the_culprit():
 def test_gaps_close_as_cells_get_many(dp_size, gap):
     trace = heatmap_of(np.ones((dp_size, 2)))
     assert trace["xgap"] == gap
-    assert ("texttemplate" in trace) == (dp_size <= 16)
+
+
+@pytest.mark.parametrize(("dp_size", "has_values"), [(16, True), (17, False)])
+def test_values_are_written_into_cells_that_have_room(dp_size, has_values):
+    figure = workers(np.ones((dp_size, 2)), hosts=None, theme=LIGHT)
+    values = [trace for trace in figure["data"] if trace.get("name") == VALUES]
+    assert [set(trace["text"]) for trace in values] == [{"1.00\u00d7"}] * has_values
 
 
 def test_a_marked_cell_of_a_huge_job_is_widened_and_carries_its_colour():

@@ -1,8 +1,8 @@
 import pytest
 
 from app.errors import InvalidRequest, JobNotFound, WindowNotFound
-from app.store import windows
-from tests.store.factories import register, window
+from app.store import jobs, windows
+from tests.store.factories import register, registration, window
 
 
 @pytest.fixture
@@ -33,6 +33,18 @@ def test_only_a_higher_revision_replaces_a_window(conn):
     assert windows.save(conn, "job", window(revision=3, slowdown=None, per_step=None))
     assert windows.summary(conn, "job", "1-0").slowdown is None
     assert windows.get(conn, "job", "1-0", per_step=True)["per_step"] is None
+
+
+def test_windows_between_two_steps_are_those_that_have_some_of_them(conn):
+    for first_step in (0, 8, 16, 24):
+        result = {"steps": [first_step, first_step + 7]}
+        windows.save(conn, "job", window(first_step, last_step=first_step + 7, result=result))
+    jobs.register(conn, "job", registration(run_key="run-2"), now_s=200.0)
+    windows.save(conn, "job", window(12, epoch=2))
+    windows.save(conn, "job", window(32, slowdown=None, per_step=None))
+    found = windows.per_step_between(conn, "job", 1, first=15, last=40)
+    assert [steps for steps, _ in found] == [[8, 15], [16, 23], [24, 31]]
+    assert found[0][1] == window().per_step
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -19,6 +19,12 @@ from app.api.fields import (
 from app.api.job_state import JobState, job_state, silent_for_s, window_state
 from app.api.routes.windows import json_response
 from app.api.service import Service
+from app.api.shown_steps import (
+    DRAWN_STEPS,
+    recent_step_s,
+    recorded_steps,
+    with_other_windows,
+)
 from app.charts import words
 from app.charts.headline import Seen, headline
 from app.charts.steps import StepPoint
@@ -26,13 +32,11 @@ from app.charts.steps import steps as steps_chart
 from app.charts.theme import THEMES
 from app.charts.window_charts import WINDOW_CHARTS
 from app.errors import NotFound, WindowNotFound
-from app.store import jobs, steps, windows
+from app.store import hosts, jobs, steps, windows
 from app.store.engine import Connection
 from app.store.jobs import JobRecord
 
 router = APIRouter(tags=["charts"])
-
-DRAWN_STEPS = 200
 
 ChartName = Literal["workers", "optypes", "stages", "worker-steps"]
 
@@ -77,10 +81,17 @@ def get_window_chart(
     kind = WINDOW_CHARTS[chart]
     with service.store.read() as conn:
         result = windows.get(conn, job_id, window, per_step=kind.per_step)
-        axis_steps = _steps_above(conn, job_id, result) if kind.per_step else None
-    if not kind.can_draw(result):
-        raise ChartNotMeasured(f"window {result['window']['id']!r} has no figures for this chart")
-    return json_response(kind.draw(result, None, THEMES[theme], axis_steps))
+        if not kind.can_draw(result):
+            window_id = result["window"]["id"]
+            raise ChartNotMeasured(f"window {window_id!r} has no figures for this chart")
+        epoch = result["window"]["epoch"]
+        known_hosts = hosts.load(conn, job_id, epoch)
+        axis_steps = recorded_steps(conn, job_id, epoch) if kind.per_step else None
+        if axis_steps and set(result["steps"]) <= set(axis_steps):
+            result = with_other_windows(conn, job_id, result, axis_steps)
+        else:
+            axis_steps = None  # too long ago: the chart of step times above shows it alone, too
+    return json_response(kind.draw(result, known_hosts, THEMES[theme], axis_steps))
 
 
 @router.get(
@@ -127,25 +138,23 @@ def get_headline(job_id: JobId, service: ServiceDep, window: ShownWindow = "late
             result = windows.get(conn, job_id, window, per_step=False)
         except WindowNotFound:
             result = None
+        seen = _seen(conn, job, result, service)
     state = _state(job, service) if window == "latest" else _state_then(result, service)
-    told = headline(state, result, _seen(job, service))
+    told = headline(state, result, seen)
     return HeadlineOut(state=told.state, sentence=told.sentence, sub=told.sub)
 
 
-def _steps_above(conn: Connection, job_id: str, result: dict[str, Any]) -> list[int] | None:
-    # The chart of step times stands above this one: same steps, same axis.
-    epoch = result["window"]["epoch"]
-    rows = steps.series(conn, job_id, epoch=epoch, first=None, last=None, limit=DRAWN_STEPS)
-    drawn = [row.step for row in rows if row.recorded_s is not None]
-    return drawn if set(result["steps"]) <= set(drawn) else None
-
-
-def _seen(job: JobRecord, service: Service) -> Seen:
+def _seen(
+    conn: Connection, job: JobRecord, result: dict[str, Any] | None, service: Service
+) -> Seen:
+    epoch = result["window"]["epoch"] if result else job.epoch
     return Seen(
         num_steps=job.latest.num_steps if job.latest else 0,
         window_steps=service.window_steps,
         last_step=job.last_step,
         silent_for_s=silent_for_s(job, service.now_s()),
+        step_s=recent_step_s(conn, job.job_id, job.epoch),
+        hosts=hosts.load(conn, job.job_id, epoch),
     )
 
 

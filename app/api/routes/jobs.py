@@ -115,6 +115,7 @@ class JobOut(Answer):
     ended_at: datetime | None
     last_data_at: datetime | None
     last_step: int | None
+    window_steps: int
     slowdown: float | None
     gpu_time_wasted: float | None
     latest_window: WindowSummaryOut | None
@@ -147,6 +148,7 @@ def job_out(job: JobRecord, service: Service) -> JobOut:
         ended_at=timestamp_or_none(job.ended_s),
         last_data_at=timestamp_or_none(job.last_data_s),
         last_step=job.last_step,
+        window_steps=service.window_steps,
         slowdown=slowdown,
         gpu_time_wasted=None if slowdown is None else gpu_time_wasted(slowdown),
         latest_window=WindowSummaryOut.of(window) if window else None,

@@ -1,7 +1,5 @@
 """The session: a page trades the token for a cookie that its scripts cannot read."""
 
-from typing import Literal
-
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from pydantic import SecretStr
@@ -21,9 +19,9 @@ class SessionIn(Request):
 
 
 class SessionOut(Answer):
-    """Says that the caller is signed in."""
+    """Whether the caller is signed in."""
 
-    authenticated: Literal[True] = True
+    authenticated: bool
 
 
 @router.post(
@@ -61,10 +59,15 @@ async def sign_in(
     operation_id="get_session",
     summary="Ask whether one is signed in",
     responses=refusals(),
+    openapi_extra={"security": []},
 )
-async def get_session() -> SessionOut:
-    """Answers 401 to who is not."""
-    return SessionOut()
+async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
+    """No refusal to who is not: a page asks before it shows the sign-in form."""
+    try:
+        service.access.admit("GET", request.url.scheme, request.headers)
+    except Unauthorised:
+        return SessionOut(authenticated=False)
+    return SessionOut(authenticated=True)
 
 
 @router.delete(

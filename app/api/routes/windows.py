@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from app.api.deps import Responses, ServiceDep, refusals
 from app.api.fields import Answer, Cursor, JobId, Limit, WindowId, timestamp
-from app.store import windows
+from app.store import hosts, windows
 from app.store.windows import Verdict, WindowSummary
 from app.trace.window import WindowState
 
@@ -62,6 +62,7 @@ class WorkersOut(Answer):
     pp_size: int
     worker_slowdown: list[list[float]] | None
     worker_slowdown_estimate: list[list[float]] | None
+    hosts: list[list[str | None]]
 
 
 _SCHEMA = {"schema": {"$ref": "#/components/schemas/WindowResult"}}
@@ -111,15 +112,18 @@ def get_window(
     responses=refusals(404),
 )
 def get_window_workers(job_id: JobId, window: WindowId, service: ServiceDep) -> WorkersOut:
-    """Exact worker slowdown S_w, and its estimate from dp rank and stage."""
+    """Exact slowdown S_w, its estimate from dp rank and stage, and where each worker runs."""
     with service.store.read() as conn:
         result = windows.get(conn, job_id, window, per_step=False)
+        names = hosts.load(conn, job_id, result["window"]["epoch"])
+    dp_size, pp_size = result["job"]["dp_size"], result["job"]["pp_size"]
     return WorkersOut(
         window=result["window"]["id"],
-        dp_size=result["job"]["dp_size"],
-        pp_size=result["job"]["pp_size"],
+        dp_size=dp_size,
+        pp_size=pp_size,
         worker_slowdown=result["worker_slowdown"],
         worker_slowdown_estimate=result["worker_slowdown_estimate"],
+        hosts=[[names.get((dp, stage)) for stage in range(pp_size)] for dp in range(dp_size)],
     )
 
 

@@ -16,14 +16,15 @@ export function fit(figure, width_px, isAbove) {
   if (isAbove) hideSteps(layout)
   const plot_px = width_px - layout.margin.l - layout.margin.r
   const [from, to] = layout.xaxis.range
-  const data = figure.data.map((trace) => (trace.type === "heatmap" ? fitCells(trace, plot_px / (to - from)) : trace))
+  const cell_px = plot_px / (to - from)
+  const data = figure.data
+    .filter((trace) => trace.name !== "values" || cell_px >= MIN_VALUE_CELL_PX)
+    .map((trace) => (trace.type === "heatmap" ? fitCells(trace, cell_px) : trace))
   return { data, layout }
 }
 
 function fitCells(trace, cell_px) {
-  const fitted = { ...trace, xgap: Math.min(trace.xgap, cell_px < 3 ? 0 : cell_px < 12 ? 1 : 3) }
-  if (cell_px < MIN_VALUE_CELL_PX) delete fitted.texttemplate
-  return fitted
+  return { ...trace, xgap: Math.min(trace.xgap, cell_px < 3 ? 0 : cell_px < 12 ? 1 : 3) }
 }
 
 function hideSteps(layout) {

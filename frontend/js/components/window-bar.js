@@ -1,13 +1,13 @@
 /** Which window the page shows: the latest, or one picked from the past. */
 
 import { h } from "../dom.js"
-import { NOT_MEASURED, ratio, whole } from "../words.js"
+import { NOT_MEASURED, about, ratio, stepRange, whole } from "../words.js"
 import { colourAt } from "./scale.js"
 
 const NUM_CELLS = 48
 
 /** The bar; `windows` are summaries, newest first; `picked` is "latest" or a window's id. */
-export function windowBar({ windows, picked, shown, onPick }) {
+export function windowBar({ windows, picked, shown, onPick, windowSteps, step_s }) {
   const ribbon = windows.slice(0, NUM_CELLS).reverse()
   return h(
     "section",
@@ -24,7 +24,7 @@ export function windowBar({ windows, picked, shown, onPick }) {
       windows.filter(isClosed).map((window) => option(window.window_id, describe(window), picked)),
     ),
     h("div", { class: "ribbon" }, ribbon.map((window) => cell(window, picked, shown, onPick))),
-    h("div", { class: "what" }, whatShows(shown)),
+    h("div", { class: "what" }, whatShows(shown, windowSteps, step_s)),
   )
 }
 
@@ -51,11 +51,14 @@ const isClosed = (window) => window.state !== "open"
 
 function describe(window) {
   const slowdown = window.slowdown === null ? NOT_MEASURED : ratio(window.slowdown)
-  return `steps ${whole(window.first_step)} to ${whole(window.last_step)}, ${slowdown}`
+  return `${stepRange(window.first_step, window.last_step)}, ${slowdown}`
 }
 
-function whatShows(window) {
+function whatShows(window, windowSteps, step_s) {
   if (!window) return "no window yet"
-  const steps = `steps ${whole(window.first_step)} to ${whole(window.last_step)}`
-  return [steps, h("br"), `${window.num_steps} recorded, ${window.state}`]
+  const steps = stepRange(window.first_step, window.last_step)
+  if (isClosed(window)) return [steps, h("br"), `${whole(window.num_steps)} recorded, ${window.state}`]
+  const numLeft = windowSteps - window.num_steps
+  const more = step_s && numLeft > 0 ? `, about ${about(numLeft * step_s)} more` : ""
+  return [steps, h("br"), `${whole(window.num_steps)} of ${whole(windowSteps)} complete${more}`]
 }

@@ -8,7 +8,7 @@ import { sparkline } from "../components/sparkline.js"
 import { statStrip } from "../components/stat-strip.js"
 import { h, patch } from "../dom.js"
 import { onChange } from "../live.js"
-import { NOT_MEASURED, ago, clock, counted, percentNumber, ratio, shape, whole } from "../words.js"
+import { NOT_MEASURED, ago, clock, contained, counted, percentNumber, ratio, shape, whole } from "../words.js"
 import { firstStart } from "./first-start.js"
 
 export const path = /^\/$/
@@ -83,9 +83,12 @@ function failed(error, retry) {
 
 const isRunning = (job) => job.state !== "finished" && job.state !== "silent"
 
+/** The slowdown, unless the simulation is too far off to be believed. */
+const slowdownOf = (job) => (job.latest_window?.verdict === "low" ? null : job.slowdown)
+
 /** GPUs' worth of time lost at this moment; null when there is no figure of now. */
 function gpusLost(job) {
-  return isRunning(job) && job.gpu_time_wasted !== null ? job.gpus * job.gpu_time_wasted : null
+  return isRunning(job) && slowdownOf(job) !== null ? job.gpus * job.gpu_time_wasted : null
 }
 
 const sum = (numbers) => numbers.reduce((total, number) => total + (number ?? 0), 0)
@@ -94,7 +97,7 @@ function sentence(jobs) {
   const losing = jobs.filter((job) => job.state === "straggling")
   const perDay = 24 * sum(losing.map(gpusLost))
   if (!losing.length) {
-    const measured = jobs.filter((job) => job.slowdown !== null && isRunning(job)).length
+    const measured = jobs.filter((job) => slowdownOf(job) !== null && isRunning(job)).length
     const sub = measured ? `${counted(measured, "job")} ${measured === 1 ? "has" : "have"} figures of now; nothing stands out.` : "The first figure of a job comes with its first complete step."
     return { sentence: `${counted(jobs.length, "job")}. ${measured ? "None is straggling." : "No figures yet."}`, sub }
   }
@@ -102,13 +105,13 @@ function sentence(jobs) {
   const verb = losing.length === 1 ? "is losing time. It costs" : "are losing time. Together they cost"
   return {
     sentence: `${losing.length} of ${counted(jobs.length, "job")} ${verb} ${whole(perDay)} GPU-hours a day.`,
-    sub: `${worst.name} loses most: it runs at ${ratio(worst.slowdown)} of its ideal.`,
+    sub: `${contained(worst.name)} loses most: it runs at ${ratio(worst.slowdown)} of its ideal.`,
   }
 }
 
 function stats(jobs) {
   const running = jobs.filter(isRunning)
-  const measured = running.filter((job) => job.gpu_time_wasted !== null)
+  const measured = running.filter((job) => slowdownOf(job) !== null)
   const lost = sum(measured.map(gpusLost))
   const gpus = sum(measured.map((job) => job.gpus))
   const straggling = jobs.filter((job) => job.state === "straggling")
@@ -163,8 +166,8 @@ function row(job, details) {
     "a",
     { class: "row", href: `/jobs/${encodeURIComponent(job.job_id)}`, "data-key": job.job_id },
     stateMark(job.state),
-    h("span", { class: "job" }, h("b", {}, job.name), h("small", {}, shape(job.parallelism))),
-    h("span", { class: "number slowdown" }, figure(job.slowdown, ratio)),
+    h("span", { class: "job" }, h("b", {}, contained(job.name)), h("small", {}, shape(job.parallelism))),
+    h("span", { class: "number slowdown" }, figure(slowdownOf(job), ratio)),
     sparkline(details?.windows ?? [], job.state === "silent"),
     slowestCell(job, details?.slowest),
     h("span", { class: "at-wide at-desk" }, lastData(job)),
@@ -191,7 +194,7 @@ function slowestOf(workers) {
   let slowest = null
   workers.worker_slowdown.forEach((stages, dpRank) =>
     stages.forEach((slowdown, stage) => {
-      if (slowdown !== null && slowdown > (slowest?.slowdown ?? 0)) slowest = { dpRank, stage, slowdown }
+      if (slowdown !== null && slowdown > (slowest?.slowdown ?? 0)) slowest = { dpRank, stage, slowdown, host: workers.hosts[dpRank][stage] }
     }),
   )
   if (!slowest) return null
@@ -202,9 +205,11 @@ function slowestOf(workers) {
 
 function slowestCell(job, slowest) {
   const words = (text, more) => h("span", { class: "at-desk" }, text, more && h("small", {}, more))
-  if (job.state === "low-fidelity") return words("withheld", "simulation too far off")
+  if (job.latest_window?.verdict === "low") return words("withheld", "simulation too far off")
+  if (job.state === "not-analysed") return words(`${whole(job.latest_window?.num_steps ?? 0)} of ${whole(job.window_steps)} complete steps`)
   if (!slowest) return h("span", { class: "at-desk quiet" }, NOT_MEASURED)
   if (slowest.slowdown < MIN_CULPRIT_SLOWDOWN) return h("span", { class: "at-desk quiet" }, "none stands out")
   if (slowest.isWholeStage) return words(`stage ${slowest.stage}, most dp ranks`, `each up to ${ratio(slowest.slowdown)} alone`)
-  return words(`dp ${slowest.dpRank}, stage ${slowest.stage}`, `${ratio(slowest.slowdown)} alone`)
+  const where = slowest.host ? `${contained(slowest.host)}, ` : ""
+  return words(`dp ${slowest.dpRank}, stage ${slowest.stage}`, `${where}${ratio(slowest.slowdown)} alone`)
 }

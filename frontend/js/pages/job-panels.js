@@ -60,15 +60,15 @@ export class Panels {
     const isWithheld = result.fidelity?.verdict === "low"
     const { workers, steps, optypes, stages } = this.cards
     steps.load({ steps: `${this.base}/charts/steps${range(shown, windows)}`, ...(!isWithheld && { "worker-steps": `${window}/worker-steps` }) })
-    optypes.load({ optypes: `${window}/optypes` })
     if (isWithheld) return this.withhold(result)
+    optypes.load({ optypes: `${window}/optypes` })
     workers.load({ workers: `${window}/workers` })
     if (job.parallelism.pp_size > 1) stages.load({ stages: `${window}/stages` })
   }
 
   withhold({ fidelity }) {
-    const text = `The simulated step differs from the recorded one by ${percentNumber(fidelity.discrepancy)} %, over the limit of 5 %. Naming a worker or a stage would be a guess.`
-    for (const card of [this.cards.workers, this.cards.stages]) card.say({ markName: "low-fidelity", title: "Withheld: low fidelity", text })
+    const text = `The simulated step differs from the recorded one by ${percentNumber(fidelity.discrepancy)} %, over the limit of 5 %. Naming a cause would be a guess.`
+    for (const card of [this.cards.workers, this.cards.stages, this.cards.optypes]) card.say({ markName: "low-fidelity", title: "Withheld: low fidelity", text })
   }
 
   sayNotAnalysed({ told }) {
@@ -130,7 +130,7 @@ function facts({ window, steps, skipped_steps }) {
   const rows = [
     ["Window", `${window.id}, revision ${window.revision}`],
     ["State", window.state],
-    ["Steps", steps.length ? `${whole(steps[0])} to ${whole(steps.at(-1))}, ${steps.length} recorded` : "none yet"],
+    ["Steps", steps.length ? `${whole(steps[0])}${steps.length > 1 ? ` to ${whole(steps.at(-1))}` : ""}, ${steps.length} recorded` : "none yet"],
     ["Skipped", skipped || "none"],
     ["Ranks missing", window.missing.length ? window.missing.slice(0, 8).join(", ") + (window.missing.length > 8 ? ` and ${window.missing.length - 8} more` : "") : "none"],
   ]

@@ -9,7 +9,7 @@ import { announce, h, patch } from "../dom.js"
 import { onChange } from "../live.js"
 import { onTheme } from "../theme.js"
 import { STATE_WORDS } from "../components/mark.js"
-import { clock, counted, ratio, shape, whole } from "../words.js"
+import { clock, contained, counted, ratio, shape, stepRange, whole } from "../words.js"
 import { Panels } from "./job-panels.js"
 
 export const path = /^\/jobs\/(?<jobId>[^/]+)$/
@@ -26,10 +26,10 @@ export function render(root, { jobId }, { setSubject, onRefused }) {
 
   const draw = () => {
     if (page.left || !page.job) return
-    document.title = `${page.job.name} \u00b7 Paceline`
+    document.title = `${contained(page.job.name)} \u00b7 Paceline`
     patch(slots.head, crumbs(page.job), headline(page.told), notes(page, pick))
     patch(slots.stats, jobStats(page.job, page.result))
-    patch(slots.window, windowBar({ windows: page.windows, picked: page.picked, shown: page.shown, onPick: pick }))
+    patch(slots.window, windowBar({ windows: page.windows, picked: page.picked, shown: page.shown, onPick: pick, windowSteps: page.job.window_steps, step_s: stepTime(page) }))
     slots.window.querySelector("select").value = page.picked
   }
   const refresh = async () => {
@@ -37,7 +37,7 @@ export function render(root, { jobId }, { setSubject, onRefused }) {
       const before = page.job?.state
       await load(page, base)
       setSubject({ kind: "job", job: page.job })
-      if (before && before !== page.job.state) announce(`${page.job.name}: ${STATE_WORDS[page.job.state]}`)
+      if (before && before !== page.job.state) announce(`${contained(page.job.name)}: ${STATE_WORDS[page.job.state]}`)
       draw()
       panels.load(page)
     } catch (error) {
@@ -62,6 +62,13 @@ export function render(root, { jobId }, { setSubject, onRefused }) {
     panels.remove()
     for (const stop of stops) stop()
   }
+}
+
+/** Seconds that a step of the shown window takes; null when the job no longer runs or has none. */
+function stepTime({ job, result }) {
+  const times = result?.step_time_s?.recorded ?? []
+  if (!times.length || job.state === "silent" || job.state === "finished") return null
+  return times.reduce((total, time_s) => total + time_s, 0) / times.length
 }
 
 function slot() {
@@ -89,19 +96,20 @@ async function load(page, base) {
 /** The server's sentence is about now; a window of the past gets its own. */
 function toldOfThePast(shown, now) {
   if (!shown) return { sentence: "This window is not stored.", sub: `Now: ${now.sentence}` }
-  const steps = `Steps ${whole(shown.first_step)} to ${whole(shown.last_step)}`
-  const sentence = shown.slowdown === null ? `${steps} were not measured.` : `${steps} ran at ${ratio(shown.slowdown)} of their ideal.`
+  const steps = stepRange(shown.first_step, shown.last_step).replace(/^s/, "S")
+  if (shown.verdict === "low") return { sentence: `${steps}: the simulation is too far off to tell how slow they were.`, sub: `Now: ${now.sentence}` }
+  const sentence = shown.slowdown === null ? `${steps}: not measured.` : `${steps} ran at ${ratio(shown.slowdown)} of the ideal.`
   return { sentence, sub: `Now: ${now.sentence}` }
 }
 
 function crumbs(job) {
-  const more = [job.framework].filter(Boolean).map((text) => `, ${text}`)
+  const more = [job.framework].filter(Boolean).map((text) => `, ${contained(text)}`)
   return h(
     "div",
     { class: "crumbs" },
     h("a", { href: "/" }, "Fleet"),
     h("span", {}, "/"),
-    h("b", {}, job.name),
+    h("b", {}, contained(job.name)),
     h("span", { class: "shape" }, `${shape(job.parallelism)}, ${counted(job.gpus, "GPU")}`, more),
   )
 }
@@ -125,7 +133,7 @@ function failed(jobId, error, retry) {
   return h(
     "div",
     { class: "card panel-state" },
-    h("b", {}, missing ? `There is no job ${decodeURIComponent(jobId)}` : "Could not load this job"),
+    h("b", {}, missing ? `There is no job ${contained(decodeURIComponent(jobId))}` : "Could not load this job"),
     h("p", {}, error.message),
     missing ? h("a", { href: "/" }, "Back to the fleet") : h("button", { class: "text-button", type: "button", onclick: retry }, "Try again"),
   )

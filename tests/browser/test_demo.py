@@ -1,0 +1,177 @@
+"""`paceline demo` as a new user sees it: three live jobs, and what is wrong with two of them."""
+
+import re
+import time
+
+import pytest
+
+from app.charts.words import TIMES, ratio
+from tests.browser.paceline import running
+from tests.e2e.stack import wait_until
+
+_LIVE_WITHIN_MS = 15_000
+_JOBS = ("demo-healthy", "demo-slow-worker", "demo-long-last-stage")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    with running("demo", tmp_path_factory.mktemp("demo")) as demo:
+        yield demo
+
+
+def job(demo, job_id, query=""):
+    """The link to a job's page that signs in by itself."""
+    return demo.link.replace("/#", f"/jobs/{job_id}{query}#")
+
+
+def card(page, title):
+    return page.get_by_role("region", name=title, exact=True)
+
+
+def drawn(page, title, part=0):
+    """What Plotly has drawn in a card: heatmap values, bars, outlines."""
+    plot = card(page, title).locator(".plot").nth(part)
+    plot.locator(".main-svg").first.wait_for()
+    return plot.evaluate(
+        """plot => ({
+            z: plot.calcdata[0][0].z, x: plot._fullData[0].x && [...plot._fullData[0].x],
+            shapes: plot.layout.shapes ?? [], colours: plot._fullData[0].colorscale,
+            outlines: plot.querySelectorAll(".shapelayer path").length,
+            texts: [...plot.querySelectorAll(".textpoint text")].map(text => text.textContent),
+            range: plot.layout.xaxis.range, left: plot.layout.margin.l,
+        })"""
+    )
+
+
+def scrolls_sideways(page):
+    return page.evaluate("document.documentElement.scrollWidth > innerWidth")
+
+
+def test_the_printed_link_opens_a_fleet_of_three_jobs_with_figures(demo, open_page, keep):
+    from playwright.sync_api import expect
+
+    began_s = time.monotonic()
+    page = open_page(demo.link).page
+    expect(page.locator("a.row")).to_have_count(3, timeout=30_000)
+    for name in _JOBS:
+        row = page.locator("a.row", has_text=name)
+        left_ms = 1000 * (60 - (time.monotonic() - began_s))
+        expect(row.locator(".slowdown")).to_have_text(
+            re.compile(rf"^\d\.\d\d{TIMES}$"), timeout=left_ms
+        )
+    assert "token" not in page.url
+    assert "pl_" not in page.content()
+    slow = page.locator("a.row", has_text="demo-slow-worker")
+    expect(slow).to_contain_text("dp 3, stage 1")
+    expect(slow).to_contain_text("host-")
+    expect(page.locator("a.row", has_text="demo-long-last-stage")).to_contain_text("stage 3")
+    assert page.locator("a.row").last.inner_text().find("demo-healthy") >= 0
+    keep(page, "fleet-light")
+
+
+def test_the_healthy_job_is_under_three_percent(demo):
+    wait_until(
+        lambda: bool(demo.figure("demo-healthy", "slowdown")), "the healthy job has a figure"
+    )
+    healthy = demo.get("/jobs/demo-healthy")
+    assert healthy["state"] == "healthy"
+    assert 1.0 <= healthy["slowdown"] < 1.03
+
+
+def test_new_figures_come_by_themselves_and_an_open_table_stays_open(demo, open_page):
+    from playwright.sync_api import expect
+
+    page = open_page(job(demo, "demo-slow-worker")).page
+    steps = card(page, "Step time and worst workers").locator(".plot").first
+    steps.locator(".main-svg").first.wait_for()
+    workers = card(page, "Which worker")
+    workers.get_by_role("button", name="show as table").click()
+    expect(workers.get_by_role("table")).to_be_visible()
+    page.evaluate("window.isTheSamePage = true")
+    seen = steps.get_attribute("aria-label")
+    expect(steps).not_to_have_attribute("aria-label", seen, timeout=_LIVE_WITHIN_MS)
+    assert page.evaluate("window.isTheSamePage") is True
+    expect(workers.get_by_role("table")).to_be_visible()
+
+
+def test_the_slow_worker_is_outlined_with_the_number_that_the_api_gives(demo, open_page, keep):
+    path = "/jobs/demo-slow-worker/windows"
+    first = demo.get(path)["items"][-1]["window_id"]
+    wait_until(lambda: demo.get(path)["items"][-1]["state"] == "complete", "a window is closed")
+    known = demo.get(f"{path}/{first}/workers")["worker_slowdown"]
+    page = open_page(job(demo, "demo-slow-worker", f"?window={first}")).page
+    seen = drawn(page, "Which worker")
+    [outline] = seen["shapes"]
+    assert (outline["x0"], outline["x1"], outline["y0"], outline["y1"]) == (2.5, 3.5, 0.5, 1.5)
+    assert seen["outlines"] == 1
+    assert seen["z"][1][3] == known[3][1] == max(map(max, known))
+    assert ratio(known[3][1]) in seen["texts"]
+    assert len(seen["texts"]) == 32
+    keep(page, "job-of-the-past-light")
+
+
+def test_worker_by_step_stands_under_the_step_times(demo, open_page, keep):
+    page = open_page(job(demo, "demo-slow-worker")).page
+    title = "Step time and worst workers"
+    above, below = drawn(page, title, 0), drawn(page, title, 1)
+    assert above["range"] == below["range"]
+    assert above["left"] == below["left"]
+    columns = list(zip(*below["z"], strict=True))
+    assert len(columns) > 8
+    assert all(value is not None for column in columns[:-1] for value in column)
+    keep(page, "job-slow-worker-light")
+
+
+def test_the_long_last_stage_leads(demo, open_page, keep):
+    page = open_page(job(demo, "demo-long-last-stage"), theme="dark").page
+    shares = drawn(page, "Stages")["x"]
+    assert shares.index(max(shares)) == 3
+    assert shares[3] > 0.5
+    leads = page.locator(".panels .column").first.locator("section").first
+    assert leads.get_attribute("aria-label") == "Stages"
+    keep(page, "job-long-last-stage-dark")
+
+
+def test_the_theme_follows_the_system_until_chosen_and_stays_chosen(demo, open_page, keep):
+    from playwright.sync_api import expect
+
+    page = open_page(job(demo, "demo-slow-worker"), theme="dark").page
+    dark = drawn(page, "Which worker")["colours"]
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    keep(page, "job-slow-worker-dark")
+    page.get_by_role("button", name="Theme: system").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    heatmap = card(page, "Which worker").locator(".plot")
+    wait_until(
+        lambda: heatmap.evaluate("plot => plot._fullData[0].colorscale") != dark, "it is redrawn"
+    )
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+
+
+@pytest.mark.parametrize("width", [320, 390, 800, 1440])
+def test_nothing_scrolls_sideways(demo, open_page, keep, width):
+    for path, name in (("", "fleet"), ("jobs/demo-slow-worker", "job-slow-worker")):
+        page = open_page(demo.link.replace("/#", f"/{path}#"), width=width, theme="dark").page
+        page.locator(".panels .main-svg, a.row").first.wait_for()
+        assert not scrolls_sideways(page)
+        keep(page, f"{name}-{width}-dark")
+
+
+def test_a_wrong_token_is_refused_and_the_right_one_lets_in(demo, open_page, keep):
+    from playwright.sync_api import expect
+
+    watched = open_page(demo.url)
+    page = watched.page
+    page.get_by_label("Token").fill("pl_" + "x" * 40)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_have_text("This token is not known here.")
+    watched.forgive("401")  # Chromium itself writes a line for every refused request.
+    keep(page, "sign-in-light")
+    page.get_by_label("Token").fill(demo.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("a.row")).to_have_count(3)
+    [cookie] = page.context.cookies()
+    assert cookie["httpOnly"]
+    assert cookie["sameSite"] == "Strict"
+    assert page.evaluate("document.cookie") == ""
