@@ -75,6 +75,10 @@ class Producer:
                     self.push(batch_of(trace, self.epoch, dp_rank, stage, self.steps_pushed))
             self.steps_pushed += 1
 
+    def is_past(self, step: int) -> bool:
+        """Whether a step after this one has been pushed."""
+        return self.steps_pushed > step
+
     def push(self, batch: OpBatch) -> None:
         """Returns once the batch is acknowledged."""
         body = codec.encode(batch)

@@ -3,6 +3,7 @@
 import random
 import threading
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -20,7 +21,7 @@ NUM_KILLS = 10
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("victim", ["consumer", "api", "queue"])
 def test_a_killed_process_loses_no_acknowledged_op_and_counts_none_twice(victim, tmp_path):
-    rng = random.Random(victim)  # noqa: S311
+    rng = random.Random(victim)
     url = f"sqlite:///{tmp_path / 'paceline.db'}"
     with Stack(tmp_path, url, step_deadline_s="600", window_steps="4") as stack:
         made = MadeJob(Parallelism(2, 2), 2)
@@ -29,8 +30,7 @@ def test_a_killed_process_loses_no_acknowledged_op_and_counts_none_twice(victim,
         pushing = threading.Thread(target=producer.run, args=(stop,))
         pushing.start()
         for _ in range(NUM_KILLS):
-            before = producer.steps_pushed
-            wait_until(lambda before=before: producer.steps_pushed > before, "steps flow")
+            wait_until(partial(producer.is_past, producer.steps_pushed), "steps flow")
             select_nothing(rng.uniform(0.0, 0.3))
             stack.kill(victim)
             select_nothing(rng.uniform(0.0, 0.2))
@@ -51,7 +51,7 @@ def test_a_killed_process_loses_no_acknowledged_op_and_counts_none_twice(victim,
 def _all_closed(stack: Stack, num_steps: int) -> bool:
     items = stack.get("/jobs/killed/windows", limit=200)["items"]
     closed = [item for item in items if item["state"] != "open"]
-    return sum(item["num_steps"] for item in closed) == num_steps
+    return bool(sum(item["num_steps"] for item in closed) == num_steps)
 
 
 def _stored_ops(url: str) -> Counter[OpKey]:

@@ -65,9 +65,9 @@ def test_a_replayed_trace_has_the_offline_figures(stack, name):
 
 def _replay(stack: Stack, name: str) -> None:
     trace = SHARED_TRACES / f"trace-{name}.parquet"
+    options = ["--speed", "max", "--url", stack.url, "--job", name]
     done = subprocess.run(
-        [sys.executable, "-m", "app.cli", "replay", str(trace), "--speed", "max"]
-        + ["--url", stack.url, "--job", name],
+        [sys.executable, "-m", "app.cli", "replay", str(trace), *options],
         env={**os.environ, "PACELINE_TOKEN": TOKEN},
         capture_output=True,
         text=True,
