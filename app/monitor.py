@@ -10,7 +10,7 @@ from app.alerts.rules import Rule, decide
 from app.engine.report import Report, analyse
 from app.engine.result import as_json, without_figures
 from app.errors import InvalidTrace
-from app.trace.window import Window
+from app.trace.window import SkippedStep, Window
 
 log = structlog.get_logger()
 
@@ -60,7 +60,17 @@ def _figures(window: Window) -> tuple[Report | None, dict[str, Any]]:
         report = analyse(window)
     except InvalidTrace as error:
         log.warning("window not analysed", window=window.id, job=window.job.name, reason=str(error))
-        result = without_figures(window)
-        reasons = [{"step": step, "reason": str(error)} for step in window.steps]
-        return None, {**result, "skipped_steps": [*result["skipped_steps"], *reasons]}
+        return None, without_figures(_skipped(window, str(error)))
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        # A fault of ours. The operations are kept and the job goes on; the log has the traceback.
+        log.exception("window not analysed", window=window.id, job=window.job.name)
+        reason = "Paceline failed to analyse the window: its log says how"
+        return None, without_figures(_skipped(window, reason))
     return report, as_json(report)
+
+
+def _skipped(window: Window, reason: str) -> Window:
+    """The window with none of its steps analysed, for one and the same reason."""
+    skipped = [*window.skipped, *(SkippedStep(step, reason) for step in window.steps)]
+    in_order = tuple(sorted(skipped, key=lambda each: each.step))
+    return replace(window, steps=(), skipped=in_order)

@@ -60,7 +60,7 @@ class Settings(BaseSettings):
         1.1, gt=1, description="Slowdown S at or above which a job is said to straggle."
     )
     alert_clear_slowdown: float = Field(
-        1.05, ge=1, description="Slowdown S below which a firing alert is resolved."
+        1.05, gt=1, description="Slowdown S below which a firing alert is resolved."
     )
     alert_windows: int = Field(
         3, ge=1, description="Closed windows in a row that have to straggle before an alert."

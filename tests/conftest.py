@@ -1,7 +1,8 @@
-"""What all tests share: how Hypothesis runs."""
+"""What all tests share: how Hypothesis runs, and how plainly errors are logged."""
 
 import os
 
+import structlog
 from hypothesis import HealthCheck, settings
 
 # The machine is shared: a slow example is no failure, and CI repeats the same examples.
@@ -10,3 +11,12 @@ settings.register_profile(
 )
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+# structlog's own choice renders every local variable of a traceback, whole arrays among them.
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.processors.format_exc_info,
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)

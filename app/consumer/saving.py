@@ -114,7 +114,7 @@ def _window_record(outcome: Outcome, now_s: float) -> WindowRecord:
         last_step=max(settled),
         revision=window.revision,
         state=window.state,
-        num_steps=len(window.steps),
+        num_steps=len(result["steps"]),
         num_ops=window.trace.num_ops,
         slowdown=None if report is None else report.slowdown,
         verdict=outcome.observation.verdict,

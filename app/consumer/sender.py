@@ -50,6 +50,10 @@ class Sender:
             except Unavailable as error:
                 log.warning("no alert sent", reason=str(error))
                 pause_s = _AFTER_TROUBLE_S
+            except Exception:
+                # Its claim lapses; one that cannot be sent must not be the end of all others.
+                log.exception("alert not sent")
+                pause_s = _AFTER_TROUBLE_S
 
     def send_due(self) -> int:
         """Number of attempts made now.

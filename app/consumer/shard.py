@@ -15,6 +15,7 @@ import structlog
 
 from app.alerts.alert import AlertState
 from app.alerts.rules import job_ended
+from app.consumer.endings import Endings, RunKey
 from app.consumer.saving import (
     News,
     Outcome,
@@ -36,8 +37,6 @@ from app.store.engine import Connection
 from app.trace.job import Job
 
 log = structlog.get_logger()
-
-RunKey = tuple[str, int]  # job_id, epoch
 
 
 @dataclass(slots=True)
@@ -66,13 +65,13 @@ class ShardWork:
         self._fence = fence
         self._runs: dict[RunKey, RunAssembler] = {}
         self._alert_states: dict[str, AlertState] = {}
-        self._ended_at_entry: dict[RunKey, str] = {}
+        self._endings = Endings(workplace, shard)
         self._hosts_saved: dict[RunKey, dict[tuple[int, int], str]] = {}
-        self._left: set[str] = set()  # broken entries that stay in the queue
         with workplace.store.read() as conn:
-            for key in batches.jobs(conn):
-                if shard_of(key[0], workplace.num_shards) == shard:
-                    self._load(conn, key)
+            kept = batches.jobs(conn)
+        for key in kept:
+            if shard_of(key[0], workplace.num_shards) == shard:
+                self._tried(key[0], partial(self._run, key))
 
     def take(self, entries: Iterable[Entry]) -> None:
         """Store the batches of these queue entries, and the windows that they revise or close.
@@ -102,7 +101,7 @@ class ShardWork:
             if deadline_s is not None and deadline_s <= now_s:
                 due[key[0]].append(key)
         over: dict[str, list[jobs.EndedRun]] = defaultdict(list)
-        for ended in self._ended_runs():
+        for ended in self._endings.ready():
             over[ended.job_id].append(ended)
         self._turn(
             {
@@ -115,7 +114,7 @@ class ShardWork:
         for entry in entries:
             batch = _read(entry)
             if batch is None:
-                self._left.add(entry.entry_id)
+                self._endings.left.add(entry.entry_id)
             else:
                 self._add(turn, entry, batch)
         for key in turn.touched:
@@ -125,7 +124,7 @@ class ShardWork:
         for entry in entries:
             if self._turn({job_id: partial(self._take, [entry])}):
                 log.error("entry left in the queue", entry=entry.entry_id, job=job_id)
-                self._left.add(entry.entry_id)
+                self._endings.left.add(entry.entry_id)
 
     def _tick(self, now_s: float, due: list[RunKey], over: list[jobs.EndedRun], turn: Turn) -> None:
         for key in due:
@@ -159,7 +158,7 @@ class ShardWork:
             failed += [job_id for job_id in each if not self._tried(job_id, each[job_id])]
         return failed
 
-    def _tried(self, job_id: str, deed: Callable[[], None]) -> bool:
+    def _tried(self, job_id: str, deed: Callable[[], object]) -> bool:
         """Whether the deed was done; if not, the job is forgotten, to be loaded again."""
         try:
             deed()
@@ -184,36 +183,6 @@ class ShardWork:
             if batch.columns.num_ops:
                 newest = max(turn.last_steps.get(key, 0), int(batch.columns.step.max()))
                 turn.last_steps[key] = newest
-
-    def _ended_runs(self) -> list[jobs.EndedRun]:
-        """Runs that are over and of which nothing is left in the queue.
-
-        What was acknowledged before the end lies in the queue before what came after it was seen.
-        """
-        work = self._work
-        with work.store.read() as conn:
-            over = [
-                run
-                for run in jobs.unfinished(conn)
-                if shard_of(run.job_id, work.num_shards) == self._shard
-            ]
-        if not over:
-            self._ended_at_entry.clear()
-            return []
-        newest, oldest = work.queue.newest(self._shard), self._oldest()
-        ready = []
-        for run in over:
-            seen_at = self._ended_at_entry.setdefault((run.job_id, run.epoch), newest)
-            if oldest is None or _number(oldest) > _number(seen_at):
-                ready.append(run)
-        return ready
-
-    def _oldest(self) -> str | None:
-        """Id of the oldest entry in the queue; None when only broken ones are there."""
-        oldest = self._work.queue.oldest(self._shard)
-        if oldest in self._left and self._work.queue.backlog(self._shard) == len(self._left):
-            return None
-        return oldest
 
     def _observe(self, turn: Turn, key: RunKey, changes: list[Change]) -> None:
         job_id = key[0]
@@ -245,10 +214,12 @@ class ShardWork:
             shards.check(conn, self._shard, self._fence)
             for turn in turns:
                 messages += self._save(conn, turn)
+        for key in (key for turn in turns for key in turn.touched):
+            self._hosts_saved[key] = self._runs[key].hosts()
         entry_ids = [entry_id for turn in turns for entry_id in turn.entry_ids]
         if entry_ids:
             work.queue.done(self._shard, entry_ids)
-            self._left.difference_update(entry_ids)
+            self._endings.left.difference_update(entry_ids)
         for message in messages:
             work.announcer.announce(message)
         for key in {key for turn in turns for key in turn.closed}:
@@ -271,7 +242,6 @@ class ShardWork:
         names = self._runs[key].hosts()
         if names != self._hosts_saved.get(key, {}):
             hosts.save(conn, job_id, epoch, names)
-            self._hosts_saved[key] = names
         if key in turn.last_steps:
             jobs.touch(
                 conn,
@@ -321,8 +291,3 @@ def _read(entry: Entry) -> OpBatch | None:
 
 def _ending(run: jobs.EndedRun) -> Literal["complete", "superseded"]:
     return "superseded" if run.is_superseded else "complete"
-
-
-def _number(entry_id: str) -> tuple[int, int]:
-    milliseconds, _, sequence = entry_id.partition("-")
-    return int(milliseconds), int(sequence)

@@ -49,6 +49,8 @@ def lay_out(window: Window) -> Grid:
     if not window.steps:
         raise InvalidTrace(f"window {window.id} has no complete step to analyse")
     parallelism, trace = window.job.parallelism, _simulated_rows(window.trace)
+    if not trace.num_ops:
+        raise InvalidTrace(f"no operation was recorded in the steps of window {window.id}")
     position = _positions(trace.step, window.steps)
     template = _template(trace, position, parallelism)
     op = _op_of_row(trace, template)
@@ -105,9 +107,13 @@ def _template(trace: Trace, position: Ints, parallelism: Parallelism) -> Templat
 
 def _op_of_row(trace: Trace, template: Template) -> Ints:
     """[rows], the template's operation that each row records."""
+    # Numbered from 0 without gaps on each worker, so never more of them than operations.
     seq_size = int(trace.seq_id.max()) + 1
-    if seq_size > 64 * template.num_ops + 64:
-        raise InvalidTrace(f"seq_id {seq_size - 1} is larger than the step has operations")
+    if seq_size > template.num_ops:
+        raise InvalidTrace(
+            f"seq_id {seq_size - 1} in a step of {template.num_ops} operations a replica: "
+            "operations of one type are numbered from 0 without gaps"
+        )
 
     def key(stage: Ints, optype: NDArray[np.int16], seq_id: Ints) -> Ints:
         return (stage * len(OP_SPECS) + optype) * seq_size + seq_id

@@ -21,6 +21,7 @@ from app.trace.window import Window, WindowState
 
 FIRST_STEP_PATIENCE = 10  # workers do not start at once, and nobody knows yet how long a step is
 SPAN_PATIENCE = 3
+MOST_PATIENCE = 60  # half an hour, where the deadline is 30 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,9 @@ class RunAssembler:
     def _patience_s(self) -> float:
         if self._longest_span_s is None:
             return FIRST_STEP_PATIENCE * self._deadline_s
-        return max(self._deadline_s, SPAN_PATIENCE * self._longest_span_s)
+        # One step that took a day must not make us wait for days ever after.
+        most_s = MOST_PATIENCE * self._deadline_s
+        return min(max(self._deadline_s, SPAN_PATIENCE * self._longest_span_s), most_s)
 
     def _settle_due(self, now_s: float) -> list[Change]:
         changes: list[Change] = []

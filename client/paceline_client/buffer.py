@@ -121,6 +121,11 @@ class Buffer:
                 lambda: not self._items and not self._in_flight, timeout_s
             )
 
+    def refused(self, num_ops: int) -> None:
+        """So many operations of a batch that was sent were not wanted."""
+        with self._changed:
+            self.dropped += num_ops
+
     def close(self) -> None:
         """Take nothing more; what is left is still handed out."""
         with self._changed:

@@ -115,6 +115,7 @@ class Sender:
         if answer is not None and answer.ok:
             self._batch_seq += 1
             self._buffer.sent()
+            self._count_rejected(answer)
             return
         self._buffer.lost(taken)
         if answer is not None:
@@ -144,6 +145,13 @@ class Sender:
             return False
         delay_s = self._backoff.next_s(answer.retry_after_s if answer else 0.0)
         return not self._buffer.is_closed_within(delay_s)
+
+    def _count_rejected(self, answer: Answer) -> None:
+        fields = answer.json()
+        rejected, errors = fields.get("rejected"), fields.get("errors")
+        if isinstance(rejected, int) and rejected > 0:
+            self._buffer.refused(rejected)
+            self._warn(f"the server refused {rejected} operations of a batch: {errors!r:.300}")
 
     def _refused(self, answer: Answer) -> None:
         self._warn(f"the server refused operations of job {self._job!r}: {answer.detail}")

@@ -94,3 +94,36 @@ def test_while_the_queue_is_down_the_api_answers_503_and_then_goes_on(api, queue
     queue.start()
     wait_until(lambda: client.get("/readyz").status_code == 200, "the API is ready again")
     assert client.post(f"{path}/ops", json=json_batch()).status_code == 202
+
+
+def test_a_header_without_end_is_cut_off(api):
+    _, client, port = api
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as flood:
+        flood.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
+        assert not is_open_after(flood, b"x" * 65_536)
+    assert client.get("/healthz").status_code == 200
+
+
+def test_many_half_requests_keep_nobody_out(api):
+    _, client, port = api
+    halves = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(500)]
+    for half in halves:
+        half.sendall(b"GET / HTTP/1.1\r\nHost: local")
+    assert client.get("/healthz").status_code == 200
+    for half in halves:
+        half.close()
+
+
+def test_a_large_body_after_small_headers_is_no_large_header(api):
+    _, client, _ = api
+    answer = client.post("/api/v1/jobs/nobody/ops", content=b"x" * 100_000)
+    assert answer.status_code in (404, 415)
+
+
+def is_open_after(connection, data):
+    """Whether the server still listens after this."""
+    try:
+        connection.sendall(data)
+        return bool(connection.recv(1))
+    except ConnectionError:
+        return False

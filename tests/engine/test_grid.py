@@ -91,5 +91,15 @@ def test_a_window_without_a_complete_step_is_refused():
 
 def test_a_number_beyond_all_operations_is_refused():
     rows = [*a_step(), Row("gc", 6, 1, seq_id=2**40)]
-    with pytest.raises(InvalidTrace, match="seq_id 1099511627776 is larger"):
+    with pytest.raises(InvalidTrace, match="numbered from 0 without gaps"):
         lay_out(window(rows, dp_size=2))
+
+
+@pytest.mark.parametrize("rows", [[], [Row("gc-pause", 0, 1)]], ids=["nothing", "an annotation"])
+def test_a_step_without_operations_is_refused(rows):
+    empty = dataclasses.replace(window(rows or [Row("gc-pause", 0, 1)], dp_size=1), steps=(0,))
+    if not rows:
+        none = np.zeros(empty.trace.num_ops, np.bool_)
+        empty = dataclasses.replace(empty, trace=empty.trace.select(none))
+    with pytest.raises(InvalidTrace, match="no operation was recorded"):
+        lay_out(empty)

@@ -1,0 +1,14 @@
+"""Made jobs of 2 x 2 workers."""
+
+from dataclasses import replace
+
+from app.synth.costs import Costs
+from app.synth.faults import SlowWorker
+from app.synth.run import MadeJob
+from app.trace.job import Parallelism
+
+SIZES = Parallelism(2, 2)
+HEALTHY = MadeJob(SIZES, 2, name="job")
+SLOW = replace(HEALTHY, faults=(SlowWorker(1, 0, 1.8),))
+# Operations begin long after all that they wait for has ended, which no replay explains.
+UNEXPLAINED = replace(SLOW, costs=replace(Costs(), launch_delay_s=0.02))

@@ -1,0 +1,279 @@
+"""A consumer's workplace with a queue in memory, a real store, and clocks held by hand."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import select
+from typing_extensions import override
+
+from app.alerts.rules import Rule
+from app.consumer.process import Consumer
+from app.consumer.shard import ShardWork
+from app.consumer.workplace import Workplace
+from app.ingest import codec
+from app.ingest.batch import OpBatch
+from app.ingest.memory import MemoryQueue, MemoryReader
+from app.ingest.queue import Announcer, Entry, Message
+from app.ingest.run_state import RunState
+from app.store import jobs, shards
+from app.store.engine import Connection, Store
+from app.store.jobs import Registration
+from app.store.tables import metadata
+from app.store.tables import shards as shards_table
+from app.synth.run import MadeJob
+from app.trace.job import Parallelism
+from tests.e2e.producers import batch_of
+
+HOOK = "https://receiver.example/hook"
+LEASE_S = 15.0
+DEADLINE_S = 30.0
+# Who holds what is no part of what is known about jobs, and a message's id is drawn.
+_PASSING_TABLES = {"shards", "consumers"}
+_PASSING_COLUMNS = {
+    *("registered_s", "ended_s", "superseded_s", "last_data_s", "updated_s", "at_s"),
+    *("delivery_id", "created_s", "next_at_s", "payload"),
+}
+
+
+class Crash(BaseException):
+    """The process ends here, as by kill -9: nothing that follows is done."""
+
+
+@dataclass
+class Clock:
+    """Shows the same time until somebody moves it."""
+
+    now_s: float
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Fuse:
+    """Counts the points that work passes, and blows at one of them."""
+
+    def __init__(self) -> None:
+        self.passed: list[str] = []
+        self._blows_at: int | None = None
+        self._error: BaseException = Crash()
+
+    def blow(self, at: int, error: BaseException) -> None:
+        """Raise the error when point number `at` (from 0) is reached; only then."""
+        self.passed.clear()
+        self._blows_at, self._error = at, error
+
+    def reach(self, point: str) -> None:
+        """A point is reached."""
+        self.passed.append(point)
+        if len(self.passed) - 1 == self._blows_at:
+            raise self._error
+
+
+class FusedStore(Store):
+    """A store that can fail just before and just after each commit."""
+
+    fuse: Fuse
+
+    @override
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        with super().write() as conn:
+            yield conn
+            self.fuse.reach("before commit")
+        self.fuse.reach("after commit")
+
+
+class FusedReader(MemoryReader):
+    """A queue's reader that never waits, and can fail around each of its deeds."""
+
+    def __init__(self, queue: MemoryQueue, fuse: Fuse) -> None:
+        super().__init__(queue)
+        self._fuse = fuse
+
+    @override
+    def read(
+        self, shards: Sequence[int], consumer: str, *, count: int, block_s: float
+    ) -> list[Entry]:
+        entries = super().read(shards, consumer, count=count, block_s=0.0)
+        self._fuse.reach("after read")
+        return entries
+
+    @override
+    def done(self, shard: int, entry_ids: Sequence[str]) -> None:
+        self._fuse.reach("before done")
+        super().done(shard, entry_ids)
+        self._fuse.reach("after done")
+
+
+@dataclass
+class Heard(Announcer):
+    """Remembers what was announced."""
+
+    messages: list[Message] = field(default_factory=list)
+
+    @override
+    def announce(self, message: Message) -> None:
+        self.messages.append(message)
+
+
+class Script(threading.Event):
+    """A stop signal that makes time pass instead of waiting for it.
+
+    A loop that asks it whether to stop causes the next action; after the last one it stops.
+    """
+
+    def __init__(self, place: "Place", actions: Iterable[Callable[[], Any]]) -> None:
+        super().__init__()
+        self._place = place
+        self._actions = iter(actions)
+
+    @override
+    def is_set(self) -> bool:
+        action = next(self._actions, None)
+        if action is not None:
+            action()
+            self._place.pass_time(1.0)
+        return action is None
+
+    @override
+    def wait(self, timeout: float | None = None) -> bool:
+        self._place.pass_time(timeout or 0.0)
+        return False
+
+
+class Place:
+    """All that consumers share, and the jobs that push to them."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        self.clock, self.unix_clock = Clock(1000.0), Clock(1.7e9)
+        self.fuse = Fuse()
+        num_shards = settings.get("num_shards", 1)
+        self.queue = MemoryQueue(num_shards, clock_s=self.clock)
+        self.store = FusedStore(url)
+        self.store.fuse = self.fuse
+        self.heard = Heard()
+        values = {
+            "store": self.store,
+            "queue": FusedReader(self.queue, self.fuse),
+            "announcer": self.heard,
+            "rule": Rule(),
+            "window_steps": 3,
+            "step_deadline_s": DEADLINE_S,
+            "num_shards": num_shards,
+            "lease_s": LEASE_S,
+            "webhook_endpoint": HOOK,
+            "public_url": "https://paceline.example",
+            "monotonic": self.clock,
+            "unix_time": self.unix_clock,
+        }
+        self.work = Workplace(**values | settings)
+
+    def pass_time(self, seconds: float) -> None:
+        """Both clocks go on."""
+        self.clock.now_s += seconds
+        self.unix_clock.now_s += seconds
+
+    def register(self, job_id: str, sizes: Parallelism, run_key: str = "run-1") -> int:
+        """The epoch of a run."""
+        registration = Registration(job_id, sizes, sizes.world_size, None, {}, run_key)
+        with Store.write(self.store) as conn:
+            return jobs.register(conn, job_id, registration, now_s=self.unix_clock()).epoch
+
+    def end(self, job_id: str) -> None:
+        """The job says that it has ended."""
+        with Store.write(self.store) as conn:
+            jobs.end(conn, job_id, now_s=self.unix_clock())
+
+    def append(self, job_id: str, *batches: OpBatch) -> None:
+        """Acknowledge batches, as the API does."""
+        for batch in batches:
+            self.append_bytes(job_id, codec.encode(batch))
+
+    def append_bytes(self, job_id: str, body: bytes) -> None:
+        """Acknowledge a batch, whatever is in it."""
+        asyncio.run(self.queue.writer.append(job_id, body))
+
+    def push(self, job_id: str, made: MadeJob, *steps: int, epoch: int = 1) -> None:
+        """Acknowledge whole steps of a job."""
+        for step in steps:
+            self.append(job_id, *step_batches(made, step, epoch))
+
+    def consumer(self, name: str = "consumer-0") -> Consumer:
+        """A consumer that has just started."""
+        return Consumer(self.work, name)
+
+    def turns(self, *consumers: Consumer, num_turns: int = 3, each_s: float = 1.0) -> None:
+        """Let each consumer do its rounds; so many read, store, and notice an end."""
+        never = Script(self, ())
+        for _ in range(num_turns):
+            for consumer in consumers:
+                consumer.turn(never)
+            self.pass_time(each_s)
+
+    def shard_work(self, shard: int = 0, owner: str = "consumer-0") -> ShardWork:
+        """The work on one shard under a new fence; whoever had it before has lost it."""
+        self.pass_time(2 * LEASE_S)
+        now_s = self.unix_clock()
+        with Store.write(self.store) as conn:
+            fence = shards.acquire(conn, shard, owner, now_s=now_s, lease_s=LEASE_S)
+        assert fence is not None
+        return ShardWork(self.work, shard, fence)
+
+    def entries(self, shard: int = 0) -> list[Entry]:
+        """New entries of the queue, taken."""
+        return self.work.queue.read([shard], "consumer-0", count=1000, block_s=0.0)
+
+    def owners(self) -> list[str | None]:
+        """Who holds each shard."""
+        with self.store.read() as conn:
+            query = select(shards_table.c.owner).order_by(shards_table.c.shard)
+            return list(conn.execute(query).scalars())
+
+    def known(self) -> dict[str, list[tuple[Any, ...]]]:
+        """All that is stored about jobs; drawn ids and times of writing are left out."""
+        known = {
+            table.name: self.rows(table.name)
+            for table in metadata.sorted_tables
+            if table.name not in _PASSING_TABLES
+        }
+        known["cursors"] = [(*key, _sorted(blob)) for *key, blob in known["cursors"]]
+        known["payloads"] = [
+            (json.loads(payload) | {"timestamp": None},)
+            for (payload,) in self.rows("outbox", "payload")
+        ]
+        return known
+
+    def rows(self, table_name: str, *names: str) -> list[tuple[Any, ...]]:
+        """Rows of a table in the order of its key; these columns, or all that do not pass."""
+        table = metadata.tables[table_name]
+        kept = names or [column.name for column in table.c if column.name not in _PASSING_COLUMNS]
+        order = [table.c.event_id] if table_name == "outbox" else list(table.primary_key)
+        with self.store.read() as conn:
+            query = select(*(table.c[name] for name in kept)).order_by(*order)
+            return [tuple(row) for row in conn.execute(query)]
+
+    def windows(self, *names: str) -> list[tuple[Any, ...]]:
+        """These columns of all windows, the oldest first."""
+        return self.rows("windows", *names)
+
+
+def _sorted(blob: bytes) -> RunState:
+    """What has been seen of a run; workers stand in the order in which they were heard of."""
+    state = RunState.read(blob)
+    state.cursors.sort(key=lambda cursor: cursor.rank)
+    return state
+
+
+def step_batches(made: MadeJob, step: int, epoch: int = 1) -> list[OpBatch]:
+    """One batch a worker, with the whole step."""
+    sizes, trace = made.parallelism, made.make_step(step)
+    return [
+        batch_of(trace, epoch, dp_rank, stage, step)
+        for dp_rank in range(sizes.dp_size)
+        for stage in range(sizes.pp_size)
+    ]

@@ -1,0 +1,217 @@
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from app.engine.report import analyse
+from app.engine.result import as_json
+from app.ingest.trace_codec import unpack
+from app.store import steps, windows
+from app.trace.window import Window, WindowState
+from tests.consumer.jobs import HEALTHY, SIZES, SLOW
+from tests.consumer.place import DEADLINE_S, step_batches
+
+
+def saved(place, window_id="latest"):
+    with place.store.read() as conn:
+        return windows.get(conn, "job", window_id, per_step=True)
+
+
+def test_figures_come_with_the_first_complete_step_and_each_further_one_revises_them(place):
+    place.register("job", SIZES)
+    consumer = place.consumer()
+    seen: list[Any] = []
+    for step in range(4):
+        first, *others = step_batches(HEALTHY, step)
+        place.append("job", first)
+        place.turns(consumer, num_turns=1)
+        assert place.windows("first_step", "revision", "state") == seen[-1:], "not complete yet"
+        place.append("job", *others)
+        place.turns(consumer, num_turns=1)
+        [summary] = place.windows("first_step", "revision", "state")
+        seen.append(summary)
+        if step == 2:
+            break
+    assert seen == [(0, 1, "open"), (0, 2, "open"), (0, 3, "complete")]
+    told = [(m["event"], m["window"], m["revision"], m["state"]) for m in place.heard.messages]
+    assert told == [("window", "1-0", *rest) for _, *rest in seen]
+
+
+def test_a_window_holds_what_the_same_steps_give_offline(place):
+    place.register("job", SIZES)
+    place.push("job", SLOW, *range(4))
+    place.turns(place.consumer())
+    cases: list[tuple[str, tuple[int, ...], int, WindowState]] = [
+        ("1-0", (0, 1, 2), 3, "complete"),
+        ("1-3", (3,), 1, "open"),
+    ]
+    for window_id, its_steps, revision, state in cases:
+        trace = SLOW.make(its_steps)
+        window = Window(SLOW.job, 1, its_steps[0], its_steps, trace, (), state, revision)
+        offline = as_json(analyse(window))
+        want, got = leaves(offline), leaves(saved(place, window.id))
+        figures = {at: leaf for at, leaf in want.items() if isinstance(leaf, float)}
+        assert got | figures == want
+        assert {at: got[at] for at in figures} == pytest.approx(figures, rel=1e-6, abs=1e-6)
+
+
+def leaves(value, path=""):
+    """Every value that holds no others, by where it is."""
+    if not isinstance(value, dict | list):
+        return {path: value}
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    return {path: len(value)} | {
+        at: leaf for name, part in parts for at, leaf in leaves(part, f"{path}.{name}").items()
+    }
+
+
+def test_every_step_is_in_the_series_with_its_window(place):
+    place.register("job", SIZES)
+    place.push("job", HEALTHY, *range(4))
+    place.turns(place.consumer())
+    with place.store.read() as conn:
+        series = steps.series(conn, "job")
+    assert [(row.step, row.window_id) for row in series] == [
+        (0, "1-0"),
+        (1, "1-0"),
+        (2, "1-0"),
+        (3, "1-3"),
+    ]
+    times = saved(place, "1-0")["step_time_s"]
+    assert [row.recorded_s for row in series[:3]] == times["recorded"]
+    assert [row.simulated_s for row in series[:3]] == times["simulated"]
+    assert [row.slowdown for row in series[:3]] == saved(place, "1-0")["step_slowdown"]
+
+
+def test_batches_and_operations_are_kept_until_and_from_a_windows_end(place):
+    place.register("job", SIZES)
+    consumer = place.consumer()
+    place.push("job", HEALTHY, 0, 1)
+    place.turns(consumer)
+    assert len(place.rows("batches")) == 2 * SIZES.num_workers
+    assert place.windows("first_step", "trace") == [(0, None)]
+    place.push("job", HEALTHY, 2)
+    place.turns(consumer)
+    assert place.rows("batches") == []
+    [(_, blob)] = place.windows("first_step", "trace")
+    assert len(unpack(blob).step) == HEALTHY.make(range(3)).num_ops
+    assert place.queue.reader.backlog(0) == 0
+
+
+def test_the_job_knows_its_last_step_and_when_data_came(place):
+    place.register("job", SIZES)
+    place.push("job", HEALTHY, 0, 1)
+    at_s = place.unix_clock()
+    place.turns(place.consumer(), num_turns=1)
+    assert place.rows("runs", "last_step", "last_data_s") == [(1, at_s)]
+
+
+def test_a_silent_worker_makes_its_step_skipped_and_is_named(place):
+    place.register("job", SIZES)
+    consumer = place.consumer()
+    place.push("job", HEALTHY, 0)
+    silent, *others = step_batches(HEALTHY, 1)
+    place.append("job", *others)
+    place.turns(consumer, num_turns=2, each_s=DEADLINE_S / 2 - 1)
+    assert saved(place)["skipped_steps"] == [], "before the deadline"
+    place.turns(consumer, num_turns=2)
+    place.turns(consumer, num_turns=1)
+    [skipped] = saved(place)["skipped_steps"]
+    assert skipped["step"] == 1
+    assert skipped["reason"] == f"rank {silent.rank} did not report the step in time"
+    assert saved(place)["window"]["missing"] == [silent.rank]
+    assert saved(place)["steps"] == [0]
+    with place.store.read() as conn:
+        last = steps.series(conn, "job")[-1]
+    assert (last.step, last.slowdown, last.skipped_reason) == (1, None, skipped["reason"])
+
+
+def test_a_window_of_skipped_steps_alone_is_incomplete_and_has_no_figures(make_place):
+    place = make_place(window_steps=2)
+    place.register("job", SIZES)
+    consumer = place.consumer()
+    for step in range(2):
+        place.append("job", *step_batches(HEALTHY, step)[1:])
+    place.turns(consumer, num_turns=2, each_s=10 * DEADLINE_S)
+    assert place.windows("state", "slowdown", "num_steps") == [("incomplete", None, 0)]
+
+
+@pytest.mark.parametrize("num_steps", [1, 3, 5])
+def test_the_end_of_a_job_closes_its_last_window(place, num_steps):
+    place.register("job", SIZES)
+    consumer = place.consumer()
+    place.push("job", HEALTHY, *range(num_steps))
+    place.end("job")
+    place.turns(consumer)
+    found = place.windows("first_step", "state", "num_steps", "trace")
+    assert {state for _, state, _, _ in found} == {"complete"}
+    assert sum(count for _, _, count, _ in found) == num_steps
+    assert all(blob is not None for *_, blob in found)
+    assert place.rows("runs", "is_closed") == [(True,)]
+    assert place.rows("batches") == []
+
+
+def test_a_new_run_supersedes_the_old_ones_open_window(place):
+    consumer = place.consumer()
+    assert place.register("job", SIZES) == 1
+    place.push("job", HEALTHY, *range(4))
+    place.turns(consumer)
+    assert place.register("job", SIZES, "run-2") == 2
+    place.push("job", HEALTHY, 0, epoch=2)
+    place.turns(consumer)
+    assert place.windows("epoch", "first_step", "state", "revision") == [
+        (1, 0, "complete", 3),
+        (1, 3, "superseded", 2),
+        (2, 0, "open", 1),
+    ]
+    assert place.rows("runs", "epoch", "is_closed") == [(1, True), (2, False)]
+
+
+@pytest.mark.parametrize("how", ["ended", "superseded"])
+def test_what_was_acknowledged_before_the_end_is_in_the_last_window(place, how):
+    place.register("job", SIZES)
+    slow_reader = place.shard_work()
+    place.push("job", HEALTHY, 0)
+    held_up = place.entries()
+    if how == "ended":
+        place.end("job")
+    else:
+        place.register("job", SIZES, "run-2")
+    for _ in range(3):
+        slow_reader.tick()
+        place.pass_time(1.0)
+        # What other jobs send meanwhile neither hastens nor delays the end.
+        place.append_bytes("another", b"")
+        place.work.queue.done(0, [entry.entry_id for entry in place.entries()])
+    assert place.windows() == []
+    slow_reader.take(held_up)
+    place.append_bytes("another", b"")
+    slow_reader.tick()
+    state = "complete" if how == "ended" else "superseded"
+    assert place.windows("state", "num_steps") == [(state, 1)]
+
+
+def test_hosts_are_kept_as_their_workers_say_them(place):
+    place.register("job", SIZES)
+    for number, batch in enumerate(step_batches(HEALTHY, 0)):
+        place.append("job", replace(batch, host=f"host-{number}"))
+    place.turns(place.consumer())
+    [(names,)] = place.rows("hosts", "names")
+    assert names == [[0, 0, "host-0"], [0, 1, "host-1"], [1, 0, "host-2"], [1, 1, "host-3"]]
+
+
+def test_revisions_only_go_up(place):
+    place.register("job", SIZES)
+    consumer = place.consumer()
+    for step in range(5):
+        for batch in step_batches(HEALTHY, step):
+            place.append("job", batch)
+            place.turns(consumer, num_turns=1)
+    place.end("job")
+    place.turns(consumer)
+    by_window: dict[str, Any] = {}
+    for message in place.heard.messages:
+        by_window.setdefault(message["window"], []).append(message["revision"])
+    assert by_window.keys() == {"1-0", "1-3"}
+    assert all(low < high for seen in by_window.values() for low, high in pairwise(seen))
