@@ -26,6 +26,12 @@ class _Commands(TyperGroup):
         except PacelineError as error:
             typer.echo(f"paceline: {' '.join(str(error).split())}", err=True)
             raise typer.Exit(EXIT_REFUSED) from error
+        except OSError as error:
+            # A directory that cannot be written to, a disk that is full: no news for a traceback.
+            if error.filename is None:
+                raise
+            typer.echo(f"paceline: {error.filename}: {error.strerror}", err=True)
+            raise typer.Exit(EXIT_REFUSED) from error
 
 
 app = typer.Typer(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from app.trace.window import Window
 
 # What the API takes in a route.
+_SLOWEST = 0.001  # a step of a minute takes a working day
 _NOT_IN_JOB_ID = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -93,9 +94,9 @@ def _speed(text: str) -> float:
         speed = math.inf if text == "max" else float(text)
     except ValueError:
         speed = math.nan
-    if not speed >= 0:
-        raise InvalidRequest(f"--speed {text}: want a number, or max")
-    return speed or math.inf
+    if not speed >= _SLOWEST:
+        raise InvalidRequest(f"--speed {text}: want a number of {_SLOWEST} or more, or max")
+    return speed
 
 
 def _own_token() -> str:

@@ -114,3 +114,12 @@ def test_a_refusal_is_one_line_without_a_traceback(tmp_path):
 def test_the_published_slow_worker_is_found():
     result = paceline("analyze", str(SHARED_TRACES / "trace-AR.parquet"), "--json", "-")
     assert json.loads(result.stdout)["slowdown"] > 1.5
+
+
+@pytest.mark.parametrize("command", [["serve"], ["migrate"]])
+def test_a_directory_that_cannot_be_made_is_one_line(command, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = CliRunner().invoke(app, [*command, "--data-dir", str(tmp_path / "file" / "data")])
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
+    assert len(done.stderr.strip().splitlines()) == 1

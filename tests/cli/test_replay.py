@@ -192,7 +192,7 @@ def test_without_a_token_the_data_directory_is_named(tmp_path):
 def test_the_data_directorys_token_is_used(tmp_path):
     (tmp_path / "token").write_text(TOKEN + "\n")
     environment = {"PACELINE_DATA_DIR": str(tmp_path), "PACELINE_TOKEN": None}
-    arguments = ["replay", str(recorded(tmp_path)), "--speed", "0"]
+    arguments = ["replay", str(recorded(tmp_path)), "--speed", "max"]
     with twin() as server:
         result = CliRunner().invoke(app, [*arguments, "--url", server.url], env=environment)
     assert result.exit_code == 0, result.stderr

@@ -227,6 +227,18 @@ def test_a_superseded_run_sends_nothing_more(paceline):
     assert run.dropped == 2
 
 
+def test_operations_that_the_server_refuses_are_counted_and_said_once(paceline, caplog):
+    body = b'{"accepted": 1, "rejected": 2, "errors": [{"message": "unknown op type"}]}'
+    paceline.answers += [(202, body, {}), (202, body, {})]
+    run = recorder(paceline.url)
+    for step in range(2):
+        run.record("gc", step, 1, 1)
+        assert run.flush(10)
+    run.close()
+    assert run.dropped == 4
+    assert [record.message.count("unknown op type") for record in caplog.records] == [1]
+
+
 def test_a_server_that_is_down_costs_training_nothing(nobody):
     run = recorder(nobody, max_ops=100)
     began_s = time.monotonic()

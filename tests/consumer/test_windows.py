@@ -8,7 +8,7 @@ from app.engine.report import analyse
 from app.engine.result import as_json
 from app.ingest.trace_codec import unpack
 from app.store import steps, windows
-from app.trace.window import Window, WindowState
+from app.trace.window import Window
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW
 from tests.consumer.place import DEADLINE_S, step_batches
 
@@ -42,13 +42,9 @@ def test_a_window_holds_what_the_same_steps_give_offline(place):
     place.register("job", SIZES)
     place.push("job", SLOW, *range(4))
     place.turns(place.consumer())
-    cases: list[tuple[str, tuple[int, ...], int, WindowState]] = [
-        ("1-0", (0, 1, 2), 3, "complete"),
-        ("1-3", (3,), 1, "open"),
-    ]
-    for window_id, its_steps, revision, state in cases:
-        trace = SLOW.make(its_steps)
-        window = Window(SLOW.job, 1, its_steps[0], its_steps, trace, (), state, revision)
+    closed = Window(SLOW.job, 1, 0, (0, 1, 2), SLOW.make(range(3)), (), "complete", 3)
+    still_open = Window(SLOW.job, 1, 3, (3,), SLOW.make([3]), (), "open", 1)
+    for window in (closed, still_open):
         offline = as_json(analyse(window))
         want, got = leaves(offline), leaves(saved(place, window.id))
         figures = {at: leaf for at, leaf in want.items() if isinstance(leaf, float)}

@@ -159,6 +159,14 @@ def test_long_steps_are_waited_for_three_times_their_length():
     assert run.next_deadline_s() == pytest.approx(60.0)
 
 
+def test_one_step_of_a_day_does_not_make_later_ones_be_waited_for_for_days():
+    run = assembler()
+    job_rows = [(0, "optimizer", 0, 86_400 * 10**9, 0)]
+    fed(run, [batch(worker, 0, job_rows, [(0, 1)]) for worker in range(4)])
+    fed(run, step_batches(1, [0]), now_s=0.0)
+    assert run.next_deadline_s() == pytest.approx(60 * PATIENCE_S)
+
+
 def test_a_lost_batch_holds_a_step_up_only_until_its_deadline():
     run = assembler()
     fed(run, step_batches(0, [0, 1, 2]) + step_batches(0, [3], seq=1))
