@@ -1,0 +1,84 @@
+"""From slow steps to a signed message, and another one when the job has ended."""
+
+import base64
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from standardwebhooks.webhooks import Webhook
+
+from app.synth.faults import SlowWorker
+from app.synth.run import MadeJob
+from app.trace.job import Parallelism
+from tests.e2e.producers import Producer, batch_of, register
+from tests.e2e.stack import Stack, wait_until
+
+SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
+NUM_STEPS = 4
+
+
+class Receiver(ThreadingHTTPServer):
+    """Refuses the first message, and takes all others."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), self.handler())
+        self.came = []  # (headers, body) of every attempt
+
+    def handler(self):
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.came.append((dict(self.headers.items()), body.decode()))
+                self.send_response(500 if len(receiver.came) == 1 else 204)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        return Handler
+
+
+@pytest.fixture
+def receiver():
+    server = Receiver()
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_slow_job_is_told_of_once_and_its_end_too(receiver, tmp_path):
+    settings = {
+        "webhook_url": f"http://127.0.0.1:{receiver.server_address[1]}/hook",
+        "webhook_secret": SECRET,
+        "window_steps": "2",
+        "alert_windows": "2",
+    }
+    made = MadeJob(Parallelism(2, 2), 8, faults=(SlowWorker(1, 1, 1.8),))
+    with Stack(tmp_path, f"sqlite:///{tmp_path / 'paceline.db'}", **settings) as stack:
+        producer = Producer(stack, "slow", made, register(stack, "slow", made, "run-1"))
+        for step in range(NUM_STEPS):
+            trace = made.make_step(step)
+            for dp_rank in range(2):
+                for stage in range(2):
+                    producer.push(batch_of(trace, producer.epoch, dp_rank, stage, step))
+        wait_until(lambda: len(receiver.came) == 2, "the first attempt is made again")
+        stack.http.post("/jobs/slow/end").raise_for_status()
+        wait_until(lambda: len(receiver.came) == 3, "the end is told of")
+        kinds = [item["kind"] for item in stack.get("/alerts", job="slow")["items"]]
+    first, again, end = [Webhook(SECRET).verify(body, headers) for headers, body in receiver.came]
+    assert first == again
+    assert first["type"] == "slowdown.firing"
+    assert first["data"]["worst_worker"]["dp_rank"] == first["data"]["worst_worker"]["stage"] == 1
+    assert end["type"] == "slowdown.resolved"
+    ids = [headers["webhook-id"] for headers, _ in receiver.came]
+    assert ids[0] == ids[1] != ids[2]
+    assert kinds == ["resolved", "firing"]
+    assert json.loads(receiver.came[0][1])["data"]["slowdown"] >= 1.1
