@@ -53,7 +53,10 @@ def simulate(
         seed=seed,
     )
     _refuse_too_large(made, steps)
-    trace = made.make(track(range(steps), "making steps", console=notes(), transient=True))
+    trace = made.make(
+        range(steps),
+        lambda numbers: track(numbers, "making steps", console=notes(), transient=True),
+    )
     published.write(trace, made.job, out)
     typer.echo(f"{out}: {trace.num_ops:,} operations in {steps:,} steps")
 

@@ -1,24 +1,32 @@
 """Lay a window's rows out as a matrix: one row per operation of a replica, one column per lane."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from app.engine import placing
 from app.engine.template import Template
 from app.errors import InvalidTrace
-from app.trace.job import Parallelism
-from app.trace.ops import OP_NAMES, OP_SPECS, Kind
+from app.trace.job import Job
+from app.trace.ops import Kind, OpTypes
 from app.trace.window import Floats, Ints, Trace, Window
 
-_IS_ANNOTATION = np.array([spec.kind is Kind.ANNOTATION for spec in OP_SPECS])
-# Op types whose model chunk means something (what-if model, section 1).
-_HAS_CHUNK = np.array(
-    [
-        name in {"forward-compute", "backward-compute", "params-all-gather", "grads-reduce-scatter"}
-        for name in OP_NAMES
-    ]
+# Op types whose model chunk is part of the structure (what-if model, section 1).
+_HAS_CHUNK = frozenset(
+    {
+        "forward-compute",
+        "backward-compute",
+        "backward-input-compute",
+        "backward-weight-compute",
+        "params-all-gather",
+        "grads-reduce-scatter",
+    }
 )
+
+
+class OtherStructure(InvalidTrace):
+    """Some step or replica has other operations than the first step of dp rank 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,108 +52,113 @@ def lay_out(window: Window) -> Grid:
     """The window's operations as a grid.
 
     Raises:
-        InvalidTrace: there is no step, or replicas or steps differ in their operations.
+        OtherStructure: replicas or steps differ in their operations.
+        InvalidTrace: there is no step, or an operation is recorded more than once.
     """
     if not window.steps:
         raise InvalidTrace(f"window {window.id} has no complete step to analyse")
-    parallelism, trace = window.job.parallelism, _simulated_rows(window.trace)
-    if not trace.num_ops:
-        raise InvalidTrace(f"no operation was recorded in the steps of window {window.id}")
-    position = _positions(trace.step, window.steps)
-    template = _template(trace, position, parallelism)
-    op = _op_of_row(trace, template)
-    num_lanes = parallelism.dp_size * len(window.steps)
-    lane = trace.dp_rank * len(window.steps) + position
-    cell = op * num_lanes + lane
-    _check_every_cell_once(trace, cell, template, num_lanes)
-    start_s, duration_s = (np.empty(template.num_ops * num_lanes) for _ in range(2))
-    start_s[cell], duration_s[cell] = trace.start_s, trace.duration_s
-    rank = np.empty((parallelism.dp_size, parallelism.pp_size), np.int64)
-    rank[trace.dp_rank, trace.stage] = trace.rank
+    job, trace = window.job, window.trace
+    template = _template(window)
+    num_lanes = job.parallelism.dp_size * len(window.steps)
     shape = (template.num_ops, num_lanes)
-    return Grid(template, window.steps, start_s.reshape(shape), duration_s.reshape(shape), rank)
-
-
-def _simulated_rows(trace: Trace) -> Trace:
-    annotation = _IS_ANNOTATION[trace.optype]
-    return trace.select(~annotation) if annotation.any() else trace
-
-
-def _positions(step: Ints, steps: tuple[int, ...]) -> Ints:
-    """[rows], position of each row's step among the window's."""
-    known = np.asarray(steps, np.int64)
-    position = np.minimum(np.searchsorted(known, step), known.size - 1)
-    if not (known[position] == step).all():
-        stray = int(step[known[position] != step][0])
-        raise InvalidTrace(f"the trace has step {stray}, which is not among the window's steps")
-    return position
-
-
-def _template(trace: Trace, position: Ints, parallelism: Parallelism) -> Template:
-    rows = np.flatnonzero((position == 0) & (trace.dp_rank == 0))
-    name_order = np.argsort(np.argsort(np.array(OP_NAMES)))
-    order = np.lexsort(
-        (
-            name_order[trace.optype[rows]],
-            trace.seq_id[rows],
-            trace.start_s[rows],
-            trace.stage[rows],
-        )
+    start_s, duration_s = np.full(shape, np.nan), np.empty(shape)
+    rank = np.full((job.parallelism.dp_size, job.parallelism.pp_size), -1, np.int64)
+    columns = placing.Columns(
+        trace=trace,
+        steps=np.asarray(window.steps, np.int64),
+        simulated=is_simulated(job.op_types),
+        has_chunk=has_chunk(job.op_types),
+        table=_table(template),
+        mc_of_op=template.mc,
     )
-    rows = rows[order]
+    problem, row = placing.place(columns, start_s, duration_s, rank)
+    if problem != placing.GOOD:
+        _refuse(problem, row, trace, template, start_s)
+    return Grid(template, window.steps, start_s, duration_s, rank)
+
+
+def is_simulated(types: OpTypes) -> Any:
+    """[codes], whether operations of a type are replayed at all."""
+    return types.flags(lambda spec: spec.kind is not Kind.ANNOTATION)
+
+
+def has_chunk(types: OpTypes) -> Any:
+    """[codes], whether the model chunk of a type is part of the structure."""
+    return types.flags(lambda spec: spec.name in _HAS_CHUNK)
+
+
+def _template(window: Window) -> Template:
+    trace, job = window.trace, window.job
+    simulated = is_simulated(job.op_types)
+    rows = placing.rows_of(trace.step, trace.dp_rank, trace.optype, simulated, window.steps[0], 0)
+    if not rows.size:
+        raise InvalidTrace(
+            f"no operation of dp rank 0 was recorded in step {window.steps[0]} of window "
+            f"{window.id}"
+        )
+    rows = rows[_recorded_order(trace, rows, job)]
     start_s = trace.start_s[rows]
     return Template(
-        parallelism,
-        trace.stage[rows],
-        trace.optype[rows],
-        trace.seq_id[rows],
-        trace.mc[rows],
-        start_s,
-        start_s + trace.duration_s[rows],
+        parallelism=job.parallelism,
+        op_types=job.op_types,
+        stage=trace.stage[rows].astype(np.int64),
+        optype=trace.optype[rows].astype(np.int64),
+        seq_id=trace.seq_id[rows].astype(np.int64),
+        mc=trace.mc[rows].astype(np.int64),
+        mb_id=trace.mb_id[rows].astype(np.int64),
+        start_s=start_s,
+        end_s=start_s + trace.duration_s[rows],
     )
 
 
-def _op_of_row(trace: Trace, template: Template) -> Ints:
-    """[rows], the template's operation that each row records."""
+def _recorded_order(trace: Trace, rows: Ints, job: Job) -> Ints:
+    """Positions in `rows`, by stage, start, seq_id and name of the type."""
+    by_name = np.zeros(max(job.op_types.by_code) + 1, np.int64)
+    for position, name in enumerate(sorted(job.op_types.codes)):
+        by_name[job.op_types.codes[name]] = position
+    keys = (by_name[trace.optype[rows]], trace.seq_id[rows], trace.start_s[rows], trace.stage[rows])
+    return np.lexsort(keys)
+
+
+def _table(template: Template) -> Any:
+    """[stages, codes, seq ids], the template's operation, -1 where it has none."""
     # Numbered from 0 without gaps on each worker, so never more of them than operations.
-    seq_size = int(trace.seq_id.max()) + 1
-    if seq_size > template.num_ops:
+    last = int(template.seq_id.max())
+    if last >= template.num_ops:
         raise InvalidTrace(
-            f"seq_id {seq_size - 1} in a step of {template.num_ops} operations a replica: "
+            f"seq_id {last} in a step of {template.num_ops} operations a replica: "
             "operations of one type are numbered from 0 without gaps"
         )
+    shape = (template.parallelism.pp_size, max(template.present) + 1, last + 1)
+    table = np.full(shape, -1, np.int32)
+    cell = (template.stage, template.optype, template.seq_id)
+    table[cell] = np.arange(template.num_ops)
+    return table
 
-    def key(stage: Ints, optype: NDArray[np.int16], seq_id: Ints) -> Ints:
-        return (stage * len(OP_SPECS) + optype) * seq_size + seq_id
 
-    table = np.full(template.parallelism.pp_size * len(OP_SPECS) * seq_size, -1, np.int64)
-    table[key(template.stage, template.optype, template.seq_id)] = np.arange(template.num_ops)
-    op = table[key(trace.stage, trace.optype, trace.seq_id)]
-    other = (op < 0) | (_HAS_CHUNK[trace.optype] & (trace.mc != template.mc[op]))
-    if other.any():
+def _refuse(problem: int, row: int, trace: Trace, template: Template, start_s: Floats) -> None:
+    if problem == placing.STRAY:
         raise InvalidTrace(
-            f"{_describe(trace, int(np.flatnonzero(other)[0]))} has no counterpart in the first "
-            "step of dp rank 0: steps and replicas of different structure cannot be averaged"
+            f"the trace has step {trace.step[row]}, which is not among the window's steps"
         )
-    return op
-
-
-def _check_every_cell_once(trace: Trace, cell: Ints, template: Template, num_lanes: int) -> None:
-    count = np.bincount(cell, minlength=template.num_ops * num_lanes)
-    if (count == 1).all():
-        return
-    if (count > 1).any():
-        row = int(np.flatnonzero(count[cell] > 1)[0])
-        raise InvalidTrace(f"{_describe(trace, row)} is recorded more than once")
-    op = int(np.flatnonzero(count == 0)[0]) // num_lanes
-    raise InvalidTrace(
+    if problem == placing.TWICE:
+        raise InvalidTrace(f"{describe(trace, row, template)} is recorded more than once")
+    if problem == placing.NOT_FINITE:
+        raise InvalidTrace(f"{describe(trace, row, template)} has a time that is no finite number")
+    if problem == placing.OTHER:
+        raise OtherStructure(
+            f"{describe(trace, row, template)} has no counterpart in the first step of dp rank 0"
+        )
+    op = int(np.argwhere(np.isnan(start_s))[0, 0])
+    raise OtherStructure(
         f"{template.describe(op)} is missing in some step or replica: "
         "a step needs every operation of every worker"
     )
 
 
-def _describe(trace: Trace, row: int) -> str:
+def describe(trace: Trace, row: int, template: Template) -> str:
+    """One row in words, for messages."""
     return (
         f"step {trace.step[row]}, dp rank {trace.dp_rank[row]}, stage {trace.stage[row]}: "
-        f"{OP_NAMES[trace.optype[row]]} {trace.seq_id[row]} (chunk {trace.mc[row]})"
+        f"{template.op_types.name(trace.optype[row])} {trace.seq_id[row]} (chunk {trace.mc[row]})"
     )

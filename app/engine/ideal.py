@@ -1,10 +1,13 @@
 """What each operation would take without stragglers."""
 
+from functools import partial
+
 import numpy as np
 
+from app.engine.compiled import kernel
+from app.engine.parallel import all_of
 from app.engine.template import Template
-from app.trace.ops import OP_SPECS
-from app.trace.window import Floats
+from app.trace.window import Floats, Ints
 
 
 def ideal_durations(template: Template, duration_s: Floats) -> Floats:
@@ -14,9 +17,35 @@ def ideal_durations(template: Template, duration_s: Floats) -> Floats:
     communication, since a flapping link makes outliers that would drag a mean (Section 2).
     """
     ideal_s = np.empty(template.num_ops)
-    for code in np.unique(template.optype):
-        of_type = template.optype == code
-        durations_s = duration_s[of_type]
-        by_mean = OP_SPECS[code].idealised_by_mean
-        ideal_s[of_type] = durations_s.mean() if by_mean else np.median(durations_s)
+    of_type = [np.flatnonzero(template.optype == code) for code in template.present]
+    specs = [template.op_types.by_code[code] for code in template.present]
+    found = all_of(
+        duration_s.size,
+        [
+            partial(_mean if spec.idealised_by_mean else _median, duration_s, ops)
+            for spec, ops in zip(specs, of_type, strict=True)
+        ],
+    )
+    for ops, typical_s in zip(of_type, found, strict=True):
+        ideal_s[ops] = typical_s
     return ideal_s
+
+
+def _mean(duration_s: Floats, ops: Ints) -> float:
+    return float(_row_means(duration_s, ops).mean())
+
+
+def _median(duration_s: Floats, ops: Ints) -> float:
+    return float(np.median(duration_s[ops]))
+
+
+@kernel
+def _row_means(duration_s, ops):  # type: ignore[no-untyped-def]
+    # Row by row, so that the sum of millions of values stays as exact as it should be.
+    means_s = np.empty(ops.size)
+    for position in range(ops.size):
+        total_s = 0.0
+        for lane in range(duration_s.shape[1]):
+            total_s += duration_s[ops[position], lane]
+        means_s[position] = total_s / duration_s.shape[1]
+    return means_s

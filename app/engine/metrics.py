@@ -12,9 +12,9 @@ MAX_DISCREPANCY = 0.05
 EQUAL_TIMES = 1e-9
 
 
-def slowdown(actual_s: Floats, ideal_s: float) -> float:
-    """S = T / T_ideal, of the mean step times (Eq. 1 and 2)."""
-    return float(actual_s.mean() / ideal_s)
+def slowdown(actual_s: Floats, ideal_s: Floats) -> Floats:
+    """S = T / T_ideal, of the means over the last axis, the steps (Eq. 1 and 2)."""
+    return np.asarray(actual_s.mean(axis=-1) / ideal_s.mean())
 
 
 def gpu_time_wasted(slowdown: float) -> float:
@@ -22,7 +22,7 @@ def gpu_time_wasted(slowdown: float) -> float:
     return 1 - 1 / slowdown
 
 
-def recovered_share(actual_s: Floats, repaired_s: Floats, ideal_s: float) -> float | None:
+def recovered_share(actual_s: Floats, repaired_s: Floats, ideal_s: Floats) -> float | None:
     """Share of the lost time won back by giving some operations their ideal duration.
 
         M = (T - T_fix) / (T - T_ideal)                                     (Eq. 5)
@@ -30,8 +30,8 @@ def recovered_share(actual_s: Floats, repaired_s: Floats, ideal_s: float) -> flo
     None where T = T_ideal. Below 0 or above 1 where the ideal of one mean over all stages makes
     others slower.
     """
-    lost_s = actual_s.mean() - ideal_s
-    if abs(lost_s) <= EQUAL_TIMES * ideal_s:
+    lost_s = actual_s.mean() - ideal_s.mean()
+    if abs(lost_s) <= EQUAL_TIMES * ideal_s.mean():
         return None
     return float((actual_s.mean() - repaired_s.mean()) / lost_s)
 

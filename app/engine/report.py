@@ -1,32 +1,35 @@
 """All figures of one window (what-if model, section 5)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from app.engine import metrics
-from app.engine.grid import Grid, lay_out
-from app.engine.launch import LaunchDelay, launch_delay
-from app.engine.what_if import Replayer, replayer
+from app.engine.launch import LaunchDelay, launch_delay, step_spans
+from app.engine.replays import Question, WindowReplay, fixing, keeping, one_replica_kept, prepare
+from app.engine.what_if import Mask, Replayer
 from app.errors import InvalidTrace
-from app.trace.ops import OP_NAMES, OP_SPECS, Kind
-from app.trace.window import Floats, Window
+from app.trace.ops import NUM_CODES
+from app.trace.window import Floats, Ints, Window
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a window's steps lost, and to whom; ratios are plain numbers, times seconds.
 
-    T is the mean simulated step time, T_ideal the one with every operation idealised. Shapes:
-    `recorded_s`, `simulated_s`, `step_slowdown` [steps]; `optype_step_s` {type: [steps]};
-    `dp_rank_step_s` [dp, steps], `stage_step_s` [pp, steps], `worker_step_s` [dp, pp, steps]:
-    step times with only that type, rank, stage or worker at its recorded durations.
+    T is the mean simulated step time, T_ideal the mean of those with every operation idealised.
+    `window` has only the steps that were replayed. Shapes: `recorded_s`, `simulated_s`, `ideal_s`
+    [steps]; `optype_step_s` {type: [steps]}; `dp_rank_step_s` [dp, steps], `stage_step_s`
+    [pp, steps], `worker_step_s` [dp, pp, steps]: step times with only that type, rank, stage or
+    worker at its recorded durations. `structures` are the steps of each structure.
     """
 
     window: Window
+    structures: tuple[tuple[int, ...], ...]
     recorded_s: Floats
     simulated_s: Floats
-    ideal_s: float
+    ideal_s: Floats
     optype_step_s: dict[str, Floats]
     dp_rank_step_s: Floats
     stage_step_s: Floats
@@ -39,12 +42,12 @@ class Report:
     @property
     def slowdown(self) -> float:
         """S = T / T_ideal."""
-        return metrics.slowdown(self.simulated_s, self.ideal_s)
+        return float(metrics.slowdown(self.simulated_s, self.ideal_s))
 
     @property
     def worker_slowdown(self) -> Floats:
         """[dp, pp], exact S_w of every worker."""
-        return np.asarray(self.worker_step_s.mean(axis=2) / self.ideal_s)
+        return metrics.slowdown(self.worker_step_s, self.ideal_s)
 
     @property
     def worker_slowdown_estimate(self) -> Floats:
@@ -55,6 +58,11 @@ class Report:
     def discrepancy(self) -> float:
         """How far the simulated mean step time is from the recorded one, as a share of it."""
         return metrics.discrepancy(self.simulated_s, self.recorded_s)
+
+    @property
+    def step_discrepancy(self) -> Floats:
+        """[steps], the same of each step."""
+        return np.abs(self.simulated_s - self.recorded_s) / self.recorded_s
 
     @property
     def is_low_fidelity(self) -> bool:
@@ -72,72 +80,106 @@ def analyse(window: Window) -> Report:
     """Every figure of a window with at least one complete step.
 
     Raises:
-        InvalidTrace: the steps cannot be replayed; the message names the operations.
+        InvalidTrace: no step can be replayed; the message names the operations.
     """
-    grid = lay_out(window)
-    replay = replayer(grid)
-    simulated_s, ideal_s = replay.step_times(replay.keep()), replay.ideal_step_time()
-    if min(simulated_s.mean(), ideal_s) <= 0:
-        raise InvalidTrace(f"window {window.id}: a step that takes no time has no slowdown")
-    dp_rank_s, stage_s, worker_s = _who(replay)
-    estimate = _estimate(dp_rank_s, stage_s, ideal_s)
+    return analyse_replay(prepare(window))
+
+
+def analyse_replay(replay: WindowReplay) -> Report:
+    """Every figure of a window that is ready to be replayed.
+
+    Raises:
+        InvalidTrace: its steps take no time.
+    """
+    simulated_s, ideal_s = replay.simulated_s, replay.ideal_s
+    if min(simulated_s.mean(), ideal_s.min()) <= 0:
+        raise InvalidTrace(f"window {replay.window.id}: a step that takes no time has no slowdown")
+    stages = list(np.eye(replay.window.job.parallelism.pp_size, dtype=np.bool_))
+    types = _types(replay)
+    questions: list[Question] = [
+        # The longest first, so that no core waits for another at the end.
+        *(one_replica_kept(stage) for stage in stages),
+        one_replica_kept(),
+        *(fixing(partial(_of_stages, stage)) for stage in stages),
+        *(keeping(partial(_of_stages, stage)) for stage in stages),
+        *(keeping(partial(_of_types, mask)) for mask in types.values()),
+    ]
+    answers = iter(replay.each(questions))
+    worker_s = np.stack([next(answers) for _ in stages], axis=1)
+    dp_rank_s = next(answers)
+    fixed_s = [next(answers) for _ in stages]
+    stage_s = np.array([next(answers) for _ in stages])
+    optype_s = {name: next(answers) for name in types}
+    rankings = [_estimate(dp_rank_s, stage_s, ideal_s), metrics.slowdown(worker_s, ideal_s)]
+    m_w, m_w_exact = _worker_shares(replay, rankings)
     return Report(
-        window=window,
-        recorded_s=_recorded_step_times(grid),
+        window=replace(replay.window, steps=replay.steps, skipped=replay.skipped),
+        structures=tuple(group.steps for group in replay.groups),
+        recorded_s=replay.joined(_recorded_step_times),
         simulated_s=simulated_s,
         ideal_s=ideal_s,
-        optype_step_s=_by_optype(replay),
+        optype_step_s=optype_s,
         dp_rank_step_s=dp_rank_s,
         stage_step_s=stage_s,
         worker_step_s=worker_s,
-        stage_share=[
-            metrics.recovered_share(
-                simulated_s, replay.step_times(~replay.keep(stages=stage)), ideal_s
-            )
-            for stage in np.eye(replay.pp_size, dtype=np.bool_)
-        ],
-        m_w=_worker_share(replay, simulated_s, ideal_s, estimate),
-        m_w_exact=_worker_share(replay, simulated_s, ideal_s, worker_s.mean(axis=2) / ideal_s),
-        launch_delay=launch_delay(grid, replay.graph),
+        stage_share=[metrics.recovered_share(simulated_s, each, ideal_s) for each in fixed_s],
+        m_w=m_w,
+        m_w_exact=m_w_exact,
+        launch_delay=_launch_delay(replay),
     )
 
 
-def _who(replay: Replayer) -> tuple[Floats, Floats, Floats]:
-    """Step times with one dp rank, one stage, or one worker recorded."""
-    each_stage = np.eye(replay.pp_size, dtype=np.bool_)
-    stage_s = [replay.step_times(replay.keep(stages=stage)) for stage in each_stage]
-    worker_s = [replay.one_replica_kept(stage) for stage in each_stage]
-    return replay.one_replica_kept(), np.array(stage_s), np.stack(worker_s, axis=1)
+def _of_stages(stages: Mask, group: Replayer) -> Mask:
+    return group.keep(stages=stages)
 
 
-def _by_optype(replay: Replayer) -> dict[str, Floats]:
-    """Step times with one op type recorded; a direction's sends and recvs are one type."""
-    present = set(replay.grid.template.optype.tolist())
-    groups: dict[str, list[int]] = {}
-    for code in sorted(present):
-        spec = OP_SPECS[code]
-        p2p = spec.kind is Kind.P2P
-        groups.setdefault(f"{spec.direction.value}-pp-comm" if p2p else spec.name, []).append(code)
-    masks = {name: np.isin(np.arange(len(OP_NAMES)), codes) for name, codes in groups.items()}
-    return {name: replay.step_times(replay.keep(optypes=mask)) for name, mask in masks.items()}
+def _of_types(types: Mask, group: Replayer) -> Mask:
+    return group.keep(optypes=types)
 
 
-def _estimate(dp_rank_s: Floats, stage_s: Floats, ideal_s: float) -> Floats:
+def _of_workers(workers: Mask, group: Replayer) -> Mask:
+    return group.keep_workers(workers)
+
+
+def _types(replay: WindowReplay) -> dict[str, Mask]:
+    """[codes] mask of each op type that occurs; a direction's sends and recvs are one type."""
+    by_code = replay.window.job.op_types.by_code
+    found: dict[str, Mask] = {}
+    for code in sorted({code for group in replay.groups for code in group.template.present}):
+        found.setdefault(by_code[code].group, np.zeros(NUM_CODES, np.bool_))[code] = True
+    return found
+
+
+def _estimate(dp_rank_s: Floats, stage_s: Floats, ideal_s: Floats) -> Floats:
     step_s = np.minimum(dp_rank_s.mean(axis=1)[:, None], stage_s.mean(axis=1)[None, :])
-    return np.asarray(step_s / ideal_s)
+    return np.asarray(step_s / ideal_s.mean())
 
 
-def _worker_share(
-    replay: Replayer, simulated_s: Floats, ideal_s: float, ranking: Floats
-) -> float | None:
-    """M_W: share won back by fixing the slowest 3 % of workers by some ranking."""
-    slowest = metrics.slowest_workers(ranking, replay.grid.rank)
-    repaired_s = replay.step_times(~replay.keep_workers(slowest))
-    return metrics.recovered_share(simulated_s, repaired_s, ideal_s)
+def _worker_shares(replay: WindowReplay, rankings: list[Floats]) -> list[float | None]:
+    """M_W by each ranking: share won back by fixing the slowest 3 % of workers."""
+    rank = _ranks(replay)
+    slowest = [metrics.slowest_workers(ranking, rank) for ranking in rankings]
+    repaired = replay.each([fixing(partial(_of_workers, workers)) for workers in slowest])
+    return [metrics.recovered_share(replay.simulated_s, each, replay.ideal_s) for each in repaired]
 
 
-def _recorded_step_times(grid: Grid) -> Floats:
+def _ranks(replay: WindowReplay) -> Ints:
+    return replay.groups[0].grid.rank
+
+
+def _recorded_step_times(group: Replayer) -> Floats:
     """[steps], latest end - earliest start over all operations on all workers."""
-    by_step = (-1, grid.num_steps)
-    end_s = (grid.start_s + grid.duration_s).max(axis=0).reshape(by_step).max(axis=0)
-    return np.asarray(end_s - grid.start_s.min(axis=0).reshape(by_step).min(axis=0))
+    earliest_s, latest_s = step_spans(group.grid)
+    return latest_s - earliest_s
+
+
+def _launch_delay(replay: WindowReplay) -> LaunchDelay:
+    """Means over all steps of all groups."""
+    total = len(replay.steps)
+    parts = [(len(g.steps) / total, launch_delay(g.grid, g.graph)) for g in replay.groups]
+    names = {name: None for _, part in parts for name in part.by_optype}
+    return LaunchDelay(
+        {name: sum(w * part.by_optype.get(name, 0.0) for w, part in parts) for name in names},
+        np.sum([weight * part.by_worker for weight, part in parts], axis=0),
+        np.sum([weight * part.others_waited for weight, part in parts], axis=0),
+    )

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from app.engine.metrics import gpu_time_wasted
+from app.engine.metrics import gpu_time_wasted, slowdown
 from app.engine.report import Report
-from app.trace.window import Floats, Window
+from app.trace.window import Window
 
 SCHEMA = 1
 
@@ -42,8 +42,9 @@ def without_figures(window: Window) -> dict[str, Any]:
     return {
         **_header(window),
         "step_time_s": {"recorded": [], "simulated": [], "ideal": []},
-        "fidelity": {"discrepancy": None, "verdict": None},
-        "launch_delay": {"by_optype": {}, "by_worker": None},
+        "fidelity": {"discrepancy": None, "verdict": None, "step_discrepancy": []},
+        "launch_delay": {"by_optype": {}, "by_worker": None, "others_waited": None},
+        "structures": [],
         "step_slowdown": [],
         "optype_slowdown": {},
         **dict.fromkeys(_NOT_MEASURED),
@@ -68,6 +69,7 @@ def _header(window: Window) -> dict[str, Any]:
             "tp_size": sizes.tp_size,
             "vpp_size": sizes.vpp_size,
             "dsp_size": sizes.dsp_size,
+            "ep_size": sizes.ep_size,
             "world_size": sizes.world_size,
         },
         "steps": list(window.steps),
@@ -80,12 +82,14 @@ def _step_times(report: Report) -> dict[str, Any]:
         "step_time_s": {
             "recorded": report.recorded_s.tolist(),
             "simulated": report.simulated_s.tolist(),
-            "ideal": [report.ideal_s] * report.recorded_s.size,
+            "ideal": report.ideal_s.tolist(),
         },
+        "structures": [list(steps) for steps in report.structures],
         "launch_slowdown": float(report.recorded_s.mean() / report.simulated_s.mean()),
         "fidelity": {
             "discrepancy": report.discrepancy,
             "verdict": "low" if report.is_low_fidelity else "ok",
+            "step_discrepancy": report.step_discrepancy.tolist(),
         },
     }
 
@@ -99,13 +103,14 @@ def _figures(report: Report) -> dict[str, Any]:
         "launch_delay": {
             "by_optype": report.launch_delay.by_optype,
             "by_worker": report.launch_delay.by_worker.tolist(),
+            "others_waited": report.launch_delay.others_waited.tolist(),
         },
         "step_slowdown": (report.simulated_s / ideal_s).tolist(),
         "optype_slowdown": {
-            name: float(step_s.mean() / ideal_s) for name, step_s in report.optype_step_s.items()
+            name: float(slowdown(step_s, ideal_s)) for name, step_s in report.optype_step_s.items()
         },
-        "dp_rank_slowdown": _mean(report.dp_rank_step_s, ideal_s),
-        "stage_slowdown": _mean(report.stage_step_s, ideal_s),
+        "dp_rank_slowdown": slowdown(report.dp_rank_step_s, ideal_s).tolist(),
+        "stage_slowdown": slowdown(report.stage_step_s, ideal_s).tolist(),
         "worker_slowdown": report.worker_slowdown.tolist(),
         "worker_slowdown_estimate": report.worker_slowdown_estimate.tolist(),
         "m_w": report.m_w,
@@ -118,18 +123,13 @@ def _figures(report: Report) -> dict[str, Any]:
     }
 
 
-def _mean(step_s: Floats, ideal_s: float) -> list[float]:
-    means: list[float] = (step_s.mean(axis=-1) / ideal_s).tolist()
-    return means
-
-
 def _per_step(report: Report) -> dict[str, Any]:
     ideal_s = report.ideal_s
     return {
         "optype_slowdown": {
             name: (step_s / ideal_s).tolist() for name, step_s in report.optype_step_s.items()
         },
-        "dp_rank_slowdown": (report.dp_rank_step_s.T / ideal_s).tolist(),
-        "stage_slowdown": (report.stage_step_s.T / ideal_s).tolist(),
-        "worker_slowdown": (report.worker_step_s.transpose(2, 0, 1) / ideal_s).tolist(),
+        "dp_rank_slowdown": (report.dp_rank_step_s / ideal_s).T.tolist(),
+        "stage_slowdown": (report.stage_step_s / ideal_s).T.tolist(),
+        "worker_slowdown": (report.worker_step_s / ideal_s).transpose(2, 0, 1).tolist(),
     }

@@ -2,34 +2,74 @@
 
 import numpy as np
 
+from app.engine.compiled import kernel
 from app.engine.graph import StepGraph
 from app.engine.grid import Grid
-from app.trace.ops import OP_SPECS, Axis
+from app.engine.parallel import in_parallel
 from app.trace.window import Floats
 
 # Clocks of hosts disagree; a transfer this negative says nothing but that (section 4).
 NEGATIVE_TRANSFER_S = -0.010
 
-_NEIGHBOUR_OR_ALONE = np.array([spec.axis in (Axis.NONE, Axis.NEIGHBOUR) for spec in OP_SPECS])
-
 
 def own_durations(grid: Grid, graph: StepGraph) -> Floats:
-    """[ops, lanes], seconds: transfer duration of operations that meet, recorded of all others.
+    """[rows, lanes], seconds: transfer duration of operations that meet, recorded of all others.
 
     transfer = end - max(start over the unit, and over dp ranks where they meet); at or below
-    -10 ms it counts as 0, smaller negatives stay (what-if model, section 4).
+    -10 ms it counts as 0, smaller negatives stay (what-if model, section 4). A milestone has its
+    share of its operation's.
     """
-    duration_s = grid.duration_s.copy()
-    sizes = np.diff(graph.unit_ptr)
-    optype = grid.template.optype
-    for unit in np.flatnonzero((sizes > 1) | graph.meets_dp_ranks):
-        ops = graph.unit_ops[graph.unit_ptr[unit] : graph.unit_ptr[unit + 1]]
-        if sizes[unit] == 1 and _NEIGHBOUR_OR_ALONE[optype[ops[0]]]:
+    own_s = np.empty((graph.num_rows, grid.start_s.shape[1]))
+    block = np.arange(grid.template.parallelism.dp_size) // grid.template.parallelism.ep_size
+    halves = in_parallel(
+        grid.start_s.size,
+        graph.meets.size,
+        lambda first, end: _own(
+            graph.unit_ptr, graph.unit_ops, graph.meets, grid.start_s, grid.duration_s,
+            grid.num_steps, block, NEGATIVE_TRANSFER_S, first, end, own_s,
+        ),
+    )  # fmt: skip
+    del halves
+    for row, (op, share) in enumerate(
+        zip(graph.milestone_of, graph.milestone_share, strict=True), start=graph.num_ops
+    ):
+        own_s[row] = own_s[op] * share
+    return own_s
+
+
+@kernel
+def _own(  # type: ignore[no-untyped-def]
+    unit_ptr, unit_ops, meets, start_s, duration_s, num_steps, block, negative_s, first, end, own_s
+):
+    num_ops, num_lanes = start_s.shape
+    met_s = np.empty(num_lanes)
+    latest_s = np.empty(num_steps)
+    for unit in range(first, end):
+        lead = unit_ops[unit_ptr[unit]]
+        if unit_ptr[unit + 1] - unit_ptr[unit] == 1 and meets[unit] == 0:
+            if lead < num_ops:
+                own_s[lead] = duration_s[lead]
             continue
-        met_s = grid.start_s[ops].max(axis=0)
-        if graph.meets_dp_ranks[unit]:
-            by_dp_rank = met_s.reshape(-1, grid.num_steps)
-            met_s = np.broadcast_to(by_dp_rank.max(axis=0), by_dp_rank.shape).reshape(-1)
-        transfer_s = grid.start_s[ops] + grid.duration_s[ops] - met_s
-        duration_s[ops] = np.where(transfer_s <= NEGATIVE_TRANSFER_S, 0.0, transfer_s)
-    return duration_s
+        met_s[:] = start_s[lead]
+        for member in range(unit_ptr[unit] + 1, unit_ptr[unit + 1]):
+            theirs_s = start_s[unit_ops[member]]
+            for lane in range(num_lanes):
+                met_s[lane] = max(met_s[lane], theirs_s[lane])
+        if meets[unit]:
+            since = 0
+            for peer in range(1, block.size + 1):
+                if peer < block.size and (meets[unit] == 1 or block[peer] == block[since]):
+                    continue
+                latest_s[:] = -np.inf
+                for lane in range(since * num_steps, peer * num_steps):
+                    step = lane % num_steps
+                    latest_s[step] = max(latest_s[step], met_s[lane])
+                for lane in range(since * num_steps, peer * num_steps):
+                    met_s[lane] = latest_s[lane % num_steps]
+                since = peer
+        for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
+            row = unit_ops[member]
+            mine_s, began_s, took_s = own_s[row], start_s[row], duration_s[row]
+            for lane in range(num_lanes):
+                transfer_s = began_s[lane] + took_s[lane] - met_s[lane]
+                mine_s[lane] = 0.0 if transfer_s <= negative_s else transfer_s

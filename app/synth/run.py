@@ -1,9 +1,11 @@
 """A made job: the trace its workers would have recorded, step by step."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.errors import InvalidRequest
 from app.synth.costs import Costs
@@ -13,11 +15,13 @@ from app.synth.faults import Fault
 from app.synth.schedules.one_f_one_b import OneFOneB
 from app.synth.schedules.schedule import Schedule
 from app.trace.job import Job, Parallelism
-from app.trace.ops import OP_CODES, OP_SPECS, Kind
-from app.trace.window import Trace
+from app.trace.ops import OP_CODES, OP_NAMES, OP_SPECS
+from app.trace.window import TRACE_DTYPES, Floats, Ints, Trace
 
 # Operations of a whole model chunk; the pipeline's own know their chunk and micro-batch.
 _OF_A_CHUNK = ("params-all-gather", "grads-reduce-scatter")
+
+Watched = Callable[[Sequence[int]], Iterable[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,38 +64,61 @@ class MadeJob:
         execution.run()
         return self._recorded(step, execution)
 
-    def make(self, steps: Iterable[int]) -> Trace:
-        """Several steps' operations, each step in seconds from its own beginning."""
-        return _joined([self.make_step(step) for step in steps])
+    def make(self, steps: Sequence[int], watched: Watched = iter) -> Trace:
+        """Several steps' operations, each step in seconds from its own beginning.
+
+        `watched` sees each step go by, for a progress bar.
+        """
+        if not steps:
+            raise InvalidRequest("no steps: name at least one to make")
+        columns: dict[str, NDArray[Any]] = {}
+        for position, step in enumerate(watched(steps)):
+            made = self.make_step(step)
+            rows = slice(position * made.num_ops, (position + 1) * made.num_ops)
+            for name, dtype in TRACE_DTYPES.items():
+                # All at once: the columns of a large job are hundreds of megabytes.
+                whole = columns.setdefault(name, np.empty(len(steps) * made.num_ops, dtype))
+                whole[rows] = getattr(made, name)
+        return Trace(**columns)
 
     def _recorded(self, step: int, execution: Execution) -> Trace:
-        return _joined([self._of_type(step, name, execution) for name in execution.start_s])
-
-    def _of_type(self, step: int, name: str, execution: Execution) -> Trace:
-        start_s, end_s = execution.start_s[name], execution.end_s[name]
-        stage, seq_id, dp_rank = np.nonzero(np.isfinite(start_s))
-        at = stage, seq_id, dp_rank
-        code = OP_CODES[name]
-        in_pipeline = "compute" in name or OP_SPECS[code].kind is Kind.P2P
-        chunk = 0 if in_pipeline or name in _OF_A_CHUNK else -1
-        ranks_each = self.parallelism.tp_size * self.parallelism.dsp_size
-        return Trace(
-            step=np.full(stage.size, step, dtype=np.int64),
-            dp_rank=dp_rank,
-            stage=stage,
-            rank=(stage * self.parallelism.dp_size + dp_rank) * ranks_each,
-            optype=np.full(stage.size, code, dtype=np.int16),
-            seq_id=seq_id,
-            mc=np.full(stage.size, chunk, dtype=np.int64),
-            mb_id=seq_id if in_pipeline else np.full(stage.size, -1, dtype=np.int64),
-            start_s=start_s[at],
-            duration_s=end_s[at] - start_s[at],
+        """In the order in which windows are stored: dp_rank, stage, op type, seq_id."""
+        places = [
+            (OP_CODES[name], np.argwhere(np.isfinite(start_s[..., 0])))
+            for name, start_s in execution.start_s.items()
+        ]
+        optype = np.concatenate([np.full(len(at), code) for code, at in places])
+        stage, seq_id = np.concatenate([at for _, at in places]).T
+        order = np.lexsort((seq_id, optype, stage))
+        start_s, end_s = (
+            np.concatenate([times[OP_NAMES[code]][*at.T] for code, at in places])[order].T
+            for times in (execution.start_s, execution.end_s)
         )
+        return self._trace(step, stage[order], optype[order], seq_id[order], start_s, end_s)
 
-
-def _joined(parts: list[Trace]) -> Trace:
-    if not parts:
-        raise InvalidRequest("no steps: name at least one to make")
-    return Trace(
-        *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Trace))
-    )
+    def _trace(
+        self, step: int, stage: Ints, optype: Ints, seq_id: Ints, start_s: Floats, end_s: Floats
+    ) -> Trace:
+        """Columns of one replica [ops], times of all [dp, ops]."""
+        names = [OP_SPECS[code] for code in optype]
+        in_pipeline = np.array([spec.stream not in ("", "dp-comm") for spec in names])
+        of_a_chunk = in_pipeline | np.array([spec.name in _OF_A_CHUNK for spec in names])
+        dp_size = self.parallelism.dp_size
+        ranks_each = self.parallelism.tp_size * self.parallelism.dsp_size
+        dp_rank = np.arange(dp_size)[:, None]
+        columns = {
+            "step": np.full(start_s.shape, step),
+            "dp_rank": np.broadcast_to(dp_rank, start_s.shape),
+            "stage": stage,
+            "rank": (stage * dp_size + dp_rank) * ranks_each,
+            "optype": optype,
+            "seq_id": seq_id,
+            "mc": np.where(of_a_chunk, 0, -1),
+            "mb_id": np.where(in_pipeline, seq_id, -1),
+            "start_s": start_s,
+            "duration_s": end_s - start_s,
+        }
+        narrow = {name: column.astype(TRACE_DTYPES[name]) for name, column in columns.items()}
+        return Trace(
+            **{name: np.broadcast_to(each, start_s.shape).ravel() for name, each in narrow.items()}
+        )

@@ -1,8 +1,9 @@
 """A training job and how its model is spread over GPUs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.errors import InvalidRequest
+from app.trace.ops import BUILT_IN, OpTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +11,8 @@ class Parallelism:
     """Sizes of the parallel axes; a worker is one (dp_rank, stage) pair.
 
     `vpp_size` is the number of model chunks on a stage, `dsp_size` the number of ranks among
-    which one replica's sequence is sharded.
+    which one replica's sequence is sharded, `ep_size` the number of successive dp ranks that
+    share their experts.
     """
 
     dp_size: int
@@ -18,12 +20,18 @@ class Parallelism:
     tp_size: int = 1
     vpp_size: int = 1
     dsp_size: int = 1
+    ep_size: int = 1
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             size = getattr(self, name)
             if size < 1:
                 raise InvalidRequest(f"{name} is {size}: every parallel size is at least 1")
+        if self.dp_size % self.ep_size:
+            raise InvalidRequest(
+                f"ep_size is {self.ep_size}, which does not divide dp_size {self.dp_size}: "
+                "expert-parallel blocks are of successive dp ranks"
+            )
 
     @property
     def world_size(self) -> int:
@@ -52,8 +60,9 @@ class Job:
     name: str
     parallelism: Parallelism
     num_gpus: int
+    op_types: OpTypes = field(default=BUILT_IN)
 
     @classmethod
-    def of(cls, name: str, parallelism: Parallelism) -> "Job":
+    def of(cls, name: str, parallelism: Parallelism, op_types: OpTypes = BUILT_IN) -> "Job":
         """A job with one GPU a rank."""
-        return cls(name, parallelism, parallelism.world_size)
+        return cls(name, parallelism, parallelism.world_size, op_types)

@@ -1,38 +1,64 @@
 """A window: successive training steps of one job, as columns with one row per operation."""
 
-from dataclasses import dataclass, fields
-from typing import Literal
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.errors import InvalidRequest, InvalidTrace
 from app.trace.job import Job
 
 Ints = NDArray[np.int64]
+Integers = NDArray[np.signedinteger[Any]]  # of any width
 Floats = NDArray[np.float64]
 
 WindowState = Literal["open", "complete", "incomplete", "superseded"]
 
 
+# Held as narrow as they can be: a large job's window has tens of millions of rows, and one
+# type for each column means one compiled kernel.
+TRACE_DTYPES: dict[str, type[np.generic]] = {
+    "step": np.int64,
+    "dp_rank": np.int32,
+    "stage": np.int16,
+    "rank": np.int32,
+    "optype": np.int16,
+    "seq_id": np.int32,
+    "mc": np.int16,
+    "mb_id": np.int32,
+    "start_s": np.float64,
+    "duration_s": np.float64,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Recorded operations as parallel columns, in any order.
+    """Recorded operations as parallel columns, in any order; held as `TRACE_DTYPES`.
 
-    Shapes: all [ops]. `optype` is a code of `app.trace.ops.OP_SPECS`. `start_s` counts from any
+    Shapes: all [ops]. `optype` is a code of the job's `OpTypes`. `start_s` counts from any
     origin that the operations of one step share; `mc` is -1 where an operation has no model
     chunk, `mb_id` -1 where it has no micro-batch.
+
+    Raises:
+        InvalidTrace: a number is too large for its column.
     """
 
-    step: Ints
-    dp_rank: Ints
-    stage: Ints
-    rank: Ints
-    optype: NDArray[np.int16]
-    seq_id: Ints
-    mc: Ints
-    mb_id: Ints
+    step: Integers
+    dp_rank: Integers
+    stage: Integers
+    rank: Integers
+    optype: Integers
+    seq_id: Integers
+    mc: Integers
+    mb_id: Integers
     start_s: Floats
     duration_s: Floats
+
+    def __post_init__(self) -> None:
+        for name, dtype in TRACE_DTYPES.items():
+            object.__setattr__(self, name, _held(name, getattr(self, name), np.dtype(dtype)))
 
     @property
     def num_ops(self) -> int:
@@ -74,7 +100,47 @@ class Window:
         """Name of the window in routes."""
         return f"{self.epoch}-{self.first_step}"
 
+    def only(self, steps: Collection[int]) -> "Window":
+        """The window as if it had these of its steps and no others, skipped ones left out.
+
+        Raises:
+            InvalidRequest: one of them was not recorded, or not by everybody.
+        """
+        if not steps:
+            raise InvalidRequest(f"no step of window {self.id} is chosen: name at least one")
+        for step in sorted(steps):
+            if step not in self.steps:
+                raise InvalidRequest(
+                    f"step {step} is no complete step of window {self.id}, "
+                    f"which has {_ranges(self.steps)}"
+                )
+        chosen = tuple(sorted(set(steps)))
+        trace = self.trace.select(np.isin(self.trace.step, chosen))
+        return replace(self, steps=chosen, trace=trace, skipped=())
+
     @property
     def missing(self) -> list[int]:
         """Global ranks that did not report some step of the window, ascending."""
         return sorted({rank for step in self.skipped for rank in step.missing})
+
+
+def _held(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if values.dtype == dtype:
+        return values
+    if dtype.kind == "i" and values.size:
+        limits = np.iinfo(dtype)
+        if values.max() > limits.max or values.min() < limits.min:
+            raise InvalidTrace(f"column {name} holds {values.max()}: at most {limits.max} is taken")
+    return values.astype(dtype)
+
+
+def _ranges(steps: tuple[int, ...]) -> str:
+    """Ascending numbers as people write them: 3-7, 9."""
+    found: list[list[int]] = []
+    for step in steps:
+        if found and step == found[-1][1] + 1:
+            found[-1][1] = step
+        else:
+            found.append([step, step])
+    shown = [f"{first}-{last}" if last > first else str(first) for first, last in found[:8]]
+    return ", ".join(shown) + (", ..." if len(found) > 8 else "")

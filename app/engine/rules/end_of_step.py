@@ -1,30 +1,40 @@
-"""What follows a stage's last compute, up to its optimizer (rule 8)."""
+"""What follows a stage's last compute, up to its optimizer (docs/replay.md, 3 and 5)."""
 
 from app.engine.rules import Edge, chain
+from app.engine.rules.beside import BACKWARDS, GRADIENTS, Beside
 from app.engine.template import Template
 
+SCATTER, SEPARATE = GRADIENTS
 
-def end_of_step_edges(template: Template, stage: int) -> list[Edge]:
+
+def end_of_step_edges(template: Template, stage: int, beside: Beside) -> list[Edge]:
     """Last compute, gc, gradient collectives and optimizer, one after the other."""
-    overlapped = template.has("separate-grads-all-reduce")
     head = _last_compute(template, stage) + _first_gc(template, stage)
-    tail = [
+    before_update = [
         *_numbered(template, stage, "layernorm-grads-all-reduce"),
         *_embedding(template, stage),
-        *_gradients(template, stage, overlapped=overlapped),
+    ]
+    update = [
         *_numbered(template, stage, "optimizer-clip-main-grad"),
         *_numbered(template, stage, "optimizer"),
     ]
+    overlapped = template.has(SEPARATE)
+    tail = before_update + _gradients(template, stage, beside, overlapped=overlapped) + update
     edges = chain(head + tail)
-    if overlapped and template.parallelism.is_data_parallel:
+    if overlapped and SCATTER not in beside.types:
         edges += _overlapped_edges(template, stage, tail)
-    return edges
+    return edges + _join(template, stage, beside, update)
+
+
+def chain_of(template: Template, stage: int) -> list[int]:
+    """Operations of the chain after the last compute, in recorded order."""
+    names = ("gc", "layernorm-grads-all-reduce", "embedding-grads-all-reduce", *GRADIENTS)
+    return template.ops(stage, *names, "optimizer-clip-main-grad", "optimizer")
 
 
 def _last_compute(template: Template, stage: int) -> list[int]:
-    computes = template.ops(stage, "forward-compute", "backward-compute")
     # Of those that end at the same time, the last one to run waits for all others.
-    return sorted(computes, key=template.end_s.__getitem__)[-1:]
+    return sorted(template.computes(stage), key=template.end_s.__getitem__)[-1:]
 
 
 def _first_gc(template: Template, stage: int) -> list[int]:
@@ -41,17 +51,23 @@ def _embedding(template: Template, stage: int) -> list[int]:
     return _numbered(template, stage, "embedding-grads-all-reduce")
 
 
-def _gradients(template: Template, stage: int, *, overlapped: bool) -> list[int]:
-    if not template.parallelism.is_data_parallel:
+def _gradients(template: Template, stage: int, beside: Beside, *, overlapped: bool) -> list[int]:
+    name = SEPARATE if overlapped else SCATTER
+    if not template.parallelism.is_data_parallel or name in beside.types:
         return []
-    name = "separate-grads-all-reduce" if overlapped else "grads-reduce-scatter"
     return _numbered(template, stage, name)
 
 
+def _join(template: Template, stage: int, beside: Beside, update: list[int]) -> list[Edge]:
+    """Gradients that were reduced beside the computation have all come before the update."""
+    names = [name for name in GRADIENTS if name in beside.types]
+    return [(template.ops(stage, name)[-1], update[0]) for name in names if update]
+
+
 def _overlapped_edges(template: Template, stage: int, tail: list[int]) -> list[Edge]:
-    """Reduce-scatters run beside the backward: each chunk's first waits for its last backward."""
-    scatters = _numbered(template, stage, "grads-reduce-scatter")
-    if not scatters:
+    """Reduce-scatters run beside other chunks: each chunk's first waits for its last backward."""
+    scatters = _numbered(template, stage, SCATTER)
+    if not scatters or not template.parallelism.is_data_parallel:
         return []
     first_scatter: dict[int, int] = {}
     for op in scatters:
@@ -65,6 +81,5 @@ def _overlapped_edges(template: Template, stage: int, tail: list[int]) -> list[E
 
 
 def _last_backward(template: Template, stage: int) -> dict[int, int]:
-    backwards = template.ops(stage, "backward-compute")
-    by_end = sorted(backwards, key=template.end_s.__getitem__)
+    by_end = sorted(template.ops(stage, *BACKWARDS), key=template.end_s.__getitem__)
     return {int(template.mc[op]): op for op in by_end}

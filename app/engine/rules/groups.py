@@ -1,4 +1,4 @@
-"""Operations that end together because they meet (rule 9)."""
+"""Operations that end together because they meet (docs/replay.md, section 4)."""
 
 from app.engine.template import Template
 
@@ -8,12 +8,13 @@ def stage_groups(template: Template) -> list[list[int]]:
     last = template.parallelism.pp_size - 1
     ends = [0, last] if last else [0]
     return [
-        *_same_number(template, ends, "embedding-grads-all-reduce"),
-        *_same_number(template, list(range(last + 1)), "optimizer-clip-main-grad"),
+        *same_number(template, ends, "embedding-grads-all-reduce"),
+        *same_number(template, list(range(last + 1)), "optimizer-clip-main-grad"),
     ]
 
 
-def _same_number(template: Template, stages: list[int], name: str) -> list[list[int]]:
+def same_number(template: Template, stages: list[int], name: str) -> list[list[int]]:
+    """Operations of a type on some stages, those of the same number together."""
     groups: dict[int, list[int]] = {}
     for stage in stages:
         for op in template.ops(stage, name):

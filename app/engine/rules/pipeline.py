@@ -1,14 +1,19 @@
-"""Sends and receives between pipeline stages (rules 4 to 6)."""
+"""Sends and receives between pipeline stages (docs/replay.md, section 2)."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NoReturn
 
 from app.engine.rules import Edge
+from app.engine.rules.ids import Id, by_id, have_ids
 from app.engine.template import Template
 from app.errors import InvalidTrace
 
 DirectionName = Literal["forward", "backward"]
 DIRECTIONS: tuple[DirectionName, ...] = ("forward", "backward")
+COMPUTES: dict[DirectionName, tuple[str, ...]] = {
+    "forward": ("forward-compute",),
+    "backward": ("backward-compute", "backward-input-compute"),
+}
 
 # A recv posted this much after the last compute began, or a send over this much before the
 # first compute ended, belongs to no compute of the step (rule 4).
@@ -19,35 +24,91 @@ LIVE_TOLERANCE_S = 50e-6
 class Matched:
     """One stage's p2p operations of one direction.
 
-    `sends` and `recvs` have a peer on a neighbouring stage; operations at the model's ends and
-    unmatched ones have none.
+    `sends` and `recvs` (operation: its compute) have a peer on a neighbouring stage; operations
+    at the model's ends and unmatched ones have none.
     """
 
     edges: list[Edge] = field(default_factory=list)
-    sends: list[int] = field(default_factory=list)
-    recvs: list[int] = field(default_factory=list)
+    sends: dict[int, int] = field(default_factory=dict)
+    recvs: dict[int, int] = field(default_factory=dict)
 
 
-def match(template: Template, stage: int, direction: DirectionName) -> Matched:
-    """Which compute each live send and recv of a stage belongs to, by position (rule 4)."""
-    computes = template.ops(stage, f"{direction}-compute")
+def pipeline(template: Template, direction: DirectionName) -> tuple[list[Edge], list[list[int]]]:
+    """Edges between computes and p2p operations of one direction, and the pairs that meet.
+
+    Raises:
+        InvalidTrace: a send or recv has no peer.
+    """
+    stages = range(template.parallelism.pp_size)
+    named = _are_named(template, direction)
+    match = _by_id if named else _by_position
+    matched = [
+        _wired(template, match(template, stage, direction), direction, stage) for stage in stages
+    ]
+    edges = [edge for stage in matched for edge in stage.edges]
+    pair = _pairs_by_id if named else _pairs_by_position
+    return edges, pair(template, matched, direction)
+
+
+def _are_named(template: Template, direction: DirectionName) -> bool:
+    stages = range(template.parallelism.pp_size)
+    names = (f"{direction}-send", f"{direction}-recv")
+    p2p = [op for stage in stages for op in template.ops(stage, *names)]
+    computes = [op for stage in stages for op in template.ops(stage, *COMPUTES[direction])]
+    return bool(p2p) and have_ids(template, p2p + computes)
+
+
+def _wired(
+    template: Template,
+    found: tuple[dict[int, int], dict[int, int]],
+    direction: DirectionName,
+    stage: int,
+) -> Matched:
+    """Edges of the matched recvs and sends (operation: its compute), and which have a peer."""
+    recvs, sends = found
+    computes = template.ops(stage, *COMPUTES[direction])
+    position = {op: k for k, op in enumerate(computes)}
     matched = Matched()
-    if not computes:
-        return matched
-    recvs = _live_recvs(template, stage, direction, computes)
-    first = 1 if len(recvs) == len(computes) - 1 else 0
-    for position, recv in enumerate(recvs[: len(computes) - first], start=first):
-        matched.edges.append((recv, computes[position]))
-        if position > 0:
-            matched.edges.append((computes[position - 1], recv))
-        if _has_peer(template, computes[position], direction, sends=False):
-            matched.recvs.append(recv)
-    sends = _live_sends(template, stage, direction, computes)
-    for send, compute in zip(sends, computes, strict=False):
+    for recv, compute in recvs.items():
+        matched.edges.append((recv, compute))
+        if position[compute] > 0:
+            matched.edges.append((computes[position[compute] - 1], recv))
+        if _has_peer(template, compute, direction, sends=False):
+            matched.recvs[recv] = compute
+    for send, compute in sends.items():
         matched.edges.append((compute, send))
         if _has_peer(template, compute, direction, sends=True):
-            matched.sends.append(send)
+            matched.sends[send] = compute
     return matched
+
+
+def _by_id(
+    template: Template, stage: int, direction: DirectionName
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Recvs and sends of the same micro-batch and chunk as a compute, with that compute."""
+    computes = by_id(template, template.ops(stage, *COMPUTES[direction]))
+
+    def those_of(name: str) -> dict[int, int]:
+        ops = by_id(template, template.ops(stage, name))
+        return {op: computes[key] for key, op in ops.items() if key in computes}
+
+    return those_of(f"{direction}-recv"), those_of(f"{direction}-send")
+
+
+def _by_position(
+    template: Template, stage: int, direction: DirectionName
+) -> tuple[dict[int, int], dict[int, int]]:
+    """The k-th live recv and send with the k-th compute (rule 4)."""
+    computes = template.ops(stage, *COMPUTES[direction])
+    if not computes:
+        return {}, {}
+    recvs = _live_recvs(template, stage, direction, computes)
+    first = 1 if len(recvs) == len(computes) - 1 else 0
+    sends = _live_sends(template, stage, direction, computes)
+    return (
+        dict(zip(recvs, computes[first:], strict=False)),
+        dict(zip(sends, computes, strict=False)),
+    )
 
 
 def _live_recvs(
@@ -86,12 +147,13 @@ def _model_chunk(template: Template, compute: int) -> int:
     return int(max(template.mc[compute], 0) * parallelism.pp_size + template.stage[compute])
 
 
-def pairs(template: Template, matched: list[Matched], direction: DirectionName) -> list[list[int]]:
+def _pairs_by_position(
+    template: Template, matched: list[Matched], direction: DirectionName
+) -> list[list[int]]:
     """The j-th send of a stage with the j-th recv of the next one in that direction (rule 6)."""
-    num_stages = len(matched)
     found = []
     for stage, here in enumerate(matched):
-        peer = (stage + (1 if direction == "forward" else -1)) % num_stages
+        peer = _next_stage(stage, direction, len(matched))
         there = matched[peer]
         if len(here.sends) != len(there.recvs):
             raise InvalidTrace(
@@ -102,10 +164,50 @@ def pairs(template: Template, matched: list[Matched], direction: DirectionName) 
     return found
 
 
+def _pairs_by_id(
+    template: Template, matched: list[Matched], direction: DirectionName
+) -> list[list[int]]:
+    """A send of a micro-batch with the next chunk's recv of it."""
+    found = []
+    onward = 1 if direction == "forward" else -1
+    for stage, here in enumerate(matched):
+        peer = _next_stage(stage, direction, len(matched))
+        recvs = _by_model_chunk(template, matched[peer].recvs)
+        for key, send in _by_model_chunk(template, here.sends).items():
+            microbatch, chunk, nth = key
+            recv = recvs.pop((microbatch, chunk + onward, nth), None)
+            if recv is None:
+                _refuse_alone(template, send, peer)
+            found.append([send, recv])
+        for recv in recvs.values():
+            _refuse_alone(template, recv, stage)
+    return found
+
+
+def _by_model_chunk(template: Template, matched: dict[int, int]) -> dict[Id, int]:
+    chunks = by_id(template, list(matched))
+    return {
+        (microbatch, _model_chunk(template, matched[op]), nth): op
+        for (microbatch, _, nth), op in chunks.items()
+    }
+
+
+def _refuse_alone(template: Template, op: int, peer: int) -> NoReturn:
+    raise InvalidTrace(
+        f"{template.describe(op)} (micro-batch {template.mb_id[op]}, chunk "
+        f"{max(int(template.mc[op]), 0)}) has no peer on stage {peer}: "
+        "the step's record is not complete"
+    )
+
+
+def _next_stage(stage: int, direction: DirectionName, num_stages: int) -> int:
+    return (stage + (1 if direction == "forward" else -1)) % num_stages
+
+
 def first_backward_edges(template: Template, stage: int) -> list[Edge]:
     """The first backward send and recv wait for the second-last compute before it (rule 5)."""
-    computes = template.ops(stage, "forward-compute", "backward-compute")
-    backwards = template.ops(stage, "backward-compute")
+    backwards = template.ops(stage, *COMPUTES["backward"])
+    computes = template.ops(stage, *COMPUTES["forward"], *COMPUTES["backward"])
     if not backwards or (position := computes.index(backwards[0])) < 2:
         return []
     waiting = template.ops(stage, "backward-send", "backward-recv")

@@ -10,19 +10,21 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from app.errors import InvalidTrace
-from app.trace.ops import OP_CODES, OP_NAMES
-from app.trace.window import Trace
+from app.trace.ops import BUILT_IN, OpTypes
+from app.trace.window import TRACE_DTYPES, Trace
 
 _INTEGERS = ("step", "dp_rank", "stage", "rank", "seq_id", "mc", "mb_id")
 _SECONDS = ("start_ts", "duration")
 _ALL = (*_INTEGERS, *_SECONDS, "optype")
 # Where an operation has no chunk or micro-batch, -1 stands; nothing else is below 0.
 _LOWEST = {"mc": -1, "mb_id": -1}
-_KNOWN = ", ".join(OP_NAMES)
+_MAX_SHOWN = 64
+# Steps are counted on from, and told apart by their differences.
+_HIGHEST = {"step": 2**62}
 
 
-def load(path: Path) -> Trace:
-    """Every row of the file, in its order.
+def load(path: Path, op_types: OpTypes = BUILT_IN) -> Trace:
+    """Every row of the file, in its order; `op_types` are those of the job.
 
     Raises:
         InvalidTrace: the file cannot be read, or the message names a column and its rows.
@@ -32,10 +34,11 @@ def load(path: Path) -> Trace:
         raise InvalidTrace(f"{path.name}: has no rows: record at least one step")
     ints = {name: _integers(path, table, name) for name in _INTEGERS}
     start_s, duration_s = (_seconds(path, table, name) for name in _SECONDS)
-    _refuse(path, "duration", duration_s < 0, "are negative: an operation ends after its start")
+    if duration_s.min() < 0:
+        _refuse(path, "duration", duration_s < 0, "are negative: an operation ends after its start")
     return Trace(
         **ints,
-        optype=_optypes(path, table),
+        optype=_optypes(path, table, op_types),
         start_s=start_s,
         duration_s=duration_s,
     )
@@ -58,48 +61,56 @@ def _table(path: Path) -> Any:
         raise InvalidTrace(f"{path}: cannot be read: {reason}") from error
 
 
-def _integers(path: Path, table: Any, name: str) -> NDArray[np.int64]:
+def _integers(path: Path, table: Any, name: str) -> NDArray[Any]:
+    """The column as a trace holds it."""
     column = _without_nulls(path, table, name)
     if not pa.types.is_integer(column.type):
         raise InvalidTrace(f"{path.name}: column {name} is {column.type}: want whole numbers")
-    values: NDArray[np.int64] = column.to_numpy()
-    lowest = _LOWEST.get(name, 0)
+    values: NDArray[Any] = column.to_numpy()
+    lowest, dtype = _LOWEST.get(name, 0), np.dtype(TRACE_DTYPES[name])
     if values.min() < lowest:
         _refuse(path, name, values < lowest, f"are below {lowest}: number from {lowest} up")
-    if values.max() > np.iinfo(np.int64).max // 2:
-        raise InvalidTrace(f"{path.name}: column {name} holds {values.max()}: that is no {name}")
-    return values.astype(np.int64)
+    highest = _HIGHEST.get(name, int(np.iinfo(dtype).max))
+    if values.max() > highest:
+        _refuse(path, name, values > highest, f"are above {highest}: that is no {name}")
+    # A copy: what Arrow hands out is read-only, and to compiled kernels of another type.
+    return values.astype(dtype)
 
 
 def _seconds(path: Path, table: Any, name: str) -> NDArray[np.float64]:
     column = _without_nulls(path, table, name)
     if not pa.types.is_floating(column.type):
         raise InvalidTrace(f"{path.name}: column {name} is {column.type}: want seconds as floats")
-    values = column.to_numpy().astype(np.float64)
+    values: NDArray[np.float64] = column.to_numpy().astype(np.float64)
     # A sum is finite only if every term is; the rows are looked for only when it is not.
-    if not np.isfinite(values.sum()):
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_finite = np.isfinite(values.sum())
+    if not is_finite:
         _refuse(path, name, ~np.isfinite(values), "are not finite: give seconds")
-    return np.asarray(values, dtype=np.float64)
+    return values
 
 
-def _optypes(path: Path, table: Any) -> NDArray[np.int16]:
+def _optypes(path: Path, table: Any, op_types: OpTypes) -> NDArray[np.int16]:
     column = _without_nulls(path, table, "optype")
     if not pa.types.is_dictionary(column.type):
         raise InvalidTrace(f"{path.name}: column optype is {column.type}: want names")
-    codes = np.concatenate([_codes(chunk) for chunk in column.chunks])
+    codes = np.concatenate([_codes(chunk, op_types) for chunk in column.chunks])
     if codes.min() < 0:
-        rows = np.flatnonzero(codes < 0)
-        name = column[int(rows[0])].as_py()
+        name = str(column[int(codes.argmin())].as_py())[:_MAX_SHOWN]
         _refuse(
-            path, "optype", codes < 0, f"are of an unknown type ({name!r}): use one of {_KNOWN}"
+            path,
+            "optype",
+            codes < 0,
+            f"are of an unknown type ({name!r}): use one of {', '.join(op_types.codes)}, or "
+            "register it in op_types of the meta file",
         )
     return codes
 
 
-def _codes(chunk: Any) -> NDArray[np.int16]:
+def _codes(chunk: Any, op_types: OpTypes) -> NDArray[np.int16]:
     names = chunk.dictionary.to_pylist()
-    code_of = np.array([OP_CODES.get(name, -1) for name in names], dtype=np.int16)
-    codes: NDArray[np.int16] = code_of[chunk.indices.to_numpy()]
+    code_of = np.array([op_types.codes.get(name, -1) for name in names], dtype=np.int16)
+    codes: NDArray[np.int16] = code_of.take(chunk.indices.to_numpy())
     return codes
 
 

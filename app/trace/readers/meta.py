@@ -1,4 +1,4 @@
-"""The meta file beside a published trace: the job's name and its parallel sizes."""
+"""The meta file beside a published trace: the job's name, parallel sizes and own op types."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,12 +6,14 @@ from typing import Any
 
 import yaml
 
-from app.errors import InvalidTrace
+from app.errors import InvalidRequest, InvalidTrace
+from app.trace import user_types
 from app.trace.job import Job, Parallelism
+from app.trace.ops import BUILT_IN, OpTypes
 
 # libyaml reads ten times as fast; wheels without it exist.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size")
+_SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "ep_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class Meta:
 
     name: str | None
     parallelism: Parallelism
+    op_types: OpTypes = BUILT_IN
 
 
 def beside(trace_path: Path) -> Path | None:
@@ -45,7 +48,12 @@ def load(path: Path) -> Meta:
         InvalidTrace: the file cannot be read, a size is missing or wrong.
     """
     content = _parsed(path)
-    parallelism = Parallelism(**{name: _size(path, content, name) for name in _SIZES})
+    sizes = {name: _size(path, content, name) for name in _SIZES}
+    try:
+        parallelism = Parallelism(**sizes)
+        op_types = _op_types(content.get("op_types"))
+    except InvalidRequest as error:
+        raise InvalidTrace(f"{path.name}: {error}") from error
     world_size = _size(path, content, "world_size", default=parallelism.world_size)
     if world_size != parallelism.world_size:
         raise InvalidTrace(
@@ -53,7 +61,7 @@ def load(path: Path) -> Meta:
             f"{parallelism.world_size}: correct the sizes"
         )
     name = content.get("trial_name")
-    return Meta(None if name is None else str(name), parallelism)
+    return Meta(None if name is None else str(name), parallelism, op_types)
 
 
 def save(job: Job, path: Path) -> None:
@@ -61,6 +69,8 @@ def save(job: Job, path: Path) -> None:
     content: dict[str, Any] = {"trial_name": job.name, "run_id": 0}
     content |= {name: getattr(job.parallelism, name) for name in _SIZES}
     content["world_size"] = job.parallelism.world_size
+    if job.op_types.user:
+        content["op_types"] = user_types.describe(job.op_types)
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
 
 
@@ -74,6 +84,14 @@ def _parsed(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InvalidTrace(f"{path.name}: want lines like 'dp_size: 4'")
     return content
+
+
+def _op_types(described: object) -> OpTypes:
+    if described is None:
+        return BUILT_IN
+    if not isinstance(described, list):
+        raise InvalidRequest("op_types is no list: write lines like '- name: moe-all-to-all'")
+    return user_types.parse(described)
 
 
 def _size(path: Path, content: dict[str, Any], name: str, default: int | None = None) -> int:

@@ -8,12 +8,10 @@ import pyarrow.parquet as pq
 
 from app.errors import InvalidRequest, InvalidTrace
 from app.trace.job import Job, Parallelism
-from app.trace.ops import OP_CODES, OP_NAMES
+from app.trace.ops import BUILT_IN, COMPUTE_STREAM
 from app.trace.readers import columns, meta
 from app.trace.readers.completeness import completeness
 from app.trace.window import Trace, Window
-
-_COMPUTATIONS = [OP_CODES["forward-compute"], OP_CODES["backward-compute"]]
 
 
 def read(trace_path: Path, meta_path: Path | None = None) -> Window:
@@ -25,11 +23,12 @@ def read(trace_path: Path, meta_path: Path | None = None) -> Window:
     Raises:
         InvalidTrace: no step can be analysed; the message says where the files are wrong.
     """
-    trace = columns.load(trace_path)
     meta_path = meta_path or meta.beside(trace_path)
-    about = meta.load(meta_path) if meta_path else meta.Meta(None, _seen_sizes(trace))
+    about = meta.load(meta_path) if meta_path else None
+    trace = columns.load(trace_path, about.op_types if about else BUILT_IN)
+    about = about or meta.Meta(None, _seen_sizes(trace))
     try:
-        found = completeness(trace, about.parallelism)
+        found = completeness(trace, about.parallelism, about.op_types)
     except InvalidTrace as error:
         raise InvalidTrace(f"{trace_path.name}: {error}") from error
     if not found.steps:
@@ -41,7 +40,7 @@ def read(trace_path: Path, meta_path: Path | None = None) -> Window:
     if found.skipped:
         trace = trace.select(np.isin(trace.step, found.steps))
     return Window(
-        job=Job.of(about.name or meta.trace_name(trace_path), about.parallelism),
+        job=Job.of(about.name or meta.trace_name(trace_path), about.parallelism, about.op_types),
         epoch=1,
         first_step=min([found.steps[0], *(skip.step for skip in found.skipped)]),
         steps=found.steps,
@@ -60,7 +59,7 @@ def write(trace: Trace, job: Job, trace_path: Path, meta_path: Path | None = Non
         InvalidRequest: a file cannot be written.
     """
     try:
-        pq.write_table(_table(trace, job.parallelism), trace_path)
+        pq.write_table(_table(trace, job), trace_path)
         meta.save(job, meta_path or meta.usual_path(trace_path))
     except OSError as error:
         raise InvalidRequest(
@@ -76,22 +75,23 @@ def _seen_sizes(trace: Trace) -> Parallelism:
     )
 
 
-def _table(trace: Trace, parallelism: Parallelism) -> pa.Table:
-    has_chunk = np.isin(trace.optype, _COMPUTATIONS) & (trace.mc >= 0)
-    gmc = np.where(has_chunk, trace.mc * parallelism.pp_size + trace.stage, -1)
-    names = pa.DictionaryArray.from_arrays(trace.optype.astype(np.int8), list(OP_NAMES))
+def _table(trace: Trace, job: Job) -> pa.Table:
+    is_computation = job.op_types.flags(lambda spec: spec.stream == COMPUTE_STREAM)[trace.optype]
+    gmc = trace.mc.astype(np.int64) * job.parallelism.pp_size + trace.stage
+    codes, positions = np.unique(trace.optype, return_inverse=True)
+    names = pa.array([job.op_types.name(code) for code in codes], pa.string())
     return pa.table(
         {
-            "dp_rank": trace.dp_rank.astype(np.int32),
-            "stage": trace.stage.astype(np.int16),
-            "rank": trace.rank.astype(np.int32),
+            "dp_rank": trace.dp_rank,
+            "stage": trace.stage,
+            "rank": trace.rank,
             "step": trace.step,
-            "optype": names,
+            "optype": pa.DictionaryArray.from_arrays(positions.astype(np.int8), names),
             "start_ts": trace.start_s,
             "duration": trace.duration_s,
-            "seq_id": trace.seq_id.astype(np.int32),
-            "mc": trace.mc.astype(np.int16),
-            "mb_id": trace.mb_id.astype(np.int32),
-            "gmc": gmc.astype(np.int16),
+            "seq_id": trace.seq_id,
+            "mc": trace.mc,
+            "mb_id": trace.mb_id,
+            "gmc": np.where(is_computation & (trace.mc >= 0), gmc, -1).astype(np.int32),
         }
     )

@@ -1,0 +1,1 @@
+"""What would a step take if these operations took another time? A user's own question."""

@@ -1,0 +1,169 @@
+"""Durations after some edits: rows that differ from the recorded ones, and nothing else."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from app.engine.questions.edits import Add, Change, Factor, FromWorker, Ideal, Set
+from app.engine.questions.kernels import change_rows, copy_rows
+from app.engine.questions.selection import Mask, Region
+from app.engine.simulate import RECORDED, Sources
+from app.engine.what_if import Replayer
+from app.trace.window import Floats, Ints
+
+
+class Counts(NamedTuple):
+    """How many operations an edit gave another duration, and how many it could not."""
+
+    changed: int
+    without_counterpart: int
+
+
+@dataclass(frozen=True, slots=True)
+class EditedDurations:
+    """Durations of one group of steps after all edits.
+
+    `row_of` [graph rows] is the row of `times_s` [edited rows, lanes] that has a row's durations;
+    `RECORDED` where they are that. Rows may share one.
+    """
+
+    row_of: Sources
+    times_s: Floats
+    counts: tuple[Counts, ...]
+
+
+def edited(group: Replayer, changes: Sequence[tuple[Change, Region]]) -> EditedDurations:
+    """The changes, made one after the other."""
+    touched = np.zeros(group.template.num_ops, np.bool_)
+    for _, region in changes:
+        touched |= region.rows
+    state = _State(group, touched)
+    # What grows beyond all numbers is refused when it shows in the answer.
+    with np.errstate(over="ignore", invalid="ignore"):
+        counts = tuple(state.make(change, region) for change, region in changes)
+        state.make_milestones()
+        return EditedDurations(*state.written(), counts)
+
+
+class _Affine(NamedTuple):
+    """d becomes max(least_s, factor * d + shift_s[op])."""
+
+    factor: float
+    shift_s: Floats
+    least_s: float
+
+
+class _State:
+    """Durations between two edits.
+
+    A row has one duration in all lanes (`_level_s`), or a row of `_times_s` to itself (`_slot`),
+    or the recorded ones (NaN and `RECORDED`). Rows with one duration cost next to nothing, and
+    they are most of a question such as "no pipeline communication".
+    """
+
+    def __init__(self, group: Replayer, touched: Mask) -> None:
+        self._group = group
+        self._template = group.template
+        self._recorded_s = group.durations.recorded_s
+        self._is_touched = np.concatenate([touched, touched[group.graph.milestone_of]])
+        # A row to itself and a level for each, at most; memory not written to costs nothing.
+        most_rows = 2 * int(self._is_touched.sum())
+        self._times_s = np.empty((most_rows, self._recorded_s.shape[1]))
+        self._num_slots = 0
+        self._slot = np.full(self._is_touched.size, RECORDED)
+        self._level_s = np.full(self._is_touched.size, np.nan)
+
+    def make(self, change: Change, region: Region) -> Counts:
+        """Make one change."""
+        num_ops = region.num_ops(self._template.stage)
+        if isinstance(change, FromWorker):
+            missing = self._copy(change, region)
+            return Counts(num_ops - missing, missing)
+        self._change(self._affine(change), region)
+        return Counts(num_ops, 0)
+
+    def make_milestones(self) -> None:
+        """Give each milestone its share of what its operation takes now."""
+        graph, first = self._group.graph, self._template.num_ops
+        for milestone in np.flatnonzero(self._is_touched[first:]):
+            row, op = first + milestone, graph.milestone_of[milestone]
+            share = graph.milestone_share[milestone]
+            if np.isnan(self._level_s[op]) and self._slot[op] >= 0:
+                self._give_slots(np.array([row]))
+                np.multiply(
+                    self._times_s[self._slot[op]], share, out=self._times_s[self._slot[row]]
+                )
+            self._level_s[row] = share * self._level_s[op]
+
+    def written(self) -> tuple[Sources, Floats]:
+        """`row_of` and `times_s` of the result: levels become rows that many share."""
+        row_of, levelled = self._slot.copy(), np.flatnonzero(~np.isnan(self._level_s))
+        levels_s, position = np.unique(self._level_s[levelled], return_inverse=True)
+        num_rows = self._num_slots + levels_s.size
+        self._times_s[self._num_slots : num_rows] = levels_s[:, None]
+        row_of[levelled] = self._num_slots + position
+        return row_of.astype(np.int32), self._times_s[:num_rows]
+
+    def _affine(self, change: Factor | Add | Set | Ideal) -> _Affine:
+        num_ops = self._template.num_ops
+        match change:
+            case Factor(factor):
+                return _Affine(float(factor), np.zeros(num_ops), 0.0)
+            case Add(seconds):
+                return _Affine(1.0, np.full(num_ops, float(seconds)), 0.0)
+            case Set(seconds):
+                return _Affine(0.0, np.full(num_ops, float(seconds)), 0.0)
+            case Ideal():
+                # As reports have it: a transfer's ideal may be a little below 0 (section 4).
+                return _Affine(0.0, self._group.durations.ideal_s[:num_ops], -np.inf)
+
+    def _change(self, affine: _Affine, region: Region) -> None:
+        level_s = self._level_s[: self._template.num_ops]
+        on_stage = np.asarray(region.lanes.all(axis=(1, 2)))
+        is_known = ~np.isnan(level_s) if affine.factor else np.True_
+        levelled = region.rows & on_stage[self._template.stage] & is_known
+        self._change_lanes(affine, region, np.flatnonzero(region.rows & ~levelled))
+        was_s = level_s[levelled] * affine.factor if affine.factor else 0.0
+        level_s[levelled] = np.maximum(affine.least_s, was_s + affine.shift_s[levelled])
+
+    def _change_lanes(self, affine: _Affine, region: Region, rows: Ints) -> None:
+        before = self._slot.copy()
+        self._give_slots(rows)
+        change_rows(
+            self._recorded_s, self._times_s, rows, self._level_s, before, self._slot,
+            _by_lane(region), self._template.stage, affine.factor, affine.shift_s, affine.least_s,
+        )  # fmt: skip
+        self._level_s[rows] = np.nan
+
+    def _copy(self, change: FromWorker, region: Region) -> int:
+        """Copy what has a counterpart; returns how many operations have none."""
+        twin, stage = self._twins(change.stage), self._template.stage
+        with_twin, without = region.rows & (twin >= 0), region.rows & (twin < 0)
+        rows, before = np.flatnonzero(with_twin), self._slot.copy()
+        self._give_slots(rows)
+        copy_rows(
+            self._recorded_s, self._times_s, rows, self._level_s, before, self._slot,
+            _by_lane(region), stage, twin, change.dp_rank, len(self._group.steps),
+        )  # fmt: skip
+        self._level_s[rows] = np.nan
+        return Region(without, region.lanes).num_ops(stage)
+
+    def _twins(self, stage: int) -> Ints:
+        """[ops], the operation of a stage with the same type and `seq_id`; -1 is none."""
+        template = self._template
+        kinds = np.stack([template.optype, template.seq_id], axis=1).tolist()
+        there = np.flatnonzero(template.stage == stage).tolist()
+        found = {tuple(kinds[op]): op for op in there}
+        return np.array([found.get(tuple(kind), -1) for kind in kinds], np.int64)
+
+    def _give_slots(self, rows: Ints) -> None:
+        new = rows[self._slot[rows] < 0]
+        self._slot[new] = np.arange(self._num_slots, self._num_slots + new.size)
+        self._num_slots += new.size
+
+
+def _by_lane(region: Region) -> Mask:
+    """[pp, lanes], whether a stage's operations are selected there."""
+    return region.lanes.reshape(region.lanes.shape[0], -1)

@@ -1,0 +1,121 @@
+"""A window, ready to be replayed: steps of equal structure together, others apart."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from app.engine.grid import OtherStructure, lay_out
+from app.engine.parallel import all_of
+from app.engine.simulate import Keep
+from app.engine.structures import structures
+from app.engine.what_if import Mask, Replayer, replayer
+from app.errors import InvalidRequest, InvalidTrace
+from app.trace.window import Floats, SkippedStep, Window
+
+Question = Callable[[Replayer], Floats]
+
+
+@dataclass(frozen=True)
+class WindowReplay:
+    """A window's steps in groups of equal structure, each with graph and ideals of its own.
+
+    `skipped` are the window's own skipped steps and those that cannot be replayed, ascending.
+    """
+
+    window: Window
+    groups: tuple[Replayer, ...]
+    skipped: tuple[SkippedStep, ...]
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """All replayed steps, ascending."""
+        return tuple(sorted(step for group in self.groups for step in group.steps))
+
+    @property
+    def size(self) -> int:
+        """Number of recorded operations."""
+        return sum(group.grid.start_s.size for group in self.groups)
+
+    @cached_property
+    def simulated_s(self) -> Floats:
+        """[steps], seconds, every operation at its recorded duration: T."""
+        return self.joined(lambda group: group.simulated_s)
+
+    @cached_property
+    def ideal_s(self) -> Floats:
+        """[steps], seconds, every operation ideal: T_ideal of each step's structure."""
+        return self.joined(lambda group: np.full(len(group.steps), group.ideal_s))
+
+    def of_step(self, step: int) -> Replayer:
+        """The group that a step belongs to.
+
+        Raises:
+            InvalidRequest: the step is not among those replayed.
+        """
+        for group in self.groups:
+            if step in group.steps:
+                return group
+        reasons = {skip.step: f": {skip.reason}" for skip in self.skipped}
+        raise InvalidRequest(
+            f"step {step} of window {self.window.id} is not replayed{reasons.get(step, '')}"
+        )
+
+    def joined(self, ask: Question) -> Floats:
+        """Answers of all groups, [..., steps], in the order of `steps`."""
+        answers = [ask(group) for group in self.groups]
+        if len(answers) == 1:
+            return answers[0]
+        order = np.argsort([step for group in self.groups for step in group.steps])
+        return np.concatenate(answers, axis=-1)[..., order]
+
+    def each(self, questions: list[Question]) -> list[Floats]:
+        """Answers to questions that do not know of each other, side by side where it pays."""
+        return all_of(self.size, [_bound(self.joined, question) for question in questions])
+
+
+def prepare(window: Window) -> WindowReplay:
+    """The window's graphs, transfer durations and ideals.
+
+    Raises:
+        InvalidTrace: no step can be replayed; the message names the operations.
+    """
+    try:
+        return WindowReplay(window, (replayer(lay_out(window)),), window.skipped)
+    except OtherStructure:
+        return _apart(window)
+
+
+def keeping(make: Callable[[Replayer], Keep]) -> Question:
+    """Step times with only the operations of a mask at their recorded durations."""
+    return lambda group: group.step_times(make(group))
+
+
+def fixing(make: Callable[[Replayer], Keep]) -> Question:
+    """Step times with only the operations of a mask ideal."""
+    return lambda group: group.step_times(~make(group))
+
+
+def one_replica_kept(stages: Mask | None = None) -> Question:
+    """[dp, steps], with one replica's operations at their recorded durations."""
+    return lambda group: group.one_replica_kept(stages)
+
+
+def _apart(window: Window) -> WindowReplay:
+    sorted_out = structures(window)
+    groups: list[Replayer] = []
+    refused = list(sorted_out.refused)
+    for steps in sorted_out.groups:
+        try:
+            groups.append(replayer(lay_out(replace(window.only(steps), skipped=()))))
+        except InvalidTrace as error:
+            refused += [SkippedStep(step, str(error)) for step in steps]
+    if not groups:
+        raise InvalidTrace(f"step {refused[0].step}: {refused[0].reason}")
+    skipped = sorted([*window.skipped, *refused], key=lambda skip: skip.step)
+    return WindowReplay(window, tuple(groups), tuple(skipped))
+
+
+def _bound(joined: Callable[[Question], Floats], question: Question) -> Callable[[], Floats]:
+    return lambda: joined(question)

@@ -1,0 +1,74 @@
+"""Operation types that the job registered (docs/replay.md, section 6)."""
+
+from app.engine.rules import SAME_MOMENT_S, Edge
+from app.engine.rules.end_of_step import chain_of
+from app.engine.rules.groups import same_number
+from app.engine.rules.ids import by_id, have_ids
+from app.engine.rules.launch import Launches
+from app.engine.template import Template
+from app.errors import InvalidTrace
+from app.trace.ops import COMPUTE_STREAM, FIRST_USER_CODE, Axis, OpSpec
+
+
+def own_edges(
+    template: Template, stage: int, launches: Launches, before: dict[int, int]
+) -> list[Edge]:
+    """What operations beside the computation make wait at the end of the step."""
+    edges: list[Edge] = []
+    for spec in _present(template):
+        if spec.stream == COMPUTE_STREAM:
+            continue
+        for op in template.ops(stage, spec.name):
+            launched = launches.launch(op, before.get(op))
+            if spec.pairs_with or launches.feed(op, launched, template.computes(stage)):
+                continue
+            edges += _then_the_end(template, stage, op)
+    return edges
+
+
+def own_groups(template: Template) -> list[list[int]]:
+    """Operations of registered types that meet within a replica."""
+    groups: list[list[int]] = []
+    for spec in _present(template):
+        if spec.axis is Axis.STAGES:
+            stages = list(range(template.parallelism.pp_size))
+            groups += same_number(template, stages, spec.name)
+        elif spec.pairs_with:
+            groups += _pairs(template, spec)
+    return groups
+
+
+def _present(template: Template) -> list[OpSpec]:
+    types = template.op_types.by_code
+    return [types[code] for code in template.present if code >= FIRST_USER_CODE]
+
+
+def _then_the_end(template: Template, stage: int, op: int) -> list[Edge]:
+    ended_s = template.end_s[op] - SAME_MOMENT_S
+    later = [each for each in chain_of(template, stage) if template.start_s[each] >= ended_s]
+    return [(op, later[0])] if later else []
+
+
+def _pairs(template: Template, spec: OpSpec) -> list[list[int]]:
+    found: list[list[int]] = []
+    for stage in range(template.parallelism.pp_size):
+        peer = stage + spec.towards
+        if 0 <= peer < template.parallelism.pp_size:
+            sends = template.ops(stage, spec.name)
+            found += _paired(template, sends, template.ops(peer, spec.pairs_with))
+    return found
+
+
+def _paired(template: Template, sends: list[int], recvs: list[int]) -> list[list[int]]:
+    if have_ids(template, sends + recvs):
+        there = by_id(template, recvs)
+        pairs = [(op, there.pop(key, None)) for key, op in by_id(template, sends).items()]
+        alone = [op for op, peer in pairs if peer is None] + list(there.values())
+    else:
+        pairs = list(zip(sends, recvs, strict=False))
+        alone = sends[len(recvs) :] + recvs[len(sends) :]
+    if alone:
+        raise InvalidTrace(
+            f"{template.describe(alone[0])} has no peer: the step's record is not complete"
+        )
+    return [[op, peer] for op, peer in pairs if peer is not None]

@@ -1,0 +1,1 @@
+"""What did every worker do and when, and what would it have done without stragglers?"""

@@ -1,0 +1,194 @@
+"""Which steps, workers and runs of a window somebody wants to see."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.critical_path import critical_path
+from app.engine.replays import WindowReplay
+from app.engine.run import RUN_KINDS, RunKind
+from app.engine.what_if import Replayer
+from app.errors import InvalidRequest
+
+_LONGEST_SHOWN = 40
+
+Chosen = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a timeline shows: `steps` ascending, `workers` [dp, pp], `runs` in the usual order."""
+
+    steps: tuple[int, ...]
+    workers: Chosen
+    runs: tuple[RunKind, ...]
+
+
+def choose(
+    replay: WindowReplay,
+    *,
+    steps: str | None = None,
+    workers: str | None = None,
+    ranks: str | None = None,
+    runs: str | None = None,
+) -> Choice:
+    """What somebody named; left out: the slowest step, all workers, all runs.
+
+    Raises:
+        InvalidRequest: one of the texts names nothing in this window.
+    """
+    if workers is not None and ranks is not None:
+        raise InvalidRequest("workers and ranks are two names for the same: give one of them")
+    replayer = replay.groups[0]
+    chosen = everybody(replayer)
+    if workers is not None:
+        chosen = parse_workers(workers, replayer)
+    if ranks is not None:
+        chosen = parse_ranks(ranks, replayer)
+    return Choice(
+        (slowest_step(replay),) if steps is None else parse_steps(steps, replay.steps),
+        chosen,
+        RUN_KINDS if runs is None else parse_runs(runs),
+    )
+
+
+def num_slices(replay: WindowReplay, choice: Choice) -> int:
+    """How many operations the timeline shows, each once for every run."""
+    workers_of_stage = choice.workers.sum(axis=0)
+    groups = [replay.of_step(step) for step in choice.steps]
+    ops = sum(int(workers_of_stage[group.template.stage].sum()) for group in groups)
+    return ops * len(choice.runs)
+
+
+def of_some_replicas(replay: WindowReplay, choice: Choice, most: int) -> Choice:
+    """The choice with so few dp ranks that it shows at most so many operations; at least one rank.
+
+    Those that the recorded critical path of the first step goes through come first.
+    """
+    path = critical_path(replay, choice.steps[0], "recorded")
+    on_path = [dp_rank for dp_rank, _, _ in path.worker_shares]
+    first = dict.fromkeys([*on_path, *range(choice.workers.shape[0])])
+    of_one = num_slices(replay, choice) // choice.workers.shape[0]
+    shown = list(first)[: max(most // of_one, 1)]
+    workers = np.zeros_like(choice.workers)
+    workers[shown] = choice.workers[shown]
+    return replace(choice, workers=workers)
+
+
+def parse_steps(text: str, known: Collection[int]) -> tuple[int, ...]:
+    """The steps that "3,5-9" names; of a range, those that are known.
+
+    Raises:
+        InvalidRequest: that is no list of steps, or one of its parts names no known step.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        first, last = _range(part, "steps", "3,5-9")
+        steps = {step for step in known if first <= step <= last}
+        if not steps:
+            raise InvalidRequest(
+                f"steps: the window has no replayed step {_short(part)}: "
+                f"it has {min(known)} to {max(known)}"
+            )
+        found |= steps
+    return tuple(sorted(found))
+
+
+def parse_workers(text: str, replayer: Replayer) -> Chosen:
+    """[dp, pp], the workers that "0/1,3/1" names by dp rank and stage; * is every one.
+
+    Raises:
+        InvalidRequest: that is no list of workers, or the job does not have one of them.
+    """
+    chosen = nobody(replayer)
+    for part in text.split(","):
+        dp_rank, slash, stage = part.strip().partition("/")
+        if not slash:
+            raise InvalidRequest(
+                f"workers: {_short(part)} is no DP/STAGE: write 0/1,3/1, or 3/* for every stage"
+            )
+        chosen[_place(dp_rank, chosen.shape[0], part), _place(stage, chosen.shape[1], part)] = True
+    return chosen
+
+
+def parse_ranks(text: str, replayer: Replayer) -> Chosen:
+    """[dp, pp], the workers with the global ranks that "0,8-11" names.
+
+    Raises:
+        InvalidRequest: that is no list of ranks, or nobody recorded one of its parts.
+    """
+    rank, chosen = replayer.grid.rank, nobody(replayer)
+    for part in text.split(","):
+        first, last = _range(part, "ranks", "0,8-11")
+        named = (rank >= first) & (rank <= last)
+        if not named.any():
+            raise InvalidRequest(
+                f"ranks: no worker recorded as rank {_short(part)}: "
+                "name the ranks of the trace, or use workers"
+            )
+        chosen |= named
+    return chosen
+
+
+def parse_runs(text: str) -> tuple[RunKind, ...]:
+    """The runs that "recorded,ideal" names, each once and in the usual order.
+
+    Raises:
+        InvalidRequest: there is no such run.
+    """
+    named = {parse_run(part.strip()) for part in text.split(",")}
+    return tuple(run for run in RUN_KINDS if run in named)
+
+
+def parse_run(text: str) -> RunKind:
+    """The run of that name.
+
+    Raises:
+        InvalidRequest: there is no such run.
+    """
+    for run in RUN_KINDS:
+        if run == text:
+            return run
+    raise InvalidRequest(f"run {_short(text)} is none of {', '.join(RUN_KINDS)}")
+
+
+def everybody(replayer: Replayer) -> Chosen:
+    """[dp, pp], all workers."""
+    return np.ones((replayer.dp_size, replayer.pp_size), np.bool_)
+
+
+def nobody(replayer: Replayer) -> Chosen:
+    """[dp, pp], no worker."""
+    return np.zeros((replayer.dp_size, replayer.pp_size), np.bool_)
+
+
+def slowest_step(replay: WindowReplay) -> int:
+    """The step that takes longest when replayed as recorded, the first of them."""
+    return replay.steps[int(replay.simulated_s.argmax())]
+
+
+def _range(part: str, what: str, example: str) -> tuple[int, int]:
+    first, dash, last = part.strip().partition("-")
+    numbers = (first, last if dash else first)
+    if not all(number.isascii() and number.isdigit() and len(number) < 17 for number in numbers):
+        raise InvalidRequest(f"{what}: {_short(part)} is no number or range: write {example}")
+    if int(numbers[0]) > int(numbers[1]):
+        raise InvalidRequest(f"{what}: {_short(part)} runs backwards: write {example}")
+    return int(numbers[0]), int(numbers[1])
+
+
+def _place(text: str, size: int, part: str) -> slice | int:
+    if text == "*":
+        return slice(None)
+    if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < size:
+        return int(text)
+    raise InvalidRequest(
+        f"workers: {_short(part)} is no worker of this job: want DP/STAGE, each from 0 "
+        f"and this one below {size}"
+    )
+
+
+def _short(text: str) -> str:
+    return repr(text.strip()[:_LONGEST_SHOWN])
