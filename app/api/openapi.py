@@ -10,6 +10,7 @@ from app.api.auth import COOKIE
 from app.api.deps import ProblemOut
 from app.ingest.wire import MAX_ROWS
 from app.trace.ops import OP_NAMES
+from app.trace.user_types import MAX_NAME
 
 TAGS = [
     {"name": "jobs", "description": "Register a training job, end it, see how it is doing."},
@@ -73,7 +74,8 @@ def _schemas() -> dict[str, Any]:
 
 def _ops_in() -> dict[str, Any]:
     integers = {"type": "array", "items": {"type": "integer"}, "maxItems": MAX_ROWS}
-    names = {"type": "array", "items": {"enum": list(OP_NAMES)}, "maxItems": MAX_ROWS}
+    name = {"type": "string", "maxLength": MAX_NAME, "examples": list(OP_NAMES)}
+    names = {"type": "array", "items": name, "maxItems": MAX_ROWS}
     needed = ["step", "start_ns", "duration_ns"]
     optional = ["seq_id", "mc", "mb_id"]
     natural = {"type": "integer", "minimum": 0}
@@ -100,6 +102,8 @@ def _ops_in() -> dict[str, Any]:
             },
             "columns": {
                 "type": "object",
+                "description": "optype is one of the job's op_types, or built in: "
+                f"{', '.join(OP_NAMES)}.",
                 "additionalProperties": False,
                 "required": [*needed, "optype"],
                 "properties": {**dict.fromkeys(needed + optional, integers), "optype": names},

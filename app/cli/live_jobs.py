@@ -11,7 +11,7 @@ from app.synth.costs import Costs
 from app.synth.faults import Fault, LongLastStage, SlowWorker
 from app.synth.run import MadeJob
 from app.trace.job import Parallelism
-from app.trace.ops import OP_NAMES
+from app.trace.ops import OpTypes
 from app.trace.window import Trace
 
 _NS = 1_000_000_000
@@ -90,14 +90,16 @@ def _train(
             return
         for (dp_rank, stage), recorder in recorders.items():
             rows = np.flatnonzero((trace.dp_rank == dp_rank) & (trace.stage == stage))
-            _record(recorder, trace.select(rows), began_ns)
+            _record(recorder, trace.select(rows), began_ns, made.job.op_types)
             recorder.step_done(step)
         step, began_ns = step + 1, ends_ns
 
 
-def _record(recorder: paceline_client.Recorder, ops: Trace, began_ns: int) -> None:
+def _record(
+    recorder: paceline_client.Recorder, ops: Trace, began_ns: int, op_types: OpTypes
+) -> None:
     start_ns = began_ns + np.rint(ops.start_s * _NS).astype(np.int64)
     duration_ns = np.rint(ops.duration_s * _NS).astype(np.int64)
     columns = (ops.optype, ops.step, start_ns, duration_ns, ops.seq_id, ops.mc, ops.mb_id)
     for code, *numbers in zip(*(column.tolist() for column in columns), strict=True):
-        recorder.record(OP_NAMES[code], *numbers)
+        recorder.record(op_types.name(code), *numbers)

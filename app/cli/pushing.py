@@ -9,9 +9,9 @@ from typing import Protocol, Self
 
 import paceline_client
 
-from app.cli.timeline import Clock, Timeline, due
+from app.cli.replay_clock import Clock, Timeline, due
 from app.errors import InvalidRequest, Unavailable
-from app.trace.ops import OP_NAMES
+from app.trace.ops import BUILT_IN, OpTypes
 
 # The server may be busy or restarting; after this long without an end, it is said to be away.
 _DELIVER_WITHIN_S = 120.0
@@ -57,11 +57,14 @@ def push(
     speed: float,
     clock: Clock,
     progress: Callable[[int], None],
+    op_types: OpTypes = BUILT_IN,
 ) -> None:
     """Give every operation to its worker's recorder when it is due.
 
     `begin_ns` is when the first step begins; `progress` is told how many more were given.
+    `op_types` names the operations.
     """
+    names = {code: spec.name for code, spec in op_types.by_code.items()}
     trace = timeline.trace
     duration_ns = timeline.end_ns - timeline.start_ns
     for rows in due(timeline, speed, clock):
@@ -72,7 +75,7 @@ def push(
         for worker, closes, code, step, *rest in zip(
             *(column[rows].tolist() for column in columns), strict=True
         ):
-            recorders[worker].record(OP_NAMES[code], step, *rest)
+            recorders[worker].record(names[code], step, *rest)
             if closes:
                 recorders[worker].step_done(step)
         progress(rows.stop - rows.start)

@@ -1,14 +1,16 @@
 """A running Paceline, asked through the package that training workers use."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 import paceline_client
 from paceline_client import Refused, Unreachable
 
-from app.cli.timeline import Timeline
+from app.cli.replay_clock import Timeline
 from app.errors import InvalidRequest, Unavailable
+from app.trace import user_types
 from app.trace.job import Job
 from app.trace.window import Window
 
@@ -36,7 +38,6 @@ class Server:
 
     def register(self, job: Job, run_key: str) -> int:
         """Epoch of a new run of the job."""
-        sizes = job.parallelism
         return self._asked(
             lambda: paceline_client.register(
                 self.url,
@@ -45,11 +46,8 @@ class Server:
                 name=job.name,
                 run_key=run_key,
                 gpus=job.num_gpus,
-                dp_size=sizes.dp_size,
-                pp_size=sizes.pp_size,
-                tp_size=sizes.tp_size,
-                vpp_size=sizes.vpp_size,
-                dsp_size=sizes.dsp_size,
+                op_types=user_types.describe(job.op_types) or None,
+                **asdict(job.parallelism),
             )
         )
 
@@ -71,11 +69,7 @@ class Server:
                 rank=rank,
                 dp_rank=worker // sizes.pp_size,
                 stage=worker % sizes.pp_size,
-                dp_size=sizes.dp_size,
-                pp_size=sizes.pp_size,
-                tp_size=sizes.tp_size,
-                vpp_size=sizes.vpp_size,
-                dsp_size=sizes.dsp_size,
+                **asdict(sizes),
                 run_key=run_key,
                 epoch=epoch,
                 max_ops=timeline.trace.num_ops + len(window.steps),

@@ -34,7 +34,6 @@ from app.monitor import observe
 from app.store import alerts, batches, hosts, jobs, shards
 from app.store.batches import BatchRow
 from app.store.engine import Connection
-from app.trace.job import Job
 
 log = structlog.get_logger()
 
@@ -112,13 +111,27 @@ class ShardWork:
 
     def _take(self, entries: list[Entry], turn: Turn) -> None:
         for entry in entries:
-            batch = _read(entry)
+            batch = self._read(entry)
             if batch is None:
                 self._endings.left.add(entry.entry_id)
             else:
                 self._add(turn, entry, batch)
         for key in turn.touched:
             self._observe(turn, key, self._run(key).settle(self._work.monotonic()))
+
+    def _read(self, entry: Entry) -> OpBatch | None:
+        """The batch of an entry; None if nobody can read it."""
+        try:
+            epoch = codec.epoch_of(entry.body)
+        except PacelineError as error:
+            _log_unreadable(entry, error)
+            return None
+        op_types = self._run((entry.job_id, epoch)).job.op_types
+        try:
+            return codec.read(entry.body, op_types)
+        except PacelineError as error:
+            _log_unreadable(entry, error)
+            return None
 
     def _take_singly(self, job_id: str, entries: list[Entry]) -> None:
         for entry in entries:
@@ -261,12 +274,12 @@ class ShardWork:
 
     def _load(self, conn: Connection, key: RunKey) -> None:
         job_id, epoch = key
-        registered = jobs.run(conn, job_id, epoch)
+        job = jobs.run(conn, job_id, epoch).job
         self._runs[key] = RunAssembler.restore(
-            Job(registered.name, registered.parallelism, registered.num_gpus),
+            job,
             epoch,
             batches.load_cursors(conn, job_id).get(epoch),
-            [codec.read(body) for body in batches.load(conn, job_id, epoch)],
+            [codec.read(body, job.op_types) for body in batches.load(conn, job_id, epoch)],
             self._work.monotonic(),
             window_steps=self._work.window_steps,
             deadline_s=self._work.step_deadline_s,
@@ -280,13 +293,9 @@ class ShardWork:
         return self._alert_states[job_id]
 
 
-def _read(entry: Entry) -> OpBatch | None:
-    try:
-        return codec.read(entry.body)
-    except PacelineError as error:
-        # It stays in the queue, so nothing is lost; only a broken release can get here.
-        log.error("entry unreadable", entry=entry.entry_id, job=entry.job_id, reason=str(error))
-        return None
+def _log_unreadable(entry: Entry, error: PacelineError) -> None:
+    # It stays in the queue, so nothing is lost; only a broken release can get here.
+    log.error("entry unreadable", entry=entry.entry_id, job=entry.job_id, reason=str(error))
 
 
 def _ending(run: jobs.EndedRun) -> Literal["complete", "superseded"]:

@@ -10,7 +10,7 @@ from app.alerts.delivery import Endpoint, make_client
 from app.alerts.rules import Rule
 from app.consumer.process import Consumer
 from app.consumer.sender import Sender
-from app.consumer.warm_up import warm_up
+from app.engine.warm_up import warm_up
 from app.consumer.workplace import Workplace
 from app.errors import StartUpFailed
 from app.ingest.redis_events import RedisAnnouncer

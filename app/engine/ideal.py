@@ -36,7 +36,7 @@ def _mean(duration_s: Floats, ops: Ints) -> float:
 
 
 def _median(duration_s: Floats, ops: Ints) -> float:
-    return float(np.median(duration_s[ops]))
+    return float(np.median(duration_s[ops].ravel(), overwrite_input=True))
 
 
 @kernel

@@ -34,21 +34,29 @@ def launch_delay(grid: Grid, graph: StepGraph) -> LaunchDelay:
     dp_size, pp_size = template.parallelism.dp_size, template.parallelism.pp_size
     earliest_s, _ = step_spans(grid)
     block = np.arange(dp_size) // template.parallelism.ep_size
+    stage = np.concatenate([template.stage, template.stage[graph.milestone_of]])
     parts = in_parallel(
         grid.start_s.size,
         graph.meets.size,
         lambda first, end: _delays(
             graph.unit_ptr, graph.unit_ops, graph.meets, graph.pred_ptr, graph.preds,
-            graph.milestone_of, graph.milestone_share, template.stage, grid.start_s,
+            graph.milestone_of, graph.milestone_share, stage, grid.start_s,
             grid.duration_s, earliest_s, block, pp_size, first, end,
         ),
     )  # fmt: skip
-    by_op, by_worker, others_waited = (
-        sum(part) / grid.num_steps for part in zip(*parts, strict=True)
+    # Seconds of every operation in all lanes; of every stage and lane, late and waited for.
+    by_op, late_s, waited_s = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
+    by_code = np.bincount(template.optype, weights=by_op) / (dp_size * pp_size * grid.num_steps)
+    return LaunchDelay(
+        {template.op_types.name(code): float(by_code[code]) for code in template.present},
+        *(_by_worker(lanes_s, dp_size) for lanes_s in (late_s, waited_s)),
     )
-    by_code = np.bincount(template.optype, weights=by_op) / (dp_size * pp_size)
-    by_optype = {template.op_types.name(code): float(by_code[code]) for code in template.present}
-    return LaunchDelay(by_optype, by_worker, others_waited)
+
+
+def _by_worker(lanes_s: Floats, dp_size: int) -> Floats:
+    """[dp, pp], the mean over steps of [pp, lanes]."""
+    by_step = lanes_s.reshape(lanes_s.shape[0], dp_size, -1)
+    return np.asarray(by_step.mean(axis=2).T)
 
 
 def step_spans(grid: Grid) -> tuple[Floats, Floats]:
@@ -87,63 +95,75 @@ def _delays(  # type: ignore[no-untyped-def]
     num_ops, num_lanes = start_s.shape
     num_steps, num_dp = earliest_s.size, block.size
     by_op = np.zeros(num_ops)
-    by_worker, others_waited = np.zeros((num_dp, num_stages)), np.zeros((num_dp, num_stages))
+    by_stage_s, waited_s = np.zeros((num_stages, num_lanes)), np.zeros((num_stages, num_lanes))
     largest = 1
     for unit in range(first, end):
         largest = max(largest, unit_ptr[unit + 1] - unit_ptr[unit])
-    delay_s = np.empty((largest, num_lanes))
-    since_start_s = np.empty(num_lanes)
+    delay_s, began_s = np.empty((largest, num_lanes)), np.empty(num_lanes)
     for lane in range(num_lanes):
-        since_start_s[lane] = earliest_s[lane % num_steps]
+        began_s[lane] = earliest_s[lane % num_steps]
     for unit in range(first, end):
         low, high = unit_ptr[unit], unit_ptr[unit + 1]
         if unit_ops[low] >= num_ops:
             continue
         for member in range(low, high):
-            op = unit_ops[member]
-            late_s, began_s = delay_s[member - low], start_s[op]
-            late_s[:] = since_start_s
+            op, late = unit_ops[member], member - low
+            for lane in range(num_lanes):
+                delay_s[late, lane] = began_s[lane]
             for edge in range(pred_ptr[op], pred_ptr[op + 1]):
                 before, share = preds[edge], 1.0
                 if before >= num_ops:
                     share = milestone_share[before - num_ops]
                     before = milestone_of[before - num_ops]
-                from_s, took_s = start_s[before], duration_s[before]
                 for lane in range(num_lanes):
-                    late_s[lane] = max(late_s[lane], from_s[lane] + share * took_s[lane])
+                    ready_s = start_s[before, lane] + share * duration_s[before, lane]
+                    delay_s[late, lane] = max(delay_s[late, lane], ready_s)
             total_s = 0.0
             for lane in range(num_lanes):
-                late_s[lane] = max(0.0, began_s[lane] - late_s[lane])
-                total_s += late_s[lane]
+                late_s = max(0.0, start_s[op, lane] - delay_s[late, lane])
+                delay_s[late, lane] = late_s
+                by_stage_s[stage[op], lane] += late_s
+                total_s += late_s
             by_op[op] += total_s
-            for peer in range(num_dp):
-                mine_s = 0.0
-                for lane in range(peer * num_steps, (peer + 1) * num_steps):
-                    mine_s += late_s[lane]
-                by_worker[peer, stage[op]] += mine_s
-        if high - low == 1 and meets[unit] == 0:
-            continue
-        since = 0
-        for peer in range(1, num_dp + 1):
-            if peer < num_dp and (
-                meets[unit] == 1 or (meets[unit] == 2 and block[peer] == block[since])
-            ):
-                continue
-            for step in range(num_steps):
-                last_op, last_lane, last_member = unit_ops[low], since * num_steps + step, low
-                for member in range(low, high):
-                    op = unit_ops[member]
-                    for lane in range(since * num_steps + step, peer * num_steps, num_steps):
-                        if start_s[op, lane] > start_s[last_op, last_lane]:
-                            last_op, last_lane, last_member = op, lane, member
-                cause_s = delay_s[last_member - low, last_lane]
-                if cause_s <= 0.0:
+        if meets[unit] != 0:
+            since = 0
+            for peer in range(1, num_dp + 1):
+                if peer < num_dp and (meets[unit] == 1 or block[peer] == block[since]):
                     continue
-                waited_s = 0.0
-                for member in range(low, high):
-                    op = unit_ops[member]
-                    for lane in range(since * num_steps + step, peer * num_steps, num_steps):
-                        waited_s += min(cause_s, start_s[last_op, last_lane] - start_s[op, lane])
-                others_waited[last_lane // num_steps, stage[last_op]] += waited_s
-            since = peer
-    return by_op, by_worker, others_waited
+                for step in range(num_steps):
+                    _blame(
+                        unit_ops, low, high, start_s, delay_s, stage,
+                        since * num_steps + step, peer * num_steps, num_steps, waited_s,
+                    )  # fmt: skip
+                since = peer
+        elif high - low == 2:
+            one, two = unit_ops[low], unit_ops[low + 1]
+            for lane in range(num_lanes):
+                later_s = start_s[one, lane] - start_s[two, lane]
+                waited_s[stage[one], lane] += max(0.0, min(later_s, delay_s[0, lane]))
+                waited_s[stage[two], lane] += max(0.0, min(-later_s, delay_s[1, lane]))
+        elif high - low > 2:
+            for lane in range(num_lanes):
+                _blame(
+                    unit_ops, low, high, start_s, delay_s, stage, lane, lane + 1, 1, waited_s
+                )  # fmt: skip
+    return by_op, by_stage_s, waited_s
+
+
+@kernel
+def _blame(  # type: ignore[no-untyped-def]
+    unit_ops, low, high, start_s, delay_s, stage, first, end, stride, waited_s
+):
+    """Add to the last to arrive what others waited for it, as far as it was launched late."""
+    last, last_lane = low, first
+    for member in range(low, high):
+        for lane in range(first, end, stride):
+            if start_s[unit_ops[member], lane] > start_s[unit_ops[last], last_lane]:
+                last, last_lane = member, lane
+    cause_s, came_s = delay_s[last - low, last_lane], start_s[unit_ops[last], last_lane]
+    if cause_s <= 0.0:
+        return
+    for member in range(low, high):
+        for lane in range(first, end, stride):
+            early_s = came_s - start_s[unit_ops[member], lane]
+            waited_s[stage[unit_ops[last]], last_lane] += min(cause_s, early_s)

@@ -90,7 +90,7 @@ class Replayer:
 
     def keep_workers(self, workers: Mask) -> Keep:
         """[classes, dp]: all operations of the workers chosen in a [dp, pp] mask."""
-        return workers.T[self.class_stage]
+        return np.ascontiguousarray(workers.T[self.class_stage])
 
     def step_times(self, keep: Keep) -> Floats:
         """[steps], seconds, with only the operations in `keep` at their recorded durations."""

@@ -12,7 +12,7 @@ from app.trace.window import Ints
 class OpColumns:
     """The operations of a batch as parallel columns, in the order they came.
 
-    Shapes: all [ops]. `optype` is a code of `app.trace.ops.OP_SPECS`; times are nanoseconds of
+    Shapes: all [ops]. `optype` is a code of the job's `OpTypes`; times are nanoseconds of
     the worker's own clock.
     """
 

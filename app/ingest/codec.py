@@ -1,4 +1,7 @@
-"""Wire format to columns and back: whatever bytes come, the answer is a batch or a 4xx."""
+"""Wire format to columns and back: whatever bytes come, the answer is a batch or a 4xx.
+
+Operation types are names on the wire and in the queue, and codes of the job's `OpTypes` inside.
+"""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -7,13 +10,13 @@ import msgspec
 
 from app.errors import InvalidRequest, TooLarge, UnsupportedMedia
 from app.ingest.batch import OpBatch, OpColumns
-from app.ingest.columns import from_buffers, from_lists, to_buffers
-from app.ingest.rows import RowError, check
-from app.ingest.wire import WIRE_VERSION, Header, parse_binary, parse_json
+from app.ingest.columns import NameOf, from_buffers, from_lists, name_in, to_buffers
+from app.ingest.rows import UNKNOWN_OPTYPE, RowError, check
+from app.ingest.wire import WIRE_VERSION, Header, parse_binary, parse_epoch, parse_json
 from app.trace.job import Parallelism
-from app.trace.ops import OP_NAMES
+from app.trace.ops import BUILT_IN, OpTypes
 
-__all__ = ["Decoded", "OpBatch", "OpColumns", "RowError", "decode", "encode", "read"]
+__all__ = ["Decoded", "OpBatch", "OpColumns", "RowError", "decode", "encode", "epoch_of", "read"]
 
 BINARY_TYPE = "application/vnd.paceline.ops+msgpack"
 JSON_TYPE = "application/json"
@@ -29,8 +32,10 @@ class Decoded:
     errors: list[RowError]
 
 
-def decode(body: bytes, content_type: str, parallelism: Parallelism) -> Decoded:
-    """The batch in a request's body.
+def decode(
+    body: bytes, content_type: str, parallelism: Parallelism, op_types: OpTypes = BUILT_IN
+) -> Decoded:
+    """The batch in a request's body, of a job with these sizes and operation types.
 
     Raises:
         BadRequest: the bytes are no msgpack or JSON.
@@ -40,9 +45,9 @@ def decode(body: bytes, content_type: str, parallelism: Parallelism) -> Decoded:
     """
     if len(body) > MAX_BODY_BYTES:
         raise TooLarge(f"a batch has at most {MAX_BODY_BYTES} bytes: split it")
-    batch = _parse(body, content_type)
+    batch, name_of = _parse(body, content_type, op_types)
     _check_batch(batch, parallelism)
-    checked = check(batch.columns, parallelism)
+    checked = check(batch.columns, parallelism, op_types, name_of)
     rejected = int(checked.taken.size - checked.taken.sum())
     if not rejected:
         return Decoded(batch, 0, [])
@@ -53,10 +58,11 @@ def decode(body: bytes, content_type: str, parallelism: Parallelism) -> Decoded:
     return Decoded(taken, rejected, checked.errors)
 
 
-def encode(batch: OpBatch) -> bytes:
+def encode(batch: OpBatch, op_types: OpTypes = BUILT_IN) -> bytes:
     """The batch as the event queue holds it: the body as it came if it was binary and whole."""
     if batch.wire is not None:
         return batch.wire
+    names, columns = to_buffers(batch.columns, op_types)
     message = {
         "version": WIRE_VERSION,
         "epoch": batch.epoch,
@@ -66,25 +72,42 @@ def encode(batch: OpBatch) -> bytes:
         "host": batch.host,
         "batch_seq": batch.batch_seq,
         "steps_done": batch.steps_done,
-        "optypes": OP_NAMES,
-        "columns": to_buffers(batch.columns),
+        "optypes": names,
+        "columns": columns,
     }
     return msgspec.msgpack.encode(message)
 
 
-def read(body: bytes) -> OpBatch:
-    """A batch from the event queue, whose rows were checked before they went in."""
+def epoch_of(body: bytes) -> int:
+    """The run that a batch from the event queue is of: its operation types are needed to `read`."""
+    return parse_epoch(body)
+
+
+def read(body: bytes, op_types: OpTypes = BUILT_IN) -> OpBatch:
+    """A batch from the event queue, whose rows were checked before they went in.
+
+    Raises:
+        InvalidRequest: a row is of a type that the job has not; a newer version took it.
+    """
     wire = parse_binary(body)
-    return _batch(wire, from_buffers(wire.columns, wire.optypes), body)
+    columns = from_buffers(wire.columns, wire.optypes, op_types)
+    if (unknown := columns.optype == UNKNOWN_OPTYPE).any():
+        name = name_in(wire)(int(unknown.argmax()))
+        raise InvalidRequest(f"the operation type {name!r} is not known to this version")
+    return _batch(wire, columns, body)
 
 
-def _parse(body: bytes, content_type: str) -> OpBatch:
+def _parse(body: bytes, content_type: str, op_types: OpTypes) -> tuple[OpBatch, NameOf]:
+    """The batch, and the type's name of each row as it came."""
     match content_type.partition(";")[0].strip().lower():
         case media if media == BINARY_TYPE:
-            return read(body)
+            binary = parse_binary(body)
+            columns = from_buffers(binary.columns, binary.optypes, op_types)
+            return _batch(binary, columns, body), name_in(binary)
         case media if media == JSON_TYPE:
             wire = parse_json(body)
-            return _batch(wire, from_lists(wire.columns), None)
+            columns = from_lists(wire.columns, op_types)
+            return _batch(wire, columns, None), wire.columns.optype.__getitem__
     raise UnsupportedMedia(f"send {BINARY_TYPE} or {JSON_TYPE}, not {content_type[:100]!r}")
 
 

@@ -1,6 +1,7 @@
 """Columns of the wire as arrays: lengths and types are checked here, meaning in `rows`."""
 
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,8 +9,8 @@ from numpy.typing import NDArray
 from app.errors import InvalidRequest, TooLarge
 from app.ingest.batch import OpColumns
 from app.ingest.rows import UNKNOWN_OPTYPE
-from app.ingest.wire import MAX_ROWS, BinaryColumns, JsonColumns
-from app.trace.ops import OP_CODES
+from app.ingest.wire import MAX_ROWS, BinaryBatch, BinaryColumns, JsonColumns
+from app.trace.ops import OpTypes
 from app.trace.window import Ints
 
 WIRE_DTYPES = {
@@ -22,23 +23,35 @@ WIRE_DTYPES = {
     "mb_id": "<i4",
 }
 
+NameOf = Callable[[int], str]  # of a row's operation type
 
-def from_buffers(wire: BinaryColumns, optypes: list[str]) -> OpColumns:
+
+def from_buffers(wire: BinaryColumns, optypes: list[str], op_types: OpTypes) -> OpColumns:
     """Columns of a binary batch, copied out of it."""
     arrays = {name: _array(name, getattr(wire, name)) for name in WIRE_DTYPES}
     _check_lengths({name: array.size for name, array in arrays.items()})
     # Every index that a byte can hold has a code, so none is out of bounds.
     codes = np.full(256, UNKNOWN_OPTYPE, dtype=np.int16)
-    codes[: len(optypes)] = [OP_CODES.get(name, UNKNOWN_OPTYPE) for name in optypes]
+    codes[: len(optypes)] = [op_types.codes.get(name, UNKNOWN_OPTYPE) for name in optypes]
     return OpColumns(optype=codes[arrays.pop("optype")], **arrays)
 
 
-def from_lists(wire: JsonColumns) -> OpColumns:
+def name_in(wire: BinaryBatch) -> NameOf:
+    """Each row's operation type as it came; a row without one is said to have none."""
+
+    def name(row: int) -> str:
+        index = wire.columns.optype[row]
+        return wire.optypes[index] if index < len(wire.optypes) else "none"
+
+    return name
+
+
+def from_lists(wire: JsonColumns, op_types: OpTypes) -> OpColumns:
     """Columns of a JSON batch; what is left out is -1, and seq_id counted by start."""
     lists = {name: getattr(wire, name) for name in WIRE_DTYPES}
     _check_lengths({name: len(values) for name, values in lists.items() if values is not None})
     num_rows = len(wire.step)
-    codes = [OP_CODES.get(name, UNKNOWN_OPTYPE) for name in lists.pop("optype")]
+    codes = [op_types.codes.get(name, UNKNOWN_OPTYPE) for name in lists.pop("optype")]
     optype = np.array(codes, dtype=np.int16)
     arrays = {
         name: np.full(num_rows, -1) if values is None else np.array(values, dtype=np.int64)
@@ -49,12 +62,18 @@ def from_lists(wire: JsonColumns) -> OpColumns:
     return OpColumns(**arrays, optype=optype)
 
 
-def to_buffers(columns: OpColumns) -> dict[str, bytes]:
-    """The columns as the binary format has them; `optype` is written as its code."""
-    return {
-        field.name: getattr(columns, field.name).astype(WIRE_DTYPES[field.name]).tobytes()
+def to_buffers(columns: OpColumns, op_types: OpTypes) -> tuple[list[str], dict[str, bytes]]:
+    """Names of operation types, and the columns as the binary format has them.
+
+    `optype` is written as the position of its name: codes are another version's business.
+    """
+    codes, positions = np.unique(columns.optype, return_inverse=True)
+    numbered = replace(columns, optype=positions.astype(np.int16))
+    buffers = {
+        field.name: getattr(numbered, field.name).astype(WIRE_DTYPES[field.name]).tobytes()
         for field in fields(columns)
     }
+    return [op_types.name(code) for code in codes], buffers
 
 
 def _array(name: str, buffer: memoryview) -> NDArray[np.int64]:

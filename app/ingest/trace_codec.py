@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from app.trace.window import Floats, Ints, Trace
 
+# Operation types are stored by code. That lasts: built-in rows are only ever appended, below
+# the first code of a job's own types, which have the order of their run's registration.
 FORMAT = 1
 FAST = 1  # zlib level: half the gain for a tenth of the time
 NS = 1e-9

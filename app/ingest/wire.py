@@ -15,6 +15,7 @@ MAX_OPTYPES = 256  # an index into them is one byte
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
+Epoch = Annotated[int, msgspec.Meta(ge=1, le=LAST_STEP)]
 Small = Annotated[int, msgspec.Meta(ge=0, le=LAST_INT32)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
 # No control characters: a database refuses some of them, a log is split by others.
@@ -25,7 +26,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What both formats say of a batch beside its columns."""
 
     version: int
-    epoch: Annotated[int, msgspec.Meta(ge=1, le=LAST_STEP)]
+    epoch: Epoch
     rank: Small
     dp_rank: Small
     stage: Small
@@ -75,8 +76,13 @@ class _Version(msgspec.Struct):
     version: int
 
 
+class _Epoch(msgspec.Struct):
+    epoch: Epoch
+
+
 _BINARY = msgspec.msgpack.Decoder(BinaryBatch)
 _BINARY_VERSION = msgspec.msgpack.Decoder(_Version)
+_BINARY_EPOCH = msgspec.msgpack.Decoder(_Epoch)
 _JSON = msgspec.json.Decoder(JsonBatch)
 _JSON_VERSION = msgspec.json.Decoder(_Version)
 # ValueError: text that is no UTF-8; RecursionError: nesting without end.
@@ -92,6 +98,14 @@ def parse_binary(body: bytes) -> BinaryBatch:
     if batch.version != WIRE_VERSION:
         raise _unknown_version(batch.version)
     return batch
+
+
+def parse_epoch(body: bytes) -> int:
+    """The epoch in a msgpack body, of which nothing else is looked at."""
+    try:
+        return _BINARY_EPOCH.decode(body).epoch
+    except _UNDECODABLE as error:
+        raise _refusal(error, _BINARY_VERSION, body) from error
 
 
 def parse_json(body: bytes) -> JsonBatch:

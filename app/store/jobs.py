@@ -10,7 +10,9 @@ from app.store.paging import JobId, from_cursor, split, to_cursor
 from app.store.tables import jobs, runs, windows
 from app.store.upsert import add_new
 from app.store.windows import SUMMARY, WindowSummary, summary_of
-from app.trace.job import Parallelism
+from app.trace import user_types
+from app.trace.job import Job, Parallelism
+from app.trace.ops import BUILT_IN, OpTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,12 @@ class Registration:
     framework: str | None
     labels: dict[str, str]
     run_key: str
+    op_types: OpTypes = BUILT_IN
+
+    @property
+    def job(self) -> Job:
+        """The job as results name it."""
+        return Job(self.name, self.parallelism, self.num_gpus, self.op_types)
 
 
 class Registered(NamedTuple):
@@ -57,6 +65,7 @@ class JobRecord:
     last_data_s: float | None
     last_step: int | None
     latest: WindowSummary | None
+    op_types: OpTypes = BUILT_IN
 
 
 def register(
@@ -67,7 +76,7 @@ def register(
     Raises:
         InvalidRequest: a text that a database cannot keep.
         EpochSuperseded: a newer run has registered since.
-        Conflict: the same run registered with other parallel sizes.
+        Conflict: the same run registered with other parallel sizes or operation types.
     """
     _check_texts(registration)
     current = _lock(conn, job_id)
@@ -79,11 +88,7 @@ def register(
         return Registered(current + 1, created=True)
     if known.epoch != current:
         raise EpochSuperseded(job_id, known.epoch, current)
-    if _parallelism(known._mapping) != registration.parallelism:
-        raise Conflict(
-            f"this run of job {job_id!r} has registered with other parallel sizes: "
-            "all its ranks must name the same, and a new run needs a new run_key"
-        )
+    _check_agrees(job_id, _registration(known._mapping), registration)
     return Registered(current, created=False)
 
 
@@ -138,9 +143,7 @@ def run(conn: Connection, job_id: str, epoch: int) -> Registration:
     row = conn.execute(query).one_or_none()
     if row is None:
         raise JobNotFound(job_id)
-    return Registration(
-        row.name, _parallelism(row._mapping), row.num_gpus, row.framework, row.labels, row.run_key
-    )
+    return _registration(row._mapping)
 
 
 def unfinished(conn: Connection) -> list[EndedRun]:
@@ -164,6 +167,20 @@ def _check_texts(registration: Registration) -> None:
         for text in texts:
             if "\0" in text or not _is_unicode(text):
                 raise InvalidRequest(f"{field} holds a character that is no text")
+
+
+def _check_agrees(job_id: str, known: Registration, registration: Registration) -> None:
+    differs = None
+    if known.parallelism != registration.parallelism:
+        differs = "parallel sizes"
+    # In any order: the first registration's order says which code each one has.
+    elif set(known.op_types.user) != set(registration.op_types.user):
+        differs = "op_types"
+    if differs is not None:
+        raise Conflict(
+            f"this run of job {job_id!r} has registered with other {differs}: "
+            "all its ranks must name the same, and a new run needs a new run_key"
+        )
 
 
 def _is_unicode(text: str) -> bool:
@@ -192,6 +209,7 @@ def _begin_run(
         "num_gpus": registration.num_gpus,
         "framework": registration.framework,
         "labels": registration.labels,
+        "op_types": user_types.describe(registration.op_types),
         "run_key": registration.run_key,
     }
     conn.execute(
@@ -235,9 +253,26 @@ def _parallelism(row: RowMapping) -> Parallelism:
     return Parallelism(**{name: row[name] for name in Parallelism.__slots__})
 
 
+def _registration(row: RowMapping) -> Registration:
+    return Registration(
+        row["name"],
+        _parallelism(row),
+        row["num_gpus"],
+        row["framework"],
+        row["labels"],
+        row["run_key"],
+        user_types.parse_stored(row["op_types"]),
+    )
+
+
 def _record(row: RowMapping) -> JobRecord:
-    simple = JobRecord.__slots__
-    values = {name: row[name] for name in simple if name not in ("parallelism", "latest")}
+    made = ("parallelism", "latest", "op_types")
+    values = {name: row[name] for name in JobRecord.__slots__ if name not in made}
     window = {column.name: row[f"window_{column.name}"] for column in SUMMARY}
     latest = None if window["epoch"] is None else summary_of(window)
-    return JobRecord(**values, parallelism=_parallelism(row), latest=latest)
+    return JobRecord(
+        **values,
+        parallelism=_parallelism(row),
+        latest=latest,
+        op_types=user_types.parse_stored(row["op_types"]),
+    )

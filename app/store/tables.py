@@ -69,9 +69,11 @@ runs = Table(
     Column("tp_size", Integer, nullable=False),
     Column("vpp_size", Integer, nullable=False),
     Column("dsp_size", Integer, nullable=False),
+    Column("ep_size", Integer, nullable=False, server_default="1"),
     Column("num_gpus", BigInteger, nullable=False),
     Column("framework", Text),
     Column("labels", JsonText, nullable=False),
+    Column("op_types", JsonText, nullable=False, server_default="[]"),  # the job's own ones
     Column("registered_s", Real, nullable=False),
     Column("ended_s", Real),
     Column("superseded_s", Real),

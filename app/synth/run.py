@@ -16,7 +16,7 @@ from app.synth.schedules.one_f_one_b import OneFOneB
 from app.synth.schedules.schedule import Schedule
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES, OP_NAMES, OP_SPECS
-from app.trace.window import TRACE_DTYPES, Floats, Ints, Trace
+from app.trace.window import TRACE_DTYPES, Ints, Trace
 
 # Operations of a whole model chunk; the pipeline's own know their chunk and micro-batch.
 _OF_A_CHUNK = ("params-all-gather", "grads-reduce-scatter")
@@ -54,35 +54,32 @@ class MadeJob:
 
     def make_step(self, step: int) -> Trace:
         """One step's operations, in seconds from its beginning."""
-        rng = np.random.default_rng([self.seed, step])
-        durations = Durations.drawn(
-            self.costs, self.faults, self.parallelism, self.num_microbatches, rng
-        )
-        execution = Execution(
-            self.parallelism, self.schedule, durations, self.costs.launch_delay_s, rng
-        )
-        execution.run()
-        return self._recorded(step, execution)
+        return self.make([step])
 
     def make(self, steps: Sequence[int], watched: Watched = iter) -> Trace:
         """Several steps' operations, each step in seconds from its own beginning.
 
+        In the order in which windows are stored: step, dp_rank, stage, op type, seq_id.
         `watched` sees each step go by, for a progress bar.
         """
         if not steps:
             raise InvalidRequest("no steps: name at least one to make")
         columns: dict[str, NDArray[Any]] = {}
         for position, step in enumerate(watched(steps)):
-            made = self.make_step(step)
-            rows = slice(position * made.num_ops, (position + 1) * made.num_ops)
-            for name, dtype in TRACE_DTYPES.items():
+            for name, values in self._recorded(step).items():
                 # All at once: the columns of a large job are hundreds of megabytes.
-                whole = columns.setdefault(name, np.empty(len(steps) * made.num_ops, dtype))
-                whole[rows] = getattr(made, name)
-        return Trace(**columns)
+                shape = (len(steps), *np.broadcast_shapes(values.shape, (self._dp_size, 1)))
+                whole = columns.setdefault(name, np.empty(shape, TRACE_DTYPES[name]))
+                whole[position] = values
+        return Trace(**{name: whole.ravel() for name, whole in columns.items()})
 
-    def _recorded(self, step: int, execution: Execution) -> Trace:
-        """In the order in which windows are stored: dp_rank, stage, op type, seq_id."""
+    @property
+    def _dp_size(self) -> int:
+        return self.parallelism.dp_size
+
+    def _recorded(self, step: int) -> dict[str, NDArray[Any]]:
+        """One step's columns, [dp, ops] or [ops] where all dp ranks have the same."""
+        execution = self._executed(step)
         places = [
             (OP_CODES[name], np.argwhere(np.isfinite(start_s[..., 0])))
             for name, start_s in execution.start_s.items()
@@ -91,34 +88,41 @@ class MadeJob:
         stage, seq_id = np.concatenate([at for _, at in places]).T
         order = np.lexsort((seq_id, optype, stage))
         start_s, end_s = (
-            np.concatenate([times[OP_NAMES[code]][*at.T] for code, at in places])[order].T
+            np.concatenate([times[OP_NAMES[code]][tuple(at.T)] for code, at in places])[order].T
             for times in (execution.start_s, execution.end_s)
         )
-        return self._trace(step, stage[order], optype[order], seq_id[order], start_s, end_s)
+        return {
+            **self._of_one_replica(step, stage[order], optype[order], seq_id[order]),
+            "start_s": start_s,
+            "duration_s": end_s - start_s,
+        }
 
-    def _trace(
-        self, step: int, stage: Ints, optype: Ints, seq_id: Ints, start_s: Floats, end_s: Floats
-    ) -> Trace:
-        """Columns of one replica [ops], times of all [dp, ops]."""
-        names = [OP_SPECS[code] for code in optype]
-        in_pipeline = np.array([spec.stream not in ("", "dp-comm") for spec in names])
-        of_a_chunk = in_pipeline | np.array([spec.name in _OF_A_CHUNK for spec in names])
-        dp_size = self.parallelism.dp_size
+    def _executed(self, step: int) -> Execution:
+        rng = np.random.default_rng([self.seed, step])
+        durations = Durations.drawn(
+            self.costs, self.faults, self.parallelism, self.num_microbatches, rng
+        )
+        execution = Execution(
+            self.parallelism, self.schedule, durations, self.costs.launch_delay_s, rng
+        )
+        execution.run()
+        return execution
+
+    def _of_one_replica(
+        self, step: int, stage: Ints, optype: Ints, seq_id: Ints
+    ) -> dict[str, NDArray[Any]]:
+        specs = [OP_SPECS[code] for code in optype]
+        in_pipeline = np.array([spec.stream not in ("", "dp-comm") for spec in specs])
+        of_a_chunk = in_pipeline | np.array([spec.name in _OF_A_CHUNK for spec in specs])
         ranks_each = self.parallelism.tp_size * self.parallelism.dsp_size
-        dp_rank = np.arange(dp_size)[:, None]
-        columns = {
-            "step": np.full(start_s.shape, step),
-            "dp_rank": np.broadcast_to(dp_rank, start_s.shape),
+        dp_rank = np.arange(self._dp_size)[:, None]
+        return {
+            "step": np.full(stage.size, step),
+            "dp_rank": np.broadcast_to(dp_rank, (self._dp_size, stage.size)),
             "stage": stage,
-            "rank": (stage * dp_size + dp_rank) * ranks_each,
+            "rank": (stage * self._dp_size + dp_rank) * ranks_each,
             "optype": optype,
             "seq_id": seq_id,
             "mc": np.where(of_a_chunk, 0, -1),
             "mb_id": np.where(in_pipeline, seq_id, -1),
-            "start_s": start_s,
-            "duration_s": end_s - start_s,
         }
-        narrow = {name: column.astype(TRACE_DTYPES[name]) for name, column in columns.items()}
-        return Trace(
-            **{name: np.broadcast_to(each, start_s.shape).ravel() for name, each in narrow.items()}
-        )

@@ -125,13 +125,12 @@ class Window:
 
 
 def _held(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    if values.dtype == dtype:
-        return values
-    if dtype.kind == "i" and values.size:
+    if values.dtype != dtype and dtype.kind == "i" and values.size:
         limits = np.iinfo(dtype)
         if values.max() > limits.max or values.min() < limits.min:
             raise InvalidTrace(f"column {name} holds {values.max()}: at most {limits.max} is taken")
-    return values.astype(dtype)
+    # Contiguous and writeable too: anything else would be compiled for once more.
+    return np.require(values, dtype, ["C", "A", "W"])
 
 
 def _ranges(steps: tuple[int, ...]) -> str:

@@ -9,7 +9,7 @@ import socket
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -205,11 +205,13 @@ def start(
     tp_size: int = 1,
     vpp_size: int = 1,
     dsp_size: int = 1,
+    ep_size: int = 1,
     host: str | None = None,
     name: str | None = None,
     gpus: int | None = None,
     framework: str | None = None,
     labels: Mapping[str, str] | None = None,
+    op_types: Sequence[Mapping[str, str]] | None = None,
     epoch: int | None = None,
     flush_interval_s: float = 1.0,
     max_ops: int = DEFAULT_MAX_OPS,
@@ -219,15 +221,19 @@ def start(
 
     Never raises: a server that is not up yet is waited for while operations are kept; one that
     refuses, or an address that is none, is logged once.
+
+    `op_types` describes what the run records beside the built-in operation types, as `register`
+    takes it. Operations of a type that nobody registered are refused one by one, and counted in
+    `dropped`.
     """
-    sizes = Sizes(dp_size, pp_size, tp_size, vpp_size, dsp_size)
+    sizes = Sizes(dp_size, pp_size, tp_size, vpp_size, dsp_size, ep_size)
     buffer = Buffer(max_ops, flush_interval_s)
     sender = Sender(
         Transport(url, token),
         job,
         Worker(rank, dp_rank, stage, host or socket.gethostname()),
         buffer,
-        request=registration(sizes, run_key, name, gpus, framework, labels),
+        request=registration(sizes, run_key, name, gpus, framework, labels, op_types),
         epoch=epoch,
         backoff=backoff,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .transport import Answer, Transport, job_path
@@ -28,18 +28,23 @@ def register(
     tp_size: int = 1,
     vpp_size: int = 1,
     dsp_size: int = 1,
+    ep_size: int = 1,
     gpus: int | None = None,
     framework: str | None = None,
     labels: Mapping[str, str] | None = None,
+    op_types: Sequence[Mapping[str, str]] | None = None,
 ) -> int:
     """Epoch of the run that `run_key` names; the same key always gets the same epoch.
+
+    `op_types` describes what the run records beside the built-in operation types, for example
+    {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}.
 
     Raises:
         Unreachable: no answer.
         Refused: any other answer than the epoch.
     """
-    sizes = Sizes(dp_size, pp_size, tp_size, vpp_size, dsp_size)
-    request = registration(sizes, run_key, name, gpus, framework, labels)
+    sizes = Sizes(dp_size, pp_size, tp_size, vpp_size, dsp_size, ep_size)
+    request = registration(sizes, run_key, name, gpus, framework, labels, op_types)
     return register_with(Transport(url, token), job, request)
 
 
@@ -63,7 +68,13 @@ class Sizes:
     """Sizes of the job's parallel axes."""
 
     def __init__(
-        self, dp_size: int, pp_size: int, tp_size: int = 1, vpp_size: int = 1, dsp_size: int = 1
+        self,
+        dp_size: int,
+        pp_size: int,
+        tp_size: int = 1,
+        vpp_size: int = 1,
+        dsp_size: int = 1,
+        ep_size: int = 1,
     ) -> None:
         self.by_name = {
             "dp_size": dp_size,
@@ -72,6 +83,8 @@ class Sizes:
             "vpp_size": vpp_size,
             "dsp_size": dsp_size,
         }
+        if ep_size != 1:  # a server of an earlier version knows no such size
+            self.by_name["ep_size"] = ep_size
 
 
 def registration(
@@ -81,9 +94,16 @@ def registration(
     gpus: int | None = None,
     framework: str | None = None,
     labels: Mapping[str, str] | None = None,
+    op_types: Sequence[Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
     """Body of the request that registers a run; what is not known is left out."""
-    optional = {"name": name, "gpus": gpus, "framework": framework, "labels": labels}
+    optional: dict[str, Any] = {
+        "name": name,
+        "gpus": gpus,
+        "framework": framework,
+        "labels": labels,
+        "op_types": op_types,
+    }
     known = {key: value for key, value in optional.items() if value is not None}
     return {"parallelism": sizes.by_name, "run_key": run_key, **known}
 

@@ -1,11 +1,12 @@
 import pytest
 
 from app.store import jobs
-from tests.api.server import JOB, window_record
+from tests.api.server import JOB, PARALLELISM, window_record
 
 pytestmark = pytest.mark.anyio
 
 PATH = "/api/v1/jobs/llm-70b"
+ALL_TO_ALL = {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}
 
 
 def heard(api, *, last_step=8):
@@ -31,7 +32,7 @@ async def test_a_restart_gets_the_next_epoch_and_the_run_before_it_409(api):
 async def test_a_job_is_shown_as_it_registered(api):
     await api.register(name="LLM 70B <b>", framework="megatron-lm", labels={"team": "core"})
     job = (await api.client.get(PATH)).json()
-    sizes = {"dp_size": 2, "pp_size": 2, "tp_size": 1, "vpp_size": 1, "dsp_size": 1}
+    sizes = {"dp_size": 2, "pp_size": 2, "tp_size": 1, "vpp_size": 1, "dsp_size": 1, "ep_size": 1}
     assert job == {
         "job_id": "llm-70b",
         "name": "LLM 70B <b>",
@@ -39,6 +40,7 @@ async def test_a_job_is_shown_as_it_registered(api):
         "gpus": 4,
         "framework": "megatron-lm",
         "labels": {"team": "core"},
+        "op_types": [],
         "epoch": 1,
         "state": "not-analysed",
         "registered_at": "2026-09-21T14:13:20Z",
@@ -50,6 +52,32 @@ async def test_a_job_is_shown_as_it_registered(api):
         "gpu_time_wasted": None,
         "latest_window": None,
     }
+
+
+async def test_a_job_shows_the_operation_types_that_it_registered(api):
+    send = {"name": "kv-send", "kind": "p2p", "pairs_with": "kv-recv", "towards": "next"}
+    recv = {"name": "kv-recv", "kind": "p2p", "stream": "kv", "axis": None}
+    sizes = {"dp_size": 4, "pp_size": 2, "ep_size": 2}
+    await api.register(parallelism=sizes, op_types=[ALL_TO_ALL, send, recv])
+    job = (await api.client.get(PATH)).json()
+    assert job["parallelism"]["ep_size"] == 2
+    neither = {"pairs_with": None, "towards": None}
+    assert job["op_types"] == [
+        ALL_TO_ALL | neither | {"stream": "moe-all-to-all"},
+        send | {"axis": "pp", "stream": "kv-send"},
+        recv | neither | {"axis": "pp"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", [{"op_types": [ALL_TO_ALL]}, {"parallelism": PARALLELISM | {"ep_size": 2}}]
+)
+async def test_the_same_run_with_other_types_or_blocks_gets_409(api, other):
+    await api.register()
+    answer = await api.client.put(PATH, json=JOB | other)
+    assert answer.status_code == 409
+    assert answer.json()["code"] == "conflict"
+    assert "all its ranks must name the same" in answer.json()["detail"]
 
 
 async def test_a_job_with_a_window_has_its_slowdown(api):
@@ -115,7 +143,10 @@ BAD = {
     "no run_key": {"parallelism": JOB["parallelism"]},
     "empty run_key": JOB | {"run_key": ""},
     "unknown key": JOB | {"tenant_id": 1},
-    "unknown axis": JOB | {"parallelism": {"dp_size": 1, "pp_size": 1, "ep_size": 2}},
+    "unknown axis": JOB | {"parallelism": {"dp_size": 1, "pp_size": 1, "cp_size": 2}},
+    "blocks that do not fit": JOB | {"parallelism": {"dp_size": 3, "pp_size": 1, "ep_size": 2}},
+    "blocks of zero": JOB | {"parallelism": {"dp_size": 2, "pp_size": 1, "ep_size": 0}},
+    "more stages than a trace holds": JOB | {"parallelism": {"dp_size": 1, "pp_size": 32_769}},
     "a size of zero": JOB | {"parallelism": {"dp_size": 0, "pp_size": 1}},
     "a negative size": JOB | {"parallelism": {"dp_size": -1, "pp_size": 1}},
     "a huge size": JOB | {"parallelism": {"dp_size": 2**70, "pp_size": 1}},
@@ -132,6 +163,23 @@ BAD = {
     "a value with NUL": JOB | {"labels": {"k": "\x00"}},
     "labels that are a list": JOB | {"labels": ["a"]},
     "a run_key that is a number": JOB | {"run_key": 1},
+    "types that are no list": JOB | {"op_types": {"name": "a"}},
+    "types that are null": JOB | {"op_types": None},
+    "too many types": JOB
+    | {"op_types": [{"name": f"a{number}", "kind": "compute"} for number in range(65)]},
+    "a type that is a name": JOB | {"op_types": ["a"]},
+    "a type without a kind": JOB | {"op_types": [{"name": "a"}]},
+    "a type of an unknown kind": JOB | {"op_types": [{"name": "a", "kind": "io"}]},
+    "a type of an unknown axis": JOB | {"op_types": [ALL_TO_ALL | {"axis": "cp"}]},
+    "a type with an unknown key": JOB | {"op_types": [ALL_TO_ALL | {"peers": "all"}]},
+    "a type with a long name": JOB | {"op_types": [ALL_TO_ALL | {"name": "a" * 65}]},
+    "a type with a name on two lines": JOB | {"op_types": [ALL_TO_ALL | {"name": "a\n"}]},
+    "a type that meets nobody knows whom": JOB
+    | {"op_types": [{"name": "a", "kind": "collective"}]},
+    "a type that is built in": JOB | {"op_types": [ALL_TO_ALL | {"name": "gc"}]},
+    "a type named twice": JOB | {"op_types": [ALL_TO_ALL, ALL_TO_ALL]},
+    "a send to nobody": JOB
+    | {"op_types": [{"name": "a", "kind": "p2p", "pairs_with": "b", "towards": "next"}]},
     "a list": [JOB],
     "null": None,
 }

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from app.api.registrations import Registrations
 from app.ingest.codec import BINARY_TYPE, read
+from app.trace import user_types
 from tests.api.server import JOB, Api, binary_batch, json_batch
 
 pytestmark = pytest.mark.anyio
@@ -38,6 +39,34 @@ async def test_good_rows_are_taken_and_bad_ones_told(api):
     assert answer.json()["errors"][0]["index"] == 1
     [(_, found)] = taken(api)
     assert found.columns.num_ops == 1
+
+
+OWN = [
+    {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"},
+    {"name": "router", "kind": "compute"},
+]
+
+
+async def test_operations_of_registered_types_are_in_the_queue_under_their_names(api):
+    await api.register(op_types=OWN)
+    columns = json_batch()["columns"] | {"optype": ["router", "moe-all-to-all"]}
+    assert (await api.push(json_batch(columns=columns))).json()["accepted"] == 2
+    assert (await api.push(binary_batch(optypes=["router"]))).json()["accepted"] == 2
+    types = user_types.parse(OWN)
+    entries = api.queue.reader.read(range(4), "test", count=100, block_s=0)
+    found = [read(entry.body, types).columns.optype.tolist() for entry in entries]
+    first = types.codes["moe-all-to-all"]
+    assert found == [[first + 1, first], [first + 1] * 2]
+
+
+async def test_a_type_that_another_run_registered_is_refused_row_by_row(api):
+    await api.register(op_types=OWN)
+    await api.register("other")
+    columns = json_batch()["columns"] | {"optype": ["forward-compute", "router"]}
+    answer = (await api.push(json_batch(columns=columns), "other")).json()
+    assert (answer["accepted"], answer["rejected"]) == (1, 1)
+    assert answer["errors"][0]["code"] == "unknown_optype"
+    assert "'router' is not known: register it" in answer["errors"][0]["message"]
 
 
 async def test_a_batch_of_bad_rows_alone_gets_422(api):

@@ -9,6 +9,7 @@ import pytest
 
 from app.ingest.codec import BINARY_TYPE, decode
 from app.trace.job import Parallelism
+from app.trace.ops import BUILT_IN
 
 TOKEN = "pl_secret"
 SIZES = Parallelism(dp_size=2, pp_size=2, vpp_size=2)
@@ -28,6 +29,7 @@ class FakePaceline:
         self.posted = []  # every body that came, taken or not
         self.taken = []  # decoded batches
         self.puts = []
+        self.op_types = BUILT_IN
         self.ended = []
         self.came = threading.Condition()
         self.server = Server(("127.0.0.1", 0), self.handler())
@@ -76,7 +78,7 @@ class FakePaceline:
         answer = self.answers.popleft() if self.answers else (202, b'{"accepted": 1}', {})
         if answer[0] == 202:
             assert content_type == BINARY_TYPE
-            self.taken.append(decode(body, content_type, SIZES).batch)
+            self.taken.append(decode(body, content_type, SIZES, self.op_types).batch)
         return answer
 
     def handler(fake):  # noqa: N805

@@ -1,9 +1,11 @@
 """The client delivers what it can, and training never notices."""
 
+import json
 import logging
 import socket
 import threading
 import time
+from typing import Any
 
 import pytest
 from paceline_client import Refused, Unreachable, end_job, register, start
@@ -11,7 +13,8 @@ from paceline_client.buffer import Buffer
 from paceline_client.sender import Backoff
 
 from app.ingest.codec import BINARY_TYPE, decode
-from app.trace.ops import OP_CODES
+from app.trace import user_types
+from app.trace.ops import FIRST_USER_CODE, OP_CODES
 from tests.client.conftest import SIZES, TOKEN
 
 GC, OPTIMIZER, FORWARD = (OP_CODES[name] for name in ("gc", "optimizer", "forward-compute"))
@@ -81,6 +84,58 @@ def test_the_run_is_registered_in_the_background(paceline):
             "dsp_size": 1,
         },
     }
+
+
+def test_own_types_and_the_size_of_expert_blocks_are_registered(paceline):
+    own = [{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}]
+    paceline.op_types = user_types.parse(own)
+    run = recorder(paceline.url, op_types=own, ep_size=2)
+    with run.step(0), run.op("moe-all-to-all"):
+        pass
+    assert run.flush(10)
+    run.close()
+    sizes: dict[str, Any] = {"dp_size": 2, "pp_size": 2, "ep_size": 2}
+    assert register(paceline.url, TOKEN, "j", **sizes, run_key="r", op_types=own) == 3
+    assert [body["op_types"] for _, body in paceline.puts] == [own, own]
+    assert [body["parallelism"]["ep_size"] for _, body in paceline.puts] == [2, 2]
+    assert paceline.ops == [(0, FIRST_USER_CODE, 0)]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [[1], "moe", {"name"}, [{"name": object()}], iter(())],
+    ids=["a number", "a name", "a set", "an object", "an iterator"],
+)
+def test_descriptions_that_cannot_be_sent_do_not_reach_training(paceline, own, caplog):
+    paceline.registrations.append((422, b'{"detail": "op_types[0] is no set of fields"}', {}))
+    run = recorder(paceline.url, op_types=own)
+    with run.step(0), run.op("moe-all-to-all"):
+        pass
+    assert run.flush(10)
+    run.close()
+    assert paceline.taken == []
+    assert run.dropped == 1
+    [record] = caplog.records
+    assert "cannot be registered" in record.getMessage() or "stopped" in record.getMessage()
+
+
+def test_operations_of_a_type_that_nobody_registered_are_counted_and_the_rest_arrives(
+    paceline, caplog
+):
+    detail = {"index": 0, "message": "operation type 'a2a' is not known: register it"}
+    answer = {"accepted": 1, "rejected": 1, "errors": [detail]}
+    paceline.answers.append((202, json.dumps(answer).encode(), {}))
+    run = recorder(paceline.url, flush_interval_s=60)
+    with run.step(0):
+        with run.op("a2a"):
+            pass
+        with run.op("gc"):
+            pass
+    assert run.flush(10)
+    run.close()
+    assert paceline.ops == [(0, GC, 0)]
+    assert run.dropped == 1
+    assert "operation type 'a2a' is not known: register it" in caplog.text
 
 
 def test_a_known_epoch_is_not_asked_for(paceline):

@@ -27,6 +27,7 @@ from app.store.tables import metadata
 from app.store.tables import shards as shards_table
 from app.synth.run import MadeJob
 from app.trace.job import Parallelism
+from app.trace.ops import BUILT_IN, OpTypes
 from tests.e2e.producers import batch_of
 
 HOOK = "https://receiver.example/hook"
@@ -178,9 +179,15 @@ class Place:
         self.clock.now_s += seconds
         self.unix_clock.now_s += seconds
 
-    def register(self, job_id: str, sizes: Parallelism, run_key: str = "run-1") -> int:
+    def register(
+        self,
+        job_id: str,
+        sizes: Parallelism,
+        run_key: str = "run-1",
+        op_types: OpTypes = BUILT_IN,
+    ) -> int:
         """The epoch of a run."""
-        registration = Registration(job_id, sizes, sizes.world_size, None, {}, run_key)
+        registration = Registration(job_id, sizes, sizes.world_size, None, {}, run_key, op_types)
         with Store.write(self.store) as conn:
             return jobs.register(conn, job_id, registration, now_s=self.unix_clock()).epoch
 

@@ -15,9 +15,18 @@ from app.errors import (
     TooLarge,
     UnsupportedMedia,
 )
-from app.ingest.codec import BINARY_TYPE, JSON_TYPE, MAX_BODY_BYTES, decode, encode, read
+from app.ingest.codec import (
+    BINARY_TYPE,
+    JSON_TYPE,
+    MAX_BODY_BYTES,
+    decode,
+    encode,
+    epoch_of,
+    read,
+)
+from app.trace import user_types
 from app.trace.job import Parallelism
-from app.trace.ops import OP_CODES, OP_NAMES
+from app.trace.ops import FIRST_USER_CODE, OP_CODES, OP_NAMES
 
 SIZES = Parallelism(dp_size=2, pp_size=3, vpp_size=2)
 DTYPES = {
@@ -57,16 +66,25 @@ def message(**changes):
     return {key: value for key, value in {**batch, **changes}.items() if value is not None}
 
 
+OWN = user_types.parse(
+    [
+        {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"},
+        {"name": "router", "kind": "compute"},
+    ]
+)
+
+
 def binary(fields):
     """The same batch in the binary format."""
+    names = list(dict.fromkeys([*OP_NAMES, *fields["columns"]["optype"]]))
     columns = {
-        name: np.array(
-            [OP_CODES.get(op, 255) for op in column] if name == "optype" else column
-        ).astype(DTYPES[name])
+        name: np.array([names.index(op) for op in column] if name == "optype" else column).astype(
+            DTYPES[name]
+        )
         for name, column in fields["columns"].items()
     }
     buffers = {name: column.tobytes() for name, column in columns.items()}
-    return msgspec.msgpack.encode({**fields, "optypes": OP_NAMES, "columns": buffers})
+    return msgspec.msgpack.encode({**fields, "optypes": names, "columns": buffers})
 
 
 def as_json(fields):
@@ -127,8 +145,64 @@ def test_bad_rows_are_refused_one_by_one(body_of, content_type):
     assert decoded.rejected == 1
     [error] = decoded.errors
     assert (error.index, error.code) == (1, "unknown_optype")
+    assert "is not known: register it in the job's op_types, or use one of forw" in error.message
     assert rows(decoded.batch)[0] == [7]
     assert rows(read(encode(decoded.batch))) == rows(decoded.batch)
+
+
+@both_formats
+def test_a_job_s_own_types_are_taken_by_their_names(body_of, content_type):
+    batch = message(columns={"optype": ["router", "moe-all-to-all"]})
+    decoded = decode(body_of(batch), content_type, SIZES, OWN)
+    codes = [FIRST_USER_CODE + 1, FIRST_USER_CODE]
+    assert decoded.rejected == 0
+    assert decoded.batch.columns.optype.tolist() == codes
+    assert read(encode(decoded.batch, OWN), OWN).columns.optype.tolist() == codes
+
+
+@both_formats
+def test_what_the_queue_holds_has_names_and_no_codes(body_of, content_type):
+    bad_row = {"optype": ["router", "optimizer"], "duration_ns": [5, -6]}
+    decoded = decode(body_of(message(columns=bad_row)), content_type, SIZES, OWN)
+    queued = msgspec.msgpack.decode(encode(decoded.batch, OWN))
+    assert queued["optypes"] == ["router"]
+    assert queued["columns"]["optype"] == bytes([0])
+    other = user_types.parse([{"name": "router", "kind": "compute"}])
+    again = read(encode(decoded.batch, OWN), other)
+    assert [other.name(code) for code in again.columns.optype] == ["router"]
+
+
+@both_formats
+def test_a_type_that_the_job_did_not_register_is_named_with_those_it_did(body_of, content_type):
+    batch = message(columns={"optype": ["a2a\n", "router"]})
+    [error] = decode(body_of(batch), content_type, SIZES, OWN).errors
+    assert (error.index, error.code) == (0, "unknown_optype")
+    assert error.message.startswith(
+        r"operation type 'a2a\n' is not known: register it in the job's op_types, or use "
+        "one of moe-all-to-all, router, forward-compute, "
+    )
+
+
+def test_a_row_that_points_at_no_name_is_refused():
+    fields = msgspec.msgpack.decode(binary(message()))
+    fields["columns"]["optype"] = bytes([2, 255])
+    [error] = decode(msgspec.msgpack.encode(fields), BINARY_TYPE, SIZES).errors
+    assert (error.index, error.code) == (1, "unknown_optype")
+
+
+def test_a_queued_batch_of_a_type_that_nobody_knows_is_refused_by_its_name():
+    body = binary(message(columns={"optype": ["optimizer", "router"]}))
+    with pytest.raises(InvalidRequest, match="'router' is not known to this version"):
+        read(body)
+
+
+def test_the_epoch_of_a_queued_batch_is_read_without_the_rest():
+    assert epoch_of(binary(message(epoch=7))) == 7
+    for body in (b"", b"\xc1", msgspec.msgpack.encode({"epoch": 0, "version": 1})):
+        with pytest.raises((BadRequest, InvalidRequest)):
+            epoch_of(body)
+    with pytest.raises(UnsupportedMedia, match="wire version 2"):
+        epoch_of(msgspec.msgpack.encode({"version": 2}))
 
 
 @both_formats

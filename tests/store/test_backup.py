@@ -13,6 +13,8 @@ from app.store.engine import Store
 from app.store.migrate import migrate
 from app.store.steps import StepRow
 from app.store.tables import metadata
+from app.trace import user_types
+from app.trace.job import Parallelism
 from tests.postgres import database
 from tests.store.factories import register, window
 from tests.store.test_alerts import EVENT
@@ -20,7 +22,8 @@ from tests.store.test_alerts import EVENT
 
 def fill(store):
     """At least one row in every table, with what is hard to carry in each."""
-    register(store, labels={"Ä": '"\n'})
+    own = user_types.parse([{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}])
+    register(store, labels={"Ä": '"\n'}, op_types=own, parallelism=Parallelism(4, 1, ep_size=2))
     with store.write() as conn:
         windows.save(conn, "job", window(2**53, slowdown=0.1 + 0.2, trace=bytes(range(256))))
         windows.save(conn, "job", window(0, slowdown=None, per_step=None))
@@ -113,7 +116,7 @@ def rewrite(source, target, change):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda name, text: text.replace(b'"0001"', b'"0000"'), "of revision 0000"),
+        (lambda name, text: text.replace(b'"0002"', b'"0001"'), "of revision 0001"),
         (lambda name, text: text.replace(b'"format":1', b'"format":2'), "format 2"),
         (lambda name, text: None if "manifest" in name else text, "no whole backup"),
         (lambda name, text: None if "steps" in name else text, "no whole backup"),

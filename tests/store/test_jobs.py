@@ -1,24 +1,38 @@
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import fields
 
 import pytest
 
 from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobNotFound
 from app.store import jobs, windows
+from app.trace import user_types
 from app.trace.job import Parallelism
+from app.trace.ops import BUILT_IN, FIRST_USER_CODE, Axis, Kind, OpSpec, OpTypes
 from tests.store.factories import register, registration, window
+
+OWN = user_types.parse(
+    [
+        {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"},
+        {"name": "router", "kind": "compute"},
+    ]
+)
 
 
 def test_a_job_is_read_as_it_registered(store):
-    given = registration(framework="megatron", labels={"team": "speech", "Ä": "é"}, num_gpus=32)
+    given = registration(
+        framework="megatron",
+        labels={"team": "speech", "Ä": "é"},
+        num_gpus=32,
+        parallelism=Parallelism(4, 2, ep_size=2),
+        op_types=OWN,
+    )
     with store.write() as conn:
         assert jobs.register(conn, "job", given, now_s=100.5) == (1, True)
     with store.read() as conn:
         record = jobs.get(conn, "job")
         assert jobs.run(conn, "job", 1) == given
-    for name, value in asdict(given).items():
-        assert name == "parallelism" or getattr(record, name) == value
-    assert record.parallelism == given.parallelism
+    for field in fields(given):
+        assert getattr(record, field.name) == getattr(given, field.name)
     assert (record.epoch, record.registered_s) == (1, 100.5)
     unknown = (record.ended_s, record.last_data_s, record.last_step, record.latest)
     assert unknown == (None,) * 4
@@ -45,6 +59,33 @@ def test_ranks_of_one_run_may_not_disagree_about_its_sizes(store):
     register(store)
     with pytest.raises(Conflict, match="other parallel sizes"):
         register(store, parallelism=Parallelism(dp_size=4, pp_size=2))
+
+
+def test_ranks_of_one_run_may_not_disagree_about_its_operation_types(store):
+    register(store, op_types=OWN)
+    register(store, op_types=OpTypes(OWN.user[::-1]))
+    for other in (BUILT_IN, OpTypes(OWN.user[:1])):
+        with pytest.raises(Conflict, match="other op_types: all its ranks must name the same"):
+            register(store, op_types=other)
+    with pytest.raises(Conflict, match="other parallel sizes"):
+        register(store, op_types=OWN, parallelism=Parallelism(2, 2, ep_size=2))
+    with store.read() as conn:
+        assert jobs.run(conn, "job", 1).op_types == OWN, "in the order that came first"
+
+
+def test_a_new_run_may_have_other_operation_types_and_the_old_one_keeps_its_own(store):
+    register(store, run_key="a", op_types=OWN)
+    register(store, run_key="b")
+    with store.read() as conn:
+        assert jobs.run(conn, "job", 1).op_types == OWN
+        assert jobs.run(conn, "job", 2).op_types is BUILT_IN
+        assert jobs.get(conn, "job").op_types is BUILT_IN
+
+
+def test_a_run_is_read_though_a_built_in_type_has_got_the_name_of_its_own(store):
+    register(store, op_types=OpTypes((OpSpec("gc", Kind.COLLECTIVE, Axis.EP, stream="gc"),)))
+    with store.read() as conn:
+        assert jobs.run(conn, "job", 1).job.op_types.codes["gc"] == FIRST_USER_CODE
 
 
 def test_a_refused_registration_leaves_nothing_behind(store):

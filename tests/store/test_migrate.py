@@ -8,6 +8,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
 from app.errors import StartUpFailed, StoreUnavailable
+from app.store import jobs
 from app.store.engine import Store
 from app.store.migrate import (
     current_revision,
@@ -18,6 +19,8 @@ from app.store.migrate import (
     newest_revision,
 )
 from app.store.tables import metadata
+from app.trace.job import Parallelism
+from app.trace.ops import BUILT_IN
 
 
 def test_a_new_database_is_not_current_until_it_is_migrated(empty_url):
@@ -81,3 +84,28 @@ def test_a_server_that_is_not_there_is_unavailable(tmp_path):
 
 def test_the_migrations_are_found_from_the_package():
     assert (migrations_dir() / "env.py").is_file()
+
+
+def test_runs_of_the_first_release_have_no_own_types_and_blocks_of_one(url):
+    downgrade(url, "0001")
+    store = Store(url)
+    with store.write() as conn:
+        conn.execute(text("INSERT INTO jobs (job_id, epoch) VALUES ('job', 1)"))
+        conn.execute(
+            text(
+                "INSERT INTO runs (job_id, epoch, run_key, name, dp_size, pp_size, tp_size,"
+                " vpp_size, dsp_size, num_gpus, labels, registered_s, is_closed)"
+                " VALUES ('job', 1, 'a', 'job', 4, 2, 1, 1, 1, 8, '{}', 5.0, :no)"
+            ),
+            {"no": False},
+        )
+    migrate(url)
+    with store.write() as conn:
+        kept = jobs.run(conn, "job", 1)
+        again = jobs.register(conn, "job", kept, now_s=6.0)
+    assert (kept.parallelism, kept.op_types) == (Parallelism(4, 2), BUILT_IN)
+    assert again == (1, False)
+    downgrade(url, "0001")
+    with store.read() as conn:
+        assert conn.execute(text("SELECT dp_size, num_gpus FROM runs")).all() == [(4, 8)]
+    store.close()

@@ -142,10 +142,21 @@ def test_a_trace_without_one_whole_step_is_refused(tmp_path):
         (put("duration", 5, -0.5), "column duration: rows 5 are negative"),
         (put("duration", 6, float("nan")), "column duration: rows 6 are not finite"),
         (put("start_ts", 7, float("inf")), "column start_ts: rows 7 are not finite"),
-        (put("optype", 3, "coffee-break"), r"rows 3 are of an unknown type \('coffee-break'\)"),
+        (
+            put("optype", 3, "coffee-break"),
+            r"rows 3 are of an unknown type \('coffee-break'\): use one of forward-compute, .*, or "
+            "register it in op_types of the meta file",
+        ),
         (put("optype", 3, None), "column optype: rows 3 are null"),
         (put("mb_id", 2, -2), "column mb_id: rows 2 are below -1"),
         (put("step", 2, 0.5), "column step is double: want whole numbers"),
+        (put("step", 2, 2**62 + 1), r"column step: rows 2 are above \d+: that is no step"),
+        (put("stage", 2, 2**15), "column stage: rows 2 are above 32767: that is no stage"),
+        (put("mc", 2, 2**15), "column mc: rows 2 are above 32767: that is no mc"),
+        (put("dp_rank", 2, 2**31), "column dp_rank: rows 2 are above 2147483647"),
+        (put("rank", 2, 2**31), "column rank: rows 2 are above 2147483647"),
+        (put("seq_id", 2, 2**31), "column seq_id: rows 2 are above 2147483647"),
+        (put("mb_id", 2, 2**62), "column mb_id: rows 2 are above 2147483647"),
         (put("mc", 1, 1), "vpp_size is 1, but the trace has model chunk 1"),
         (put("dp_rank", 1, 4), "dp_size is 2, but the trace's highest dp_rank is 4"),
         (put("seq_id", 1, 2**30), "count from 0"),
@@ -188,6 +199,14 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
         ("dp_size: 2\npp_size: 0\n", "pp_size is 0"),
         ("dp_size: 2\npp_size: 2\nworld_size: 5\n", "world_size is 5, but .* is 4"),
         ("dp_size: 2\npp_size: 4\n", "pp_size is 4, but the trace's highest stage is 1"),
+        ("dp_size: 2\npp_size: 2\nep_size: 3\n", "ep_size is 3, which does not divide dp_size 2"),
+        ("dp_size: 2\npp_size: 2\nep_size: no\n", "ep_size is False: give a whole number"),
+        ("dp_size: 2\npp_size: 2\nop_types: 1\n", "op_types is no list"),
+        ("dp_size: 2\npp_size: 2\nop_types: [a]\n", r"op_types\[0\] is no set of fields"),
+        (
+            "dp_size: 2\npp_size: 2\nop_types: [{name: a, kind: none}]\n",
+            r"op_types\[0\] \(a\): kind is 'none'",
+        ),
         ("dp_size: [2\n", "is no YAML"),
         ("nothing\n", "want lines"),
         ("", "want lines"),
@@ -196,8 +215,9 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 def test_a_bad_meta_file_is_refused(tmp_path, text, message):
     path = written(tmp_path, MADE.make([1]))
     (tmp_path / "meta-small.yaml").write_text(text)
-    with pytest.raises(InvalidTrace, match=message):
+    with pytest.raises(InvalidTrace, match=message) as refusal:
         published.read(path)
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_folder_that_is_not_there_cannot_be_written_to(tmp_path):

@@ -20,6 +20,7 @@ from app.api.fields import (
     timestamp_or_none,
 )
 from app.api.job_state import JobState, job_state
+from app.api.op_types import OpTypeIn, OpTypeOut, checked, shown
 from app.api.routes.windows import WindowSummaryOut
 from app.api.service import Service
 from app.engine.metrics import gpu_time_wasted
@@ -27,11 +28,13 @@ from app.errors import InvalidRequest
 from app.store import jobs
 from app.store.jobs import JobRecord, Registration
 from app.trace.job import Parallelism
+from app.trace.ops import MAX_USER_TYPES
 
 router = APIRouter(tags=["jobs"])
 
 MAX_WORKERS = 131_072
 MAX_GPUS = 10_000_000
+MAX_STAGES = 2**15  # what a trace's column holds
 
 Size = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
@@ -40,10 +43,13 @@ class ParallelismIn(Request):
     """Sizes of the parallel axes."""
 
     dp_size: Size
-    pp_size: Size
+    pp_size: Annotated[int, Field(ge=1, le=MAX_STAGES)]
     tp_size: Size = 1
     vpp_size: Annotated[int, Field(ge=1, le=1024)] = 1
     dsp_size: Size = 1
+    ep_size: Size = Field(
+        1, description="Successive dp ranks that share their experts; divides dp_size."
+    )
 
     def checked(self) -> Parallelism:
         """The sizes, if a job of that many workers is taken here."""
@@ -64,6 +70,12 @@ class JobIn(Request):
     gpus: int | None = Field(None, ge=1, le=MAX_GPUS, description="World size if left out.")
     framework: Label | None = Field(None, examples=["megatron-lm"])
     labels: dict[Label, Text] = Field(default_factory=dict, max_length=32)
+    op_types: list[OpTypeIn] = Field(
+        default_factory=list,
+        max_length=MAX_USER_TYPES,
+        description="Operation types that the job records beside the built-in ones.",
+        examples=[[{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}]],
+    )
     run_key: SomeText = Field(
         description="Equal on all ranks of one run, new after a restart.",
         examples=["launch-4711-0"],
@@ -79,6 +91,7 @@ class JobIn(Request):
             framework=self.framework,
             labels=dict(self.labels),
             run_key=self.run_key,
+            op_types=checked(self.op_types),
         )
 
 
@@ -97,6 +110,7 @@ class ParallelismOut(Answer):
     tp_size: int
     vpp_size: int
     dsp_size: int
+    ep_size: int
     world_size: int
 
 
@@ -109,6 +123,7 @@ class JobOut(Answer):
     gpus: int
     framework: str | None
     labels: dict[str, str]
+    op_types: list[OpTypeOut]
     epoch: int
     state: JobState
     registered_at: datetime
@@ -142,6 +157,7 @@ def job_out(job: JobRecord, service: Service) -> JobOut:
         gpus=job.num_gpus,
         framework=job.framework,
         labels=job.labels,
+        op_types=shown(job.op_types),
         epoch=job.epoch,
         state=job_state(job, now_s=service.now_s(), thresholds=service.thresholds),
         registered_at=timestamp(job.registered_s),

@@ -80,6 +80,7 @@ async def push_ops(
     """Answers 202 once the batch is on disk in the event queue.
 
     Rows that break a rule are refused one by one; sending the same batch again has no effect.
+    Operation types beside the built-in ones are registered with the job, in `op_types`.
     """
     body = await request.body()
     job = await service.registrations.find(job_id)
@@ -88,15 +89,15 @@ async def push_ops(
     except (InvalidRequest, Conflict):
         job = await service.registrations.find_anew(job_id)
         decoded = await _decoded(service, job, body, content_type)
-    await service.writer.append(job_id, encode(decoded.batch))
+    await service.writer.append(job_id, encode(decoded.batch, job.op_types))
     return _accepted(decoded)
 
 
 async def _decoded(service: Service, job: JobRecord, body: bytes, content_type: str) -> Decoded:
     if len(body) < DECODE_ASIDE_BYTES:
-        decoded = decode(body, content_type, job.parallelism)
+        decoded = decode(body, content_type, job.parallelism, job.op_types)
     else:
-        decoded = await run_in_threadpool(decode, body, content_type, job.parallelism)
+        decoded = await run_in_threadpool(decode, body, content_type, job.parallelism, job.op_types)
     check_epoch(job, decoded.batch.epoch)
     num_rows = decoded.batch.columns.num_ops + decoded.rejected
     if num_rows > service.max_batch_rows:

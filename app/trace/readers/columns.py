@@ -21,6 +21,8 @@ _LOWEST = {"mc": -1, "mb_id": -1}
 _MAX_SHOWN = 64
 # Steps are counted on from, and told apart by their differences.
 _HIGHEST = {"step": 2**62}
+# Beyond this a float64 is no longer good to a microsecond; no clock has come so far.
+_LARGEST_S = 1e10
 
 
 def load(path: Path, op_types: OpTypes = BUILT_IN) -> Trace:
@@ -46,19 +48,40 @@ def load(path: Path, op_types: OpTypes = BUILT_IN) -> Trace:
 
 def _table(path: Path) -> Any:
     try:
-        file = pq.ParquetFile(path, read_dictionary=["optype"])
-        if missing := set(_ALL) - set(file.schema_arrow.names):
-            names = ", ".join(sorted(missing))
-            raise InvalidTrace(f"{path.name}: column {names} is missing: add it")
+        file = _opened(path)
+        for name in sorted(_ALL):
+            _refuse_unless_once(path, name, file.schema_arrow.names.count(name))
         return file.read(columns=list(_ALL))
-    except pa.ArrowInvalid as error:
+    except UnicodeEncodeError as error:
+        raise InvalidTrace(f"{path.name}: is no name in UTF-8: rename the file") from error
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise InvalidTrace(
             f"{path.name}: is no whole parquet file: copy or record it again"
         ) from error
     except OSError as error:
-        damaged = "it is damaged: copy or record it again"
-        reason = os.strerror(error.errno) if error.errno else damaged
-        raise InvalidTrace(f"{path}: cannot be read: {reason}") from error
+        raise InvalidTrace(f"{path}: cannot be read: {_why(path, error)}") from error
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return pq.ParquetFile(path, read_dictionary=["optype"])
+    except KeyError:  # it has no such column, or one of lists: told when its type is seen
+        return pq.ParquetFile(path)
+
+
+def _why(path: Path, error: OSError) -> str:
+    if path.is_dir():
+        return "it is a folder: name a parquet file"
+    if error.errno:
+        return f"{os.strerror(error.errno)}: name a parquet file that you may read"
+    return "it is damaged: copy or record it again"
+
+
+def _refuse_unless_once(path: Path, name: str, count: int) -> None:
+    if count == 0:
+        raise InvalidTrace(f"{path.name}: column {name} is missing: add it")
+    if count > 1:
+        raise InvalidTrace(f"{path.name}: column {name} is there {count} times: keep one")
 
 
 def _integers(path: Path, table: Any, name: str) -> NDArray[Any]:
@@ -72,7 +95,12 @@ def _integers(path: Path, table: Any, name: str) -> NDArray[Any]:
         _refuse(path, name, values < lowest, f"are below {lowest}: number from {lowest} up")
     highest = _HIGHEST.get(name, int(np.iinfo(dtype).max))
     if values.max() > highest:
-        _refuse(path, name, values > highest, f"are above {highest}: that is no {name}")
+        _refuse(
+            path,
+            name,
+            values > highest,
+            f"are above {highest}: that is no {name}, number from {lowest} up",
+        )
     # A copy: what Arrow hands out is read-only, and to compiled kernels of another type.
     return values.astype(dtype)
 
@@ -82,11 +110,11 @@ def _seconds(path: Path, table: Any, name: str) -> NDArray[np.float64]:
     if not pa.types.is_floating(column.type):
         raise InvalidTrace(f"{path.name}: column {name} is {column.type}: want seconds as floats")
     values: NDArray[np.float64] = column.to_numpy().astype(np.float64)
-    # A sum is finite only if every term is; the rows are looked for only when it is not.
-    with np.errstate(over="ignore", invalid="ignore"):
-        is_finite = np.isfinite(values.sum())
-    if not is_finite:
+    # What is no number is not between these either; only then are the rows looked for.
+    if not (values.min() >= -_LARGEST_S and values.max() <= _LARGEST_S):
         _refuse(path, name, ~np.isfinite(values), "are not finite: give seconds")
+        too_large = f"are beyond {_LARGEST_S:,.0f} seconds: give seconds from a nearer origin"
+        _refuse(path, name, np.abs(values) > _LARGEST_S, too_large)
     return values
 
 
@@ -94,7 +122,7 @@ def _optypes(path: Path, table: Any, op_types: OpTypes) -> NDArray[np.int16]:
     column = _without_nulls(path, table, "optype")
     if not pa.types.is_dictionary(column.type):
         raise InvalidTrace(f"{path.name}: column optype is {column.type}: want names")
-    codes = np.concatenate([_codes(chunk, op_types) for chunk in column.chunks])
+    codes = np.concatenate([_codes(path, chunk, op_types) for chunk in column.chunks])
     if codes.min() < 0:
         name = str(column[int(codes.argmin())].as_py())[:_MAX_SHOWN]
         _refuse(
@@ -107,8 +135,12 @@ def _optypes(path: Path, table: Any, op_types: OpTypes) -> NDArray[np.int16]:
     return codes
 
 
-def _codes(chunk: Any, op_types: OpTypes) -> NDArray[np.int16]:
-    names = chunk.dictionary.to_pylist()
+def _codes(path: Path, chunk: Any, op_types: OpTypes) -> NDArray[np.int16]:
+    try:
+        names = chunk.dictionary.to_pylist()
+    except UnicodeDecodeError as error:
+        told = f"{path.name}: column optype has names that are no text: copy or record it again"
+        raise InvalidTrace(told) from error
     code_of = np.array([op_types.codes.get(name, -1) for name in names], dtype=np.int16)
     codes: NDArray[np.int16] = code_of.take(chunk.indices.to_numpy())
     return codes

@@ -14,6 +14,7 @@ from app.trace.ops import BUILT_IN, OpTypes
 # libyaml reads ten times as fast; wheels without it exist.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "ep_size")
+_MAX_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +77,28 @@ def save(job: Job, path: Path) -> None:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.load(path.read_bytes(), Loader=_Loader)  # noqa: S506, both are safe loaders
+        text = path.read_bytes()
+        content = None if _is_deep(text) else yaml.load(text, Loader=_Loader)  # noqa: S506, safe
     except OSError as error:
-        raise InvalidTrace(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, ValueError) as error:
+        raise InvalidTrace(
+            f"{path}: cannot be read ({error.strerror}): name a file that you may read"
+        ) from error
+    except Exception as error:  # PyYAML's own, and whatever its constructors stumble over
         raise InvalidTrace(f"{path.name}: is no YAML: write lines like 'dp_size: 4'") from error
     if not isinstance(content, dict):
         raise InvalidTrace(f"{path.name}: want lines like 'dp_size: 4'")
     return content
+
+
+def _is_deep(text: bytes) -> bool:
+    """Whether it is nested so far that libyaml, which loads by recursion, might crash."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            return True
+    return False
 
 
 def _op_types(described: object) -> OpTypes:
@@ -100,5 +115,5 @@ def _size(path: Path, content: dict[str, Any], name: str, default: int | None = 
     if size is None:
         raise InvalidTrace(f"{path.name}: {name} is missing: add it")
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise InvalidTrace(f"{path.name}: {name} is {size!r}: give a whole number, 1 or more")
+        raise InvalidTrace(f"{path.name}: {name} is {size!r:.40}: give a whole number, 1 or more")
     return size

@@ -1,0 +1,12 @@
+"""Benchmarks, as commands: how fast is Paceline on this machine? Each prints JSON."""
+
+import typer
+
+from app.cli.bench.analyze import analyze
+from app.cli.bench.first import first
+from app.cli.bench.growth import growth
+
+app = typer.Typer(no_args_is_help=True, help="Measure Paceline on this machine; prints JSON.")
+app.command()(analyze)
+app.command()(growth)
+app.command()(first)

@@ -1,0 +1,100 @@
+"""`paceline bench analyze`: load, full analysis, one simulation and a user's question."""
+
+import json
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import track
+
+from app.cli.bench.made import made_window, sizes
+from app.cli.bench.timing import Timings, peak_rss_bytes, to_copy
+from app.cli.console import notes
+from app.errors import InvalidRequest
+from app.trace.window import Window
+
+if TYPE_CHECKING:
+    from app.engine.questions.edits import Edit
+
+
+def analyze(
+    traces: Annotated[list[Path] | None, typer.Argument(help="Published parquet traces.")] = None,
+    synthetic: Annotated[
+        str | None,
+        typer.Option(help="A made job instead: dp=1024,pp=16,microbatches=64,steps=2."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs after one warm-up.")] = 15,
+) -> None:
+    """Time load and full analysis in one warm process: every figure, exact S_w, per step.
+
+    Example: paceline bench analyze trace-AR.parquet
+    """
+    if bool(traces) == bool(synthetic):
+        raise InvalidRequest("bench analyze wants either TRACE files or --synthetic")
+    for name, load in _sources(traces or [], synthetic):
+        typer.echo(json.dumps({"trace": name, **_measure(load, repeats)}))
+
+
+def _sources(traces: list[Path], synthetic: str | None) -> list[tuple[str, Callable[[], Window]]]:
+    from app.trace.readers import published
+
+    if synthetic is None:
+        return [(path.name, partial(published.read, path)) for path in traces]
+    window = made_window(**sizes(synthetic))
+    return [(synthetic, lambda: window)]
+
+
+def _measure(load: Callable[[], Window], repeats: int) -> dict[str, Any]:
+    from app.engine.report import analyse
+
+    analyse(load())
+    timings = Timings()
+    for _ in _watched(repeats):
+        timings.time("load_s", load)
+        timings.time("total_s", lambda: analyse(load()))
+    peak_bytes, source = peak_rss_bytes(), to_copy()
+    for _ in range(repeats):
+        timings.time("copy_100mb_s", source.copy)
+    del source
+    window = load()
+    _measure_parts(window, timings, repeats)
+    medians = timings.medians()
+    return {
+        **medians,
+        "ops": window.trace.num_ops,
+        "simulated_ops_per_s": window.trace.num_ops / medians["simulate_s"],
+        "total_to_copy": medians["total_s"] / medians["copy_100mb_s"],
+        "peak_rss_bytes": peak_bytes,
+        "repeats": repeats,
+    }
+
+
+def _measure_parts(window: Window, timings: Timings, repeats: int) -> None:
+    from app.engine.graph import build
+    from app.engine.questions.answer import Questions
+    from app.engine.replays import prepare
+
+    replay = prepare(window)
+    group, questions = replay.groups[0], Questions(replay)
+    questions.answer([])
+    asked = cycle(_usual_questions())
+    for _ in _watched(repeats):
+        timings.time("graph_s", partial(build, group.template))
+        timings.time("simulate_s", lambda: group.step_times(group.keep()))
+        timings.time("question_s", partial(questions.answer, next(asked)))
+
+
+def _watched(repeats: int) -> Iterable[int]:
+    return track(range(repeats), "measuring", console=notes(), transient=True)
+
+
+def _usual_questions() -> "list[list[Edit]]":
+    """No pipeline communication; faster computation, which changes most of all durations; both."""
+    from app.engine.questions.edits import Edit, Factor, Selection, Set
+
+    no_communication = Edit(Set(0.0), Selection(op_types=("pp-comm",)))
+    faster = Edit(Factor(0.9), Selection(op_types=("compute",)))
+    return [[no_communication], [faster], [no_communication, faster]]

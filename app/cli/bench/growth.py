@@ -1,0 +1,50 @@
+"""`paceline bench growth`: how does the time of an analysis grow with the job?"""
+
+import json
+from functools import partial
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from app.cli.bench.made import made_window
+from app.cli.bench.timing import Timings
+from app.errors import InvalidRequest
+
+
+def growth(
+    pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 16,
+    microbatches: Annotated[int, typer.Option(min=1, help="Micro-batches a step.")] = 64,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of every job.")] = 2,
+    workers: Annotated[
+        str, typer.Option(help="Numbers of workers, multiples of the stages.")
+    ] = "256,1024,4096,16384",
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each size.")] = 5,
+) -> None:
+    """Time the full analysis of made jobs of several sizes; time = c * workers ^ exponent.
+
+    Example: paceline bench growth --workers 256,4096
+    """
+    from app.engine.report import analyse
+
+    sizes = _sizes(workers, pp)
+    seconds = []
+    for size in sizes:
+        window, timings = made_window(size // pp, pp, microbatches, steps), Timings()
+        analyse(window)
+        for _ in range(repeats):
+            timings.time("total_s", partial(analyse, window))
+        seconds.append(timings.medians()["total_s"])
+    exponent = float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+    typer.echo(json.dumps({"workers": sizes, "total_s": seconds, "exponent": exponent}))
+
+
+def _sizes(text: str, pp: int) -> list[int]:
+    parts = text.split(",")
+    if len(parts) < 2 or not all(part.isdigit() and int(part) for part in parts):
+        raise InvalidRequest(f"--workers: {text!r} is no list such as 256,4096: give two or more")
+    sizes = sorted({int(part) for part in parts})
+    for size in sizes:
+        if size % pp:
+            raise InvalidRequest(f"--workers: {size} is no multiple of {pp} stages")
+    return sizes

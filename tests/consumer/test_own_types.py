@@ -1,0 +1,110 @@
+"""A job that records operation types of its own, from the queue to the stored figures."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from app.engine.report import analyse
+from app.engine.result import as_json
+from app.ingest import codec
+from app.ingest.trace_codec import unpack
+from app.store import windows
+from app.synth.run import MadeJob
+from app.trace import user_types
+from app.trace.job import Job, Parallelism
+from app.trace.ops import OpTypes
+from app.trace.window import Trace, Window
+from tests.e2e.producers import batch_of
+
+SIZES = Parallelism(4, 2, ep_size=2)
+OWN = user_types.parse([{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}])
+JOB = Job.of("job", SIZES, OWN)
+
+
+def of_type(trace: Trace, name: str) -> Trace:
+    return trace.select(trace.optype == OWN.codes[name])
+
+
+def changed(trace: Trace, optype: str, **columns: np.ndarray) -> Trace:
+    values = {field.name: getattr(trace, field.name) for field in fields(Trace)}
+    values["optype"] = np.full(trace.num_ops, OWN.codes[optype], np.int16)
+    return Trace(**values | columns)
+
+
+def joined(parts: list[Trace]) -> Trace:
+    return Trace(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Trace)))
+
+
+def recorded(step: int) -> Trace:
+    """A made step with each backward in two halves, and experts that answer beside the forward."""
+    made = MadeJob(SIZES, 3).make_step(step)
+    backward, forward = (of_type(made, f"{way}-compute") for way in ("backward", "forward"))
+    half_s = backward.duration_s / 2
+    parts = [
+        made.select(made.optype != OWN.codes["backward-compute"]),
+        changed(backward, "backward-input-compute", duration_s=half_s),
+        changed(
+            backward,
+            "backward-weight-compute",
+            start_s=backward.start_s + half_s,
+            duration_s=half_s,
+        ),
+        changed(
+            forward,
+            "moe-all-to-all",
+            start_s=forward.start_s + forward.duration_s / 4,
+            duration_s=forward.duration_s / 2,
+        ),
+    ]
+    return joined(parts)
+
+
+def push(place, *steps: int) -> None:
+    """Acknowledge whole steps, as the API does."""
+    for step in steps:
+        trace = recorded(step)
+        for dp_rank in range(SIZES.dp_size):
+            for stage in range(SIZES.pp_size):
+                batch = batch_of(trace, 1, dp_rank, stage, step)
+                place.append_bytes("job", codec.encode(batch, OWN))
+
+
+def saved(place):
+    with place.store.read() as conn:
+        return windows.get(conn, "job", "1-0", per_step=True)
+
+
+def test_own_and_zero_bubble_types_are_found_under_their_names(place):
+    place.register("job", SIZES, op_types=OWN)
+    push(place, 0, 1)
+    place.turns(place.consumer())
+    push(place, 2)
+    place.turns(place.consumer("another"), each_s=30.0)
+    result = saved(place)
+    assert (result["steps"], result["window"]["state"]) == ([0, 1, 2], "complete")
+    names = result["optype_slowdown"].keys()
+    assert {"moe-all-to-all", "backward-input-compute", "backward-weight-compute"} <= names
+    assert "backward-compute" not in names
+    trace = joined([recorded(step) for step in range(3)])
+    offline = as_json(analyse(Window(JOB, 1, 0, (0, 1, 2), trace, (), "complete")))
+    assert result["slowdown"] == pytest.approx(offline["slowdown"], rel=1e-6)
+    assert result["optype_slowdown"] == pytest.approx(offline["optype_slowdown"], rel=1e-6)
+
+
+def test_the_stored_operations_are_of_the_run_s_own_types(place):
+    place.register("job", SIZES, op_types=OWN)
+    push(place, 0, 1, 2)
+    place.turns(place.consumer())
+    [(_, blob)] = place.windows("first_step", "trace")
+    codes, counts = np.unique(unpack(blob).optype, return_counts=True)
+    by_name = dict(zip(map(OWN.name, codes), counts.tolist(), strict=True))
+    assert by_name["moe-all-to-all"] == by_name["forward-compute"] == 3 * 3 * SIZES.num_workers
+
+
+def test_a_queued_batch_of_a_type_that_this_run_has_not_is_left_in_the_queue(place):
+    place.register("job", SIZES, op_types=OpTypes())
+    push(place, 0)
+    place.turns(place.consumer())
+    assert place.windows() == []
+    assert place.queue.reader.backlog(0) == SIZES.num_workers
