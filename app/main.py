@@ -3,6 +3,7 @@
 import gc
 import resource
 import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from app.api.connection import BoundedHeaders
 from app.api.hub import Hub
 from app.api.job_state import Thresholds
 from app.api.registrations import Registrations
+from app.api.replays import Replays
 from app.api.service import Service
+from app.engine.warm_up import warm_up
 from app.errors import StartUpFailed
 from app.ingest.queue import Announcer, Listener, QueueWriter
 from app.ingest.redis_events import RedisAnnouncer, RedisListener
@@ -75,6 +78,7 @@ def create_app(
         access=access,
         sign_ins=FailureLimit(time.monotonic),
         registrations=Registrations(parts.store, monotonic=time.monotonic),
+        replays=Replays(parts.store),
         thresholds=Thresholds(settings.alert_slowdown, settings.silent_after_s),
         window_steps=settings.window_steps,
         max_batch_rows=settings.max_batch_rows,
@@ -90,6 +94,8 @@ def run(settings: Settings) -> None:
     set_up_logging(settings.log_format)
     _allow_connections()
     app = create_app(settings)
+    # Beside everything else, since a probe must not wait for it.
+    threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
     config = uvicorn.Config(
         app,
         host=settings.host,

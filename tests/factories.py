@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.trace.job import Job, Parallelism
-from app.trace.ops import OP_CODES
+from app.trace.ops import BUILT_IN, OpTypes
 from app.trace.window import SkippedStep, Trace, Window, WindowState
 
 _WITH_CHUNK = {
     "forward-compute",
     "backward-compute",
+    "backward-input-compute",
+    "backward-weight-compute",
     "params-all-gather",
     "grads-reduce-scatter",
 }
@@ -30,6 +32,7 @@ class Row:
     step: int = 0
     seq_id: int | None = None
     mc: int | None = None
+    mb_id: int = -1
     rank: int | None = None
 
     @property
@@ -69,7 +72,7 @@ def in_row(*timed: tuple[str, float], start_s: float = 0.0, stage: int = 0) -> l
     return found
 
 
-def trace(rows: Iterable[Row], sizes: Parallelism) -> Trace:
+def trace(rows: Iterable[Row], sizes: Parallelism, op_types: OpTypes = BUILT_IN) -> Trace:
     """The rows as columns, in the order given."""
     rows = numbered(rows)
 
@@ -84,12 +87,12 @@ def trace(rows: Iterable[Row], sizes: Parallelism) -> Trace:
             sizes.usual_rank(row.dp_rank, row.stage) if row.rank is None else row.rank
             for row in rows
         ),
-        optype=np.array([OP_CODES[row.optype] for row in rows], np.int16),
+        optype=np.array([op_types.codes[row.optype] for row in rows], np.int16),
         seq_id=ints(row.seq_id for row in rows),
         mc=ints(
             (0 if row.optype in _WITH_CHUNK else -1) if row.mc is None else row.mc for row in rows
         ),
-        mb_id=ints(-1 for _ in rows),
+        mb_id=ints(row.mb_id for row in rows),
         start_s=np.array([row.start_s for row in rows], float),
         duration_s=np.array([row.duration_s for row in rows], float),
     )
@@ -103,16 +106,18 @@ def window(
     tp_size: int = 1,
     vpp_size: int = 1,
     dsp_size: int = 1,
+    ep_size: int = 1,
+    op_types: OpTypes = BUILT_IN,
     state: WindowState = "complete",
     skipped: tuple[SkippedStep, ...] = (),
 ) -> Window:
     """A window of all steps that the rows name."""
     rows = list(rows)
-    sizes = Parallelism(dp_size, pp_size, tp_size, vpp_size, dsp_size)
+    sizes = Parallelism(dp_size, pp_size, tp_size, vpp_size, dsp_size, ep_size)
     steps = tuple(sorted({row.step for row in rows}))
-    job = Job.of("a-job", sizes)
+    job = Job.of("a-job", sizes, op_types)
     first_step = steps[0] if steps else 0
-    return Window(job, 1, first_step, steps, trace(rows, sizes), skipped, state)
+    return Window(job, 1, first_step, steps, trace(rows, sizes, op_types), skipped, state)
 
 
 def scaled(base: Window, factor: float) -> Window:

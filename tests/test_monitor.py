@@ -10,7 +10,7 @@ from app.monitor import observe
 from app.synth.run import MadeJob
 from app.trace.window import SkippedStep, Window
 from tests.consumer.jobs import HEALTHY, SLOW, UNEXPLAINED
-from tests.factories import Row, replicas, window
+from tests.factories import Row, window
 
 RULE = Rule(num_windows=1)
 AT_REST = AlertState()
@@ -83,17 +83,20 @@ def test_a_window_without_a_complete_step_has_no_figures_and_says_why():
 
 
 def test_operations_that_wait_for_each_other_skip_their_steps_with_that_reason():
-    # The scatter comes before the gather on their stream, but after the backward, which comes
-    # after the forward, which waits for the gather.
+    # By its record, stage 0 goes backward before the forward whose result comes back to it.
     rows = [
-        Row("forward-compute", 0, 1),
+        Row("backward-recv", 0, 1),
         Row("backward-compute", 1, 1),
-        Row("grads-reduce-scatter", 2, 1),
-        Row("params-all-gather", 3, 1),
+        Row("forward-compute", 6, 1),
+        Row("forward-send", 7, 1),
+        Row("forward-recv", 0, 2, stage=1),
+        Row("forward-compute", 2, 1, stage=1),
+        Row("backward-compute", 3, 2, stage=1),
+        Row("backward-send", 5, 1, stage=1),
     ]
     circle = window(
-        replicas(rows, 2),
-        dp_size=2,
+        rows,
+        pp_size=2,
         skipped=(SkippedStep(1, "rank 0 did not report the step in time", (0,)),),
     )
     seen = observe(circle, AT_REST, RULE)

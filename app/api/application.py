@@ -18,7 +18,20 @@ from app.api.middleware import Guard, Hosts, Refusals, SecurityHeaders
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir
 from app.api.reference import reference_page
-from app.api.routes import alerts, charts, events, health, jobs, ops, session, steps, windows
+from app.api.routes import (
+    alerts,
+    charts,
+    critical_path,
+    events,
+    health,
+    jobs,
+    ops,
+    session,
+    steps,
+    timelines,
+    what_if,
+    windows,
+)
 from app.api.service import Service
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -65,7 +78,19 @@ def application(service: Service, limits: Limits, *, close: Callable[[], None]) 
 
 def _api() -> APIRouter:
     api = APIRouter(prefix="/api/v1")
-    for noun in (jobs, ops, windows, steps, charts, alerts, events, session):
+    for noun in (
+        jobs,
+        ops,
+        windows,
+        timelines,
+        critical_path,
+        what_if,
+        steps,
+        charts,
+        alerts,
+        events,
+        session,
+    ):
         api.include_router(noun.router)
     return api
 

@@ -7,6 +7,7 @@ from app.api.auth import Access, FailureLimit
 from app.api.hub import Hub
 from app.api.job_state import Thresholds
 from app.api.registrations import Registrations
+from app.api.replays import Replays
 from app.ingest.queue import Announcer, QueueWriter
 from app.store.engine import Store
 
@@ -22,6 +23,7 @@ class Service:
     access: Access
     sign_ins: FailureLimit
     registrations: Registrations
+    replays: Replays
     thresholds: Thresholds
     window_steps: int
     max_batch_rows: int

@@ -10,7 +10,17 @@ import typer
 from typer.core import TyperGroup
 from typing_extensions import override
 
-from app.cli import analyze, bench, data, processes, replay, simulate
+from app.cli import (
+    analyze,
+    bench,
+    critical_path,
+    data,
+    perfetto,
+    processes,
+    replay,
+    simulate,
+    what_if,
+)
 from app.errors import PacelineError
 
 EXIT_REFUSED = 2
@@ -66,6 +76,9 @@ app.command("api")(processes.api)
 app.command("consumer")(processes.consumer)
 app.command("demo-jobs", hidden=True)(processes.demo_jobs_command)
 app.command("analyze")(analyze.analyze)
+app.command("timeline")(perfetto.timeline)
+app.command("critical-path")(critical_path.critical_path)
+app.command("what-if")(what_if.what_if)
 app.command("replay")(replay.replay)
 app.command("simulate")(simulate.simulate)
 app.command("migrate")(data.migrate)

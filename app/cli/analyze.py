@@ -3,11 +3,12 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.errors import InvalidRequest
+if TYPE_CHECKING:
+    from app.trace.window import Window
 
 STANDARD_OUTPUT = Path("-")
 
@@ -20,6 +21,9 @@ def analyze(
         Path | None,
         typer.Option(help="Its meta file; left out: meta-NAME.yaml beside trace-NAME.parquet."),
     ] = None,
+    steps: Annotated[
+        str | None, typer.Option(help="Analyse only these: 3,5-9.", metavar="STEPS")
+    ] = None,
     json_out: Annotated[
         Path | None,
         typer.Option("--json", help="Write the whole result here; - for standard output only."),
@@ -27,43 +31,68 @@ def analyze(
 ) -> None:
     """Say how slow a recorded job is, and which workers, stages and operations make it so.
 
-    Example: paceline analyze trace-AR.parquet --json -
+    Example: paceline analyze trace-AR.parquet --steps 100-200 --json -
     """
     from app.cli.console import notes
+    from app.cli.inputs import refuse_to_overwrite
+    from app.cli.recorded import read
     from app.trace.readers.meta import beside
 
+    if json_out != STANDARD_OUTPUT:
+        refuse_to_overwrite("--json", json_out, trace, meta or beside(trace))
     with notes().status("analysing"):
-        result = _result(trace, meta)
-    if meta is None and beside(trace) is None:
-        typer.echo(f"No meta file for {trace.name}: sizes are those seen, tp_size is 1.", err=True)
+        window = read(trace, meta, steps)
+        result = _result(trace, window)
     if json_out is not None:
         _write_json(result, json_out)
+    _say_if_sizes_are_guessed(trace, meta)
     if json_out != STANDARD_OUTPUT:
-        _show(result)
+        _show(result, window)
 
 
-def _result(trace: Path, meta: Path | None) -> dict[str, Any]:
+def _result(trace: Path, window: "Window") -> dict[str, Any]:
+    from app.cli.recorded import errors_about
     from app.engine.report import analyse
     from app.engine.result import as_json
-    from app.trace.readers import published
 
-    return as_json(analyse(published.read(trace, meta)))
+    with errors_about(trace, "record the step again, or choose others with --steps"):
+        return as_json(analyse(window))
 
 
-def _show(result: dict[str, Any]) -> None:
+def _say_if_sizes_are_guessed(trace: Path, meta: Path | None) -> None:
+    from app.cli.files import printable
+    from app.trace.readers.meta import beside
+
+    if meta is None and beside(trace) is None:
+        name = printable(trace.name)
+        typer.echo(f"No meta file for {name}: sizes are those seen, tp_size is 1.", err=True)
+
+
+def _show(result: dict[str, Any], window: "Window") -> None:
     from rich.console import Console
 
     from app.cli import screen
 
-    Console().print(screen.summary(result))
+    Console().print(screen.summary(result, _ranks(window)))
+
+
+def _ranks(window: "Window") -> list[list[int]]:
+    """Global ranks, [dp ranks][stages]."""
+    import numpy as np
+
+    sizes, trace = window.job.parallelism, window.trace
+    ranks = np.zeros((sizes.dp_size, sizes.pp_size), np.int64)
+    ranks[trace.dp_rank, trace.stage] = trace.rank
+    found: list[list[int]] = ranks.tolist()
+    return found
 
 
 def _write_json(result: dict[str, Any], path: Path) -> None:
+    from app.cli.files import written_whole
+
     text = json.dumps(result, allow_nan=False) + "\n"
     if path == STANDARD_OUTPUT:
         sys.stdout.write(text)
         return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidRequest(f"{path}: cannot be written ({error.strerror})") from error
+    with written_whole(path) as file:
+        file.write(text.encode())

@@ -65,7 +65,7 @@ def _replay(server: "Server", window: "Window", speed: float) -> None:
 
     from app.cli import pushing
     from app.cli.console import notes
-    from app.cli.timeline import end_to_end
+    from app.cli.replay_clock import end_to_end
 
     timeline = end_to_end(window)
     run_key = f"replay-{time.time_ns()}"
@@ -82,6 +82,7 @@ def _replay(server: "Server", window: "Window", speed: float) -> None:
                 speed=speed,
                 clock=pushing.WallClock(),
                 progress=lambda num_ops: progress.advance(bar, num_ops),
+                op_types=window.job.op_types,
             )
             pushing.deliver(recorders, complaints.messages)
         finally:

@@ -1,70 +1,35 @@
 """A result as it is shown in a terminal; whatever colour says, a number says too."""
 
-from typing import Any
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from app.cli.blocks import TIMES, Heatmap, Steps, times
 from app.cli.colours import full_share, share_style
+from app.cli.headline import Ranks, Result, clamped, headline, num_slowest, percent
 
-Result = dict[str, Any]
-
-# Where the field begins to look closer, and where a cause explains most of the loss.
-_LOOK_CLOSER = 1.03
-_MOST = 0.5
 _BAR_WIDTH = 30
+# Types below this would be lines that all say 1.00; this many are shown in any case.
+_WORTH_A_LINE = 1.005
+_MIN_TYPES = 3
 
 
-def summary(result: Result) -> RenderableType:
-    """Everything about one result, from the headline to the heatmap."""
+def summary(result: Result, ranks: Ranks | None = None) -> RenderableType:
+    """Everything about one result, from the headline to the heatmap.
+
+    With `ranks`, the global ranks [dp ranks][stages], workers are named by theirs, too.
+    """
     return Group(
-        *headline(result),
+        *headline(result, ranks),
         Text(),
         figures(result),
         Text("\nOperation types (slowdown with only this type as recorded)", style="bold"),
-        optypes(result),
-        Text("\nSteps", style="bold"),
+        *optypes(result),
+        Text(f"\nSteps (a full block is 1.5{TIMES} and more)", style="bold"),
         Steps(result),
         Text("\nWorkers (slowdown with only this worker as recorded)", style="bold"),
         Heatmap(result["worker_slowdown"]),
     )
-
-
-def headline(result: Result) -> list[Text]:
-    """The fact, then the cost; then whom it can be put down to, if to anybody."""
-    name, slowdown = result["job"]["name"], result["slowdown"]
-    said = f"{name} runs at {times(slowdown, 2)} of its ideal"
-    if result["fidelity"]["verdict"] == "low":
-        discrepancy = result["fidelity"]["discrepancy"]
-        doubt = (
-            f"Simulated and recorded step time differ by {_percent(discrepancy, 0)}: low fidelity."
-        )
-        return [Text(f"{said}.", style="bold"), Text(doubt, style="magenta")]
-    if slowdown < _LOOK_CLOSER:
-        return [Text(f"{said}. Nothing stands out.", style="bold")]
-    lost = Text(
-        f"{said}: it loses {_percent(result['gpu_time_wasted'], 0)} of its GPU time.", style="bold"
-    )
-    return [lost, *_put_down_to(result)]
-
-
-def _put_down_to(result: Result) -> list[Text]:
-    """The fewest ops that explain most of the loss; one stage or replica alone is no evidence."""
-    sizes, shares, worker_share = result["job"], result["stage_share"], result["m_w"] or 0.0
-    if sizes["dp_size"] > 1 and worker_share >= _MOST:
-        dp_rank, stage, slowdown = _slowest_worker(result)
-        return [
-            Text(
-                f"The slowest workers account for {_share(worker_share)} of the lost time; "
-                f"the slowest is dp {dp_rank}, stage {stage} ({times(slowdown, 2)})."
-            )
-        ]
-    if sizes["pp_size"] > 1 and None not in shares and max(shares) >= _MOST:
-        stage = shares.index(max(shares))
-        return [Text(f"Stage {stage} accounts for {_share(shares[stage])} of the lost time.")]
-    return []
 
 
 def figures(result: Result) -> Table:
@@ -82,59 +47,52 @@ def _figure_rows(result: Result) -> list[tuple[str, str, str]]:
     job, steps = result["job"], len(result["steps"])
     layout = f"{job['dp_size']} dp {TIMES} {job['pp_size']} stages {TIMES} {job['tp_size']} tp"
     means = {name: sum(times) / steps for name, times in result["step_time_s"].items()}
+    discrepancy = result["fidelity"]["discrepancy"]
+    count = num_slowest(result)
+    workers = "slowest worker" if count == 1 else f"{count:,} slowest workers"
     return [
         ("GPUs", f"{job['world_size']:,}", layout),
-        ("slowdown", times(result["slowdown"], 3), "simulated step time over ideal step time"),
-        ("GPU time wasted", _percent(result["gpu_time_wasted"], 1), "1 - 1 / slowdown"),
-        ("GPU-h lost", f"{result['gpu_hours_lost']:,.2f}", f"in these {steps:,} steps"),
+        ("steps", f"{steps:,}", _which_steps(result)),
         ("step, recorded", _seconds(means["recorded"]), "mean"),
         ("step, simulated", _seconds(means["simulated"]), "mean, without launch delay"),
-        ("step, ideal", _seconds(means["ideal"]), "without stragglers"),
+        ("step, ideal", _seconds(means["ideal"]), "mean, without stragglers"),
+        ("slowdown", times(result["slowdown"], 3), "simulated over ideal"),
         ("launch slowdown", times(result["launch_slowdown"], 3), "recorded over simulated"),
-        (
-            "discrepancy",
-            _percent(result["fidelity"]["discrepancy"], 1),
-            "simulated against recorded",
-        ),
-        ("M_W", _ratio(result["m_w"]), "share won back by the slowest 3 % of workers"),
-        ("M_S", _ratio(result["m_s"]), "share won back by the last stage"),
+        ("discrepancy", percent(discrepancy, 1), "simulated against recorded; low above 5 %"),
+        ("GPU time wasted", percent(result["gpu_time_wasted"], 1), "1 - 1 / slowdown"),
+        ("GPU-hours lost", f"{result['gpu_hours_lost']:,.2f}", "in these steps"),
+        ("M_W", _ratio(result["m_w"]), f"share won back with the {workers} ideal"),
+        ("M_S", _ratio(result["m_s"]), "share won back with the last stage ideal"),
     ]
 
 
-def optypes(result: Result) -> Table:
-    """A bar for every op type, slowest first; full at 1.5."""
+def _which_steps(result: Result) -> str:
+    skipped, structures = len(result["skipped_steps"]), len(result.get("structures", ()))
+    said = [f"{skipped:,} more left out, see below"] if skipped else []
+    said += [f"of {structures:,} structures, replayed apart"] if structures > 1 else []
+    return "; ".join([f"{result['steps'][0]:,} to {result['steps'][-1]:,}", *said])
+
+
+def optypes(result: Result) -> list[RenderableType]:
+    """A bar for every op type that matters, slowest first, full at 1.5; the others counted."""
     table = Table(box=None, show_header=False, pad_edge=False)
     slowest_first = sorted(result["optype_slowdown"].items(), key=lambda item: -item[1])
-    for name, slowdown in slowest_first:
+    matter = sum(slowdown >= _WORTH_A_LINE for _, slowdown in slowest_first)
+    shown = max(matter, _MIN_TYPES)
+    for name, slowdown in slowest_first[:shown]:
         length = round(full_share(slowdown) * _BAR_WIDTH)
         bar = Text("█" * length, style=share_style(slowdown))
         table.add_row(name, times(slowdown, 3), bar)
-    return table
-
-
-def _slowest_worker(result: Result) -> tuple[int, int, float]:
-    slowdowns = result["worker_slowdown"]
-    workers = ((d, p) for d in range(len(slowdowns)) for p in range(len(slowdowns[0])))
-    dp_rank, stage = max(workers, key=lambda worker: slowdowns[worker[0]][worker[1]])
-    return dp_rank, stage, slowdowns[dp_rank][stage]
+    others = slowest_first[shown:]
+    if not others:
+        return [table]
+    more = f"{len(others):,} more at {times(others[0][1], 3)} or less"
+    return [table, Text(more, style="dim")]
 
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:,.0f} s"
 
 
-def _percent(share: float, digits: int) -> str:
-    return f"{100 * share:.{digits}f} %"
-
-
 def _ratio(share: float | None) -> str:
-    return "unknown" if share is None else f"{_clamped(share):.2f}"
-
-
-def _share(share: float) -> str:
-    return _percent(_clamped(share), 0)
-
-
-def _clamped(share: float) -> float:
-    # A difference of nearly equal times may leave 0 to 1; the JSON keeps it as it is.
-    return min(max(share, 0.0), 1.0)
+    return "unknown" if share is None else f"{clamped(share):.2f}"

@@ -10,8 +10,8 @@ from app.alerts.delivery import Endpoint, make_client
 from app.alerts.rules import Rule
 from app.consumer.process import Consumer
 from app.consumer.sender import Sender
-from app.engine.warm_up import warm_up
 from app.consumer.workplace import Workplace
+from app.engine.warm_up import warm_up
 from app.errors import StartUpFailed
 from app.ingest.redis_events import RedisAnnouncer
 from app.ingest.redis_queue import RedisReader

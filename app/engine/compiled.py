@@ -7,6 +7,9 @@ from numba import njit
 
 Function = Callable[..., Any]
 
+# All of them, so that it can be checked that the warm-up leaves none to be compiled later.
+KERNELS: list[Any] = []
+
 
 def kernel(function: Function) -> Function:
     """The function, compiled at its first call; other threads run while it does."""
@@ -15,4 +18,5 @@ def kernel(function: Function) -> Function:
     except RuntimeError:
         # Neither the package's directory nor the user's can be written to.
         compiled = njit(nogil=True)(function)
+    KERNELS.append(compiled)
     return compiled

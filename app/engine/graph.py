@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.ordering import Units, in_topological_order
+from app.engine.ordering import a_circle, in_topological_order
 from app.engine.rules import Edge
 from app.engine.rules.beside import beside
 from app.engine.rules.end_of_step import end_of_step_edges
@@ -82,8 +82,8 @@ def build(template: Template) -> StepGraph:
     num_rows = template.num_ops + len(milestones.of_op)
     pred_ptr, preds = _predecessors(edges, milestones, num_rows)
     units = in_topological_order(groups, num_rows, pred_ptr, preds)
-    if units.in_circle.size:
-        _refuse_circle(template, units)
+    if units.unplaced.size:
+        _refuse_circle(template, a_circle(units, pred_ptr, preds))
     of_op = np.asarray(milestones.of_op, np.int64)
     return StepGraph(
         num_ops=template.num_ops,
@@ -112,7 +112,7 @@ def _edges_and_groups(
         edges += parameter_edges(template, stage, here, launches, before)
         edges += end_of_step_edges(template, stage, here)
         launch_gradients(template, stage, here, launches, before)
-        edges += own_edges(template, stage, launches, before)
+        edges += own_edges(template, stage, here, launches, before)
     groups = stage_groups(template) + own_groups(template)
     for direction in DIRECTIONS:
         more, pairs = pipeline(template, direction)
@@ -136,12 +136,13 @@ def _predecessors(edges: list[Edge], milestones: Milestones, num_rows: int) -> t
     return np.concatenate(([0], np.cumsum(counts))), before
 
 
-def _refuse_circle(template: Template, units: Units) -> None:
-    ops = [int(op) for op in units.in_circle if op < template.num_ops]
-    named = ", ".join(template.describe(op) for op in ops[:4])
+def _refuse_circle(template: Template, rows: list[int]) -> None:
+    ops = [op for op in rows if op < template.num_ops]
+    named = ", ".join(template.describe(op) for op in ops[:6])
     raise InvalidTrace(
         f"operations wait for each other in a circle: {named}"
-        + (f" and {len(ops) - 4} more" if len(ops) > 4 else "")
+        + (f" and {len(ops) - 6} more" if len(ops) > 6 else "")
+        + ": check the order of their start times"
     )
 
 

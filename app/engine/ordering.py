@@ -10,11 +10,15 @@ from app.trace.window import Ints
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Rows unit by unit; `in_circle` are rows that wait for each other, none if all is well."""
+    """Rows unit by unit; `unplaced` wait for each other or for such, none if all is well.
+
+    `unit_of` [rows] numbers units as they were given.
+    """
 
     unit_ptr: Ints
     unit_ops: Ints
-    in_circle: Ints
+    unit_of: Ints
+    unplaced: Ints
 
 
 def in_topological_order(
@@ -36,7 +40,24 @@ def in_topological_order(
     unit_ptr = np.concatenate(([0], np.cumsum(sizes)))
     unit_ops = np.empty(num_rows, np.int64)
     _gather(order, members, member_ptr, unit_ops)
-    return Units(unit_ptr, unit_ops, np.flatnonzero(~done[unit_of]))
+    return Units(unit_ptr, unit_ops, unit_of, np.flatnonzero(~done[unit_of]))
+
+
+def a_circle(units: Units, pred_ptr: Ints, preds: Ints) -> list[int]:
+    """Rows of which each waits for the next, or ends together with one that does; the last for
+    the first."""
+    unplaced = set(units.unplaced.tolist())
+    walked: list[int] = []
+    row = min(unplaced)
+    seen: set[int] = set()
+    while units.unit_of[row] not in seen:
+        seen.add(int(units.unit_of[row]))
+        walked.append(row)
+        together = [each for each in unplaced if units.unit_of[each] == units.unit_of[row]]
+        waits_for = [p for each in together for p in preds[pred_ptr[each] : pred_ptr[each + 1]]]
+        row = next(int(each) for each in waits_for if int(each) in unplaced)
+    units_walked = [int(units.unit_of[each]) for each in walked]
+    return walked[units_walked.index(int(units.unit_of[row])) :]
 
 
 @kernel

@@ -67,8 +67,11 @@ def _played(replay: Replayer, step: int, kind: RunKind) -> tuple[Floats, Floats]
 def _ready(pred_ptr, preds, end_s, start_s):  # type: ignore[no-untyped-def]
     for op in range(start_s.shape[0]):
         for edge in range(pred_ptr[op], pred_ptr[op + 1]):
+            is_first = edge == pred_ptr[op]
             for lane in range(start_s.shape[1]):
-                start_s[op, lane] = max(start_s[op, lane], end_s[preds[edge], lane])
+                before_s = end_s[preds[edge], lane]
+                # Where a transfer is a little below 0, what it ends may be so, too.
+                start_s[op, lane] = before_s if is_first else max(start_s[op, lane], before_s)
 
 
 @kernel

@@ -10,8 +10,11 @@ import msgspec
 import numpy as np
 from fastapi import FastAPI
 
+from app.engine.report import analyse
+from app.engine.result import as_json
 from app.ingest.codec import BINARY_TYPE
 from app.ingest.memory import MemoryQueue
+from app.ingest.trace_codec import OpTable, pack
 from app.main import Parts, create_app
 from app.settings import Settings
 from app.store import steps, windows
@@ -19,6 +22,7 @@ from app.store.engine import Store
 from app.store.migrate import is_current
 from app.store.steps import StepRow
 from app.store.windows import WindowRecord
+from app.trace.window import Trace, Window
 
 TOKEN = "pl_" + "t" * 40
 NOW_S = 1_790_000_000.0
@@ -130,6 +134,43 @@ def window_record(
         per_step=per_step,
         trace=None,
         updated_s=NOW_S,
+    )
+
+
+def recorded_record(window: Window) -> WindowRecord:
+    """A window that has its operations with it, if it is closed."""
+    report = analyse(window)
+    result = as_json(report)
+    return WindowRecord(
+        epoch=window.epoch,
+        first_step=window.first_step,
+        last_step=window.steps[-1],
+        revision=window.revision,
+        state=window.state,
+        num_steps=len(window.steps),
+        num_ops=window.trace.num_ops,
+        slowdown=report.slowdown,
+        verdict="low" if report.is_low_fidelity else "ok",
+        per_step=result.pop("per_step"),
+        result=result,
+        trace=None if window.state == "open" else pack(_op_table(window.trace)),
+        updated_s=NOW_S,
+    )
+
+
+def _op_table(trace: Trace) -> OpTable:
+    """The operations as workers would have sent them, on clocks that count from 1970."""
+    order = np.lexsort((trace.seq_id, trace.optype, trace.stage, trace.dp_rank, trace.step))
+    rows = trace.select(order)
+    integers = {
+        name: getattr(rows, name).astype(np.int64)
+        for name in ("step", "rank", "dp_rank", "stage", "seq_id", "mc", "mb_id")
+    }
+    return OpTable(
+        optype=rows.optype.astype(np.int16),
+        start_ns=np.rint((NOW_S + rows.start_s) * 1e6).astype(np.int64) * 1000,
+        duration_ns=np.rint(rows.duration_s * 1e9).astype(np.int64),
+        **integers,
     )
 
 

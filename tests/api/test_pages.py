@@ -105,3 +105,13 @@ async def test_the_description_is_whole(api):
     }
     assert referred <= set(schemas)
     assert document["security"] == [{"token": []}, {"session": []}]
+
+
+async def test_the_description_takes_operation_types_that_a_job_registered(api):
+    schemas = (await api.client.get("/openapi.json")).json()["components"]["schemas"]
+    columns = schemas["OpsIn"]["properties"]["columns"]
+    assert columns["properties"]["optype"]["items"]["type"] == "string"
+    assert "enum" not in columns["properties"]["optype"]["items"]
+    assert "backward-weight-compute" in columns["description"]
+    assert schemas["JobIn"]["properties"]["op_types"]["maxItems"] == 64
+    assert "OpTypeIn" in (await api.client.get("/docs")).text

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -38,7 +39,7 @@ def test_what_is_simulated_can_be_analysed(tmp_path):
     result = paceline("analyze", str(path), COLUMNS="100")
     assert result.exit_code == 0, result.stderr
     assert "made runs at" in result.stdout
-    assert "slowest is dp 1, stage 0" in result.stdout
+    assert "it is rank 1 (dp 1, stage 0)" in result.stdout
     assert "stage 1" in result.stdout
 
 
@@ -63,6 +64,35 @@ def test_json_in_a_file_comes_with_the_summary(tmp_path):
     result = paceline("analyze", str(made(tmp_path)), "--json", str(tmp_path / "out.json"))
     assert json.loads((tmp_path / "out.json").read_text())["schema"] == 1
     assert "made runs at" in result.stdout
+
+
+def test_a_result_in_a_file_is_there_whole_or_not_at_all(tmp_path):
+    trace, out = made(tmp_path), tmp_path / "out.json"
+    assert paceline("analyze", str(trace), "--json", str(out)).exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "meta-made.yaml",
+        "out.json",
+        "trace-made.parquet",
+    ]
+
+
+def test_only_the_steps_that_are_named_are_analysed(tmp_path):
+    trace = str(made(tmp_path, "--steps", "5"))
+    whole = json.loads(paceline("analyze", trace, "--json", "-").stdout)
+    some = json.loads(paceline("analyze", trace, "--steps", "4,1-2", "--json", "-").stdout)
+    assert (whole["steps"], some["steps"]) == ([0, 1, 2, 3, 4], [1, 2, 4])
+    recorded_s = whole["step_time_s"]["recorded"]
+    assert some["step_time_s"]["recorded"] == [recorded_s[step] for step in (1, 2, 4)]
+
+
+def test_a_step_without_all_its_workers_is_left_out_and_told(tmp_path):
+    trace = made(tmp_path, "--steps", "3")
+    table = pq.read_table(trace)
+    rows = zip(table["step"].to_pylist(), table["rank"].to_pylist(), strict=True)
+    pq.write_table(table.filter([row != (1, 3) for row in rows]), trace)
+    result = paceline("analyze", str(trace), "--steps", "0-2", COLUMNS="100")
+    assert "step 1 is left out: rank 3 (dp_rank 1, stage 1) reported nothing" in result.stdout
+    assert "0 to 2; 1 more left out, see below" in result.stdout
 
 
 def test_sizes_that_were_only_seen_are_said_to_be(tmp_path):

@@ -3,16 +3,19 @@
 import json
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
 from app.ingest import codec
 from app.synth.run import MadeJob
-from app.trace.job import Parallelism
-from app.trace.ops import OP_NAMES
+from app.trace import user_types
+from app.trace.job import Job, Parallelism
+from app.trace.ops import BUILT_IN
 from app.trace.readers import published
 
 TOKEN = "pl_only-for-this-test"
@@ -29,7 +32,7 @@ class Twin(ThreadingHTTPServer):
         self.refuse = refuse
         self.batches = []
         self.calls = []
-        self.registered = None
+        self.registered: dict = {}
 
     @property
     def url(self):
@@ -52,7 +55,8 @@ class Handler(BaseHTTPRequestHandler):
             self.server.registered = json.loads(body)
             return self.answer(201, {"job_id": "small-job", "epoch": 7})
         if self.path.endswith("/ops"):
-            decoded = codec.decode(body, self.headers["Content-Type"], MADE.parallelism)
+            own = user_types.parse(self.server.registered.get("op_types", []))
+            decoded = codec.decode(body, self.headers["Content-Type"], MADE.parallelism, own)
             self.server.batches.append(decoded.batch)
             return self.answer(202, {"accepted": decoded.batch.columns.step.size})
         return self.answer(200, {})
@@ -103,24 +107,42 @@ def test_a_replay_sends_every_operation_once_and_ends_the_job(tmp_path):
     assert (server.registered["name"], server.registered["gpus"]) == ("small job", 8)
     assert server.calls[0] == "PUT /api/v1/jobs/small-job"
     assert server.calls[-1] == "POST /api/v1/jobs/small-job/end"
+    assert "op_types" not in server.registered
     assert sent(server) == expected(published.read(path).trace)
 
 
-def sent(server):
+def test_a_replay_registers_the_trace_s_own_operation_types(tmp_path):
+    described = [{"name": "moe-all-to-all", "kind": "collective", "axis": "ep", "stream": "moe"}]
+    own = user_types.parse(described)
+    trace = MADE.make([4, 5])
+    clip = trace.optype == own.codes["optimizer-clip-main-grad"]
+    trace = replace(trace, optype=np.where(clip, own.codes["moe-all-to-all"], trace.optype))
+    job = Job.of("small job", replace(MADE.parallelism, ep_size=2), own)
+    published.write(trace, job, tmp_path / "trace-own.parquet")
+    with twin() as server:
+        result = replay(tmp_path / "trace-own.parquet", server.url)
+    assert result.exit_code == 0, result.stderr
+    assert server.registered["op_types"] == described
+    assert server.registered["parallelism"]["ep_size"] == 2
+    assert sent(server, own) == expected(trace, own)
+    assert "moe-all-to-all" in {row[3] for row in sent(server, own)}
+
+
+def sent(server, op_types=BUILT_IN):
     rows = []
     for batch in server.batches:
         ops = batch.columns
         columns = (ops.optype, ops.step, ops.seq_id, ops.mc, ops.mb_id, ops.duration_ns)
         where = (batch.rank, batch.dp_rank, batch.stage)
         for code, *numbers in zip(*(column.tolist() for column in columns), strict=True):
-            rows.append((*where, OP_NAMES[code], *numbers))
+            rows.append((*where, op_types.name(code), *numbers))
     return sorted(rows)
 
 
-def expected(trace):
+def expected(trace, op_types=BUILT_IN):
     names = ("rank", "dp_rank", "stage", "optype", "step", "seq_id", "mc", "mb_id", "duration_s")
     rows = zip(*(getattr(trace, name).tolist() for name in names), strict=True)
-    return sorted((*row[:3], OP_NAMES[row[3]], *row[4:8], round(row[8] * 1e9)) for row in rows)
+    return sorted((*row[:3], op_types.name(row[3]), *row[4:8], round(row[8] * 1e9)) for row in rows)
 
 
 def test_every_worker_declares_its_steps_with_their_number_of_operations(tmp_path):

@@ -1,16 +1,25 @@
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
 
 from app.engine.report import analyse
 from app.engine.result import as_json
 from app.trace.window import Window
 from tests.comparison import agree
-from tests.reference import Reference, dependencies, figures
-from tests.strategies import windows
+from tests.reference import Reference, figures
+from tests.reference_rules import dependencies
+from tests.strategies import STRUCTURES, Structure, changing, made, seeds
 
-MANY = settings(
-    max_examples=600, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+ALL = pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
 SHARES = ("m_w", "m_w_exact", "m_s", "stage_share")
+
+
+def many(number: int) -> settings:
+    return settings(
+        max_examples=number,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 
 
 def computed(window: Window) -> dict:
@@ -25,9 +34,7 @@ def is_decided(slowdown: list[list[float]]) -> bool:
     return len(ordered) == 1 or ordered[0] > ordered[1] * (1 + 1e-9)
 
 
-@MANY
-@given(windows())
-def test_every_figure_is_the_one_of_the_definition(window):
+def assert_every_figure_agrees(window: Window) -> None:
     want, got = figures(window), computed(window)
     # Rounding is magnified where nearly nothing is lost.
     lost = abs(want["slowdown"] - 1)
@@ -40,13 +47,41 @@ def test_every_figure_is_the_one_of_the_definition(window):
     assert set(got["optype_slowdown"]) == set(want["optype_slowdown"])
 
 
-@MANY
-@given(windows(max_steps=1))
-def test_random_jobs_record_the_order_that_they_ran_in(window):
+@ALL
+@many(150)
+@given(seed=seeds)
+def test_every_figure_is_the_one_of_the_definition(structure: Structure, seed: int):
+    assert_every_figure_agrees(made(structure, seed, num_steps=1 + seed % 2))
+
+
+@ALL
+@many(40)
+@given(seed=seeds)
+def test_figures_of_steps_of_two_structures_are_those_of_the_definition(
+    structure: Structure, seed: int
+):
+    window = changing(structure, seed)
+    assume(len(Reference(window).groups) == 2)
+    assert_every_figure_agrees(window)
+
+
+@ALL
+@many(40)
+@given(seed=seeds)
+def test_steady_jobs_take_as_long_as_they_recorded(structure: Structure, seed: int):
+    # Nobody was launched late and all clocks agree, so the rules are all that a step's time is of.
+    job = Reference(made(structure, seed, steady=True))
+    (simulated_s,), (recorded_s,) = job.step_times(lambda op: True), job.recorded_step_times()
+    assert simulated_s == pytest.approx(recorded_s, rel=0.01)
+
+
+@many(200)
+@given(seed=seeds)
+def test_random_jobs_record_the_order_that_they_ran_in(seed: int):
     # Every replica ran in the same order, so any of them tells the same dependencies.
-    job = Reference(window)
+    job = Reference(made(STRUCTURES["published"], seed))
+    (group,) = job.groups
     for dp_rank in range(job.sizes.dp_size):
-        mine = [op for op in job.ops if op.dp_rank == dp_rank]
-        found = dependencies(mine, job.sizes)
-        assert found.waits_for == job.dependencies.waits_for
-        assert set(found.pairs) == set(job.dependencies.pairs)
+        found = dependencies([op for op in job.ops if op.dp_rank == dp_rank], job.sizes)
+        assert found.waits_for == group.dependencies.waits_for
+        assert set(found.pairs) == set(group.dependencies.pairs)

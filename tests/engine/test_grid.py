@@ -69,7 +69,7 @@ def test_an_operation_that_only_some_steps_have_is_named():
 
 def test_a_compute_of_another_chunk_is_another_structure():
     rows = [row.on(mc=row.dp_rank) if row.optype == "forward-compute" else row for row in a_step()]
-    with pytest.raises(InvalidTrace, match="different structure"):
+    with pytest.raises(InvalidTrace, match=r"forward-compute 0 \(chunk 1\) has no counterpart"):
         lay_out(window(rows, dp_size=2, vpp_size=2))
 
 
@@ -90,7 +90,7 @@ def test_a_window_without_a_complete_step_is_refused():
 
 
 def test_a_number_beyond_all_operations_is_refused():
-    rows = [*a_step(), Row("gc", 6, 1, seq_id=2**40)]
+    rows = [*a_step(), Row("gc", 6, 1, seq_id=2**30)]
     with pytest.raises(InvalidTrace, match="numbered from 0 without gaps"):
         lay_out(window(rows, dp_size=2))
 
@@ -101,5 +101,5 @@ def test_a_step_without_operations_is_refused(rows):
     if not rows:
         none = np.zeros(empty.trace.num_ops, np.bool_)
         empty = dataclasses.replace(empty, trace=empty.trace.select(none))
-    with pytest.raises(InvalidTrace, match="no operation was recorded"):
+    with pytest.raises(InvalidTrace, match="no operation of dp rank 0 was recorded"):
         lay_out(empty)

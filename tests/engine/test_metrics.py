@@ -6,9 +6,11 @@ from app.engine.report import analyse
 from app.engine.result import as_json
 from tests.factories import Row, in_row, window
 
+IDEAL_S = np.array([9.0, 11.0])
+
 
 def test_slowdown_is_of_the_mean_step():
-    assert metrics.slowdown(np.array([2.0, 4.0]), 2.0) == 1.5
+    assert metrics.slowdown(np.array([2.0, 4.0]), IDEAL_S / 5) == 1.5
 
 
 def test_a_job_at_half_its_speed_wastes_half_its_gpu_time():
@@ -18,22 +20,22 @@ def test_a_job_at_half_its_speed_wastes_half_its_gpu_time():
 
 def test_a_repair_is_measured_by_the_lost_time_that_it_wins_back():
     actual_s, repaired_s = np.array([13.0, 15.0]), np.array([12.0, 14.0])
-    assert metrics.recovered_share(actual_s, repaired_s, 10.0) == 0.25
+    assert metrics.recovered_share(actual_s, repaired_s, IDEAL_S) == 0.25
 
 
 def test_a_repair_that_makes_things_worse_has_a_negative_share():
-    assert metrics.recovered_share(np.array([12.0]), np.array([13.0]), 10.0) == -0.5
+    assert metrics.recovered_share(np.array([12.0]), np.array([13.0]), IDEAL_S) == -0.5
 
 
 def test_a_job_faster_than_its_ideal_has_shares_too():
     # Only T = T_ideal leaves nothing to divide by (what-if model, section 7).
-    assert metrics.recovered_share(np.array([8.0]), np.array([9.0]), 10.0) == 0.5
+    assert metrics.recovered_share(np.array([8.0]), np.array([9.0]), IDEAL_S) == 0.5
 
 
 @pytest.mark.parametrize("rounding_s", [0.0, 1e-12, -1e-12])
 def test_where_nothing_is_lost_nothing_can_be_won_back(rounding_s):
     actual_s = np.array([10.0 + rounding_s])
-    assert metrics.recovered_share(actual_s, np.array([9.0]), 10.0) is None
+    assert metrics.recovered_share(actual_s, np.array([9.0]), IDEAL_S) is None
 
 
 def test_discrepancy_is_a_share_of_the_recorded_time():

@@ -16,7 +16,7 @@ KEYS = [
     "fidelity", "slowdown", "gpu_time_wasted", "gpu_hours_lost", "launch_delay", "step_slowdown",
     "optype_slowdown", "dp_rank_slowdown", "stage_slowdown", "worker_slowdown",
     "worker_slowdown_estimate", "m_w", "m_w_exact", "m_s", "stage_share", "findings", "ruled_out",
-    "per_step",
+    "per_step", "structures",
 ]  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_a_window_without_a_complete_step_has_the_same_keys_and_measures_nothing
     assert empty["window"]["missing"] == [3]
     assert empty["skipped_steps"] == [{"step": 7, "reason": "worker 3 did not report"}]
     assert empty["slowdown"] is empty["m_w"] is empty["per_step"] is None
-    assert empty["fidelity"] == {"discrepancy": None, "verdict": None}
+    assert empty["fidelity"] == {"discrepancy": None, "verdict": None, "step_discrepancy": []}
     json.dumps(empty, allow_nan=False)
 
 
@@ -91,6 +91,7 @@ def test_the_job_is_named_with_its_sizes():
         "tp_size": 2,
         "vpp_size": 1,
         "dsp_size": 3,
+        "ep_size": 1,
         "world_size": 6,
     }
 

@@ -3,11 +3,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from app.engine.graph import StepGraph
+from app.engine.graph import ALL_DP_RANKS, StepGraph
 from app.engine.grid import lay_out
 from app.engine.report import analyse
 from app.engine.result import as_json
-from app.engine.simulate import Durations, step_times
+from app.engine.simulate import Durations, Peers, step_times
 from app.engine.what_if import Replayer, replayer
 from app.trace.window import Window
 from tests.comparison import agree
@@ -21,12 +21,15 @@ def graph(units: list[list[int]], preds: list[list[int]], *, meets: tuple[int, .
     """A graph whose last operation ends the step; `meets` are units in which dp ranks meet."""
     num_ops = len(preds)
     return StepGraph(
+        num_ops=num_ops,
         unit_ptr=np.cumsum([0, *map(len, units)]),
         unit_ops=np.array([op for unit in units for op in unit]),
-        meets_dp_ranks=np.array([unit in meets for unit in range(len(units))]),
+        meets=np.array([ALL_DP_RANKS * (unit in meets) for unit in range(len(units))], np.int8),
         pred_ptr=np.cumsum([0, *map(len, preds)]),
         preds=np.array([op for ops in preds for op in ops], np.int64),
         is_last=np.arange(num_ops) == num_ops - 1,
+        milestone_of=np.empty(0, np.int64),
+        milestone_share=np.empty(0),
     )
 
 
@@ -36,8 +39,9 @@ def times(a_graph: StepGraph, recorded_s: list[list[float]], num_groups: int = 1
     durations = Durations(
         np.array(recorded_s), np.full(num_ops, np.nan), np.zeros(num_ops, np.int64)
     )
-    keep = np.ones((1, num_lanes // num_groups), np.bool_)
-    found: list[float] = step_times(a_graph, durations, keep, num_groups).tolist()
+    peers = Peers(np.arange(num_lanes // num_groups), num_groups)
+    keep = np.ones((1, peers.num_peers), np.bool_)
+    found: list[float] = step_times(a_graph, durations, keep, peers).tolist()
     return found
 
 
@@ -74,7 +78,7 @@ def test_kept_operations_take_their_recorded_time_and_all_others_the_ideal():
     )
 
     def step_s(*keep: list[bool]) -> float:
-        return float(step_times(chain, durations, np.array(keep), 1)[0])
+        return float(step_times(chain, durations, np.array(keep), Peers(np.arange(2), 1))[0])
 
     assert step_s([True, True], [True, True]) == 22.0
     assert step_s([False, False], [False, False]) == 1100.0
@@ -106,7 +110,7 @@ def test_a_longer_operation_never_ends_a_step_sooner(a_window, data):
     longer = replay.durations.recorded_s.copy()
     longer[op, lane] += 1.0
     durations = Durations(longer, replay.durations.ideal_s, replay.durations.op_class)
-    slower_s = step_times(replay.graph, durations, replay.keep(), replay.grid.num_steps)
+    slower_s = step_times(replay.graph, durations, replay.keep(), replay.peers)
     now_s = replay.step_times(replay.keep())
     assert (slower_s >= now_s).all()
     others = np.arange(now_s.size) != lane % replay.grid.num_steps
@@ -118,7 +122,7 @@ def test_a_longer_operation_never_ends_a_step_sooner(a_window, data):
 def test_the_ideal_of_one_replica_is_the_ideal_of_all(a_window):
     replay = a_replayer(a_window)
     nobody = np.zeros(replay.pp_size, np.bool_)
-    np.testing.assert_array_equal(replay.one_replica_kept(nobody), replay.ideal_step_time())
+    np.testing.assert_array_equal(replay.one_replica_kept(nobody), replay.ideal_s)
 
 
 @SOME

@@ -9,8 +9,13 @@ from starlette.responses import Response
 
 from app.api.deps import Responses, ServiceDep, refusals
 from app.api.fields import Answer, Cursor, JobId, Limit, WindowId, timestamp
+from app.api.service import Service
+from app.engine.replays import prepare
+from app.engine.report import analyse_replay
+from app.engine.result import as_json
 from app.store import hosts, windows
 from app.store.windows import Verdict, WindowSummary
+from app.trace.named_steps import chosen
 from app.trace.window import WindowState
 
 router = APIRouter(tags=["windows"])
@@ -91,15 +96,28 @@ def list_windows(
     operation_id="get_window",
     summary="See one window's result",
     response_class=Response,
-    responses={**_WINDOW, **refusals(404)},
+    responses={**_WINDOW, **refusals(404, 409)},
 )
 def get_window(
     job_id: JobId,
     window: WindowId,
     service: ServiceDep,
     per_step: Annotated[bool, Query(description="Whether to add the figures by step.")] = False,
+    steps: Annotated[
+        str | None,
+        Query(
+            max_length=1000,
+            description="Analyse these steps of a closed window alone, such as 101-110,115.",
+            examples=["101-110"],
+        ),
+    ] = None,
 ) -> Response:
-    """The same object that `paceline analyze --json` writes."""
+    """The same object that `paceline analyze --json` writes.
+
+    With `steps`, `latest` is the newest closed window.
+    """
+    if steps is not None:
+        return json_response(_of_steps(service, job_id, window, steps, per_step=per_step))
     with service.store.read() as conn:
         result = windows.get(conn, job_id, window, per_step=per_step)
     return json_response(result)
@@ -125,6 +143,19 @@ def get_window_workers(job_id: JobId, window: WindowId, service: ServiceDep) -> 
         worker_slowdown_estimate=result["worker_slowdown_estimate"],
         hosts=[[names.get((dp, stage)) for stage in range(pp_size)] for dp in range(dp_size)],
     )
+
+
+def _of_steps(
+    service: Service, job_id: str, window: str, named: str, *, per_step: bool
+) -> dict[str, Any]:
+    """The figures of some steps, worked out anew: ideals are those of these steps alone."""
+    with service.replays.at_work.taken():
+        whole = service.replays.get(job_id, window).window
+        report = analyse_replay(prepare(whole.only(chosen(named, whole.steps))))
+        result = as_json(report)
+    if not per_step:
+        del result["per_step"]
+    return result
 
 
 def json_response(content: Any) -> Response:

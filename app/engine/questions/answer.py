@@ -9,7 +9,8 @@ import numpy as np
 
 from app.engine.launch import step_spans
 from app.engine.questions.apply import Counts, edited
-from app.engine.questions.edits import Change, Edit, check
+from app.engine.questions.checks import check_numbers
+from app.engine.questions.edits import Change, Edit
 from app.engine.questions.selection import Region, regions
 from app.engine.replays import WindowReplay
 from app.engine.simulate import edited_step_times
@@ -56,7 +57,7 @@ class Questions:
             InvalidRequest: an edit selects nothing, or names what the window does not have.
             InvalidTrace: the steps take no time as they are.
         """
-        check(edits)
+        check_numbers(edits)
         chosen = [regions(self.replay, edit, number) for number, edit in enumerate(edits, 1)]
         asked = [
             _asked(group, [(edit.change, each) for edit, each in zip(edits, of_group, strict=True)])

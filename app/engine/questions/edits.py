@@ -1,10 +1,6 @@
 """What a question consists of: which operations are changed, and how."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from app.errors import InvalidRequest
 
 MAX_EDITS = 100
 
@@ -17,7 +13,7 @@ MAX_SECONDS = 1e6
 class Selection:
     """The operations that all fields agree on; an empty field agrees to every operation.
 
-    `op_types` are names of op types, or of groups of them (see `named_codes`). `workers` are
+    `op_types` are names of op types, or of groups of them (see `op_names`). `workers` are
     (dp rank, stage). A micro-batch is that of the operation itself: in published traces only
     computations have one.
     """
@@ -80,31 +76,3 @@ class Edit:
 
     change: Change
     select: Selection = Selection()
-
-
-def check(edits: Sequence[Edit]) -> None:
-    """Returns if the numbers of all changes make sense.
-
-    Raises:
-        InvalidRequest: too many edits, or a number that no duration can be changed by.
-    """
-    if len(edits) > MAX_EDITS:
-        raise InvalidRequest(f"{len(edits)} edits: a question has at most {MAX_EDITS}")
-    for number, edit in enumerate(edits, 1):
-        match edit.change:
-            case Factor(factor):
-                _check_number(number, "a factor", factor, least=0, most=MAX_FACTOR)
-            case Add(seconds):
-                what = "the seconds to add"
-                _check_number(number, what, seconds, least=-MAX_SECONDS, most=MAX_SECONDS)
-            case Set(seconds):
-                _check_number(number, "a duration in seconds", seconds, least=0, most=MAX_SECONDS)
-
-
-def _check_number(number: int, what: str, value: float, *, least: float, most: float) -> None:
-    if math.isfinite(value) and least <= value <= most:
-        return
-    raise InvalidRequest(
-        f"edit {number}: {what} cannot be {value:g}: "
-        f"it is a number from {least:,.0f} to {most:,.0f}"
-    )

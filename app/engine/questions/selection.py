@@ -6,25 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.questions.edits import Edit, FromWorker, Selection
+from app.engine.questions.checks import check_names, listed
+from app.engine.questions.edits import Edit
+from app.engine.questions.op_names import named_codes
 from app.engine.replays import WindowReplay
 from app.engine.what_if import Replayer
 from app.errors import InvalidRequest
-from app.trace.ops import Axis, Kind, OpSpec, OpTypes
 from app.trace.window import Ints
 
 Mask = NDArray[np.bool_]
-
-# Each name stands for every op type that it holds for; the joint names of reports
-# (forward-pp-comm, backward-pp-comm) are taken as well.
-GROUPS: dict[str, Callable[[OpSpec], bool]] = {
-    "compute": lambda spec: spec.kind is Kind.COMPUTE,
-    "pp-comm": lambda spec: spec.kind is Kind.P2P,
-    "dp-comm": lambda spec: spec.kind is Kind.COLLECTIVE and spec.axis is Axis.DP,
-    "comm": lambda spec: spec.kind in (Kind.P2P, Kind.COLLECTIVE),
-}
-
-MAX_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,7 @@ def regions(replay: WindowReplay, edit: Edit, number: int) -> list[Region]:
     Raises:
         InvalidRequest: a name or number that the window does not have, or nothing is selected.
     """
-    _check(replay, edit, number)
+    check_names(replay, edit, number)
     found = [_everything(group) for group in replay.groups]
     for field, narrowed in _FIELDS.items():
         wanted = getattr(edit.select, field)
@@ -61,18 +51,9 @@ def regions(replay: WindowReplay, edit: Edit, number: int) -> list[Region]:
         if not any(region.num_ops(group.template.stage) for group, region in counts):
             raise InvalidRequest(
                 f"edit {number} selects no operation: none that its other fields leave "
-                f"has {_WORDS[field]} {_named(wanted)}"
+                f"has {_WORDS[field]} {listed(wanted)}"
             )
     return found
-
-
-def named_codes(name: str, op_types: OpTypes) -> set[int]:
-    """Codes of the op types that a name stands for; empty if it is not known."""
-    if name in op_types.codes:
-        return {op_types.codes[name]}
-    if name in GROUPS:
-        return {code for code, spec in op_types.by_code.items() if GROUPS[name](spec)}
-    return {code for code, spec in op_types.by_code.items() if spec.group == name}
 
 
 def _everything(group: Replayer) -> Region:
@@ -135,54 +116,3 @@ _WORDS = {
     "workers": "the worker (dp rank, stage)",
     "steps": "the step",
 }
-
-
-def _check(replay: WindowReplay, edit: Edit, number: int) -> None:
-    select, sizes = edit.select, replay.window.job.parallelism
-    for name in select.op_types:
-        if not named_codes(name, replay.window.job.op_types):
-            raise InvalidRequest(
-                f"edit {number}: op type {name!r} is not known: take one of the job's op types, "
-                f"a joint name such as forward-pp-comm, or {', '.join(GROUPS)}"
-            )
-    _check_below(number, "stage", select.stages, sizes.pp_size)
-    _check_below(number, "dp rank", select.dp_ranks, sizes.dp_size)
-    _check_workers(number, select, edit, replay)
-    _check_steps(number, select, replay)
-    if negative := [each for each in select.microbatches if each < 0]:
-        raise InvalidRequest(f"edit {number}: micro-batch {negative[0]} cannot be: the first is 0")
-
-
-def _check_workers(number: int, select: Selection, edit: Edit, replay: WindowReplay) -> None:
-    sizes = replay.window.job.parallelism
-    workers = list(select.workers)
-    if isinstance(edit.change, FromWorker):
-        workers.append((edit.change.dp_rank, edit.change.stage))
-    _check_below(number, "dp rank", [dp_rank for dp_rank, _ in workers], sizes.dp_size)
-    _check_below(number, "stage", [stage for _, stage in workers], sizes.pp_size)
-
-
-def _check_below(number: int, what: str, indices: Collection[int], size: int) -> None:
-    for index in indices:
-        if not 0 <= index < size:
-            raise InvalidRequest(
-                f"edit {number}: there is no {what} {index}: the job has 0 to {size - 1}"
-            )
-
-
-def _check_steps(number: int, select: Selection, replay: WindowReplay) -> None:
-    known = set(replay.steps)
-    for step in select.steps:
-        if step in known:
-            continue
-        reasons = [skip.reason for skip in replay.skipped if skip.step == step]
-        why = f"was left out ({reasons[0]})" if reasons else "is not in it"
-        raise InvalidRequest(
-            f"edit {number}: step {step} of window {replay.window.id} {why}: "
-            f"it has steps {_named(replay.steps)}"
-        )
-
-
-def _named(values: Collection[object]) -> str:
-    shown = ", ".join(str(value) for value in list(values)[:MAX_NAMED])
-    return shown + (" ..." if len(values) > MAX_NAMED else "")

@@ -11,7 +11,7 @@ from app.engine.rules import AT_ONCE_S
 from app.engine.template import Template
 
 BACKWARDS = ("backward-compute", "backward-input-compute", "backward-weight-compute")
-GRADIENTS = ("grads-reduce-scatter", "separate-grads-all-reduce")
+SCATTER, SEPARATE = GRADIENTS = ("grads-reduce-scatter", "separate-grads-all-reduce")
 GATHER = "params-all-gather"
 
 
@@ -38,13 +38,16 @@ def _gradients_are(template: Template, stage: int, name: str) -> bool:
     backwards = template.ops(stage, *BACKWARDS) if ops else []
     if not backwards:
         return False
-    last_end_s: dict[int, float] = {}
+    last_end_s = {int(template.mc[op]): float(template.end_s[op]) for op in backwards}
     for op in backwards:
-        chunk, end_s = int(template.mc[op]), float(template.end_s[op])
-        last_end_s[chunk] = max(end_s, last_end_s.get(chunk, end_s))
+        chunk = int(template.mc[op])
+        last_end_s[chunk] = max(last_end_s[chunk], float(template.end_s[op]))
     of_stage_s = max(last_end_s.values())
+    # Where all-reduces follow, scatters may run beside the backward of other chunks anyway.
+    by_chunk = name == SCATTER and template.has(SEPARATE)
     return any(
-        template.start_s[op] < last_end_s.get(int(template.mc[op]), of_stage_s) - AT_ONCE_S
+        template.start_s[op]
+        < (last_end_s.get(int(template.mc[op]), of_stage_s) if by_chunk else of_stage_s) - AT_ONCE_S
         for op in ops
     )
 

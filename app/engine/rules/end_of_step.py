@@ -1,35 +1,38 @@
 """What follows a stage's last compute, up to its optimizer (docs/replay.md, 3 and 5)."""
 
 from app.engine.rules import Edge, chain
-from app.engine.rules.beside import BACKWARDS, GRADIENTS, Beside
+from app.engine.rules.beside import BACKWARDS, GRADIENTS, SCATTER, SEPARATE, Beside
 from app.engine.template import Template
-
-SCATTER, SEPARATE = GRADIENTS
 
 
 def end_of_step_edges(template: Template, stage: int, beside: Beside) -> list[Edge]:
     """Last compute, gc, gradient collectives and optimizer, one after the other."""
-    head = _last_compute(template, stage) + _first_gc(template, stage)
-    before_update = [
+    head, tail, update = _parts(template, stage, beside)
+    edges = chain(_last_compute(template, stage) + head + tail + update)
+    if template.has(SEPARATE) and SCATTER not in beside.types:
+        edges += _overlapped_edges(template, stage, tail + update)
+    return edges + _join(template, stage, beside, update)
+
+
+def chain_of(template: Template, stage: int, beside: Beside) -> list[int]:
+    """Operations of the chain after the last compute."""
+    return [op for part in _parts(template, stage, beside) for op in part]
+
+
+def _parts(
+    template: Template, stage: int, beside: Beside
+) -> tuple[list[int], list[int], list[int]]:
+    """The pause before the gradients, the gradients, and what uses them."""
+    gradients = [
         *_numbered(template, stage, "layernorm-grads-all-reduce"),
         *_embedding(template, stage),
+        *_gradients(template, stage, beside),
     ]
     update = [
         *_numbered(template, stage, "optimizer-clip-main-grad"),
         *_numbered(template, stage, "optimizer"),
     ]
-    overlapped = template.has(SEPARATE)
-    tail = before_update + _gradients(template, stage, beside, overlapped=overlapped) + update
-    edges = chain(head + tail)
-    if overlapped and SCATTER not in beside.types:
-        edges += _overlapped_edges(template, stage, tail)
-    return edges + _join(template, stage, beside, update)
-
-
-def chain_of(template: Template, stage: int) -> list[int]:
-    """Operations of the chain after the last compute, in recorded order."""
-    names = ("gc", "layernorm-grads-all-reduce", "embedding-grads-all-reduce", *GRADIENTS)
-    return template.ops(stage, *names, "optimizer-clip-main-grad", "optimizer")
+    return _first_gc(template, stage), gradients, update
 
 
 def _last_compute(template: Template, stage: int) -> list[int]:
@@ -51,8 +54,8 @@ def _embedding(template: Template, stage: int) -> list[int]:
     return _numbered(template, stage, "embedding-grads-all-reduce")
 
 
-def _gradients(template: Template, stage: int, beside: Beside, *, overlapped: bool) -> list[int]:
-    name = SEPARATE if overlapped else SCATTER
+def _gradients(template: Template, stage: int, beside: Beside) -> list[int]:
+    name = SEPARATE if template.has(SEPARATE) else SCATTER
     if not template.parallelism.is_data_parallel or name in beside.types:
         return []
     return _numbered(template, stage, name)

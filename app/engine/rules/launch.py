@@ -28,9 +28,9 @@ class Launches:
         """
         template, computes = self.template, self._computes
         start_s = float(template.start_s[op])
-        if before is not None and start_s <= template.end_s[before] + AT_ONCE_S:
-            return -1
-        running = self._running_at(start_s)
+        was_queued = before is not None and start_s <= template.end_s[before] + AT_ONCE_S
+        # How far the computation had come when a queued one was asked for, nobody knows.
+        running = -1 if was_queued else self._running_at(start_s)
         if running >= 0 and self._runs_alone(computes[running]):
             self.edges.append((self._moment(computes[running], start_s), op))
             return running

@@ -1,6 +1,7 @@
 """Operation types that the job registered (docs/replay.md, section 6)."""
 
 from app.engine.rules import SAME_MOMENT_S, Edge
+from app.engine.rules.beside import Beside
 from app.engine.rules.end_of_step import chain_of
 from app.engine.rules.groups import same_number
 from app.engine.rules.ids import by_id, have_ids
@@ -11,7 +12,7 @@ from app.trace.ops import COMPUTE_STREAM, FIRST_USER_CODE, Axis, OpSpec
 
 
 def own_edges(
-    template: Template, stage: int, launches: Launches, before: dict[int, int]
+    template: Template, stage: int, beside: Beside, launches: Launches, before: dict[int, int]
 ) -> list[Edge]:
     """What operations beside the computation make wait at the end of the step."""
     edges: list[Edge] = []
@@ -22,7 +23,7 @@ def own_edges(
             launched = launches.launch(op, before.get(op))
             if spec.pairs_with or launches.feed(op, launched, template.computes(stage)):
                 continue
-            edges += _then_the_end(template, stage, op)
+            edges += _then_the_end(template, op, chain_of(template, stage, beside))
     return edges
 
 
@@ -43,9 +44,9 @@ def _present(template: Template) -> list[OpSpec]:
     return [types[code] for code in template.present if code >= FIRST_USER_CODE]
 
 
-def _then_the_end(template: Template, stage: int, op: int) -> list[Edge]:
+def _then_the_end(template: Template, op: int, end_of_step: list[int]) -> list[Edge]:
     ended_s = template.end_s[op] - SAME_MOMENT_S
-    later = [each for each in chain_of(template, stage) if template.start_s[each] >= ended_s]
+    later = [each for each in end_of_step if template.start_s[each] >= ended_s]
     return [(op, later[0])] if later else []
 
 

@@ -1,6 +1,5 @@
 """Which steps, workers and runs of a window somebody wants to see."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +10,7 @@ from app.engine.replays import WindowReplay
 from app.engine.run import RUN_KINDS, RunKind
 from app.engine.what_if import Replayer
 from app.errors import InvalidRequest
+from app.trace.named_steps import chosen
 
 _LONGEST_SHOWN = 40
 
@@ -42,14 +42,14 @@ def choose(
     if workers is not None and ranks is not None:
         raise InvalidRequest("workers and ranks are two names for the same: give one of them")
     replayer = replay.groups[0]
-    chosen = everybody(replayer)
+    shown = everybody(replayer)
     if workers is not None:
-        chosen = parse_workers(workers, replayer)
+        shown = parse_workers(workers, replayer)
     if ranks is not None:
-        chosen = parse_ranks(ranks, replayer)
+        shown = parse_ranks(ranks, replayer)
     return Choice(
-        (slowest_step(replay),) if steps is None else parse_steps(steps, replay.steps),
-        chosen,
+        (slowest_step(replay),) if steps is None else parse_steps(steps, replay),
+        shown,
         RUN_KINDS if runs is None else parse_runs(runs),
     )
 
@@ -77,23 +77,16 @@ def of_some_replicas(replay: WindowReplay, choice: Choice, most: int) -> Choice:
     return replace(choice, workers=workers)
 
 
-def parse_steps(text: str, known: Collection[int]) -> tuple[int, ...]:
-    """The steps that "3,5-9" names; of a range, those that are known.
+def parse_steps(text: str, replay: WindowReplay) -> tuple[int, ...]:
+    """The steps that "3,5-9" names; of a range, those that are replayed.
 
     Raises:
-        InvalidRequest: that is no list of steps, or one of its parts names no known step.
+        InvalidRequest: that is no list of steps, or one of them is not replayed.
     """
-    found: set[int] = set()
-    for part in text.split(","):
-        first, last = _range(part, "steps", "3,5-9")
-        steps = {step for step in known if first <= step <= last}
-        if not steps:
-            raise InvalidRequest(
-                f"steps: the window has no replayed step {_short(part)}: "
-                f"it has {min(known)} to {max(known)}"
-            )
-        found |= steps
-    return tuple(sorted(found))
+    steps = chosen(text, replay.steps)
+    for step in steps:
+        replay.of_step(step)
+    return steps
 
 
 def parse_workers(text: str, replayer: Replayer) -> Chosen:
@@ -102,15 +95,15 @@ def parse_workers(text: str, replayer: Replayer) -> Chosen:
     Raises:
         InvalidRequest: that is no list of workers, or the job does not have one of them.
     """
-    chosen = nobody(replayer)
+    found = nobody(replayer)
     for part in text.split(","):
         dp_rank, slash, stage = part.strip().partition("/")
         if not slash:
             raise InvalidRequest(
                 f"workers: {_short(part)} is no DP/STAGE: write 0/1,3/1, or 3/* for every stage"
             )
-        chosen[_place(dp_rank, chosen.shape[0], part), _place(stage, chosen.shape[1], part)] = True
-    return chosen
+        found[_place(dp_rank, found.shape[0], part), _place(stage, found.shape[1], part)] = True
+    return found
 
 
 def parse_ranks(text: str, replayer: Replayer) -> Chosen:
@@ -119,17 +112,17 @@ def parse_ranks(text: str, replayer: Replayer) -> Chosen:
     Raises:
         InvalidRequest: that is no list of ranks, or nobody recorded one of its parts.
     """
-    rank, chosen = replayer.grid.rank, nobody(replayer)
+    rank, found = replayer.grid.rank, nobody(replayer)
     for part in text.split(","):
-        first, last = _range(part, "ranks", "0,8-11")
+        first, last = _range(part)
         named = (rank >= first) & (rank <= last)
         if not named.any():
             raise InvalidRequest(
                 f"ranks: no worker recorded as rank {_short(part)}: "
                 "name the ranks of the trace, or use workers"
             )
-        chosen |= named
-    return chosen
+        found |= named
+    return found
 
 
 def parse_runs(text: str) -> tuple[RunKind, ...]:
@@ -169,13 +162,11 @@ def slowest_step(replay: WindowReplay) -> int:
     return replay.steps[int(replay.simulated_s.argmax())]
 
 
-def _range(part: str, what: str, example: str) -> tuple[int, int]:
+def _range(part: str) -> tuple[int, int]:
     first, dash, last = part.strip().partition("-")
     numbers = (first, last if dash else first)
     if not all(number.isascii() and number.isdigit() and len(number) < 17 for number in numbers):
-        raise InvalidRequest(f"{what}: {_short(part)} is no number or range: write {example}")
-    if int(numbers[0]) > int(numbers[1]):
-        raise InvalidRequest(f"{what}: {_short(part)} runs backwards: write {example}")
+        raise InvalidRequest(f"ranks: {_short(part)} is no number or range: write 0,8-11")
     return int(numbers[0]), int(numbers[1])
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from app.cli.pushing import push
-from app.cli.timeline import due, end_to_end
+from app.cli.replay_clock import due, end_to_end
 from app.engine.report import analyse
 from app.engine.result import as_json
 from app.synth.run import MadeJob

@@ -1,0 +1,88 @@
+"""What if: a caller's own question about the operations of a closed window."""
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from app.api.deps import ServiceDep, refusals
+from app.api.edits import QuestionIn
+from app.api.fields import Answer, JobId, WindowId
+from app.engine.questions.answer import as_json
+
+router = APIRouter(tags=["windows"])
+
+
+class StepTimesOut(Answer):
+    """Seconds, by position in `steps`."""
+
+    recorded: list[float]
+    simulated: list[float]
+    ideal: list[float]
+    what_if: list[float]
+
+
+class RatiosOut(Answer):
+    """Ratios by position in `steps`; null where they would divide by 0."""
+
+    slowdown: list[float | None]
+    speed_up: list[float | None]
+
+
+class AgainstOut(Answer):
+    """The edited steps against the same steps without the edits, all simulated."""
+
+    slowdown: float | None = Field(description="Mean edited step time over mean other step time.")
+    speed_up: float | None = Field(description="The inverse.")
+    per_step: RatiosOut
+
+
+class EditOut(Answer):
+    """What became of one edit."""
+
+    changed_ops: int
+    ops_without_counterpart: int = Field(description="Left as they were by `from-worker`.")
+
+
+class SkippedOut(Answer):
+    """A step that is not simulated."""
+
+    step: int
+    reason: str
+
+
+class WhatIfOut(Answer):
+    """What the window's steps would take.
+
+    `against_recorded` compares with the simulation of the recorded durations: like with like,
+    since launch delays are in neither.
+    """
+
+    window: str
+    steps: list[int]
+    skipped_steps: list[SkippedOut]
+    step_time_s: StepTimesOut
+    against_recorded: AgainstOut
+    against_ideal: AgainstOut
+    gpu_hours_saved: float = Field(description="Of the window's recorded time; may be negative.")
+    edits: list[EditOut] = Field(description="In the order of the question.")
+
+
+@router.post(
+    "/jobs/{job_id}/windows/{window}/what-if",
+    operation_id="ask_what_if",
+    summary="Ask what if some operations took another time",
+    response_model=WhatIfOut,
+    responses=refusals(404, 409),
+)
+def ask_what_if(
+    job_id: JobId, window: WindowId, question: QuestionIn, service: ServiceDep
+) -> dict[str, Any]:
+    """How long the steps of a closed window would take after some edits, applied in order.
+
+    `latest` is the newest closed window of the current run. The first question about a large
+    window takes a second or more, further ones milliseconds.
+    """
+    with service.replays.at_work.taken():
+        answer = service.replays.questions(job_id, window).answer(question.all_edits())
+        return as_json(answer)

@@ -1,0 +1,147 @@
+"""`paceline critical-path`: which operations decided how long a step took."""
+
+import json
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from app.engine.chain import Link
+    from app.engine.critical_path import CriticalPath
+
+STANDARD_OUTPUT = Path("-")
+_MOST_WORKERS = 8
+
+
+def critical_path(
+    trace: Annotated[
+        Path, typer.Argument(help="Published parquet trace.", metavar="TRACE.parquet")
+    ],
+    meta: Annotated[
+        Path | None,
+        typer.Option(help="Its meta file; left out: meta-NAME.yaml beside trace-NAME.parquet."),
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(help="The step; left out: the one that took longest.")
+    ] = None,
+    run: Annotated[str, typer.Option(help="recorded, simulated or ideal.")] = "recorded",
+    json_out: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write the whole chain here; - for standard output only."),
+    ] = None,
+) -> None:
+    """Say which operations, one after the other, decided how long a step took.
+
+    Example: paceline critical-path trace-AR.parquet --step 5 --run ideal
+    """
+    from rich.console import Console
+
+    from app.cli.console import notes
+    from app.cli.inputs import refuse_to_overwrite
+
+    refuse_to_overwrite("--json", json_out, trace, meta)
+    with notes().status("replaying"):
+        path = _path(trace, meta, step, run)
+    if json_out is not None:
+        _write_json(path, json_out)
+    if json_out != STANDARD_OUTPUT:
+        Console().print(shown(path))
+
+
+def shown(path: "CriticalPath") -> "RenderableType":
+    """The chain as a terminal shows it: its shares, then its operations in the order of time."""
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(
+        Text(f"Step {path.step}, {path.kind}: {_seconds(path.length_s)} s", style="bold"),
+        Text("\nShare of the step", style="bold"),
+        _shares(path),
+        Text("\nWhat decided its length, from its start to its end", style="bold"),
+        _chain(path),
+    )
+
+
+def _path(trace: Path, meta: Path | None, step: int | None, run: str) -> "CriticalPath":
+    from app.cli.recorded import errors_about, read
+    from app.engine import critical_path
+    from app.engine.replays import prepare
+    from app.engine.timeline.choice import parse_run, slowest_step
+
+    kind = parse_run(run)
+    window = read(trace, meta)
+    with errors_about(trace):
+        replay = prepare(window)
+        chosen = slowest_step(replay) if step is None else step
+        return critical_path.critical_path(replay, chosen, kind)
+
+
+def _write_json(path: "CriticalPath", out: Path) -> None:
+    from app.cli.files import written_whole
+    from app.engine.critical_path import as_json
+
+    text = json.dumps(as_json(path), allow_nan=False) + "\n"
+    if out == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+        return
+    with written_whole(out) as file:
+        file.write(text.encode())
+
+
+def _shares(path: "CriticalPath") -> "RenderableType":
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column("what")
+    table.add_column("share", justify="right")
+    for group, share in path.group_shares.items():
+        table.add_row(group, _percent(share))
+    table.add_row("waiting", _percent(path.waiting_share), style="dim")
+    table.add_section()
+    shares = list(path.worker_shares.items())
+    for (dp_rank, stage, rank), share in shares[:_MOST_WORKERS]:
+        table.add_row(f"on dp {dp_rank} stage {stage} (rank {rank})", _percent(share))
+    if others := shares[_MOST_WORKERS:]:
+        share = sum(share for _, share in others)
+        table.add_row(f"on {len(others):,} other workers", _percent(share), style="dim")
+    return table
+
+
+def _chain(path: "CriticalPath") -> "RenderableType":
+    """A row for each stretch of operations of one type on one worker."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("at, s", "waited, s", "took, s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("operations")
+    table.add_column("worker", no_wrap=True)
+    for _, stretch in groupby(path.links, key=lambda link: (link.optype, link.worker)):
+        table.add_row(*_row(list(stretch)))
+    return table
+
+
+def _row(links: list["Link"]) -> tuple[str, ...]:
+    first, last = links[0], links[-1]
+    gap_s = sum(link.gap_s for link in links)
+    numbers = f"{first.seq_id}" if len(links) == 1 else f"{first.seq_id} to {last.seq_id}"
+    return (
+        _seconds(first.start_s),
+        _seconds(gap_s) if gap_s else "",
+        _seconds(sum(link.own_s for link in links)),
+        f"{first.optype} {numbers}",
+        f"dp {first.dp_rank} stage {first.stage}",
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.6f}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,126 @@
+"""`paceline what-if`: a user's own question about a recorded job."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from app.engine.questions.answer import Answer
+    from app.engine.questions.edits import Edit
+
+STANDARD_STREAM = Path("-")
+_MAX_FILE_BYTES = 8 << 20
+
+
+def what_if(
+    trace: Annotated[
+        Path, typer.Argument(help="Published parquet trace.", metavar="TRACE.parquet")
+    ],
+    meta: Annotated[
+        Path | None,
+        typer.Option(help="Its meta file; left out: meta-NAME.yaml beside trace-NAME.parquet."),
+    ] = None,
+    edit: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What to change, in order: op, stage, dp, worker, step, mb select operations; "
+            "ideal, factor=X, add=SECONDS, set=SECONDS (5ms, 20us) or from=DP/STAGE change them.",
+            metavar="EDIT",
+        ),
+    ] = None,
+    edits: Annotated[
+        Path | None,
+        typer.Option(
+            help="The same as JSON for the API, made before every --edit; - for standard input.",
+            metavar="FILE.json",
+        ),
+    ] = None,
+    json_out: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write the whole answer here; - for standard output only."),
+    ] = None,
+) -> None:
+    """Say what a step would take if some operations took another time.
+
+    Example: paceline what-if trace-AR.parquet --edit "op=pp-comm set=0" --edit "stage=3 factor=0.8"
+    """
+    from rich.console import Console
+
+    from app.cli.console import notes
+    from app.cli.what_if_screen import shown
+    from app.engine.questions.answer import as_json
+
+    if not edit and edits is None:
+        raise InvalidRequest('what-if wants --edit, such as --edit "op=pp-comm set=0", or --edits')
+    with notes().status("replaying"):
+        answer = _answer(trace, meta, edit or [], edits)
+    if json_out is not None:
+        _write_json(as_json(answer), json_out)
+    if json_out != STANDARD_STREAM:
+        Console().print(shown(answer, as_json(answer)))
+
+
+def _answer(trace: Path, meta: Path | None, texts: list[str], file: Path | None) -> "Answer":
+    from app.cli.edit_text import parse
+    from app.cli.recorded import errors_about, read
+    from app.engine.questions.answer import Questions
+    from app.engine.replays import prepare
+
+    from_file = _read_edits(file) if file is not None else []
+    window = read(trace, meta)
+    typed = [parse(text, window.steps) for text in texts]
+    with errors_about(trace):
+        return Questions(prepare(window)).answer([*from_file, *typed])
+
+
+def _read_edits(path: Path) -> "list[Edit]":
+    """The edits in a file of the API's request body.
+
+    Raises:
+        InvalidRequest: it cannot be read, or says what no edits can be.
+    """
+    from pydantic import ValidationError
+
+    from app.api.edits import QuestionIn
+    from app.cli.files import printable
+
+    name = "standard input" if path == STANDARD_STREAM else str(path)
+    try:
+        return QuestionIn.model_validate_json(_content(path, name)).all_edits()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = printable(".".join(str(part)[:64] for part in first["loc"]))
+        raise InvalidRequest(
+            f'{name}: {where or "it"}: {first["msg"]}: write {{"edits": [{{"select": {{...}}, '
+            '"change": {"kind": "factor", "value": 0.8}}]}'
+        ) from error
+
+
+def _content(path: Path, name: str) -> bytes:
+    try:
+        if path == STANDARD_STREAM:
+            content = sys.stdin.buffer.read(_MAX_FILE_BYTES + 1)
+        else:
+            with path.open("rb") as file:
+                content = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidRequest(f"{name}: cannot be read ({error.strerror})") from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise InvalidRequest(f"{name} is larger than 8 MiB: a question has few edits")
+    return content
+
+
+def _write_json(answer: dict[str, Any], path: Path) -> None:
+    from app.cli.files import written_whole
+
+    text = json.dumps(answer, allow_nan=False) + "\n"
+    if path == STANDARD_STREAM:
+        sys.stdout.write(text)
+        return
+    with written_whole(path) as file:
+        file.write(text.encode())

@@ -1,0 +1,29 @@
+"""Small recorded windows in the store."""
+
+import dataclasses
+from typing import Any
+
+from app.trace.window import SkippedStep, Window, WindowState
+from tests import factories
+from tests.api.server import Api, recorded_record
+from tests.engine.questions.jobs import two_stages
+
+
+def window(
+    first_step: int = 0,
+    *,
+    epoch: int = 1,
+    state: WindowState = "complete",
+    skipped: tuple[SkippedStep, ...] = (),
+    **changes: Any,
+) -> Window:
+    """Two steps of 7.5 s on 2 x 2 workers."""
+    rows = [*two_stages(2, step=first_step), *two_stages(2, step=first_step + 1)]
+    made = factories.window(rows, dp_size=2, pp_size=2, state=state, skipped=skipped)
+    return dataclasses.replace(made, epoch=epoch, **changes)
+
+
+def save(api: Api, *windows: Window) -> None:
+    """Put windows of the job llm-70b where the consumer would."""
+    for each in windows:
+        api.save_window(recorded_record(each))

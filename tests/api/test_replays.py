@@ -1,0 +1,165 @@
+"""Which windows can be replayed, and how often they are built for that."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
+
+import pytest
+
+from app.api import replays as module
+from app.api.replays import BYTES_PER_OP, MAX_WAITING, Replays
+from app.engine.replays import prepare
+from app.errors import Conflict, JobNotFound, Unavailable, WindowNotFound
+from tests.api import recorded
+from tests.api.server import closed_again, recorded_record, window_record
+
+pytestmark = pytest.mark.anyio
+
+JOB = "llm-70b"
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """Ids of the windows that were built, in order."""
+    found = []
+
+    def counted(window):
+        found.append(window.id)
+        return prepare(window)
+
+    monkeypatch.setattr(module, "prepare", counted)
+    return found
+
+
+async def test_a_window_is_replayed_as_it_was_analysed(api):
+    await api.register(name="LLM", gpus=16)
+    window = recorded.window(100, epoch=1)
+    recorded.save(api, window)
+    replay = Replays(api.store).get(JOB, "1-100")
+    assert replay.steps == (100, 101)
+    assert replay.window.id == "1-100"
+    assert replay.window.job.name == "LLM"
+    assert replay.window.job.num_gpus == 16
+    assert replay.window.trace.num_ops == window.trace.num_ops
+    assert replay.simulated_s.tolist() == pytest.approx([7.5, 7.5])
+
+
+async def test_the_latest_is_the_newest_closed_one_of_this_run(api):
+    await api.register()
+    recorded.save(api, recorded.window(0), recorded.window(2), recorded.window(4, state="open"))
+    assert Replays(api.store).get(JOB, "latest").window.id == "1-2"
+    await api.register(run_key="run-2")
+    with pytest.raises(Conflict, match="no closed window in its current run"):
+        Replays(api.store).get(JOB, "latest")
+    recorded.save(api, recorded.window(0, epoch=2))
+    assert Replays(api.store).get(JOB, "latest").window.id == "2-0"
+    assert Replays(api.store).get(JOB, "1-0").window.id == "1-0"
+
+
+async def test_an_open_window_is_a_conflict_that_names_the_newest_closed_one(api):
+    await api.register()
+    recorded.save(api, recorded.window(2, state="open"))
+    with pytest.raises(Conflict, match=r"window 1-2 is still open.*none has closed yet"):
+        Replays(api.store).get(JOB, "1-2")
+    recorded.save(api, recorded.window(0))
+    with pytest.raises(Conflict, match="the newest closed one is 1-0"):
+        Replays(api.store).get(JOB, "1-2")
+
+
+async def test_a_window_without_operations_or_steps_is_a_conflict(api):
+    await api.register()
+    api.save_window(window_record(0))
+    api.save_window(window_record(2, slowdown=None))
+    for window_id in ("1-0", "1-2"):
+        with pytest.raises(Conflict, match=f"window {window_id} has no step whose operations"):
+            Replays(api.store).get(JOB, window_id)
+
+
+async def test_what_is_not_there_is_not_found(api):
+    for window_id in ("latest", "1-0"):
+        with pytest.raises(JobNotFound):
+            Replays(api.store).get(JOB, window_id)
+    await api.register()
+    with pytest.raises(WindowNotFound):
+        Replays(api.store).get(JOB, "1-0")
+
+
+async def test_a_window_is_built_once_and_again_for_a_new_revision(api, built):
+    await api.register()
+    record = recorded_record(recorded.window())
+    api.save_window(record)
+    replays = Replays(api.store)
+    first = replays.get(JOB, "1-0")
+    assert replays.get(JOB, "latest") is first
+    assert replays.questions(JOB, "latest") is replays.questions(JOB, "1-0")
+    api.save_window(closed_again(record))
+    assert replays.get(JOB, "1-0") is not first
+    assert built == ["1-0", "1-0"]
+
+
+async def test_the_windows_used_last_are_kept_as_far_as_there_is_room(api, built):
+    await api.register()
+    windows = [recorded.window(first_step) for first_step in (0, 2, 4)]
+    recorded.save(api, *windows)
+    room = 2 * windows[0].trace.num_ops * BYTES_PER_OP
+    replays = Replays(api.store, max_kept_bytes=room)
+    for window_id in ("1-0", "1-2", "1-0", "1-4", "1-0", "1-4", "1-2"):
+        replays.get(JOB, window_id)
+    assert built == ["1-0", "1-2", "1-4", "1-2"]
+
+
+async def test_a_window_larger_than_all_room_is_kept_until_the_next(api, built):
+    await api.register()
+    recorded.save(api, recorded.window(0), recorded.window(2))
+    replays = Replays(api.store, max_kept_bytes=1)
+    for window_id in ("1-0", "1-0", "1-2", "1-0"):
+        replays.get(JOB, window_id)
+    assert built == ["1-0", "1-2", "1-0"]
+
+
+async def test_callers_of_the_same_window_wait_for_one_build(api, built):
+    await api.register()
+    recorded.save(api, recorded.window())
+    replays, together = Replays(api.store), Barrier(MAX_WAITING)
+
+    def get(_):
+        together.wait()
+        return replays.get(JOB, "1-0")
+
+    with ThreadPoolExecutor(MAX_WAITING) as pool:
+        found = list(pool.map(get, range(MAX_WAITING)))
+    assert built == ["1-0"]
+    assert all(each is found[0] for each in found)
+
+
+async def test_a_build_that_fails_leaves_room_for_the_next(api, monkeypatch):
+    await api.register()
+    recorded.save(api, recorded.window())
+    replays = Replays(api.store)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "prepare", lambda window: 1 / 0)
+        for _ in range(MAX_WAITING + 1):
+            with pytest.raises(ZeroDivisionError):
+                replays.get(JOB, "1-0")
+    assert replays.get(JOB, "1-0").steps == (0, 1)
+
+
+async def test_more_callers_than_may_wait_are_refused(api, monkeypatch):
+    await api.register()
+    recorded.save(api, recorded.window(0), recorded.window(2))
+    begun, go_on = Event(), Event()
+
+    def slowly(window):
+        begun.set()
+        assert go_on.wait(60)
+        return prepare(window)
+
+    monkeypatch.setattr(module, "prepare", slowly)
+    replays = Replays(api.store, max_waiting=1)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(replays.get, JOB, "1-0")
+        assert begun.wait(60)
+        with pytest.raises(Unavailable, match="too many others"):
+            replays.get(JOB, "1-2")
+        go_on.set()
+        assert first.result().window.id == "1-0"
+    assert replays.get(JOB, "1-2").window.id == "1-2"

@@ -1,0 +1,195 @@
+"""A caller's own question, and the figures of a selection of steps."""
+
+import pytest
+
+from app.api.replays import MAX_AT_WORK
+from app.trace.window import SkippedStep
+from tests.api import recorded
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/api/v1/jobs/llm-70b/windows"
+PP_COMM_AT_0 = {"select": {"op_types": ["pp-comm"]}, "change": {"kind": "set", "value": 0}}
+
+
+async def ask(api, *edits, window="latest"):
+    return await api.client.post(f"{PATH}/{window}/what-if", json={"edits": list(edits)})
+
+
+async def test_pipeline_communication_at_0(api):
+    await api.register()
+    recorded.save(api, recorded.window(100))
+    answer = await ask(api, PP_COMM_AT_0)
+    assert answer.status_code == 200
+    found = answer.json()
+    assert found["window"] == "1-100"
+    assert found["steps"] == [100, 101]
+    assert found["step_time_s"]["simulated"] == pytest.approx([7.5, 7.5])
+    assert found["step_time_s"]["what_if"] == pytest.approx([6.5, 6.5])
+    assert found["against_recorded"]["speed_up"] == pytest.approx(7.5 / 6.5)
+    assert found["against_recorded"]["per_step"]["slowdown"] == pytest.approx([6.5 / 7.5] * 2)
+    assert found["gpu_hours_saved"] == pytest.approx(15 * 4 * (1 - 6.5 / 7.5) / 3600)
+    assert found["edits"] == [{"changed_ops": 16, "ops_without_counterpart": 0}]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected_s"),
+    [
+        ({"kind": "factor", "value": 2}, 11.5),
+        ({"kind": "add", "value": -0.5}, 6.5),
+        ({"kind": "set", "value": 1.0}, 5.5),
+        ({"kind": "ideal"}, 6.5),
+        ({"kind": "from-worker", "dp_rank": 1, "stage": 0}, 5.5),
+    ],
+)
+async def test_every_kind_of_change(api, change, expected_s):
+    await api.register()
+    recorded.save(api, recorded.window())
+    select = {"op_types": ["forward-compute", "backward-compute"], "stages": [1]}
+    found = (await ask(api, {"select": select, "change": change})).json()
+    assert found["step_time_s"]["what_if"] == pytest.approx([expected_s] * 2)
+
+
+async def test_a_selection_by_everything(api):
+    await api.register()
+    recorded.save(api, recorded.window())
+    select = {"stages": [0, 1], "dp_ranks": [1], "workers": [[1, 0], [0, 0]], "steps": [1]}
+    edit = {"select": select, "change": {"kind": "factor", "value": 2}}
+    found = (await ask(api, edit)).json()
+    assert found["edits"][0]["changed_ops"] == 5
+    assert found["step_time_s"]["what_if"][0] == pytest.approx(7.5)
+
+
+async def test_an_answer_says_which_steps_are_not_in_it(api):
+    await api.register()
+    skipped = SkippedStep(2, "rank 3 did not report")
+    recorded.save(api, recorded.window(state="incomplete", skipped=(skipped,)))
+    found = (await ask(api)).json()
+    assert found["skipped_steps"] == [{"step": 2, "reason": "rank 3 did not report"}]
+
+
+GOOD = {"kind": "set", "value": 0}
+BAD_EDITS = [
+    {},
+    {"change": {"kind": "halve"}},
+    {"change": {"value": 0}},
+    {"change": {"kind": "set"}},
+    {"change": {"kind": "set", "value": -1}},
+    {"change": {"kind": "set", "value": "0"}},
+    {"change": {"kind": "set", "value": True}},
+    {"change": {"kind": "set", "value": 1e300}},
+    {"change": {"kind": "factor", "value": -0.1}},
+    {"change": {"kind": "ideal", "value": 1}},
+    {"change": {"kind": "from-worker", "dp_rank": 9, "stage": 0}},
+    {"change": {"kind": "from-worker", "dp_rank": 0}},
+    {"change": GOOD, "select": {"optypes": ["gc"]}},
+    {"change": GOOD, "select": {"op_types": ["no-such-type"]}},
+    {"change": GOOD, "select": {"op_types": "pp-comm"}},
+    {"change": GOOD, "select": {"op_types": ["gc"]}},
+    {"change": GOOD, "select": {"stages": [2]}},
+    {"change": GOOD, "select": {"stages": [-1]}},
+    {"change": GOOD, "select": {"stages": [0.5]}},
+    {"change": GOOD, "select": {"dp_ranks": [2]}},
+    {"change": GOOD, "select": {"workers": [[0]]}},
+    {"change": GOOD, "select": {"workers": [[0, 0, 0]]}},
+    {"change": GOOD, "select": {"steps": [7]}},
+    {"change": GOOD, "select": {"steps": [2**70]}},
+    {"change": GOOD, "select": {"microbatches": [3]}},
+]
+
+
+@pytest.mark.parametrize("edit", BAD_EDITS, ids=str)
+async def test_what_cannot_be_gets_422_and_the_reason(api, edit):
+    await api.register()
+    recorded.save(api, recorded.window())
+    answer = await ask(api, PP_COMM_AT_0, edit)
+    assert answer.status_code == 422
+    problem = answer.json()
+    assert problem["code"] == "invalid"
+    assert "edit 2" in problem["detail"] or "body.edits.1" in problem["detail"]
+
+
+@pytest.mark.parametrize("body", ["{", '{"edits": [NaN', ""])
+async def test_what_is_no_json_is_refused(api, body):
+    await api.register()
+    headers = {"content-type": "application/json"}
+    answer = await api.client.post(f"{PATH}/latest/what-if", content=body, headers=headers)
+    assert answer.status_code in (400, 422)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
+async def test_numbers_that_are_none_are_refused(api, value):
+    await api.register()
+    body = '{"edits": [{"change": {"kind": "add", "value": NUMBER}}]}'.replace("NUMBER", value)
+    headers = {"content-type": "application/json"}
+    answer = await api.client.post(f"{PATH}/latest/what-if", content=body, headers=headers)
+    assert answer.status_code == 422
+
+
+async def test_a_hundred_edits_and_no_more(api):
+    await api.register()
+    recorded.save(api, recorded.window())
+    longer = {"change": {"kind": "add", "value": 0.5}}
+    assert (await ask(api, *[longer] * 100)).status_code == 200
+    assert (await ask(api, *[longer] * 101)).status_code == 422
+
+
+async def test_more_questions_at_once_than_there_are_places_get_503(api):
+    await api.register()
+    recorded.save(api, recorded.window())
+    places = api.app.state.service.replays.at_work
+    taken = [places.taken() for _ in range(MAX_AT_WORK)]
+    for place in taken:
+        place.__enter__()
+    for path in (f"{PATH}/latest", f"{PATH}/1-0"):
+        answer = await api.client.get(path, params={"steps": "0"})
+        assert answer.status_code == 503
+    answer = await ask(api, PP_COMM_AT_0)
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    taken[0].__exit__(None, None, None)
+    assert (await ask(api, PP_COMM_AT_0)).status_code == 200
+
+
+async def test_a_question_about_what_is_not_there_gets_404(api):
+    assert (await ask(api)).json()["code"] == "job_not_found"
+    await api.register()
+    assert (await ask(api, window="1-5")).json()["code"] == "window_not_found"
+
+
+async def test_chosen_steps_are_analysed_by_themselves(api):
+    await api.register()
+    rows = recorded.window(100)
+    recorded.save(api, rows)
+    query = {"steps": "101", "per_step": True}
+    found = (await api.client.get(f"{PATH}/1-100", params=query)).json()
+    assert found["window"]["id"] == "1-100"
+    assert found["steps"] == [101]
+    assert len(found["per_step"]["worker_slowdown"]) == 1
+    whole = (await api.client.get(f"{PATH}/latest", params={"steps": "100-109"})).json()
+    stored = (await api.client.get(f"{PATH}/1-100")).json()
+    assert "per_step" not in whole
+    assert whole["worker_slowdown"] == stored["worker_slowdown"]
+    assert whole["steps"] == stored["steps"] == [100, 101]
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("", "names no step"),
+        ("1,,2", "names no step"),
+        ("latest", "names no step"),
+        ("-1", "names no step"),
+        ("3-", "names no step"),
+        ("9" * 30, "names no step"),
+        ("5-3", "write 3-5"),
+        ("7", "step 7"),
+        ("5-900000000000000000", "choose from 0 to 1"),
+    ],
+)
+async def test_steps_that_are_not_there_get_422(api, named, words):
+    await api.register()
+    recorded.save(api, recorded.window())
+    answer = await api.client.get(f"{PATH}/latest", params={"steps": named})
+    assert answer.status_code == 422
+    assert words in answer.json()["detail"]

@@ -1,0 +1,186 @@
+"""Questions about jobs so small that the answers are known by heart."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from app.engine.questions.answer import Answer, Questions, as_json
+from app.engine.questions.edits import Add, Edit, Factor, FromWorker, Ideal, Selection, Set
+from app.engine.replays import prepare
+from app.trace.window import Window
+from tests import factories
+from tests.engine.questions.jobs import two_stages
+from tests.factories import Row, in_row, replicas
+
+
+def ask(window: Window, *edits: Edit) -> Answer:
+    return Questions(prepare(window)).answer(edits)
+
+
+def step_s(window: Window, *edits: Edit) -> list[float]:
+    times_s: list[float] = ask(window, *edits).what_if_s.tolist()
+    return times_s
+
+
+JOB = factories.window(two_stages(), pp_size=2)
+
+
+def test_nothing_asked_is_nothing_changed():
+    assert step_s(JOB) == [7.5]
+
+
+def test_pipeline_communication_at_0_takes_both_transfers_away():
+    answer = ask(JOB, Edit(Set(0.0), Selection(op_types=("pp-comm",))))
+    assert answer.what_if_s.tolist() == [6.5]
+    assert [tuple(each) for each in answer.edits] == [(4, 0)]
+
+
+def test_one_direction_s_communication_has_a_joint_name():
+    assert step_s(JOB, Edit(Set(0.0), Selection(op_types=("forward-pp-comm",)))) == [7.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected_s"),
+    [(Factor(2.0), 11.5), (Add(1.0), 9.5), (Add(-0.5), 6.5), (Add(-9.0), 3.5), (Set(1.0), 5.5)],
+)
+def test_a_stage_s_computation_takes_another_time(change, expected_s):
+    select = Selection(op_types=("forward-compute", "backward-compute"), stages=(1,))
+    assert step_s(JOB, Edit(change, select)) == [expected_s]
+
+
+def test_a_transfer_is_changed_from_the_last_arrival_on():
+    # The receive was posted 1 s before the send: of its 1.5 s only 0.5 s are the transfer.
+    assert step_s(JOB, Edit(Factor(3.0), Selection(op_types=("forward-pp-comm",)))) == [8.5]
+
+
+def test_all_ideal_is_the_ideal_step():
+    answer = ask(JOB, Edit(Ideal()))
+    assert answer.what_if_s.tolist() == answer.ideal_s.tolist()
+
+
+def test_edits_are_made_in_order():
+    forward = Selection(op_types=("forward-compute",), stages=(1,))
+    longer, exactly = Edit(Add(1.0), forward), Edit(Set(0.5), forward)
+    assert step_s(JOB, longer, exactly) == [6.0]
+    assert step_s(JOB, exactly, longer) == [7.0]
+
+
+def test_another_worker_lends_its_operations_of_the_same_type_and_number():
+    fast = Edit(FromWorker(0, 0), Selection(op_types=("compute",), stages=(1,)))
+    answer = ask(JOB, fast)
+    assert answer.what_if_s.tolist() == [5.5]
+    assert [tuple(each) for each in answer.edits] == [(3, 0)]
+
+
+def test_operations_without_a_counterpart_keep_their_durations():
+    # Stage 0 has no forward-recv, and stage 1 no forward-send.
+    answer = ask(JOB, Edit(FromWorker(0, 0), Selection(op_types=("forward-pp-comm",))))
+    assert answer.what_if_s.tolist() == [7.5]
+    assert [tuple(each) for each in answer.edits] == [(1, 1)]
+
+
+def test_another_worker_lends_what_the_edits_before_have_made_of_it():
+    slower = Edit(Add(1.0), Selection(op_types=("forward-compute",), workers=((0, 0),)))
+    copied = Edit(FromWorker(0, 0), Selection(op_types=("forward-compute",), workers=((0, 1),)))
+    assert step_s(JOB, slower) == [8.5]
+    assert step_s(JOB, slower, copied) == [8.5]
+    assert step_s(JOB, copied, slower) == [7.5]
+
+
+def test_a_worker_of_another_replica_lends_its_operations():
+    rows = [
+        row.on(duration_s=0.5) if row.dp_rank == 1 and row.optype == "forward-compute" else row
+        for row in two_stages(2)
+    ]
+    job = factories.window(rows, dp_size=2, pp_size=2)
+    select = Selection(op_types=("forward-compute",), dp_ranks=(0,))
+    assert step_s(job) == [7.5]
+    assert step_s(job, Edit(FromWorker(1, 0), select)) == [7.5 - 0.5 - 1.5]
+
+
+def test_a_selection_is_what_all_of_its_fields_agree_on():
+    job = factories.window(two_stages(2), dp_size=2, pp_size=2)
+    answer = ask(job, Edit(Set(0.0), Selection(dp_ranks=(1,), workers=((0, 0), (1, 1)))))
+    assert [tuple(each) for each in answer.edits] == [(5, 0)]
+
+
+def test_micro_batches_are_those_of_the_operations():
+    is_computation = JOB.trace.optype < 2
+    mb_id = np.where(is_computation, np.where(JOB.trace.stage == 1, 3, 0), -1)
+    job = factories.with_columns(JOB, mb_id=mb_id)
+    answer = ask(job, Edit(Factor(2.0), Selection(microbatches=(3,))))
+    assert [tuple(each) for each in answer.edits] == [(2, 0)]
+    assert answer.what_if_s.tolist() == [11.5]
+
+
+def test_only_the_chosen_steps_change():
+    job = factories.window([*two_stages(step=3), *two_stages(step=4)], pp_size=2)
+    edit = Edit(Set(0.0), Selection(op_types=("pp-comm",), steps=(4,)))
+    assert step_s(job, edit) == [7.5, 6.5]
+
+
+def test_steps_of_different_structure_are_asked_with_ideals_of_their_own():
+    long = ("forward-compute", 1.0), ("backward-compute", 2.0), ("optimizer", 1.0)
+    short = ("forward-compute", 4.0), ("optimizer", 1.0)
+    rows = [
+        *(row.on(step=3) for row in in_row(*long)),
+        *(row.on(step=4) for row in in_row(*short)),
+        *(row.on(step=5) for row in in_row(*long)),
+    ]
+    rows[-1] = rows[-1].on(duration_s=2.0)
+    replay = prepare(factories.window(rows))
+    assert len(replay.groups) == 2
+    answer = Questions(replay).answer([Edit(Ideal()), Edit(Factor(2.0), Selection(steps=(4,)))])
+    assert answer.ideal_s.tolist() == [4.5, 5.0, 4.5]
+    assert answer.what_if_s.tolist() == [4.5, 10.0, 4.5]
+    assert [tuple(each) for each in answer.edits] == [(8, 0), (2, 0)]
+
+
+def test_a_part_of_an_operation_is_edited_with_it():
+    # The bucket is launched when 3 of the backward's 4 s have run, and is what ends the step.
+    rows = [
+        *in_row(("forward-compute", 1.0), ("backward-compute", 4.0)),
+        Row("separate-grads-all-reduce", 4.0, 6.0),
+        Row("optimizer", 10.0, 1.0),
+    ]
+    job = factories.window(replicas(rows, 2), dp_size=2)
+    backward = Selection(op_types=("backward-compute",))
+    assert step_s(job) == [11.0]
+    assert step_s(job, Edit(Set(2.0), backward)) == [1 + 1.5 + 6 + 1]
+    assert step_s(job, Edit(Factor(2.0), backward)) == [1 + 6 + 6 + 1]
+    one = dataclasses.replace(backward, dp_ranks=(1,))
+    assert step_s(job, Edit(Factor(2.0), one)) == [1 + 6 + 6 + 1]
+
+
+def test_the_answer_says_what_it_is_held_against():
+    rows = [row.on(start_s=row.start_s + (row.start_s > 6)) for row in two_stages()]
+    job = factories.window(rows, pp_size=2)
+    answer = as_json(ask(job, Edit(Set(0.0), Selection(op_types=("pp-comm",)))))
+    assert answer["window"] == "1-0"
+    assert answer["steps"] == [0]
+    assert answer["step_time_s"]["recorded"] == [8.5]
+    assert answer["step_time_s"]["simulated"] == [7.5]
+    assert answer["step_time_s"]["what_if"] == [6.5]
+    # The launch delay of 1 s is in neither side of a ratio.
+    assert answer["against_recorded"]["slowdown"] == 6.5 / 7.5
+    assert answer["against_recorded"]["speed_up"] == 7.5 / 6.5
+    assert answer["against_recorded"]["per_step"] == {
+        "slowdown": [6.5 / 7.5],
+        "speed_up": [7.5 / 6.5],
+    }
+    ideal_s = answer["step_time_s"]["ideal"][0]
+    assert answer["against_ideal"]["slowdown"] == 6.5 / ideal_s
+    assert answer["gpu_hours_saved"] == pytest.approx(8.5 * 2 * (1 - 6.5 / 7.5) / 3600)
+    assert answer["edits"] == [{"changed_ops": 4, "ops_without_counterpart": 0}]
+
+
+def test_a_slower_job_saves_less_than_nothing():
+    assert ask(JOB, Edit(Factor(2.0))).gpu_hours_saved < 0
+
+
+def test_a_step_that_would_take_no_time_has_no_speed_up():
+    answer = as_json(ask(JOB, Edit(Set(0.0))))
+    assert answer["against_recorded"]["speed_up"] is None
+    assert answer["against_recorded"]["slowdown"] == 0
+    assert answer["against_ideal"]["per_step"]["speed_up"] == [None]

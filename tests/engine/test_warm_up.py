@@ -1,0 +1,50 @@
+import subprocess
+import sys
+
+# In a process of its own, in which nothing has been compiled or loaded yet.
+USES = """
+import tempfile
+from pathlib import Path
+from app.engine.compiled import KERNELS
+from app.engine.warm_up import warm_up
+
+warm_up()
+seen = {id(each): list(each.signatures) for each in KERNELS}
+assert KERNELS
+
+from app.engine.questions.answer import Questions
+from app.engine.questions.edits import Edit, Factor, FromWorker, Ideal, Selection, Set
+from app.engine.replays import prepare
+from app.engine.report import analyse_replay
+from app.engine.run import RUN_KINDS, play
+from app.synth.run import MadeJob
+from app.trace.job import Parallelism
+from app.trace.readers import published
+from app.trace.window import Window
+
+made = MadeJob(Parallelism(4, 2, ep_size=2), 3)
+folder = Path(tempfile.mkdtemp())
+published.write(made.make([3, 4]), made.job, folder / "trace-made.parquet")
+held = Window(made.job, 1, 3, (3, 4), made.make([3, 4]))
+for window in (held, published.read(folder / "trace-made.parquet")):
+    replay = prepare(window)
+    analyse_replay(replay)
+    for kind in RUN_KINDS:
+        play(replay.groups[0], 4, kind)
+    edits = [
+        Edit(Set(0.0), Selection(op_types=("pp-comm",))),
+        Edit(Factor(0.5), Selection(workers=((1, 1),))),
+        Edit(Ideal(), Selection(steps=(3,))),
+        Edit(FromWorker(0, 0), Selection(dp_ranks=(2,))),
+    ]
+    Questions(replay).answer(edits)
+late = [each.__name__ for each in KERNELS if list(each.signatures) != seen[id(each)]]
+assert not late, f"compiled for a request: {late}"
+"""
+
+
+def test_after_the_warm_up_nothing_is_left_to_be_compiled():
+    done = subprocess.run(
+        [sys.executable, "-c", USES], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
