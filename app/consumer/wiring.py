@@ -11,6 +11,7 @@ from app.alerts.rules import Rule
 from app.consumer.process import Consumer
 from app.consumer.sender import Sender
 from app.consumer.workplace import Workplace
+from app.engine.memory import keep_freed_memory
 from app.engine.warm_up import warm_up
 from app.errors import StartUpFailed
 from app.ingest.redis_events import RedisAnnouncer
@@ -32,6 +33,7 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
     """
     set_up_logging(settings.log_format)
     endpoint = _endpoint(settings)
+    keep_freed_memory()
     threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
     with ExitStack() as stack:
         work = _workplace(settings, stack)

@@ -25,8 +25,10 @@ def growth(
 
     Example: paceline bench growth --workers 256,4096
     """
+    from app.engine.memory import keep_freed_memory
     from app.engine.report import analyse
 
+    keep_freed_memory()  # as the consumer does
     sizes = _sizes(workers, pp)
     seconds = []
     for size in sizes:
