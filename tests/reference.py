@@ -283,4 +283,23 @@ def launch_delays(job: Reference) -> dict:
         delay_s = job.launch_delay(op, step_start_s[op.step]) / num_steps
         by_optype[op.optype] = by_optype.get(op.optype, 0.0) + delay_s / num_workers
         by_worker[op.dp_rank][op.key.stage] += delay_s
-    return {"by_optype": by_optype, "by_worker": by_worker}
+    waited = others_waited(job, step_start_s)
+    return {"by_optype": by_optype, "by_worker": by_worker, "others_waited": waited}
+
+
+def others_waited(job: Reference, step_start_s: dict[int, float]) -> list[list[float]]:
+    """Mean seconds a step that others waited, where operations meet, for a worker's late launch.
+
+    Of those that come last at the same time, the one of the lowest stage and dp rank is blamed.
+    """
+    found = [[0.0] * job.sizes.pp_size for _ in range(job.sizes.dp_size)]
+    for step in job.steps:
+        group = job.group[step]
+        for nodes in group.meetings:
+            met = [group.op[step, *node] for node in nodes]
+            last = min(met, key=lambda op: (-op.start_s, op.key.stage, op.dp_rank))
+            late_s = job.launch_delay(last, step_start_s[step])
+            for op in met:
+                waited_s = min(late_s, last.start_s - op.start_s)
+                found[last.dp_rank][last.key.stage] += waited_s / len(job.steps)
+    return found

@@ -79,7 +79,7 @@ def _colour(optype: str, theme: Theme) -> str:
     match optype:
         case "forward-compute":
             return theme.fwd
-        case "backward-compute":
+        case "backward-compute" | "backward-input-compute" | "backward-weight-compute":
             return theme.bwd
         case "optimizer" | "gc":
             return theme.upd

@@ -21,6 +21,7 @@ from app.cli import (
     simulate,
     what_if,
 )
+from app.cli.files import printable
 from app.errors import PacelineError
 
 EXIT_REFUSED = 2
@@ -34,13 +35,13 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except PacelineError as error:
-            typer.echo(f"paceline: {' '.join(str(error).split())}", err=True)
+            typer.echo(f"paceline: {printable(' '.join(str(error).split()))}", err=True)
             raise typer.Exit(EXIT_REFUSED) from error
         except OSError as error:
             # A directory that cannot be written to, a disk that is full: no news for a traceback.
             if error.filename is None:
                 raise
-            typer.echo(f"paceline: {error.filename}: {error.strerror}", err=True)
+            typer.echo(f"paceline: {printable(str(error.filename))}: {error.strerror}", err=True)
             raise typer.Exit(EXIT_REFUSED) from error
 
 

@@ -1,7 +1,7 @@
 """A window, ready to be replayed: steps of equal structure together, others apart."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -75,6 +75,11 @@ class WindowReplay:
         return all_of(self.size, [_bound(self.joined, question) for question in questions])
 
 
+# Steps whose own record gives no order that they could be replayed in: so many are left out
+# before the whole structure is refused.
+MAX_BAD_STEPS = 4
+
+
 def prepare(window: Window) -> WindowReplay:
     """The window's graphs, transfer durations and ideals.
 
@@ -82,9 +87,36 @@ def prepare(window: Window) -> WindowReplay:
         InvalidTrace: no step can be replayed; the message names the operations.
     """
     try:
-        return WindowReplay(window, (replayer(lay_out(window)),), window.skipped)
+        found = [_group(window, window.steps)]
     except OtherStructure:
-        return _apart(window)
+        sorted_out = structures(window)
+        found = [_group(window, steps) for steps in sorted_out.groups]
+        found.append((None, list(sorted_out.refused)))
+    groups = tuple(group for group, _ in found if group is not None)
+    refused = [skip for _, skips in found for skip in skips]
+    if not groups:
+        raise InvalidTrace(f"step {refused[0].step}: {refused[0].reason}")
+    skipped = sorted([*window.skipped, *refused], key=lambda skip: skip.step)
+    return WindowReplay(window, groups, tuple(skipped))
+
+
+def _group(window: Window, steps: tuple[int, ...]) -> tuple[Replayer | None, list[SkippedStep]]:
+    """Steps of one structure, but for those that cannot be replayed.
+
+    The order of operations is read from the first step. Where that one's makes no sense, since a
+    clock was set in the middle of it, the next one's is taken.
+    """
+    refused: list[SkippedStep] = []
+    while len(refused) < len(steps):
+        left = steps[len(refused) :]
+        grid = lay_out(window if left == window.steps else window.only(left))
+        try:
+            return replayer(grid), refused
+        except InvalidTrace as error:
+            refused.append(SkippedStep(left[0], str(error)))
+            if len(refused) == MAX_BAD_STEPS:
+                refused += [SkippedStep(step, str(error)) for step in left[1:]]
+    return None, refused
 
 
 def keeping(make: Callable[[Replayer], Keep]) -> Question:
@@ -100,21 +132,6 @@ def fixing(make: Callable[[Replayer], Keep]) -> Question:
 def one_replica_kept(stages: Mask | None = None) -> Question:
     """[dp, steps], with one replica's operations at their recorded durations."""
     return lambda group: group.one_replica_kept(stages)
-
-
-def _apart(window: Window) -> WindowReplay:
-    sorted_out = structures(window)
-    groups: list[Replayer] = []
-    refused = list(sorted_out.refused)
-    for steps in sorted_out.groups:
-        try:
-            groups.append(replayer(lay_out(replace(window.only(steps), skipped=()))))
-        except InvalidTrace as error:
-            refused += [SkippedStep(step, str(error)) for step in steps]
-    if not groups:
-        raise InvalidTrace(f"step {refused[0].step}: {refused[0].reason}")
-    skipped = sorted([*window.skipped, *refused], key=lambda skip: skip.step)
-    return WindowReplay(window, tuple(groups), tuple(skipped))
 
 
 def _bound(joined: Callable[[Question], Floats], question: Question) -> Callable[[], Floats]:

@@ -191,3 +191,26 @@ def test_a_step_in_which_replicas_differ_is_left_out():
         step_time_s=step_times(simulated=[6.0, 16.0], ideal=[5.0, 15.0]),
         slowdown=22.0 / 20.0,
     )
+
+
+def test_a_step_whose_own_record_makes_no_sense_costs_only_itself():
+    # In step 0 the clock was set back: by its record, stage 0 went backward before it went forward.
+    good = [
+        Row("forward-compute", 0, 1),
+        Row("forward-send", 1, 1),
+        Row("forward-recv", 0, 2, stage=1),
+        Row("forward-compute", 2, 1, stage=1),
+        Row("backward-compute", 3, 2, stage=1),
+        Row("backward-send", 5, 1, stage=1),
+        Row("backward-recv", 3, 3),
+        Row("backward-compute", 6, 2),
+    ]
+    swapped = {"forward-compute": 6.0, "forward-send": 7.0, "backward-recv": 0.0}
+    bad = [row.on(start_s=swapped.get(row.optype, 1.0)) if row.stage == 0 else row for row in good]
+    rows = [*bad, *(row.on(step=step) for step in (1, 2) for row in good)]
+    found = analyse(window(rows, pp_size=2))
+    assert found.window.steps == (1, 2)
+    (skip,) = found.window.skipped
+    assert skip.step == 0
+    assert "in a circle" in skip.reason
+    assert found.simulated_s.tolist() == [8.0, 8.0]
