@@ -1,26 +1,20 @@
 """`paceline analyze`: how slow is a recorded job, offline."""
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.files import STANDARD_OUTPUT, write_json
+from app.cli.options import MetaFile, TraceFile
+
 if TYPE_CHECKING:
     from app.trace.window import Window
 
-STANDARD_OUTPUT = Path("-")
-
 
 def analyze(
-    trace: Annotated[
-        Path, typer.Argument(help="Published parquet trace.", metavar="TRACE.parquet")
-    ],
-    meta: Annotated[
-        Path | None,
-        typer.Option(help="Its meta file; left out: meta-NAME.yaml beside trace-NAME.parquet."),
-    ] = None,
+    trace: TraceFile,
+    meta: MetaFile = None,
     steps: Annotated[
         str | None, typer.Option(help="Analyse only these: 3,5-9.", metavar="STEPS")
     ] = None,
@@ -44,7 +38,7 @@ def analyze(
         window = read(trace, meta, steps)
         result = _result(trace, window)
     if json_out is not None:
-        _write_json(result, json_out)
+        write_json(result, json_out)
     _say_if_sizes_are_guessed(trace, meta)
     if json_out != STANDARD_OUTPUT:
         _show(result, window)
@@ -85,14 +79,3 @@ def _ranks(window: "Window") -> list[list[int]]:
     ranks[trace.dp_rank, trace.stage] = trace.rank
     found: list[list[int]] = ranks.tolist()
     return found
-
-
-def _write_json(result: dict[str, Any], path: Path) -> None:
-    from app.cli.files import written_whole
-
-    text = json.dumps(result, allow_nan=False) + "\n"
-    if path == STANDARD_OUTPUT:
-        sys.stdout.write(text)
-        return
-    with written_whole(path) as file:
-        file.write(text.encode())

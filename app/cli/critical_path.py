@@ -1,12 +1,13 @@
 """`paceline critical-path`: which operations decided how long a step took."""
 
-import json
-import sys
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from app.cli.files import STANDARD_OUTPUT, write_json
+from app.cli.options import MetaFile, TraceFile
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -14,18 +15,12 @@ if TYPE_CHECKING:
     from app.engine.chain import Link
     from app.engine.critical_path import CriticalPath
 
-STANDARD_OUTPUT = Path("-")
 _MOST_WORKERS = 8
 
 
 def critical_path(
-    trace: Annotated[
-        Path, typer.Argument(help="Published parquet trace.", metavar="TRACE.parquet")
-    ],
-    meta: Annotated[
-        Path | None,
-        typer.Option(help="Its meta file; left out: meta-NAME.yaml beside trace-NAME.parquet."),
-    ] = None,
+    trace: TraceFile,
+    meta: MetaFile = None,
     step: Annotated[
         int | None, typer.Option(help="The step; left out: the one that took longest.")
     ] = None,
@@ -43,12 +38,13 @@ def critical_path(
 
     from app.cli.console import notes
     from app.cli.inputs import refuse_to_overwrite
+    from app.engine.critical_path import as_json
 
     refuse_to_overwrite("--json", json_out, trace, meta)
     with notes().status("replaying"):
         path = _path(trace, meta, step, run)
     if json_out is not None:
-        _write_json(path, json_out)
+        write_json(as_json(path), json_out)
     if json_out != STANDARD_OUTPUT:
         Console().print(shown(path))
 
@@ -79,18 +75,6 @@ def _path(trace: Path, meta: Path | None, step: int | None, run: str) -> "Critic
         replay = prepare(window)
         chosen = slowest_step(replay) if step is None else step
         return critical_path.critical_path(replay, chosen, kind)
-
-
-def _write_json(path: "CriticalPath", out: Path) -> None:
-    from app.cli.files import written_whole
-    from app.engine.critical_path import as_json
-
-    text = json.dumps(as_json(path), allow_nan=False) + "\n"
-    if out == STANDARD_OUTPUT:
-        sys.stdout.write(text)
-        return
-    with written_whole(out) as file:
-        file.write(text.encode())
 
 
 def _shares(path: "CriticalPath") -> "RenderableType":

@@ -1,14 +1,18 @@
 """Files that a command writes whole or not at all, and names as a terminal can show them."""
 
+import json
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from app.errors import InvalidRequest
+
+STANDARD_OUTPUT = Path("-")
 
 
 @contextmanager
@@ -34,6 +38,16 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         raise InvalidRequest(
             f"{path}: cannot be written ({reason}): name a file in a folder that you may write to"
         ) from error
+
+
+def write_json(content: Any, path: Path) -> None:
+    """Write something as one line of JSON; to standard output if the path is -."""
+    text = json.dumps(content, allow_nan=False) + "\n"
+    if path == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+        return
+    with written_whole(path) as file:
+        file.write(text.encode())
 
 
 def printable(text: str) -> str:

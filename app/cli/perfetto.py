@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.options import MetaFile, TraceFile
+
 if TYPE_CHECKING:
     from app.engine.replays import WindowReplay
     from app.engine.timeline.choice import Choice
@@ -16,14 +18,9 @@ _NAMED_RANKS = 8
 
 
 def timeline(
-    trace: Annotated[
-        Path, typer.Argument(help="Published parquet trace.", metavar="TRACE.parquet")
-    ],
+    trace: TraceFile,
     out: Annotated[Path, typer.Option(help="Where to write.", metavar="FILE.json.gz")],
-    meta: Annotated[
-        Path | None,
-        typer.Option(help="Its meta file; left out: meta-NAME.yaml beside trace-NAME.parquet."),
-    ] = None,
+    meta: MetaFile = None,
     steps: Annotated[
         str | None, typer.Option(help="Steps, as in 3,5-9; left out: the slowest one.")
     ] = None,

@@ -3,11 +3,11 @@
 import math
 import re
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.options import MetaFile, TraceFile
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -20,13 +20,8 @@ _NOT_IN_JOB_ID = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def replay(
-    trace: Annotated[
-        Path, typer.Argument(help="Published parquet trace.", metavar="TRACE.parquet")
-    ],
-    meta: Annotated[
-        Path | None,
-        typer.Option(help="Its meta file; left out: meta-NAME.yaml beside trace-NAME.parquet."),
-    ] = None,
+    trace: TraceFile,
+    meta: MetaFile = None,
     speed: Annotated[
         str, typer.Option(help="How many times as fast as recorded; max: as fast as it goes.")
     ] = "1",

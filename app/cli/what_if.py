@@ -1,30 +1,26 @@
 """`paceline what-if`: a user's own question about a recorded job."""
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.files import STANDARD_OUTPUT, write_json
+from app.cli.options import MetaFile, TraceFile
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from app.engine.questions.answer import Answer
     from app.engine.questions.edits import Edit
 
-STANDARD_STREAM = Path("-")
+STANDARD_INPUT = Path("-")
 _MAX_FILE_BYTES = 8 << 20
 
 
 def what_if(
-    trace: Annotated[
-        Path, typer.Argument(help="Published parquet trace.", metavar="TRACE.parquet")
-    ],
-    meta: Annotated[
-        Path | None,
-        typer.Option(help="Its meta file; left out: meta-NAME.yaml beside trace-NAME.parquet."),
-    ] = None,
+    trace: TraceFile,
+    meta: MetaFile = None,
     edit: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,16 +48,18 @@ def what_if(
     from rich.console import Console
 
     from app.cli.console import notes
+    from app.cli.inputs import refuse_to_overwrite
     from app.cli.what_if_screen import shown
     from app.engine.questions.answer import as_json
 
     if not edit and edits is None:
         raise InvalidRequest('what-if wants --edit, such as --edit "op=pp-comm set=0", or --edits')
+    refuse_to_overwrite("--json", json_out, trace, meta, edits)
     with notes().status("replaying"):
         answer = _answer(trace, meta, edit or [], edits)
     if json_out is not None:
-        _write_json(as_json(answer), json_out)
-    if json_out != STANDARD_STREAM:
+        write_json(as_json(answer), json_out)
+    if json_out != STANDARD_OUTPUT:
         Console().print(shown(answer, as_json(answer)))
 
 
@@ -89,7 +87,7 @@ def _read_edits(path: Path) -> "list[Edit]":
     from app.api.edits import QuestionIn
     from app.cli.files import printable
 
-    name = "standard input" if path == STANDARD_STREAM else str(path)
+    name = "standard input" if path == STANDARD_INPUT else str(path)
     try:
         return QuestionIn.model_validate_json(_content(path, name)).all_edits()
     except ValidationError as error:
@@ -103,7 +101,7 @@ def _read_edits(path: Path) -> "list[Edit]":
 
 def _content(path: Path, name: str) -> bytes:
     try:
-        if path == STANDARD_STREAM:
+        if path == STANDARD_INPUT:
             content = sys.stdin.buffer.read(_MAX_FILE_BYTES + 1)
         else:
             with path.open("rb") as file:
@@ -113,14 +111,3 @@ def _content(path: Path, name: str) -> bytes:
     if len(content) > _MAX_FILE_BYTES:
         raise InvalidRequest(f"{name} is larger than 8 MiB: a question has few edits")
     return content
-
-
-def _write_json(answer: dict[str, Any], path: Path) -> None:
-    from app.cli.files import written_whole
-
-    text = json.dumps(answer, allow_nan=False) + "\n"
-    if path == STANDARD_STREAM:
-        sys.stdout.write(text)
-        return
-    with written_whole(path) as file:
-        file.write(text.encode())
