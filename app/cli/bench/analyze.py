@@ -50,13 +50,14 @@ def _sources(traces: list[Path], synthetic: str | None) -> list[tuple[str, Calla
 def _measure(load: Callable[[], Window], repeats: int) -> dict[str, Any]:
     from app.engine.memory import keep_freed_memory
     from app.engine.report import analyse
+    from app.engine.result import as_json
 
     keep_freed_memory()  # as the consumer does
     analyse(load())
     timings = Timings()
     for _ in _watched(repeats):
         timings.time("load_s", load)
-        timings.time("total_s", lambda: analyse(load()))
+        timings.time("total_s", lambda: as_json(analyse(load())))
     peak_bytes, source = peak_rss_bytes(), to_copy()
     for _ in range(repeats):
         timings.time("copy_100mb_s", source.copy)

@@ -1,7 +1,6 @@
 """`paceline bench growth`: how does the time of an analysis grow with the job?"""
 
 import json
-from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -10,6 +9,7 @@ import typer
 from app.cli.bench.made import made_window
 from app.cli.bench.timing import Timings
 from app.errors import InvalidRequest
+from app.trace.window import Window
 
 
 def growth(
@@ -26,19 +26,25 @@ def growth(
     Example: paceline bench growth --workers 256,4096
     """
     from app.engine.memory import keep_freed_memory
-    from app.engine.report import analyse
 
     keep_freed_memory()  # as the consumer does
     sizes = _sizes(workers, pp)
-    seconds = []
-    for size in sizes:
-        window, timings = made_window(size // pp, pp, microbatches, steps), Timings()
-        analyse(window)
-        for _ in range(repeats):
-            timings.time("total_s", partial(analyse, window))
-        seconds.append(timings.medians()["total_s"])
+    seconds = [
+        _analysis_s(made_window(size // pp, pp, microbatches, steps), repeats) for size in sizes
+    ]
     exponent = float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
     typer.echo(json.dumps({"workers": sizes, "total_s": seconds, "exponent": exponent}))
+
+
+def _analysis_s(window: Window, repeats: int) -> float:
+    from app.engine.report import analyse
+    from app.engine.result import as_json
+
+    analyse(window)
+    timings = Timings()
+    for _ in range(repeats):
+        timings.time("total_s", lambda: as_json(analyse(window)))
+    return timings.medians()["total_s"]
 
 
 def _sizes(text: str, pp: int) -> list[int]:
