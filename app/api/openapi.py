@@ -123,8 +123,25 @@ def _window_result() -> dict[str, Any]:
         "description": "One window's result; arrays by dp rank, stage or position in `steps`.",
         "properties": {
             "schema": {"const": 1},
-            **dict.fromkeys(("window", "job", "fidelity", "step_time_s", "launch_delay"), thing),
+            **dict.fromkeys(("window", "job", "step_time_s"), thing),
+            "fidelity": {
+                **thing,
+                "description": "How far the simulated step time is from the recorded one, as a "
+                "share of it: of the mean (verdict low above 0.05), and of each step.",
+            },
+            "launch_delay": {
+                **thing,
+                "description": "Mean seconds a step that operations could have started earlier: "
+                "by_optype for an average worker; by_worker [dp][pp]; others_waited [dp][pp] is "
+                "what other workers waited for this one because it launched late.",
+            },
             "steps": {"type": "array", "items": {"type": "integer"}},
+            "structures": {
+                "type": "array",
+                "description": "Steps that have the same operations, which are replayed together "
+                "and have ideals of their own.",
+                "items": {"type": "array", "items": {"type": "integer"}},
+            },
             "skipped_steps": {"type": "array", "items": thing},
             "optype_slowdown": {"type": "object", "additionalProperties": {"type": "number"}},
             **dict.fromkeys(
