@@ -290,16 +290,16 @@ def launch_delays(job: Reference) -> dict:
 def others_waited(job: Reference, step_start_s: dict[int, float]) -> list[list[float]]:
     """Mean seconds a step that others waited, where operations meet, for a worker's late launch.
 
-    Of those that come last at the same time, the one of the lowest stage and dp rank is blamed.
+    Without it they would still have waited for the second-last to come.
     """
     found = [[0.0] * job.sizes.pp_size for _ in range(job.sizes.dp_size)]
     for step in job.steps:
         group = job.group[step]
         for nodes in group.meetings:
             met = [group.op[step, *node] for node in nodes]
-            last = min(met, key=lambda op: (-op.start_s, op.key.stage, op.dp_rank))
-            late_s = job.launch_delay(last, step_start_s[step])
-            for op in met:
-                waited_s = min(late_s, last.start_s - op.start_s)
+            *others, last = sorted(met, key=lambda op: op.start_s)
+            if others:
+                late_s = job.launch_delay(last, step_start_s[step])
+                waited_s = min(late_s, last.start_s - others[-1].start_s) * len(others)
                 found[last.dp_rank][last.key.stage] += waited_s / len(job.steps)
     return found

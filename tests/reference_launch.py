@@ -28,7 +28,7 @@ def _launch(found: Dependencies, here: Stage, op: Op) -> Op | None:
     was_queued = any(
         op.start_s <= before.end_s + CLEARLY_S for before in stream[: stream.index(op)][-1:]
     )
-    for other in [] if was_queued else here.computes:
+    for other in [] if was_queued else reversed(here.computes):
         is_running = other.start_s < op.start_s < other.end_s - ROUNDING_S
         if is_running and other.spec.axis is Axis.NONE:
             share = (op.start_s - other.start_s) / other.duration_s

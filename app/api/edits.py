@@ -76,7 +76,7 @@ class IdealIn(_Strict):
 
 
 class FactorIn(_Strict):
-    """So many times as long; never below 0 s."""
+    """So many times as long; nothing falls below 0 s."""
 
     kind: Literal["factor"]
     value: Annotated[FiniteFloat, Field(ge=0, le=MAX_FACTOR)]
@@ -87,7 +87,7 @@ class FactorIn(_Strict):
 
 
 class AddIn(_Strict):
-    """So many seconds longer, or shorter where negative; never below 0 s."""
+    """So many seconds longer, or shorter where negative; nothing falls below 0 s."""
 
     kind: Literal["add"]
     value: Annotated[FiniteFloat, Field(ge=-MAX_SECONDS, le=MAX_SECONDS, description="Seconds.")]

@@ -128,7 +128,8 @@ def _predecessors(edges: list[Edge], milestones: Milestones, num_rows: int) -> t
     after, before = np.divmod(found, num_rows)
     if milestones.of_op:
         # A moment inside an operation comes after all that the operation waits for.
-        waits = [before[after == op] for op in milestones.of_op]
+        first = np.searchsorted(after, np.arange(num_rows + 1))
+        waits = [before[first[op] : first[op + 1]] for op in milestones.of_op]
         of = np.arange(num_rows - len(waits), num_rows)
         after = np.concatenate([after, np.repeat(of, [each.size for each in waits])])
         before = np.concatenate([before, *waits])

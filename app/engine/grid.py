@@ -1,11 +1,13 @@
 """Lay a window's rows out as a matrix: one row per operation of a replica, one column per lane."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from app.engine import placing
+from app.engine.spans import step_spans
 from app.engine.template import Template
 from app.errors import InvalidTrace
 from app.trace.job import Job
@@ -29,7 +31,7 @@ class OtherStructure(InvalidTrace):
     """Some step or replica has other operations than the first step of dp rank 0."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Grid:
     """Recorded times of every operation in every lane; lane = dp_rank * steps + step position.
 
@@ -46,6 +48,11 @@ class Grid:
     def num_steps(self) -> int:
         """Number of steps."""
         return len(self.steps)
+
+    @cached_property
+    def spans_s(self) -> tuple[Floats, Floats]:
+        """Earliest start and latest end of every step over all workers, [steps] seconds."""
+        return step_spans(self.start_s, self.duration_s, self.num_steps)
 
 
 def lay_out(window: Window) -> Grid:
@@ -92,7 +99,7 @@ def _template(window: Window) -> Template:
     simulated = is_simulated(job.op_types)
     rows = placing.rows_of(trace.step, trace.dp_rank, trace.optype, simulated, window.steps[0], 0)
     if not rows.size:
-        raise InvalidTrace(
+        raise (OtherStructure if len(window.steps) > 1 else InvalidTrace)(
             f"no operation of dp rank 0 was recorded in step {window.steps[0]} of window "
             f"{window.id}"
         )
@@ -123,13 +130,15 @@ def _recorded_order(trace: Trace, rows: Ints, job: Job) -> Ints:
 def _table(template: Template) -> Any:
     """[stages, codes, seq ids], the template's operation, -1 where it has none."""
     # Numbered from 0 without gaps on each worker, so never more of them than operations.
-    last = int(template.seq_id.max())
+    pp_size, last = template.parallelism.pp_size, int(template.seq_id.max())
+    if template.stage.min() < 0 or template.stage.max() >= pp_size:
+        raise InvalidTrace(f"stage {template.stage.max()} of a job with pp_size {pp_size}")
     if last >= template.num_ops:
         raise InvalidTrace(
             f"seq_id {last} in a step of {template.num_ops} operations a replica: "
             "operations of one type are numbered from 0 without gaps"
         )
-    shape = (template.parallelism.pp_size, max(template.present) + 1, last + 1)
+    shape = (pp_size, max(template.present) + 1, last + 1)
     table = np.full(shape, -1, np.int32)
     cell = (template.stage, template.optype, template.seq_id)
     table[cell] = np.arange(template.num_ops)

@@ -32,7 +32,7 @@ def launch_delay(grid: Grid, graph: StepGraph) -> LaunchDelay:
     """
     template = grid.template
     dp_size, pp_size = template.parallelism.dp_size, template.parallelism.pp_size
-    earliest_s, _ = step_spans(grid)
+    earliest_s, _ = grid.spans_s
     block = np.arange(dp_size) // template.parallelism.ep_size
     stage = np.concatenate([template.stage, template.stage[graph.milestone_of]])
     parts = in_parallel(
@@ -57,34 +57,6 @@ def _by_worker(lanes_s: Floats, dp_size: int) -> Floats:
     """[dp, pp], the mean over steps of [pp, lanes]."""
     by_step = lanes_s.reshape(lanes_s.shape[0], dp_size, -1)
     return np.asarray(by_step.mean(axis=2).T)
-
-
-def step_spans(grid: Grid) -> tuple[Floats, Floats]:
-    """Earliest start and latest end of every step over all workers, [steps] seconds."""
-    parts = in_parallel(
-        grid.start_s.size,
-        grid.template.num_ops,
-        lambda first, end: _spans(grid.start_s, grid.duration_s, grid.num_steps, first, end),
-    )
-    earliest_s, latest_s = (np.stack(part) for part in zip(*parts, strict=True))
-    return earliest_s.min(axis=0), latest_s.max(axis=0)
-
-
-@kernel
-def _spans(start_s, duration_s, num_steps, first, end):  # type: ignore[no-untyped-def]
-    num_lanes = start_s.shape[1]
-    earliest_s, latest_s = np.full(num_lanes, np.inf), np.full(num_lanes, -np.inf)
-    for op in range(first, end):
-        began_s, took_s = start_s[op], duration_s[op]
-        for lane in range(num_lanes):
-            earliest_s[lane] = min(earliest_s[lane], began_s[lane])
-            latest_s[lane] = max(latest_s[lane], began_s[lane] + took_s[lane])
-    first_s, last_s = np.full(num_steps, np.inf), np.full(num_steps, -np.inf)
-    for lane in range(num_lanes):
-        step = lane % num_steps
-        first_s[step] = min(first_s[step], earliest_s[lane])
-        last_s[step] = max(last_s[step], latest_s[lane])
-    return first_s, last_s
 
 
 @kernel
@@ -154,16 +126,19 @@ def _delays(  # type: ignore[no-untyped-def]
 def _blame(  # type: ignore[no-untyped-def]
     unit_ops, low, high, start_s, delay_s, stage, first, end, stride, waited_s
 ):
-    """Add to the last to arrive what others waited for it, as far as it was launched late."""
-    last, last_lane = low, first
+    """Add to the last to arrive what all others waited only because it was launched late."""
+    last, last_lane, second_s, others = low, first, -np.inf, -1
     for member in range(low, high):
         for lane in range(first, end, stride):
-            if start_s[unit_ops[member], lane] > start_s[unit_ops[last], last_lane]:
+            others += 1
+            came_s = start_s[unit_ops[member], lane]
+            if came_s > start_s[unit_ops[last], last_lane]:
+                second_s = max(second_s, start_s[unit_ops[last], last_lane])
                 last, last_lane = member, lane
-    cause_s, came_s = delay_s[last - low, last_lane], start_s[unit_ops[last], last_lane]
-    if cause_s <= 0.0:
-        return
-    for member in range(low, high):
-        for lane in range(first, end, stride):
-            early_s = came_s - start_s[unit_ops[member], lane]
-            waited_s[stage[unit_ops[last]], last_lane] += min(cause_s, early_s)
+            elif member != last or lane != last_lane:
+                second_s = max(second_s, came_s)
+    alone_s = start_s[unit_ops[last], last_lane] - second_s
+    if others > 0:
+        waited_s[stage[unit_ops[last]], last_lane] += others * min(
+            delay_s[last - low, last_lane], alone_s
+        )

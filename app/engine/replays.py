@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from app.engine.grid import OtherStructure, lay_out
+from app.engine.grid import Grid, OtherStructure, lay_out
 from app.engine.parallel import all_of
 from app.engine.simulate import Keep
 from app.engine.structures import structures
@@ -75,6 +75,8 @@ class WindowReplay:
         return all_of(self.size, [_bound(self.joined, question) for question in questions])
 
 
+Group = tuple[Replayer | None, list[SkippedStep]]
+
 # Steps whose own record gives no order that they could be replayed in: so many are left out
 # before the whole structure is refused.
 MAX_BAD_STEPS = 4
@@ -100,23 +102,50 @@ def prepare(window: Window) -> WindowReplay:
     return WindowReplay(window, groups, tuple(skipped))
 
 
-def _group(window: Window, steps: tuple[int, ...]) -> tuple[Replayer | None, list[SkippedStep]]:
+def _group(window: Window, steps: tuple[int, ...]) -> Group:
     """Steps of one structure, but for those that cannot be replayed.
 
     The order of operations is read from the first step. Where that one's makes no sense, since a
     clock was set in the middle of it, the next one's is taken.
     """
     refused: list[SkippedStep] = []
-    while len(refused) < len(steps):
-        left = steps[len(refused) :]
-        grid = lay_out(window if left == window.steps else window.only(left))
+    left = steps
+    while left:
         try:
-            return replayer(grid), refused
+            grid = lay_out(window if left == window.steps else window.only(left))
+        except OtherStructure:
+            raise
         except InvalidTrace as error:
-            refused.append(SkippedStep(left[0], str(error)))
-            if len(refused) == MAX_BAD_STEPS:
-                refused += [SkippedStep(step, str(error)) for step in left[1:]]
+            return None, [*refused, *_all_refused(left, str(error))]
+        if still := _of_no_length(grid):
+            refused += _all_refused(
+                still, "all of its operations are recorded at one moment, so it took no time"
+            )
+            left = tuple(step for step in left if step not in still)
+            continue
+        try:
+            return _checked(replayer(grid)), refused
+        except InvalidTrace as error:
+            refused += _all_refused(left[:1], str(error))
+            left = left[1:]
+            if len(refused) >= MAX_BAD_STEPS:
+                return None, [*refused, *_all_refused(left, str(error))]
     return None, refused
+
+
+def _all_refused(steps: tuple[int, ...], reason: str) -> list[SkippedStep]:
+    return [SkippedStep(step, reason) for step in steps]
+
+
+def _of_no_length(grid: Grid) -> tuple[int, ...]:
+    earliest_s, latest_s = grid.spans_s
+    return tuple(np.asarray(grid.steps)[latest_s <= earliest_s].tolist())
+
+
+def _checked(group: Replayer) -> Replayer:
+    if min(group.simulated_s.mean(), group.ideal_s) <= 0:
+        raise InvalidTrace("a step that takes no time, replayed, has no slowdown")
+    return group
 
 
 def keeping(make: Callable[[Replayer], Keep]) -> Question:

@@ -6,10 +6,9 @@ from functools import partial
 import numpy as np
 
 from app.engine import metrics
-from app.engine.launch import LaunchDelay, launch_delay, step_spans
+from app.engine.launch import LaunchDelay, launch_delay
 from app.engine.replays import Question, WindowReplay, fixing, keeping, one_replica_kept, prepare
 from app.engine.what_if import Mask, Replayer
-from app.errors import InvalidTrace
 from app.trace.ops import NUM_CODES
 from app.trace.window import Floats, Ints, Window
 
@@ -86,14 +85,8 @@ def analyse(window: Window) -> Report:
 
 
 def analyse_replay(replay: WindowReplay) -> Report:
-    """Every figure of a window that is ready to be replayed.
-
-    Raises:
-        InvalidTrace: its steps take no time.
-    """
+    """Every figure of a window that is ready to be replayed."""
     simulated_s, ideal_s = replay.simulated_s, replay.ideal_s
-    if min(simulated_s.mean(), ideal_s.min()) <= 0:
-        raise InvalidTrace(f"window {replay.window.id}: a step that takes no time has no slowdown")
     stages = list(np.eye(replay.window.job.parallelism.pp_size, dtype=np.bool_))
     types = _types(replay)
     questions: list[Question] = [
@@ -169,7 +162,7 @@ def _ranks(replay: WindowReplay) -> Ints:
 
 def _recorded_step_times(group: Replayer) -> Floats:
     """[steps], latest end - earliest start over all operations on all workers."""
-    earliest_s, latest_s = step_spans(group.grid)
+    earliest_s, latest_s = group.grid.spans_s
     return latest_s - earliest_s
 
 

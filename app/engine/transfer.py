@@ -71,5 +71,6 @@ def _own(  # type: ignore[no-untyped-def]
             row = unit_ops[member]
             mine_s, began_s, took_s = own_s[row], start_s[row], duration_s[row]
             for lane in range(num_lanes):
-                transfer_s = began_s[lane] + took_s[lane] - met_s[lane]
+                # In this order, so that of one that waits for nobody it is the duration exactly.
+                transfer_s = took_s[lane] - (met_s[lane] - began_s[lane])
                 mine_s[lane] = 0.0 if transfer_s <= negative_s else transfer_s

@@ -9,7 +9,7 @@ from app.engine.grid import lay_out
 from app.engine.report import analyse
 from app.engine.result import as_json
 from app.errors import InvalidTrace
-from tests.factories import Row, in_row, replicas, rows_of, window
+from tests.factories import Row, in_row, replicas, rows_of, window, with_columns
 from tests.strategies import windows
 
 
@@ -103,3 +103,41 @@ def test_a_step_without_operations_is_refused(rows):
         empty = dataclasses.replace(empty, trace=empty.trace.select(none))
     with pytest.raises(InvalidTrace, match="no operation of dp rank 0 was recorded"):
         lay_out(empty)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(windows(), st.data())
+def test_rows_in_stored_order_are_placed_as_any_others(a_window, data):
+    # Workers' rows that follow each other alike are placed together, which must change nothing,
+    # wherever some lane has its rows in another order or in two pieces.
+    trace = a_window.trace
+    order = np.lexsort((trace.seq_id, trace.optype, trace.stage, trace.dp_rank, trace.step))
+    for _ in range(data.draw(st.integers(0, 2))):
+        at, to = (data.draw(st.integers(0, order.size - 1)) for _ in range(2))
+        order = np.insert(np.delete(order, at), to, order[at])
+    stored, recorded = lay_out(rows_of(a_window, order)), lay_out(a_window)
+    assert stored.start_s.tolist() == recorded.start_s.tolist()
+    assert stored.duration_s.tolist() == recorded.duration_s.tolist()
+    assert stored.rank.tolist() == recorded.rank.tolist()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(windows(), st.data())
+def test_a_row_that_is_twice_in_stored_order_is_found(a_window, data):
+    trace = a_window.trace
+    order = np.lexsort((trace.seq_id, trace.optype, trace.stage, trace.dp_rank, trace.step))
+    again = data.draw(st.integers(0, order.size - 1))
+    twice = rows_of(a_window, np.insert(order, data.draw(st.integers(0, order.size)), again))
+    with pytest.raises(InvalidTrace):
+        lay_out(twice)
+
+
+@pytest.mark.parametrize("column", ["start_s", "duration_s"])
+def test_a_time_that_is_no_number_is_refused_wherever_it_is(column):
+    # dp rank 1's rows are like those of dp rank 0, and placed together with them.
+    a_window = window(a_step(), dp_size=2)
+    for row in range(a_window.trace.num_ops):
+        times_s = getattr(a_window.trace, column).copy()
+        times_s[row] = np.nan
+        with pytest.raises(InvalidTrace, match=f"dp rank {a_window.trace.dp_rank[row]}.*finite"):
+            lay_out(with_columns(a_window, **{column: times_s}))

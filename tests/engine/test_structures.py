@@ -214,3 +214,41 @@ def test_a_step_whose_own_record_makes_no_sense_costs_only_itself():
     assert skip.step == 0
     assert "in a circle" in skip.reason
     assert found.simulated_s.tolist() == [8.0, 8.0]
+
+
+def test_a_step_that_took_no_time_costs_only_itself():
+    good = in_row(("forward-compute", 1), ("optimizer", 1))
+    at_once = [row.on(step=1, start_s=0.0, duration_s=0.0) for row in good]
+    alone = [Row("optimizer", 0, 0, step=2)]
+    result = as_json(analyse(window([*good, *at_once, *alone])))
+    assert result["steps"] == [0]
+    assert result["slowdown"] == 1.0
+    assert [skip["step"] for skip in result["skipped_steps"]] == [1, 2]
+    assert all("took no time" in skip["reason"] for skip in result["skipped_steps"])
+
+
+BEAT = parse([{"name": "beat", "kind": "collective", "axis": "none"}])
+INNER = parse(
+    [{"name": "beat", "kind": "collective", "axis": "none"}, {"name": "loss", "kind": "compute"}]
+)
+
+
+def test_an_operation_beside_no_computation_waits_for_nobody():
+    rows = [Row("beat", 0, 1), Row("optimizer", 2, 1)]
+    assert_found(window(rows, op_types=BEAT), step_time_s=step_times(simulated=[2.0], ideal=[2.0]))
+
+
+@pytest.mark.parametrize("inner_s", [1.0, 0.0])
+def test_of_computations_inside_each_other_the_one_that_runs_launches(inner_s):
+    # The loss (at 1 s) has ended when the beat begins, halfway through the forward (0 to 10 s),
+    # whose end the optimizer waits for: 10 + 2 s. Launched by the loss, which replayed runs behind
+    # the forward, the beat would hold the optimizer up until 12 s.
+    rows = [
+        Row("forward-compute", 0, 10),
+        Row("loss", 1, inner_s),
+        Row("beat", 5, 1),
+        Row("optimizer", 11, 2),
+    ]
+    assert_found(
+        window(rows, op_types=INNER), step_time_s=step_times(simulated=[12.0], ideal=[12.0])
+    )

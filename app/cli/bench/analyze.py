@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 from rich.progress import track
 
 from app.cli.bench.made import made_window, sizes
-from app.cli.bench.timing import Timings, peak_rss_bytes, to_copy
+from app.cli.bench.timing import Timings, peak_rss_bytes_of, to_copy
 from app.cli.console import notes
 from app.errors import InvalidRequest
 from app.trace.window import Window
@@ -54,28 +54,32 @@ def _measure(load: Callable[[], Window], repeats: int) -> dict[str, Any]:
 
     keep_freed_memory()  # as the consumer does
     analyse(load())
-    timings = Timings()
+    peak_bytes = peak_rss_bytes_of(lambda: as_json(analyse(load())))
+    timings, source = Timings(), to_copy()
     for _ in _watched(repeats):
         timings.time("load_s", load)
         timings.time("total_s", lambda: as_json(analyse(load())))
-    peak_bytes, source = peak_rss_bytes(), to_copy()
-    for _ in range(repeats):
         timings.time("copy_100mb_s", source.copy)
     del source
     window = load()
-    _measure_parts(window, timings, repeats)
+    num_simulated = _measure_parts(window, timings, repeats)
     medians = timings.medians()
+    # The slowest kind of question counts.
+    questions = {name: medians.pop(name) for name in list(medians) if name.startswith("question")}
     return {
         **medians,
+        "question_s": max(questions.values()),
         "ops": window.trace.num_ops,
-        "simulated_ops_per_s": window.trace.num_ops / medians["simulate_s"],
+        "simulated_ops_per_s": num_simulated / medians["simulate_s"],
         "total_to_copy": medians["total_s"] / medians["copy_100mb_s"],
         "peak_rss_bytes": peak_bytes,
         "repeats": repeats,
+        **questions,
     }
 
 
-def _measure_parts(window: Window, timings: Timings, repeats: int) -> None:
+def _measure_parts(window: Window, timings: Timings, repeats: int) -> int:
+    """Time the parts of an analysis; returns the number of operations of one simulation."""
     from app.engine.graph import build
     from app.engine.questions.answer import Questions
     from app.engine.replays import prepare
@@ -83,21 +87,33 @@ def _measure_parts(window: Window, timings: Timings, repeats: int) -> None:
     replay = prepare(window)
     group, questions = replay.groups[0], Questions(replay)
     questions.answer([])
-    asked = cycle(_usual_questions())
     for _ in _watched(repeats):
-        timings.time("graph_s", partial(build, group.template))
+        # A template remembers what was looked up in it, so each graph gets one of its own.
+        template = replace(group.template)
+        timings.time("graph_s", lambda: build(template).slots)  # noqa: B023, called at once
         timings.time("simulate_s", lambda: group.step_times(group.keep()))
-        timings.time("question_s", partial(questions.answer, next(asked)))
+        for name, edits in _usual_questions().items():
+            timings.time(f"question_{name}_s", partial(questions.answer, edits))
+    return group.grid.start_s.size
 
 
 def _watched(repeats: int) -> Iterable[int]:
     return track(range(repeats), "measuring", console=notes(), transient=True)
 
 
-def _usual_questions() -> "list[list[Edit]]":
-    """No pipeline communication; faster computation, which changes most of all durations; both."""
-    from app.engine.questions.edits import Edit, Factor, Selection, Set
+def _usual_questions() -> "dict[str, list[Edit]]":
+    """From one that changes few durations to one that changes them all."""
+    from app.engine.questions.edits import Edit, Factor, FromWorker, Selection, Set
 
     no_communication = Edit(Set(0.0), Selection(op_types=("pp-comm",)))
-    faster = Edit(Factor(0.9), Selection(op_types=("compute",)))
-    return [[no_communication], [faster], [no_communication, faster]]
+    return {
+        "no_pp_comm": [no_communication],
+        "faster_compute": [Edit(Factor(0.9), Selection(op_types=("compute",)))],
+        "faster": [Edit(Factor(0.9))],
+        "as_one_worker": [Edit(FromWorker(0, 0))],
+        "three_edits": [
+            no_communication,
+            Edit(Factor(0.9), Selection(op_types=("compute",))),
+            Edit(FromWorker(0, 0), Selection(dp_ranks=(0,))),
+        ],
+    }

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.engine.launch import step_spans
 from app.engine.questions.apply import Counts, edited
 from app.engine.questions.checks import check_numbers
 from app.engine.questions.edits import Change, Edit
@@ -138,7 +137,7 @@ def _sum(counts: Sequence[Counts]) -> Counts:
 
 
 def _recorded_step_times(group: Replayer) -> Floats:
-    earliest_s, latest_s = step_spans(group.grid)
+    earliest_s, latest_s = group.grid.spans_s
     return latest_s - earliest_s
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.engine.parallel import in_parallel
 from app.engine.questions.edits import Add, Change, Factor, FromWorker, Ideal, Set
 from app.engine.questions.kernels import change_rows, copy_rows
 from app.engine.questions.selection import Mask, Region
@@ -48,7 +49,7 @@ def edited(group: Replayer, changes: Sequence[tuple[Change, Region]]) -> EditedD
 
 
 class _Affine(NamedTuple):
-    """d becomes max(least_s, factor * d + shift_s[op])."""
+    """d becomes max(min(least_s, d), factor * d + shift_s[op])."""
 
     factor: float
     shift_s: Floats
@@ -126,14 +127,21 @@ class _State:
         levelled = region.rows & on_stage[self._template.stage] & is_known
         self._change_lanes(affine, region, np.flatnonzero(region.rows & ~levelled))
         was_s = level_s[levelled] * affine.factor if affine.factor else 0.0
-        level_s[levelled] = np.maximum(affine.least_s, was_s + affine.shift_s[levelled])
+        least_s = np.fmin(affine.least_s, level_s[levelled])
+        level_s[levelled] = np.maximum(least_s, was_s + affine.shift_s[levelled])
 
     def _change_lanes(self, affine: _Affine, region: Region, rows: Ints) -> None:
         before = self._slot.copy()
         self._give_slots(rows)
-        change_rows(
-            self._recorded_s, self._times_s, rows, self._level_s, before, self._slot,
-            _by_lane(region), self._template.stage, affine.factor, affine.shift_s, affine.least_s,
+        mask = _by_lane(region)
+        in_parallel(
+            rows.size * mask.shape[1],
+            rows.size,
+            lambda first, end: change_rows(
+                self._recorded_s, self._times_s, rows[first:end], self._level_s, before,
+                self._slot, mask, _reach(mask), self._template.stage,
+                affine.factor, affine.shift_s, affine.least_s,
+            ),
         )  # fmt: skip
         self._level_s[rows] = np.nan
 
@@ -143,9 +151,15 @@ class _State:
         with_twin, without = region.rows & (twin >= 0), region.rows & (twin < 0)
         rows, before = np.flatnonzero(with_twin), self._slot.copy()
         self._give_slots(rows)
-        copy_rows(
-            self._recorded_s, self._times_s, rows, self._level_s, before, self._slot,
-            _by_lane(region), stage, twin, change.dp_rank, len(self._group.steps),
+        mask = _by_lane(region)
+        in_parallel(
+            rows.size * mask.shape[1],
+            rows.size,
+            lambda first, end: copy_rows(
+                self._recorded_s, self._times_s, rows[first:end], self._level_s, before,
+                self._slot, mask, _reach(mask), stage,
+                twin, change.dp_rank, len(self._group.steps),
+            ),
         )  # fmt: skip
         self._level_s[rows] = np.nan
         return Region(without, region.lanes).num_ops(stage)
@@ -167,3 +181,10 @@ class _State:
 def _by_lane(region: Region) -> Mask:
     """[pp, lanes], whether a stage's operations are selected there."""
     return region.lanes.reshape(region.lanes.shape[0], -1)
+
+
+def _reach(mask: Mask) -> Ints:
+    """[pp, 2], the first lane that is selected on a stage and the end of the last one."""
+    from_start, from_end = mask.argmax(axis=1), mask[:, ::-1].argmax(axis=1)
+    ends = np.where(mask.any(axis=1), mask.shape[1] - from_end, from_start)
+    return np.stack([from_start, ends], axis=1).astype(np.int64)

@@ -33,14 +33,14 @@ class Ideal:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """So many times as long; never below 0 s."""
+    """So many times as long; nothing falls below 0 s."""
 
     factor: float
 
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """So many seconds longer, or shorter where negative; never below 0 s."""
+    """So many seconds longer, or shorter where negative; nothing falls below 0 s."""
 
     seconds: float
 

@@ -2,7 +2,7 @@
 
 from app.engine.rules import Edge
 from app.engine.rules.beside import GATHER, Beside
-from app.engine.rules.launch import Launches
+from app.engine.rules.launch import Launches, Users
 from app.engine.template import Template
 
 
@@ -14,12 +14,19 @@ def parameter_edges(
         return []
     if GATHER not in beside.types:
         return _last_before_first(template, stage)
-    computes = template.ops(stage, "forward-compute", "backward-compute", "backward-input-compute")
+    of_chunk = _users_by_chunk(template, stage)
+    anybody = Users(template, template.computes(stage))
     for op in template.ops(stage, GATHER):
         launched = launches.launch(op, before.get(op))
-        of_chunk = [each for each in computes if template.mc[each] == template.mc[op]]
-        launches.feed(op, launched, of_chunk or template.computes(stage))
+        launches.feed(op, launched, of_chunk.get(int(template.mc[op]), anybody))
     return []
+
+
+def _users_by_chunk(template: Template, stage: int) -> dict[int, Users]:
+    found: dict[int, list[int]] = {}
+    for op in template.ops(stage, "forward-compute", "backward-compute", "backward-input-compute"):
+        found.setdefault(int(template.mc[op]), []).append(op)
+    return {chunk: Users(template, ops) for chunk, ops in found.items()}
 
 
 def _last_before_first(template: Template, stage: int) -> list[Edge]:

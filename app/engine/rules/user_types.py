@@ -5,7 +5,7 @@ from app.engine.rules.beside import Beside
 from app.engine.rules.end_of_step import chain_of
 from app.engine.rules.groups import same_number
 from app.engine.rules.ids import by_id, have_ids
-from app.engine.rules.launch import Launches
+from app.engine.rules.launch import Launches, Users
 from app.engine.template import Template
 from app.errors import InvalidTrace
 from app.trace.ops import COMPUTE_STREAM, FIRST_USER_CODE, Axis, OpSpec
@@ -16,12 +16,13 @@ def own_edges(
 ) -> list[Edge]:
     """What operations beside the computation make wait at the end of the step."""
     edges: list[Edge] = []
+    users = Users(template, template.computes(stage))
     for spec in _present(template):
         if spec.stream == COMPUTE_STREAM:
             continue
         for op in template.ops(stage, spec.name):
             launched = launches.launch(op, before.get(op))
-            if spec.pairs_with or launches.feed(op, launched, template.computes(stage)):
+            if spec.pairs_with or launches.feed(op, launched, users):
                 continue
             edges += _then_the_end(template, op, chain_of(template, stage, beside))
     return edges

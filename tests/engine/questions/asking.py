@@ -67,9 +67,9 @@ class Asked:
             case Ideal():
                 return group.ideal_s[op.optype]
             case Factor(factor):
-                return max(0.0, self.took_s[op] * factor)
+                return max(min(0.0, self.took_s[op]), self.took_s[op] * factor)
             case Add(seconds):
-                return max(0.0, self.took_s[op] + seconds)
+                return max(min(0.0, self.took_s[op]), self.took_s[op] + seconds)
             case Set(seconds):
                 return seconds
             case FromWorker(dp_rank, stage):

@@ -184,3 +184,21 @@ def test_a_step_that_would_take_no_time_has_no_speed_up():
     assert answer["against_recorded"]["speed_up"] is None
     assert answer["against_recorded"]["slowdown"] == 0
     assert answer["against_ideal"]["per_step"]["speed_up"] == [None]
+
+
+@pytest.mark.parametrize("neutral", [Factor(1.0), Add(0.0)])
+def test_what_changes_nothing_changes_nothing_even_of_a_negative_transfer(neutral):
+    # The clock of stage 1 is 5 ms late: the receive seems to end before its send begins.
+    job = factories.window(
+        [
+            Row("forward-compute", 0, 1),
+            Row("forward-send", 1, 0.001),
+            Row("forward-recv", 0, 0.995, stage=1),
+            Row("forward-compute", 0.995, 1, stage=1),
+            Row("optimizer", 2, 1),
+            Row("optimizer", 2, 1, stage=1),
+        ],
+        pp_size=2,
+    )
+    answer = ask(job, Edit(neutral))
+    assert answer.what_if_s.tolist() == answer.simulated_s.tolist()

@@ -108,5 +108,5 @@ def test_edits_that_together_leave_no_number_are_refused():
 
 def test_a_window_that_takes_no_time_is_refused():
     window = factories.window([Row("optimizer", 0.0, 0.0)])
-    with pytest.raises(InvalidTrace, match="take no time"):
+    with pytest.raises(InvalidTrace, match="took no time"):
         Questions(prepare(window)).answer([])
