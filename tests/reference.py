@@ -93,7 +93,7 @@ class Group:
                 met = [self.op[step, *node] for node in nodes]
                 last_start_s = max(op.start_s for op in met)
                 for op in met:
-                    transfer_s = op.end_s - last_start_s
+                    transfer_s = op.duration_s - (last_start_s - op.start_s)
                     found[op] = 0.0 if len(met) > 1 and transfer_s <= -0.010 else transfer_s
                 if len(met) == 1:
                     found[met[0]] = met[0].duration_s
