@@ -3,6 +3,9 @@
 Commands import what is heavy (numba, pyarrow, fastapi) when they run, so that `--help` is quick.
 """
 
+import errno
+import os
+import sys
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -33,16 +36,29 @@ class _Commands(TyperGroup):
     @override
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            value = super().invoke(ctx)
+            sys.stdout.flush()
         except PacelineError as error:
-            typer.echo(f"paceline: {printable(' '.join(str(error).split()))}", err=True)
-            raise typer.Exit(EXIT_REFUSED) from error
+            raise _refusal(str(error)) from error
         except OSError as error:
             # A directory that cannot be written to, a disk that is full: no news for a traceback.
-            if error.filename is None:
+            if error.filename is not None:
+                raise _refusal(f"{error.filename}: {error.strerror}") from error
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
                 raise
-            typer.echo(f"paceline: {printable(str(error.filename))}: {error.strerror}", err=True)
-            raise typer.Exit(EXIT_REFUSED) from error
+            _give_up_standard_output()
+            raise _refusal(f"standard output cannot be written: {error.strerror}") from error
+        return value
+
+
+def _refusal(message: str) -> typer.Exit:
+    typer.echo(f"paceline: {printable(' '.join(message.split()))}", err=True)
+    return typer.Exit(EXIT_REFUSED)
+
+
+def _give_up_standard_output() -> None:
+    # What is still held for it would be tried once more, and fail once more, at the very end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(

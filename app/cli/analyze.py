@@ -30,10 +30,9 @@ def analyze(
     from app.cli.console import notes
     from app.cli.inputs import refuse_to_overwrite
     from app.cli.recorded import read
-    from app.trace.readers.meta import beside
 
     if json_out != STANDARD_OUTPUT:
-        refuse_to_overwrite("--json", json_out, trace, meta or beside(trace))
+        refuse_to_overwrite("--json", json_out, trace, meta)
     with notes().status("analysing"):
         window = read(trace, meta, steps)
         result = _result(trace, window)

@@ -73,7 +73,7 @@ def _path(trace: Path, meta: Path | None, step: int | None, run: str) -> "Critic
     window = read(trace, meta)
     with errors_about(trace):
         replay = prepare(window)
-        chosen = slowest_step(replay) if step is None else step
+        chosen = slowest_step(replay, kind) if step is None else step
         return critical_path.critical_path(replay, chosen, kind)
 
 

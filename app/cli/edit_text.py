@@ -11,7 +11,7 @@ from app.trace.named_steps import chosen
 _MAX_LISTED = 100_000
 _PER_SECOND = {"": 1.0, "s": 1.0, "ms": 1e3, "us": 1e6}
 _SECONDS = re.compile(r"([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[-+]?[0-9]{1,3})?)(|s|ms|us)")
-_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _WORKER = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 _HOW = "write what it selects (op=, stage=, dp=, worker=DP/STAGE, step=, mb=) and one change"
 _CHANGES = "ideal, factor=X, add=SECONDS, set=SECONDS or from=DP/STAGE"
@@ -62,8 +62,12 @@ def _numbers(text: str, value: str) -> tuple[int, ...]:
     for part in value.split(","):
         match = _RANGE.fullmatch(part)
         first, last = (int(each or match[1]) for each in match.groups()) if match else (1, 0)
-        if first > last or last - first >= _MAX_LISTED:
+        if first > last:
             raise _refused(text, f"{part[:40]!r} is no number or range: write 3 or 5-9")
+        if last - first >= _MAX_LISTED:
+            raise _refused(
+                text, f"{part[:40]!r} is more than {_MAX_LISTED:,} of them: leave it out"
+            )
         found += range(first, last + 1)
     return tuple(found)
 
@@ -75,7 +79,11 @@ def _workers(text: str, value: str) -> tuple[tuple[int, int], ...]:
 def _worker(text: str, value: str) -> tuple[int, int]:
     match = _WORKER.fullmatch(value)
     if match is None:
-        raise _refused(text, f"{value[:40]!r} names no worker: write DP/STAGE, such as 0/3")
+        raise _refused(
+            text,
+            f"{value[:40]!r} names no worker: write DP/STAGE, such as 0/3; dp=3 or stage=1 name "
+            "all of a replica or stage",
+        )
     return int(match[1]), int(match[2])
 
 

@@ -1,5 +1,6 @@
 """Files that a command writes whole or not at all, and names as a terminal can show them."""
 
+import errno
 import json
 import os
 import stat
@@ -35,9 +36,13 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InvalidRequest(
-            f"{path}: cannot be written ({reason}): name a file in a folder that you may write to"
-        ) from error
+        raise InvalidRequest(f"{path}: cannot be written ({reason}): {_advice(error)}") from error
+
+
+def _advice(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "make room there, or name a file elsewhere"
+    return "name a file in a folder that you may write to"
 
 
 def write_json(content: Any, path: Path) -> None:

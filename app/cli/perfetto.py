@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.files import STANDARD_OUTPUT
 from app.cli.options import MetaFile, TraceFile
+from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from app.engine.replays import WindowReplay
@@ -50,6 +52,8 @@ def timeline(
     from app.engine.timeline.choice import choose, num_slices, of_some_replicas
 
     refuse_to_overwrite("--out", out, trace, meta)
+    if out == STANDARD_OUTPUT:
+        raise InvalidRequest("--out -: a timeline is no text for a terminal: name a file")
     with notes().status("replaying"):
         window = read(trace, meta)
         with errors_about(trace):

@@ -9,7 +9,6 @@ from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from app.synth.faults import Fault
-    from app.synth.run import MadeJob
 
 
 def simulate(
@@ -39,6 +38,7 @@ def simulate(
     from rich.progress import track
 
     from app.cli.console import notes
+    from app.cli.made_size import refuse_too_large
     from app.synth.costs import Costs
     from app.synth.run import MadeJob
     from app.trace.job import Parallelism
@@ -52,7 +52,7 @@ def simulate(
         faults=_faults(slow_worker or [], slow_stage or [], long_last_stage),
         seed=seed,
     )
-    _refuse_too_large(made, steps)
+    refuse_too_large(made, steps)
     trace = made.make(
         range(steps),
         lambda numbers: track(numbers, "making steps", console=notes(), transient=True),
@@ -85,17 +85,3 @@ def _numbers(option: str, text: str, form: str) -> list[float]:
     if len(numbers) != form.count(",") + 1:
         raise InvalidRequest(f"{option} {text}: want {form}, whole numbers and then a factor")
     return numbers
-
-
-# 100 bytes an operation: beyond this many, a workstation's memory is full.
-_MAX_OPS = 100_000_000
-
-
-def _refuse_too_large(made: "MadeJob", steps: int) -> None:
-    workers = made.parallelism.num_workers
-    num_ops = steps * workers * (6 * made.num_microbatches + 7)
-    if num_ops > _MAX_OPS:
-        raise InvalidRequest(
-            f"this would be about {num_ops:,} operations, more than {_MAX_OPS:,}: "
-            "ask for fewer steps or workers"
-        )

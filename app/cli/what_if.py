@@ -92,9 +92,10 @@ def _read_edits(path: Path) -> "list[Edit]":
         return QuestionIn.model_validate_json(_content(path, name)).all_edits()
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = printable(".".join(str(part)[:64] for part in first["loc"]))
+        where = printable("".join(f"{str(part)[:64]}." for part in first["loc"]))[:-1]
+        said = ": ".join(each for each in (name, where, first["msg"]) if each)
         raise InvalidRequest(
-            f'{name}: {where or "it"}: {first["msg"]}: write {{"edits": [{{"select": {{...}}, '
+            f'{said}: write {{"edits": [{{"select": {{...}}, '
             '"change": {"kind": "factor", "value": 0.8}}]}'
         ) from error
 

@@ -12,7 +12,7 @@ from app.engine.simulate import Keep
 from app.engine.structures import structures
 from app.engine.what_if import Mask, Replayer, replayer
 from app.errors import InvalidRequest, InvalidTrace
-from app.trace.window import Floats, SkippedStep, Window
+from app.trace.window import Floats, SkippedStep, Window, ranges
 
 Question = Callable[[Replayer], Floats]
 
@@ -39,6 +39,11 @@ class WindowReplay:
         return sum(group.grid.start_s.size for group in self.groups)
 
     @cached_property
+    def recorded_s(self) -> Floats:
+        """[steps], seconds, latest end - earliest start over all operations on all workers."""
+        return self.joined(lambda group: group.grid.spans_s[1] - group.grid.spans_s[0])
+
+    @cached_property
     def simulated_s(self) -> Floats:
         """[steps], seconds, every operation at its recorded duration: T."""
         return self.joined(lambda group: group.simulated_s)
@@ -59,7 +64,8 @@ class WindowReplay:
                 return group
         reasons = {skip.step: f": {skip.reason}" for skip in self.skipped}
         raise InvalidRequest(
-            f"step {step} of window {self.window.id} is not replayed{reasons.get(step, '')}"
+            f"step {step} of window {self.window.id} is not replayed"
+            + reasons.get(step, f": choose from {ranges(self.steps)}")
         )
 
     def joined(self, ask: Question) -> Floats:

@@ -108,7 +108,7 @@ def analyse_replay(replay: WindowReplay) -> Report:
     return Report(
         window=replace(replay.window, steps=replay.steps, skipped=replay.skipped),
         structures=tuple(group.steps for group in replay.groups),
-        recorded_s=replay.joined(_recorded_step_times),
+        recorded_s=replay.recorded_s,
         simulated_s=simulated_s,
         ideal_s=ideal_s,
         optype_step_s=optype_s,
@@ -158,12 +158,6 @@ def _worker_shares(replay: WindowReplay, rankings: list[Floats]) -> list[float |
 
 def _ranks(replay: WindowReplay) -> Ints:
     return replay.groups[0].grid.rank
-
-
-def _recorded_step_times(group: Replayer) -> Floats:
-    """[steps], latest end - earliest start over all operations on all workers."""
-    earliest_s, latest_s = group.grid.spans_s
-    return latest_s - earliest_s
 
 
 def _launch_delay(replay: WindowReplay) -> LaunchDelay:

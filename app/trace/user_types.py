@@ -22,8 +22,10 @@ KINDS = {kind.value: kind for kind in Kind if kind is not Kind.ANNOTATION}
 AXES = {"none": Axis.NONE, "tp": Axis.NONE, "pp": Axis.STAGES, "dp": Axis.DP, "ep": Axis.EP}
 TOWARDS = {"next": 1, "previous": -1}
 MAX_NAME = 64
-# Results name a type by its own name, or by its group's.
-TAKEN = frozenset(name for spec in OP_SPECS for name in (spec.name, spec.group))
+# Results name a type by its own name, or by its group's, and what no type took "waiting";
+# questions have names for several types.
+_SEVERAL = ("compute", "pp-comm", "dp-comm", "comm", "waiting")
+TAKEN = frozenset(name for spec in OP_SPECS for name in (spec.name, spec.group)) | {*_SEVERAL}
 
 T = TypeVar("T")
 

@@ -112,7 +112,7 @@ class Window:
             if step not in self.steps:
                 raise InvalidRequest(
                     f"step {step} is no complete step of window {self.id}, "
-                    f"which has {_ranges(self.steps)}"
+                    f"which has {ranges(self.steps)}"
                 )
         chosen = tuple(sorted(set(steps)))
         trace = self.trace.select(np.isin(self.trace.step, chosen))
@@ -133,7 +133,7 @@ def _held(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]
     return np.require(values, dtype, ["C", "A", "W"])
 
 
-def _ranges(steps: tuple[int, ...]) -> str:
+def ranges(steps: tuple[int, ...]) -> str:
     """Ascending numbers as people write them: 3-7, 9."""
     found: list[list[int]] = []
     for step in steps:

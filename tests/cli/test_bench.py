@@ -70,7 +70,9 @@ def test_a_first_analysis_is_one_of_a_process_of_its_own(trace):
     [
         (["analyze"], "wants either TRACE files or --synthetic"),
         (["analyze", "--synthetic", "dp=0"], "'dp=0' is not one of dp, pp, microbatches, steps"),
-        (["growth", "--workers", "256"], "'256' is no list"),
+        (["growth", "--workers", "a,b"], "'a,b' is no list of numbers"),
+        (["growth", "--workers", "16,16"], "Give two sizes or more"),
+        (["analyze", "--synthetic", "dp=99999999,pp=99"], "ask for fewer steps or workers"),
         (["growth", "--workers", "4,7", "--pp", "2"], "7 is no multiple of 2 stages"),
         (["first", "nowhere.parquet"], "nowhere.parquet"),
     ],

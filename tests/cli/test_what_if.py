@@ -75,7 +75,7 @@ def test_an_edit_is_a_selection_and_a_change(text, edit):
         ("stage=a set=0", "'a' is no number or range"),
         ("stage=-1 set=0", "'-1' is no number or range"),
         ("stage=3-1 set=0", "'3-1' is no number or range"),
-        ("mb=0-999999999 set=0", "is no number or range"),
+        ("mb=0-999999999 set=0", "more than 100,000"),
         ("worker=3 set=0", "'3' names no worker"),
         ("from=0,1", "'0,1' names no worker"),
         ("set=fast", "'fast' is no number"),
@@ -139,7 +139,7 @@ def test_json_in_a_file_comes_with_the_words(trace, tmp_path):
     ("content", "words"),
     [
         ("", "Invalid JSON"),
-        ("[]", "it: Input should be"),
+        ("[]", "edits.json: Input should be"),
         ('{"edits": [{}]}', "edits.0.change: Field required"),
         ('{"edits": [{"change": {"kind": "ideal"}, "\\u001b[2J": 1}]}', "\\x1b[2J"),
         ('{"edits": [{"change": {"kind": "set", "value": -1}}]}', "edits.0.change.set.value"),

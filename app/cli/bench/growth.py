@@ -49,9 +49,11 @@ def _analysis_s(window: Window, repeats: int) -> float:
 
 def _sizes(text: str, pp: int) -> list[int]:
     parts = text.split(",")
-    if len(parts) < 2 or not all(part.isdigit() and int(part) for part in parts):
-        raise InvalidRequest(f"--workers: {text!r} is no list such as 256,4096: give two or more")
+    if not all(part.isdigit() and len(part) < 10 and int(part) for part in parts):
+        raise InvalidRequest(f"--workers: {text!r} is no list of numbers such as 256,4096")
     sizes = sorted({int(part) for part in parts})
+    if len(sizes) < 2:
+        raise InvalidRequest(f"--workers: growth from {text} to what? Give two sizes or more")
     for size in sizes:
         if size % pp:
             raise InvalidRequest(f"--workers: {size} is no multiple of {pp} stages")

@@ -15,7 +15,7 @@ def sizes(text: str) -> dict[str, int]:
     wanted = dict(USUAL)
     for part in text.split(","):
         key, _, value = part.partition("=")
-        if key not in wanted or not value.isdigit() or int(value) < 1:
+        if key not in wanted or not value.isdigit() or len(value) > 9 or int(value) < 1:
             raise InvalidRequest(f"{part!r} is not one of {', '.join(wanted)}=NUMBER")
         wanted[key] = int(value)
     return wanted
@@ -23,9 +23,11 @@ def sizes(text: str) -> dict[str, int]:
 
 def made_window(dp: int, pp: int, microbatches: int, steps: int) -> Window:
     """A healthy job's steps as one closed window, its rows in the order of stored windows."""
+    from app.cli.made_size import refuse_too_large
     from app.synth.run import MadeJob
     from app.trace.job import Parallelism
 
     made = MadeJob(Parallelism(dp, pp), microbatches)
+    refuse_too_large(made, steps)
     numbers = range(steps)
     return Window(made.job, 1, 0, tuple(numbers), made.make(numbers), state="complete")

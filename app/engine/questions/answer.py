@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from app.engine.questions.selection import Region, regions
 from app.engine.replays import WindowReplay
 from app.engine.simulate import edited_step_times
 from app.engine.what_if import Replayer
-from app.errors import InvalidRequest, InvalidTrace
+from app.errors import InvalidRequest
 from app.trace.window import Floats
 
 
@@ -54,7 +53,6 @@ class Questions:
 
         Raises:
             InvalidRequest: an edit selects nothing, or names what the window does not have.
-            InvalidTrace: the steps take no time as they are.
         """
         check_numbers(edits)
         chosen = [regions(self.replay, edit, number) for number, edit in enumerate(edits, 1)]
@@ -69,19 +67,12 @@ class Questions:
         counts = zip(*(each.counts for each in asked), strict=True)
         return Answer(
             self.replay,
-            self._recorded_s,
+            self.replay.recorded_s,
             self.replay.simulated_s,
             self.replay.ideal_s,
             what_if_s,
             tuple(_sum(of_groups) for of_groups in counts),
         )
-
-    @cached_property
-    def _recorded_s(self) -> Floats:
-        """[steps], latest end - earliest start over all operations on all workers."""
-        if self.replay.simulated_s.mean() <= 0:
-            raise InvalidTrace(f"window {self.replay.window.id}: its steps take no time at all")
-        return self.replay.joined(_recorded_step_times)
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
@@ -134,11 +125,6 @@ def _sum(counts: Sequence[Counts]) -> Counts:
     return Counts(
         sum(each.changed for each in counts), sum(each.without_counterpart for each in counts)
     )
-
-
-def _recorded_step_times(group: Replayer) -> Floats:
-    earliest_s, latest_s = group.grid.spans_s
-    return latest_s - earliest_s
 
 
 def _against(what_if_s: Floats, other_s: Floats) -> dict[str, Any]:

@@ -47,10 +47,11 @@ def choose(
         shown = parse_workers(workers, replayer)
     if ranks is not None:
         shown = parse_ranks(ranks, replayer)
+    wanted = RUN_KINDS if runs is None else parse_runs(runs)
     return Choice(
-        (slowest_step(replay),) if steps is None else parse_steps(steps, replay),
+        (slowest_step(replay, wanted[0]),) if steps is None else parse_steps(steps, replay),
         shown,
-        RUN_KINDS if runs is None else parse_runs(runs),
+        wanted,
     )
 
 
@@ -157,9 +158,10 @@ def nobody(replayer: Replayer) -> Chosen:
     return np.zeros((replayer.dp_size, replayer.pp_size), np.bool_)
 
 
-def slowest_step(replay: WindowReplay) -> int:
-    """The step that takes longest when replayed as recorded, the first of them."""
-    return replay.steps[int(replay.simulated_s.argmax())]
+def slowest_step(replay: WindowReplay, run: RunKind = "recorded") -> int:
+    """The step that took longest, the first of them; for replayed runs, when replayed."""
+    times_s = replay.recorded_s if run == "recorded" else replay.simulated_s
+    return replay.steps[int(times_s.argmax())]
 
 
 def _range(part: str) -> tuple[int, int]:
@@ -167,7 +169,10 @@ def _range(part: str) -> tuple[int, int]:
     numbers = (first, last if dash else first)
     if not all(number.isascii() and number.isdigit() and len(number) < 17 for number in numbers):
         raise InvalidRequest(f"ranks: {_short(part)} is no number or range: write 0,8-11")
-    return int(numbers[0]), int(numbers[1])
+    low, high = (int(number) for number in numbers)
+    if low > high:
+        raise InvalidRequest(f"ranks {_short(part)} end before they begin: write {high}-{low}")
+    return low, high
 
 
 def _place(text: str, size: int, part: str) -> slice | int:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.engine.replays import prepare
-from app.engine.timeline.choice import choose, num_slices, of_some_replicas
+from app.engine.timeline.choice import choose, num_slices, of_some_replicas, slowest_step
 from app.errors import InvalidRequest
 from tests.factories import Row, in_row, window
 
@@ -103,3 +103,16 @@ def test_of_a_large_job_the_replicas_on_the_critical_path_are_shown(replay):
     assert workers(few) == [[1, 0], [1, 1]]
     assert len(workers(of_some_replicas(replay, choose(replay), most=40))) == 4
     assert len(workers(of_some_replicas(replay, choose(replay), most=1))) == 2
+
+
+def test_the_slowest_step_is_the_one_that_took_longest_and_not_only_replayed():
+    # Step 2 waits 5 s for a host that launches late; step 1 computes 1 s longer.
+    rows = [
+        *in_row(("forward-compute", 2), ("optimizer", 1)),
+        *(row.on(step=1) for row in in_row(("forward-compute", 3), ("optimizer", 1))),
+        Row("forward-compute", 0, 2, step=2),
+        Row("optimizer", 7, 1, step=2),
+    ]
+    late = prepare(window(rows))
+    assert slowest_step(late) == choose(late).steps[0] == 2
+    assert slowest_step(late, "simulated") == choose(late, runs="simulated,ideal").steps[0] == 1
