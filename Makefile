@@ -15,7 +15,9 @@ test: $(VENV)/.test-stamp ## everything CI checks: lint, types, imports, tests
 	@.ci/system-packages
 	@$(MAKE) --no-print-directory lint
 	@rm -f .coverage .coverage.*
-	$(BIN)/python -m coverage run -m pytest --ignore=tests/browser $(PYTEST_ARGS)
+	$(BIN)/python -m coverage run -m pytest --ignore=tests/browser -m "not oracle" $(PYTEST_ARGS)
+	@# Without coverage, which makes the slow and obvious simulation several times slower.
+	$(BIN)/python -m pytest tests/engine -m oracle $(PYTEST_ARGS)
 	@# In a process of its own: the browser's driver keeps an event loop running.
 	$(BIN)/python -m coverage run -m pytest tests/browser $(PYTEST_ARGS)
 	@$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report --skip-covered --skip-empty

@@ -9,6 +9,8 @@ from tests.reference import Reference, figures
 from tests.reference_rules import dependencies
 from tests.strategies import STRUCTURES, Structure, changing, made, seeds
 
+pytestmark = pytest.mark.oracle
+
 ALL = pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
 SHARES = ("m_w", "m_w_exact", "m_s", "stage_share")
 

@@ -14,6 +14,8 @@ from tests.comparison import agree
 from tests.reference import figures
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
+pytestmark = pytest.mark.oracle
+
 TRACES = ["AR", "ST", "ovlp", "puredp", "purepp", "flap", "inter"]
 
 TOLERANCE = 1e-6

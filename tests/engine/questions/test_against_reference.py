@@ -14,6 +14,8 @@ from tests.engine.questions.asking import Asked, edits
 from tests.shared_traces import SHARED_TRACES, needs_shared
 from tests.strategies import STRUCTURES, Structure, changing, made, seeds
 
+pytestmark = pytest.mark.oracle
+
 ALL = pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
 
 
