@@ -3,17 +3,31 @@
 import asyncio
 from typing import Any
 
+from starlette.types import Scope
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEADER_BYTES = 16_384
 HEADERS_WITHIN_S = 10.0
+# From the server's end on; less than what it grants to answers that have not begun.
+SENT_WITHIN_S = 2.0
+_ABORT = "paceline.abort"
+
+
+def abort(scope: Scope) -> bool:
+    """Cut off a request's caller, with all that waits to be sent; False if there is no way to."""
+    cut_off = scope.get("extensions", {}).get(_ABORT)
+    if cut_off is None:
+        return False
+    cut_off["abort"]()
+    return True
 
 
 class BoundedHeaders(HttpToolsProtocol):
     """Closes a connection whose request line and headers are too large, or too long in coming.
 
-    uvicorn's fast parser has no limit of its own for either.
+    uvicorn's fast parser has no limit of its own for either. It also waits for callers that do
+    not read what was sent; here routes can `abort`, and the server's end cuts them off.
     """
 
     _awaits_headers = True
@@ -35,6 +49,8 @@ class BoundedHeaders(HttpToolsProtocol):
         if not self._awaits_headers:
             self._await_headers()
         super().on_message_begin()
+        extensions = {_ABORT: {"abort": self.transport.abort}}
+        self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
 
     @override
     def on_headers_complete(self) -> None:
@@ -48,6 +64,15 @@ class BoundedHeaders(HttpToolsProtocol):
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADER_BYTES:
                 self.transport.close()
+
+    @override
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.loop.call_later(SENT_WITHIN_S, self._stop_sending)
+
+    def _stop_sending(self) -> None:
+        if self.cycle is None or self.cycle.response_started:
+            self.transport.abort()
 
     def _await_headers(self) -> None:
         self._stop_waiting()

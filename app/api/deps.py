@@ -40,7 +40,8 @@ _MEANING = {
     421: "A Host that this service does not answer for.",
     422: "Decodable, and wrong; `errors` names the fields.",
     429: "Too many: wait for Retry-After seconds.",
-    503: "Queue or store do not answer or are full: try again after Retry-After seconds.",
+    503: "Queue or store do not answer or are full, or too many ask for recorded operations now: "
+    "try again after Retry-After seconds.",
 }
 _EVERYWHERE = (401, 403, 421, 422, 503)
 

@@ -1,8 +1,9 @@
 """A question's edits as JSON: what the API takes, and files that the command line reads."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, model_validator
+from pydantic_core import PydanticCustomError
 
 from app.engine.questions.edits import (
     MAX_EDITS,
@@ -19,9 +20,15 @@ from app.engine.questions.edits import (
 )
 from app.trace.user_types import MAX_NAME
 
-# As many as the largest job that we promise to take has workers.
-MAX_LISTED = 16_384
+# Half the workers of the largest job that we promise to take; a further edit can name the rest.
+# An edit with all lists full has 80 bytes for each: 0.65 MB, and op types another 0.1 MB.
+MAX_LISTED = 8192
+# More than any object has. Each unknown field is an error of its own, and takes time to describe.
+_MAX_FIELDS = 16
 
+_Item = TypeVar("_Item")
+# Only the first item that is wrong is described.
+_List = Annotated[list[_Item], FailFast()]
 _Index = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Step = Annotated[int, Field(ge=0, le=2**53)]
 _Seconds = Annotated[FiniteFloat, Field(ge=0, le=MAX_SECONDS, description="Seconds.")]
@@ -32,24 +39,33 @@ class _Strict(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > _MAX_FIELDS:
+            fields = ", ".join(cls.model_fields)
+            known = {"num": len(given), "fields": fields}
+            raise PydanticCustomError("too_many_fields", "{num} fields: it has {fields}", known)
+        return given
+
 
 class SelectIn(_Strict):
     """Which operations: those that all fields agree on; one that is left out agrees to all."""
 
-    op_types: list[Annotated[str, Field(min_length=1, max_length=MAX_NAME)]] = Field(
+    op_types: _List[Annotated[str, Field(min_length=1, max_length=MAX_NAME)]] = Field(
         [],
         max_length=256,
         description="Op types, joint names (forward-pp-comm, backward-pp-comm), or the groups "
         "compute, pp-comm, dp-comm and comm.",
         examples=[["pp-comm"]],
     )
-    stages: list[_Index] = Field([], max_length=MAX_LISTED)
-    dp_ranks: list[_Index] = Field([], max_length=MAX_LISTED)
-    workers: list[Annotated[list[_Index], Field(min_length=2, max_length=2)]] = Field(
+    stages: _List[_Index] = Field([], max_length=MAX_LISTED)
+    dp_ranks: _List[_Index] = Field([], max_length=MAX_LISTED)
+    workers: _List[Annotated[_List[_Index], Field(min_length=2, max_length=2)]] = Field(
         [], max_length=MAX_LISTED, description="Each as [dp rank, stage]."
     )
-    steps: list[_Step] = Field([], max_length=MAX_LISTED)
-    microbatches: list[_Index] = Field(
+    steps: _List[_Step] = Field([], max_length=MAX_LISTED)
+    microbatches: _List[_Index] = Field(
         [], max_length=MAX_LISTED, description="Of operations that carry one."
     )
 
@@ -133,7 +149,7 @@ class EditIn(_Strict):
 class QuestionIn(_Strict):
     """Edits, applied in order, each to what the ones before have left."""
 
-    edits: list[EditIn] = Field(max_length=MAX_EDITS)
+    edits: _List[EditIn] = Field(max_length=MAX_EDITS)
 
     def all_edits(self) -> list[Edit]:
         """The edits as the engine wants them."""

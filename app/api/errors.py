@@ -14,12 +14,14 @@ from starlette.responses import Response
 from starlette.types import Scope
 from typing_extensions import override
 
-from app.errors import BadRequest, InvalidRequest, PacelineError, UnsupportedMedia
+from app.api.json_body import unreadable, unreadable_at
+from app.errors import InvalidRequest, PacelineError, UnsupportedMedia
 
 log = structlog.get_logger()
 
 PROBLEM_TYPE = "application/problem+json"
 MAX_FIELDS = 20
+_LONGEST_MESSAGE = 400  # one may repeat what the caller sent
 LONGEST_RETRY_S = 30
 # Refused before the body was read: the rest of it must not be taken for the next request.
 _CLOSING = {408, 411, 413}
@@ -97,6 +99,8 @@ async def _on_refusal(request: Request, error: Exception) -> Response:
 
 async def _on_http(request: Request, error: Exception) -> Response:
     http = cast(HTTPException, error)
+    if http.status_code == HTTPStatus.BAD_REQUEST and http.__cause__ is not None:
+        return refusal(request.scope, unreadable(http.__cause__))
     code = _HTTP_CODES.get(http.status_code, "malformed")
     return problem(
         request.scope, http.status_code, code, str(http.detail), dict(http.headers or {})
@@ -105,11 +109,15 @@ async def _on_http(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     found = cast(RequestValidationError, error).errors()
-    if any(item["type"] == "json_invalid" for item in found):
-        return refusal(request.scope, BadRequest("the body is no JSON"))
+    for item in found:
+        if item["type"] == "json_invalid":
+            return refusal(request.scope, unreadable_at(item["loc"][-1], str(item["ctx"]["error"])))
     if _has_body_of_another_kind(request, found):
         return refusal(request.scope, UnsupportedMedia("send application/json"))
-    fields = [{"field": _path(item["loc"]), "message": item["msg"]} for item in found[:MAX_FIELDS]]
+    fields = [
+        {"field": _path(item["loc"]), "message": item["msg"][:_LONGEST_MESSAGE]}
+        for item in found[:MAX_FIELDS]
+    ]
     detail = "; ".join(f"{field['field']}: {field['message']}" for field in fields[:3])
     return problem(request.scope, InvalidRequest.status, InvalidRequest.code, detail, errors=fields)
 

@@ -8,6 +8,7 @@ from pydantic.json_schema import models_json_schema
 
 from app.api.auth import COOKIE
 from app.api.deps import ProblemOut
+from app.api.edits import QuestionIn
 from app.ingest.wire import MAX_ROWS
 from app.trace.ops import OP_NAMES
 from app.trace.user_types import MAX_NAME
@@ -53,11 +54,12 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    _, problem = models_json_schema(
-        [(ProblemOut, "serialization")], ref_template="#/components/schemas/{model}"
+    _, models = models_json_schema(
+        [(ProblemOut, "serialization"), (QuestionIn, "validation")],
+        ref_template="#/components/schemas/{model}",
     )
     return {
-        **problem["$defs"],
+        **models["$defs"],
         "OpsIn": _ops_in(),
         "WindowResult": _window_result(),
         "Figure": {

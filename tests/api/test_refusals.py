@@ -103,6 +103,29 @@ async def test_an_odd_body_is_a_4xx(api, body, status):
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+UNREADABLE = [
+    (b'{"a": }', "character 6: Expecting value"),
+    (b'{"edits": [NaN', "character 14: "),
+    (b'{"a": "\xff"}', "some bytes are no text: send UTF-8"),
+    (b"[" * 200_000, "nested too deeply"),
+    (b"9" * 5000, "an integer has thousands of digits"),
+]
+
+
+@pytest.mark.parametrize(("body", "reason"), UNREADABLE, ids=[part for _, part in UNREADABLE])
+@pytest.mark.parametrize(
+    ("method", "path"), [("PUT", ""), ("POST", "/windows/latest/what-if")], ids=["job", "what-if"]
+)
+async def test_a_body_that_cannot_be_read_says_why(api, method, path, body, reason):
+    headers = {"content-type": "application/json"}
+    url = f"/api/v1/jobs/a{path}"
+    answer = await api.client.request(method, url, content=body, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
+    detail = answer.json()["detail"]
+    assert detail.startswith("the body is no JSON that can be read: ")
+    assert reason in detail
+
+
 @pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", "", "é"])
 async def test_json_is_taken_as_json_only(api, media):
     headers = {"content-type": media.encode()}

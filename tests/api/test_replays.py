@@ -1,5 +1,6 @@
 """Which windows can be replayed, and how often they are built for that."""
 
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 
@@ -72,6 +73,36 @@ async def test_a_window_without_operations_or_steps_is_a_conflict(api):
     for window_id in ("1-0", "1-2"):
         with pytest.raises(Conflict, match=f"window {window_id} has no step whose operations"):
             Replays(api.store).get(JOB, window_id)
+
+
+async def test_a_closed_window_without_steps_says_why_by_its_name_and_as_the_latest(api):
+    await api.register()
+    api.save_window(closed_without_steps("rank 2 did not report", "rank 3 did not report"))
+    why = "window 1-0 has no step whose operations can be replayed: step 0: rank 2 did not report"
+    with pytest.raises(Conflict, match=rf"^{why}$"):
+        Replays(api.store).get(JOB, "1-0")
+    with pytest.raises(Conflict, match=rf"closed windows .* but none to replay: {why}$"):
+        Replays(api.store).get(JOB, "latest")
+    recorded.save(api, recorded.window(2, state="open"))
+    with pytest.raises(Conflict, match="none that has closed can be replayed"):
+        Replays(api.store).get(JOB, "1-2")
+    await api.register(run_key="run-2")
+    with pytest.raises(Conflict, match="no closed window in its current run yet"):
+        Replays(api.store).get(JOB, "latest")
+
+
+async def test_the_latest_is_the_newest_one_that_can_be_replayed(api):
+    await api.register()
+    recorded.save(api, recorded.window(0))
+    api.save_window(dataclasses.replace(closed_without_steps("no report"), first_step=2))
+    assert Replays(api.store).get(JOB, "latest").window.id == "1-0"
+
+
+def closed_without_steps(*reasons):
+    """A window from step 0 on, all of whose steps were skipped."""
+    record = window_record(0, slowdown=None)
+    skipped = [{"step": step, "reason": reason} for step, reason in enumerate(reasons)]
+    return dataclasses.replace(record, result=record.result | {"skipped_steps": skipped})
 
 
 async def test_what_is_not_there_is_not_found(api):

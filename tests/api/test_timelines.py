@@ -1,9 +1,15 @@
 """Timelines and critical paths of closed windows, over HTTP."""
 
+import asyncio
+import contextlib
+import gc
+
 import pytest
 
+from app.api.replays import MAX_DOWNLOADS
 from app.api.routes import timelines
 from tests.api import recorded
+from tests.api.server import TOKEN
 from tests.engine.timeline.reading import overlaps, read
 
 pytestmark = pytest.mark.anyio
@@ -78,11 +84,51 @@ async def test_only_closed_windows_that_are_there_can_be_looked_into(closed, kin
 
 
 async def test_only_some_timelines_are_made_at_once(closed):
-    with timelines.PLACES.taken(), timelines.PLACES.taken():
+    places = closed.app.state.service.replays.at_download
+    with contextlib.ExitStack() as taken:
+        for _ in range(MAX_DOWNLOADS):
+            taken.enter_context(places.taken())
         answer = await closed.client.get(f"{PATH}/latest/timeline")
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
-    for _ in range(timelines.MAX_AT_ONCE + 1):
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) >= 1
+        assert "others download timelines now" in answer.json()["detail"]
+    for _ in range(MAX_DOWNLOADS + 1):
         assert (await closed.client.get(f"{PATH}/latest/timeline")).status_code == 200
+
+
+async def test_callers_that_hang_up_in_the_middle_keep_nobody_out(closed):
+    gc.disable()
+    try:
+        for _ in range(MAX_DOWNLOADS + 1):
+            assert await status_of_a_broken_download(closed.app) == 200
+    finally:
+        gc.enable()
+    assert (await closed.client.get(f"{PATH}/latest/timeline")).status_code == 200
+
+
+async def status_of_a_broken_download(app):
+    """The status that a caller gets who reads the file's first piece, and hangs up."""
+    statuses, gone = [], asyncio.Event()
+
+    async def receive():
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+        elif not gone.is_set():
+            gone.set()
+            # A server notices that a caller has gone while it waits to send more.
+            await asyncio.sleep(0)
+
+    headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())]
+    path = f"{PATH}/latest/timeline"
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode()}
+    scope |= {"query_string": b"", "scheme": "http", "root_path": "", "headers": headers}
+    async with asyncio.timeout(60):
+        await app({**scope, "server": ("localhost", 80)}, receive, send)
+    return statuses[0]
 
 
 async def test_the_critical_path_is_the_chain_with_its_shares(closed):

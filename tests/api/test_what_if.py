@@ -1,7 +1,13 @@
 """A caller's own question, and the figures of a selection of steps."""
 
+import json
+import threading
+
 import pytest
 
+from app.api import json_body
+from app.api.edits import MAX_LISTED
+from app.api.questions import MAX_QUESTION_BYTES
 from app.api.replays import MAX_AT_WORK
 from app.trace.window import SkippedStep
 from tests.api import recorded
@@ -9,6 +15,7 @@ from tests.api import recorded
 pytestmark = pytest.mark.anyio
 
 PATH = "/api/v1/jobs/llm-70b/windows"
+JSON = {"content-type": "application/json"}
 PP_COMM_AT_0 = {"select": {"op_types": ["pp-comm"]}, "change": {"kind": "set", "value": 0}}
 
 
@@ -132,6 +139,94 @@ async def test_a_hundred_edits_and_no_more(api):
     longer = {"change": {"kind": "add", "value": 0.5}}
     assert (await ask(api, *[longer] * 100)).status_code == 200
     assert (await ask(api, *[longer] * 101)).status_code == 422
+
+
+LARGEST = {
+    "op_types": ["\N{COLLISION SYMBOL}" * 64] * 256,
+    **dict.fromkeys(("stages", "dp_ranks", "microbatches"), [2**31 - 1] * MAX_LISTED),
+    "workers": [[2**31 - 1, 2**31 - 1]] * MAX_LISTED,
+    "steps": [2**53] * MAX_LISTED,
+}
+
+
+async def test_an_edit_with_all_lists_full_is_not_too_large(api):
+    await api.register()
+    recorded.save(api, recorded.window())
+    content = json.dumps({"edits": [{"change": GOOD, "select": LARGEST}]}).encode()
+    assert len(content) < MAX_QUESTION_BYTES
+    answer = await api.client.post(f"{PATH}/latest/what-if", content=content, headers=JSON)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("edit 1: ")
+
+
+async def test_a_longer_list_and_a_larger_question_are_refused(api):
+    await api.register()
+    longer = {"select": {"stages": [0] * (MAX_LISTED + 1)}, "change": GOOD}
+    assert (await ask(api, longer)).status_code == 422
+    content = b'{"edits": []' + b" " * MAX_QUESTION_BYTES + b"}"
+    answer = await api.client.post(f"{PATH}/latest/what-if", content=content, headers=JSON)
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    assert "ask for fewer edits at once" in answer.json()["detail"]
+
+
+NAMES = {f"{number:x}": 0 for number in range(90_000)}
+MUCH_WRONG = {
+    "unknown keys of a question": {"edits": [], **NAMES},
+    "unknown keys of an edit": {"edits": [{"change": GOOD, **NAMES}]},
+    "unknown keys of a selection": {"edits": [{"change": GOOD, "select": NAMES}]},
+    "unknown keys of a change": {"edits": [{"change": GOOD | NAMES}]},
+    "wrong items": {"edits": [{"change": GOOD, "select": {"stages": [-1] * MAX_LISTED}}] * 20},
+    "wrong workers": {"edits": [{"change": GOOD, "select": {"workers": [[]] * MAX_LISTED}}] * 15},
+    "wrong edits": {"edits": [{}] * 100_000},
+    "an endless kind": {"edits": [{"change": {"kind": "x" * 900_000}}]},
+}
+
+
+@pytest.mark.parametrize("question", MUCH_WRONG.values(), ids=MUCH_WRONG)
+async def test_however_much_is_wrong_only_some_is_listed(api, question):
+    await api.register()
+    answer = await api.client.post(f"{PATH}/latest/what-if", json=question)
+    assert answer.status_code == 422
+    assert 1 <= len(answer.json()["errors"]) <= 3
+    assert len(answer.content) < 4000
+
+
+async def test_a_selection_with_too_many_fields_says_which_there_are(api):
+    await api.register()
+    problem = (await ask(api, {"change": GOOD, "select": NAMES})).json()
+    assert problem["errors"][0]["field"] == "body.edits.0.select"
+    assert "90000 fields: it has op_types, stages" in problem["detail"]
+
+
+async def test_a_question_is_checked_beside_the_event_loop(api, monkeypatch):
+    await api.register()
+    threads = []
+    read = json_body.read
+
+    def noted(*given):
+        threads.append(threading.current_thread())
+        return read(*given)
+
+    monkeypatch.setattr(json_body, "read", noted)
+    await ask(api, {})
+    assert [each is threading.main_thread() for each in threads] == [False]
+
+
+@pytest.mark.parametrize("media", ["text/plain", "application/msgpack", ""])
+async def test_a_question_is_taken_as_json_only(api, media):
+    headers = {"content-type": media}
+    content = b'{"edits": []}'
+    answer = await api.client.post(f"{PATH}/latest/what-if", content=content, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media")
+
+
+async def test_the_reference_lists_what_a_question_may_be_refused_for(api):
+    document = (await api.client.get("/openapi.json")).json()
+    ask_what_if = document["paths"]["/api/v1/jobs/{job_id}/windows/{window}/what-if"]["post"]
+    assert {"400", "404", "408", "409", "413", "415", "422", "503"} <= set(ask_what_if["responses"])
+    assert "too many ask for recorded operations" in ask_what_if["responses"]["503"]["description"]
+    body = ask_what_if["requestBody"]["content"]["application/json"]["schema"]
+    assert body["$ref"].removeprefix("#/components/schemas/") in document["components"]["schemas"]
 
 
 async def test_more_questions_at_once_than_there_are_places_get_503(api):

@@ -73,12 +73,12 @@ def get_window_critical_path(
     job_id: JobId,
     window: WindowId,
     service: ServiceDep,
-    step: Annotated[StepNumber, Query(description="Left out: the slowest step.")] = None,
+    step: Annotated[StepNumber, Query(description="Left out: the one that took longest.")] = None,
     run: Annotated[RunKind, Query(description="As recorded, or as replayed.")] = "recorded",
 ) -> dict[str, Any]:
     """From the step's last operation back to its beginning, each the one that came last."""
     replay = service.replays.get(job_id, window)
     with service.replays.at_work.taken():
-        chosen = slowest_step(replay) if step is None else step
+        chosen = slowest_step(replay, run) if step is None else step
         found = critical_path.critical_path(replay, chosen, run)
     return {"window": replay.window.id, **critical_path.as_json(found)}

@@ -1,15 +1,13 @@
 """Timelines: what the workers of a closed window did, for a trace viewer."""
 
-from collections.abc import Iterator
-from itertools import chain
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from app.api.deps import Responses, ServiceDep, refusals
+from app.api.download import Download
 from app.api.fields import JobId, WindowId
-from app.api.places import Places
 from app.engine.replays import WindowReplay
 from app.engine.timeline.choice import Choice, choose, num_slices
 from app.engine.timeline.writer import written
@@ -17,11 +15,7 @@ from app.errors import TooLarge
 
 # A file of some 35 MB, made in a few seconds; a viewer is slow with more.
 MAX_SLICES = 1_000_000
-# Each keeps a core busy, and other answers waiting, while it is made.
-MAX_AT_ONCE = 2
 GZIP = "application/gzip"
-
-PLACES = Places(MAX_AT_ONCE, "others download timelines now: ask again in a moment")
 
 router = APIRouter(tags=["windows"])
 
@@ -71,19 +65,12 @@ def get_window_timeline(
     replay = service.replays.get(job_id, window)
     choice = choose(replay, steps=steps, workers=workers, ranks=ranks, runs=runs)
     _check_size(replay, choice)
-    name = f"{job_id}-{replay.window.id}-timeline.json.gz"
-    pieces = _pieces(replay, choice)
-    return StreamingResponse(
-        chain([next(pieces)], pieces),
+    return Download(
+        written(replay, choice),
+        service.replays.at_download,
+        name=f"{job_id}-{replay.window.id}-timeline.json.gz",
         media_type=GZIP,
-        headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )
-
-
-def _pieces(replay: WindowReplay, choice: Choice) -> Iterator[bytes]:
-    """The file, in one of the places from the first piece to the last, or till nobody reads."""
-    with PLACES.taken():
-        yield from written(replay, choice)
 
 
 def _check_size(replay: WindowReplay, choice: Choice) -> None:

@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from app.api.deps import ServiceDep, refusals
-from app.api.edits import QuestionIn
 from app.api.fields import Answer, JobId, WindowId
+from app.api.questions import QUESTION_BODY, QuestionDep
 from app.engine.questions.answer import as_json
 
 router = APIRouter(tags=["windows"])
@@ -73,10 +73,11 @@ class WhatIfOut(Answer):
     operation_id="ask_what_if",
     summary="Ask what if some operations took another time",
     response_model=WhatIfOut,
-    responses=refusals(404, 409),
+    responses=refusals(400, 404, 408, 409, 413, 415),
+    openapi_extra=QUESTION_BODY,
 )
 def ask_what_if(
-    job_id: JobId, window: WindowId, question: QuestionIn, service: ServiceDep
+    job_id: JobId, window: WindowId, question: QuestionDep, service: ServiceDep
 ) -> dict[str, Any]:
     """How long the steps of a closed window would take after some edits, applied in order.
 
