@@ -6,7 +6,6 @@ Commands import what is heavy (numba, pyarrow, fastapi) when they run, so that `
 import errno
 import os
 import sys
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -72,6 +71,8 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"paceline {version('paceline')}")
         raise typer.Exit
 

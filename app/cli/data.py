@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from app.cli.options import DataDir
-from app.settings import load_settings
 
 
 def migrate(data_dir: DataDir = None) -> None:
@@ -14,6 +13,7 @@ def migrate(data_dir: DataDir = None) -> None:
 
     Example: PACELINE_DATABASE_URL=postgresql://... paceline migrate
     """
+    from app.settings import load_settings
     from app.store import migrate as migrations
 
     settings = load_settings(data_dir=data_dir)
@@ -29,6 +29,7 @@ def backup(
 
     Example: paceline backup paceline-2026-11-21.zip
     """
+    from app.settings import load_settings
     from app.store.backup import backup as write
     from app.store.engine import Store
 
@@ -48,6 +49,7 @@ def restore(
 
     Example: PACELINE_DATABASE_URL=postgresql://... paceline restore paceline-2026-11-21.zip
     """
+    from app.settings import load_settings
     from app.store import migrate as migrations
     from app.store.backup import restore as read
     from app.store.engine import Store

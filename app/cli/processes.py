@@ -6,13 +6,15 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.options import DataDir, Host, Port
 from app.errors import StartUpFailed
-from app.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from app.settings import Settings
 
 
 def serve(host: Host = None, port: Port = None, data_dir: DataDir = None) -> None:
@@ -21,6 +23,7 @@ def serve(host: Host = None, port: Port = None, data_dir: DataDir = None) -> Non
     Example: paceline serve --port 8642 --data-dir /var/lib/paceline
     """
     from app.cli.serve import Everything, StopSignal, page_url
+    from app.settings import load_settings
 
     settings = load_settings(host=host, port=port, data_dir=data_dir).with_token()
     stop = StopSignal()
@@ -45,6 +48,7 @@ def demo(
     from app.cli.children import Child, end_with_parent, paceline
     from app.cli.live_jobs import demo_jobs
     from app.cli.serve import Everything, StopSignal, page_url
+    from app.settings import load_settings
 
     stop = StopSignal()
     end_with_parent()  # whatever ends make or a script that runs the demo ends the demo
@@ -65,6 +69,7 @@ def demo(
 def demo_jobs_command(url: Annotated[str, typer.Option()]) -> None:
     """Push the demo's jobs to a server until told to stop (the token comes by PACELINE_TOKEN)."""
     from app.cli.live_jobs import demo_jobs, push
+    from app.settings import load_settings
 
     settings = load_settings()
     stop = _stop_event()
@@ -84,6 +89,7 @@ def api(host: Host = None, port: Port = None) -> None:
     Example: PACELINE_PUBLIC=true PACELINE_TOKEN=pl_... paceline api --host 0.0.0.0
     """
     from app import main
+    from app.settings import load_settings
 
     main.run(load_settings(host=host, port=port))
 
@@ -104,6 +110,7 @@ def consumer(
     Example: paceline consumer --name consumer-0
     """
     from app.consumer import wiring
+    from app.settings import load_settings
 
     settings = load_settings()
     if check:
@@ -112,7 +119,7 @@ def consumer(
         wiring.run(settings, name or socket.gethostname(), _stop_event())
 
 
-def _token(settings: Settings) -> str:
+def _token(settings: "Settings") -> str:
     if settings.token is None:
         raise StartUpFailed("no token: set PACELINE_TOKEN")
     return settings.token.get_secret_value()

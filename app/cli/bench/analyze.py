@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import track
 
 from app.cli.bench.made import made_window, sizes
 from app.cli.bench.timing import Timings, peak_rss_bytes_of, to_copy
-from app.cli.console import notes
 from app.errors import InvalidRequest
-from app.trace.window import Window
 
 if TYPE_CHECKING:
     from app.engine.questions.edits import Edit
+    from app.trace.window import Window
 
 
 def analyze(
@@ -38,7 +36,7 @@ def analyze(
         typer.echo(json.dumps({"trace": name, **_measure(load, repeats)}))
 
 
-def _sources(traces: list[Path], synthetic: str | None) -> list[tuple[str, Callable[[], Window]]]:
+def _sources(traces: list[Path], synthetic: str | None) -> "list[tuple[str, Callable[[], Window]]]":
     from app.trace.readers import published
 
     if synthetic is None:
@@ -47,7 +45,7 @@ def _sources(traces: list[Path], synthetic: str | None) -> list[tuple[str, Calla
     return [(synthetic, lambda: window)]
 
 
-def _measure(load: Callable[[], Window], repeats: int) -> dict[str, Any]:
+def _measure(load: "Callable[[], Window]", repeats: int) -> dict[str, Any]:
     from app.engine.memory import keep_freed_memory
     from app.engine.report import analyse
     from app.engine.result import as_json
@@ -78,7 +76,7 @@ def _measure(load: Callable[[], Window], repeats: int) -> dict[str, Any]:
     }
 
 
-def _measure_parts(window: Window, timings: Timings, repeats: int) -> int:
+def _measure_parts(window: "Window", timings: Timings, repeats: int) -> int:
     """Time the parts of an analysis; returns the number of operations of one simulation."""
     from app.engine.graph import build
     from app.engine.questions.answer import Questions
@@ -98,6 +96,10 @@ def _measure_parts(window: Window, timings: Timings, repeats: int) -> int:
 
 
 def _watched(repeats: int) -> Iterable[int]:
+    from rich.progress import track
+
+    from app.cli.console import notes
+
     return track(range(repeats), "measuring", console=notes(), transient=True)
 
 

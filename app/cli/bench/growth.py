@@ -1,15 +1,16 @@
 """`paceline bench growth`: how does the time of an analysis grow with the job?"""
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 
 from app.cli.bench.made import made_window
 from app.cli.bench.timing import Timings
 from app.errors import InvalidRequest
-from app.trace.window import Window
+
+if TYPE_CHECKING:
+    from app.trace.window import Window
 
 
 def growth(
@@ -25,6 +26,8 @@ def growth(
 
     Example: paceline bench growth --workers 256,4096
     """
+    import numpy as np
+
     from app.engine.memory import keep_freed_memory
 
     keep_freed_memory()  # as the consumer does
@@ -36,7 +39,7 @@ def growth(
     typer.echo(json.dumps({"workers": sizes, "total_s": seconds, "exponent": exponent}))
 
 
-def _analysis_s(window: Window, repeats: int) -> float:
+def _analysis_s(window: "Window", repeats: int) -> float:
     from app.engine.report import analyse
     from app.engine.result import as_json
 

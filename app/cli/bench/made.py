@@ -1,7 +1,11 @@
 """Made jobs to measure on, held in memory."""
 
+from typing import TYPE_CHECKING
+
 from app.errors import InvalidRequest
-from app.trace.window import Window
+
+if TYPE_CHECKING:
+    from app.trace.window import Window
 
 USUAL = {"dp": 8, "pp": 4, "microbatches": 8, "steps": 2}
 
@@ -21,11 +25,12 @@ def sizes(text: str) -> dict[str, int]:
     return wanted
 
 
-def made_window(dp: int, pp: int, microbatches: int, steps: int) -> Window:
+def made_window(dp: int, pp: int, microbatches: int, steps: int) -> "Window":
     """A healthy job's steps as one closed window, its rows in the order of stored windows."""
     from app.cli.made_size import refuse_too_large
     from app.synth.run import MadeJob
     from app.trace.job import Parallelism
+    from app.trace.window import Window
 
     made = MadeJob(Parallelism(dp, pp), microbatches)
     refuse_too_large(made, steps)

@@ -8,9 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 T = TypeVar("T")
 
 COPIED_BYTES = 100_000_000
@@ -34,8 +31,10 @@ class Timings:
         return {name: statistics.median(seconds) for name, seconds in self._seconds.items()}
 
 
-def to_copy() -> NDArray[Any]:
-    """100 MB: how long one copy takes says what the machine's memory can do at this moment."""
+def to_copy() -> Any:
+    """An array of 100 MB: how long one copy takes says what the memory can do at this moment."""
+    import numpy as np
+
     return np.ones(COPIED_BYTES // 8)
 
 
