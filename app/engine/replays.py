@@ -115,7 +115,7 @@ def _group(window: Window, steps: tuple[int, ...]) -> Group:
     clock was set in the middle of it, the next one's is taken.
     """
     refused: list[SkippedStep] = []
-    left = steps
+    left, num_bad = steps, 0
     while left:
         try:
             grid = lay_out(window if left == window.steps else window.only(left))
@@ -133,8 +133,8 @@ def _group(window: Window, steps: tuple[int, ...]) -> Group:
             return _checked(replayer(grid)), refused
         except InvalidTrace as error:
             refused += _all_refused(left[:1], str(error))
-            left = left[1:]
-            if len(refused) >= MAX_BAD_STEPS:
+            left, num_bad = left[1:], num_bad + 1
+            if num_bad == MAX_BAD_STEPS:
                 return None, [*refused, *_all_refused(left, str(error))]
     return None, refused
 

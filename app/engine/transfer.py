@@ -21,7 +21,7 @@ def own_durations(grid: Grid, graph: StepGraph) -> Floats:
     """
     own_s = np.empty((graph.num_rows, grid.start_s.shape[1]))
     block = np.arange(grid.template.parallelism.dp_size) // grid.template.parallelism.ep_size
-    halves = in_parallel(
+    in_parallel(
         grid.start_s.size,
         graph.meets.size,
         lambda first, end: _own(
@@ -29,7 +29,6 @@ def own_durations(grid: Grid, graph: StepGraph) -> Floats:
             grid.num_steps, block, NEGATIVE_TRANSFER_S, first, end, own_s,
         ),
     )  # fmt: skip
-    del halves
     for row, (op, share) in enumerate(
         zip(graph.milestone_of, graph.milestone_share, strict=True), start=graph.num_ops
     ):

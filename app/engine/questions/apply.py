@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from app.engine.compiled import Function
 from app.engine.parallel import in_parallel
 from app.engine.questions.edits import Add, Change, Factor, FromWorker, Ideal, Set
 from app.engine.questions.kernels import change_rows, copy_rows
@@ -133,17 +134,8 @@ class _State:
     def _change_lanes(self, affine: _Affine, region: Region, rows: Ints) -> None:
         before = self._slot.copy()
         self._give_slots(rows)
-        mask = _by_lane(region)
-        in_parallel(
-            rows.size * mask.shape[1],
-            rows.size,
-            lambda first, end: change_rows(
-                self._recorded_s, self._times_s, rows[first:end], self._level_s, before,
-                self._slot, mask, _reach(mask), self._template.stage,
-                affine.factor, affine.shift_s, affine.least_s,
-            ),
-        )  # fmt: skip
-        self._level_s[rows] = np.nan
+        how = (affine.factor, affine.shift_s, affine.least_s)
+        self._on_rows(change_rows, rows, before, region, how)
 
     def _copy(self, change: FromWorker, region: Region) -> int:
         """Copy what has a counterpart; returns how many operations have none."""
@@ -151,18 +143,25 @@ class _State:
         with_twin, without = region.rows & (twin >= 0), region.rows & (twin < 0)
         rows, before = np.flatnonzero(with_twin), self._slot.copy()
         self._give_slots(rows)
-        mask = _by_lane(region)
+        how = (twin, change.dp_rank, len(self._group.steps))
+        self._on_rows(copy_rows, rows, before, region, how)
+        return Region(without, region.lanes).num_ops(stage)
+
+    def _on_rows(
+        self, kernel: Function, rows: Ints, before: Ints, region: Region, how: tuple[Any, ...]
+    ) -> None:
+        """Let a kernel write rows that have had slots given, on all cores where it pays."""
+        mask, stage = _by_lane(region), self._template.stage
+        reach = _reach(mask)
         in_parallel(
             rows.size * mask.shape[1],
             rows.size,
-            lambda first, end: copy_rows(
+            lambda first, end: kernel(
                 self._recorded_s, self._times_s, rows[first:end], self._level_s, before,
-                self._slot, mask, _reach(mask), stage,
-                twin, change.dp_rank, len(self._group.steps),
+                self._slot, mask, reach, stage, *how,
             ),
         )  # fmt: skip
         self._level_s[rows] = np.nan
-        return Region(without, region.lanes).num_ops(stage)
 
     def _twins(self, stage: int) -> Ints:
         """[ops], the operation of a stage with the same type and `seq_id`; -1 is none."""
