@@ -1,13 +1,20 @@
 """All tables. A change here needs a migration; a test compares the two.
 
+projects ─< tokens               who may do what
+projects ─< jobs
 jobs ─< runs ─< windows          what was analysed, one row a window, replaced by revision
              ─< steps            one row a training step
-             ─< batches          taken from the queue, window still open
-             ─< cursors          which batches of a run have been seen
+             ─< spool            batches taken from the queue, window still open
+             ─< cursors          what the assembler of a run knows beside them
+             ─< ingest_counts    what became of every operation that was taken
              ─< hosts            which machine each worker is on
 jobs ─< alert_states
      ─< alert_events ─< outbox   who is still to be told
+dead_letters                     queue entries that nobody could take
 shards, consumers                which background process works on what
+totals                           counts of the whole service
+
+A `job_id` is "project/job" in every table, so no key of one project can name what is another's.
 """
 
 from sqlalchemy import (
@@ -50,6 +57,31 @@ def _of_run() -> tuple[Column[str], Column[int], ForeignKeyConstraint]:
     )
 
 
+projects = Table(
+    "projects",
+    metadata,
+    Column("project", key_text(32), primary_key=True),
+    Column("created_s", Real, nullable=False),
+    Column("keep_raw_days", Real),  # retention; null: the service's own
+    Column("keep_results_days", Real),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("token_id", key_text(32), primary_key=True),  # the readable part of the token
+    Column("project", key_text(32), ForeignKey("projects.project"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("digest", Text, nullable=False),  # of the secret part; the secret is kept nowhere
+    Column("scopes", JsonText, nullable=False),
+    Column("job", Text),  # the only job that it is good for, without its project
+    Column("created_s", Real, nullable=False),
+    Column("expires_s", Real),
+    Column("revoked_s", Real),
+    Column("last_used_s", Real),  # to the minute
+    Index(None, "project", "token_id"),
+)
+
 jobs = Table(
     "jobs",
     metadata,
@@ -80,6 +112,10 @@ runs = Table(
     Column("is_closed", Boolean, nullable=False),  # ended, and its last window closed
     Column("last_data_s", Real),
     Column("last_step", BigInteger),
+    # By the consumer's clock: ranks of which nothing comes while others go on, and since when
+    # nothing comes of any.
+    Column("silent_ranks", JsonText),
+    Column("stalled_since_s", Real),
     UniqueConstraint("job_id", "run_key"),
 )
 # Asked for every second by every consumer; runs that are done are not in it.
@@ -102,8 +138,12 @@ windows = Table(
     # The large ones last: whoever reads the columns before them need not read these pages.
     Column("result", PackedJson, nullable=False),
     Column("per_step", PackedJson),
-    Column("trace", PackedBytes),
+    Column("trace", PackedBytes),  # packed by app.ingest.trace_codec; null once retention took it
 )
+Index("ix_windows_updated", windows.c.updated_s)
+Index("ix_windows_with_trace", windows.c.updated_s,
+      sqlite_where=windows.c.trace.is_not(None),
+      postgresql_where=windows.c.trace.is_not(None))  # fmt: skip
 # The newest window with figures is wanted for every job of a page.
 Index("ix_windows_with_figures", windows.c.job_id, windows.c.epoch, windows.c.first_step,
       sqlite_where=windows.c.slowdown.is_not(None),
@@ -122,6 +162,17 @@ steps = Table(
     Column("skipped_reason", Text),
 )
 
+# What one turn of a consumer took of one run. After a crash, open windows are built from it again.
+spool = Table(
+    "spool",
+    metadata,
+    *_of_run(),
+    Column("turn", BigInteger, primary_key=True, autoincrement=False),  # ascending
+    Column("last_step", BigInteger, nullable=False),  # the row can go once this step's window is
+    Column("blob", LargeBinary, nullable=False),  # packed by app.ingest.spool
+)
+
+# TEMPORARY: goes as soon as the consumer uses the spool.
 batches = Table(
     "batches",
     metadata,
@@ -129,6 +180,21 @@ batches = Table(
     Column("rank", BigInteger, primary_key=True, autoincrement=False),
     Column("batch_seq", BigInteger, primary_key=True, autoincrement=False),
     Column("body", LargeBinary, nullable=False),  # compressed or not, as the worker sent it
+)
+
+ingest_counts = Table(
+    "ingest_counts",
+    metadata,
+    *_of_run(),
+    # Operations: each one that was taken from the queue is in exactly one of these.
+    Column("accepted", BigInteger, nullable=False),
+    Column("duplicate", BigInteger, nullable=False),
+    Column("conflict", BigInteger, nullable=False),
+    Column("late", BigInteger, nullable=False),
+    Column("dead", BigInteger, nullable=False),
+    # Batches whose number was skipped by their worker's later ones and that never came.
+    Column("lost_batches", BigInteger, nullable=False),
+    Column("last_conflict", JsonText),  # a sample: rank, batch_seq, at
 )
 
 # Which machine each worker of a run is on, as far as the workers have said.
@@ -150,6 +216,33 @@ consumers = Table(
     metadata,
     Column("owner", key_text(256), primary_key=True),
     Column("lease_until_s", Real, nullable=False),
+)
+
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("letter_id", serial(), primary_key=True),
+    # No foreign key: it may be of a job that nobody knows.
+    Column("job_id", key_text(128), nullable=False),
+    Column("epoch", BigInteger),
+    Column("entry_id", Text, nullable=False),
+    Column("num_ops", BigInteger, nullable=False),  # 0 where even that cannot be read
+    Column("deliveries", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("received_s", Real, nullable=False),
+    Column("died_s", Real, nullable=False),
+    Column("state", Text, nullable=False),  # dead, replayed, dropped
+    Column("settled_s", Real),  # when it was replayed or dropped
+    Column("body", LargeBinary, nullable=False),
+    Index(None, "state", "letter_id"),
+)
+
+# fenced_commits, entries_lost and the like: they only grow.
+totals = Table(
+    "totals",
+    metadata,
+    Column("name", key_text(64), primary_key=True),
+    Column("value", BigInteger, nullable=False),
 )
 
 alert_states = Table(

@@ -101,8 +101,8 @@ def test_runs_of_the_first_release_have_no_own_types_and_blocks_of_one(url):
         )
     migrate(url)
     with store.write() as conn:
-        kept = jobs.run(conn, "job", 1)
-        again = jobs.register(conn, "job", kept, now_s=6.0)
+        kept = jobs.run(conn, "default/job", 1)
+        again = jobs.register(conn, "default/job", kept, now_s=6.0)
     assert (kept.parallelism, kept.op_types) == (Parallelism(4, 2), BUILT_IN)
     assert again == (1, False)
     downgrade(url, "0001")
