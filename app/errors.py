@@ -6,6 +6,7 @@ PacelineError                500
 ├── Forbidden                403
 ├── NotFound                 404
 │   ├── JobNotFound
+│   ├── TokenNotFound
 │   └── WindowNotFound
 ├── TooSlow                  408   the body did not arrive in time
 ├── Conflict                 409
@@ -16,6 +17,10 @@ PacelineError                500
 ├── InvalidRequest           422   decodable, and wrong
 │   └── InvalidTrace               a trace that no step can be replayed from
 ├── TooManyRequests          429   try again after `retry_after_s`
+│   ├── RequestLimit               of a project, in a second
+│   ├── ByteLimit                  the same of what it sends
+│   ├── JobLimit                   of a project, active at the same time
+│   └── StreamLimit                of a project, open at the same time
 ├── Unavailable              503   try again after `retry_after_s`
 │   ├── QueueUnavailable
 │   ├── QueueFull
@@ -69,7 +74,17 @@ class JobNotFound(NotFound):
     code = "job_not_found"
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"no job {job_id!r}: register it with PUT /api/v1/jobs/{job_id}")
+        job = _plain(job_id)
+        super().__init__(f"no job {job!r}: register it with PUT /api/v1/jobs/{job}")
+
+
+class TokenNotFound(NotFound):
+    """The project has no such token."""
+
+    code = "token_not_found"
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__(f"no token {token_id!r}: list them with GET /api/v1/tokens")
 
 
 class WindowNotFound(NotFound):
@@ -78,9 +93,10 @@ class WindowNotFound(NotFound):
     code = "window_not_found"
 
     def __init__(self, job_id: str, window_id: str) -> None:
+        job = _plain(job_id)
         super().__init__(
-            f"job {job_id!r} has no window {window_id!r}: "
-            f"list them with GET /api/v1/jobs/{job_id}/windows"
+            f"job {job!r} has no window {window_id!r}: "
+            f"list them with GET /api/v1/jobs/{job}/windows"
         )
 
 
@@ -104,9 +120,10 @@ class EpochSuperseded(Conflict):
     code = "epoch_superseded"
 
     def __init__(self, job_id: str, epoch: int, current: int) -> None:
+        job = _plain(job_id)
         super().__init__(
-            f"job {job_id!r} is in epoch {current}, not {epoch}: "
-            f"register again with PUT /api/v1/jobs/{job_id} and use the epoch it answers"
+            f"job {job!r} is in epoch {current}, not {epoch}: "
+            f"register again with PUT /api/v1/jobs/{job} and use the epoch it answers"
         )
 
 
@@ -153,6 +170,30 @@ class TooManyRequests(PacelineError):
     def __init__(self, message: str, *, retry_after_s: int) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class RequestLimit(TooManyRequests):
+    """A project asks more often than it may."""
+
+    code = "limit_requests"
+
+
+class ByteLimit(TooManyRequests):
+    """A project sends more than it may."""
+
+    code = "limit_bytes"
+
+
+class JobLimit(TooManyRequests):
+    """A project has as many active jobs as it may have."""
+
+    code = "limit_jobs"
+
+
+class StreamLimit(TooManyRequests):
+    """A project has as many open event streams as it may have."""
+
+    code = "limit_sse"
 
 
 class Unavailable(PacelineError):
@@ -206,3 +247,8 @@ class StartUpFailed(PacelineError):
     """A process cannot start; the message says what to change."""
 
     code = "start_up_failed"
+
+
+def _plain(job_id: str) -> str:
+    # As app.trace.names says it, which is above this module: callers know no project but theirs.
+    return job_id.partition("/")[2] or job_id

@@ -3,11 +3,13 @@
 import gc
 import resource
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from urllib.parse import urlsplit
 
 import structlog
@@ -16,19 +18,27 @@ from fastapi import FastAPI
 from typing_extensions import override
 
 from app.api.application import Limits, application
-from app.api.auth import Access, FailureLimit
+from app.api.auth import Access
 from app.api.connection import BoundedHeaders
+from app.api.failures import FailureLimit
 from app.api.hub import Hub
 from app.api.job_state import Thresholds
+from app.api.limits import ProjectLimits
+from app.api.lossy import Lossy
+from app.api.measured import Measured
 from app.api.registrations import Registrations
 from app.api.replays import Replays
 from app.api.service import Service
+from app.api.watch import Watch
 from app.engine.warm_up import warm_up
-from app.errors import StartUpFailed
+from app.errors import StartUpFailed, Unavailable
+from app.ingest.durability import refuse
+from app.ingest.guarded import open_writer
 from app.ingest.queue import Announcer, Listener, QueueWriter
 from app.ingest.redis_events import RedisAnnouncer, RedisListener
-from app.ingest.redis_queue import RedisWriter
+from app.ingest.redis_queue import RedisReader
 from app.settings import Settings
+from app.store.durability import weaknesses
 from app.store.engine import Store
 from app.store.migrate import is_current
 from app.telemetry import set_up_logging
@@ -53,7 +63,11 @@ class Parts:
 
 
 def create_app(
-    settings: Settings, parts: Parts | None = None, *, now_s: Callable[[], float] = time.time
+    settings: Settings,
+    parts: Parts | None = None,
+    *,
+    now_s: Callable[[], float] = time.time,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
     """The HTTP application; with `parts`, over these instead of what the settings name.
 
@@ -67,8 +81,10 @@ def create_app(
     parts = parts or _parts(settings)
     access = Access(
         settings.token.get_secret_value(),
+        parts.store,
         session_s=timedelta(hours=settings.session_hours).total_seconds(),
         now_s=now_s,
+        monotonic=monotonic,
     )
     service = Service(
         store=parts.store,
@@ -76,24 +92,52 @@ def create_app(
         announcer=parts.announcer,
         hub=Hub(parts.listener),
         access=access,
-        sign_ins=FailureLimit(time.monotonic),
+        sign_ins=FailureLimit(monotonic),
         registrations=Registrations(parts.store, monotonic=time.monotonic),
         replays=Replays(parts.store),
         thresholds=Thresholds(settings.alert_slowdown, settings.silent_after_s),
+        measured=Measured(),
+        watch=_watch(settings, parts, now_s, monotonic),
+        lossy=Lossy(
+            parts.store, parts.writer, is_allowed=settings.allow_lossy, monotonic=monotonic
+        ),
         window_steps=settings.window_steps,
         max_batch_rows=settings.max_batch_rows,
+        max_jobs=settings.limit_jobs,
         is_migrated=parts.is_migrated,
         now_s=now_s,
     )
-    limits = Limits(_host_names(settings), settings.max_body_bytes)
+    of_project = ProjectLimits(
+        requests_per_s=settings.limit_requests_per_s,
+        bytes_per_s=settings.limit_bytes_per_s,
+        monotonic=monotonic,
+    )
+    limits = Limits(_host_names(settings), settings.max_body_bytes, of_project)
     return application(service, limits, close=parts.close)
+
+
+def _watch(
+    settings: Settings, parts: Parts, now_s: Callable[[], float], monotonic: Callable[[], float]
+) -> Watch:
+    return Watch(
+        parts.store,
+        parts.writer,
+        is_migrated=parts.is_migrated,
+        num_shards=settings.shards,
+        lease_s=settings.lease_s,
+        allow_lossy=settings.allow_lossy,
+        now_s=now_s,
+        monotonic=monotonic,
+    )
 
 
 def run(settings: Settings) -> None:
     """Serve until told to stop."""
     set_up_logging(settings.log_format)
+    _check_certificate(settings)
     _allow_connections()
     app = create_app(settings)
+    _refuse_lossy(settings, app.state.service.store)
     # Beside everything else, since a probe must not wait for it.
     threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
     config = uvicorn.Config(
@@ -107,8 +151,37 @@ def run(settings: Settings) -> None:
         http=BoundedHeaders,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
     )
     _Server(config, on_stop=app.state.service.hub.close).run()
+
+
+def _check_certificate(settings: Settings) -> None:
+    if settings.tls_cert is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise StartUpFailed(
+            f"{settings.tls_cert} and {settings.tls_key} cannot be used for TLS: "
+            f"{error.strerror or error}"
+        ) from error
+
+
+def _refuse_lossy(settings: Settings, store: Store) -> None:
+    """Refuses to start on what is there and would lose data; what is away may come later."""
+    reader = RedisReader(str(settings.redis_url))
+    found: list[str] = []
+    for ask in (reader.weaknesses, partial(weaknesses, store)):
+        try:
+            found += ask()
+        except Unavailable as error:
+            log.warning("not there yet", reason=str(error))
+    reader.close()
+    refuse(found, allow_lossy=settings.allow_lossy)
+    for sentence in found:
+        log.warning("data may be lost, as allowed", reason=sentence)
 
 
 def _allow_connections() -> None:
@@ -161,8 +234,11 @@ def _parts(settings: Settings) -> Parts:
 
     return Parts(
         store=store,
-        writer=RedisWriter(
-            settings.redis_url, settings.shards, allow_lossy=settings.allow_lossy_queue
+        writer=open_writer(
+            settings.redis_url,
+            settings.shards,
+            allow_lossy=settings.allow_lossy,
+            wait_replicas=settings.wait_replicas,
         ),
         listener=RedisListener(settings.redis_url),
         announcer=announcer,

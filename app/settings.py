@@ -46,6 +46,10 @@ class Settings(BaseSettings):
     public: bool = Field(
         False, description="Whether the API may listen on other than loopback addresses."
     )
+    tls_cert: Path | None = Field(
+        None, description="Certificate chain (PEM) that the API answers with over TLS."
+    )
+    tls_key: Path | None = Field(None, description="Private key (PEM) of tls_cert.")
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Further Host names to answer for, separated by commas; * for all."
     )
@@ -55,6 +59,9 @@ class Settings(BaseSettings):
     window_steps: int = Field(8, ge=1, le=1000, description="Training steps analysed together.")
     step_deadline_s: float = Field(
         30.0, gt=0, description="Seconds to wait for a step's last worker after its first."
+    )
+    revise_for_s: float = Field(
+        600.0, ge=0, description="Seconds for which late operations still revise a closed window."
     )
     alert_slowdown: float = Field(
         1.1, gt=1, description="Slowdown S at or above which a job is said to straggle."
@@ -81,14 +88,34 @@ class Settings(BaseSettings):
     max_batch_rows: int = Field(
         100_000, ge=1, le=100_000, description="Largest number of operations in a batch."
     )
+    # More than one process answers: a job of 16,384 workers that push twice a second is one
+    # project's good right. It is for those who share a service with many to set it lower.
+    limit_requests_per_s: float = Field(
+        20_000.0, gt=0, description="Requests a second of one project, in each API process."
+    )
+    limit_bytes_per_s: float = Field(
+        200e6, gt=0, description="Bytes a second that one project sends, to each API process."
+    )
+    limit_jobs: int = Field(
+        1000, ge=1, description="Active jobs of one project: not ended, and heard of in a day."
+    )
     silent_after_s: float = Field(
         300.0, gt=0, description="Seconds without data after which a job is called silent."
+    )
+    keep_raw_days: float = Field(
+        14.0, ge=1, description="Days for which the operations of closed windows are kept."
+    )
+    keep_results_days: float = Field(
+        180.0, ge=1, description="Days for which windows, ended runs and alerts are kept."
     )
     redis_maxmemory_mb: int = Field(
         512, ge=16, description="Most memory of the embedded event queue in MiB."
     )
-    allow_lossy_queue: bool = Field(
-        False, description="Whether to run on an event queue that may lose batches in a crash."
+    allow_lossy: bool = Field(
+        False, description="Whether to run on a queue or store that may lose data in a crash."
+    )
+    wait_replicas: int = Field(
+        0, ge=0, description="Replicas of the event queue that have each batch before its answer."
     )
     session_hours: float = Field(
         12.0, gt=0, le=720, description="Hours until a signed-in page has to sign in again."
@@ -112,8 +139,13 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not self.public and not is_loopback(self.host):
-            raise ValueError(f"host {self.host} is not loopback: also set {PREFIX}PUBLIC=true")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key: give both or neither")
+        if self.tls_cert is None and not self.public and not is_loopback(self.host):
+            raise ValueError(
+                f"host {self.host} is not loopback: give a certificate (--tls-cert and --tls-key), "
+                f"or, behind something that adds TLS, --public or {PREFIX}PUBLIC=true"
+            )
         if self.alert_clear_slowdown > self.alert_slowdown:
             raise ValueError("alert_clear_slowdown must not be above alert_slowdown")
         return self

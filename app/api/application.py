@@ -8,16 +8,19 @@ from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from typing_extensions import override
 
 from app.api import errors
 from app.api.bodies import Bodies, InFlight
+from app.api.limits import ProjectLimits
 from app.api.middleware import Guard, Hosts, Refusals, SecurityHeaders
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir
 from app.api.reference import reference_page
+from app.api.requests import Requests, nouns_of
 from app.api.routes import (
     alerts,
     charts,
@@ -25,24 +28,42 @@ from app.api.routes import (
     events,
     health,
     jobs,
+    metrics,
     ops,
     session,
     steps,
     timelines,
+    tokens,
     what_if,
     windows,
 )
 from app.api.service import Service
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+API = "/api/v1"
+ROUTERS = (
+    jobs.router,
+    ops.router,
+    windows.router,
+    timelines.router,
+    critical_path.router,
+    what_if.router,
+    steps.router,
+    charts.router,
+    alerts.router,
+    events.router,
+    session.router,
+    tokens.router,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the application takes from outside, and for which names it answers."""
 
-    allowed_hosts: tuple[str, ...] = ()
-    max_body_bytes: int = 8 << 20
+    allowed_hosts: tuple[str, ...]
+    max_body_bytes: int
+    of_project: ProjectLimits
 
 
 class Application(FastAPI):
@@ -70,6 +91,7 @@ def application(service: Service, limits: Limits, *, close: Callable[[], None]) 
     errors.install(app)
     app.include_router(_api())
     app.include_router(health.router)
+    app.include_router(metrics.router)
     app.include_router(_documents(app))
     app.include_router(pages.router())
     app.mount("/static", pages.files())
@@ -77,33 +99,24 @@ def application(service: Service, limits: Limits, *, close: Callable[[], None]) 
 
 
 def _api() -> APIRouter:
-    api = APIRouter(prefix="/api/v1")
-    for noun in (
-        jobs,
-        ops,
-        windows,
-        timelines,
-        critical_path,
-        what_if,
-        steps,
-        charts,
-        alerts,
-        events,
-        session,
-    ):
-        api.include_router(noun.router)
+    api = APIRouter(prefix=API)
+    for router in ROUTERS:
+        api.include_router(router)
     return api
 
 
 def _middleware(service: Service, limits: Limits) -> list[Middleware]:
     """From the outside in: nothing is read from a caller before it has been let in."""
     allowed = {*LOOPBACK_NAMES, *limits.allowed_hosts}
+    routes = (route for router in ROUTERS for route in router.routes)
+    nouns = nouns_of(f"{API}{route.path}" for route in routes if isinstance(route, APIRoute))
     return [
         Middleware(SecurityHeaders),
+        Middleware(Requests, measured=service.measured, nouns=nouns),
         Middleware(Refusals),
         Middleware(Hosts, allowed=allowed),
         Middleware(InFlight),
-        Middleware(Guard, access=service.access),
+        Middleware(Guard, access=service.access, limits=limits.of_project),
         Middleware(Bodies, max_bytes=limits.max_body_bytes),
     ]
 
@@ -138,6 +151,7 @@ def _lifespan(
                 await listening
             await compressing
             await service.hub.close_listener()
+            await service.access.close()
             await service.writer.close()
             close()
 

@@ -1,133 +1,153 @@
 """Who is asking? A bearer token, or the session that a page got for it."""
 
-import base64
 import hashlib
 import hmac
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.types import Scope
 
-from app.errors import Forbidden, TooManyRequests, Unauthorised
+from app.api.failures import FailureLimit
+from app.api.known_tokens import MAX_REMEMBERED, KnownTokens
+from app.api.principal import ROOT, ROOT_ID, Principal, of_token
+from app.api.sessions import Sessions, check_same_origin, session_cookie
+from app.errors import Unauthorised
+from app.store import token_text
+from app.store.engine import Store
 
-COOKIE = "paceline_session"
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 MAX_SECRET_CHARS = 512  # of what a caller claims to be a token
 
 
 class Access:
-    """Knows one token, and the sessions signed with a key derived from it.
+    """Knows the root token, the stored tokens, and the sessions of both.
 
-    Sessions are kept nowhere: every API process with the same token takes them, and a new token
-    ends them all.
+    Whoever asked with a good token a moment ago is known by a hash of what they sent: in a few
+    microseconds, and without the database.
     """
-
-    def __init__(self, token: str, *, session_s: float, now_s: Callable[[], float]) -> None:
-        self._digest = hashlib.sha256(token.encode()).digest()
-        self._session_key = hmac.digest(token.encode(), b"paceline session v1", "sha256")
-        self._now_s = now_s
-        self.session_s = session_s
-
-    def is_token(self, claimed: str) -> bool:
-        """Whether this is the token, in a time that tells nothing about it."""
-        claimed_digest = hashlib.sha256(claimed.encode(errors="replace")).digest()
-        return hmac.compare_digest(claimed_digest, self._digest)
-
-    def new_session(self) -> str:
-        """Value of a session cookie that is good from now on."""
-        return self._signed(int(self._now_s() + self.session_s))
-
-    def is_session(self, cookie: str) -> bool:
-        """Whether we signed this cookie and its time is not over."""
-        expiry = cookie.partition(".")[0]
-        if not (expiry.isascii() and expiry.isdigit() and len(expiry) <= 12):
-            return False
-        is_ours = hmac.compare_digest(cookie.encode(), self._signed(int(expiry)).encode())
-        return is_ours and int(expiry) > self._now_s()
-
-    def admit(self, method: str, scheme: str, headers: Headers) -> None:
-        """Returns if the request may go on.
-
-        Raises:
-            Unauthorised: neither our token nor our session.
-            Forbidden: a session, used from another site's page.
-        """
-        authorization = headers.get("authorization")
-        if authorization is not None:
-            kind, _, claimed = authorization.partition(" ")
-            if kind.lower() == "bearer" and self.is_token(claimed.strip()[:MAX_SECRET_CHARS]):
-                return
-            raise Unauthorised("the bearer token is not known here")
-        cookie = session_cookie(headers)
-        if cookie is None or not self.is_session(cookie):
-            raise Unauthorised("send 'Authorization: Bearer pl_...', or sign in on the page")
-        if method not in SAFE_METHODS:
-            check_same_origin(scheme, headers)
-
-    def _signed(self, expiry: int) -> str:
-        seal = hmac.digest(self._session_key, str(expiry).encode(), "sha256")
-        return f"{expiry}.{base64.urlsafe_b64encode(seal).decode().rstrip('=')}"
-
-
-def session_cookie(headers: Headers) -> str | None:
-    """The session cookie of a request, if it has one that can be read."""
-    jar: SimpleCookie = SimpleCookie()
-    try:
-        for line in headers.getlist("cookie"):
-            jar.load(line)
-    except CookieError:
-        return None
-    morsel = jar.get(COOKIE)
-    value = morsel.value if morsel is not None else None
-    return value if value is not None and value.isascii() and len(value) <= 128 else None
-
-
-def check_same_origin(scheme: str, headers: Headers) -> None:
-    """Returns if our own page, or no page at all, sends the request.
-
-    Raises:
-        Forbidden: another site's page may have sent it.
-    """
-    site = headers.get("sec-fetch-site")
-    if site is not None:
-        is_own = site in {"same-origin", "none"}
-    else:
-        origin = urlsplit(headers.get("origin", ""))
-        is_own = (origin.scheme, origin.netloc) == (scheme, headers.get("host"))
-    if not is_own:
-        raise Forbidden("a session may change things from our own page only")
-
-
-class FailureLimit:
-    """Counts failures by client address; who has too many has to wait."""
 
     def __init__(
-        self, now_s: Callable[[], float], *, most: int = 10, within_s: float = 60.0
+        self,
+        root_token: str,
+        store: Store,
+        *,
+        session_s: float,
+        now_s: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
+        self._root_digest = hashlib.sha256(root_token.encode()).digest()
+        self._tokens = KnownTokens(store, monotonic=monotonic, now_s=now_s)
         self._now_s = now_s
-        self._most = most
-        self._within_s = within_s
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+        self._monotonic = monotonic
+        self._recent: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
+        self._failures = FailureLimit(monotonic)
+        self.sessions = Sessions(root_token, session_s=session_s, now_s=now_s)
 
-    def check(self, address: str) -> None:
-        """Returns if the address may try (again).
+    def recent(self, scope: Scope) -> Principal | None:
+        """The caller, if they asked with the same good token a moment ago."""
+        authorization = header(scope, b"authorization")
+        if authorization is None:
+            return None
+        found = self._recent.get(hashlib.sha256(authorization).digest())
+        return found[0] if found is not None and found[1] > self._monotonic() else None
+
+    async def admit(self, scope: Scope) -> Principal:
+        """The caller, who may go on.
+
+        A good token is never made to wait: many workers may be behind one address.
 
         Raises:
-            TooManyRequests: with the time to wait.
+            Unauthorised: neither a token nor a session of ours.
+            TooManyRequests: the same, too often from this address.
+            Forbidden: a session, used from another site's page.
+            StoreUnavailable: the database is asked and does not answer.
         """
-        failures = self._failures.get(address, deque())
-        now_s = self._now_s()
-        while failures and failures[0] <= now_s - self._within_s:
-            failures.popleft()
-        if len(failures) >= self._most:
-            wait_s = int(failures[0] + self._within_s - now_s) + 1
-            raise TooManyRequests("too many failed sign-ins: wait", retry_after_s=wait_s)
+        try:
+            return await self.caller(scope)
+        except Unauthorised:
+            if header(scope, b"authorization") is not None:
+                address = client_address(scope)
+                self._failures.check(address)
+                self._failures.note(address)
+            raise
 
-    def note(self, address: str) -> None:
-        """Remember one failure; of very many addresses, the latest ones."""
-        self._failures.setdefault(address, deque()).append(self._now_s())
-        self._failures.move_to_end(address)
-        while len(self._failures) > 10_000:
-            self._failures.popitem(last=False)
+    async def caller(self, scope: Scope) -> Principal:
+        """The same, for who only asks whether they are known: raises no TooManyRequests."""
+        authorization = header(scope, b"authorization")
+        if authorization is None:
+            return await self._of_session(scope)
+        kind, _, claimed = authorization.decode("latin-1").partition(" ")
+        found = await self.of_token(claimed.strip()) if kind.lower() == "bearer" else None
+        if found is None:
+            raise Unauthorised("the bearer token is not known here")
+        self._remember(authorization, *found)
+        return found[0]
+
+    async def of_token(self, claimed: str) -> tuple[Principal, float] | None:
+        """Who has this token, and until when by the monotonic clock that is sure enough.
+
+        Raises:
+            StoreUnavailable: the database does not answer.
+        """
+        claimed = claimed[:MAX_SECRET_CHARS]
+        digest = hashlib.sha256(claimed.encode(errors="replace")).digest()
+        if hmac.compare_digest(digest, self._root_digest):
+            return ROOT, float("inf")
+        text = token_text.parse(claimed)
+        record = None if text is None else await self._tokens.find(text.token_id)
+        if text is None or record is None:
+            return None
+        if not hmac.compare_digest(record.digest, text.digest) or not record.is_good(self._now_s()):
+            return None
+        self._tokens.note_use(record)
+        return of_token(record), self._tokens.good_until_s(record)
+
+    def forget(self, token_id: str) -> None:
+        """The token has changed; may be called from any thread."""
+        self._tokens.forget(token_id)
+        self._recent.clear()
+
+    async def close(self) -> None:
+        """Wait for what is still being written down."""
+        await self._tokens.close()
+
+    async def _of_session(self, scope: Scope) -> Principal:
+        headers = Headers(scope=scope)
+        cookie = session_cookie(headers)
+        token_id = None if cookie is None else self.sessions.token_id(cookie)
+        caller = None if token_id is None else await self._with_id(token_id)
+        if caller is None:
+            raise Unauthorised("send 'Authorization: Bearer pl_...', or sign in on the page")
+        if scope["method"] not in SAFE_METHODS:
+            check_same_origin(scope["scheme"], headers)
+        return caller
+
+    async def _with_id(self, token_id: str) -> Principal | None:
+        if token_id == ROOT_ID:
+            return ROOT
+        record = await self._tokens.find(token_id)
+        if record is None or not record.is_good(self._now_s()):
+            return None
+        self._tokens.note_use(record)
+        return of_token(record)
+
+    def _remember(self, authorization: bytes, caller: Principal, until_s: float) -> None:
+        self._recent[hashlib.sha256(authorization).digest()] = caller, until_s
+        while len(self._recent) > MAX_REMEMBERED:
+            self._recent.popitem(last=False)
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of this name, in lower case; for what is asked of every request."""
+    for key, value in scope["headers"]:
+        if key == name:
+            found: bytes = value
+            return found
+    return None
+
+
+def client_address(scope: Scope) -> str:
+    """Where the request comes from; behind a proxy, what the proxy is trusted to say."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""

@@ -8,6 +8,7 @@ from app.store import jobs, windows
 from app.store.engine import Connection, Store
 from app.store.windows import WindowSummary
 from app.trace.job import Job
+from app.trace.names import plain
 from app.trace.window import SkippedStep, Window
 
 _WAIT = "operations are kept when a window closes"
@@ -41,16 +42,16 @@ def key_of(conn: Connection, job_id: str, window_id: str) -> Key:
 
 def _latest(conn: Connection, job_id: str) -> WindowSummary:
     """The newest closed window of the current run that has steps."""
-    epoch = jobs.get(conn, job_id).epoch
+    epoch, job = jobs.get(conn, job_id).epoch, plain(job_id)
     closed = [each for each in _newest_closed(conn, job_id) if each.epoch == epoch]
     if not closed:
-        raise Conflict(f"job {job_id!r} has no closed window in its current run yet: {_WAIT}")
+        raise Conflict(f"job {job!r} has no closed window in its current run yet: {_WAIT}")
     found = _first_with_steps(closed)
     if found is None:
         newest = closed[0].window_id
         why = _nothing_in(newest, windows.get(conn, job_id, newest))
         raise Conflict(
-            f"job {job_id!r} has closed windows in its current run, but none to replay: {why}"
+            f"job {job!r} has closed windows in its current run, but none to replay: {why}"
         )
     return found
 
@@ -85,15 +86,21 @@ def load(store: Store, key: Key) -> Window:
     """The window as it was analysed, with its operations.
 
     Raises:
-        Conflict: nothing in it can be replayed.
+        Conflict: nothing in it can be replayed, or its operations are kept no longer.
     """
     with store.snapshot() as conn:
         result = windows.get(conn, key.job_id, key.window_id)
         blob = windows.trace(conn, key.job_id, key.window_id)
         epoch = result["window"]["epoch"]
         registration = jobs.run(conn, key.job_id, epoch)
-    if blob is None or not result["steps"]:
+    if not result["steps"]:
         raise Conflict(_nothing_in(key.window_id, result))
+    if blob is None:
+        raise Conflict(
+            f"the operations of window {key.window_id} are older than they are kept "
+            "(PACELINE_KEEP_RAW_DAYS, or its project's own): its result is still there, and "
+            "nothing more can be asked of it"
+        )
     return _window(key, result, blob, registration.job)
 
 

@@ -6,6 +6,8 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, Field
 
 from app.api.errors import PROBLEM_TYPE
+from app.api.fields import JobId
+from app.api.principal import Principal, principal_of
 from app.api.service import Service
 
 
@@ -31,7 +33,7 @@ class ProblemOut(BaseModel):
 _MEANING = {
     400: "The bytes cannot be decoded.",
     401: "No token or session, or one that is not known.",
-    403: "A session, used from another site's page.",
+    403: "The token has not the scope for this, or a session is used from another site's page.",
     404: "No such thing.",
     408: "The body did not arrive in time.",
     409: "Does not fit the present state.",
@@ -39,11 +41,11 @@ _MEANING = {
     415: "A content type, encoding or version that is not known here.",
     421: "A Host that this service does not answer for.",
     422: "Decodable, and wrong; `errors` names the fields.",
-    429: "Too many: wait for Retry-After seconds.",
+    429: "More than a project or an address may: wait for Retry-After seconds.",
     503: "Queue or store do not answer or are full, or too many ask for recorded operations now: "
     "try again after Retry-After seconds.",
 }
-_EVERYWHERE = (401, 403, 421, 422, 503)
+_EVERYWHERE = (401, 403, 421, 422, 429, 503)
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -54,6 +56,23 @@ async def service_of(request: Request) -> Service:
 
 
 ServiceDep = Annotated[Service, Depends(service_of)]
+
+
+async def caller_of(request: Request) -> Principal:
+    """Who is asking."""
+    return principal_of(request.scope)
+
+
+CallerDep = Annotated[Principal, Depends(caller_of)]
+
+
+async def job_key_of(job_id: JobId, caller: CallerDep) -> str:
+    """The key of the job in the path, which is one of the caller's project."""
+    return caller.key(job_id)
+
+
+# Of the caller's project, so that nobody can name what is another's.
+JobKey = Annotated[str, Depends(job_key_of)]
 
 
 def refusals(*statuses: int) -> Responses:

@@ -48,6 +48,7 @@ def problem(
     **more: Any,
 ) -> Problem:
     """The answer to a request that is refused."""
+    scope["problem"] = code  # for the line in the log
     body = {
         "type": f"/docs#error-{code}",
         "title": HTTPStatus(status).phrase,

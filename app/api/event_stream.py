@@ -27,6 +27,7 @@ class EventStream(Response):
     def __init__(
         self,
         hub: Hub,
+        project: str,
         snapshot: Callable[[], dict[str, Any]],
         *,
         heartbeat_s: float = HEARTBEAT_S,
@@ -36,13 +37,14 @@ class EventStream(Response):
         del self.headers["content-length"]
         self.headers["x-accel-buffering"] = "no"
         self._hub = hub
+        self._project = project
         self._snapshot = snapshot
         self._heartbeat_s = heartbeat_s
         self._send_within_s = send_within_s
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._hub.subscription() as subscription:
+        with self._hub.subscription(self._project) as subscription:
             first = Event("snapshot", await run_in_threadpool(self._snapshot))
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)

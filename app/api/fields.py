@@ -6,13 +6,15 @@ from typing import Annotated, Literal
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
+from app.trace.names import JOB_PATTERN
+
 # No control characters: a database refuses some of them, a log is split by others.
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
 JobId = Annotated[
     str,
     Path(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+        pattern=JOB_PATTERN,
         description="The job's id, as registered.",
         examples=["llm-70b"],
     ),

@@ -10,12 +10,14 @@ from typing import Any
 
 import structlog
 
-from app.errors import TooManyRequests
+from app.errors import StreamLimit, TooManyRequests
 from app.ingest.queue import Listener, Message
+from app.trace.names import plain, project_of
 
 log = structlog.get_logger()
 
-MAX_STREAMS = 100
+MAX_STREAMS = 1000
+MAX_STREAMS_OF_PROJECT = 100
 MAX_WAITING = 256  # events; a page that is further behind looks everything up again
 LISTEN_AGAIN_S = 1.0
 EVENT_TYPES = {"window", "job", "alert"}
@@ -23,10 +25,11 @@ EVENT_TYPES = {"window", "job", "alert"}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One server-sent event."""
+    """One server-sent event, for the pages of one project; of none, for all."""
 
     name: str
     data: dict[str, Any] = field(default_factory=dict)
+    project: str | None = None
 
     def encoded(self) -> bytes:
         """The event as a stream says it."""
@@ -38,9 +41,10 @@ RESYNC = Event("resync")
 
 
 class Subscription:
-    """Events on their way to one page."""
+    """Events of one project on their way to one page."""
 
-    def __init__(self) -> None:
+    def __init__(self, project: str) -> None:
+        self.project = project
         self._waiting: deque[Event] = deque()
         self._news = asyncio.Event()
         self.is_closed = False
@@ -79,11 +83,13 @@ class Hub:
         listener: Listener,
         *,
         max_streams: int = MAX_STREAMS,
+        max_streams_of_project: int = MAX_STREAMS_OF_PROJECT,
         listen_again_s: float = LISTEN_AGAIN_S,
     ) -> None:
         self._listener = listener
         self._listen_again_s = listen_again_s
         self._max_streams = max_streams
+        self._max_streams_of_project = max_streams_of_project
         self._subscriptions: set[Subscription] = set()
         self._is_closed = False
 
@@ -93,15 +99,15 @@ class Hub:
         return len(self._subscriptions)
 
     @contextmanager
-    def subscription(self) -> Iterator[Subscription]:
-        """A new stream's events, for as long as it lives.
+    def subscription(self, project: str) -> Iterator[Subscription]:
+        """A new stream's events of one project, for as long as it lives.
 
         Raises:
+            StreamLimit: too many streams of the project are open.
             TooManyRequests: too many streams are open.
         """
-        if self.num_streams >= self._max_streams:
-            raise TooManyRequests("too many event streams are open", retry_after_s=10)
-        subscription = Subscription()
+        self._check_room(project)
+        subscription = Subscription(project)
         if self._is_closed:
             subscription.close()
         self._subscriptions.add(subscription)
@@ -109,6 +115,13 @@ class Hub:
             yield subscription
         finally:
             self._subscriptions.discard(subscription)
+
+    def _check_room(self, project: str) -> None:
+        own = sum(each.project == project for each in self._subscriptions)
+        if own >= self._max_streams_of_project:
+            raise StreamLimit(f"this project has {own} event streams open", retry_after_s=10)
+        if self.num_streams >= self._max_streams:
+            raise TooManyRequests("too many event streams are open", retry_after_s=10)
 
     async def run(self) -> None:
         """Hand on what is heard, until cancelled or the listener is closed."""
@@ -123,10 +136,11 @@ class Hub:
             self.tell(RESYNC)
 
     def tell(self, event: Event | None) -> None:
-        """Hand an event to every stream."""
+        """Hand an event to every stream of its project."""
         if event is not None:
             for subscription in self._subscriptions:
-                subscription.offer(event)
+                if event.project in (None, subscription.project):
+                    subscription.offer(event)
 
     def close(self) -> None:
         """End all streams, so that the server can stop."""
@@ -144,4 +158,9 @@ def _event(message: Message) -> Event | None:
     if name not in EVENT_TYPES:
         log.warning("unknown event", name=str(name)[:64])
         return None
-    return Event(name, {key: value for key, value in message.items() if key != "event"})
+    key = message.get("job_id")
+    if not isinstance(key, str):
+        log.warning("event of no job", name=name)
+        return None
+    said = {field: value for field, value in message.items() if field != "event"}
+    return Event(name, said | {"job_id": plain(key)}, project_of(key))

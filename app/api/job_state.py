@@ -5,7 +5,16 @@ from typing import Literal
 
 from app.store.jobs import JobRecord
 
-JobState = Literal["healthy", "straggling", "silent", "low-fidelity", "not-analysed", "finished"]
+JobState = Literal[
+    "healthy",
+    "straggling",
+    "stalled",
+    "silent",
+    "stale",
+    "low-fidelity",
+    "not-analysed",
+    "finished",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +30,42 @@ def silent_for_s(job: JobRecord, now_s: float) -> float | None:
     return None if job.last_data_s is None else max(0.0, now_s - job.last_data_s)
 
 
-def job_state(job: JobRecord, *, now_s: float, thresholds: Thresholds) -> JobState:
-    """The first that applies of: finished, silent, not analysed, low fidelity, straggling."""
+def job_state(
+    job: JobRecord, *, now_s: float, thresholds: Thresholds, is_watched: bool
+) -> JobState:
+    """The first that applies of these.
+
+    finished: it has said so.
+    stale: nothing is stored of it for `silent_after_s`, and no consumer is alive (`is_watched`)
+        to tell whether it sends.
+    stalled: none of its workers sends.
+    silent: some workers do not send, while others do.
+    not-analysed, low-fidelity, straggling, healthy: by the newest window that has figures.
+    """
     if job.ended_s is not None:
         return "finished"
-    silence_s = silent_for_s(job, now_s)
-    if silence_s is not None and silence_s > thresholds.silent_after_s:
+    unheard_s = silent_for_s(job, now_s)
+    if not is_watched and unheard_s is not None and unheard_s > thresholds.silent_after_s:
+        return "stale"
+    if job.stalled_since_s is not None:
+        return "stalled"
+    if job.silent_ranks:
         return "silent"
     if job.latest is None:
         return "not-analysed"
     return window_state(job.latest.slowdown, job.latest.verdict, thresholds)
+
+
+def since_s(job: JobRecord, state: JobState) -> float | None:
+    """Unix time since which a job is stalled, silent or stale, as far as it is known."""
+    match state:
+        case "stalled":
+            return job.stalled_since_s
+        case "silent":
+            return job.silent_since_s
+        case "stale":
+            return job.last_data_s
+    return None
 
 
 def window_state(slowdown: float | None, verdict: str | None, thresholds: Thresholds) -> JobState:

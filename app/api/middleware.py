@@ -1,14 +1,20 @@
-"""What happens to every request before a route sees it, as plain ASGI from the outside in."""
+"""What happens to every request before a route sees it, as plain ASGI from the outside in.
 
-import uuid
+Thousands of batches come through here every second, so nothing is parsed twice, and what can be
+made ready before is.
+"""
+
+import itertools
+import secrets
 from collections.abc import Collection
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.auth import Access
+from app.api.auth import SAFE_METHODS, Access, header
 from app.api.errors import failure, refusal
+from app.api.limits import ProjectLimits
+from app.api.principal import Principal, attach, needed_scope
 from app.errors import PacelineError, WrongHost
 
 API_PREFIX = "/api/"
@@ -26,6 +32,10 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "x-frame-options": "DENY",
 }
+OVER_TLS = {"strict-transport-security": "max-age=31536000"}
+OF_API = {"cache-control": "no-store"}
+_MAX_KNOWN_HOSTS = 1000
+_LONGEST_LENGTH = 15  # digits; int() of very many would be slow
 
 
 class SecurityHeaders:
@@ -33,31 +43,39 @@ class SecurityHeaders:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._process = secrets.token_hex(8)  # so that two processes never use the same id
+        self._counter = itertools.count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        request_id = uuid.uuid4().hex
+        request_id = f"{self._process}{next(self._counter):016x}"
+        # Each request runs in a context of its own, so there is nothing to take back.
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        ready = _READY[scope["path"].startswith(API_PREFIX), scope["scheme"] == "https"]
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _add_headers(MutableHeaders(scope=message), scope, request_id)
+                own = (b"x-request-id", request_id.encode())
+                message["headers"] = [*message["headers"], *ready, own]
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
-            await self._app(scope, receive, send_with_headers)
-        return None
+        return await self._app(scope, receive, send_with_headers)
 
 
-def _add_headers(headers: MutableHeaders, scope: Scope, request_id: str) -> None:
-    headers["x-request-id"] = request_id
-    for name, value in HEADERS.items():
-        headers[name] = value
-    if scope.get("scheme") == "https":
-        headers["strict-transport-security"] = "max-age=31536000"
-    if scope["path"].startswith(API_PREFIX):
-        headers["cache-control"] = "no-store"
+def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+# By whether it is for the API, and whether it goes over TLS.
+_READY = {
+    (of_api, over_tls): _encoded(
+        HEADERS | (OF_API if of_api else {}) | (OVER_TLS if over_tls else {})
+    )
+    for of_api in (False, True)
+    for over_tls in (False, True)
+}
 
 
 class Refusals:
@@ -94,14 +112,23 @@ class Hosts:
     def __init__(self, app: ASGIApp, *, allowed: Collection[str]) -> None:
         self._app = app
         self._allowed = {name.lower().strip("[]") for name in allowed}
+        self._known: set[bytes | None] = set()  # headers that were looked at and are ours
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "http" and "*" not in self._allowed:
-            host = Headers(scope=scope).get("host", "")
-            if host_name(host) not in self._allowed:
-                raise WrongHost("this service does not answer for that host: see ALLOWED_HOSTS")
+            host = header(scope, b"host")
+            if host not in self._known:
+                self._check(host)
         await self._app(scope, receive, send)
+
+    def _check(self, host: bytes | None) -> None:
+        if host_name((host or b"").decode("latin-1")) not in self._allowed:
+            raise WrongHost(
+                "this service does not answer for that host: set PACELINE_ALLOWED_HOSTS"
+            )
+        if len(self._known) < _MAX_KNOWN_HOSTS:
+            self._known.add(host)
 
 
 def host_name(host: str) -> str:
@@ -112,17 +139,39 @@ def host_name(host: str) -> str:
 
 
 class Guard:
-    """Lets nobody into /api without a token or a session, before a byte of the body is read."""
+    """Lets nobody into /api who may not do what they ask, before a byte of the body is read."""
 
-    def __init__(self, app: ASGIApp, *, access: Access) -> None:
+    def __init__(self, app: ASGIApp, *, access: Access, limits: ProjectLimits) -> None:
         self._app = app
         self._access = access
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "http" and _is_guarded(scope):
-            self._access.admit(scope["method"], scope["scheme"], Headers(scope=scope))
-        await self._app(scope, receive, send)
+        if scope["type"] != "http" or not _is_guarded(scope):
+            return await self._app(scope, receive, send)
+        caller = self._access.recent(scope)
+        if caller is None:
+            caller = await self._access.admit(scope)
+        needed = needed_scope(scope["method"], scope["path"])
+        if needed is not None:
+            caller.check(needed)
+        attach(scope, caller)
+        return await self._app(scope, self._counted(scope, receive, caller), send)
+
+    def _counted(self, scope: Scope, receive: Receive, caller: Principal) -> Receive:
+        length = header(scope, b"content-length")
+        if length is None and scope["method"] not in SAFE_METHODS:
+            self._limits.take(caller.project, 0)
+            return self._limits.counted(caller.project, receive)
+        self._limits.take(caller.project, _size_bytes(length))
+        return receive
+
+
+def _size_bytes(length: bytes | None) -> int:
+    # One that is no number, or too large a one, is refused further in.
+    is_number = length is not None and length.isdigit() and len(length) <= _LONGEST_LENGTH
+    return int(length) if length is not None and is_number else 0
 
 
 def _is_guarded(scope: Scope) -> bool:

@@ -6,9 +6,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from app.api.auth import COOKIE
 from app.api.deps import ProblemOut
 from app.api.edits import QuestionIn
+from app.api.sessions import COOKIE
 from app.ingest.wire import MAX_ROWS
 from app.trace.ops import OP_NAMES
 from app.trace.user_types import MAX_NAME
@@ -21,12 +21,14 @@ TAGS = [
     {"name": "charts", "description": "The page's figures and sentences."},
     {"name": "alerts", "description": "When a job began and ceased to straggle."},
     {"name": "events", "description": "Changes as they happen."},
+    {"name": "tokens", "description": "Who may do what in the project."},
     {"name": "session", "description": "Signing in on the page."},
     {"name": "health", "description": "For probes."},
 ]
 DESCRIPTION = (
     "Paceline shows why a large-model training job is slow, while it runs. Send "
-    "`Authorization: Bearer pl_...` with every request. Unknown figures are null. Lists come a "
+    "`Authorization: Bearer pl_...` with every request: the token says whose jobs you see, and "
+    "what you may do (scopes ingest, read, write, admin). Unknown figures are null. Lists come a "
     "page at a time: pass `next_cursor` as `cursor`. Refusals are problems (RFC 9457) with a "
     "stable `code`."
 )

@@ -11,6 +11,7 @@ from app.errors import Conflict, EpochSuperseded, PacelineError
 from app.store import jobs
 from app.store.engine import Store
 from app.store.jobs import JobRecord
+from app.trace.names import plain
 
 REMEMBER_S = 2.0
 MAX_REMEMBERED = 10_000
@@ -78,4 +79,4 @@ def check_epoch(job: JobRecord, epoch: int) -> None:
     if epoch != job.epoch:
         raise EpochSuperseded(job.job_id, epoch, job.epoch)
     if job.ended_s is not None:
-        raise Conflict(f"job {job.job_id!r} has ended: register its next run first")
+        raise Conflict(f"job {plain(job.job_id)!r} has ended: register its next run first")

@@ -1,6 +1,6 @@
 """The one sentence that opens a job's page: what it costs, and what stands out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,16 @@ from app.charts.words import Hosts
 from app.charts.workers import worst
 from app.engine.metrics import MAX_DISCREPANCY
 
-JobState = Literal["healthy", "straggling", "silent", "low-fidelity", "not-analysed", "finished"]
+JobState = Literal[
+    "healthy",
+    "straggling",
+    "stalled",
+    "silent",
+    "stale",
+    "low-fidelity",
+    "not-analysed",
+    "finished",
+]
 
 # Below these no single worker or stage is named: most of the loss is elsewhere.
 MIN_SHARE = 0.5
@@ -30,12 +39,19 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of a job besides its last result."""
+    """What is known of a job besides its last result.
+
+    `since_s` and `now_s` are Unix times: since when it is stalled, silent or stale, where that is
+    known, and now. Of the ranks in `silent_ranks` nothing comes, of the `num_others` it does.
+    """
 
     num_steps: int = 0  # complete steps of the open window
     window_steps: int = 8
     last_step: int | None = None
-    silent_for_s: float | None = None
+    now_s: float = 0.0
+    since_s: float | None = None
+    silent_ranks: Sequence[int] = ()
+    num_others: int = 0
     step_s: float | None = None  # what a step takes, where earlier ones tell
     hosts: Hosts | None = None
 
@@ -44,8 +60,12 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: Seen) -> H
     """What the reader is told first; `result` is the last window's, as in section 7."""
     known = result if result and result.get("slowdown") is not None else None
     match state:
+        case "stalled":
+            told = _stalled(known, seen)
         case "silent":
             told = _silent(known, seen)
+        case "stale":
+            told = _stale(seen)
         case "low-fidelity":
             told = _low_fidelity(result)
         case "finished":
@@ -88,13 +108,30 @@ def _more(seen: Seen) -> str:
     return f" About {words.about(num_missing * seen.step_s)} more."
 
 
-def _silent(result: Mapping[str, Any] | None, seen: Seen) -> tuple[str, str]:
-    since = "" if seen.silent_for_s is None else f" for {words.span(seen.silent_for_s)}"
-    sentence = f"No data from this job{since}."
+def _stalled(result: Mapping[str, Any] | None, seen: Seen) -> tuple[str, str]:
+    sentence = f"No worker has sent anything{_since(seen)}."
     if result is not None and seen.last_step is not None:
         step, slowdown = words.whole(seen.last_step), words.ratio(result["slowdown"])
         sentence += f" It was at {slowdown} of its ideal by step {step}."
     return sentence, "It has ended, hangs or lost its network; Paceline cannot tell which."
+
+
+def _silent(result: Mapping[str, Any] | None, seen: Seen) -> tuple[str, str]:
+    have = "has" if len(seen.silent_ranks) == 1 else "have"
+    others = "1 other goes" if seen.num_others == 1 else f"{words.whole(seen.num_others)} others go"
+    sentence = f"{words.ranks(seen.silent_ranks)} {have} been silent{_since(seen)}; {others} on."
+    if result is None:
+        return sentence, "No step is complete without every worker, so there are no figures."
+    return sentence, "No step is complete without every worker: the figures are those of before."
+
+
+def _stale(seen: Seen) -> tuple[str, str]:
+    sentence = f"No consumer is running: nothing is known of this job{_since(seen)}."
+    return sentence, "What its workers send is kept, and analysed once a consumer runs."
+
+
+def _since(seen: Seen) -> str:
+    return "" if seen.since_s is None else f" since {words.moment(seen.since_s, seen.now_s)}"
 
 
 def _low_fidelity(result: Mapping[str, Any] | None) -> tuple[str, str]:

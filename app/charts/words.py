@@ -2,13 +2,15 @@
 
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 NOT_MEASURED = "not measured"
 TIMES = "\u00d7"
 MINUS = "\u2212"
 
 _MAX_HOST_CHARS = 24
+_MAX_RANKS = 4
 
 # Marks that turn the direction of the text around them, and what keeps a direction inside.
 _DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -48,6 +50,12 @@ def span(value_s: float) -> str:
     return counted(int(value_s), "second")
 
 
+def moment(unix_s: float, now_s: float) -> str:
+    """A time of day in UTC, and with its date when that is another one than now's."""
+    at, now = datetime.fromtimestamp(unix_s, UTC), datetime.fromtimestamp(now_s, UTC)
+    return f"{at:%H:%M} UTC" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M} UTC"
+
+
 def about(value_s: float) -> str:
     """How much longer, as roughly as it can be known: 7 s, 40 s, 3 min."""
     if value_s < 10:
@@ -66,6 +74,17 @@ def worker(dp_rank: int, stage: int, hosts: Hosts | None = None) -> str:
     """A worker's name, with its host where that is known."""
     host = (hosts or {}).get((dp_rank, stage))
     return f"dp {dp_rank}, stage {stage}" + (f" on {contained(host)}" if host else "")
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """Up to four ranks by their numbers, more by the first three and how many follow."""
+    if len(numbers) == 1:
+        return f"Rank {numbers[0]}"
+    shown = [str(number) for number in numbers]
+    if len(shown) > _MAX_RANKS:
+        shown = [*shown[: _MAX_RANKS - 1], f"{whole(len(shown) - _MAX_RANKS + 1)} more"]
+    *first, last = shown
+    return f"Ranks {', '.join(first)} and {last}"
 
 
 def contained(text: str) -> str:

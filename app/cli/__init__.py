@@ -17,10 +17,13 @@ from app.cli import (
     bench,
     critical_path,
     data,
+    dead_letters,
     perfetto,
     processes,
     replay,
+    retention,
     simulate,
+    token,
     what_if,
 )
 from app.cli.files import printable
@@ -102,6 +105,9 @@ app.command("simulate")(simulate.simulate)
 app.command("migrate")(data.migrate)
 app.command("backup")(data.backup)
 app.command("restore")(data.restore)
+app.add_typer(token.app, name="token")
+app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(retention.app, name="retention")
 app.add_typer(bench.app, name="bench")
 
 

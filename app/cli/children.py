@@ -44,6 +44,11 @@ class Child:
         self._started_s = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """Process id while there is a process."""
+        return self._process.pid if self._process is not None else None
+
     def start(self) -> None:
         """Start the process."""
         self._started_s = time.monotonic()

@@ -7,6 +7,24 @@ import typer
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on.")]
+Public = Annotated[
+    bool,
+    typer.Option(
+        "--public", help="Listen on other than loopback addresses without TLS, as behind a proxy."
+    ),
+]
+TlsCert = Annotated[
+    Path | None, typer.Option(help="Certificate chain (PEM): answer over TLS.", metavar="FILE")
+]
+TlsKey = Annotated[
+    Path | None, typer.Option(help="Private key (PEM) of the certificate.", metavar="FILE")
+]
+AllowLossy = Annotated[
+    bool,
+    typer.Option(
+        "--allow-lossy", help="Run although queue or store are set up to lose data in a crash."
+    ),
+]
 DataDir = Annotated[Path | None, typer.Option(help="Where queue, store and token are kept.")]
 
 TraceFile = Annotated[

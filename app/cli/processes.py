@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.options import DataDir, Host, Port
+from app.cli.options import AllowLossy, DataDir, Host, Port, Public, TlsCert, TlsKey
 from app.errors import StartUpFailed
 
 if TYPE_CHECKING:
     from app.settings import Settings
 
 
-def serve(host: Host = None, port: Port = None, data_dir: DataDir = None) -> None:
+def serve(
+    host: Host = None,
+    port: Port = None,
+    data_dir: DataDir = None,
+    public: Public = False,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    allow_lossy: AllowLossy = False,
+) -> None:
     """Run everything on this machine: API, consumer, event queue and store, kept in a directory.
 
     Example: paceline serve --port 8642 --data-dir /var/lib/paceline
@@ -25,7 +33,15 @@ def serve(host: Host = None, port: Port = None, data_dir: DataDir = None) -> Non
     from app.cli.serve import Everything, StopSignal, page_url
     from app.settings import load_settings
 
-    settings = load_settings(host=host, port=port, data_dir=data_dir).with_token()
+    settings = load_settings(
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        public=public or None,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        allow_lossy=allow_lossy or None,
+    ).with_token()
     stop = StopSignal()
     with ExitStack() as stack:
         everything = Everything(settings, stop)
@@ -83,15 +99,30 @@ def demo_jobs_command(url: Annotated[str, typer.Option()]) -> None:
         thread.join()
 
 
-def api(host: Host = None, port: Port = None) -> None:
+def api(
+    host: Host = None,
+    port: Port = None,
+    public: Public = False,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    allow_lossy: AllowLossy = False,
+) -> None:
     """Run the API alone, for production; give it PACELINE_DATABASE_URL and PACELINE_REDIS_URL.
 
-    Example: PACELINE_PUBLIC=true PACELINE_TOKEN=pl_... paceline api --host 0.0.0.0
+    Example: PACELINE_TOKEN=pl_... paceline api --host 0.0.0.0 --public
     """
     from app import main
     from app.settings import load_settings
 
-    main.run(load_settings(host=host, port=port))
+    settings = load_settings(
+        host=host,
+        port=port,
+        public=public or None,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        allow_lossy=allow_lossy or None,
+    )
+    main.run(settings)
 
 
 def consumer(
@@ -104,6 +135,7 @@ def consumer(
     check: Annotated[
         bool, typer.Option("--check", help="Only say whether queue and store can be used.")
     ] = False,
+    allow_lossy: AllowLossy = False,
 ) -> None:
     """Run a consumer alone, for production; any number of them share the jobs.
 
@@ -112,7 +144,7 @@ def consumer(
     from app.consumer import wiring
     from app.settings import load_settings
 
-    settings = load_settings()
+    settings = load_settings(allow_lossy=allow_lossy or None)
     if check:
         wiring.check(settings)
     else:

@@ -135,4 +135,5 @@ class Everything:
 def page_url(settings: Settings) -> str:
     """Where the page is."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return settings.public_url or f"http://{host}:{settings.port}"
+    scheme = "http" if settings.tls_cert is None else "https"
+    return settings.public_url or f"{scheme}://{host}:{settings.port}"

@@ -8,16 +8,12 @@ RunKey = tuple[str, int]  # job_id, epoch
 
 
 class Endings:
-    """The runs of one shard that have ended or were superseded, and are not closed yet.
-
-    `left` are the broken entries that stay in the queue: no run waits for them.
-    """
+    """The runs of one shard that have ended or were superseded, and are not closed yet."""
 
     def __init__(self, workplace: Workplace, shard: int) -> None:
         self._work = workplace
         self._shard = shard
         self._seen_at: dict[RunKey, str] = {}
-        self.left: set[str] = set()
 
     def ready(self) -> list[jobs.EndedRun]:
         """Runs to close now.
@@ -28,10 +24,13 @@ class Endings:
         self._seen_at = {key: self._seen_at[key] for key in map(_key, over) if key in self._seen_at}
         if not over:
             return []
-        newest, oldest = self._work.queue.newest(self._shard), self._oldest()
+        newest = self._work.queue.newest(self._shard)
+        oldest = self._work.queue.oldest(self._shard)
         ready = []
         for run in over:
             seen_at = self._seen_at.setdefault(_key(run), newest)
+            if _number(newest) < _number(seen_at):  # a wiped server begins again
+                seen_at = self._seen_at[_key(run)] = newest
             if oldest is None or _number(oldest) > _number(seen_at):
                 ready.append(run)
         return ready
@@ -41,13 +40,6 @@ class Endings:
         with work.store.read() as conn:
             over = jobs.unfinished(conn)
         return [run for run in over if shard_of(run.job_id, work.num_shards) == self._shard]
-
-    def _oldest(self) -> str | None:
-        """Id of the oldest entry in the queue; None where only broken ones are."""
-        oldest = self._work.queue.oldest(self._shard)
-        if oldest in self.left and self._work.queue.backlog(self._shard) == len(self.left):
-            return None
-        return oldest
 
 
 def _key(run: jobs.EndedRun) -> RunKey:

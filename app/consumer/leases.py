@@ -25,8 +25,8 @@ class Leases:
     def refresh(self) -> None:
         """Renew what is held, let go of what is too much, take what is free."""
         work = self._workplace
-        now_s = work.unix_time()
         with work.store.write() as conn:
+            now_s = work.database_time(conn)
             shards.heartbeat(conn, self._name, now_s=now_s, lease_s=work.lease_s)
             num_live = max(1, shards.count_live(conn, now_s=now_s))
             fair = -(-work.num_shards // num_live)

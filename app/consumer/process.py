@@ -3,6 +3,7 @@
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 
@@ -13,10 +14,13 @@ from app.consumer.shard import ShardWork
 from app.consumer.workplace import Workplace
 from app.errors import LeaseLost, Unavailable
 from app.ingest.queue import Entry
+from app.store import totals
 
 log = structlog.get_logger()
 
-_BATCHES_A_READ = 64
+# A consumer that dies just after a refresh is replaced a lease and one refresh later: 18 s.
+REFRESHES_A_LEASE = 5
+_BATCHES_A_READ = 512
 _BLOCK_S = 0.5
 _TICK_S = 1.0
 # Entries that a frozen consumer took after it had lost its lease come back by this.
@@ -53,7 +57,7 @@ class Consumer:
         now_s = self._work.monotonic()
         if now_s >= self._next_lease_s:
             self._leases.refresh()
-            self._next_lease_s = now_s + self._work.lease_s / 3
+            self._next_lease_s = now_s + self._work.lease_s / REFRESHES_A_LEASE
         self._open_shards()
         if not self._shards:
             stop.wait(_BLOCK_S)
@@ -98,8 +102,13 @@ class Consumer:
             deed(self._shards[shard])
         except LeaseLost as error:
             log.warning("shard lost", shard=shard, reason=str(error))
+            self._count_fenced()
             self._leases.held.pop(shard, None)
             del self._shards[shard]
+
+    def _count_fenced(self) -> None:
+        with suppress(Unavailable), self._work.store.write() as conn:
+            totals.add(conn, "fenced_commits", 1)
 
     def _leave(self) -> None:
         try:

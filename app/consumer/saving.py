@@ -12,12 +12,13 @@ from app.consumer.workplace import Workplace
 from app.ingest.assembler import Change
 from app.ingest.queue import Message
 from app.monitor import Observation
-from app.store import alerts, batches, outbox, steps, windows
+from app.store import alerts, outbox, steps, windows
 from app.store.alerts import AlertEvent
 from app.store.engine import Connection
 from app.store.steps import StepRow
 from app.store.windows import WindowRecord
 from app.trace.job import Job
+from app.trace.names import plain
 
 Hosts = dict[tuple[int, int], str]
 
@@ -46,8 +47,6 @@ def save_window(conn: Connection, work: Workplace, outcome: Outcome) -> Message:
     job_id, window = outcome.job_id, outcome.change.window
     windows.save(conn, job_id, _window_record(outcome, work.unix_time()))
     steps.save(conn, job_id, _step_rows(outcome))
-    released = outcome.change.released
-    batches.remove(conn, [(job_id, window.epoch, rank, seq) for rank, seq in released])
     return {
         "event": "window",
         "job_id": job_id,
@@ -101,7 +100,7 @@ def worst_worker(observation: Observation, hosts: Hosts) -> WorstWorker | None:
 
 
 def _page(public_url: str | None, job_id: str) -> str | None:
-    return f"{public_url.rstrip('/')}/jobs/{quote(job_id, safe='')}" if public_url else None
+    return f"{public_url.rstrip('/')}/jobs/{quote(plain(job_id), safe='')}" if public_url else None
 
 
 def _window_record(outcome: Outcome, now_s: float) -> WindowRecord:

@@ -7,7 +7,7 @@ work and loses none. What goes wrong with one job stops no other.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
 from functools import partial
 from typing import Literal
 
@@ -15,41 +15,22 @@ import structlog
 
 from app.alerts.alert import AlertState
 from app.alerts.rules import job_ended
-from app.consumer.endings import Endings, RunKey
-from app.consumer.saving import (
-    News,
-    Outcome,
-    save_alert_state,
-    save_news,
-    save_window,
-    worst_worker,
-)
+from app.consumer import turn as turns_
+from app.consumer.endings import Endings
+from app.consumer.poison import Poison, dead_letter
+from app.consumer.run import Run, RunKey
+from app.consumer.runs import JobTrouble, Runs
+from app.consumer.saving import News, Outcome, worst_worker
+from app.consumer.turn import RunTurn, Turn
 from app.consumer.workplace import Workplace
 from app.errors import LeaseLost, PacelineError, Unavailable
-from app.ingest import codec
-from app.ingest.assembler import Change, RunAssembler
-from app.ingest.batch import OpBatch
-from app.ingest.queue import Entry, Message, shard_of
+from app.ingest import codec, spool
+from app.ingest.assembler import Change
+from app.ingest.queue import Entry
 from app.monitor import observe
-from app.store import alerts, batches, hosts, jobs, shards
-from app.store.batches import BatchRow
-from app.store.engine import Connection
+from app.store import alerts, jobs, shards
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class Turn:
-    """What one turn changed in memory of one job and has to commit."""
-
-    rows: list[BatchRow] = field(default_factory=list)
-    touched: set[RunKey] = field(default_factory=set)
-    closed: set[RunKey] = field(default_factory=set)
-    last_steps: dict[RunKey, int] = field(default_factory=dict)
-    outcomes: list[Outcome] = field(default_factory=list)
-    news: list[News] = field(default_factory=list)
-    alert_states: dict[str, AlertState] = field(default_factory=dict)
-    entry_ids: list[str] = field(default_factory=list)
 
 
 class ShardWork:
@@ -62,43 +43,46 @@ class ShardWork:
         self._work = workplace
         self._shard = shard
         self._fence = fence
-        self._runs: dict[RunKey, RunAssembler] = {}
         self._alert_states: dict[str, AlertState] = {}
         self._endings = Endings(workplace, shard)
-        self._hosts_saved: dict[RunKey, dict[tuple[int, int], str]] = {}
-        with workplace.store.read() as conn:
-            kept = batches.jobs(conn)
-        for key in kept:
-            if shard_of(key[0], workplace.num_shards) == shard:
-                self._tried(key[0], partial(self._run, key))
+        self._poison = Poison(workplace, shard)
+        self._runs = Runs(workplace, shard)
+        for key in self._runs.kept():
+            with suppress(JobTrouble):
+                self._tried(key[0], partial(self._runs.get, key))
 
     def take(self, entries: Iterable[Entry]) -> None:
         """Store the batches of these queue entries, and the windows that they revise or close.
 
-        An entry that cannot be taken stays in the queue, and is named in the log.
+        An entry that cannot be taken becomes a dead letter; the others go on.
 
         Raises:
             LeaseLost: another consumer owns the shard now; nothing was committed.
         """
         by_job: dict[str, list[Entry]] = defaultdict(list)
+        suspects = []
         for entry in entries:
-            by_job[entry.job_id].append(entry)
+            if self._poison.is_suspect(entry):
+                suspects.append(entry)
+            else:
+                by_job[entry.job_id].append(entry)
         deeds = {job_id: partial(self._take, mine) for job_id, mine in by_job.items()}
         for job_id in self._turn(deeds):
-            self._take_singly(job_id, by_job[job_id])
+            for entry in by_job[job_id]:
+                self._take_alone(entry)
+        for entry in suspects:
+            self._take_suspect(entry)
 
     def tick(self) -> None:
-        """Close what time, or the end of a run, closes.
+        """Close what time, or the end of a run, closes; say who has fallen silent.
 
         Raises:
             LeaseLost: another consumer owns the shard now; nothing was committed.
         """
         now_s = self._work.monotonic()
         due: dict[str, list[RunKey]] = defaultdict(list)
-        for key, run in self._runs.items():
-            deadline_s = run.next_deadline_s()
-            if deadline_s is not None and deadline_s <= now_s:
-                due[key[0]].append(key)
+        for key in self._runs.due(now_s):
+            due[key[0]].append(key)
         over: dict[str, list[jobs.EndedRun]] = defaultdict(list)
         for ended in self._endings.ready():
             over[ended.job_id].append(ended)
@@ -108,68 +92,98 @@ class ShardWork:
                 for job_id in [*due, *(over.keys() - due.keys())]
             }
         )
+        self._runs.listen(self._fence)
+        self._runs.let_go()
 
     def _take(self, entries: list[Entry], turn: Turn) -> None:
         for entry in entries:
-            batch = self._read(entry)
-            if batch is None:
-                self._endings.left.add(entry.entry_id)
-            else:
-                self._add(turn, entry, batch)
-        for key in turn.touched:
-            self._observe(turn, key, self._run(key).settle(self._work.monotonic()))
+            turn.entry_ids.append(entry.entry_id)
+            self._add(turn, entry)
+        for each in list(turn.runs.values()):
+            self._observe(turn, each, each.run.assembler.settle(self._work.monotonic()))
 
-    def _read(self, entry: Entry) -> OpBatch | None:
-        """The batch of an entry; None if nobody can read it."""
+    def _add(self, turn: Turn, entry: Entry) -> None:
         try:
-            epoch = codec.epoch_of(entry.body)
+            plain = bytes(codec.opened(entry.body))
+            run = self._runs.get((entry.job_id, codec.epoch_of(plain)))
+            batch = codec.read(plain, run.assembler.job.op_types)
         except PacelineError as error:
-            _log_unreadable(entry, error)
-            return None
-        op_types = self._run((entry.job_id, epoch)).job.op_types
-        try:
-            return codec.read(entry.body, op_types)
-        except PacelineError as error:
-            _log_unreadable(entry, error)
-            return None
+            if isinstance(error, Unavailable):
+                raise
+            log.error("entry unreadable", entry=entry.entry_id, job=entry.job_id, reason=str(error))
+            turn.letters.append(dead_letter(entry, str(error), self._work.unix_time()))
+            return
+        each = turn.of(run)
+        added = run.add(batch, plain, self._work.monotonic(), self._work.unix_time())
+        if added.verdict != "new":
+            return
+        each.taken.append(spool.Taken(entry.body, added.dropped))
+        each.spooled_through = max(each.spooled_through, added.last_step)
+        if batch.columns.num_ops:
+            each.newest_step = max(each.newest_step or 0, int(batch.columns.step.max()))
 
-    def _take_singly(self, job_id: str, entries: list[Entry]) -> None:
-        for entry in entries:
-            if self._turn({job_id: partial(self._take, [entry])}):
-                log.error("entry left in the queue", entry=entry.entry_id, job=job_id)
-                self._endings.left.add(entry.entry_id)
+    def _take_alone(self, entry: Entry) -> None:
+        """Take an entry that has failed among others; after some attempts it is a dead letter."""
+        for _ in range(self._poison.attempts):
+            if not self._turn({entry.job_id: partial(self._take, [entry])}):
+                return
+        log.error("entry given up", entry=entry.entry_id, job=entry.job_id)
+        self._give_up(entry, "an error of Paceline's own: its log has the traceback")
+
+    def _take_suspect(self, entry: Entry) -> None:
+        """Take an entry that may have ended the consumers that had it before."""
+        if self._poison.begin(entry):
+            self._take_alone(entry)
+        else:
+            log.error("entry given up", entry=entry.entry_id, job=entry.job_id)
+            self._give_up(entry, "several consumers ended while they worked on it")
+        self._poison.end(entry)
+
+    def _give_up(self, entry: Entry, reason: str) -> None:
+        letter = dead_letter(entry, reason, self._work.unix_time())
+        turn = Turn(letters=[letter], entry_ids=[entry.entry_id])
+        self._tried(entry.job_id, partial(self._commit, [turn]))
 
     def _tick(self, now_s: float, due: list[RunKey], over: list[jobs.EndedRun], turn: Turn) -> None:
         for key in due:
-            turn.touched.add(key)
-            self._observe(turn, key, self._run(key).settle(now_s))
+            each = turn.of(self._runs.get(key))
+            self._observe(turn, each, each.run.assembler.settle(now_s))
         for ended in over:
-            key = (ended.job_id, ended.epoch)
-            turn.touched.add(key)
-            turn.closed.add(key)
-            self._observe(turn, key, self._run(key).finish(now_s, _ending(ended)))
+            each = turn.of(self._runs.get((ended.job_id, ended.epoch)))
+            each.is_closed = True
+            self._observe(turn, each, each.run.assembler.finish(now_s, _ending(ended)))
             if not ended.is_superseded:
-                self._end_alert(turn, key)
+                self._end_alert(turn, each.run)
 
     def _turn(self, deeds: Mapping[str, Callable[[Turn], None]]) -> list[str]:
-        """Do and commit these; the jobs that failed are as the store has them."""
-        turns = {job_id: Turn() for job_id in deeds}
-        failed = [
-            job_id
-            for job_id, deed in deeds.items()
-            if not self._tried(job_id, partial(deed, turns[job_id]))
-        ]
-        for job_id in failed:
-            del turns[job_id]
+        """Do and commit these; returns the jobs whose deed failed, of which nothing was done.
+
+        Where the store is to blame, the entries stay in the queue and come again later.
+        """
+        turns: dict[str, Turn] = {}
+        failed = []
+        for job_id, deed in deeds.items():
+            turns[job_id] = Turn()
+            try:
+                done = self._tried(job_id, partial(deed, turns[job_id]))
+            except JobTrouble:
+                del turns[job_id]
+                continue
+            if not done:
+                failed.append(job_id)
+                del turns[job_id]
+        self._commit_all(turns)
+        return failed
+
+    def _commit_all(self, turns: Mapping[str, Turn]) -> None:
         try:
             self._commit(turns.values())
         except (LeaseLost, Unavailable):
             raise
         except Exception as error:
             log.warning("turn committed job by job", shard=self._shard, reason=repr(error))
-            each = {job_id: partial(self._commit, [turn]) for job_id, turn in turns.items()}
-            failed += [job_id for job_id in each if not self._tried(job_id, each[job_id])]
-        return failed
+            for job_id, turn in turns.items():
+                self._tried(job_id, partial(self._commit, [turn]))
 
     def _tried(self, job_id: str, deed: Callable[[], object]) -> bool:
         """Whether the deed was done; if not, the job is forgotten, to be loaded again."""
@@ -177,28 +191,18 @@ class ShardWork:
             deed()
         except (LeaseLost, Unavailable):
             raise
-        except Exception:
+        except Exception as error:
             log.exception("job failed", shard=self._shard, job=job_id)
             self._alert_states.pop(job_id, None)
-            for key in [key for key in self._runs if key[0] == job_id]:
-                del self._runs[key]
+            self._runs.forget(job_id)
+            if isinstance(error, JobTrouble):
+                raise
             return False
         return True
 
-    def _add(self, turn: Turn, entry: Entry, batch: OpBatch) -> None:
-        key = (entry.job_id, batch.epoch)
-        run = self._run(key)
-        turn.entry_ids.append(entry.entry_id)
-        turn.touched.add(key)
-        if run.add(batch, self._work.monotonic()) == "new":
-            row = BatchRow(entry.job_id, batch.epoch, batch.rank, batch.batch_seq, entry.body)
-            turn.rows.append(row)
-            if batch.columns.num_ops:
-                newest = max(turn.last_steps.get(key, 0), int(batch.columns.step.max()))
-                turn.last_steps[key] = newest
-
-    def _observe(self, turn: Turn, key: RunKey, changes: list[Change]) -> None:
-        job_id = key[0]
+    def _observe(self, turn: Turn, each: RunTurn, changes: list[Change]) -> None:
+        job_id = each.run.key[0]
+        each.has_changes = each.has_changes or bool(changes)
         for change in changes:
             before = self._alert_state(job_id)
             observation = observe(change.window, before, self._work.rule)
@@ -207,83 +211,36 @@ class ShardWork:
                 self._alert_states[job_id] = observation.alert_state
                 turn.alert_states[job_id] = observation.alert_state
             if observation.transition is not None:
-                worst = worst_worker(observation, self._run(key).hosts())
+                worst = worst_worker(observation, each.run.assembler.roll.hosts())
                 turn.news.append(News(job_id, change.window.job, observation.transition, worst))
 
-    def _end_alert(self, turn: Turn, key: RunKey) -> None:
-        job_id = key[0]
+    def _end_alert(self, turn: Turn, run: Run) -> None:
+        job_id = run.key[0]
         state, transition = job_ended(self._alert_state(job_id), self._work.rule)
         self._alert_states[job_id] = turn.alert_states[job_id] = state
         if transition is not None:
-            turn.news.append(News(job_id, self._run(key).job, transition, None))
+            turn.news.append(News(job_id, run.assembler.job, transition, None))
 
     def _commit(self, turns: Collection[Turn]) -> None:
         work = self._work
-        turns = [turn for turn in turns if turn.touched]
+        turns = [turn for turn in turns if not turn.is_empty]
         if not turns:
             return
-        messages: list[Message] = []
         with work.store.write() as conn:
             shards.check(conn, self._shard, self._fence)
-            for turn in turns:
-                messages += self._save(conn, turn)
-        for key in (key for turn in turns for key in turn.touched):
-            self._hosts_saved[key] = self._runs[key].hosts()
+            messages = turns_.save(conn, work, turns)
         entry_ids = [entry_id for turn in turns for entry_id in turn.entry_ids]
         if entry_ids:
             work.queue.done(self._shard, entry_ids)
-            self._endings.left.difference_update(entry_ids)
         for message in messages:
             work.announcer.announce(message)
-        for key in {key for turn in turns for key in turn.closed}:
-            del self._runs[key]
-
-    def _save(self, conn: Connection, turn: Turn) -> list[Message]:
-        work = self._work
-        batches.add(conn, turn.rows)
-        messages = [save_window(conn, work, outcome) for outcome in turn.outcomes]
-        messages += [save_news(conn, work, news) for news in turn.news]
-        for job_id, state in turn.alert_states.items():
-            save_alert_state(conn, work, job_id, state)
-        for key in turn.touched:
-            self._save_run(conn, turn, key)
-        return messages
-
-    def _save_run(self, conn: Connection, turn: Turn, key: RunKey) -> None:
-        job_id, epoch = key
-        batches.save_cursor(conn, job_id, epoch, self._runs[key].dump())
-        names = self._runs[key].hosts()
-        if names != self._hosts_saved.get(key, {}):
-            hosts.save(conn, job_id, epoch, names)
-        if key in turn.last_steps:
-            jobs.touch(
-                conn,
-                job_id,
-                epoch=epoch,
-                last_data_s=self._work.unix_time(),
-                last_step=turn.last_steps[key],
-            )
-        if key in turn.closed:
-            jobs.mark_closed(conn, job_id, epoch)
-
-    def _run(self, key: RunKey) -> RunAssembler:
-        if key not in self._runs:
-            with self._work.store.read() as conn:
-                self._load(conn, key)
-        return self._runs[key]
-
-    def _load(self, conn: Connection, key: RunKey) -> None:
-        job_id, epoch = key
-        job = jobs.run(conn, job_id, epoch).job
-        self._runs[key] = RunAssembler.restore(
-            job,
-            epoch,
-            batches.load_cursors(conn, job_id).get(epoch),
-            [codec.read(body, job.op_types) for body in batches.load(conn, job_id, epoch)],
-            self._work.monotonic(),
-            window_steps=self._work.window_steps,
-            deadline_s=self._work.step_deadline_s,
-        )
+        for turn in turns:
+            for each in turn.runs.values():
+                each.run.assembler.roll.has_new_hosts &= not each.has_state
+                if each.is_closed:
+                    self._runs.close(each.run.key)
+            for letter in turn.letters:  # its run's counts have grown in the store alone
+                self._runs.forget(letter.job_id)
 
     def _alert_state(self, job_id: str) -> AlertState:
         if job_id not in self._alert_states:
@@ -291,11 +248,6 @@ class ShardWork:
                 state = alerts.alert_state(conn, job_id, self._work.rule.name)
             self._alert_states[job_id] = state
         return self._alert_states[job_id]
-
-
-def _log_unreadable(entry: Entry, error: PacelineError) -> None:
-    # It stays in the queue, so nothing is lost; only a broken release can get here.
-    log.error("entry unreadable", entry=entry.entry_id, job=entry.job_id, reason=str(error))
 
 
 def _ending(run: jobs.EndedRun) -> Literal["complete", "superseded"]:

@@ -8,18 +8,22 @@ import structlog
 
 from app.alerts.delivery import Endpoint, make_client
 from app.alerts.rules import Rule
+from app.consumer.janitor import Janitor
 from app.consumer.process import Consumer
 from app.consumer.sender import Sender
 from app.consumer.workplace import Workplace
 from app.engine.memory import keep_freed_memory
 from app.engine.warm_up import warm_up
 from app.errors import StartUpFailed
+from app.ingest.assembler import Rules
+from app.ingest.durability import refuse
 from app.ingest.redis_events import RedisAnnouncer
 from app.ingest.redis_queue import RedisReader
 from app.settings import Settings
-from app.store.durability import check_durable
-from app.store.engine import Store
+from app.store.durability import weaknesses
+from app.store.engine import Store, now_s
 from app.store.migrate import is_current
+from app.store.retention import Keep
 from app.telemetry import set_up_logging
 
 log = structlog.get_logger()
@@ -43,6 +47,10 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
             sending = threading.Thread(target=sender.run, args=(stop,), name="sender")
             sending.start()
             stack.callback(sending.join)
+        janitor = Janitor(work.store, Keep(settings.keep_raw_days, settings.keep_results_days))
+        sweeping = threading.Thread(target=janitor.run, args=(stop,), name="janitor")
+        sweeping.start()
+        stack.callback(sweeping.join)
         stack.callback(stop.set)
         log.info("consumer started", name=name)
         Consumer(work, name).run(stop)
@@ -78,9 +86,12 @@ def _workplace(settings: Settings, stack: ExitStack) -> Workplace:
         raise StartUpFailed("the database has other tables than this version: run paceline migrate")
     store = Store(settings.store_url)
     stack.callback(store.close)
-    check_durable(store)
     queue = RedisReader(settings.redis_url)
     stack.callback(queue.close)
+    found = (*queue.weaknesses(), *weaknesses(store))
+    refuse(found, allow_lossy=settings.allow_lossy)
+    for sentence in found:
+        log.warning("data may be lost, as allowed", reason=sentence)
     announcer = RedisAnnouncer(settings.redis_url)
     stack.callback(announcer.close)
     return Workplace(
@@ -92,12 +103,13 @@ def _workplace(settings: Settings, stack: ExitStack) -> Workplace:
             clear=settings.alert_clear_slowdown,
             num_windows=settings.alert_windows,
         ),
-        window_steps=settings.window_steps,
-        step_deadline_s=settings.step_deadline_s,
+        rules=Rules(settings.window_steps, settings.step_deadline_s, settings.revise_for_s),
+        silent_after_s=settings.silent_after_s,
         num_shards=settings.shards,
         lease_s=settings.lease_s,
         webhook_endpoint=settings.webhook_url,
         public_url=settings.public_url,
         monotonic=time.monotonic,
         unix_time=time.time,
+        database_time=now_s,
     )

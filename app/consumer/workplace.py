@@ -4,26 +4,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.alerts.rules import Rule
+from app.ingest.assembler import Rules
 from app.ingest.queue import Announcer, QueueReader
-from app.store.engine import Store
+from app.store.engine import Connection, Store
 
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
     """Doors, settings and clocks of one consumer.
 
-    `monotonic` times deadlines and leases on this machine, `unix_time` is written down.
+    `monotonic` times deadlines on this machine, `database_time` the leases that all share, and
+    `unix_time` is written down.
     """
 
     store: Store
     queue: QueueReader
     announcer: Announcer
     rule: Rule
-    window_steps: int
-    step_deadline_s: float
+    rules: Rules
+    silent_after_s: float
     num_shards: int
     lease_s: float
     webhook_endpoint: str | None
     public_url: str | None
     monotonic: Callable[[], float]
     unix_time: Callable[[], float]
+    database_time: Callable[[Connection], float]

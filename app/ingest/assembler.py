@@ -1,19 +1,21 @@
-"""Batches in any order become steps, and steps windows. Nothing is read, saved or waited for."""
+"""Batches in any order become steps, and steps windows. Nothing is saved or waited for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from app.ingest.batch import OpBatch
-from app.ingest.cursor import NO_STEP
+from app.ingest.closed_window import ClosedWindows, Recall
+from app.ingest.cursor import NO_STEP, Verdict
+from app.ingest.op_table import Part
+from app.ingest.open_steps import OpenSteps
 from app.ingest.open_window import OpenWindow
-from app.ingest.retained import BatchKey, Retained
 from app.ingest.roll import Roll
 from app.ingest.run_state import RunState
-from app.ingest.step import OpenStep, Part, SettledStep, longest_span_s
+from app.ingest.step import OpenStep, SettledStep, longest_span_s
 from app.ingest.trace_codec import pack
 from app.ingest.verdict import settled
 from app.trace.job import Job
@@ -25,207 +27,287 @@ MOST_PATIENCE = 60  # half an hour, where the deadline is 30 s
 
 
 @dataclass(frozen=True, slots=True)
+class Rules:
+    """When windows are full, and how long is waited for what is missing."""
+
+    window_steps: int
+    deadline_s: float
+    revise_for_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """A window as it is now, to be saved in place of its earlier revision.
 
-    `released` are the batches (rank, batch_seq) that no open window needs any more, `late_ops`
-    the run's operations so far that came after their step was settled. `ops` is there once the
-    window is closed: all its operations, packed by `trace_codec`.
+    `ops` is there once the window is closed: all its operations, packed by `trace_codec`.
     """
 
     window: Window
-    released: list[BatchKey]
-    late_ops: int
     ops: bytes | None = None
+
+
+class Added(NamedTuple):
+    """What became of a batch.
+
+    `dropped` are its steps that it came too late for, with `num_late` operations in them;
+    `last_step` is its last other one.
+    """
+
+    verdict: Verdict
+    dropped: list[int]
+    num_late: int
+    last_step: int
+
+
+class Before(NamedTuple):
+    """A batch that was added before a crash, in the given turn, and what it was too late for."""
+
+    turn: int
+    batch: OpBatch
+    digest: int
+    dropped: list[int]
+
+
+class _Said(NamedTuple):
+    """What one batch says of one step."""
+
+    worker: int
+    rank: int
+    part: Part | None
+    num_declared: int | None
 
 
 class RunAssembler:
     """All of one run of a job: what has come, what is settled, what is still waited for.
 
-    Steps settle in ascending order, so that a closed window never changes. `now_s` is any clock
-    that never goes back. A step is settled once every worker's word on it is final, or when it
-    has been waited for long enough since its first batch.
+    Steps settle in ascending order. `now_s` is any clock that never goes back. A step is settled
+    once every worker's word on it is final, or when it has been waited for long enough since its
+    first batch. What comes after that still counts for a skipped step, as long as `revise_for_s`.
+    `recall` gives the stored operations of a closed window.
     """
 
-    def __init__(self, job: Job, epoch: int, *, window_steps: int, deadline_s: float) -> None:
+    def __init__(self, job: Job, epoch: int, rules: Rules, recall: Recall) -> None:
         self.job = job
-        self._deadline_s = deadline_s
+        self._epoch = epoch
+        self._rules = rules
+        self._recall = recall
         self._roll = Roll(job.parallelism)
-        self._retained = Retained()
-        self._window = OpenWindow(job, epoch, window_steps)
-        self._steps: dict[int, OpenStep] = {}
-        self._heap: list[int] = []  # the same steps, the lowest first
+        self._window = OpenWindow(job, epoch, rules.window_steps)
+        self._closed = ClosedWindows((), 0.0)
+        self._steps = OpenSteps()
+        self._resettle: set[int] = set()
         self._settled_through = NO_STEP
-        self._closed_through = NO_STEP
-        self._longest_span_s: float | None = None
-        self._late_ops = 0
+        self.closed_through = NO_STEP
+        self.longest_span_s: float | None = None
+        self.turn = 0  # the last one that the restored state knew of
 
     @classmethod
     def restore(
         cls,
         job: Job,
         epoch: int,
-        blob: bytes | None,
-        batches: Iterable[OpBatch],
-        now_s: float,
+        rules: Rules,
+        recall: Recall,
         *,
-        window_steps: int,
-        deadline_s: float,
+        blob: bytes | None,
+        before: Iterable[Before],
+        hosts: Mapping[tuple[int, int], str],
+        now_s: float,
     ) -> "RunAssembler":
-        """The assembler whose `dump` is `blob`, from the batches that it had not released.
+        """The assembler whose last `dump` is `blob`, from all batches with a step not closed then.
 
-        Only the waiting for unsettled steps begins anew.
+        Only the waiting for unsettled and late steps begins anew.
         """
-        run = cls(job, epoch, window_steps=window_steps, deadline_s=deadline_s)
+        run = cls(job, epoch, rules, recall)
         state = RunState() if blob is None else RunState.read(blob)
-        run._roll = Roll(job.parallelism, state.cursors)
-        run._retained = Retained(state.late)
-        # As if the steps of the open window were not settled yet: they are put in again.
-        run._settled_through = run._closed_through = state.closed_through
-        for batch in batches:
+        run._roll = Roll(job.parallelism, state.cursors, hosts)
+        run._closed = ClosedWindows(state.closed, now_s)
+        run.closed_through = state.closed_through
+        run.longest_span_s = state.longest_span_s
+        run.turn = state.turn
+        for turn, batch, digest, dropped in before:
             if (worker := run._roll.worker(batch)) is not None:
-                run._roll.see(batch, worker)
-                run._take(batch, worker, now_s)
+                if turn > state.turn:
+                    run._roll.see(batch, worker, digest)
+                run._take_again(batch, worker, set(dropped), now_s)
         for number, skipped in state.settled:
             step = run._steps.get(number) or OpenStep(number, now_s)
-            run._put(SettledStep(number, step.table(job), skipped))
+            table = step.table(step.heard(), job.parallelism.pp_size)
+            run._put(SettledStep(number, table, skipped, step if skipped else None))
         run._settled_through = state.settled_through
-        run._longest_span_s = state.longest_span_s
-        run._late_ops = state.late_ops
-        run._window.announced = len(state.settled)
+        run._window.revision, run._window.has_news = state.revision, False
         return run
 
-    def dump(self) -> bytes:
-        """What the batches not yet released cannot tell; save it with the changes of `settle`."""
+    def dump(self, turn: int) -> bytes:
+        """What the batches of open windows cannot tell; to be saved whenever `settle` has changes.
+
+        `turn` numbers the last batches that were added.
+        """
         state = RunState(
+            turn=turn,
             cursors=self._roll.cursors,
             settled_through=self._settled_through,
-            closed_through=self._closed_through,
-            longest_span_s=self._longest_span_s,
-            late_ops=self._late_ops,
-            late=self._retained.late_after(self._closed_through),
+            closed_through=self.closed_through,
+            longest_span_s=self.longest_span_s,
+            revision=self._window.revision,
             settled=[(step.step, step.skipped) for step in self._window.settled],
+            closed=self._closed.kept,
         )
         return state.write()
 
     @property
-    def late_ops(self) -> int:
-        """Operations so far that came after their step was settled, and were dropped."""
-        return self._late_ops
+    def roll(self) -> Roll:
+        """Who has been heard of."""
+        return self._roll
 
-    def hosts(self) -> dict[tuple[int, int], str]:
-        """Host by (dp_rank, stage), as far as the workers have said."""
-        return self._roll.hosts()
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for nothing, so that it can be forgotten until something comes."""
+        return not self._steps
 
-    def add(self, batch: OpBatch, now_s: float) -> Literal["new", "duplicate"]:
+    def add(self, batch: OpBatch, now_s: float, digest: int = 0) -> Added:
         """Take a batch; of two with the same number the first wins."""
         worker = self._roll.worker(batch)
         if worker is None:  # of a job of other sizes: no step can ever use it
-            self._late_ops += batch.columns.num_ops
-            self._retained.add((batch.rank, batch.batch_seq), set(), [])
-            return "new"
-        if not self._roll.see(batch, worker):
-            return "duplicate"
-        self._take(batch, worker, now_s)
-        return "new"
+            return Added("new", [], batch.columns.num_ops, NO_STEP)
+        verdict = self._roll.see(batch, worker, digest)
+        if verdict != "new":
+            return Added(verdict, [], 0, NO_STEP)
+        return self._take(batch, worker, now_s)
 
     def settle(self, now_s: float) -> list[Change]:
         """The newest revision of each window that has changed since the last call."""
-        changes = self._settle_due(now_s)
+        self._closed.forget(now_s - self._rules.revise_for_s)
+        changes = self._revise()
+        changes += self._settle_again(now_s)
+        changes += self._settle_due(now_s)
         if self._window.has_news:
-            changes.append(self._change("open"))
+            changes.append(Change(self._window.revised("open")))
         return changes
 
     def finish(self, now_s: float, state: Literal["complete", "superseded"]) -> list[Change]:
         """The last revisions: the job has ended ("complete"), or a newer run has registered."""
-        changes = self._settle_due(now_s)
-        while self._heap:
-            changes += self._settle(self._steps[self._heap[0]], "before the run ended")
+        changes = self._revise() + self._settle_again(now_s) + self._settle_due(now_s)
+        while step := self._steps.lowest:
+            changes += self._settle(step, "before the run ended", now_s)
         if self._window.settled:
             ended: WindowState = "superseded" if state == "superseded" else self._window.ended_state
-            changes.append(self._close(ended))
+            changes.append(self._close(ended, now_s))
         return changes
 
     def next_deadline_s(self) -> float | None:
         """When `settle` is due even if nothing comes; None if nothing is waited for."""
-        if not self._heap:
-            return None
-        return self._steps[self._heap[0]].first_arrival_s + self._patience_s()
+        lowest = self._steps.lowest
+        return None if lowest is None else lowest.first_arrival_s + self._patience_s()
 
-    def _take(self, batch: OpBatch, worker: int, now_s: float) -> None:
-        key = (batch.rank, batch.batch_seq)
-        parts = _parts(batch, worker)
-        declared = dict(batch.steps_done)
-        touched = {*parts, *declared}
-        late = {step for step in touched if step <= self._settled_through}
-        late.update(self._retained.late_steps(key))
-        self._late_ops += sum(parts[step].columns.num_ops for step in late & parts.keys())
-        for number in sorted(touched - late):
-            step = self._open(number, now_s)
-            if number in parts:
-                step.add(parts[number])
-            if number in declared:
-                step.declare(worker, declared[number])
-        self._retained.add(key, touched - late, sorted(late))
+    def _take(self, batch: OpBatch, worker: int, now_s: float) -> Added:
+        parts, declared = _parts(batch, worker), dict(batch.steps_done)
+        dropped: list[int] = []
+        num_late, last_step = 0, NO_STEP
+        for number in sorted({*parts, *declared}):
+            said = _Said(worker, batch.rank, parts.get(number), declared.get(number))
+            if number > self.closed_through:
+                last_step = number
+            if number > self._settled_through:
+                self._steps.put(number, now_s, **said._asdict())
+            elif not self._take_late(number, said):
+                dropped.append(number)
+                num_late += said.part.columns.num_ops if said.part else 0
+        return Added("new", dropped, num_late, last_step)
 
-    def _open(self, number: int, now_s: float) -> OpenStep:
-        step = self._steps.get(number)
-        if step is None:
-            step = self._steps[number] = OpenStep(number, now_s)
-            heappush(self._heap, number)
-        return step
+    def _take_again(self, batch: OpBatch, worker: int, dropped: set[int], now_s: float) -> None:
+        parts, declared = _parts(batch, worker), dict(batch.steps_done)
+        for number in sorted({*parts, *declared} - dropped):
+            if number > self.closed_through:
+                said = _Said(worker, batch.rank, parts.get(number), declared.get(number))
+                self._steps.put(number, now_s, **said._asdict())
+
+    def _take_late(self, number: int, said: "_Said") -> bool:
+        """Whether a skipped step of the open window, or of a closed one, can still use it."""
+        if number <= self.closed_through:
+            return self._closed.take(number, said.worker, said.rank, said.part, said.num_declared)
+        skipped = self._window.skipped(number)
+        if skipped is None or skipped.open is None:
+            return False
+        skipped.open.take(said.worker, said.rank, said.part, said.num_declared)
+        self._resettle.add(number)
+        return True
 
     def _patience_s(self) -> float:
-        if self._longest_span_s is None:
-            return FIRST_STEP_PATIENCE * self._deadline_s
+        deadline_s = self._rules.deadline_s
+        if self.longest_span_s is None:
+            return FIRST_STEP_PATIENCE * deadline_s
         # One step that took a day must not make us wait for days ever after.
-        most_s = MOST_PATIENCE * self._deadline_s
-        return min(max(self._deadline_s, SPAN_PATIENCE * self._longest_span_s), most_s)
+        return min(max(deadline_s, SPAN_PATIENCE * self.longest_span_s), MOST_PATIENCE * deadline_s)
+
+    def _revise(self) -> list[Change]:
+        revised = self._closed.revise(self.job, self._epoch, self._roll, self._recall)
+        return [Change(window.revised(state), pack(window.table())) for window, state in revised]
+
+    def _settle_again(self, now_s: float) -> list[Change]:
+        changes: list[Change] = []
+        for number in sorted(self._resettle):
+            skipped = self._window.skipped(number)
+            if skipped is not None and skipped.open is not None:
+                self._window.replace(settled(skipped.open, self.job, self._roll, "in time"))
+        self._resettle.clear()
+        if self._window.settled and self._window.state != "open":
+            changes.append(self._close(self._window.state, now_s))
+        return changes
 
     def _settle_due(self, now_s: float) -> list[Change]:
         changes: list[Change] = []
-        while self._heap:
-            step = self._steps[self._heap[0]]
-            is_final = self._roll.watermark() >= step.step
+        watermark = self._roll.watermark()
+        while step := self._steps.lowest:
+            is_final = watermark >= step.step
             is_late = now_s - step.first_arrival_s >= self._patience_s()
+            is_late = is_late or self._steps.are_too_many
             if not is_final and not is_late:
                 break
             if not is_final:
                 self._roll.give_up_to(step.step)
-            changes += self._settle(step, "at all" if is_final else "in time")
+                watermark = self._roll.watermark()
+            changes += self._settle(step, "at all" if is_final else "in time", now_s)
         return changes
 
-    def _settle(self, step: OpenStep, when: str) -> list[Change]:
+    def _settle(self, step: OpenStep, when: str, now_s: float) -> list[Change]:
         verdict = settled(step, self.job, self._roll, when)
         if verdict.skipped is None:
             span_s = longest_span_s(verdict.table)
-            self._longest_span_s = max(span_s, self._longest_span_s or 0.0)
+            self.longest_span_s = max(span_s, self.longest_span_s or 0.0)
         self._put(verdict)
         state = self._window.state
-        return [] if state == "open" else [self._close(state)]
+        return [] if state == "open" else [self._close(state, now_s)]
 
     def _put(self, step: SettledStep) -> None:
-        while self._heap and self._heap[0] <= step.step:
-            del self._steps[heappop(self._heap)]
+        self._steps.remove_through(step.step)
         self._settled_through = step.step
         self._window.add(step)
 
-    def _close(self, state: WindowState) -> Change:
-        self._closed_through = self._settled_through
-        self._retained.close(step.step for step in self._window.settled)
-        change = self._change(state, ops=pack(self._window.table()))
-        self._window.clear()
+    def _close(self, state: WindowState, now_s: float) -> Change:
+        window = self._window
+        self.closed_through = self._settled_through
+        change = Change(window.revised(state), pack(window.table()))
+        self._closed.add(window.settled, state, window.revision, now_s)
+        self._window = OpenWindow(self.job, self._epoch, self._rules.window_steps)
         return change
-
-    def _change(self, state: WindowState, *, ops: bytes | None = None) -> Change:
-        window = self._window.revised(state)
-        return Change(window, self._retained.take_released(), self._late_ops, ops)
 
 
 def _parts(batch: OpBatch, worker: int) -> dict[int, Part]:
-    """The batch's operations by step."""
+    """The batch's operations by step: views, where they come step by step, as nearly always."""
     columns = batch.columns
-    steps = np.unique(columns.step).tolist()
-    if len(steps) == 1:
-        return {steps[0]: Part(worker, batch.rank, columns)}
-    return {step: Part(worker, batch.rank, columns.select(columns.step == step)) for step in steps}
+    step = columns.step
+    if not step.size:
+        return {}
+    changes = np.flatnonzero(step[1:] != step[:-1])
+    if not changes.size:
+        return {int(step[0]): Part(worker, batch.rank, columns)}
+    if (step[1:] < step[:-1]).any():
+        columns = columns.select(np.argsort(step, kind="stable"))
+        step = columns.step
+        changes = np.flatnonzero(step[1:] != step[:-1])
+    bounds = [0, *(changes + 1).tolist(), step.size]
+    return {
+        int(step[first]): Part(worker, batch.rank, columns.select(slice(first, end)))
+        for first, end in pairwise(bounds)
+    }

@@ -1,37 +1,47 @@
 """One batch of operations of one worker, as columns."""
 
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.trace.window import Ints
 
+# As narrow as they came: int16, int32 or int64.
+Narrow = NDArray[np.signedinteger[Any]]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpColumns:
-    """The operations of a batch as parallel columns, in the order they came.
+    """The operations of a batch as parallel columns, in the order they came; not to be written.
 
     Shapes: all [ops]. `optype` is a code of the job's `OpTypes`; times are nanoseconds of
-    the worker's own clock.
+    the worker's own clock. The last three are of the operation's own work: its tokens, the sum
+    of its sequences' squared lengths, the bytes it moves; -1 where it has none, None where no
+    operation has.
     """
 
     step: Ints
     start_ns: Ints
     duration_ns: Ints
-    seq_id: Ints
-    mc: Ints
-    mb_id: Ints
+    seq_id: Narrow
+    mc: Narrow
+    mb_id: Narrow
     optype: NDArray[np.int16]
+    tokens: Ints | None = None
+    seq_len_sq: Ints | None = None
+    bytes: Ints | None = None
 
     @property
     def num_ops(self) -> int:
         """Number of rows."""
         return int(self.step.size)
 
-    def select(self, rows: NDArray[np.bool_] | Ints) -> "OpColumns":
+    def select(self, rows: NDArray[np.bool_] | Ints | slice) -> "OpColumns":
         """The columns with only some of their rows."""
-        return OpColumns(*(getattr(self, column.name)[rows] for column in fields(self)))
+        columns: list[Any] = [getattr(self, column.name) for column in fields(self)]
+        return OpColumns(*(None if column is None else column[rows] for column in columns))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

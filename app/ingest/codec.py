@@ -8,19 +8,41 @@ from itertools import pairwise
 
 import msgspec
 
-from app.errors import InvalidRequest, TooLarge, UnsupportedMedia
+from app.errors import InvalidRequest, TooLarge
 from app.ingest.batch import OpBatch, OpColumns
-from app.ingest.columns import NameOf, from_buffers, from_lists, name_in, to_buffers
-from app.ingest.rows import UNKNOWN_OPTYPE, RowError, check
-from app.ingest.wire import WIRE_VERSION, Header, parse_binary, parse_epoch, parse_json
+from app.ingest.columns import NameOf, from_buffers, from_json, name_in, to_buffers
+from app.ingest.inflate import MAX_BODY_BYTES, encoding_in, inflated, known_encoding
+from app.ingest.json_columns import ops_of, steps_done_of
+from app.ingest.rows import UNKNOWN_OPTYPE, RowError, Rules, all_kept, check, jump_message
+from app.ingest.unknown import UnknownFormat
+from app.ingest.wire import (
+    WIRE_VERSION,
+    Body,
+    Header,
+    StepsDone,
+    parse_binary,
+    parse_epoch,
+    parse_json,
+)
 from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN, OpTypes
 
-__all__ = ["Decoded", "OpBatch", "OpColumns", "RowError", "decode", "encode", "epoch_of", "read"]
+__all__ = [
+    "MAX_BODY_BYTES",
+    "Decoded",
+    "OpBatch",
+    "OpColumns",
+    "RowError",
+    "decode",
+    "encode",
+    "epoch_of",
+    "opened",
+    "read",
+]
 
 BINARY_TYPE = "application/vnd.paceline.ops+msgpack"
 JSON_TYPE = "application/json"
-MAX_BODY_BYTES = 8 << 20
+CONTENT_TYPES = (BINARY_TYPE, JSON_TYPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +55,44 @@ class Decoded:
 
 
 def decode(
-    body: bytes, content_type: str, parallelism: Parallelism, op_types: OpTypes = BUILT_IN
+    body: bytes,
+    content_type: str,
+    parallelism: Parallelism,
+    op_types: OpTypes = BUILT_IN,
+    *,
+    content_encoding: str = "",
+    last_step: int | None = None,
 ) -> Decoded:
     """The batch in a request's body, of a job with these sizes and operation types.
 
+    `last_step` is the newest step known of the job's run.
+
     Raises:
-        BadRequest: the bytes are no msgpack or JSON.
-        UnsupportedMedia: another content type or wire version.
+        BadRequest: the bytes are no msgpack or JSON, or not compressed as is said.
+        UnknownFormat: another content type, encoding or wire version.
         InvalidRequest: the batch as a whole, or every row of it, breaks a rule.
         TooLarge: more bytes or rows than are taken at once.
     """
+    parse = _PARSERS.get(content_type.partition(";")[0].strip().lower())
+    if parse is None:
+        raise UnknownFormat(
+            f"send {BINARY_TYPE} or {JSON_TYPE}, not {content_type[:100]!r}",
+            known_content_types=CONTENT_TYPES,
+        )
     if len(body) > MAX_BODY_BYTES:
         raise TooLarge(f"a batch has at most {MAX_BODY_BYTES} bytes: split it")
-    batch, name_of = _parse(body, content_type, op_types)
-    _check_batch(batch, parallelism)
-    checked = check(batch.columns, parallelism, op_types, name_of)
-    rejected = int(checked.taken.size - checked.taken.sum())
-    if not rejected:
+    plain = inflated(body, known_encoding(content_encoding))
+    batch, name_of = parse(plain, body, op_types)
+    rules = Rules(parallelism, op_types, last_step)
+    _check_batch(batch, rules)
+    return _taken(batch, rules, name_of)
+
+
+def _taken(batch: OpBatch, rules: Rules, name_of: NameOf) -> Decoded:
+    if all_kept(batch.columns, rules):
         return Decoded(batch, 0, [])
+    checked = check(batch.columns, rules, name_of)
+    rejected = int(checked.taken.size - checked.taken.sum())
     if rejected == checked.taken.size:
         first = checked.errors[0]
         raise InvalidRequest(f"no row can be taken; row {first.index}: {first.message}")
@@ -78,9 +120,19 @@ def encode(batch: OpBatch, op_types: OpTypes = BUILT_IN) -> bytes:
     return msgspec.msgpack.encode(message)
 
 
+def opened(body: bytes) -> bytes | bytearray:
+    """A batch from the event queue without the compression it came with; `read` takes both.
+
+    Raises:
+        BadRequest: the compression is broken.
+        TooLarge: more comes out than was ever taken in.
+    """
+    return inflated(body, encoding_in(body))
+
+
 def epoch_of(body: bytes) -> int:
     """The run that a batch from the event queue is of: its operation types are needed to `read`."""
-    return parse_epoch(body)
+    return parse_epoch(opened(body))
 
 
 def read(body: bytes, op_types: OpTypes = BUILT_IN) -> OpBatch:
@@ -89,29 +141,34 @@ def read(body: bytes, op_types: OpTypes = BUILT_IN) -> OpBatch:
     Raises:
         InvalidRequest: a row is of a type that the job has not; a newer version took it.
     """
-    wire = parse_binary(body)
+    wire = parse_binary(opened(body))
     columns = from_buffers(wire.columns, wire.optypes, op_types)
     if (unknown := columns.optype == UNKNOWN_OPTYPE).any():
         name = name_in(wire)(int(unknown.argmax()))
         raise InvalidRequest(f"the operation type {name!r} is not known to this version")
-    return _batch(wire, columns, body)
+    return _batch(wire, wire.steps_done, columns, body)
 
 
-def _parse(body: bytes, content_type: str, op_types: OpTypes) -> tuple[OpBatch, NameOf]:
+def _from_binary(plain: Body, body: bytes, op_types: OpTypes) -> tuple[OpBatch, NameOf]:
     """The batch, and the type's name of each row as it came."""
-    match content_type.partition(";")[0].strip().lower():
-        case media if media == BINARY_TYPE:
-            binary = parse_binary(body)
-            columns = from_buffers(binary.columns, binary.optypes, op_types)
-            return _batch(binary, columns, body), name_in(binary)
-        case media if media == JSON_TYPE:
-            wire = parse_json(body)
-            columns = from_lists(wire.columns, op_types)
-            return _batch(wire, columns, None), wire.columns.optype.__getitem__
-    raise UnsupportedMedia(f"send {BINARY_TYPE} or {JSON_TYPE}, not {content_type[:100]!r}")
+    wire = parse_binary(plain)
+    columns = from_buffers(wire.columns, wire.optypes, op_types)
+    return _batch(wire, wire.steps_done, columns, body), name_in(wire)
 
 
-def _batch(header: Header, columns: OpColumns, wire: bytes | None) -> OpBatch:
+def _from_json(plain: Body, _body: bytes, op_types: OpTypes) -> tuple[OpBatch, NameOf]:
+    wire = parse_json(plain)
+    ops = ops_of(wire)
+    batch = _batch(wire, steps_done_of(wire), from_json(ops, op_types), None)
+    return batch, ops.optype.__getitem__
+
+
+_PARSERS = {BINARY_TYPE: _from_binary, JSON_TYPE: _from_json}
+
+
+def _batch(
+    header: Header, steps_done: StepsDone, columns: OpColumns, wire: bytes | None
+) -> OpBatch:
     return OpBatch(
         epoch=header.epoch,
         rank=header.rank,
@@ -119,17 +176,20 @@ def _batch(header: Header, columns: OpColumns, wire: bytes | None) -> OpBatch:
         stage=header.stage,
         host=header.host,
         batch_seq=header.batch_seq,
-        steps_done=tuple(header.steps_done),
+        steps_done=tuple(steps_done),
         columns=columns,
         wire=wire,
     )
 
 
-def _check_batch(batch: OpBatch, parallelism: Parallelism) -> None:
-    if batch.dp_rank >= parallelism.dp_size:
-        raise InvalidRequest(f"dp_rank {batch.dp_rank} of a job with dp_size {parallelism.dp_size}")
-    if batch.stage >= parallelism.pp_size:
-        raise InvalidRequest(f"stage {batch.stage} of a job with pp_size {parallelism.pp_size}")
+def _check_batch(batch: OpBatch, rules: Rules) -> None:
+    sizes = rules.parallelism
+    if batch.dp_rank >= sizes.dp_size:
+        raise InvalidRequest(f"dp_rank {batch.dp_rank} of a job with dp_size {sizes.dp_size}")
+    if batch.stage >= sizes.pp_size:
+        raise InvalidRequest(f"stage {batch.stage} of a job with pp_size {sizes.pp_size}")
     steps = [step for step, _ in batch.steps_done]
     if any(step >= later for step, later in pairwise(steps)):
         raise InvalidRequest("steps_done must be ascending, each step once")
+    if steps and steps[-1] > rules.last_step_taken:
+        raise InvalidRequest(f"steps_done has {steps[-1]}: a {jump_message(rules)}")

@@ -1,15 +1,17 @@
 """Columns of the wire as arrays: lengths and types are checked here, meaning in `rows`."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import InvalidRequest, TooLarge
 from app.ingest.batch import OpColumns
+from app.ingest.json_columns import JsonOps
 from app.ingest.rows import UNKNOWN_OPTYPE
-from app.ingest.wire import MAX_ROWS, BinaryBatch, BinaryColumns, JsonColumns
+from app.ingest.wire import MAX_ROWS, BinaryBatch, BinaryColumns
 from app.trace.ops import OpTypes
 from app.trace.window import Ints
 
@@ -21,14 +23,22 @@ WIRE_DTYPES = {
     "seq_id": "<i4",
     "mc": "<i2",
     "mb_id": "<i4",
+    "tokens": "<i8",
+    "seq_len_sq": "<i8",
+    "bytes": "<i8",
 }
+NEEDED = ("step", "optype", "start_ns", "duration_ns", "seq_id", "mc", "mb_id")
+_DTYPES = {name: np.dtype(code) for name, code in WIRE_DTYPES.items()}
 
 NameOf = Callable[[int], str]  # of a row's operation type
 
 
 def from_buffers(wire: BinaryColumns, optypes: list[str], op_types: OpTypes) -> OpColumns:
-    """Columns of a binary batch, copied out of it."""
-    arrays = {name: _array(name, getattr(wire, name)) for name in WIRE_DTYPES}
+    """Columns of a binary batch: views of it, but for the operation types."""
+    buffers = ((name, getattr(wire, name)) for name in WIRE_DTYPES)
+    arrays: dict[str, Any] = {
+        name: _array(name, buffer) for name, buffer in buffers if buffer is not None
+    }
     _check_lengths({name: array.size for name, array in arrays.items()})
     # Every index that a byte can hold has a code, so none is out of bounds.
     codes = np.full(256, UNKNOWN_OPTYPE, dtype=np.int16)
@@ -46,18 +56,18 @@ def name_in(wire: BinaryBatch) -> NameOf:
     return name
 
 
-def from_lists(wire: JsonColumns, op_types: OpTypes) -> OpColumns:
+def from_json(ops: JsonOps, op_types: OpTypes) -> OpColumns:
     """Columns of a JSON batch; what is left out is -1, and seq_id counted by start."""
-    lists = {name: getattr(wire, name) for name in WIRE_DTYPES}
-    _check_lengths({name: len(values) for name, values in lists.items() if values is not None})
-    num_rows = len(wire.step)
-    codes = [op_types.codes.get(name, UNKNOWN_OPTYPE) for name in lists.pop("optype")]
+    lengths = {name: values.size for name, values in ops.integers.items() if values is not None}
+    _check_lengths({**lengths, "optype": len(ops.optype)})
+    integers = ops.integers
+    codes = [op_types.codes.get(name, UNKNOWN_OPTYPE) for name in ops.optype]
     optype = np.array(codes, dtype=np.int16)
-    arrays = {
-        name: np.full(num_rows, -1) if values is None else np.array(values, dtype=np.int64)
-        for name, values in lists.items()
+    arrays: dict[str, Any] = {
+        name: np.full(optype.size, -1) if values is None and name in NEEDED else values
+        for name, values in integers.items()
     }
-    if wire.seq_id is None:
+    if integers["seq_id"] is None:
         arrays["seq_id"] = _count_by_start(arrays["step"], optype, arrays["start_ns"])
     return OpColumns(**arrays, optype=optype)
 
@@ -70,19 +80,20 @@ def to_buffers(columns: OpColumns, op_types: OpTypes) -> tuple[list[str], dict[s
     codes, positions = np.unique(columns.optype, return_inverse=True)
     numbered = replace(columns, optype=positions.astype(np.int16))
     buffers = {
-        field.name: getattr(numbered, field.name).astype(WIRE_DTYPES[field.name]).tobytes()
-        for field in fields(columns)
+        name: column.astype(dtype).tobytes()
+        for name, dtype in WIRE_DTYPES.items()
+        if (column := getattr(numbered, name)) is not None
     }
     return [op_types.name(code) for code in codes], buffers
 
 
-def _array(name: str, buffer: memoryview) -> NDArray[np.int64]:
-    dtype = np.dtype(WIRE_DTYPES[name])
+def _array(name: str, buffer: memoryview) -> NDArray[Any]:
+    dtype = _DTYPES[name]
     if buffer.nbytes % dtype.itemsize:
         raise InvalidRequest(
             f"column {name} has {buffer.nbytes} bytes: not a multiple of {dtype.itemsize}"
         )
-    return np.frombuffer(buffer, dtype=dtype).astype(np.int64)
+    return np.frombuffer(buffer, dtype=dtype)
 
 
 def _check_lengths(lengths: dict[str, int]) -> None:

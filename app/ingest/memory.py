@@ -3,16 +3,19 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from itertools import count as counter
 from threading import Condition
 
 from typing_extensions import override
 
 from app.errors import QueueFull, QueueUnavailable
+from app.ingest.portion import BUDGET_BYTES
 from app.ingest.queue import (
     Announcer,
     Entry,
+    Lag,
     Listener,
     Message,
     QueueReader,
@@ -31,8 +34,8 @@ class _Shard:
 class MemoryQueue:
     """All four ends of one queue: `writer`, `reader`, `announcer` and `listener()`.
 
-    `is_up` and `max_entries` may be changed to see what a caller makes of a queue that is down
-    or full.
+    `is_up`, `max_entries` and `weaknesses` may be changed to see what a caller makes of a queue
+    that is down, full or lossy.
     """
 
     def __init__(
@@ -41,10 +44,13 @@ class MemoryQueue:
         *,
         clock_s: Callable[[], float] = time.time,
         max_entries: int | None = None,
+        budget_bytes: int = BUDGET_BYTES,
     ) -> None:
         self.num_shards = num_shards
         self.clock_s = clock_s
         self.max_entries = max_entries
+        self.budget_bytes = budget_bytes
+        self.weaknesses: tuple[str, ...] = ()
         self.is_up = True
         self.shards = [_Shard() for _ in range(num_shards)]
         self.changed = Condition()
@@ -85,8 +91,29 @@ class MemoryWriter(QueueWriter):
             queue.changed.notify_all()
 
     @override
+    async def weaknesses(self) -> tuple[str, ...]:
+        self._queue.check_up()
+        return self._queue.weaknesses
+
+    @override
     async def check(self) -> None:
         self._queue.check_up()
+
+    @override
+    async def lag(self) -> Lag:
+        queue = self._queue
+        queue.check_up()
+        with queue.changed:
+            waiting = [
+                [*(entry for entry, _ in shard.pending.values()), *shard.new]
+                for shard in queue.shards
+            ]
+        now_s = queue.clock_s()
+        oldest_s = [
+            now_s - min(entry.received_s for entry in entries) if entries else None
+            for entries in waiting
+        ]
+        return Lag(tuple(len(entries) for entries in waiting), tuple(oldest_s))
 
     @override
     async def close(self) -> None:
@@ -98,6 +125,7 @@ class MemoryReader(QueueReader):
 
     def __init__(self, queue: MemoryQueue) -> None:
         self._queue = queue
+        self.lost_entries = 0
 
     @override
     def read(
@@ -109,9 +137,16 @@ class MemoryReader(QueueReader):
             queue.changed.wait_for(
                 lambda: any(queue.shards[shard].new for shard in shards), timeout=min(block_s, 1.0)
             )
-            return [entry for shard in shards for entry in self._take(queue.shards[shard], count)]
+            left_bytes = queue.budget_bytes
+            entries: list[Entry] = []
+            for shard in shards:
+                entries += self._take(queue.shards[shard], count, left_bytes)
+                left_bytes = queue.budget_bytes - sum(len(entry.body) for entry in entries)
+            return entries
 
-    def _take(self, shard: _Shard, count: int) -> list[Entry]:
+    def _take(self, shard: _Shard, count: int, left_bytes: int) -> list[Entry]:
+        sums = accumulate(len(entry.body) for entry in shard.new)
+        count = min(count, max(1, sum(end <= left_bytes for end in sums)))
         taken, shard.new = shard.new[:count], shard.new[count:]
         now_s = self._queue.clock_s()
         shard.pending.update({entry.entry_id: (entry, now_s) for entry in taken})
@@ -123,7 +158,11 @@ class MemoryReader(QueueReader):
         now_s = self._queue.clock_s()
         with self._queue.changed:
             pending = self._queue.shards[shard].pending
-            idle = [entry for entry, taken_s in pending.values() if now_s - taken_s >= min_idle_s]
+            idle = [
+                replace(entry, deliveries=entry.deliveries + 1)
+                for entry, taken_s in pending.values()
+                if now_s - taken_s >= min_idle_s
+            ]
             pending.update({entry.entry_id: (entry, now_s) for entry in idle})
             return idle
 
@@ -154,6 +193,11 @@ class MemoryReader(QueueReader):
         self._queue.check_up()
         with self._queue.changed:
             return self._queue.shards[shard].newest_id
+
+    @override
+    def weaknesses(self) -> tuple[str, ...]:
+        self._queue.check_up()
+        return self._queue.weaknesses
 
     @override
     def close(self) -> None:

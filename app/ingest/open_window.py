@@ -1,43 +1,52 @@
 """The window that settled steps are put into, until it is full."""
 
+from app.ingest.op_table import OpTable, concatenate
 from app.ingest.step import SettledStep
-from app.ingest.trace_codec import OpTable, concatenate
 from app.trace.job import Job
 from app.trace.window import Window, WindowState
+
+# A window of very many operations would not fit into a consumer's memory: it closes earlier.
+MAX_OPS = 16_000_000
 
 
 class OpenWindow:
     """Successive settled steps; full with N complete ones, or with N skipped ones.
 
-    `announced` is the revision that is known outside.
+    `revision` is the newest that is known outside, `has_news` whether there is more to tell.
     """
 
-    def __init__(self, job: Job, epoch: int, window_steps: int) -> None:
+    def __init__(self, job: Job, epoch: int, window_steps: int, *, revision: int = 0) -> None:
         self._job = job
         self._epoch = epoch
         self._window_steps = window_steps
         self.settled: list[SettledStep] = []
-        self.announced = 0
+        self.revision = revision
+        self.has_news = False
 
     def add(self, step: SettledStep) -> None:
         """Put in the next step."""
         self.settled.append(step)
+        self.has_news = True
 
-    def clear(self) -> None:
-        """Begin the next window."""
-        self.settled = []
-        self.announced = 0
+    def replace(self, step: SettledStep) -> None:
+        """Put it in the place of what was known of the same step."""
+        at = next(at for at, each in enumerate(self.settled) if each.step == step.step)
+        self.settled[at] = step
+        self.has_news = True
 
-    @property
-    def has_news(self) -> bool:
-        """Whether steps were put in that nobody has been told of."""
-        return len(self.settled) > self.announced
+    def skipped(self, number: int) -> SettledStep | None:
+        """The step of this number, if it is in the window and was skipped."""
+        for each in self.settled:
+            if each.step == number:
+                return each if each.skipped else None
+        return None
 
     @property
     def state(self) -> WindowState:
         """What it is by the steps in it."""
         num_skipped = sum(step.skipped is not None for step in self.settled)
-        if len(self.settled) - num_skipped >= self._window_steps:
+        num_complete = len(self.settled) - num_skipped
+        if num_complete >= self._window_steps or (num_complete and self._is_large()):
             return "complete"
         return "incomplete" if num_skipped >= self._window_steps else "open"
 
@@ -54,7 +63,8 @@ class OpenWindow:
         """It as the engine wants it, in a new revision."""
         complete = [step for step in self.settled if step.skipped is None]
         steps = tuple(step.step for step in complete)
-        self.announced = max(len(self.settled), self.announced + 1)
+        self.revision = max(len(self.settled), self.revision + 1)
+        self.has_news = False
         return Window(
             job=self._job,
             epoch=self._epoch,
@@ -63,5 +73,10 @@ class OpenWindow:
             trace=concatenate([step.table for step in complete]).trace(steps),
             skipped=tuple(step.skipped for step in self.settled if step.skipped),
             state=state,
-            revision=self.announced,
+            revision=self.revision,
         )
+
+    def _is_large(self) -> bool:
+        """Whether one more step like the last would be too much."""
+        sizes = [step.table.num_ops for step in self.settled]
+        return sum(sizes) + sizes[-1] > MAX_OPS

@@ -22,13 +22,30 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One batch in the queue; `received_s` is the queue server's Unix time."""
+    """One batch in the queue; `received_s` is the queue server's Unix time.
+
+    `deliveries` says how often it was handed to a consumer, this time included.
+    """
 
     entry_id: str
     shard: int
     job_id: str
     body: bytes
     received_s: float
+    deliveries: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What waits in the queue, by shard: entries, and seconds since the oldest was taken.
+
+    Memory is the queue server's, in bytes; None where it has no limit, or cannot tell.
+    """
+
+    entries: tuple[int, ...]
+    oldest_s: tuple[float | None, ...]
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
 
 
 def shard_of(job_id: str, num_shards: int) -> int:
@@ -54,12 +71,28 @@ class QueueWriter(ABC):
         """
 
     @abstractmethod
+    async def weaknesses(self) -> tuple[str, ...]:
+        """Why the queue might lose batches, a sentence each with the line to change; best: none.
+
+        Raises:
+            QueueUnavailable: no answer.
+        """
+
+    @abstractmethod
     async def check(self) -> None:
         """Returns if the queue answers and keeps what it takes.
 
         Raises:
             QueueUnavailable: no answer.
             StartUpFailed: it would lose batches; the message says which line to change.
+        """
+
+    @abstractmethod
+    async def lag(self) -> Lag:
+        """How far the consumers are behind.
+
+        Raises:
+            QueueUnavailable: no answer.
         """
 
     @abstractmethod
@@ -70,11 +103,17 @@ class QueueWriter(ABC):
 class QueueReader(ABC):
     """The end where a consumer takes batches out. All methods may raise QueueUnavailable."""
 
+    lost_entries: int
+    """Entries that were taken and then deleted by somebody else, so far; has to stay 0."""
+
     @abstractmethod
     def read(
         self, shards: Sequence[int], consumer: str, *, count: int, block_s: float
     ) -> list[Entry]:
-        """New entries, at most `count` a shard; waits up to `block_s` (at most 1 s) for one."""
+        """New entries, at most `count` a shard and some 64 MiB in all.
+
+        Waits up to `block_s` (at most 1 s) for one.
+        """
 
     @abstractmethod
     def take_over(self, shard: int, consumer: str, *, min_idle_s: float) -> list[Entry]:
@@ -98,6 +137,10 @@ class QueueReader(ABC):
     @abstractmethod
     def newest(self, shard: int) -> str:
         """Id of the newest entry that there ever was, done or not; "0-0" before the first."""
+
+    @abstractmethod
+    def weaknesses(self) -> tuple[str, ...]:
+        """Why the queue might lose batches, a sentence each with the line to change; best: none."""
 
     @abstractmethod
     def close(self) -> None:

@@ -6,12 +6,15 @@ from typing import Any
 
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError, RedisError
 from redis.retry import Retry
 
 from app.errors import QueueFull, QueueUnavailable
+from app.ingest.redis_url import QueueUrl, unusable_url
 
 TIMEOUT_S = 2.0
 MAX_CONNECTIONS = 32  # further callers wait for one, up to TIMEOUT_S
@@ -27,28 +30,73 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def connect(url: str) -> redis.Redis:
-    """A client for threads."""
-    pool = redis.BlockingConnectionPool.from_url(
-        url,
-        max_connections=MAX_CONNECTIONS,
-        timeout=TIMEOUT_S,
-        retry=Retry(NoBackoff(), 0),
-        **_OPTIONS,
+class _SentinelPool(redis.sentinel.SentinelConnectionPool, redis.BlockingConnectionPool):
+    """Connections to the primary that the sentinels name; further callers wait for one."""
+
+
+class _AsyncSentinelPool(
+    redis.asyncio.sentinel.SentinelConnectionPool, redis.asyncio.BlockingConnectionPool
+):
+    """The same for an event loop."""
+
+
+def connect(where: QueueUrl, *, max_connections: int = MAX_CONNECTIONS) -> redis.Redis:
+    """A client for threads, of one server or of the primary that the sentinels name."""
+    options = {**_OPTIONS, **_pool(max_connections), "retry": Retry(NoBackoff(), 0)}
+    if where.kind != "sentinel":
+        return redis.Redis.from_pool(_pool_of(redis.BlockingConnectionPool, where, options))
+    sentinels: Any = redis.sentinel.Sentinel(
+        where.addresses, sentinel_kwargs={**_OPTIONS, **where.sentinel_options}
     )
+    pool: Any = _SentinelPool(where.service, sentinels, **options, **where.options)
     return redis.Redis.from_pool(pool)
 
 
-def connect_async(url: str) -> redis.asyncio.Redis:
-    """A client for an event loop."""
-    pool = redis.asyncio.BlockingConnectionPool.from_url(
-        url,
-        max_connections=MAX_CONNECTIONS,
-        timeout=TIMEOUT_S,
-        retry=AsyncRetry(NoBackoff(), 0),
-        **_OPTIONS,
+def connect_async(
+    where: QueueUrl, *, max_connections: int = MAX_CONNECTIONS
+) -> redis.asyncio.Redis:
+    """The same for an event loop."""
+    options = {**_OPTIONS, **_pool(max_connections), "retry": AsyncRetry(NoBackoff(), 0)}
+    if where.kind != "sentinel":
+        pool = _pool_of(redis.asyncio.BlockingConnectionPool, where, options)
+        return redis.asyncio.Redis.from_pool(pool)
+    sentinels: Any = redis.asyncio.sentinel.Sentinel(
+        where.addresses, sentinel_kwargs={**_OPTIONS, **where.sentinel_options}
     )
+    pool = _AsyncSentinelPool(where.service, sentinels, **options, **where.options)
     return redis.asyncio.Redis.from_pool(pool)
+
+
+def close(client: redis.Redis) -> None:
+    """Free every connection of the client, those to sentinels included."""
+    client.close()
+    client.connection_pool.disconnect()
+    for sentinel in _sentinels(client):
+        sentinel.close()
+
+
+async def close_async(client: redis.asyncio.Redis) -> None:
+    """The same for an event loop."""
+    await client.aclose()
+    await client.connection_pool.disconnect()
+    for sentinel in _sentinels(client):
+        await sentinel.aclose()
+
+
+def _sentinels(client: Any) -> list[Any]:
+    manager = getattr(client.connection_pool, "sentinel_manager", None)
+    return manager.sentinels if manager else []
+
+
+def _pool(max_connections: int) -> dict[str, Any]:
+    return {"max_connections": max_connections, "timeout": TIMEOUT_S}
+
+
+def _pool_of(kind: Any, where: QueueUrl, options: dict[str, Any]) -> Any:
+    try:
+        return kind.from_url(where.url, **options)
+    except (ValueError, TypeError):
+        raise unusable_url() from None
 
 
 @contextmanager
@@ -59,5 +107,6 @@ def translated() -> Iterator[None]:
     except OutOfMemoryError as error:
         raise QueueFull("the event queue is full until the consumers have caught up") from error
     except (RedisError, OSError) as error:
-        # LOADING, MISCONF (disk full), timeouts, refused connections: all may pass by themselves.
+        # LOADING, MISCONF (disk full), READONLY, CLUSTERDOWN, timeouts, refused connections: all
+        # may pass by themselves.
         raise QueueUnavailable(f"the event queue does not answer: {error}") from error

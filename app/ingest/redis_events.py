@@ -1,16 +1,21 @@
-"""What has changed, told to open pages over Redis pub/sub."""
+"""What has changed, told to open pages over Redis pub/sub.
+
+In a cluster a message goes to every node, so speaker and listener need not use the same one.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 
 import msgspec
-import redis.asyncio
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 from typing_extensions import override
 
 from app.ingest.queue import EVENTS_CHANNEL, Announcer, Listener, Message
-from app.ingest.redis_connection import connect, connect_async
+from app.ingest.redis_async_nodes import open_async_nodes
+from app.ingest.redis_nodes import open_nodes
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 2.0
@@ -23,27 +28,27 @@ class RedisAnnouncer(Announcer):
     """Publishes to whoever listens on the same server."""
 
     def __init__(self, url: str) -> None:
-        self._redis = connect(url)
+        self._nodes = open_nodes(url)
 
     @override
     def announce(self, message: Message) -> None:
+        text = msgspec.json.encode(message)
         try:
-            self._redis.publish(EVENTS_CHANNEL, msgspec.json.encode(message))
+            self._nodes.run(EVENTS_CHANNEL, lambda client: client.publish(EVENTS_CHANNEL, text))
         except _LOST:
             # A listener hears of its own lost connection, and looks everything up again.
             return
 
     def close(self) -> None:
         """Free the connections."""
-        self._redis.close()
-        self._redis.connection_pool.disconnect()
+        self._nodes.close()
 
 
 class RedisListener(Listener):
     """Subscribes on one connection, and makes it anew for as long as it takes."""
 
     def __init__(self, url: str) -> None:
-        self._redis = connect_async(url)
+        self._nodes = open_async_nodes(url)
         self._closed = asyncio.Event()
 
     @override
@@ -53,35 +58,34 @@ class RedisListener(Listener):
                 async for message in messages:
                     yield message
         finally:
-            await self._redis.aclose()
+            await self._nodes.close()
 
     async def _over_connections(self) -> AsyncGenerator[Message | None, None]:
         retry_s = FIRST_RETRY_S
         is_first = True
         while not self._closed.is_set():
-            pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
             try:
-                await pubsub.subscribe(EVENTS_CHANNEL)
+                pubsub = await self._nodes.run(EVENTS_CHANNEL, _subscribed)
                 retry_s = FIRST_RETRY_S
                 if not is_first:
                     yield None
-                is_first = False
                 async with aclosing(self._heard(pubsub)) as messages:
                     async for message in messages:
                         yield message
             except _LOST:
-                is_first = False
                 await self._wait(retry_s)
                 retry_s = min(2 * retry_s, LAST_RETRY_S)
-            finally:
-                await pubsub.aclose()  # type: ignore[no-untyped-call]
+            is_first = False
 
-    async def _heard(self, pubsub: redis.asyncio.client.PubSub) -> AsyncGenerator[Message, None]:
-        while not self._closed.is_set():
-            message = await pubsub.get_message(timeout=LOOK_UP_S)
-            if message is not None:
-                with suppress(msgspec.DecodeError):  # whoever else speaks on our channel
-                    yield msgspec.json.decode(message["data"], type=Message)
+    async def _heard(self, pubsub: PubSub) -> AsyncGenerator[Message, None]:
+        try:
+            while not self._closed.is_set():
+                message = await pubsub.get_message(timeout=LOOK_UP_S)
+                if message is not None:
+                    with suppress(msgspec.DecodeError):  # whoever else speaks on our channel
+                        yield msgspec.json.decode(message["data"], type=Message)
+        finally:
+            await _end(pubsub)
 
     async def _wait(self, delay_s: float) -> None:
         try:
@@ -94,3 +98,17 @@ class RedisListener(Listener):
     async def close(self) -> None:
         # The connection is freed by `messages`, which may be in the middle of it.
         self._closed.set()
+
+
+async def _subscribed(client: Redis) -> PubSub:
+    pubsub = client.pubsub(ignore_subscribe_messages=True)
+    try:
+        await pubsub.subscribe(EVENTS_CHANNEL)
+    except _LOST:
+        await _end(pubsub)
+        raise
+    return pubsub
+
+
+async def _end(pubsub: PubSub) -> None:
+    await pubsub.aclose()  # type: ignore[no-untyped-call]

@@ -1,27 +1,51 @@
 """Who of a run's workers has been heard of, and how far each has come."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import numpy as np
 
 from app.ingest.batch import OpBatch
-from app.ingest.cursor import NO_STEP, Cursor
+from app.ingest.cursor import NO_STEP, Cursor, Verdict
 from app.trace.job import Parallelism
+
+_FIRST_ROOM = 64
 
 
 class Roll:
-    """The cursors of all ranks heard of. Workers are numbered dp_rank * pp_size + stage."""
+    """The cursors of all ranks heard of. Workers are numbered dp_rank * pp_size + stage.
 
-    def __init__(self, parallelism: Parallelism, cursors: Iterable[Cursor] = ()) -> None:
+    `has_new_hosts` is set when a worker has said another host than was known; whoever has saved
+    `hosts()` takes it back.
+    """
+
+    def __init__(
+        self,
+        parallelism: Parallelism,
+        cursors: Iterable[Cursor] = (),
+        hosts: Mapping[tuple[int, int], str] | None = None,
+    ) -> None:
         self._parallelism = parallelism
-        self._cursors = {cursor.rank: cursor for cursor in cursors}
-        self._rank: dict[int, int] = {}
-        for cursor in self._cursors.values():
+        self._hosts = {
+            dp_rank * parallelism.pp_size + stage: host
+            for (dp_rank, stage), host in (hosts or {}).items()
+        }
+        self.has_new_hosts = False
+        self._cursors: list[Cursor] = []
+        self._at: dict[int, int] = {}  # where each rank's cursor is
+        self._watermarks = np.empty(_FIRST_ROOM, dtype=np.int64)
+        self._rank: dict[int, int] = {}  # the lowest one of each worker
+        for cursor in cursors:
             self._know(cursor)
-        self._slowest: tuple[Cursor, int] | None = None
 
     @property
     def cursors(self) -> list[Cursor]:
         """All of them, for storing."""
-        return list(self._cursors.values())
+        return self._cursors
+
+    @property
+    def num_lost(self) -> int:
+        """Batches that were given up and have not turned up."""
+        return sum(cursor.num_lost for cursor in self._cursors)
 
     def worker(self, batch: OpBatch) -> int | None:
         """Number of the worker that sent the batch; None if the job has no such worker."""
@@ -30,34 +54,32 @@ class Roll:
             return None
         return batch.dp_rank * sizes.pp_size + batch.stage
 
-    def see(self, batch: OpBatch, worker: int) -> bool:
+    def see(self, batch: OpBatch, worker: int, digest: int) -> Verdict:
         """Whether the batch is a new one; it is none from now on."""
-        cursor = self._cursors.get(batch.rank)
-        if cursor is None:
-            cursor = self._cursors[batch.rank] = Cursor(batch.rank, worker)
-            self._know(cursor)
-            self._slowest = None
-        cursor.host = batch.host or cursor.host
+        at = self._at.get(batch.rank)
+        if at is None:
+            at = self._know(Cursor(batch.rank, worker))
+        if batch.host and self._hosts.get(worker) != batch.host:
+            self._hosts[worker] = batch.host
+            self.has_new_hosts = True
+        cursor = self._cursors[at]
         highest_step = batch.steps_done[-1][0] if batch.steps_done else NO_STEP
-        return cursor.see(batch.batch_seq, highest_step)
-
-    def _know(self, cursor: Cursor) -> None:
-        self._rank[cursor.worker] = min(cursor.rank, self._rank.get(cursor.worker, cursor.rank))
+        verdict = cursor.see(batch.batch_seq, highest_step, digest)
+        self._watermarks[at] = cursor.watermark
+        return verdict
 
     def watermark(self) -> int:
         """The step up to which every worker's word is final."""
         if len(self._rank) < self._parallelism.num_workers:
             return NO_STEP
-        # Watermarks only rise: while the lowest one stays, it stays the lowest.
-        if self._slowest is None or self._slowest[0].watermark != self._slowest[1]:
-            slowest = min(self._cursors.values(), key=lambda cursor: cursor.watermark)
-            self._slowest = (slowest, slowest.watermark)
-        return self._slowest[1]
+        return int(self._watermarks[: len(self._cursors)].min())
 
     def give_up_to(self, step: int) -> None:
         """Wait no longer for batches missing before a declaration of this step or a later one."""
-        for cursor in self._cursors.values():
-            cursor.give_up_to(step)
+        for at, cursor in enumerate(self._cursors):
+            if cursor.ahead:
+                cursor.give_up_to(step)
+                self._watermarks[at] = cursor.watermark
 
     def ranks(self, workers: Iterable[int]) -> tuple[int, ...]:
         """Their global ranks, ascending; the usual one for a worker never heard of."""
@@ -69,11 +91,24 @@ class Roll:
             )
         )
 
+    def unheard(self) -> tuple[int, ...]:
+        """Ranks, ascending, of the workers that have never been heard of."""
+        known = self._rank
+        return self.ranks(
+            each for each in range(self._parallelism.num_workers) if each not in known
+        )
+
     def hosts(self) -> dict[tuple[int, int], str]:
         """Host by (dp_rank, stage), as far as the workers have said."""
         pp_size = self._parallelism.pp_size
-        return {
-            divmod(cursor.worker, pp_size): cursor.host
-            for cursor in self._cursors.values()
-            if cursor.host
-        }
+        return {divmod(worker, pp_size): host for worker, host in self._hosts.items()}
+
+    def _know(self, cursor: Cursor) -> int:
+        at = len(self._cursors)
+        if at == self._watermarks.size:
+            self._watermarks = np.resize(self._watermarks, 2 * at)
+        self._at[cursor.rank] = at
+        self._watermarks[at] = cursor.watermark
+        self._cursors.append(cursor)
+        self._rank[cursor.worker] = min(cursor.rank, self._rank.get(cursor.worker, cursor.rank))
+        return at

@@ -1,7 +1,8 @@
 """Which rows of a batch can be taken, and why the others cannot."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +10,10 @@ from numpy.typing import NDArray
 from app.ingest.batch import OpColumns
 from app.ingest.wire import LAST_INT32, LAST_STEP
 from app.trace.job import Parallelism
-from app.trace.ops import OP_NAMES, OpTypes
+from app.trace.ops import BUILT_IN, OP_NAMES, OpTypes
 
 MAX_DURATION_NS = 86_400 * 10**9  # a day
+MAX_STEP_JUMP = 1_000_000
 MAX_ERRORS = 20
 UNKNOWN_OPTYPE = -1
 _UNKNOWN = "unknown_optype"
@@ -37,39 +39,83 @@ class Checked:
     errors: list[RowError]
 
 
-def check(
-    columns: OpColumns, parallelism: Parallelism, op_types: OpTypes, name_of: Callable[[int], str]
-) -> Checked:
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a job's rows must keep to; `last_step` is the newest step known of its run."""
+
+    parallelism: Parallelism
+    op_types: OpTypes = BUILT_IN
+    last_step: int | None = None
+
+    @property
+    def last_step_taken(self) -> int:
+        """The newest step that a row may be of."""
+        return LAST_STEP if self.last_step is None else self.last_step + MAX_STEP_JUMP
+
+    def bounds(self) -> Iterator[tuple[str, int, int]]:
+        """Name, least and greatest value of each column of integers."""
+        yield "step", 0, LAST_STEP
+        yield "start_ns", 0, 2**63 - 1
+        yield "duration_ns", 0, MAX_DURATION_NS
+        yield "seq_id", 0, LAST_INT32
+        yield "mc", -1, min(self.parallelism.vpp_size, 2**15) - 1
+        yield "mb_id", -1, LAST_INT32
+        for name in ("tokens", "seq_len_sq", "bytes"):
+            yield name, -1, LAST_STEP
+
+
+def all_kept(columns: OpColumns, rules: Rules) -> bool:
+    """Whether every row keeps to every rule, from each column's least and greatest value."""
+    if not columns.num_ops:
+        return True
+    if columns.optype.min() == UNKNOWN_OPTYPE or columns.step.max() > rules.last_step_taken:
+        return False
+    for name, least, most in rules.bounds():
+        values = getattr(columns, name)
+        if values is not None and (values.min() < least or values.max() > most):
+            return False
+    return True
+
+
+def check(columns: OpColumns, rules: Rules, name_of: Callable[[int], str]) -> Checked:
     """The rows that keep to every rule; each other one has the first rule that it breaks.
 
     `name_of` a row is the name of its operation type as it came.
     """
-    rules = _rules(columns, parallelism)
-    broken = np.stack([bad for bad, _, _ in rules])
+    kinds = _breaches(columns, rules)
+    broken = np.stack([bad for bad, _, _ in kinds])
     taken: Bools = np.logical_not(broken.any(axis=0))
     errors = []
     for index in np.flatnonzero(~taken)[:MAX_ERRORS].tolist():
-        _, code, message = rules[int(broken[:, index].argmax())]
+        _, code, message = kinds[int(broken[:, index].argmax())]
         if code == _UNKNOWN:
-            message = _not_known(name_of(index), op_types)
+            message = _not_known(name_of(index), rules.op_types)
         errors.append(RowError(index, code, message))
     return Checked(taken, errors)
 
 
-def _rules(columns: OpColumns, parallelism: Parallelism) -> list[tuple[Bools, str, str]]:
-    last_chunk = min(parallelism.vpp_size, 2**15) - 1
+def _breaches(columns: OpColumns, rules: Rules) -> list[tuple[Bools, str, str]]:
+    """Which rows break a rule, its code, and what to say; the first that a row breaks counts."""
     return [
         (columns.optype == UNKNOWN_OPTYPE, _UNKNOWN, ""),
-        _outside(columns.step, "step", 0, LAST_STEP),
-        _outside(columns.start_ns, "start_ns", 0, 2**63 - 1),
-        _outside(columns.duration_ns, "duration_ns", 0, MAX_DURATION_NS),
-        _outside(columns.seq_id, "seq_id", 0, LAST_INT32),
-        _outside(columns.mc, "mc", -1, last_chunk),
-        _outside(columns.mb_id, "mb_id", -1, LAST_INT32),
+        *(
+            _outside(getattr(columns, name), name, least, most)
+            for name, least, most in rules.bounds()
+            if getattr(columns, name) is not None
+        ),
+        (columns.step > rules.last_step_taken, "step_jump", jump_message(rules)),
     ]
 
 
-def _outside(values: NDArray[np.int64], name: str, least: int, most: int) -> tuple[Bools, str, str]:
+def jump_message(rules: Rules) -> str:
+    """Why a step is too far ahead."""
+    return (
+        f"step lies more than {MAX_STEP_JUMP} above {rules.last_step}, the newest of this run: "
+        "register a new run of the job if it is meant"
+    )
+
+
+def _outside(values: NDArray[Any], name: str, least: int, most: int) -> tuple[Bools, str, str]:
     bad = (values < least) | (values > most)
     return bad, f"{name}_out_of_range", f"{name} must lie in {least}..{most}"
 

@@ -2,25 +2,27 @@
 
 import msgspec
 
+from app.ingest.closed_window import ClosedWindow
 from app.ingest.cursor import NO_STEP, Cursor
-from app.ingest.retained import BatchKey
 from app.trace.window import SkippedStep
 
 
 class RunState(msgspec.Struct):
     """The blob that `RunAssembler.dump` writes.
 
-    `settled` are the steps of the open window, each with why it was skipped, if it was: a
-    deadline that has passed cannot be told from the batches.
+    The cursors have seen all batches up to `turn`. `settled` are the steps of the open window,
+    each with why it was skipped, if it was: a deadline that has passed cannot be told from the
+    batches. `closed` are windows that late operations may still change.
     """
 
+    turn: int = 0
     cursors: list[Cursor] = []  # msgspec copies these
     settled_through: int = NO_STEP
     closed_through: int = NO_STEP
     longest_span_s: float | None = None
-    late_ops: int = 0
-    late: list[tuple[BatchKey, list[int]]] = []
+    revision: int = 0
     settled: list[tuple[int, SkippedStep | None]] = []
+    closed: list[ClosedWindow] = []
 
     def write(self) -> bytes:
         """The state as msgpack."""
@@ -28,5 +30,5 @@ class RunState(msgspec.Struct):
 
     @classmethod
     def read(cls, blob: bytes) -> "RunState":
-        """The state in bytes that `write` made."""
+        """The state in bytes that `write` made, in this version or an earlier one."""
         return msgspec.msgpack.decode(blob, type=cls)

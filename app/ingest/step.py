@@ -1,77 +1,116 @@
 """One training step while its workers' operations arrive, and once it is settled."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from app.ingest.batch import OpColumns
-from app.ingest.trace_codec import NS, OpTable, concatenate
-from app.trace.job import Job
+from app.ingest.op_table import NS, OpTable, Part, of_parts
 from app.trace.window import SkippedStep
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """What one batch holds of one step."""
+@dataclass(slots=True)
+class Sender:
+    """What one rank has sent of a step, and with how many operations it said it was done."""
 
     worker: int
-    rank: int
-    columns: OpColumns
+    parts: list[Part] = field(default_factory=list)
+    num_arrived: int = 0
+    num_declared: int | None = None
 
 
-@dataclass(slots=True)
 class OpenStep:
-    """A step that is not settled: how many operations came, and how many were declared.
+    """A step of which the last word is not spoken yet.
 
-    Workers are numbered dp_rank * pp_size + stage.
+    Workers are numbered dp_rank * pp_size + stage. Where several ranks speak for one worker
+    (tensor-parallel peers record the same work), the lowest one that has declared the step counts.
     """
 
-    step: int
-    first_arrival_s: float
-    parts: list[Part] = field(default_factory=list)
-    num_arrived: dict[int, int] = field(default_factory=dict)  # by worker
-    num_declared: dict[int, int] = field(default_factory=dict)
+    def __init__(self, step: int, first_arrival_s: float) -> None:
+        self.step = step
+        self.first_arrival_s = first_arrival_s
+        self.num_ops = 0
+        self._senders: dict[int, Sender] = {}  # by rank
+
+    @classmethod
+    def again(
+        cls, table: OpTable, step: int, declared: Mapping[int, tuple[int, int]], pp_size: int
+    ) -> "OpenStep":
+        """A step whose operations so far are in `table`; `declared` is what `declared()` said."""
+        again = cls(step, 0.0)
+        ends = [*np.flatnonzero(np.diff(table.rank)) + 1, table.num_ops] if table.num_ops else []
+        first = 0
+        for end in map(int, ends):
+            part = table.select(slice(first, end))
+            worker = int(part.dp_rank[0]) * pp_size + int(part.stage[0])
+            again.add(Part(worker, int(part.rank[0]), _columns(part)))
+            first = end
+        for rank, (worker, num_ops) in declared.items():
+            again.declare(worker, rank, num_ops)
+        return again
 
     def add(self, part: Part) -> None:
         """Take the operations of one batch."""
-        self.parts.append(part)
-        arrived = self.num_arrived.get(part.worker, 0) + part.columns.num_ops
-        self.num_arrived[part.worker] = arrived
+        sender = self._sender(part.worker, part.rank)
+        sender.parts.append(part)
+        sender.num_arrived += part.columns.num_ops
+        self.num_ops += part.columns.num_ops
 
-    def declare(self, worker: int, num_ops: int) -> None:
-        """The worker has finished the step with so many operations."""
+    def declare(self, worker: int, rank: int, num_ops: int) -> None:
+        """The rank has finished the step with so many operations."""
+        sender = self._sender(worker, rank)
         # Never twice in an honest run; the larger one, so that the order of arrival is no matter.
-        self.num_declared[worker] = max(num_ops, self.num_declared.get(worker, 0))
+        sender.num_declared = max(num_ops, sender.num_declared or 0)
 
-    def absent(self, num_workers: int) -> list[int]:
-        """Workers that have not declared the step, ascending."""
-        if len(self.num_declared) == num_workers:
-            return []
-        return [worker for worker in range(num_workers) if worker not in self.num_declared]
+    def take(self, worker: int, rank: int, part: Part | None, num_declared: int | None) -> None:
+        """Take what one batch says of the step."""
+        if part is not None:
+            self.add(part)
+        if num_declared is not None:
+            self.declare(worker, rank, num_declared)
 
-    def mismatched(self) -> list[int]:
-        """Workers of which more or fewer operations came than they declared, ascending."""
-        return sorted(
-            worker
-            for worker, num_ops in self.num_declared.items()
-            if self.num_arrived.get(worker, 0) != num_ops
+    def declared(self) -> dict[int, tuple[int, int]]:
+        """Worker and number of operations by rank, of those that have finished the step."""
+        return {
+            rank: (sender.worker, sender.num_declared)
+            for rank, sender in self._senders.items()
+            if sender.num_declared is not None
+        }
+
+    def heard(self) -> dict[int, Sender]:
+        """By worker, the rank that counts for it."""
+        chosen: dict[int, Sender] = {}
+        for _, sender in sorted(self._senders.items()):
+            known = chosen.get(sender.worker)
+            if known is None or (known.num_declared is None and sender.num_declared is not None):
+                chosen[sender.worker] = sender
+        return chosen
+
+    def table(self, senders: Mapping[int, Sender], pp_size: int) -> OpTable:
+        """The operations of these senders, in canonical order."""
+        return of_parts(
+            self.step, [part for sender in senders.values() for part in sender.parts], pp_size
         )
 
-    def table(self, job: Job) -> OpTable:
-        """All operations that have come, in canonical order."""
-        tables = [_table(part, job.parallelism.pp_size) for part in self.parts]
-        table = concatenate(tables)
-        order = np.lexsort((table.seq_id, table.optype, table.stage, table.dp_rank))
-        return table.select(order)
+    def _sender(self, worker: int, rank: int) -> Sender:
+        sender = self._senders.get(rank)
+        if sender is None:
+            sender = self._senders[rank] = Sender(worker)
+        return sender
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SettledStep:
-    """A step of which the last word is spoken: complete, or skipped for a reason."""
+    """A step of which the last word is spoken: complete, or skipped for a reason.
+
+    `open` is what it was made from, kept of a skipped one, for those who come late.
+    """
 
     step: int
     table: OpTable
     skipped: SkippedStep | None = None
+    open: OpenStep | None = None
 
 
 def twice_recorded(table: OpTable) -> list[int]:
@@ -93,18 +132,6 @@ def longest_span_s(table: OpTable) -> float:
     return float((end_ns - start_ns).max() * NS)
 
 
-def _table(part: Part, pp_size: int) -> OpTable:
-    columns = part.columns
-    dp_rank, stage = divmod(part.worker, pp_size)
-    return OpTable(
-        step=columns.step,
-        rank=np.full_like(columns.step, part.rank),
-        dp_rank=np.full_like(columns.step, dp_rank),
-        stage=np.full_like(columns.step, stage),
-        optype=columns.optype,
-        seq_id=columns.seq_id,
-        mc=columns.mc,
-        mb_id=columns.mb_id,
-        start_ns=columns.start_ns,
-        duration_ns=columns.duration_ns,
-    )
+def _columns(table: OpTable) -> OpColumns:
+    named = {each.name: getattr(table, each.name) for each in fields(OpColumns)}
+    return OpColumns(**named)

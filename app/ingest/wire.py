@@ -1,29 +1,34 @@
-"""The two wire formats as they lie in the bytes, before any meaning is checked."""
+"""The wire formats as they lie in the bytes, before any meaning is checked."""
 
 from contextlib import suppress
 from typing import Annotated
 
 import msgspec
 
-from app.errors import BadRequest, InvalidRequest, PacelineError, UnsupportedMedia
+from app.errors import BadRequest, InvalidRequest, PacelineError
+from app.ingest.unknown import UnknownFormat
 
-WIRE_VERSION = 1
+WIRE_VERSION = 1  # what we write
+KNOWN_VERSIONS = (1,)  # what we read
 MAX_ROWS = 100_000
 LAST_STEP = 2**53  # what every JSON reader can hold exactly
 LAST_INT32 = 2**31 - 1
 MAX_OPTYPES = 256  # an index into them is one byte
 
+Body = bytes | bytearray
+ABSENT = msgspec.Raw(b"null")  # JSON's way to leave a key out
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
 Epoch = Annotated[int, msgspec.Meta(ge=1, le=LAST_STEP)]
 Small = Annotated[int, msgspec.Meta(ge=0, le=LAST_INT32)]
+StepsDone = list[tuple[Count, Count]]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
 # No control characters: a database refuses some of them, a log is split by others.
 Host = Annotated[str, msgspec.Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What both formats say of a batch beside its columns."""
+    """What all formats say of a batch beside its operations."""
 
     version: int
     epoch: Epoch
@@ -32,11 +37,10 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stage: Small
     host: Host | None = None
     batch_seq: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-    steps_done: Annotated[list[tuple[Count, Count]], msgspec.Meta(max_length=MAX_ROWS)]
 
 
 class BinaryColumns(msgspec.Struct, forbid_unknown_fields=True):
-    """Raw little-endian buffers, one a column."""
+    """Raw little-endian buffers, one a column; the last three may be left out."""
 
     step: memoryview
     optype: memoryview
@@ -45,31 +49,25 @@ class BinaryColumns(msgspec.Struct, forbid_unknown_fields=True):
     seq_id: memoryview
     mc: memoryview
     mb_id: memoryview
+    tokens: memoryview | None = None
+    seq_len_sq: memoryview | None = None
+    bytes: memoryview | None = None
 
 
 class BinaryBatch(Header, forbid_unknown_fields=True, kw_only=True):
     """A batch in `application/vnd.paceline.ops+msgpack`."""
 
+    steps_done: Annotated[StepsDone, msgspec.Meta(max_length=MAX_ROWS)]
     optypes: Annotated[list[Name], msgspec.Meta(max_length=MAX_OPTYPES)]
     columns: BinaryColumns
 
 
-class JsonColumns(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Lists, one a column; the last three may be left out."""
-
-    step: list[Int64]
-    optype: list[Name]
-    start_ns: list[Int64]
-    duration_ns: list[Int64]
-    seq_id: list[Int64] | None = None
-    mc: list[Int64] | None = None
-    mb_id: list[Int64] | None = None
-
-
 class JsonBatch(Header, forbid_unknown_fields=True, kw_only=True):
-    """A batch in `application/json`."""
+    """A batch in `application/json`; what is long is still text, read by `json_columns`."""
 
-    columns: JsonColumns
+    steps_done: msgspec.Raw
+    columns: msgspec.Raw = ABSENT
+    rows: msgspec.Raw = ABSENT
 
 
 class _Version(msgspec.Struct):
@@ -86,35 +84,35 @@ _BINARY_EPOCH = msgspec.msgpack.Decoder(_Epoch)
 _JSON = msgspec.json.Decoder(JsonBatch)
 _JSON_VERSION = msgspec.json.Decoder(_Version)
 # ValueError: text that is no UTF-8; RecursionError: nesting without end.
-_UNDECODABLE = (msgspec.DecodeError, ValueError, RecursionError)
+UNDECODABLE = (msgspec.DecodeError, ValueError, RecursionError)
 
 
-def parse_binary(body: bytes) -> BinaryBatch:
+def parse_binary(body: Body) -> BinaryBatch:
     """The batch in a msgpack body; its columns are views into the body."""
     try:
         batch = _BINARY.decode(body)
-    except _UNDECODABLE as error:
+    except UNDECODABLE as error:
         raise _refusal(error, _BINARY_VERSION, body) from error
-    if batch.version != WIRE_VERSION:
+    if batch.version not in KNOWN_VERSIONS:
         raise _unknown_version(batch.version)
     return batch
 
 
-def parse_epoch(body: bytes) -> int:
+def parse_epoch(body: Body) -> int:
     """The epoch in a msgpack body, of which nothing else is looked at."""
     try:
         return _BINARY_EPOCH.decode(body).epoch
-    except _UNDECODABLE as error:
+    except UNDECODABLE as error:
         raise _refusal(error, _BINARY_VERSION, body) from error
 
 
-def parse_json(body: bytes) -> JsonBatch:
+def parse_json(body: Body) -> JsonBatch:
     """The batch in a JSON body."""
     try:
         batch = _JSON.decode(body)
-    except _UNDECODABLE as error:
+    except UNDECODABLE as error:
         raise _refusal(error, _JSON_VERSION, body) from error
-    if batch.version != WIRE_VERSION:
+    if batch.version not in KNOWN_VERSIONS:
         raise _unknown_version(batch.version)
     return batch
 
@@ -122,16 +120,24 @@ def parse_json(body: bytes) -> JsonBatch:
 _VersionDecoder = msgspec.msgpack.Decoder[_Version] | msgspec.json.Decoder[_Version]
 
 
-def _refusal(error: Exception, versions: _VersionDecoder, body: bytes) -> PacelineError:
+def _refusal(error: Exception, versions: _VersionDecoder, body: Body) -> PacelineError:
     if not isinstance(error, msgspec.ValidationError):
         return BadRequest(f"the batch cannot be decoded: {error}")
     # A later version may have other keys: say that first.
-    with suppress(*_UNDECODABLE):
+    with suppress(*UNDECODABLE):
         version = versions.decode(body).version
-        if version != WIRE_VERSION:
+        if version not in KNOWN_VERSIONS:
             return _unknown_version(version)
-    return InvalidRequest(f"the batch does not fit wire version {WIRE_VERSION}: {error}")
+    return misfit(str(error))
 
 
-def _unknown_version(version: int) -> UnsupportedMedia:
-    return UnsupportedMedia(f"wire version {version} is not known here: send {WIRE_VERSION}")
+def misfit(reason: str) -> InvalidRequest:
+    """The refusal of a batch whose parts are not what the format says."""
+    return InvalidRequest(f"the batch does not fit wire version {WIRE_VERSION}: {reason}")
+
+
+def _unknown_version(version: int) -> UnknownFormat:
+    known = ", ".join(map(str, KNOWN_VERSIONS))
+    return UnknownFormat(
+        f"wire version {version} is not known here: send {known}", known_versions=KNOWN_VERSIONS
+    )

@@ -7,8 +7,10 @@ from sqlalchemy import Connection, select
 from app.alerts.alert import AlertState, Kind
 from app.errors import JobNotFound
 from app.store.paging import Int64, from_cursor, split, to_cursor
+from app.store.projects import owns
 from app.store.tables import alert_events, alert_states, jobs
 from app.store.upsert import replace
+from app.trace.names import DEFAULT_PROJECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,14 @@ def add_event(conn: Connection, event: AlertEvent) -> int:
 
 
 def page(
-    conn: Connection, *, job_id: str | None = None, cursor: str | None = None, limit: int = 100
+    conn: Connection,
+    *,
+    project: str = DEFAULT_PROJECT,
+    job_id: str | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
 ) -> tuple[list[AlertEvent], str | None]:
-    """Transitions of all jobs or of one, the newest first, and the cursor of the next page.
+    """Transitions of a project's jobs or of one job, newest first, and the next page's cursor.
 
     Raises:
         JobNotFound: a job is named that never registered.
@@ -61,6 +68,8 @@ def page(
     query = select(*_COLUMNS).order_by(alert_events.c.event_id.desc()).limit(limit + 1)
     if job_id is not None:
         query = query.where(alert_events.c.job_id == job_id)
+    else:
+        query = query.where(owns(project, alert_events.c.job_id))
     if cursor is not None:
         query = query.where(alert_events.c.event_id < from_cursor(cursor, tuple[Int64])[0])
     rows, more = split([AlertEvent(*row) for row in conn.execute(query)], limit)

@@ -1,8 +1,8 @@
-"""All tables in one file, from which either kind of database can be filled.
+"""What is stored in one file, from which either kind of database can be filled.
 
 A zip file: `tables/NAME.jsonl` with one JSON object a row (bytes in base64), and
 `manifest.json` with the format, the migration and the version that it was written by, and the
-number of rows of each table.
+number of rows of each table. Left out is who works on what: that is of one moment and one place.
 """
 
 import base64
@@ -16,15 +16,35 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, true
 
 from app.errors import InvalidRequest
 from app.store.columns import is_bytes
-from app.store.engine import Store
+from app.store.engine import Store, without_time_limits
 from app.store.migrate import current_revision
-from app.store.tables import alert_events, metadata
+from app.store.tables import (
+    alert_events,
+    consumers,
+    dead_letters,
+    metadata,
+    projects,
+    shards,
+    totals,
+)
 
 _FORMAT = 1
+_KEPT = [table for table in metadata.sorted_tables if table not in (shards, consumers)]
+_SERIALS = ((alert_events, "event_id"), (dead_letters, "letter_id"))
+# Rows that are there before anybody has done anything with the database: the backup's take their
+# place. The project is the one that the migrations make, as long as nobody has changed it.
+_OF_A_NEW_DATABASE: dict[Table, ColumnElement[bool]] = {
+    totals: true(),
+    projects: and_(
+        projects.c.project == "default",
+        projects.c.keep_raw_days.is_(None),
+        projects.c.keep_results_days.is_(None),
+    ),
+}
 # Few, since a row of windows may be several MB.
 _ROWS_AT_ONCE = 50
 _MANIFEST = "manifest.json"
@@ -57,14 +77,18 @@ def backup(store: Store, path: Path) -> Manifest:
 def restore(store: Store, path: Path) -> Manifest:
     """Fill an empty, migrated database from a backup; all of it or nothing.
 
+    One that processes have run on is still empty, as long as no job or token was ever made in it.
+
     Raises:
         InvalidRequest: the file is no backup or one of other tables, or the database has rows.
     """
     try:
         with zipfile.ZipFile(path) as archive, store.write() as conn:
+            without_time_limits(conn)
             manifest = _read_manifest(archive)
             _check_fits(conn, manifest)
-            for table in metadata.sorted_tables:
+            _empty(conn)
+            for table in _KEPT:
                 _fill(conn, table, archive, manifest.rows.get(table.name))
             _count_on(conn)
             return manifest
@@ -74,7 +98,8 @@ def restore(store: Store, path: Path) -> Manifest:
 
 def _write_zip(store: Store, file: Any) -> Manifest:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive, store.snapshot() as conn:
-        rows = {table.name: _write_table(conn, table, archive) for table in metadata.sorted_tables}
+        without_time_limits(conn)
+        rows = {table.name: _write_table(conn, table, archive) for table in _KEPT}
         version = importlib.metadata.version("paceline")
         manifest = Manifest(_FORMAT, current_revision(conn), version, rows)
         archive.writestr(_MANIFEST, msgspec.json.encode(manifest))
@@ -107,8 +132,13 @@ def _check_fits(conn: Connection, manifest: Manifest) -> None:
             f"the backup is of revision {manifest.revision} (Paceline {manifest.version}) and the "
             f"database of revision {revision}: restore with that version, then migrate"
         )
-    for table in metadata.sorted_tables:
-        if conn.execute(select(func.count()).select_from(table)).scalar_one():
+
+
+def _empty(conn: Connection) -> None:
+    for table, rows in _OF_A_NEW_DATABASE.items():
+        conn.execute(delete(table).where(rows))
+    for table in _KEPT:
+        if conn.execute(select(*table.primary_key.columns).limit(1)).first() is not None:
             raise InvalidRequest(f"the database is not empty: its table {table.name} has rows")
 
 
@@ -133,9 +163,11 @@ def _row(table: Table, line: bytes) -> dict[str, Any]:
 def _count_on(conn: Connection) -> None:
     # Restored ids were not drawn from PostgreSQL's sequence: it would hand them out again.
     if conn.dialect.name == "postgresql":
-        newest = select(func.max(alert_events.c.event_id)).scalar_subquery()
-        sequence = func.pg_get_serial_sequence("alert_events", "event_id")
-        conn.execute(select(func.setval(sequence, func.coalesce(newest, 1), newest.is_not(None))))
+        for table, serial in _SERIALS:
+            newest = select(func.max(table.c[serial])).scalar_subquery()
+            sequence = func.pg_get_serial_sequence(table.name, serial)
+            at = func.setval(sequence, func.coalesce(newest, 1), newest.is_not(None))
+            conn.execute(select(at))
 
 
 def _member(table: Table) -> str:

@@ -1,5 +1,6 @@
 """The door to the database: SQLite in one file, or PostgreSQL."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,10 +16,13 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.errors import StartUpFailed, StoreUnavailable
 
-__all__ = ["Connection", "Store", "parse_url"]
+__all__ = ["Connection", "Store", "now_s", "parse_url", "without_time_limits"]
 
-_PG_STATEMENT_S = 8
-_PG_IDLE_IN_TRANSACTION_S = 15
+# Whoever is cut short here tries again; whoever waits longer holds up all that wait behind it.
+_PG_STATEMENT_S = 5
+_PG_LOCK_S = 2
+_PG_IDLE_IN_TRANSACTION_S = 10
+_SQLITE_LOCK_S = 5  # longer: there, every write waits for every other
 # A consumer cut off from the server is noticed in 5.6 s, on both sides, instead of in minutes.
 _KEEPALIVES = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3}
 _TCP_USER_TIMEOUT_MS = 5000
@@ -29,14 +33,15 @@ class Store:
     """Connections to one database; every failure to reach it is a `StoreUnavailable`.
 
     The URL is `sqlite:///path` or `postgresql://...`. `lock_wait_s` is how long a write waits for
-    another one.
+    another one: 2 s on PostgreSQL and 5 s on SQLite, where it is not given.
     """
 
-    def __init__(self, url: str, *, lock_wait_s: float = 5.0) -> None:
+    def __init__(self, url: str, *, lock_wait_s: float | None = None) -> None:
         parsed = parse_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         make = _sqlite_engine if self.is_sqlite else _postgres_engine
-        self._engine = make(parsed, lock_wait_s)
+        usual_s = _SQLITE_LOCK_S if self.is_sqlite else _PG_LOCK_S
+        self._engine = make(parsed, usual_s if lock_wait_s is None else lock_wait_s)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -90,6 +95,24 @@ def parse_url(url: str) -> URL:
     raise StartUpFailed(
         f"no database of kind {parsed.drivername!r}: want sqlite:///PATH or postgresql://..."
     )
+
+
+def now_s(conn: Connection) -> float:
+    """Unix time by the clock of the database, which is the same for all that work on it.
+
+    On PostgreSQL it is the moment of asking, not the one at which the transaction began.
+    """
+    if conn.dialect.name == "sqlite":
+        return time.time()
+    asked = conn.execute(text("SELECT extract(epoch FROM clock_timestamp())"))
+    return float(asked.scalar_one())
+
+
+def without_time_limits(conn: Connection) -> None:
+    """Let this transaction take as long as it needs, for what reads or writes whole tables."""
+    if conn.dialect.name == "postgresql":
+        for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            conn.execute(text(f"SET LOCAL {limit} = 0"))
 
 
 def _writing(conn: Connection) -> Connection:

@@ -1,18 +1,24 @@
 """Jobs and their runs; a run is one epoch of a job, between restarts."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, RowMapping, Select, and_, func, or_, select, update
 
-from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobNotFound
+from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobLimit, JobNotFound
+from app.store.counts import Counts
 from app.store.paging import JobId, from_cursor, split, to_cursor
-from app.store.tables import jobs, runs, windows
+from app.store.projects import owns
+from app.store.tables import ingest_counts, jobs, runs, windows
 from app.store.upsert import add_new
 from app.store.windows import SUMMARY, WindowSummary, summary_of
 from app.trace import user_types
 from app.trace.job import Job, Parallelism
+from app.trace.names import DEFAULT_PROJECT, plain, project_of, qualified
 from app.trace.ops import BUILT_IN, OpTypes
+
+ACTIVE_FOR_S = 86_400.0  # a job that died without a word is not counted for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,11 @@ class EndedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job as its current run has it; `latest` is that run's newest window with figures."""
+    """A job as its current run has it; `latest` is that run's newest window with figures.
+
+    Of the ranks in `silent_ranks` nothing comes while others go on; since `stalled_since_s`
+    nothing comes of any. `counts` is what became of the run's operations, None before the first.
+    """
 
     job_id: str
     name: str
@@ -66,15 +76,27 @@ class JobRecord:
     last_step: int | None
     latest: WindowSummary | None
     op_types: OpTypes = BUILT_IN
+    silent_ranks: Sequence[int] | None = None
+    silent_since_s: float | None = None
+    stalled_since_s: float | None = None
+    counts: Counts | None = None
 
 
 def register(
-    conn: Connection, job_id: str, registration: Registration, *, now_s: float
+    conn: Connection,
+    job_id: str,
+    registration: Registration,
+    *,
+    now_s: float,
+    most_active: int | None = None,
 ) -> Registered:
     """The epoch of this run: the same for the same run key, the next one for a new key.
 
+    With `most_active`, a run begins only while its project has fewer other jobs at work.
+
     Raises:
         InvalidRequest: a text that a database cannot keep.
+        JobLimit: the project has that many active jobs.
         EpochSuperseded: a newer run has registered since.
         Conflict: the same run registered with other parallel sizes or operation types.
     """
@@ -84,6 +106,7 @@ def register(
         select(runs).where(runs.c.job_id == job_id, runs.c.run_key == registration.run_key)
     ).one_or_none()
     if known is None:
+        _check_active(conn, job_id, most_active, now_s)
         _begin_run(conn, job_id, current + 1, registration, now_s)
         return Registered(current + 1, created=True)
     if known.epoch != current:
@@ -123,14 +146,20 @@ def get(conn: Connection, job_id: str) -> JobRecord:
 
 
 def page(
-    conn: Connection, *, cursor: str | None = None, limit: int = 100
+    conn: Connection,
+    *,
+    project: str = DEFAULT_PROJECT,
+    cursor: str | None = None,
+    limit: int = 100,
 ) -> tuple[list[JobRecord], str | None]:
-    """Jobs in the order of their ids, and the cursor of the next page."""
-    query = _records().order_by(jobs.c.job_id).limit(limit + 1)
+    """A project's jobs in the order of their ids, and the cursor of the next page."""
+    query = _records().where(owns(project, jobs.c.job_id)).order_by(jobs.c.job_id).limit(limit + 1)
     if cursor is not None:
-        query = query.where(jobs.c.job_id > from_cursor(cursor, tuple[JobId])[0])
+        # Without its project, which is the caller's own whatever a cursor says.
+        last = qualified(project, from_cursor(cursor, tuple[JobId])[0])
+        query = query.where(jobs.c.job_id > last)
     rows, more = split([_record(row._mapping) for row in conn.execute(query)], limit)
-    return rows, to_cursor(rows[-1].job_id) if more else None
+    return rows, to_cursor(plain(rows[-1].job_id)) if more else None
 
 
 def run(conn: Connection, job_id: str, epoch: int) -> Registration:
@@ -144,6 +173,12 @@ def run(conn: Connection, job_id: str, epoch: int) -> Registration:
     if row is None:
         raise JobNotFound(job_id)
     return _registration(row._mapping)
+
+
+def has_run(conn: Connection, job_id: str, epoch: int) -> bool:
+    """Whether such a run ever registered."""
+    query = select(runs.c.epoch).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+    return conn.execute(query).one_or_none() is not None
 
 
 def unfinished(conn: Connection) -> list[EndedRun]:
@@ -178,8 +213,26 @@ def _check_agrees(job_id: str, known: Registration, registration: Registration) 
         differs = "op_types"
     if differs is not None:
         raise Conflict(
-            f"this run of job {job_id!r} has registered with other {differs}: "
+            f"this run of job {plain(job_id)!r} has registered with other {differs}: "
             "all its ranks must name the same, and a new run needs a new run_key"
+        )
+
+
+def _check_active(conn: Connection, job_id: str, most: int | None, now_s: float) -> None:
+    # Two that register at the same moment may both be the last one: that does no harm.
+    if most is None:
+        return
+    project = project_of(job_id)
+    heard_s = func.coalesce(runs.c.last_data_s, runs.c.registered_s)
+    at_work = select(func.count()).select_from(runs).where(owns(project, runs.c.job_id))
+    at_work = at_work.where(~runs.c.is_closed, runs.c.ended_s.is_(None))
+    at_work = at_work.where(runs.c.superseded_s.is_(None), runs.c.job_id != job_id)
+    num_active = conn.execute(at_work.where(heard_s > now_s - ACTIVE_FOR_S)).scalar_one()
+    if num_active >= most:
+        raise JobLimit(
+            f"this project has {num_active} active jobs, and may have {most}: end those that are "
+            "done with POST /api/v1/jobs/{job_id}/end",
+            retry_after_s=60,
         )
 
 
@@ -241,11 +294,14 @@ def _records() -> Select[Any]:
         .scalar_subquery()
     )
     current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
+    counted = and_(ingest_counts.c.job_id == jobs.c.job_id, ingest_counts.c.epoch == jobs.c.epoch)
     summary = [column.label(f"window_{column.name}") for column in SUMMARY]
+    counts = [ingest_counts.c[name].label(f"count_{name}") for name in Counts.__slots__]
     return (
-        select(runs, *summary)
+        select(runs, *summary, *counts)
         .select_from(jobs.join(runs, current))
         .join(windows, and_(of_run, windows.c.first_step == newest), isouter=True)
+        .join(ingest_counts, counted, isouter=True)
     )
 
 
@@ -266,13 +322,15 @@ def _registration(row: RowMapping) -> Registration:
 
 
 def _record(row: RowMapping) -> JobRecord:
-    made = ("parallelism", "latest", "op_types")
+    made = ("parallelism", "latest", "op_types", "counts")
     values = {name: row[name] for name in JobRecord.__slots__ if name not in made}
     window = {column.name: row[f"window_{column.name}"] for column in SUMMARY}
     latest = None if window["epoch"] is None else summary_of(window)
+    counted = {name: row[f"count_{name}"] for name in Counts.__slots__}
     return JobRecord(
         **values,
         parallelism=_parallelism(row),
         latest=latest,
         op_types=user_types.parse_stored(row["op_types"]),
+        counts=None if counted["accepted"] is None else Counts(**counted),
     )

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 import app
 from app.errors import StartUpFailed
-from app.store.engine import Store, parse_url
+from app.store.engine import Store, parse_url, without_time_limits
 
 # Any number will do, as long as every Paceline uses the same.
 _ADVISORY_LOCK = 7_263_554_618
@@ -29,6 +29,7 @@ def migrate(url: str) -> None:
     store = Store(url, lock_wait_s=_LOCK_WAIT_S)
     try:
         with store.write() as conn:
+            without_time_limits(conn)
             _wait_for_others(conn)
             _refuse_newer(conn)
             command.upgrade(config(conn), "head")
@@ -41,6 +42,7 @@ def downgrade(url: str, to_revision: str) -> None:
     store = Store(url, lock_wait_s=_LOCK_WAIT_S)
     try:
         with store.write() as conn:
+            without_time_limits(conn)
             _wait_for_others(conn)
             command.downgrade(config(conn), to_revision)
     finally:
@@ -97,7 +99,6 @@ def _make_directory(url: str) -> None:
 def _wait_for_others(conn: Connection) -> None:
     # SQLite's write transaction has waited already.
     if conn.dialect.name == "postgresql":
-        conn.execute(text("SET LOCAL statement_timeout = 0"))
         conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
 
 

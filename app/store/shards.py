@@ -10,6 +10,7 @@ from app.errors import LeaseLost
 from app.store.tables import consumers, shards
 from app.store.upsert import add_new, replace
 
+MAX_LEASES = 4
 _FORGET_AFTER_S = 3600.0
 
 
@@ -18,7 +19,13 @@ def acquire(
 ) -> int | None:
     """The fence number of a new lease; None while another consumer holds the shard."""
     add_new(conn, shards, [{"shard": shard, "owner": None, "fence": 0, "lease_until_s": 0.0}])
-    free = or_(shards.c.owner.is_(None), shards.c.owner == owner, shards.c.lease_until_s < now_s)
+    free = or_(
+        shards.c.owner.is_(None),
+        shards.c.owner == owner,
+        shards.c.lease_until_s < now_s,
+        # No lease is that long: the clock was ahead when it was given, and has been put right.
+        shards.c.lease_until_s > now_s + MAX_LEASES * lease_s,
+    )
     return conn.execute(
         update(shards)
         .where(shards.c.shard == shard, free)

@@ -112,9 +112,10 @@ runs = Table(
     Column("is_closed", Boolean, nullable=False),  # ended, and its last window closed
     Column("last_data_s", Real),
     Column("last_step", BigInteger),
-    # By the consumer's clock: ranks of which nothing comes while others go on, and since when
-    # nothing comes of any.
+    # By the consumer's clock: ranks of which nothing comes while others go on, since when the
+    # first of them is silent, and since when nothing comes of any.
     Column("silent_ranks", JsonText),
+    Column("silent_since_s", Real),
     Column("stalled_since_s", Real),
     UniqueConstraint("job_id", "run_key"),
 )
@@ -138,7 +139,7 @@ windows = Table(
     # The large ones last: whoever reads the columns before them need not read these pages.
     Column("result", PackedJson, nullable=False),
     Column("per_step", PackedJson),
-    Column("trace", PackedBytes),  # packed by app.ingest.trace_codec; null once retention took it
+    Column("trace", LargeBinary),  # packed by app.ingest.trace_codec; null once retention took it
 )
 Index("ix_windows_updated", windows.c.updated_s)
 Index("ix_windows_with_trace", windows.c.updated_s,
@@ -170,16 +171,6 @@ spool = Table(
     Column("turn", BigInteger, primary_key=True, autoincrement=False),  # ascending
     Column("last_step", BigInteger, nullable=False),  # the row can go once this step's window is
     Column("blob", LargeBinary, nullable=False),  # packed by app.ingest.spool
-)
-
-# TEMPORARY: goes as soon as the consumer uses the spool.
-batches = Table(
-    "batches",
-    metadata,
-    *_of_run(),
-    Column("rank", BigInteger, primary_key=True, autoincrement=False),
-    Column("batch_seq", BigInteger, primary_key=True, autoincrement=False),
-    Column("body", LargeBinary, nullable=False),  # compressed or not, as the worker sent it
 )
 
 ingest_counts = Table(
@@ -234,6 +225,7 @@ dead_letters = Table(
     Column("state", Text, nullable=False),  # dead, replayed, dropped
     Column("settled_s", Real),  # when it was replayed or dropped
     Column("body", LargeBinary, nullable=False),
+    UniqueConstraint("job_id", "entry_id"),
     Index(None, "state", "letter_id"),
 )
 

@@ -47,6 +47,11 @@ export async function isSignedIn() {
   return (await getJson("/session")).authenticated
 }
 
+/** Sentences about what a crash could lose here; none where losing is not allowed. */
+export async function whatMayBeLost() {
+  return (await getJson("/session")).lossy ?? []
+}
+
 /** Trade a token for the session cookie. */
 export function signIn(token) {
   return request("POST", "/session", { token })

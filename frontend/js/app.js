@@ -1,6 +1,7 @@
 /** Starts the page: session, routes, the top bar, and what is live. */
 
-import { isSignedIn, signIn } from "./api.js"
+import { isSignedIn, signIn, whatMayBeLost } from "./api.js"
+import { lossyBar } from "./components/lossy-bar.js"
 import { topBar } from "./components/top-bar.js"
 import { patch } from "./dom.js"
 import { connection, onConnection, start as startLive } from "./live.js"
@@ -12,7 +13,10 @@ import { ago, clock, whole } from "./words.js"
 
 const PAGES = [fleet, job]
 const bar = document.getElementById("top-bar")
+const lossy = document.getElementById("lossy")
 const root = document.getElementById("page")
+
+const LOSSY_EVERY_MS = 30_000
 let leave = () => {}
 let subject = null
 let signedIn = false
@@ -55,6 +59,11 @@ function drawBar() {
   patch(bar, topBar(signedIn ? liveMark() : null, drawBar))
 }
 
+async function drawLossy() {
+  const sentences = signedIn ? await whatMayBeLost().catch(() => null) : []
+  if (sentences) patch(lossy, lossyBar(sentences))
+}
+
 function liveMark() {
   const { connected, everConnected, lostAt, updatedAt } = connection()
   if (!connected && everConnected) return stale(`Stale since ${clock(lostAt)}`)
@@ -83,6 +92,7 @@ function showSignIn() {
   root.replaceChildren()
   leave = signInPage.render(root, {}, { onSignedIn: begin })
   drawBar()
+  drawLossy()
 }
 
 let isListening = false
@@ -92,6 +102,7 @@ function begin() {
   if (!isListening) startLive(onLiveRefused)
   isListening = true
   route()
+  drawLossy()
 }
 
 function onLiveRefused() {
@@ -119,4 +130,5 @@ addEventListener("popstate", () => signedIn && route())
 onConnection(drawBar)
 onTheme(drawBar)
 setInterval(drawBar, 1000)
+setInterval(drawLossy, LOSSY_EVERY_MS)
 main()

@@ -44,6 +44,7 @@ def upgrade() -> None:
     _create_counts()
     _create_dead_letters()
     op.add_column("runs", sa.Column("silent_ranks", sa.Text()))
+    op.add_column("runs", sa.Column("silent_since_s", sa.Double()))
     op.add_column("runs", sa.Column("stalled_since_s", sa.Double()))
     op.create_index("ix_windows_updated", "windows", ["updated_s"])
     with_trace = sa.text("trace IS NOT NULL")
@@ -54,20 +55,21 @@ def upgrade() -> None:
         sqlite_where=with_trace,
         postgresql_where=with_trace,
     )
-    # TEMPORARY _batches_to_spool(op.get_bind())
-    # TEMPORARY op.drop_table("batches")
+    _batches_to_spool(op.get_bind())
+    op.drop_table("batches")
     _rename_jobs("'default/' || job_id", "")
 
 
 def downgrade() -> None:
     _rename_jobs("substr(job_id, 9)", " WHERE job_id LIKE 'default/%'")
-    # TEMPORARY _create_batches()
+    _create_batches()
     conn = op.get_bind()
-    # TEMPORARY _spool_to_batches(conn)
-    # TEMPORARY _recompress_windows(conn)
+    _spool_to_batches(conn)
+    _recompress_windows(conn)
     op.drop_index("ix_windows_with_trace", "windows")
     op.drop_index("ix_windows_updated", "windows")
     op.drop_column("runs", "stalled_since_s")
+    op.drop_column("runs", "silent_since_s")
     op.drop_column("runs", "silent_ranks")
     for table in ("totals", "dead_letters", "ingest_counts", "spool", "tokens", "projects"):
         op.drop_table(table)
@@ -172,6 +174,7 @@ def _create_dead_letters() -> None:
         _real("settled_s", nullable=True),
         sa.Column("body", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("letter_id", name="pk_dead_letters"),
+        sa.UniqueConstraint("job_id", "entry_id", name="uq_dead_letters_job_id_entry_id"),
     )
     op.create_index("ix_dead_letters_state_letter_id", "dead_letters", ["state", "letter_id"])
 
@@ -193,7 +196,7 @@ def _rename_jobs(expression: str, where: str) -> None:
     keys = [
         *((table, f"fk_{table}_jobs") for table in ("runs", "alert_states", "alert_events")),
         *((table, f"fk_{table}_runs") for table in ("windows", "steps", "hosts", "cursors")),
-        *((table, f"fk_{table}_runs") for table in ("spool", "ingest_counts", "batches")),
+        *((table, f"fk_{table}_runs") for table in ("spool", "ingest_counts")),
     ]
     if on_postgresql:
         for table, key in keys:
@@ -201,7 +204,7 @@ def _rename_jobs(expression: str, where: str) -> None:
         op.execute("SET CONSTRAINTS ALL DEFERRED")
     else:
         op.execute("PRAGMA defer_foreign_keys = ON")
-    for table in (*_WITH_JOB_ID, "spool", "ingest_counts", "batches"):
+    for table in (*_WITH_JOB_ID, "spool", "ingest_counts"):
         op.execute(f"UPDATE {table} SET job_id = {expression}{where}")  # noqa: S608
     if on_postgresql:
         op.execute("SET CONSTRAINTS ALL IMMEDIATE")

@@ -17,16 +17,19 @@ from app.ingest.memory import MemoryQueue
 from app.ingest.trace_codec import OpTable, pack
 from app.main import Parts, create_app
 from app.settings import Settings
-from app.store import steps, windows
+from app.store import steps, tokens, windows
 from app.store.engine import Store
 from app.store.migrate import is_current
 from app.store.steps import StepRow
+from app.store.tokens import SCOPES, NewToken, Scope
 from app.store.windows import WindowRecord
+from app.trace.names import qualified
 from app.trace.window import Trace, Window
 
 TOKEN = "pl_" + "t" * 40
 NOW_S = 1_790_000_000.0
 PARALLELISM = {"dp_size": 2, "pp_size": 2}
+KEY = qualified("default", "llm-70b")  # under which everything behind the API knows the job
 JOB = {"parallelism": PARALLELISM, "run_key": "run-1"}
 
 
@@ -49,11 +52,23 @@ class Api:
     store: Store
     queue: MemoryQueue
     clock: Clock
+    monotonic: Clock
 
     def stranger(self, **options: Any) -> httpx.AsyncClient:
         """A client without the token."""
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         return httpx.AsyncClient(transport=transport, base_url="http://localhost", **options)
+
+    def token(self, *scopes: Scope, project: str = "default", **more: Any) -> tuple[str, str]:
+        """Id and text of a new token; with all scopes if none is named."""
+        wanted = NewToken(project, "made by a test", scopes or SCOPES, **more)
+        with self.store.write() as conn:
+            record, text = tokens.create(conn, wanted, now_s=self.clock())
+        return record.token_id, text
+
+    def known_by(self, token: str) -> httpx.AsyncClient:
+        """A client that sends this token."""
+        return self.stranger(headers={"authorization": f"Bearer {token}"})
 
     async def register(self, job_id: str = "llm-70b", **changes: Any) -> int:
         """The epoch of a job that has registered."""
@@ -71,10 +86,11 @@ class Api:
 
     def save_window(self, record: WindowRecord, job_id: str = "llm-70b") -> None:
         """Put a window and its steps where the consumer would."""
+        key = qualified("default", job_id)
         result = record.result
         times = result["step_time_s"]
         with self.store.write() as conn:
-            windows.save(conn, job_id, record)
+            windows.save(conn, key, record)
             rows = [
                 StepRow(
                     epoch=record.epoch,
@@ -87,13 +103,13 @@ class Api:
                 )
                 for at, step in enumerate(result["steps"])
             ]
-            steps.save(conn, job_id, rows)
+            steps.save(conn, key, rows)
 
 
 @contextlib.asynccontextmanager
 async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
     """The API over the database at this URL, started and stopped as a server would."""
-    store, queue, clock = Store(url), MemoryQueue(4), Clock()
+    store, queue, clock, monotonic = Store(url), MemoryQueue(4), Clock(), Clock()
     parts = Parts(
         store=store,
         writer=queue.writer,
@@ -103,7 +119,7 @@ async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
         close=store.close,
     )
     settings = Settings(token=TOKEN, **changes)
-    app = create_app(settings, parts, now_s=clock)
+    app = create_app(settings, parts, now_s=clock, monotonic=monotonic)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     client = httpx.AsyncClient(
         transport=transport,
@@ -111,7 +127,7 @@ async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
         headers={"authorization": f"Bearer {TOKEN}"},
     )
     async with app.router.lifespan_context(app), client:
-        yield Api(app, client, store, queue, clock)
+        yield Api(app, client, store, queue, clock, monotonic)
 
 
 def window_record(

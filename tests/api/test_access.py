@@ -1,52 +1,98 @@
-"""Every operation against every caller who may not use it."""
+"""Every operation against every kind of caller, those that may use it and those that may not."""
+
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from app.api.auth import Access
-from tests.api.server import NOW_S, TOKEN, Clock, json_batch
+from app.api.sessions import Sessions
+from app.store import jobs
+from tests.api import recorded
+from tests.api.server import JOB, NOW_S, TOKEN, Clock, binary_batch, json_batch
 
 pytestmark = pytest.mark.anyio
 
 # What a probe or a person may ask without being known.
-OPEN = {"get_health", "get_readiness", "get_session", "sign_in"}
-# Each operation with a request that would be right, were the caller known.
+OPEN = {"get_health", "get_readiness", "get_metrics", "get_session", "sign_in"}
+
+WINDOW = "/api/v1/jobs/llm-70b/windows/latest"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A request that is right, were the caller known; the scope it takes, if it takes one.
+
+    `elsewhere` is what somebody of another project gets for it.
+    """
+
+    method: str
+    path: str
+    scope: str | None
+    json: Any = None
+    elsewhere: int = 404
+
+
 GUARDED = {
-    "register_job": ("PUT", "/api/v1/jobs/llm-70b"),
-    "end_job": ("POST", "/api/v1/jobs/llm-70b/end"),
-    "list_jobs": ("GET", "/api/v1/jobs"),
-    "get_job": ("GET", "/api/v1/jobs/llm-70b"),
-    "push_ops": ("POST", "/api/v1/jobs/llm-70b/ops"),
-    "list_windows": ("GET", "/api/v1/jobs/llm-70b/windows"),
-    "get_window": ("GET", "/api/v1/jobs/llm-70b/windows/latest"),
-    "get_window_workers": ("GET", "/api/v1/jobs/llm-70b/windows/latest/workers"),
-    "get_window_timeline": ("GET", "/api/v1/jobs/llm-70b/windows/latest/timeline"),
-    "get_window_critical_path": ("GET", "/api/v1/jobs/llm-70b/windows/latest/critical-path"),
-    "ask_what_if": ("POST", "/api/v1/jobs/llm-70b/windows/latest/what-if"),
-    "list_steps": ("GET", "/api/v1/jobs/llm-70b/steps"),
-    "get_window_chart": ("GET", "/api/v1/jobs/llm-70b/windows/latest/charts/workers"),
-    "get_steps_chart": ("GET", "/api/v1/jobs/llm-70b/charts/steps"),
-    "get_headline": ("GET", "/api/v1/jobs/llm-70b/headline"),
-    "list_alerts": ("GET", "/api/v1/alerts"),
-    "stream_events": ("GET", "/api/v1/events"),
-    "sign_out": ("DELETE", "/api/v1/session"),
+    "register_job": Operation("PUT", "/api/v1/jobs/llm-70b", "ingest", JOB, elsewhere=201),
+    "end_job": Operation("POST", "/api/v1/jobs/llm-70b/end", "ingest"),
+    "list_jobs": Operation("GET", "/api/v1/jobs", "read", elsewhere=200),
+    "get_job": Operation("GET", "/api/v1/jobs/llm-70b", "read"),
+    "push_ops": Operation("POST", "/api/v1/jobs/llm-70b/ops", "ingest", json_batch()),
+    "list_windows": Operation("GET", "/api/v1/jobs/llm-70b/windows", "read"),
+    "get_window": Operation("GET", WINDOW, "read"),
+    "get_window_workers": Operation("GET", f"{WINDOW}/workers", "read"),
+    "get_window_timeline": Operation("GET", f"{WINDOW}/timeline", "read"),
+    "get_window_critical_path": Operation("GET", f"{WINDOW}/critical-path", "read"),
+    "ask_what_if": Operation("POST", f"{WINDOW}/what-if", "read", {"edits": []}),
+    "list_steps": Operation("GET", "/api/v1/jobs/llm-70b/steps", "read"),
+    "get_window_chart": Operation("GET", f"{WINDOW}/charts/workers", "read"),
+    "get_steps_chart": Operation("GET", "/api/v1/jobs/llm-70b/charts/steps", "read"),
+    "get_headline": Operation("GET", "/api/v1/jobs/llm-70b/headline", "read"),
+    "list_alerts": Operation("GET", "/api/v1/alerts?job=llm-70b", "read"),
+    "stream_events": Operation("GET", "/api/v1/events", "read", elsewhere=200),
+    "sign_out": Operation("DELETE", "/api/v1/session", None, elsewhere=204),
+    "list_tokens": Operation("GET", "/api/v1/tokens", "admin", elsewhere=200),
+    "create_token": Operation(
+        "POST", "/api/v1/tokens", "admin", {"name": "a", "scopes": ["read"]}, elsewhere=201
+    ),
+    "revoke_token": Operation("DELETE", "/api/v1/tokens/{token}", "admin"),
 }
-CHANGING = sorted(name for name, (method, _) in GUARDED.items() if method != "GET")
+OF_JOBS = sorted(name for name, asked in GUARDED.items() if asked.elsewhere == 404)
+CHANGING = sorted(name for name, asked in GUARDED.items() if asked.method != "GET")
+OTHER_SCOPES = {
+    name: [scope for scope in ("ingest", "read", "write", "admin") if scope != asked.scope]
+    for name, asked in GUARDED.items()
+    if asked.scope
+}
 
 
-def session(**changes):
-    access = Access(
+async def ask(api, client, name):
+    """The answer to one operation; a stream ends after its first event."""
+    api.app.state.service.hub.close()
+    asked = GUARDED[name]
+    path = asked.path.replace("{token}", api.token("read")[0])
+    return await client.request(asked.method, path, json=asked.json)
+
+
+def sessions(**changes):
+    return Sessions(
         changes.get("token", TOKEN), session_s=changes.get("session_s", 3600), now_s=Clock()
     )
-    return {"cookie": f"paceline_session={access.new_session()}"}
+
+
+def session(token_id="root", **changes):
+    return {"cookie": f"paceline_session={sessions(**changes).new(token_id)}"}
 
 
 UNKNOWN = {
     "nobody": {},
     "wrong token": {"authorization": "Bearer pl_" + "x" * 40},
+    "token that was never made": {"authorization": f"Bearer pl_{'x' * 10}_{'y' * 43}"},
     "no token in the header": {"authorization": "Bearer"},
     "token of another kind": {"authorization": f"Basic {TOKEN}"},
-    "made-up session": {"cookie": f"paceline_session={int(NOW_S) + 3600}.{'A' * 43}"},
-    "session of another token": session(token="pl_" + "o" * 40),
+    "made-up session": {"cookie": f"paceline_session=root.{int(NOW_S) + 3600}.{'A' * 43}"},
+    "session of another root token": session(token="pl_" + "o" * 40),
+    "session of a token that was never made": session("x" * 10),
     "session that is over": session(session_s=-1),
     "wrong token with a good session": {"authorization": "Bearer pl_x", **session()},
     "token in the address": {"x-token": TOKEN},
@@ -60,29 +106,122 @@ async def test_every_operation_is_in_this_matrix(api):
         for method, operation in methods.items()
     }
     assert set(operations) == OPEN | set(GUARDED)
-    for name, (method, path) in GUARDED.items():
+    for name, asked in GUARDED.items():
         documented_method, documented_path = operations[name]
-        assert method == documented_method
-        assert len(path.split("/")) == len(documented_path.split("/"))
+        assert asked.method == documented_method
+        assert len(asked.path.split("/")) == len(documented_path.split("/"))
 
 
-@pytest.mark.parametrize("caller", UNKNOWN)
+async def test_what_is_open_answers_who_is_not_known(api):
+    async with api.stranger() as client:
+        for path in ("/healthz", "/readyz", "/metrics", "/api/v1/session"):
+            assert (await client.get(path)).status_code == 200
+
+
 @pytest.mark.parametrize("operation", GUARDED)
-async def test_who_is_not_known_gets_401(api, operation, caller):
-    method, path = GUARDED[operation]
-    async with api.stranger(headers=UNKNOWN[caller]) as client:
-        answer = await client.request(method, path)
-    assert answer.status_code == 401
-    assert answer.headers["www-authenticate"] == "Bearer"
-    assert answer.json()["code"] == "unauthorised"
+async def test_who_is_not_known_gets_401(api, operation):
+    for caller, headers in UNKNOWN.items():
+        async with api.stranger(headers=headers) as client:
+            answer = await ask(api, client, operation)
+        assert answer.status_code == 401, caller
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.json()["code"] == "unauthorised"
 
 
-@pytest.mark.parametrize("caller", UNKNOWN)
-async def test_who_is_not_known_may_ask_whether_they_are(api, caller):
-    async with api.stranger(headers=UNKNOWN[caller]) as client:
-        answer = await client.get("/api/v1/session")
-    assert answer.status_code == 200
-    assert answer.json() == {"authenticated": False}
+@pytest.mark.parametrize("end", ["revoked", "over"])
+@pytest.mark.parametrize("operation", GUARDED)
+async def test_who_was_known_once_gets_401(api, operation, end):
+    await api.register()
+    token_id, text = api.token(expires_s=NOW_S + 60)
+    cookie = session(token_id) | {"sec-fetch-site": "same-origin"}
+    if end == "over":
+        api.clock.now_s += 60
+    else:
+        assert (await api.client.delete(f"/api/v1/tokens/{token_id}")).status_code == 204
+    async with api.known_by(text) as client, api.stranger(headers=cookie) as page:
+        assert (await ask(api, client, operation)).status_code == 401
+        assert (await ask(api, page, operation)).status_code == 401
+
+
+@pytest.mark.parametrize("operation", OTHER_SCOPES)
+async def test_who_has_every_scope_but_the_right_one_gets_403(api, operation):
+    await api.register()
+    _, text = api.token(*OTHER_SCOPES[operation])
+    async with api.known_by(text) as client:
+        answer = await ask(api, client, operation)
+    assert answer.status_code == 403
+    assert answer.json()["code"] == "forbidden"
+    assert answer.json()["detail"].endswith(f"the scope {GUARDED[operation].scope}")
+
+
+@pytest.mark.parametrize("operation", GUARDED)
+async def test_who_has_the_right_scope_alone_is_answered(api, operation):
+    await api.register()
+    recorded.save(api, recorded.window())
+    _, text = api.token(GUARDED[operation].scope or "ingest")
+    async with api.known_by(text) as client:
+        answer = await ask(api, client, operation)
+    assert answer.is_success, answer.text
+
+
+@pytest.mark.parametrize("operation", GUARDED)
+async def test_another_projects_things_are_not_there(api, operation):
+    await api.register()
+    recorded.save(api, recorded.window())
+    _, text = api.token(project="research")
+    async with api.known_by(text) as client:
+        answer = await ask(api, client, operation)
+    assert answer.status_code == GUARDED[operation].elsewhere, answer.text
+    assert "llm-70b" not in answer.text or operation in {"register_job", *OF_JOBS}
+    if answer.status_code == 404:
+        assert answer.json()["code"] in ("job_not_found", "token_not_found")
+
+
+@pytest.mark.parametrize("operation", OF_JOBS)
+async def test_what_is_not_there_looks_the_same_to_everybody(api, operation):
+    """Whether another project has a job of that name cannot be told from the refusal."""
+    _, text = api.token(project="research")
+    async with api.known_by(text) as client:
+        before = await ask(api, client, operation)
+        await api.register()
+        after = await ask(api, client, operation)
+    if operation != "revoke_token":  # whose id is another one each time
+        assert before.content == after.content
+
+
+async def test_projects_may_have_jobs_of_the_same_name(api):
+    await api.register()
+    _, text = api.token(project="research")
+    async with api.known_by(text) as client:
+        answer = await client.put("/api/v1/jobs/llm-70b", json=JOB | {"name": "another"})
+        assert (answer.status_code, answer.json()) == (201, {"job_id": "llm-70b", "epoch": 1})
+        assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 200
+        [listed] = (await client.get("/api/v1/jobs")).json()["items"]
+        assert (listed["job_id"], listed["name"]) == ("llm-70b", "another")
+    assert (await api.client.get("/api/v1/jobs/llm-70b")).json()["ended_at"] is None
+
+
+@pytest.mark.parametrize("batch", [json_batch(), binary_batch()], ids=["JSON", "binary"])
+async def test_a_token_for_one_job_is_good_for_that_alone(api, batch):
+    await api.register("another")
+    _, text = api.token("ingest", job="llm-70b")
+    async with api.known_by(text) as client:
+        assert (await client.put("/api/v1/jobs/llm-70b", json=JOB)).status_code == 201
+        assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 200
+        for method, path in [("PUT", ""), ("POST", "/end"), ("POST", "/ops")]:
+            answer = await client.request(method, f"/api/v1/jobs/another{path}", json=JOB)
+            assert answer.status_code == 404
+            assert answer.json()["code"] == "job_not_found"
+    with api.store.read() as conn:
+        assert jobs.get(conn, "default/another").ended_s is None
+
+
+async def test_who_is_not_known_may_ask_whether_they_are(api):
+    for caller, headers in UNKNOWN.items():
+        async with api.stranger(headers=headers) as client:
+            answer = await client.get("/api/v1/session")
+        assert answer.status_code == 200, caller
+        assert answer.json()["authenticated"] is False
 
 
 FOREIGN = {
@@ -96,14 +235,13 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("origin", FOREIGN)
 @pytest.mark.parametrize("operation", CHANGING)
-async def test_a_session_changes_nothing_from_elsewhere(api, operation, origin):
-    method, path = GUARDED[operation]
-    async with api.stranger(headers=session() | FOREIGN[origin]) as client:
-        answer = await client.request(method, path, json=json_batch())
-    assert answer.status_code == 403
-    assert answer.json()["code"] == "forbidden"
+async def test_a_session_changes_nothing_from_elsewhere(api, operation):
+    for origin, headers in FOREIGN.items():
+        async with api.stranger(headers=session() | headers) as client:
+            answer = await ask(api, client, operation)
+        assert answer.status_code == 403, origin
+        assert answer.json()["code"] == "forbidden"
 
 
 @pytest.mark.parametrize(
@@ -115,22 +253,42 @@ async def test_a_session_changes_things_from_our_own_page(api, origin):
         assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 200
 
 
-async def test_a_session_may_look_at_things(api):
-    async with api.stranger(headers=session()) as client:
+async def test_a_session_may_do_what_its_token_may(api):
+    await api.register()
+    token_id, _ = api.token("read")
+    headers = session(token_id) | {"sec-fetch-site": "same-origin"}
+    async with api.stranger(headers=headers) as client:
         assert (await client.get("/api/v1/jobs")).status_code == 200
+        assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 403
+        assert (await client.delete("/api/v1/session")).status_code == 204
 
 
 async def test_paths_that_do_not_exist_are_guarded_too(api):
     async with api.stranger() as client:
         assert (await client.get("/api/v1/nothing")).status_code == 401
         assert (await client.get("/api/")).status_code == 401
+    _, text = api.token("ingest", "read", "admin")
+    async with api.known_by(text) as client:
+        assert (await client.post("/api/v1/nothing")).status_code == 403
+        assert (await client.get("/api/v1/nothing")).status_code == 404
 
 
-async def test_a_body_of_who_is_not_known_is_never_read(api):
-    async def endless():
-        yield b"{"
-        raise AssertionError("the body was read")
-
-    async with api.stranger() as client:
-        answer = await client.put("/api/v1/jobs/a", content=endless())
+@pytest.mark.parametrize(
+    "headers", [{}, {"authorization": f"Bearer pl_{'x' * 10}_{'y' * 43}"}], ids=["none", "unknown"]
+)
+async def test_a_body_of_who_is_not_known_is_never_read(api, headers):
+    async with api.stranger(headers=headers) as client:
+        answer = await client.put("/api/v1/jobs/a", content=never_read())
     assert answer.status_code == 401
+
+
+async def test_a_body_of_who_may_not_is_never_read(api):
+    _, text = api.token("read")
+    async with api.known_by(text) as client:
+        answer = await client.put("/api/v1/jobs/a", content=never_read())
+    assert answer.status_code == 403
+
+
+async def never_read():
+    yield b"{"
+    raise AssertionError("the body was read")

@@ -2,6 +2,7 @@ import pytest
 
 from app.store import alerts
 from app.store.alerts import AlertEvent
+from app.trace.names import qualified
 
 pytestmark = pytest.mark.anyio
 
@@ -9,7 +10,8 @@ PATH = "/api/v1/alerts"
 
 
 def fire(api, job_id, at_s=0.0):
-    event = AlertEvent(job_id, "slowdown", "firing", at_s, "1-16", 1.3, 1.1, 0, "It is slow.")
+    key = qualified("default", job_id)
+    event = AlertEvent(key, "slowdown", "firing", at_s, "1-16", 1.3, 1.1, 0, "It is slow.")
     with api.store.write() as conn:
         return alerts.add_event(conn, event)
 

@@ -7,7 +7,7 @@ from starlette.types import Message
 
 from app.api.event_stream import EventStream
 from app.api.hub import MAX_WAITING, Event, Hub, Subscription
-from app.errors import TooManyRequests
+from app.errors import StreamLimit, TooManyRequests
 from app.ingest.memory import MemoryQueue
 from app.ingest.queue import Listener
 from tests.api.server import TOKEN
@@ -129,16 +129,51 @@ async def test_there_are_only_so_many_streams(api):
     hub = api.app.state.service.hub
     with contextlib.ExitStack() as streams:
         for _ in range(100):
-            streams.enter_context(hub.subscription())
+            streams.enter_context(hub.subscription("default"))
         answer = await api.client.get("/api/v1/events")
     assert answer.status_code == 429
     assert answer.headers["retry-after"]
+    assert answer.json()["code"] == "limit_sse"
+
+
+async def test_streams_of_one_project_keep_no_other_out():
+    hub = Hub(MemoryQueue(1).listener(), max_streams_of_project=1)
+    with contextlib.ExitStack() as streams:
+        streams.enter_context(hub.subscription("research"))
+        with pytest.raises(StreamLimit):
+            streams.enter_context(hub.subscription("research"))
+        streams.enter_context(hub.subscription("default"))
+
+
+class Says(Listener):
+    """Says these things, and then no more."""
+
+    def __init__(self, *said):
+        self._said = said
+
+    async def messages(self):
+        for message in self._said:
+            yield message
+
+    async def close(self):
+        pass
+
+
+async def test_a_page_hears_of_its_own_projects_jobs_alone():
+    ours, theirs = ({"event": "job", "job_id": key} for key in ("default/b", "research/a"))
+    hub = Hub(Says(theirs, ours, {"event": "job"}))
+    with hub.subscription("default") as own, hub.subscription("research") as other:
+        await hub.run()
+        assert (await waiting(own)).data == {"job_id": "b"}
+        assert (await waiting(other)).data == {"job_id": "a"}
+        assert await own.next(0) is None
+        assert await other.next(0) is None
 
 
 async def test_an_idle_stream_shows_that_it_is_alive():
     hub = Hub(MemoryQueue(1).listener())
     reader = Reader()
-    stream = EventStream(hub, dict, heartbeat_s=0.01)
+    stream = EventStream(hub, "default", dict, heartbeat_s=0.01)
     task = asyncio.create_task(stream(scope(), reader.receive, reader.sent.put))
     await reader.start()
     await reader.event()
@@ -149,7 +184,7 @@ async def test_an_idle_stream_shows_that_it_is_alive():
 
 async def test_a_reader_that_freezes_is_dropped():
     hub = Hub(MemoryQueue(1).listener())
-    stream = EventStream(hub, dict, send_within_s=0.01)
+    stream = EventStream(hub, "default", dict, send_within_s=0.01)
     never = asyncio.Event()
 
     async def frozen(message):
@@ -161,7 +196,7 @@ async def test_a_reader_that_freezes_is_dropped():
 
 
 async def test_a_page_that_is_far_behind_gets_one_resync_for_all_it_missed():
-    subscription = Subscription()
+    subscription = Subscription("default")
     for number in range(MAX_WAITING + 3):
         subscription.offer(Event("window", {"number": number}))
     found = [await waiting(subscription) for _ in range(3)]
@@ -172,7 +207,7 @@ async def test_a_page_that_is_far_behind_gets_one_resync_for_all_it_missed():
 
 async def test_a_hub_that_is_full_says_so():
     hub = Hub(MemoryQueue(1).listener(), max_streams=1)
-    with hub.subscription(), pytest.raises(TooManyRequests), hub.subscription():
+    with hub.subscription("default"), pytest.raises(TooManyRequests), hub.subscription("default"):
         pass
 
 
@@ -193,7 +228,7 @@ async def test_a_listener_that_breaks_is_listened_to_again():
             pass
 
     hub = Hub(Broken(), listen_again_s=0)
-    with hub.subscription() as subscription:
+    with hub.subscription("default") as subscription:
         await hub.run()
         found = [await waiting(subscription) for _ in range(2)]
     assert [event.name for event in found] == ["resync", "job"]

@@ -1,16 +1,48 @@
+import asyncio
+import itertools
+import threading
+
 import pytest
 
-from tests.api.server import running
+from app.api.readiness import OLD_BACKLOG_S, Check, look
+from app.api.watch import Shared, Watch
+from app.errors import StoreUnavailable
+from app.ingest.memory import MemoryQueue
+from app.store import shards
+from app.store.engine import Store
+from app.store.migrate import is_current
+from tests.api.server import NOW_S, json_batch, running
 
 pytestmark = pytest.mark.anyio
 
+NUM_SHARDS = 4
+
+
+def consume(api, *, num_shards=NUM_SHARDS, lease_until_s=NOW_S + 15):
+    """Write down what a consumer writes that holds so many shards."""
+    with api.store.write() as conn:
+        shards.heartbeat(conn, "consumer-0", now_s=lease_until_s - 15, lease_s=15)
+        for shard in range(num_shards):
+            shards.acquire(conn, shard, "consumer-0", now_s=lease_until_s - 15, lease_s=15)
+
+
+async def readiness(api):
+    answer = await api.client.get("/readyz")
+    return answer.status_code, answer.json()
+
 
 async def test_who_runs_and_can_work_says_so(api):
+    consume(api)
     async with api.stranger() as client:
         assert (await client.get("/healthz")).json() == {"status": "ok"}
         ready = await client.get("/readyz")
     assert ready.status_code == 200
-    assert ready.json() == {"status": "ready", "checks": {"queue": "ok", "store": "ok"}}
+    told = ready.json()
+    assert (told["status"], told["degraded"]) == ("ready", [])
+    assert {name: check["ok"] for name, check in told["checks"].items()} == dict.fromkeys(
+        ["queue", "store", "consumers", "shards", "backlog", "durability"], True
+    )
+    assert told["checks"]["consumers"]["sentence"] == "1 is alive"
 
 
 async def test_without_a_queue_the_process_runs_and_says_why_it_is_not_ready(api):
@@ -20,7 +52,8 @@ async def test_without_a_queue_the_process_runs_and_says_why_it_is_not_ready(api
     assert ready.status_code == 503
     assert ready.headers["retry-after"]
     assert "queue" in ready.json()["detail"]
-    assert ready.json()["checks"]["store"] == "ok"
+    assert ready.json()["checks"]["store"]["ok"]
+    assert "not known" in ready.json()["checks"]["backlog"]["sentence"]
     api.queue.is_up = True
     assert (await api.client.get("/readyz")).status_code == 200
 
@@ -29,7 +62,7 @@ async def test_without_tables_it_is_not_ready(anyio_backend, tmp_path):
     async with running(f"sqlite:///{tmp_path / 'new.db'}") as api:
         ready = await api.client.get("/readyz")
         assert ready.status_code == 503
-        assert "paceline migrate" in ready.json()["checks"]["store"]
+        assert "paceline migrate" in ready.json()["checks"]["store"]["sentence"]
         assert (await api.client.get("/api/v1/jobs")).status_code == 503
 
 
@@ -39,3 +72,104 @@ async def test_a_store_that_does_not_answer_gets_503_and_when_to_try_again(anyio
         assert answer.status_code == 503
         assert answer.json()["code"] == "store_unavailable"
         assert answer.headers["retry-after"]
+
+
+async def test_without_a_consumer_batches_are_still_taken(api):
+    status, told = await readiness(api)
+    assert (status, told["status"]) == (200, "ready")
+    assert told["degraded"] == ["consumers", "shards"]
+    assert told["checks"]["shards"]["sentence"] == "no consumer works on 4 of 4 parts of the queue"
+
+
+async def test_a_consumer_that_died_is_not_counted_when_its_lease_is_over(api):
+    consume(api)
+    api.clock.now_s = NOW_S + 16
+    assert (await readiness(api))[1]["degraded"] == ["consumers"]
+    api.clock.now_s = NOW_S + 31
+    assert (await readiness(api))[1]["degraded"] == ["consumers", "shards"]
+
+
+async def test_parts_of_the_queue_that_nobody_works_on_are_counted(api):
+    consume(api, num_shards=3)
+    _, told = await readiness(api)
+    assert told["degraded"] == ["shards"]
+    assert told["checks"]["shards"]["sentence"] == "no consumer works on 1 of 4 parts of the queue"
+
+
+async def test_a_batch_that_waits_too_long_is_told(api):
+    consume(api)
+    epoch, began_s = await api.register(), api.queue.clock_s()
+    api.queue.clock_s = lambda: began_s
+    assert (await api.push(json_batch(epoch=epoch))).status_code == 202
+    api.queue.clock_s = lambda: began_s + OLD_BACKLOG_S + 1
+    status, told = await readiness(api)
+    assert (status, told["degraded"]) == (200, ["backlog"])
+    assert told["checks"]["backlog"]["sentence"] == "1 batch waits, the oldest for 1 minute"
+
+
+@pytest.fixture
+def watch_of(empty_database):
+    """A function that makes a watch over an empty store and an empty queue."""
+    url = f"sqlite:///{empty_database}"
+    store = Store(url)
+    parts = {
+        "is_migrated": lambda: is_current(url),
+        "num_shards": NUM_SHARDS,
+        "lease_s": 15.0,
+        "allow_lossy": False,
+        "now_s": lambda: NOW_S,
+        "monotonic": lambda: 0.0,
+    }
+    yield lambda **changes: Watch(store, MemoryQueue(NUM_SHARDS).writer, **parts | changes)
+    store.close()
+
+
+async def test_a_store_that_hangs_holds_one_thread_and_no_more(anyio_backend, watch_of):
+    go_on, is_asked, num_asked = threading.Event(), threading.Event(), itertools.count(1)
+
+    def is_migrated():
+        next(num_asked)
+        is_asked.set()
+        return go_on.wait()
+
+    watch = watch_of(is_migrated=is_migrated)
+    waiting = [asyncio.create_task(look(watch)) for _ in range(100)]
+    await asyncio.to_thread(is_asked.wait)
+    assert not any(answer.done() for answer in waiting)
+    go_on.set()
+    for answer in waiting:
+        assert all(check.ok for check in await answer if check.ingest_needs)
+    assert next(num_asked) == 2
+
+
+async def test_a_store_that_hangs_is_not_waited_for(anyio_backend):
+    never = asyncio.Event()
+    late = StoreUnavailable("too late")
+    shared = Shared(never.wait, keep_s=0.0, late=late, monotonic=lambda: 0.0, within_s=0.01)
+    with pytest.raises(StoreUnavailable, match="too late"):
+        await shared.get()
+    never.set()
+    assert await shared.get()
+
+
+async def test_an_answer_is_kept_for_as_long_as_it_may_be(anyio_backend):
+    now_s, answers = [0.0], itertools.count()
+
+    async def ask():
+        return next(answers)
+
+    late = StoreUnavailable("too late")
+    shared = Shared(ask, keep_s=1.0, late=late, monotonic=lambda: now_s[0])
+    assert [await shared.get(), await shared.get()] == [0, 0]
+    now_s[0] = 0.9
+    assert await shared.get() == 0
+    now_s[0] = 1.0
+    assert await shared.get() == 1
+
+
+async def test_losing_is_allowed_only_where_it_is_told(anyio_backend, watch_of):
+    strict, lossy = await look(watch_of()), await look(watch_of(allow_lossy=True))
+    assert strict[-1] == Check("durability", True, "a crash loses nothing that was acknowledged")
+    assert lossy[-1].name == "durability"
+    assert not lossy[-1].ok
+    assert not lossy[-1].ingest_needs

@@ -1,7 +1,7 @@
 import pytest
 
 from app.store import jobs
-from tests.api.server import JOB, PARALLELISM, window_record
+from tests.api.server import JOB, KEY, PARALLELISM, window_record
 
 pytestmark = pytest.mark.anyio
 
@@ -11,7 +11,7 @@ ALL_TO_ALL = {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}
 
 def heard(api, *, last_step=8):
     with api.store.write() as conn:
-        jobs.touch(conn, "llm-70b", epoch=1, last_data_s=api.clock.now_s, last_step=last_step)
+        jobs.touch(conn, KEY, epoch=1, last_data_s=api.clock.now_s, last_step=last_step)
 
 
 async def test_a_new_run_gets_201_and_the_same_run_200_with_the_same_epoch(api):

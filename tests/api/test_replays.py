@@ -15,7 +15,7 @@ from tests.api.server import closed_again, recorded_record, window_record
 
 pytestmark = pytest.mark.anyio
 
-JOB = "llm-70b"
+JOB = "default/llm-70b"
 
 
 @pytest.fixture
@@ -66,13 +66,11 @@ async def test_an_open_window_is_a_conflict_that_names_the_newest_closed_one(api
         Replays(api.store).get(JOB, "1-2")
 
 
-async def test_a_window_without_operations_or_steps_is_a_conflict(api):
+async def test_a_window_without_steps_is_a_conflict(api):
     await api.register()
-    api.save_window(window_record(0))
     api.save_window(window_record(2, slowdown=None))
-    for window_id in ("1-0", "1-2"):
-        with pytest.raises(Conflict, match=f"window {window_id} has no step whose operations"):
-            Replays(api.store).get(JOB, window_id)
+    with pytest.raises(Conflict, match="window 1-2 has no step whose operations"):
+        Replays(api.store).get(JOB, "1-2")
 
 
 async def test_a_closed_window_without_steps_says_why_by_its_name_and_as_the_latest(api):
@@ -89,6 +87,15 @@ async def test_a_closed_window_without_steps_says_why_by_its_name_and_as_the_lat
     await api.register(run_key="run-2")
     with pytest.raises(Conflict, match="no closed window in its current run yet"):
         Replays(api.store).get(JOB, "latest")
+
+
+async def test_a_window_whose_operations_were_removed_says_that_its_result_stays(api):
+    await api.register()
+    record = recorded_record(recorded.window(0))
+    api.save_window(dataclasses.replace(record, trace=None))
+    for window_id in ("1-0", "latest"):
+        with pytest.raises(Conflict, match=r"operations of window 1-0 are older than .* result is"):
+            Replays(api.store).get(JOB, window_id)
 
 
 async def test_the_latest_is_the_newest_one_that_can_be_replayed(api):

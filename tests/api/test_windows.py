@@ -2,7 +2,7 @@ import pytest
 
 from app.store import hosts, steps
 from app.store.steps import StepRow
-from tests.api.server import window_record
+from tests.api.server import KEY, window_record
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +63,7 @@ async def test_workers_charts_and_headline_name_the_hosts_that_are_known(api):
     await api.register()
     api.save_window(window_record(0))
     with api.store.write() as conn:
-        hosts.save(conn, "llm-70b", 1, {(1, 1): "host-<b>"})
+        hosts.save(conn, KEY, 1, {(1, 1): "host-<b>"})
     workers = (await api.client.get(f"{PATH}/windows/latest/workers")).json()
     assert workers["hosts"] == [[None, None], [None, "host-<b>"]]
     assert "on host-<b>" in (await api.client.get(f"{PATH}/headline")).json()["sub"]
@@ -127,7 +127,7 @@ async def test_a_skipped_step_has_its_reason_and_no_figures(api):
     await api.register()
     skipped = StepRow(1, 7, None, None, None, None, "1-0", "rank 3 did not report")
     with api.store.write() as conn:
-        steps.save(conn, "llm-70b", [skipped])
+        steps.save(conn, KEY, [skipped])
     [step] = (await api.client.get(f"{PATH}/steps")).json()["items"]
     assert step["skipped_reason"] == "rank 3 did not report"
     assert step["slowdown"] is None

@@ -15,7 +15,8 @@ from app.alerts.rules import Rule
 from app.consumer.process import Consumer
 from app.consumer.shard import ShardWork
 from app.consumer.workplace import Workplace
-from app.ingest import codec
+from app.ingest import codec, spool
+from app.ingest.assembler import Rules
 from app.ingest.batch import OpBatch
 from app.ingest.memory import MemoryQueue, MemoryReader
 from app.ingest.queue import Announcer, Entry, Message
@@ -163,14 +164,15 @@ class Place:
             "queue": FusedReader(self.queue, self.fuse),
             "announcer": self.heard,
             "rule": Rule(),
-            "window_steps": 3,
-            "step_deadline_s": DEADLINE_S,
+            "rules": Rules(settings.pop("window_steps", 3), DEADLINE_S),
+            "silent_after_s": 300.0,
             "num_shards": num_shards,
             "lease_s": LEASE_S,
             "webhook_endpoint": HOOK,
             "public_url": "https://paceline.example",
             "monotonic": self.clock,
             "unix_time": self.unix_clock,
+            "database_time": lambda _conn: self.unix_clock(),
         }
         self.work = Workplace(**values | settings)
 
@@ -249,6 +251,9 @@ class Place:
             if table.name not in _PASSING_TABLES
         }
         known["cursors"] = [(*key, _sorted(blob)) for *key, blob in known["cursors"]]
+        # Turns and what repeats is counted as often as it happens.
+        known["spool"] = [(*key, spool.unpack(blob)) for *key, _, _, blob in known["spool"]]
+        known["ingest_counts"] = self.rows("ingest_counts", "job_id", "epoch", "accepted", "late")
         known["payloads"] = [
             (json.loads(payload) | {"timestamp": None},)
             for (payload,) in self.rows("outbox", "payload")
@@ -273,6 +278,7 @@ def _sorted(blob: bytes) -> RunState:
     """What has been seen of a run; workers stand in the order in which they were heard of."""
     state = RunState.read(blob)
     state.cursors.sort(key=lambda cursor: cursor.rank)
+    state.turn = 0
     return state
 
 

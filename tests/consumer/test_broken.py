@@ -1,13 +1,16 @@
 """What goes wrong with one job, or one entry, stops no other."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import text, update
 
+from app.ingest.assembler import RunAssembler
+from app.store import counts
 from app.store.tables import cursors
 from tests.consumer.jobs import HEALTHY, SIZES
-from tests.consumer.place import DEADLINE_S, step_batches
+from tests.consumer.place import DEADLINE_S, Crash, step_batches
 
 
 @pytest.fixture
@@ -38,7 +41,11 @@ def windows_of(place, job_id):
     return [row[1:] for row in place.windows("job_id", "state", "num_steps") if row[0] == job_id]
 
 
-def test_an_entry_that_cannot_be_read_stays_in_the_queue_and_stops_nobody(place):
+def letters(place):
+    return place.rows("dead_letters", "job_id", "epoch", "num_ops", "state")
+
+
+def test_an_entry_that_cannot_be_read_becomes_a_dead_letter_and_stops_nobody(place):
     consumer = place.consumer()
     place.append_bytes("job", b"no batch")
     place.push("job", HEALTHY, *range(4))
@@ -47,7 +54,8 @@ def test_an_entry_that_cannot_be_read_stays_in_the_queue_and_stops_nobody(place)
     place.end("job")
     place.turns(consumer)
     assert windows_of(place, "job") == [("complete", 3), ("complete", 1)]
-    assert place.queue.reader.backlog(0) == 1
+    assert place.queue.reader.backlog(0) == 0
+    assert letters(place) == [("job", None, 0, "dead")]
 
 
 def test_a_run_still_waits_for_what_was_acknowledged_behind_a_broken_entry(place):
@@ -63,13 +71,17 @@ def test_a_run_still_waits_for_what_was_acknowledged_behind_a_broken_entry(place
     assert windows_of(place, "job") == [("complete", 1)]
 
 
-def test_entries_of_a_job_that_never_registered_stay_and_stop_nobody(place):
+def test_entries_of_a_job_that_never_registered_become_dead_letters_and_stop_nobody(place):
     consumer = place.consumer()
     place.append("unknown", *step_batches(HEALTHY, 0))
     place.push("job", HEALTHY, 0, 1, 2)
     place.turns(consumer)
     assert windows_of(place, "job") == [("complete", 3)]
-    assert place.queue.reader.backlog(0) == SIZES.num_workers
+    assert place.queue.reader.backlog(0) == 0
+    num_ops = [batch.columns.num_ops for batch in step_batches(HEALTHY, 0)]
+    assert letters(place) == [("unknown", 1, each, "dead") for each in num_ops]
+    with place.store.read() as conn:
+        assert dict(counts.by_project(conn))["default"].dead == sum(num_ops)
     place.end("job")
     place.turns(consumer)
     assert place.rows("runs", "job_id", "is_closed") == [("broken", False), ("job", True)]
@@ -132,3 +144,65 @@ def test_a_job_whose_memory_cannot_be_restored_keeps_no_consumer_from_the_others
     assert windows_of(place, "job") == [("complete", 3)]
     assert windows_of(place, "broken") == [("open", 1)]
     assert place.queue.reader.backlog(0) == 2 * SIZES.num_workers
+
+
+@pytest.fixture
+def poisoned(place, monkeypatch):
+    """From now on, a batch of host "poison" breaks whoever assembles it, in the way given."""
+
+    def poison(error):
+        real = RunAssembler.add
+
+        def add(self, batch, now_s, digest=0):
+            if batch.host == "poison":
+                raise error
+            return real(self, batch, now_s, digest)
+
+        monkeypatch.setattr(RunAssembler, "add", add)
+
+    return poison
+
+
+def push_poison(place):
+    first, *others = step_batches(HEALTHY, 0)
+    place.append("broken", replace(first, host="poison"), *others)
+    return first.columns.num_ops
+
+
+def test_a_batch_that_breaks_our_code_alone_becomes_a_dead_letter(place, poisoned):
+    poisoned(RuntimeError("no"))
+    num_ops = push_poison(place)
+    place.push("job", HEALTHY, 0)
+    place.turns(place.consumer(), num_turns=1)
+    assert letters(place) == [("broken", 1, num_ops, "dead")]
+    assert windows_of(place, "job") == [("open", 1)]
+    assert place.queue.reader.backlog(0) == 0
+    [(accepted, dead)] = [
+        row[1:] for row in place.rows("ingest_counts", "job_id", "accepted", "dead") if row[0] == "broken"
+    ]
+    assert (accepted, dead) == (sum(b.columns.num_ops for b in step_batches(HEALTHY, 0)[1:]), num_ops)
+
+
+def test_a_batch_that_ends_its_consumers_becomes_a_dead_letter_after_some_of_them(place, poisoned):
+    poisoned(Crash())
+    num_ops = push_poison(place)
+    place.push("job", HEALTHY, 0)
+    for _ in range(20):
+        with suppress(Crash):
+            place.turns(place.consumer(), num_turns=1)
+    assert letters(place) == [("broken", 1, num_ops, "dead")]
+    assert windows_of(place, "job") == [("open", 1)]
+    assert place.queue.reader.backlog(0) == 0
+    assert place.rows("totals") == []
+
+
+def test_consumers_that_end_for_another_reason_make_no_dead_letters(place):
+    place.push("job", HEALTHY, 0)
+    for _ in range(20):
+        place.fuse.blow(0, Crash())
+        with suppress(Crash):
+            place.turns(place.consumer(), num_turns=1)
+    place.fuse.blow(-1, Crash())
+    place.turns(place.consumer())
+    assert letters(place) == []
+    assert windows_of(place, "job") == [("open", 1)]

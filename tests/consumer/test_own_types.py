@@ -102,9 +102,10 @@ def test_the_stored_operations_are_of_the_run_s_own_types(place):
     assert by_name["moe-all-to-all"] == by_name["forward-compute"] == 3 * 3 * SIZES.num_workers
 
 
-def test_a_queued_batch_of_a_type_that_this_run_has_not_is_left_in_the_queue(place):
+def test_a_queued_batch_of_a_type_that_this_run_has_not_becomes_a_dead_letter(place):
     place.register("job", SIZES, op_types=OpTypes())
     push(place, 0)
     place.turns(place.consumer())
     assert place.windows() == []
-    assert place.queue.reader.backlog(0) == SIZES.num_workers
+    assert place.queue.reader.backlog(0) == 0
+    assert len(place.rows("dead_letters")) == SIZES.num_workers

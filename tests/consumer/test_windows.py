@@ -6,6 +6,7 @@ import pytest
 
 from app.engine.report import analyse
 from app.engine.result import as_json
+from app.ingest import spool
 from app.ingest.trace_codec import unpack
 from app.store import steps, windows
 from app.trace.window import Window
@@ -85,11 +86,12 @@ def test_batches_and_operations_are_kept_until_and_from_a_windows_end(place):
     consumer = place.consumer()
     place.push("job", HEALTHY, 0, 1)
     place.turns(consumer)
-    assert len(place.rows("batches")) == 2 * SIZES.num_workers
+    kept = [spool.unpack(blob) for (blob,) in place.rows("spool", "blob")]
+    assert sum(map(len, kept)) == 2 * SIZES.num_workers
     assert place.windows("first_step", "trace") == [(0, None)]
     place.push("job", HEALTHY, 2)
     place.turns(consumer)
-    assert place.rows("batches") == []
+    assert place.rows("spool") == []
     [(_, blob)] = place.windows("first_step", "trace")
     assert len(unpack(blob).step) == HEALTHY.make(range(3)).num_ops
     assert place.queue.reader.backlog(0) == 0
@@ -145,7 +147,7 @@ def test_the_end_of_a_job_closes_its_last_window(place, num_steps):
     assert sum(count for _, _, count, _ in found) == num_steps
     assert all(blob is not None for *_, blob in found)
     assert place.rows("runs", "is_closed") == [(True,)]
-    assert place.rows("batches") == []
+    assert place.rows("spool") == []
 
 
 def test_a_new_run_supersedes_the_old_ones_open_window(place):

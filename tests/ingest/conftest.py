@@ -1,8 +1,9 @@
-"""A real Valkey server for the tests of the event queue."""
+"""Real Valkey servers for the tests of the event queue."""
 
 import pytest
 
 from app.ingest.embedded import EmbeddedQueue
+from tests import redis_servers
 
 
 @pytest.fixture(scope="session")
@@ -11,3 +12,17 @@ def valkey_url(tmp_path_factory):
     queue = EmbeddedQueue(tmp_path_factory.mktemp("valkey"))
     yield queue.start()
     queue.stop()
+
+
+@pytest.fixture(scope="session")
+def valkey_cluster(tmp_path_factory):
+    """Three nodes that all tests share and wipe."""
+    with redis_servers.cluster(tmp_path_factory.mktemp("cluster")) as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def valkey_sentinel(tmp_path_factory):
+    """A primary and a replica that all tests share and wipe."""
+    with redis_servers.sentinel(tmp_path_factory.mktemp("sentinel")) as group:
+        yield group

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from app.ingest.assembler import Change, RunAssembler
+from app.ingest.assembler import Change, Rules, RunAssembler
 from app.ingest.codec import OpBatch, OpColumns
+from app.ingest.op_table import OpTable
+from app.ingest.trace_codec import unpack
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
 
@@ -16,6 +18,7 @@ Row = tuple[int, str, int, int, int]
 JOB = Job.of("llm-70b", Parallelism(dp_size=2, pp_size=2))
 WINDOW_STEPS = 3
 DEADLINE_S = 5.0
+REVISE_FOR_S = 600.0
 
 
 def columns(rows: Sequence[Row]) -> OpColumns:
@@ -90,8 +93,26 @@ def cut_batches(num_steps: int, random_: random.Random, *, num_workers: int = 4)
     return batches
 
 
-def assembler(*, job: Job = JOB, window_steps: int = WINDOW_STEPS) -> RunAssembler:
-    return RunAssembler(job, 1, window_steps=window_steps, deadline_s=DEADLINE_S)
+class Closed:
+    """Stored operations of closed windows, as the assembler asks for them."""
+
+    def __init__(self) -> None:
+        self.ops: dict[int, bytes] = {}
+
+    def keep(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            if change.ops is not None:
+                self.ops[change.window.first_step] = change.ops
+
+    def __call__(self, first_step: int) -> OpTable:
+        return unpack(self.ops[first_step])
+
+
+def assembler(
+    *, job: Job = JOB, window_steps: int = WINDOW_STEPS, closed: Closed | None = None
+) -> RunAssembler:
+    rules = Rules(window_steps, DEADLINE_S, REVISE_FOR_S)
+    return RunAssembler(job, 1, rules, closed or Closed())
 
 
 def fed(run: RunAssembler, batches: Iterable[OpBatch], now_s: float = 0.0) -> list[Change]:

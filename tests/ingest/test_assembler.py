@@ -1,12 +1,23 @@
 """Steps and windows, worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from app.ingest.trace_codec import unpack
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
-from tests.ingest.factories import JOB, assembler, batch, fed, rows_of, step_batches
+from tests.ingest.factories import (
+    JOB,
+    REVISE_FOR_S,
+    Closed,
+    assembler,
+    batch,
+    fed,
+    rows_of,
+    step_batches,
+)
 
 FIRST_PATIENCE_S = 50.0  # ten times the deadline
 PATIENCE_S = 5.0
@@ -54,8 +65,8 @@ def test_a_call_without_news_changes_nothing():
 def test_a_batch_counts_once():
     run = assembler()
     first = step_batches(0)[0]
-    assert run.add(first, 0.0) == "new"
-    assert run.add(first, 0.0) == "duplicate"
+    assert run.add(first, 0.0).verdict == "new"
+    assert run.add(first, 0.0).verdict == "duplicate"
     [change] = fed(run, step_batches(0))
     assert change.window.trace.num_ops == num_rows(0)
 
@@ -176,15 +187,130 @@ def test_a_lost_batch_holds_a_step_up_only_until_its_deadline():
     assert change.window.steps == (0, 1)  # the gap is not waited for again
 
 
-def test_what_comes_after_its_step_was_settled_is_counted_and_dropped():
+def test_what_comes_late_completes_a_skipped_step_of_the_open_window():
+    run = assembler()
+    fed(run, step_batches(0, [0, 1, 2]))
+    [before] = run.settle(FIRST_PATIENCE_S)
+    late = step_batches(0, [3])[0]
+    assert run.add(late, 51.0) == ("new", [], 0, 0)
+    [change] = run.settle(51.0)
+    assert change.window.steps == (0,)
+    assert change.window.skipped == ()
+    assert change.window.trace.num_ops == num_rows(0)
+    assert change.window.revision == before.window.revision + 1
+
+
+def test_what_completes_the_last_step_that_was_lacking_closes_the_window():
     run = assembler()
     fed(run, step_batches(0, [0, 1, 2]))
     run.settle(FIRST_PATIENCE_S)
-    assert run.add(step_batches(0, [3])[0], 51.0) == "new"
-    [change] = fed(run, step_batches(1), now_s=52.0)
-    assert change.window.steps == (1,)
-    assert change.late_ops == run.late_ops == len(rows_of(3, 0))
-    assert (30, 0) in change.released
+    fed(run, [*step_batches(1, [0, 1, 2]), *step_batches(2, [0, 1, 2])])
+    fed(run, step_batches(1, [3], seq=1) + step_batches(2, [3], seq=2), now_s=51.0)
+    run.settle(200.0)
+    [change] = fed(run, step_batches(0, [3], seq=0), now_s=201.0)
+    assert (change.window.state, change.window.steps) == ("complete", (0, 1, 2))
+
+
+def test_operations_beyond_what_was_declared_are_late_and_dropped():
+    run = assembler()
+    fed(run, step_batches(0))
+    more = batch(3, 1, [(0, "gc-pause", 5, 5, 7)])
+    assert run.add(more, 1.0) == ("new", [0], 1, 0)
+    assert run.settle(1.0) == []
+
+
+@pytest.fixture
+def incomplete():
+    """A run with a closed window that lacks rank 30 in all its steps; settled at 50 s."""
+    closed = Closed()
+    run = assembler(closed=closed)
+    for step in range(3):
+        fed(run, step_batches(step, [0, 1, 2]))
+    changes = run.settle(FIRST_PATIENCE_S)
+    closed.keep(changes)
+    assert [(c.window.state, c.window.revision) for c in changes] == [("incomplete", 3)]
+    return run, closed
+
+
+def test_what_comes_late_makes_a_new_revision_of_a_closed_window(incomplete):
+    run, closed = incomplete
+    changes = fed(run, step_batches(1, [3], seq=1), now_s=60.0)
+    closed.keep(changes)
+    [change] = changes
+    assert (change.window.first_step, change.window.revision) == (0, 4)
+    assert (change.window.state, change.window.steps) == ("incomplete", (1,))
+    assert [skipped.step for skipped in change.window.skipped] == [0, 2]
+    changes = fed(run, [*step_batches(2, [3], seq=2), *step_batches(0, [3], seq=0)], now_s=70.0)
+    [change] = changes
+    assert (change.window.state, change.window.steps) == ("complete", (0, 1, 2))
+    assert (change.window.revision, change.window.missing) == (5, [])
+
+
+def test_a_revised_window_is_equal_to_one_that_nothing_was_late_for(incomplete):
+    run, closed = incomplete
+    for seq, step in ((1, 1), (0, 0), (2, 2)):
+        closed.keep(fed(run, step_batches(step, [3], seq=seq), now_s=60.0))
+    whole = fed(assembler(), [each for step in range(3) for each in step_batches(step)])
+    assert closed.ops[0] == whole[-1].ops
+
+
+def test_a_window_is_final_after_some_time(incomplete):
+    run, _ = incomplete
+    run.settle(FIRST_PATIENCE_S + REVISE_FOR_S + 1)
+    late = step_batches(1, [3], seq=1)[0]
+    assert run.add(late, 700.0) == ("new", [1], len(rows_of(3, 1)), -1)
+    assert run.settle(700.0) == []
+
+
+def test_the_same_number_with_other_operations_is_a_conflict_and_the_first_wins():
+    run = assembler()
+    first, other = step_batches(0)[0], batch(0, 0, [(0, "optimizer", 9, 9, 9)], [(0, 1)])
+    assert run.add(first, 0.0, digest=1).verdict == "new"
+    assert run.add(other, 0.0, digest=2).verdict == "conflict"
+    assert run.add(first, 0.0, digest=1).verdict == "duplicate"
+    [change] = fed(run, step_batches(0, [1, 2, 3]))
+    assert change.window.trace.num_ops == num_rows(0)
+
+
+def test_of_peers_that_record_the_same_work_the_lowest_rank_counts():
+    run = assembler()
+    rows = rows_of(3, 0)
+    done = ((0, len(rows)),)
+    peers = [replace(batch(3, 0, rows, done), rank=rank) for rank in (31, 30, 32)]
+    [change] = fed(run, [*step_batches(0, [0, 1, 2]), *peers])
+    assert change.window.steps == (0,)
+    assert change.window.trace.num_ops == num_rows(0)
+    assert set(change.window.trace.rank.tolist()) == {0, 10, 20, 30}
+
+
+def test_a_worker_that_runs_away_cannot_make_us_hold_everything(monkeypatch):
+    monkeypatch.setattr("app.ingest.open_steps.MAX_STEPS", 5)
+    run = assembler()
+    changes = fed(run, [step_batches(step, [0])[0] for step in range(20)])
+    skipped = [each.step for change in changes for each in change.window.skipped]
+    assert skipped == list(range(15))
+
+
+def test_a_window_that_would_not_fit_into_memory_closes_earlier(monkeypatch):
+    monkeypatch.setattr("app.ingest.open_window.MAX_OPS", 2 * num_rows(0) + 1)
+    run = assembler(window_steps=100)
+    changes = fed(run, [each for step in range(5) for each in step_batches(step)])
+    assert [len(change.window.steps) for change in changes] == [2, 2, 1]
+    assert [change.window.state for change in changes] == ["complete", "complete", "open"]
+
+
+def test_what_a_worker_says_of_its_operations_is_kept():
+    run = assembler(job=Job.of("small", Parallelism(dp_size=1, pp_size=2)))
+    job = Job.of("small", Parallelism(dp_size=1, pp_size=2))
+    plain = batch(0, 0, [(0, "optimizer", 5, 1, 0)], [(0, 1)], job=job)
+    rich = batch(1, 0, [(0, "forward-compute", 5, 1, 0)], [(0, 1)], job=job)
+    rich = replace(rich, columns=replace(rich.columns, tokens=np.array([4096])))
+    run.add(plain, 0.0)
+    run.add(rich, 0.0)
+    [change] = run.finish(0.0, "complete")
+    table = unpack(change.ops)
+    assert table.tokens.tolist() == [-1, 4096]
+    assert table.bytes is None
 
 
 def test_a_window_of_skipped_steps_closes_as_incomplete():
@@ -216,21 +342,6 @@ def test_a_window_may_hold_skipped_steps_and_be_complete():
     assert changes[-1].window.revision == 4
 
 
-def test_batches_are_released_with_the_window_that_needed_them_last():
-    run = assembler()
-    spanning = [
-        batch(worker, 2, rows_of(worker, 2) + rows_of(worker, 3), [(2, len(rows_of(worker, 2)))])
-        for worker in range(4)
-    ]
-    changes = fed(run, [*step_batches(0), *step_batches(1), *spanning])
-    [closed] = changes
-    assert sorted(closed.released) == [(10 * worker, seq) for worker in range(4) for seq in (0, 1)]
-    rest = [batch(worker, 3, [], [(3, len(rows_of(worker, 3)))]) for worker in range(4)]
-    assert fed(run, rest)[-1].released == []
-    [last] = run.finish(0.0, "complete")
-    assert sorted(last.released) == [(10 * worker, seq) for worker in range(4) for seq in (2, 3)]
-
-
 def test_a_closed_window_has_all_its_operations_packed():
     run = assembler()
     changes = fed(run, [each for step in range(3) for each in step_batches(step)])
@@ -246,7 +357,7 @@ def test_a_closed_window_has_all_its_operations_packed():
 def test_hosts_are_known_by_worker():
     run = assembler()
     run.add(step_batches(0, [2])[0], 0.0)
-    assert run.hosts() == {(1, 0): "node-2"}
+    assert run.roll.hosts() == {(1, 0): "node-2"}
 
 
 @pytest.mark.parametrize(
@@ -279,9 +390,8 @@ def test_the_end_of_a_run_without_an_open_window_changes_nothing():
 def test_a_batch_of_a_worker_that_the_job_does_not_have_is_late():
     run = assembler()
     stranger = batch(9, 0, rows_of(9, 0), [(0, 4)])
-    assert run.add(stranger, 0.0) == "new"
+    assert run.add(stranger, 0.0) == ("new", [], stranger.columns.num_ops, -1)
     [change] = fed(run, step_batches(0))
-    assert change.released == [(90, 0)]
     assert change.window.trace.num_ops == num_rows(0)
 
 

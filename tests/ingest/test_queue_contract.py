@@ -1,7 +1,8 @@
-"""What every event queue does, in memory and in Valkey."""
+"""What every event queue does: in memory, in one server, in a cluster and behind sentinels."""
 
 import asyncio
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import pytest
 import redis
@@ -13,6 +14,7 @@ from app.ingest.redis_events import RedisAnnouncer, RedisListener
 from app.ingest.redis_queue import RedisReader, RedisWriter
 
 NUM_SHARDS = 4
+BUDGET_BYTES = 64 << 20
 
 
 @dataclass
@@ -23,19 +25,31 @@ class Ends:
     listener: Listener
 
 
-@pytest.fixture(params=["memory", "valkey"])
+@pytest.fixture(params=["memory", "single", "cluster", "sentinel", "sentinel that waits"])
 def ends(request):
     if request.param == "memory":
-        queue = MemoryQueue(NUM_SHARDS)
+        queue = MemoryQueue(NUM_SHARDS, budget_bytes=BUDGET_BYTES)
         yield Ends(queue.writer, queue.reader, queue.announcer, queue.listener())
         return
-    url = request.getfixturevalue("valkey_url")
-    with redis.Redis.from_url(url) as client:
-        client.flushall()
-    reader, announcer = RedisReader(url), RedisAnnouncer(url)
-    yield Ends(RedisWriter(url, NUM_SHARDS), reader, announcer, RedisListener(url))
+    url = wiped(request)
+    wait_replicas = int(request.param == "sentinel that waits")
+    writer = RedisWriter(url, NUM_SHARDS, wait_replicas=wait_replicas)
+    reader, announcer = RedisReader(url, budget_bytes=BUDGET_BYTES), RedisAnnouncer(url)
+    yield Ends(writer, reader, announcer, RedisListener(url))
     reader.close()
     announcer.close()
+
+
+def wiped(request):
+    """URL of an empty queue of this kind."""
+    if request.param == "single":
+        url = request.getfixturevalue("valkey_url")
+        with redis.Redis.from_url(url) as client:
+            client.flushall()
+        return url
+    group = request.getfixturevalue(f"valkey_{request.param.partition(' ')[0]}")
+    group.wipe()
+    return group.url
 
 
 def append(ends, *entries):
@@ -53,9 +67,17 @@ def read(ends, shards=range(NUM_SHARDS), consumer="a", count=100):
     return ends.reader.read(list(shards), consumer, count=count, block_s=0.0)
 
 
+def read_all(ends, shards=range(NUM_SHARDS), consumer="a"):
+    """What is there: it may come in portions."""
+    entries = []
+    while more := read(ends, shards, consumer):
+        entries += more
+    return entries
+
+
 def test_entries_come_out_as_they_went_in(ends):
     append(ends, ("job-1", b"one"), ("job-1", b"\x00\xff"))
-    entries = read(ends)
+    entries = read_all(ends)
     assert [(entry.job_id, entry.body) for entry in entries] == [
         ("job-1", b"one"),
         ("job-1", b"\x00\xff"),
@@ -67,39 +89,91 @@ def test_entries_come_out_as_they_went_in(ends):
 def test_all_batches_of_a_job_are_in_one_shard(ends):
     append(ends, *((f"job-{number}", b"x") for number in range(20)))
     for shard in range(NUM_SHARDS):
-        assert {shard_of(e.job_id, NUM_SHARDS) for e in read(ends, [shard])} <= {shard}
+        assert {shard_of(e.job_id, NUM_SHARDS) for e in read_all(ends, [shard])} <= {shard}
 
 
 def test_an_entry_is_handed_out_once(ends):
     append(ends, ("job", b"x"))
-    assert len(read(ends, consumer="a")) == 1
-    assert read(ends, consumer="b") == []
+    assert len(read_all(ends, consumer="a")) == 1
+    assert read_all(ends, consumer="b") == []
 
 
 def test_no_more_entries_than_asked_for_are_handed_out(ends):
     append(ends, *[("job", b"x")] * 5)
     assert len(read(ends, count=2)) == 2
-    assert len(read(ends, count=9)) == 3
+    assert len(read_all(ends)) == 3
 
 
 def test_what_is_not_done_can_be_taken_over(ends):
     shard = shard_of("job", NUM_SHARDS)
     append(ends, ("job", b"1"), ("job", b"2"))
-    first, second = read(ends, consumer="dead")
+    first, second = read_all(ends, consumer="dead")
     ends.reader.done(shard, [first.entry_id])
     assert ends.reader.take_over(shard, "heir", min_idle_s=3600) == []
-    assert ends.reader.take_over(shard, "heir", min_idle_s=0) == [second]
+    [taken] = ends.reader.take_over(shard, "heir", min_idle_s=0)
+    assert taken == replace(second, deliveries=2)
 
 
 def test_a_consumer_takes_its_own_entries_over_after_a_restart(ends):
     append(ends, ("job", b"1"))
-    entries = read(ends, consumer="same")
-    assert ends.reader.take_over(entries[0].shard, "same", min_idle_s=0) == entries
+    entries = read_all(ends, consumer="same")
+    [taken] = ends.reader.take_over(entries[0].shard, "same", min_idle_s=0)
+    assert taken == replace(entries[0], deliveries=2)
+
+
+def test_each_entry_says_how_often_it_was_delivered(ends):
+    shard = shard_of("job", NUM_SHARDS)
+    append(ends, *[("job", b"old")] * 3)
+    assert [entry.deliveries for entry in read_all(ends, consumer="a")] == [1, 1, 1]
+    for deliveries in (2, 3):
+        taken = ends.reader.take_over(shard, "heir", min_idle_s=0)
+        assert [entry.deliveries for entry in taken] == [deliveries] * 3
+    append(ends, ("job", b"new"))
+    read_all(ends, consumer="heir")
+    taken = ends.reader.take_over(shard, "heir", min_idle_s=0)
+    assert [(entry.body, entry.deliveries) for entry in taken] == [
+        *[(b"old", 4)] * 3,
+        (b"new", 2),
+    ]
+    assert ends.reader.lost_entries == 0
+
+
+def test_large_entries_come_within_the_budget_and_all_come(ends):
+    body = b"x" * (5 << 20)
+    append(ends, *[("job", body)] * 15)
+    taken = 0
+    while entries := read(ends, count=512):
+        assert sum(len(entry.body) for entry in entries) <= BUDGET_BYTES
+        taken += len(entries)
+        ends.reader.done(entries[0].shard, [entry.entry_id for entry in entries])
+    assert taken == 15
+
+
+def test_small_entries_come_by_the_hundred_once_they_are_known_to_be_small(ends):
+    append(ends, *[("job", b"x" * 2000)] * 1600)
+    sizes = []
+    while entries := read(ends, count=512):
+        sizes.append(len(entries))
+    assert sum(sizes) == 1600
+    assert max(sizes) == 512
+
+
+def test_an_entry_of_any_shard_ends_the_wait(ends):
+    """All shards are waited for, not the first one alone."""
+    for number in range(12):
+        waiting = ThreadPoolExecutor(1)
+        found = waiting.submit(
+            lambda: ends.reader.read(range(NUM_SHARDS), "a", count=9, block_s=1.0)
+        )
+        append(ends, (f"job-{number}", b"x"))
+        entries = found.result(10) or read(ends)
+        assert [entry.job_id for entry in entries] == [f"job-{number}"]
+        waiting.shutdown()
 
 
 def test_many_entries_are_taken_over_at_once(ends):
     append(ends, *[("job", b"x")] * 200)
-    read(ends, consumer="dead", count=200)
+    read_all(ends, consumer="dead")
     shard = shard_of("job", NUM_SHARDS)
     assert len(ends.reader.take_over(shard, "heir", min_idle_s=0)) == 200
 
@@ -120,7 +194,7 @@ def test_the_oldest_entry_that_is_not_done_and_the_newest_of_all_are_known(ends)
     shard = shard_of("job", NUM_SHARDS)
     assert ends.reader.oldest(shard) is None
     append(ends, ("job", b"1"), ("job", b"2"))
-    first, second = read(ends)
+    first, second = read_all(ends)
     assert (ends.reader.oldest(shard), ends.reader.newest(shard)) == (
         first.entry_id,
         second.entry_id,
@@ -141,9 +215,25 @@ def test_being_done_twice_is_no_error(ends):
 def test_a_sound_queue_passes_its_check(ends):
     async def run():
         await ends.writer.check()
+        assert await ends.writer.weaknesses() == ()
         await ends.writer.close()
 
     asyncio.run(run())
+    assert ends.reader.weaknesses() == ()
+
+
+def test_what_waits_is_counted_by_shard(ends):
+    append(ends, *[("job", b"x")] * 2)
+
+    async def run():
+        lag = await ends.writer.lag()
+        await ends.writer.close()
+        return lag
+
+    lag = asyncio.run(run())
+    shard = shard_of("job", NUM_SHARDS)
+    assert lag.entries == tuple(2 * (number == shard) for number in range(NUM_SHARDS))
+    assert [age is not None for age in lag.oldest_s] == [n == shard for n in range(NUM_SHARDS)]
 
 
 def test_a_listener_hears_what_is_announced(ends):

@@ -49,9 +49,13 @@ def url(request, tmp_path):
         shutil.copy(request.getfixturevalue("migrated_file"), path)
         yield f"sqlite:///{path}"
         return
-    template_url = request.getfixturevalue("migrated_pg")
-    server = request.getfixturevalue("pg_server")
-    with database(server, template_url=template_url) as url:
+    yield request.getfixturevalue("pg_url")
+
+
+@pytest.fixture
+def pg_url(pg_server, migrated_pg):
+    """A database with all tables and no rows, on PostgreSQL only."""
+    with database(pg_server, template_url=migrated_pg) as url:
         yield url
 
 

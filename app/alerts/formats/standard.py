@@ -7,6 +7,7 @@ from typing import Any
 
 from app.alerts.alert import Alert
 from app.alerts.wording import gpu_time_wasted, sentence
+from app.trace.names import plain, project_of
 
 
 def body(alert: Alert) -> str:
@@ -15,7 +16,8 @@ def body(alert: Alert) -> str:
     epoch = int(transition.window_id.split("-")[0])
     worst = alert.worst_worker
     data: dict[str, Any] = {
-        "job_id": alert.job_id,
+        "job_id": plain(alert.job_id),
+        "project": project_of(alert.job_id),
         "job_name": alert.job_name,
         "epoch": epoch,
         "window": transition.window_id,

@@ -7,10 +7,11 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from app.alerts.alert import Kind
-from app.api.deps import ServiceDep, refusals
+from app.api.deps import CallerDep, ServiceDep, refusals
 from app.api.fields import Answer, Cursor, Limit, timestamp
 from app.store import alerts
 from app.store.alerts import AlertEvent
+from app.trace.names import JOB_PATTERN, plain
 
 router = APIRouter(tags=["alerts"])
 
@@ -32,8 +33,9 @@ class AlertOut(Answer):
     @classmethod
     def of(cls, event: AlertEvent) -> "AlertOut":
         """The transition as the API says it."""
-        names = [name for name in cls.model_fields if name != "at"]
-        return cls(at=timestamp(event.at_s), **{name: getattr(event, name) for name in names})
+        made = {"at": timestamp(event.at_s), "job_id": plain(event.job_id)}
+        names = [name for name in cls.model_fields if name not in made]
+        return cls(**made, **{name: getattr(event, name) for name in names})
 
 
 class AlertsOut(Answer):
@@ -51,14 +53,18 @@ class AlertsOut(Answer):
 )
 def list_alerts(
     service: ServiceDep,
+    caller: CallerDep,
     job: Annotated[
         str | None,
-        Query(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="Of this job only."),
+        Query(pattern=JOB_PATTERN, description="Of this job only."),
     ] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> AlertsOut:
     """Transitions of all jobs, or of one, newest first, a page at a time."""
+    key = None if job is None else caller.key(job)
     with service.store.read() as conn:
-        found, next_cursor = alerts.page(conn, job_id=job, cursor=cursor, limit=limit)
+        found, next_cursor = alerts.page(
+            conn, project=caller.project, job_id=key, cursor=cursor, limit=limit
+        )
     return AlertsOut(items=[AlertOut.of(event) for event in found], next_cursor=next_cursor)

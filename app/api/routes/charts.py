@@ -5,18 +5,17 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from app.api.deps import Responses, ServiceDep, refusals
+from app.api.deps import JobKey, Responses, ServiceDep, refusals
 from app.api.fields import (
     Answer,
     EpochNumber,
-    JobId,
     Limit,
     ShownWindow,
     StepNumber,
     ThemeName,
     WindowId,
 )
-from app.api.job_state import JobState, job_state, silent_for_s, window_state
+from app.api.job_state import JobState, job_state, silent_for_s, since_s, window_state
 from app.api.routes.windows import json_response
 from app.api.service import Service
 from app.api.shown_steps import (
@@ -32,9 +31,10 @@ from app.charts.steps import steps as steps_chart
 from app.charts.theme import THEMES
 from app.charts.window_charts import WINDOW_CHARTS
 from app.errors import NotFound, WindowNotFound
-from app.store import hosts, jobs, steps, windows
+from app.store import hosts, jobs, shards, steps, windows
 from app.store.engine import Connection
 from app.store.jobs import JobRecord
+from app.trace.names import plain
 
 router = APIRouter(tags=["charts"])
 
@@ -71,7 +71,7 @@ _FIGURE: Responses = {
     responses={**_FIGURE, **refusals(404)},
 )
 def get_window_chart(
-    job_id: JobId,
+    job_id: JobKey,
     window: WindowId,
     chart: ChartName,
     service: ServiceDep,
@@ -102,7 +102,7 @@ def get_window_chart(
     responses={**_FIGURE, **refusals(404)},
 )
 def get_steps_chart(
-    job_id: JobId,
+    job_id: JobKey,
     service: ServiceDep,
     theme: ThemeName = "light",
     epoch: EpochNumber = None,
@@ -114,14 +114,16 @@ def get_steps_chart(
     with service.store.read() as conn:
         job = jobs.get(conn, job_id)
         rows = steps.series(conn, job_id, epoch=epoch, first=first, last=last, limit=limit)
+        silence = _silence(conn, job, service)
     points = [
         StepPoint(row.step, row.recorded_s, row.simulated_s, row.ideal_s, row.skipped_reason)
         for row in rows
     ]
     if not any(point.is_measured for point in points):
-        raise ChartNotMeasured(f"job {job_id!r} has no complete step there")
-    silence = _silence(job, service) if last is None and epoch in (None, job.epoch) else None
-    return json_response(steps_chart(points, theme=THEMES[theme], silent_since=silence))
+        raise ChartNotMeasured(f"job {plain(job_id)!r} has no complete step there")
+    is_to_the_end = last is None and epoch in (None, job.epoch)
+    shown_silence = silence if is_to_the_end else None
+    return json_response(steps_chart(points, theme=THEMES[theme], silent_since=shown_silence))
 
 
 @router.get(
@@ -130,7 +132,9 @@ def get_steps_chart(
     summary="See what a job's page says first",
     responses=refusals(404),
 )
-def get_headline(job_id: JobId, service: ServiceDep, window: ShownWindow = "latest") -> HeadlineOut:
+def get_headline(
+    job_id: JobKey, service: ServiceDep, window: ShownWindow = "latest"
+) -> HeadlineOut:
     """What it costs, and what stands out: now, or in a window of the past."""
     with service.store.read() as conn:
         job = jobs.get(conn, job_id)
@@ -138,35 +142,48 @@ def get_headline(job_id: JobId, service: ServiceDep, window: ShownWindow = "late
             result = windows.get(conn, job_id, window, per_step=False)
         except WindowNotFound:
             result = None
-        seen = _seen(conn, job, result, service)
-    state = _state(job, service) if window == "latest" else _state_then(result, service)
+        is_now = window == "latest"
+        state = _state(conn, job, service) if is_now else _state_then(result, service)
+        seen = _seen(conn, job, state, result, service)
     told = headline(state, result, seen)
     return HeadlineOut(state=told.state, sentence=told.sentence, sub=told.sub)
 
 
 def _seen(
-    conn: Connection, job: JobRecord, result: dict[str, Any] | None, service: Service
+    conn: Connection,
+    job: JobRecord,
+    state: JobState,
+    result: dict[str, Any] | None,
+    service: Service,
 ) -> Seen:
     epoch = result["window"]["epoch"] if result else job.epoch
     return Seen(
         num_steps=job.latest.num_steps if job.latest else 0,
         window_steps=service.window_steps,
         last_step=job.last_step,
-        silent_for_s=silent_for_s(job, service.now_s()),
+        now_s=service.now_s(),
+        since_s=since_s(job, state),
+        silent_ranks=job.silent_ranks or (),
+        num_others=job.parallelism.num_workers - len(job.silent_ranks or ()),
         step_s=recent_step_s(conn, job.job_id, job.epoch),
         hosts=hosts.load(conn, job.job_id, epoch),
     )
 
 
-def _silence(job: JobRecord, service: Service) -> str | None:
-    silence_s = silent_for_s(job, service.now_s())
-    if silence_s is None or _state(job, service) != "silent":
-        return None
-    return f"no data for {words.span(silence_s)}"
+def _silence(conn: Connection, job: JobRecord, service: Service) -> str | None:
+    """What the band after the last step says; None where the job goes on."""
+    match _state(conn, job, service):
+        case "silent":
+            return f"{words.counted(len(job.silent_ranks or ()), 'rank')} silent"
+        case "stalled" | "stale":
+            return f"no data for {words.span(silent_for_s(job, service.now_s()) or 0.0)}"
+    return None
 
 
-def _state(job: JobRecord, service: Service) -> JobState:
-    return job_state(job, now_s=service.now_s(), thresholds=service.thresholds)
+def _state(conn: Connection, job: JobRecord, service: Service) -> JobState:
+    now_s = service.now_s()
+    is_watched = shards.count_live(conn, now_s=now_s) > 0
+    return job_state(job, now_s=now_s, thresholds=service.thresholds, is_watched=is_watched)
 
 
 def _state_then(result: dict[str, Any] | None, service: Service) -> JobState:

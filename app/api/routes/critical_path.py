@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from app.api.deps import ServiceDep, refusals
-from app.api.fields import Answer, JobId, StepNumber, WindowId
+from app.api.deps import JobKey, ServiceDep, refusals
+from app.api.fields import Answer, StepNumber, WindowId
 from app.engine import critical_path
 from app.engine.run import RunKind
 from app.engine.timeline.choice import slowest_step
@@ -70,7 +70,7 @@ class CriticalPathOut(Answer):
     responses=refusals(404, 409),
 )
 def get_window_critical_path(
-    job_id: JobId,
+    job_id: JobKey,
     window: WindowId,
     service: ServiceDep,
     step: Annotated[StepNumber, Query(description="Left out: the one that took longest.")] = None,

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from app.api.deps import ServiceDep, refusals
+from app.api.deps import CallerDep, ServiceDep, refusals
 from app.api.event_stream import EventStream
 from app.api.routes.jobs import jobs_out
 
@@ -28,15 +28,15 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 @router.get(
     "/events",
     operation_id="stream_events",
-    summary="Follow all jobs live",
+    summary="Follow the project's jobs live",
     status_code=200,
     response_class=EventStream,
-    responses={**_STREAM, **refusals(429)},
+    responses={**_STREAM, **refusals()},
 )
-async def stream_events(service: ServiceDep) -> EventStream:
+async def stream_events(service: ServiceDep, caller: CallerDep) -> EventStream:
     """Server-sent events. The first is a `snapshot` of the jobs; a `resync` says: look again."""
 
     def snapshot() -> dict[str, Any]:
-        return jobs_out(service, None, SNAPSHOT_JOBS).model_dump(mode="json")
+        return jobs_out(service, caller.project, None, SNAPSHOT_JOBS).model_dump(mode="json")
 
-    return EventStream(service.hub, snapshot)
+    return EventStream(service.hub, caller.project, snapshot)

@@ -1,21 +1,14 @@
 """Health: does the process run, and can it do its work?"""
 
-import asyncio
 from typing import Literal
 
-import structlog
 from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from app.api.deps import ServiceDep, refusals
 from app.api.errors import problem
 from app.api.fields import Answer
-from app.api.service import Service
-from app.errors import PacelineError, Unavailable
-from app.store import jobs
-
-log = structlog.get_logger()
+from app.api.readiness import Check, look
 
 router = APIRouter(tags=["health"])
 
@@ -28,11 +21,19 @@ class HealthOut(Answer):
     status: Literal["ok"] = "ok"
 
 
+class CheckOut(Answer):
+    """One thing that was looked at."""
+
+    ok: bool
+    sentence: str
+
+
 class ReadyOut(Answer):
-    """Everything that the API needs answers and keeps what it is given."""
+    """Batches can be taken; `degraded` are the checks that only their analysis would need."""
 
     status: Literal["ready"] = "ready"
-    checks: dict[str, str]
+    degraded: list[str]
+    checks: dict[str, CheckOut]
 
 
 @router.get(
@@ -55,36 +56,21 @@ async def get_health() -> HealthOut:
     openapi_extra={"security": []},
 )
 async def get_readiness(request: Request, service: ServiceDep) -> Response:
-    """Answers 503 with the reason while queue or store are down, or would lose what they take."""
-    queue, store = await asyncio.gather(_queue(service), run_in_threadpool(_store, service))
-    checks = {"queue": queue, "store": store}
-    reasons = [f"{name}: {found}" for name, found in checks.items() if found != "ok"]
-    if reasons:
+    """Answers 503 with the reason while queue or store are down, or would lose what they take.
+
+    Without a consumer, batches are still taken and kept: that is 200, and named in `degraded`.
+    """
+    checks = await look(service.watch)
+    told = {check.name: CheckOut(ok=check.ok, sentence=check.sentence) for check in checks}
+    if reasons := [_reason(check) for check in checks if check.ingest_needs and not check.ok]:
         headers = {"retry-after": RETRY_AFTER_S}
-        return problem(request.scope, 503, "not_ready", "; ".join(reasons), headers, checks=checks)
-    return Response(ReadyOut(checks=checks).model_dump_json(), media_type="application/json")
+        shown = {name: check.model_dump() for name, check in told.items()}
+        detail = "; ".join(reasons)
+        return problem(request.scope, 503, "not_ready", detail, headers, checks=shown)
+    degraded = [check.name for check in checks if not check.ok]
+    ready = ReadyOut(degraded=degraded, checks=told)
+    return Response(ready.model_dump_json(), media_type="application/json")
 
 
-async def _queue(service: Service) -> str:
-    try:
-        await service.writer.check()
-    except PacelineError as error:
-        return _reason("queue", error)
-    return "ok"
-
-
-def _store(service: Service) -> str:
-    try:
-        if not service.is_migrated():
-            return "the database has other tables than this version: run paceline migrate"
-        with service.store.read() as conn:
-            jobs.page(conn, cursor=None, limit=1)
-    except PacelineError as error:
-        return _reason("store", error)
-    return "ok"
-
-
-def _reason(what: str, error: PacelineError) -> str:
-    # Anybody may ask, so addresses, which come after the colon, are for the log alone.
-    log.warning("not ready", what=what, reason=str(error))
-    return str(error).partition(": ")[0] if isinstance(error, Unavailable) else str(error)
+def _reason(check: Check) -> str:
+    return f"{check.name}: {check.sentence}"

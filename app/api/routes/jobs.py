@@ -1,16 +1,15 @@
 """Jobs: register them, end them, see how they are doing."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from app.api.deps import ServiceDep, refusals
+from app.api.deps import CallerDep, JobKey, ServiceDep, refusals
 from app.api.fields import (
     Answer,
     Cursor,
-    JobId,
     Label,
     Limit,
     Request,
@@ -25,15 +24,19 @@ from app.api.routes.windows import WindowSummaryOut
 from app.api.service import Service
 from app.engine.metrics import gpu_time_wasted
 from app.errors import InvalidRequest
-from app.store import jobs
+from app.store import jobs, shards
+from app.store.counts import Counts
+from app.store.engine import Connection
 from app.store.jobs import JobRecord, Registration
 from app.trace.job import Parallelism
+from app.trace.names import plain
 from app.trace.ops import MAX_USER_TYPES
 
 router = APIRouter(tags=["jobs"])
 
 MAX_WORKERS = 131_072
 MAX_GPUS = 10_000_000
+MAX_SILENT_RANKS = 100  # told by number
 MAX_STAGES = 2**15  # what a trace's column holds
 
 Size = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
@@ -114,6 +117,39 @@ class ParallelismOut(Answer):
     world_size: int
 
 
+class ConflictOut(Answer):
+    """A batch that came again with another content."""
+
+    rank: int
+    batch_seq: int
+    at: datetime | None
+
+
+class IngestOut(Answer):
+    """What became of the operations of the present run that were taken from the queue."""
+
+    accepted: int
+    duplicate: int
+    conflict: int
+    late: int
+    dead: int
+    lost_batches: int = Field(description="Skipped by their worker's later ones; never came.")
+    last_conflict: ConflictOut | None
+
+    @classmethod
+    def of(cls, counts: Counts) -> "IngestOut":
+        """The counts as the API says them."""
+        numbers = {name: getattr(counts, name) for name in cls.model_fields}
+        return cls(**numbers | {"last_conflict": _conflict_out(counts.last_conflict)})
+
+
+def _conflict_out(sample: dict[str, Any] | None) -> ConflictOut | None:
+    if sample is None:
+        return None
+    at = timestamp_or_none(sample.get("at"))
+    return ConflictOut(rank=sample["rank"], batch_seq=sample["batch_seq"], at=at)
+
+
 class JobOut(Answer):
     """A job and how it is doing; unknown is null."""
 
@@ -130,6 +166,13 @@ class JobOut(Answer):
     ended_at: datetime | None
     last_data_at: datetime | None
     last_step: int | None
+    silent_ranks: list[int] = Field(
+        description="The first 100 ranks of which nothing comes while others go on."
+    )
+    num_silent_ranks: int
+    silent_since: datetime | None
+    stalled_since: datetime | None = Field(description="Since when nothing comes of any rank.")
+    ingest: IngestOut | None = Field(description="Null before the first operation was taken.")
     window_steps: int
     slowdown: float | None
     gpu_time_wasted: float | None
@@ -143,13 +186,15 @@ class JobsOut(Answer):
     next_cursor: str | None
 
 
-def job_out(job: JobRecord, service: Service) -> JobOut:
-    """The job as the API says it."""
+def job_out(job: JobRecord, service: Service, *, is_watched: bool) -> JobOut:
+    """The job as the API says it; `is_watched` while any consumer is alive."""
     window = job.latest
+    silent_ranks = job.silent_ranks or ()
+    now_s, thresholds = service.now_s(), service.thresholds
     slowdown = window.slowdown if window else None
     sizes = job.parallelism
     return JobOut(
-        job_id=job.job_id,
+        job_id=plain(job.job_id),
         name=job.name,
         parallelism=ParallelismOut(
             **{name: getattr(sizes, name) for name in ParallelismOut.model_fields}
@@ -159,11 +204,16 @@ def job_out(job: JobRecord, service: Service) -> JobOut:
         labels=job.labels,
         op_types=shown(job.op_types),
         epoch=job.epoch,
-        state=job_state(job, now_s=service.now_s(), thresholds=service.thresholds),
+        state=job_state(job, now_s=now_s, thresholds=thresholds, is_watched=is_watched),
         registered_at=timestamp(job.registered_s),
         ended_at=timestamp_or_none(job.ended_s),
         last_data_at=timestamp_or_none(job.last_data_s),
         last_step=job.last_step,
+        silent_ranks=list(silent_ranks[:MAX_SILENT_RANKS]),
+        num_silent_ranks=len(silent_ranks),
+        silent_since=timestamp_or_none(job.silent_since_s),
+        stalled_since=timestamp_or_none(job.stalled_since_s),
+        ingest=None if job.counts is None else IngestOut.of(job.counts),
         window_steps=service.window_steps,
         slowdown=slowdown,
         gpu_time_wasted=None if slowdown is None else gpu_time_wasted(slowdown),
@@ -171,11 +221,13 @@ def job_out(job: JobRecord, service: Service) -> JobOut:
     )
 
 
-def jobs_out(service: Service, cursor: str | None, limit: int) -> JobsOut:
-    """A page of jobs as the API says it."""
+def jobs_out(service: Service, project: str, cursor: str | None, limit: int) -> JobsOut:
+    """A page of a project's jobs as the API says it."""
     with service.store.read() as conn:
-        records, next_cursor = jobs.page(conn, cursor=cursor, limit=limit)
-    return JobsOut(items=[job_out(job, service) for job in records], next_cursor=next_cursor)
+        records, next_cursor = jobs.page(conn, project=project, cursor=cursor, limit=limit)
+        is_watched = _is_watched(conn, service)
+    items = [job_out(job, service, is_watched=is_watched) for job in records]
+    return JobsOut(items=items, next_cursor=next_cursor)
 
 
 @router.put(
@@ -189,15 +241,17 @@ def jobs_out(service: Service, cursor: str | None, limit: int) -> JobsOut:
     },
 )
 def register_job(
-    job_id: JobId, job: JobIn, response: Response, service: ServiceDep
+    job_id: JobKey, job: JobIn, response: Response, service: ServiceDep
 ) -> RegisteredOut:
     """Idempotent: the same run_key gets the same epoch. A new run_key begins a new epoch."""
-    registration = job.registration(job_id)
+    registration = job.registration(plain(job_id))
     with service.store.write() as conn:
-        registered = jobs.register(conn, job_id, registration, now_s=service.now_s())
+        registered = jobs.register(
+            conn, job_id, registration, now_s=service.now_s(), most_active=service.max_jobs
+        )
     _changed(service, job_id)
     response.status_code = 201 if registered.created else 200
-    return RegisteredOut(job_id=job_id, epoch=registered.epoch)
+    return RegisteredOut(job_id=plain(job_id), epoch=registered.epoch)
 
 
 @router.post(
@@ -206,13 +260,14 @@ def register_job(
     summary="Say that a job has finished",
     responses=refusals(404),
 )
-def end_job(job_id: JobId, service: ServiceDep) -> JobOut:
+def end_job(job_id: JobKey, service: ServiceDep) -> JobOut:
     """A finished job is never called silent. Saying it twice changes nothing."""
     with service.store.write() as conn:
         jobs.end(conn, job_id, now_s=service.now_s())
         job = jobs.get(conn, job_id)
+        is_watched = _is_watched(conn, service)
     _changed(service, job_id)
-    return job_out(job, service)
+    return job_out(job, service, is_watched=is_watched)
 
 
 @router.get(
@@ -221,9 +276,11 @@ def end_job(job_id: JobId, service: ServiceDep) -> JobOut:
     summary="List jobs",
     responses=refusals(),
 )
-def list_jobs(service: ServiceDep, cursor: Cursor = None, limit: Limit = 100) -> JobsOut:
-    """All jobs by id, a page at a time."""
-    return jobs_out(service, cursor, limit)
+def list_jobs(
+    service: ServiceDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 100
+) -> JobsOut:
+    """The project's jobs by id, a page at a time."""
+    return jobs_out(service, caller.project, cursor, limit)
 
 
 @router.get(
@@ -232,10 +289,15 @@ def list_jobs(service: ServiceDep, cursor: Cursor = None, limit: Limit = 100) ->
     summary="See one job",
     responses=refusals(404),
 )
-def get_job(job_id: JobId, service: ServiceDep) -> JobOut:
+def get_job(job_id: JobKey, service: ServiceDep) -> JobOut:
     """A job with the slowdown of its last window."""
     with service.store.read() as conn:
-        return job_out(jobs.get(conn, job_id), service)
+        is_watched = _is_watched(conn, service)
+        return job_out(jobs.get(conn, job_id), service, is_watched=is_watched)
+
+
+def _is_watched(conn: Connection, service: Service) -> bool:
+    return shards.count_live(conn, now_s=service.now_s()) > 0
 
 
 def _changed(service: Service, job_id: str) -> None:

@@ -4,9 +4,10 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from pydantic import SecretStr
 
-from app.api.auth import COOKIE, MAX_SECRET_CHARS, check_same_origin
+from app.api.auth import client_address
 from app.api.deps import ServiceDep, refusals
 from app.api.fields import Answer, Request
+from app.api.sessions import COOKIE, check_same_origin
 from app.errors import Unauthorised
 
 router = APIRouter(tags=["session"])
@@ -19,9 +20,10 @@ class SessionIn(Request):
 
 
 class SessionOut(Answer):
-    """Whether the caller is signed in."""
+    """Whether the caller is signed in; who is hears what a crash could lose here, as allowed."""
 
     authenticated: bool
+    lossy: tuple[str, ...] = ()
 
 
 @router.post(
@@ -29,24 +31,30 @@ class SessionOut(Answer):
     operation_id="sign_in",
     summary="Sign in",
     status_code=204,
-    responses=refusals(400, 415, 429),
+    responses=refusals(400, 408, 413, 415),
     openapi_extra={"security": []},
 )
 async def sign_in(
     given: SessionIn, request: HttpRequest, response: Response, service: ServiceDep
 ) -> None:
-    """Sets the session cookie. Ten failures in a minute from one address, and it has to wait."""
+    """Sets the session cookie, for a token that may read.
+
+    Ten failures in a minute from one address, and it has to wait.
+    """
     if "sec-fetch-site" in request.headers or "origin" in request.headers:
         check_same_origin(request.url.scheme, request.headers)
-    address = request.client.host if request.client else ""
+    address = client_address(request.scope)
     service.sign_ins.check(address)
-    if not service.access.is_token(given.token.get_secret_value()[:MAX_SECRET_CHARS]):
+    found = await service.access.of_token(given.token.get_secret_value())
+    if found is None:
         service.sign_ins.note(address)
-        raise Unauthorised("that is not the token")
+        raise Unauthorised("that is no token of this service")
+    caller, _ = found
+    caller.check("read")
     response.set_cookie(
         COOKIE,
-        service.access.new_session(),
-        max_age=int(service.access.session_s),
+        service.access.sessions.new(caller.token_id),
+        max_age=int(service.access.sessions.session_s),
         path="/",
         secure=request.url.scheme == "https",
         httponly=True,
@@ -58,16 +66,17 @@ async def sign_in(
     "/session",
     operation_id="get_session",
     summary="Ask whether one is signed in",
+    response_model_exclude_unset=True,
     responses=refusals(),
     openapi_extra={"security": []},
 )
 async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
     """No refusal to who is not: a page asks before it shows the sign-in form."""
     try:
-        service.access.admit("GET", request.url.scheme, request.headers)
+        await service.access.caller(request.scope)
     except Unauthorised:
         return SessionOut(authenticated=False)
-    return SessionOut(authenticated=True)
+    return SessionOut(authenticated=True, lossy=await service.lossy.sentences())
 
 
 @router.delete(

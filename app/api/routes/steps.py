@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 from pydantic import Field
 
-from app.api.deps import ServiceDep, refusals
-from app.api.fields import Answer, EpochNumber, JobId, Limit, StepNumber
+from app.api.deps import JobKey, ServiceDep, refusals
+from app.api.fields import Answer, EpochNumber, Limit, StepNumber
 from app.store import steps
 from app.store.steps import StepRow
 
@@ -51,7 +51,7 @@ class StepsOut(Answer):
     responses=refusals(404),
 )
 def list_steps(
-    job_id: JobId,
+    job_id: JobKey,
     service: ServiceDep,
     epoch: EpochNumber = None,
     first: StepNumber = None,

@@ -5,13 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from app.api.deps import Responses, ServiceDep, refusals
+from app.api.deps import JobKey, Responses, ServiceDep, refusals
 from app.api.download import Download
-from app.api.fields import JobId, WindowId
+from app.api.fields import WindowId
 from app.engine.replays import WindowReplay
 from app.engine.timeline.choice import Choice, choose, num_slices
 from app.engine.timeline.writer import written
 from app.errors import TooLarge
+from app.trace.names import plain
 
 # A file of some 35 MB, made in a few seconds; a viewer is slow with more.
 MAX_SLICES = 1_000_000
@@ -37,7 +38,7 @@ _FILE: Responses = {
     responses={**_FILE, **refusals(404, 409, 413)},
 )
 def get_window_timeline(
-    job_id: JobId,
+    job_id: JobKey,
     window: WindowId,
     service: ServiceDep,
     steps: Annotated[Named, Query(description="As in 3,5-9; left out: the slowest step.")] = None,
@@ -68,7 +69,7 @@ def get_window_timeline(
     return Download(
         written(replay, choice),
         service.replays.at_download,
-        name=f"{job_id}-{replay.window.id}-timeline.json.gz",
+        name=f"{plain(job_id)}-{replay.window.id}-timeline.json.gz",
         media_type=GZIP,
     )
 

@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from app.api.deps import ServiceDep, refusals
-from app.api.fields import Answer, JobId, WindowId
+from app.api.deps import JobKey, ServiceDep, refusals
+from app.api.fields import Answer, WindowId
 from app.api.questions import QUESTION_BODY, QuestionDep
 from app.engine.questions.answer import as_json
 
@@ -77,7 +77,7 @@ class WhatIfOut(Answer):
     openapi_extra=QUESTION_BODY,
 )
 def ask_what_if(
-    job_id: JobId, window: WindowId, question: QuestionDep, service: ServiceDep
+    job_id: JobKey, window: WindowId, question: QuestionDep, service: ServiceDep
 ) -> dict[str, Any]:
     """How long the steps of a closed window would take after some edits, applied in order.
 

@@ -7,8 +7,8 @@ import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from app.api.deps import Responses, ServiceDep, refusals
-from app.api.fields import Answer, Cursor, JobId, Limit, WindowId, timestamp
+from app.api.deps import JobKey, Responses, ServiceDep, refusals
+from app.api.fields import Answer, Cursor, Limit, WindowId, timestamp
 from app.api.service import Service
 from app.engine.replays import prepare
 from app.engine.report import analyse_replay
@@ -81,7 +81,7 @@ _WINDOW: Responses = {200: {"description": "The result.", "content": {"applicati
     responses=refusals(404),
 )
 def list_windows(
-    job_id: JobId, service: ServiceDep, cursor: Cursor = None, limit: Limit = 50
+    job_id: JobKey, service: ServiceDep, cursor: Cursor = None, limit: Limit = 50
 ) -> WindowsOut:
     """Windows of all epochs, newest first, a page at a time."""
     with service.store.read() as conn:
@@ -99,7 +99,7 @@ def list_windows(
     responses={**_WINDOW, **refusals(404, 409)},
 )
 def get_window(
-    job_id: JobId,
+    job_id: JobKey,
     window: WindowId,
     service: ServiceDep,
     per_step: Annotated[bool, Query(description="Whether to add the figures by step.")] = False,
@@ -129,7 +129,7 @@ def get_window(
     summary="See every worker's slowdown in one window",
     responses=refusals(404),
 )
-def get_window_workers(job_id: JobId, window: WindowId, service: ServiceDep) -> WorkersOut:
+def get_window_workers(job_id: JobKey, window: WindowId, service: ServiceDep) -> WorkersOut:
     """Exact slowdown S_w, its estimate from dp rank and stage, and where each worker runs."""
     with service.store.read() as conn:
         result = windows.get(conn, job_id, window, per_step=False)

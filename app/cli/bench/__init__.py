@@ -3,10 +3,14 @@
 import typer
 
 from app.cli.bench.analyze import analyze
+from app.cli.bench.faults.command import faults
 from app.cli.bench.first import first
 from app.cli.bench.growth import growth
+from app.cli.bench.ingest import ingest
 
 app = typer.Typer(no_args_is_help=True, help="Measure Paceline on this machine; prints JSON.")
 app.command()(analyze)
 app.command()(growth)
 app.command()(first)
+app.command()(ingest)
+app.command()(faults)

@@ -1,0 +1,134 @@
+"""Tokens of the caller's project: who else may do what."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import Field
+
+from app.api.deps import CallerDep, ServiceDep, refusals
+from app.api.fields import (
+    Answer,
+    Cursor,
+    Limit,
+    Request,
+    SomeText,
+    timestamp,
+    timestamp_or_none,
+)
+from app.store import tokens
+from app.store.tokens import NewToken, Scope, TokenRecord
+from app.trace.names import JOB_PATTERN
+
+router = APIRouter(tags=["tokens"])
+
+MAX_DAYS = 3650.0
+_DAY_S = 86_400.0
+
+TokenId = Annotated[
+    str,
+    Path(pattern=r"^[0-9A-Za-z]{1,32}$", description="The token's id.", examples=["x7Kq2mZ0aB"]),
+]
+
+
+class TokenIn(Request):
+    """What a new token is to be good for."""
+
+    name: SomeText = Field(description="For people: where it is used.", examples=["cluster A"])
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=4)]
+    job: Annotated[str, Field(pattern=JOB_PATTERN)] | None = Field(
+        None, description="The only job that it is good for, with the scope ingest alone."
+    )
+    expires_days: float | None = Field(
+        None, gt=0, le=MAX_DAYS, allow_inf_nan=False, description="Left out: never."
+    )
+
+    def wanted(self, project: str, now_s: float) -> NewToken:
+        """The token that the store is to make."""
+        days = self.expires_days
+        expires_s = None if days is None else now_s + days * _DAY_S
+        return NewToken(project, self.name, self.scopes, self.job, expires_s)
+
+
+class TokenOut(Answer):
+    """A token without its secret, which is kept nowhere."""
+
+    token_id: str
+    name: str
+    scopes: list[Scope]
+    job: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None = Field(description="To the minute.")
+
+
+class CreatedTokenOut(TokenOut):
+    """The new token; its text is told this once."""
+
+    token: str
+
+
+class TokensOut(Answer):
+    """A page of tokens, by id."""
+
+    items: list[TokenOut]
+    next_cursor: str | None
+
+
+def _shown(record: TokenRecord) -> dict[str, object]:
+    return {
+        "token_id": record.token_id,
+        "name": record.name,
+        "scopes": list(record.scopes),
+        "job": record.job,
+        "created_at": timestamp(record.created_s),
+        "expires_at": timestamp_or_none(record.expires_s),
+        "revoked_at": timestamp_or_none(record.revoked_s),
+        "last_used_at": timestamp_or_none(record.last_used_s),
+    }
+
+
+@router.get(
+    "/tokens",
+    operation_id="list_tokens",
+    summary="List the project's tokens",
+    responses=refusals(),
+)
+def list_tokens(
+    service: ServiceDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 100
+) -> TokensOut:
+    """All tokens, revoked ones too, by id, a page at a time."""
+    with service.store.read() as conn:
+        found, next_cursor = tokens.page(conn, caller.project, cursor=cursor, limit=limit)
+    items = [TokenOut.model_validate(_shown(record)) for record in found]
+    return TokensOut(items=items, next_cursor=next_cursor)
+
+
+@router.post(
+    "/tokens",
+    operation_id="create_token",
+    summary="Make a token",
+    status_code=201,
+    responses=refusals(400, 408, 413, 415),
+)
+def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> CreatedTokenOut:
+    """A further token of the project; to replace one, make its successor first, then revoke it."""
+    now_s = service.now_s()
+    with service.store.write() as conn:
+        record, text = tokens.create(conn, token.wanted(caller.project, now_s), now_s=now_s)
+    return CreatedTokenOut.model_validate(_shown(record) | {"token": text})
+
+
+@router.delete(
+    "/tokens/{token_id}",
+    operation_id="revoke_token",
+    summary="Revoke a token",
+    status_code=204,
+    responses=refusals(404),
+)
+def revoke_token(token_id: TokenId, service: ServiceDep, caller: CallerDep) -> None:
+    """Every process refuses it within 5 s. Saying it twice changes nothing."""
+    with service.store.write() as conn:
+        tokens.revoke(conn, caller.project, token_id, now_s=service.now_s())
+    service.access.forget(token_id)

@@ -1,0 +1,198 @@
+"""The workers of a made job, as honest ones push: in parts, out of order, some batches twice.
+
+What gets no answer, 429 or 503 is sent again under its key, until it is acknowledged.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from app.cli.bench.faults.http import Answer, Http, Unreachable
+from app.cli.bench.faults.oracle import OracleLine
+from app.ingest import codec
+from app.ingest.batch import OpBatch, OpColumns
+from app.synth.run import MadeJob
+from app.trace.window import Trace
+
+RETRY_S = 0.05
+_ORIGIN_NS = 10**18
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How a job's workers push; shares are of batches, 0 to 1."""
+
+    parts: int = 1  # batches a worker and step
+    resent: float = 0.0  # sent again after they were acknowledged
+    held_back: float = 0.0  # sent only after the next step
+    steps_per_s: float | None = None  # at most; as fast as they are taken if None
+
+
+@dataclass
+class Load:
+    """One job, pushed from one thread; the APIs at `ports` are used in turn."""
+
+    ports: list[int]
+    token: str
+    oracle: OracleLine
+    job: str
+    made: MadeJob
+    habits: Habits = field(default_factory=Habits)
+    seed: int = 1
+    retries: int = 0
+    retried_503: int = 0
+    num_steps: int = 0
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        self._lines = [Http(port, self.token) for port in self.ports]
+        self._turn = 0
+        self._rng = np.random.default_rng(self.seed)
+        self._next_seq: dict[int, int] = {}
+        self._held: list[bytes] = []
+
+    def register(self, run_key: str = "run-1") -> None:
+        """Begin a run."""
+        sizes = self.made.parallelism
+        job = {
+            "parallelism": {"dp_size": sizes.dp_size, "pp_size": sizes.pp_size},
+            "run_key": run_key,
+        }
+        self.epoch = int(self._insist("PUT", f"/jobs/{self.job}", job)["epoch"])
+        self._next_seq.clear()
+
+    def run(self, stop: threading.Event) -> None:
+        """Push step after step until told to stop."""
+        began_s, before = time.monotonic(), self.num_steps
+        while not stop.is_set():
+            self.push_steps(1)
+            if self.habits.steps_per_s is not None:
+                due_s = began_s + (self.num_steps - before) / self.habits.steps_per_s
+                stop.wait(max(0.0, due_s - time.monotonic()))
+
+    def push_steps(self, count: int) -> None:
+        """Push the next steps whole; what was held back comes with the step after it."""
+        for _ in range(count):
+            bodies = [codec.encode(batch) for batch in self._batches(self.num_steps)]
+            self._rng.shuffle(bodies)
+            is_late = self._rng.random(len(bodies)) < self.habits.held_back
+            late = [body for body, held in zip(bodies, is_late, strict=True) if held]
+            now = [body for body, held in zip(bodies, is_late, strict=True) if not held]
+            for body in [*now, *self._held]:
+                self.push(body)
+            self._held = late
+            self.num_steps += 1
+
+    def end(self) -> None:
+        """Push what was held back, and say that the job has finished."""
+        for body in self._held:
+            self.push(body)
+        self._held = []
+        self._insist("POST", f"/jobs/{self.job}/end", None)
+
+    def push(self, body: bytes) -> None:
+        """Returns once the batch is acknowledged, and the oracle knows."""
+        self._send(body)
+        if self._rng.random() < self.habits.resent:
+            self._send(body)
+
+    def closed_steps(self) -> int:
+        """Steps in closed windows, those that were skipped too, as the API says."""
+        closed, cursor = 0, ""
+        while True:
+            page = self._line().ask("GET", f"/jobs/{self.job}/windows?limit=500{cursor}")
+            closed += sum(_num_steps(item) for item in page["items"] if item["state"] != "open")
+            if page["next_cursor"] is None:
+                return closed
+            cursor = f"&cursor={page['next_cursor']}"
+
+    def is_drained(self) -> bool:
+        """Whether all steps pushed are in closed windows."""
+        try:
+            return self.closed_steps() >= self.num_steps
+        except Unreachable:
+            return False
+
+    def _send(self, body: bytes) -> None:
+        while (answer := self._post(body)) is None or answer.status == 429 or answer.status >= 500:
+            self.retries += 1
+            self._note(answer)
+            self._turn += 1  # another API, if there is one
+            time.sleep(RETRY_S)
+        if answer.status == 202 and not answer.json()["rejected"]:
+            self.oracle.owe(self.job, body)
+        else:
+            self.oracle.refused(f"a sound batch got {answer.status} {answer.body[:200]!r}")
+
+    def _note(self, answer: Answer | None) -> None:
+        if answer is None:
+            return
+        self.retried_503 += answer.status == 503
+        if answer.status not in (429, 503) or "retry-after" not in answer.headers:
+            self.oracle.refused(f"{answer.status}, {answer.headers}: {answer.body[:300]!r}")
+
+    def _post(self, body: bytes) -> Answer | None:
+        try:
+            return self._line().request(
+                "POST", f"/api/v1/jobs/{self.job}/ops", body, codec.BINARY_TYPE
+            )
+        except Unreachable:
+            return None
+
+    def _insist(self, method: str, path: str, content: object) -> dict[str, object]:
+        while True:
+            try:
+                answer: dict[str, object] = self._line().ask(method, path, content)
+            except Unreachable:
+                self._turn += 1
+                time.sleep(RETRY_S)
+            else:
+                return answer
+
+    def _line(self) -> Http:
+        return self._lines[self._turn % len(self._lines)]
+
+    def _batches(self, step: int) -> Iterator[OpBatch]:
+        trace = self.made.make_step(step)
+        sizes = self.made.parallelism
+        for dp_rank in range(sizes.dp_size):
+            for stage in range(sizes.pp_size):
+                whole = batch_of(trace, self.epoch, dp_rank, stage, 0)
+                yield from self._in_parts(whole)
+
+    def _in_parts(self, whole: OpBatch) -> Iterator[OpBatch]:
+        for part, rows in enumerate(
+            np.array_split(np.arange(whole.columns.num_ops), self.habits.parts)
+        ):
+            is_last = part == self.habits.parts - 1
+            number = self._next_seq.get(whole.rank, 0)
+            self._next_seq[whole.rank] = number + 1
+            yield replace(
+                whole,
+                batch_seq=number,
+                steps_done=whole.steps_done if is_last else (),
+                columns=whole.columns.select(rows),
+            )
+
+
+def batch_of(trace: Trace, epoch: int, dp_rank: int, stage: int, batch_seq: int) -> OpBatch:
+    """One worker's operations of one step as a batch."""
+    ops = trace.select(np.flatnonzero((trace.dp_rank == dp_rank) & (trace.stage == stage)))
+    columns = OpColumns(
+        step=ops.step.astype(np.int64),
+        start_ns=_ORIGIN_NS + np.rint(ops.start_s * 1e9).astype(np.int64),
+        duration_ns=np.rint(ops.duration_s * 1e9).astype(np.int64),
+        seq_id=ops.seq_id.astype(np.int64),
+        mc=ops.mc.astype(np.int64),
+        mb_id=ops.mb_id.astype(np.int64),
+        optype=ops.optype.astype(np.int16),
+    )
+    done = ((int(ops.step[0]), ops.num_ops),)
+    return OpBatch(epoch, int(ops.rank[0]), dp_rank, stage, None, batch_seq, done, columns)
+
+
+def _num_steps(item: dict[str, int]) -> int:
+    return item["last_step"] - item["first_step"] + 1

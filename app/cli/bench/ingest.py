@@ -1,0 +1,102 @@
+"""`paceline bench ingest`: how many operations a second come to lie on disk in the queue?"""
+
+import json
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.bench.timing import Timings, to_copy
+from app.errors import DeliveryFailed
+
+if TYPE_CHECKING:
+    from app.cli.bench.ingest_load import Answers, Worker
+
+    Send = Callable[[list[Worker], Answers, float], Awaitable[float]]
+
+USUAL_ROWS = (10_000, 200)
+QUEUE_BYTES = 8 << 30  # nobody takes anything out
+WARM_UP_S = 1.0
+_COPIES = 5
+
+
+def ingest(
+    batch_rows: Annotated[
+        list[int] | None, typer.Option(min=1, max=100_000, help="Operations in a batch.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each phase.")] = 5.0,
+    connections: Annotated[int, typer.Option(min=1, max=200, help="Workers that send.")] = 16,
+) -> None:
+    """Send batches to an API and queue of its own: flat out, then at half the rate reached.
+
+    Every answer is checked, and so is that the queue has all that was acknowledged.
+
+    Example: paceline bench ingest --batch-rows 200
+    """
+    for rows in batch_rows or USUAL_ROWS:
+        typer.echo(json.dumps(_measured(rows, seconds, connections)))
+
+
+def _measured(rows: int, seconds: float, connections: int) -> dict[str, Any]:
+    from app.cli.bench.ingest_load import flat_out, paced
+
+    took_s, flat_s = _phase(rows, seconds, connections, flat_out)
+    requests_per_s = len(flat_s) / took_s
+    at_half_rate = partial(paced, requests_per_s=0.5 * requests_per_s)
+    _, calm_s = _phase(rows, seconds, connections, at_half_rate)
+    copy_s = _copy_s()
+    return {
+        "batch_rows": rows,
+        "rows_per_s": rows * requests_per_s,
+        "requests_per_s": requests_per_s,
+        "ack_p50_ms": _percentile_ms(flat_s, 50),
+        "ack_p99_ms": _percentile_ms(flat_s, 99),
+        "ack_p50_at_half_rate_ms": _percentile_ms(calm_s, 50),
+        "ack_p99_at_half_rate_ms": _percentile_ms(calm_s, 99),
+        "copy_100mb_s": copy_s,
+        "rows_per_copy": rows * requests_per_s * copy_s,
+        "connections": connections,
+    }
+
+
+def _phase(
+    rows: int, seconds: float, connections: int, send: "Send"
+) -> tuple[float, list[float]]:
+    """Seconds that the sending took, and the seconds until each answer."""
+    import uvloop
+
+    from app.cli.bench import ingest_load, ingest_stack
+    from app.cli.bench.ingest_batch import body_of
+
+    async def sent() -> tuple[float, list[float]]:
+        answers = ingest_load.Answers(rows)
+        workers = await ingest_load.connect(target, body_of(rows), connections, answers)
+        await ingest_load.flat_out(workers, answers, WARM_UP_S)
+        num_early = len(answers.latency_s)
+        took_s = await send(workers, answers, seconds)
+        for worker in workers:
+            worker.close()
+        num_kept = target.backlog()
+        if num_kept != len(answers.latency_s):
+            raise DeliveryFailed(
+                f"{len(answers.latency_s)} batches were acknowledged and the queue has {num_kept}",
+                retryable=False,
+            )
+        return took_s, answers.latency_s[num_early:]
+
+    with ingest_stack.running(workers=connections, queue_bytes=QUEUE_BYTES) as target:
+        return uvloop.run(sent())
+
+
+def _percentile_ms(seconds: list[float], percent: float) -> float:
+    import numpy as np
+
+    return 1e3 * float(np.percentile(seconds, percent))
+
+
+def _copy_s() -> float:
+    timings, source = Timings(), to_copy()
+    for _ in range(_COPIES):
+        timings.time("copy_100mb_s", source.copy)
+    return timings.medians()["copy_100mb_s"]

@@ -1,0 +1,168 @@
+"""Commands on the queue entries that nobody could take."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from app.cli.files import printable
+from app.cli.options import DataDir
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+    from app.store.dead_letters import LetterSummary
+    from app.store.engine import Store
+
+app = typer.Typer(no_args_is_help=True, help="Entries of the event queue that nobody could take.")
+
+Ids = Annotated[list[int] | None, typer.Argument(help="Numbers, as list shows them.")]
+All = Annotated[bool, typer.Option("--all", help="Every letter that is still dead.")]
+
+
+@app.command("list")
+def list_(
+    state: Annotated[
+        Literal["dead", "replayed", "dropped", "any"], typer.Option(help="In this state only.")
+    ] = "dead",
+    data_dir: DataDir = None,
+) -> None:
+    """List what could not be taken, the oldest first, and why.
+
+    Example: paceline dead-letters list --state any
+    """
+    from app.cli.opened_store import opened_store
+
+    with opened_store(data_dir) as (store, _):
+        found = False
+        for letter in _summaries(store, None if state == "any" else state):
+            found = True
+            typer.echo(_line(letter))
+    if not found:
+        typer.echo("no dead letters")
+
+
+@app.command()
+def show(
+    letter_id: Annotated[int, typer.Argument(help="Number, as list shows it.")],
+    rows: Annotated[int, typer.Option(min=0, help="Operations to show.")] = 10,
+    data_dir: DataDir = None,
+) -> None:
+    """Show one letter: why it could not be taken, and what is in it as far as it can be read.
+
+    Example: paceline dead-letters show 7
+    """
+    from app.cli.letter_text import content
+    from app.cli.opened_store import opened_store
+    from app.store import dead_letters, jobs
+
+    with opened_store(data_dir) as (store, _), store.read() as conn:
+        summary = dead_letters.summary(conn, letter_id)
+        letter = dead_letters.get(conn, letter_id)
+        run = jobs.has_run(conn, letter.job_id, letter.epoch or 0)
+        registration = jobs.run(conn, letter.job_id, letter.epoch or 0) if run else None
+    typer.echo(_line(summary))
+    typer.echo(f"taken into the queue {_moment(letter.received_s)}, {summary.size_bytes} bytes")
+    op_types = registration.op_types if registration else None
+    for line in content(letter.body, op_types, most_rows=rows):
+        typer.echo(printable(line))
+
+
+@app.command()
+def replay(letter_ids: Ids = None, everything: All = False, data_dir: DataDir = None) -> None:
+    """Put letters into the event queue again, once what kept them from being taken is mended.
+
+    What a letter holds counts once, however often it is replayed.
+
+    Example: paceline dead-letters replay --all
+    """
+    from app.cli.opened_store import opened_store
+
+    with opened_store(data_dir) as (store, settings):
+        wanted = _wanted(store, letter_ids, everything)
+        number = asyncio.run(_replay(store, settings, wanted))
+    typer.echo(f"{number} replayed")
+
+
+@app.command()
+def drop(
+    letter_ids: Ids = None,
+    everything: All = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Give letters up; they stay readable until retention removes them.
+
+    Example: paceline dead-letters drop 7 8
+    """
+    from app.cli.opened_store import opened_store
+    from app.store import dead_letters
+
+    with opened_store(data_dir) as (store, _):
+        wanted = _wanted(store, letter_ids, everything)
+        if wanted and not yes:
+            typer.confirm(f"give up {len(wanted)} dead letters?", abort=True)
+        with store.write() as conn:
+            for letter_id in wanted:
+                dead_letters.mark(conn, letter_id, "dropped", now_s=time.time())
+    typer.echo(f"{len(wanted)} dropped")
+
+
+async def _replay(store: "Store", settings: "Settings", wanted: list[int]) -> int:
+    from app.ingest.redis_queue import RedisWriter
+    from app.ingest.running_queue import running_url
+    from app.store import dead_letters
+
+    url = settings.redis_url or running_url(settings.data_dir)
+    writer = RedisWriter(url, settings.shards, wait_replicas=settings.wait_replicas)
+    try:
+        for letter_id in wanted:
+            with store.read() as conn:
+                letter = dead_letters.get(conn, letter_id)
+            await writer.append(letter.job_id, letter.body)
+            # Only now: whoever is cut short before replays it twice, which counts once.
+            with store.write() as conn:
+                dead_letters.mark(conn, letter_id, "replayed", now_s=time.time())
+    finally:
+        await writer.close()
+    return len(wanted)
+
+
+def _wanted(store: "Store", letter_ids: list[int] | None, everything: bool) -> list[int]:
+    from app.store import dead_letters
+
+    if everything == bool(letter_ids):
+        raise typer.BadParameter("name letters by their numbers, or give --all")
+    if everything:
+        return [letter.letter_id for letter in _summaries(store, "dead")]
+    with store.read() as conn:
+        return [dead_letters.summary(conn, each).letter_id for each in letter_ids or []]
+
+
+def _summaries(
+    store: "Store", state: Literal["dead", "replayed", "dropped"] | None
+) -> "Iterator[LetterSummary]":
+    from app.store import dead_letters
+
+    cursor, more = None, True
+    while more:
+        with store.read() as conn:
+            letters, cursor = dead_letters.page(conn, state=state, cursor=cursor)
+        yield from letters
+        more = cursor is not None
+
+
+def _line(letter: "LetterSummary") -> str:
+    state = "" if letter.state == "dead" else f" ({letter.state})"
+    epoch = "" if letter.epoch is None else f" epoch {letter.epoch}"
+    ops = f"{letter.num_ops} operations" if letter.num_ops else "unreadable"
+    return printable(
+        f"{letter.letter_id}{state}  {_moment(letter.died_s)}  {letter.job_id}{epoch}: {ops}, "
+        f"delivered {letter.deliveries} times: {letter.reason}"
+    )
+
+
+def _moment(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,138 @@
+"""Tokens: who may do what in which project. These commands work on the store itself."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.options import DataDir
+
+if TYPE_CHECKING:
+    from app.store.engine import Store
+    from app.store.tokens import TokenRecord
+
+app = typer.Typer(no_args_is_help=True, help="Make, list and revoke tokens.")
+
+_DAY_S = 86_400.0
+_Project = Annotated[str, typer.Option(help="Whose jobs it is for; made if it is new.")]
+
+
+@app.command()
+def create(
+    scope: Annotated[
+        list[str], typer.Option(help="What it may do: ingest, read, write or admin; repeat it.")
+    ],
+    project: _Project = "default",
+    job: Annotated[
+        str | None, typer.Option(help="The only job it is good for, with scope ingest alone.")
+    ] = None,
+    expires_days: Annotated[
+        float | None, typer.Option(min=0, max=3650, help="Days until it is over; unset: never.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="For people: where it is used.")] = "",
+    data_dir: DataDir = None,
+) -> None:
+    """Make a token and print it, this once: only a hash of it is kept.
+
+    To replace one, make its successor first, then revoke it.
+
+    Example: paceline token create --project research --scope ingest --expires-days 90
+    """
+    from app.store import tokens
+
+    now_s = time.time()
+    expires_s = None if expires_days is None else now_s + expires_days * _DAY_S
+    wanted = tokens.NewToken(project, name, tokens.checked_scopes(scope), job, expires_s)
+    with _store(data_dir) as store, store.write() as conn:
+        _, text = tokens.create(conn, wanted, now_s=now_s)
+    typer.echo(text)
+
+
+@app.command(name="list")
+def list_(
+    project: Annotated[
+        str | None, typer.Option(help="Of this project only; unset: of all.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """List tokens, revoked ones too; no secret is shown, since none is kept.
+
+    Example: paceline token list --project research
+    """
+    from app.store import tokens
+
+    with _store(data_dir) as store, store.read() as conn:
+        found = tokens.everyones(conn)
+    chosen = [record for record in found if project in (None, record.project)]
+    rows = [_row(record) for record in chosen]
+    heading = ("ID", "PROJECT", "SCOPES", "JOB", "STATE", "LAST USED (UTC)", "NAME")
+    widths = [max(len(row[at]) for row in [heading, *rows]) for at in range(len(heading))]
+    for row in [heading, *rows]:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+@app.command()
+def revoke(
+    token_id: Annotated[str, typer.Argument(help="Its id, as list shows it.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Make a token good for nothing, on every process within 5 s.
+
+    Example: paceline token revoke x7Kq2mZ0aB
+    """
+    from app.errors import InvalidRequest
+    from app.store import tokens
+
+    with _store(data_dir) as store, store.write() as conn:
+        record = tokens.find(conn, token_id)
+        if record is None:
+            raise InvalidRequest(f"no token {token_id!r}: paceline token list shows them all")
+        tokens.revoke(conn, record.project, token_id, now_s=time.time())
+    typer.echo(f"revoked: {token_id} ({record.name or 'without a name'}) of {record.project}")
+
+
+@contextmanager
+def _store(data_dir: Path | None) -> "Iterator[Store]":
+    from app.errors import StartUpFailed
+    from app.settings import load_settings
+    from app.store.engine import Store
+    from app.store.migrate import is_current
+
+    url = load_settings(data_dir=data_dir).store_url
+    if not is_current(url):
+        raise StartUpFailed("the database has other tables than this version: run paceline migrate")
+    store = Store(url)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _row(record: "TokenRecord") -> tuple[str, ...]:
+    return (
+        record.token_id,
+        record.project,
+        ",".join(record.scopes),
+        record.job or "all",
+        _state(record),
+        "never" if record.last_used_s is None else _moment(record.last_used_s),
+        record.name,
+    )
+
+
+def _state(record: "TokenRecord") -> str:
+    if record.revoked_s is not None:
+        return "revoked"
+    if record.expires_s is None:
+        return "good"
+    word = "good until" if record.is_good(time.time()) else "over since"
+    return f"{word} {_moment(record.expires_s)}"
+
+
+def _moment(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M")

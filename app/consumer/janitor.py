@@ -1,0 +1,67 @@
+"""Removes what is older than its project keeps it, a little at a time, beside everything else."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+from app.errors import LeaseLost, Unavailable
+from app.store import retention
+from app.store.engine import Store
+from app.store.retention import Keep
+
+log = structlog.get_logger()
+
+_FIRST_AFTER_S = 60.0  # a start has better things to do
+_LOOK_EVERY_S = 3600.0
+_TURN_S = 20.0
+_BETWEEN_TURNS_S = 40.0
+_BETWEEN_BATCHES_S = 0.1  # in which whoever waits to write has the database
+
+
+class Janitor:
+    """Sweeps once an hour; of many consumers' janitors one at a time goes on."""
+
+    def __init__(
+        self, store: Store, usual: Keep, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._usual = usual
+        self._monotonic = monotonic
+
+    def run(self, stop: threading.Event) -> None:
+        """Sweep until `stop` is set."""
+        pause_s = _FIRST_AFTER_S
+        while not stop.wait(pause_s):
+            pause_s = _LOOK_EVERY_S
+            try:
+                if not self.turn(stop):
+                    pause_s = _BETWEEN_TURNS_S
+            except (LeaseLost, Unavailable) as error:
+                log.info("nothing old removed", reason=str(error))
+            except Exception:
+                # What cannot be removed today must not end the consumer, nor this thread.
+                log.exception("removal failed")
+
+    def turn(self, stop: threading.Event) -> bool:
+        """Remove old rows for a while; whether all are gone.
+
+        Raises:
+            LeaseLost: another process is at it.
+            StoreUnavailable: the database does not answer.
+        """
+        until_s = self._monotonic() + _TURN_S
+        removed: Counter[str] = Counter()
+        is_done = True
+        for batch in retention.sweep(self._store, self._usual):
+            removed[batch.kind] += batch.number
+            if self._monotonic() >= until_s or stop.wait(_BETWEEN_BATCHES_S):
+                is_done = False
+                break
+        if removed:
+            log.info(
+                "old rows removed", **{kind.replace(" ", "_"): n for kind, n in removed.items()}
+            )
+        return is_done

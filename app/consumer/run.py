@@ -1,0 +1,114 @@
+"""One run of a job as its consumer has it in memory: rebuilt from the store at any time."""
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+from app.consumer.silence import SENDING, Silence, Watch
+from app.consumer.workplace import Workplace
+from app.ingest import codec, spool
+from app.ingest.assembler import Added, Before, RunAssembler
+from app.ingest.batch import OpBatch
+from app.ingest.op_table import OpTable
+from app.ingest.trace_codec import unpack
+from app.store import counts, hosts, jobs, silences, windows
+from app.store import spool as spools
+from app.store.counts import Counts
+from app.store.engine import Connection, Store
+from app.trace.ops import OpTypes
+
+RunKey = tuple[str, int]  # job_id, epoch
+_DIGEST_BITS = 63  # as many as a signed integer holds
+
+
+@dataclass(slots=True)
+class Run:
+    """The assembler of a run, and what is counted and watched beside it.
+
+    `turn` numbers the commits that took batches of it.
+    """
+
+    key: RunKey
+    assembler: RunAssembler
+    counts: Counts
+    turn: int
+    watch: Watch
+    told: Silence = SENDING
+    used_s: float = 0.0
+
+    def add(self, batch: OpBatch, body: bytes, now_s: float, unix_s: float) -> Added:
+        """Take a batch and count its operations."""
+        added = self.assembler.add(batch, now_s, digest(body))
+        self.watch.heard(batch.rank, now_s, unix_s)
+        self.used_s = now_s
+        self.counts = _counted(self.counts, batch, added)
+        return added
+
+
+def digest(body: bytes) -> int:
+    """What tells batches of the same number apart."""
+    return int.from_bytes(blake2b(body, digest_size=8).digest()) >> (64 - _DIGEST_BITS)
+
+
+def load(conn: Connection, work: Workplace, key: RunKey) -> Run:
+    """The run as the store has it.
+
+    Raises:
+        JobNotFound: no such run registered.
+    """
+    registration = jobs.run(conn, *key)
+    now_s = work.monotonic()
+    rows = spools.load(conn, *key)
+    assembler = RunAssembler.restore(
+        registration.job,
+        key[1],
+        work.rules,
+        lambda first_step: _stored(work.store, key, first_step),
+        blob=spools.load_state(conn, *key),
+        before=[
+            _before(turn, taken, registration.op_types)
+            for turn, blob in rows
+            for taken in spool.unpack(blob)
+        ],
+        hosts=hosts.load(conn, *key),
+        now_s=now_s,
+    )
+    turn = max([assembler.turn, *(turn for turn, _ in rows)])
+    told = silences.load(conn, *key)
+    return Run(
+        key,
+        assembler,
+        counts.load(conn, *key),
+        turn,
+        Watch(now_s),
+        Silence(*told),
+        now_s,
+    )
+
+
+def _before(turn: int, taken: spool.Taken, op_types: OpTypes) -> Before:
+    plain = bytes(codec.opened(taken.body))
+    return Before(turn, codec.read(plain, op_types), digest(plain), taken.dropped)
+
+
+def _stored(store: Store, key: RunKey, first_step: int) -> OpTable:
+    job_id, epoch = key
+    with store.read() as conn:
+        blob = windows.trace(conn, job_id, f"{epoch}-{first_step}")
+    if blob is None:
+        raise LookupError(f"the operations of window {epoch}-{first_step} are gone")
+    return unpack(blob)
+
+
+def _counted(before: Counts, batch: OpBatch, added: Added) -> Counts:
+    num_ops = batch.columns.num_ops
+    if added.verdict == "duplicate":
+        return replace(before, duplicate=before.duplicate + num_ops)
+    if added.verdict == "conflict":
+        sample: dict[str, Any] = {"rank": batch.rank, "batch_seq": batch.batch_seq}
+        return replace(before, conflict=before.conflict + num_ops, last_conflict=sample)
+    return replace(
+        before,
+        accepted=before.accepted + num_ops - added.num_late,
+        late=before.late + added.num_late,
+    )

@@ -1,0 +1,127 @@
+"""The runs of one shard that are in memory: loaded when something comes, and let go again."""
+
+import structlog
+
+from app.consumer.run import Run, RunKey, load
+from app.consumer.silence import Silence
+from app.consumer.workplace import Workplace
+from app.errors import PacelineError
+from app.ingest.queue import shard_of
+from app.store import shards, silences
+from app.store import spool as spools
+
+log = structlog.get_logger()
+
+LISTEN_EVERY_S = 5.0
+LET_GO_AFTER_S = 60.0
+SPAN_PATIENCE = 3  # a job whose steps take long is silent for long
+
+
+class JobTrouble(Exception):
+    """Something is wrong with what is stored of a job: none of its entries is to blame."""
+
+
+class Runs:
+    """Runs by job id and epoch."""
+
+    def __init__(self, workplace: Workplace, shard: int) -> None:
+        self._work = workplace
+        self._shard = shard
+        self._runs: dict[RunKey, Run] = {}
+        self._next_listen_s = 0.0
+        self._is_behind = True
+
+    def kept(self) -> list[RunKey]:
+        """Runs of this shard with an open window in the store."""
+        with self._work.store.read() as conn:
+            kept = spools.jobs(conn)
+        return [key for key in kept if shard_of(key[0], self._work.num_shards) == self._shard]
+
+    def get(self, key: RunKey) -> Run:
+        """The run, from the store if it is not in memory.
+
+        Raises:
+            JobNotFound: no such run registered.
+            JobTrouble: what is stored of it cannot be read.
+        """
+        if key not in self._runs:
+            self._runs[key] = self._loaded(key)
+        return self._runs[key]
+
+    def due(self, now_s: float) -> list[RunKey]:
+        """Runs of which a step has been waited for long enough."""
+        deadlines = ((key, run.assembler.next_deadline_s()) for key, run in self._runs.items())
+        return [
+            key for key, deadline_s in deadlines if deadline_s is not None and deadline_s <= now_s
+        ]
+
+    def forget(self, job_id: str) -> None:
+        """What is in memory of a job may be wrong: load it again when it is needed."""
+        for key in [key for key in self._runs if key[0] == job_id]:
+            del self._runs[key]
+
+    def close(self, key: RunKey) -> None:
+        """The run is over, and its last window is stored."""
+        self._runs.pop(key, None)
+
+    def let_go(self) -> None:
+        """Forget runs that have stalled and wait for nothing: their state is in the store."""
+        limit_s = self._work.monotonic() - LET_GO_AFTER_S
+        for key, run in list(self._runs.items()):
+            is_quiet = run.told.stalled_since_s is not None and run.used_s < limit_s
+            if is_quiet and run.assembler.is_idle:
+                del self._runs[key]
+
+    def listen(self, fence: int) -> None:
+        """Find out who has fallen silent, and write down what is new.
+
+        Raises:
+            LeaseLost: another consumer owns the shard now; nothing was committed.
+        """
+        now_s = self._work.monotonic()
+        if now_s < self._next_listen_s or not self._runs:
+            return
+        self._next_listen_s = now_s + LISTEN_EVERY_S
+        if self._falls_behind():
+            return
+        found = {key: self._silence(run, now_s) for key, run in self._runs.items()}
+        news = {key: each for key, each in found.items() if each != self._runs[key].told}
+        if news:
+            self._tell(news, fence)
+
+    def _loaded(self, key: RunKey) -> Run:
+        try:
+            with self._work.store.read() as conn:
+                return load(conn, self._work, key)
+        except PacelineError:
+            raise
+        except Exception as error:
+            raise JobTrouble(f"run {key} cannot be loaded") from error
+
+    def _falls_behind(self) -> bool:
+        """Whether the silence may be ours: what waits in the queue has not been heard yet."""
+        was_behind, self._is_behind = self._is_behind, self._work.queue.backlog(self._shard) > 0
+        if was_behind and not self._is_behind:
+            for run in self._runs.values():
+                run.watch.forgive(self._work.monotonic())
+        return was_behind or self._is_behind
+
+    def _silence(self, run: Run, now_s: float) -> Silence:
+        span_s = run.assembler.longest_span_s or 0.0
+        patience_s = max(self._work.silent_after_s, SPAN_PATIENCE * span_s)
+        unix_s = self._work.unix_time()
+        found = run.watch.silence(now_s, unix_s, patience_s, run.assembler.roll.unheard())
+        if found.silent_ranks and run.told.silent_ranks:  # who is more silent began it
+            found = found._replace(silent_since_s=run.told.silent_since_s)
+        return found
+
+    def _tell(self, news: dict[RunKey, Silence], fence: int) -> None:
+        with self._work.store.write() as conn:
+            shards.check(conn, self._shard, fence)
+            for key, each in news.items():
+                silences.save(conn, *key, **each._asdict())
+        for (job_id, epoch), each in news.items():
+            self._runs[job_id, epoch].told = each
+            log.info("silence", job=job_id, epoch=epoch, ranks=len(each.silent_ranks),
+                     stalled=each.stalled_since_s is not None)  # fmt: skip
+            self._work.announcer.announce({"event": "job", "job_id": job_id})

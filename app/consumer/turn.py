@@ -1,0 +1,116 @@
+"""What one turn changed in memory of one job, and how it is written down."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from app.alerts.alert import AlertState
+from app.consumer.run import Run, RunKey
+from app.consumer.saving import News, Outcome, save_alert_state, save_news, save_window
+from app.consumer.workplace import Workplace
+from app.ingest import spool
+from app.ingest.queue import Message
+from app.store import counts, dead_letters, hosts, jobs
+from app.store import spool as spools
+from app.store.counts import Counts
+from app.store.dead_letters import DeadLetter
+from app.store.engine import Connection
+from app.store.spool import SpoolRow
+from app.trace.names import project_of
+
+
+@dataclass(slots=True)
+class RunTurn:
+    """What one turn changed of one run."""
+
+    run: Run
+    taken: list[spool.Taken] = field(default_factory=list)
+    spooled_through: int = -1  # the last step in `taken`
+    newest_step: int | None = None
+    has_changes: bool = False
+    is_closed: bool = False
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the assembler's state has to be saved, too."""
+        return self.has_changes or self.is_closed
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one turn changed of one job, all of which is committed at once or not at all."""
+
+    runs: dict[RunKey, RunTurn] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+    news: list[News] = field(default_factory=list)
+    alert_states: dict[str, AlertState] = field(default_factory=dict)
+    letters: list[DeadLetter] = field(default_factory=list)
+    entry_ids: list[str] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not (self.runs or self.entry_ids)
+
+    def of(self, run: Run) -> RunTurn:
+        """The part of this run."""
+        if run.key not in self.runs:
+            self.runs[run.key] = RunTurn(run)
+        return self.runs[run.key]
+
+
+def save(conn: Connection, work: Workplace, turns: Collection[Turn]) -> list[Message]:
+    """Write everything in the open transaction; returns what to announce once it is committed."""
+    messages: list[Message] = []
+    rows = [row for turn in turns for each in turn.runs.values() if (row := _spooled(each))]
+    spools.add(conn, rows)
+    for turn in turns:
+        messages += [save_window(conn, work, outcome) for outcome in turn.outcomes]
+        messages += [save_news(conn, work, news) for news in turn.news]
+        for job_id, state in turn.alert_states.items():
+            save_alert_state(conn, work, job_id, state)
+        for each in turn.runs.values():
+            _save_run(conn, work, each)
+        _bury(conn, turn)
+    return messages
+
+
+def _spooled(each: RunTurn) -> SpoolRow | None:
+    if not each.taken:
+        return None
+    run = each.run
+    run.turn += 1
+    job_id, epoch = run.key
+    return SpoolRow(job_id, epoch, run.turn, each.spooled_through, spool.pack(each.taken))
+
+
+def _save_run(conn: Connection, work: Workplace, each: RunTurn) -> None:
+    run = each.run
+    if each.has_state:
+        _save_state(conn, each)
+    counts.save(conn, *run.key, run.counts)
+    if each.newest_step is not None:
+        job_id, epoch = run.key
+        now_s = work.unix_time()
+        jobs.touch(conn, job_id, epoch=epoch, last_data_s=now_s, last_step=each.newest_step)
+    if each.is_closed:
+        jobs.mark_closed(conn, *run.key)
+
+
+def _save_state(conn: Connection, each: RunTurn) -> None:
+    run = each.run
+    run.counts = replace(run.counts, lost_batches=run.assembler.roll.num_lost)
+    spools.save_state(conn, *run.key, run.assembler.dump(run.turn))
+    spools.forget(conn, *run.key, through_step=run.assembler.closed_through)
+    if run.assembler.roll.has_new_hosts:
+        hosts.save(conn, *run.key, run.assembler.roll.hosts())
+
+
+def _bury(conn: Connection, turn: Turn) -> None:
+    for letter in dead_letters.add(conn, turn.letters):
+        if letter.epoch is None or not jobs.has_run(conn, letter.job_id, letter.epoch):
+            dead = Counts(dead=letter.num_ops)
+            counts.add_to_project(conn, project_of(letter.job_id), dead)
+            continue
+        key = (letter.job_id, letter.epoch)
+        before = counts.load(conn, *key)
+        counts.save(conn, *key, replace(before, dead=before.dead + letter.num_ops))

@@ -1,0 +1,120 @@
+"""Closed windows with skipped steps: for a while, late operations may still complete them."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from app.ingest.op_table import OpTable, Part
+from app.ingest.open_window import OpenWindow
+from app.ingest.roll import Roll
+from app.ingest.step import OpenStep, SettledStep
+from app.ingest.verdict import settled
+from app.trace.job import Job
+from app.trace.window import SkippedStep, WindowState
+
+MAX_DECLARED = 200_000  # of all that is remembered: beyond, the oldest windows are final
+
+Recall = Callable[[int], OpTable]  # stored operations of the window with this first step
+# Step, worker, rank, operations and number of declared ones, as `OpenStep.take` wants them.
+Late = tuple[int, int, int, Part | None, int | None]
+
+
+class ClosedWindow(msgspec.Struct):
+    """What is known of a closed window beside its stored operations.
+
+    `declared` holds for every skipped step what its `OpenStep.declared()` said.
+    """
+
+    state: WindowState
+    revision: int
+    steps: list[tuple[int, SkippedStep | None]]
+    declared: dict[int, dict[int, tuple[int, int]]]
+
+    @property
+    def first_step(self) -> int:
+        """The first step in it, complete or skipped."""
+        return self.steps[0][0]
+
+    @property
+    def size(self) -> int:
+        """How much there is to remember."""
+        return sum(map(len, self.declared.values()))
+
+
+class ClosedWindows:
+    """The closed windows of one run that can still be revised, the oldest first."""
+
+    def __init__(self, windows: Iterable[ClosedWindow], now_s: float) -> None:
+        self._windows = {window.first_step: (window, now_s) for window in windows}
+        self._late: dict[int, list[Late]] = {}
+
+    @property
+    def kept(self) -> list[ClosedWindow]:
+        """All of them, for storing."""
+        return [window for window, _ in self._windows.values()]
+
+    def add(
+        self, steps: list[SettledStep], state: WindowState, revision: int, now_s: float
+    ) -> None:
+        """A window has been closed; without skipped steps it is final."""
+        declared = {each.step: each.open.declared() for each in steps if each.open is not None}
+        if declared:
+            named = [(each.step, each.skipped) for each in steps]
+            window = ClosedWindow(state, revision, named, declared)
+            self._windows[window.first_step] = (window, now_s)
+        while sum(window.size for window, _ in self._windows.values()) > MAX_DECLARED:
+            del self._windows[next(iter(self._windows))]
+
+    def forget(self, before_s: float) -> None:
+        """Windows that were closed before this moment are final, unless something has just come."""
+        old = [first for first, (_, at_s) in self._windows.items() if at_s < before_s]
+        for first in old:
+            if first not in self._late:
+                del self._windows[first]
+
+    def take(
+        self, number: int, worker: int, rank: int, part: Part | None, num_declared: int | None
+    ) -> bool:
+        """Whether what a batch says of this step can still be used; if so, `revise` will."""
+        for first, (window, _) in self._windows.items():
+            if number in window.declared:
+                said = self._late.setdefault(first, [])
+                said.append((number, worker, rank, part, num_declared))
+                return True
+        return False
+
+    def revise(
+        self, job: Job, epoch: int, roll: Roll, recall: Recall
+    ) -> list[tuple[OpenWindow, WindowState]]:
+        """The windows that something has come for, with it in them; each is closed again."""
+        late, self._late = self._late, {}
+        return [
+            self._revised(first, each, job, epoch, roll, recall) for first, each in late.items()
+        ]
+
+    def _revised(
+        self, first: int, late: list[Late], job: Job, epoch: int, roll: Roll, recall: Recall
+    ) -> tuple[OpenWindow, WindowState]:
+        window, at_s = self._windows.pop(first)
+        stored = recall(first)
+        again = OpenWindow(job, epoch, len(window.steps), revision=window.revision)
+        for number, skipped in window.steps:
+            table = stored.of_step(number)
+            if skipped is None:
+                again.add(SettledStep(number, table))
+                continue
+            step = OpenStep.again(table, number, window.declared[number], job.parallelism.pp_size)
+            for each, worker, rank, part, num_declared in late:
+                if each == number:
+                    step.take(worker, rank, part, num_declared)
+            again.add(settled(step, job, roll, "in time"))
+        state = _state(window.state, again)
+        self.add(again.settled, state, window.revision + 1, at_s)
+        return again, state
+
+
+def _state(before: WindowState, window: OpenWindow) -> WindowState:
+    """An incomplete window is complete once nothing is missing in it any more."""
+    if before == "incomplete" and not any(step.skipped for step in window.settled):
+        return "complete"
+    return before

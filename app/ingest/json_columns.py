@@ -1,0 +1,157 @@
+"""Operations in JSON, by columns or by rows, as arrays.
+
+Numbers in JSON grow tenfold in memory, so each column is read by itself, and only after its
+commas were counted.
+"""
+
+import re
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from app.errors import BadRequest, InvalidRequest, PacelineError, TooLarge
+from app.ingest.wire import (
+    ABSENT,
+    MAX_ROWS,
+    UNDECODABLE,
+    Int64,
+    JsonBatch,
+    Name,
+    StepsDone,
+    misfit,
+)
+from app.trace.window import Ints
+
+MAX_JSON_ROWS = 50_000  # each of them is an object while it is read
+_COUNTED_BYTES = 1 << 20
+
+
+class _Columns(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    step: msgspec.Raw
+    optype: msgspec.Raw
+    start_ns: msgspec.Raw
+    duration_ns: msgspec.Raw
+    seq_id: msgspec.Raw = ABSENT
+    mc: msgspec.Raw = ABSENT
+    mb_id: msgspec.Raw = ABSENT
+    tokens: msgspec.Raw = ABSENT
+    seq_len_sq: msgspec.Raw = ABSENT
+    bytes: msgspec.Raw = ABSENT
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
+    step: Int64
+    optype: Name
+    start_ns: Int64
+    duration_ns: Int64
+    seq_id: Int64 | None = None
+    mc: Int64 | None = None
+    mb_id: Int64 | None = None
+    tokens: Int64 | None = None
+    seq_len_sq: Int64 | None = None
+    bytes: Int64 | None = None
+
+
+class JsonOps(msgspec.Struct, kw_only=True):
+    """The operations of a JSON batch; a column is None where no operation has it."""
+
+    optype: list[str]
+    integers: dict[str, Ints | None]
+
+
+_OPTIONAL = ("seq_id", "mc", "mb_id", "tokens", "seq_len_sq", "bytes")
+_INTEGERS = [name for name in _Columns.__struct_fields__ if name != "optype"]
+_COLUMNS_OF = msgspec.json.Decoder(_Columns)
+_INTEGERS_OF = msgspec.json.Decoder(list[Int64])
+_NAMES_OF = msgspec.json.Decoder(list[Name])
+_ROWS_OF = msgspec.json.Decoder(list[_Row])
+_STEPS_OF = msgspec.json.Decoder(StepsDone)
+_ROOT = re.compile(r"(?<=`)\$")
+
+ValueT = TypeVar("ValueT")
+
+
+def steps_done_of(batch: JsonBatch) -> StepsDone:
+    """The steps that the worker has finished."""
+    return _read(_STEPS_OF, batch.steps_done, "$.steps_done", b"[", MAX_ROWS + 1)
+
+
+def ops_of(batch: JsonBatch) -> JsonOps:
+    """The batch's operations, from its columns or its rows."""
+    has_columns, has_rows = (_is_there(part) for part in (batch.columns, batch.rows))
+    if has_columns == has_rows:
+        raise misfit("it has to have either `columns` or `rows` - at `$`")
+    return _from_rows(batch.rows) if has_rows else _from_columns(batch.columns)
+
+
+def _from_columns(raw: msgspec.Raw) -> JsonOps:
+    columns = _read(_COLUMNS_OF, raw, "$.columns")
+    integers = {name: _column(getattr(columns, name), name) for name in _INTEGERS}
+    # Two quotation marks a name.
+    names = _read(_NAMES_OF, columns.optype, "$.columns.optype", b'"', 2 * MAX_ROWS)
+    return JsonOps(optype=names, integers=integers)
+
+
+def _column(raw: msgspec.Raw, name: str) -> Ints | None:
+    if name in _OPTIONAL and not _is_there(raw):
+        return None
+    values = _read(_INTEGERS_OF, raw, f"$.columns.{name}", b",", MAX_ROWS - 1)
+    return np.array(values, dtype=np.int64)
+
+
+def _from_rows(raw: msgspec.Raw) -> JsonOps:
+    rows = _read(_ROWS_OF, raw, "$.rows", b"{", MAX_JSON_ROWS)
+    return JsonOps(
+        optype=[row.optype for row in rows],
+        integers={name: _from_row_values(rows, name) for name in _INTEGERS},
+    )
+
+
+def _from_row_values(rows: list[_Row], name: str) -> Ints | None:
+    values = [getattr(row, name) for row in rows]
+    num_absent = values.count(None)
+    if num_absent and num_absent == len(values):
+        return None
+    if not num_absent:
+        return np.array(values, dtype=np.int64)
+    if name == "seq_id":
+        row = values.index(None)
+        raise InvalidRequest(f"seq_id is in some rows and not in row {row}: give it to all or none")
+    return np.array([-1 if value is None else value for value in values], dtype=np.int64)
+
+
+def _is_there(raw: msgspec.Raw) -> bool:
+    return bytes(memoryview(raw)[:5]).strip() != b"null"
+
+
+def _read(
+    decoder: msgspec.json.Decoder[ValueT],
+    raw: msgspec.Raw,
+    where: str,
+    mark: bytes = b"",
+    most: int = 0,
+) -> ValueT:
+    """The value in a part of the batch, of which each element has the mark once."""
+    if mark and _count(raw, mark) > most:
+        raise TooLarge(f"{where.removeprefix('$.')} has more than a batch may have: split it")
+    try:
+        return decoder.decode(raw)
+    except UNDECODABLE as error:
+        raise _refusal(error, where) from error
+
+
+def _refusal(error: Exception, where: str) -> PacelineError:
+    if not isinstance(error, msgspec.ValidationError):
+        return BadRequest(f"the batch cannot be decoded: {error} in {where}")
+    reason = str(error) if "`$" in str(error) else f"{error} - at `$`"
+    return misfit(_ROOT.sub(lambda _: where, reason))
+
+
+def _count(raw: msgspec.Raw, mark: bytes) -> int:
+    # Many times faster than bytes.count where every second byte is one.
+    text = np.frombuffer(raw, np.uint8)
+    pieces = range(0, text.size, _COUNTED_BYTES)
+    return sum(
+        int(np.count_nonzero(text[first : first + _COUNTED_BYTES] == mark[0])) for first in pieces
+    )

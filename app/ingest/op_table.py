@@ -1,0 +1,178 @@
+"""The operations of whole steps as the workers recorded them, in one canonical order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ingest.batch import OpColumns
+from app.trace.window import Floats, Integers, Ints, Trace
+
+NS = 1e-9
+OPTIONAL = ("tokens", "seq_len_sq", "bytes")  # -1 where an operation has none
+TABLE_DTYPES: dict[str, type[np.generic]] = {
+    "step": np.int64,
+    "rank": np.int32,
+    "dp_rank": np.int32,
+    "stage": np.int16,
+    "optype": np.int16,
+    "seq_id": np.int32,
+    "mc": np.int16,
+    "mb_id": np.int32,
+    "start_ns": np.int64,
+    "duration_ns": np.int64,
+    **dict.fromkeys(OPTIONAL, np.int64),
+}
+_OF_PART = ("optype", "seq_id", "mc", "mb_id", "start_ns", "duration_ns")
+_SEQ_BITS, _OPTYPE_BITS = 31, 8  # of a sort key; the rest is the worker's number
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpTable:
+    """Operations in canonical order: step, dp_rank, stage, optype, seq_id.
+
+    Shapes: all [ops], of `TABLE_DTYPES`. Unlike a Trace it has the workers' own clocks, in
+    nanoseconds, and the operations of skipped steps. The last three are None where no worker
+    sent them.
+    """
+
+    step: Ints
+    rank: Integers
+    dp_rank: Integers
+    stage: Integers
+    optype: NDArray[np.int16]
+    seq_id: Integers
+    mc: Integers
+    mb_id: Integers
+    start_ns: Ints
+    duration_ns: Ints
+    tokens: Ints | None = None
+    seq_len_sq: Ints | None = None
+    bytes: Ints | None = None
+
+    @property
+    def num_ops(self) -> int:
+        """Number of rows."""
+        return int(self.step.size)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns that are there, by name."""
+        named = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: values for name, values in named if values is not None}
+
+    def select(self, rows: NDArray[Any] | slice) -> "OpTable":
+        """The table with only some of its rows."""
+        return OpTable(**{name: values[rows] for name, values in self.columns().items()})
+
+    def of_step(self, step: int) -> "OpTable":
+        """The rows of one step, without copying them."""
+        first, end = np.searchsorted(self.step, [step, step + 1]).tolist()
+        return self.select(slice(first, end))
+
+    def trace(self, steps: Sequence[int]) -> Trace:
+        """The operations of these steps (a window's complete ones), as the engine wants them."""
+        wanted = np.isin(self.step, np.array(steps, dtype=np.int64))
+        table = self if wanted.all() else self.select(wanted)
+        return Trace(
+            step=table.step,
+            dp_rank=table.dp_rank,
+            stage=table.stage,
+            rank=table.rank,
+            optype=table.optype,
+            seq_id=table.seq_id,
+            mc=table.mc,
+            mb_id=table.mb_id,
+            start_s=_since_step_began(table.step, table.start_ns),
+            duration_s=table.duration_ns.astype(np.float64) * NS,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """What one batch holds of one step."""
+
+    worker: int  # dp_rank * pp_size + stage
+    rank: int
+    columns: OpColumns
+
+
+_NO_ROWS = {name: np.empty(0, dtype) for name, dtype in TABLE_DTYPES.items()}
+EMPTY = OpTable(**{name: column for name, column in _NO_ROWS.items() if name not in OPTIONAL})
+
+
+def concatenate(tables: Sequence[OpTable]) -> OpTable:
+    """One table out of many, in their order."""
+    if len(tables) == 1:
+        return tables[0]
+    sizes = [table.num_ops for table in tables]
+    parts = [table.columns() for table in tables]
+    names = {name for part in parts for name in part} | EMPTY.columns().keys()
+    return OpTable(**{name: _joined(name, parts, sizes) for name in names})
+
+
+def of_parts(step: int, parts: Sequence[Part], pp_size: int) -> OpTable:
+    """The operations of one step out of its batches, whatever order they came in."""
+    if not parts:
+        return EMPTY
+    parts = sorted(parts, key=lambda part: part.worker)
+    sizes = [part.columns.num_ops for part in parts]
+    columns = [_columns(part.columns) for part in parts]
+    names = {*_OF_PART, *(name for part in columns for name in part)}
+    arrays: dict[str, Any] = {name: _joined(name, columns, sizes) for name in names}
+    worker = np.repeat([part.worker for part in parts], sizes)
+    order = _canonical(worker, arrays)
+    arrays = {name: values[order] for name, values in arrays.items()}
+    # The workers' rows stay together in the canonical order.
+    dp_rank, stage = np.divmod(worker, pp_size)
+    rank = np.repeat([part.rank for part in parts], sizes)
+    return OpTable(
+        step=np.full(worker.size, step, dtype=np.int64),
+        rank=rank.astype(np.int32),
+        dp_rank=dp_rank.astype(np.int32),
+        stage=stage.astype(np.int16),
+        **arrays,
+    )
+
+
+def _columns(columns: OpColumns) -> dict[str, NDArray[Any]]:
+    named = ((name, getattr(columns, name)) for name in (*_OF_PART, *OPTIONAL))
+    return {name: values for name, values in named if values is not None}
+
+
+def _joined(
+    name: str, parts: Sequence[dict[str, NDArray[Any]]], sizes: Sequence[int]
+) -> NDArray[Any]:
+    """The parts' columns end to end; -1 where a part has none."""
+    dtype = TABLE_DTYPES[name]
+    arrays = [
+        part[name] if name in part else np.full(size, -1, dtype=dtype)
+        for part, size in zip(parts, sizes, strict=True)
+    ]
+    if not arrays:
+        return np.empty(0, dtype)
+    return np.concatenate(arrays, dtype=dtype, casting="same_kind")
+
+
+def _canonical(worker: Ints, arrays: dict[str, NDArray[Any]]) -> Ints:
+    """The order by worker, operation type and seq_id; of equal ones by their times."""
+    key = worker << (_SEQ_BITS + _OPTYPE_BITS)
+    key |= arrays["optype"].astype(np.int64) << _SEQ_BITS
+    key |= arrays["seq_id"].astype(np.int64)
+    order = np.argsort(key)
+    ascending = key[order]
+    if (ascending[1:] == ascending[:-1]).any():  # recorded twice: no order may depend on luck
+        order = np.lexsort((arrays["duration_ns"], arrays["start_ns"], key))
+    return order
+
+
+def _since_step_began(step: Ints, start_ns: Ints) -> Floats:
+    """[ops] seconds after the step's first start; subtracted as integers, which lose nothing."""
+    if not step.size:
+        return np.empty(0)
+    firsts = np.flatnonzero(np.diff(step, prepend=step[0] - 1))
+    began_ns = np.minimum.reduceat(start_ns, firsts)
+    num_rows = np.diff(firsts, append=step.size)
+    seconds: Floats = (start_ns - np.repeat(began_ns, num_rows)) * NS
+    return seconds

@@ -1,0 +1,134 @@
+"""Which rows are old, and how are they removed?
+
+What a consumer may still need is never old: open windows, runs that are not closed, messages that
+are still to be sent, dead letters that nobody has settled.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    not_,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from app.store import counts
+from app.store.projects import owns
+from app.store.tables import (
+    alert_events,
+    cursors,
+    dead_letters,
+    hosts,
+    outbox,
+    runs,
+    spool,
+    steps,
+    windows,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of rows that get old.
+
+    `old` asks for the keys of a project's rows from before a moment (Unix seconds), which `remove`
+    then takes, at most `at_once` in a transaction.
+    """
+
+    name: str
+    at_once: int
+    old: Callable[[str, float], Select[Any]]
+    remove: Callable[[Connection, Sequence[Row[Any]]], None]
+    is_raw: bool = False
+
+
+_WINDOW = (windows.c.job_id, windows.c.epoch, windows.c.first_step)
+_OF_RUN = ("job_id", "epoch")
+
+
+def _old_windows(project: str, before_s: float) -> Select[Any]:
+    closed = and_(windows.c.state != "open", windows.c.updated_s < before_s)
+    query = select(*_WINDOW, windows.c.last_step).where(closed, owns(project, windows.c.job_id))
+    return query.order_by(windows.c.updated_s)
+
+
+def _old_operations(project: str, before_s: float) -> Select[Any]:
+    return _old_windows(project, before_s).where(windows.c.trace.is_not(None))
+
+
+def _remove_operations(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    of_these = tuple_(*_WINDOW).in_([tuple(row)[:3] for row in rows])
+    conn.execute(update(windows).where(of_these).values(trace=None))
+
+
+def _remove_windows(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    keys = [{f"of_{name}": value for name, value in row._mapping.items()} for row in rows]
+    same_run = [steps.c[name] == bindparam(f"of_{name}") for name in _OF_RUN]
+    its_steps = steps.c.step.between(bindparam("of_first_step"), bindparam("of_last_step"))
+    conn.execute(delete(steps).where(*same_run, its_steps), keys)
+    of_these = tuple_(*_WINDOW).in_([tuple(row)[:3] for row in rows])
+    conn.execute(delete(windows).where(of_these))
+
+
+def _old_runs(project: str, before_s: float) -> Select[Any]:
+    moments = (runs.c.ended_s, runs.c.superseded_s, runs.c.last_data_s)
+    old = (or_(moment.is_(None), moment < before_s) for moment in moments)
+    query = select(runs.c.job_id, runs.c.epoch).where(runs.c.is_closed, *old)
+    for kept in (windows, spool):
+        same_run = (kept.c[name] == runs.c[name] for name in _OF_RUN)
+        query = query.where(not_(select(kept.c.job_id).where(*same_run).exists()))
+    return query.where(owns(project, runs.c.job_id)).order_by(runs.c.job_id, runs.c.epoch)
+
+
+def _remove_runs(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    # The job itself stays, so that no later run of it gets an epoch that there was before.
+    for row in rows:
+        counts.remove(conn, row.job_id, row.epoch)
+        for table in (steps, hosts, cursors, runs):
+            same_run = (table.c[name] == row._mapping[name] for name in _OF_RUN)
+            conn.execute(delete(table).where(*same_run))
+
+
+def _old_events(project: str, before_s: float) -> Select[Any]:
+    due = select(outbox.c.event_id).where(outbox.c.event_id == alert_events.c.event_id)
+    is_told = not_(due.where(outbox.c.state == "due").exists())
+    query = select(alert_events.c.event_id).where(owns(project, alert_events.c.job_id), is_told)
+    return query.where(alert_events.c.at_s < before_s).order_by(alert_events.c.event_id)
+
+
+def _remove_events(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    ids = [row.event_id for row in rows]
+    conn.execute(delete(outbox).where(outbox.c.event_id.in_(ids)))
+    conn.execute(delete(alert_events).where(alert_events.c.event_id.in_(ids)))
+
+
+def _old_letters(project: str, before_s: float) -> Select[Any]:
+    settled = and_(dead_letters.c.state != "dead", dead_letters.c.settled_s < before_s)
+    query = select(dead_letters.c.letter_id).where(settled, owns(project, dead_letters.c.job_id))
+    return query.order_by(dead_letters.c.letter_id)
+
+
+def _remove_letters(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    ids = [row.letter_id for row in rows]
+    conn.execute(delete(dead_letters).where(dead_letters.c.letter_id.in_(ids)))
+
+
+# In this order, since a run can go when its windows have. Few of the large ones at once: SQLite
+# lets nobody else write meanwhile.
+KINDS = (
+    Kind("operations of windows", 20, _old_operations, _remove_operations, is_raw=True),
+    Kind("windows", 20, _old_windows, _remove_windows),
+    Kind("runs", 20, _old_runs, _remove_runs),
+    Kind("alert events", 100, _old_events, _remove_events),
+    Kind("dead letters", 20, _old_letters, _remove_letters),
+)

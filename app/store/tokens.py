@@ -1,0 +1,166 @@
+"""Tokens: who may do what in which project; a secret is stored as its digest alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from sqlalchemy import Connection, or_, select, update
+
+from app.errors import InvalidRequest, TokenNotFound
+from app.store import projects, token_text
+from app.store.paging import from_cursor, split, to_cursor
+from app.store.tables import tokens
+from app.trace.names import LONGEST_JOB, is_job
+
+Scope = Literal["ingest", "read", "write", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+MAX_NAME = 256
+_WANTED = f"want one or more of {', '.join(SCOPES)}"
+_MINUTE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """A token without its secret; `job`, where there is one, is the only job it is good for."""
+
+    token_id: str
+    project: str
+    name: str
+    scopes: tuple[Scope, ...]
+    job: str | None
+    created_s: float
+    expires_s: float | None
+    revoked_s: float | None
+    last_used_s: float | None  # to the minute
+    digest: str = field(repr=False)
+
+    def is_good(self, now_s: float) -> bool:
+        """Whether it is neither revoked nor over."""
+        return self.revoked_s is None and (self.expires_s is None or now_s < self.expires_s)
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """What a token is to be good for.
+
+    Raises:
+        InvalidRequest: there can be no such token.
+    """
+
+    project: str
+    name: str
+    scopes: Sequence[Scope]
+    job: str | None = None
+    expires_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.scopes:
+            raise InvalidRequest(f"scopes: {_WANTED}")
+        if len(self.name) > MAX_NAME or not self.name.isprintable():
+            raise InvalidRequest(f"name: want at most {MAX_NAME} characters that can be printed")
+        if self.job is not None:
+            self._check_job(self.job)
+
+    def _check_job(self, job: str) -> None:
+        if not is_job(job):
+            raise InvalidRequest(
+                f"job {job!r}: want at most {LONGEST_JOB} letters, digits, dots, hyphens and "
+                "underscores, the first a letter or digit"
+            )
+        if set(self.scopes) != {"ingest"}:
+            raise InvalidRequest("a token for one job has the scope ingest and no other")
+
+
+def checked_scopes(names: Sequence[str]) -> list[Scope]:
+    """The scopes of these names.
+
+    Raises:
+        InvalidRequest: there is no such scope.
+    """
+    unknown = [name for name in names if name not in SCOPES]
+    if unknown:
+        raise InvalidRequest(f"no scope {unknown[0]!r}: {_WANTED}")
+    return [scope for scope in SCOPES if scope in names]
+
+
+_COLUMNS = tuple(tokens.c[name] for name in TokenRecord.__slots__)
+
+
+def create(conn: Connection, wanted: NewToken, *, now_s: float) -> tuple[TokenRecord, str]:
+    """The new token and its text, which nothing can tell again; makes the project if it is new.
+
+    Raises:
+        InvalidRequest: no project may be called this.
+    """
+    projects.make(conn, wanted.project, now_s=now_s)
+    text = token_text.new()
+    record = TokenRecord(
+        token_id=text.token_id,
+        project=wanted.project,
+        name=wanted.name,
+        scopes=tuple(scope for scope in SCOPES if scope in wanted.scopes),
+        job=wanted.job,
+        created_s=now_s,
+        expires_s=wanted.expires_s,
+        revoked_s=None,
+        last_used_s=None,
+        digest=text.digest,
+    )
+    values = {name: getattr(record, name) for name in TokenRecord.__slots__}
+    conn.execute(tokens.insert().values(values | {"scopes": list(record.scopes)}))
+    return record, str(text)
+
+
+def find(conn: Connection, token_id: str) -> TokenRecord | None:
+    """The token of this id, good or not."""
+    row = conn.execute(select(*_COLUMNS).where(tokens.c.token_id == token_id)).one_or_none()
+    return None if row is None else _record(row)
+
+
+def page(
+    conn: Connection, project: str, *, cursor: str | None = None, limit: int = 100
+) -> tuple[list[TokenRecord], str | None]:
+    """A project's tokens in the order of their ids, and the cursor of the next page."""
+    query = select(*_COLUMNS).where(tokens.c.project == project)
+    if cursor is not None:
+        query = query.where(tokens.c.token_id > from_cursor(cursor, tuple[str])[0])
+    rows = conn.execute(query.order_by(tokens.c.token_id).limit(limit + 1))
+    found, more = split([_record(row) for row in rows], limit)
+    return found, to_cursor(found[-1].token_id) if more else None
+
+
+def everyones(conn: Connection) -> list[TokenRecord]:
+    """All tokens of all projects, for who runs the service."""
+    query = select(*_COLUMNS).order_by(tokens.c.project, tokens.c.token_id)
+    return [_record(row) for row in conn.execute(query)]
+
+
+def revoke(conn: Connection, project: str, token_id: str, *, now_s: float) -> None:
+    """The token is good for nothing any more; a second call changes nothing.
+
+    Raises:
+        TokenNotFound: the project has no such token.
+    """
+    mine = (tokens.c.token_id == token_id, tokens.c.project == project)
+    if conn.execute(select(tokens.c.token_id).where(*mine)).one_or_none() is None:
+        raise TokenNotFound(token_id)
+    good = tokens.c.revoked_s.is_(None)
+    conn.execute(update(tokens).where(*mine, good).values(revoked_s=now_s))
+
+
+def mark_used(conn: Connection, token_id: str, *, now_s: float) -> None:
+    """The token was used; remembered to the minute, so that it is rarely written."""
+    minute_s = used_minute_s(now_s)
+    older = or_(tokens.c.last_used_s.is_(None), tokens.c.last_used_s < minute_s)
+    mine = tokens.c.token_id == token_id
+    conn.execute(update(tokens).where(mine, older).values(last_used_s=minute_s))
+
+
+def used_minute_s(now_s: float) -> float:
+    """The minute, in Unix seconds, as `last_used_s` names it."""
+    return now_s // _MINUTE_S * _MINUTE_S
+
+
+def _record(row: Sequence[Any]) -> TokenRecord:
+    values = dict(zip(TokenRecord.__slots__, row, strict=True))
+    return TokenRecord(**values | {"scopes": tuple(values["scopes"])})

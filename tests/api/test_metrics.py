@@ -1,0 +1,177 @@
+"""What is counted agrees with what was done, and nothing is told that was not measured."""
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import delete
+
+from app.consumer.process import Consumer
+from app.store import counts, shards, tables, totals
+from app.store.counts import Counts
+from tests.api.server import NOW_S, json_batch, running
+from tests.consumer.place import FusedReader, Place, Script
+
+pytestmark = pytest.mark.anyio
+
+NUM_TURNS = 3
+WAYS = ("accepted", "duplicate", "conflict", "late", "dead")
+OP = {"optype": "forward-compute", "start_ns": 0, "duration_ns": 4_000}
+
+
+async def scraped(api):
+    """Every sample by its name and labels."""
+    async with api.stranger() as client:
+        answer = await client.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return samples(answer.text)
+
+
+def samples(text):
+    return {
+        (sample.name.removeprefix("paceline_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def ops(*steps, **changes):
+    """A batch with one operation of each of these steps; a step of -1 is no step."""
+    columns = {"step": list(steps), **{name: [value] * len(steps) for name, value in OP.items()}}
+    return json_batch(**{"columns": columns, "steps_done": []} | changes)
+
+
+@pytest.fixture
+def consume(api, tmp_path):
+    """A function that lets a real consumer take what is in the queue."""
+    place = Place(f"sqlite:///{tmp_path / 'paceline.db'}")
+    reader = FusedReader(api.queue, place.fuse)
+    work = replace(place.work, store=api.store, queue=reader, num_shards=api.queue.num_shards)
+    consumer = Consumer(work, "consumer-0")
+
+    def consume():
+        for _ in range(NUM_TURNS):
+            consumer.turn(Script(place, ()))
+            place.pass_time(1.0)
+
+    yield consume
+    place.store.close()
+
+
+async def push_to_a_job_that_is_gone(api, batch):
+    """Push to a job that the consumer will not find."""
+    await api.register("gone")
+    assert (await api.push(batch, "gone")).status_code == 202
+    with api.store.write() as conn:
+        for table in (tables.runs, tables.jobs):
+            conn.execute(delete(table).where(table.c.job_id == "default/gone"))
+
+
+async def test_every_operation_that_was_received_is_accounted_for(api, consume):
+    epoch = await api.register(parallelism={"dp_size": 1, "pp_size": 1})
+    first = ops(0, 0, 0, 0, 0, epoch=epoch, steps_done=[[0, 5]])
+    pushes = [
+        (first, 202),
+        (first, 202),
+        (ops(0, 0, 0, epoch=epoch), 202),
+        (ops(1, -1, epoch=epoch, batch_seq=1), 202),
+        (ops(-1, epoch=epoch, batch_seq=3), 422),
+        (ops(1, epoch=epoch + 1), 409),
+        (b"nonsense", 422),
+    ]
+    for body, status in pushes:
+        assert (await api.push(body)).status_code == status
+    consume()
+    assert (await api.push(ops(0, 0, epoch=epoch, batch_seq=2))).status_code == 202
+    await push_to_a_job_that_is_gone(api, ops(0, 0, 0, 0))
+    api.queue.max_entries = 0
+    assert (await api.push(ops(1, 1, epoch=epoch, batch_seq=3))).status_code == 503
+    consume()
+    found = await scraped(api)
+    taken = {way: found[f"ops_{way}_total",] for way in WAYS}
+    refused = {key[1]: value for key, value in found.items() if key[0] == "ops_refused_total"}
+    assert taken == {"accepted": 6, "duplicate": 5, "conflict": 3, "late": 2, "dead": 4}
+    assert refused == {"invalid": 1, "ingest_full": 2}
+    assert found["ops_received_total",] == sum(refused.values()) + sum(taken.values())
+    assert found["batches_received_total",] == len(pushes) + 3
+    whole = {key[1]: value for key, value in found.items() if key[0] == "batches_refused_total"}
+    assert whole == {"invalid": 2, "epoch_superseded": 1, "ingest_full": 1}
+    assert found["ack_seconds_count",] == 6
+    assert found["dead_letters",] == 1
+
+
+async def test_answers_are_counted_by_route_and_status_and_never_by_what_a_caller_wrote(api):
+    await api.register()
+    await api.push(json_batch())
+    for path in ("/api/v1/jobs/none", "/api/v1/jobs/none/ops/x", "/api/v1/whatever", "/nothing"):
+        await api.client.get(path)
+    async with api.stranger() as client:
+        await client.post("/api/v1/jobs/llm-70b/ops", json={})
+    found = await scraped(api)
+    assert {key[1:]: value for key, value in found.items() if key[0] == "requests_total"} == {
+        ("jobs", "201"): 1,
+        ("jobs", "404"): 1,
+        ("ops", "202"): 1,
+        ("ops", "401"): 1,
+        ("ops", "404"): 1,
+        ("other", "404"): 1,
+        ("page", "404"): 1,
+    }
+
+
+async def test_what_is_kept_is_told_by_every_process(anyio_backend, empty_database):
+    url = f"sqlite:///{empty_database}"
+    async with running(url) as api:
+        with api.store.write() as conn:
+            counts.add_to_project(conn, "default", Counts(1, 2, 3, 4, 5, lost_batches=6))
+            totals.add(conn, "fenced_commits", 7)
+            shards.heartbeat(conn, "consumer-0", now_s=NOW_S, lease_s=15)
+            shards.acquire(conn, 2, "consumer-0", now_s=NOW_S, lease_s=15)
+        found = await scraped(api)
+    assert [found[f"ops_{way}_total",] for way in WAYS] == [1, 2, 3, 4, 5]
+    assert found["batches_lost_total",] == 6
+    assert found["fenced_commits_total",] == 7
+    assert found["entries_lost_total",] == 0
+    assert (found["consumers_alive",], found["shards",], found["shards_unheld",]) == (1, 4, 3)
+    assert (found["outbox_due",], found["outbox_oldest_seconds",]) == (0, 0)
+
+
+async def test_the_queue_tells_by_shard_what_waits_and_for_how_long(api):
+    began_s = api.queue.clock_s()
+    api.queue.clock_s = lambda: began_s
+    await api.register()
+    await api.push(json_batch())
+    api.queue.clock_s = lambda: began_s + 12
+    found = await scraped(api)
+    waiting = [found["queue_entries", str(shard)] for shard in range(4)]
+    oldest_s = [found["queue_oldest_seconds", str(shard)] for shard in range(4)]
+    assert sorted(waiting) == [0, 0, 0, 1]
+    assert sorted(oldest_s) == [0, 0, 0, 12]
+    assert ("queue_memory_bytes",) not in found
+
+
+async def test_what_cannot_be_read_is_left_out_and_that_is_counted(anyio_backend, tmp_path):
+    async with running(f"sqlite:///{tmp_path / 'none' / 'new.db'}") as api:
+        api.queue.is_up = False
+        found = await scraped(api)
+    assert found["scrape_errors_total", "store"] == 1
+    assert found["scrape_errors_total", "queue"] == 1
+    assert found["ops_received_total",] == 0
+    names = {key[0] for key in found}
+    assert not names & {"ops_accepted_total", "consumers_alive", "queue_entries", "dead_letters"}
+
+
+async def test_two_processes_do_not_count_for_each_other(anyio_backend, empty_database):
+    url = f"sqlite:///{empty_database}"
+    async with running(url) as one, running(url) as other:
+        await one.client.get("/nothing")
+        assert ("requests_total", "page", "404") in await scraped(one)
+        assert ("requests_total", "page", "404") not in await scraped(other)
+
+
+async def test_no_name_of_anybodys_is_told(api):
+    await api.register("secret-job", name="secret-name")
+    await api.push(json_batch(host="secret-host"), "secret-job")
+    async with api.stranger() as client:
+        assert "secret" not in (await client.get("/metrics")).text

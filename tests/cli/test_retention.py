@@ -1,0 +1,63 @@
+"""The commands on how long things are kept."""
+
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import app
+from app.store import windows
+from app.store.engine import Store
+from app.store.migrate import migrate
+from tests.store.factories import register, window
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def store(tmp_path):
+    url = f"sqlite:///{tmp_path / 'paceline.db'}"
+    migrate(url)
+    store = Store(url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def paceline(tmp_path):
+    def run(*arguments):
+        command = ["retention", *arguments, "--data-dir", str(tmp_path)]
+        return CliRunner().invoke(app, command, env={"PACELINE_KEEP_RAW_DAYS": "20"})
+
+    return run
+
+
+def test_what_each_project_keeps_is_told(store, paceline):
+    assert paceline("show").stdout == (
+        "default: operations 20 days (as usual), results 180 days (as usual)\n"
+    )
+    told = paceline("set", "--project", "default", "--results-days", "7.5")
+    assert told.stdout == "default: operations 20 days (as usual), results 7.5 days\n"
+    assert paceline("set", "--project", "default").stdout == paceline("show").stdout
+    assert "(as usual), results 180 days (as" in paceline("show").stdout
+
+
+def test_days_that_would_remove_what_consumers_need_are_refused(store, paceline):
+    assert paceline("set", "--project", "default", "--raw-days", "0.5").exit_code == 2
+    assert "no project 'x'" in paceline("set", "--project", "x", "--raw-days", "5").stderr
+
+
+def test_old_rows_are_removed_by_hand_and_a_dry_run_removes_none(store, paceline):
+    assert paceline("run").stdout == "nothing is old enough\n"
+    register(store, "default/job")
+    old_s = time.time() - 21 * DAY_S
+    with store.write() as conn:
+        for first_step in range(30):
+            record = window(first_step, state="complete", trace=b"ops", updated_s=old_s)
+            windows.save(conn, "default/job", record)
+    would = paceline("run", "--dry-run").stdout
+    assert would == "default: 30 operations of windows to remove\n"
+    assert paceline("run").stdout == "default: 30 operations of windows removed\n"
+    assert paceline("run", "--dry-run").stdout == "nothing is old enough\n"
+    with store.read() as conn:
+        assert windows.trace(conn, "default/job", "1-7") is None

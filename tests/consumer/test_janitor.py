@@ -1,0 +1,91 @@
+import time
+
+import pytest
+
+from app.consumer.janitor import Janitor
+from app.errors import LeaseLost
+from app.store import windows
+from app.store.engine import Store
+from app.store.migrate import migrate
+from app.store.retention import Keep
+from tests.store.factories import register, window
+
+JOB = "default/job"
+USUAL = Keep(raw_days=14.0, results_days=180.0)
+
+
+class Stop:
+    """A stop event that lets some waits pass, and remembers for how long they were."""
+
+    def __init__(self, passes=10**9):
+        self.waits = []
+        self._passes = passes
+
+    def wait(self, timeout_s):
+        self.waits.append(timeout_s)
+        return len(self.waits) > self._passes
+
+
+@pytest.fixture
+def store(tmp_path):
+    url = f"sqlite:///{tmp_path / 'paceline.db'}"
+    migrate(url)
+    store = Store(url)
+    register(store, JOB)
+    with store.write() as conn:
+        for first_step in range(50):
+            old_s = time.time() - 15 * 86_400
+            record = window(first_step, state="complete", trace=b"ops", updated_s=old_s)
+            windows.save(conn, JOB, record)
+    yield store
+    store.close()
+
+
+def num_left(store):
+    with store.read() as conn:
+        return sum(windows.trace(conn, JOB, f"1-{step}") is not None for step in range(50))
+
+
+def test_all_that_is_old_goes_with_pauses_for_others(store):
+    stop = Stop()
+    assert Janitor(store, USUAL, monotonic=lambda: 0.0).turn(stop)
+    assert num_left(store) == 0
+    assert len(stop.waits) == 3
+
+
+def test_a_turn_ends_when_its_time_is_over_and_another_goes_on(store):
+    ticks = iter([0.0, 1.0, 20.0, 100.0, 101.0])
+    janitor = Janitor(store, USUAL, monotonic=ticks.__next__)
+    assert not janitor.turn(Stop())
+    assert num_left(store) == 10
+    assert janitor.turn(Stop())
+    assert num_left(store) == 0
+
+
+def test_a_stop_is_heard_between_two_batches(store):
+    assert not Janitor(store, USUAL).turn(Stop(0))
+    assert num_left(store) == 30
+
+
+def test_it_looks_once_an_hour_and_soon_again_when_time_was_short(store):
+    ticks = iter([0.0, 30.0, 100.0, 101.0, 102.0, 200.0])
+    stop = Stop(4)
+    Janitor(store, USUAL, monotonic=ticks.__next__).run(stop)
+    turns = [wait for wait in stop.waits if wait > 1]
+    assert turns == [60.0, 40.0, 3600.0]
+    assert num_left(store) == 0
+
+
+@pytest.mark.parametrize("error", [LeaseLost("another"), ValueError("broken")])
+def test_whatever_happens_it_looks_again(store, error):
+    janitor = Janitor(store, USUAL, monotonic=_raising(error))
+    stop = Stop(3)
+    janitor.run(stop)
+    assert stop.waits == [60.0, 3600.0, 3600.0, 3600.0]
+
+
+def _raising(error):
+    def monotonic():
+        raise error
+
+    return monotonic

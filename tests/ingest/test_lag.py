@@ -1,0 +1,81 @@
+"""How far consumers are behind: the same from the queue in memory and from Valkey."""
+
+import asyncio
+
+import pytest
+import redis
+
+from app.errors import QueueUnavailable
+from app.ingest.memory import MemoryQueue
+from app.ingest.queue import GROUP, shard_of
+from app.ingest.redis_queue import RedisReader, RedisWriter
+
+NUM_SHARDS = 3
+SHARD = shard_of("job", NUM_SHARDS)
+
+
+def memory_ends(_request):
+    queue = MemoryQueue(NUM_SHARDS)
+    return queue.writer, queue.reader
+
+
+def valkey_ends(request):
+    url = request.getfixturevalue("valkey_url")
+    with redis.Redis.from_url(url) as client:
+        client.flushall()
+    return RedisWriter(url, NUM_SHARDS), RedisReader(url)
+
+
+@pytest.fixture(params=[memory_ends, valkey_ends])
+def ends(request):
+    return request.param(request)
+
+
+async def lag_after(writer, bodies=()):
+    for body in bodies:
+        await writer.append("job", body)
+    lag = await writer.lag()
+    await writer.close()
+    return lag
+
+
+def test_an_empty_queue_is_behind_with_nothing(ends):
+    lag = asyncio.run(lag_after(ends[0]))
+    assert lag.entries == (0,) * NUM_SHARDS
+    assert lag.oldest_s == (None,) * NUM_SHARDS
+
+
+def test_entries_count_until_they_are_done(ends):
+    writer, reader = ends
+    lag = asyncio.run(lag_after(writer, [b"1", b"2", b"3"]))
+    assert lag.entries[SHARD] == sum(lag.entries) == 3
+    entries = reader.read([SHARD], GROUP, count=2, block_s=0.0)
+    assert asyncio.run(lag_after(writer)).entries[SHARD] == 3
+    reader.done(SHARD, [entry.entry_id for entry in entries])
+    assert asyncio.run(lag_after(writer)).entries[SHARD] == 1
+
+
+def test_the_oldest_entry_says_how_many_seconds_it_waits():
+    queue = MemoryQueue(NUM_SHARDS, clock_s=iter([100.0, 107.0, 110.0]).__next__)
+    lag = asyncio.run(lag_after(queue.writer, [b"old", b"new"]))
+    assert lag.oldest_s[SHARD] == 10.0
+
+
+def test_valkey_says_how_long_its_oldest_entry_waits_by_its_own_clock(valkey_url):
+    with redis.Redis.from_url(valkey_url) as client:
+        client.flushall()
+        seconds, _ = client.time()
+        ago_ms = (seconds - 100) * 1000
+        key = f"paceline:{{ops:{SHARD}}}"
+        client.xadd(key, {"job": "job", "body": b"x"}, id=f"{ago_ms}-0")
+    lag = asyncio.run(lag_after(RedisWriter(valkey_url, NUM_SHARDS), [b"new"]))
+    assert lag.entries[SHARD] == 2
+    assert lag.oldest_s[SHARD] == pytest.approx(100, abs=30)
+    assert lag.memory_bytes > 0
+
+
+def test_a_queue_that_is_down_says_so():
+    queue = MemoryQueue(NUM_SHARDS)
+    queue.is_up = False
+    with pytest.raises(QueueUnavailable):
+        asyncio.run(queue.writer.lag())

@@ -1,0 +1,212 @@
+"""Real servers of every kind that the event queue can be in, on loopback ports that were free."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from select import select
+from typing import Any
+
+import redis
+
+from app.ingest.embedded_server import dies_with_parent, find_server
+
+WITHIN_S = 30.0
+LAST_PORT = 50_000  # a cluster node also listens 10,000 above its port
+
+DURABLE = {
+    "bind": "127.0.0.1",
+    "save": "",
+    "appendonly": "yes",
+    "appendfsync": "always",
+    "maxmemory": "256mb",
+    "maxmemory-policy": "noeviction",
+    "repl-diskless-sync-delay": "0",
+    "loglevel": "warning",
+}
+
+
+@dataclass
+class Server:
+    """One process; `kill` is kill -9, and `start` begins it anew on its files."""
+
+    directory: Path
+    port: int
+    settings: dict[str, str]
+    as_sentinel: bool = False
+    process: subprocess.Popen[bytes] | None = field(default=None)
+
+    def start(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        settings = {"port": str(self.port), "dir": str(self.directory), **self.settings}
+        lines = [f"{name} {value or chr(34) * 2}" for name, value in settings.items()]
+        config = self.directory / "server.conf"
+        if not (self.as_sentinel and config.exists()):  # sentinels write into theirs
+            config.write_text("\n".join([*lines, ""]))
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [find_server(), config, *(["--sentinel"] if self.as_sentinel else [])],
+                stdout=log,
+                stderr=log,
+                preexec_fn=dies_with_parent(),
+            )
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def freeze(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def client(self, **options: Any) -> redis.Redis:
+        return redis.Redis(port=self.port, socket_timeout=5, **options)
+
+
+@dataclass
+class Group:
+    """Servers that belong together, and the URL by which the queue reaches them."""
+
+    url: str
+    servers: list[Server]
+    sentinels: list[Server] = field(default_factory=list)
+
+    def wipe(self) -> None:
+        for server in self.servers:
+            with closing(server.client()) as client:
+                if client.role()[0] == b"master":
+                    client.flushall()
+
+    def primary(self) -> Server:
+        """The server that sentinels call the primary."""
+        with closing(self.sentinels[0].client()) as client:
+            _, port = client.sentinel_get_master_addr_by_name("paceline")
+        return next(server for server in self.servers if server.port == port)
+
+
+@contextmanager
+def single(directory: Path, **settings: str) -> Iterator[Group]:
+    """One server."""
+    with ExitStack() as stack:
+        [server] = _started(stack, directory, [{**DURABLE, **settings}])
+        yield Group(f"redis://127.0.0.1:{server.port}", [server])
+
+
+@contextmanager
+def cluster(directory: Path) -> Iterator[Group]:
+    """Three nodes with a third of the slots each."""
+    settings = {
+        **DURABLE,
+        "cluster-enabled": "yes",
+        "cluster-node-timeout": "2000",
+        "cluster-announce-ip": "127.0.0.1",
+    }
+    with ExitStack() as stack:
+        servers = _started(stack, directory, [settings] * 3)
+        clients = [stack.enter_context(closing(server.client())) for server in servers]
+        bounds = [0, 5461, 10923, 16384]
+        for client, first, end in zip(clients, bounds, bounds[1:], strict=False):
+            client.execute_command("CLUSTER ADDSLOTSRANGE", first, end - 1)
+        for server in servers[1:]:
+            clients[0].execute_command("CLUSTER MEET", "127.0.0.1", server.port)
+        until(lambda: all(_is_whole(client) for client in clients))
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+        yield Group(f"redis+cluster://{hosts}", servers)
+
+
+@contextmanager
+def sentinel(directory: Path) -> Iterator[Group]:
+    """A primary and its replica, watched by three sentinels."""
+    with ExitStack() as stack:
+        servers = _started(stack, directory / "data", [DURABLE])
+        replica = {**DURABLE, "replicaof": f"127.0.0.1 {servers[0].port}"}
+        servers += _started(stack, directory / "replica", [replica])
+        watched = {
+            "bind": "127.0.0.1",
+            "sentinel monitor": f"paceline 127.0.0.1 {servers[0].port} 2",
+            "sentinel down-after-milliseconds": "paceline 500",
+            "sentinel failover-timeout": "paceline 3000",
+        }
+        clients = [stack.enter_context(closing(server.client())) for server in servers]
+        until(lambda: _in_step(clients[0]))
+        sentinels = _started(stack, directory / "sentinel", [watched] * 3, as_sentinel=True)
+        asked = [stack.enter_context(closing(server.client())) for server in sentinels]
+        until(lambda: all(_knows_all(client) for client in asked))
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in sentinels)
+        yield Group(f"redis+sentinel://{hosts}/paceline", servers, sentinels)
+
+
+def until(is_so: Callable[[], Any], within_s: float = WITHIN_S) -> None:
+    """Returns when it is so; asks again every 20 ms."""
+    end_s = time.monotonic() + within_s
+    while True:
+        try:
+            if is_so():
+                return
+        except redis.RedisError:
+            pass
+        assert time.monotonic() < end_s, "it did not come to be so"
+        select([], [], [], 0.02)
+
+
+def _started(
+    stack: ExitStack, directory: Path, settings: list[dict[str, str]], *, as_sentinel: bool = False
+) -> list[Server]:
+    servers = [
+        Server(directory / str(number), port, of_it, as_sentinel)
+        for number, (port, of_it) in enumerate(
+            zip(_free_ports(len(settings)), settings, strict=True)
+        )
+    ]
+    for server in servers:
+        server.start()
+        stack.callback(server.kill)
+    for server in servers:
+        with closing(server.client()) as client:
+            until(client.ping)
+    return servers
+
+
+def _free_ports(num_ports: int) -> list[int]:
+    ports: list[int] = []
+    with ExitStack() as stack:
+        while len(ports) < num_ports:
+            probe = stack.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            if (port := probe.getsockname()[1]) <= LAST_PORT:
+                ports.append(port)
+    return ports
+
+
+def _is_whole(client: redis.Redis) -> bool:
+    text = client.execute_command("CLUSTER INFO")
+    text = text.decode() if isinstance(text, bytes) else str(text)
+    return (
+        "cluster_state" in text
+        and "ok" in text.split("cluster_state")[1][:8]
+        and _num_nodes(client) == 3
+    )
+
+
+def _num_nodes(client: redis.Redis) -> int:
+    return len(client.execute_command("CLUSTER SLOTS"))
+
+
+def _in_step(client: redis.Redis) -> bool:
+    found: Any = client.info("replication")
+    return found["connected_slaves"] == 1 and found["slave0"]["state"] == "online"
+
+
+def _knows_all(client: redis.Redis) -> bool:
+    found: Any = client.sentinel_master("paceline")
+    return found["num-other-sentinels"] == 2 and found["num-slaves"] == 1

@@ -1,0 +1,90 @@
+"""A TCP proxy in front of PostgreSQL that breaks one connection at its COMMIT."""
+
+import socket
+import struct
+import threading
+from contextlib import suppress
+from typing import Literal
+from urllib.parse import parse_qs, urlsplit
+
+Cut = Literal["before the commit", "after the commit"]
+
+
+class CommitProxy:
+    """Forwards everything; the first COMMIT after `cut_next` costs its connection.
+
+    "before": the server never sees it. "after": it has been done, and its answer is lost.
+    """
+
+    def __init__(self, server_url: str) -> None:
+        self._address = _address(server_url)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._cut: Cut | None = None
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def url(self, server_url: str) -> str:
+        """The same database, through the proxy."""
+        database = urlsplit(server_url).path
+        user = urlsplit(server_url).username
+        return f"postgresql://{user}@127.0.0.1:{self._listener.getsockname()[1]}{database}"
+
+    def cut_next(self, cut: Cut) -> None:
+        """Break the next connection that commits."""
+        self._cut = cut
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = self._connect()
+                for pump, source, target in (
+                    (self._to_server, client, server),
+                    (_forward, server, client),
+                ):
+                    threading.Thread(target=pump, args=(source, target), daemon=True).start()
+
+    def _connect(self) -> socket.socket:
+        if isinstance(self._address, tuple):
+            return socket.create_connection(self._address)
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(self._address)
+        return server
+
+    def _to_server(self, client: socket.socket, server: socket.socket) -> None:
+        with suppress(OSError):
+            while data := client.recv(65536):
+                if self._cut is not None and b"COMMIT" in data:
+                    cut, self._cut = self._cut, None
+                    _reset(client)
+                    if cut == "after the commit":
+                        server.sendall(data)
+                        server.recv(65536)
+                    break
+                server.sendall(data)
+        server.close()
+
+
+def _forward(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.close()
+
+
+def _reset(client: socket.socket) -> None:
+    # Without waiting for what is on its way: the other side is told of a reset.
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.shutdown(socket.SHUT_RD)
+    client.close()
+
+
+def _address(server_url: str) -> tuple[str, int] | str:
+    parsed = urlsplit(server_url)
+    directory = parse_qs(parsed.query).get("host", [""])[0]
+    if directory.startswith("/"):
+        return f"{directory}/.s.PGSQL.{parsed.port or 5432}"
+    return parsed.hostname or directory or "127.0.0.1", parsed.port or 5432

@@ -1,0 +1,84 @@
+import json
+import zlib
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import LargeBinary, cast, select
+
+from app.store import hosts, windows
+from app.store.columns import JsonText, PackedBytes, PackedJson
+from app.store.tables import windows as table
+from tests.store.factories import register, window
+
+NUMBERS = st.one_of(st.floats(), st.integers(-(2**63), 2**63 - 1), st.none(), st.text(max_size=3))
+VALUES = st.recursive(
+    NUMBERS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+)
+
+
+def stored(column, value):
+    return column.process_bind_param(value, None)
+
+
+@given(VALUES)
+def test_json_is_written_as_the_standard_library_writes_it_or_refused_as_it_refuses(value):
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except ValueError:
+        with pytest.raises(ValueError, match="not finite"):
+            stored(PackedJson(), value)
+        return
+    column = PackedJson()
+    assert column.process_result_value(stored(column, value), None) == json.loads(text)
+    assert column.process_result_value(zlib.compress(text.encode(), 1), None) == json.loads(text)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), np.float64("nan")])
+@pytest.mark.parametrize("column", [PackedJson(), JsonText()])
+def test_a_number_that_json_does_not_have_is_found_wherever_it_is(column, bad):
+    for value in (bad, [1.0, bad], [[1.0], [2.0, [bad]]], {"a": {"b": (None, bad)}}, [bad, "x"]):
+        with pytest.raises(ValueError, match="not finite"):
+            stored(column, value)
+
+
+def test_finite_numbers_whose_sum_is_not_are_kept():
+    values = [1e308, 1e308, -1e308, 10**400 * 0, 5e-324]
+    column = PackedJson()
+    assert column.process_result_value(stored(column, values), None) == values
+
+
+def test_numpys_floats_are_kept_and_other_objects_refused():
+    assert stored(JsonText(), {"m_w": np.float64(0.1)}) == '{"m_w":0.1}'
+    with pytest.raises(TypeError, match="JSON"):
+        stored(JsonText(), {"ops": object()})
+
+
+@given(st.binary(max_size=50))
+def test_bytes_are_read_as_they_were_written_by_this_release_and_the_first(value):
+    column = PackedBytes()
+    assert column.process_result_value(stored(column, value), None) == value
+    assert column.process_result_value(zlib.compress(value, 1), None) == value
+    # What is compressed already keeps its own compression.
+    inner = zstandard.compress(value)
+    assert column.process_result_value(stored(column, inner), None) == inner
+
+
+def test_a_window_is_one_row_with_compressed_arrays_however_many_workers(store):
+    dp_size, pp_size = 1024, 16
+    ratios = np.random.default_rng(1).gamma(2, 0.1, (dp_size, pp_size)).tolist()
+    result = {"slowdown": 1.5, "worker_slowdown": ratios}
+    names = {(dp, pp): f"host-{dp}" for dp in range(dp_size) for pp in range(pp_size)}
+    register(store)
+    with store.write() as conn:
+        windows.save(conn, "job", window(result=result, per_step={"worker_slowdown": [ratios]}))
+        hosts.save(conn, "job", 1, names)
+        assert windows.get(conn, "job", "1-0") == result
+        assert hosts.load(conn, "job", 1) == names
+        (blob,) = conn.execute(select(cast(table.c.result, LargeBinary))).one()
+    assert len(blob) < len(json.dumps(result)) / 2
