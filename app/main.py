@@ -2,11 +2,14 @@
 
 import gc
 import resource
+import signal
 import socket
 import ssl
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -154,6 +157,9 @@ def run(settings: Settings) -> None:
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
+    # uvicorn stops in order, and then lets the signal have the effect that it had before: being
+    # told to stop is no failure.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     _Server(config, on_stop=app.state.service.hub.close).run()
 
 
@@ -191,11 +197,21 @@ def _allow_connections() -> None:
 
 
 class _Server(uvicorn.Server):
-    """Ends event streams before it waits for requests to end, and tidies memory at the start."""
+    """Ends event streams before it waits for requests to end, and tidies memory at the start.
+
+    Told to stop, it has done what it was told: it ends with status 0, not as killed by the signal.
+    """
 
     def __init__(self, config: uvicorn.Config, *, on_stop: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_stop = on_stop
+
+    @override
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

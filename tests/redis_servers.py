@@ -90,7 +90,8 @@ class Group:
     def primary(self) -> Server:
         """The server that sentinels call the primary."""
         with closing(self.sentinels[0].client()) as client:
-            _, port = client.sentinel_get_master_addr_by_name("paceline")
+            where: Any = client.sentinel_get_master_addr_by_name("paceline")
+        _, port = where
         return next(server for server in self.servers if server.port == port)
 
 
@@ -189,24 +190,16 @@ def _free_ports(num_ports: int) -> list[int]:
 
 
 def _is_whole(client: redis.Redis) -> bool:
-    text = client.execute_command("CLUSTER INFO")
-    text = text.decode() if isinstance(text, bytes) else str(text)
-    return (
-        "cluster_state" in text
-        and "ok" in text.split("cluster_state")[1][:8]
-        and _num_nodes(client) == 3
-    )
-
-
-def _num_nodes(client: redis.Redis) -> int:
-    return len(client.execute_command("CLUSTER SLOTS"))
+    """Whether the node knows all three, and that together they have every slot."""
+    told: Any = client.execute_command("CLUSTER INFO")
+    return told["cluster_state"] == "ok" and len(client.execute_command("CLUSTER SLOTS")) == 3
 
 
 def _in_step(client: redis.Redis) -> bool:
     found: Any = client.info("replication")
-    return found["connected_slaves"] == 1 and found["slave0"]["state"] == "online"
+    return bool(found["connected_slaves"] == 1 and found["slave0"]["state"] == "online")
 
 
 def _knows_all(client: redis.Redis) -> bool:
     found: Any = client.sentinel_master("paceline")
-    return found["num-other-sentinels"] == 2 and found["num-slaves"] == 1
+    return bool(found["num-other-sentinels"] == 2 and found["num-slaves"] == 1)

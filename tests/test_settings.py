@@ -72,10 +72,17 @@ def test_a_setting_that_cannot_be_is_named_and_not_repeated(name):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "paceline.test"])
-def test_other_machines_get_in_only_when_told(host):
-    with pytest.raises(StartUpFailed, match="PACELINE_PUBLIC"):
+def test_other_machines_get_in_only_when_told_or_over_tls(host):
+    with pytest.raises(StartUpFailed, match=r"--public or PACELINE_PUBLIC"):
         load_settings(host=host)
     assert load_settings(host=host, public=True).host == host
+    assert load_settings(host=host, tls_cert="cert.pem", tls_key="key.pem").host == host
+
+
+@pytest.mark.parametrize("given", ["tls_cert", "tls_key"])
+def test_a_certificate_needs_its_key(given):
+    with pytest.raises(StartUpFailed, match="tls_cert and tls_key: give both or neither"):
+        load_settings(**{given: "file.pem"})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "[::1]", "localhost"])

@@ -43,7 +43,6 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 API = "/api/v1"
 ROUTERS = (
     jobs.router,
-    ops.router,
     windows.router,
     timelines.router,
     critical_path.router,
@@ -71,7 +70,7 @@ class Application(FastAPI):
 
     @override
     def openapi(self) -> dict[str, Any]:
-        return describe(self)
+        return describe(self, [*self.routes, *ops.described.routes])
 
 
 def application(service: Service, limits: Limits, *, close: Callable[[], None]) -> FastAPI:
@@ -109,15 +108,16 @@ def _middleware(service: Service, limits: Limits) -> list[Middleware]:
     """From the outside in: nothing is read from a caller before it has been let in."""
     allowed = {*LOOPBACK_NAMES, *limits.allowed_hosts}
     routes = (route for router in ROUTERS for route in router.routes)
-    nouns = nouns_of(f"{API}{route.path}" for route in routes if isinstance(route, APIRoute))
+    paths = [f"{API}{route.path}" for route in routes if isinstance(route, APIRoute)]
     return [
         Middleware(SecurityHeaders),
-        Middleware(Requests, measured=service.measured, nouns=nouns),
+        Middleware(Requests, measured=service.measured, nouns=nouns_of([*paths, ops.PUSH_PATH])),
         Middleware(Refusals),
         Middleware(Hosts, allowed=allowed),
         Middleware(InFlight),
         Middleware(Guard, access=service.access, limits=limits.of_project),
         Middleware(Bodies, max_bytes=limits.max_body_bytes),
+        Middleware(ops.PushOps, service=service),
     ]
 
 

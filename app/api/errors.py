@@ -14,8 +14,10 @@ from starlette.responses import Response
 from starlette.types import Scope
 from typing_extensions import override
 
+from app.api.allowed import allowed_methods
 from app.api.json_body import unreadable, unreadable_at
 from app.errors import InvalidRequest, PacelineError, UnsupportedMedia
+from app.ingest.unknown import UnknownFormat
 
 log = structlog.get_logger()
 
@@ -71,7 +73,8 @@ def refusal(scope: Scope, error: PacelineError) -> Problem:
         headers["retry-after"] = str(_spread(getattr(error, "retry_after_s", 1), error.status))
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
-    return problem(scope, error.status, error.code, str(error), headers)
+    known = error.members if isinstance(error, UnknownFormat) else {}
+    return problem(scope, error.status, error.code, str(error), headers, **known)
 
 
 def failure(scope: Scope, error: Exception) -> Problem:
@@ -103,9 +106,11 @@ async def _on_http(request: Request, error: Exception) -> Response:
     if http.status_code == HTTPStatus.BAD_REQUEST and http.__cause__ is not None:
         return refusal(request.scope, unreadable(http.__cause__))
     code = _HTTP_CODES.get(http.status_code, "malformed")
-    return problem(
-        request.scope, http.status_code, code, str(http.detail), dict(http.headers or {})
-    )
+    headers = dict(http.headers or {})
+    if http.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        methods = allowed_methods(request.app, request.scope["path"])
+        headers |= {"Allow": ", ".join(methods)} if methods else {}
+    return problem(request.scope, http.status_code, code, str(http.detail), headers)
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:

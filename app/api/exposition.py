@@ -68,6 +68,8 @@ def _of_queue(lag: Lag) -> Iterator[Metric]:
     )
     oldest_s = [age_s or 0.0 for age_s in lag.oldest_s]
     yield _by_shard("queue_oldest_seconds", "How long the oldest of these waits.", oldest_s)
+    full = "Parts of the queue that take no batch until consumers have caught up."
+    yield _gauge("queue_full_shards", full, len(lag.full))
     if lag.memory_bytes is not None:
         yield _gauge("queue_memory_bytes", "Memory that the queue uses.", lag.memory_bytes)
     if lag.memory_limit_bytes is not None:

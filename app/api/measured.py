@@ -10,14 +10,15 @@ _ACK_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.
 class Measured:
     """Counters of one process, in a registry of its own.
 
-    Every batch is received, then refused or acknowledged. So is every operation of a batch that
-    could be read and is of the job's present run; of others nobody knows how many there were.
+    Every operation of a batch that can be read is received, and then refused or acknowledged. Of
+    a batch that cannot, nobody knows how many it has: `requests` alone counts that. One that was
+    refused because the queue did not answer may be in the queue all the same.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._batches = self._counter("batches_received", "Batches that came.")
+        self._batches = self._counter("batches_received", "Batches that could be read.")
         self._refused_whole = self._counter(
             "batches_refused", "Those refused whole, by why.", "reason"
         )
@@ -47,12 +48,11 @@ class Measured:
         self._ack_s.observe(ack_s)
 
     def refuse(self, *, rows: int, reason: str) -> None:
-        """A batch was refused whole; the reason is the problem's code, 0 rows are not known."""
+        """A batch that could be read was refused whole; the reason is the problem's code."""
         self._batches.inc()
         self._refused_whole.labels(reason).inc()
         self._received.inc(rows)
-        if rows:
-            self._refused.labels(reason).inc(rows)
+        self._refused.labels(reason).inc(rows)
 
     def request(self, route: str, status: int) -> None:
         """A request was answered; status 0 if the caller had gone before."""

@@ -1,15 +1,18 @@
 """The API's description of itself: FastAPI's, with what it cannot know."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
+from starlette.routing import BaseRoute
 
 from app.api.deps import ProblemOut
 from app.api.edits import QuestionIn
 from app.api.sessions import COOKIE
-from app.ingest.wire import MAX_ROWS
+from app.ingest.json_columns import MAX_JSON_ROWS
+from app.ingest.wire import KNOWN_VERSIONS, MAX_ROWS
 from app.trace.ops import OP_NAMES
 from app.trace.user_types import MAX_NAME
 
@@ -34,14 +37,14 @@ DESCRIPTION = (
 )
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, made once."""
+def describe(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
+    """The OpenAPI document of these routes, made once."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title,
             version=app.version,
             description=DESCRIPTION,
-            routes=app.routes,
+            routes=routes,
             tags=TAGS,
         )
         components = document.setdefault("components", {})
@@ -81,17 +84,19 @@ def _ops_in() -> dict[str, Any]:
     name = {"type": "string", "maxLength": MAX_NAME, "examples": list(OP_NAMES)}
     names = {"type": "array", "items": name, "maxItems": MAX_ROWS}
     needed = ["step", "start_ns", "duration_ns"]
-    optional = ["seq_id", "mc", "mb_id"]
+    optional = ["seq_id", "mc", "mb_id", "tokens", "seq_len_sq", "bytes"]
     natural = {"type": "integer", "minimum": 0}
+    integer = {"type": "integer"}
+    row = {**dict.fromkeys(needed + optional, integer), "optype": name}
     return {
         "type": "object",
-        "description": "One batch of one worker; the columns have equal lengths.",
+        "description": "One batch of one worker, its operations in `columns` of equal lengths or "
+        "in `rows`; docs/wire-format.md describes both.",
         "additionalProperties": False,
-        "required": [
-            *("version", "epoch", "rank", "dp_rank", "stage", "batch_seq", "steps_done", "columns")
-        ],
+        "required": [*("version", "epoch", "rank", "dp_rank", "stage", "batch_seq", "steps_done")],
+        "oneOf": [{"required": ["columns"]}, {"required": ["rows"]}],
         "properties": {
-            "version": {"const": 1},
+            "version": {"enum": list(KNOWN_VERSIONS)},
             "epoch": {"type": "integer", "minimum": 1},
             "rank": natural,
             "dp_rank": natural,
@@ -111,6 +116,16 @@ def _ops_in() -> dict[str, Any]:
                 "additionalProperties": False,
                 "required": [*needed, "optype"],
                 "properties": {**dict.fromkeys(needed + optional, integers), "optype": names},
+            },
+            "rows": {
+                "type": "array",
+                "maxItems": MAX_JSON_ROWS,
+                "items": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": [*needed, "optype"],
+                    "properties": row,
+                },
             },
         },
     }

@@ -37,13 +37,15 @@ async def look(watch: Watch) -> list[Check]:
     queue, state, lag = await asyncio.gather(
         _tried(watch.queue.get()), _tried(watch.checked_state.get()), _tried(watch.lag.get())
     )
+    known_lag = None if isinstance(lag, PacelineError) else lag
     known_state = None if isinstance(state, PacelineError) else state
     return [
-        _needed("queue", queue, "it answers, keeps what it takes, and has room"),
+        _needed("queue", queue, "it answers, and keeps what it takes"),
+        room(known_lag),
         _needed("store", state, "it answers, has this version's tables, and keeps commits"),
         _consumers(known_state),
         _shards(known_state, watch.num_shards),
-        _backlog(None if isinstance(lag, PacelineError) else lag),
+        _backlog(known_lag),
         _durability(watch.allow_lossy),
     ]
 
@@ -63,6 +65,17 @@ def _needed(name: str, answer: object, well: str) -> Check:
     # Anybody may ask, so addresses, which come after the colon, are for the log alone.
     told = reason.partition(": ")[0] if isinstance(answer, Unavailable) else reason
     return Check(name, False, told, ingest_needs=True)
+
+
+def room(lag: Lag | None) -> Check:
+    """Whether any batch can be taken: one full server of several is no reason to send none."""
+    if lag is None:
+        return Check("room", False, _NO_QUEUE)
+    if not lag.full:
+        return Check("room", True, "the queue has room")
+    num_shards = len(lag.entries)
+    told = f"{len(lag.full)} of {num_shards} parts of the queue are full until consumers catch up"
+    return Check("room", False, told, ingest_needs=len(lag.full) == num_shards)
 
 
 def _consumers(state: ServiceState | None) -> Check:

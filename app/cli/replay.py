@@ -9,6 +9,7 @@ import typer
 
 from app.cli.options import MetaFile, TraceFile
 from app.errors import InvalidRequest
+from app.trace.names import LONGEST_JOB
 
 if TYPE_CHECKING:
     from app.cli.server import Server
@@ -108,7 +109,7 @@ def _own_token() -> str:
 
 
 def _job_id(name: str) -> str:
-    job_id = _NOT_IN_JOB_ID.sub("-", name).strip("-._")[:128]
+    job_id = _NOT_IN_JOB_ID.sub("-", name).strip("-._")[:LONGEST_JOB]
     if not job_id:
         raise InvalidRequest(f"no id can be made of the name {name!r}: give one with --job")
     return job_id

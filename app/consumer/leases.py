@@ -1,5 +1,7 @@
 """Which shards are this consumer's: a fair share of all, by leases that lapse with their holder."""
 
+from contextlib import suppress
+
 import structlog
 
 from app.consumer.workplace import Workplace
@@ -35,6 +37,19 @@ class Leases:
             for shard in range(work.num_shards):
                 if shard not in self.held and len(self.held) < fair:
                     self._acquire(conn, shard, now_s)
+
+    def renew(self) -> None:
+        """Hold what is held for longer; may be called by another thread, in the midst of work.
+
+        A shard that is lost already is left to its next commit, which fails.
+        """
+        work = self._workplace
+        with work.store.write() as conn:
+            now_s = work.database_time(conn)
+            shards.heartbeat(conn, self._name, now_s=now_s, lease_s=work.lease_s)
+            for shard, fence in list(self.held.items()):
+                with suppress(LeaseLost):
+                    shards.renew(conn, shard, self._name, fence, now_s=now_s, lease_s=work.lease_s)
 
     def _renew(self, conn: Connection, shard: int, *, keep: bool, now_s: float) -> None:
         work, fence = self._workplace, self.held[shard]

@@ -34,14 +34,18 @@ class Consumer:
     def __init__(self, workplace: Workplace, name: str) -> None:
         self._work = workplace
         self._name = name
-        self._leases = Leases(workplace, name)
+        self.leases = Leases(workplace, name)
         self._shards: dict[int, ShardWork] = {}
         self._next_lease_s = self._next_tick_s = self._next_stray_s = 0.0
 
-    def run(self, stop: threading.Event) -> None:
-        """Returns when `stop` is set; waits and goes on when the queue or the store is away."""
+    def run(self, stop: threading.Event, alive: Callable[[], None] = lambda: None) -> None:
+        """Returns when `stop` is set; waits and goes on when the queue or the store is away.
+
+        Calls `alive` before each of its turns.
+        """
         failures = count()
         while not stop.is_set():
+            alive()
             try:
                 self.turn(stop)
                 failures = count()
@@ -56,7 +60,7 @@ class Consumer:
         """One round: leases, entries, time."""
         now_s = self._work.monotonic()
         if now_s >= self._next_lease_s:
-            self._leases.refresh()
+            self.leases.refresh()
             self._next_lease_s = now_s + self._work.lease_s / REFRESHES_A_LEASE
         self._open_shards()
         if not self._shards:
@@ -75,10 +79,10 @@ class Consumer:
                 self._guarded(shard, ShardWork.tick)
 
     def _open_shards(self) -> None:
-        for shard in set(self._shards) - set(self._leases.held):
+        for shard in set(self._shards) - set(self.leases.held):
             del self._shards[shard]
-        for shard in set(self._leases.held) - set(self._shards):
-            self._shards[shard] = ShardWork(self._work, shard, self._leases.held[shard])
+        for shard in set(self.leases.held) - set(self._shards):
+            self._shards[shard] = ShardWork(self._work, shard, self.leases.held[shard])
             self._take_strays(0.0, [shard])
 
     def _take_strays(self, min_idle_s: float, of_shards: list[int] | None = None) -> None:
@@ -103,7 +107,7 @@ class Consumer:
         except LeaseLost as error:
             log.warning("shard lost", shard=shard, reason=str(error))
             self._count_fenced()
-            self._leases.held.pop(shard, None)
+            self.leases.held.pop(shard, None)
             del self._shards[shard]
 
     def _count_fenced(self) -> None:
@@ -112,6 +116,6 @@ class Consumer:
 
     def _leave(self) -> None:
         try:
-            self._leases.release_all()
+            self.leases.release_all()
         except Unavailable as error:
             log.warning("leases left to lapse", reason=str(error))

@@ -2,14 +2,16 @@
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import structlog
 
 from app.alerts.delivery import Endpoint, make_client
 from app.alerts.rules import Rule
+from app.consumer.heartbeat import beat, unwatch, watch_turn
 from app.consumer.janitor import Janitor
-from app.consumer.process import Consumer
+from app.consumer.process import REFRESHES_A_LEASE, Consumer
 from app.consumer.sender import Sender
 from app.consumer.workplace import Workplace
 from app.engine.memory import keep_freed_memory
@@ -41,19 +43,24 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
     threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
     with ExitStack() as stack:
         work = _workplace(settings, stack)
+        consumer = Consumer(work, name)
         if endpoint is not None:
             client = stack.enter_context(make_client())
-            sender = Sender(work.store, endpoint, client)
-            sending = threading.Thread(target=sender.run, args=(stop,), name="sender")
-            sending.start()
-            stack.callback(sending.join)
-        janitor = Janitor(work.store, Keep(settings.keep_raw_days, settings.keep_results_days))
-        sweeping = threading.Thread(target=janitor.run, args=(stop,), name="janitor")
-        sweeping.start()
-        stack.callback(sweeping.join)
+            _beside(stack, "sender", Sender(work.store, endpoint, client).run, stop)
+        keep = Keep(settings.keep_raw_days, settings.keep_results_days)
+        _beside(stack, "janitor", Janitor(work.store, keep).run, stop)
+        _beside(stack, "heartbeat", beat, consumer.leases, work.lease_s / REFRESHES_A_LEASE, stop)
+        stack.callback(unwatch)
         stack.callback(stop.set)
         log.info("consumer started", name=name)
-        Consumer(work, name).run(stop)
+        consumer.run(stop, alive=watch_turn)
+
+
+def _beside(stack: ExitStack, name: str, work: Callable[..., None], *args: object) -> None:
+    """Do this in a thread; `stack` waits for its end."""
+    thread = threading.Thread(target=work, args=args, name=name)
+    thread.start()
+    stack.callback(thread.join)
 
 
 def check(settings: Settings) -> None:

@@ -133,6 +133,12 @@ class Admission:
         self._gauge_of = gauge_of
         self._shares = Shares(monotonic)
 
+    async def is_full(self, shard: int) -> bool:
+        """Whether not even the smallest batch would be let in. May raise QueueUnavailable."""
+        gauge = await self._gauge_of(shard)
+        await gauge.refresh()
+        return not gauge.has_room(0)
+
     @asynccontextmanager
     async def admitted(self, job_id: str, shard: int, size_bytes: int) -> AsyncIterator[None]:
         """Append the batch inside of this.

@@ -212,7 +212,7 @@ class RunAssembler:
                 self._steps.put(number, now_s, **said._asdict())
             elif not self._take_late(number, said):
                 dropped.append(number)
-                num_late += said.part.columns.num_ops if said.part else 0
+                num_late += said.part.num_ops if said.part else 0
         return Added("new", dropped, num_late, last_step)
 
     def _take_again(self, batch: OpBatch, worker: int, dropped: set[int], now_s: float) -> None:
@@ -242,7 +242,7 @@ class RunAssembler:
 
     def _revise(self) -> list[Change]:
         revised = self._closed.revise(self.job, self._epoch, self._roll, self._recall)
-        return [Change(window.revised(state), pack(window.table())) for window, state in revised]
+        return [Change(window.revised(state), pack(window.table)) for window, state in revised]
 
     def _settle_again(self, now_s: float) -> list[Change]:
         changes: list[Change] = []
@@ -287,7 +287,7 @@ class RunAssembler:
     def _close(self, state: WindowState, now_s: float) -> Change:
         window = self._window
         self.closed_through = self._settled_through
-        change = Change(window.revised(state), pack(window.table()))
+        change = Change(window.revised(state), pack(window.table))
         self._closed.add(window.settled, state, window.revision, now_s)
         self._window = OpenWindow(self.job, self._epoch, self._rules.window_steps)
         return change
@@ -295,19 +295,16 @@ class RunAssembler:
 
 def _parts(batch: OpBatch, worker: int) -> dict[int, Part]:
     """The batch's operations by step: views, where they come step by step, as nearly always."""
-    columns = batch.columns
-    step = columns.step
+    columns, step = batch.columns, batch.columns.step
     if not step.size:
         return {}
     changes = np.flatnonzero(step[1:] != step[:-1])
-    if not changes.size:
-        return {int(step[0]): Part(worker, batch.rank, columns)}
-    if (step[1:] < step[:-1]).any():
+    if changes.size and (step[1:] < step[:-1]).any():
         columns = columns.select(np.argsort(step, kind="stable"))
         step = columns.step
         changes = np.flatnonzero(step[1:] != step[:-1])
     bounds = [0, *(changes + 1).tolist(), step.size]
     return {
-        int(step[first]): Part(worker, batch.rank, columns.select(slice(first, end)))
+        int(step[first]): Part(worker, batch.rank, columns, first, end)
         for first, end in pairwise(bounds)
     }

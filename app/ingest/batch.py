@@ -40,8 +40,11 @@ class OpColumns:
 
     def select(self, rows: NDArray[np.bool_] | Ints | slice) -> "OpColumns":
         """The columns with only some of their rows."""
-        columns: list[Any] = [getattr(self, column.name) for column in fields(self)]
-        return OpColumns(*(None if column is None else column[rows] for column in columns))
+        chosen: list[Any] = []
+        for column in fields(self):
+            values = getattr(self, column.name)
+            chosen.append(None if values is None else values[rows])
+        return OpColumns(*chosen)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

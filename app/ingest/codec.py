@@ -30,6 +30,7 @@ from app.trace.ops import BUILT_IN, OpTypes
 __all__ = [
     "MAX_BODY_BYTES",
     "Decoded",
+    "NoRowTaken",
     "OpBatch",
     "OpColumns",
     "RowError",
@@ -52,6 +53,14 @@ class Decoded:
     batch: OpBatch
     rejected: int
     errors: list[RowError]
+
+
+class NoRowTaken(InvalidRequest):
+    """Every row of a batch breaks a rule; the message says which, for the first."""
+
+    def __init__(self, message: str, *, num_rows: int) -> None:
+        super().__init__(message)
+        self.num_rows = num_rows
 
 
 def decode(
@@ -95,7 +104,9 @@ def _taken(batch: OpBatch, rules: Rules, name_of: NameOf) -> Decoded:
     rejected = int(checked.taken.size - checked.taken.sum())
     if rejected == checked.taken.size:
         first = checked.errors[0]
-        raise InvalidRequest(f"no row can be taken; row {first.index}: {first.message}")
+        raise NoRowTaken(
+            f"no row can be taken; row {first.index}: {first.message}", num_rows=rejected
+        )
     taken = replace(batch, columns=batch.columns.select(checked.taken), wire=None)
     return Decoded(taken, rejected, checked.errors)
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from typing_extensions import override
 
@@ -77,7 +78,10 @@ class GuardedWriter(QueueWriter):
 
     @override
     async def lag(self) -> Lag:
-        return await self._writer.lag()
+        lag = await self._writer.lag()
+        shards = range(self._num_shards)
+        full = [shard for shard in shards if await self._admission.is_full(shard)]
+        return replace(lag, full=tuple(full))
 
     @override
     async def close(self) -> None:

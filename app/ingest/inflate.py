@@ -74,17 +74,23 @@ def _limit(wire_bytes: int) -> int:
 
 
 def _gunzip(body: bytes, limit: int) -> bytearray:
-    gzip, plain, rest = zlib.decompressobj(_GZIP_FRAME), bytearray(), body
-    try:
-        while not gzip.eof and len(plain) <= limit:
-            # By pieces: all at once is held twice while it is put together.
+    # The last four bytes say how much there is, so that no room is taken twice; zlib checks them.
+    plain = bytearray(min(int.from_bytes(body[-4:], "little"), limit))
+    gzip, rest, filled = zlib.decompressobj(_GZIP_FRAME), body, 0
+    while not gzip.eof:
+        try:
             piece = gzip.decompress(rest, _PIECE_BYTES)
-            if not (piece or gzip.eof or gzip.unconsumed_tail):
-                raise _broken(GZIP, "it ends too early")
-            plain += piece
-            rest = gzip.unconsumed_tail
-    except zlib.error as error:
-        raise _broken(GZIP, str(error)) from error
+        except zlib.error as error:
+            raise _broken(GZIP, str(error)) from error
+        rest, end = gzip.unconsumed_tail, filled + len(piece)
+        if end > limit:
+            raise _too_large(limit)
+        if end > len(plain):
+            raise _broken(GZIP, "there is more in it than it says")
+        if not (piece or rest or gzip.eof):
+            raise _broken(GZIP, "it ends too early")
+        plain[filled:end] = piece
+        filled = end
     return _checked(plain, GZIP, gzip.unused_data, limit)
 
 

@@ -113,7 +113,10 @@ class MemoryWriter(QueueWriter):
             now_s - min(entry.received_s for entry in entries) if entries else None
             for entries in waiting
         ]
-        return Lag(tuple(len(entries) for entries in waiting), tuple(oldest_s))
+        kept = tuple(len(entries) for entries in waiting)
+        is_full = queue.max_entries is not None and sum(kept) >= queue.max_entries
+        full = tuple(range(queue.num_shards)) if is_full else ()
+        return Lag(kept, tuple(oldest_s), full)
 
     @override
     async def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,17 +89,24 @@ class OpTable:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """What one batch holds of one step."""
+class Part(NamedTuple):
+    """What one batch holds of one step: the rows from `first` to before `end` of its columns."""
 
     worker: int  # dp_rank * pp_size + stage
     rank: int
     columns: OpColumns
+    first: int
+    end: int
 
+    @property
+    def num_ops(self) -> int:
+        """Number of rows."""
+        return self.end - self.first
 
-_NO_ROWS = {name: np.empty(0, dtype) for name, dtype in TABLE_DTYPES.items()}
-EMPTY = OpTable(**{name: column for name, column in _NO_ROWS.items() if name not in OPTIONAL})
+    def column(self, name: str) -> NDArray[Any] | None:
+        """Its rows of one column, without copying them; None where the batch has none."""
+        values: NDArray[Any] | None = getattr(self.columns, name)
+        return None if values is None else values[self.first : self.end]
 
 
 def concatenate(tables: Sequence[OpTable]) -> OpTable:
@@ -107,52 +114,44 @@ def concatenate(tables: Sequence[OpTable]) -> OpTable:
     if len(tables) == 1:
         return tables[0]
     sizes = [table.num_ops for table in tables]
-    parts = [table.columns() for table in tables]
-    names = {name for part in parts for name in part} | EMPTY.columns().keys()
-    return OpTable(**{name: _joined(name, parts, sizes) for name in names})
+    named = {name: [getattr(table, name) for table in tables] for name in TABLE_DTYPES}
+    return OpTable(**{name: _joined(name, each, sizes) for name, each in named.items()})
 
 
 def of_parts(step: int, parts: Sequence[Part], pp_size: int) -> OpTable:
     """The operations of one step out of its batches, whatever order they came in."""
-    if not parts:
-        return EMPTY
     parts = sorted(parts, key=lambda part: part.worker)
-    sizes = [part.columns.num_ops for part in parts]
-    columns = [_columns(part.columns) for part in parts]
-    names = {*_OF_PART, *(name for part in columns for name in part)}
-    arrays: dict[str, Any] = {name: _joined(name, columns, sizes) for name in names}
-    worker = np.repeat([part.worker for part in parts], sizes)
+    sizes = [part.num_ops for part in parts]
+    named = {name: [part.column(name) for part in parts] for name in (*_OF_PART, *OPTIONAL)}
+    arrays: dict[str, Any] = {name: _joined(name, each, sizes) for name, each in named.items()}
+    worker = np.repeat(np.array([part.worker for part in parts], dtype=np.int64), sizes)
     order = _canonical(worker, arrays)
-    arrays = {name: values[order] for name, values in arrays.items()}
+    arrays = {n: None if values is None else values[order] for n, values in arrays.items()}
     # The workers' rows stay together in the canonical order.
     dp_rank, stage = np.divmod(worker, pp_size)
-    rank = np.repeat([part.rank for part in parts], sizes)
+    rank = np.repeat(np.array([part.rank for part in parts], dtype=np.int32), sizes)
     return OpTable(
         step=np.full(worker.size, step, dtype=np.int64),
-        rank=rank.astype(np.int32),
+        rank=rank,
         dp_rank=dp_rank.astype(np.int32),
         stage=stage.astype(np.int16),
         **arrays,
     )
 
 
-def _columns(columns: OpColumns) -> dict[str, NDArray[Any]]:
-    named = ((name, getattr(columns, name)) for name in (*_OF_PART, *OPTIONAL))
-    return {name: values for name, values in named if values is not None}
-
-
 def _joined(
-    name: str, parts: Sequence[dict[str, NDArray[Any]]], sizes: Sequence[int]
-) -> NDArray[Any]:
-    """The parts' columns end to end; -1 where a part has none."""
+    name: str, arrays: Sequence[NDArray[Any] | None], sizes: Sequence[int]
+) -> NDArray[Any] | None:
+    """Columns end to end, -1 where a part has none; None for one that nobody has."""
     dtype = TABLE_DTYPES[name]
-    arrays = [
-        part[name] if name in part else np.full(size, -1, dtype=dtype)
-        for part, size in zip(parts, sizes, strict=True)
-    ]
+    if name in OPTIONAL:
+        if all(each is None for each in arrays):
+            return None
+        filled = zip(arrays, sizes, strict=True)
+        arrays = [np.full(size, -1, dtype) if each is None else each for each, size in filled]
     if not arrays:
         return np.empty(0, dtype)
-    return np.concatenate(arrays, dtype=dtype, casting="same_kind")
+    return np.concatenate(arrays, dtype=dtype, casting="same_kind")  # type: ignore[arg-type]
 
 
 def _canonical(worker: Ints, arrays: dict[str, NDArray[Any]]) -> Ints:

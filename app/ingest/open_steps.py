@@ -51,7 +51,7 @@ class OpenSteps:
             step = self._steps[number] = OpenStep(number, now_s)
             heappush(self._heap, number)
         step.take(worker, rank, part, num_declared)
-        self._num_ops += part.columns.num_ops if part else 0
+        self._num_ops += part.num_ops if part else 0
 
     def remove_through(self, number: int) -> None:
         """Let go of this step and of all lower ones."""

@@ -19,6 +19,7 @@ class OpenWindow:
         self._job = job
         self._epoch = epoch
         self._window_steps = window_steps
+        self._table: OpTable | None = None
         self.settled: list[SettledStep] = []
         self.revision = revision
         self.has_news = False
@@ -26,13 +27,13 @@ class OpenWindow:
     def add(self, step: SettledStep) -> None:
         """Put in the next step."""
         self.settled.append(step)
-        self.has_news = True
+        self._table, self.has_news = None, True
 
     def replace(self, step: SettledStep) -> None:
         """Put it in the place of what was known of the same step."""
         at = next(at for at, each in enumerate(self.settled) if each.step == step.step)
         self.settled[at] = step
-        self.has_news = True
+        self._table, self.has_news = None, True
 
     def skipped(self, number: int) -> SettledStep | None:
         """The step of this number, if it is in the window and was skipped."""
@@ -55,14 +56,16 @@ class OpenWindow:
         """What it is when no further step will come."""
         return "incomplete" if any(step.skipped for step in self.settled) else "complete"
 
+    @property
     def table(self) -> OpTable:
         """Every operation in it, those of skipped steps too."""
-        return concatenate([step.table for step in self.settled])
+        if self._table is None:
+            self._table = concatenate([step.table for step in self.settled])
+        return self._table
 
     def revised(self, state: WindowState) -> Window:
         """It as the engine wants it, in a new revision."""
-        complete = [step for step in self.settled if step.skipped is None]
-        steps = tuple(step.step for step in complete)
+        steps = tuple(step.step for step in self.settled if step.skipped is None)
         self.revision = max(len(self.settled), self.revision + 1)
         self.has_news = False
         return Window(
@@ -70,7 +73,7 @@ class OpenWindow:
             epoch=self._epoch,
             first_step=self.settled[0].step,
             steps=steps,
-            trace=concatenate([step.table for step in complete]).trace(steps),
+            trace=self.table.trace(steps),
             skipped=tuple(step.skipped for step in self.settled if step.skipped),
             state=state,
             revision=self.revision,

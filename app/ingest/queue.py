@@ -39,11 +39,13 @@ class Entry:
 class Lag:
     """What waits in the queue, by shard: entries, and seconds since the oldest was taken.
 
-    Memory is the queue server's, in bytes; None where it has no limit, or cannot tell.
+    No batch is taken for the shards in `full`. Memory is the queue server's, in bytes; None where
+    it has no limit, or cannot tell.
     """
 
     entries: tuple[int, ...]
     oldest_s: tuple[float | None, ...]
+    full: tuple[int, ...] = ()
     memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
 

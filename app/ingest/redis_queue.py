@@ -10,10 +10,10 @@ import structlog
 from redis.exceptions import ResponseError
 from typing_extensions import override
 
-from app.errors import QueueUnavailable
 from app.ingest import durability, redis_scripts
 from app.ingest.portion import BUDGET_BYTES, Portion
 from app.ingest.queue import GROUP, Entry, Lag, QueueReader, QueueWriter, shard_of, stream_key
+from app.ingest.redis_append import RedisAppender
 from app.ingest.redis_async_nodes import open_async_nodes
 from app.ingest.redis_claims import Claimed, claim
 from app.ingest.redis_connection import MAX_CONNECTIONS, translated
@@ -27,13 +27,12 @@ MAX_BLOCK_S = 1.0  # well below the socket's timeout
 # at all, finds an entry of any within this time, at 10 commands a second and shard.
 TURN_S = 0.1
 DONE_COUNT = 1000  # Lua unpacks no more than some thousands
-WAIT_MS = 300  # for replicas; longer, and a request is not worth holding
 
 ResultT = TypeVar("ResultT")
 
 
 class RedisWriter(QueueWriter):
-    """Puts batches into the streams, one XADD a batch.
+    """Puts batches into the streams, one XADD a batch; those of a moment share an fsync.
 
     With `wait_replicas` above 0, an append returns only once so many replicas have the batch.
     """
@@ -51,32 +50,22 @@ class RedisWriter(QueueWriter):
         self._num_shards = num_shards
         self._allow_lossy = allow_lossy
         self._wait_replicas = wait_replicas
+        self._appenders: dict[redis.asyncio.Redis, RedisAppender] = {}
 
     @override
     async def append(self, job_id: str, body: bytes) -> None:
         key = stream_key(shard_of(job_id, self._num_shards))
 
         async def add(client: redis.asyncio.Redis) -> None:
-            await self._add(client, key, {"job": job_id, "body": body})
+            await self._appender(client).append(key, job_id, body)
 
         with translated():
             await self._nodes.run(key, add)
 
-    async def _add(self, client: redis.asyncio.Redis, key: str, fields: dict[Any, Any]) -> None:
-        if not self._wait_replicas:
-            await client.xadd(key, fields)
-            return
-        # WAIT counts for what its own connection wrote, so both go over one.
-        pipe = client.pipeline(transaction=False)
-        pipe.xadd(key, fields)
-        pipe.execute_command("WAIT", self._wait_replicas, WAIT_MS)
-        _, num_replicas = await pipe.execute()
-        if num_replicas < self._wait_replicas:
-            # A primary that was cut off: whoever took over is found by connecting anew.
-            await client.connection_pool.disconnect(inuse_connections=False)
-            raise QueueUnavailable(
-                f"{num_replicas} replicas have the batch, want {self._wait_replicas}"
-            )
+    def _appender(self, client: redis.asyncio.Redis) -> RedisAppender:
+        if client not in self._appenders:
+            self._appenders[client] = RedisAppender(client, wait_replicas=self._wait_replicas)
+        return self._appenders[client]
 
     @override
     async def weaknesses(self) -> tuple[str, ...]:
@@ -115,6 +104,7 @@ class RedisWriter(QueueWriter):
 
     @override
     async def close(self) -> None:
+        self._appenders.clear()
         await self._nodes.close()
 
 

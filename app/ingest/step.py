@@ -44,7 +44,8 @@ class OpenStep:
         for end in map(int, ends):
             part = table.select(slice(first, end))
             worker = int(part.dp_rank[0]) * pp_size + int(part.stage[0])
-            again.add(Part(worker, int(part.rank[0]), _columns(part)))
+            columns = _columns(part)
+            again.add(Part(worker, int(part.rank[0]), columns, 0, columns.num_ops))
             first = end
         for rank, (worker, num_ops) in declared.items():
             again.declare(worker, rank, num_ops)
@@ -54,8 +55,8 @@ class OpenStep:
         """Take the operations of one batch."""
         sender = self._sender(part.worker, part.rank)
         sender.parts.append(part)
-        sender.num_arrived += part.columns.num_ops
-        self.num_ops += part.columns.num_ops
+        sender.num_arrived += part.num_ops
+        self.num_ops += part.num_ops
 
     def declare(self, worker: int, rank: int, num_ops: int) -> None:
         """The rank has finished the step with so many operations."""

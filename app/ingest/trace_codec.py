@@ -19,10 +19,9 @@ _ZLIB = b"\x78"
 
 
 def pack(table: OpTable) -> bytes:
-    """The table as compressed bytes."""
+    """The table as bytes, each column compressed."""
     columns = {name: _pack_column(values) for name, values in table.columns().items()}
-    message = msgspec.msgpack.encode({"format": FORMAT, "columns": columns})
-    return zstandard.compress(message, _LEVEL)
+    return msgspec.msgpack.encode({"format": FORMAT, "columns": columns})
 
 
 def unpack(blob: bytes) -> OpTable:
@@ -31,19 +30,16 @@ def unpack(blob: bytes) -> OpTable:
     Raises:
         ValueError: a newer version made them.
     """
-    message = msgspec.msgpack.decode(_inflated(blob))
+    while blob[:1] == _ZLIB:  # format 1 was compressed as a whole, and twice
+        blob = zlib.decompress(blob)
+    message = msgspec.msgpack.decode(blob)
     if message["format"] not in (1, FORMAT):
         raise ValueError(f"stored operations of format {message['format']} are not known here")
+    if message["format"] == FORMAT:
+        for column in message["columns"].values():
+            column["bytes"] = zstandard.decompress(column["bytes"])
     columns = message["columns"].items()
     return OpTable(**{name: _unpack_column(name, column) for name, column in columns})
-
-
-def _inflated(blob: bytes) -> bytes:
-    while blob[:1] == _ZLIB:  # format 1 was compressed twice
-        blob = zlib.decompress(blob)
-    if blob[:4] == zstandard.MAGIC_NUMBER.to_bytes(4, "little"):
-        return zstandard.decompress(blob)
-    return blob
 
 
 def _pack_column(values: NDArray[Any]) -> dict[str, Any]:
@@ -51,9 +47,12 @@ def _pack_column(values: NDArray[Any]) -> dict[str, Any]:
     least = int(values.min()) if values.size else 0
     most = int(values.max()) if values.size else 0
     dtype = np.min_scalar_type(most - least).newbyteorder("<")
-    # Wide enough for the difference of any two values of the column, modulo 2**64.
-    offsets = values.astype(np.int64).view(np.uint64) - np.int64(least).view(np.uint64)
-    return {"least": least, "dtype": dtype.str, "bytes": offsets.astype(dtype).tobytes()}
+    # Modulo 2**64, where the difference of any two values has room.
+    offsets = values.view(f"u{values.itemsize}") - np.array(least, values.dtype).view(
+        f"u{values.itemsize}"
+    )
+    data = zstandard.compress(offsets.astype(dtype, copy=False).data, _LEVEL)
+    return {"least": least, "dtype": dtype.str, "bytes": data}
 
 
 def _unpack_column(name: str, column: dict[str, Any]) -> Any:

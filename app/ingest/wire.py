@@ -4,8 +4,9 @@ from contextlib import suppress
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
-from app.errors import BadRequest, InvalidRequest, PacelineError
+from app.errors import BadRequest, InvalidRequest, PacelineError, TooLarge
 from app.ingest.unknown import UnknownFormat
 
 WIRE_VERSION = 1  # what we write
@@ -13,6 +14,9 @@ KNOWN_VERSIONS = (1,)  # what we read
 MAX_ROWS = 100_000
 LAST_STEP = 2**53  # what every JSON reader can hold exactly
 LAST_INT32 = 2**31 - 1
+# Ten columns, and two numbers for each step that is done: reading more takes long for nothing.
+MAX_COMMAS = 12 * MAX_ROWS + 100
+_COUNTED_BYTES = 1 << 20
 MAX_OPTYPES = 256  # an index into them is one byte
 
 Body = bytes | bytearray
@@ -98,6 +102,15 @@ def parse_binary(body: Body) -> BinaryBatch:
     return batch
 
 
+def count(text: Body | msgspec.Raw, mark: bytes) -> int:
+    """How often one byte is in a text; many times faster than bytes.count where it is often."""
+    found = np.frombuffer(text, np.uint8)
+    pieces = range(0, found.size, _COUNTED_BYTES)
+    return sum(
+        int(np.count_nonzero(found[first : first + _COUNTED_BYTES] == mark[0])) for first in pieces
+    )
+
+
 def parse_epoch(body: Body) -> int:
     """The epoch in a msgpack body, of which nothing else is looked at."""
     try:
@@ -108,6 +121,8 @@ def parse_epoch(body: Body) -> int:
 
 def parse_json(body: Body) -> JsonBatch:
     """The batch in a JSON body."""
+    if count(body, b",") > MAX_COMMAS:
+        raise TooLarge("the body has more values than a batch may have: split it")
     try:
         batch = _JSON.decode(body)
     except UNDECODABLE as error:

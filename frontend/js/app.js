@@ -77,7 +77,7 @@ function jobMark({ state, last_step, last_data_at }) {
   if (state === "finished") return { mark: "finished", tone: "is-ok", text: "Finished, complete" }
   if (!last_data_at) return { mark: "silent", text: "Waiting for the first data" }
   const past = ago(new Date(last_data_at))
-  if (state === "silent") return stale(`Stale, last data ${past}`)
+  if (state === "stalled" || state === "stale") return stale(`Stale, last data ${past}`)
   return { mark: "live", text: `Live, ${last_step === null ? "" : `step ${whole(last_step)}, `}${past}` }
 }
 

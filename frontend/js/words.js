@@ -65,5 +65,5 @@ export function shape(parallelism) {
   return [["dp", dp_size], ["pp", pp_size], ...more].map(([axis, size]) => `${axis} ${whole(size)}`).join(` ${TIMES} `)
 }
 
-/** A sentence with a thin space that never breaks before each %. */
-export const tidy = (sentence) => sentence.replaceAll(" %", `${THIN}%`)
+/** A sentence with spaces that never break: a thin one before each %, one between time and zone. */
+export const tidy = (sentence) => sentence.replaceAll(" %", `${THIN}%`).replaceAll(" UTC", "\u00a0UTC")

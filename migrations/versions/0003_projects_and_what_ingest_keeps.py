@@ -272,7 +272,9 @@ def _trace_of_format_1(blob: bytes) -> bytes:
     message = msgspec.msgpack.decode(_inflated(blob))
     known = ("step", "rank", "dp_rank", "stage", "optype", "seq_id", "mc", "mb_id")
     names = (*known, "start_ns", "duration_ns")
-    columns = {name: message["columns"][name] for name in names}
+    columns = {name: dict(message["columns"][name]) for name in names}
+    for column in columns.values():
+        column["bytes"] = _inflated(column["bytes"])
     plain = msgspec.msgpack.encode({"format": 1, "columns": columns})
     return zlib.compress(zlib.compress(plain, 1), 1)
 

@@ -4,10 +4,11 @@ import threading
 
 import pytest
 
-from app.api.readiness import OLD_BACKLOG_S, Check, look
+from app.api.readiness import OLD_BACKLOG_S, Check, look, room
 from app.api.watch import Shared, Watch
 from app.errors import StoreUnavailable
 from app.ingest.memory import MemoryQueue
+from app.ingest.queue import Lag
 from app.store import shards
 from app.store.engine import Store
 from app.store.migrate import is_current
@@ -40,7 +41,7 @@ async def test_who_runs_and_can_work_says_so(api):
     told = ready.json()
     assert (told["status"], told["degraded"]) == ("ready", [])
     assert {name: check["ok"] for name, check in told["checks"].items()} == dict.fromkeys(
-        ["queue", "store", "consumers", "shards", "backlog", "durability"], True
+        ["queue", "room", "store", "consumers", "shards", "backlog", "durability"], True
     )
     assert told["checks"]["consumers"]["sentence"] == "1 is alive"
 
@@ -105,6 +106,20 @@ async def test_a_batch_that_waits_too_long_is_told(api):
     status, told = await readiness(api)
     assert (status, told["degraded"]) == (200, ["backlog"])
     assert told["checks"]["backlog"]["sentence"] == "1 batch waits, the oldest for 1 minute"
+
+
+async def test_a_full_queue_takes_no_batch(api):
+    consume(api)
+    api.queue.max_entries = 0
+    status, told = await readiness(api)
+    assert status == 503
+    assert told["detail"] == "room: 4 of 4 parts of the queue are full until consumers catch up"
+
+
+async def test_where_a_part_of_the_queue_has_room_batches_are_taken():
+    whole, part = (room(Lag((9, 9), (1.0, 1.0), full)) for full in ((0, 1), (1,)))
+    assert (whole.ok, whole.ingest_needs) == (False, True)
+    assert (part.ok, part.ingest_needs) == (False, False)
 
 
 @pytest.fixture

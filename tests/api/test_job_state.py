@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.api.job_state import Thresholds, job_state
+from app.api.job_state import Thresholds, job_state, since_s
 from app.store.jobs import JobRecord
 from app.store.windows import WindowSummary
 from app.trace.job import Parallelism
@@ -26,8 +26,9 @@ JOB = JobRecord(
 )
 
 
-def state(job, now_s=NOW_S):
-    return job_state(job, now_s=now_s, thresholds=Thresholds(1.1, silent_after_s=300))
+def state(job, now_s=NOW_S, *, is_watched=True):
+    thresholds = Thresholds(1.1, silent_after_s=300)
+    return job_state(job, now_s=now_s, thresholds=thresholds, is_watched=is_watched)
 
 
 @pytest.mark.parametrize(
@@ -42,13 +43,35 @@ def test_a_figure_that_cannot_be_trusted_is_said_to_be_so_first():
     assert state(replace(JOB, latest=replace(WINDOW, verdict="low"))) == "low-fidelity"
 
 
-def test_a_job_is_silent_when_its_last_data_is_too_old():
-    assert state(JOB, NOW_S + 300) == "straggling"
-    assert state(JOB, NOW_S + 300.1) == "silent"
+def test_a_job_is_silent_when_the_consumer_says_that_some_ranks_are():
+    assert state(replace(JOB, silent_ranks=[3])) == "silent"
+    assert state(replace(JOB, silent_ranks=[])) == "straggling"
 
 
-def test_a_job_never_heard_from_is_not_silent_but_not_analysed():
-    assert state(replace(JOB, last_data_s=None, latest=None), NOW_S + 9e9) == "not-analysed"
+def test_a_job_is_stalled_when_the_consumer_says_that_no_rank_sends():
+    assert state(replace(JOB, stalled_since_s=NOW_S, silent_ranks=[3])) == "stalled"
+
+
+def test_while_a_consumer_is_alive_the_age_of_the_data_alone_says_nothing():
+    assert state(JOB, NOW_S + 9e9) == "straggling"
+
+
+def test_without_a_consumer_old_data_is_stale_whatever_was_known_before():
+    for job in (JOB, replace(JOB, silent_ranks=[3]), replace(JOB, stalled_since_s=NOW_S)):
+        assert state(job, NOW_S + 300, is_watched=False) != "stale"
+        assert state(job, NOW_S + 300.1, is_watched=False) == "stale"
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_job_never_heard_from_is_not_analysed(is_watched):
+    job = replace(JOB, last_data_s=None, latest=None)
+    assert state(job, NOW_S + 9e9, is_watched=is_watched) == "not-analysed"
+
+
+def test_a_state_has_a_beginning_where_it_is_known():
+    job = replace(JOB, silent_since_s=1.0, stalled_since_s=2.0, last_data_s=3.0)
+    assert [since_s(job, state) for state in ("silent", "stalled", "stale")] == [1.0, 2.0, 3.0]
+    assert since_s(job, "healthy") is None
 
 
 def test_a_window_without_figures_is_not_analysed():
@@ -57,4 +80,5 @@ def test_a_window_without_figures_is_not_analysed():
 
 
 def test_a_finished_job_stays_finished():
-    assert state(replace(JOB, ended_s=NOW_S), NOW_S + 9e9) == "finished"
+    job = replace(JOB, ended_s=NOW_S, stalled_since_s=NOW_S, silent_ranks=[3])
+    assert state(job, NOW_S + 9e9, is_watched=False) == "finished"

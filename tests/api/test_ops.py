@@ -25,7 +25,7 @@ async def test_a_batch_is_in_the_queue_when_202_is_answered(api, batch):
     assert answer.status_code == 202
     assert answer.json() == {"accepted": 2, "rejected": 0, "errors": []}
     [(job_id, found)] = taken(api)
-    assert job_id == "llm-70b"
+    assert job_id == "default/llm-70b"
     assert found.columns.num_ops == 2
     assert found.steps_done == ((0, 2),)
 
@@ -118,11 +118,11 @@ async def test_a_job_that_another_process_registered_again_is_looked_up_before_a
     await api.register(run_key="run-1")
     await api.push(json_batch())
     other = Registrations(api.store, monotonic=api.clock)
-    remembered = await other.find("llm-70b")
+    remembered = await other.find("default/llm-70b")
     larger = {"dp_size": 4, "pp_size": 2}
     await api.register(run_key="run-2", parallelism=larger)
-    assert (await other.find("llm-70b")) == remembered
-    assert (await other.find_anew("llm-70b")).epoch == 2
+    assert (await other.find("default/llm-70b")) == remembered
+    assert (await other.find_anew("default/llm-70b")).epoch == 2
     answer = await api.push(json_batch(epoch=2, dp_rank=3, rank=7))
     assert answer.status_code == 202
 
@@ -130,10 +130,10 @@ async def test_a_job_that_another_process_registered_again_is_looked_up_before_a
 async def test_many_workers_at_once_need_one_look_up(api):
     await api.register()
     found = Registrations(api.store, monotonic=api.clock)
-    first = await found.find("llm-70b")
-    assert await found.find("llm-70b") is first
+    first = await found.find("default/llm-70b")
+    assert await found.find("default/llm-70b") is first
     api.clock.now_s += 2
-    assert await found.find("llm-70b") is not first
+    assert await found.find("default/llm-70b") is not first
 
 
 async def test_a_queue_that_is_down_gets_503_and_when_to_try_again(api):
@@ -157,7 +157,7 @@ REFUSED = {
     "no body": (b"", "application/json", 400),
     "no JSON": (b"{", "application/json", 400),
     "no text": (b"\xff\xfe", "application/json", 400),
-    "deep nesting": (b'{"columns":' + b"[" * 100_000, "application/json", 422),
+    "deep nesting": (b'{"columns":' + b"[" * 100_000, "application/json", 400),
     "no msgpack": (b"\xc1", BINARY_TYPE, 400),
     "half a batch": (binary_batch()[:50], BINARY_TYPE, 400),
     "a list": (b"[]", "application/json", 422),

@@ -78,7 +78,14 @@ async def test_another_method_is_a_problem_that_names_the_right_ones(api):
     answer = await api.client.delete("/api/v1/jobs")
     assert answer.status_code == 405
     assert answer.json()["code"] == "method_not_allowed"
-    assert "GET" in answer.headers["allow"]
+    assert answer.headers["allow"] == "GET"
+
+
+async def test_the_methods_of_all_routes_of_a_path_are_named(api):
+    answer = await api.client.patch("/api/v1/jobs/llm-70b")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, PUT")
+    answer = await api.client.post("/docs")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
 
 
 ODD_BODIES = [

@@ -68,13 +68,14 @@ class Paceline:
             for dp_rank in range(sizes.dp_size):
                 for stage in range(sizes.pp_size):
                     batch = replace(batch_of(trace, epoch, dp_rank, stage, step), host=host)
-                    self._push(job_id, codec.encode(batch))
+                    self.push_body(job_id, codec.encode(batch))
         wait_until(
             lambda: len(self.get(f"/jobs/{job_id}/steps")["items"]) == num_steps,
             f"{num_steps} steps of {job_id} are analysed",
         )
 
-    def _push(self, job_id: str, body: bytes) -> None:
+    def push_body(self, job_id: str, body: bytes) -> None:
+        """Returns when a batch was acknowledged."""
         headers = {"Content-Type": "application/vnd.paceline.ops+msgpack"}
         answer = self.http.post(f"/jobs/{job_id}/ops", content=body, headers=headers)
         assert answer.status_code == 202, answer.text

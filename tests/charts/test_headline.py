@@ -1,3 +1,5 @@
+import pytest
+
 from app.charts.headline import Seen, headline
 from tests.charts.results import result
 
@@ -67,15 +69,54 @@ def test_how_long_the_window_still_takes_is_told_where_a_step_time_is_known():
     assert sentence == "3 of 8 complete steps have arrived. About 40 s more."
 
 
-def test_a_silent_job_says_since_when_and_how_it_was():
-    sentence, _ = told("silent", result(slowdown=1.03), last_step=3310, silent_for_s=725)
+AT_14_02 = 1_790_085_720.0  # 2026-09-22 14:02 UTC
+
+
+def test_a_stalled_job_says_since_when_and_how_it_was():
+    sentence, _ = told(
+        "stalled", result(slowdown=1.03), last_step=3310, since_s=AT_14_02, now_s=AT_14_02 + 725
+    )
     assert sentence == (
-        "No data from this job for 12 minutes. It was at 1.03\u00d7 of its ideal by step 3,310."
+        "No worker has sent anything since 14:02 UTC. "
+        "It was at 1.03\u00d7 of its ideal by step 3,310."
     )
 
 
-def test_a_silent_job_without_figures_says_only_since_when():
-    assert told("silent", None, silent_for_s=3600)[0] == "No data from this job for 1 hour."
+def test_a_stalled_job_without_figures_says_only_since_when():
+    sentence, _ = told("stalled", None, since_s=AT_14_02, now_s=AT_14_02 + 36_000)
+    assert sentence == "No worker has sent anything since 2026-09-22 14:02 UTC."
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_others", "sentence"),
+    [
+        ([12], 1, "Rank 12 has been silent since 14:02 UTC; 1 other goes on."),
+        ([12, 13], 1022, "Ranks 12 and 13 have been silent since 14:02 UTC; 1,022 others go on."),
+        (
+            [*range(1, 51)],
+            974,
+            "Ranks 1, 2, 3 and 47 more have been silent since 14:02 UTC; 974 others go on.",
+        ),
+    ],
+)
+def test_a_job_with_silent_ranks_names_them_and_how_many_go_on(ranks, num_others, sentence):
+    seen = {"silent_ranks": ranks, "num_others": num_others}
+    known, sub = told("silent", result(), since_s=AT_14_02, now_s=AT_14_02, **seen)
+    assert known == sentence
+    assert "the figures are those of before" in sub
+    assert "there are no figures" in told("silent", None, **seen)[1]
+
+
+def test_where_it_is_not_known_since_when_nothing_is_made_up():
+    assert told("silent", None, silent_ranks=[1], num_others=2)[0] == (
+        "Rank 1 has been silent; 2 others go on."
+    )
+
+
+def test_a_job_that_nobody_looks_after_says_so():
+    sentence, sub = told("stale", result(), since_s=AT_14_02, now_s=AT_14_02)
+    assert sentence == "No consumer is running: nothing is known of this job since 14:02 UTC."
+    assert sub == "What its workers send is kept, and analysed once a consumer runs."
 
 
 def test_a_finished_job_says_how_it_ended():

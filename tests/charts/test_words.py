@@ -20,6 +20,26 @@ def test_shares_are_rounded_to_what_can_be_trusted(share, text):
 
 
 @pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([7], "Rank 7"),
+        ([0, 1], "Ranks 0 and 1"),
+        ([0, 1, 2, 3], "Ranks 0, 1, 2 and 3"),
+        ([0, 1, 2, 3, 4], "Ranks 0, 1, 2 and 2 more"),
+        (range(2003), "Ranks 0, 1, 2 and 2,000 more"),
+    ],
+)
+def test_a_few_ranks_are_named_and_the_others_counted(numbers, text):
+    assert words.ranks(numbers) == text
+
+
+def test_a_time_has_its_date_where_it_is_another_days():
+    at_s = 1_790_085_720.0
+    assert words.moment(at_s, at_s + 9 * 3600) == "14:02 UTC"
+    assert words.moment(at_s, at_s + 10 * 3600) == "2026-09-22 14:02 UTC"
+
+
+@pytest.mark.parametrize(
     ("value_s", "text"), [(19.34, "19.3 s"), (1.0, "1 s"), (0.0851, "85.1 ms")]
 )
 def test_durations_have_three_digits(value_s, text):

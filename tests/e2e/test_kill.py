@@ -60,9 +60,9 @@ def _stored_ops(url: str) -> Counter[OpKey]:
     with store.read() as conn:
         cursor = None
         while True:
-            page, cursor = windows.page(conn, "killed", cursor=cursor, limit=100)
+            page, cursor = windows.page(conn, "default/killed", cursor=cursor, limit=100)
             for summary in page:
-                blob = windows.trace(conn, "killed", summary.window_id)
+                blob = windows.trace(conn, "default/killed", summary.window_id)
                 assert blob is not None, f"window {summary.window_id} is {summary.state}"
                 ops = unpack(blob)
                 columns = (ops.rank, ops.step, ops.optype, ops.seq_id)

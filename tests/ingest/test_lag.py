@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from app.errors import QueueUnavailable
+from app.ingest.admission import Admission, Gauge, Memory
 from app.ingest.memory import MemoryQueue
 from app.ingest.queue import GROUP, shard_of
 from app.ingest.redis_queue import RedisReader, RedisWriter
@@ -79,3 +80,20 @@ def test_a_queue_that_is_down_says_so():
     queue.is_up = False
     with pytest.raises(QueueUnavailable):
         asyncio.run(queue.writer.lag())
+
+
+def test_a_queue_that_takes_no_more_says_so():
+    queue = MemoryQueue(NUM_SHARDS, max_entries=1)
+    assert asyncio.run(lag_after(queue.writer)).full == ()
+    assert asyncio.run(lag_after(queue.writer, [b"x"])).full == (0, 1, 2)
+
+
+@pytest.mark.parametrize(("used_bytes", "is_full"), [(79, False), (80, True)])
+def test_a_server_is_full_when_it_admits_nothing(used_bytes, is_full):
+    async def measure():
+        return Memory(used_bytes, 100)
+
+    async def gauge_of(_shard):
+        return Gauge(measure, lambda: 0.0)
+
+    assert asyncio.run(Admission(gauge_of).is_full(0)) is is_full

@@ -317,6 +317,8 @@ def test_a_full_server_refuses_and_can_still_be_emptied(valkey_url):
         ("appendfsync", "everysec", "appendfsync always"),
         ("maxmemory-policy", "allkeys-lru", "maxmemory-policy noeviction"),
         ("appendonly", "no", "appendonly yes"),
+        ("no-appendfsync-on-rewrite", "yes", "no-appendfsync-on-rewrite no"),
+        ("maxmemory", "0", "maxmemory 1gb"),
     ],
 )
 def test_a_server_that_would_lose_batches_is_refused(valkey_url, setting, value, line):

@@ -4,6 +4,7 @@ import socket
 import struct
 import threading
 from contextlib import suppress
+from select import select
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,7 +14,7 @@ Cut = Literal["before the commit", "after the commit"]
 class CommitProxy:
     """Forwards everything; the first COMMIT after `cut_next` costs its connection.
 
-    "before": the server never sees it. "after": it has been done, and its answer is lost.
+    Before it, the server never sees it; after it, it has been done, and its answer is lost.
     """
 
     def __init__(self, server_url: str) -> None:
@@ -40,12 +41,29 @@ class CommitProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = self._connect()
-                for pump, source, target in (
-                    (self._to_server, client, server),
-                    (_forward, server, client),
-                ):
-                    threading.Thread(target=pump, args=(source, target), daemon=True).start()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, self._connect() as server, suppress(OSError):
+            while True:
+                ready, _, _ = select([client, server], [], [])
+                for source, target in ((client, server), (server, client)):
+                    if source in ready:
+                        data = source.recv(65536)
+                        if not data or (source is client and self._cuts(data, server)):
+                            _reset(client)
+                            return
+                        target.sendall(data)
+
+    def _cuts(self, data: bytes, server: socket.socket) -> bool:
+        """Whether this connection ends here."""
+        if self._cut is None or b"COMMIT" not in data:
+            return False
+        cut, self._cut = self._cut, None
+        if cut == "after the commit":
+            server.sendall(data)
+            server.recv(65536)
+        return True
 
     def _connect(self) -> socket.socket:
         if isinstance(self._address, tuple):
@@ -54,32 +72,10 @@ class CommitProxy:
         server.connect(self._address)
         return server
 
-    def _to_server(self, client: socket.socket, server: socket.socket) -> None:
-        with suppress(OSError):
-            while data := client.recv(65536):
-                if self._cut is not None and b"COMMIT" in data:
-                    cut, self._cut = self._cut, None
-                    _reset(client)
-                    if cut == "after the commit":
-                        server.sendall(data)
-                        server.recv(65536)
-                    break
-                server.sendall(data)
-        server.close()
-
-
-def _forward(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.close()
-
 
 def _reset(client: socket.socket) -> None:
-    # Without waiting for what is on its way: the other side is told of a reset.
+    # Closed at once, with what is on its way: the other side is told of a reset.
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.shutdown(socket.SHUT_RD)
-    client.close()
 
 
 def _address(server_url: str) -> tuple[str, int] | str:

@@ -23,20 +23,22 @@ def test_a_rule_is_at_rest_until_its_state_is_saved(store):
 
 
 def test_transitions_are_listed_with_the_newest_first(store):
-    for job_id in ("job", "other", "quiet"):
+    for job_id in ("a/job", "a/other", "a/quiet", "b/job"):
         register(store, job_id)
+    own = replace(EVENT, job_id="a/job")
     with store.write() as conn:
         events = [
-            EVENT,
-            replace(EVENT, job_id="other"),
-            replace(EVENT, kind="resolved", slowdown=None, since_step=None, window_id=None),
+            own,
+            replace(own, job_id="a/other"),
+            replace(own, kind="resolved", slowdown=None, since_step=None, window_id=None),
         ]
         saved = [replace(event, event_id=alerts.add_event(conn, event)) for event in events]
-        newest, cursor = alerts.page(conn, limit=2)
-        oldest, end = alerts.page(conn, cursor=cursor, limit=2)
+        alerts.add_event(conn, replace(EVENT, job_id="b/job"))
+        newest, cursor = alerts.page(conn, project="a", limit=2)
+        oldest, end = alerts.page(conn, project="a", cursor=cursor, limit=2)
         assert newest + oldest == saved[::-1]
         assert end is None
-        assert alerts.page(conn, job_id="job") == ([saved[2], saved[0]], None)
-        assert alerts.page(conn, job_id="quiet") == ([], None)
+        assert alerts.page(conn, job_id="a/job") == ([saved[2], saved[0]], None)
+        assert alerts.page(conn, job_id="a/quiet") == ([], None)
         with pytest.raises(JobNotFound):
-            alerts.page(conn, job_id="nobody")
+            alerts.page(conn, job_id="a/nobody")

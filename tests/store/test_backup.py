@@ -3,7 +3,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import select, text, update
 
 from app.alerts.alert import AlertState
 from app.errors import InvalidRequest
@@ -56,10 +56,6 @@ def fill(store):
         dead_letters.add(conn, [LETTER])
         tokens_of_projects.create(conn, NewToken("of-mine", "ü", ["read"]), now_s=1.0)
     run_a_while(store)
-    if "batches" in metadata.tables:  # TEMPORARY, as the table is
-        row = {"job_id": "job", "epoch": 1, "rank": 0, "batch_seq": 2**53, "body": b"\0\xff"}
-        with store.write() as conn:
-            conn.execute(insert(metadata.tables["batches"]), [row])
 
 
 def run_a_while(store):

@@ -7,30 +7,30 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import JobNotFound, StartUpFailed, StoreUnavailable
-from app.store import batches, jobs, tables
-from app.store.batches import BatchRow
+from app.store import jobs, spool, tables
 from app.store.durability import check_durable
 from app.store.engine import Store, parse_url
+from app.store.spool import SpoolRow
 from tests.postgres import database
 from tests.store.factories import register, registration
 
 
 def test_a_write_is_kept_whole_or_not_at_all(store):
-    register(store, "kept")
+    register(store, "default/kept")
     with pytest.raises(JobNotFound), store.write() as conn:
         _register_and_fail(conn)
     with store.read() as conn:
-        assert [job.job_id for job in jobs.page(conn)[0]] == ["kept"]
+        assert [job.job_id for job in jobs.page(conn)[0]] == ["default/kept"]
 
 
 def _register_and_fail(conn):
-    jobs.register(conn, "lost", registration(), now_s=1.0)
+    jobs.register(conn, "default/lost", registration(), now_s=1.0)
     raise JobNotFound("another")
 
 
 def test_a_reader_does_not_wait_for_a_writer_and_sees_none_of_it(store):
     with store.write() as writing:
-        jobs.register(writing, "job", registration(), now_s=1.0)
+        jobs.register(writing, "default/job", registration(), now_s=1.0)
         with store.read() as reading:
             assert jobs.page(reading)[0] == []
 
@@ -38,7 +38,7 @@ def test_a_reader_does_not_wait_for_a_writer_and_sees_none_of_it(store):
 def test_a_snapshot_does_not_move_while_others_write(store):
     with store.snapshot() as conn:
         assert jobs.page(conn)[0] == []
-        register(store)
+        register(store, "default/job")
         assert jobs.page(conn)[0] == []
 
 
@@ -76,7 +76,7 @@ def test_a_write_that_waits_too_long_is_unavailable(url):
 
 def test_rows_of_a_run_that_never_registered_are_refused(store):
     with pytest.raises(IntegrityError), store.write() as conn:
-        batches.add(conn, [BatchRow("nobody", 1, 0, 0, b"")])
+        spool.add(conn, [SpoolRow("nobody", 1, 1, 0, b"")])
 
 
 def test_a_commit_survives_a_crash(store):
@@ -112,9 +112,9 @@ def test_a_connection_that_breaks_is_unavailable_once_and_then_made_anew(pg_stor
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("statement_timeout", "8s"),
-        ("lock_timeout", "5s"),
-        ("idle_in_transaction_session_timeout", "15s"),
+        ("statement_timeout", "5s"),
+        ("lock_timeout", "2s"),
+        ("idle_in_transaction_session_timeout", "10s"),
         ("transaction_read_only", "on"),
     ],
 )

@@ -3,7 +3,7 @@ from dataclasses import fields
 
 import pytest
 
-from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobNotFound
+from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobLimit, JobNotFound
 from app.store import jobs, windows
 from app.trace import user_types
 from app.trace.job import Parallelism
@@ -176,15 +176,37 @@ def test_a_run_that_ended_before_the_next_began_was_not_superseded(store):
 
 def test_pages_hold_every_job_once_in_the_order_of_bytes(store):
     ids = ["Zeta", "a.b", "a-b", "a_b", "b", "B2", "B10"]
-    for job_id in ids:
-        register(store, job_id)
+    for project in ("research", "research-2", "default"):
+        for job_id in ids:
+            register(store, f"{project}/{job_id}")
     seen, cursor = [], None
     with store.read() as conn:
         for _ in range(4):
-            found, cursor = jobs.page(conn, cursor=cursor, limit=2)
+            found, cursor = jobs.page(conn, project="research", cursor=cursor, limit=2)
             seen += [record.job_id for record in found]
-    assert seen == sorted(ids)
+    assert seen == [f"research/{job_id}" for job_id in sorted(ids)]
     assert cursor is None
+
+
+def test_a_project_has_so_many_active_jobs_and_restarts_are_none(store):
+    def begin(job_id, run_key="a", *, now_s=100.0):
+        with store.write() as conn:
+            given = registration(run_key=run_key)
+            return jobs.register(conn, job_id, given, now_s=now_s, most_active=2)
+
+    begin("a/1")
+    begin("a/2")
+    with pytest.raises(JobLimit, match="2 active jobs, and may have 2"):
+        begin("a/3")
+    with store.read() as conn, pytest.raises(JobNotFound):
+        jobs.get(conn, "a/3")
+    assert begin("a/2") == (1, False)
+    assert begin("a/2", "b") == (2, True)
+    begin("b/1")
+    with store.write() as conn:
+        jobs.end(conn, "a/1", now_s=101.0)
+    begin("a/3")
+    begin("a/4", now_s=100.0 + jobs.ACTIVE_FOR_S)  # the others were last heard of a day ago
 
 
 @pytest.mark.parametrize(
@@ -196,15 +218,15 @@ def test_a_cursor_from_elsewhere_is_refused(store, cursor):
 
 
 def test_a_job_shows_the_newest_window_that_has_figures(store):
-    register(store)
+    register(store, "default/job")
     with store.write() as conn:
         for record in (
             window(0, slowdown=1.1, state="complete"),
             window(8, slowdown=1.2, revision=3),
             window(16, slowdown=None, verdict=None),
         ):
-            windows.save(conn, "job", record)
-        latest = jobs.get(conn, "job").latest
-        assert latest == windows.summary(conn, "job", "1-8")
+            windows.save(conn, "default/job", record)
+        latest = jobs.get(conn, "default/job").latest
+        assert latest == windows.summary(conn, "default/job", "1-8")
         assert [record.latest for record in jobs.page(conn)[0]] == [latest]
     assert (latest.slowdown, latest.window_id) == (1.2, "1-8")

@@ -122,7 +122,6 @@ class ConflictOut(Answer):
 
     rank: int
     batch_seq: int
-    at: datetime | None
 
 
 class IngestOut(Answer):
@@ -146,8 +145,7 @@ class IngestOut(Answer):
 def _conflict_out(sample: dict[str, Any] | None) -> ConflictOut | None:
     if sample is None:
         return None
-    at = timestamp_or_none(sample.get("at"))
-    return ConflictOut(rank=sample["rank"], batch_seq=sample["batch_seq"], at=at)
+    return ConflictOut(rank=sample["rank"], batch_seq=sample["batch_seq"])
 
 
 class JobOut(Answer):

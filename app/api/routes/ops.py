@@ -1,48 +1,46 @@
-"""Operations: the workers' way in."""
+"""Operations: the workers' way in.
 
+Thousands of batches come here every second, so they are answered as plain ASGI: FastAPI's way to
+a function and back takes longer than reading 200 operations. Its part is the description.
+"""
+
+import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
 
 import msgspec
-from fastapi import APIRouter, Request
-from fastapi.routing import APIRoute
+from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
-from typing_extensions import override
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.api.auth import header
 from app.api.deps import refusals
+from app.api.errors import problem
 from app.api.fields import Answer, JobId
 from app.api.principal import principal_of
 from app.api.registrations import check_epoch
 from app.api.service import Service
 from app.errors import Conflict, InvalidRequest, PacelineError, TooLarge
-from app.ingest.codec import BINARY_TYPE, JSON_TYPE, Decoded, decode, encode
+from app.ingest.codec import (
+    BINARY_TYPE,
+    JSON_TYPE,
+    Decoded,
+    NoRowTaken,
+    RowError,
+    decode,
+    encode,
+)
 from app.store.jobs import JobRecord
+from app.trace.names import JOB_PATTERN, is_job
 
-
-class _Direct(APIRoute):
-    """Hands the request to the function as it is: asking for each argument costs more than that."""
-
-    @override
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        endpoint = self.endpoint
-
-        async def handle(request: Request) -> Response:
-            answer: Response = await endpoint(request.path_params["job_id"], request)
-            return answer
-
-        return handle
-
-
-router = APIRouter(tags=["ops"], route_class=_Direct)
-
-# Above this, decoding would hold up everybody else for a millisecond or more.
-READ_ASIDE_BYTES = {BINARY_TYPE: 1 << 20}
-OTHERS_ASIDE_BYTES = 1 << 14
-INFLATE_ASIDE_BYTES = 1 << 12
+PUSH_PATH = "/api/v1/jobs/{job_id}/ops"
+_PATH = re.compile(PUSH_PATH.replace("{job_id}", "([^/]+)"))
+# Above these, reading a body would hold up everybody else for a millisecond or more.
+BINARY_ASIDE_BYTES = 1 << 20
+JSON_ASIDE_BYTES = 1 << 14
+COMPRESSED_ASIDE_BYTES = 1 << 12
 
 _EXAMPLE = {
     "version": 1,
@@ -69,21 +67,8 @@ _BODY = {
     },
 }
 
-
-@dataclass(frozen=True, slots=True)
-class Pushed:
-    """A request's body, and what its headers say of it."""
-
-    body: bytes
-    content_type: str
-    content_encoding: str
-
-    @property
-    def takes_long(self) -> bool:
-        """Whether to read it beside the event loop."""
-        if self.content_encoding:
-            return len(self.body) > INFLATE_ASIDE_BYTES
-        return len(self.body) > READ_ASIDE_BYTES.get(self.content_type, OTHERS_ASIDE_BYTES)
+# What `PushOps` answers, for /openapi.json; nothing is routed by it.
+described = APIRouter(tags=["ops"])
 
 
 class RowProblem(Answer):
@@ -102,8 +87,8 @@ class OpsOut(Answer):
     errors: list[RowProblem]
 
 
-@router.post(
-    "/jobs/{job_id}/ops",
+@described.post(
+    PUSH_PATH,
     operation_id="push_ops",
     summary="Push one batch of one worker's operations",
     status_code=202,
@@ -111,39 +96,111 @@ class OpsOut(Answer):
     responses=refusals(400, 404, 408, 409, 413, 415),
     openapi_extra={"requestBody": _BODY},
 )
-async def push_ops(job_id: JobId, request: Request) -> Response:
+def push_ops(job_id: JobId) -> None:
     """Answers 202 once the batch is on disk in the event queue.
 
     Rows that break a rule are refused one by one; sending the same batch again has no effect.
     Operation types beside the built-in ones are registered with the job, in `op_types`. The body
-    may be compressed once, by gzip or zstd.
+    may be compressed, once, with gzip or zstd (Content-Encoding).
     """
-    service = cast(Service, request.app.state.service)
-    key = principal_of(request.scope).key(job_id)
-    pushed = Pushed(
-        await request.body(),
-        request.headers.get("content-type", ""),
-        request.headers.get("content-encoding", ""),
-    )
-    begun_s, num_rows = time.perf_counter(), 0
-    try:
-        job = await service.registrations.find(key)
+
+
+@dataclass(slots=True)
+class Pushed:
+    """A request's body and what its headers say of it; its operations once they could be read."""
+
+    body: bytes
+    content_type: str
+    content_encoding: str
+    num_rows: int | None = None
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether to read it beside the event loop."""
+        if self.content_encoding:
+            return len(self.body) > COMPRESSED_ASIDE_BYTES
+        is_binary = self.content_type == BINARY_TYPE
+        return len(self.body) > (BINARY_ASIDE_BYTES if is_binary else JSON_ASIDE_BYTES)
+
+
+class PushOps:
+    """Answers what is pushed, and hands every other request on."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        service: Service,
+        monotonic: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._app = app
+        self._service = service
+        self._monotonic = monotonic
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        found = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if found is None:
+            return await self._app(scope, receive, send)
+        if scope["method"] != "POST":
+            refusal = problem(scope, 405, "method_not_allowed", "send POST", {"allow": "POST"})
+            return await refusal(scope, receive, send)
+        answer = await self._push(_key(scope, found[1]), await _pushed(scope, receive))
+        length = b"%d" % len(answer)
+        headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+        await send({"type": "http.response.start", "status": 202, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+        return None
+
+    async def _push(self, key: str, pushed: Pushed) -> bytes:
+        """The answer's body, once the batch is on disk in the queue."""
+        began_s, measured = self._monotonic(), self._service.measured
         try:
-            decoded = await _decoded(service, job, pushed)
+            job, decoded = await self._read(key, pushed)
+            await self._service.writer.append(key, encode(decoded.batch, job.op_types))
+        except PacelineError as error:
+            if pushed.num_rows is not None:
+                measured.refuse(rows=pushed.num_rows, reason=error.code)
+            raise
+        ack_s = self._monotonic() - began_s
+        measured.batch(rows=pushed.num_rows or 0, refused=decoded.rejected, ack_s=ack_s)
+        return _ANSWER.encode(
+            _Answer(decoded.batch.columns.num_ops, decoded.rejected, decoded.errors)
+        )
+
+    async def _read(self, key: str, pushed: Pushed) -> tuple[JobRecord, Decoded]:
+        jobs = self._service.registrations
+        job = await jobs.find(key)
+        try:
+            return job, await self._decoded(job, pushed)
         except (InvalidRequest, Conflict):
-            job = await service.registrations.find_anew(key)
-            decoded = await _decoded(service, job, pushed)
-        num_rows = decoded.batch.columns.num_ops + decoded.rejected
-        await service.writer.append(key, encode(decoded.batch, job.op_types))
-    except PacelineError as error:
-        service.measured.refuse(rows=num_rows, reason=error.code)
-        raise
-    ack_s = time.perf_counter() - begun_s
-    service.measured.batch(rows=num_rows, refused=decoded.rejected, ack_s=ack_s)
-    return _accepted(decoded)
+            job = await jobs.find_anew(key)
+            return job, await self._decoded(job, pushed)
+
+    async def _decoded(self, job: JobRecord, pushed: Pushed) -> Decoded:
+        try:
+            decoded = await _in_time(job, pushed)
+        except NoRowTaken as error:
+            pushed.num_rows = error.num_rows
+            raise
+        num_rows = pushed.num_rows = decoded.batch.columns.num_ops + decoded.rejected
+        check_epoch(job, decoded.batch.epoch)
+        if num_rows > self._service.max_batch_rows:
+            most = self._service.max_batch_rows
+            raise TooLarge(f"a batch has at most {most} operations: split it")
+        return decoded
 
 
-async def _decoded(service: Service, job: JobRecord, pushed: Pushed) -> Decoded:
+class _Answer(msgspec.Struct):
+    accepted: int
+    rejected: int
+    errors: list[RowError]
+
+
+_ANSWER = msgspec.json.Encoder()
+
+
+async def _in_time(job: JobRecord, pushed: Pushed) -> Decoded:
     read = partial(
         decode,
         pushed.body,
@@ -153,18 +210,17 @@ async def _decoded(service: Service, job: JobRecord, pushed: Pushed) -> Decoded:
         content_encoding=pushed.content_encoding,
         last_step=job.last_step,
     )
-    decoded = await run_in_threadpool(read) if pushed.takes_long else read()
-    check_epoch(job, decoded.batch.epoch)
-    num_rows = decoded.batch.columns.num_ops + decoded.rejected
-    if num_rows > service.max_batch_rows:
-        raise TooLarge(f"a batch has at most {service.max_batch_rows} operations: split it")
-    return decoded
+    return await run_in_threadpool(read) if pushed.takes_long else read()
 
 
-def _accepted(decoded: Decoded) -> Response:
-    answer: dict[str, Any] = {
-        "accepted": decoded.batch.columns.num_ops,
-        "rejected": decoded.rejected,
-        "errors": decoded.errors,
-    }
-    return Response(msgspec.json.encode(answer), 202, media_type="application/json")
+async def _pushed(scope: Scope, receive: Receive) -> Pushed:
+    # Whole by now: `Bodies` has read it.
+    body = (await receive()).get("body", b"")
+    media, encoding = header(scope, b"content-type"), header(scope, b"content-encoding")
+    return Pushed(body, (media or b"").decode("latin-1"), (encoding or b"").decode("latin-1"))
+
+
+def _key(scope: Scope, job_id: str) -> str:
+    if not is_job(job_id):
+        raise InvalidRequest(f"path.job_id: {job_id[:100]!r} is no job's id, as {JOB_PATTERN}")
+    return principal_of(scope).key(job_id)

@@ -5,12 +5,17 @@ import typer
 from app.cli.bench.analyze import analyze
 from app.cli.bench.faults.command import faults
 from app.cli.bench.first import first
+from app.cli.bench.fuzz import fuzz, fuzz_reading
 from app.cli.bench.growth import growth
 from app.cli.bench.ingest import ingest
+from app.cli.bench.pipeline import pipeline
 
 app = typer.Typer(no_args_is_help=True, help="Measure Paceline on this machine; prints JSON.")
 app.command()(analyze)
 app.command()(growth)
 app.command()(first)
 app.command()(ingest)
+app.command()(pipeline)
+app.command()(fuzz)
+app.command(hidden=True)(fuzz_reading)
 app.command()(faults)

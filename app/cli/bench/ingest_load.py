@@ -27,11 +27,28 @@ class Answers:
     num_rows: int
     latency_s: list[float] = field(default_factory=list)
     wrong: str | None = None
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def expected(self) -> bytes:
         """The body of each answer."""
         return b'{"accepted":%d,"rejected":0,"errors":[]}' % self.num_rows
+
+    def fail(self, reason: str) -> None:
+        """One answer is not as it should be, which ends everything."""
+        self.wrong = self.wrong or reason
+        self.over.set()
+
+    async def all_in(self) -> None:
+        """Returns once `over` was set, by the last answer.
+
+        Raises:
+            DeliveryFailed: one was wrong.
+        """
+        await self.over.wait()
+        self.over.clear()
+        if self.wrong is not None:
+            raise DeliveryFailed(f"an answer is not 202: {self.wrong}", retryable=False)
 
 
 class Worker(asyncio.Protocol):
@@ -68,7 +85,7 @@ class Worker(asyncio.Protocol):
         self._answer += data
         if not self._answer.endswith(self._expected):
             if b"\r\n\r\n" in self._answer and not self._answer.startswith(b"HTTP/1.1 202"):
-                self._fail(self._answer[:500].decode(errors="replace"))
+                self._answers.fail(self._answer[:500].decode(errors="replace"))
             return
         self._answer = b""
         self._answers.latency_s.append(time.perf_counter() - self._since_s)
@@ -77,10 +94,7 @@ class Worker(asyncio.Protocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answer or exc is not None:
-            self._fail(f"connection lost: {exc}")
-
-    def _fail(self, reason: str) -> None:
-        self._answers.wrong = self._answers.wrong or reason
+            self._answers.fail(f"connection lost: {exc}")
 
 
 def request_of(target: Target, body: bytes, rank: int) -> bytearray:
@@ -101,9 +115,7 @@ async def connect(
 ) -> list[Worker]:
     """So many workers, each on a connection of its own."""
     loop = asyncio.get_running_loop()
-    workers = [
-        Worker(request_of(target, body, rank), answers) for rank in range(num_connections)
-    ]
+    workers = [Worker(request_of(target, body, rank), answers) for rank in range(num_connections)]
     for worker in workers:
         await loop.create_connection(lambda each=worker: each, "127.0.0.1", target.port)  # type: ignore[misc]
     return workers
@@ -119,13 +131,15 @@ async def flat_out(workers: list[Worker], answers: Answers, seconds: float) -> f
     def again(worker: Worker) -> None:
         if (now_s := time.perf_counter()) < end_s:
             worker.send(now_s)
-        else:
-            done.append(worker)
+            return
+        done.append(worker)
+        if len(done) == len(workers):
+            answers.over.set()
 
     for worker in workers:
         worker.on_answer = again
         worker.send(time.perf_counter())
-    await _until(lambda: len(done) == len(workers), answers)
+    await answers.all_in()
     return time.perf_counter() - began_s
 
 
@@ -134,19 +148,23 @@ async def paced(
 ) -> float:
     """So many requests a second, whatever becomes of them: waiting for a connection counts."""
     idle, due = deque(workers), deque[float]()
-    began_s, num_due = time.perf_counter(), int(seconds * requests_per_s)
+    began_s, num_left = time.perf_counter(), int(seconds * requests_per_s)
 
     def dispatch() -> None:
         while idle and due:
             idle.popleft().send(due.popleft())
 
     def answered(worker: Worker) -> None:
+        nonlocal num_left
+        num_left -= 1
         idle.append(worker)
         dispatch()
+        if not num_left:
+            answers.over.set()
 
     for worker in workers:
         worker.on_answer = answered
-    for number in range(num_due):
+    for number in range(num_left):
         at_s = began_s + number / requests_per_s
         if (wait_s := at_s - time.perf_counter()) > 0:
             await asyncio.sleep(wait_s)
@@ -154,12 +172,5 @@ async def paced(
         dispatch()
         if answers.wrong:
             break
-    await _until(lambda: len(idle) == len(workers) and not due, answers)
+    await answers.all_in()
     return time.perf_counter() - began_s
-
-
-async def _until(is_over: Callable[[], bool], answers: Answers) -> None:
-    while not is_over() and answers.wrong is None:
-        await asyncio.sleep(0.02)
-    if answers.wrong is not None:
-        raise DeliveryFailed(f"an answer was not 202: {answers.wrong}", retryable=False)

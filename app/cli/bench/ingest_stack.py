@@ -38,6 +38,7 @@ class Target:
     token: str
     api_pid: int | None
     queue_url: str
+    consumer_pid: int | None = None
 
     def backlog(self) -> int:
         """Batches in the queue."""
@@ -49,8 +50,10 @@ class Target:
 
 
 @contextmanager
-def running(*, workers: int, queue_bytes: int) -> Iterator[Target]:
-    """The API with one job of so many workers; all of it is gone at the end.
+def running(
+    *, workers: int, queue_bytes: int, stages: int = 1, consumes: bool = False
+) -> Iterator[Target]:
+    """The API with one job of so many workers, and a consumer if asked; it all goes at the end.
 
     Raises:
         StartUpFailed: it does not answer in time.
@@ -68,8 +71,12 @@ def running(*, workers: int, queue_bytes: int) -> Iterator[Target]:
         api.start()
         stack.callback(api.stop, within_s=STOP_WITHIN_S)
         _wait_until_answering(api, port)
-        _register(port, token, workers)
-        yield Target(port, token, api.pid, url)
+        _register(port, token, workers, stages)
+        consumer = Child("consumer", paceline("consumer"), {**_NO_LIMITS, **settings})
+        if consumes:
+            consumer.start()
+            stack.callback(consumer.stop, within_s=STOP_WITHIN_S)
+        yield Target(port, token, api.pid, url, consumer.pid)
 
 
 def _free_port() -> int:
@@ -90,8 +97,9 @@ def _wait_until_answering(api: Child, port: int) -> None:
     raise StartUpFailed("the API to measure did not start: its log above says why")
 
 
-def _register(port: int, token: str, workers: int) -> None:
-    job = {"parallelism": {"dp_size": workers, "pp_size": 1}, "run_key": "bench"}
+def _register(port: int, token: str, workers: int, stages: int) -> None:
+    sizes = {"dp_size": workers // stages, "pp_size": stages}
+    job = {"parallelism": sizes, "run_key": "bench"}
     _ask(port, "PUT", f"/api/v1/jobs/{JOB}", json.dumps(job).encode(), _headers(token))
 
 

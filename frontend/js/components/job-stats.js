@@ -1,13 +1,14 @@
 /** The figures of one window of a job. */
 
 import { percentNumber, ratio, seconds, whole } from "../words.js"
+import { hasOldFigures } from "./silence.js"
 import { statStrip } from "./stat-strip.js"
 
 const FIDELITY_LIMIT = 0.05
 
 /** The strip; `result` is the window's object, or null before there is one. */
 export function jobStats(job, result) {
-  const isOld = job.state === "silent"
+  const isOld = hasOldFigures(job)
   const known = result ?? {}
   const isWithheld = known.fidelity?.verdict === "low"
   const stats = [slowdown(known, isWithheld), wasted(job, known, isWithheld), byWorker(known, isWithheld), byStage(job, known, isWithheld), fidelity(known), launch(known)]

@@ -12,6 +12,7 @@ const SHAPES = {
   straggling: () => [h("path", { d: "M6 .8 11.8 11.2H.2z", fill: "currentColor" })],
   stalled: () => [h("rect", { x: 1, y: 1, width: 10, height: 10, fill: "currentColor" })],
   silent: RING,
+  stale: RING,
   "low-fidelity": () => [
     h("circle", { cx: 6, cy: 6, r: 5, fill: "none", stroke: "currentColor", "stroke-width": 1.5 }),
     h("path", { d: "M6 1a5 5 0 0 0 0 10z", fill: "currentColor" }),
@@ -26,7 +27,7 @@ const SHAPES = {
     h("path", { d: "M6 4.6v3M6 8.4v1.1", fill: "none", stroke: "currentColor" }),
   ],
 }
-const TONES = { healthy: "is-ok", straggling: "is-lost", stalled: "is-bad", "low-fidelity": "is-doubt", live: "is-ok" }
+const TONES = { healthy: "is-ok", straggling: "is-lost", stalled: "is-bad", stale: "is-stale", "low-fidelity": "is-doubt", live: "is-ok" }
 
 /** The word for each state. */
 export const STATE_WORDS = {
@@ -34,6 +35,7 @@ export const STATE_WORDS = {
   straggling: "Straggling",
   stalled: "Stalled",
   silent: "Silent",
+  stale: "Stale",
   "low-fidelity": "Low fidelity",
   "not-analysed": "Not analysed",
   finished: "Finished",

@@ -4,6 +4,7 @@ import { getAll, getJson } from "../api.js"
 import { headline } from "../components/headline.js"
 import { stateMark } from "../components/mark.js"
 import { noteBar } from "../components/note-bar.js"
+import { hasOldFigures, silenceInShort } from "../components/silence.js"
 import { sparkline } from "../components/sparkline.js"
 import { statStrip } from "../components/stat-strip.js"
 import { h, patch } from "../dom.js"
@@ -81,15 +82,18 @@ function failed(error, retry) {
   )
 }
 
-const isRunning = (job) => job.state !== "finished" && job.state !== "silent"
+const NOT_RUNNING = new Set(["finished", "stalled", "stale"])
+const isRunning = (job) => !NOT_RUNNING.has(job.state)
 
 /** The slowdown, unless the simulation is too far off to be believed. */
 const slowdownOf = (job) => (job.latest_window?.verdict === "low" ? null : job.slowdown)
 
 /** GPUs' worth of time lost at this moment; null when there is no figure of now. */
 function gpusLost(job) {
-  return isRunning(job) && slowdownOf(job) !== null ? job.gpus * job.gpu_time_wasted : null
+  return hasFiguresOfNow(job) ? job.gpus * job.gpu_time_wasted : null
 }
+
+const hasFiguresOfNow = (job) => isRunning(job) && !hasOldFigures(job) && slowdownOf(job) !== null
 
 const sum = (numbers) => numbers.reduce((total, number) => total + (number ?? 0), 0)
 
@@ -97,7 +101,7 @@ function sentence(jobs) {
   const losing = jobs.filter((job) => job.state === "straggling")
   const perDay = 24 * sum(losing.map(gpusLost))
   if (!losing.length) {
-    const measured = jobs.filter((job) => slowdownOf(job) !== null && isRunning(job)).length
+    const measured = jobs.filter(hasFiguresOfNow).length
     const sub = measured ? `${counted(measured, "job")} ${measured === 1 ? "has" : "have"} figures of now; nothing stands out.` : "The first figure of a job comes with its first complete step."
     return { sentence: `${counted(jobs.length, "job")}. ${measured ? "None is straggling." : "No figures yet."}`, sub }
   }
@@ -111,12 +115,12 @@ function sentence(jobs) {
 
 function stats(jobs) {
   const running = jobs.filter(isRunning)
-  const measured = running.filter((job) => slowdownOf(job) !== null)
+  const measured = running.filter(hasFiguresOfNow)
   const lost = sum(measured.map(gpusLost))
   const gpus = sum(measured.map((job) => job.gpus))
   const straggling = jobs.filter((job) => job.state === "straggling")
   return [
-    { label: "Jobs", figure: whole(jobs.length), note: `${running.length} running, ${jobs.length - running.length} finished or silent` },
+    { label: "Jobs", figure: whole(jobs.length), note: `${running.length} running, ${jobs.length - running.length} finished, stalled or stale` },
     { label: "GPUs watched", figure: whole(sum(running.map((job) => job.gpus))), note: `${whole(gpus)} with figures of now` },
     {
       label: "GPU time being lost now",
@@ -168,7 +172,7 @@ function row(job, details) {
     stateMark(job.state),
     h("span", { class: "job" }, h("b", {}, contained(job.name)), h("small", {}, shape(job.parallelism))),
     h("span", { class: "number slowdown" }, figure(slowdownOf(job), ratio)),
-    sparkline(details?.windows ?? [], job.state === "silent"),
+    sparkline(details?.windows ?? [], hasOldFigures(job)),
     slowestCell(job, details?.slowest),
     h("span", { class: "at-wide at-desk" }, lastData(job)),
     h("span", { class: "number at-wide at-desk" }, whole(job.gpus)),
@@ -205,6 +209,8 @@ function slowestOf(workers) {
 
 function slowestCell(job, slowest) {
   const words = (text, more) => h("span", { class: "at-desk" }, text, more && h("small", {}, more))
+  const silence = silenceInShort(job)
+  if (silence) return words(...silence)
   if (job.latest_window?.verdict === "low") return words("withheld", "simulation too far off")
   if (job.state === "not-analysed") return words(`${whole(job.latest_window?.num_steps ?? 0)} of ${whole(job.window_steps)} complete steps`)
   if (!slowest) return h("span", { class: "at-desk quiet" }, NOT_MEASURED)

@@ -4,12 +4,13 @@ import { getJson, getJsonOrNull } from "../api.js"
 import { headline } from "../components/headline.js"
 import { jobStats } from "../components/job-stats.js"
 import { noteBar } from "../components/note-bar.js"
+import { leftOut, hasOldFigures, silenceNote } from "../components/silence.js"
 import { windowBar } from "../components/window-bar.js"
 import { announce, h, patch } from "../dom.js"
 import { onChange } from "../live.js"
 import { onTheme } from "../theme.js"
 import { STATE_WORDS } from "../components/mark.js"
-import { clock, contained, counted, ratio, shape, stepRange, whole } from "../words.js"
+import { contained, counted, ratio, shape, stepRange } from "../words.js"
 import { Panels } from "./job-panels.js"
 
 export const path = /^\/jobs\/(?<jobId>[^/]+)$/
@@ -28,7 +29,8 @@ export function render(root, { jobId }, { setSubject, onRefused }) {
     if (page.left || !page.job) return
     document.title = `${contained(page.job.name)} \u00b7 Paceline`
     patch(slots.head, crumbs(page.job), headline(page.told), notes(page, pick))
-    patch(slots.stats, jobStats(page.job, page.result))
+    const inNoFigure = leftOut(page.job)
+    patch(slots.stats, jobStats(page.job, page.result), inNoFigure && h("p", { class: "left-out" }, inNoFigure))
     patch(slots.window, windowBar({ windows: page.windows, picked: page.picked, shown: page.shown, onPick: pick, windowSteps: page.job.window_steps, step_s: stepTime(page) }))
     slots.window.querySelector("select").value = page.picked
   }
@@ -67,7 +69,7 @@ export function render(root, { jobId }, { setSubject, onRefused }) {
 /** Seconds that a step of the shown window takes; null when the job no longer runs or has none. */
 function stepTime({ job, result }) {
   const times = result?.step_time_s?.recorded ?? []
-  if (!times.length || job.state === "silent" || job.state === "finished") return null
+  if (!times.length || hasOldFigures(job) || job.state === "finished") return null
   return times.reduce((total, time_s) => total + time_s, 0) / times.length
 }
 
@@ -120,12 +122,8 @@ function notes(page, pick) {
     const consequence = shown ? "The job has moved on since." : "It is not stored."
     return noteBar({ fact: "This is a window of the past.", consequence, act: { text: "Follow latest", onclick: () => pick("latest") } })
   }
-  if (job.state !== "silent" || !job.last_data_at) return null
-  const step = job.last_step === null ? "" : `, step ${whole(job.last_step)}`
-  return noteBar({
-    fact: `Figures are as of ${clock(new Date(job.last_data_at))}${step}.`,
-    consequence: "They do not describe the job now. Paceline keeps listening and goes back to live by itself.",
-  })
+  const silence = silenceNote(job)
+  return silence && noteBar(silence)
 }
 
 function failed(jobId, error, retry) {

@@ -14,6 +14,7 @@ def test_the_body_holds_what_a_program_and_a_person_need():
         "timestamp": "2023-11-14T22:13:20.250Z",
         "data": {
             "job_id": "llm-70b",
+            "project": "default",
             "job_name": "llm-70b",
             "epoch": 2,
             "window": "2-1220",
@@ -26,6 +27,11 @@ def test_the_body_holds_what_a_program_and_a_person_need():
             "url": "https://paceline.example/jobs/llm-70b",
         },
     }
+
+
+def test_a_job_is_told_by_its_plain_id_and_its_project():
+    body = json.loads(standard.body(alert(job_id="research/llm-70b")))
+    assert (body["data"]["job_id"], body["data"]["project"]) == ("llm-70b", "research")
 
 
 def test_what_is_not_known_is_null():

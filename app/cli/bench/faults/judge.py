@@ -13,7 +13,7 @@ from app.cli.bench.faults.obligations import COLUMNS, Ints, Obligations, in_orde
 from app.ingest.op_table import TABLE_DTYPES, OpTable
 from app.ingest.trace_codec import pack, unpack
 from app.monitor import observe
-from app.store import jobs, windows
+from app.store import counts, jobs, windows
 from app.store.engine import Connection, Store
 from app.store.windows import WindowSummary
 from app.trace.names import DEFAULT_PROJECT, qualified
@@ -31,6 +31,8 @@ class Judgement:
     spurious: int = 0
     windows: int = 0
     rows_judged: int = 0
+    duplicates: int = 0  # rows, as the consumer counts them
+    conflict_rows: int = 0
     violations: list[str] = field(default_factory=list)
 
     def blame(self, violation: str) -> None:
@@ -69,8 +71,20 @@ def _judge_job(judgement: Judgement, conn: Connection, name: str, owed: Obligati
         for summary in found:
             if summary.epoch == epoch:
                 _judge_window(judgement, conn, job_id, summary, table, covered)
+        _judge_counts(judgement, conn, job_id, epoch, len(table))
         judgement.rows_judged += len(table)
         judgement.missing += int((~covered).sum())
+
+
+def _judge_counts(
+    judgement: Judgement, conn: Connection, job_id: str, epoch: int, num_owed: int
+) -> None:
+    """Everything owed was counted as taken, once; what came again, as a duplicate."""
+    found = counts.load(conn, job_id, epoch)
+    judgement.duplicates += found.duplicate
+    judgement.conflict_rows += found.conflict
+    if found.accepted + found.late != num_owed:
+        judgement.blame(f"{num_owed} operations of {job_id} are owed, but counted: {found}")
 
 
 def _judge_window(

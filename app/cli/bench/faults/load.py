@@ -6,7 +6,9 @@ What gets no answer, 429 or 503 is sent again under its key, until it is acknowl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -44,11 +46,13 @@ class Load:
     seed: int = 1
     retries: int = 0
     retried_503: int = 0
-    num_steps: int = 0
+    num_steps: int = 0  # pushed so far, in all runs
+    next_step: int = 0
     epoch: int = 0
 
     def __post_init__(self) -> None:
         self._lines = [Http(port, self.token) for port in self.ports]
+        self._asking = [Http(port, self.token) for port in self.ports]
         self._turn = 0
         self._rng = np.random.default_rng(self.seed)
         self._next_seq: dict[int, int] = {}
@@ -64,6 +68,12 @@ class Load:
         self.epoch = int(self._insist("PUT", f"/jobs/{self.job}", job)["epoch"])
         self._next_seq.clear()
 
+    def restart(self, made: MadeJob, run_key: str, *, from_step: int) -> None:
+        """Begin another run, as from a checkpoint, of whatever size."""
+        self._push_held()
+        self.made, self.next_step = made, from_step
+        self.register(run_key)
+
     def run(self, stop: threading.Event) -> None:
         """Push step after step until told to stop."""
         began_s, before = time.monotonic(), self.num_steps
@@ -76,22 +86,32 @@ class Load:
     def push_steps(self, count: int) -> None:
         """Push the next steps whole; what was held back comes with the step after it."""
         for _ in range(count):
-            bodies = [codec.encode(batch) for batch in self._batches(self.num_steps)]
-            self._rng.shuffle(bodies)
+            bodies = self.bodies()
             is_late = self._rng.random(len(bodies)) < self.habits.held_back
             late = [body for body, held in zip(bodies, is_late, strict=True) if held]
             now = [body for body, held in zip(bodies, is_late, strict=True) if not held]
             for body in [*now, *self._held]:
                 self.push(body)
             self._held = late
-            self.num_steps += 1
+
+    def bodies(self) -> list[bytes]:
+        """The batches of the next step, in any order; nobody else makes them."""
+        bodies = [codec.encode(batch) for batch in self._batches(self.next_step)]
+        self._rng.shuffle(bodies)
+        self.next_step += 1
+        self.num_steps += 1
+        return bodies
 
     def end(self) -> None:
         """Push what was held back, and say that the job has finished."""
-        for body in self._held:
-            self.push(body)
-        self._held = []
+        self._push_held()
         self._insist("POST", f"/jobs/{self.job}/end", None)
+
+    def close(self) -> None:
+        """Free the connections."""
+        for line in self._lines + self._asking:
+            line.close()
+        self.oracle.close()
 
     def push(self, body: bytes) -> None:
         """Returns once the batch is acknowledged, and the oracle knows."""
@@ -100,21 +120,32 @@ class Load:
             self._send(body)
 
     def closed_steps(self) -> int:
-        """Steps in closed windows, those that were skipped too, as the API says."""
-        closed, cursor = 0, ""
-        while True:
-            page = self._line().ask("GET", f"/jobs/{self.job}/windows?limit=500{cursor}")
-            closed += sum(_num_steps(item) for item in page["items"] if item["state"] != "open")
-            if page["next_cursor"] is None:
-                return closed
-            cursor = f"&cursor={page['next_cursor']}"
+        """Steps in closed windows as the API says, those that were skipped too; 0 if it is away.
+
+        Ask from one thread, which may be another than the one that pushes.
+        """
+        for line in self._asking:
+            with suppress(Unreachable):
+                return sum(_num_steps(item) for item in self._windows(line) if _is_closed(item))
+        return 0
 
     def is_drained(self) -> bool:
         """Whether all steps pushed are in closed windows."""
-        try:
-            return self.closed_steps() >= self.num_steps
-        except Unreachable:
-            return False
+        return self.closed_steps() >= self.num_steps
+
+    def _windows(self, line: Http) -> list[dict[str, Any]]:
+        items, cursor = [], ""
+        while True:
+            page = line.ask("GET", f"/jobs/{self.job}/windows?limit=500{cursor}")
+            items += page["items"]
+            if page["next_cursor"] is None:
+                return items
+            cursor = f"&cursor={page['next_cursor']}"
+
+    def _push_held(self) -> None:
+        for body in self._held:
+            self.push(body)
+        self._held = []
 
     def _send(self, body: bytes) -> None:
         while (answer := self._post(body)) is None or answer.status == 429 or answer.status >= 500:
@@ -194,5 +225,10 @@ def batch_of(trace: Trace, epoch: int, dp_rank: int, stage: int, batch_seq: int)
     return OpBatch(epoch, int(ops.rank[0]), dp_rank, stage, None, batch_seq, done, columns)
 
 
-def _num_steps(item: dict[str, int]) -> int:
-    return item["last_step"] - item["first_step"] + 1
+def _is_closed(item: dict[str, Any]) -> bool:
+    return item["state"] != "open"
+
+
+def _num_steps(item: dict[str, Any]) -> int:
+    last, first = int(item["last_step"]), int(item["first_step"])
+    return last - first + 1

@@ -17,7 +17,7 @@ from app.cli.bench.faults.postgres import PostgresServer, find_programs
 from app.cli.bench.faults.proxy import Proxy
 from app.cli.bench.faults.queue_server import QueueServer
 from app.cli.bench.faults.server import Server
-from app.cli.bench.faults.waiting import free_port, wait_until
+from app.cli.bench.faults.waiting import NotInTime, free_port, wait_until
 
 StoreKind = Literal["sqlite", "postgresql"]
 TOKEN = "pl_" + "t" * 43
@@ -57,6 +57,7 @@ class Stack:
         self.to_database = self._proxy(self.database.port) if self.database else None
         self.api_ports = [free_port() for _ in range(num_apis)]
         self.to_apis = [self._proxy(port) for port in self.api_ports]
+        self._patched: set[str] = set()
         self.processes: dict[str, Server] = {"queue": self.queue}
         if self.database:
             self.processes["database"] = self.database
@@ -79,7 +80,10 @@ class Stack:
             self._migrate()
             for name in (*self.apis, *self.consumers):
                 self.start(name)
-            self.wait_until_ready()
+            try:
+                self.wait_until_ready()
+            except NotInTime as error:
+                raise NotInTime(f"{error}\n{self.last_words()}") from None
             undo.pop_all()
         return self
 
@@ -91,6 +95,7 @@ class Stack:
         if name in ("queue", "database"):
             self.processes[name].start()
             return
+        (self._patched.add if patches else self._patched.discard)(name)
         words = ["api"] if name in self.apis else ["consumer", "--name", name]
         log = self._directory / f"{name}.log"
         server = Server(command(patches, *words), log, environment=self._environment(name))
@@ -118,6 +123,12 @@ class Stack:
             if not server.is_running():
                 self.start(name)
 
+    def start_anew(self) -> None:
+        """Heal everything, and have no patched process any more."""
+        self.heal()
+        for name in list(self._patched):
+            self.restart(name)
+
     def wait_until_ready(self, within_s: float = READY_WITHIN_S) -> float:
         """Seconds until every API says that it is ready and every process is alive."""
         return wait_until(self.is_ready, "every process is ready", within_s)
@@ -129,6 +140,11 @@ class Stack:
         return all(server.is_running() for server in self.processes.values()) and all(
             self.readiness(port) == 200 for port in self.api_ports
         )
+
+    def last_words(self) -> str:
+        """The end of each process's log."""
+        ends = (f"{name}: {each.log_text()[-1500:]}" for name, each in self.processes.items())
+        return "\n".join(ends)
 
     def readiness(self, port: int) -> int | None:
         """Status of the API's own word on whether batches can be taken."""

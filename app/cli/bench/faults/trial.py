@@ -63,6 +63,8 @@ class Trial:
             with suppress(NotInTime):
                 self._stack.heal()
                 self._join()
+        for load in self.loads:
+            load.close()
         self._oracle.close()
 
     def fault(self, deed: Callable[[], object]) -> None:
@@ -80,6 +82,11 @@ class Trial:
             "steps are acknowledged",
             _FLOWS_WITHIN_S,
         )
+
+    def pause(self) -> None:
+        """Push no more; returns when what was under way is acknowledged."""
+        self._stop.set()
+        self._join()
 
     def finish(self) -> dict[str, Any]:
         """The verdict: how soon all was well again, and every promise that was broken."""
@@ -128,6 +135,7 @@ class Trial:
         fresh = self._load(f"{self._name}-fresh", SMALL, Habits(), 1)
         self._begin(fresh)
         fresh.push_steps(1)
+        fresh.close()
         path = f"/jobs/{fresh.job}/windows"
         return wait_until(
             lambda: bool(self._stack.get(path)["items"]), "a fresh step flows", FRESH_WITHIN_S
@@ -136,7 +144,7 @@ class Trial:
     def _vacuous(self, verdict: dict[str, Any]) -> list[str]:
         """Why a trial without a broken promise would still prove nothing."""
         wanted = {"fault": self.faults, "acknowledged batch": verdict["batches"]}
-        wanted["duplicate"] = verdict["resent"]
+        wanted["duplicate"] = verdict["duplicates"]
         return [f"the trial saw no {what}" for what, count in wanted.items() if not count]
 
 

@@ -1,0 +1,83 @@
+"""Tokens from the command line, on the store itself."""
+
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import app
+from app.store import token_text, tokens
+from app.store.engine import Store
+from app.store.migrate import migrate
+
+
+@pytest.fixture
+def paceline(tmp_path):
+    """The command on a migrated store."""
+    migrate(f"sqlite:///{tmp_path / 'paceline.db'}")
+
+    def run(*arguments):
+        chosen = {"PACELINE_DATA_DIR": str(tmp_path), "PACELINE_DATABASE_URL": ""}
+        return CliRunner().invoke(app, ["token", *arguments], env=chosen)
+
+    return run
+
+
+def made(paceline, *options):
+    result = paceline("create", *options)
+    assert result.exit_code == 0, result.stderr
+    return token_text.parse(result.stdout.strip())
+
+
+def test_a_token_is_printed_once_and_listed_without_its_secret(paceline, tmp_path):
+    options = ("--scope", "read", "--scope", "ingest", "--name", "cluster A", "--project", "lab")
+    text = made(paceline, *options, "--expires-days", "2")
+    listed = paceline("list").stdout
+    assert text.token_id in listed
+    assert text.secret not in listed
+    assert "lab      ingest,read  all  good until" in listed
+    assert listed.rstrip().endswith("cluster A")
+    store = Store(f"sqlite:///{tmp_path / 'paceline.db'}")
+    with store.read() as conn:
+        record = tokens.find(conn, text.token_id)
+    store.close()
+    assert record is not None
+    assert record.digest == text.digest
+    assert record.expires_s == pytest.approx(time.time() + 2 * 86_400, abs=60)
+
+
+def test_a_list_may_be_of_one_project(paceline):
+    ours, theirs = (made(paceline, "--scope", "read", "--project", name) for name in ("a", "b"))
+    listed = paceline("list", "--project", "a").stdout
+    assert ours.token_id in listed
+    assert theirs.token_id not in listed
+
+
+def test_a_revoked_token_is_listed_as_one(paceline):
+    text = made(paceline, "--scope", "ingest", "--job", "llm-70b")
+    assert "ingest  llm-70b  good" in paceline("list").stdout
+    result = paceline("revoke", text.token_id)
+    assert result.exit_code == 0
+    assert result.stdout == f"revoked: {text.token_id} (without a name) of default\n"
+    assert "ingest  llm-70b  revoked" in paceline("list").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("create", "--scope", "fly"), "no scope 'fly': want one or more of ingest, read"),
+        (("create", "--scope", "read", "--job", "a"), "a token for one job has the scope ingest"),
+        (("create", "--scope", "read", "--project", "A"), "project 'A': want at most 31"),
+        (("revoke", "nobody"), "no token 'nobody': paceline token list shows them all"),
+    ],
+)
+def test_what_cannot_be_is_one_line(paceline, arguments, reason):
+    result = paceline(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"paceline: {reason}")
+
+
+def test_a_store_that_is_not_migrated_is_said_to_be_one(tmp_path):
+    chosen = {"PACELINE_DATABASE_URL": f"sqlite:///{tmp_path / 'none.db'}"}
+    result = CliRunner().invoke(app, ["token", "list"], env=chosen)
+    assert (result.exit_code, "run paceline migrate" in result.stderr) == (2, True)

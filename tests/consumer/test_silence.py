@@ -1,0 +1,129 @@
+"""Who has fallen silent, told from when batches come and not from what is in them."""
+
+import pytest
+
+from app.consumer.silence import SENDING, Silence, Watch
+from tests.consumer.jobs import HEALTHY, SIZES
+from tests.consumer.place import step_batches
+
+PATIENCE_S = 300.0
+
+
+@pytest.fixture
+def watch():
+    watch = Watch(0.0)
+    for rank in (0, 1, 2):
+        watch.heard(rank, 10.0, 1010.0)
+    return watch
+
+
+def test_everybody_is_sending_until_their_time_is_over(watch):
+    assert watch.silence(10.0 + PATIENCE_S - 1, 2000.0, PATIENCE_S, ()) == SENDING
+
+
+def test_a_rank_is_silent_while_others_go_on(watch):
+    watch.heard(0, 200.0, 1200.0)
+    watch.heard(2, 309.0, 1309.0)
+    assert watch.silence(311.0, 1311.0, PATIENCE_S, ()) == Silence((1,), 1010.0)
+
+
+def test_a_rank_that_was_never_heard_of_is_silent_since_we_look(watch):
+    watch.heard(0, 290.0, 1290.0)
+    assert watch.silence(301.0, 1301.0, PATIENCE_S, (3,)) == Silence((3,), 1000.0)
+    assert watch.silence(299.0, 1299.0, PATIENCE_S, (3,)) == SENDING
+
+
+def test_when_none_sends_the_job_has_stalled_and_no_rank_is_blamed(watch):
+    assert watch.silence(400.0, 1400.0, PATIENCE_S, (3,)) == Silence(stalled_since_s=1010.0)
+
+
+def test_a_run_of_which_nothing_has_come_since_we_look_is_not_judged():
+    assert Watch(0.0).silence(1e6, 1e9, PATIENCE_S, (0, 1)) == SENDING
+
+
+def test_who_could_not_be_heard_is_forgiven(watch):
+    watch.forgive(400.0)
+    assert watch.silence(400.0 + PATIENCE_S - 1, 2000.0, PATIENCE_S, (3,)) == SENDING
+
+
+def silences(place):
+    [row] = place.rows("runs", "silent_ranks", "silent_since_s", "stalled_since_s")
+    return row
+
+
+@pytest.fixture
+def busy(place):
+    """A place whose job has sent a step, and its consumer."""
+    place.register("job", SIZES)
+    consumer = place.consumer()
+    place.push("job", HEALTHY, 0)
+    place.turns(consumer)
+    return place, consumer
+
+
+def go_on(place, consumer, seconds, *batches):
+    """Time passes, in which these come at the end."""
+    place.turns(consumer, num_turns=int(seconds / 10), each_s=10.0)
+    place.append("job", *batches)
+    place.turns(consumer, num_turns=2, each_s=6.0)
+
+
+def test_a_silent_rank_is_named_and_everybody_told(busy):
+    place, consumer = busy
+    silent, *others = step_batches(HEALTHY, 1)
+    go_on(place, consumer, 290, *others)
+    assert silences(place) == (None, None, None)
+    go_on(place, consumer, 20)
+    ranks, since_s, stalled_s = silences(place)
+    assert ranks == [silent.rank]
+    assert since_s == pytest.approx(1.7e9, abs=1.0)
+    assert stalled_s is None
+    assert {"event": "job", "job_id": "job"} in place.heard.messages
+
+
+def test_a_silence_ends_with_the_next_batch(busy):
+    place, consumer = busy
+    silent, *others = step_batches(HEALTHY, 1)
+    go_on(place, consumer, 290, *others)
+    go_on(place, consumer, 20, silent)
+    place.turns(consumer, each_s=6.0)
+    assert silences(place) == (None, None, None)
+
+
+def test_a_job_of_which_nothing_comes_has_stalled_without_any_data(busy):
+    place, consumer = busy
+    go_on(place, consumer, 310)
+    ranks, since_s, stalled_s = silences(place)
+    assert (ranks, since_s) == (None, None)
+    assert stalled_s == pytest.approx(1.7e9, abs=1.0)
+
+
+def test_a_stalled_job_is_let_go_of_and_comes_back(busy):
+    place, consumer = busy
+    go_on(place, consumer, 500)
+    go_on(place, consumer, 0, *step_batches(HEALTHY, 1))
+    place.turns(consumer, each_s=6.0)
+    assert silences(place) == (None, None, None)
+    assert place.windows("num_steps") == [(2,)]
+
+
+def test_a_clock_that_is_set_makes_nobody_silent_and_closes_nothing(busy):
+    place, consumer = busy
+    place.append("job", *step_batches(HEALTHY, 1)[1:])
+    for jump_s in (3600.0, -7200.0):
+        place.unix_clock.now_s += jump_s
+        place.turns(consumer, each_s=6.0)
+    assert silences(place) == (None, None, None)
+    assert place.windows("state", "num_steps") == [("open", 1)]
+
+
+def test_what_waits_in_the_queue_makes_nobody_silent(busy, monkeypatch):
+    place, consumer = busy
+    monkeypatch.setattr(place.work.queue, "backlog", lambda _shard: 1)
+    go_on(place, consumer, 500)
+    assert silences(place) == (None, None, None)
+    monkeypatch.undo()
+    go_on(place, consumer, 200)
+    assert silences(place) == (None, None, None)
+    go_on(place, consumer, 200)
+    assert silences(place)[2] is not None

@@ -1,0 +1,27 @@
+"""One whole Paceline for all of these tests; each has jobs of its own, and leaves it sound."""
+
+import pytest
+
+from app.cli.bench.faults.stack import Stack, usual_store
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    with Stack(
+        tmp_path_factory.mktemp("whole"), store=usual_store(), num_apis=2, num_consumers=2
+    ) as stack:
+        yield stack
+
+
+@pytest.fixture
+def stack(whole):
+    """Every process runs, none in a special way, and the proxies make no trouble."""
+    yield whole
+    whole.start_anew()
+    whole.wait_until_ready()
+
+
+@pytest.fixture
+def name(request):
+    """A name for the jobs of one test."""
+    return request.node.name.removeprefix("test_").split("[")[0][:60].rstrip("_")

@@ -1,0 +1,49 @@
+"""Rows 24 to 36 of the fault matrix, as far as they need the whole of Paceline."""
+
+from dataclasses import replace
+
+from app.cli.bench.faults.load import Habits
+from app.cli.bench.faults.trial import SMALL, Trial
+from app.ingest import codec
+from app.synth.run import MadeJob
+from app.trace.job import Parallelism
+
+WILD = Habits(parts=4, resent=0.6, held_back=0.4)
+
+
+def test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows(stack, name):
+    with Trial(stack, name, [(SMALL, WILD), (MadeJob(Parallelism(3, 2), 4), WILD)]) as trial:
+        trial.fault(lambda: None)
+        trial.flow(12)
+        verdict = trial.finish()
+    assert verdict["violations"] == []
+    assert verdict["duplicates"] > 0
+
+
+def test_row_25_another_batch_under_the_same_key_changes_no_window(stack, name):
+    with Trial(stack, name) as trial:
+        trial.fault(lambda: None)
+        (load,) = trial.loads
+        trial.pause()
+        for body in load.bodies():
+            load.push(body)
+            batch = codec.read(body)
+            longer = replace(batch.columns, duration_ns=batch.columns.duration_ns + 1)
+            load.push(codec.encode(replace(batch, columns=longer, wire=None)))
+        verdict = trial.finish()
+    assert verdict["violations"] == []
+    assert verdict["conflicts"] > 0
+    assert verdict["conflict_rows"] > 0
+
+
+def test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own(stack, name):
+    with Trial(stack, name) as trial:
+        trial.fault(lambda: None)
+        (load,) = trial.loads
+        trial.flow(5)
+        trial.pause()
+        for number, dp_size in enumerate((3, 1), start=2):
+            load.restart(MadeJob(Parallelism(dp_size, 2), 2), f"run-{number}", from_step=2)
+            load.push_steps(6)
+        verdict = trial.finish()
+    assert verdict["violations"] == []

@@ -1,0 +1,85 @@
+"""Rows 6 to 11 and 19 of the fault matrix: trouble with the event queue."""
+
+from functools import partial
+
+from app.cli.bench.faults.http import Http
+from app.cli.bench.faults.stack import TOKEN
+from app.cli.bench.faults.trial import USUAL_HABITS, Trial
+from app.cli.bench.faults.waiting import wait_until
+from app.synth.run import MadeJob
+from app.trace.job import Parallelism
+
+BULKY = MadeJob(Parallelism(4, 2), 64)
+
+
+def test_row_06_a_killed_queue_loses_nothing(stack, name):
+    with Trial(stack, name) as trial:
+        for _ in range(3):
+            trial.fault(partial(stack.kill, "queue"))
+            (load,) = trial.loads
+            retries = load.retries
+            wait_until(lambda: load.retries > retries, "a batch is refused meanwhile")  # noqa: B023
+            stack.queue.start_and_wait()
+            trial.flow()
+        assert trial.finish()["violations"] == []
+
+
+def test_row_08_a_wiped_queue_is_used_as_a_new_one_and_nothing_is_invented(stack, name):
+    with Trial(stack, name) as trial:
+        trial.flow(4)
+        trial.fault(stack.queue.wipe)
+        stack.queue.start_and_wait()
+        trial.flow(4)
+        verdict = trial.finish()
+    assert verdict["recovered_s"] is not None
+    assert verdict["fresh_s"] is not None
+    assert verdict["spurious"] == 0
+
+
+def test_row_09_a_full_queue_refuses_and_is_drained_though_it_is_full(stack, name):
+    with Trial(stack, name, [(BULKY, USUAL_HABITS)]) as trial:
+        for consumer in stack.consumers:
+            stack.processes[consumer].freeze()
+        trial.fault(partial(stack.queue.send, "CONFIG", "SET", "maxmemory", "8mb"))
+        (load,) = trial.loads
+        refused = load.retried_503
+        wait_until(lambda: load.retried_503 > refused + 3, "batches are refused")
+        for consumer in stack.consumers:
+            stack.processes[consumer].thaw()
+        trial.flow(2)
+        assert trial.finish()["violations"] == []
+    stack.queue.send("CONFIG", "SET", "maxmemory", str(1 << 30))
+
+
+def test_row_10_a_queue_whose_disk_is_full_loses_nothing(stack, name):
+    with Trial(stack, name) as trial:
+        full = stack.queue.file_bytes() + 10_000
+        trial.fault(partial(stack.queue.limit_files, full))
+        wait_until(lambda: not stack.queue.is_running(), "it gives up rather than lose a batch")
+        stack.queue.start_and_wait()
+        assert trial.finish()["violations"] == []
+
+
+def test_row_11_a_queue_that_hangs_is_not_waited_for_and_the_api_stays_well(stack, name):
+    with Trial(stack, name) as trial:
+        (load,) = trial.loads
+        refused = load.retried_503
+        trial.fault(stack.queue.freeze)
+        wait_until(lambda: load.retried_503 > refused, "a batch is refused")
+        for port in stack.api_ports:
+            assert Http(port, TOKEN).request("GET", "/healthz").status == 200
+        stack.queue.thaw()
+        assert trial.finish()["violations"] == []
+
+
+def test_row_19_a_backlog_waits_and_is_worked_off(stack, name):
+    with Trial(stack, name) as trial:
+        for consumer in stack.consumers:
+            trial.fault(stack.processes[consumer].freeze)
+        trial.flow(40)
+        (load,) = trial.loads
+        closed = load.closed_steps()
+        for consumer in stack.consumers:
+            stack.processes[consumer].thaw()
+        wait_until(lambda: load.closed_steps() > closed, "the consumers go on")
+        assert trial.finish()["violations"] == []

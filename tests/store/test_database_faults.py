@@ -1,0 +1,193 @@
+"""What the database can do to us (rows 15 to 18): always a 503, and then everything goes on."""
+
+import threading
+
+import pytest
+from sqlalchemy import text
+
+from app.errors import StoreUnavailable
+from app.store import jobs, windows
+from app.store.engine import Store, now_s, without_time_limits
+from tests.store.factories import register, registration, window
+from tests.store.pg_proxy import CommitProxy
+
+
+@pytest.fixture
+def pg_store(pg_url):
+    store = Store(pg_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def proxied(pg_url):
+    """A store behind the proxy, and the proxy."""
+    proxy = CommitProxy(pg_url)
+    store = Store(proxy.url(pg_url))
+    yield store, proxy
+    store.close()
+    proxy.close()
+
+
+@pytest.mark.parametrize("cut", ["before the commit", "after the commit"])
+def test_row_15_a_connection_reset_in_a_commit_is_unavailable_and_repeating_has_one_effect(
+    proxied, pg_store, cut
+):
+    store, proxy = proxied
+    register(store)
+
+    def save():
+        with store.write() as conn:
+            return windows.save(conn, "job", window(slowdown=1.5))
+
+    proxy.cut_next(cut)
+    with pytest.raises(StoreUnavailable):
+        save()
+    was_done = cut == "after the commit"
+    with pg_store.read() as conn:
+        assert len(windows.page(conn, "job")[0]) == was_done
+    assert save() is not was_done
+    with pg_store.read() as conn:
+        assert [each.slowdown for each in windows.page(conn, "job")[0]] == [1.5]
+
+
+def test_row_15_a_registration_whose_answer_is_lost_is_the_same_run_when_it_comes_again(proxied):
+    store, proxy = proxied
+    proxy.cut_next("after the commit")
+    with pytest.raises(StoreUnavailable):
+        register(store)
+    with store.write() as conn:
+        assert jobs.register(conn, "job", registration(), now_s=1.0) == (1, False)
+
+
+def pids(store, number):
+    """Backends of so many connections at once, which are all in the pool afterwards."""
+    found = []
+    together = threading.Barrier(number)
+
+    def ask():
+        with store.read() as conn:
+            together.wait()
+            found.append(conn.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+    threads = [threading.Thread(target=ask) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def terminate(store, pid):
+    with store.write() as conn:
+        conn.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+
+
+def test_row_16_idle_connections_that_were_killed_are_made_anew_unnoticed(pg_store, pg_url):
+    killer = Store(pg_url)
+    before = pids(pg_store, 4)
+    for pid in before:
+        terminate(killer, pid)
+    register(pg_store)
+    assert not set(pids(pg_store, 4)) & set(before)
+    killer.close()
+
+
+def test_row_16_a_backend_killed_in_a_transaction_takes_nobody_else_along(pg_store, pg_url):
+    killer = Store(pg_url)
+    with pytest.raises(StoreUnavailable), pg_store.write() as conn:
+        _register_and_lose_the_connection(conn, killer)
+    register(pg_store, "kept")
+    with pg_store.read() as conn:
+        found = conn.execute(text("SELECT job_id FROM jobs")).scalars().all()
+    assert found == ["kept"]
+    killer.close()
+
+
+def _register_and_lose_the_connection(conn, killer):
+    pid = conn.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    jobs.register(conn, "lost", registration(), now_s=1.0)
+    terminate(killer, pid)
+    jobs.end(conn, "lost", now_s=2.0)
+
+
+def test_row_17_a_full_disk_is_unavailable_until_there_is_room_and_takes_nothing_kept(tmp_path):
+    store = Store(f"sqlite:///{tmp_path / 'paceline.db'}")
+    with store.write() as conn:
+        conn.execute(text("CREATE TABLE many (blob BLOB)"))
+        conn.execute(text("INSERT INTO many VALUES ('kept')"))
+        # Of a connection: of the only one that the pool has in this thread.
+        conn.execute(text("PRAGMA max_page_count = 20"))
+
+    def add():
+        with store.write() as conn:
+            conn.execute(text("INSERT INTO many VALUES (randomblob(1000000))"))
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            add()
+    with store.read() as conn:
+        assert conn.execute(text("SELECT blob FROM many")).scalars().all() == ["kept"]
+        conn.execute(text("PRAGMA max_page_count = 100000"))
+    add()
+    store.close()
+
+
+@pytest.mark.parametrize("code", ["53100", "53200", "53300", "58030", "57P03", "40001", "40P01"])
+def test_row_17_what_postgresql_says_of_a_want_that_may_pass_is_unavailable(pg_store, code):
+    """A full disk, no memory, no connection left, an I/O error, a start, a conflict of two."""
+    fail = text(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$")
+    with pytest.raises(StoreUnavailable), pg_store.write() as conn:
+        conn.execute(fail)
+    pg_store.check()
+
+
+def test_row_18_a_table_that_somebody_locks_is_unavailable_until_it_is_let_go(pg_url, pg_store):
+    hasty = Store(pg_url, lock_wait_s=0.05)
+    register(hasty)
+    with pg_store.write() as locking:
+        locking.execute(text("LOCK TABLE jobs"))
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable):
+                register(hasty)
+            with pytest.raises(StoreUnavailable), hasty.read() as conn:
+                jobs.page(conn)
+    assert register(hasty, run_key="run-2") == 2
+    hasty.close()
+
+
+def test_row_18_a_transaction_that_falls_asleep_lets_go_of_its_locks(pg_url, pg_store):
+    other = Store(pg_url)
+    register(pg_store)
+    with pytest.raises(StoreUnavailable), pg_store.write() as conn:
+        _write_fall_asleep_and_write(conn, other)
+    assert register(other, run_key="run-2") == 2
+    other.close()
+
+
+def _write_fall_asleep_and_write(conn, other):
+    conn.execute(text("SET LOCAL idle_in_transaction_session_timeout = '50ms'"))
+    conn.execute(text("UPDATE jobs SET epoch = 5"))
+    # Until the server has thrown us out, which gives the lock to the next one.
+    with other.write() as waiting:
+        waiting.execute(text("LOCK TABLE jobs"))
+    conn.execute(text("UPDATE jobs SET epoch = 6"))
+
+
+def limits(conn):
+    names = ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout")
+    return [conn.execute(text(f"SHOW {name}")).scalar_one() for name in names]
+
+
+def test_what_reads_or_writes_whole_tables_has_the_time_for_it_and_nothing_after_it(pg_store):
+    with pg_store.snapshot() as conn:
+        without_time_limits(conn)
+        assert limits(conn) == ["0", "0", "2s"]
+    with pg_store.snapshot() as conn:
+        assert limits(conn) == ["5s", "10s", "2s"]
+
+
+def test_the_databases_clock_goes_on_within_a_transaction(store):
+    with store.read() as conn:
+        first = now_s(conn)
+        assert first < now_s(conn) < first + 60
