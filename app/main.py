@@ -2,10 +2,8 @@
 
 import gc
 import resource
-import signal
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -157,9 +155,6 @@ def run(settings: Settings) -> None:
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
-    # uvicorn stops in order, and then lets the signal have the effect that it had before: being
-    # told to stop is no failure.
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     _Server(config, on_stop=app.state.service.hub.close).run()
 
 

@@ -227,7 +227,7 @@ class RunAssembler:
         if number <= self.closed_through:
             return self._closed.take(number, said.worker, said.rank, said.part, said.num_declared)
         skipped = self._window.skipped(number)
-        if skipped is None or skipped.open is None:
+        if skipped is None or skipped.open is None or not skipped.wants(said.rank):
             return False
         skipped.open.take(said.worker, said.rank, said.part, said.num_declared)
         self._resettle.add(number)

@@ -35,6 +35,15 @@ class ClosedWindow(msgspec.Struct):
         """The first step in it, complete or skipped."""
         return self.steps[0][0]
 
+    def wants(self, step: int, rank: int) -> bool:
+        """Whether it lacks something of this rank in this step."""
+        if step not in self.declared:
+            return False
+        if rank not in self.declared[step]:
+            return True
+        skipped = dict(self.steps)[step]
+        return skipped is not None and rank in skipped.missing
+
     @property
     def size(self) -> int:
         """How much there is to remember."""
@@ -77,7 +86,7 @@ class ClosedWindows:
     ) -> bool:
         """Whether what a batch says of this step can still be used; if so, `revise` will."""
         for first, (window, _) in self._windows.items():
-            if number in window.declared:
+            if window.wants(number, rank):
                 said = self._late.setdefault(first, [])
                 said.append((number, worker, rank, part, num_declared))
                 return True

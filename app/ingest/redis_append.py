@@ -40,9 +40,15 @@ class RedisAppender:
     """
 
     def __init__(
-        self, client: redis.asyncio.Redis, *, wait_replicas: int = 0, wait_ms: int = 300
+        self,
+        client: redis.asyncio.Redis,
+        *,
+        wait_replicas: int = 0,
+        wait_ms: int = 300,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._client = client
+        self._timeout_s = timeout_s
         self._wait_replicas = wait_replicas
         self._wait: list[bytes] = []
         if wait_replicas:
@@ -55,8 +61,7 @@ class RedisAppender:
 
         Raises:
             ResponseError: the server refuses this batch.
-            RedisConnectionError, RedisTimeoutError, OSError: no answer; the batch may or may not
-                be in the stream.
+            RedisError, OSError: no answer; the batch may or may not be in the stream.
             QueueUnavailable: too few replicas have it.
         """
         answer = asyncio.get_running_loop().create_future()
@@ -84,8 +89,11 @@ class RedisAppender:
             while group:
                 await self._exchange(connection, group)
                 group[:] = self._next_group()
-        except BaseException:
+        except BaseException as error:
             await connection.disconnect(nowait=True)
+            if isinstance(error, QueueUnavailable):
+                # A primary that was cut off: whoever took over is found by connecting anew.
+                await pool.disconnect(inuse_connections=False)
             raise
         finally:
             await pool.release(connection)
@@ -100,14 +108,13 @@ class RedisAppender:
 
     async def _exchange(self, connection: Any, group: list[_Append]) -> None:
         parts = [part for append in group for part in append.command]
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(self._timeout_s):
             await connection.send_packed_command([*parts, *self._wait])
             refused = [await _refusal(connection) for _ in group]
             has_replicas = not self._wait or (
                 int(await connection.read_response()) >= self._wait_replicas
             )
         if not has_replicas:
-            # A primary that was cut off: whoever took over is found by connecting anew.
             raise QueueUnavailable(f"fewer than {self._wait_replicas} replicas have the batch")
         for append, error in zip(group, refused, strict=True):
             _settle(append, error)
@@ -117,7 +124,7 @@ class RedisAppender:
             # Those behind it have waited as long, and would only wait for the same.
             group = [*group, *self._waiting]
             self._waiting.clear()
-            cause = RedisTimeoutError(f"no answer within {TIMEOUT_S:g} s")
+            cause = RedisTimeoutError(f"no answer within {self._timeout_s:g} s")
         for append in group:
             _settle(append, cause)
 

@@ -110,7 +110,8 @@ class AsyncClusterNodes(AsyncNodes):
         last: Exception | None = None
         for address in self._slots.to_ask():
             try:
-                answer: Any = await self._client(address).execute_command("CLUSTER SLOTS")
+                client: Any = self._client(address)
+                answer = await client.execute_command("CLUSTER SLOTS")
             except (RedisError, OSError) as error:
                 last = error
             else:

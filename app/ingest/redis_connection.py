@@ -45,11 +45,7 @@ def connect(where: QueueUrl, *, max_connections: int = MAX_CONNECTIONS) -> redis
     options = {**_OPTIONS, **_pool(max_connections), "retry": Retry(NoBackoff(), 0)}
     if where.kind != "sentinel":
         return redis.Redis.from_pool(_pool_of(redis.BlockingConnectionPool, where, options))
-    sentinels: Any = redis.sentinel.Sentinel(
-        where.addresses, sentinel_kwargs={**_OPTIONS, **where.sentinel_options}
-    )
-    pool: Any = _SentinelPool(where.service, sentinels, **options, **where.options)
-    return redis.Redis.from_pool(pool)
+    return redis.Redis.from_pool(_watched(redis.sentinel.Sentinel, _SentinelPool, where, options))
 
 
 def connect_async(
@@ -60,10 +56,7 @@ def connect_async(
     if where.kind != "sentinel":
         pool = _pool_of(redis.asyncio.BlockingConnectionPool, where, options)
         return redis.asyncio.Redis.from_pool(pool)
-    sentinels: Any = redis.asyncio.sentinel.Sentinel(
-        where.addresses, sentinel_kwargs={**_OPTIONS, **where.sentinel_options}
-    )
-    pool = _AsyncSentinelPool(where.service, sentinels, **options, **where.options)
+    pool = _watched(redis.asyncio.sentinel.Sentinel, _AsyncSentinelPool, where, options)
     return redis.asyncio.Redis.from_pool(pool)
 
 
@@ -90,6 +83,12 @@ def _sentinels(client: Any) -> list[Any]:
 
 def _pool(max_connections: int) -> dict[str, Any]:
     return {"max_connections": max_connections, "timeout": TIMEOUT_S}
+
+
+def _watched(manager: Any, pool: Any, where: QueueUrl, options: dict[str, Any]) -> Any:
+    """A pool of connections to the primary that the sentinels at these addresses name."""
+    sentinels = manager(where.addresses, sentinel_kwargs={**_OPTIONS, **where.sentinel_options})
+    return pool(where.service, sentinels, **options, **where.options)
 
 
 def _pool_of(kind: Any, where: QueueUrl, options: dict[str, Any]) -> Any:

@@ -116,7 +116,8 @@ class ClusterNodes(Nodes):
         last: Exception | None = None
         for address in self._slots.to_ask():
             try:
-                answer: Any = self._client(address).execute_command("CLUSTER SLOTS")
+                client: Any = self._client(address)
+                answer = client.execute_command("CLUSTER SLOTS")
             except (RedisError, OSError) as error:
                 last = error
             else:

@@ -71,6 +71,11 @@ class OpenStep:
         if num_declared is not None:
             self.declare(worker, rank, num_declared)
 
+    def has_declared(self, rank: int) -> bool:
+        """Whether the rank has said that it has finished the step."""
+        sender = self._senders.get(rank)
+        return sender is not None and sender.num_declared is not None
+
     def declared(self) -> dict[int, tuple[int, int]]:
         """Worker and number of operations by rank, of those that have finished the step."""
         return {
@@ -112,6 +117,12 @@ class SettledStep:
     table: OpTable
     skipped: SkippedStep | None = None
     open: OpenStep | None = None
+
+    def wants(self, rank: int) -> bool:
+        """Whether it lacks something of this rank, so that what comes late can complete it."""
+        if self.skipped is None or self.open is None:
+            return False
+        return rank in self.skipped.missing or not self.open.has_declared(rank)
 
 
 def twice_recorded(table: OpTable) -> list[int]:

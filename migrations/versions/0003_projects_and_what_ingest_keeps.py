@@ -225,7 +225,9 @@ def _batches_to_spool(conn: sa.Connection) -> None:
         last_step = max(_last_step(body) for body, _ in kept)
         values = {"job_id": job_id, "epoch": epoch, "turn": 1, "last_step": last_step}
         conn.execute(sa.insert(_spool).values(**values, blob=packed))
-        blob = zstandard.compress(msgspec.msgpack.encode(state | {"turn": 1}))
+        # Each settled step was a revision of the open window: the next one has to be newer.
+        state |= {"turn": 1, "revision": len(state.get("settled", []))}
+        blob = zstandard.compress(msgspec.msgpack.encode(state))
         conn.execute(sa.update(_cursors).where(*of_this).values(blob=blob))
 
 

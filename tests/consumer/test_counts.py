@@ -70,12 +70,14 @@ def test_what_was_appended_is_accepted_duplicate_conflict_late_or_dead(place):
     for first in range(0, len(appended), 5):
         place.append("job", *appended[first : first + 5])
         place.turns(consumer, num_turns=1, each_s=rng.choice((1.0, 1.0, 11 * DEADLINE_S)))
+    again = [replace(step_batches(HEALTHY, step)[0], batch_seq=100 + step) for step in range(12)]
+    place.append("job", *again)
     place.append_bytes("job", b"no batch")
     place.end("job")
     place.turns(consumer)
     found = counts(place)
     assert found.pop("lost_batches") > 0
-    assert sum(found.values()) == num_ops(appended)
+    assert sum(found.values()) == num_ops([*appended, *again])
     assert min(found["accepted"], found["duplicate"], found["conflict"], found["late"]) > 0
     assert place.queue.reader.backlog(0) == 0
 

@@ -2,8 +2,6 @@
 
 from functools import partial
 
-from app.cli.bench.faults.http import Http
-from app.cli.bench.faults.stack import TOKEN
 from app.cli.bench.faults.trial import USUAL_HABITS, Trial
 from app.cli.bench.faults.waiting import wait_until
 from app.synth.run import MadeJob
@@ -67,7 +65,7 @@ def test_row_11_a_queue_that_hangs_is_not_waited_for_and_the_api_stays_well(stac
         trial.fault(stack.queue.freeze)
         wait_until(lambda: load.retried_503 > refused, "a batch is refused")
         for port in stack.api_ports:
-            assert Http(port, TOKEN).request("GET", "/healthz").status == 200
+            assert stack.health(port) == 200
         stack.queue.thaw()
         assert trial.finish()["violations"] == []
 

@@ -246,6 +246,14 @@ def test_what_comes_late_makes_a_new_revision_of_a_closed_window(incomplete):
     assert (change.window.revision, change.window.missing) == (5, [])
 
 
+def test_who_had_said_everything_cannot_spoil_a_step_that_others_are_late_for(incomplete):
+    run, _ = incomplete
+    more = batch(0, 3, [(1, "gc-pause", 5, 5, 7)])
+    assert run.add(more, 60.0) == ("new", [1], 1, -1)
+    [change] = fed(run, step_batches(1, [3], seq=1), now_s=60.0)
+    assert change.window.steps == (1,)
+
+
 def test_a_revised_window_is_equal_to_one_that_nothing_was_late_for(incomplete):
     run, closed = incomplete
     for seq, step in ((1, 1), (0, 0), (2, 2)):

@@ -17,7 +17,14 @@ _STREAM: dict[int | str, dict[str, Any]] = {
         "description": "Events `snapshot`, `window`, `job`, `alert` and `resync`.",
         "content": {
             "text/event-stream": {
-                "schema": {"type": "string"},
+                "schema": {
+                    "type": "object",
+                    "required": ["event", "data"],
+                    "properties": {
+                        "event": {"enum": ["snapshot", "window", "job", "alert", "resync"]},
+                        "data": {"type": "string", "description": "JSON; says which job it is of."},
+                    },
+                },
                 "example": 'event: window\ndata: {"job_id":"llm-70b","window":"1-96"}\n\n',
             }
         },

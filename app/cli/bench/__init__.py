@@ -9,6 +9,7 @@ from app.cli.bench.fuzz import fuzz, fuzz_reading
 from app.cli.bench.growth import growth
 from app.cli.bench.ingest import ingest
 from app.cli.bench.pipeline import pipeline
+from app.cli.bench.schema import schema
 
 app = typer.Typer(no_args_is_help=True, help="Measure Paceline on this machine; prints JSON.")
 app.command()(analyze)
@@ -16,6 +17,7 @@ app.command()(growth)
 app.command()(first)
 app.command()(ingest)
 app.command()(pipeline)
+app.command()(schema)
 app.command()(fuzz)
 app.command(hidden=True)(fuzz_reading)
 app.command()(faults)

@@ -139,6 +139,7 @@ class Oracle:
             judgement = asdict(judge(store, self.owed, jobs))
         finally:
             store.close()
+        self._watched.difference_update(jobs)
         # Each is told once: the next job's verdict is not about this one's.
         judgement["violations"] += [*self.watch.violations, *self.against_contract]
         self.watch.violations.clear()

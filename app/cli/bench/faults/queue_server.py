@@ -1,5 +1,6 @@
 """The event queue as a server of our own on a TCP port, durable unless told otherwise."""
 
+import os
 import shutil
 import socket
 from collections.abc import Mapping
@@ -43,6 +44,11 @@ class QueueServer(Server):
         self.kill()
         shutil.rmtree(self._data)
         self._data.mkdir()
+
+    def cut_tail(self, size_bytes: int) -> None:
+        """Take away the end of its newest file, as if it had never reached the disk."""
+        newest = max(self._data.rglob("*.incr.aof"), key=lambda path: path.stat().st_mtime_ns)
+        os.truncate(newest, max(0, newest.stat().st_size - size_bytes))
 
     def file_bytes(self) -> int:
         """Size of its largest file."""

@@ -141,6 +141,11 @@ class Stack:
             self.readiness(port) == 200 for port in self.api_ports
         )
 
+    def wait_until_answering(self, api: str) -> float:
+        """Seconds until this API is ready, whatever the other processes are."""
+        port = self.api_ports[self.apis.index(api)]
+        return wait_until(lambda: self.readiness(port) == 200, f"{api} is ready", READY_WITHIN_S)
+
     def last_words(self) -> str:
         """The end of each process's log."""
         ends = (f"{name}: {each.log_text()[-1500:]}" for name, each in self.processes.items())
@@ -148,9 +153,16 @@ class Stack:
 
     def readiness(self, port: int) -> int | None:
         """Status of the API's own word on whether batches can be taken."""
+        return self._status(port, "/readyz")
+
+    def health(self, port: int) -> int | None:
+        """Status of the API's own word on whether its process runs."""
+        return self._status(port, "/healthz")
+
+    def _status(self, port: int, path: str) -> int | None:
         line = Http(port, TOKEN, timeout_s=4.0)
         try:
-            return line.request("GET", "/readyz").status
+            return line.request("GET", path).status
         except Unreachable:
             return None
         finally:

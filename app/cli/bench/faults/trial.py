@@ -33,7 +33,9 @@ class Trial:
         jobs: Sequence[tuple[MadeJob, Habits]] = ((SMALL, USUAL_HABITS),),
         *,
         seed: int = 1,
+        within_s: float | None = None,  # for each of the times above; where they are not the point
     ) -> None:
+        self._within_s = within_s
         self._stack = stack
         self._oracle = stack.oracle.line()
         self._name = name
@@ -114,13 +116,14 @@ class Trial:
         self._oracle.watch(self._stack.api_ports, TOKEN, load.job)
 
     def _recover(self) -> float:
-        return self._stack.wait_until_ready(RECOVERED_WITHIN_S)
+        return self._stack.wait_until_ready(self._within_s or RECOVERED_WITHIN_S)
 
     def _join(self) -> float:
         def are_done() -> bool:
             return not any(thread.is_alive() for thread in self._threads)
 
-        return wait_until(are_done, "what was under way is acknowledged", DRAINED_WITHIN_S)
+        limit_s = self._within_s or DRAINED_WITHIN_S
+        return wait_until(are_done, "what was under way is acknowledged", limit_s)
 
     def _drain(self) -> float:
         for load in self.loads:
@@ -128,7 +131,7 @@ class Trial:
         return wait_until(
             lambda: all(load.is_drained() for load in self.loads),
             "all steps are in closed windows",
-            DRAINED_WITHIN_S,
+            self._within_s or DRAINED_WITHIN_S,
         )
 
     def _freshen(self) -> float:

@@ -1,0 +1,65 @@
+"""Promises broken on purpose, put into a process by `launch`: the oracle has to see each."""
+
+import asyncio
+import os
+from typing import Any
+
+import redis.asyncio
+
+from app.ingest.cursor import Cursor
+from app.ingest.queue import shard_of, stream_key
+from app.ingest.redis_queue import RedisWriter
+from app.store import shards
+
+KEPT_ENTRIES = 3
+NUM_SHARDS = 4
+
+
+def acknowledge_before_append():
+    """Answer at once, and append a moment later."""
+    append: Any = RedisWriter.append
+    under_way = set()
+
+    async def later(*arguments):
+        await asyncio.sleep(0.3)
+        await append(*arguments)
+
+    async def promised(*arguments):
+        task = asyncio.create_task(later(*arguments))
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+
+    put(RedisWriter, "append", promised)
+
+
+def cap_streams():
+    """Keep a stream short, whether its entries were read or not."""
+    append: Any = RedisWriter.append
+
+    async def capped(self, job_id, body):
+        await append(self, job_id, body)
+        async with redis.asyncio.from_url(os.environ["PACELINE_REDIS_URL"]) as client:
+            key = stream_key(shard_of(job_id, NUM_SHARDS))
+            await client.xtrim(key, maxlen=KEPT_ENTRIES, approximate=False)
+
+    put(RedisWriter, "append", capped)
+
+
+def leave_out_fences():
+    """Commit whoever else has the shard now."""
+    put(shards, "check", lambda *_: None)
+
+
+def leave_out_keys():
+    """Take every batch for a new one."""
+    see: Any = Cursor.see
+
+    def new(*arguments):
+        see(*arguments)
+        return "new"
+
+    put(Cursor, "see", new)
+
+
+def put(place, name, value):
+    setattr(place, name, value)

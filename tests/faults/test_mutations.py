@@ -1,0 +1,81 @@
+"""Each promise is broken once on purpose: a harness that cannot go red proves nothing."""
+
+from functools import partial
+
+from app.cli.bench.faults.load import Habits
+from app.cli.bench.faults.points import freeze_at
+from app.cli.bench.faults.trial import SMALL, Trial
+from app.cli.bench.faults.waiting import wait_until
+from tests.faults import sabotage
+
+SHORT_S = 8.0  # what is lost never comes, however long one waits
+
+
+def patch(deed):
+    return f"{sabotage.__name__}:{deed.__name__}"
+
+
+def test_an_acknowledgement_before_the_append_is_found(stack, name):
+    stack.kill("api-1")
+    stack.restart("api-0", patch(sabotage.acknowledge_before_append))
+    stack.wait_until_answering("api-0")
+    with Trial(stack, name, within_s=SHORT_S) as trial:
+        trial.fault(partial(stack.kill, "api-0"))
+        stack.start("api-0")
+        verdict = trial.finish()
+    assert verdict["missing"] > 0
+    assert "rows missing" in verdict["violations"][-1] or verdict["violations"]
+
+
+def test_a_queue_that_did_not_keep_what_it_took_is_found(stack, name):
+    with Trial(stack, name, within_s=SHORT_S) as trial:
+        for consumer in stack.consumers:
+            stack.processes[consumer].freeze()
+        trial.flow(4)
+        trial.fault(partial(stack.kill, "queue"))
+        stack.queue.cut_tail(4000)
+        stack.queue.start_and_wait()
+        verdict = trial.finish()
+    assert verdict["missing"] > 0
+
+
+def test_a_stream_with_a_length_limit_is_found(stack, name):
+    stack.kill("api-1")
+    stack.restart("api-0", patch(sabotage.cap_streams))
+    stack.wait_until_answering("api-0")
+    with Trial(stack, name, within_s=SHORT_S) as trial:
+        for consumer in stack.consumers:
+            trial.fault(stack.processes[consumer].freeze)
+        trial.flow(4)
+        verdict = trial.finish()
+    assert verdict["missing"] > 0
+
+
+def test_a_commit_without_a_fence_is_found(stack, name):
+    no_fence = patch(sabotage.leave_out_fences)
+    stack.kill("consumer-1")
+    stack.restart("consumer-0", no_fence, freeze_at("after_read", 3))
+    with Trial(stack, name, within_s=SHORT_S) as trial:
+        sleeper = stack.processes["consumer-0"]
+        wait_until(sleeper.is_frozen, "it stands still with batches in its hands")
+        stack.start("consumer-1", no_fence)
+        (load,) = trial.loads
+        wait_until(lambda: load.closed_steps() >= 4, "the other one has the shards")
+        trial.fault(sleeper.thaw)
+        trial.flow(4)
+        stack.restart("consumer-1", no_fence)
+        trial.flow(4)
+        verdict = trial.finish()
+    assert verdict["violations"] != []
+    print(verdict)
+
+
+def test_batches_that_count_as_often_as_they_come_are_found(stack, name):
+    stack.kill("consumer-1")
+    stack.restart("consumer-0", patch(sabotage.leave_out_keys))
+    with Trial(stack, name, [(SMALL, Habits(resent=0.5))], within_s=SHORT_S) as trial:
+        trial.fault(lambda: None)
+        trial.flow(4)
+        verdict = trial.finish()
+    assert verdict["violations"] != []
+    print(verdict)
