@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from app.alerts.alert import AlertState, Transition
 from app.alerts.rules import Rule, decide
@@ -38,7 +39,8 @@ class Observation:
 
 def observe(window: Window, alert_state: AlertState, rule: Rule) -> Observation:
     """How slow, and is it news? Only closed windows count for alerts."""
-    report, result = _figures(window)
+    with bound_contextvars(window=window.id, epoch=window.epoch, revision=window.revision):
+        report, result = _figures(window)
     seen = Observation(report, result, alert_state, None)
     if window.state == "open":
         return seen
@@ -59,11 +61,11 @@ def _figures(window: Window) -> tuple[Report | None, dict[str, Any]]:
     try:
         report = analyse(window)
     except InvalidTrace as error:
-        log.warning("window not analysed", window=window.id, job=window.job.name, reason=str(error))
+        log.warning("window not analysed", name=window.job.name, reason=str(error))
         return None, without_figures(_skipped(window, str(error)))
     except (ArithmeticError, LookupError, TypeError, ValueError):
         # A fault of ours. The operations are kept and the job goes on; the log has the traceback.
-        log.exception("window not analysed", window=window.id, job=window.job.name)
+        log.exception("window not analysed", name=window.job.name)
         reason = "Paceline failed to analyse the window: its log says how"
         return None, without_figures(_skipped(window, reason))
     return report, as_json(report)

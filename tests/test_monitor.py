@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+import structlog
 
 from app.alerts.alert import AlertState
 from app.alerts.rules import Rule
@@ -82,7 +83,8 @@ def test_a_window_without_a_complete_step_has_no_figures_and_says_why():
     assert (seen.alert_state, seen.transition) == (AT_REST, None)
 
 
-def test_operations_that_wait_for_each_other_skip_their_steps_with_that_reason():
+def circle():
+    """A window whose only step cannot be replayed."""
     # By its record, stage 0 goes backward before the forward whose result comes back to it.
     rows = [
         Row("backward-recv", 0, 1),
@@ -94,12 +96,15 @@ def test_operations_that_wait_for_each_other_skip_their_steps_with_that_reason()
         Row("backward-compute", 3, 2, stage=1),
         Row("backward-send", 5, 1, stage=1),
     ]
-    circle = window(
+    return window(
         rows,
         pp_size=2,
         skipped=(SkippedStep(1, "rank 0 did not report the step in time", (0,)),),
     )
-    seen = observe(circle, AT_REST, RULE)
+
+
+def test_operations_that_wait_for_each_other_skip_their_steps_with_that_reason():
+    seen = observe(circle(), AT_REST, RULE)
     assert seen.report is None
     assert seen.result["slowdown"] is None
     assert seen.result["steps"] == []
@@ -107,3 +112,10 @@ def test_operations_that_wait_for_each_other_skip_their_steps_with_that_reason()
     assert (first["step"], second["step"]) == (0, 1)
     assert "in a circle" in first["reason"]
     assert (seen.alert_state, seen.transition) == (AT_REST, None)
+
+
+def test_a_line_about_a_window_says_which_one_and_which_revision():
+    with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as lines:
+        observe(replace(circle(), revision=3), AT_REST, RULE)
+    [line] = lines
+    assert (line["window"], line["epoch"], line["revision"]) == ("1-0", 1, 3)

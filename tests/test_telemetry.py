@@ -61,3 +61,16 @@ def test_webhook_secrets_are_cut_short_too():
 
 def test_control_characters_are_made_visible():
     assert on_one_line("a\nb\tc") == r"a\nb\tc"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_what_is_bound_to_a_request_is_on_its_lines_and_escaped_too(lines, log_format):
+    def write(log):
+        with structlog.contextvars.bound_contextvars(request_id="r-1", path=f"/a\nb{TOKEN}"):
+            log.info("request refused", status=404)
+
+    found = lines(log_format, write)
+    assert "r-1" in found
+    assert "404" in found
+    assert found.count("\n") == 1
+    assert TOKEN not in found

@@ -115,7 +115,8 @@ def concatenate(tables: Sequence[OpTable]) -> OpTable:
         return tables[0]
     sizes = [table.num_ops for table in tables]
     named = {name: [getattr(table, name) for table in tables] for name in TABLE_DTYPES}
-    return OpTable(**{name: _joined(name, each, sizes) for name, each in named.items()})
+    arrays: dict[str, Any] = {name: _joined(name, each, sizes) for name, each in named.items()}
+    return OpTable(**arrays)
 
 
 def of_parts(step: int, parts: Sequence[Part], pp_size: int) -> OpTable:
@@ -143,15 +144,17 @@ def _joined(
     name: str, arrays: Sequence[NDArray[Any] | None], sizes: Sequence[int]
 ) -> NDArray[Any] | None:
     """Columns end to end, -1 where a part has none; None for one that nobody has."""
-    dtype = TABLE_DTYPES[name]
-    if name in OPTIONAL:
-        if all(each is None for each in arrays):
-            return None
-        filled = zip(arrays, sizes, strict=True)
-        arrays = [np.full(size, -1, dtype) if each is None else each for each, size in filled]
-    if not arrays:
+    dtype = np.dtype(TABLE_DTYPES[name])
+    if name in OPTIONAL and all(each is None for each in arrays):
+        return None
+    there = [
+        np.full(size, -1, dtype) if each is None else each
+        for each, size in zip(arrays, sizes, strict=True)
+    ]
+    if not there:
         return np.empty(0, dtype)
-    return np.concatenate(arrays, dtype=dtype, casting="same_kind")  # type: ignore[arg-type]
+    joined: NDArray[Any] = np.concatenate(there, dtype=dtype, casting="same_kind")
+    return joined
 
 
 def _canonical(worker: Ints, arrays: dict[str, NDArray[Any]]) -> Ints:

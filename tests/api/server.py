@@ -14,7 +14,8 @@ from app.engine.report import analyse
 from app.engine.result import as_json
 from app.ingest.codec import BINARY_TYPE
 from app.ingest.memory import MemoryQueue
-from app.ingest.trace_codec import OpTable, pack
+from app.ingest.op_table import OpTable
+from app.ingest.trace_codec import pack
 from app.main import Parts, create_app
 from app.settings import Settings
 from app.store import steps, tokens, windows

@@ -52,7 +52,9 @@ class Place:
 
     def used_s(self, record):
         with self.store.read() as conn:
-            return tokens.find(conn, record.token_id).last_used_s
+            found = tokens.find(conn, record.token_id)
+        assert found is not None
+        return found.last_used_s
 
 
 @pytest.fixture

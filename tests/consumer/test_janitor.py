@@ -1,3 +1,4 @@
+import threading
 import time
 
 import pytest
@@ -14,15 +15,16 @@ JOB = "default/job"
 USUAL = Keep(raw_days=14.0, results_days=180.0)
 
 
-class Stop:
+class Stop(threading.Event):
     """A stop event that lets some waits pass, and remembers for how long they were."""
 
     def __init__(self, passes=10**9):
+        super().__init__()
         self.waits = []
         self._passes = passes
 
-    def wait(self, timeout_s):
-        self.waits.append(timeout_s)
+    def wait(self, timeout=None):
+        self.waits.append(timeout)
         return len(self.waits) > self._passes
 
 

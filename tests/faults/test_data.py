@@ -25,15 +25,19 @@ def test_row_25_another_batch_under_the_same_key_changes_no_window(stack, name):
         trial.fault(lambda: None)
         (load,) = trial.loads
         trial.pause()
-        for body in load.bodies():
-            load.push(body)
-            batch = codec.read(body)
-            longer = replace(batch.columns, duration_ns=batch.columns.duration_ns + 1)
-            load.push(codec.encode(replace(batch, columns=longer, wire=None)))
+        bodies = load.bodies()
+        load.push_all([sent for body in bodies for sent in (body, altered(body))])
         verdict = trial.finish()
     assert verdict["violations"] == []
     assert verdict["conflicts"] > 0
     assert verdict["conflict_rows"] > 0
+
+
+def altered(body):
+    """Other operations under the same key."""
+    batch = codec.read(body)
+    longer = replace(batch.columns, duration_ns=batch.columns.duration_ns + 1)
+    return codec.encode(replace(batch, columns=longer, wire=None))
 
 
 def test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own(stack, name):
@@ -47,3 +51,18 @@ def test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_i
             load.push_steps(6)
         verdict = trial.finish()
     assert verdict["violations"] == []
+
+
+def test_row_34_steps_that_never_were_are_in_no_window(stack, name):
+    with Trial(stack, name) as trial:
+        trial.fault(lambda: None)
+        (load,) = trial.loads
+        trial.flow(5)
+        trial.pause()
+        before, load.next_step = load.next_step, load.next_step + 100
+        load.push_steps(6)
+        verdict = trial.finish()
+        gap = range(before, before + 100)
+        shown = stack.get(f"/jobs/{load.job}/steps?limit=500")["items"]
+    assert verdict["violations"] == []
+    assert not {item["step"] for item in shown} & set(gap)

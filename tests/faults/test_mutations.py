@@ -3,7 +3,7 @@
 from functools import partial
 
 from app.cli.bench.faults.load import Habits
-from app.cli.bench.faults.points import freeze_at
+from app.cli.bench.faults.points import crash_at, freeze_at
 from app.cli.bench.faults.trial import SMALL, Trial
 from app.cli.bench.faults.waiting import wait_until
 from tests.faults import sabotage
@@ -24,7 +24,6 @@ def test_an_acknowledgement_before_the_append_is_found(stack, name):
         stack.start("api-0")
         verdict = trial.finish()
     assert verdict["missing"] > 0
-    assert "rows missing" in verdict["violations"][-1] or verdict["violations"]
 
 
 def test_a_queue_that_did_not_keep_what_it_took_is_found(stack, name):
@@ -54,20 +53,21 @@ def test_a_stream_with_a_length_limit_is_found(stack, name):
 def test_a_commit_without_a_fence_is_found(stack, name):
     no_fence = patch(sabotage.leave_out_fences)
     stack.kill("consumer-1")
-    stack.restart("consumer-0", no_fence, freeze_at("after_read", 3))
+    asleep = (freeze_at("after_read", 3), crash_at("after_ack", 3))
+    stack.restart("consumer-0", no_fence, *asleep)
     with Trial(stack, name, within_s=SHORT_S) as trial:
         sleeper = stack.processes["consumer-0"]
         wait_until(sleeper.is_frozen, "it stands still with batches in its hands")
         stack.start("consumer-1", no_fence)
         (load,) = trial.loads
         wait_until(lambda: load.closed_steps() >= 4, "the other one has the shards")
+        trial.pause()
+        wait_until(lambda: stack.queue_is_empty(), "the other one has done everything")
         trial.fault(sleeper.thaw)
-        trial.flow(4)
+        wait_until(lambda: not sleeper.is_running(), "it has committed what it had slept on")
         stack.restart("consumer-1", no_fence)
-        trial.flow(4)
         verdict = trial.finish()
-    assert verdict["violations"] != []
-    print(verdict)
+    assert any("owed" in told for told in verdict["violations"])
 
 
 def test_batches_that_count_as_often_as_they_come_are_found(stack, name):
@@ -75,7 +75,7 @@ def test_batches_that_count_as_often_as_they_come_are_found(stack, name):
     stack.restart("consumer-0", patch(sabotage.leave_out_keys))
     with Trial(stack, name, [(SMALL, Habits(resent=0.5))], within_s=SHORT_S) as trial:
         trial.fault(lambda: None)
-        trial.flow(4)
+        (load,) = trial.loads
+        wait_until(lambda: load.closed_steps() >= 4, "it closes windows")
         verdict = trial.finish()
-    assert verdict["violations"] != []
-    print(verdict)
+    assert any("owed" in told for told in verdict["violations"])

@@ -316,7 +316,9 @@ def test_what_a_worker_says_of_its_operations_is_kept():
     run.add(plain, 0.0)
     run.add(rich, 0.0)
     [change] = run.finish(0.0, "complete")
+    assert change.ops is not None
     table = unpack(change.ops)
+    assert table.tokens is not None
     assert table.tokens.tolist() == [-1, 4096]
     assert table.bytes is None
 

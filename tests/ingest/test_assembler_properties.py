@@ -159,7 +159,7 @@ class Life:
 
 
 def column(name, size):
-    limits = np.iinfo(TABLE_DTYPES[name])
+    limits = np.iinfo(np.dtype(TABLE_DTYPES[name]))
     ints = st.integers(int(limits.min), int(limits.max))
     values = st.lists(ints, min_size=size, max_size=size)
     return values.map(lambda values: np.array(values, dtype=limits.dtype))

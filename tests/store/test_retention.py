@@ -25,6 +25,7 @@ from app.store.retention import Keep
 from app.store.spool import SpoolRow
 from app.store.steps import StepRow
 from app.store.tables import alert_events, cursors, ingest_counts, runs
+from app.store.tables import outbox as outbox_table
 from tests.store.factories import register, registration, window
 from tests.store.test_alerts import EVENT
 from tests.store.test_dead_letters import LETTER
@@ -211,7 +212,7 @@ def test_alerts_go_with_what_was_told_of_them_unless_somebody_is_still_to_be_tol
     assert sweep(store) == {("default", "alert events"): 1}
     with store.read() as conn:
         assert list(conn.execute(select(alert_events.c.event_id)).scalars()) == [2, 3]
-    assert num_rows(store, outbox.outbox) == [2]
+    assert num_rows(store, outbox_table) == [2]
 
 
 def test_dead_letters_go_once_they_were_settled_long_ago(store):

@@ -82,13 +82,13 @@ def _server(directory: Path) -> Iterator["Settings"]:
 
 
 def _push_job(settings: "Settings", directory: Path) -> None:
+    from app.store.engine import Store
+
     trace = str(directory / "trace-made.parquet")
     sizes = ["--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", str(_STEPS)]
     _paceline(["simulate", *sizes, "--out", trace])
     options = ["--url", _url(settings), "--token", _token(settings), "--job", _JOB]
     _paceline(["replay", trace, "--speed", "max", *options])
-    from app.store.engine import Store
-
     store = Store(settings.store_url)
     try:
         wait_until(lambda: _num_closed(store) * settings.window_steps == _STEPS, "windows closed")

@@ -12,7 +12,7 @@ _numbers = itertools.count(1)
 
 
 @schemathesis.hook
-def before_call(_context: HookContext, case: Case, _options: dict[str, Any]) -> None:
+def before_call(_context: HookContext, case: Case[Any], _options: dict[str, Any]) -> None:
     """Give the request an address of its own, and keep the job that has windows as it is.
 
     From one address, the eleventh wrong token in a minute gets a 429 where Schemathesis wants a

@@ -18,6 +18,18 @@ export function silenceInShort(job) {
   return null
 }
 
+/** How many jobs are stalled, silent in part or stale, as a sentence; empty where none is. */
+export function silenceOfAll(jobs) {
+  const count = (state) => jobs.filter((job) => job.state === state).length
+  const told = [
+    [count("stalled"), "is stalled", "are stalled"],
+    [count("silent"), "has silent ranks", "have silent ranks"],
+    [count("stale"), "is stale", "are stale"],
+  ]
+  const parts = told.filter(([number]) => number).map(([number, one, more], index) => `${index ? whole(number) : counted(number, "job")} ${number === 1 ? one : more}`)
+  return parts.length ? `${parts.join(", ")}.` : ""
+}
+
 /** The fact and the consequence of a note bar; null where the figures are of now. */
 export function silenceNote(job) {
   if (!hasOldFigures(job) || !job.last_data_at) return null
@@ -60,4 +72,9 @@ function othersGoOn({ parallelism, num_silent_ranks }) {
   return others === 1 ? "1 other goes on" : `${whole(others)} others go on`
 }
 
-const since = (moment) => (moment ? `since ${clock(new Date(moment))}` : "")
+/** Short enough for a table: the time, or the day when that is another one. */
+function since(moment) {
+  if (!moment) return ""
+  const [first, ...time] = clock(new Date(moment)).split(" ")
+  return `since ${time.length ? first : first.slice(0, 5)}`
+}

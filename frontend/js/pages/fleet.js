@@ -4,7 +4,7 @@ import { getAll, getJson } from "../api.js"
 import { headline } from "../components/headline.js"
 import { stateMark } from "../components/mark.js"
 import { noteBar } from "../components/note-bar.js"
-import { hasOldFigures, silenceInShort } from "../components/silence.js"
+import { hasOldFigures, silenceInShort, silenceOfAll } from "../components/silence.js"
 import { sparkline } from "../components/sparkline.js"
 import { statStrip } from "../components/stat-strip.js"
 import { h, patch } from "../dom.js"
@@ -65,7 +65,7 @@ export function render(root, _params, { setSubject, onRefused }) {
 
 function content(page, root, retry) {
   return [
-    headline(sentence(page.jobs)),
+    headline(withSilence(sentence(page.jobs), page.jobs)),
     page.error && noteBar({ fact: `Figures are as of ${clock(page.error.at)}.`, consequence: "The server did not answer since.", act: { text: "Try again", onclick: retry } }),
     statStrip(stats(page.jobs)),
     table(page, root),
@@ -111,6 +111,10 @@ function sentence(jobs) {
     sentence: `${losing.length} of ${counted(jobs.length, "job")} ${verb} ${whole(perDay)} GPU-hours a day.`,
     sub: `${contained(worst.name)} loses most: it runs at ${ratio(worst.slowdown)} of its ideal.`,
   }
+}
+
+function withSilence({ sentence, sub }, jobs) {
+  return { sentence, sub: [sub, silenceOfAll(jobs)].filter(Boolean).join(" ") }
 }
 
 function stats(jobs) {

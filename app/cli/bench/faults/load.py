@@ -90,8 +90,7 @@ class Load:
             is_late = self._rng.random(len(bodies)) < self.habits.held_back
             late = [body for body, held in zip(bodies, is_late, strict=True) if held]
             now = [body for body, held in zip(bodies, is_late, strict=True) if not held]
-            for body in [*now, *self._held]:
-                self.push(body)
+            self.push_all([*now, *self._held])
             self._held = late
 
     def bodies(self) -> list[bytes]:
@@ -99,8 +98,13 @@ class Load:
         bodies = [codec.encode(batch) for batch in self._batches(self.next_step)]
         self._rng.shuffle(bodies)
         self.next_step += 1
-        self.num_steps += 1
         return bodies
+
+    def push_all(self, bodies: list[bytes]) -> None:
+        """Push what belongs to one more step."""
+        for body in bodies:
+            self.push(body)
+        self.num_steps += 1
 
     def end(self) -> None:
         """Push what was held back, and say that the job has finished."""

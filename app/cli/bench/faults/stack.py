@@ -18,10 +18,12 @@ from app.cli.bench.faults.proxy import Proxy
 from app.cli.bench.faults.queue_server import QueueServer
 from app.cli.bench.faults.server import Server
 from app.cli.bench.faults.waiting import NotInTime, free_port, wait_until
+from app.ingest.queue import stream_key
 
 StoreKind = Literal["sqlite", "postgresql"]
 TOKEN = "pl_" + "t" * 43
-SETTINGS = {"lease_s": "2", "window_steps": "4", "step_deadline_s": "600"}
+NUM_SHARDS = 4
+SETTINGS = {"shards": str(NUM_SHARDS), "lease_s": "2", "window_steps": "4", "step_deadline_s": "600"}
 READY_WITHIN_S = 60.0
 
 
@@ -167,6 +169,11 @@ class Stack:
             return None
         finally:
             line.close()
+
+    def queue_is_empty(self) -> bool:
+        """Whether the consumers have done every batch."""
+        lengths = (self.queue.send("XLEN", stream_key(shard)) for shard in range(NUM_SHARDS))
+        return all(length == ":0" for length in lengths)
 
     def get(self, path: str) -> Any:
         """The JSON that the first API answers."""

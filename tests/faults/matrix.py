@@ -1,0 +1,87 @@
+"""Every row of the fault matrix (process, store and data faults): its tests, or why it has none.
+
+A row that its own words name is a test of this directory; the others stand where what they are
+about is tested.
+"""
+
+_HERE = "tests/faults/"
+_PROCESSES = f"{_HERE}test_processes.py::"
+_QUEUE = f"{_HERE}test_queue.py::"
+_DATABASE = f"{_HERE}test_database.py::"
+_DATA = f"{_HERE}test_data.py::"
+_STORE_FAULTS = "tests/store/test_database_faults.py::"
+_QUEUE_FAULTS = "tests/ingest/test_queue_faults.py::"
+_ASSEMBLER = "tests/ingest/test_assembler.py::"
+_SILENCE = "tests/consumer/test_silence.py::"
+
+TESTS: dict[int, tuple[str, ...]] = {
+    1: (
+        f"{_PROCESSES}test_row_01_a_consumer_killed_at_any_point_loses_nothing",
+        f"{_PROCESSES}test_row_01_the_shards_of_a_dead_consumer_are_taken_over_within_20_s",
+    ),
+    2: (f"{_PROCESSES}test_row_02_a_consumer_that_slept_through_its_lease_commits_nothing",),
+    3: (f"{_PROCESSES}test_row_03_an_api_killed_before_the_append_has_promised_nothing",),
+    4: (
+        f"{_PROCESSES}test_row_04_an_append_whose_answer_dies_with_the_api_has_one_effect",
+        f"{_PROCESSES}test_row_04_an_append_whose_answer_is_lost_on_its_way_has_one_effect",
+    ),
+    5: (f"{_PROCESSES}test_row_05_sigterm_under_load_with_a_frozen_reader_ends_well_within_10_s",),
+    6: (f"{_QUEUE}test_row_06_a_killed_queue_loses_nothing",),
+    7: (
+        "tests/api/test_lossy.py::test_no_process_starts_on_a_queue_that_would_lose_batches",
+        "tests/consumer/test_counts.py::test_a_number_that_never_comes_is_a_lost_batch",
+    ),
+    8: (f"{_QUEUE}test_row_08_a_wiped_queue_is_used_as_a_new_one_and_nothing_is_invented",),
+    9: (f"{_QUEUE}test_row_09_a_full_queue_refuses_and_is_drained_though_it_is_full",),
+    10: (f"{_QUEUE}test_row_10_a_queue_whose_disk_is_full_loses_nothing",),
+    11: (f"{_QUEUE}test_row_11_a_queue_that_hangs_is_not_waited_for_and_the_api_stays_well",),
+    12: (f"{_QUEUE_FAULTS}test_a_failover_loses_nothing_that_replicas_had_to_have",),
+    13: (f"{_QUEUE_FAULTS}test_no_command_touches_the_keys_of_two_shards",),
+    14: (f"{_DATABASE}test_row_14_while_the_database_is_down_batches_are_taken_and_then_analysed",),
+    15: (f"{_DATABASE}test_row_15_a_commit_whose_outcome_nobody_knows_has_one_effect",),
+    16: (f"{_DATABASE}test_row_16_one_killed_backend_takes_all_connections_and_loses_nothing",),
+    17: (f"{_STORE_FAULTS}test_row_17_a_full_disk_is_unavailable_until_there_is_room_and_takes_nothing_kept",),
+    18: (
+        f"{_DATABASE}test_row_18_a_locked_table_is_waited_for_and_loses_nothing",
+        f"{_STORE_FAULTS}test_row_18_a_transaction_that_falls_asleep_lets_go_of_its_locks",
+    ),
+    19: (f"{_QUEUE}test_row_19_a_backlog_waits_and_is_worked_off",),
+    20: (f"{_PROCESSES}test_row_20_a_power_cut_of_everything_at_once_loses_nothing",),
+    21: (f"{_SILENCE}test_a_clock_that_is_set_makes_nobody_silent_and_closes_nothing",),
+    22: (f"{_PROCESSES}test_row_22_an_api_out_of_file_descriptors_refuses_and_goes_on",),
+    23: (
+        f"{_ASSEMBLER}test_a_worker_that_runs_away_cannot_make_us_hold_everything",
+        f"{_ASSEMBLER}test_a_window_that_would_not_fit_into_memory_closes_earlier",
+    ),
+    24: (f"{_DATA}test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows",),
+    25: (f"{_DATA}test_row_25_another_batch_under_the_same_key_changes_no_window",),
+    26: (
+        "tests/ingest/test_assembler_properties.py::"
+        "test_any_order_repetition_and_cutting_gives_the_same_windows",
+        f"{_DATA}test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows",
+    ),
+    27: (f"{_ASSEMBLER}test_what_comes_late_makes_a_new_revision_of_a_closed_window",),
+    28: ("tests/consumer/test_windows.py::test_a_silent_worker_makes_its_step_skipped_and_is_named",),
+    29: (f"{_SILENCE}test_a_job_of_which_nothing_comes_has_stalled_without_any_data",),
+    32: (f"{_DATA}test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own",),
+    33: (f"{_ASSEMBLER}test_the_same_number_with_other_operations_is_a_conflict_and_the_first_wins",),
+    34: (f"{_DATA}test_row_34_steps_that_never_were_are_in_no_window",),
+    35: ("tests/ingest/test_codec_forms.py::test_a_step_far_above_the_newest_is_refused_and_one_below_is_not",),
+    36: (f"{_DATA}test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own",),
+    37: ("tests/ingest/test_codec.py::test_a_row_out_of_bounds_is_named",),
+    38: (
+        "tests/consumer/test_broken.py::"
+        "test_a_batch_that_ends_its_consumers_becomes_a_dead_letter_after_some_of_them",
+    ),
+    39: ("tests/ingest/test_codec.py::test_another_version_is_told_so",),
+    40: ("tests/api/test_ops.py::test_whatever_bytes_come_the_answer_is_never_a_5xx",),
+    41: ("tests/ingest/test_codec_forms.py::test_a_bomb_is_too_large",),
+    43: (f"{_SILENCE}test_a_stalled_job_is_let_go_of_and_comes_back",),
+    44: ("tests/api/test_limits.py::test_a_project_has_only_so_many_active_jobs",),
+}
+
+REASONS: dict[int, str] = {
+    30: "clocks of the workers' hosts belong to the diagnosis of causes",
+    31: "a clock that goes back inside a step is kept out by the client, which reads a monotonic one",
+    42: "100,000 workers are measured by paceline bench pipeline: no test is that large",
+}

@@ -1,0 +1,83 @@
+"""`paceline serve`: it ends in order, leaves nobody behind, and keeps its processes running."""
+
+import os
+import sys
+from functools import partial
+
+import pytest
+
+from app.cli.bench.faults.http import Http, Unreachable
+from app.cli.bench.faults.server import Server, children, is_alive
+from app.cli.bench.faults.stack import TOKEN
+from app.cli.bench.faults.waiting import free_port, wait_until
+
+COMMAND = [sys.executable, "-m", "app.cli", "serve"]
+
+
+class Serve(Server):
+    """`paceline serve` on a port and a directory of its own."""
+
+    def __init__(self, directory, log):
+        self.port = free_port()
+        settings = {"data_dir": str(directory), "port": str(self.port), "token": TOKEN}
+        variables = {f"PACELINE_{name.upper()}": value for name, value in settings.items()}
+        super().__init__(COMMAND, directory / log, environment={**os.environ, **variables})
+
+    def is_ready(self):
+        line = Http(self.port, TOKEN, timeout_s=3)
+        try:
+            return line.request("GET", "/readyz").status == 200
+        except Unreachable:
+            return False
+        finally:
+            line.close()
+
+    def start_and_wait(self):
+        self.start()
+        wait_until(lambda: self.is_ready() or not self.is_running(), "it is ready")
+        assert self.is_running(), self.log_text()
+
+    def has_other(self, word, victim):
+        return self.child(word) not in (None, victim)
+
+    def child(self, word):
+        """Number of the child with this word in its command line, None while there is none."""
+        return next((pid for pid, line in children(self.pid) if word in line), None)
+
+
+@pytest.fixture
+def serve(tmp_path):
+    server = Serve(tmp_path, "serve.log")
+    server.start_and_wait()
+    yield server
+    server.kill()
+
+
+def test_sigterm_ends_all_with_status_0_and_the_next_start_finds_everything_free(serve):
+    started = [pid for pid, _ in children(serve.pid)]
+    assert len(started) == 3
+    assert serve.terminate(within_s=10) == 0
+    assert not any(is_alive(pid) for pid in started)
+    serve.start_and_wait()
+
+
+def test_a_child_that_is_killed_is_started_again(serve):
+    for word in ("consumer", "valkey", " api"):
+        victim = serve.child(word)
+        os.kill(victim, 9)
+        wait_until(partial(serve.has_other, word, victim), f"another {word} runs")
+        wait_until(serve.is_ready, "all is well again")
+
+
+def test_while_one_runs_a_second_is_refused_and_sigkill_leaves_no_orphans(serve, tmp_path):
+    second = Serve(tmp_path, "second.log")
+    second.start()
+    wait_until(lambda: not second.is_running(), "the second gives up")
+    assert second.ended() == 2
+    assert "another Paceline runs" in second.log_text()
+    assert serve.is_ready()
+    left = [pid for pid, _ in children(serve.pid)]
+    serve.kill()
+    wait_until(lambda: not any(is_alive(pid) for pid in left), "nobody is left behind")
+    second.start_and_wait()
+    second.kill()

@@ -1,0 +1,34 @@
+"""Each row of the fault matrix is a test that there is, or a reason."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.faults.matrix import REASONS, TESTS
+
+ROOT = Path(__file__).parents[2]
+NUM_ROWS = 44
+
+
+def test_every_row_is_accounted_for_once():
+    assert sorted([*TESTS, *REASONS]) == list(range(1, NUM_ROWS + 1))
+
+
+@pytest.mark.parametrize("test_id", sorted({each for tests in TESTS.values() for each in tests}))
+def test_the_test_of_a_row_exists(test_id):
+    path, _, name = test_id.partition("::")
+    tree = ast.parse((ROOT / path).read_text())
+    assert name in {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def test_every_row_tested_here_is_in_the_table():
+    listed = {each for tests in TESTS.values() for each in tests}
+    for path in Path(__file__).parent.glob("test_*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_row_"):
+                assert f"tests/faults/{path.name}::{node.name}" in listed
