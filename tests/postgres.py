@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 import psycopg
 import pytest
 
+from app.cli.bench.faults.postgres import find_programs
+
 URL_VARIABLE = "PACELINE_TEST_PG_URL"
 _USER = "paceline"
 _START_WITHIN_S = 60.0
@@ -30,7 +32,7 @@ def postgres_server() -> Iterator[str]:
     if given := os.environ.get(URL_VARIABLE):
         yield given
         return
-    programs = _programs()
+    programs = find_programs()
     if programs is None:
         _give_up(f"no PostgreSQL: install Debian's postgresql package, or set {URL_VARIABLE}")
     # Short, since a socket's path has 107 bytes, and where the user postgres may go.
@@ -69,15 +71,6 @@ def _give_up(reason: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
-
-
-def _programs() -> Path | None:
-    """The directory of initdb and postgres: on PATH, or where Debian puts the newest."""
-    if found := shutil.which("initdb"):
-        return Path(found).resolve().parent
-    debian = Path("/usr/lib/postgresql").glob("*/bin/initdb")
-    newest = max(debian, key=lambda path: int(path.parts[4]), default=None)
-    return newest.parent if newest else None
 
 
 @contextmanager

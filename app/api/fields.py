@@ -42,9 +42,9 @@ SomeText = Annotated[str, StringConstraints(min_length=1, max_length=256, patter
 
 
 class Request(BaseModel):
-    """A request's body; unknown keys are refused."""
+    """A request's body: unknown keys are refused, and text or true that stands for a number."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Answer(BaseModel):

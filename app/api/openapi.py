@@ -94,7 +94,7 @@ def _ops_in() -> dict[str, Any]:
         "in `rows`; docs/wire-format.md describes both.",
         "additionalProperties": False,
         "required": [*("version", "epoch", "rank", "dp_rank", "stage", "batch_seq", "steps_done")],
-        "oneOf": [{"required": ["columns"]}, {"required": ["rows"]}],
+        "oneOf": [_only("columns", "object", but="rows"), _only("rows", "array", but="columns")],
         "properties": {
             "version": {"enum": list(KNOWN_VERSIONS)},
             "epoch": {"type": "integer", "minimum": 1},
@@ -110,7 +110,7 @@ def _ops_in() -> dict[str, Any]:
                 "items": {"type": "array", "items": natural, "minItems": 2, "maxItems": 2},
             },
             "columns": {
-                "type": "object",
+                "type": ["object", "null"],
                 "description": "optype is one of the job's op_types, or built in: "
                 f"{', '.join(OP_NAMES)}.",
                 "additionalProperties": False,
@@ -118,7 +118,7 @@ def _ops_in() -> dict[str, Any]:
                 "properties": {**dict.fromkeys(needed + optional, integers), "optype": names},
             },
             "rows": {
-                "type": "array",
+                "type": ["array", "null"],
                 "maxItems": MAX_JSON_ROWS,
                 "items": {
                     "type": "object",
@@ -129,6 +129,11 @@ def _ops_in() -> dict[str, Any]:
             },
         },
     }
+
+
+def _only(name: str, kind: str, *, but: str) -> dict[str, Any]:
+    """One of two keys; null is as good as leaving the other out."""
+    return {"required": [name], "properties": {name: {"type": kind}, but: {"type": "null"}}}
 
 
 def _window_result() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    func,
     not_,
     or_,
     select,
@@ -41,12 +42,11 @@ from app.store.tables import (
 class Kind:
     """One kind of rows that get old.
 
-    `old` asks for the keys of a project's rows from before a moment (Unix seconds), which `remove`
-    then takes, at most `at_once` in a transaction.
+    `old` asks for the keys of a project's rows from before a moment (Unix seconds), of large ones
+    with their `size_bytes`; `remove` takes what it has found.
     """
 
     name: str
-    at_once: int
     old: Callable[[str, float], Select[Any]]
     remove: Callable[[Connection, Sequence[Row[Any]]], None]
     is_raw: bool = False
@@ -58,8 +58,9 @@ _OF_RUN = ("job_id", "epoch")
 
 def _old_windows(project: str, before_s: float) -> Select[Any]:
     closed = and_(windows.c.state != "open", windows.c.updated_s < before_s)
-    query = select(*_WINDOW, windows.c.last_step).where(closed, owns(project, windows.c.job_id))
-    return query.order_by(windows.c.updated_s)
+    size_bytes = func.coalesce(func.length(windows.c.trace), 0).label("size_bytes")
+    query = select(*_WINDOW, windows.c.last_step, size_bytes).where(closed)
+    return query.where(owns(project, windows.c.job_id)).order_by(windows.c.updated_s)
 
 
 def _old_operations(project: str, before_s: float) -> Select[Any]:
@@ -72,7 +73,8 @@ def _remove_operations(conn: Connection, rows: Sequence[Row[Any]]) -> None:
 
 
 def _remove_windows(conn: Connection, rows: Sequence[Row[Any]]) -> None:
-    keys = [{f"of_{name}": value for name, value in row._mapping.items()} for row in rows]
+    names = (*_OF_RUN, "first_step", "last_step")
+    keys = [{f"of_{name}": row._mapping[name] for name in names} for row in rows]
     same_run = [steps.c[name] == bindparam(f"of_{name}") for name in _OF_RUN]
     its_steps = steps.c.step.between(bindparam("of_first_step"), bindparam("of_last_step"))
     conn.execute(delete(steps).where(*same_run, its_steps), keys)
@@ -114,8 +116,9 @@ def _remove_events(conn: Connection, rows: Sequence[Row[Any]]) -> None:
 
 def _old_letters(project: str, before_s: float) -> Select[Any]:
     settled = and_(dead_letters.c.state != "dead", dead_letters.c.settled_s < before_s)
-    query = select(dead_letters.c.letter_id).where(settled, owns(project, dead_letters.c.job_id))
-    return query.order_by(dead_letters.c.letter_id)
+    size_bytes = func.length(dead_letters.c.body).label("size_bytes")
+    query = select(dead_letters.c.letter_id, size_bytes).where(settled)
+    return query.where(owns(project, dead_letters.c.job_id)).order_by(dead_letters.c.letter_id)
 
 
 def _remove_letters(conn: Connection, rows: Sequence[Row[Any]]) -> None:
@@ -123,12 +126,11 @@ def _remove_letters(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     conn.execute(delete(dead_letters).where(dead_letters.c.letter_id.in_(ids)))
 
 
-# In this order, since a run can go when its windows have. Few of the large ones at once: SQLite
-# lets nobody else write meanwhile.
+# In this order, since a run can go when its windows have.
 KINDS = (
-    Kind("operations of windows", 20, _old_operations, _remove_operations, is_raw=True),
-    Kind("windows", 20, _old_windows, _remove_windows),
-    Kind("runs", 20, _old_runs, _remove_runs),
-    Kind("alert events", 100, _old_events, _remove_events),
-    Kind("dead letters", 20, _old_letters, _remove_letters),
+    Kind("operations of windows", _old_operations, _remove_operations, is_raw=True),
+    Kind("windows", _old_windows, _remove_windows),
+    Kind("runs", _old_runs, _remove_runs),
+    Kind("alert events", _old_events, _remove_events),
+    Kind("dead letters", _old_letters, _remove_letters),
 )

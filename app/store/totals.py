@@ -16,10 +16,9 @@ def add(conn: Connection, name: str, n: int) -> None:
 
 
 def all(conn: Connection) -> dict[str, int]:  # noqa: A001 - totals.all is what it is
-    """Every count of the service by its name; those of single projects are not among them."""
-    of_service = totals.c.name.not_like(f"%{PART}%")
-    rows = conn.execute(select(totals).where(of_service).order_by(totals.c.name))
-    return {row.name: row.value for row in rows}
+    """Every count of the service by its name; those of single projects or entries are left out."""
+    rows = conn.execute(select(totals).order_by(totals.c.name))
+    return {row.name: row.value for row in rows if row.name.isidentifier()}
 
 
 def parts(conn: Connection, whose: str) -> dict[str, int]:

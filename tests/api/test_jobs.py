@@ -155,6 +155,8 @@ BAD = {
     "a size of zero": JOB | {"parallelism": {"dp_size": 0, "pp_size": 1}},
     "a negative size": JOB | {"parallelism": {"dp_size": -1, "pp_size": 1}},
     "a huge size": JOB | {"parallelism": {"dp_size": 2**70, "pp_size": 1}},
+    "a size that is text": JOB | {"parallelism": {"dp_size": "2", "pp_size": 1}},
+    "a size that is true": JOB | {"parallelism": {"dp_size": True, "pp_size": 1}},
     "a broken size": JOB | {"parallelism": {"dp_size": 1.5, "pp_size": 1}},
     "too many workers": JOB | {"parallelism": {"dp_size": 100_000, "pp_size": 100_000}},
     "too many GPUs": JOB | {"gpus": 2**70},

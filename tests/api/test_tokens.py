@@ -66,6 +66,7 @@ BAD = {
     "a job that cannot be": {"name": "a", "scopes": ["ingest"], "job": "a/b"},
     "more than ingest for one job": {"name": "a", "scopes": ["ingest", "read"], "job": "b"},
     "over already": {"name": "a", "scopes": ["read"], "expires_days": 0},
+    "over after true days": {"name": "a", "scopes": ["read"], "expires_days": True},
     "after all time": {"name": "a", "scopes": ["read"], "expires_days": 1e9},
     "a name on two lines": {"name": "a\nb", "scopes": ["read"]},
     "a name that is no text": {"name": "\ud800", "scopes": ["read"]},

@@ -12,6 +12,7 @@ from app.store.retention import Keep
 from tests.store.factories import register, window
 
 JOB = "default/job"
+NUM_WINDOWS = 250  # 100 at once
 USUAL = Keep(raw_days=14.0, results_days=180.0)
 
 
@@ -35,7 +36,7 @@ def store(tmp_path):
     store = Store(url)
     register(store, JOB)
     with store.write() as conn:
-        for first_step in range(50):
+        for first_step in range(NUM_WINDOWS):
             old_s = time.time() - 15 * 86_400
             record = window(first_step, state="complete", trace=b"ops", updated_s=old_s)
             windows.save(conn, JOB, record)
@@ -45,7 +46,7 @@ def store(tmp_path):
 
 def num_left(store):
     with store.read() as conn:
-        return sum(windows.trace(conn, JOB, f"1-{step}") is not None for step in range(50))
+        return sum(windows.trace(conn, JOB, f"1-{step}") is not None for step in range(NUM_WINDOWS))
 
 
 def test_all_that_is_old_goes_with_pauses_for_others(store):
@@ -59,14 +60,14 @@ def test_a_turn_ends_when_its_time_is_over_and_another_goes_on(store):
     ticks = iter([0.0, 1.0, 20.0, 100.0, 101.0])
     janitor = Janitor(store, USUAL, monotonic=ticks.__next__)
     assert not janitor.turn(Stop())
-    assert num_left(store) == 10
+    assert num_left(store) == 50
     assert janitor.turn(Stop())
     assert num_left(store) == 0
 
 
 def test_a_stop_is_heard_between_two_batches(store):
     assert not Janitor(store, USUAL).turn(Stop(0))
-    assert num_left(store) == 30
+    assert num_left(store) == 150
 
 
 def test_it_looks_once_an_hour_and_soon_again_when_time_was_short(store):

@@ -2,43 +2,20 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from app.cli.bench.faults.waiting import free_port, wait_until
 from app.ingest.embedded import EmbeddedQueue
+
+__all__ = ["TOKEN", "Stack", "free_port", "wait_until"]
 
 TOKEN = "pl_" + "t" * 43
 _READY_WITHIN_S = 60.0
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_until(holds: Callable[[], bool], what: str, within_s: float = _READY_WITHIN_S) -> None:
-    """Returns when the condition holds; polls, since it is another process that we wait for."""
-    deadline_s = time.monotonic() + within_s
-    while not holds():
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {within_s:.0f} s: {what}")
-        select_nothing(0.02)
-
-
-def select_nothing(seconds: float) -> None:
-    """Give the other processes the machine for a moment."""
-    import select
-
-    select.select([], [], [], seconds)
 
 
 class Stack:

@@ -11,7 +11,7 @@ from standardwebhooks.webhooks import Webhook
 from app.synth.faults import SlowWorker
 from app.synth.run import MadeJob
 from app.trace.job import Parallelism
-from tests.e2e.producers import Producer, batch_of, register
+from tests.e2e.producers import batch_of, push, register
 from tests.e2e.stack import Stack, wait_until
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
@@ -63,12 +63,12 @@ def test_a_slow_job_is_told_of_once_and_its_end_too(receiver, tmp_path):
     }
     made = MadeJob(Parallelism(2, 2), 8, faults=(SlowWorker(1, 1, 1.8),))
     with Stack(tmp_path, f"sqlite:///{tmp_path / 'paceline.db'}", **settings) as stack:
-        producer = Producer(stack, "slow", made, register(stack, "slow", made, "run-1"))
+        epoch = register(stack, "slow", made, "run-1")
         for step in range(NUM_STEPS):
             trace = made.make_step(step)
             for dp_rank in range(2):
                 for stage in range(2):
-                    producer.push(batch_of(trace, producer.epoch, dp_rank, stage, step))
+                    push(stack, "slow", batch_of(trace, epoch, dp_rank, stage, step))
         wait_until(lambda: len(receiver.came) == 2, "the first attempt is made again")
         stack.http.post("/jobs/slow/end").raise_for_status()
         wait_until(lambda: len(receiver.came) == 3, "the end is told of")

@@ -40,7 +40,9 @@ TESTS: dict[int, tuple[str, ...]] = {
     14: (f"{_DATABASE}test_row_14_while_the_database_is_down_batches_are_taken_and_then_analysed",),
     15: (f"{_DATABASE}test_row_15_a_commit_whose_outcome_nobody_knows_has_one_effect",),
     16: (f"{_DATABASE}test_row_16_one_killed_backend_takes_all_connections_and_loses_nothing",),
-    17: (f"{_STORE_FAULTS}test_row_17_a_full_disk_is_unavailable_until_there_is_room_and_takes_nothing_kept",),
+    17: (
+        f"{_STORE_FAULTS}test_row_17_a_full_disk_is_unavailable_until_there_is_room_and_takes_nothing_kept",
+    ),
     18: (
         f"{_DATABASE}test_row_18_a_locked_table_is_waited_for_and_loses_nothing",
         f"{_STORE_FAULTS}test_row_18_a_transaction_that_falls_asleep_lets_go_of_its_locks",
@@ -53,7 +55,9 @@ TESTS: dict[int, tuple[str, ...]] = {
         f"{_ASSEMBLER}test_a_worker_that_runs_away_cannot_make_us_hold_everything",
         f"{_ASSEMBLER}test_a_window_that_would_not_fit_into_memory_closes_earlier",
     ),
-    24: (f"{_DATA}test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows",),
+    24: (
+        f"{_DATA}test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows",
+    ),
     25: (f"{_DATA}test_row_25_another_batch_under_the_same_key_changes_no_window",),
     26: (
         "tests/ingest/test_assembler_properties.py::"
@@ -61,13 +65,23 @@ TESTS: dict[int, tuple[str, ...]] = {
         f"{_DATA}test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows",
     ),
     27: (f"{_ASSEMBLER}test_what_comes_late_makes_a_new_revision_of_a_closed_window",),
-    28: ("tests/consumer/test_windows.py::test_a_silent_worker_makes_its_step_skipped_and_is_named",),
+    28: (
+        "tests/consumer/test_windows.py::test_a_silent_worker_makes_its_step_skipped_and_is_named",
+    ),
     29: (f"{_SILENCE}test_a_job_of_which_nothing_comes_has_stalled_without_any_data",),
-    32: (f"{_DATA}test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own",),
-    33: (f"{_ASSEMBLER}test_the_same_number_with_other_operations_is_a_conflict_and_the_first_wins",),
+    32: (
+        f"{_DATA}test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own",
+    ),
+    33: (
+        f"{_ASSEMBLER}test_the_same_number_with_other_operations_is_a_conflict_and_the_first_wins",
+    ),
     34: (f"{_DATA}test_row_34_steps_that_never_were_are_in_no_window",),
-    35: ("tests/ingest/test_codec_forms.py::test_a_step_far_above_the_newest_is_refused_and_one_below_is_not",),
-    36: (f"{_DATA}test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own",),
+    35: (
+        "tests/ingest/test_codec_forms.py::test_a_step_far_above_the_newest_is_refused_and_one_below_is_not",
+    ),
+    36: (
+        f"{_DATA}test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own",
+    ),
     37: ("tests/ingest/test_codec.py::test_a_row_out_of_bounds_is_named",),
     38: (
         "tests/consumer/test_broken.py::"
@@ -82,6 +96,6 @@ TESTS: dict[int, tuple[str, ...]] = {
 
 REASONS: dict[int, str] = {
     30: "clocks of the workers' hosts belong to the diagnosis of causes",
-    31: "a clock that goes back inside a step is kept out by the client, which reads a monotonic one",
+    31: "the client reads a monotonic clock, so none goes back inside a step",
     42: "100,000 workers are measured by paceline bench pipeline: no test is that large",
 }

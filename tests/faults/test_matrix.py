@@ -20,9 +20,7 @@ def test_the_test_of_a_row_exists(test_id):
     path, _, name = test_id.partition("::")
     tree = ast.parse((ROOT / path).read_text())
     assert name in {
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
 
 

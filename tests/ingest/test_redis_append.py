@@ -117,6 +117,7 @@ async def odd_server(answer):
     """A client of a server that answers every append so; None hangs up, b"" says nothing."""
 
     async def serve(reader, writer):
+        writers.append(writer)
         with contextlib.suppress(ConnectionError):
             while sent := await reader.read(1 << 16):
                 writer.write(b"+OK\r\n" * sent.count(b"SETINFO"))
@@ -125,27 +126,29 @@ async def odd_server(answer):
                 writer.write(answer if b"XADD" in sent else b"")
         writer.close()
 
+    writers: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(serve, "127.0.0.1")
     port = server.sockets[0].getsockname()[1]
     client = connect_async(parse(f"redis://127.0.0.1:{port}"))
     async with server:
-        yield client
+        yield client, writers
         await client.aclose()
         await client.connection_pool.disconnect()
 
 
 async def test_a_server_that_says_nothing_is_given_up_by_all_that_wait():
-    async with odd_server(b"") as client:
+    async with odd_server(b"") as (client, connections):
         appender = RedisAppender(client, timeout_s=0.05)
         many = 2 * LANES * GROUP_COUNT
         found = await outcomes(*(appender.append("stream", "job", b"x") for _ in range(many)))
     assert {type(outcome) for outcome in found} == {RedisTimeoutError}
     assert len({id(outcome) for outcome in found}) == many
+    assert len(connections) == LANES  # none has tried once more
 
 
 @pytest.mark.parametrize("answer", [None, b"no redis\r\n"], ids=["hangs up", "talks nonsense"])
 async def test_a_server_that_breaks_off_is_an_error_for_each(answer):
-    async with odd_server(answer) as client:
+    async with odd_server(answer) as (client, _):
         appender = RedisAppender(client)
         found = await outcomes(*(appender.append("stream", "job", b"x") for _ in range(100)))
     assert all(isinstance(outcome, RedisError) for outcome in found)

@@ -130,23 +130,40 @@ def test_each_project_keeps_its_own_as_long_as_it_says(store):
 
 def test_more_rows_than_a_batch_has_go_in_several(store):
     register(store, JOB)
-    for first_step in range(0, 90, 2):
+    for first_step in range(0, 220, 2):
         save_window(store, first_step, days=200)
     batches = [(each.kind, each.number) for each in retention.sweep(store, USUAL)]
-    assert batches == [("operations of windows", 20)] * 2 + [("operations of windows", 5)] + [
-        ("windows", 20), ("windows", 20), ("windows", 5),
-    ]  # fmt: skip
+    assert batches == [
+        ("operations of windows", 100),
+        ("operations of windows", 10),
+        ("windows", 100),
+        ("windows", 10),
+    ]
     assert kept(store) == ({}, [])
+
+
+def test_few_large_rows_go_at_once(store):
+    register(store, JOB)
+    for first_step, size_mib in ((0, 40), (2, 10), (4, 15), (6, 10)):
+        save_window(store, first_step, days=15, trace=bytes(size_mib << 20))
+    assert [each.number for each in retention.sweep(store, USUAL)] == [1, 2, 1]
+
+
+def test_operations_go_with_their_results_where_they_are_to_be_kept_longer(store):
+    register(store, JOB)
+    save_window(store, 0, days=5)
+    found = [each.kind for each in retention.sweep(store, Keep(raw_days=14.0, results_days=4.0))]
+    assert found == ["operations of windows", "windows"]
 
 
 def test_a_sweep_can_be_left_after_any_batch_and_others_may_write_then(store):
     register(store, JOB)
-    for first_step in range(0, 60, 2):
+    for first_step in range(0, 240, 2):
         save_window(store, first_step, days=15)
     first = next(retention.sweep(store, USUAL))
     register(store, "default/another")
-    assert first.number == 20
-    assert sweep(store) == {("default", "operations of windows"): 10}
+    assert first.number == 100
+    assert sweep(store) == {("default", "operations of windows"): 20}
 
 
 def fill_run(store, epoch):

@@ -119,7 +119,7 @@ def _summary(report: Path) -> dict[str, Any]:
     return {
         "requests": told["test_cases"]["generated"],
         "operations": told["operations"]["tested"],
-        "failures": told["failures"],
+        "failures": len(told["failures"]),
         "seconds": round(told["running_time"], 1),
     }
 

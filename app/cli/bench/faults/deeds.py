@@ -94,7 +94,11 @@ def _half_close(stack: Stack, drawn: Drawn) -> int:
 
 
 def _drop_answer(stack: Stack, drawn: Drawn) -> int:
-    places = [(stack.to_queue, b"XADD"), (stack.to_apis[0], b"/ops"), (stack.from_queue, b"EVALSHA")]
+    places = [
+        (stack.to_queue, b"XADD"),
+        (stack.to_apis[0], b"/ops"),
+        (stack.from_queue, b"EVALSHA"),
+    ]
     if stack.to_database:
         places.append((stack.to_database, b"COMMIT"))
     proxy, match = places[int(drawn.where * len(places))]

@@ -55,7 +55,8 @@ class Http:
             Unreachable: no answer, or another one.
         """
         body = None if content is None else json.dumps(content).encode()
-        answer = self.request(method, f"/api/v1{path}", body, body and "application/json")
+        media = None if body is None else "application/json"
+        answer = self.request(method, f"/api/v1{path}", body, media)
         if answer.status >= 300:
             raise Unreachable(f"{method} {path}: {answer.status} {answer.body!r}")
         return answer.json()

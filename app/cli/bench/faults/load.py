@@ -5,22 +5,19 @@ What gets no answer, 429 or 503 is sent again under its key, until it is acknowl
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from app.cli.bench.faults.batches import Batches
 from app.cli.bench.faults.http import Answer, Http, Unreachable
 from app.cli.bench.faults.oracle import OracleLine
 from app.ingest import codec
-from app.ingest.batch import OpBatch, OpColumns
 from app.synth.run import MadeJob
-from app.trace.window import Trace
 
 RETRY_S = 0.05
-_ORIGIN_NS = 10**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,6 @@ class Load:
         self._asking = [Http(port, self.token) for port in self.ports]
         self._turn = 0
         self._rng = np.random.default_rng(self.seed)
-        self._next_seq: dict[int, int] = {}
         self._held: list[bytes] = []
 
     def register(self, run_key: str = "run-1") -> None:
@@ -66,7 +62,7 @@ class Load:
             "run_key": run_key,
         }
         self.epoch = int(self._insist("PUT", f"/jobs/{self.job}", job)["epoch"])
-        self._next_seq.clear()
+        self._batches = Batches(self.epoch, self.habits.parts)
 
     def restart(self, made: MadeJob, run_key: str, *, from_step: int) -> None:
         """Begin another run, as from a checkpoint, of whatever size."""
@@ -95,7 +91,8 @@ class Load:
 
     def bodies(self) -> list[bytes]:
         """The batches of the next step, in any order; nobody else makes them."""
-        bodies = [codec.encode(batch) for batch in self._batches(self.next_step)]
+        trace = self.made.make_step(self.next_step)
+        bodies = [codec.encode(batch) for batch in self._batches.of_step(trace)]
         self._rng.shuffle(bodies)
         self.next_step += 1
         return bodies
@@ -177,10 +174,10 @@ class Load:
         except Unreachable:
             return None
 
-    def _insist(self, method: str, path: str, content: object) -> dict[str, object]:
+    def _insist(self, method: str, path: str, content: object) -> dict[str, Any]:
         while True:
             try:
-                answer: dict[str, object] = self._line().ask(method, path, content)
+                answer: dict[str, Any] = self._line().ask(method, path, content)
             except Unreachable:
                 self._turn += 1
                 time.sleep(RETRY_S)
@@ -190,47 +187,9 @@ class Load:
     def _line(self) -> Http:
         return self._lines[self._turn % len(self._lines)]
 
-    def _batches(self, step: int) -> Iterator[OpBatch]:
-        trace = self.made.make_step(step)
-        sizes = self.made.parallelism
-        for dp_rank in range(sizes.dp_size):
-            for stage in range(sizes.pp_size):
-                whole = batch_of(trace, self.epoch, dp_rank, stage, 0)
-                yield from self._in_parts(whole)
-
-    def _in_parts(self, whole: OpBatch) -> Iterator[OpBatch]:
-        for part, rows in enumerate(
-            np.array_split(np.arange(whole.columns.num_ops), self.habits.parts)
-        ):
-            is_last = part == self.habits.parts - 1
-            number = self._next_seq.get(whole.rank, 0)
-            self._next_seq[whole.rank] = number + 1
-            yield replace(
-                whole,
-                batch_seq=number,
-                steps_done=whole.steps_done if is_last else (),
-                columns=whole.columns.select(rows),
-            )
-
-
-def batch_of(trace: Trace, epoch: int, dp_rank: int, stage: int, batch_seq: int) -> OpBatch:
-    """One worker's operations of one step as a batch."""
-    ops = trace.select(np.flatnonzero((trace.dp_rank == dp_rank) & (trace.stage == stage)))
-    columns = OpColumns(
-        step=ops.step.astype(np.int64),
-        start_ns=_ORIGIN_NS + np.rint(ops.start_s * 1e9).astype(np.int64),
-        duration_ns=np.rint(ops.duration_s * 1e9).astype(np.int64),
-        seq_id=ops.seq_id.astype(np.int64),
-        mc=ops.mc.astype(np.int64),
-        mb_id=ops.mb_id.astype(np.int64),
-        optype=ops.optype.astype(np.int16),
-    )
-    done = ((int(ops.step[0]), ops.num_ops),)
-    return OpBatch(epoch, int(ops.rank[0]), dp_rank, stage, None, batch_seq, done, columns)
-
 
 def _is_closed(item: dict[str, Any]) -> bool:
-    return item["state"] != "open"
+    return bool(item["state"] != "open")
 
 
 def _num_steps(item: dict[str, Any]) -> int:

@@ -16,8 +16,8 @@ import msgspec
 from app.cli.bench.faults.judge import judge
 from app.cli.bench.faults.obligations import Obligations
 from app.cli.bench.faults.server import Server
-from app.cli.bench.faults.watch import Watch, watching
 from app.cli.bench.faults.waiting import wait_until
+from app.cli.bench.faults.watch import Watch, watching
 from app.store.engine import Store
 
 _KEY = b"paceline-faults"  # of a socket that only this user reaches

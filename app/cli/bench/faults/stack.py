@@ -1,6 +1,6 @@
 """A whole Paceline on loopback, with trouble to be had at every joint.
 
-    load ──proxy── api ──proxy── queue ──proxy── consumer ──proxy── database
+load ──proxy── api ──proxy── queue ──proxy── consumer ──proxy── database
 """
 
 import os
@@ -23,7 +23,12 @@ from app.ingest.queue import stream_key
 StoreKind = Literal["sqlite", "postgresql"]
 TOKEN = "pl_" + "t" * 43
 NUM_SHARDS = 4
-SETTINGS = {"shards": str(NUM_SHARDS), "lease_s": "2", "window_steps": "4", "step_deadline_s": "600"}
+SETTINGS = {
+    "shards": str(NUM_SHARDS),
+    "lease_s": "2",
+    "window_steps": "4",
+    "step_deadline_s": "600",
+}
 READY_WITHIN_S = 60.0
 
 
