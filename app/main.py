@@ -31,6 +31,7 @@ from app.api.registrations import Registrations
 from app.api.replays import Replays
 from app.api.service import Service
 from app.api.watch import Watch
+from app.engine.memory import give_large_memory_back
 from app.engine.warm_up import warm_up
 from app.errors import StartUpFailed, Unavailable
 from app.ingest.durability import refuse
@@ -137,6 +138,7 @@ def run(settings: Settings) -> None:
     set_up_logging(settings.log_format)
     _check_certificate(settings)
     _allow_connections()
+    give_large_memory_back()
     app = create_app(settings)
     _refuse_lossy(settings, app.state.service.store)
     # Beside everything else, since a probe must not wait for it.

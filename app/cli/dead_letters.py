@@ -113,7 +113,7 @@ def drop(
 async def _replay(store: "Store", settings: "Settings", wanted: list[int]) -> int:
     from app.ingest.redis_queue import RedisWriter
     from app.ingest.running_queue import running_url
-    from app.store import dead_letters
+    from app.store import dead_letters, totals
 
     url = settings.redis_url or running_url(settings.data_dir)
     writer = RedisWriter(url, settings.shards, wait_replicas=settings.wait_replicas)
@@ -125,6 +125,7 @@ async def _replay(store: "Store", settings: "Settings", wanted: list[int]) -> in
             # Only now: whoever is cut short before replays it twice, which counts once.
             with store.write() as conn:
                 dead_letters.mark(conn, letter_id, "replayed", now_s=time.time())
+                totals.add(conn, "ops_replayed", letter.num_ops)
     finally:
         await writer.close()
     return len(wanted)

@@ -1,7 +1,7 @@
 """Which runs are over, with nothing of theirs left in the queue?"""
 
 from app.consumer.workplace import Workplace
-from app.ingest.queue import shard_of
+from app.ingest.queue import order_of, shard_of
 from app.store import jobs
 
 RunKey = tuple[str, int]  # job_id, epoch
@@ -29,9 +29,9 @@ class Endings:
         ready = []
         for run in over:
             seen_at = self._seen_at.setdefault(_key(run), newest)
-            if _number(newest) < _number(seen_at):  # a wiped server begins again
+            if order_of(newest) < order_of(seen_at):  # a wiped server begins again
                 seen_at = self._seen_at[_key(run)] = newest
-            if oldest is None or _number(oldest) > _number(seen_at):
+            if oldest is None or order_of(oldest) > order_of(seen_at):
                 ready.append(run)
         return ready
 
@@ -44,8 +44,3 @@ class Endings:
 
 def _key(run: jobs.EndedRun) -> RunKey:
     return run.job_id, run.epoch
-
-
-def _number(entry_id: str) -> tuple[int, int]:
-    milliseconds, _, sequence = entry_id.partition("-")
-    return int(milliseconds), int(sequence)

@@ -6,7 +6,7 @@ from app.consumer.run import Run, RunKey, load
 from app.consumer.silence import Silence
 from app.consumer.workplace import Workplace
 from app.errors import PacelineError
-from app.ingest.queue import shard_of
+from app.ingest.queue import order_of, shard_of
 from app.store import shards, silences
 from app.store import spool as spools
 
@@ -29,7 +29,8 @@ class Runs:
         self._shard = shard
         self._runs: dict[RunKey, Run] = {}
         self._next_listen_s = 0.0
-        self._is_behind = True
+        self._newest: str | None = None  # of the queue, when we last looked
+        self._was_behind = False
 
     def kept(self) -> list[RunKey]:
         """Runs of this shard with an open window in the store."""
@@ -99,12 +100,15 @@ class Runs:
             raise JobTrouble(f"run {key} cannot be loaded") from error
 
     def _falls_behind(self) -> bool:
-        """Whether the silence may be ours: what waits in the queue has not been heard yet."""
-        was_behind, self._is_behind = self._is_behind, self._work.queue.backlog(self._shard) > 0
-        if was_behind and not self._is_behind:
+        """Whether the silence may be ours: what came before we last looked has not been heard."""
+        queue, before = self._work.queue, self._newest
+        oldest, self._newest = queue.oldest(self._shard), queue.newest(self._shard)
+        is_behind = before is None or (oldest is not None and order_of(oldest) <= order_of(before))
+        if self._was_behind and not is_behind:
             for run in self._runs.values():
                 run.watch.forgive(self._work.monotonic())
-        return was_behind or self._is_behind
+        self._was_behind = is_behind
+        return is_behind
 
     def _silence(self, run: Run, now_s: float) -> Silence:
         span_s = run.assembler.longest_span_s or 0.0

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from app.alerts.alert import AlertState
 from app.alerts.rules import job_ended
@@ -188,7 +189,8 @@ class ShardWork:
     def _tried(self, job_id: str, deed: Callable[[], object]) -> bool:
         """Whether the deed was done; if not, the job is forgotten, to be loaded again."""
         try:
-            deed()
+            with bound_contextvars(shard=self._shard, job=job_id):
+                deed()
         except (LeaseLost, Unavailable):
             raise
         except Exception as error:

@@ -11,11 +11,9 @@ from app.ingest import spool
 from app.ingest.queue import Message
 from app.store import counts, dead_letters, hosts, jobs
 from app.store import spool as spools
-from app.store.counts import Counts
 from app.store.dead_letters import DeadLetter
 from app.store.engine import Connection
 from app.store.spool import SpoolRow
-from app.trace.names import project_of
 
 
 @dataclass(slots=True)
@@ -107,10 +105,4 @@ def _save_state(conn: Connection, each: RunTurn) -> None:
 
 def _bury(conn: Connection, turn: Turn) -> None:
     for letter in dead_letters.add(conn, turn.letters):
-        if letter.epoch is None or not jobs.has_run(conn, letter.job_id, letter.epoch):
-            dead = Counts(dead=letter.num_ops)
-            counts.add_to_project(conn, project_of(letter.job_id), dead)
-            continue
-        key = (letter.job_id, letter.epoch)
-        before = counts.load(conn, *key)
-        counts.save(conn, *key, replace(before, dead=before.dead + letter.num_ops))
+        counts.count_dead(conn, letter)

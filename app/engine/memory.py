@@ -15,12 +15,28 @@ KEPT_BYTES = 256 << 20
 LARGEST_KEPT_BYTES = 32 << 20
 
 
+# Of a process that reads what anybody sends: the usual batch's pieces stay, a huge body's go.
+LARGEST_READ_KEPT_BYTES = 2 << 20
+READ_KEPT_BYTES = 16 << 20
+
+
 def keep_freed_memory() -> bool:
     """Whether this process will do so from now on: where the C library is not glibc, it cannot."""
+    return _keep(largest_bytes=LARGEST_KEPT_BYTES, kept_bytes=KEPT_BYTES)
+
+
+def give_large_memory_back() -> bool:
+    """The same for a process that keeps little: by itself the C library keeps ever larger pieces.
+
+    After one body of 32 MB it would keep twice as much for good.
+    """
+    return _keep(largest_bytes=LARGEST_READ_KEPT_BYTES, kept_bytes=READ_KEPT_BYTES)
+
+
+def _keep(*, largest_bytes: int, kept_bytes: int) -> bool:
     if sys.platform != "linux":
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    kept = mallopt(_MMAP_THRESHOLD, LARGEST_KEPT_BYTES) and mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
-    return bool(kept)
+    return bool(mallopt(_MMAP_THRESHOLD, largest_bytes) and mallopt(_TRIM_THRESHOLD, kept_bytes))

@@ -55,6 +55,12 @@ def shard_of(job_id: str, num_shards: int) -> int:
     return crc32(job_id.encode()) % num_shards
 
 
+def order_of(entry_id: str) -> tuple[int, int]:
+    """What entries of one shard are ordered by: milliseconds and a number within them."""
+    milliseconds, _, sequence = entry_id.partition("-")
+    return int(milliseconds), int(sequence)
+
+
 def stream_key(shard: int) -> str:
     """Key of a shard's stream; the braces keep all keys of a shard on one cluster node."""
     return f"paceline:{{ops:{shard}}}"

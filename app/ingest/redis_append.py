@@ -84,7 +84,8 @@ class RedisAppender:
     async def _on_one_connection(self, group: list[_Append]) -> None:
         """Sends this group and all that wait meanwhile; `group` is always the one on its way."""
         pool: Any = self._client.connection_pool
-        connection = await pool.get_connection()
+        async with asyncio.timeout(self._timeout_s):
+            connection = await pool.get_connection()
         try:
             while group:
                 await self._exchange(connection, group)

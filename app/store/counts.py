@@ -1,5 +1,6 @@
 """What became of every operation that was taken from the queue: exactly one of five things."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -9,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, select, true
 from app.store import totals
 from app.store.dead_letters import DeadLetter
 from app.store.projects import owns
-from app.store.tables import ingest_counts, projects
+from app.store.tables import ingest_counts, projects, runs
 from app.store.upsert import replace
 from app.trace.names import project_of
 
@@ -60,8 +61,13 @@ def add_to_project(conn: Connection, project: str, counts: Counts) -> None:
 
 
 def count_dead(conn: Connection, letter: DeadLetter) -> None:
-    """Count a new dead letter: in its project's sums, since its run may be none that is known."""
-    add_to_project(conn, project_of(letter.job_id), Counts(dead=letter.num_ops))
+    """Count a new dead letter: in its run, or its project's sums where no run of it is known."""
+    if letter.epoch is None or not _has_run(conn, letter.job_id, letter.epoch):
+        add_to_project(conn, project_of(letter.job_id), Counts(dead=letter.num_ops))
+        return
+    key = (letter.job_id, letter.epoch)
+    before = load(conn, *key)
+    save(conn, *key, dataclasses.replace(before, dead=before.dead + letter.num_ops))
 
 
 def by_project(conn: Connection) -> list[tuple[str, Counts]]:
@@ -82,6 +88,11 @@ def remove(conn: Connection, job_id: str, epoch: int) -> None:
     """Forget a run, but not what it adds to its project's sums."""
     add_to_project(conn, project_of(job_id), load(conn, job_id, epoch))
     conn.execute(delete(ingest_counts).where(*_of_run(job_id, epoch)))
+
+
+def _has_run(conn: Connection, job_id: str, epoch: int) -> bool:
+    query = select(runs.c.epoch).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+    return conn.execute(query).one_or_none() is not None
 
 
 def _sums(conn: Connection, of_runs: ColumnElement[bool], beside: Mapping[str, int]) -> Counts:

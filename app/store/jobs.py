@@ -175,12 +175,6 @@ def run(conn: Connection, job_id: str, epoch: int) -> Registration:
     return _registration(row._mapping)
 
 
-def has_run(conn: Connection, job_id: str, epoch: int) -> bool:
-    """Whether such a run ever registered."""
-    query = select(runs.c.epoch).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
-    return conn.execute(query).one_or_none() is not None
-
-
 def unfinished(conn: Connection) -> list[EndedRun]:
     """Runs that are over, and whose last window has not been closed yet."""
     over = or_(runs.c.ended_s.is_not(None), runs.c.superseded_s.is_not(None))

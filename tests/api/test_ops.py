@@ -1,9 +1,16 @@
+import gzip
+import json
+import re
+from itertools import pairwise
+
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.api.registrations import Registrations
 from app.ingest.codec import BINARY_TYPE, read
+from app.store import jobs
 from app.trace import user_types
 from tests.api.server import JOB, Api, binary_batch, json_batch
 
@@ -197,6 +204,131 @@ async def test_an_unknown_job_gets_404(api):
     assert answer.json()["code"] == "job_not_found"
 
 
+def compressed(name):
+    return {"gzip": gzip.compress, "zstd": zstandard.compress}[name](binary_batch(500))
+
+
+@pytest.mark.parametrize("name", ["gzip", "zstd"])
+async def test_a_compressed_batch_is_in_the_queue_as_it_came(api, name):
+    await api.register()
+    body = compressed(name)
+    headers = {"content-type": BINARY_TYPE, "content-encoding": name}
+    answer = await api.client.post(PATH, content=body, headers=headers)
+    assert answer.json() == {"accepted": 500, "rejected": 0, "errors": []}
+    [entry] = api.queue.reader.read(range(4), "test", count=100, block_s=0)
+    assert entry.body == body
+    assert read(entry.body).columns.num_ops == 500
+
+
+@pytest.mark.parametrize("name", ["gzip", "zstd"])
+async def test_a_batch_of_rows_may_be_compressed_too(api, name):
+    await api.register()
+    batch = {key: value for key, value in json_batch().items() if key != "columns"}
+    row = {"step": 0, "optype": "gc", "start_ns": 0, "duration_ns": 1, "bytes": 7}
+    text = json.dumps({**batch, "rows": [row, {**row, "start_ns": 5}]}).encode()
+    body = gzip.compress(text) if name == "gzip" else zstandard.compress(text)
+    headers = {"content-type": "application/json", "content-encoding": name}
+    answer = await api.client.post(PATH, content=body, headers=headers)
+    assert answer.json()["accepted"] == 2
+    [(_, found)] = taken(api)
+    assert found.columns.bytes.tolist() == [7, 7]
+
+
+async def test_a_bomb_gets_413_and_broken_compression_400(api):
+    await api.register()
+    for body, status in ((gzip.compress(bytes(64 << 20)), 413), (compressed("gzip")[:-1], 400)):
+        headers = {"content-type": BINARY_TYPE, "content-encoding": "gzip"}
+        answer = await api.client.post(PATH, content=body, headers=headers)
+        assert answer.status_code == status, answer.text
+    assert taken(api) == []
+
+
+async def test_what_is_not_known_is_answered_with_what_is(api):
+    await api.register()
+    encoded = {"content-type": BINARY_TYPE, "content-encoding": "br"}
+    for body, headers, member, known in (
+        (b"", encoded, "known_encodings", ["gzip", "zstd"]),
+        (b"", {"content-type": "a/b"}, "known_content_types", [BINARY_TYPE, "application/json"]),
+        (binary_batch(version=2), {"content-type": BINARY_TYPE}, "known_versions", [1]),
+    ):
+        answer = await api.client.post(PATH, content=body, headers=headers)
+        assert answer.status_code == 415
+        assert answer.json()[member] == known
+        assert all(str(each) in answer.json()["detail"] for each in known)
+
+
+async def test_only_operations_may_come_compressed(api):
+    body = gzip.compress(json.dumps(JOB).encode())
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    answer = await api.client.put("/api/v1/jobs/ops", content=body, headers=headers)
+    assert answer.status_code == 415
+
+
+async def test_another_method_gets_405_and_a_bad_id_422(api):
+    for method in ("GET", "PUT", "DELETE"):
+        answer = await api.client.request(method, PATH)
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        assert answer.json()["code"] == "method_not_allowed"
+    answer = await api.push(json_batch(), "-no-id-")
+    assert answer.status_code == 422
+    assert "path.job_id" in answer.json()["detail"]
+
+
+async def test_a_step_far_above_the_newest_known_is_refused(api):
+    await api.register()
+    with api.store.write() as conn:
+        jobs.touch(conn, "default/llm-70b", last_data_s=1.0, last_step=10, epoch=1)
+    columns = json_batch()["columns"] | {"step": [10, 1_000_011]}
+    answer = await api.push(json_batch(columns=columns))
+    assert answer.json()["accepted"] == 1
+    assert answer.json()["errors"][0]["code"] == "step_jump"
+
+
+async def counts(api):
+    """Operations received, and refused by reason."""
+    text = (await api.client.get("/metrics")).text
+    found = re.findall(r'paceline_ops_(received|refused)_total(?:{reason="(.*)"})? ([0-9.]+)', text)
+    return {reason or what: int(float(number)) for what, reason, number in found if float(number)}
+
+
+async def test_every_operation_that_could_be_read_is_counted_once(api):
+    await api.register()
+    half = json_batch()["columns"] | {"duration_ns": [-1, 1]}
+    none = json_batch()["columns"] | {"duration_ns": [-1, -1]}
+    await api.push(binary_batch(100))
+    await api.push(json_batch(columns=half))
+    await api.push(json_batch(columns=none))
+    await api.push(json_batch(epoch=7))
+    await api.push(b"\xc1")
+    api.queue.max_entries = 0
+    await api.push(json_batch())
+    assert await counts(api) == {
+        "received": 100 + 2 + 2 + 2 + 2,
+        "invalid": 1 + 2,
+        "epoch_superseded": 2,
+        "ingest_full": 2,
+    }
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.integers(0, 2000), max_size=6), name=st.sampled_from(["", "gzip", "zstd"]))
+async def test_however_a_body_is_cut_into_pieces_it_is_the_same(api, cuts, name):
+    await api.client.put("/api/v1/jobs/llm-70b", json=JOB)
+    body = compressed(name) if name else binary_batch(50)
+    places = sorted({min(cut, len(body)) for cut in cuts} | {0, len(body)})
+
+    async def pieces():
+        for begin, end in pairwise(places):
+            yield body[begin:end]
+
+    headers = {"content-type": BINARY_TYPE, "content-encoding": name or "identity"}
+    answer = await api.client.post(PATH, content=pieces(), headers=headers)
+    assert answer.json()["accepted"] == (500 if name else 50)
+    [entry] = api.queue.reader.read(range(4), "test", count=100, block_s=0)
+    assert entry.body == body
+    api.queue.reader.done(entry.shard, [entry.entry_id])
+
+
 MEDIA = st.sampled_from([BINARY_TYPE, "application/json"]) | st.text(
     st.characters(min_codepoint=32, max_codepoint=126), max_size=30
 )
@@ -218,8 +350,13 @@ def mutated():
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(body=st.binary(max_size=300) | mutated(), media=MEDIA)
-async def test_whatever_bytes_come_the_answer_is_never_a_5xx(api, body, media):
+@given(
+    body=st.binary(max_size=300) | mutated(),
+    media=MEDIA,
+    encoding=st.sampled_from(["identity", "gzip", "zstd", "br", ""]),
+)
+async def test_whatever_bytes_come_the_answer_is_never_a_5xx(api, body, media, encoding):
     await api.client.put("/api/v1/jobs/llm-70b", json=JOB)
-    answer = await api.client.post(PATH, content=body, headers={"content-type": media})
+    headers = {"content-type": media, "content-encoding": encoding}
+    answer = await api.client.post(PATH, content=body, headers=headers)
     assert answer.status_code in (202, 400, 409, 413, 415, 422), answer.text

@@ -25,7 +25,7 @@ def fuzz(
     """
     read = _start_reading(payloads, seed)
     posted = _posted(payloads, seed, http_every) if http_every else None
-    result = _result(read)
+    result = result_of(read)
     typer.echo(json.dumps({"seed": seed, **result, "http": posted}))
     if not all(_is_fine(each) for each in (result, posted) if each is not None):
         raise typer.Exit(1)
@@ -47,7 +47,8 @@ def _start_reading(payloads: int, seed: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603, ours
 
 
-def _result(reading: subprocess.Popen[str]) -> dict[str, Any]:
+def result_of(reading: subprocess.Popen[str]) -> dict[str, Any]:
+    """What a reading process printed, or by which signal it died."""
     printed, _ = reading.communicate()
     if reading.returncode:
         return {"crashed": reading.returncode, "wrong": ["the reading process died"]}

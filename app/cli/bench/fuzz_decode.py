@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.bench.fuzz_payloads import Payload, Payloads
+from app.engine.memory import give_large_memory_back
 from app.errors import PacelineError
 from app.ingest.codec import decode, encode, read
 from app.trace.job import Parallelism
@@ -55,6 +56,7 @@ class Findings:
 
 def decode_all(seed: int, num_payloads: int) -> dict[str, Any]:
     """Figures of that many payloads; `rss_growth_mb` is the most that was held beyond the start."""
+    give_large_memory_back()  # as the API does
     payloads, findings = Payloads(seed), Findings()
     for number in range(_WARM_UP):
         if number % 500:

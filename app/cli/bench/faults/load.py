@@ -121,7 +121,7 @@ class Load:
             self._send(body)
 
     def closed_steps(self) -> int:
-        """Steps in closed windows as the API says, those that were skipped too; 0 if it is away.
+        """Steps in closed windows as the API says, skipped ones too; 0 if none answers.
 
         Ask from one thread, which may be another than the one that pushes.
         """
@@ -129,10 +129,6 @@ class Load:
             with suppress(Unreachable):
                 return sum(_num_steps(item) for item in self._windows(line) if _is_closed(item))
         return 0
-
-    def is_drained(self) -> bool:
-        """Whether all steps pushed are in closed windows."""
-        return self.closed_steps() >= self.num_steps
 
     def _windows(self, line: Http) -> list[dict[str, Any]]:
         items, cursor = [], ""

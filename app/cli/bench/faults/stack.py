@@ -18,7 +18,11 @@ from app.cli.bench.faults.proxy import Proxy
 from app.cli.bench.faults.queue_server import QueueServer
 from app.cli.bench.faults.server import Server
 from app.cli.bench.faults.waiting import NotInTime, free_port, wait_until
+from app.errors import Unavailable
 from app.ingest.queue import stream_key
+from app.store import jobs
+from app.store.engine import Store
+from app.trace.names import plain
 
 StoreKind = Literal["sqlite", "postgresql"]
 TOKEN = "pl_" + "t" * 43
@@ -174,6 +178,17 @@ class Stack:
             return None
         finally:
             line.close()
+
+    def unfinished(self) -> set[str] | None:
+        """Jobs that have ended and of which not all is in closed windows; None if unknown."""
+        store = Store(self.store_url)
+        try:
+            with store.read() as conn:
+                return {plain(run.job_id) for run in jobs.unfinished(conn)}
+        except Unavailable:
+            return None
+        finally:
+            store.close()
 
     def queue_is_empty(self) -> bool:
         """Whether the consumers have done every batch."""

@@ -128,11 +128,12 @@ class Trial:
     def _drain(self) -> float:
         for load in self.loads:
             load.end()
-        return wait_until(
-            lambda: all(load.is_drained() for load in self.loads),
-            "all steps are in closed windows",
-            self._within_s or DRAINED_WITHIN_S,
-        )
+        limit_s = self._within_s or DRAINED_WITHIN_S
+        return wait_until(self._is_drained, "all steps are in closed windows", limit_s)
+
+    def _is_drained(self) -> bool:
+        unfinished = self._stack.unfinished()
+        return unfinished is not None and not unfinished & {load.job for load in self.loads}
 
     def _freshen(self) -> float:
         fresh = self._load(f"{self._name}-fresh", SMALL, Habits(), 1)

@@ -1,0 +1,66 @@
+"""Damaged batches and bombs: no crash, no 5xx, no memory; the long form is `bench fuzz`."""
+
+import json
+import subprocess
+from itertools import islice
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import app
+from app.cli.bench.fuzz import result_of
+from app.cli.bench.fuzz_decode import decoded
+from app.cli.bench.fuzz_payloads import ONE_BOMB_IN, Payloads
+
+KINDS = {
+    *("flipped", "cut", "spliced", "lengthened", "retyped", "repeated"),
+    *("number", "text", "nested", "noise"),
+}
+
+
+@pytest.fixture(scope="module")
+def payloads():
+    return Payloads(seed=1)
+
+
+def test_twenty_thousand_payloads_are_read_in_a_process_that_lives_on():
+    command = ["bench", "fuzz", "--payloads=20000", "--seed=1", "--http-every=0"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["wrong"] == []
+    assert found["rss_growth_mb"] <= 64
+    assert sum(found["by_status"].values()) == 20_000
+    assert set(found["by_status"]) == {"202", "400", "413", "415", "422"}
+
+
+def test_a_running_service_takes_some_of_them_and_the_bombs():
+    command = ["bench", "fuzz", "--payloads=16000", "--seed=2", "--http-every=100"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    posted = json.loads(result.stdout)["http"]
+    assert posted["requests"] == 160
+    assert set(posted["by_status"]) <= {"202", "400", "413", "415", "422"}
+    assert posted["rss_growth_mb"] <= 64
+
+
+def test_what_is_not_damaged_is_taken(payloads):
+    assert {decoded(payload) for payload in payloads.good} == {202}
+    assert len(payloads.good) == 12
+
+
+def test_the_same_number_of_the_same_seed_is_the_same_payload(payloads):
+    again = Payloads(seed=1)
+    assert all(payloads[number] == again[number] for number in range(1, 100))
+    assert any(payloads[number] != Payloads(seed=2)[number] for number in range(1, 10))
+
+
+def test_there_are_payloads_of_every_kind(payloads):
+    first = islice(range(1, ONE_BOMB_IN), 100)
+    assert {payloads[number].kind for number in first} == KINDS
+
+
+def test_a_reading_process_that_dies_is_told():
+    command = ["/bin/sh", "-c", "kill -9 $$"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as died:
+        assert result_of(died) == {"crashed": -9, "wrong": ["the reading process died"]}
