@@ -21,7 +21,7 @@ _COUNTS = {
 }
 _TOTALS = {
     "fenced_commits": "Commits refused because another consumer owned the shard.",
-    "ops_replayed": "Operations of dead letters that were put back: taken from the queue once more.",
+    "ops_replayed": "Operations of dead letters that were put back into the queue.",
     "entries_lost": "Entries that the queue had acknowledged and no longer held.",
 }
 _NAME = re.compile(r"[a-z][a-z_]*")

@@ -56,12 +56,12 @@ def show(
     """
     from app.cli.letter_text import content
     from app.cli.opened_store import opened_store
-    from app.store import dead_letters, jobs
+    from app.store import counts, dead_letters, jobs
 
     with opened_store(data_dir) as (store, _), store.read() as conn:
         summary = dead_letters.summary(conn, letter_id)
         letter = dead_letters.get(conn, letter_id)
-        run = jobs.has_run(conn, letter.job_id, letter.epoch or 0)
+        run = counts.has_run(conn, letter.job_id, letter.epoch or 0)
         registration = jobs.run(conn, letter.job_id, letter.epoch or 0) if run else None
     typer.echo(_line(summary))
     typer.echo(f"taken into the queue {_moment(letter.received_s)}, {summary.size_bytes} bytes")

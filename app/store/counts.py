@@ -62,7 +62,7 @@ def add_to_project(conn: Connection, project: str, counts: Counts) -> None:
 
 def count_dead(conn: Connection, letter: DeadLetter) -> None:
     """Count a new dead letter: in its run, or its project's sums where no run of it is known."""
-    if letter.epoch is None or not _has_run(conn, letter.job_id, letter.epoch):
+    if letter.epoch is None or not has_run(conn, letter.job_id, letter.epoch):
         add_to_project(conn, project_of(letter.job_id), Counts(dead=letter.num_ops))
         return
     key = (letter.job_id, letter.epoch)
@@ -90,7 +90,8 @@ def remove(conn: Connection, job_id: str, epoch: int) -> None:
     conn.execute(delete(ingest_counts).where(*_of_run(job_id, epoch)))
 
 
-def _has_run(conn: Connection, job_id: str, epoch: int) -> bool:
+def has_run(conn: Connection, job_id: str, epoch: int) -> bool:
+    """Whether such a run ever registered, so that it can be counted in."""
     query = select(runs.c.epoch).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
     return conn.execute(query).one_or_none() is not None
 

@@ -22,7 +22,7 @@ class TokenText(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """What is stored of the secret. It has 256 random bits: there is no need to slow guesses."""
+        """What is stored of the secret; of 256 random bits, so guesses need not be slowed."""
         return hashlib.sha256(f"paceline token v1:{self}".encode()).hexdigest()
 
 

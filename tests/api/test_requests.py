@@ -86,13 +86,21 @@ async def test_no_token_of_a_header_is_told(api, lines):
     assert TOKEN not in str(line)
 
 
+async def nothing():
+    return {"type": "http.disconnect"}
+
+
+async def ignore(_message):
+    pass
+
+
 async def test_a_caller_that_goes_away_before_the_answer_is_counted_and_not_told(lines):
     async def gone(scope, receive, send):
         pass
 
     measured = Measured()
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
-    await Requests(gone, measured=measured, nouns=NOUNS)(scope, None, None)
+    await Requests(gone, measured=measured, nouns=NOUNS)(scope, nothing, ignore)
     labels = {"route": "page", "status": "0"}
     assert measured.registry.get_sample_value("paceline_requests_total", labels) == 1
     assert lines == []

@@ -66,8 +66,14 @@ def test_a_job_with_a_silent_rank_names_it_while_others_go_on(server, store, ope
     server.push("half", made, epoch, 3)
     with store.write() as conn:
         since_s = time.time() - 60
-        silent = {"silent_ranks": [3], "silent_since_s": since_s, "stalled_since_s": None}
-        silences.save(conn, "default/half", epoch, **silent)
+        silences.save(
+            conn,
+            "default/half",
+            epoch,
+            silent_ranks=[3],
+            silent_since_s=since_s,
+            stalled_since_s=None,
+        )
     for theme in ("light", "dark"):
         page = open_page(link(server, "half"), theme=theme).page
         expect(page.locator("h1")).to_contain_text("Rank 3 has been silent since")

@@ -1,4 +1,4 @@
-"""The oracle's own judgement: nothing to say of a sound store, and something of each unsound one."""
+"""The oracle has nothing to say of a sound store, and something of each unsound one."""
 
 from dataclasses import replace
 
@@ -83,7 +83,7 @@ def test_what_nobody_sent_is_spurious(place, owed):
 
 def test_operations_that_were_changed_are_missing_and_spurious(place, owed):
     with place.store.read() as conn:
-        ops = unpack(windows.trace(conn, KEY, "1-0"))
+        ops = unpack(windows.trace(conn, KEY, "1-0") or b"")
     ops.duration_ns[0] += 1
     change(place, update(table).where(table.c.first_step == 0).values(trace=pack(ops)))
     judgement = judge(place.store, owed, [JOB])

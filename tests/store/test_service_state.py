@@ -90,13 +90,14 @@ def test_a_job_says_who_is_silent_and_what_became_of_its_operations(store):
     sample = {"rank": 3, "batch_seq": 9}
     with store.write() as conn:
         before = jobs.get(conn, "job")
-        silence = {"silent_ranks": (3, 5), "silent_since_s": 50.0, "stalled_since_s": None}
-        silences.save(conn, "job", epoch, **silence)
+        silences.save(
+            conn, "job", epoch, silent_ranks=(3, 5), silent_since_s=50.0, stalled_since_s=None
+        )
         counts.save(conn, "job", epoch, Counts(accepted=5, conflict=2, last_conflict=sample))
     with store.read() as conn:
         after = jobs.get(conn, "job")
     assert (before.silent_ranks, before.stalled_since_s, before.counts) == (None, None, None)
-    assert (list(after.silent_ranks), after.silent_since_s) == ([3, 5], 50.0)
+    assert (list(after.silent_ranks or ()), after.silent_since_s) == ([3, 5], 50.0)
     assert after.counts == Counts(accepted=5, conflict=2, last_conflict=sample)
 
 
@@ -104,8 +105,9 @@ def test_a_new_run_begins_without_what_was_counted_of_the_one_before(store):
     epoch = register(store, "job")
     with store.write() as conn:
         counts.save(conn, "job", epoch, Counts(accepted=5))
-        silence = {"silent_ranks": (), "silent_since_s": None, "stalled_since_s": 50.0}
-        silences.save(conn, "job", epoch, **silence)
+        silences.save(
+            conn, "job", epoch, silent_ranks=(), silent_since_s=None, stalled_since_s=50.0
+        )
     register(store, "job", run_key="run-2")
     with store.read() as conn:
         job = jobs.get(conn, "job")

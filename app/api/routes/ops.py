@@ -4,6 +4,7 @@ Thousands of batches come here every second, so they are answered as plain ASGI:
 a function and back takes longer than reading 200 operations. Its part is the description.
 """
 
+import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -41,6 +42,7 @@ _PATH = re.compile(PUSH_PATH.replace("{job_id}", "([^/]+)"))
 BINARY_ASIDE_BYTES = 1 << 20
 JSON_ASIDE_BYTES = 1 << 14
 COMPRESSED_ASIDE_BYTES = 1 << 12
+MAX_ASIDE = 4  # bodies read beside it at once: each may hold 40 MB, and other routes need threads
 
 _EXAMPLE = {
     "version": 1,
@@ -136,6 +138,7 @@ class PushOps:
         self._app = app
         self._service = service
         self._monotonic = monotonic
+        self._aside = asyncio.Semaphore(MAX_ASIDE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -179,7 +182,7 @@ class PushOps:
 
     async def _decoded(self, job: JobRecord, pushed: Pushed) -> Decoded:
         try:
-            decoded = await _in_time(job, pushed)
+            decoded = await _in_time(job, pushed, self._aside)
         except NoRowTaken as error:
             pushed.num_rows = error.num_rows
             raise
@@ -200,7 +203,7 @@ class _Answer(msgspec.Struct):
 _ANSWER = msgspec.json.Encoder()
 
 
-async def _in_time(job: JobRecord, pushed: Pushed) -> Decoded:
+async def _in_time(job: JobRecord, pushed: Pushed, aside: asyncio.Semaphore) -> Decoded:
     read = partial(
         decode,
         pushed.body,
@@ -210,7 +213,15 @@ async def _in_time(job: JobRecord, pushed: Pushed) -> Decoded:
         content_encoding=pushed.content_encoding,
         last_step=job.last_step,
     )
-    return await run_in_threadpool(read) if pushed.takes_long else read()
+    if not pushed.takes_long:
+        return read()
+    try:
+        async with aside:
+            return await run_in_threadpool(read)
+    except PacelineError as error:
+        # Its traceback holds who waited for the thread, who holds it: a circle with the body in
+        # it, of up to 8 MB, until the next collection, which may be minutes away.
+        raise error.with_traceback(None) from None
 
 
 async def _pushed(scope: Scope, receive: Receive) -> Pushed:
