@@ -4,7 +4,6 @@ from app.consumer.workplace import Workplace
 from app.errors import PacelineError
 from app.ingest import codec
 from app.ingest.queue import Entry
-from app.ingest.wire import parse_binary
 from app.store import trials
 from app.store.dead_letters import DeadLetter
 
@@ -47,7 +46,7 @@ def dead_letter(entry: Entry, reason: str, now_s: float) -> DeadLetter:
     """The entry as it is kept for a person to look at."""
     epoch, num_ops = None, 0
     try:
-        batch = parse_binary(bytes(codec.opened(entry.body)))
+        batch = codec.parsed(codec.opened(entry.body))
         epoch, num_ops = batch.epoch, batch.columns.step.nbytes // _STEP_BYTES
     except PacelineError:
         pass  # that is why it is dead

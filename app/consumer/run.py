@@ -36,7 +36,7 @@ class Run:
     told: Silence = SENDING
     used_s: float = 0.0
 
-    def add(self, batch: OpBatch, body: bytes, now_s: float, unix_s: float) -> Added:
+    def add(self, batch: OpBatch, body: bytes | bytearray, now_s: float, unix_s: float) -> Added:
         """Take a batch and count its operations."""
         added = self.assembler.add(batch, now_s, digest(body))
         self.watch.heard(batch.rank, now_s, unix_s)
@@ -45,7 +45,7 @@ class Run:
         return added
 
 
-def digest(body: bytes) -> int:
+def digest(body: bytes | bytearray) -> int:
     """What tells batches of the same number apart."""
     return int.from_bytes(blake2b(body, digest_size=8).digest()) >> (64 - _DIGEST_BITS)
 
@@ -87,8 +87,9 @@ def load(conn: Connection, work: Workplace, key: RunKey) -> Run:
 
 
 def _before(turn: int, taken: spool.Taken, op_types: OpTypes) -> Before:
-    plain = bytes(codec.opened(taken.body))
-    return Before(turn, codec.read(plain, op_types), digest(plain), taken.dropped)
+    plain = codec.opened(taken.body)
+    batch = codec.of_parsed(codec.parsed(plain), op_types)
+    return Before(turn, batch, digest(plain), taken.dropped)
 
 
 def _stored(store: Store, key: RunKey, first_step: int) -> OpTable:

@@ -105,9 +105,10 @@ class ShardWork:
 
     def _add(self, turn: Turn, entry: Entry) -> None:
         try:
-            plain = bytes(codec.opened(entry.body))
-            run = self._runs.get((entry.job_id, codec.epoch_of(plain)))
-            batch = codec.read(plain, run.assembler.job.op_types)
+            plain = codec.opened(entry.body)
+            wire = codec.parsed(plain)
+            run = self._runs.get((entry.job_id, wire.epoch))
+            batch = codec.of_parsed(wire, run.assembler.job.op_types)
         except PacelineError as error:
             if isinstance(error, Unavailable):
                 raise

@@ -17,11 +17,11 @@ from app.ingest.rows import UNKNOWN_OPTYPE, RowError, Rules, all_kept, check, ju
 from app.ingest.unknown import UnknownFormat
 from app.ingest.wire import (
     WIRE_VERSION,
+    BinaryBatch,
     Body,
     Header,
     StepsDone,
     parse_binary,
-    parse_epoch,
     parse_json,
 )
 from app.trace.job import Parallelism
@@ -36,8 +36,9 @@ __all__ = [
     "RowError",
     "decode",
     "encode",
-    "epoch_of",
+    "of_parsed",
     "opened",
+    "parsed",
     "read",
 ]
 
@@ -141,23 +142,27 @@ def opened(body: bytes) -> bytes | bytearray:
     return inflated(body, encoding_in(body))
 
 
-def epoch_of(body: bytes) -> int:
-    """The run that a batch from the event queue is of: its operation types are needed to `read`."""
-    return parse_epoch(opened(body))
+def parsed(plain: Body) -> BinaryBatch:
+    """A batch from the event queue, opened, as far as it can be read without knowing its job."""
+    return parse_binary(plain)
 
 
-def read(body: bytes, op_types: OpTypes = BUILT_IN) -> OpBatch:
-    """A batch from the event queue, whose rows were checked before they went in.
+def of_parsed(wire: BinaryBatch, op_types: OpTypes = BUILT_IN) -> OpBatch:
+    """The same with its columns; its rows were checked before they went in.
 
     Raises:
         InvalidRequest: a row is of a type that the job has not; a newer version took it.
     """
-    wire = parse_binary(opened(body))
     columns = from_buffers(wire.columns, wire.optypes, op_types)
     if (unknown := columns.optype == UNKNOWN_OPTYPE).any():
         name = name_in(wire)(int(unknown.argmax()))
         raise InvalidRequest(f"the operation type {name!r} is not known to this version")
-    return _batch(wire, wire.steps_done, columns, body)
+    return _batch(wire, wire.steps_done, columns, None)
+
+
+def read(body: bytes, op_types: OpTypes = BUILT_IN) -> OpBatch:
+    """A batch from the event queue in one go; raises as `opened`, `parsed` and `of_parsed` do."""
+    return of_parsed(parsed(opened(body)), op_types)
 
 
 def _from_binary(plain: Body, body: bytes, op_types: OpTypes) -> tuple[OpBatch, NameOf]:

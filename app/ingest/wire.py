@@ -78,13 +78,8 @@ class _Version(msgspec.Struct):
     version: int
 
 
-class _Epoch(msgspec.Struct):
-    epoch: Epoch
-
-
 _BINARY = msgspec.msgpack.Decoder(BinaryBatch)
 _BINARY_VERSION = msgspec.msgpack.Decoder(_Version)
-_BINARY_EPOCH = msgspec.msgpack.Decoder(_Epoch)
 _JSON = msgspec.json.Decoder(JsonBatch)
 _JSON_VERSION = msgspec.json.Decoder(_Version)
 # ValueError: text that is no UTF-8; RecursionError: nesting without end.
@@ -109,14 +104,6 @@ def count(text: Body | msgspec.Raw, mark: bytes) -> int:
     return sum(
         int(np.count_nonzero(found[first : first + _COUNTED_BYTES] == mark[0])) for first in pieces
     )
-
-
-def parse_epoch(body: Body) -> int:
-    """The epoch in a msgpack body, of which nothing else is looked at."""
-    try:
-        return _BINARY_EPOCH.decode(body).epoch
-    except UNDECODABLE as error:
-        raise _refusal(error, _BINARY_VERSION, body) from error
 
 
 def parse_json(body: Body) -> JsonBatch:

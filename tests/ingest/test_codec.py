@@ -21,7 +21,7 @@ from app.ingest.codec import (
     MAX_BODY_BYTES,
     decode,
     encode,
-    epoch_of,
+    parsed,
     read,
 )
 from app.trace import user_types
@@ -196,13 +196,13 @@ def test_a_queued_batch_of_a_type_that_nobody_knows_is_refused_by_its_name():
         read(body)
 
 
-def test_the_epoch_of_a_queued_batch_is_read_without_the_rest():
-    assert epoch_of(binary(message(epoch=7))) == 7
+def test_the_epoch_of_a_queued_batch_is_known_before_its_job():
+    assert parsed(binary(message(epoch=7))).epoch == 7
     for body in (b"", b"\xc1", msgspec.msgpack.encode({"epoch": 0, "version": 1})):
         with pytest.raises((BadRequest, InvalidRequest)):
-            epoch_of(body)
+            parsed(body)
     with pytest.raises(UnsupportedMedia, match="wire version 2"):
-        epoch_of(msgspec.msgpack.encode({"version": 2}))
+        parsed(msgspec.msgpack.encode({"version": 2}))
 
 
 @both_formats

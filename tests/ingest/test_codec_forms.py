@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from app.errors import BadRequest, InvalidRequest, PacelineError, TooLarge
-from app.ingest.codec import BINARY_TYPE, JSON_TYPE, decode, encode, epoch_of, opened, read
+from app.ingest.codec import BINARY_TYPE, JSON_TYPE, decode, encode, opened, parsed, read
 from app.ingest.columns import WIRE_DTYPES
 from app.ingest.inflate import ANY_RATIO_BYTES, MAX_DECODED_BYTES
 from app.ingest.json_columns import MAX_JSON_ROWS
@@ -23,7 +24,7 @@ from tests.ingest.test_codec import SIZES, answers, as_json, binary, message
 
 LARGE = 2**53
 SIZELESS = zstandard.ZstdCompressor(write_content_size=False)
-ENCODERS = {
+ENCODERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     "gzip": gzip.compress,
     "zstd": zstandard.compress,
@@ -191,7 +192,7 @@ def test_a_sound_binary_body_goes_into_the_queue_as_it_came(name):
     batch = decode(body, BINARY_TYPE, SIZES, content_encoding=encoding(name)).batch
     assert encode(batch) == body
     assert opened(body) == binary(message())
-    assert epoch_of(body) == 1
+    assert parsed(opened(body)).epoch == 1
 
 
 @pytest.mark.parametrize("name", ENCODERS)

@@ -4,8 +4,8 @@ import gzip
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -70,14 +70,14 @@ class Payloads:
         """Undamaged batches in every format and encoding."""
         fields = _fields()
         bodies = [
-            (BINARY_TYPE, encode(made_batch(_ROWS))),
+            (BINARY_TYPE, encode(replace(made_batch(_ROWS), rank=0, dp_rank=0))),
             (BINARY_TYPE, _binary(fields)),
             (JSON_TYPE, _columnar(fields)),
             (JSON_TYPE, _rowwise(fields)),
         ]
         compress: dict[str, Callable[[bytes], bytes]] = {
             "": bytes,
-            GZIP: gzip.compress,
+            GZIP: partial(gzip.compress, mtime=0),
             ZSTD: zstandard.compress,
         }
         return [

@@ -1,8 +1,10 @@
 """`paceline bench ingest`: how many operations a second come to lie on disk in the queue?"""
 
 import json
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +21,7 @@ USUAL_ROWS = (10_000, 200)
 QUEUE_BYTES = 8 << 30  # nobody takes anything out
 WARM_UP_S = 1.0
 _COPIES = 5
+_FSYNCS = 30
 
 
 def ingest(
@@ -55,6 +58,7 @@ def _measured(rows: int, seconds: float, connections: int) -> dict[str, Any]:
         "ack_p50_at_half_rate_ms": _percentile_ms(calm_s, 50),
         "ack_p99_at_half_rate_ms": _percentile_ms(calm_s, 99),
         "copy_100mb_s": yardstick_s,
+        "fsync_ms": _fsync_ms(rows),
         "rows_per_copy": rows * requests_per_s * yardstick_s,
         "connections": connections,
     }
@@ -99,3 +103,19 @@ def copy_s() -> float:
     for _ in range(_COPIES):
         timings.time("copy_100mb_s", source.copy)
     return timings.medians()["copy_100mb_s"]
+
+
+def _fsync_ms(rows: int) -> float:
+    """Milliseconds until one batch that is written lies on disk now, without a queue."""
+    from app.cli.bench.ingest_batch import body_of
+
+    timings, body = Timings(), body_of(rows)
+    with TemporaryFile(buffering=0) as file:
+
+        def write() -> None:
+            file.write(body)
+            os.fsync(file.fileno())
+
+        for _ in range(_FSYNCS):
+            timings.time("fsync_s", write)
+    return 1e3 * timings.medians()["fsync_s"]

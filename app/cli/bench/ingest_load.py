@@ -83,13 +83,14 @@ class Worker(asyncio.Protocol):
     @override
     def data_received(self, data: bytes) -> None:
         self._answer += data
-        if not self._answer.endswith(self._expected):
-            if b"\r\n\r\n" in self._answer and not self._answer.startswith(b"HTTP/1.1 202"):
-                self._answers.fail(self._answer[:500].decode(errors="replace"))
+        if b"\r\n\r\n" not in self._answer:
             return
-        self._answer = b""
-        self._answers.latency_s.append(time.perf_counter() - self._since_s)
-        self.on_answer(self)
+        if not self._answer.startswith(b"HTTP/1.1 202 "):
+            self._answers.fail(self._answer[:500].decode(errors="replace"))
+        elif self._answer.endswith(self._expected):
+            self._answer = b""
+            self._answers.latency_s.append(time.perf_counter() - self._since_s)
+            self.on_answer(self)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
