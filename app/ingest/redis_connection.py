@@ -109,3 +109,12 @@ def translated() -> Iterator[None]:
         # LOADING, MISCONF (disk full), READONLY, CLUSTERDOWN, timeouts, refused connections: all
         # may pass by themselves.
         raise QueueUnavailable(f"the event queue does not answer: {error}") from error
+    except RuntimeError as error:
+        if not is_cut_off(error):
+            raise
+        raise QueueUnavailable(f"the event queue does not answer: {error}") from error
+
+
+def is_cut_off(error: BaseException) -> bool:
+    """Whether this is uvloop's way to say that a connection was lost between two writes."""
+    return isinstance(error, RuntimeError) and "the handler is closed" in str(error)
