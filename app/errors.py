@@ -19,7 +19,8 @@ PacelineError                500
 ├── TooManyRequests          429   try again after `retry_after_s`
 │   ├── RequestLimit               of a project, in a second
 │   ├── ByteLimit                  the same of what it sends
-│   ├── JobLimit                   of a project, active at the same time
+│   ├── JobLimit                   of a project, active or registered within a day
+│   ├── RunLimit                   of a job, in an hour
 │   └── StreamLimit                of a project, open at the same time
 ├── Unavailable              503   try again after `retry_after_s`
 │   ├── QueueUnavailable
@@ -73,9 +74,10 @@ class JobNotFound(NotFound):
 
     code = "job_not_found"
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, job_id: str, *, or_else: str | None = None) -> None:
         job = _plain(job_id)
-        super().__init__(f"no job {job!r}: register it with PUT /api/v1/jobs/{job}")
+        more = "" if or_else is None else f", or {or_else}"
+        super().__init__(f"no job {job!r}: register it with PUT /api/v1/jobs/{job}{more}")
 
 
 class TokenNotFound(NotFound):
@@ -185,9 +187,15 @@ class ByteLimit(TooManyRequests):
 
 
 class JobLimit(TooManyRequests):
-    """A project has as many active jobs as it may have."""
+    """A project has as many jobs as it may have in a day."""
 
     code = "limit_jobs"
+
+
+class RunLimit(TooManyRequests):
+    """A job has begun as many runs as it may in an hour."""
+
+    code = "limit_runs"
 
 
 class StreamLimit(TooManyRequests):

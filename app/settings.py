@@ -97,7 +97,7 @@ class Settings(BaseSettings):
         200e6, gt=0, description="Bytes a second that one project sends, to each API process."
     )
     limit_jobs: int = Field(
-        1000, ge=1, description="Active jobs of one project: not ended, and heard of in a day."
+        1000, ge=1, description="Jobs of one project that are active or began a run within a day."
     )
     silent_after_s: float = Field(
         300.0, gt=0, description="Seconds without data after which a job is called silent."

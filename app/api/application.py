@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from typing_extensions import override
 
 from app.api import errors
-from app.api.bodies import Bodies, InFlight
+from app.api.bodies import Bodies, FairShares, InFlight
 from app.api.limits import ProjectLimits
 from app.api.middleware import Guard, Hosts, Refusals, SecurityHeaders
 from app.api.openapi import describe
@@ -116,6 +116,7 @@ def _middleware(service: Service, limits: Limits) -> list[Middleware]:
         Middleware(Hosts, allowed=allowed),
         Middleware(InFlight),
         Middleware(Guard, access=service.access, limits=limits.of_project),
+        Middleware(FairShares),
         Middleware(Bodies, max_bytes=limits.max_body_bytes),
         Middleware(ops.PushOps, service=service),
     ]

@@ -5,6 +5,7 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Callable
 
+import structlog
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
@@ -15,6 +16,9 @@ from app.api.sessions import Sessions, check_same_origin, session_cookie
 from app.errors import Unauthorised
 from app.store import token_text
 from app.store.engine import Store
+from app.store.tokens import TokenRecord
+
+log = structlog.get_logger()
 
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 MAX_SECRET_CHARS = 512  # of what a caller claims to be a token
@@ -84,10 +88,23 @@ class Access:
         self._remember(authorization, *found)
         return found[0]
 
+    async def is_known(self, scope: Scope) -> bool:
+        """Whether who sent this request would still be let in.
+
+        Raises:
+            StoreUnavailable: the database is asked and does not answer.
+        """
+        try:
+            await self.caller(scope)
+        except Unauthorised:
+            return False
+        return True
+
     async def of_token(self, claimed: str) -> tuple[Principal, float] | None:
         """Who has this token, and until when by the monotonic clock that is sure enough.
 
         Raises:
+            Unauthorised: they had it, and it is revoked or over.
             StoreUnavailable: the database does not answer.
         """
         claimed = claimed[:MAX_SECRET_CHARS]
@@ -98,10 +115,19 @@ class Access:
         record = None if text is None else await self._tokens.find(text.token_id)
         if text is None or record is None:
             return None
-        if not hmac.compare_digest(record.digest, text.digest) or not record.is_good(self._now_s()):
+        if not hmac.compare_digest(record.digest, text.digest):
             return None
+        self._check_good(record)
         self._tokens.note_use(record)
         return of_token(record), self._tokens.good_until_s(record)
+
+    def _check_good(self, record: TokenRecord) -> None:
+        # Only for who has the secret: to all others an old token is as good as none.
+        if record.is_good(self._now_s()):
+            return
+        reason = "was revoked" if record.revoked_s is not None else "is over"
+        log.warning("token refused", token=record.token_id, reason=reason)
+        raise Unauthorised(f"this token {reason}: ask for another one")
 
     def forget(self, token_id: str) -> None:
         """The token has changed; may be called from any thread."""

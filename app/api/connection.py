@@ -3,15 +3,24 @@
 import asyncio
 from typing import Any
 
+import structlog
 from starlette.types import Scope
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from app.api.errors import problem
+from app.api.middleware import headers_of_all
+
+log = structlog.get_logger()
 
 MAX_HEADER_BYTES = 16_384
 HEADERS_WITHIN_S = 10.0
 # From the server's end on; less than what it grants to answers that have not begun.
 SENT_WITHIN_S = 2.0
 _ABORT = "paceline.abort"
+_UNREADABLE = "this is no HTTP request that can be read"
+_TOO_LARGE = f"request line and headers have at most {MAX_HEADER_BYTES} bytes"
+_PER_HEADER = 4  # a colon, a space and the end of the line
 
 
 def abort(scope: Scope) -> bool:
@@ -24,14 +33,15 @@ def abort(scope: Scope) -> bool:
 
 
 class BoundedHeaders(HttpToolsProtocol):
-    """Closes a connection whose request line and headers are too large, or too long in coming.
+    """Refuses what is no request, and closes a connection whose request line and headers are too large, or too long in coming.
 
     uvicorn's fast parser has no limit of its own for either. It also waits for callers that do
     not read what was sent; here routes can `abort`, and the server's end cuts them off.
     """
 
     _awaits_headers = True
-    _header_bytes = 0
+    _received_bytes = 0
+    _header_bytes = 0  # of those, what the parser has read: a body may follow in the same segment
     _deadline: asyncio.TimerHandle | None = None
 
     @override
@@ -53,6 +63,16 @@ class BoundedHeaders(HttpToolsProtocol):
         self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
 
     @override
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    @override
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + _PER_HEADER)
+        super().on_header(name, value)
+
+    @override
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         super().on_headers_complete()
@@ -61,9 +81,27 @@ class BoundedHeaders(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._awaits_headers:
-            self._header_bytes += len(data)
-            if self._header_bytes > MAX_HEADER_BYTES:
-                self.transport.close()
+            self._received_bytes += len(data)
+            if self._received_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+                self._refuse(_TOO_LARGE)
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        is_too_large = self._header_bytes > MAX_HEADER_BYTES
+        self._refuse(_TOO_LARGE if is_too_large else _UNREADABLE)
+
+    def _count(self, size_bytes: int) -> None:
+        self._header_bytes += size_bytes
+        if self._header_bytes > MAX_HEADER_BYTES:
+            raise ValueError(_TOO_LARGE)  # stops the parser, which has its caller refuse
+
+    def _refuse(self, reason: str) -> None:
+        """Answers as any other refusal, and closes; amid another answer, only closes."""
+        self._stop_waiting()
+        log.warning("request refused", code="malformed", reason=reason)
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(_refusal(reason, over_tls=self.scheme == "https"))
+        self.transport.close()
 
     @override
     def shutdown(self) -> None:
@@ -76,7 +114,7 @@ class BoundedHeaders(HttpToolsProtocol):
 
     def _await_headers(self) -> None:
         self._stop_waiting()
-        self._awaits_headers, self._header_bytes = True, 0
+        self._awaits_headers, self._received_bytes, self._header_bytes = True, 0, 0
         self._deadline = self.loop.call_later(HEADERS_WITHIN_S, self.transport.close)
 
     def _stop_waiting(self) -> None:
@@ -84,3 +122,10 @@ class BoundedHeaders(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def _refusal(reason: str, *, over_tls: bool) -> bytes:
+    answer = problem({}, 400, "malformed", reason, {"connection": "close"})
+    headers = [*answer.raw_headers, *headers_of_all(of_api=True, over_tls=over_tls)]
+    lines = [b"HTTP/1.1 400 Bad Request", *(name + b": " + value for name, value in headers)]
+    return b"\r\n".join([*lines, b"", bytes(answer.body)])

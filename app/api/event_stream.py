@@ -1,7 +1,7 @@
 """One page's stream of server-sent events, from its first event to its end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -10,14 +10,19 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from app.api.hub import Event, Hub, Subscription
+from app.errors import PacelineError
 
 HEARTBEAT_S = 15.0
 SEND_WITHIN_S = 10.0
+# With the 4 s for which a token is remembered: a revoked one hears nothing after 5 s.
+CHECK_EVERY_S = 1.0
 HEARTBEAT = b": still here\n\n"
 
 
 class EventStream(Response):
     """A snapshot first, then each event; ends with the page, the server, or a reader that froze.
+
+    It ends too, within a moment, once `may_go_on` says that its caller is known no more.
 
     The snapshot is taken after listening began, so nothing that happens is in neither.
     """
@@ -30,6 +35,8 @@ class EventStream(Response):
         project: str,
         snapshot: Callable[[], dict[str, Any]],
         *,
+        may_go_on: Callable[[], Awaitable[bool]],
+        check_every_s: float = CHECK_EVERY_S,
         heartbeat_s: float = HEARTBEAT_S,
         send_within_s: float = SEND_WITHIN_S,
     ) -> None:
@@ -39,6 +46,8 @@ class EventStream(Response):
         self._hub = hub
         self._project = project
         self._snapshot = snapshot
+        self._may_go_on = may_go_on
+        self._check_every_s = check_every_s
         self._heartbeat_s = heartbeat_s
         self._send_within_s = send_within_s
 
@@ -49,6 +58,7 @@ class EventStream(Response):
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
             gone = asyncio.create_task(_close_when_gone(receive, subscription))
+            over = asyncio.create_task(self._close_when_over(subscription))
             try:
                 await self._send_all(first, subscription, send)
             except TimeoutError:
@@ -56,6 +66,7 @@ class EventStream(Response):
                 return
             finally:
                 gone.cancel()
+                over.cancel()
 
     async def _send_all(self, first: Event, subscription: Subscription, send: Send) -> None:
         await self._send_part(send, first.encoded())
@@ -65,6 +76,16 @@ class EventStream(Response):
                 break
             await self._send_part(send, event.encoded() if event else HEARTBEAT)
         await self._send_part(send, b"", more=False)
+
+    async def _close_when_over(self, subscription: Subscription) -> None:
+        while not subscription.is_closed:
+            await asyncio.sleep(self._check_every_s)
+            try:
+                if not await self._may_go_on():
+                    subscription.close()
+            except PacelineError:
+                # The database does not answer: what was true a moment ago holds until it does.
+                continue
 
     async def _send_part(self, send: Send, body: bytes, *, more: bool = True) -> None:
         async with asyncio.timeout(self._send_within_s):

@@ -50,7 +50,12 @@ class Subscription:
         self.is_closed = False
 
     def offer(self, event: Event) -> None:
-        """Add an event; when too many wait, one resync stands for all of them."""
+        """Add an event; when too many wait, one resync stands for all of them.
+
+        A closed stream takes none: whoever reads slowly must not go on by that.
+        """
+        if self.is_closed:
+            return
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.clear()
             event = RESYNC

@@ -5,6 +5,7 @@ made ready before is.
 """
 
 import itertools
+import re
 import secrets
 from collections.abc import Collection
 
@@ -35,6 +36,7 @@ HEADERS = {
 OVER_TLS = {"strict-transport-security": "max-age=31536000"}
 OF_API = {"cache-control": "no-store"}
 _MAX_KNOWN_HOSTS = 1000
+_HOST = re.compile(r"(\[(?P<ip_v6>[^\[\]]*)\]|(?P<name>[^:\[\]]*))(:[0-9]{1,5})?")
 _LONGEST_LENGTH = 15  # digits; int() of very many would be slow
 
 
@@ -53,7 +55,8 @@ class SecurityHeaders:
         request_id = f"{self._process}{next(self._counter):016x}"
         # Each request runs in a context of its own, so there is nothing to take back.
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        ready = _READY[scope["path"].startswith(API_PREFIX), scope["scheme"] == "https"]
+        is_of_api = scope["path"].startswith(API_PREFIX)
+        ready = headers_of_all(of_api=is_of_api, over_tls=scope["scheme"] == "https")
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -76,6 +79,11 @@ _READY = {
     for of_api in (False, True)
     for over_tls in (False, True)
 }
+
+
+def headers_of_all(*, of_api: bool, over_tls: bool) -> list[tuple[bytes, bytes]]:
+    """What every answer has beside its own headers, and its request's id."""
+    return _READY[of_api, over_tls]
 
 
 class Refusals:
@@ -120,6 +128,8 @@ class Hosts:
             host = header(scope, b"host")
             if host not in self._known:
                 self._check(host)
+            if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+                raise WrongHost("send one Host header")
         await self._app(scope, receive, send)
 
     def _check(self, host: bytes | None) -> None:
@@ -131,11 +141,10 @@ class Hosts:
             self._known.add(host)
 
 
-def host_name(host: str) -> str:
-    """A Host header's name, without port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+def host_name(host: str) -> str | None:
+    """A Host header's name, without port and brackets; None of what is no host."""
+    found = _HOST.fullmatch(host)
+    return None if found is None else (found["ip_v6"] or found["name"]).lower()
 
 
 class Guard:

@@ -29,7 +29,9 @@ class Principal:
         Raises:
             JobNotFound: no job can have this id, or the token is good for another job only.
         """
-        if not is_job(job_id) or self.job not in (None, job_id):
+        if self.job not in (None, job_id):
+            raise JobNotFound(job_id, or_else="this token is for another job only")
+        if not is_job(job_id):
             raise JobNotFound(job_id)
         return qualified(self.project, job_id)
 
@@ -73,6 +75,12 @@ def needed_scope(method: str, path: str) -> Scope | None:
 def attach(scope: RequestScope, principal: Principal) -> None:
     """Say whose request this is; `principal_of` tells it to the routes."""
     scope[_PRINCIPAL] = principal
+
+
+def project_asking(scope: RequestScope) -> str | None:
+    """Whose request this is; None where that need not be known."""
+    found = scope.get(_PRINCIPAL)
+    return None if found is None else cast(Principal, found).project
 
 
 def principal_of(scope: RequestScope) -> Principal:

@@ -1,5 +1,7 @@
 """Which runs are over, with nothing of theirs left in the queue?"""
 
+from collections.abc import Mapping
+
 from app.consumer.workplace import Workplace
 from app.ingest.queue import order_of, shard_of
 from app.store import jobs
@@ -8,9 +10,13 @@ RunKey = tuple[str, int]  # job_id, epoch
 
 
 class Endings:
-    """The runs of one shard that have ended or were superseded, and are not closed yet."""
+    """The runs of one shard that have ended or were superseded, and are not closed yet.
 
-    def __init__(self, workplace: Workplace, shard: int) -> None:
+    `stuck` are entries that stay in the queue, with their jobs: only those wait for them.
+    """
+
+    def __init__(self, workplace: Workplace, shard: int, stuck: Mapping[str, str]) -> None:
+        self._stuck = stuck
         self._work = workplace
         self._shard = shard
         self._seen_at: dict[RunKey, str] = {}
@@ -25,9 +31,10 @@ class Endings:
         if not over:
             return []
         newest = self._work.queue.newest(self._shard)
-        oldest = self._work.queue.oldest(self._shard)
+        oldest = self._work.queue.oldest(self._shard, besides=self._stuck)
+        waiting = set(self._stuck.values())
         ready = []
-        for run in over:
+        for run in (each for each in over if each.job_id not in waiting):
             seen_at = self._seen_at.setdefault(_key(run), newest)
             if order_of(newest) < order_of(seen_at):  # a wiped server begins again
                 seen_at = self._seen_at[_key(run)] = newest

@@ -1,5 +1,6 @@
 """Which shards are this consumer's: a fair share of all, by leases that lapse with their holder."""
 
+import threading
 from contextlib import suppress
 
 import structlog
@@ -23,6 +24,8 @@ class Leases:
         self._workplace = workplace
         self._name = name
         self.held: dict[int, int] = {}
+        self._lock = threading.Lock()  # nobody renews what is being given back
+        self._is_over = False
 
     def refresh(self) -> None:
         """Renew what is held, let go of what is too much, take what is free."""
@@ -71,8 +74,10 @@ class Leases:
 
     def release_all(self) -> None:
         """Let go of everything, so that others need not wait for the leases to lapse."""
-        with self._workplace.store.write() as conn:
-            for shard, fence in self.held.items():
-                shards.release(conn, shard, fence)
-            shards.forget(conn, self._name)
-        self.held.clear()
+        with self._lock:
+            self._is_over = True
+            with self._workplace.store.write() as conn:
+                for shard, fence in self.held.items():
+                    shards.release(conn, shard, fence)
+                shards.forget(conn, self._name)
+            self.held.clear()

@@ -17,8 +17,8 @@ class Poison:
     """What is known of the entries of one shard that were handed out again and again.
 
     A process that dies cannot say which entry was its last. So an entry that has been delivered
-    several times is tried alone, which is written down before; only what ends its consumer then,
-    time after time, is poison.
+    several times is tried alone, which is written down before; only what ends several processes
+    then is poison. A store that is away ends none.
     """
 
     attempts = ATTEMPTS  # at an entry that fails without ending us
@@ -26,6 +26,7 @@ class Poison:
     def __init__(self, workplace: Workplace, shard: int) -> None:
         self._store = workplace.store
         self._shard = shard
+        self._process = workplace.process
 
     def is_suspect(self, entry: Entry) -> bool:
         """Whether the entry is to be tried alone."""
@@ -34,7 +35,8 @@ class Poison:
     def begin(self, entry: Entry) -> bool:
         """Whether the entry is worth another attempt, which is counted."""
         with self._store.write() as conn:
-            return trials.begin(conn, self._shard, entry.entry_id) <= MAX_TRIALS
+            tried_by = trials.begin(conn, self._shard, entry.entry_id, self._process)
+        return tried_by <= MAX_TRIALS
 
     def end(self, entry: Entry) -> None:
         """The entry was taken, or given up."""

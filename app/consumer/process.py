@@ -82,7 +82,7 @@ class Consumer:
         for shard in set(self._shards) - set(self.leases.held):
             del self._shards[shard]
         for shard in set(self.leases.held) - set(self._shards):
-            self._shards[shard] = ShardWork(self._work, shard, self.leases.held[shard])
+            self._shards[shard] = ShardWork(self._work, shard, self._name, self.leases.held[shard])
             self._take_strays(0.0, [shard])
 
     def _take_strays(self, min_idle_s: float, of_shards: list[int] | None = None) -> None:

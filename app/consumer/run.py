@@ -65,14 +65,16 @@ def load(conn: Connection, work: Workplace, key: RunKey) -> Run:
         work.rules,
         lambda first_step: _stored(work.store, key, first_step),
         blob=spools.load_state(conn, *key),
-        before=[
+        before=(
             _before(turn, taken, registration.op_types)
             for turn, blob in rows
             for taken in spool.unpack(blob)
-        ],
+        ),
         hosts=hosts.load(conn, *key),
         now_s=now_s,
     )
+    known = (cursor.rank for cursor in assembler.roll.cursors)
+    last_data_s = jobs.last_data_s(conn, *key)
     turn = max([assembler.turn, *(turn for turn, _ in rows)])
     told = silences.load(conn, *key)
     return Run(
@@ -80,7 +82,7 @@ def load(conn: Connection, work: Workplace, key: RunKey) -> Run:
         assembler,
         counts.load(conn, *key),
         turn,
-        Watch(now_s),
+        Watch(now_s, known, last_data_s),
         Silence(*told),
         now_s,
     )

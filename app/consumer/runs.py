@@ -3,18 +3,20 @@
 import structlog
 
 from app.consumer.run import Run, RunKey, load
-from app.consumer.silence import Silence
+from app.consumer.silence import SENDING, Silence
 from app.consumer.workplace import Workplace
 from app.errors import PacelineError
 from app.ingest.queue import order_of, shard_of
-from app.store import shards, silences
+from app.store import jobs, shards, silences
 from app.store import spool as spools
+from app.store.engine import with_longer_limit
 
 log = structlog.get_logger()
 
 LISTEN_EVERY_S = 5.0
 LET_GO_AFTER_S = 60.0
 SPAN_PATIENCE = 3  # a job whose steps take long is silent for long
+MOST_PATIENCE = 12  # an hour, where it is five minutes
 
 
 class JobTrouble(Exception):
@@ -28,15 +30,24 @@ class Runs:
         self._work = workplace
         self._shard = shard
         self._runs: dict[RunKey, Run] = {}
+        self._forgotten: set[RunKey] = set()
+        self._troubled: set[RunKey] = set()
+        self.stuck: dict[str, str] = {}  # entries that stay in the queue, and their jobs
         self._next_listen_s = 0.0
         self._newest: str | None = None  # of the queue, when we last looked
         self._was_behind = False
 
     def kept(self) -> list[RunKey]:
-        """Runs of this shard with an open window in the store."""
+        """Runs of this shard that have to be in memory: with an open window, or to be watched."""
         with self._work.store.read() as conn:
-            kept = spools.jobs(conn)
-        return [key for key in kept if shard_of(key[0], self._work.num_shards) == self._shard]
+            kept = {*spools.jobs(conn), *jobs.watched(conn)}
+        num_shards = self._work.num_shards
+        return sorted(key for key in kept if shard_of(key[0], num_shards) == self._shard)
+
+    @property
+    def forgotten(self) -> list[RunKey]:
+        """Runs that were in memory, and have to be loaded again."""
+        return sorted(self._forgotten)
 
     def get(self, key: RunKey) -> Run:
         """The run, from the store if it is not in memory.
@@ -47,6 +58,7 @@ class Runs:
         """
         if key not in self._runs:
             self._runs[key] = self._loaded(key)
+            self._forgotten.discard(key)
         return self._runs[key]
 
     def due(self, now_s: float) -> list[RunKey]:
@@ -57,9 +69,10 @@ class Runs:
         ]
 
     def forget(self, job_id: str) -> None:
-        """What is in memory of a job may be wrong: load it again when it is needed."""
+        """What is in memory of a job may be wrong: it is loaded again with the next tick."""
         for key in [key for key in self._runs if key[0] == job_id]:
             del self._runs[key]
+            self._forgotten.add(key)
 
     def close(self, key: RunKey) -> None:
         """The run is over, and its last window is stored."""
@@ -73,7 +86,7 @@ class Runs:
             if is_quiet and run.assembler.is_idle:
                 del self._runs[key]
 
-    def listen(self, fence: int) -> None:
+    def listen(self, owner: str, fence: int) -> None:
         """Find out who has fallen silent, and write down what is new.
 
         Raises:
@@ -88,40 +101,47 @@ class Runs:
         found = {key: self._silence(run, now_s) for key, run in self._runs.items()}
         news = {key: each for key, each in found.items() if each != self._runs[key].told}
         if news:
-            self._tell(news, fence)
+            self._tell(news, owner, fence)
 
     def _loaded(self, key: RunKey) -> Run:
         try:
             with self._work.store.read() as conn:
+                with_longer_limit(conn)
                 return load(conn, self._work, key)
         except PacelineError:
             raise
         except Exception as error:
+            if key not in self._troubled:  # it is tried again and again
+                self._troubled.add(key)
+                log.exception("run cannot be loaded", job=key[0], epoch=key[1])
             raise JobTrouble(f"run {key} cannot be loaded") from error
 
     def _falls_behind(self) -> bool:
         """Whether the silence may be ours: what came before we last looked has not been heard."""
         queue, before = self._work.queue, self._newest
-        oldest, self._newest = queue.oldest(self._shard), queue.newest(self._shard)
+        oldest = queue.oldest(self._shard, besides=self.stuck)
+        self._newest = queue.newest(self._shard)
         is_behind = before is None or (oldest is not None and order_of(oldest) <= order_of(before))
         if self._was_behind and not is_behind:
             for run in self._runs.values():
-                run.watch.forgive(self._work.monotonic())
+                if run.told == SENDING:  # what is told stays told until the rank is heard again
+                    run.watch.forgive(self._work.monotonic())
         self._was_behind = is_behind
         return is_behind
 
     def _silence(self, run: Run, now_s: float) -> Silence:
         span_s = run.assembler.longest_span_s or 0.0
-        patience_s = max(self._work.silent_after_s, SPAN_PATIENCE * span_s)
+        least_s = self._work.silent_after_s
+        patience_s = min(max(least_s, SPAN_PATIENCE * span_s), MOST_PATIENCE * least_s)
         unix_s = self._work.unix_time()
         found = run.watch.silence(now_s, unix_s, patience_s, run.assembler.roll.unheard())
         if found.silent_ranks and run.told.silent_ranks:  # who is more silent began it
             found = found._replace(silent_since_s=run.told.silent_since_s)
         return found
 
-    def _tell(self, news: dict[RunKey, Silence], fence: int) -> None:
+    def _tell(self, news: dict[RunKey, Silence], owner: str, fence: int) -> None:
         with self._work.store.write() as conn:
-            shards.check(conn, self._shard, fence)
+            shards.check(conn, self._shard, owner, fence)
             for key, each in news.items():
                 silences.save(conn, *key, **each._asdict())
         for (job_id, epoch), each in news.items():

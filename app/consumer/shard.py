@@ -6,7 +6,7 @@ work and loses none. What goes wrong with one job stops no other.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Literal
@@ -27,11 +27,15 @@ from app.consumer.workplace import Workplace
 from app.errors import LeaseLost, PacelineError, Unavailable
 from app.ingest import codec, spool
 from app.ingest.assembler import Change
+from app.ingest.inflate import decoded_bytes
 from app.ingest.queue import Entry
 from app.monitor import observe
 from app.store import alerts, jobs, shards
+from app.store.engine import with_longer_limit
 
 log = structlog.get_logger()
+
+TURN_BYTES = 64 << 20  # of opened batches
 
 
 class ShardWork:
@@ -40,17 +44,18 @@ class ShardWork:
     Whoever makes one hands it the entries that are pending, too.
     """
 
-    def __init__(self, workplace: Workplace, shard: int, fence: int) -> None:
+    def __init__(self, workplace: Workplace, shard: int, owner: str, fence: int) -> None:
         self._work = workplace
         self._shard = shard
+        self._owner = owner
         self._fence = fence
         self._alert_states: dict[str, AlertState] = {}
-        self._endings = Endings(workplace, shard)
         self._poison = Poison(workplace, shard)
         self._runs = Runs(workplace, shard)
-        for key in self._runs.kept():
-            with suppress(JobTrouble):
-                self._tried(key[0], partial(self._runs.get, key))
+        self._endings = Endings(workplace, shard, self._runs.stuck)
+        with workplace.store.read() as conn:
+            self._committed = shards.committed(conn, shard)
+        self._load(self._runs.kept())
 
     def take(self, entries: Iterable[Entry]) -> None:
         """Store the batches of these queue entries, and the windows that they revise or close.
@@ -60,18 +65,13 @@ class ShardWork:
         Raises:
             LeaseLost: another consumer owns the shard now; nothing was committed.
         """
-        by_job: dict[str, list[Entry]] = defaultdict(list)
-        suspects = []
-        for entry in entries:
-            if self._poison.is_suspect(entry):
-                suspects.append(entry)
-            else:
-                by_job[entry.job_id].append(entry)
-        deeds = {job_id: partial(self._take, mine) for job_id, mine in by_job.items()}
-        for job_id in self._turn(deeds):
-            for entry in by_job[job_id]:
-                self._take_alone(entry)
-        for entry in suspects:
+        entries = list(entries)
+        if known := [each.entry_id for each in entries if each.entry_id in self._committed]:
+            self._work.queue.done(self._shard, known)  # as it was not told in time before
+        new = [each for each in entries if each.entry_id not in self._committed]
+        for part in _in_parts([each for each in new if not self._poison.is_suspect(each)]):
+            self._take_together(part)
+        for entry in filter(self._poison.is_suspect, new):
             self._take_suspect(entry)
 
     def tick(self) -> None:
@@ -80,6 +80,7 @@ class ShardWork:
         Raises:
             LeaseLost: another consumer owns the shard now; nothing was committed.
         """
+        self._load(self._runs.forgotten)
         now_s = self._work.monotonic()
         due: dict[str, list[RunKey]] = defaultdict(list)
         for key in self._runs.due(now_s):
@@ -93,12 +94,26 @@ class ShardWork:
                 for job_id in [*due, *(over.keys() - due.keys())]
             }
         )
-        self._runs.listen(self._fence)
+        self._runs.listen(self._owner, self._fence)
         self._runs.let_go()
 
-    def _take(self, entries: list[Entry], turn: Turn) -> None:
+    def _load(self, keys: Iterable[RunKey]) -> None:
+        for key in keys:
+            with suppress(JobTrouble):
+                self._tried(key[0], partial(self._runs.get, key))
+
+    def _take_together(self, entries: list[Entry]) -> None:
+        by_job: dict[str, list[Entry]] = defaultdict(list)
         for entry in entries:
-            turn.entry_ids.append(entry.entry_id)
+            by_job[entry.job_id].append(entry)
+        deeds = {job_id: partial(self._take, mine) for job_id, mine in by_job.items()}
+        for job_id in self._turn(deeds):
+            for entry in by_job[job_id]:
+                self._take_alone(entry)
+
+    def _take(self, entries: list[Entry], turn: Turn) -> None:
+        turn.entry_ids += [entry.entry_id for entry in entries]
+        for entry in entries:
             self._add(turn, entry)
         for each in list(turn.runs.values()):
             self._observe(turn, each, each.run.assembler.settle(self._work.monotonic()))
@@ -169,7 +184,7 @@ class ShardWork:
             try:
                 done = self._tried(job_id, partial(deed, turns[job_id]))
             except JobTrouble:
-                del turns[job_id]
+                self._leave(turns.pop(job_id), job_id)
                 continue
             if not done:
                 failed.append(job_id)
@@ -185,7 +200,12 @@ class ShardWork:
         except Exception as error:
             log.warning("turn committed job by job", shard=self._shard, reason=repr(error))
             for job_id, turn in turns.items():
-                self._tried(job_id, partial(self._commit, [turn]))
+                if not self._tried(job_id, partial(self._commit, [turn])):
+                    self._leave(turn, job_id)
+
+    def _leave(self, turn: Turn, job_id: str) -> None:
+        """The store is to blame: the entries stay in the queue, and nobody else waits for them."""
+        self._runs.stuck |= dict.fromkeys(turn.entry_ids, job_id)
 
     def _tried(self, job_id: str, deed: Callable[[], object]) -> bool:
         """Whether the deed was done; if not, the job is forgotten, to be loaded again."""
@@ -195,7 +215,8 @@ class ShardWork:
         except (LeaseLost, Unavailable):
             raise
         except Exception as error:
-            log.exception("job failed", shard=self._shard, job=job_id)
+            if not isinstance(error, JobTrouble):
+                log.exception("job failed", shard=self._shard, job=job_id)
             self._alert_states.pop(job_id, None)
             self._runs.forget(job_id)
             if isinstance(error, JobTrouble):
@@ -229,12 +250,17 @@ class ShardWork:
         turns = [turn for turn in turns if not turn.is_empty]
         if not turns:
             return
-        with work.store.write() as conn:
-            shards.check(conn, self._shard, self._fence)
-            messages = turns_.save(conn, work, turns)
         entry_ids = [entry_id for turn in turns for entry_id in turn.entry_ids]
+        with work.store.write() as conn:
+            with_longer_limit(conn)
+            shards.check(conn, self._shard, self._owner, self._fence)
+            messages = turns_.save(conn, work, turns)
+            if entry_ids:
+                shards.note_committed(conn, self._shard, entry_ids)
         if entry_ids:
             work.queue.done(self._shard, entry_ids)
+            for entry_id in entry_ids:
+                self._runs.stuck.pop(entry_id, None)
         for message in messages:
             work.announcer.announce(message)
         for turn in turns:
@@ -251,6 +277,21 @@ class ShardWork:
                 state = alerts.alert_state(conn, job_id, self._work.rule.name)
             self._alert_states[job_id] = state
         return self._alert_states[job_id]
+
+
+def _in_parts(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """The entries in their order, as many at once as fit into memory when they are opened."""
+    part: list[Entry] = []
+    room = TURN_BYTES
+    for entry in entries:
+        size = decoded_bytes(entry.body)
+        if part and size > room:
+            yield part
+            part, room = [], TURN_BYTES
+        part.append(entry)
+        room -= size
+    if part:
+        yield part
 
 
 def _ending(run: jobs.EndedRun) -> Literal["complete", "superseded"]:

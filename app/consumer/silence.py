@@ -18,11 +18,14 @@ SENDING = Silence()
 class Watch:
     """When each rank of one run was last heard of, by a clock that never goes back."""
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(
+        self, now_s: float, known: Iterable[int] = (), last_data_unix_s: float | None = None
+    ) -> None:
+        """Everybody who was heard of before counts as heard now: nobody listened meanwhile."""
         self._began_s = now_s
-        self._newest_s: float | None = None
-        self._newest_unix_s = 0.0
-        self._heard_s: dict[int, float] = {}
+        self._heard_s = dict.fromkeys(known, now_s)
+        self._newest_s = None if last_data_unix_s is None else now_s
+        self._newest_unix_s = last_data_unix_s or 0.0
 
     def heard(self, rank: int, now_s: float, unix_s: float) -> None:
         """A batch of this rank came."""

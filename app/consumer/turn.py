@@ -92,6 +92,8 @@ def _save_run(conn: Connection, work: Workplace, each: RunTurn) -> None:
         jobs.touch(conn, job_id, epoch=epoch, last_data_s=now_s, last_step=each.newest_step)
     if each.is_closed:
         jobs.mark_closed(conn, *run.key)
+    elif each.taken:
+        jobs.reopen(conn, *run.key)
 
 
 def _save_state(conn: Connection, each: RunTurn) -> None:

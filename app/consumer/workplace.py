@@ -1,7 +1,8 @@
 """What a consumer works with: handed in whole, so that tests hand in twins and clocks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from uuid import uuid4
 
 from app.alerts.rules import Rule
 from app.ingest.assembler import Rules
@@ -14,7 +15,7 @@ class Workplace:
     """Doors, settings and clocks of one consumer.
 
     `monotonic` times deadlines on this machine, `database_time` the leases that all share, and
-    `unix_time` is written down.
+    `unix_time` is written down. `process` is a name that no other process ever has.
     """
 
     store: Store
@@ -30,3 +31,4 @@ class Workplace:
     monotonic: Callable[[], float]
     unix_time: Callable[[], float]
     database_time: Callable[[Connection], float]
+    process: str = field(default_factory=lambda: uuid4().hex)

@@ -23,6 +23,7 @@ from app.trace.window import Window, WindowState
 
 FIRST_STEP_PATIENCE = 10  # workers do not start at once, and nobody knows yet how long a step is
 SPAN_PATIENCE = 3
+LONGEST_SPAN_S = 86_400.0  # clocks may say anything
 MOST_PATIENCE = 60  # half an hour, where the deadline is 30 s
 
 
@@ -169,10 +170,11 @@ class RunAssembler:
         """Take a batch; of two with the same number the first wins."""
         worker = self._roll.worker(batch)
         if worker is None:  # of a job of other sizes: no step can ever use it
-            return Added("new", [], batch.columns.num_ops, NO_STEP)
+            return Added("stranger", [], batch.columns.num_ops, NO_STEP)
         verdict = self._roll.see(batch, worker, digest)
         if verdict != "new":
-            return Added(verdict, [], 0, NO_STEP)
+            num_late = batch.columns.num_ops if verdict == "stranger" else 0
+            return Added(verdict, [], num_late, NO_STEP)
         return self._take(batch, worker, now_s)
 
     def settle(self, now_s: float) -> list[Change]:
@@ -187,6 +189,7 @@ class RunAssembler:
 
     def finish(self, now_s: float, state: Literal["complete", "superseded"]) -> list[Change]:
         """The last revisions: the job has ended ("complete"), or a newer run has registered."""
+        self._roll.give_up()
         changes = self._revise() + self._settle_again(now_s) + self._settle_due(now_s)
         while step := self._steps.lowest:
             changes += self._settle(step, "before the run ended", now_s)
@@ -273,7 +276,7 @@ class RunAssembler:
     def _settle(self, step: OpenStep, when: str, now_s: float) -> list[Change]:
         verdict = settled(step, self.job, self._roll, when)
         if verdict.skipped is None:
-            span_s = longest_span_s(verdict.table)
+            span_s = min(longest_span_s(verdict.table), LONGEST_SPAN_S)
             self.longest_span_s = max(span_s, self.longest_span_s or 0.0)
         self._put(verdict)
         state = self._window.state

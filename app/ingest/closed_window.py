@@ -12,7 +12,7 @@ from app.ingest.verdict import settled
 from app.trace.job import Job
 from app.trace.window import SkippedStep, WindowState
 
-MAX_DECLARED = 200_000  # of all that is remembered: beyond, the oldest windows are final
+MAX_DECLARED = 1_000_000  # of all that is remembered: beyond, the oldest windows are final
 
 Recall = Callable[[int], OpTable]  # stored operations of the window with this first step
 # Step, worker, rank, operations and number of declared ones, as `OpenStep.take` wants them.
@@ -42,7 +42,7 @@ class ClosedWindow(msgspec.Struct):
         if rank not in self.declared[step]:
             return True
         skipped = dict(self.steps)[step]
-        return skipped is not None and rank in skipped.missing
+        return skipped is not None and skipped.lacks(rank)
 
     @property
     def size(self) -> int:
@@ -71,8 +71,15 @@ class ClosedWindows:
             named = [(each.step, each.skipped) for each in steps]
             window = ClosedWindow(state, revision, named, declared)
             self._windows[window.first_step] = (window, now_s)
-        while sum(window.size for window, _ in self._windows.values()) > MAX_DECLARED:
-            del self._windows[next(iter(self._windows))]
+            self._windows = dict(sorted(self._windows.items()))
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        """Remember no more than there is room for, but the newest and what is to be revised."""
+        size = sum(window.size for window, _ in self._windows.values())
+        for first in list(self._windows)[:-1]:
+            if size > MAX_DECLARED and first not in self._late:
+                size -= self._windows.pop(first)[0].size
 
     def forget(self, before_s: float) -> None:
         """Windows that were closed before this moment are final, unless something has just come."""
@@ -96,10 +103,12 @@ class ClosedWindows:
         self, job: Job, epoch: int, roll: Roll, recall: Recall
     ) -> list[tuple[OpenWindow, WindowState]]:
         """The windows that something has come for, with it in them; each is closed again."""
-        late, self._late = self._late, {}
-        return [
-            self._revised(first, each, job, epoch, roll, recall) for first, each in late.items()
+        revised = [
+            self._revised(first, late, job, epoch, roll, recall)
+            for first, late in sorted(self._late.items())
         ]
+        self._late = {}
+        return revised
 
     def _revised(
         self, first: int, late: list[Late], job: Job, epoch: int, roll: Roll, recall: Recall

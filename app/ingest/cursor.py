@@ -5,10 +5,11 @@ from typing import Literal
 import msgspec
 
 MAX_AHEAD = 1024  # batches seen after a gap, and numbers given up, that are remembered
+MAX_GAP = 1 << 20  # numbers that a worker can have skipped; beyond, it is no number of its own
 MAX_DIGESTS = 8  # of the latest batches: a worker repeats what it has just sent
 NO_STEP = -1
 
-Verdict = Literal["new", "duplicate", "conflict"]
+Verdict = Literal["new", "duplicate", "conflict", "stranger"]
 
 
 class Cursor(msgspec.Struct):
@@ -30,7 +31,12 @@ class Cursor(msgspec.Struct):
     digests: dict[int, int] = {}
 
     def see(self, batch_seq: int, highest_step: int, digest: int) -> Verdict:
-        """Whether the batch is a new one; it is none from now on."""
+        """Whether the batch is a new one; it is none from now on.
+
+        A number far beyond all others is a stranger's: nothing of it counts.
+        """
+        if batch_seq > self.next_seq + MAX_GAP:
+            return "stranger"
         if batch_seq in self.holes:
             self.holes.remove(batch_seq)
             self.num_lost -= 1
@@ -50,6 +56,11 @@ class Cursor(msgspec.Struct):
         if len(self.digests) > MAX_DIGESTS:
             del self.digests[next(iter(self.digests))]
         return "new"
+
+    def give_up(self) -> None:
+        """Stop waiting for all missing batches: no further one will come."""
+        while self.ahead:
+            self._skip_gap()
 
     def give_up_to(self, step: int) -> None:
         """Stop waiting for missing batches where a later one declares this step or a higher."""

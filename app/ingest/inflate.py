@@ -139,3 +139,14 @@ def _too_large(limit: int) -> TooLarge:
 
 
 _INFLATE = {GZIP: _gunzip, ZSTD: _unzstd}
+
+
+def decoded_bytes(body: bytes) -> int:
+    """How many bytes a body from the queue takes when it is opened; at most so many, if unsure."""
+    encoding = encoding_in(body)
+    if encoding == GZIP:
+        return min(int.from_bytes(body[-4:], "little"), MAX_DECODED_BYTES)
+    if encoding == ZSTD:
+        size = int(zstandard.frame_content_size(body))
+        return size if 0 <= size <= MAX_DECODED_BYTES else MAX_DECODED_BYTES
+    return len(body)

@@ -12,11 +12,11 @@ import numpy as np
 
 from app.errors import BadRequest, InvalidRequest, PacelineError, TooLarge
 from app.ingest.wire import (
-    ABSENT,
     MAX_ROWS,
     UNDECODABLE,
     Int64,
     JsonBatch,
+    JsonColumns,
     Name,
     StepsDone,
     count,
@@ -25,19 +25,6 @@ from app.ingest.wire import (
 from app.trace.window import Ints
 
 MAX_JSON_ROWS = 50_000  # each of them is an object while it is read
-
-
-class _Columns(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    step: msgspec.Raw
-    optype: msgspec.Raw
-    start_ns: msgspec.Raw
-    duration_ns: msgspec.Raw
-    seq_id: msgspec.Raw = ABSENT
-    mc: msgspec.Raw = ABSENT
-    mb_id: msgspec.Raw = ABSENT
-    tokens: msgspec.Raw = ABSENT
-    seq_len_sq: msgspec.Raw = ABSENT
-    bytes: msgspec.Raw = ABSENT
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -61,8 +48,7 @@ class JsonOps(msgspec.Struct, kw_only=True):
 
 
 _OPTIONAL = ("seq_id", "mc", "mb_id", "tokens", "seq_len_sq", "bytes")
-_INTEGERS = [name for name in _Columns.__struct_fields__ if name != "optype"]
-_COLUMNS_OF = msgspec.json.Decoder(_Columns)
+_INTEGERS = [name for name in JsonColumns.__struct_fields__ if name != "optype"]
 _INTEGERS_OF = msgspec.json.Decoder(list[Int64])
 _NAMES_OF = msgspec.json.Decoder(list[Name])
 _ROWS_OF = msgspec.json.Decoder(list[_Row])
@@ -79,14 +65,12 @@ def steps_done_of(batch: JsonBatch) -> StepsDone:
 
 def ops_of(batch: JsonBatch) -> JsonOps:
     """The batch's operations, from its columns or its rows."""
-    has_columns, has_rows = (_is_there(part) for part in (batch.columns, batch.rows))
-    if has_columns == has_rows:
+    if (batch.columns is not None) == _is_there(batch.rows):
         raise misfit("it has to have either `columns` or `rows` - at `$`")
-    return _from_rows(batch.rows) if has_rows else _from_columns(batch.columns)
+    return _from_rows(batch.rows) if batch.columns is None else _from_columns(batch.columns)
 
 
-def _from_columns(raw: msgspec.Raw) -> JsonOps:
-    columns = _read(_COLUMNS_OF, raw, "$.columns")
+def _from_columns(columns: JsonColumns) -> JsonOps:
     integers = {name: _column(getattr(columns, name), name) for name in _INTEGERS}
     # Two quotation marks a name.
     names = _read(_NAMES_OF, columns.optype, "$.columns.optype", b'"', 2 * MAX_ROWS)
@@ -129,11 +113,11 @@ def _read(
     decoder: msgspec.json.Decoder[ValueT],
     raw: msgspec.Raw,
     where: str,
-    mark: bytes = b"",
-    most: int = 0,
+    mark: bytes,
+    most: int,
 ) -> ValueT:
     """The value in a part of the batch, of which each element has the mark once."""
-    if mark and count(raw, mark) > most:
+    if count(raw, mark) > most:
         raise TooLarge(f"{where.removeprefix('$.')} has more than a batch may have: split it")
     try:
         return decoder.decode(raw)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from itertools import count as counter
@@ -183,13 +183,13 @@ class MemoryReader(QueueReader):
             return len(self._queue.shards[shard].new) + len(self._queue.shards[shard].pending)
 
     @override
-    def oldest(self, shard: int) -> str | None:
+    def oldest(self, shard: int, *, besides: Collection[str] = ()) -> str | None:
         self._queue.check_up()
         with self._queue.changed:
             here = self._queue.shards[shard]
             held = [entry for entry, _ in here.pending.values()] + here.new
             ids = sorted((entry.entry_id for entry in held), key=lambda name: int(name[:-2]))
-            return ids[0] if ids else None
+            return next((name for name in ids if name not in besides), None)
 
     @override
     def newest(self, shard: int) -> str:

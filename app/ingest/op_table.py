@@ -26,6 +26,7 @@ TABLE_DTYPES: dict[str, type[np.generic]] = {
     **dict.fromkeys(OPTIONAL, np.int64),
 }
 _OF_PART = ("optype", "seq_id", "mc", "mb_id", "start_ns", "duration_ns")
+_TIES = (*OPTIONAL, "mb_id", "mc", "duration_ns", "start_ns")  # the last one decides first
 _SEQ_BITS, _OPTYPE_BITS = 31, 8  # of a sort key; the rest is the worker's number
 
 
@@ -165,7 +166,8 @@ def _canonical(worker: Ints, arrays: dict[str, NDArray[Any]]) -> Ints:
     order = np.argsort(key)
     ascending = key[order]
     if (ascending[1:] == ascending[:-1]).any():  # recorded twice: no order may depend on luck
-        order = np.lexsort((arrays["duration_ns"], arrays["start_ns"], key))
+        others = [arrays[name] for name in _TIES if arrays[name] is not None]
+        order = np.lexsort((*others, key))
     return order
 
 

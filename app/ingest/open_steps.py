@@ -7,7 +7,7 @@ from app.ingest.step import OpenStep
 
 # What a worker that runs away can make us hold; beyond, the lowest step is waited for no longer.
 MAX_STEPS = 10_000
-MAX_OPS = 48_000_000
+MAX_OPS = 32_000_000
 
 
 class OpenSteps:

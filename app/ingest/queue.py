@@ -9,7 +9,7 @@ An entry leaves by `done`, never by trimming: a length limit would lose batches 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -139,8 +139,8 @@ class QueueReader(ABC):
         """Number of entries that are not done."""
 
     @abstractmethod
-    def oldest(self, shard: int) -> str | None:
-        """Id of the oldest entry that is not done, None where all are."""
+    def oldest(self, shard: int, *, besides: Collection[str] = ()) -> str | None:
+        """Id of the oldest entry that is not done and none of `besides`, None where all are."""
 
     @abstractmethod
     def newest(self, shard: int) -> str:

@@ -1,7 +1,7 @@
 """The event queue in Redis or Valkey: on one server, behind sentinels, or in a cluster."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import redis
@@ -22,6 +22,8 @@ from app.ingest.server_watch import ServerWatch
 
 log = structlog.get_logger()
 
+MAX_KEY_CHARS = 128
+MOST_ASKED = 1000  # ids at once
 MAX_BLOCK_S = 1.0  # well below the socket's timeout
 # In a cluster no command reads two shards. To wait at one of them for so long, and then to look
 # at all, finds an entry of any within this time, at 10 commands a second and shard.
@@ -202,10 +204,11 @@ class RedisReader(QueueReader):
         return int(self._run(key, lambda client: client.xlen(key)))
 
     @override
-    def oldest(self, shard: int) -> str | None:
+    def oldest(self, shard: int, *, besides: Collection[str] = ()) -> str | None:
         key = stream_key(shard)
-        _, oldest = self._run(key, _script(redis_scripts.WAITING, key))
-        return oldest.decode() if oldest else None
+        num_asked = min(len(besides) + 1, MOST_ASKED)
+        ids = self._run(key, _script(redis_scripts.OLDEST, key, num_asked))
+        return next((name for each in ids if (name := each.decode()) not in besides), None)
 
     @override
     def newest(self, shard: int) -> str:
@@ -264,8 +267,11 @@ def _script(script: str, key: str, *arguments: Any) -> Callable[[redis.Redis], A
 
 
 def _entry(shard: int, entry_id: bytes, fields: dict[bytes, bytes], deliveries: int = 1) -> Entry:
-    job_id, body = fields[b"job"].decode(), fields[b"body"]
-    return Entry(entry_id.decode(), shard, job_id, body, _taken_s(entry_id), deliveries)
+    # Whatever somebody else put into the stream comes out as an entry, to become a dead letter.
+    job_id = fields.get(b"job", b"").decode(errors="replace").replace("\0", "\ufffd")
+    body = fields.get(b"body", b"")
+    name = job_id[:MAX_KEY_CHARS]
+    return Entry(entry_id.decode(), shard, name, body, _taken_s(entry_id), deliveries)
 
 
 def _taken_s(entry_id: bytes) -> float:

@@ -29,7 +29,16 @@ local oldest = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
 return {redis.call('XLEN', KEYS[1]), oldest and oldest[1] or false}
 """
 
-# KEYS: stream. The same for the newest id that there ever was.
+# KEYS: stream. ARGV: how many. Ids of the oldest entries.
+OLDEST = """
+local ids = {}
+for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', ARGV[1])) do
+  ids[#ids + 1] = entry[1]
+end
+return ids
+"""
+
+# KEYS: stream. The newest id that there ever was.
 NEWEST = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return '0-0' end
 local fields = redis.call('XINFO', 'STREAM', KEYS[1])

@@ -5,10 +5,12 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from app.ingest.batch import OpBatch
-from app.ingest.cursor import NO_STEP, Cursor, Verdict
+from app.ingest.cursor import MAX_GAP, NO_STEP, Cursor, Verdict
 from app.trace.job import Parallelism
 
 _FIRST_ROOM = 64
+# Ranks that record one worker's work, if the job names no more; made-up ones fill no memory.
+MAX_PEERS = 8
 
 
 class Roll:
@@ -30,6 +32,8 @@ class Roll:
             for (dp_rank, stage), host in (hosts or {}).items()
         }
         self.has_new_hosts = False
+        peers = max(MAX_PEERS, parallelism.tp_size * parallelism.dsp_size)
+        self._most_ranks = peers * parallelism.num_workers
         self._cursors: list[Cursor] = []
         self._at: dict[int, int] = {}  # where each rank's cursor is
         self._watermarks = np.empty(_FIRST_ROOM, dtype=np.int64)
@@ -57,6 +61,8 @@ class Roll:
     def see(self, batch: OpBatch, worker: int, digest: int) -> Verdict:
         """Whether the batch is a new one; it is none from now on."""
         at = self._at.get(batch.rank)
+        if at is None and (batch.batch_seq > MAX_GAP or len(self._cursors) >= self._most_ranks):
+            return "stranger"
         if at is None:
             at = self._know(Cursor(batch.rank, worker))
         if batch.host and self._hosts.get(worker) != batch.host:
@@ -80,6 +86,12 @@ class Roll:
             if cursor.ahead:
                 cursor.give_up_to(step)
                 self._watermarks[at] = cursor.watermark
+
+    def give_up(self) -> None:
+        """Wait for no missing batch any more: the run is over."""
+        for at, cursor in enumerate(self._cursors):
+            cursor.give_up()
+            self._watermarks[at] = cursor.watermark
 
     def ranks(self, workers: Iterable[int]) -> tuple[int, ...]:
         """Their global ranks, ascending; the usual one for a worker never heard of."""

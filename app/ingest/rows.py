@@ -13,6 +13,7 @@ from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN, OP_NAMES, OpTypes
 
 MAX_DURATION_NS = 86_400 * 10**9  # a day
+LAST_START_NS = 2**63 - 1 - MAX_DURATION_NS  # so that every end is a number, too
 MAX_STEP_JUMP = 1_000_000
 MAX_ERRORS = 20
 UNKNOWN_OPTYPE = -1
@@ -55,7 +56,7 @@ class Rules:
     def bounds(self) -> Iterator[tuple[str, int, int]]:
         """Name, least and greatest value of each column of integers."""
         yield "step", 0, LAST_STEP
-        yield "start_ns", 0, 2**63 - 1
+        yield "start_ns", 0, LAST_START_NS
         yield "duration_ns", 0, MAX_DURATION_NS
         yield "seq_id", 0, LAST_INT32
         yield "mc", -1, min(self.parallelism.vpp_size, 2**15) - 1

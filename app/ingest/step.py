@@ -122,7 +122,7 @@ class SettledStep:
         """Whether it lacks something of this rank, so that what comes late can complete it."""
         if self.skipped is None or self.open is None:
             return False
-        return rank in self.skipped.missing or not self.open.has_declared(rank)
+        return not self.open.has_declared(rank) or self.skipped.lacks(rank)
 
 
 def twice_recorded(table: OpTable) -> list[int]:

@@ -66,11 +66,26 @@ class BinaryBatch(Header, forbid_unknown_fields=True, kw_only=True):
     columns: BinaryColumns
 
 
+class JsonColumns(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Lists as text, one a column."""
+
+    step: msgspec.Raw
+    optype: msgspec.Raw
+    start_ns: msgspec.Raw
+    duration_ns: msgspec.Raw
+    seq_id: msgspec.Raw = ABSENT
+    mc: msgspec.Raw = ABSENT
+    mb_id: msgspec.Raw = ABSENT
+    tokens: msgspec.Raw = ABSENT
+    seq_len_sq: msgspec.Raw = ABSENT
+    bytes: msgspec.Raw = ABSENT
+
+
 class JsonBatch(Header, forbid_unknown_fields=True, kw_only=True):
     """A batch in `application/json`; what is long is still text, read by `json_columns`."""
 
     steps_done: msgspec.Raw
-    columns: msgspec.Raw = ABSENT
+    columns: JsonColumns | None = None
     rows: msgspec.Raw = ABSENT
 
 

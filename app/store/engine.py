@@ -16,10 +16,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.errors import StartUpFailed, StoreUnavailable
 
-__all__ = ["Connection", "Store", "now_s", "parse_url", "without_time_limits"]
+__all__ = ["Connection", "Store", "now_s", "parse_url", "with_longer_limit", "without_time_limits"]
 
 # Whoever is cut short here tries again; whoever waits longer holds up all that wait behind it.
 _PG_STATEMENT_S = 5
+_PG_LONG_STATEMENT_S = 60
 _PG_LOCK_S = 2
 _PG_IDLE_IN_TRANSACTION_S = 10
 _SQLITE_LOCK_S = 5  # longer: there, every write waits for every other
@@ -113,6 +114,12 @@ def without_time_limits(conn: Connection) -> None:
     if conn.dialect.name == "postgresql":
         for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):
             conn.execute(text(f"SET LOCAL {limit} = 0"))
+
+
+def with_longer_limit(conn: Connection) -> None:
+    """Let each statement of this transaction take a minute, for a large job's large rows."""
+    if conn.dialect.name == "postgresql":
+        conn.execute(text(f"SET LOCAL statement_timeout = '{_PG_LONG_STATEMENT_S}s'"))
 
 
 def _writing(conn: Connection) -> Connection:

@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, RowMapping, Select, and_, func, or_, select, update
 
-from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobLimit, JobNotFound
+from app.errors import (
+    Conflict,
+    EpochSuperseded,
+    InvalidRequest,
+    JobLimit,
+    JobNotFound,
+    RunLimit,
+)
 from app.store.counts import Counts
 from app.store.paging import JobId, from_cursor, split, to_cursor
 from app.store.projects import owns
@@ -19,6 +26,8 @@ from app.trace.names import DEFAULT_PROJECT, plain, project_of, qualified
 from app.trace.ops import BUILT_IN, OpTypes
 
 ACTIVE_FOR_S = 86_400.0  # a job that died without a word is not counted for ever
+MAX_NEW_RUNS = 600  # of a job, within:
+RUNS_WITHIN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +101,13 @@ def register(
 ) -> Registered:
     """The epoch of this run: the same for the same run key, the next one for a new key.
 
-    With `most_active`, a run begins only while its project has fewer other jobs at work.
+    With `most_active`, a run begins only while its project has fewer other jobs that are at work
+    or began a run within a day, and its job fewer than `MAX_NEW_RUNS` new ones.
 
     Raises:
         InvalidRequest: a text that a database cannot keep.
-        JobLimit: the project has that many active jobs.
+        JobLimit: the project has that many jobs.
+        RunLimit: the job begins too many runs.
         EpochSuperseded: a newer run has registered since.
         Conflict: the same run registered with other parallel sizes or operation types.
     """
@@ -175,6 +186,29 @@ def run(conn: Connection, job_id: str, epoch: int) -> Registration:
     return _registration(row._mapping)
 
 
+def last_data_s(conn: Connection, job_id: str, epoch: int) -> float | None:
+    """When (Unix time) something of this run came last; None where nothing ever did."""
+    query = select(runs.c.last_data_s).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+    found: float | None = conn.execute(query).scalar_one_or_none()
+    return found
+
+
+def watched(conn: Connection) -> list[tuple[str, int]]:
+    """Runs that are not over, have sent something, and are not known to have stalled."""
+    going = (runs.c.ended_s.is_(None), runs.c.superseded_s.is_(None), ~runs.c.is_closed)
+    query = select(runs.c.job_id, runs.c.epoch).where(*going, runs.c.last_data_s.is_not(None))
+    query = query.where(runs.c.stalled_since_s.is_(None))
+    return [
+        (row.job_id, row.epoch) for row in conn.execute(query.order_by(*query.selected_columns))
+    ]
+
+
+def reopen(conn: Connection, job_id: str, epoch: int) -> None:
+    """Something came for the run after its last window was closed: it is to be closed again."""
+    run = _run_update(job_id, epoch)
+    conn.execute(run.where(runs.c.is_closed).values(is_closed=False))
+
+
 def unfinished(conn: Connection) -> list[EndedRun]:
     """Runs that are over, and whose last window has not been closed yet."""
     over = or_(runs.c.ended_s.is_not(None), runs.c.superseded_s.is_not(None))
@@ -216,16 +250,29 @@ def _check_active(conn: Connection, job_id: str, most: int | None, now_s: float)
     # Two that register at the same moment may both be the last one: that does no harm.
     if most is None:
         return
-    project = project_of(job_id)
-    heard_s = func.coalesce(runs.c.last_data_s, runs.c.registered_s)
-    at_work = select(func.count()).select_from(runs).where(owns(project, runs.c.job_id))
-    at_work = at_work.where(~runs.c.is_closed, runs.c.ended_s.is_(None))
-    at_work = at_work.where(runs.c.superseded_s.is_(None), runs.c.job_id != job_id)
-    num_active = conn.execute(at_work.where(heard_s > now_s - ACTIVE_FOR_S)).scalar_one()
+    _check_runs(conn, job_id, now_s)
+    of_others = (owns(project_of(job_id), runs.c.job_id), runs.c.job_id != job_id)
+    # Ended ones too: who registers and ends without end would fill the tables all the same.
+    is_new = runs.c.registered_s > now_s - ACTIVE_FOR_S
+    goes_on = and_(~runs.c.is_closed, runs.c.ended_s.is_(None), runs.c.superseded_s.is_(None))
+    is_active = or_(is_new, and_(goes_on, runs.c.last_data_s > now_s - ACTIVE_FOR_S))
+    counted = select(func.count(runs.c.job_id.distinct())).where(*of_others, is_active)
+    num_active = conn.execute(counted).scalar_one()
     if num_active >= most:
         raise JobLimit(
-            f"this project has {num_active} active jobs, and may have {most}: end those that are "
-            "done with POST /api/v1/jobs/{job_id}/end",
+            f"this project has {num_active} jobs that are active or began a run within a day, and "
+            f"may have {most}: run further ones under the id of one of these",
+            retry_after_s=60,
+        )
+
+
+def _check_runs(conn: Connection, job_id: str, now_s: float) -> None:
+    is_new = runs.c.registered_s > now_s - RUNS_WITHIN_S
+    counted = select(func.count()).select_from(runs).where(runs.c.job_id == job_id, is_new)
+    if conn.execute(counted).scalar_one() >= MAX_NEW_RUNS:
+        raise RunLimit(
+            f"job {plain(job_id)!r} has begun {MAX_NEW_RUNS} runs within an hour: give all ranks "
+            "of one run the same run_key",
             retry_after_s=60,
         )
 

@@ -4,6 +4,8 @@ A lease alone does not stop a consumer that slept through its end. Every commit 
 the fence number, which grows with every new holder.
 """
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection, delete, func, or_, select, update
 
 from app.errors import LeaseLost
@@ -48,17 +50,28 @@ def renew(
         raise LeaseLost(f"shard {shard} has another owner")
 
 
-def check(conn: Connection, shard: int, fence: int) -> None:
+def check(conn: Connection, shard: int, owner: str, fence: int) -> None:
     """Returns when the lease still holds, and keeps others off until the transaction ends.
 
     Raises:
         LeaseLost: another consumer has it; commit nothing.
     """
-    query = select(shards.c.shard).where(
-        shards.c.shard == shard, shards.c.fence == fence, shards.c.owner.is_not(None)
-    )
+    held = (shards.c.shard == shard, shards.c.owner == owner, shards.c.fence == fence)
+    query = select(shards.c.shard).where(*held)
     if conn.execute(query.with_for_update()).one_or_none() is None:
         raise LeaseLost(f"shard {shard} has another owner")
+
+
+def note_committed(conn: Connection, shard: int, entry_ids: Sequence[str]) -> None:
+    """These entries of the queue are taken with this transaction."""
+    same = shards.c.shard == shard
+    conn.execute(update(shards).where(same).values(committed=list(entry_ids)))
+
+
+def committed(conn: Connection, shard: int) -> set[str]:
+    """Entries of the last commit: the queue hands them out again if it was not told of it."""
+    query = select(shards.c.committed).where(shards.c.shard == shard)
+    return set(conn.execute(query).scalar_one_or_none() or ())
 
 
 def release(conn: Connection, shard: int, fence: int) -> None:

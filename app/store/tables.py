@@ -200,6 +200,7 @@ shards = Table(
     Column("owner", Text),
     Column("fence", BigInteger, nullable=False),
     Column("lease_until_s", Real, nullable=False),
+    Column("committed", JsonText),  # entries of the last commit, if the queue has not heard of it
 )
 
 consumers = Table(

@@ -1,5 +1,6 @@
 """A window: successive training steps of one job, as columns with one row per operation."""
 
+from bisect import bisect_left
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -76,7 +77,12 @@ class SkippedStep:
 
     step: int
     reason: str
-    missing: tuple[int, ...] = ()  # global ranks
+    missing: tuple[int, ...] = ()  # global ranks, ascending
+
+    def lacks(self, rank: int) -> bool:
+        """Whether it is this rank that did not report all of it."""
+        at = bisect_left(self.missing, rank)
+        return at < len(self.missing) and self.missing[at] == rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ def upgrade() -> None:
     _create_spool()
     _create_counts()
     _create_dead_letters()
+    op.add_column("shards", sa.Column("committed", sa.Text()))
     op.add_column("runs", sa.Column("silent_ranks", sa.Text()))
     op.add_column("runs", sa.Column("silent_since_s", sa.Double()))
     op.add_column("runs", sa.Column("stalled_since_s", sa.Double()))
@@ -71,6 +72,7 @@ def downgrade() -> None:
     op.drop_column("runs", "stalled_since_s")
     op.drop_column("runs", "silent_since_s")
     op.drop_column("runs", "silent_ranks")
+    op.drop_column("shards", "committed")
     for table in ("totals", "dead_letters", "ingest_counts", "spool", "tokens", "projects"):
         op.drop_table(table)
 
@@ -240,7 +242,8 @@ def _spool_to_batches(conn: sa.Connection) -> None:
             header = msgspec.msgpack.decode(plain)
             key = {"rank": header["rank"], "batch_seq": header["batch_seq"]}
             values = {"job_id": row.job_id, "epoch": row.epoch, **key, "body": plain}
-            conn.execute(sa.insert(_batches).values(**values))
+            if not conn.execute(_same_batch(values)).first():
+                conn.execute(sa.insert(_batches).values(**values))
             if dropped:
                 late.setdefault((row.job_id, row.epoch), []).append([[*key.values()], dropped])
     for row in conn.execute(sa.select(_cursors)).all():
@@ -249,6 +252,11 @@ def _spool_to_batches(conn: sa.Connection) -> None:
         of_this = (_cursors.c.job_id == row.job_id, _cursors.c.epoch == row.epoch)
         packed = zlib.compress(msgspec.msgpack.encode(state), 1)
         conn.execute(sa.update(_cursors).where(*of_this).values(blob=packed))
+
+
+def _same_batch(values: dict[str, Any]) -> Any:
+    key = ("job_id", "epoch", "rank", "batch_seq")
+    return sa.select(_batches.c.rank).where(*(_batches.c[name] == values[name] for name in key))
 
 
 def _recompress_windows(conn: sa.Connection) -> None:

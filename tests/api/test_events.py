@@ -7,12 +7,15 @@ from starlette.types import Message
 
 from app.api.event_stream import EventStream
 from app.api.hub import MAX_WAITING, Event, Hub, Subscription
-from app.errors import StreamLimit, TooManyRequests
+from app.errors import StoreUnavailable, StreamLimit, TooManyRequests
 from app.ingest.memory import MemoryQueue
 from app.ingest.queue import Listener
 from tests.api.server import TOKEN
 
 pytestmark = pytest.mark.anyio
+
+EVERY_OPTION = EventStream.__init__.__kwdefaults__
+SOON = {"check_every_s": 0.001}
 
 
 class Reader:
@@ -63,6 +66,10 @@ async def reading(app):
         reader.gone.set()
         async with asyncio.timeout(5):
             await task
+
+
+async def always():
+    return True
 
 
 async def waiting(subscription):
@@ -173,7 +180,7 @@ async def test_a_page_hears_of_its_own_projects_jobs_alone():
 async def test_an_idle_stream_shows_that_it_is_alive():
     hub = Hub(MemoryQueue(1).listener())
     reader = Reader()
-    stream = EventStream(hub, "default", dict, heartbeat_s=0.01)
+    stream = EventStream(hub, "default", dict, may_go_on=always, heartbeat_s=0.01)
     task = asyncio.create_task(stream(scope(), reader.receive, reader.sent.put))
     await reader.start()
     await reader.event()
@@ -182,9 +189,48 @@ async def test_an_idle_stream_shows_that_it_is_alive():
     await task
 
 
+async def test_a_stream_ends_once_its_caller_is_known_no_more():
+    hub, reader = Hub(MemoryQueue(1).listener()), Reader()
+    answers = iter([True, StoreUnavailable("down"), False])
+
+    async def may_go_on():
+        if isinstance(answer := next(answers), StoreUnavailable):
+            raise answer
+        return answer
+
+    stream = EventStream(hub, "default", dict, may_go_on=may_go_on, check_every_s=0.001)
+    async with asyncio.timeout(5):
+        await stream(scope(), reader.receive, reader.sent.put)
+    assert list(answers) == []
+    assert hub.num_streams == 0
+
+
+@pytest.mark.parametrize("way", ["revoked", "over"])
+async def test_a_revoked_or_expired_token_hears_no_more(api, monkeypatch, way):
+    monkeypatch.setattr(EventStream.__init__, "__kwdefaults__", {**EVERY_OPTION, **SOON})
+    token_id, text = api.token("read", expires_s=api.clock() + 60)
+    reader = Reader()
+    following = asyncio.create_task(api.app(scope(text), reader.receive, reader.sent.put))
+    await reader.start()
+    await reader.event()
+    if way == "revoked":
+        assert (await api.client.delete(f"/api/v1/tokens/{token_id}")).status_code == 204
+    else:
+        api.clock.now_s += 60
+    async with asyncio.timeout(5):
+        await following
+
+
+async def test_a_closed_stream_takes_no_more():
+    subscription = Subscription("default")
+    subscription.close()
+    subscription.offer(Event("window"))
+    assert await subscription.next(1) is None
+
+
 async def test_a_reader_that_freezes_is_dropped():
     hub = Hub(MemoryQueue(1).listener())
-    stream = EventStream(hub, "default", dict, send_within_s=0.01)
+    stream = EventStream(hub, "default", dict, may_go_on=always, send_within_s=0.01)
     never = asyncio.Event()
 
     async def frozen(message):

@@ -2,8 +2,9 @@ import asyncio
 
 import pytest
 
-from app.api.bodies import Bodies, InFlight
+from app.api.bodies import Bodies, FairShares, InFlight
 from app.api.middleware import Refusals, SecurityHeaders, host_name
+from app.api.principal import Principal, attach
 from app.errors import BadRequest, TooLarge, TooSlow, Unavailable, UnsupportedMedia
 
 pytestmark = pytest.mark.anyio
@@ -90,12 +91,26 @@ async def test_headers_of_a_body_are_looked_at_before_it_is_read(headers, error)
         await Bodies(Route(), max_bytes=3)(scope(**headers), receive, ignore)
 
 
+async def test_a_body_that_only_trickles_in_is_not_waited_for():
+    never, parts = asyncio.Event(), iter([b"a", b"b"])
+
+    async def receive():
+        if (part := next(parts, None)) is None:
+            await never.wait()
+        return {"type": "http.request", "body": part, "more_body": True}
+
+    with pytest.raises(TooSlow, match="less than 1000 bytes a second"):
+        await Bodies(Route(), max_bytes=10, slow_for_s=0.01)(scope(), receive, ignore)
+
+
 async def test_all_bodies_together_have_a_limit_too_and_give_their_room_back():
-    bodies = Bodies(Route(), max_bytes=10, max_bytes_in_flight=3)
-    with pytest.raises(Unavailable):
-        await bodies(scope(), chunks(b"abcd"), ignore)
-    await bodies(scope(), chunks(b"abc"), ignore)
-    await bodies(scope(), chunks(b"abc"), ignore)
+    async def slow(scope, receive, send):
+        with pytest.raises(Unavailable, match="too many bytes on their way at the same"):
+            await bodies(of_project("b"), chunks(b"abcd"), ignore)
+
+    bodies = Bodies(slow, max_bytes=10, max_bytes_in_flight=6)
+    for _ in range(2):
+        await bodies(of_project("a"), chunks(b"abc"), ignore)
 
 
 async def test_one_request_too_many_is_refused_while_the_others_run():
@@ -115,6 +130,40 @@ async def test_one_request_too_many_is_refused_while_the_others_run():
     await limited(scope(), chunks(b""), ignore)
 
 
+def of_project(name):
+    """A request that the guard has let in."""
+    asked = scope()
+    attach(asked, Principal(name, frozenset(), None, "id"))
+    return asked
+
+
+async def test_a_project_takes_half_of_the_places_and_leaves_the_others():
+    go_on, is_in = asyncio.Event(), asyncio.Queue()
+
+    async def slow(scope, receive, send):
+        is_in.put_nowait(scope)
+        await go_on.wait()
+
+    shares = FairShares(slow, most=4)
+    running = [asyncio.create_task(shares(of_project("a"), chunks(b""), ignore)) for _ in range(2)]
+    for _ in running:
+        await is_in.get()
+    with pytest.raises(Unavailable, match="this project has too many requests"):
+        await shares(of_project("a"), chunks(b""), ignore)
+    running.append(asyncio.create_task(shares(of_project("b"), chunks(b""), ignore)))
+    await is_in.get()
+    go_on.set()
+    await asyncio.gather(*running)
+    await shares(of_project("a"), chunks(b""), ignore)
+
+
+async def test_a_project_has_half_of_the_bytes_in_flight():
+    bodies = Bodies(Route(), max_bytes=10, max_bytes_in_flight=6)
+    with pytest.raises(Unavailable, match="this project has too many bytes"):
+        await bodies(of_project("a"), chunks(b"abcd"), ignore)
+    await bodies(of_project("a"), chunks(b"abc"), ignore)
+
+
 async def test_what_breaks_is_a_500_that_tells_nothing():
     async def broken(scope, receive, send):
         raise RuntimeError("the password is hunter2")
@@ -132,7 +181,18 @@ async def test_what_breaks_is_a_500_that_tells_nothing():
 
 @pytest.mark.parametrize(
     ("header", "name"),
-    [("a.test", "a.test"), ("A.test:80", "a.test"), ("[::1]:80", "::1"), ("[::1]", "::1")],
+    [
+        ("a.test", "a.test"),
+        ("A.test:80", "a.test"),
+        ("[::1]:80", "::1"),
+        ("[::1]", "::1"),
+        ("", ""),
+        ("a.test:", None),
+        ("a.test:x", None),
+        ("a.test:80:80", None),
+        ("[::1]x", None),
+        ("::1", None),
+    ],
 )
 def test_a_host_is_compared_by_name(header, name):
     assert host_name(header) == name

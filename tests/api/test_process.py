@@ -1,5 +1,6 @@
 """The API as a process of its own, with a real event queue."""
 
+import json
 import os
 import shutil
 import signal
@@ -101,9 +102,32 @@ def test_while_the_queue_is_down_the_api_answers_503_and_then_goes_on(api, queue
 
 def test_a_header_without_end_is_cut_off(api):
     _, client, port = api
+    begun = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Long: "
     with socket.create_connection(("127.0.0.1", port), timeout=10) as flood:
-        flood.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
-        assert not is_open_after(flood, b"x" * 65_536)
+        flood.sendall(begun)
+        assert b" 400 " in answer_to(flood, b"x" * 20_000)
+    assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: %s\r\n\r\n" % (b"x" * 40_000), "16384 bytes"),
+        (b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * 20_000), "16384 bytes"),
+        (b"what is this?\r\n\r\n", "no HTTP request"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "no HTTP request"),
+    ],
+)
+def test_headers_too_large_and_what_is_no_request_get_a_problem(api, sent, reason):
+    _, client, port = api
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as caller:
+        head, _, body = answer_to(caller, sent).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    for line in (b"content-type: application/problem+json", b"x-content-type-options: nosniff"):
+        assert line in head.lower()
+    problem = json.loads(body)
+    assert problem["code"] == "malformed"
+    assert reason in problem["detail"]
     assert client.get("/healthz").status_code == 200
 
 
@@ -162,10 +186,10 @@ def certificate(tmp_path):
     return cert, key
 
 
-def is_open_after(connection, data):
-    """Whether the server still listens after this."""
-    try:
-        connection.sendall(data)
-        return bool(connection.recv(1))
-    except ConnectionError:
-        return False
+def answer_to(connection, data):
+    """All that the server says to this, until it closes."""
+    connection.sendall(data)
+    said = b""
+    while part := connection.recv(65_536):
+        said += part
+    return said

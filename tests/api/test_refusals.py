@@ -183,3 +183,9 @@ async def test_a_host_that_is_not_ours_gets_421(api, host):
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8642", "[::1]:8642"])
 async def test_loopback_names_are_ours_on_any_port(api, host):
     assert (await api.client.get("/healthz", headers={"host": host})).status_code == 200
+
+
+async def test_two_host_headers_are_refused_even_when_both_are_ours(api):
+    twice = [("host", "localhost"), ("host", "localhost")]
+    answer = await api.client.get("/healthz", headers=twice)
+    assert (answer.status_code, answer.json()["code"]) == (421, "wrong_host")

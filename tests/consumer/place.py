@@ -5,8 +5,9 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import select
 from typing_extensions import override
@@ -214,7 +215,7 @@ class Place:
 
     def consumer(self, name: str = "consumer-0") -> Consumer:
         """A consumer that has just started."""
-        return Consumer(self.work, name)
+        return Consumer(replace(self.work, process=uuid4().hex), name)
 
     def turns(self, *consumers: Consumer, num_turns: int = 3, each_s: float = 1.0) -> None:
         """Let each consumer do its rounds; so many read, store, and notice an end."""
@@ -231,7 +232,7 @@ class Place:
         with Store.write(self.store) as conn:
             fence = shards.acquire(conn, shard, owner, now_s=now_s, lease_s=LEASE_S)
         assert fence is not None
-        return ShardWork(self.work, shard, fence)
+        return ShardWork(self.work, shard, owner, fence)
 
     def entries(self, shard: int = 0) -> list[Entry]:
         """New entries of the queue, taken."""

@@ -121,7 +121,7 @@ def test_a_clock_that_is_set_makes_nobody_silent_and_closes_nothing(busy):
 
 def test_what_waits_in_the_queue_makes_nobody_silent(busy, monkeypatch):
     place, consumer = busy
-    monkeypatch.setattr(place.work.queue, "oldest", lambda _shard: "1-0")
+    monkeypatch.setattr(place.work.queue, "oldest", lambda _shard, **_besides: "1-0")
     go_on(place, consumer, 500)
     assert silences(place) == (None, None, None)
     monkeypatch.undo()
@@ -137,7 +137,9 @@ def test_what_comes_all_the_time_hides_no_silence(busy, monkeypatch):
     real = place.work.queue.oldest
     # Whenever we look, the newest entry has just come and nobody has taken it.
     monkeypatch.setattr(place.work.queue, "newest", lambda _shard: f"{int(place.clock() * 1e6)}-0")
-    monkeypatch.setattr(place.work.queue, "oldest", place.work.queue.newest)
+    monkeypatch.setattr(
+        place.work.queue, "oldest", lambda shard, **_besides: place.work.queue.newest(shard)
+    )
     for number, batch in enumerate(others * 12):
         place.append("job", replace(batch, batch_seq=1 + number // 3))
         place.turns(consumer, num_turns=1, each_s=10.0)

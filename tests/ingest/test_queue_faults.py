@@ -289,6 +289,24 @@ def test_an_entry_that_somebody_deleted_is_counted_as_lost(valkey_url):
     reader.close()
 
 
+def test_what_somebody_else_put_into_a_stream_comes_out_as_an_entry(valkey_url):
+    """It is no batch, which is for the consumer to find; it must not stop the reading."""
+    foreign = [{"foo": "bar"}, {"job": b"\xff\0" + 200 * b"j"}, {"body": b"x"}]
+    reader = RedisReader(valkey_url)
+    with redis.Redis.from_url(valkey_url) as client:
+        client.flushall()
+        for fields in foreign:
+            client.xadd(stream_key(0), fields)
+    entries = reader.read([0], "a", count=9, block_s=0.0) + reader.read(
+        [0], "a", count=9, block_s=0.0
+    )
+    assert [entry.body for entry in entries] == [b"", b"", b"x"]
+    assert [len(entry.job_id) for entry in entries] == [0, 128, 0]
+    assert "\0" not in entries[1].job_id
+    assert len(reader.take_over(0, "b", min_idle_s=0)) == 3
+    reader.close()
+
+
 def test_a_wiped_server_counts_from_the_beginning_again(valkey_url):
     """Ids come from the server's clock, so those after a wipe are above those before."""
     reader = RedisReader(valkey_url)

@@ -3,7 +3,7 @@ from dataclasses import fields
 
 import pytest
 
-from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobLimit, JobNotFound
+from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobLimit, JobNotFound, RunLimit
 from app.store import jobs, windows
 from app.trace import user_types
 from app.trace.job import Parallelism
@@ -196,7 +196,7 @@ def test_a_project_has_so_many_active_jobs_and_restarts_are_none(store):
 
     begin("a/1")
     begin("a/2")
-    with pytest.raises(JobLimit, match="2 active jobs, and may have 2"):
+    with pytest.raises(JobLimit, match="2 jobs that are active or .*, and may have 2"):
         begin("a/3")
     with store.read() as conn, pytest.raises(JobNotFound):
         jobs.get(conn, "a/3")
@@ -205,8 +205,28 @@ def test_a_project_has_so_many_active_jobs_and_restarts_are_none(store):
     begin("b/1")
     with store.write() as conn:
         jobs.end(conn, "a/1", now_s=101.0)
-    begin("a/3")
-    begin("a/4", now_s=100.0 + jobs.ACTIVE_FOR_S)  # the others were last heard of a day ago
+    with pytest.raises(JobLimit):
+        begin("a/3")  # an ended one counts for its day too
+    with store.write() as conn:
+        jobs.touch(conn, "a/2", last_data_s=200.0, last_step=None, epoch=2)
+    tomorrow_s = 100.0 + jobs.ACTIVE_FOR_S  # of the others nothing was heard for a day
+    begin("a/3", now_s=tomorrow_s)
+    with pytest.raises(JobLimit):
+        begin("a/4", now_s=tomorrow_s)
+
+
+def test_a_job_begins_only_so_many_runs_in_an_hour(store):
+    def begin(number, now_s):
+        with store.write() as conn:
+            given = registration(run_key=str(number))
+            return jobs.register(conn, "a/1", given, now_s=now_s, most_active=1)
+
+    for number in range(jobs.MAX_NEW_RUNS):
+        begin(number, 100.0)
+    with pytest.raises(RunLimit, match="600 runs within an hour"):
+        begin("one more", 101.0)
+    begin(jobs.MAX_NEW_RUNS - 1, 101.0)  # the same run again is no new one
+    begin("one more", 100.0 + jobs.RUNS_WITHIN_S)
 
 
 @pytest.mark.parametrize(

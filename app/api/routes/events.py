@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from app.api.deps import CallerDep, ServiceDep, refusals
 from app.api.event_stream import EventStream
@@ -40,10 +40,17 @@ _STREAM: dict[int | str, dict[str, Any]] = {
     response_class=EventStream,
     responses={**_STREAM, **refusals()},
 )
-async def stream_events(service: ServiceDep, caller: CallerDep) -> EventStream:
-    """Server-sent events. The first is a `snapshot` of the jobs; a `resync` says: look again."""
+async def stream_events(request: Request, service: ServiceDep, caller: CallerDep) -> EventStream:
+    """Server-sent events. The first is a `snapshot` of the jobs; a `resync` says: look again.
+
+    The stream ends within 5 s of the caller's token being revoked, or when it or the session is
+    over.
+    """
 
     def snapshot() -> dict[str, Any]:
         return jobs_out(service, caller.project, None, SNAPSHOT_JOBS).model_dump(mode="json")
 
-    return EventStream(service.hub, caller.project, snapshot)
+    async def may_go_on() -> bool:
+        return await service.access.is_known(request.scope)
+
+    return EventStream(service.hub, caller.project, snapshot, may_go_on=may_go_on)
