@@ -29,11 +29,14 @@ def backup(
 
     Example: paceline backup paceline-2026-11-21.zip
     """
+    from app.cli.opened_store import check_there_is_one
     from app.settings import load_settings
     from app.store.backup import backup as write
     from app.store.engine import Store
 
-    store = Store(load_settings(data_dir=data_dir).store_url)
+    settings = load_settings(data_dir=data_dir)
+    check_there_is_one(settings)
+    store = Store(settings.store_url)
     try:
         write(store, file)
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from app.errors import StartUpFailed
 from app.settings import Settings, load_settings
-from app.store.engine import Store
+from app.store.engine import Store, parse_url
 from app.store.migrate import is_current
 
 
@@ -35,8 +35,9 @@ def check_there_is_one(settings: Settings) -> None:
     Raises:
         StartUpFailed: the file is not there.
     """
-    path = sqlite_path(settings.store_url)
-    if path is not None and not path.exists():
+    parsed = parse_url(settings.store_url)
+    path = Path(parsed.database or "")
+    if parsed.get_backend_name() == "sqlite" and not path.exists():
         raise StartUpFailed(
             f"no Paceline store in {path.parent}: name its directory with --data-dir or "
             "PACELINE_DATA_DIR; paceline serve or paceline migrate makes a new one"

@@ -1,8 +1,6 @@
 """Tokens: who may do what in which project. These commands work on the store itself."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +10,6 @@ import typer
 from app.cli.options import DataDir
 
 if TYPE_CHECKING:
-    from app.store.engine import Store
     from app.store.tokens import TokenRecord
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke tokens.")
@@ -24,7 +21,7 @@ _Project = Annotated[str, typer.Option(help="Whose jobs it is for; made if it is
 @app.command()
 def create(
     scope: Annotated[
-        list[str], typer.Option(help="What it may do: ingest, read, write or admin; repeat it.")
+        list[str], typer.Option(help="What it may do: ingest, read, write, admin; several with commas.")
     ],
     project: _Project = "default",
     job: Annotated[
@@ -42,12 +39,17 @@ def create(
 
     Example: paceline token create --project research --scope ingest --expires-days 90
     """
+    from app.cli.opened_store import opened_store
+    from app.errors import InvalidRequest
     from app.store import tokens
 
+    if expires_days == 0:
+        raise InvalidRequest("--expires-days 0: such a token would be over at once; want more")
+    names = [name.strip() for each in scope for name in each.split(",")]
     now_s = time.time()
     expires_s = None if expires_days is None else now_s + expires_days * _DAY_S
-    wanted = tokens.NewToken(project, name, tokens.checked_scopes(scope), job, expires_s)
-    with _store(data_dir) as store, store.write() as conn:
+    wanted = tokens.NewToken(project, name, tokens.checked_scopes(names), job, expires_s)
+    with opened_store(data_dir) as (store, _), store.write() as conn:
         _, text = tokens.create(conn, wanted, now_s=now_s)
     typer.echo(text)
 
@@ -63,9 +65,10 @@ def list_(
 
     Example: paceline token list --project research
     """
+    from app.cli.opened_store import opened_store
     from app.store import tokens
 
-    with _store(data_dir) as store, store.read() as conn:
+    with opened_store(data_dir) as (store, _), store.read() as conn:
         found = tokens.everyones(conn)
     chosen = [record for record in found if project in (None, record.project)]
     rows = [_row(record) for record in chosen]
@@ -86,31 +89,15 @@ def revoke(
     Example: paceline token revoke x7Kq2mZ0aB
     """
     from app.errors import InvalidRequest
+    from app.cli.opened_store import opened_store
     from app.store import tokens
 
-    with _store(data_dir) as store, store.write() as conn:
+    with opened_store(data_dir) as (store, _), store.write() as conn:
         record = tokens.find(conn, token_id)
         if record is None:
             raise InvalidRequest(f"no token {token_id!r}: paceline token list shows them all")
         tokens.revoke(conn, record.project, token_id, now_s=time.time())
     typer.echo(f"revoked: {token_id} ({record.name or 'without a name'}) of {record.project}")
-
-
-@contextmanager
-def _store(data_dir: Path | None) -> "Iterator[Store]":
-    from app.errors import StartUpFailed
-    from app.settings import load_settings
-    from app.store.engine import Store
-    from app.store.migrate import is_current
-
-    url = load_settings(data_dir=data_dir).store_url
-    if not is_current(url):
-        raise StartUpFailed("the database has other tables than this version: run paceline migrate")
-    store = Store(url)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def _row(record: "TokenRecord") -> tuple[str, ...]:

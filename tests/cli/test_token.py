@@ -68,6 +68,8 @@ def test_a_revoked_token_is_listed_as_one(paceline):
         (("create", "--scope", "fly"), "no scope 'fly': want one or more of ingest, read"),
         (("create", "--scope", "read", "--job", "a"), "a token for one job has the scope ingest"),
         (("create", "--scope", "read", "--project", "A"), "project 'A': want at most 31"),
+        (("create", "--scope", "read,fly"), "no scope 'fly': want one or more of ingest, read"),
+        (("create", "--scope", "read", "--expires-days", "0"), "--expires-days 0: such a token"),
         (("revoke", "nobody"), "no token 'nobody': paceline token list shows them all"),
     ],
 )
@@ -77,7 +79,33 @@ def test_what_cannot_be_is_one_line(paceline, arguments, reason):
     assert result.stderr.startswith(f"paceline: {reason}")
 
 
+def test_scopes_may_come_with_commas(paceline):
+    made(paceline, "--scope", "ingest,read", "--scope", "write")
+    assert "ingest,read,write" in paceline("list").stdout
+
+
 def test_a_store_that_is_not_migrated_is_said_to_be_one(tmp_path):
-    chosen = {"PACELINE_DATABASE_URL": f"sqlite:///{tmp_path / 'none.db'}"}
+    (tmp_path / "empty.db").touch()
+    chosen = {"PACELINE_DATABASE_URL": f"sqlite:///{tmp_path / 'empty.db'}"}
     result = CliRunner().invoke(app, ["token", "list"], env=chosen)
     assert (result.exit_code, "run paceline migrate" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("token", "list"),
+        ("token", "create", "--scope", "read"),
+        ("dead-letters", "list"),
+        ("retention", "show"),
+        ("backup", "nowhere.zip"),
+    ],
+)
+@pytest.mark.parametrize("name", ["", "not-there"])
+def test_a_directory_without_a_store_is_said_to_have_none(tmp_path, command, name):
+    directory = tmp_path / name
+    chosen = {"PACELINE_DATABASE_URL": ""}
+    result = CliRunner().invoke(app, [*command, "--data-dir", str(directory)], env=chosen)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"paceline: no Paceline store in {directory}: name its")
+    assert not list(tmp_path.iterdir())

@@ -16,7 +16,7 @@ from app.ingest.codec import BINARY_TYPE, JSON_TYPE, decode, encode, opened, par
 from app.ingest.columns import WIRE_DTYPES
 from app.ingest.inflate import ANY_RATIO_BYTES, MAX_DECODED_BYTES
 from app.ingest.json_columns import MAX_JSON_ROWS
-from app.ingest.rows import MAX_STEP_JUMP
+from app.ingest.rows import LAST_START_NS, MAX_STEP_JUMP
 from app.ingest.unknown import UnknownFormat
 from app.trace.job import Parallelism
 from app.trace.ops import OP_NAMES
@@ -40,7 +40,7 @@ row_values = st.fixed_dictionaries(
     {
         "step": st.integers(0, LARGE),
         "optype": st.sampled_from(OP_NAMES),
-        "start_ns": st.integers(0, 2**63 - 1),
+        "start_ns": st.integers(0, LAST_START_NS),
         "duration_ns": st.integers(0, 86_400 * 10**9),
         "seq_id": st.integers(0, 2**31 - 1),
         "mc": st.integers(-1, SIZES.vpp_size - 1),

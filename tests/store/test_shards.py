@@ -38,9 +38,10 @@ def test_a_consumer_that_slept_through_its_lease_may_not_commit(store):
     old = acquire(store, "a", now_s=100.0)
     new = acquire(store, "b", now_s=200.0)
     with store.write() as conn:
-        shards.check(conn, 3, new)
-        with pytest.raises(LeaseLost):
-            shards.check(conn, 3, old)
+        shards.check(conn, 3, "b", new)
+        for owner, fence in (("a", old), ("a", new), ("b", old)):
+            with pytest.raises(LeaseLost):
+                shards.check(conn, 3, owner, fence)
         with pytest.raises(LeaseLost):
             shards.renew(conn, 3, "a", old, now_s=201.0, lease_s=LEASE_S)
 
@@ -50,7 +51,7 @@ def test_a_released_shard_is_free_and_its_number_is_worth_nothing(store):
     with store.write() as conn:
         shards.release(conn, 3, fence)
         with pytest.raises(LeaseLost):
-            shards.check(conn, 3, fence)
+            shards.check(conn, 3, "a", fence)
     assert acquire(store, "b", now_s=100.0) == fence + 1
 
 
@@ -59,7 +60,7 @@ def test_releasing_late_takes_nothing_from_the_next_owner(store):
     new = acquire(store, "b", now_s=200.0)
     with store.write() as conn:
         shards.release(conn, 3, old)
-        shards.check(conn, 3, new)
+        shards.check(conn, 3, "b", new)
 
 
 def test_nobody_takes_a_shard_between_the_check_and_the_commit(store):
@@ -74,7 +75,7 @@ def test_nobody_takes_a_shard_between_the_check_and_the_commit(store):
 
     thread = threading.Thread(target=take_over)
     with store.write() as conn:
-        shards.check(conn, 3, fence)
+        shards.check(conn, 3, "a", fence)
         thread.start()
         begun.wait()
         thread.join(0.2)
@@ -91,3 +92,20 @@ def test_consumers_are_alive_until_their_heartbeat_lapses_or_they_leave(store):
         shards.forget(conn, "c")
         shards.heartbeat(conn, "a", now_s=110.0, lease_s=LEASE_S)
         assert shards.count_live(conn, now_s=120.0) == 1
+
+
+def test_entries_of_the_last_commit_are_known_to_whoever_comes_next(store):
+    acquire(store, "a", now_s=100.0)
+    with store.write() as conn:
+        assert shards.committed(conn, 3) == set()
+        shards.note_committed(conn, 3, ["1-0", "2-0"])
+        shards.note_committed(conn, 3, ["3-0"])
+    acquire(store, "b", now_s=200.0)
+    with store.read() as conn:
+        assert shards.committed(conn, 3) == {"3-0"}
+        assert shards.committed(conn, 4) == set()
+
+
+def test_a_lease_from_a_clock_that_was_ahead_holds_nobody_off(store):
+    acquire(store, "a", now_s=3700.0)
+    assert acquire(store, "b", now_s=100.0) is not None
