@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 # A consumer that dies just after a refresh is replaced a lease and one refresh later: 18 s.
 REFRESHES_A_LEASE = 5
-_BATCHES_A_READ = 512
+_BATCHES_A_READ = 2048
 _BLOCK_S = 0.5
 _TICK_S = 1.0
 # Entries that a frozen consumer took after it had lost its lease come back by this.

@@ -1,7 +1,7 @@
 """How many entries to ask the queue for at once, when nobody knows how large they are."""
 
 LARGEST_ENTRY_BYTES = 8 << 20  # the largest request that is taken
-BUDGET_BYTES = 64 << 20
+BUDGET_BYTES = 192 << 20
 
 
 class Portion:

@@ -118,7 +118,7 @@ class QueueReader(ABC):
     def read(
         self, shards: Sequence[int], consumer: str, *, count: int, block_s: float
     ) -> list[Entry]:
-        """New entries, at most `count` a shard and some 64 MiB in all.
+        """New entries, at most `count` a shard and some 192 MiB in all.
 
         Waits up to `block_s` (at most 1 s) for one.
         """

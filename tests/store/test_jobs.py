@@ -196,7 +196,7 @@ def test_a_project_has_so_many_active_jobs_and_restarts_are_none(store):
 
     begin("a/1")
     begin("a/2")
-    with pytest.raises(JobLimit, match="2 jobs that are active or .*, and may have 2"):
+    with pytest.raises(JobLimit, match=r"2 jobs that are active or .*, and may have 2"):
         begin("a/3")
     with store.read() as conn, pytest.raises(JobNotFound):
         jobs.get(conn, "a/3")
