@@ -155,6 +155,11 @@ class Settings(BaseSettings):
         """URL of the database in use."""
         return self.database_url or f"sqlite:///{self.data_dir / 'paceline.db'}"
 
+    @property
+    def token_file(self) -> Path:
+        """Where a token that was made is kept."""
+        return self.data_dir / "token"
+
     def as_environment(self) -> dict[str, str]:
         """The variables that give a child process these settings."""
         values = ((name, getattr(self, name)) for name in type(self).model_fields)
@@ -164,7 +169,7 @@ class Settings(BaseSettings):
         """These settings with a token: the given one, else the data directory's own."""
         if self.token is not None:
             return self
-        return self.model_copy(update={"token": SecretStr(_kept_token(self.data_dir / "token"))})
+        return self.model_copy(update={"token": SecretStr(_kept_token(self.token_file))})
 
 
 def load_settings(**given: Any) -> Settings:

@@ -49,7 +49,7 @@ def test_it_begins_with_the_two_commands():
 
 
 def test_its_question_by_curl_is_one_that_the_api_takes():
-    (body,) = re.findall(r"-d '(.*)'", README)
+    (body,) = re.findall(r"-d '(.*edits.*)'", README)
     (edit,) = QuestionIn.model_validate_json(body).all_edits()
     assert edit == Edit(Set(0.0), Selection(op_types=("pp-comm",)))
 

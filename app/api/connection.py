@@ -33,7 +33,9 @@ def abort(scope: Scope) -> bool:
 
 
 class BoundedHeaders(HttpToolsProtocol):
-    """Refuses what is no request, and closes a connection whose request line and headers are too large, or too long in coming.
+    """Refuses what is no request, and request lines and headers that are too large.
+
+    A connection on which they are too long in coming is closed.
 
     uvicorn's fast parser has no limit of its own for either. It also waits for callers that do
     not read what was sent; here routes can `abort`, and the server's end cuts them off.

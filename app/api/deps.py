@@ -42,10 +42,13 @@ _MEANING = {
     421: "A Host that this service does not answer for.",
     422: "Decodable, and wrong; `errors` names the fields.",
     429: "More than a project or an address may: wait for Retry-After seconds.",
+    500: "Something broke here; the log has the reason.",
     503: "Queue or store do not answer or are full, or too many ask for recorded operations now: "
     "try again after Retry-After seconds.",
 }
-_EVERYWHERE = (401, 403, 421, 422, 429, 503)
+# Whatever is not only read may have a body, and that is looked at before the route is.
+OF_BODIES = (400, 408, 413, 415)
+_EVERYWHERE = (401, 403, 421, 422, 429, 500, 503)
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -77,11 +80,16 @@ JobKey = Annotated[str, Depends(job_key_of)]
 
 def refusals(*statuses: int) -> Responses:
     """Documentation of these refusals, and of those that every route may give."""
+    return only_refusals(*statuses, *_EVERYWHERE)
+
+
+def only_refusals(*statuses: int) -> Responses:
+    """Documentation of these refusals and no others, for who asks nobody else."""
     schema = {"$ref": "#/components/schemas/ProblemOut"}
     return {
         status: {
             "description": _MEANING[status],
             "content": {PROBLEM_TYPE: {"schema": schema}},
         }
-        for status in sorted({*statuses, *_EVERYWHERE})
+        for status in sorted(set(statuses))
     }

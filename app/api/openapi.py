@@ -12,7 +12,7 @@ from app.api.deps import ProblemOut
 from app.api.edits import QuestionIn
 from app.api.sessions import COOKIE
 from app.ingest.json_columns import MAX_JSON_ROWS
-from app.ingest.wire import KNOWN_VERSIONS, MAX_ROWS
+from app.ingest.wire import KNOWN_VERSIONS
 from app.trace.ops import OP_NAMES
 from app.trace.user_types import MAX_NAME
 
@@ -80,9 +80,9 @@ def _schemas() -> dict[str, Any]:
 
 
 def _ops_in() -> dict[str, Any]:
-    integers = {"type": "array", "items": {"type": "integer"}, "maxItems": MAX_ROWS}
+    integers = {"type": "array", "items": {"type": "integer"}, "maxItems": MAX_JSON_ROWS}
     name = {"type": "string", "maxLength": MAX_NAME, "examples": list(OP_NAMES)}
-    names = {"type": "array", "items": name, "maxItems": MAX_ROWS}
+    names = {"type": "array", "items": name, "maxItems": MAX_JSON_ROWS}
     needed = ["step", "start_ns", "duration_ns"]
     optional = ["seq_id", "mc", "mb_id", "tokens", "seq_len_sq", "bytes"]
     natural = {"type": "integer", "minimum": 0}

@@ -17,6 +17,8 @@ log = structlog.get_logger()
 
 OLD_BACKLOG_S = 60.0
 _NO_STORE = "not known while the database does not answer"
+_STORE_WELL = "it answers, with this version's tables"
+_LOSSY = "a crash may lose batches, as --allow-lossy or PACELINE_ALLOW_LOSSY allows"
 _NO_QUEUE = "not known while the event queue does not answer"
 
 AnswerT = TypeVar("AnswerT")
@@ -40,14 +42,19 @@ async def look(watch: Watch) -> list[Check]:
     known_lag = None if isinstance(lag, PacelineError) else lag
     known_state = None if isinstance(state, PacelineError) else state
     return [
-        _needed("queue", queue, "it answers, and keeps what it takes"),
+        _needed("queue", queue, _well("it answers", "keeps what it takes", watch.allow_lossy)),
         room(known_lag),
-        _needed("store", state, "it answers, has this version's tables, and keeps commits"),
+        _needed("store", state, _well(_STORE_WELL, "keeps commits", watch.allow_lossy)),
         _consumers(known_state),
         _shards(known_state, watch.num_shards),
         _backlog(known_lag),
         _durability(watch.allow_lossy),
     ]
+
+
+def _well(answers: str, keeps: str, allow_lossy: bool) -> str:
+    # Nobody has looked whether it keeps anything where it need not.
+    return answers if allow_lossy else f"{answers}, and {keeps}"
 
 
 async def _tried(answer: Awaitable[AnswerT]) -> AnswerT | PacelineError:
@@ -110,5 +117,5 @@ def _backlog(lag: Lag | None) -> Check:
 
 def _durability(allow_lossy: bool) -> Check:
     if allow_lossy:
-        return Check("durability", False, "a crash may lose batches, as ALLOW_LOSSY allows")
+        return Check("durability", False, _LOSSY)
     return Check("durability", True, "a crash loses nothing that was acknowledged")

@@ -42,6 +42,11 @@ _HEAD = """<!doctype html>
 <body>
 <main>
 """
+# Codes of answers that no error of ours becomes.
+_OTHER_CODES = {
+    "method_not_allowed": (405, "The path takes other methods, which Allow names."),
+    "not_ready": (503, "No batch can be taken now; the detail says why, and checks has all."),
+}
 _FOOT = "</main>\n</body>\n</html>\n"
 
 
@@ -128,16 +133,19 @@ def _responses(responses: dict[str, Any]) -> str:
 
 
 def _errors() -> str:
-    rows = [
-        (f'<code id="error-{escape(error.code)}">{escape(error.code)}</code>', error)
-        for error in sorted(_all_errors(PacelineError), key=lambda error: error.code)
-    ]
+    known = {error.code: (error.status, _first_line(error)) for error in _answered()}
     body = "".join(
-        f"<tr><td>{code}</td><td>{error.status}</td><td>{_first_line(error)}</td></tr>"
-        for code, error in rows
+        f'<tr><td><code id="error-{escape(code)}">{escape(code)}</code></td>'
+        f"<td>{status}</td><td>{escape(meaning)}</td></tr>"
+        for code, (status, meaning) in sorted({**known, **_OTHER_CODES}.items())
     )
     heading = '<h2 id="errors">errors</h2><p>The <code>code</code> of a problem.</p>'
     return f"{heading}<table><tr><th>code</th><th>status</th><th>meaning</th></tr>{body}</table>"
+
+
+def _answered() -> Iterator[type[PacelineError]]:
+    # Of those with one code, the one that is nearest to the root gives its meaning.
+    yield from reversed([*_all_errors(PacelineError)])
 
 
 def _all_errors(base: type[PacelineError]) -> Iterator[type[PacelineError]]:
@@ -147,7 +155,7 @@ def _all_errors(base: type[PacelineError]) -> Iterator[type[PacelineError]]:
 
 
 def _first_line(error: type[PacelineError]) -> str:
-    return escape((error.__doc__ or "").partition("\n")[0])
+    return (error.__doc__ or "").partition("\n")[0]
 
 
 def _schemas(document: dict[str, Any]) -> str:

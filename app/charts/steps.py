@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from app.charts import words
@@ -20,6 +21,7 @@ _MIN_HEIGHT = 0.15
 
 # Share of the axis that shows that nothing has arrived since the last step.
 _SILENT_SHARE = 0.15
+_BAND_CHARS = 9  # of 6 px each
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def steps(points: Sequence[StepPoint], *, theme: Theme, silent_since: str | None
     if silent_since:
         end = step_axis.end * (1 + _SILENT_SHARE) + 1
         shapes.append(band(step_axis.end, end, theme))
-        notes.append(_inside((step_axis.end + end) / 2, silent_since, theme))
+        notes.append(_inside(end, _narrow(silent_since), theme))
         x_axis["range"] = [-0.5, end]
     return Figure(
         data=_traces(measured, step_axis, theme),
@@ -144,12 +146,18 @@ def _time_range(measured: Sequence[StepPoint]) -> list[float]:
     return [low - 0.06 * height, low + 1.06 * height]
 
 
-def _inside(x: float, text: str, theme: Theme) -> dict[str, Any]:
+def _narrow(text: str) -> str:
+    """A text in lines so short that they fit into the band on a phone."""
+    return "<br>".join(wrap(text, _BAND_CHARS))
+
+
+def _inside(right: float, text: str, theme: Theme) -> dict[str, Any]:
     return {
-        "x": x,
+        "x": right,
+        "xanchor": "right",
         "yref": "paper",
         "y": 0.5,
-        "text": text.replace("\n", "<br>"),
+        "text": text,
         "showarrow": False,
         "font": {"size": 11, "color": theme.ink2},
     }

@@ -10,7 +10,9 @@ Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen
 Public = Annotated[
     bool,
     typer.Option(
-        "--public", help="Listen on other than loopback addresses without TLS, as behind a proxy."
+        "--public",
+        help="Listen on other than loopback addresses without TLS, as behind a proxy; set "
+        "PACELINE_ALLOWED_HOSTS to the names by which it is asked.",
     ),
 ]
 TlsCert = Annotated[

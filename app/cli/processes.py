@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,7 +31,7 @@ def serve(
 
     Example: paceline serve --port 8642 --data-dir /var/lib/paceline
     """
-    from app.cli.serve import Everything, StopSignal, page_url
+    from app.cli.serve import Everything, StopSignal, others_need
     from app.settings import load_settings
 
     settings = load_settings(
@@ -41,12 +42,15 @@ def serve(
         tls_cert=tls_cert,
         tls_key=tls_key,
         allow_lossy=allow_lossy or None,
-    ).with_token()
+    )
+    is_new = not _has_token(settings)
+    settings = settings.with_token()
     stop = StopSignal()
     with ExitStack() as stack:
         everything = Everything(settings, stop)
         everything.start(stack)
-        _say_where(page_url(settings), _token(settings), f"Data:   {settings.data_dir}")
+        more = (f"Data:   {settings.data_dir}", *others_need(settings))
+        _say_where(settings, is_new, *more)
         everything.keep_running()
 
 
@@ -70,7 +74,9 @@ def demo(
     end_with_parent()  # whatever ends make or a script that runs the demo ends the demo
     with ExitStack() as stack:
         directory = data_dir or Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
-        settings = load_settings(host=host, port=port, data_dir=directory).with_token()
+        settings = load_settings(host=host, port=port, data_dir=directory)
+        is_new = not _has_token(settings)
+        settings = settings.with_token()
         everything = Everything(settings, stop)
         everything.start(stack)
         url = page_url(settings)
@@ -78,7 +84,7 @@ def demo(
         jobs = Child("jobs", paceline("demo-jobs", "--url", url), token)
         everything.add(jobs, stack)
         to_see = [f"  {url}/jobs/{job.job_id}\n      {job.to_see}" for job in demo_jobs()]
-        _say_where(url, _token(settings), "What to look at, from about 3 s on:", *to_see)
+        _say_where(settings, is_new, "What to look at, from about 3 s on:", *to_see)
         everything.keep_running()
 
 
@@ -164,7 +170,14 @@ def _stop_event() -> threading.Event:
     return stop
 
 
-def _say_where(url: str, token: str, *more: str) -> None:
+def _has_token(settings: "Settings") -> bool:
+    return settings.token is not None or settings.token_file.exists()
+
+
+def _say_where(settings: "Settings", is_new: bool, *more: str) -> None:
+    from app.cli.serve import address_lines
+
     # Plain lines: a frame or a line break in an address cannot be clicked or copied.
-    lines = ["", f"Page:   {url}/#token={token}", f"Token:  {token}", "", *more]
-    typer.echo("\n".join([*lines, "", "Ctrl-C stops everything.", ""]))
+    may_tell = is_new or sys.stdout.isatty()
+    lines = address_lines(settings, _token(settings), may_tell=may_tell)
+    typer.echo("\n".join(["", *lines, "", *more, "", "Ctrl-C stops everything.", ""]))

@@ -133,7 +133,26 @@ class Everything:
 
 
 def page_url(settings: Settings) -> str:
-    """Where the page is."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    """Where the page is, for who sits at this machine if it listens on all addresses."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
+    shown = f"[{host}]" if ":" in host else host
     scheme = "http" if settings.tls_cert is None else "https"
-    return settings.public_url or f"{scheme}://{host}:{settings.port}"
+    return settings.public_url or f"{scheme}://{shown}:{settings.port}"
+
+
+def others_need(settings: Settings) -> list[str]:
+    """What is still to be set so that other machines are answered: a line, or none."""
+    listens_on_all = settings.host in ("0.0.0.0", "::")  # noqa: S104
+    if not listens_on_all or settings.allowed_hosts or settings.public_url:
+        return []
+    return ["From elsewhere: set PACELINE_ALLOWED_HOSTS to the names that this machine is called."]
+
+
+def address_lines(settings: Settings, token: str, *, may_tell: bool) -> list[str]:
+    """Where the page is, and the token or where it is: what goes into a log is read by others."""
+    url = page_url(settings)
+    if may_tell:
+        return [f"Page:   {url}/#token={token}", f"Token:  {token}"]
+    file = settings.token_file
+    is_kept = file.exists() and file.read_text().strip() == token
+    return [f"Page:   {url}", f"Token:  in {file if is_kept else 'PACELINE_TOKEN'}"]

@@ -2,7 +2,6 @@
 
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,7 +20,8 @@ _Project = Annotated[str, typer.Option(help="Whose jobs it is for; made if it is
 @app.command()
 def create(
     scope: Annotated[
-        list[str], typer.Option(help="What it may do: ingest, read, write, admin; several with commas.")
+        list[str],
+        typer.Option(help="Of ingest, read, write and admin, several with commas."),
     ],
     project: _Project = "default",
     job: Annotated[
@@ -88,8 +88,8 @@ def revoke(
 
     Example: paceline token revoke x7Kq2mZ0aB
     """
-    from app.errors import InvalidRequest
     from app.cli.opened_store import opened_store
+    from app.errors import InvalidRequest
     from app.store import tokens
 
     with opened_store(data_dir) as (store, _), store.write() as conn:

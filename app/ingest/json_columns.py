@@ -24,7 +24,7 @@ from app.ingest.wire import (
 )
 from app.trace.window import Ints
 
-MAX_JSON_ROWS = 50_000  # each of them is an object while it is read
+MAX_JSON_ROWS = 50_000  # each value of them is an object while it is read
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -73,14 +73,14 @@ def ops_of(batch: JsonBatch) -> JsonOps:
 def _from_columns(columns: JsonColumns) -> JsonOps:
     integers = {name: _column(getattr(columns, name), name) for name in _INTEGERS}
     # Two quotation marks a name.
-    names = _read(_NAMES_OF, columns.optype, "$.columns.optype", b'"', 2 * MAX_ROWS)
+    names = _read(_NAMES_OF, columns.optype, "$.columns.optype", b'"', 2 * MAX_JSON_ROWS)
     return JsonOps(optype=names, integers=integers)
 
 
 def _column(raw: msgspec.Raw, name: str) -> Ints | None:
     if name in _OPTIONAL and not _is_there(raw):
         return None
-    values = _read(_INTEGERS_OF, raw, f"$.columns.{name}", b",", MAX_ROWS - 1)
+    values = _read(_INTEGERS_OF, raw, f"$.columns.{name}", b",", MAX_JSON_ROWS - 1)
     return np.array(values, dtype=np.int64)
 
 

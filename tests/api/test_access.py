@@ -292,3 +292,11 @@ async def test_a_body_of_who_may_not_is_never_read(api):
 async def never_read():
     yield b"{"
     raise AssertionError("the body was read")
+
+
+async def test_a_token_for_one_job_hears_that_this_may_be_why_another_is_not_found(api):
+    _, text = api.token("ingest", job="llm-70b")
+    async with api.known_by(text) as worker:
+        answer = await worker.put("/api/v1/jobs/other", json=JOB)
+    assert answer.status_code == 404
+    assert answer.json()["detail"].endswith("or this token is for another job only")

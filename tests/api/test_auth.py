@@ -4,6 +4,7 @@ import asyncio
 from contextlib import contextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.api.auth import Access
 from app.api.known_tokens import REMEMBER_S
@@ -193,3 +194,19 @@ async def test_use_is_noted_to_the_minute_and_not_more_often(place):
     await admitted(place.access, text)
     await place.access.close()
     assert place.used_s(record) == (NOW_S + 60) // 60 * 60
+
+
+@pytest.mark.parametrize(("way", "reason"), [("revoke", "was revoked"), ("expire", "is over")])
+async def test_who_has_the_secret_hears_why_it_is_refused_and_the_log_which_one(place, way, reason):
+    record, text = place.made(expires_s=NOW_S + 2)
+    if way == "revoke":
+        place.revoke(record)
+    else:
+        place.clock.now_s += 2
+    with capture_logs() as logs, pytest.raises(Unauthorised, match=f"this token {reason}"):
+        await admitted(place.access, text)
+    (line,) = logs
+    assert (line["token"], line["reason"]) == (record.token_id, reason)
+    with capture_logs() as logs, pytest.raises(Unauthorised, match="is not known here"):
+        await admitted(place.access, f"pl_{record.token_id}_{'x' * 43}")
+    assert logs == []

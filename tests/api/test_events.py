@@ -14,7 +14,7 @@ from tests.api.server import TOKEN
 
 pytestmark = pytest.mark.anyio
 
-EVERY_OPTION = EventStream.__init__.__kwdefaults__
+EVERY_OPTION = EventStream.__init__.__kwdefaults__ or {}
 SOON = {"check_every_s": 0.001}
 
 

@@ -188,3 +188,6 @@ async def test_losing_is_allowed_only_where_it_is_told(anyio_backend, watch_of):
     assert lossy[-1].name == "durability"
     assert not lossy[-1].ok
     assert not lossy[-1].ingest_needs
+    assert "--allow-lossy or PACELINE_ALLOW_LOSSY" in lossy[-1].sentence
+    assert "keeps what it takes" in strict[0].sentence
+    assert not any("keeps" in check.sentence for check in lossy)

@@ -75,7 +75,8 @@ async def test_a_job_of_which_nothing_comes_is_stalled(api, told):
 async def test_silence_is_drawn_after_the_last_step(api, told):
     async def drawn():
         figure = (await api.client.get("/api/v1/jobs/llm-70b/charts/steps")).json()
-        return [note["text"] for note in figure["layout"].get("annotations", [])]
+        notes = figure["layout"].get("annotations", [])
+        return [note["text"].replace("<br>", " ") for note in notes]
 
     await told(silent_ranks=[1])
     assert "1 rank silent" in await drawn()

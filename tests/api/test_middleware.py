@@ -138,20 +138,20 @@ def of_project(name):
 
 
 async def test_a_project_takes_half_of_the_places_and_leaves_the_others():
-    go_on, is_in = asyncio.Event(), asyncio.Queue()
+    go_on, is_in = asyncio.Event(), asyncio.Semaphore(0)
 
     async def slow(scope, receive, send):
-        is_in.put_nowait(scope)
+        is_in.release()
         await go_on.wait()
 
     shares = FairShares(slow, most=4)
     running = [asyncio.create_task(shares(of_project("a"), chunks(b""), ignore)) for _ in range(2)]
     for _ in running:
-        await is_in.get()
+        await is_in.acquire()
     with pytest.raises(Unavailable, match="this project has too many requests"):
         await shares(of_project("a"), chunks(b""), ignore)
     running.append(asyncio.create_task(shares(of_project("b"), chunks(b""), ignore)))
-    await is_in.get()
+    await is_in.acquire()
     go_on.set()
     await asyncio.gather(*running)
     await shares(of_project("a"), chunks(b""), ignore)

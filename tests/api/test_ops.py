@@ -164,7 +164,7 @@ REFUSED = {
     "no body": (b"", "application/json", 400),
     "no JSON": (b"{", "application/json", 400),
     "no text": (b"\xff\xfe", "application/json", 400),
-    "deep nesting": (b'{"columns":' + b"[" * 100_000, "application/json", 400),
+    "deep nesting": (b'{"columns":' + b"[" * 100_000, "application/json", 422),
     "no msgpack": (b"\xc1", BINARY_TYPE, 400),
     "half a batch": (binary_batch()[:50], BINARY_TYPE, 400),
     "a list": (b"[]", "application/json", 422),

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from app.api.middleware import CSP
@@ -87,6 +89,27 @@ async def test_every_problem_leads_to_its_place_in_the_reference(api):
     page = (await api.client.get("/docs")).text
     problem = (await api.client.get("/api/v1/jobs/none")).json()
     assert f'id="{problem["type"].partition("#")[2]}"' in page
+
+
+@pytest.mark.parametrize("code", ["not_ready", "method_not_allowed", "internal", "limit_runs"])
+async def test_every_code_has_one_place_in_the_reference(api, code):
+    page = (await api.client.get("/docs")).text
+    assert page.count(f'id="error-{code}"') == 1
+    found = re.findall(r'id="error-(\w+)"', page)
+    assert len(found) == len(set(found))
+
+
+async def test_what_every_request_may_be_answered_is_described(api):
+    for path, methods in api.app.openapi()["paths"].items():
+        for method, operation in methods.items():
+            wanted = {"421", "500"}
+            if path.startswith("/api/"):
+                wanted |= {"401", "403", "422", "429", "503"}
+            if method != "get":
+                wanted |= {"400", "408", "413", "415"}
+            if "{" in path:
+                wanted |= {"404"}
+            assert wanted <= set(operation["responses"]), f"{method} {path}"
 
 
 async def test_the_description_is_whole(api):

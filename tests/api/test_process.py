@@ -109,11 +109,15 @@ def test_a_header_without_end_is_cut_off(api):
     assert client.get("/healthz").status_code == 200
 
 
+LONG_HEADER = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: %s\r\n\r\n" % (b"x" * 40_000)
+LONG_LINE = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * 20_000)
+
+
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
-        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: %s\r\n\r\n" % (b"x" * 40_000), "16384 bytes"),
-        (b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * 20_000), "16384 bytes"),
+        (LONG_HEADER, "16384 bytes"),
+        (LONG_LINE, "16384 bytes"),
         (b"what is this?\r\n\r\n", "no HTTP request"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "no HTTP request"),
     ],

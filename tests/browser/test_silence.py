@@ -55,6 +55,9 @@ def test_a_job_of_which_nothing_comes_is_stalled_and_its_figures_are_old(tmp_pat
             keep(page, f"stalled-{theme}")
             page.get_by_role("link", name="Fleet").first.click()
             expect(page.locator("a.row", has_text="quiet")).to_contain_text("no worker sends")
+            expect(page.locator("h1")).to_have_text("1 job. No figures of now.")
+            expect(page.get_by_text("no job has figures of now")).to_be_visible()
+            expect(page.get_by_text("first complete step")).to_have_count(0)
             page.goto("about:blank")
 
 
@@ -79,6 +82,7 @@ def test_a_job_with_a_silent_rank_names_it_while_others_go_on(server, store, ope
         expect(page.locator("h1")).to_contain_text("Rank 3 has been silent since")
         expect(page.locator("h1")).to_contain_text("3 others go on.")
         expect(page.locator(".headline .state")).to_have_text("Silent")
+        expect(page.get_by_role("note")).to_contain_text("Figures end with step 2.")
         expect(page.get_by_role("note")).to_contain_text("Later steps lack the silent ranks.")
         keep(page, f"silent-{theme}")
         page.get_by_role("link", name="Fleet").first.click()

@@ -79,7 +79,9 @@ def test_silence_is_a_labelled_band_after_the_last_step():
     figure = steps(points((1, 1.5), (2, 1.5)), theme=LIGHT, silent_since="no data for 12 minutes")
     assert figure["layout"]["xaxis"]["range"][1] > 1.5
     assert figure["layout"]["shapes"][-1]["x0"] == 1.5
-    assert figure["layout"]["annotations"][-1]["text"] == "no data for 12 minutes"
+    label = figure["layout"]["annotations"][-1]
+    assert label["text"] == "no data<br>for 12<br>minutes"
+    assert (label["x"], label["xanchor"]) == (figure["layout"]["xaxis"]["range"][1], "right")
 
 
 def test_the_fourteen_slowest_workers_come_slowest_first():

@@ -147,5 +147,6 @@ def test_a_letter_that_is_not_there_stops_all(store, paceline):
     assert states(store) == ["dead"]
 
 
-def test_a_database_that_was_never_migrated_is_said_to_be_so(paceline):
+def test_a_database_that_was_never_migrated_is_said_to_be_so(paceline, tmp_path):
+    (tmp_path / "paceline.db").touch()
     assert "run paceline migrate" in paceline("list").stderr

@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.deps import ServiceDep, refusals
+from app.api.deps import ServiceDep, only_refusals
 from app.api.errors import problem
 from app.api.fields import Answer
 from app.api.readiness import Check, look
@@ -40,6 +40,7 @@ class ReadyOut(Answer):
     "/healthz",
     operation_id="get_health",
     summary="Ask whether the process runs",
+    responses=only_refusals(421, 500),
     openapi_extra={"security": []},
 )
 async def get_health() -> HealthOut:
@@ -52,7 +53,7 @@ async def get_health() -> HealthOut:
     operation_id="get_readiness",
     summary="Ask whether batches can be taken",
     response_model=ReadyOut,
-    responses={status: told for status, told in refusals().items() if status == 503},
+    responses=only_refusals(421, 500, 503),
     openapi_extra={"security": []},
 )
 async def get_readiness(request: Request, service: ServiceDep) -> Response:

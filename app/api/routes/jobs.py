@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from app.api.deps import CallerDep, JobKey, ServiceDep, refusals
+from app.api.deps import OF_BODIES, CallerDep, JobKey, ServiceDep, refusals
 from app.api.fields import (
     Answer,
     Cursor,
@@ -235,7 +235,7 @@ def jobs_out(service: Service, project: str, cursor: str | None, limit: int) -> 
     status_code=200,
     responses={
         201: {"description": "A new run.", "model": RegisteredOut},
-        **refusals(400, 409, 413, 415),
+        **refusals(404, 409, *OF_BODIES),
     },
 )
 def register_job(
@@ -256,7 +256,7 @@ def register_job(
     "/jobs/{job_id}/end",
     operation_id="end_job",
     summary="Say that a job has finished",
-    responses=refusals(404),
+    responses=refusals(404, *OF_BODIES),
 )
 def end_job(job_id: JobKey, service: ServiceDep) -> JobOut:
     """A finished job is never called silent. Saying it twice changes nothing."""

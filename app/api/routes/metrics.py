@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.responses import PlainTextResponse, Response
 
-from app.api.deps import ServiceDep
+from app.api.deps import ServiceDep, only_refusals
 from app.api.exposition import Snapshot
 from app.api.service import Service
 from app.errors import PacelineError
@@ -26,6 +26,7 @@ AnswerT = TypeVar("AnswerT")
     operation_id="get_metrics",
     summary="Read what is counted and measured",
     response_class=PlainTextResponse,
+    responses=only_refusals(421, 500),
     openapi_extra={"security": []},
 )
 async def get_metrics(service: ServiceDep) -> Response:

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.auth import header
-from app.api.deps import refusals
+from app.api.deps import OF_BODIES, refusals
 from app.api.errors import problem
 from app.api.fields import Answer, JobId
 from app.api.principal import principal_of
@@ -95,7 +95,7 @@ class OpsOut(Answer):
     summary="Push one batch of one worker's operations",
     status_code=202,
     response_model=OpsOut,
-    responses=refusals(400, 404, 408, 409, 413, 415),
+    responses=refusals(404, 409, *OF_BODIES),
     openapi_extra={"requestBody": _BODY},
 )
 def push_ops(job_id: JobId) -> None:

@@ -5,7 +5,7 @@ from fastapi import Request as HttpRequest
 from pydantic import SecretStr
 
 from app.api.auth import client_address
-from app.api.deps import ServiceDep, refusals
+from app.api.deps import OF_BODIES, ServiceDep, refusals
 from app.api.fields import Answer, Request
 from app.api.sessions import COOKIE, check_same_origin
 from app.errors import Unauthorised
@@ -31,7 +31,7 @@ class SessionOut(Answer):
     operation_id="sign_in",
     summary="Sign in",
     status_code=204,
-    responses=refusals(400, 408, 413, 415),
+    responses=refusals(*OF_BODIES),
     openapi_extra={"security": []},
 )
 async def sign_in(
@@ -84,9 +84,12 @@ async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
     operation_id="sign_out",
     summary="Sign out",
     status_code=204,
-    responses=refusals(),
+    responses=refusals(*OF_BODIES),
 )
 async def sign_out(request: HttpRequest, response: Response) -> None:
-    """Takes the session cookie back from this browser."""
+    """Takes the session cookie back from this browser, and from no other place.
+
+    The cookie itself stays good until its time is over: revoke its token to end it at once.
+    """
     secure = request.url.scheme == "https"
     response.delete_cookie(COOKIE, path="/", secure=secure, httponly=True, samesite="strict")

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import Field
 
-from app.api.deps import CallerDep, ServiceDep, refusals
+from app.api.deps import OF_BODIES, CallerDep, ServiceDep, refusals
 from app.api.fields import (
     Answer,
     Cursor,
@@ -110,7 +110,7 @@ def list_tokens(
     operation_id="create_token",
     summary="Make a token",
     status_code=201,
-    responses=refusals(400, 408, 413, 415),
+    responses=refusals(*OF_BODIES),
 )
 def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> CreatedTokenOut:
     """A further token of the project; to replace one, make its successor first, then revoke it."""
@@ -125,7 +125,7 @@ def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> Crea
     operation_id="revoke_token",
     summary="Revoke a token",
     status_code=204,
-    responses=refusals(404),
+    responses=refusals(404, *OF_BODIES),
 )
 def revoke_token(token_id: TokenId, service: ServiceDep, caller: CallerDep) -> None:
     """Every process refuses it within 5 s. Saying it twice changes nothing."""

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from app.api.deps import JobKey, ServiceDep, refusals
+from app.api.deps import OF_BODIES, JobKey, ServiceDep, refusals
 from app.api.fields import Answer, WindowId
 from app.api.questions import QUESTION_BODY, QuestionDep
 from app.engine.questions.answer import as_json
@@ -73,7 +73,7 @@ class WhatIfOut(Answer):
     operation_id="ask_what_if",
     summary="Ask what if some operations took another time",
     response_model=WhatIfOut,
-    responses=refusals(400, 404, 408, 409, 413, 415),
+    responses=refusals(404, 409, *OF_BODIES),
     openapi_extra=QUESTION_BODY,
 )
 def ask_what_if(

@@ -30,10 +30,13 @@ export function silenceOfAll(jobs) {
   return parts.length ? `${parts.join(", ")}.` : ""
 }
 
-/** The fact and the consequence of a note bar; null where the figures are of now. */
-export function silenceNote(job) {
+/** The fact and the consequence of a note bar; null where the figures are of now.
+ *
+ * `result` is the latest window with its steps: of those that it spans, only some have figures.
+ */
+export function silenceNote(job, result) {
   if (!hasOldFigures(job) || !job.last_data_at) return null
-  return { fact: asOf(job), consequence: CONSEQUENCES[job.state] }
+  return { fact: asOf(job, result), consequence: CONSEQUENCES[job.state] }
 }
 
 const CONSEQUENCES = {
@@ -56,9 +59,11 @@ export function leftOut({ ingest }) {
   return parts.length ? `In no figure of this run: ${parts.join(", ")}.` : null
 }
 
-function asOf(job) {
+function asOf(job, result) {
   if (job.state !== "silent") return `Figures are as of ${clock(new Date(job.last_data_at))}${job.last_step === null ? "" : `, step ${whole(job.last_step)}`}.`
-  return job.latest_window ? `Figures end with step ${whole(job.latest_window.last_step)}.` : "There are no figures."
+  const last = result?.steps?.at(-1)
+  if (last !== undefined) return `Figures end with step ${whole(last)}.`
+  return job.latest_window ? "Figures end before the silence." : "There are no figures."
 }
 
 function silentRanks({ silent_ranks, num_silent_ranks }) {

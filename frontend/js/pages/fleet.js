@@ -102,8 +102,8 @@ function sentence(jobs) {
   const perDay = 24 * sum(losing.map(gpusLost))
   if (!losing.length) {
     const measured = jobs.filter(hasFiguresOfNow).length
-    const sub = measured ? `${counted(measured, "job")} ${measured === 1 ? "has" : "have"} figures of now; nothing stands out.` : "The first figure of a job comes with its first complete step."
-    return { sentence: `${counted(jobs.length, "job")}. ${measured ? "None is straggling." : "No figures yet."}`, sub }
+    const told = measured ? nothingStandsOut(measured) : noFigures(jobs)
+    return { ...told, sentence: `${counted(jobs.length, "job")}. ${told.sentence}` }
   }
   const worst = losing.reduce((a, b) => (gpusLost(b) > gpusLost(a) ? b : a))
   const verb = losing.length === 1 ? "is losing time. It costs" : "are losing time. Together they cost"
@@ -112,6 +112,19 @@ function sentence(jobs) {
     sub: `${contained(worst.name)} loses most: it runs at ${ratio(worst.slowdown)} of its ideal.`,
   }
 }
+
+function nothingStandsOut(measured) {
+  const sub = `${counted(measured, "job")} ${measured === 1 ? "has" : "have"} figures of now; nothing stands out.`
+  return { sentence: "None is straggling.", sub }
+}
+
+/** What to say where no figure is of now: there may be some of before, which the table shows. */
+function noFigures(jobs) {
+  if (hasOnlyOldFigures(jobs)) return { sentence: "No figures of now.", sub: "" }
+  return { sentence: "No figures yet.", sub: "The first figure of a job comes with its first complete step." }
+}
+
+const hasOnlyOldFigures = (jobs) => jobs.some((job) => slowdownOf(job) !== null)
 
 function withSilence({ sentence, sub }, jobs) {
   return { sentence, sub: [sub, silenceOfAll(jobs)].filter(Boolean).join(" ") }
@@ -130,7 +143,7 @@ function stats(jobs) {
       label: "GPU time being lost now",
       figure: measured.length ? percentNumber(lost / gpus) : null,
       unit: "%",
-      note: measured.length ? `${lost >= 10 ? whole(lost) : lost.toFixed(1)} GPU-h per hour` : "no job has figures yet",
+      note: measured.length ? `${lost >= 10 ? whole(lost) : lost.toFixed(1)} GPU-h per hour` : hasOnlyOldFigures(jobs) ? "no job has figures of now" : "no job has figures yet",
     },
     { label: "Straggling jobs", figure: whole(straggling.length), note: `of ${counted(running.length, "running job")}` },
   ]

@@ -122,7 +122,7 @@ function notes(page, pick) {
     const consequence = shown ? "The job has moved on since." : "It is not stored."
     return noteBar({ fact: "This is a window of the past.", consequence, act: { text: "Follow latest", onclick: () => pick("latest") } })
   }
-  const silence = silenceNote(job)
+  const silence = silenceNote(job, page.result)
   return silence && noteBar(silence)
 }
 

@@ -1,0 +1,38 @@
+"""The requests by hand that the README and docs/wire-format.md show are ones that are taken."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text()
+WIRE_FORMAT = (ROOT / "docs/wire-format.md").read_text()
+
+
+def sent(text, job_id, path=""):
+    """The body that is sent to a job's path."""
+    bodies = re.findall(rf"-d '([^']*)' \\\n  \S*/jobs/{job_id}{path}\n", text)
+    assert len(bodies) == 1
+    return json.loads(bodies[0])
+
+
+async def test_the_readme_registers_a_job_and_then_pushes(api):
+    registered = await api.client.put("/api/v1/jobs/by-hand", json=sent(README, "by-hand"))
+    assert registered.status_code == 201
+    answer = await api.push(sent(README, "by-hand", "/ops"), "by-hand")
+    assert (answer.status_code, answer.json()["accepted"]) == (202, 1)
+
+
+async def test_the_page_on_the_wire_format_does_so_too(api):
+    job = sent(WIRE_FORMAT, "llm-70b")
+    assert (await api.client.put("/api/v1/jobs/llm-70b", json=job)).status_code == 201
+    batches = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", WIRE_FORMAT, re.S)]
+    pushed = [batch for batch in batches if "batch_seq" in batch]
+    assert len(pushed) == 2
+    for batch in pushed:
+        answer = await api.push(batch)
+        assert (answer.status_code, answer.json()["accepted"]) == (202, 2), answer.text
