@@ -305,4 +305,4 @@ def _inflated(blob: bytes) -> bytes:
 def _last_step(body: bytes) -> int:
     batch = msgspec.msgpack.decode(body)
     steps = np.frombuffer(batch["columns"]["step"], dtype="<i8").tolist()
-    return max([_NO_STEP, *steps, *(step for step, _ in batch["steps_done"])])
+    return int(max([_NO_STEP, *steps, *(step for step, _ in batch["steps_done"])]))

@@ -68,7 +68,7 @@ def test_totals_only_grow_and_are_of_the_whole_service(store):
         totals.add(conn, "fenced_commits", 2**40)
         totals.add(conn, "entries_lost", 3)
         counts.add_to_project(conn, "default", Counts(dead=4))
-        trials.begin(conn, 0, "1700000000000-0")  # counted there, and no count of the service
+        trials.begin(conn, 0, "1700000000000-0", "p")  # counted there, and no count of the service
         assert totals.all(conn) == {"entries_lost": 3, "fenced_commits": 2**40 + 1}
         assert totals.parts(conn, "default") == {"dead": 4}
         assert totals.parts(conn, "fault") == {}

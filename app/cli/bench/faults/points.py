@@ -83,8 +83,8 @@ def _watch_store(reached: Reached) -> None:
     write, check = Store.write, shards.check
     fenced: set[int] = set()
 
-    def watched_check(conn: Connection, shard: int, fence: int) -> None:
-        check(conn, shard, fence)
+    def watched_check(conn: Connection, shard: int, owner: str, fence: int) -> None:
+        check(conn, shard, owner, fence)
         fenced.add(id(conn))
 
     @contextmanager
