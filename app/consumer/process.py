@@ -97,7 +97,8 @@ class Consumer:
         for entry in entries:
             by_shard[entry.shard].append(entry)
         for shard, mine in by_shard.items():
-            self._guarded(shard, partial(ShardWork.take, entries=mine))
+            more_waits = self._work.queue.backlog(shard) > len(mine)
+            self._guarded(shard, partial(ShardWork.take, entries=mine, more_waits=more_waits))
 
     def _guarded(self, shard: int, deed: Callable[[ShardWork], None]) -> None:
         if shard not in self._shards:

@@ -6,6 +6,7 @@ from app.consumer.run import Run, RunKey, load
 from app.consumer.silence import SENDING, Silence
 from app.consumer.workplace import Workplace
 from app.errors import PacelineError
+from app.ingest.assembler import RunAssembler
 from app.ingest.queue import order_of, shard_of
 from app.store import jobs, shards, silences
 from app.store import spool as spools
@@ -62,11 +63,8 @@ class Runs:
         return self._runs[key]
 
     def due(self, now_s: float) -> list[RunKey]:
-        """Runs of which a step has been waited for long enough."""
-        deadlines = ((key, run.assembler.next_deadline_s()) for key, run in self._runs.items())
-        return [
-            key for key, deadline_s in deadlines if deadline_s is not None and deadline_s <= now_s
-        ]
+        """Runs of which a step has been waited for long enough, or something is to be told."""
+        return [key for key, run in self._runs.items() if _is_due(run.assembler, now_s)]
 
     def forget(self, job_id: str) -> None:
         """What is in memory of a job may be wrong: it is loaded again with the next tick."""
@@ -149,3 +147,8 @@ class Runs:
             log.info("silence", job=job_id, epoch=epoch, ranks=len(each.silent_ranks),
                      stalled=each.stalled_since_s is not None)  # fmt: skip
             self._work.announcer.announce({"event": "job", "job_id": job_id})
+
+
+def _is_due(assembler: RunAssembler, now_s: float) -> bool:
+    deadline_s = assembler.next_deadline_s()
+    return assembler.has_untold or (deadline_s is not None and deadline_s <= now_s)

@@ -49,6 +49,7 @@ class ShardWork:
         self._shard = shard
         self._owner = owner
         self._fence = fence
+        self._more_waits = False
         self._alert_states: dict[str, AlertState] = {}
         self._poison = Poison(workplace, shard)
         self._runs = Runs(workplace, shard)
@@ -57,15 +58,17 @@ class ShardWork:
             self._committed = shards.committed(conn, shard)
         self._load(self._runs.kept())
 
-    def take(self, entries: Iterable[Entry]) -> None:
+    def take(self, entries: Iterable[Entry], *, more_waits: bool = False) -> None:
         """Store the batches of these queue entries, and the windows that they revise or close.
 
-        An entry that cannot be taken becomes a dead letter; the others go on.
+        While more waits behind them, open windows are left for a later turn. An entry that cannot
+        be taken becomes a dead letter; the others go on.
 
         Raises:
             LeaseLost: another consumer owns the shard now; nothing was committed.
         """
         entries = list(entries)
+        self._more_waits = more_waits
         if known := [each.entry_id for each in entries if each.entry_id in self._committed]:
             self._work.queue.done(self._shard, known)  # as it was not told in time before
         new = [each for each in entries if each.entry_id not in self._committed]
@@ -116,7 +119,9 @@ class ShardWork:
         for entry in entries:
             self._add(turn, entry)
         for each in list(turn.runs.values()):
-            self._observe(turn, each, each.run.assembler.settle(self._work.monotonic()))
+            settle = each.run.assembler.settle
+            changes = settle(self._work.monotonic(), tells_open=not self._more_waits)
+            self._observe(turn, each, changes)
 
     def _add(self, turn: Turn, entry: Entry) -> None:
         try:
@@ -226,7 +231,6 @@ class ShardWork:
 
     def _observe(self, turn: Turn, each: RunTurn, changes: list[Change]) -> None:
         job_id = each.run.key[0]
-        each.has_changes = each.has_changes or bool(changes)
         for change in changes:
             before = self._alert_state(job_id)
             observation = observe(change.window, before, self._work.rule)

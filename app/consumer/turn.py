@@ -24,13 +24,8 @@ class RunTurn:
     taken: list[spool.Taken] = field(default_factory=list)
     spooled_through: int = -1  # the last step in `taken`
     newest_step: int | None = None
-    has_changes: bool = False
     is_closed: bool = False
-
-    @property
-    def has_state(self) -> bool:
-        """Whether the assembler's state has to be saved, too."""
-        return self.has_changes or self.is_closed
+    has_state: bool = False  # whether the assembler's state was to be saved, too
 
 
 @dataclass(slots=True)
@@ -83,6 +78,7 @@ def _spooled(each: RunTurn) -> SpoolRow | None:
 
 def _save_run(conn: Connection, work: Workplace, each: RunTurn) -> None:
     run = each.run
+    each.has_state = each.has_state or run.assembler.is_dirty or each.is_closed
     if each.has_state:
         _save_state(conn, each)
     counts.save(conn, *run.key, run.counts)

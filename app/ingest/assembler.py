@@ -100,6 +100,7 @@ class RunAssembler:
         self._settled_through = NO_STEP
         self.closed_through = NO_STEP
         self.longest_span_s: float | None = None
+        self.is_dirty = False  # whether something was settled since the last `dump`
         self.turn = 0  # the last one that the restored state knew of
 
     @classmethod
@@ -136,11 +137,13 @@ class RunAssembler:
             table = step.table(step.heard(), job.parallelism.pp_size)
             run._put(SettledStep(number, table, skipped, step if skipped else None))
         run._settled_through = state.settled_through
-        run._window.revision, run._window.has_news = state.revision, False
+        run._window.revision = state.revision
+        run._window.has_news = state.revision < len(state.settled)
+        run.is_dirty = False
         return run
 
     def dump(self, turn: int) -> bytes:
-        """What the batches of open windows cannot tell; to be saved whenever `settle` has changes.
+        """What the batches of open windows cannot tell; to be saved whenever it `is_dirty`.
 
         `turn` numbers the last batches that were added.
         """
@@ -154,12 +157,18 @@ class RunAssembler:
             settled=[(step.step, step.skipped) for step in self._window.settled],
             closed=self._closed.kept,
         )
+        self.is_dirty = False
         return state.write()
 
     @property
     def roll(self) -> Roll:
         """Who has been heard of."""
         return self._roll
+
+    @property
+    def has_untold(self) -> bool:
+        """Whether the open window has steps that nobody was told of."""
+        return self._window.has_news
 
     @property
     def is_idle(self) -> bool:
@@ -177,13 +186,16 @@ class RunAssembler:
             return Added(verdict, [], num_late, NO_STEP)
         return self._take(batch, worker, now_s)
 
-    def settle(self, now_s: float) -> list[Change]:
-        """The newest revision of each window that has changed since the last call."""
+    def settle(self, now_s: float, *, tells_open: bool = True) -> list[Change]:
+        """The newest revision of each window that has changed since it was last told.
+
+        Without `tells_open` the open window is left for a later call.
+        """
         self._closed.forget(now_s - self._rules.revise_for_s)
         changes = self._revise()
         changes += self._settle_again(now_s)
         changes += self._settle_due(now_s)
-        if self._window.has_news:
+        if self._window.has_news and tells_open:
             changes.append(Change(self._window.revised("open")))
         return changes
 
@@ -245,6 +257,7 @@ class RunAssembler:
 
     def _revise(self) -> list[Change]:
         revised = self._closed.revise(self.job, self._epoch, self._roll, self._recall)
+        self.is_dirty |= bool(revised)
         return [Change(window.revised(state), pack(window.table)) for window, state in revised]
 
     def _settle_again(self, now_s: float) -> list[Change]:
@@ -253,6 +266,7 @@ class RunAssembler:
             skipped = self._window.skipped(number)
             if skipped is not None and skipped.open is not None:
                 self._window.replace(settled(skipped.open, self.job, self._roll, "in time"))
+                self.is_dirty = True
         self._resettle.clear()
         if self._window.settled and self._window.state != "open":
             changes.append(self._close(self._window.state, now_s))
@@ -286,10 +300,12 @@ class RunAssembler:
         self._steps.remove_through(step.step)
         self._settled_through = step.step
         self._window.add(step)
+        self.is_dirty = True
 
     def _close(self, state: WindowState, now_s: float) -> Change:
         window = self._window
         self.closed_through = self._settled_through
+        self.is_dirty = True
         change = Change(window.revised(state), pack(window.table))
         self._closed.add(window.settled, state, window.revision, now_s)
         self._window = OpenWindow(self.job, self._epoch, self._rules.window_steps)

@@ -251,6 +251,8 @@ class Place:
             for table in metadata.sorted_tables
             if table.name not in _PASSING_TABLES
         }
+        # How often an open window was told depends on how much waited behind it.
+        known["windows"] = [_unnumbered(row) for row in self.windows(*_WINDOW_COLUMNS)]
         known["cursors"] = [(*key, _sorted(blob)) for *key, blob in known["cursors"]]
         # Turns and what repeats is counted as often as it happens.
         known["spool"] = [(*key, spool.unpack(blob)) for *key, _, _, blob in known["spool"]]
@@ -275,11 +277,23 @@ class Place:
         return self.rows("windows", *names)
 
 
+_WINDOW_COLUMNS = (
+    *("job_id", "epoch", "first_step", "last_step", "state", "num_steps", "num_ops", "slowdown"),
+    *("verdict", "per_step", "trace", "result"),
+)
+
+
+def _unnumbered(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A window without the number of its revision."""
+    *others, result = row
+    return (*others, {**result, "window": {**result["window"], "revision": None}})
+
+
 def _sorted(blob: bytes) -> RunState:
     """What has been seen of a run; workers stand in the order in which they were heard of."""
     state = RunState.read(blob)
     state.cursors.sort(key=lambda cursor: cursor.rank)
-    state.turn = 0
+    state.turn = state.revision = 0
     return state
 
 

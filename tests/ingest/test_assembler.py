@@ -56,6 +56,18 @@ def test_many_steps_at_once_give_only_the_newest_revision_of_each_window():
     ]
 
 
+def test_an_open_window_can_be_told_of_later():
+    run = assembler()
+    for each in step_batches(0):
+        run.add(each, 0.0)
+    assert run.settle(0.0, tells_open=False) == []
+    assert run.is_dirty
+    assert run.has_untold
+    [change] = run.settle(0.0)
+    assert (change.window.steps, change.window.revision) == ((0,), 1)
+    assert not run.has_untold
+
+
 def test_a_call_without_news_changes_nothing():
     run = assembler()
     fed(run, step_batches(0))
@@ -400,7 +412,7 @@ def test_the_end_of_a_run_without_an_open_window_changes_nothing():
 def test_a_batch_of_a_worker_that_the_job_does_not_have_is_late():
     run = assembler()
     stranger = batch(9, 0, rows_of(9, 0), [(0, 4)])
-    assert run.add(stranger, 0.0) == ("new", [], stranger.columns.num_ops, -1)
+    assert run.add(stranger, 0.0) == ("stranger", [], stranger.columns.num_ops, -1)
     [change] = fed(run, step_batches(0))
     assert change.window.trace.num_ops == num_rows(0)
 
