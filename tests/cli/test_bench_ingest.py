@@ -13,7 +13,7 @@ FIGURES = {
     "requests_per_s",
     "ack_p50_ms",
     "ack_p99_ms",
-    "ack_p99_at_half_rate_ms",
+    "paced_ack_p99_ms",
     "copy_100mb_s",
     "fsync_ms",
 }

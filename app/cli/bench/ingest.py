@@ -30,6 +30,9 @@ def ingest(
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of each phase.")] = 5.0,
     connections: Annotated[int, typer.Option(min=1, max=200, help="Workers that send.")] = 16,
+    paced_rows_per_s: Annotated[
+        float | None, typer.Option(min=1, help="Rate of the second phase; half of the first's.")
+    ] = None,
 ) -> None:
     """Send batches to an API and queue of its own: flat out, then at half the rate reached.
 
@@ -38,16 +41,18 @@ def ingest(
     Example: paceline bench ingest --batch-rows 200
     """
     for rows in batch_rows or USUAL_ROWS:
-        typer.echo(json.dumps(_measured(rows, seconds, connections)))
+        typer.echo(json.dumps(_measured(rows, seconds, connections, paced_rows_per_s)))
 
 
-def _measured(rows: int, seconds: float, connections: int) -> dict[str, Any]:
+def _measured(
+    rows: int, seconds: float, connections: int, paced_rows_per_s: float | None
+) -> dict[str, Any]:
     from app.cli.bench.ingest_load import flat_out, paced
 
     took_s, flat_s = _phase(rows, seconds, connections, flat_out)
     requests_per_s = len(flat_s) / took_s
-    at_half_rate = partial(paced, requests_per_s=0.5 * requests_per_s)
-    _, calm_s = _phase(rows, seconds, connections, at_half_rate)
+    calm_per_s = paced_rows_per_s / rows if paced_rows_per_s else 0.5 * requests_per_s
+    _, calm_s = _phase(rows, seconds, connections, partial(paced, requests_per_s=calm_per_s))
     yardstick_s = copy_s()
     return {
         "batch_rows": rows,
@@ -55,8 +60,9 @@ def _measured(rows: int, seconds: float, connections: int) -> dict[str, Any]:
         "requests_per_s": requests_per_s,
         "ack_p50_ms": _percentile_ms(flat_s, 50),
         "ack_p99_ms": _percentile_ms(flat_s, 99),
-        "ack_p50_at_half_rate_ms": _percentile_ms(calm_s, 50),
-        "ack_p99_at_half_rate_ms": _percentile_ms(calm_s, 99),
+        "paced_rows_per_s": rows * calm_per_s,
+        "paced_ack_p50_ms": _percentile_ms(calm_s, 50),
+        "paced_ack_p99_ms": _percentile_ms(calm_s, 99),
         "copy_100mb_s": yardstick_s,
         "fsync_ms": _fsync_ms(rows),
         "rows_per_copy": rows * requests_per_s * yardstick_s,
