@@ -23,7 +23,7 @@ RESULT_WITHIN_S = 120.0
 def pipeline(
     synthetic: Annotated[
         str, typer.Option(help="dp, pp, microbatches and steps of the made job.")
-    ] = "dp=64,pp=16,microbatches=16,steps=96",
+    ] = "dp=64,pp=16,microbatches=64,steps=64",
     steps_per_batch: Annotated[
         int, typer.Option(min=1, help="Steps that a worker sends at once, flat out.")
     ] = 8,
