@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo serve test lint bench fmt lock browser-deps test-deps clean
+.PHONY: demo serve test coverage lint bench fmt lock browser-deps test-deps clean
 
 demo: $(VENV)/.run-stamp ## three live made jobs, analysed as they run
 	@exec $(BIN)/paceline demo
@@ -14,11 +14,13 @@ serve: $(VENV)/.run-stamp ## API, consumer, queue and store on this machine
 test: $(VENV)/.test-stamp ## everything CI checks: lint, types, imports, tests
 	@.ci/system-packages
 	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest --ignore=tests/browser $(PYTEST_ARGS)
+	@# In a process of its own: the browser's driver keeps an event loop running.
+	$(BIN)/python -m pytest tests/browser $(PYTEST_ARGS)
+
+coverage: $(VENV)/.test-stamp ## which lines the tests run; without the oracle, which would take hours
 	@rm -f .coverage .coverage.*
 	$(BIN)/python -m coverage run -m pytest --ignore=tests/browser -m "not oracle" $(PYTEST_ARGS)
-	@# Without coverage, which makes the slow and obvious simulation several times slower.
-	$(BIN)/python -m pytest tests/engine -m oracle $(PYTEST_ARGS)
-	@# In a process of its own: the browser's driver keeps an event loop running.
 	$(BIN)/python -m coverage run -m pytest tests/browser $(PYTEST_ARGS)
 	@$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report --skip-covered --skip-empty
 
