@@ -39,7 +39,8 @@ class Run:
     def add(self, batch: OpBatch, body: bytes | bytearray, now_s: float, unix_s: float) -> Added:
         """Take a batch and count its operations."""
         added = self.assembler.add(batch, now_s, digest(body))
-        self.watch.heard(batch.rank, now_s, unix_s)
+        if added.verdict != "stranger":  # a rank that does not exist must not be missed later
+            self.watch.heard(batch.rank, now_s, unix_s)
         self.used_s = now_s
         self.counts = _counted(self.counts, batch, added)
         return added

@@ -83,6 +83,15 @@ def test_a_silent_rank_is_named_and_everybody_told(busy):
     assert {"event": "job", "job_id": "job"} in place.heard.messages
 
 
+def test_a_rank_that_the_job_does_not_have_is_never_called_silent(busy):
+    place, consumer = busy
+    [first, *_] = step_batches(HEALTHY, 1)
+    place.append("job", replace(first, rank=999, dp_rank=SIZES.dp_size))
+    for step in range(1, 4):
+        go_on(place, consumer, 150, *step_batches(HEALTHY, step))
+    assert silences(place) == (None, None, None)
+
+
 def test_a_silence_ends_with_the_next_batch(busy):
     place, consumer = busy
     silent, *others = step_batches(HEALTHY, 1)
