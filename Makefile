@@ -3,9 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+SIDE_BY_SIDE := $(addprefix tests/,alerts api charts cli client consumer diagnosis e2e engine \
+    ingest store synth trace)
+
 .PHONY: demo serve test coverage lint bench fmt lock browser-deps test-deps clean
 
-demo: $(VENV)/.run-stamp ## three live made jobs, analysed as they run
+demo: $(VENV)/.run-stamp ## four live made jobs, analysed as they run
 	@exec $(BIN)/paceline demo
 
 serve: $(VENV)/.run-stamp ## API, consumer, queue and store on this machine
@@ -14,13 +17,15 @@ serve: $(VENV)/.run-stamp ## API, consumer, queue and store on this machine
 test: $(VENV)/.test-stamp ## everything CI checks: lint, types, imports, tests
 	@.ci/system-packages
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest --ignore=tests/browser $(PYTEST_ARGS)
+	@# Two at a time where tests share nothing but the processor; two files where they share processes.
+	$(BIN)/python -m pytest -n 2 $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/browser $(SIDE_BY_SIDE:%=--ignore=%) $(PYTEST_ARGS)
 	@# In a process of its own: the browser's driver keeps an event loop running.
-	$(BIN)/python -m pytest tests/browser $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser $(PYTEST_ARGS)
 
 coverage: $(VENV)/.test-stamp ## which lines the tests run; without the oracle, which would take hours
 	@rm -f .coverage .coverage.*
-	$(BIN)/python -m coverage run -m pytest --ignore=tests/browser -m "not oracle" $(PYTEST_ARGS)
+	$(BIN)/python -m coverage run -m pytest --ignore=tests/browser -m "not oracle and not long" $(PYTEST_ARGS)
 	$(BIN)/python -m coverage run -m pytest tests/browser $(PYTEST_ARGS)
 	@$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report --skip-covered --skip-empty
 

@@ -5,7 +5,13 @@ PacelineError                500
 ├── Unauthorised             401
 ├── Forbidden                403
 ├── NotFound                 404
+│   ├── AlertNotFound
+│   ├── DeliveryNotFound
+│   ├── EndpointNotFound
 │   ├── JobNotFound
+│   ├── PictureNotFound
+│   ├── QuestionNotFound
+│   ├── SilenceNotFound
 │   ├── TokenNotFound
 │   └── WindowNotFound
 ├── TooSlow                  408   the body did not arrive in time
@@ -15,14 +21,19 @@ PacelineError                500
 ├── UnsupportedMedia         415
 ├── WrongHost                421
 ├── InvalidRequest           422   decodable, and wrong
+│   ├── Blocked                    an address that messages must not be sent to
+│   ├── InvalidRules               alert rules, with a line for each thing that is wrong
 │   └── InvalidTrace               a trace that no step can be replayed from
 ├── TooManyRequests          429   try again after `retry_after_s`
+│   ├── TestLimit                  tests and replays of a project, in ten minutes
 │   ├── RequestLimit               of a project, in a second
 │   ├── ByteLimit                  the same of what it sends
 │   ├── JobLimit                   of a project, active or registered within a day
 │   ├── RunLimit                   of a job, in an hour
 │   └── StreamLimit                of a project, open at the same time
+├── NotInstalled             501   an optional part that this takes is not there
 ├── Unavailable              503   try again after `retry_after_s`
+│   ├── NoConsumer                 nobody is alive who would send it
 │   ├── QueueUnavailable
 │   ├── QueueFull
 │   └── StoreUnavailable
@@ -31,6 +42,7 @@ PacelineError                500
 └── StartUpFailed            500   a process cannot start; the message says what to change
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -69,6 +81,35 @@ class NotFound(PacelineError):
     code = "not_found"
 
 
+class AlertNotFound(NotFound):
+    """The project has no such alert, or it is at rest."""
+
+    code = "alert_not_found"
+
+    def __init__(self, fingerprint: str) -> None:
+        super().__init__(
+            f"no alert {fingerprint!r} is pending or fires: list them with GET /api/v1/alerts"
+        )
+
+
+class DeliveryNotFound(NotFound):
+    """The project has no such message."""
+
+    code = "delivery_not_found"
+
+    def __init__(self, delivery_id: str) -> None:
+        super().__init__(f"no delivery {delivery_id!r}: list them with GET /api/v1/deliveries")
+
+
+class EndpointNotFound(NotFound):
+    """The project has no such receiver of alerts."""
+
+    code = "endpoint_not_found"
+
+    def __init__(self, endpoint_id: str) -> None:
+        super().__init__(f"no endpoint {endpoint_id!r}: list them with GET /api/v1/endpoints")
+
+
 class JobNotFound(NotFound):
     """No training job was registered under this id."""
 
@@ -80,6 +121,15 @@ class JobNotFound(NotFound):
         super().__init__(f"no job {job!r}: register it with PUT /api/v1/jobs/{job}{more}")
 
 
+class SilenceNotFound(NotFound):
+    """The project has no such silence."""
+
+    code = "silence_not_found"
+
+    def __init__(self, silence_id: str) -> None:
+        super().__init__(f"no silence {silence_id!r}: list them with GET /api/v1/silences")
+
+
 class TokenNotFound(NotFound):
     """The project has no such token."""
 
@@ -87,6 +137,28 @@ class TokenNotFound(NotFound):
 
     def __init__(self, token_id: str) -> None:
         super().__init__(f"no token {token_id!r}: list them with GET /api/v1/tokens")
+
+
+class PictureNotFound(NotFound):
+    """The link is none of ours, or its time is over."""
+
+    code = "picture_not_found"
+
+    def __init__(self) -> None:
+        super().__init__("no picture under this link: it is not whole, or older than seven days")
+
+
+class QuestionNotFound(NotFound):
+    """The job has no such saved question."""
+
+    code = "question_not_found"
+
+    def __init__(self, job_id: str, question_id: str) -> None:
+        job = _plain(job_id)
+        super().__init__(
+            f"job {job!r} has no saved question {question_id!r}: "
+            f"list them with GET /api/v1/jobs/{job}/what-ifs"
+        )
 
 
 class WindowNotFound(NotFound):
@@ -157,10 +229,27 @@ class InvalidRequest(PacelineError):
     code = "invalid"
 
 
+class Blocked(InvalidRequest):
+    """Messages must not be sent to this address: it is not one of the public Internet."""
+
+    code = "endpoint_blocked"
+
+
 class InvalidTrace(InvalidRequest):
     """No step can be replayed from these operations."""
 
     code = "invalid_trace"
+
+
+class InvalidRules(InvalidRequest):
+    """Alert rules that cannot be; `problems` are lines (from 1, None of the whole) and words."""
+
+    code = "invalid_rules"
+
+    def __init__(self, source: str, problems: Sequence[tuple[int | None, str]]) -> None:
+        self.problems = tuple(problems)
+        said = (words if line is None else f"line {line}: {words}" for line, words in self.problems)
+        super().__init__(f"{source}: {'; '.join(said)}")
 
 
 class TooManyRequests(PacelineError):
@@ -186,6 +275,12 @@ class ByteLimit(TooManyRequests):
     code = "limit_bytes"
 
 
+class TestLimit(TooManyRequests):
+    """A project has sent as many tests and replays as it may for now."""
+
+    code = "limit_tests"
+
+
 class JobLimit(TooManyRequests):
     """A project has as many jobs as it may have in a day."""
 
@@ -204,12 +299,26 @@ class StreamLimit(TooManyRequests):
     code = "limit_sse"
 
 
+class NotInstalled(PacelineError):
+    """An optional part that this takes is not installed here; the message names it."""
+
+    status = 501
+    code = "not_installed"
+
+
 class Unavailable(PacelineError):
     """Something this service needs does not answer now; nothing was taken."""
 
     status = 503
     code = "unavailable"
     retry_after_s: ClassVar[int] = 2
+
+
+class NoConsumer(Unavailable):
+    """No consumer is alive, and only consumers send messages."""
+
+    code = "no_consumer"
+    retry_after_s = 10
 
 
 class QueueUnavailable(Unavailable):

@@ -18,21 +18,26 @@ import uvicorn
 from fastapi import FastAPI
 from typing_extensions import override
 
+from app.alerts.guard.guard import Guard
 from app.api.application import Limits, application
 from app.api.auth import Access
 from app.api.connection import BoundedHeaders
 from app.api.failures import FailureLimit
 from app.api.hub import Hub
+from app.api.in_force import InForce
 from app.api.job_state import Thresholds
 from app.api.limits import ProjectLimits
 from app.api.lossy import Lossy
 from app.api.measured import Measured
+from app.api.picture_links import PictureLinks
+from app.api.price import Price
 from app.api.registrations import Registrations
 from app.api.replays import Replays
 from app.api.service import Service
+from app.api.step_views import StepViews
 from app.api.watch import Watch
+from app.diagnosis.warm_up import warm_up
 from app.engine.memory import give_large_memory_back
-from app.engine.warm_up import warm_up
 from app.errors import StartUpFailed, Unavailable
 from app.ingest.durability import refuse
 from app.ingest.guarded import open_writer
@@ -41,8 +46,10 @@ from app.ingest.redis_events import RedisAnnouncer, RedisListener
 from app.ingest.redis_queue import RedisReader
 from app.settings import Settings
 from app.store.durability import weaknesses
-from app.store.engine import Store
+from app.store.engine import Connection, Store
+from app.store.engine import now_s as database_now_s
 from app.store.migrate import is_current
+from app.store.retention import Keep
 from app.telemetry import set_up_logging
 
 log = structlog.get_logger()
@@ -69,6 +76,7 @@ def create_app(
     parts: Parts | None = None,
     *,
     now_s: Callable[[], float] = time.time,
+    database_time: Callable[[Connection], float] = database_now_s,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
     """The HTTP application; with `parts`, over these instead of what the settings name.
@@ -88,26 +96,36 @@ def create_app(
         now_s=now_s,
         monotonic=monotonic,
     )
+    replays = Replays(parts.store)
     service = Service(
         store=parts.store,
         writer=parts.writer,
         announcer=parts.announcer,
         hub=Hub(parts.listener),
         access=access,
+        links=PictureLinks(parts.store, now_s=now_s, monotonic=monotonic),
         sign_ins=FailureLimit(monotonic),
-        registrations=Registrations(parts.store, monotonic=time.monotonic),
-        replays=Replays(parts.store),
+        registrations=Registrations(parts.store, monotonic=monotonic),
+        replays=replays,
+        step_views=StepViews(replays),
         thresholds=Thresholds(settings.alert_slowdown, settings.silent_after_s),
         measured=Measured(),
         watch=_watch(settings, parts, now_s, monotonic),
         lossy=Lossy(
             parts.store, parts.writer, is_allowed=settings.allow_lossy, monotonic=monotonic
         ),
+        in_force=_in_force(settings),
+        guard=_guard(settings),
+        mail=settings.mail_server(),
+        metrics_top_jobs=settings.metrics_top_jobs,
         window_steps=settings.window_steps,
         max_batch_rows=settings.max_batch_rows,
         max_jobs=settings.limit_jobs,
+        price=_price(settings),
+        viewer_url=settings.perfetto_url,
         is_migrated=parts.is_migrated,
         now_s=now_s,
+        database_time=database_time,
     )
     of_project = ProjectLimits(
         requests_per_s=settings.limit_requests_per_s,
@@ -130,6 +148,35 @@ def _watch(
         allow_lossy=settings.allow_lossy,
         now_s=now_s,
         monotonic=monotonic,
+    )
+
+
+def _price(settings: Settings) -> Price | None:
+    per_gpu_hour = settings.gpu_hour_price
+    return None if per_gpu_hour is None else Price(per_gpu_hour, settings.currency)
+
+
+def _in_force(settings: Settings) -> InForce:
+    return InForce(
+        rules=settings.usual_rules(),
+        rules_source="defaults" if settings.alert_rules is None else "file",
+        keep=Keep(settings.keep_raw_days, settings.keep_results_days),
+        public_url=settings.public_url,
+        window_steps=settings.window_steps,
+        step_deadline_s=settings.step_deadline_s,
+        revise_for_s=settings.revise_for_s,
+        silent_after_s=settings.silent_after_s,
+        session_hours=settings.session_hours,
+        max_jobs=settings.limit_jobs,
+    )
+
+
+def _guard(settings: Settings) -> Guard:
+    """Judges addresses of endpoints when they are given; nothing is sent from this process."""
+    return Guard(
+        allowed=settings.webhook_allow,
+        allows_http=settings.webhook_allow_http,
+        ports=frozenset(settings.webhook_ports),
     )
 
 

@@ -1,4 +1,4 @@
-"""One window in, everything it tells us out: how slow, and is it news? Nothing is read or saved."""
+"""One window in, all it tells us out: how slow, and why? Nothing is read or saved."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -6,9 +6,11 @@ from typing import Any, Literal
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from app.alerts.alert import AlertState, Transition
-from app.alerts.rules import Rule, decide
-from app.engine.report import Report, analyse
+from app.alerts.facts import WindowFacts
+from app.diagnosis.diagnose import diagnose, without_steps
+from app.diagnosis.history import History
+from app.engine.replays import prepare
+from app.engine.report import Report, analyse_replay
 from app.engine.result import as_json, without_figures
 from app.errors import InvalidTrace
 from app.trace.window import SkippedStep, Window
@@ -18,57 +20,90 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one revision of a window tells us; the consumer saves it and sends the alert.
+    """What one revision of a window tells us; the consumer saves it.
 
     `report` is None where the window has no complete step or cannot be replayed; `result` is
-    section 7's object either way, with the reason among its skipped steps.
+    section 7's object either way, with the reason among its skipped steps. `facts` is what alert
+    rules look at, and `recent` what the window adds to the job's history.
     """
 
     report: Report | None
     result: dict[str, Any]
-    alert_state: AlertState
-    transition: Transition | None
+    facts: WindowFacts
+    recent: History | None = None
 
     @property
     def verdict(self) -> Literal["ok", "low"] | None:
         """Whether the figures can be trusted; None where there are none."""
-        if self.report is None:
-            return None
-        return "low" if self.report.is_low_fidelity else "ok"
+        return _verdict(self.report)
 
 
-def observe(window: Window, alert_state: AlertState, rule: Rule) -> Observation:
-    """How slow, and is it news? Only closed windows count for alerts."""
+def observe(window: Window, history: History | None = None) -> Observation:
+    """How slow, and why? `history` is what is remembered of the same epoch's earlier windows."""
+    history = history or History()
     with bound_contextvars(window=window.id, epoch=window.epoch, revision=window.revision):
-        report, result = _figures(window)
-    seen = Observation(report, result, alert_state, None)
-    if window.state == "open":
-        return seen
-    state, transition = decide(
-        alert_state,
-        rule,
-        slowdown=None if report is None else report.slowdown,
+        report, result, recent = _figures(window, history)
+    facts = WindowFacts(
         window_id=window.id,
-        window_state=window.state,
-        verdict=seen.verdict,
+        state=window.state,
+        verdict=_verdict(report),
+        result=result,
+        num_gpus=window.job.num_gpus,
+        hosts=window.hosts,
+        earlier_step_s=history.before(window.first_step).step_s,
     )
-    return replace(seen, alert_state=state, transition=transition)
+    return Observation(report, result, facts, recent)
 
 
-def _figures(window: Window) -> tuple[Report | None, dict[str, Any]]:
+def _verdict(report: Report | None) -> Literal["ok", "low"] | None:
+    if report is None:
+        return None
+    return "low" if report.is_low_fidelity else "ok"
+
+
+Figures = tuple[Report | None, dict[str, Any], History | None]
+
+
+def _figures(window: Window, history: History) -> Figures:
     if not window.steps:
-        return None, without_figures(window)
+        return None, _not_measured(window), None
     try:
-        report = analyse(window)
+        return analysed(window, history)
     except InvalidTrace as error:
         log.warning("window not analysed", name=window.job.name, reason=str(error))
-        return None, without_figures(_skipped(window, str(error)))
+        return None, _not_measured(_skipped(window, str(error))), None
     except (ArithmeticError, LookupError, TypeError, ValueError):
         # A fault of ours. The operations are kept and the job goes on; the log has the traceback.
         log.exception("window not analysed", name=window.job.name)
         reason = "Paceline failed to analyse the window: its log says how"
-        return None, without_figures(_skipped(window, reason))
-    return report, as_json(report)
+        return None, _not_measured(_skipped(window, reason)), None
+
+
+def analysed(window: Window, history: History) -> tuple[Report, dict[str, Any], History | None]:
+    """Every figure of a window with at least one complete step, and the causes behind them.
+
+    The last is what the window adds to the job's history; None where diagnosing failed.
+
+    Raises:
+        InvalidTrace: no step can be replayed; the message names the operations.
+    """
+    replay = prepare(window)
+    report = analyse_replay(replay)
+    try:
+        diagnosis = diagnose(replay, report, history)
+    except MemoryError:
+        raise
+    except Exception:
+        # A fault of ours, again, whichever it is: the figures are known all the same, and whoever
+        # is on call needs them. Let through, it would stop the job's other windows, too. Being out
+        # of memory is none: the process cannot go on as if nothing had happened.
+        log.exception("window not diagnosed", name=window.job.name)
+        return report, as_json(report), None
+    return report, as_json(report) | diagnosis.as_json(), diagnosis.recent
+
+
+def _not_measured(window: Window) -> dict[str, Any]:
+    return without_figures(window) | without_steps(window)
 
 
 def _skipped(window: Window, reason: str) -> Window:

@@ -4,13 +4,18 @@ import ipaddress
 import os
 import secrets
 from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.alerts.rule import Rule
 from app.errors import StartUpFailed
+
+if TYPE_CHECKING:
+    from app.alerts.smtp import MailServer
 
 PREFIX = "PACELINE_"
 _LOOPBACK_NAMES = {"localhost", "ip6-localhost"}
@@ -56,6 +61,11 @@ class Settings(BaseSettings):
     public_url: str | None = Field(
         None, pattern=r"^https?://[^\s]+$", description="Address of the page, for links in alerts."
     )
+    perfetto_url: str = Field(
+        "https://ui.perfetto.dev",
+        pattern=r"^https?://[^\s]+$",
+        description="Address of the Perfetto UI that the timeline page opens.",
+    )
     window_steps: int = Field(8, ge=1, le=1000, description="Training steps analysed together.")
     step_deadline_s: float = Field(
         30.0, gt=0, description="Seconds to wait for a step's last worker after its first."
@@ -72,11 +82,65 @@ class Settings(BaseSettings):
     alert_windows: int = Field(
         3, ge=1, description="Closed windows in a row that have to straggle before an alert."
     )
+    alert_for_s: float = Field(
+        30.0, ge=0, description="Seconds that the steps of these windows have to take, too."
+    )
+    alert_keep_firing_s: float = Field(
+        60.0, ge=0, description="Seconds of steps without cause that resolve a firing alert."
+    )
+    alert_rules: Path | None = Field(
+        None, description="YAML file with the alert rules of projects that have none of their own."
+    )
+    alert_group_wait_s: float = Field(
+        1.0, ge=0, le=600, description="Seconds to wait for more alerts before the first notice."
+    )
+    alert_group_interval_s: float = Field(
+        60.0, ge=1, le=86_400, description="Seconds between notices of one rule on one job."
+    )
+    alert_damping_s: float = Field(
+        300.0, ge=0, description="Seconds in which an alert is told at most once, if it flaps."
+    )
+    alert_repeat_h: float = Field(
+        4.0, gt=0, le=720, description="Hours after which an alert that still fires is told again."
+    )
+    cordon_command: str | None = Field(
+        None,
+        description="Command that rules with a cordon call, without a shell; JSON on its input.",
+    )
+    cordon_url: str | None = Field(
+        None, pattern=r"^https?://[^\s]+$", description="URL that they POST the same to instead."
+    )
+    cordon_dry_run: bool = Field(
+        True, description="Whether cordons are only logged and audited, and nothing is called."
+    )
+    cordon_projects: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Projects whose rules may ask for cordons, separated by commas; * for all."
+    )
+    cordon_actions: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Cordons that rules may ask for (drain-host, ...); * for all."
+    )
     webhook_url: str | None = Field(
         None, pattern=r"^https?://[^\s]+$", description="Where alerts are sent; unset: nowhere."
     )
     webhook_secret: SecretStr | None = Field(
         None, description="Standard Webhooks secret (whsec_...) that signs alerts."
+    )
+    webhook_allow: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = Field(
+        (),
+        description="Private networks (10.2.0.0/16, ...) that projects' own endpoints may be in.",
+    )
+    webhook_allow_http: bool = Field(
+        False, description="Whether projects' own endpoints may be http:// ones, without TLS."
+    )
+    webhook_ports: Annotated[tuple[int, ...], NoDecode] = Field(
+        (80, 443, 8443), description="Ports that projects' own endpoints may be on."
+    )
+    smtp_url: SecretStr | None = Field(
+        None, description="Mail server of e-mail endpoints: smtp[s]://USER:PASSWORD@HOST:PORT."
+    )
+    smtp_from: str | None = Field(None, description="Address that e-mail is from.")
+    smtp_domains: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Domains that e-mail endpoints may be in; unset: that of SMTP_FROM."
     )
     shards: int = Field(
         4, ge=1, le=1024, description="Parts of the event queue; equal for API and consumers."
@@ -102,6 +166,11 @@ class Settings(BaseSettings):
     silent_after_s: float = Field(
         300.0, gt=0, description="Seconds without data after which a job is called silent."
     )
+    start_within_s: float = Field(
+        1800.0,
+        gt=0,
+        description="Seconds that a run has for its first whole step before it is called silent.",
+    )
     keep_raw_days: float = Field(
         14.0, ge=1, description="Days for which the operations of closed windows are kept."
     )
@@ -120,13 +189,34 @@ class Settings(BaseSettings):
     session_hours: float = Field(
         12.0, gt=0, le=720, description="Hours until a signed-in page has to sign in again."
     )
+    gpu_hour_price: float | None = Field(
+        None, gt=0, le=1e6, description="What a GPU costs an hour; unset: nothing is said of money."
+    )
+    currency: str = Field(
+        "$",
+        min_length=1,
+        max_length=8,
+        pattern=r"^[^\x00-\x1f\x7f]*$",
+        description="Sign that the page writes before amounts of money.",
+    )
+    metrics_top_jobs: int = Field(
+        100, ge=1, le=1000, description="Jobs that /metrics names, those that lose most."
+    )
     log_format: Literal["text", "json"] = Field("text", description="How log lines are written.")
 
-    @field_validator("allowed_hosts", mode="before")
+    @field_validator(
+        "allowed_hosts",
+        "cordon_actions",
+        "cordon_projects",
+        "smtp_domains",
+        "webhook_allow",
+        "webhook_ports",
+        mode="before",
+    )
     @classmethod
     def _split(cls, value: object) -> object:
         if isinstance(value, str):
-            return tuple(host.strip() for host in value.split(",") if host.strip())
+            return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
     @field_validator("token")
@@ -154,6 +244,39 @@ class Settings(BaseSettings):
     def store_url(self) -> str:
         """URL of the database in use."""
         return self.database_url or f"sqlite:///{self.data_dir / 'paceline.db'}"
+
+    def usual_rules(self) -> list[Rule]:
+        """The alert rules of projects that have none of their own.
+
+        Raises:
+            StartUpFailed: they are in a file that cannot be read, or cannot be.
+        """
+        # With what rules can be on comes numba, which most commands do without.
+        from app.alerts.defaults import default_rules, rules_of_file
+
+        if self.alert_rules is not None:
+            return rules_of_file(self.alert_rules)
+        return default_rules(
+            slowdown=self.alert_slowdown,
+            clear_slowdown=self.alert_clear_slowdown,
+            windows=self.alert_windows,
+            for_s=self.alert_for_s,
+            keep_firing_s=self.alert_keep_firing_s,
+        )
+
+    def mail_server(self) -> "MailServer | None":
+        """The operator's mail server; None where there is none.
+
+        Raises:
+            StartUpFailed: it cannot be used as it is set up.
+        """
+        # With it comes an HTTP library, which most commands do without.
+        from app.alerts.smtp import parse_mail_server
+
+        if self.smtp_url is None:
+            return None
+        url = self.smtp_url.get_secret_value()
+        return parse_mail_server(url, self.smtp_from, self.smtp_domains)
 
     @property
     def token_file(self) -> Path:
@@ -220,7 +343,7 @@ def _as_text(value: object) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if isinstance(value, tuple):
-        return ",".join(value)
+        return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -5,6 +5,10 @@ import os
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.quick_files import keep_files_in_memory
+
+keep_files_in_memory()
+
 # The machine is shared: a slow example is no failure, and CI repeats the same examples.
 settings.register_profile(
     "dev", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50

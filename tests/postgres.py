@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from app.cli.bench.faults.postgres import find_programs
+from tests.quick_files import QUICK
 
 URL_VARIABLE = "PACELINE_TEST_PG_URL"
 _USER = "paceline"
@@ -36,7 +37,8 @@ def postgres_server() -> Iterator[str]:
     if programs is None:
         _give_up(f"no PostgreSQL: install Debian's postgresql package, or set {URL_VARIABLE}")
     # Short, since a socket's path has 107 bytes, and where the user postgres may go.
-    directory = Path(tempfile.mkdtemp(prefix="pl-pg-", dir="/tmp"))
+    near = Path(tempfile.gettempdir())
+    directory = Path(tempfile.mkdtemp(prefix="pl-pg-", dir=near if near == QUICK else "/tmp"))
     try:
         with _running(programs, directory):
             yield f"postgresql://{_USER}@/postgres?host={directory}"

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from app.alerts.alert import AlertState
-from app.alerts.rules import Rule
+from app.diagnosis.history import History
 from app.engine.report import analyse
 from app.engine.result import as_json
 from app.monitor import observe
@@ -13,9 +12,6 @@ from app.trace.window import SkippedStep, Window
 from tests.consumer.jobs import HEALTHY, SLOW, UNEXPLAINED
 from tests.factories import Row, window
 
-RULE = Rule(num_windows=1)
-AT_REST = AlertState()
-
 
 def made_window(made: MadeJob, *steps: int, state="complete") -> Window:
     return Window(made.job, 1, steps[0], steps, made.make(steps), state=state)
@@ -23,46 +19,45 @@ def made_window(made: MadeJob, *steps: int, state="complete") -> Window:
 
 def test_a_healthy_window_has_its_figures_and_is_no_news():
     healthy = made_window(HEALTHY, 0, 1, 2)
-    seen = observe(healthy, AT_REST, RULE)
+    seen = observe(healthy)
     assert seen.verdict == "ok"
-    assert seen.result == as_json(analyse(healthy))
-    assert seen.result["slowdown"] < RULE.threshold
-    assert seen.transition is None
-    assert seen.alert_state.num_over == 0
-    assert seen.alert_state.window_id == "1-0"
+    figures = as_json(analyse(healthy))
+    looked_for = ("findings", "ruled_out", "fingerprint", "changes")
+    assert seen.result == figures | {name: seen.result[name] for name in looked_for}
+    assert seen.result["findings"] == seen.result["changes"] == []
+    assert len(seen.result["ruled_out"]) == 10
+    assert seen.result["slowdown"] < 1.1
 
 
-def test_a_slow_window_is_news():
-    seen = observe(made_window(SLOW, 4, 5), AT_REST, RULE)
-    assert seen.transition is not None
-    assert seen.transition.kind == "firing"
-    assert seen.transition.window_id == "1-4"
-    assert seen.transition.slowdown == seen.result["slowdown"] >= RULE.threshold
-    assert seen.alert_state.is_firing
+def test_alert_rules_are_told_what_they_look_at():
+    slow = made_window(SLOW, 4, 5)
+    seen = observe(slow)
+    assert (seen.facts.window_id, seen.facts.place) == ("1-4", (1, 4))
+    assert (seen.facts.state, seen.facts.verdict) == ("complete", "ok")
+    assert seen.facts.result is seen.result
+    assert seen.facts.num_gpus == slow.job.num_gpus
+    assert seen.facts.took_s == sum(seen.result["step_time_s"]["recorded"])
+    assert seen.facts.earlier_step_s.size == 0
 
 
-def test_an_open_window_has_figures_and_never_is_news():
-    seen = observe(made_window(SLOW, 0, state="open"), AT_REST, RULE)
-    assert seen.result["slowdown"] >= RULE.threshold
-    assert seen.transition is None
-    assert seen.alert_state == AT_REST
+def test_rules_on_the_step_time_see_earlier_steps_only():
+    first = observe(made_window(HEALTHY, 0, 1, 2))
+    assert first.recent is not None
+    history = History().extended(first.recent)
+    assert observe(made_window(HEALTHY, 3, 4), history).facts.earlier_step_s.size == 3
+    assert observe(made_window(HEALTHY, 1, 2), history).facts.earlier_step_s.size == 1
 
 
-@pytest.mark.parametrize("state", ["incomplete", "superseded"])
-def test_a_window_that_was_cut_short_holds_the_alert_as_it_is(state):
-    firing = observe(made_window(SLOW, 0), AT_REST, RULE).alert_state
-    for made, before in ((SLOW, AT_REST), (HEALTHY, firing)):
-        seen = observe(made_window(made, 1, state=state), before, RULE)
-        assert seen.transition is None
-        assert seen.alert_state == before
+def test_a_slow_window_says_who_and_what_it_costs():
+    (found,) = observe(made_window(SLOW, 4, 5)).result["findings"]
+    assert found["cause"] == "slow-worker"
+    assert f"it costs {100 * found['cost']:.0f} %" in found["sentence"]
 
 
-def test_figures_that_the_replay_cannot_explain_are_shown_and_never_are_news():
-    seen = observe(made_window(UNEXPLAINED, 0), AT_REST, RULE)
-    assert seen.verdict == "low"
-    assert seen.result["slowdown"] >= RULE.threshold
-    assert seen.transition is None
-    assert seen.alert_state == AT_REST
+def test_figures_that_the_replay_cannot_explain_are_shown_as_such():
+    seen = observe(made_window(UNEXPLAINED, 0))
+    assert seen.verdict == seen.facts.verdict == "low"
+    assert seen.result["slowdown"] >= 1.1
 
 
 def test_a_window_without_a_complete_step_has_no_figures_and_says_why():
@@ -74,13 +69,30 @@ def test_a_window_without_a_complete_step_has_no_figures_and_says_why():
         skipped=(skipped,),
         state="incomplete",
     )
-    seen = observe(nothing, AT_REST, RULE)
+    seen = observe(nothing)
     assert seen.report is None
     assert seen.verdict is None
     assert seen.result["slowdown"] is None
     assert seen.result["window"]["missing"] == [3]
     assert seen.result["skipped_steps"] == [{"step": 7, "reason": skipped.reason}]
-    assert (seen.alert_state, seen.transition) == (AT_REST, None)
+    assert seen.facts.verdict is None
+    assert seen.result["findings"] is None  # one step tells nothing of anybody
+
+
+def test_who_has_fallen_silent_is_told_without_one_complete_step():
+    gone = tuple(SkippedStep(step, "rank 3 did not report it", (3,)) for step in range(7, 15))
+    nothing = replace(
+        made_window(HEALTHY, 7),
+        steps=(),
+        trace=HEALTHY.make([7]).select(HEALTHY.make([7]).step < 0),
+        skipped=gone,
+        state="incomplete",
+    )
+    result = observe(nothing).result
+    [finding] = result["findings"]
+    assert (finding["cause"], finding["cost"]) == ("silent-worker", None)
+    assert len(finding["culprits"]) == 1
+    assert {each["insufficient_evidence"] for each in result["ruled_out"]} == {True}
 
 
 def circle():
@@ -104,18 +116,41 @@ def circle():
 
 
 def test_operations_that_wait_for_each_other_skip_their_steps_with_that_reason():
-    seen = observe(circle(), AT_REST, RULE)
+    seen = observe(circle())
     assert seen.report is None
     assert seen.result["slowdown"] is None
     assert seen.result["steps"] == []
     first, second = seen.result["skipped_steps"]
     assert (first["step"], second["step"]) == (0, 1)
     assert "in a circle" in first["reason"]
-    assert (seen.alert_state, seen.transition) == (AT_REST, None)
+    assert seen.facts.verdict is None
 
 
 def test_a_line_about_a_window_says_which_one_and_which_revision():
     with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as lines:
-        observe(replace(circle(), revision=3), AT_REST, RULE)
+        observe(replace(circle(), revision=3))
     [line] = lines
     assert (line["window"], line["epoch"], line["revision"]) == ("1-0", 1, 3)
+
+
+@pytest.mark.parametrize("error", [StopIteration, RuntimeError, AttributeError, AssertionError])
+def test_a_fault_in_diagnosing_leaves_the_figures(monkeypatch, error):
+    def fails(*_):
+        raise error("ours")
+
+    monkeypatch.setattr("app.monitor.diagnose", fails)
+    with structlog.testing.capture_logs() as logs:
+        seen = observe(made_window(SLOW, 4, 5))
+    assert seen.report is not None
+    assert seen.recent is None
+    assert seen.result == as_json(seen.report)
+    assert [each["event"] for each in logs] == ["window not diagnosed"]
+
+
+def test_being_out_of_memory_is_no_fault_in_diagnosing(monkeypatch):
+    def fails(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("app.monitor.diagnose", fails)
+    with pytest.raises(MemoryError):
+        observe(made_window(SLOW, 4, 5))

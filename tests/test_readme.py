@@ -9,6 +9,7 @@ import yaml
 from typer.main import get_command
 
 from app.api.edits import QuestionIn
+from app.api.endpoint_body import EndpointIn
 from app.cli import app
 from app.engine.questions.edits import Edit, Selection, Set
 from app.settings import settings_rows
@@ -52,6 +53,11 @@ def test_its_question_by_curl_is_one_that_the_api_takes():
     (body,) = re.findall(r"-d '(.*edits.*)'", README)
     (edit,) = QuestionIn.model_validate_json(body).all_edits()
     assert edit == Edit(Set(0.0), Selection(op_types=("pp-comm",)))
+
+
+def test_its_receiver_is_one_that_the_api_takes():
+    (body,) = re.findall(r"-d '(.*slack.*)'", README)
+    assert EndpointIn.model_validate_json(body).format == "slack"
 
 
 def test_its_question_in_python_runs(tmp_path, monkeypatch):

@@ -10,6 +10,8 @@ JITTER = 0.2
 # A receiver that is overloaded, or behind a gateway that gave up on it, needs time.
 OVERLOADED_DELAY_S = 30.0
 _MAX_RETRY_AFTER_S = 3600.0
+# No next attempt is further ahead.
+LONGEST_DELAY_S = max(RETRY_DELAYS_S) * (1 + JITTER)
 
 
 def next_delay_s(

@@ -16,43 +16,83 @@ from typing_extensions import override
 from app.api import errors
 from app.api.bodies import Bodies, FairShares, InFlight
 from app.api.limits import ProjectLimits
+from app.api.linked_pictures import LinkedPictures
 from app.api.middleware import Guard, Hosts, Refusals, SecurityHeaders
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir
+from app.api.pictures import Pictures
 from app.api.reference import reference_page
 from app.api.requests import Requests, nouns_of
 from app.api.routes import (
+    acknowledging,
     alerts,
+    audit,
     charts,
+    compare,
     critical_path,
+    deliveries,
+    endpoint_acts,
+    endpoints,
     events,
+    fleet,
+    fleet_charts,
+    headline,
     health,
+    hosts,
     jobs,
     metrics,
+    one_step,
     ops,
+    pictures,
+    ribbon,
+    rules,
+    saved_questions,
     session,
+    settings,
+    silences,
     steps,
+    timeline_charts,
     timelines,
     tokens,
     what_if,
     windows,
+    workers,
 )
 from app.api.service import Service
+from app.charts.picture import png
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 API = "/api/v1"
 ROUTERS = (
+    fleet.router,
+    fleet_charts.router,
+    hosts.router,
     jobs.router,
     windows.router,
+    ribbon.router,
     timelines.router,
     critical_path.router,
     what_if.router,
+    saved_questions.router,
     steps.router,
+    one_step.router,
+    workers.router,
+    timeline_charts.router,  # before the charts of a window, which take any name
     charts.router,
+    headline.router,
+    compare.router,
     alerts.router,
+    acknowledging.router,
+    rules.router,
+    silences.router,
+    endpoints.router,
+    endpoint_acts.router,
+    deliveries.router,
+    audit.router,
     events.router,
     session.router,
     tokens.router,
+    settings.router,
 )
 
 
@@ -70,7 +110,8 @@ class Application(FastAPI):
 
     @override
     def openapi(self) -> dict[str, Any]:
-        return describe(self, [*self.routes, *ops.described.routes])
+        described = (*ops.described.routes, *pictures.described.routes)
+        return describe(self, [*self.routes, *described])
 
 
 def application(service: Service, limits: Limits, *, close: Callable[[], None]) -> FastAPI:
@@ -91,9 +132,10 @@ def application(service: Service, limits: Limits, *, close: Callable[[], None]) 
     app.include_router(_api())
     app.include_router(health.router)
     app.include_router(metrics.router)
-    app.include_router(_documents(app))
+    app.include_router(_documents)
     app.include_router(pages.router())
     app.mount("/static", pages.files())
+    app.router.default = pages.or_else(app.router.default)
     return app
 
 
@@ -109,31 +151,36 @@ def _middleware(service: Service, limits: Limits) -> list[Middleware]:
     allowed = {*LOOPBACK_NAMES, *limits.allowed_hosts}
     routes = (route for router in ROUTERS for route in router.routes)
     paths = [f"{API}{route.path}" for route in routes if isinstance(route, APIRoute)]
+    nouns = nouns_of([*paths, ops.PUSH_PATH, pictures.LINK_PATH])
     return [
         Middleware(SecurityHeaders),
-        Middleware(Requests, measured=service.measured, nouns=nouns_of([*paths, ops.PUSH_PATH])),
+        Middleware(Requests, measured=service.measured, nouns=nouns),
         Middleware(Refusals),
         Middleware(Hosts, allowed=allowed),
         Middleware(InFlight),
-        Middleware(Guard, access=service.access, limits=limits.of_project),
+        Middleware(Guard, access=service.access, links=service.links, limits=limits.of_project),
         Middleware(FairShares),
         Middleware(Bodies, max_bytes=limits.max_body_bytes),
+        Middleware(LinkedPictures, now_s=service.now_s),
+        Middleware(Pictures, draw=png),
         Middleware(ops.PushOps, service=service),
     ]
 
 
-def _documents(app: FastAPI) -> APIRouter:
-    router = APIRouter(include_in_schema=False)
+# FastAPI remembers every function that it was ever given, so none of them may hold an application.
+_documents = APIRouter(include_in_schema=False)
 
-    @router.get("/openapi.json")
-    def openapi_document(_request: Request) -> Response:
-        return JSONResponse(app.openapi())
 
-    @router.get("/docs")
-    def reference(_request: Request) -> Response:
-        return HTMLResponse(reference_page(app.openapi()))
+@_documents.get("/openapi.json")
+def openapi_document(request: Request) -> Response:
+    """What the API can do, for programs."""
+    return JSONResponse(request.app.openapi())
 
-    return router
+
+@_documents.get("/docs")
+def reference(request: Request) -> Response:
+    """The same for people."""
+    return HTMLResponse(reference_page(request.app.openapi()))
 
 
 def _lifespan(

@@ -3,8 +3,9 @@
 from typing import Any, NamedTuple
 
 from app.errors import Conflict
+from app.ingest.op_table import OpTable
 from app.ingest.trace_codec import unpack
-from app.store import jobs, windows
+from app.store import hosts, jobs, windows
 from app.store.engine import Connection, Store
 from app.store.windows import WindowSummary
 from app.trace.job import Job
@@ -93,6 +94,7 @@ def load(store: Store, key: Key) -> Window:
         blob = windows.trace(conn, key.job_id, key.window_id)
         epoch = result["window"]["epoch"]
         registration = jobs.run(conn, key.job_id, epoch)
+        names = hosts.load(conn, key.job_id, epoch)
     if not result["steps"]:
         raise Conflict(_nothing_in(key.window_id, result))
     if blob is None:
@@ -101,10 +103,12 @@ def load(store: Store, key: Key) -> Window:
             "(PACELINE_KEEP_RAW_DAYS, or its project's own): its result is still there, and "
             "nothing more can be asked of it"
         )
-    return _window(key, result, blob, registration.job)
+    return _window(key, result, unpack(blob), registration.job, names)
 
 
-def _window(key: Key, result: dict[str, Any], blob: bytes, job: Job) -> Window:
+def _window(
+    key: Key, result: dict[str, Any], table: OpTable, job: Job, names: dict[hosts.Worker, str]
+) -> Window:
     header, steps = result["window"], tuple(result["steps"])
     skipped = (SkippedStep(each["step"], each["reason"]) for each in result["skipped_steps"])
     epoch, first_step = (int(number) for number in key.window_id.split("-"))
@@ -113,8 +117,10 @@ def _window(key: Key, result: dict[str, Any], blob: bytes, job: Job) -> Window:
         epoch=epoch,
         first_step=first_step,
         steps=steps,
-        trace=unpack(blob).trace(steps),
+        trace=table.trace(steps),
         skipped=tuple(skipped),
         state=header["state"],
         revision=header["revision"],
+        hosts=names,
+        origin_ns=table.origins_ns(steps),
     )

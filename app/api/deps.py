@@ -12,10 +12,11 @@ from app.api.service import Service
 
 
 class FieldProblem(BaseModel):
-    """One field that breaks a rule."""
+    """One field that breaks a rule; of a text, one line."""
 
     field: str
     message: str
+    line: int | None = Field(None, description="Of alert rules: which line, from 1.")
 
 
 class ProblemOut(BaseModel):
@@ -43,6 +44,7 @@ _MEANING = {
     422: "Decodable, and wrong; `errors` names the fields.",
     429: "More than a project or an address may: wait for Retry-After seconds.",
     500: "Something broke here; the log has the reason.",
+    501: "Something that this takes is not installed here; the detail names it.",
     503: "Queue or store do not answer or are full, or too many ask for recorded operations now: "
     "try again after Retry-After seconds.",
 }
@@ -51,6 +53,13 @@ OF_BODIES = (400, 408, 413, 415)
 _EVERYWHERE = (401, 403, 421, 422, 429, 500, 503)
 
 Responses = dict[int | str, dict[str, Any]]
+
+FIGURE: Responses = {
+    200: {
+        "description": "`data` and `layout` for Plotly; `meta` has a sentence and a table.",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Figure"}}},
+    }
+}
 
 
 async def service_of(request: Request) -> Service:

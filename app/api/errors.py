@@ -16,13 +16,14 @@ from typing_extensions import override
 
 from app.api.allowed import allowed_methods
 from app.api.json_body import unreadable, unreadable_at
-from app.errors import InvalidRequest, PacelineError, UnsupportedMedia
+from app.errors import InvalidRequest, InvalidRules, PacelineError, UnsupportedMedia
 from app.ingest.unknown import UnknownFormat
 
 log = structlog.get_logger()
 
 PROBLEM_TYPE = "application/problem+json"
 MAX_FIELDS = 20
+MAX_LINES = 500  # of rules
 _LONGEST_MESSAGE = 400  # one may repeat what the caller sent
 LONGEST_RETRY_S = 30
 # Refused before the body was read: the rest of it must not be taken for the next request.
@@ -73,6 +74,8 @@ def refusal(scope: Scope, error: PacelineError) -> Problem:
         headers["retry-after"] = str(_spread(getattr(error, "retry_after_s", 1), error.status))
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
+    if isinstance(error, InvalidRules):
+        return _invalid_rules(scope, error)
     known = error.members if isinstance(error, UnknownFormat) else {}
     return problem(scope, error.status, error.code, str(error), headers, **known)
 
@@ -95,6 +98,20 @@ def _spread(retry_after_s: int, status: int) -> int:
     most = retry_after_s if status == HTTPStatus.TOO_MANY_REQUESTS else 2 * retry_after_s
     wait_s = random.randint(retry_after_s, most)  # noqa: S311
     return min(max(wait_s, 1), LONGEST_RETRY_S if status != 429 else 60)
+
+
+def _invalid_rules(scope: Scope, error: InvalidRules) -> Problem:
+    """All lines that are wrong: who edits a text wants to see every one of them."""
+    lines = [
+        {
+            "field": "rules" if line is None else f"line {line}",
+            "line": line,
+            "message": words[:_LONGEST_MESSAGE],
+        }
+        for line, words in error.problems[:MAX_LINES]
+    ]
+    detail = "; ".join(f"{each['field']}: {each['message']}" for each in lines[:3])
+    return problem(scope, error.status, error.code, detail, errors=lines)
 
 
 async def _on_refusal(request: Request, error: Exception) -> Response:

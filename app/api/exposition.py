@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from app.ingest.queue import Lag
+from app.store.notifying import Notifying, is_outcome
 from app.store.service_state import ServiceState
 
 _COUNTS = {
@@ -52,15 +53,31 @@ def _of_store(state: ServiceState) -> Iterator[Metric]:
     lost = "Batches that were skipped by their worker's later ones and never came."
     yield _counter("batches_lost", lost, state.counts.lost_batches)
     for name, value in ({**dict.fromkeys(_TOTALS, 0), **state.totals}).items():
-        if _NAME.fullmatch(name):
+        if _NAME.fullmatch(name) and not is_outcome(name):
             yield _counter(name, _TOTALS.get(name, "A count of the whole service."), value)
     yield _gauge("dead_letters", "Dead letters that nobody has dealt with.", state.dead_letters)
     yield _gauge("outbox_due", "Alert messages that are still to be sent.", state.outbox_due)
     age_s = state.outbox_oldest_s or 0.0
     yield _gauge("outbox_oldest_seconds", "Age of the oldest of these; 0 if none.", age_s)
+    yield from _of_telling(state.notifying)
     yield _gauge("consumers_alive", "Consumers whose lease holds.", state.live_consumers)
     unheld = len(state.unheld_shards)
     yield _gauge("shards_unheld", "Parts of the queue that no consumer works on.", unheld)
+
+
+def _of_telling(told: Notifying) -> Iterator[Metric]:
+    firing = "Alerts that fire now, of all projects."
+    family = GaugeMetricFamily("paceline_alerts_firing", firing, labels=["severity"])
+    for severity, number in told.firing.items():
+        family.add_metric([severity], number)
+    yield family
+    outcomes = "Messages about alerts by what became of them; retried are attempts."
+    counted = CounterMetricFamily("paceline_webhook_deliveries", outcomes, labels=["outcome"])
+    for outcome, number in told.outcomes.items():
+        counted.add_metric([outcome], number)
+    yield counted
+    disabled = "Receivers of alerts that were given up, until a person enables them."
+    yield _gauge("notifier_disabled_endpoints", disabled, told.disabled_endpoints)
 
 
 def _of_queue(lag: Lag) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""How often one address may try a token that is not known."""
+"""How often one address may try a token, or a link, that is not known."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -10,11 +10,17 @@ class FailureLimit:
     """Counts failures by client address; who has too many has to wait."""
 
     def __init__(
-        self, now_s: Callable[[], float], *, most: int = 10, within_s: float = 60.0
+        self,
+        now_s: Callable[[], float],
+        *,
+        most: int = 10,
+        within_s: float = 60.0,
+        of: str = "tokens",
     ) -> None:
         self._now_s = now_s
         self._most = most
         self._within_s = within_s
+        self._of = of
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def check(self, address: str) -> None:
@@ -30,7 +36,7 @@ class FailureLimit:
         if len(failures) >= self._most:
             wait_s = int(failures[0] + self._within_s - now_s) + 1
             raise TooManyRequests(
-                "too many tokens from this address are not known: wait", retry_after_s=wait_s
+                f"too many {self._of} from this address are not known: wait", retry_after_s=wait_s
             )
 
     def note(self, address: str) -> None:

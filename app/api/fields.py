@@ -1,15 +1,18 @@
 """Fields that several routes speak: ids, cursors, times and the models' common ground."""
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import Path, Query
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints
 
 from app.trace.names import JOB_PATTERN
 
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
 # No control characters: a database refuses some of them, a log is split by others.
-_PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
 JobId = Annotated[
     str,
@@ -22,7 +25,18 @@ JobId = Annotated[
 _WINDOW = r"^(latest|[0-9]{1,9}-[0-9]{1,16})$"
 _WINDOW_MEANS = "`latest`, or epoch and first step."
 WindowId = Annotated[str, Path(pattern=_WINDOW, description=_WINDOW_MEANS, examples=["latest"])]
-ShownWindow = Annotated[str, Query(pattern=_WINDOW, description=_WINDOW_MEANS)]
+_RANGE = r"^(latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)$"
+_RANGE_MEANS = f"{_WINDOW_MEANS[:-1]}, or the first and the last of several, as 3-0..3-64."
+WindowsId = Annotated[str, Path(pattern=_RANGE, description=_RANGE_MEANS, examples=["latest"])]
+ShownWindow = Annotated[str, Query(pattern=_RANGE, description=_RANGE_MEANS)]
+ChosenSteps = Annotated[
+    str | None,
+    Query(
+        max_length=1000,
+        description="Analyse these steps of a closed window alone, such as 101-110,115.",
+        examples=["101-110"],
+    ),
+]
 Cursor = Annotated[
     str | None,
     Query(
@@ -36,9 +50,19 @@ EpochNumber = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 StepNumber = Annotated[int | None, Query(ge=0, le=2**53)]
 ThemeName = Annotated[Literal["light", "dark"], Query(description="Colours of the page.")]
 
-Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=_PRINTABLE)]
-Text = Annotated[str, StringConstraints(max_length=256, pattern=_PRINTABLE)]
-SomeText = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=_PRINTABLE)]
+Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=PRINTABLE)]
+Text = Annotated[str, StringConstraints(max_length=256, pattern=PRINTABLE)]
+SomeText = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=PRINTABLE)]
+
+
+def _moment(value: object) -> datetime:
+    # Strict models take no text for a time, others take numbers, too.
+    if not isinstance(value, str) or not _MOMENT.fullmatch(value):
+        raise ValueError("want a time with its zone, such as 2026-11-21T22:00:00Z")
+    return datetime.fromisoformat(value)
+
+
+Moment = Annotated[datetime, BeforeValidator(_moment)]
 
 
 class Request(BaseModel):

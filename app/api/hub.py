@@ -1,15 +1,14 @@
 """What has changed, handed on to every open page; a page that reads too slowly starts afresh."""
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
 import structlog
 
+from app.api.recent_events import Event, RecentEvents
 from app.errors import StreamLimit, TooManyRequests
 from app.ingest.queue import Listener, Message
 from app.trace.names import plain, project_of
@@ -23,44 +22,41 @@ LISTEN_AGAIN_S = 1.0
 EVENT_TYPES = {"window", "job", "alert"}
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One server-sent event, for the pages of one project; of none, for all."""
-
-    name: str
-    data: dict[str, Any] = field(default_factory=dict)
-    project: str | None = None
-
-    def encoded(self) -> bytes:
-        """The event as a stream says it."""
-        data = json.dumps(self.data, allow_nan=False, separators=(",", ":"))
-        return f"event: {self.name}\ndata: {data}\n\n".encode()
-
-
 RESYNC = Event("resync")
 
 
 class Subscription:
-    """Events of one project on their way to one page."""
+    """Events of one project on their way to one page.
 
-    def __init__(self, project: str) -> None:
+    `is_resumed` where the page goes on from the last event that it saw, and so needs no snapshot.
+    """
+
+    def __init__(self, project: str, *, is_resumed: bool = False) -> None:
         self.project = project
+        self.is_resumed = is_resumed
         self._waiting: deque[Event] = deque()
         self._news = asyncio.Event()
         self.is_closed = False
 
     def offer(self, event: Event) -> None:
-        """Add an event; when too many wait, one resync stands for all of them.
+        """Add an event of its project; when too many wait, one resync stands for all of them.
 
         A closed stream takes none: whoever reads slowly must not go on by that.
         """
         if self.is_closed:
             return
+        if event.project not in (None, self.project):
+            return
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.clear()
-            event = RESYNC
+            event = replace(RESYNC, event_id=event.event_id)
         self._waiting.append(event)
         self._news.set()
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there is an event that the page has not been told."""
+        return bool(self._waiting)
 
     def close(self) -> None:
         """End the stream after what waits already."""
@@ -96,6 +92,7 @@ class Hub:
         self._max_streams = max_streams
         self._max_streams_of_project = max_streams_of_project
         self._subscriptions: set[Subscription] = set()
+        self._recent = RecentEvents()
         self._is_closed = False
 
     @property
@@ -103,16 +100,26 @@ class Hub:
         """Number of open streams."""
         return len(self._subscriptions)
 
+    @property
+    def last_id(self) -> str:
+        """The id of the latest event of all projects."""
+        return self._recent.last_id
+
     @contextmanager
-    def subscription(self, project: str) -> Iterator[Subscription]:
+    def subscription(self, project: str, after: str = "") -> Iterator[Subscription]:
         """A new stream's events of one project, for as long as it lives.
+
+        Those that came `after` the event of this id are in it, where that can still be told.
 
         Raises:
             StreamLimit: too many streams of the project are open.
             TooManyRequests: too many streams are open.
         """
         self._check_room(project)
-        subscription = Subscription(project)
+        missed = self._recent.since(after)
+        subscription = Subscription(project, is_resumed=missed is not None)
+        for event in missed or ():
+            subscription.offer(event)
         if self._is_closed:
             subscription.close()
         self._subscriptions.add(subscription)
@@ -141,11 +148,11 @@ class Hub:
             self.tell(RESYNC)
 
     def tell(self, event: Event | None) -> None:
-        """Hand an event to every stream of its project."""
+        """Hand an event to every stream of its project, and keep it for those that come back."""
         if event is not None:
+            kept = self._recent.keep(event)
             for subscription in self._subscriptions:
-                if event.project in (None, subscription.project):
-                    subscription.offer(event)
+                subscription.offer(kept)
 
     def close(self) -> None:
         """End all streams, so that the server can stop."""
@@ -163,9 +170,11 @@ def _event(message: Message) -> Event | None:
     if name not in EVENT_TYPES:
         log.warning("unknown event", name=str(name)[:64])
         return None
-    key = message.get("job_id")
-    if not isinstance(key, str):
-        log.warning("event of no job", name=name)
-        return None
-    said = {field: value for field, value in message.items() if field != "event"}
-    return Event(name, said | {"job_id": plain(key)}, project_of(key))
+    said = {field: value for field, value in message.items() if field not in ("event", "project")}
+    match message:
+        case {"job_id": str(key)}:
+            return Event(name, said | {"job_id": plain(key)}, project_of(key))
+        case {"project": str(project)}:
+            return Event(name, said, project)
+    log.warning("event of no job and no project", name=name)
+    return None

@@ -1,8 +1,9 @@
 """How is a job doing? One word, from what is known of it and the time."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from app.store.fleet import FleetLine
 from app.store.jobs import JobRecord
 
 JobState = Literal[
@@ -15,6 +16,7 @@ JobState = Literal[
     "not-analysed",
     "finished",
 ]
+STATES: tuple[JobState, ...] = get_args(JobState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,17 @@ class Thresholds:
     silent_after_s: float = 300.0
 
 
-def silent_for_s(job: JobRecord, now_s: float) -> float | None:
-    """Seconds since the present run was last heard of; None when it never was."""
-    return None if job.last_data_s is None else max(0.0, now_s - job.last_data_s)
+def silent_for_s(job: JobRecord | FleetLine, now_s: float) -> float | None:
+    """Seconds since the present run was last heard of; None when it never was.
+
+    One that stalled before its first data has been silent since it registered.
+    """
+    heard_s = job.stalled_since_s if job.last_data_s is None else job.last_data_s
+    return None if heard_s is None else max(0.0, now_s - heard_s)
 
 
 def job_state(
-    job: JobRecord, *, now_s: float, thresholds: Thresholds, is_watched: bool
+    job: JobRecord | FleetLine, *, now_s: float, thresholds: Thresholds, is_watched: bool
 ) -> JobState:
     """The first that applies of these.
 
@@ -56,7 +62,7 @@ def job_state(
     return window_state(job.latest.slowdown, job.latest.verdict, thresholds)
 
 
-def since_s(job: JobRecord, state: JobState) -> float | None:
+def since_s(job: JobRecord | FleetLine, state: JobState) -> float | None:
     """Unix time since which a job is stalled, silent or stale, as far as it is known."""
     match state:
         case "stalled":

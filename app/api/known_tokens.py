@@ -1,4 +1,8 @@
-"""Which token is whose, as the database says: remembered for a moment, so that asking is fast."""
+"""Which token is whose, as the database says: remembered for a moment, so that asking is fast.
+
+While the database is away, tokens that were good go on: nobody can revoke one meanwhile, either,
+unless it is away from this process alone, and that is why they do so for ten minutes only.
+"""
 
 import asyncio
 from collections import OrderedDict
@@ -9,7 +13,8 @@ from typing import TypeVar
 import structlog
 from starlette.concurrency import run_in_threadpool
 
-from app.errors import PacelineError
+from app.api.last_known import LastKnown
+from app.errors import PacelineError, StoreUnavailable
 from app.store import tokens
 from app.store.engine import Store
 from app.store.tokens import TokenRecord
@@ -18,6 +23,7 @@ log = structlog.get_logger()
 
 # Revoked tokens are refused within 5 s everywhere: the rest is for looking it up.
 REMEMBER_S = 4.0
+GOOD_WITHOUT_STORE_S = 600.0
 MAX_REMEMBERED = 10_000
 
 T = TypeVar("T")
@@ -43,15 +49,31 @@ class KnownTokens:
         self._monotonic = monotonic
         self._now_s = now_s
         self._lookups: OrderedDict[str, _Lookup] = OrderedDict()
+        self._last_known = LastKnown[TokenRecord](
+            good_for_s=GOOD_WITHOUT_STORE_S, max_kept=MAX_REMEMBERED, monotonic=monotonic
+        )
         self._unknown: OrderedDict[str, float] = OrderedDict()
         self._marking: set[asyncio.Task[None]] = set()
 
     async def find(self, token_id: str) -> TokenRecord | None:
-        """The token as it was at most `REMEMBER_S` ago; None if there is none.
+        """The token as it was at most `REMEMBER_S` ago, or when the database last answered.
+
+        None if there is none.
 
         Raises:
-            StoreUnavailable: the database does not answer.
+            StoreUnavailable: the database does not answer, and has not for long, or never told.
         """
+        if (known := self._last_known.while_away(token_id)) is not None:
+            return known
+        try:
+            return await self._as_stored(token_id)
+        except StoreUnavailable:
+            self._last_known.note_away()
+            if (known := self._last_known.of(token_id)) is None:
+                raise
+            return known
+
+    async def _as_stored(self, token_id: str) -> TokenRecord | None:
         if self._unknown.get(token_id, 0.0) > self._monotonic():
             return None
         lookup = self._lookups.get(token_id)
@@ -79,7 +101,8 @@ class KnownTokens:
     def note_use(self, record: TokenRecord) -> None:
         """Have it written down, after this request, that the token is in use."""
         now_s = self._now_s()
-        if (record.last_used_s or 0.0) < tokens.used_minute_s(now_s):
+        is_away = self._last_known.while_away(record.token_id) is not None
+        if (record.last_used_s or 0.0) < tokens.used_minute_s(now_s) and not is_away:
             task = asyncio.create_task(run_in_threadpool(self._mark, record.token_id, now_s))
             self._marking.add(task)
             task.add_done_callback(self._marking.discard)
@@ -87,6 +110,7 @@ class KnownTokens:
     def forget(self, token_id: str) -> None:
         """Look the token up next time; may be called from any thread."""
         self._lookups.pop(token_id, None)
+        self._last_known.forget(token_id)
         self._unknown.pop(token_id, None)
 
     async def close(self) -> None:
@@ -105,7 +129,10 @@ class KnownTokens:
 
     def _read(self, token_id: str) -> TokenRecord | None:
         with self._store.read() as conn:
-            return tokens.find(conn, token_id)
+            record = tokens.find(conn, token_id)
+        if record is not None:
+            self._last_known.keep(token_id, record)
+        return record
 
     def _mark(self, token_id: str, now_s: float) -> None:
         try:

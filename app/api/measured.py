@@ -34,7 +34,7 @@ class Measured:
         self._refused = self._counter("ops_refused", "Those that were not taken, by why.", "reason")
         self._requests = self._counter("requests", "Answers, by route and status.", "route status")
         self._scrape_errors = self._counter(
-            "scrape_errors", "Readings of the store or the queue that failed: not shown.", "source"
+            "scrape_errors", "Readings of store, queue or jobs that failed: not shown.", "source"
         )
         self._ack_s = Histogram(
             "paceline_ack_seconds",
@@ -44,7 +44,7 @@ class Measured:
         )
         self._refused_rows = self._refused.labels("invalid")
         self._answers: dict[tuple[str, int], Counter] = {}
-        for source in ("queue", "store"):
+        for source in ("queue", "store", "jobs"):
             self._scrape_errors.labels(source)
 
     def batch(self, *, rows: int, refused: int, ack_s: float) -> None:

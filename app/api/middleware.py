@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.auth import SAFE_METHODS, Access, header
 from app.api.errors import failure, refusal
 from app.api.limits import ProjectLimits
+from app.api.picture_links import PictureLinks, is_link
 from app.api.principal import Principal, attach, needed_scope
 from app.errors import PacelineError, WrongHost
 
@@ -57,11 +58,15 @@ class SecurityHeaders:
         structlog.contextvars.bind_contextvars(request_id=request_id)
         is_of_api = scope["path"].startswith(API_PREFIX)
         ready = headers_of_all(of_api=is_of_api, over_tls=scope["scheme"] == "https")
+        has_own = is_link(scope)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = (b"x-request-id", request_id.encode())
-                message["headers"] = [*message["headers"], *ready, own]
+                given = message["headers"]
+                # A linked picture may be kept, and shown elsewhere.
+                usual = [each for each in ready if each[0] not in dict(given)] if has_own else ready
+                message["headers"] = [*given, *usual, own]
             await send(message)
 
         return await self._app(scope, receive, send_with_headers)
@@ -150,21 +155,25 @@ def host_name(host: str) -> str | None:
 class Guard:
     """Lets nobody into /api who may not do what they ask, before a byte of the body is read."""
 
-    def __init__(self, app: ASGIApp, *, access: Access, limits: ProjectLimits) -> None:
+    def __init__(
+        self, app: ASGIApp, *, access: Access, links: PictureLinks, limits: ProjectLimits
+    ) -> None:
         self._app = app
         self._access = access
+        self._links = links
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http" or not _is_guarded(scope):
             return await self._app(scope, receive, send)
-        caller = self._access.recent(scope)
-        if caller is None:
-            caller = await self._access.admit(scope)
-        needed = needed_scope(scope["method"], scope["path"])
-        if needed is not None:
-            caller.check(needed)
+        if is_link(scope):
+            caller = await self._links.admit(scope)
+        else:
+            caller = self._access.recent(scope) or await self._access.admit(scope)
+            needed = needed_scope(scope["method"], scope["path"])
+            if needed is not None:
+                caller.check(needed)
         attach(scope, caller)
         return await self._app(scope, self._counted(scope, receive, caller), send)
 

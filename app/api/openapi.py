@@ -10,21 +10,39 @@ from starlette.routing import BaseRoute
 
 from app.api.deps import ProblemOut
 from app.api.edits import QuestionIn
+from app.api.pictures import describe_pictures
+from app.api.questions import SavedQuestionIn
+from app.api.rules_body import RulesIn
 from app.api.sessions import COOKIE
+from app.diagnosis.finding import CAUSES
 from app.ingest.json_columns import MAX_JSON_ROWS
 from app.ingest.wire import KNOWN_VERSIONS
 from app.trace.ops import OP_NAMES
 from app.trace.user_types import MAX_NAME
+from app.trace.window import OPTIONAL
 
 TAGS = [
+    {"name": "fleet", "description": "All jobs at a glance, and what they lose over time."},
+    {"name": "hosts", "description": "Hosts that jobs found slower than their peers."},
     {"name": "jobs", "description": "Register a training job, end it, see how it is doing."},
     {"name": "ops", "description": "Push recorded operations, one batch of one worker at a time."},
     {"name": "windows", "description": "Results of the analysis, by window."},
     {"name": "steps", "description": "Step times: recorded, simulated, without stragglers."},
-    {"name": "charts", "description": "The page's figures and sentences."},
-    {"name": "alerts", "description": "When a job began and ceased to straggle."},
+    {"name": "workers", "description": "One worker in a window, and over the run."},
+    {
+        "name": "charts",
+        "description": "The page's figures and sentences. Each chart comes as a picture, too: ask "
+        "for image/png, or put .png after its path (and width=, in pixels).",
+    },
+    {
+        "name": "alerts",
+        "description": "What is wrong with jobs, who looks after it, who is told, and who is not. "
+        "Rules are YAML or JSON with the same keys; docs/alerts.md has them.",
+    },
+    {"name": "audit", "description": "Who acknowledged, silenced or changed what."},
     {"name": "events", "description": "Changes as they happen."},
     {"name": "tokens", "description": "Who may do what in the project."},
+    {"name": "settings", "description": "What the service goes by, and what the project keeps."},
     {"name": "session", "description": "Signing in on the page."},
     {"name": "health", "description": "For probes."},
 ]
@@ -53,6 +71,7 @@ def describe(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
             "token": {"type": "http", "scheme": "bearer"},
             "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
         }
+        describe_pictures(document)
         document["security"] = [{"token": []}, {"session": []}]
         app.openapi_schema = document
     return app.openapi_schema
@@ -60,7 +79,12 @@ def describe(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
 
 def _schemas() -> dict[str, Any]:
     _, models = models_json_schema(
-        [(ProblemOut, "serialization"), (QuestionIn, "validation")],
+        [
+            (ProblemOut, "serialization"),
+            (QuestionIn, "validation"),
+            (SavedQuestionIn, "validation"),
+            (RulesIn, "validation"),
+        ],
         ref_template="#/components/schemas/{model}",
     )
     return {
@@ -84,7 +108,7 @@ def _ops_in() -> dict[str, Any]:
     name = {"type": "string", "maxLength": MAX_NAME, "examples": list(OP_NAMES)}
     names = {"type": "array", "items": name, "maxItems": MAX_JSON_ROWS}
     needed = ["step", "start_ns", "duration_ns"]
-    optional = ["seq_id", "mc", "mb_id", "tokens", "seq_len_sq", "bytes"]
+    optional = ["seq_id", "mc", "mb_id", *OPTIONAL]
     natural = {"type": "integer", "minimum": 0}
     integer = {"type": "integer"}
     row = {**dict.fromkeys(needed + optional, integer), "optype": name}
@@ -136,22 +160,63 @@ def _only(name: str, kind: str, *, but: str) -> dict[str, Any]:
     return {"required": [name], "properties": {name: {"type": kind}, but: {"type": "null"}}}
 
 
+def _list_of(properties: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    items = {
+        "type": "object",
+        "required": list(properties),
+        "properties": {**properties, **optional},
+    }
+    return {"type": ["array", "null"], "items": items}
+
+
 def _window_result() -> dict[str, Any]:
     number = {"type": ["number", "null"]}
     numbers = {"type": ["array", "null"], "items": {"type": "number"}}
     matrix = {"type": ["array", "null"], "items": {"type": "array", "items": {"type": "number"}}}
     thing = {"type": "object"}
-    causes = {"type": ["array", "null"]}
+    place = {"dp_rank": {"type": "integer"}, "stage": {"type": "integer"}}
+    culprit = {"type": "object", "properties": {**place, "host": {"type": "string"}}}
+    share = {"type": "number", "minimum": 0, "maximum": 1}
+    found = {
+        "cause": {"enum": list(CAUSES)},
+        "score": share,
+        "confidence": share,
+        "culprits": {"type": "array", "items": culprit},
+        "onset_step": {"type": ["integer", "null"]},
+        "persistence": {"enum": ["transient", "chronic", "rotating", "progressive", None]},
+        "cost": {**number, "description": "Share of the job's GPU time."},
+        "evidence": thing,
+        "sentence": {"type": "string"},
+    }
+    seen_in = {
+        **thing,
+        "description": "Of several windows: in how many of those looked at it was found.",
+        "properties": {"windows": {"type": "integer"}, "of": {"type": "integer"}},
+    }
+    looked_at = {
+        "cause": {"enum": list(CAUSES)},
+        "score": share,
+        "insufficient_evidence": {"type": "boolean"},
+        "reason": {"type": "string"},
+        "evidence": thing,
+    }
     return {
         "type": "object",
         "description": "One window's result; arrays by dp rank, stage or position in `steps`.",
         "properties": {
             "schema": {"const": 1},
-            **dict.fromkeys(("window", "job", "step_time_s"), thing),
+            "window": {
+                **thing,
+                "description": "Of several windows, id is the range, `windows` are those in it "
+                "and `left_out` the first 100 of the `num_left_out` that were too many to be read; "
+                "gpu_hours_lost is of all of them even so, or null.",
+            },
+            **dict.fromkeys(("job", "step_time_s"), thing),
             "fidelity": {
                 **thing,
                 "description": "How far the simulated step time is from the recorded one, as a "
-                "share of it: of the mean (verdict low above 0.05), and of each step.",
+                "share of it: of the mean (verdict low above 0.05), and of each step. Of several "
+                "windows, low_windows of them are low, and so are all if these are most of them.",
             },
             "launch_delay": {
                 **thing,
@@ -167,7 +232,25 @@ def _window_result() -> dict[str, Any]:
                 "items": {"type": "array", "items": {"type": "integer"}},
             },
             "skipped_steps": {"type": "array", "items": thing},
+            "clocks": {
+                **thing,
+                "description": "How far hosts' clocks are apart, by the ends of operations that "
+                "they share (docs/clocks.md): nine in ten of these are within residual_ms of each "
+                "other once corrected; by host, the 20 worst, offset_ms, drift_ppm and "
+                "residual_ms; reason says why not, or what is unknown.",
+            },
             "optype_slowdown": {"type": "object", "additionalProperties": {"type": "number"}},
+            "optype_time_s": {
+                **thing,
+                "description": "Mean seconds a step and worker in operations of each type: "
+                "recorded and, of communication, transfer from when all peers were there and wait "
+                "until then.",
+            },
+            "stage_compute_s": {
+                "type": ["object", "null"],
+                "description": "Mean seconds of one micro-batch on each stage: forward, backward; "
+                "null where a stage has none.",
+            },
             **dict.fromkeys(
                 ("launch_slowdown", "slowdown", "gpu_time_wasted", "gpu_hours_lost"), number
             ),
@@ -176,7 +259,29 @@ def _window_result() -> dict[str, Any]:
                 ("step_slowdown", "dp_rank_slowdown", "stage_slowdown", "stage_share"), numbers
             ),
             **dict.fromkeys(("worker_slowdown", "worker_slowdown_estimate"), matrix),
-            **dict.fromkeys(("findings", "ruled_out"), causes),
+            "findings": {
+                **_list_of(found, seen_in=seen_in),
+                "description": "Causes, most costly first; empty where nothing is wrong, null "
+                "where nothing can be told.",
+            },
+            "more_findings": {
+                "type": "integer",
+                "description": "Of several windows: how many findings are left out after 20.",
+            },
+            "ruled_out": {
+                **_list_of(looked_at),
+                "description": "Causes that were looked at and not found, or cannot be told.",
+            },
+            "fingerprint": {
+                "type": ["object", "null"],
+                "description": "Variance of forward computations between stages, between workers "
+                "and within workers; share of the loss by operation type and by stage.",
+            },
+            "changes": {
+                "type": ["array", "null"],
+                "description": "When the job, or some workers, became slower or faster.",
+                "items": thing,
+            },
             "per_step": {"type": "object", "description": "Only if asked for."},
         },
     }

@@ -1,5 +1,6 @@
 """The page's own files, and Plotly from the package that draws the figures."""
 
+import asyncio
 import gzip
 import hashlib
 import re
@@ -10,15 +11,33 @@ from pathlib import Path
 
 import plotly
 from fastapi import APIRouter, Request
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
 import app
 from app.errors import StartUpFailed
 
+API_ROOT = "/api"
 PLOTLY_PATH = "/static/plotly.min.js"
+# One document answers for all of them; frontend/js/app.js finds the page by its address.
+PAGE_PATHS = (
+    "/",
+    "/jobs/{job_id}",
+    "/jobs/{job_id}/timeline",
+    "/jobs/{job_id}/what-if",
+    "/jobs/{job_id}/workers/{worker}",
+    "/hosts",
+    "/hosts/{host:path}",  # a slash, too, may be in a host's name
+    "/alerts",
+    "/alerts/rules",
+    "/alerts/receivers",
+    "/settings",
+    "/settings/audit",
+    "/compare",
+)
 ASK_AGAIN = "no-cache"
 NEVER_CHANGES = "public, max-age=31536000, immutable"
 
@@ -91,8 +110,8 @@ class Pages:
     def router(self) -> APIRouter:
         """The routes, none of them part of the API."""
         router = APIRouter(include_in_schema=False)
-        router.add_api_route("/", self._index, methods=["GET", "HEAD"])
-        router.add_api_route("/jobs/{job_id}", self._index, methods=["GET", "HEAD"])
+        for path in PAGE_PATHS:
+            router.add_api_route(path, self._index, methods=["GET", "HEAD"])
         router.add_api_route(PLOTLY_PATH, self._script, methods=["GET", "HEAD"])
         return router
 
@@ -100,11 +119,29 @@ class Pages:
         """Everything else under /static."""
         return PageFiles(directory=self._directory)
 
+    def or_else(self, otherwise: ASGIApp) -> ASGIApp:
+        """An app for what has no route: the page to who reads it, and it says that it is no page.
+
+        All else goes on to `otherwise`, that of the API too.
+        """
+
+        async def unknown(scope: Scope, receive: Receive, send: Send) -> None:
+            if not _is_for_reader(scope):
+                return await otherwise(scope, receive, send)
+            headers = {"cache-control": "no-store", "vary": "accept"}
+            html = await asyncio.to_thread(self._html)
+            page = Response(html, 404, headers=headers, media_type="text/html")
+            return await page(scope, receive, send)
+
+        return unknown
+
     def _index(self, request: Request) -> Response:
+        return KeptFile.of(self._html(), "text/html").answer(request, ASK_AGAIN)
+
+    def _html(self) -> bytes:
         # With its version in the address, Plotly's 4.8 MB are asked for once in a browser's life.
         html = (self._directory / "index.html").read_text("utf-8")
-        html = html.replace(f'"{PLOTLY_PATH}"', f'"{PLOTLY_PATH}?v={self.plotly_version}"')
-        return KeptFile.of(html.encode(), "text/html").answer(request, ASK_AGAIN)
+        return html.replace(f'"{PLOTLY_PATH}"', f'"{PLOTLY_PATH}?v={self.plotly_version}"').encode()
 
     def _script(self, request: Request) -> Response:
         is_versioned = request.query_params.get("v") == self.plotly_version
@@ -121,6 +158,14 @@ def _plotly() -> KeptFile:
 def _small_plotly() -> KeptFile:
     script = _plotly()
     return replace(script, gzipped=gzip.compress(script.plain, 6, mtime=0))
+
+
+def _is_for_reader(scope: Scope) -> bool:
+    """Whether a browser asks for a page, outside the API."""
+    if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+        return False
+    is_api = scope["path"] == API_ROOT or scope["path"].startswith(f"{API_ROOT}/")
+    return not is_api and "text/html" in Headers(scope=scope).get("accept", "").lower()
 
 
 def _takes_gzip(request: Request) -> bool:

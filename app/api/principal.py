@@ -16,12 +16,26 @@ _PRINCIPAL = "paceline.principal"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A caller that is known: the project comes from their token, and from nowhere else."""
+    """A caller that is known: the project comes from their token, and from nowhere else.
+
+    `name` is the token's, for people; of one without a name its id.
+    """
 
     project: str
     scopes: frozenset[Scope]
     job: str | None
     token_id: str
+    name: str
+
+    @property
+    def actor(self) -> str:
+        """Who they are in the audit: names may be the same, ids are not."""
+        return self.name if self.name == self.token_id else f"{self.name} ({self.token_id})"
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether they have the token of the environment, as whoever runs the service does."""
+        return self.token_id == ROOT_ID
 
     def key(self, job_id: str) -> str:
         """The key of one of the caller's jobs.
@@ -45,12 +59,14 @@ class Principal:
             raise Forbidden(f"this takes a token with the scope {scope}")
 
 
-ROOT = Principal(DEFAULT_PROJECT, frozenset(SCOPES), None, ROOT_ID)
+ROOT = Principal(DEFAULT_PROJECT, frozenset(SCOPES), None, ROOT_ID, "root token")
 
 
 def of_token(record: TokenRecord) -> Principal:
     """Who has this token."""
-    return Principal(record.project, frozenset(record.scopes), record.job, record.token_id)
+    scopes = frozenset(record.scopes)
+    name = record.name or record.token_id
+    return Principal(record.project, scopes, record.job, record.token_id, name)
 
 
 def needed_scope(method: str, path: str) -> Scope | None:
@@ -61,7 +77,11 @@ def needed_scope(method: str, path: str) -> Scope | None:
     match path.split("/")[3:]:
         case ["session"]:
             return None
-        case ["tokens", *_]:
+        case ["tokens" | "audit", *_]:
+            return "admin"
+        case ["rules", "check"]:
+            return "read"
+        case ["settings" | "rules" | "endpoints", *_] if method not in _SAFE_METHODS:
             return "admin"
         case ["jobs", _, "ops" | "end"] if method == "POST":
             return "ingest"

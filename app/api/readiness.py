@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import structlog
 
+from app import words
 from app.api.watch import Watch
-from app.charts import words
 from app.errors import PacelineError, Unavailable
 from app.ingest.queue import Lag
 from app.store.service_state import ServiceState

@@ -1,4 +1,7 @@
-"""Which job may push, as the database says: remembered for a moment, so that pushing is fast."""
+"""Which job may push, as the database says: remembered for a moment, so that pushing is fast.
+
+While the database is away, jobs that were known go on pushing: the event queue keeps their batches.
+"""
 
 import asyncio
 from collections import OrderedDict
@@ -7,7 +10,8 @@ from dataclasses import dataclass
 
 from starlette.concurrency import run_in_threadpool
 
-from app.errors import Conflict, EpochSuperseded, PacelineError
+from app.api.last_known import LastKnown
+from app.errors import Conflict, EpochSuperseded, PacelineError, StoreUnavailable
 from app.store import jobs
 from app.store.engine import Store
 from app.store.jobs import JobRecord
@@ -15,6 +19,8 @@ from app.trace.names import plain
 
 REMEMBER_S = 2.0
 MAX_REMEMBERED = 10_000
+# The consumers look again before they count a batch, so this may be long.
+GOOD_WITHOUT_STORE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +36,28 @@ class Registrations:
         self._store = store
         self._monotonic = monotonic
         self._lookups: OrderedDict[str, _Lookup] = OrderedDict()
+        self._last_known = LastKnown[JobRecord](
+            good_for_s=GOOD_WITHOUT_STORE_S, max_kept=MAX_REMEMBERED, monotonic=monotonic
+        )
 
     async def find(self, job_id: str) -> JobRecord:
-        """The job as it was at most `REMEMBER_S` ago.
+        """The job as it was at most `REMEMBER_S` ago, or when the database last answered.
 
         Raises:
             JobNotFound: never registered.
+            StoreUnavailable: the database does not answer, and has not for long, or never told.
         """
+        if (known := self._last_known.while_away(job_id)) is not None:
+            return known
+        try:
+            return await self._as_stored(job_id)
+        except StoreUnavailable:
+            self._last_known.note_away()
+            if (known := self._last_known.of(job_id)) is None:
+                raise
+            return known
+
+    async def _as_stored(self, job_id: str) -> JobRecord:
         lookup = self._lookups.get(job_id)
         if lookup is None or lookup.until_s <= self._monotonic():
             lookup = self._begin(job_id)
@@ -44,17 +65,23 @@ class Registrations:
             # Shielded: one caller that hangs up must not cancel the others' answer.
             return await asyncio.shield(lookup.found)
         except PacelineError:
-            self.forget(job_id)
+            self._lookups.pop(job_id, None)
             raise
 
     async def find_anew(self, job_id: str) -> JobRecord:
-        """The job as it is now: a refusal is final for a worker, so it rests on this."""
-        self.forget(job_id)
-        return await self.find(job_id)
+        """The job as it is now: a refusal is final for a worker, so it rests on this.
+
+        Raises:
+            JobNotFound: never registered.
+            StoreUnavailable: the database does not answer.
+        """
+        self._lookups.pop(job_id, None)
+        return await self._as_stored(job_id)
 
     def forget(self, job_id: str) -> None:
         """Look the job up next time; may be called from any thread."""
         self._lookups.pop(job_id, None)
+        self._last_known.forget(job_id)
 
     def _begin(self, job_id: str) -> _Lookup:
         found = asyncio.create_task(run_in_threadpool(self._read, job_id))
@@ -66,7 +93,9 @@ class Registrations:
 
     def _read(self, job_id: str) -> JobRecord:
         with self._store.read() as conn:
-            return jobs.get(conn, job_id)
+            job = jobs.get(conn, job_id)
+        self._last_known.keep(job_id, job)
+        return job
 
 
 def check_epoch(job: JobRecord, epoch: int) -> None:

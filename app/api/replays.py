@@ -23,7 +23,7 @@ MAX_AT_WORK = 4
 # Each keeps a core busy, and other answers waiting, while it is made.
 MAX_DOWNLOADS = 2
 
-_TOO_MANY = "too many others ask for recorded operations now: ask again in a moment"
+TOO_MANY = "too many others ask for recorded operations now: ask again in a moment"
 _TOO_MANY_FILES = "others download timelines now: ask again in a moment"
 
 
@@ -47,8 +47,8 @@ class Replays:
         self._keeping = threading.Lock()
         # One at a time, whoever asks: a large window takes gigabytes while it is built.
         self._building = threading.Lock()
-        self._waiting = Places(max_waiting, _TOO_MANY)
-        self.at_work = Places(MAX_AT_WORK, _TOO_MANY)
+        self._waiting = Places(max_waiting, TOO_MANY)
+        self.at_work = Places(MAX_AT_WORK, TOO_MANY)
         self.at_download = Places(MAX_DOWNLOADS, _TOO_MANY_FILES)
 
     def get(self, job_id: str, window_id: str) -> WindowReplay:

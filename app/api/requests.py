@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.alerts.picture_link import PATH
 from app.api.measured import Measured
 
 log = structlog.get_logger()
@@ -67,13 +68,18 @@ class Requests:
             method=scope["method"],
             route=route,
             # Without its query, in which a caller may have put anything.
-            path=scope["path"][:_LONGEST_PATH],
+            path=_shown(scope["path"]),
             status=status,
             code=scope.get("problem"),
             ms=round(took_ms, 1),
             bytes=_claimed_bytes(scope),
             **({"lines_left_out": left_out} if left_out else {}),
         )
+
+
+def _shown(path: str) -> str:
+    """As much of a path as may be read by whoever reads the log: a link is as good as a token."""
+    return f"{PATH}..." if path.startswith(PATH) else path[:_LONGEST_PATH]
 
 
 class Lines:
@@ -122,7 +128,7 @@ def route_of(path: str, nouns: Iterable[str]) -> str:
 
 
 def _noun(path: str) -> str:
-    """`ops` of /api/v1/jobs/llm-70b/ops, `jobs` of /api/v1/jobs/llm-70b."""
+    """`ops` of /api/v1/jobs/llm-70b/ops, `jobs` of /api/v1/jobs/llm-70b, `fleet` of all its own."""
     parts = path.split("/", 6)
-    place = 5 if len(parts) > 5 else 3
+    place = 5 if len(parts) > 5 and parts[3] == "jobs" else 3
     return parts[place] if len(parts) > place else ""

@@ -13,14 +13,17 @@ import anyio.to_thread
 
 from app.errors import PacelineError, QueueUnavailable, StartUpFailed, StoreUnavailable
 from app.ingest.queue import QueueWriter
-from app.store import service_state
+from app.store import fleet, projects, service_state
 from app.store.durability import check_durable
 from app.store.engine import Store
+from app.store.fleet import FleetLine
 from app.store.service_state import ServiceState
 
 WITHIN_S = 3.0
 # A scrape reads at most once a second, whoever asks.
 KEEP_S = 1.0
+# Of thousands of jobs the lines take a part of a second to read.
+KEEP_JOBS_S = 5.0
 
 AnswerT = TypeVar("AnswerT")
 
@@ -86,13 +89,14 @@ class Watch:
         no_store = StoreUnavailable(f"the database does not answer within {WITHIN_S:g} s")
         no_queue = QueueUnavailable(f"the event queue does not answer within {WITHIN_S:g} s")
 
-        def store_shared(read: Callable[[], ServiceState], keep_s: float) -> Shared[ServiceState]:
-            async def ask() -> ServiceState:
+        def store_shared(read: Callable[[], AnswerT], keep_s: float) -> Shared[AnswerT]:
+            async def ask() -> AnswerT:
                 return await anyio.to_thread.run_sync(read, limiter=self._threads)
 
             return Shared(ask, keep_s=keep_s, late=no_store, monotonic=monotonic)
 
         self.state = store_shared(self._read, KEEP_S)
+        self.jobs = store_shared(self._read_jobs, KEEP_JOBS_S)
         self.checked_state = store_shared(self._check_and_read, 0.0)
         self.lag = Shared(writer.lag, keep_s=KEEP_S, late=no_queue, monotonic=monotonic)
         self.queue = Shared(writer.check, keep_s=0.0, late=no_queue, monotonic=monotonic)
@@ -111,3 +115,7 @@ class Watch:
             return service_state.read(
                 conn, num_shards=self.num_shards, lease_s=self.lease_s, now_s=self._now_s()
             )
+
+    def _read_jobs(self) -> list[FleetLine]:
+        with self._store.read() as conn:
+            return [line for project in projects.names(conn) for line in fleet.lines(conn, project)]

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.charts import words
+from app import words
 from app.charts.figure import axis, label_width_px, layout
 from app.charts.theme import Theme
 
-_VALUE_PX = 56
+VALUE_PX = 56
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,22 @@ def bar_layout(
 
     The axis reaches at least to `full_share`, so that small shares look small.
     """
-    labels = [f"{bar.label}  " for bar in bars]
     shares = [bar.share or 0.0 for bar in bars]
-    low, high = min([0.0, *shares]), max([full_share, *shares])
+    ends = min([0.0, *shares]), max([full_share, *shares])
+    return rows_layout([bar.label for bar in bars], ends, theme, height_px=row_px * len(bars) + 20)
+
+
+def rows_layout(
+    names: Sequence[str], ends: tuple[float, float], theme: Theme, *, height_px: int, **parts: Any
+) -> dict[str, Any]:
+    """The frame around rows of bars that reach from one end to the other, the first row on top."""
+    labels = [f"{name}  " for name in names]
+    low, high = ends
     return layout(
         theme,
-        height_px=row_px * len(bars) + 20,
-        left_px=label_width_px(labels) + (_VALUE_PX if low < 0 else 0),
-        margin={"r": _VALUE_PX, "b": 12},
+        height_px=height_px,
+        left_px=label_width_px(labels) + (VALUE_PX if low < 0 else 0),
+        margin={"r": VALUE_PX, "b": 12},
         xaxis=axis(
             theme,
             # Plotly hides the value of a bar that ends beyond the range by one rounding.
@@ -66,11 +74,12 @@ def bar_layout(
         ),
         yaxis=axis(
             theme,
-            range=[len(bars) - 0.5, -0.5],
-            tickvals=list(range(len(bars))),
+            range=[max(1, len(labels)) - 0.5, -0.5],
+            tickvals=list(range(len(labels))),
             ticktext=labels,
             tickfont={"size": 12, "color": theme.ink2},
             showline=False,
-            ticklabelstandoff=_VALUE_PX if low < 0 else 0,
+            ticklabelstandoff=VALUE_PX if low < 0 else 0,
         ),
+        **parts,
     )

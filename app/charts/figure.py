@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,12 +23,33 @@ class Table(TypedDict):
     caption: NotRequired[str]
 
 
+class Along(TypedDict):
+    """What lies along an axis, in the order of its positions.
+
+    `items` are dp ranks or stages (a list of them where several share a place), steps (first and
+    last where a place is a stretch of them) or workers (dp rank and stage). `at` are their
+    positions, each one wide; without it they are 0, 1, 2 and so on.
+    """
+
+    what: Literal["dp", "stage", "step", "worker"]
+    items: list[int] | list[list[int]] | list[int | list[int]]
+    at: NotRequired[list[float]]
+
+
+class Places(TypedDict, total=False):
+    """By these a page finds the worker or step under the pointer, and marks it in each chart."""
+
+    x: Along
+    y: Along
+
+
 class Meta(TypedDict):
     """What a reader who cannot see the picture gets; `note` explains an odd figure."""
 
     text: str
     table: Table
     note: NotRequired[str]
+    places: NotRequired[Places]
 
 
 class Figure(TypedDict):
@@ -49,6 +70,14 @@ def numbers(values: ArrayLike | Sequence[float | None]) -> dict[str, str] | list
     plain = array.astype(object)
     plain[~np.isfinite(array)] = None
     return list(plain.tolist())
+
+
+def integers(values: ArrayLike) -> dict[str, str]:
+    """Whole numbers as Plotly reads them, packed; of two dimensions with their shape."""
+    array = np.asarray(values, dtype="<i4")
+    packed = {"dtype": "i4", "bdata": base64.b64encode(array.tobytes()).decode()}
+    shape = ", ".join(str(size) for size in array.shape)
+    return packed if array.ndim == 1 else packed | {"shape": shape}
 
 
 def layout(theme: Theme, *, height_px: int, left_px: int, **parts: Any) -> dict[str, Any]:

@@ -4,12 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
-from app.charts import words
-from app.charts.stages import best_stage, stage_name
-from app.charts.words import Hosts
-from app.charts.workers import worst
+from app import words
+from app.charts.remedy import remedy
 from app.engine.metrics import MAX_DISCREPANCY
 
 JobState = Literal[
@@ -22,10 +18,6 @@ JobState = Literal[
     "not-analysed",
     "finished",
 ]
-
-# Below these no single worker or stage is named: most of the loss is elsewhere.
-MIN_SHARE = 0.5
-MIN_WORKER_SLOWDOWN = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +34,8 @@ class Seen:
     """What is known of a job besides its last result.
 
     `since_s` and `now_s` are Unix times: since when it is stalled, silent or stale, where that is
-    known, and now. Of the ranks in `silent_ranks` nothing comes, of the `num_others` it does.
+    known, and now. Of the ranks in `silent_ranks` nothing comes, of the `num_others` it does;
+    `silent_place` says in words which worker or host that is, where it is one.
     """
 
     num_steps: int = 0  # complete steps of the open window
@@ -52,8 +45,9 @@ class Seen:
     since_s: float | None = None
     silent_ranks: Sequence[int] = ()
     num_others: int = 0
+    silent_place: str | None = None
     step_s: float | None = None  # what a step takes, where earlier ones tell
-    hosts: Hosts | None = None
+    num_gpus: int = 0  # of a running job; 0 where nothing is to be said of a day
 
 
 def headline(state: JobState, result: Mapping[str, Any] | None, seen: Seen) -> Headline:
@@ -68,27 +62,57 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: Seen) -> H
             told = _stale(seen)
         case "low-fidelity":
             told = _low_fidelity(result)
+            if result and result.get("findings"):
+                told = _named(result["findings"]), _explained(told[0])
         case "finished":
-            told = _finished(known, seen)
+            told = _finished(known)
         case _:
             told = _running(state, known, seen)
     return Headline(state, *told)
-
-
-def culprit(result: Mapping[str, Any], hosts: Hosts | None) -> str:
-    """What one repair alone would win back, or nothing when no worker or stage stands out."""
-    return _worker(result, hosts) or _stage(result)
 
 
 def _running(state: JobState, result: Mapping[str, Any] | None, seen: Seen) -> tuple[str, str]:
     if result is None or state == "not-analysed":
         return _not_analysed(seen)
     runs_at = f"This job runs at {words.ratio(result['slowdown'])} of its ideal."
+    findings = result.get("findings")
+    if findings:
+        if state != "straggling":
+            return _named(findings), runs_at
+        return _named(findings), _remedy(result, seen) or f"{runs_at} {_loses(result)}"
     if state == "healthy":
-        return f"{runs_at} Nothing stands out.", ""
-    lost = f"It loses {_lost_share(result)} of its GPU time."
-    unknown = "Paceline cannot say where: no single worker or stage explains half of the loss."
-    return f"{runs_at} {lost}", culprit(result, seen.hosts) or unknown
+        return f"{runs_at} Nothing stands out." if findings is not None else runs_at, ""
+    return f"{runs_at} {_loses(result)}", _unknown(result) if findings is not None else ""
+
+
+def _named(findings: Sequence[Mapping[str, Any]]) -> str:
+    """The most costly cause in its own words, and how many more there are."""
+    first = words.contained(findings[0]["sentence"]).removesuffix(".")
+    if first.startswith(("every", "stage", "data")):  # "dp 3" and hosts stay as they are written
+        first = first[0].upper() + first[1:]
+    more = len(findings) - 1
+    return words.signs(first) + (f", and {words.counted(more, 'more cause')}." if more else ".")
+
+
+def _remedy(result: Mapping[str, Any], seen: Seen) -> str:
+    return remedy(
+        result["findings"][0],
+        pp_size=len(result.get("stage_share") or ()),
+        num_gpus=seen.num_gpus,
+        slowdown=result["slowdown"],
+    )
+
+
+def _unknown(result: Mapping[str, Any]) -> str:
+    others = result.get("ruled_out") or []
+    untold = [each["cause"] for each in others if each["insufficient_evidence"]]
+    if not untold:
+        return "Paceline cannot say where: no known cause fits."
+    return f"Paceline cannot say where; what it cannot tell here: {', '.join(untold)}."
+
+
+def _explained(discrepancy: str) -> str:
+    return f"{discrepancy.removesuffix('.')}; late launches explain that."
 
 
 def _not_analysed(seen: Seen) -> tuple[str, str]:
@@ -119,10 +143,15 @@ def _stalled(result: Mapping[str, Any] | None, seen: Seen) -> tuple[str, str]:
 def _silent(result: Mapping[str, Any] | None, seen: Seen) -> tuple[str, str]:
     have = "has" if len(seen.silent_ranks) == 1 else "have"
     others = "1 other goes" if seen.num_others == 1 else f"{words.whole(seen.num_others)} others go"
-    sentence = f"{words.ranks(seen.silent_ranks)} {have} been silent{_since(seen)}; {others} on."
+    sentence = f"{_who_is_silent(seen)} {have} been silent{_since(seen)}; {others} on."
     if result is None:
         return sentence, "No step is complete without every worker, so there are no figures."
     return sentence, "No step is complete without every worker: the figures are those of before."
+
+
+def _who_is_silent(seen: Seen) -> str:
+    place = f" ({seen.silent_place})" if seen.silent_place else ""
+    return f"{words.ranks(seen.silent_ranks)}{place}"
 
 
 def _stale(seen: Seen) -> tuple[str, str]:
@@ -145,39 +174,18 @@ def _low_fidelity(result: Mapping[str, Any] | None) -> tuple[str, str]:
     return sentence, f"The limit is {limit}. Naming a worker or a stage would be a guess."
 
 
-def _finished(result: Mapping[str, Any] | None, seen: Seen) -> tuple[str, str]:
+def _finished(result: Mapping[str, Any] | None) -> tuple[str, str]:
     if result is None:
         return "This job has finished. None of its steps was analysed.", ""
     at = words.ratio(result["slowdown"])
     if (result.get("fidelity") or {}).get("verdict") == "low":
-        return "This job has finished.", _low_fidelity(result)[0]
+        told = _low_fidelity(result)[0]
+        findings = result.get("findings")
+        return "This job has finished.", _named(findings) if findings else told
     sentence = f"This job has finished. Its last steps ran at {at} of its ideal."
-    return sentence, culprit(result, seen.hosts)
+    findings = result.get("findings")
+    return sentence, _named(findings) if findings else ""
 
 
-def _lost_share(result: Mapping[str, Any]) -> str:
-    return words.percent(1 - 1 / result["slowdown"])
-
-
-def _worker(result: Mapping[str, Any], hosts: Hosts | None) -> str:
-    share, slowdown = result.get("m_w"), result.get("worker_slowdown")
-    if share is None or share < MIN_SHARE or not slowdown:
-        return ""
-    by_worker = np.asarray(slowdown, dtype=np.float64)
-    named = worst(by_worker)
-    if named is None or by_worker[named] < MIN_WORKER_SLOWDOWN:
-        return ""
-    return (
-        f"{words.worker(*named, hosts)} alone would make it "
-        f"{words.ratio(float(by_worker[named]))}; fixing the slowest 3 % of workers wins back "
-        f"{words.percent(share)} of the loss."
-    )
-
-
-def _stage(result: Mapping[str, Any]) -> str:
-    shares = result.get("stage_share") or []
-    stage = best_stage(shares)
-    if len(shares) < 2 or stage is None or shares[stage] < MIN_SHARE:
-        return ""
-    name = stage_name(stage, len(shares))
-    return f"Fixing {name} alone wins back {words.percent(shares[stage])} of the loss."
+def _loses(result: Mapping[str, Any]) -> str:
+    return f"It loses {words.percent(1 - 1 / result['slowdown'])} of its GPU time."

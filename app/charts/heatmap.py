@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.charts.figure import numbers
+from app.charts.step_axis import StepAxis
 from app.charts.theme import SCALE_MAX, SCALE_MIN, Theme
 
 Floats = NDArray[np.float64]
@@ -23,6 +24,15 @@ def heatmap(rows: Floats, theme: Theme, **parts: Any) -> dict[str, Any]:
         "hoverongaps": False,
         **parts,
     }
+
+
+def on_axis(by_step: Floats, at: StepAxis) -> Floats:
+    """Values [row, step of the axis] as [row, column of the axis], with nothing in its gaps."""
+    shown = np.full((len(by_step), len(at.columns)), np.nan)
+    for column, step in enumerate(at.columns):
+        if step is not None:
+            shown[:, column] = by_step[:, step]
+    return shown
 
 
 def gap_px(num_cells: int) -> int:

@@ -1,11 +1,18 @@
 """Where the loss is: each operation type's share of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from app.charts import words
+from app import words
 from app.charts.bars import Bar, bar_layout, bar_trace
-from app.charts.figure import Figure, meta
+from app.charts.figure import Cell, Figure, meta
+from app.charts.talk_lines import Talk, placed, talk_lines
 from app.charts.theme import Theme
+
+Times = Mapping[str, Mapping[str, float | None]]
+
+# Types below this share stay in a fixed order, so that they do not jump while a job is live. It
+# is written as 1 %: a row that says so would be odd under one that says less.
+_SMALL = 0.0095
 
 # Types below this share are drawn as one, but the largest few always have their own bar.
 _CRUMB = 0.005
@@ -27,20 +34,41 @@ _NAMES = {
 }
 
 
-def optypes(optype_slowdown: Mapping[str, float | None], *, theme: Theme) -> Figure:
-    """Bars of the loss by operation type, the largest on top."""
+def optypes(
+    optype_slowdown: Mapping[str, float | None],
+    *,
+    theme: Theme,
+    times: Times | None = None,
+) -> Figure:
+    """Bars of the loss by operation type, the largest on top.
+
+    `times` has the mean seconds a step and worker of each type, "recorded", "transfer" and
+    "wait"; with it a line under the bar of each type of communication says how long it waits.
+    """
     shares = loss_shares(optype_slowdown)
-    order = sorted(shares, key=lambda name: -(shares[name] or 0.0))
+    order = sorted(shares, key=lambda name: _place(name, shares[name] or 0.0))
     bars = [Bar(friendly(name), shares[name], _colour(name, theme)) for name in order]
     drawn = _without_crumbs(bars, theme)
+    shown = [(times or {}).get(name) for name in order[: len(drawn)]]
+    if len(drawn) < len(bars):
+        shown[-1] = None  # several types together
+    talk = [_talk(each) for each in shown]
+    row_px = 40 if any(talk) else 30
+    frame = bar_layout(drawn, theme, row_px=row_px, full_share=0.5)
     return Figure(
-        data=[bar_trace(drawn, theme)],
-        layout=bar_layout(drawn, theme, row_px=30, full_share=0.5),
+        data=[placed(bar_trace(drawn, theme), talk)],
+        layout={**frame, "annotations": talk_lines(talk, theme)},
         meta=meta(
             _sentence(bars),
-            ["operation type", "slowdown if only this type kept its times", "share of the loss"],
             [
-                [bar.label, _slowdown(optype_slowdown[name]), _share(bar)]
+                "operation type",
+                "slowdown if only this type kept its times",
+                "share of the loss",
+                "a step and worker: moving data or computing",
+                "waiting",
+            ],
+            [
+                [bar.label, _slowdown(optype_slowdown[name]), _share(bar), *_spent(name, times)]
                 for name, bar in zip(order, bars, strict=True)
             ],
         ),
@@ -63,6 +91,14 @@ def loss_shares(optype_slowdown: Mapping[str, float | None]) -> dict[str, float 
 def friendly(optype: str) -> str:
     """An operation type in words."""
     return _NAMES.get(optype, optype.replace("-", " ").capitalize())
+
+
+def _place(name: str, share: float) -> tuple[float, int, str]:
+    """Where a type stands: by its share, or if that is small by its name."""
+    if share >= _SMALL:
+        return -share, 0, name
+    is_crumb = float(share < _CRUMB)
+    return is_crumb, list(_NAMES).index(name) if name in _NAMES else len(_NAMES), name
 
 
 def _without_crumbs(bars: list[Bar], theme: Theme) -> list[Bar]:
@@ -102,3 +138,23 @@ def _slowdown(slowdown: float | None) -> str:
 
 def _share(bar: Bar) -> str:
     return words.NOT_MEASURED if bar.share is None else words.percent(bar.share)
+
+
+def _talk(times: Mapping[str, float | None] | None) -> Talk | None:
+    """How long a type of communication moves data and waits; None of all others."""
+    if times is None or times["transfer"] is None or times["wait"] is None:
+        return None
+    # A transfer below zero says that clocks disagree, and is next to nothing.
+    return Talk(max(0.0, times["transfer"]), times["wait"])
+
+
+def _spent(name: str, times: Times | None) -> Sequence[Cell]:
+    known = (times or {}).get(name)
+    if known is None:
+        return words.NOT_MEASURED, words.NOT_MEASURED
+    busy = known["recorded"] if known["transfer"] is None else known["transfer"]
+    wait = known["wait"]
+    return (
+        words.NOT_MEASURED if busy is None else words.seconds(busy),
+        None if wait is None else words.seconds(wait),
+    )

@@ -1,12 +1,14 @@
 """The step axis that the step-time chart and the worker-by-step chart share, broken at gaps."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median_low
 from typing import Any
 
-from app.charts import words
-from app.charts.figure import axis
+from app import words
+from app.charts.figure import Along, axis
 from app.charts.theme import Theme
 
 # A gap takes the room of one step, but is never a sliver on a long axis.
@@ -15,6 +17,9 @@ _MIN_GAP_SHARE = 0.025
 # More labels than this would touch each other on a narrow screen.
 _MAX_GAP_LABELS = 4
 _MAX_TICKS = 8
+
+# Of many gaps only those of at least this share of the axis's steps are drawn.
+_LARGE_GAP_SHARE = 0.1
 
 # In runs shorter than this, round step numbers are too rare to label the axis.
 _LONG_RUN = 20
@@ -31,32 +36,79 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class StepAxis:
-    """Where each recorded step is drawn; `position` is ascending and 1 apart within a run."""
+    """Where each drawn step is; `position` is ascending and 1 apart within a run.
+
+    A run has no large gap; steps that are left out here and there take no room.
+
+    `spans` are the first and the last of the recorded steps that a drawn one stands for: itself,
+    unless there are more than can be drawn.
+    """
 
     steps: tuple[int, ...]
     position: tuple[float, ...]
     gaps: tuple[Gap, ...]
+    spans: tuple[tuple[int, int], ...]
 
     @classmethod
-    def over(cls, steps: Sequence[int]) -> "StepAxis":
-        """The axis over ascending recorded steps."""
+    def over(
+        cls, steps: Sequence[int], spans: Sequence[tuple[int, int]] | None = None
+    ) -> "StepAxis":
+        """The axis over ascending recorded steps, each for itself or for all of its span."""
+        spans = [(step, step) for step in steps] if spans is None else spans
         gap_width = max(1.0, _MIN_GAP_SHARE * len(steps))
         position: list[float] = [0.0] if steps else []
         gaps: list[Gap] = []
-        for before, after in pairwise(steps):
+        skipped = _skipped(spans)
+        large = _large(skipped, spans)
+        for index, num_steps in enumerate(skipped):
             at = position[-1]
-            if after - before > 1:
-                gaps.append(Gap(at + 0.5, at + 0.5 + gap_width, after - before - 1))
+            if index in large:
+                gaps.append(Gap(at + 0.5, at + 0.5 + gap_width, num_steps))
                 at += gap_width
             position.append(at + 1)
-        return cls(tuple(steps), tuple(position), tuple(gaps))
+        return cls(tuple(steps), tuple(position), tuple(gaps), tuple(spans))
 
     @property
     def runs(self) -> list[range]:
-        """Indices into `steps` of each stretch without a gap."""
-        cuts = [at for at in range(1, len(self.steps)) if self.steps[at] - self.steps[at - 1] > 1]
+        """Indices into `steps` of each stretch without a large gap."""
+        apart = [after - before for before, after in pairwise(self.position)]
+        cuts = [at for at, room in enumerate(apart, 1) if room > 1]
         edges = [0, *cuts, len(self.steps)]
         return [range(first, end) for first, end in pairwise(edges) if end > first]
+
+    @property
+    def most_of_one(self) -> int:
+        """The most recorded steps that one drawn step stands for."""
+        return max((last - first + 1 for first, last in self.spans), default=1)
+
+    @property
+    def columns(self) -> list[int | None]:
+        """What each column of a heatmap shows: an index into `steps`, or None for a gap."""
+        found: list[int | None] = []
+        for run in self.runs:
+            found += [*run, None]
+        return found[:-1]
+
+    @property
+    def edges(self) -> list[float]:
+        """Where these columns begin, and at last where the last one ends."""
+        starts = [at - 0.5 for at in self.position] + [gap.x0 for gap in self.gaps]
+        return [*sorted(starts), self.end]
+
+    @property
+    def title(self) -> str:
+        """What the axis says of itself."""
+        if self.most_of_one > 1:
+            return f"step, the slowest of up to {words.whole(self.most_of_one)} each"
+        return "step, recorded ones only" if self._is_sparse else "step"
+
+    @property
+    def along(self) -> Along:
+        """What a page needs to find the step under the pointer."""
+        items: list[int | list[int]] = [
+            first if first == last else [first, last] for first, last in self.spans
+        ]
+        return Along(what="step", items=items, at=list(self.position))
 
     @property
     def end(self) -> float:
@@ -64,8 +116,10 @@ class StepAxis:
         return self.position[-1] + 0.5 if self.position else 0.5
 
     def of(self, step: int) -> float | None:
-        """Where a step is drawn, or None when it is not on the axis."""
-        return dict(zip(self.steps, self.position, strict=True)).get(step)
+        """Where a step is drawn, or what stands for it; None when it is not on the axis."""
+        at = bisect_right(self.spans, step, key=lambda span: span[0]) - 1
+        is_on_it = at >= 0 and step <= self.spans[at][1]
+        return self.position[at] if is_on_it else None
 
     def x_axis(self, theme: Theme, **parts: Any) -> dict[str, Any]:
         """Plotly's axis with step numbers as labels."""
@@ -91,10 +145,16 @@ class StepAxis:
             for gap in self.gaps
         ]
 
+    @property
+    def _is_sparse(self) -> bool:
+        return any(_skipped(self.spans))
+
     def _ticks(self) -> list[int]:
         every = _nice(len(self.steps) / _MAX_TICKS)
         round_ones = [at for at, step in enumerate(self.steps) if step % every == 0]
         is_broken_up = bool(self.gaps) and len(self.steps) < _LONG_RUN * len(self.runs)
+        if not is_broken_up and self._is_sparse and len(round_ones) < 2:
+            round_ones = list(range(0, len(self.steps), every))
         return self._spread(self._edges() if is_broken_up else round_ones)
 
     def _edges(self) -> list[int]:
@@ -107,6 +167,25 @@ class StepAxis:
             if not kept or self.position[at] - self.position[kept[-1]] >= room:
                 kept.append(at)
         return kept
+
+
+def _skipped(spans: Sequence[tuple[int, int]]) -> list[int]:
+    """How many steps are left out after each span but the last."""
+    return [after - before - 1 for (_, before), (after, _) in pairwise(spans)]
+
+
+def _large(skipped: Sequence[int], spans: Sequence[tuple[int, int]]) -> set[int]:
+    """After which spans so much is left out that the axis shows it.
+
+    Where steps are usually recorded some apart, that is no gap. Such gaps, and many, would be a
+    pattern of their own: then only those that are a good part of all steps are left.
+    """
+    usual = median_low(skipped) if len(skipped) > 2 else 0
+    found = {index for index, number in enumerate(skipped) if number > 2 * usual}
+    if not usual and len(found) <= _MAX_GAP_LABELS:
+        return found
+    least = _LARGE_GAP_SHARE * (spans[-1][1] - spans[0][0] + 1)
+    return {index for index in found if skipped[index] >= least}
 
 
 def band(x0: float, x1: float, theme: Theme) -> dict[str, Any]:

@@ -21,18 +21,22 @@ class Theme:
     well: str
     line: str
     line2: str
+    accent: str
     ink: str
     ink2: str
     ink3: str
     lost: str
     lost_area: str
     ok: str
+    ok_area: str
     rec: str
     sim: str
     fwd: str
     bwd: str
     xfer: str
     upd: str
+    wait: str  # hatch only
+    on_fwd: str  # text on fwd; on bwd it is white
     scale: tuple[str, ...]
 
     @property
@@ -86,18 +90,22 @@ LIGHT = Theme(
     well="#F1F3F5",
     line="#E2E5EA",
     line2="#C5CBD3",
+    accent="#3D4FC4",
     ink="#14171C",
     ink2="#454D58",
     ink3="#646D79",
     lost="#D4551F",
     lost_area="rgba(212,85,31,0.13)",
     ok="#17774F",
+    ok_area="rgba(23,119,79,0.13)",
     rec="#20252D",
     sim="#7C8591",
     fwd="#3F6FCB",
     bwd="#27408B",
     xfer="#12807C",
     upd="#8C5CB3",
+    wait="#B9C0C9",
+    on_fwd="#FFFFFF",
     scale=(
         "#E9ECEF",
         "#E9ECEF",
@@ -116,18 +124,22 @@ DARK = Theme(
     well="#1D2127",
     line="#272C34",
     line2="#3D4550",
+    accent="#97A5FF",
     ink="#ECEEF2",
     ink2="#B4BCC7",
     ink3="#8B95A2",
     lost="#FF8B4E",
     lost_area="rgba(255,139,78,0.17)",
     ok="#5AC698",
+    ok_area="rgba(90,198,152,0.17)",
     rec="#E4E7EC",
     sim="#818B98",
     fwd="#86AEF7",
     bwd="#4F6FCC",
     xfer="#3FB8AE",
     upd="#BB92E4",
+    wait="#4A525D",
+    on_fwd="#0D0F12",
     scale=(
         "#262B32",
         "#262B32",

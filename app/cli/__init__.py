@@ -22,11 +22,12 @@ from app.cli import (
     processes,
     replay,
     retention,
-    simulate,
+    rules,
     token,
     what_if,
 )
 from app.cli.files import printable
+from app.cli.simulating.command import simulate
 from app.errors import PacelineError
 
 EXIT_REFUSED = 2
@@ -101,13 +102,14 @@ app.command("timeline")(perfetto.timeline)
 app.command("critical-path")(critical_path.critical_path)
 app.command("what-if")(what_if.what_if)
 app.command("replay")(replay.replay)
-app.command("simulate")(simulate.simulate)
+app.command("simulate")(simulate)
 app.command("migrate")(data.migrate)
 app.command("backup")(data.backup)
 app.command("restore")(data.restore)
 app.add_typer(token.app, name="token")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(retention.app, name="retention")
+app.add_typer(rules.app, name="rules")
 app.add_typer(bench.app, name="bench")
 
 

@@ -1,4 +1,4 @@
-"""`paceline analyze`: how slow is a recorded job, offline."""
+"""`paceline analyze`: how slow is a recorded job, and why, offline."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,22 +22,30 @@ def analyze(
         Path | None,
         typer.Option("--json", help="Write the whole result here; - for standard output only."),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a report here: one file for a browser, with all charts in it."),
+    ] = None,
 ) -> None:
-    """Say how slow a recorded job is, and which workers, stages and operations make it so.
+    """Say how slow a recorded job is, why, and which workers, stages and operations make it so.
 
-    Example: paceline analyze trace-AR.parquet --steps 100-200 --json -
+    Example: paceline analyze trace-AR.parquet --steps 100-200 --html report.html
     """
     from app.cli.console import notes
+    from app.cli.html_report import write_report
     from app.cli.inputs import refuse_to_overwrite
     from app.cli.recorded import read
 
     if json_out != STANDARD_OUTPUT:
         refuse_to_overwrite("--json", json_out, trace, meta)
+    refuse_to_overwrite("--html", html, trace, meta)
     with notes().status("analysing"):
         window = read(trace, meta, steps)
         result = _result(trace, window)
     if json_out is not None:
         write_json(result, json_out)
+    if html is not None:
+        write_report(result, window, html)
     _say_if_sizes_are_guessed(trace, meta)
     if json_out != STANDARD_OUTPUT:
         _show(result, window)
@@ -45,11 +53,12 @@ def analyze(
 
 def _result(trace: Path, window: "Window") -> dict[str, Any]:
     from app.cli.recorded import errors_about
-    from app.engine.report import analyse
-    from app.engine.result import as_json
+    from app.diagnosis.history import History
+    from app.monitor import analysed
 
     with errors_about(trace, "record the step again, or choose others with --steps"):
-        return as_json(analyse(window))
+        _, result, _ = analysed(window, History())
+        return result
 
 
 def _say_if_sizes_are_guessed(trace: Path, meta: Path | None) -> None:

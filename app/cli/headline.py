@@ -11,25 +11,30 @@ from app.cli.files import printable
 Result = dict[str, Any]
 Ranks = Sequence[Sequence[int]]
 
-# Where the field begins to look closer, and where a cause explains most of the loss.
+# Where the field begins to look closer, and what is most of what others waited.
 _LOOK_CLOSER = 1.03
 _MOST = 0.5
 
 
 def headline(result: Result, ranks: Ranks | None = None) -> list[Text]:
-    """The fact, then the cost; then whom it can be put down to, if to anybody."""
+    """The fact, then the cost; then what is to blame, if anything is known to be."""
     name, slowdown = printable(result["job"]["name"]), result["slowdown"]
     said = f"{name} runs at {times(slowdown, 2)} of its ideal"
-    late = _late_launches(result, ranks)
-    if result["fidelity"]["verdict"] == "low":
+    late, found = _late_launches(result, ranks), _most_costly(result)
+    if result["fidelity"]["verdict"] == "low" and not found:
         return [Text(f"{said}.", style="bold"), _doubt(result), *late]
     if slowdown < _LOOK_CLOSER:
-        quiet = "" if late else " Nothing stands out."
-        return [Text(f"{said}.{quiet}", style="bold"), *late]
+        quiet = "" if late or found else " Nothing stands out."
+        return [Text(f"{said}.{quiet}", style="bold"), *found, *late]
     lost = Text(
         f"{said}: it loses {percent(result['gpu_time_wasted'], 0)} of its GPU time.", style="bold"
     )
-    return [lost, *_put_down_to(result, ranks), *late]
+    return [lost, *found, *late]
+
+
+def _most_costly(result: Result) -> list[Text]:
+    findings = result["findings"]
+    return [Text(f"{printable(findings[0]['sentence'])}.")] if findings else []
 
 
 def _doubt(result: Result) -> Text:
@@ -38,28 +43,6 @@ def _doubt(result: Result) -> Text:
         f"Low fidelity: simulated and recorded step time differ by {discrepancy}. "
         "Do not blame anybody by these figures.",
         style="magenta",
-    )
-
-
-def _put_down_to(result: Result, ranks: Ranks | None) -> list[Text]:
-    """The fewest ops that explain most of the loss; one stage or replica alone is no evidence."""
-    sizes, shares, worker_share = result["job"], result["stage_share"], result["m_w_exact"] or 0.0
-    if sizes["dp_size"] > 1 and worker_share >= _MOST:
-        return [_slow_workers(result, ranks, worker_share)]
-    if sizes["pp_size"] > 1 and None not in shares and max(shares) >= _MOST:
-        stage = shares.index(max(shares))
-        return [Text(f"Stage {stage} accounts for {_share(shares[stage])} of the lost time.")]
-    return []
-
-
-def _slow_workers(result: Result, ranks: Ranks | None, share: float) -> Text:
-    dp_rank, stage, slowdown = _highest(result["worker_slowdown"])
-    count = num_slowest(result)
-    who = "The slowest worker accounts" if count == 1 else f"The slowest {count:,} workers account"
-    it_is = "it is" if count == 1 else "the slowest is"
-    worker = _worker(dp_rank, stage, ranks)
-    return Text(
-        f"{who} for {_share(share)} of the lost time; {it_is} {worker} at {times(slowdown, 2)}."
     )
 
 

@@ -1,21 +1,25 @@
-"""Three made jobs that train on and on, each worker pushing over HTTP as a real one would."""
+"""Four made jobs that train on and on, each worker pushing over HTTP as a real one would."""
 
 import threading
 import time
 from dataclasses import dataclass, replace
 
-import numpy as np
 import paceline_client
 
+from app.synth.cluster import Cluster
 from app.synth.costs import Costs
-from app.synth.faults import Fault, LongLastStage, SlowWorker
+from app.synth.faults.fault import Fault
+from app.synth.faults.long_last_stage import LongLastStage
+from app.synth.faults.sequence_imbalance import SequenceImbalance
+from app.synth.faults.slow_worker import SlowWorker
+from app.synth.instants import BEGAN_NS
+from app.synth.record import Record
 from app.synth.run import MadeJob
 from app.trace.job import Parallelism
 from app.trace.ops import OpTypes
-from app.trace.window import Trace
 
 _NS = 1_000_000_000
-_GPUS_A_HOST = 8
+_HOSTS_A_JOB = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class LiveJob:
 
 
 def demo_jobs() -> list[LiveJob]:
-    """A healthy job, one with a slow worker, and one whose last stage is too long."""
+    """A healthy job, and three that lose time: a worker, a stage, and documents' lengths."""
 
     def job(job_id: str, to_see: str, seed: int, *faults: Fault) -> LiveJob:
         made = MadeJob(
@@ -38,6 +42,8 @@ def demo_jobs() -> list[LiveJob]:
             costs=replace(Costs(), forward_s=0.035, backward_s=0.07, noise=0.015),
             faults=faults,
             seed=seed,
+            # Jobs that run at the same time have hosts of their own.
+            cluster=Cluster(first_host=_HOSTS_A_JOB * (seed - 1)),
         )
         return LiveJob(job_id, made, to_see)
 
@@ -45,12 +51,18 @@ def demo_jobs() -> list[LiveJob]:
         job("demo-healthy", "runs as it should, at about 1.01x", 1),
         job("demo-slow-worker", "dp 3, stage 1 computes 1.6x as long", 2, SlowWorker(3, 1, 1.6)),
         job("demo-long-last-stage", "stage 3 also computes the loss", 3, LongLastStage()),
+        job(
+            "demo-sequence-lengths",
+            "documents differ in length: another dp rank is slow in every step",
+            4,
+            SequenceImbalance(is_sent=True),
+        ),
     ]
 
 
 def push(job: LiveJob, url: str, token: str, stop: threading.Event) -> None:
     """Train until told to stop, at the pace of the job's own steps; then end the job."""
-    sizes = job.made.parallelism
+    sizes, hosts = job.made.parallelism, job.made.world.hosts
     run_key = f"demo-{time.time_ns()}"
     recorders = {
         (dp_rank, stage): paceline_client.start(
@@ -65,7 +77,7 @@ def push(job: LiveJob, url: str, token: str, stop: threading.Event) -> None:
             dp_size=sizes.dp_size,
             pp_size=sizes.pp_size,
             tp_size=sizes.tp_size,
-            host=f"host-{sizes.usual_rank(dp_rank, stage) // _GPUS_A_HOST:03d}",
+            host=hosts[dp_rank, stage],
         )
         for dp_rank in range(sizes.dp_size)
         for stage in range(sizes.pp_size)
@@ -81,25 +93,40 @@ def _train(
     recorders: dict[tuple[int, int], paceline_client.Recorder],
     stop: threading.Event,
 ) -> None:
-    step = 0
-    began_ns = time.time_ns()
+    step, began_ns = 0, time.time_ns()
     while not stop.is_set():
-        trace = made.make_step(step)
-        ends_ns = began_ns + int((trace.start_s + trace.duration_s).max() * _NS)
+        record = made.record([step])
+        later_ns = began_ns - BEGAN_NS
+        ends_ns = later_ns + int((record.start_ns + record.duration_ns).max())
         if stop.wait(max(0.0, (ends_ns - time.time_ns()) / _NS)):
             return
-        for (dp_rank, stage), recorder in recorders.items():
-            rows = np.flatnonzero((trace.dp_rank == dp_rank) & (trace.stage == stage))
-            _record(recorder, trace.select(rows), began_ns, made.job.op_types)
+        for part in record.parts():
+            recorder = recorders[part.dp_rank, part.stage]
+            _record(recorder, record, part.rows, later_ns, made.job.op_types)
             recorder.step_done(step)
         step, began_ns = step + 1, ends_ns
 
 
 def _record(
-    recorder: paceline_client.Recorder, ops: Trace, began_ns: int, op_types: OpTypes
+    recorder: paceline_client.Recorder,
+    record: Record,
+    rows: slice,
+    later_ns: int,
+    op_types: OpTypes,
 ) -> None:
-    start_ns = began_ns + np.rint(ops.start_s * _NS).astype(np.int64)
-    duration_ns = np.rint(ops.duration_s * _NS).astype(np.int64)
-    columns = (ops.optype, ops.step, start_ns, duration_ns, ops.seq_id, ops.mc, ops.mb_id)
-    for code, *numbers in zip(*(column.tolist() for column in columns), strict=True):
-        recorder.record(op_types.name(code), *numbers)
+    """Give a worker's operations to its recorder, each so much later than it was made."""
+    start_ns = record.start_ns[rows] + later_ns
+    columns = (
+        record.optype[rows], record.step[rows], start_ns, record.duration_ns[rows],
+        record.seq_id[rows], record.mc[rows], record.mb_id[rows],
+    )  # fmt: skip
+    told = {
+        name: column[rows].tolist()
+        for name in ("tokens", "seq_len_sq")
+        if (column := getattr(record, name)) is not None
+    }
+    for row, (code, *numbers) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        more = {name: values[row] for name, values in told.items() if values[row] >= 0}
+        recorder.record(op_types.name(code), *numbers, **more)

@@ -14,7 +14,7 @@ def refuse_too_large(made: MadeJob, steps: int) -> None:
         InvalidRequest: they do not; the message says how many operations they have.
     """
     workers = made.parallelism.num_workers
-    num_ops = steps * workers * (6 * made.num_microbatches + 7)
+    num_ops = steps * workers * (6 * made.num_microbatches * made.parallelism.vpp_size + 7)
     if num_ops > MAX_OPS:
         raise InvalidRequest(
             f"this would be about {num_ops:,} operations, more than {MAX_OPS:,}: "

@@ -61,7 +61,7 @@ def demo(
         Path | None, typer.Option(help="Keep the demo's data here; a passing directory if unset.")
     ] = None,
 ) -> None:
-    """Run everything, with three live made jobs: healthy, one slow worker, a long last stage.
+    """Run everything, with four live made jobs: healthy, slow worker, long stage, uneven lengths.
 
     Example: paceline demo
     """

@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import repeat
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -12,6 +13,7 @@ import paceline_client
 from app.cli.replay_clock import Clock, Timeline, due
 from app.errors import InvalidRequest, Unavailable
 from app.trace.ops import BUILT_IN, OpTypes
+from app.trace.window import OPTIONAL, Trace
 
 # The server may be busy or restarting; after this long without an end, it is said to be away.
 _DELIVER_WITHIN_S = 120.0
@@ -42,8 +44,9 @@ class RecordsOps(Protocol):
         seq_id: int | None = None,
         mc: int = -1,
         mb_id: int = -1,
+        **told: int,
     ) -> None:
-        """Take one operation."""
+        """Take one operation, and what is told of it beside."""
 
     def step_done(self, step: int) -> None:
         """Take it that the step is finished."""
@@ -58,27 +61,39 @@ def push(
     clock: Clock,
     progress: Callable[[int], None],
     op_types: OpTypes = BUILT_IN,
+    began_s: float | None = None,
 ) -> None:
     """Give every operation to its worker's recorder when it is due.
 
     `begin_ns` is when the first step begins; `progress` is told how many more were given.
-    `op_types` names the operations.
+    `op_types` names the operations, `began_s` is the first step's beginning by `clock`, or now.
     """
     names = {code: spec.name for code, spec in op_types.by_code.items()}
     trace = timeline.trace
     duration_ns = timeline.end_ns - timeline.start_ns
-    for rows in due(timeline, speed, clock):
+    for rows in due(timeline, speed, clock, began_s):
         columns = (
             timeline.worker, timeline.closes_step, trace.optype, trace.step,
             timeline.start_ns + begin_ns, duration_ns, trace.seq_id, trace.mc, trace.mb_id,
         )  # fmt: skip
+        told = _told(trace, rows)
         for worker, closes, code, step, *rest in zip(
             *(column[rows].tolist() for column in columns), strict=True
         ):
-            recorders[worker].record(names[code], step, *rest)
+            recorders[worker].record(names[code], step, *rest, **next(told))
             if closes:
                 recorders[worker].step_done(step)
         progress(rows.stop - rows.start)
+
+
+def _told(trace: Trace, rows: slice) -> Iterator[dict[str, int]]:
+    """What is told of each of the rows in a trace's optional columns."""
+    columns = {name: getattr(trace, name) for name in OPTIONAL}
+    there = {name: values[rows].tolist() for name, values in columns.items() if values is not None}
+    if not there:
+        yield from repeat({}, rows.stop - rows.start)
+    for values in zip(*there.values(), strict=True):
+        yield {name: value for name, value in zip(there, values, strict=True) if value >= 0}
 
 
 def deliver(recorders: Sequence[paceline_client.Recorder], complaints: Sequence[str]) -> None:

@@ -47,9 +47,9 @@ def replay(
     from app.cli.server import Server
     from app.trace.readers import published
 
-    times = _speed(speed)
+    times = times_as_fast("--speed", speed)
     window = published.read(trace, meta)
-    server = Server(url, token or _own_token(), job or _job_id(window.job.name))
+    server = Server(url, token or own_token(), job or job_id_of(window.job.name))
     _replay(server, window, times)
     if not keep_open:
         server.end()
@@ -62,13 +62,21 @@ def _replay(server: "Server", window: "Window", speed: float) -> None:
     from app.cli import pushing
     from app.cli.console import notes
     from app.cli.replay_clock import end_to_end
+    from app.cli.server import ranks_of
 
     timeline = end_to_end(window)
     run_key = f"replay-{time.time_ns()}"
     epoch = server.register(window.job, run_key)
     begin_ns = time.time_ns()
     with pushing.Complaints() as complaints, Progress(console=notes(), transient=True) as progress:
-        recorders = server.recorders(window, timeline, run_key=run_key, epoch=epoch)
+        recorders = server.recorders(
+            window.job,
+            ranks_of(window.job, timeline),
+            run_key=run_key,
+            epoch=epoch,
+            hosts=window.hosts,
+            max_ops=timeline.trace.num_ops + len(window.steps),
+        )
         bar = progress.add_task("replaying", total=timeline.trace.num_ops)
         try:
             pushing.push(
@@ -86,17 +94,27 @@ def _replay(server: "Server", window: "Window", speed: float) -> None:
                 recorder.close(timeout_s=0.0)
 
 
-def _speed(text: str) -> float:
+def times_as_fast(option: str, text: str) -> float:
+    """How many times as fast as recorded; infinite for max.
+
+    Raises:
+        InvalidRequest: it is no such number; the message names the option.
+    """
     try:
         speed = math.inf if text == "max" else float(text)
     except ValueError:
         speed = math.nan
     if not speed >= _SLOWEST:
-        raise InvalidRequest(f"--speed {text}: want a number of {_SLOWEST} or more, or max")
+        raise InvalidRequest(f"{option} {text}: want a number of {_SLOWEST} or more, or max")
     return speed
 
 
-def _own_token() -> str:
+def own_token() -> str:
+    """The token of the server that keeps its data here.
+
+    Raises:
+        InvalidRequest: there is none.
+    """
     from app.settings import load_settings
 
     path = load_settings().data_dir / "token"
@@ -108,7 +126,12 @@ def _own_token() -> str:
         ) from error
 
 
-def _job_id(name: str) -> str:
+def job_id_of(name: str) -> str:
+    """The name as the API takes it in a route.
+
+    Raises:
+        InvalidRequest: nothing is left of it.
+    """
     job_id = _NOT_IN_JOB_ID.sub("-", name).strip("-._")[:LONGEST_JOB]
     if not job_id:
         raise InvalidRequest(f"no id can be made of the name {name!r}: give one with --job")

@@ -55,23 +55,39 @@ def end_to_end(window: Window) -> Timeline:
     length_ns = np.zeros(len(window.steps), dtype=np.int64)
     np.maximum.at(length_ns, step_index, end_ns)
     begins_ns = (np.cumsum(length_ns) - length_ns)[step_index]
-    worker = trace.dp_rank * window.job.parallelism.pp_size + trace.stage
-    order = np.argsort(begins_ns + end_ns, kind="stable")
-    return Timeline(
-        trace=trace.select(order),
-        worker=worker[order],
-        start_ns=(begins_ns + start_ns)[order],
-        end_ns=(begins_ns + end_ns)[order],
-        closes_step=_is_last(worker[order] * len(window.steps) + step_index[order]),
+    return laid_out(
+        trace,
+        start_ns=begins_ns + start_ns,
+        end_ns=begins_ns + end_ns,
+        pp_size=window.job.parallelism.pp_size,
     )
 
 
-def due(timeline: Timeline, speed: float, clock: Clock) -> Iterator[slice]:
+def laid_out(trace: Trace, *, start_ns: Ints, end_ns: Ints, pp_size: int) -> Timeline:
+    """Operations with their times [ops] on the one clock, in the order in which they end."""
+    worker = trace.dp_rank.astype(np.int64) * pp_size + trace.stage
+    steps = np.unique(trace.step)
+    step_index = np.searchsorted(steps, trace.step)
+    order = np.argsort(end_ns, kind="stable")
+    return Timeline(
+        trace=trace.select(order),
+        worker=worker[order],
+        start_ns=start_ns[order],
+        end_ns=end_ns[order],
+        closes_step=_is_last((worker * steps.size + step_index)[order]),
+    )
+
+
+def due(
+    timeline: Timeline, speed: float, clock: Clock, began_s: float | None = None
+) -> Iterator[slice]:
     """The rows that have ended since the last ones, as time goes by `speed` times as fast.
 
-    With an infinite speed everything is due at once, and comes in parts all the same.
+    With an infinite speed everything is due at once, and comes in parts all the same. The first
+    step begins at `began_s` of the clock, or now.
     """
-    num_ops, sent, began_s = timeline.end_ns.size, 0, clock.now_s()
+    num_ops, sent = timeline.end_ns.size, 0
+    began_s = clock.now_s() if began_s is None else began_s
     while sent < num_ops:
         ended = num_ops
         if np.isfinite(speed):

@@ -71,11 +71,14 @@ def set_(
 
     Example: paceline retention set --project research --raw-days 60
     """
+    from app.cli.audited import note
     from app.cli.opened_store import opened_store
     from app.store import retention
 
+    days = {"raw_days": raw_days, "results_days": results_days}
     with opened_store(data_dir) as (store, _), store.write() as conn:
-        retention.set_own(conn, project, raw_days=raw_days, results_days=results_days)
+        retention.set_own(conn, project, **days)
+        note(conn, project, "retention.set", project, **days)
     show(data_dir)
 
 

@@ -5,6 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.blocks import TIMES, Heatmap, Steps, times
+from app.cli.causes import causes
 from app.cli.colours import full_share, share_style
 from app.cli.headline import Ranks, Result, clamped, headline, num_slowest, percent
 
@@ -23,6 +24,7 @@ def summary(result: Result, ranks: Ranks | None = None) -> RenderableType:
         *headline(result, ranks),
         Text(),
         figures(result),
+        *causes(result),
         Text("\nOperation types (slowdown with only this type as recorded)", style="bold"),
         *optypes(result),
         Text(f"\nSteps (a full block is 1.5{TIMES} and more)", style="bold"),

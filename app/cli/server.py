@@ -1,6 +1,6 @@
 """A running Paceline, asked through the package that training workers use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -12,7 +12,7 @@ from app.cli.replay_clock import Timeline
 from app.errors import InvalidRequest, Unavailable
 from app.trace import user_types
 from app.trace.job import Job
-from app.trace.window import Window
+from app.trace.names import LONGEST_JOB, is_job
 
 AnswerT = TypeVar("AnswerT")
 
@@ -23,13 +23,13 @@ class Server:
     Its refusals become this service's own errors, so that the command can tell them.
     """
 
-    def __init__(self, url: str, token: str, job_id: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequest(f"--url {url}: want an address like http://127.0.0.1:8642")
+    def __init__(self, url: str, token: str, job_id: str, *, option: str = "--url") -> None:
+        refuse_address(option, url)
+        refuse_job_id(job_id)
         self.url = url.rstrip("/")
         self.job_id = job_id
         self._token = token
+        self._option = option
 
     @property
     def page(self) -> str:
@@ -56,11 +56,21 @@ class Server:
         self._asked(lambda: paceline_client.end_job(self.url, self._token, self.job_id))
 
     def recorders(
-        self, window: Window, timeline: Timeline, *, run_key: str, epoch: int
+        self,
+        job: Job,
+        ranks: Sequence[int],
+        *,
+        run_key: str,
+        epoch: int,
+        hosts: Mapping[tuple[int, int], str],
+        max_ops: int,
     ) -> list[paceline_client.Recorder]:
-        """One recorder for each worker, with room for everything that it will be given."""
-        sizes = window.job.parallelism
-        ranks = _ranks(window, timeline)
+        """One recorder for each worker, by dp rank and stage, with room for so many operations.
+
+        `ranks` are the workers' global ranks in that order, `hosts` where they run as far as
+        known.
+        """
+        sizes = job.parallelism
         return [
             paceline_client.start(
                 self.job_id,
@@ -72,7 +82,8 @@ class Server:
                 **asdict(sizes),
                 run_key=run_key,
                 epoch=epoch,
-                max_ops=timeline.trace.num_ops + len(window.steps),
+                host=hosts.get(divmod(worker, sizes.pp_size)),
+                max_ops=max_ops,
             )
             for worker, rank in enumerate(ranks)
         ]
@@ -83,20 +94,63 @@ class Server:
         except Unreachable as error:
             raise Unavailable(
                 f"{self.url} does not answer ({error}): start it with paceline serve, or name "
-                "another with --url"
+                f"another with {self._option}"
             ) from error
         except Refused as error:
             raise InvalidRequest(f"{self.url} refused job {self.job_id}: {error}") from error
 
 
-def _ranks(window: Window, timeline: Timeline) -> list[int]:
-    sizes = window.job.parallelism
-    ranks = [
-        sizes.usual_rank(worker // sizes.pp_size, worker % sizes.pp_size)
-        for worker in range(sizes.num_workers)
-    ]
+def refuse_address(option: str, url: str) -> None:
+    """Nothing, if a server may be at this address; `option` is the one that gave it.
+
+    Raises:
+        InvalidRequest: it may not. A message that repeats a password would put it into logs.
+    """
+    if "@" in url:
+        raise InvalidRequest(
+            f"{option}: no user or password in the address, want one like "
+            "http://127.0.0.1:8642; the token is given with --token"
+        )
+    if not _is_address(url):
+        raise InvalidRequest(f"{option} {url}: want an address like http://127.0.0.1:8642")
+
+
+def refuse_job_id(job_id: str) -> None:
+    """Nothing, if a job may be called this.
+
+    Raises:
+        InvalidRequest: it may not.
+    """
+    if not is_job(job_id):
+        raise InvalidRequest(
+            f"--job {job_id!r}: want 1 to {LONGEST_JOB} letters, digits, dots, dashes and "
+            "underscores, a letter or digit first"
+        )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
+
+
+def ranks_of(job: Job, timeline: Timeline) -> list[int]:
+    """Each worker's global rank: as recorded, or the usual one where it recorded nothing."""
+    ranks = usual_ranks(job)
     for worker, rank in set(
         zip(timeline.worker.tolist(), timeline.trace.rank.tolist(), strict=True)
     ):
         ranks[worker] = rank
     return ranks
+
+
+def usual_ranks(job: Job) -> list[int]:
+    """Each worker's usual global rank, by dp rank and stage."""
+    sizes = job.parallelism
+    return [
+        sizes.usual_rank(worker // sizes.pp_size, worker % sizes.pp_size)
+        for worker in range(sizes.num_workers)
+    ]

@@ -39,6 +39,7 @@ def create(
 
     Example: paceline token create --project research --scope ingest --expires-days 90
     """
+    from app.cli.audited import note
     from app.cli.opened_store import opened_store
     from app.errors import InvalidRequest
     from app.store import tokens
@@ -50,7 +51,9 @@ def create(
     expires_s = None if expires_days is None else now_s + expires_days * _DAY_S
     wanted = tokens.NewToken(project, name, tokens.checked_scopes(names), job, expires_s)
     with opened_store(data_dir) as (store, _), store.write() as conn:
-        _, text = tokens.create(conn, wanted, now_s=now_s)
+        record, text = tokens.create(conn, wanted, now_s=now_s)
+        said = {"name": name, "scopes": list(record.scopes), "job": job}
+        note(conn, project, "token.create", record.token_id, **said)
     typer.echo(text)
 
 
@@ -88,6 +91,7 @@ def revoke(
 
     Example: paceline token revoke x7Kq2mZ0aB
     """
+    from app.cli.audited import note
     from app.cli.opened_store import opened_store
     from app.errors import InvalidRequest
     from app.store import tokens
@@ -96,7 +100,8 @@ def revoke(
         record = tokens.find(conn, token_id)
         if record is None:
             raise InvalidRequest(f"no token {token_id!r}: paceline token list shows them all")
-        tokens.revoke(conn, record.project, token_id, now_s=time.time())
+        if tokens.revoke(conn, record.project, token_id, now_s=time.time()):
+            note(conn, record.project, "token.revoke", token_id)
     typer.echo(f"revoked: {token_id} ({record.name or 'without a name'}) of {record.project}")
 
 

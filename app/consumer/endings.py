@@ -1,6 +1,7 @@
 """Which runs are over, with nothing of theirs left in the queue?"""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from app.consumer.workplace import Workplace
 from app.ingest.queue import order_of, shard_of
@@ -47,6 +48,11 @@ class Endings:
         with work.store.read() as conn:
             over = jobs.unfinished(conn)
         return [run for run in over if shard_of(run.job_id, work.num_shards) == self._shard]
+
+
+def ending_of(run: jobs.EndedRun) -> Literal["complete", "superseded"]:
+    """What becomes of the windows that are open at the end of the run."""
+    return "superseded" if run.is_superseded else "complete"
 
 
 def _key(run: jobs.EndedRun) -> RunKey:

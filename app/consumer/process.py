@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import count
 
 import structlog
 
 from app.consumer.leases import Leases
+from app.consumer.patience import Patience
 from app.consumer.shard import ShardWork
 from app.consumer.workplace import Workplace
 from app.errors import LeaseLost, Unavailable
@@ -25,7 +25,6 @@ _BLOCK_S = 0.5
 _TICK_S = 1.0
 # Entries that a frozen consumer took after it had lost its lease come back by this.
 _STRAY_AFTER_S = 15.0
-_RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Consumer:
@@ -43,17 +42,15 @@ class Consumer:
 
         Calls `alive` before each of its turns.
         """
-        failures = count()
+        patience = Patience(stop)
         while not stop.is_set():
             alive()
             try:
                 self.turn(stop)
-                failures = count()
+                patience.renew()
             except Unavailable as error:
                 self._shards.clear()  # memory may be ahead of the store: load it again
-                delay_s = _RETRY_DELAYS_S[min(next(failures), len(_RETRY_DELAYS_S) - 1)]
-                log.warning("waiting", reason=str(error), retry_in_s=delay_s)
-                stop.wait(delay_s)
+                patience.wait(error)
         self._leave()
 
     def turn(self, stop: threading.Event) -> None:

@@ -4,28 +4,39 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
+import structlog
+
 from app.consumer.silence import SENDING, Silence, Watch
 from app.consumer.workplace import Workplace
+from app.diagnosis import history_codec
+from app.diagnosis.history import History
 from app.ingest import codec, spool
 from app.ingest.assembler import Added, Before, RunAssembler
 from app.ingest.batch import OpBatch
+from app.ingest.cursor import NO_STEP
 from app.ingest.op_table import OpTable
 from app.ingest.trace_codec import unpack
-from app.store import counts, hosts, jobs, silences, windows
+from app.store import counts, histories, hosts, jobs, silent, windows
 from app.store import spool as spools
 from app.store.counts import Counts
 from app.store.engine import Connection, Store
 from app.trace.ops import OpTypes
 
+log = structlog.get_logger()
+
 RunKey = tuple[str, int]  # job_id, epoch
+# Runs that began so many times the longest start before one may have failed at their own starts;
+# ones that began earlier were told of then.
+STARTS_ALIKE = 2
 _DIGEST_BITS = 63  # as many as a signed integer holds
 
 
 @dataclass(slots=True)
 class Run:
-    """The assembler of a run, and what is counted and watched beside it.
+    """The assembler of a run, and what is counted, watched and remembered beside it.
 
-    `turn` numbers the commits that took batches of it.
+    `turn` numbers the commits that took batches of it; `history` is of its closed windows, and
+    `last_step` the last one that a worker has reported.
     """
 
     key: RunKey
@@ -33,8 +44,16 @@ class Run:
     counts: Counts
     turn: int
     watch: Watch
+    history: History
     told: Silence = SENDING
     used_s: float = 0.0
+    last_step: int | None = None
+
+    @property
+    def is_at_first_steps(self) -> bool:
+        """Whether no step is whole so far, nor so many were given up that none will be."""
+        assembler = self.assembler
+        return assembler.longest_span_s is None and assembler.closed_through == NO_STEP
 
     def add(self, batch: OpBatch, body: bytes | bytearray, now_s: float, unix_s: float) -> Added:
         """Take a batch and count its operations."""
@@ -42,6 +61,8 @@ class Run:
         if added.verdict != "stranger":  # a rank that does not exist must not be missed later
             self.watch.heard(batch.rank, now_s, unix_s)
         self.used_s = now_s
+        if batch.columns.num_ops:
+            self.last_step = max(self.last_step or 0, int(batch.columns.step.max()))
         self.counts = _counted(self.counts, batch, added)
         return added
 
@@ -75,18 +96,39 @@ def load(conn: Connection, work: Workplace, key: RunKey) -> Run:
         now_s=now_s,
     )
     known = (cursor.rank for cursor in assembler.roll.cursors)
-    last_data_s = jobs.last_data_s(conn, *key)
+    heard = jobs.heard(conn, *key)
+    # A job that fails at each start registers again and again, and nothing ever comes of it.
+    since_s = jobs.starting_since(conn, *key, within_s=STARTS_ALIKE * work.start_within_s)
+    waited_s = max(0.0, work.unix_time() - since_s)
     turn = max([assembler.turn, *(turn for turn, _ in rows)])
-    told = silences.load(conn, *key)
+    told = Silence(*silent.load(conn, *key))
     return Run(
         key,
         assembler,
         counts.load(conn, *key),
         turn,
-        Watch(now_s, known, last_data_s),
-        Silence(*told),
+        Watch(now_s, heard.registered_s, known, heard.last_data_s, told, waited_s),
+        _history(conn, key),
+        told,
         now_s,
+        _last_step(conn, key),
     )
+
+
+def _last_step(conn: Connection, key: RunKey) -> int | None:
+    job_id, epoch = key
+    record = jobs.get(conn, job_id)
+    return record.last_step if record.epoch == epoch else None
+
+
+def _history(conn: Connection, key: RunKey) -> History:
+    blob = histories.load(conn, *key)
+    try:
+        return History() if blob is None else history_codec.unpack(blob)
+    except ValueError as error:
+        # The windows are worth more than what is remembered of them: it grows again.
+        log.warning("history forgotten", job=key[0], epoch=key[1], reason=str(error))
+        return History()
 
 
 def _before(turn: int, taken: spool.Taken, op_types: OpTypes) -> Before:

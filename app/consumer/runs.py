@@ -1,5 +1,9 @@
 """The runs of one shard that are in memory: loaded when something comes, and let go again."""
 
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
+
 import structlog
 
 from app.consumer.run import Run, RunKey, load
@@ -8,7 +12,7 @@ from app.consumer.workplace import Workplace
 from app.errors import PacelineError
 from app.ingest.assembler import RunAssembler
 from app.ingest.queue import order_of, shard_of
-from app.store import jobs, shards, silences
+from app.store import jobs
 from app.store import spool as spools
 from app.store.engine import with_longer_limit
 
@@ -30,6 +34,7 @@ class Runs:
     def __init__(self, workplace: Workplace, shard: int) -> None:
         self._work = workplace
         self._shard = shard
+        self._since_s = workplace.monotonic()
         self._runs: dict[RunKey, Run] = {}
         self._forgotten: set[RunKey] = set()
         self._troubled: set[RunKey] = set()
@@ -39,11 +44,22 @@ class Runs:
         self._was_behind = False
 
     def kept(self) -> list[RunKey]:
-        """Runs of this shard that have to be in memory: with an open window, or to be watched."""
+        """Runs of this shard that have to be in memory: with an open window, or to be watched.
+
+        And those that have stalled: the rules may have changed while nobody looked.
+        """
+        now_s = self._work.unix_time()
         with self._work.store.read() as conn:
-            kept = {*spools.jobs(conn), *jobs.watched(conn)}
-        num_shards = self._work.num_shards
-        return sorted(key for key in kept if shard_of(key[0], num_shards) == self._shard)
+            kept = {*spools.jobs(conn), *jobs.watched(conn, now_s=now_s)}
+            kept.update(jobs.stalled(conn, now_s=now_s))
+        return self._mine(kept)
+
+    def starting(self) -> list[RunKey]:
+        """Runs that have registered and sent nothing so far, where it is the time to look."""
+        if self._work.monotonic() < self._next_listen_s:
+            return []
+        with self._work.store.read() as conn:
+            return self._mine(jobs.starting(conn, now_s=self._work.unix_time()))
 
     @property
     def forgotten(self) -> list[RunKey]:
@@ -76,30 +92,46 @@ class Runs:
         """The run is over, and its last window is stored."""
         self._runs.pop(key, None)
 
-    def let_go(self) -> None:
-        """Forget runs that have stalled and wait for nothing: their state is in the store."""
+    def let_go(self, kept: Callable[[str], bool]) -> None:
+        """Forget runs that have stalled and wait for nothing: their state is in the store.
+
+        Those of jobs that are to be `kept` stay.
+        """
         limit_s = self._work.monotonic() - LET_GO_AFTER_S
         for key, run in list(self._runs.items()):
             is_quiet = run.told.stalled_since_s is not None and run.used_s < limit_s
-            if is_quiet and run.assembler.is_idle:
+            if is_quiet and run.assembler.is_idle and not kept(key[0]):
                 del self._runs[key]
 
-    def listen(self, owner: str, fence: int) -> None:
-        """Find out who has fallen silent, and write down what is new.
+    @property
+    def jobs(self) -> set[str]:
+        """Jobs with a run in memory."""
+        return {job_id for job_id, _ in self._runs}
 
-        Raises:
-            LeaseLost: another consumer owns the shard now; nothing was committed.
-        """
+    def heard(self) -> dict[str, dict[RunKey, Silence]]:
+        """Who is silent now, by job and run; empty where it is not the time to look, or unknown."""
         now_s = self._work.monotonic()
         if now_s < self._next_listen_s or not self._runs:
-            return
+            return {}
         self._next_listen_s = now_s + LISTEN_EVERY_S
         if self._falls_behind():
-            return
-        found = {key: self._silence(run, now_s) for key, run in self._runs.items()}
-        news = {key: each for key, each in found.items() if each != self._runs[key].told}
-        if news:
-            self._tell(news, owner, fence)
+            return {}
+        found: dict[str, dict[RunKey, Silence]] = defaultdict(dict)
+        for key, run in self._runs.items():
+            found[key[0]][key] = self._silence(run, now_s)
+        return found
+
+    def tell(self, news: Mapping[RunKey, Silence]) -> None:
+        """This has been written down."""
+        for key, each in news.items():
+            if key in self._runs:
+                self._runs[key].told = each
+            log.info("silence", job=key[0], epoch=key[1], ranks=len(each.silent_ranks),
+                     stalled=each.stalled_since_s is not None)  # fmt: skip
+
+    def _mine(self, keys: Iterable[RunKey]) -> list[RunKey]:
+        num_shards = self._work.num_shards
+        return sorted(key for key in keys if shard_of(key[0], num_shards) == self._shard)
 
     def _loaded(self, key: RunKey) -> Run:
         try:
@@ -128,25 +160,29 @@ class Runs:
         return is_behind
 
     def _silence(self, run: Run, now_s: float) -> Silence:
-        span_s = run.assembler.longest_span_s or 0.0
-        least_s = self._work.silent_after_s
-        patience_s = min(max(least_s, SPAN_PATIENCE * span_s), MOST_PATIENCE * least_s)
         unix_s = self._work.unix_time()
-        found = run.watch.silence(now_s, unix_s, patience_s, run.assembler.roll.unheard())
+        roll = run.assembler.roll
+        unheard = roll.unheard() if run.watch.has_begun else ()
+        found = run.watch.silence(now_s, unix_s, self._patience_s(run), unheard)
+        workers = roll.workers(found.silent_ranks)
+        found = found._replace(silent_workers=tuple(workers.values()))
         if found.silent_ranks and run.told.silent_ranks:  # who is more silent began it
             found = found._replace(silent_since_s=run.told.silent_since_s)
         return found
 
-    def _tell(self, news: dict[RunKey, Silence], owner: str, fence: int) -> None:
-        with self._work.store.write() as conn:
-            shards.check(conn, self._shard, owner, fence)
-            for key, each in news.items():
-                silences.save(conn, *key, **each._asdict())
-        for (job_id, epoch), each in news.items():
-            self._runs[job_id, epoch].told = each
-            log.info("silence", job=job_id, epoch=epoch, ranks=len(each.silent_ranks),
-                     stalled=each.stalled_since_s is not None)  # fmt: skip
-            self._work.announcer.announce({"event": "job", "job_id": job_id})
+    def _patience_s(self, run: Run) -> float:
+        least_s = self._work.silent_after_s
+        if run.is_at_first_steps:
+            return self._start_patience_s(run)
+        span_s = run.assembler.longest_span_s or 0.0
+        return min(max(least_s, SPAN_PATIENCE * span_s), MOST_PATIENCE * least_s)
+
+    def _start_patience_s(self, run: Run) -> float:
+        """To load a checkpoint and to compile may take a large job many minutes."""
+        least_s = self._work.silent_after_s
+        if run.told == SENDING and self._work.monotonic() - self._since_s < least_s:
+            return inf  # who registered long ago may not have reached us until just now
+        return max(least_s, self._work.start_within_s)
 
 
 def _is_due(assembler: RunAssembler, now_s: float) -> bool:

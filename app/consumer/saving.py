@@ -1,26 +1,17 @@
-"""Write down what a window told us: result, steps, raw operations, alert and its delivery."""
+"""Write down what a window told us, result, steps and raw operations, and where alerts stand."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
 
-import numpy as np
-
-from app.alerts.alert import Alert, AlertState, Transition, WorstWorker
-from app.alerts.formats import standard
-from app.alerts.wording import sentence
+from app.alerts.changes import Change as AlertChange
 from app.consumer.workplace import Workplace
 from app.ingest.assembler import Change
 from app.ingest.queue import Message
 from app.monitor import Observation
-from app.store import alerts, outbox, steps, windows
-from app.store.alerts import AlertEvent
+from app.store import alert_events, alert_groups, alerts, briefs, losses, steps, windows
 from app.store.engine import Connection
 from app.store.steps import StepRow
 from app.store.windows import WindowRecord
-from app.trace.job import Job
-from app.trace.names import plain
-
-Hosts = dict[tuple[int, int], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +23,14 @@ class Outcome:
     observation: Observation
 
 
-@dataclass(frozen=True, slots=True)
-class News:
-    """An alert that begins or ceases to fire, with what its message needs."""
-
-    job_id: str
-    job: Job
-    transition: Transition
-    worst_worker: WorstWorker | None
-
-
 def save_window(conn: Connection, work: Workplace, outcome: Outcome) -> Message:
     """Save one revision in the open transaction; returns what to announce once it is committed."""
     job_id, window = outcome.job_id, outcome.change.window
-    windows.save(conn, job_id, _window_record(outcome, work.unix_time()))
+    record = _window_record(outcome, work.unix_time())
+    is_new = windows.save(conn, job_id, record)
     steps.save(conn, job_id, _step_rows(outcome))
+    if is_new:
+        _save_for_fleet(conn, outcome, record)
     return {
         "event": "window",
         "job_id": job_id,
@@ -57,50 +41,46 @@ def save_window(conn: Connection, work: Workplace, outcome: Outcome) -> Message:
     }
 
 
-def save_news(conn: Connection, work: Workplace, news: News) -> Message:
-    """Save a transition, and whom to tell, in the open transaction; returns what to announce."""
-    now_s, transition = work.unix_time(), news.transition
-    alert = Alert(
-        news.job_id,
-        news.job.name,
-        transition,
-        now_s,
-        news.worst_worker,
-        _page(work.public_url, news.job_id),
-    )
-    event = AlertEvent(
-        job_id=news.job_id,
-        rule=work.rule.name,
-        kind=transition.kind,
-        at_s=now_s,
-        window_id=transition.window_id,
-        slowdown=transition.slowdown,
-        threshold=transition.threshold,
-        since_step=transition.since_step,
-        sentence=sentence(alert),
-    )
-    event_id = alerts.add_event(conn, event)
-    if work.webhook_endpoint is not None:
-        outbox.add(conn, event_id, work.webhook_endpoint, standard.body(alert), now_s=now_s)
-    return {"event": "alert", "job_id": news.job_id, "kind": transition.kind}
+def save_alerts(conn: Connection, job_id: str, changes: Sequence[AlertChange]) -> list[Message]:
+    """Save where a job's alerts stand and how they came there.
+
+    `changes` are in order. Returns what to announce once the open transaction is committed.
+    """
+    # First what came to rest: one that has begun again since is another one to people, and nobody
+    # has acknowledged that.
+    alerts.remove(conn, sorted({each.fingerprint for each in changes if each.state is None}))
+    last = {change.fingerprint: change.state for change in changes}
+    alerts.save(conn, [state for state in last.values() if state is not None])
+    for change in changes:
+        for event in change.events:
+            alert_events.add(conn, event)
+    return [
+        {"event": "alert", "job_id": job_id, "kind": event.kind}
+        for change in changes
+        for event in change.events
+    ]
 
 
-def save_alert_state(conn: Connection, work: Workplace, job_id: str, state: AlertState) -> None:
-    """Save where the rule stands on the job."""
-    alerts.save_state(conn, job_id, work.rule.name, state)
+def wake_tellers(
+    conn: Connection, work: Workplace, news: Iterable[tuple[str, AlertChange]]
+) -> None:
+    """Wake whoever tells people of what changed in these jobs.
+
+    To be done last: others wait for these rows until the open transaction is committed; and all
+    take them in the same order, so that no two wait for one another.
+    """
+    at_s = work.database_time(conn) + work.group_wait_s
+    for job_id, rule in sorted({(job_id, each.rule) for job_id, each in news if each.is_news}):
+        alert_groups.wake(conn, job_id, rule, at_s=at_s)
 
 
-def worst_worker(observation: Observation, hosts: Hosts) -> WorstWorker | None:
-    """The worker that alone would slow the job down most; None where none was measured."""
-    if observation.report is None:
-        return None
-    slowdown = observation.report.worker_slowdown
-    dp_rank, stage = (int(index) for index in np.unravel_index(slowdown.argmax(), slowdown.shape))
-    return WorstWorker(dp_rank, stage, hosts.get((dp_rank, stage)), float(slowdown[dp_rank, stage]))
-
-
-def _page(public_url: str | None, job_id: str) -> str | None:
-    return f"{public_url.rstrip('/')}/jobs/{quote(plain(job_id), safe='')}" if public_url else None
+def _save_for_fleet(conn: Connection, outcome: Outcome, record: WindowRecord) -> None:
+    num_gpus = outcome.change.window.job.num_gpus
+    brief = briefs.brief_of(record.result, num_gpus=num_gpus)
+    briefs.save(conn, outcome.job_id, record.epoch, record.first_step, brief)
+    if record.state != "open":
+        lost = losses.losses_of(record.result, num_gpus=num_gpus)
+        losses.save(conn, outcome.job_id, record, lost, num_gpus=num_gpus)
 
 
 def _window_record(outcome: Outcome, now_s: float) -> WindowRecord:

@@ -3,13 +3,15 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from app.alerts.alert import AlertState
+from app.alerts.changes import Change as AlertChange
 from app.consumer.run import Run, RunKey
-from app.consumer.saving import News, Outcome, save_alert_state, save_news, save_window
+from app.consumer.saving import Outcome, save_alerts, save_window, wake_tellers
+from app.consumer.silence import Silence
 from app.consumer.workplace import Workplace
+from app.diagnosis import history_codec
 from app.ingest import spool
 from app.ingest.queue import Message
-from app.store import counts, dead_letters, hosts, jobs
+from app.store import counts, dead_letters, histories, hosts, jobs, run_hosts, silent
 from app.store import spool as spools
 from app.store.dead_letters import DeadLetter
 from app.store.engine import Connection
@@ -26,23 +28,28 @@ class RunTurn:
     newest_step: int | None = None
     is_closed: bool = False
     has_state: bool = False  # whether the assembler's state was to be saved, too
+    has_history: bool = False  # whether a window has closed, so that there is more to remember
 
 
 @dataclass(slots=True)
 class Turn:
-    """What one turn changed of one job, all of which is committed at once or not at all."""
+    """What one turn changed of one job, all of which is committed at once or not at all.
 
+    `alerts` are changes in their order, `silences` what is new of who sends nothing, by run.
+    """
+
+    job_id: str
     runs: dict[RunKey, RunTurn] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
-    news: list[News] = field(default_factory=list)
-    alert_states: dict[str, AlertState] = field(default_factory=dict)
+    alerts: list[AlertChange] = field(default_factory=list)
+    silences: dict[RunKey, Silence] = field(default_factory=dict)
     letters: list[DeadLetter] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to commit."""
-        return not (self.runs or self.entry_ids)
+        return not (self.runs or self.entry_ids or self.alerts or self.silences)
 
     def of(self, run: Run) -> RunTurn:
         """The part of this run."""
@@ -58,13 +65,20 @@ def save(conn: Connection, work: Workplace, turns: Collection[Turn]) -> list[Mes
     spools.add(conn, rows)
     for turn in turns:
         messages += [save_window(conn, work, outcome) for outcome in turn.outcomes]
-        messages += [save_news(conn, work, news) for news in turn.news]
-        for job_id, state in turn.alert_states.items():
-            save_alert_state(conn, work, job_id, state)
+        messages += _save_silences(conn, turn)
+        if turn.alerts:
+            messages += save_alerts(conn, turn.job_id, turn.alerts)
         for each in turn.runs.values():
             _save_run(conn, work, each)
         _bury(conn, turn)
+    wake_tellers(conn, work, ((turn.job_id, each) for turn in turns for each in turn.alerts))
     return messages
+
+
+def _save_silences(conn: Connection, turn: Turn) -> list[Message]:
+    for key, each in turn.silences.items():
+        silent.save(conn, *key, **each._asdict())
+    return [{"event": "job", "job_id": job_id} for job_id, _ in turn.silences]
 
 
 def _spooled(each: RunTurn) -> SpoolRow | None:
@@ -81,6 +95,8 @@ def _save_run(conn: Connection, work: Workplace, each: RunTurn) -> None:
     each.has_state = each.has_state or run.assembler.is_dirty or each.is_closed
     if each.has_state:
         _save_state(conn, each)
+    if each.has_history:
+        _save_history(conn, run)
     counts.save(conn, *run.key, run.counts)
     if each.newest_step is not None:
         job_id, epoch = run.key
@@ -92,13 +108,20 @@ def _save_run(conn: Connection, work: Workplace, each: RunTurn) -> None:
         jobs.reopen(conn, *run.key)
 
 
+def _save_history(conn: Connection, run: Run) -> None:
+    through_step = int(run.history.steps[-1])
+    histories.save(conn, *run.key, through_step=through_step, blob=history_codec.pack(run.history))
+
+
 def _save_state(conn: Connection, each: RunTurn) -> None:
     run = each.run
     run.counts = replace(run.counts, lost_batches=run.assembler.roll.num_lost)
     spools.save_state(conn, *run.key, run.assembler.dump(run.turn))
     spools.forget(conn, *run.key, through_step=run.assembler.closed_through)
     if run.assembler.roll.has_new_hosts:
-        hosts.save(conn, *run.key, run.assembler.roll.hosts())
+        known = run.assembler.roll.hosts()
+        hosts.save(conn, *run.key, known)
+        run_hosts.add(conn, *run.key, known.values())
 
 
 def _bury(conn: Connection, turn: Turn) -> None:

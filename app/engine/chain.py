@@ -55,6 +55,16 @@ def chain_to(run: Run, rank: Ints, op: int, dp_rank: int) -> tuple[Link, ...]:
     return tuple(reversed(_walk(_Walk(run, rank), op, dp_rank)))
 
 
+def waited_for(run: Run, op: int, dp_rank: int) -> tuple[int, float] | None:
+    """The operation whose end one waited for before it could begin, and when that was.
+
+    None for one that waits for nothing. In the recorded run also for what its worker computed.
+    """
+    walk = _Walk(run, np.zeros((0, 0), np.int64))
+    row = walk.last_before(op, dp_rank, {(op, dp_rank)})
+    return None if row is None else (walk.op_of(row), walk.end_s(row, dp_rank))
+
+
 def _walk(walk: "_Walk", row: int, dp_rank: int) -> list[Link]:
     """The links, last one first."""
     links: list[Link] = []

@@ -104,7 +104,7 @@ def _template(window: Window) -> Template:
             f"{window.id}"
         )
     rows = rows[_recorded_order(trace, rows, job)]
-    start_s = trace.start_s[rows]
+    start_s, end_s = _times(window, rows)
     return Template(
         parallelism=job.parallelism,
         op_types=job.op_types,
@@ -114,8 +114,25 @@ def _template(window: Window) -> Template:
         mc=trace.mc[rows].astype(np.int64),
         mb_id=trace.mb_id[rows].astype(np.int64),
         start_s=start_s,
-        end_s=start_s + trace.duration_s[rows],
+        end_s=end_s,
     )
+
+
+def _times(window: Window, rows: Ints) -> tuple[Floats, Floats]:
+    """[rows] starts and ends, in seconds.
+
+    Of whole nanoseconds they are by each stage's own first start, and exact: the same to the last
+    bit however far the stages' clocks are apart.
+    """
+    start_s, duration_s = window.trace.start_s[rows], window.trace.duration_s[rows]
+    if window.origin_ns is None:
+        return start_s, start_s + duration_s
+    start_ns, duration_ns = np.rint(start_s * 1e9), np.rint(duration_s * 1e9)
+    stage = window.trace.stage[rows]
+    first_ns = np.full(window.job.parallelism.pp_size, np.inf)
+    np.minimum.at(first_ns, np.clip(stage, 0, first_ns.size - 1), start_ns)
+    start_ns -= first_ns[np.clip(stage, 0, first_ns.size - 1)]
+    return start_ns * 1e-9, (start_ns + duration_ns) * 1e-9
 
 
 def _recorded_order(trace: Trace, rows: Ints, job: Job) -> Ints:

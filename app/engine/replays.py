@@ -1,11 +1,14 @@
 """A window, ready to be replayed: steps of equal structure together, others apart."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
+from app.engine.clocks.clocks import Clocks
+from app.engine.clocks.measure import Correction, measured
+from app.engine.graph import StepGraph, build
 from app.engine.grid import Grid, OtherStructure, lay_out
 from app.engine.parallel import all_of
 from app.engine.simulate import Keep
@@ -22,11 +25,13 @@ class WindowReplay:
     """A window's steps in groups of equal structure, each with graph and ideals of its own.
 
     `skipped` are the window's own skipped steps and those that cannot be replayed, ascending.
+    Times of the groups are by one clock, as far as `clocks` are measured.
     """
 
     window: Window
     groups: tuple[Replayer, ...]
     skipped: tuple[SkippedStep, ...]
+    clocks: Clocks = field(default_factory=Clocks)
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -81,6 +86,14 @@ class WindowReplay:
         return all_of(self.size, [_bound(self.joined, question) for question in questions])
 
 
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """Steps of one structure as they were recorded, and those that cannot be replayed."""
+
+    laid_out: tuple[Grid, StepGraph] | None
+    refused: list[SkippedStep]
+
+
 Group = tuple[Replayer | None, list[SkippedStep]]
 
 # Steps whose own record gives no order that they could be replayed in: so many are left out
@@ -95,20 +108,40 @@ def prepare(window: Window) -> WindowReplay:
         InvalidTrace: no step can be replayed; the message names the operations.
     """
     try:
-        found = [_group(window, window.steps)]
+        drafts = [_draft(window, window.steps)]
     except OtherStructure:
         sorted_out = structures(window)
-        found = [_group(window, steps) for steps in sorted_out.groups]
-        found.append((None, list(sorted_out.refused)))
+        drafts = [_draft(window, steps) for steps in sorted_out.groups]
+        drafts.append(_Draft(None, list(sorted_out.refused)))
+    # The order of operations on a worker is by its own clock, so the graphs are known before.
+    correction = measured(window, [each.laid_out for each in drafts if each.laid_out])
+    found = [_group(window, each, correction) for each in drafts]
     groups = tuple(group for group, _ in found if group is not None)
     refused = [skip for _, skips in found for skip in skips]
     if not groups:
         raise InvalidTrace(f"step {refused[0].step}: {refused[0].reason}")
     skipped = sorted([*window.skipped, *refused], key=lambda skip: skip.step)
-    return WindowReplay(window, groups, tuple(skipped))
+    return WindowReplay(window, groups, tuple(skipped), correction.clocks)
 
 
-def _group(window: Window, steps: tuple[int, ...]) -> Group:
+def _group(window: Window, draft: _Draft, correction: Correction) -> Group:
+    """The draft's steps by one clock; those that then cannot be replayed are refused, too."""
+    refused, num_bad = draft.refused, 0
+    while draft.laid_out is not None:
+        grid, graph = draft.laid_out
+        try:
+            return _checked(replayer(correction.of(grid), graph)), refused
+        except InvalidTrace as error:
+            num_bad += 1
+            if num_bad == MAX_BAD_STEPS:
+                return None, [*refused, *_all_refused(grid.steps, str(error))]
+            refused = [*refused, *_all_refused(grid.steps[:1], str(error))]
+            draft = _draft(window, grid.steps[1:])
+            refused += draft.refused
+    return None, refused
+
+
+def _draft(window: Window, steps: tuple[int, ...]) -> _Draft:
     """Steps of one structure, but for those that cannot be replayed.
 
     The order of operations is read from the first step. Where that one's makes no sense, since a
@@ -122,7 +155,7 @@ def _group(window: Window, steps: tuple[int, ...]) -> Group:
         except OtherStructure:
             raise
         except InvalidTrace as error:
-            return None, [*refused, *_all_refused(left, str(error))]
+            return _Draft(None, [*refused, *_all_refused(left, str(error))])
         if still := _of_no_length(grid):
             refused += _all_refused(
                 still, "all of its operations are recorded at one moment, so it took no time"
@@ -130,13 +163,13 @@ def _group(window: Window, steps: tuple[int, ...]) -> Group:
             left = tuple(step for step in left if step not in still)
             continue
         try:
-            return _checked(replayer(grid)), refused
+            return _Draft((grid, build(grid.template)), refused)
         except InvalidTrace as error:
             refused += _all_refused(left[:1], str(error))
             left, num_bad = left[1:], num_bad + 1
             if num_bad == MAX_BAD_STEPS:
-                return None, [*refused, *_all_refused(left, str(error))]
-    return None, refused
+                return _Draft(None, [*refused, *_all_refused(left, str(error))])
+    return _Draft(None, refused)
 
 
 def _all_refused(steps: tuple[int, ...], reason: str) -> list[SkippedStep]:

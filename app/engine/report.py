@@ -6,7 +6,9 @@ from functools import partial
 import numpy as np
 
 from app.engine import metrics
+from app.engine.clocks.clocks import Clocks
 from app.engine.launch import LaunchDelay, launch_delay
+from app.engine.op_times import OpTimes, op_times
 from app.engine.replays import Question, WindowReplay, fixing, keeping, one_replica_kept, prepare
 from app.engine.what_if import Mask, Replayer
 from app.trace.ops import NUM_CODES
@@ -37,6 +39,8 @@ class Report:
     m_w: float | None
     m_w_exact: float | None
     launch_delay: LaunchDelay
+    op_times: OpTimes
+    clocks: Clocks
 
     @property
     def slowdown(self) -> float:
@@ -119,6 +123,8 @@ def analyse_replay(replay: WindowReplay) -> Report:
         m_w=m_w,
         m_w_exact=m_w_exact,
         launch_delay=_launch_delay(replay),
+        op_times=op_times(replay),
+        clocks=replay.clocks,
     )
 
 

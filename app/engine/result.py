@@ -2,11 +2,14 @@
 
 from typing import Any
 
+from app.engine.clocks.clocks import Clocks
 from app.engine.metrics import gpu_time_wasted, slowdown
+from app.engine.op_times import OpTimes
 from app.engine.report import Report
 from app.trace.window import Window
 
 SCHEMA = 1
+MAX_CLOCKS = 20
 
 _NOT_MEASURED = (
     "launch_slowdown",
@@ -21,8 +24,11 @@ _NOT_MEASURED = (
     "m_w_exact",
     "m_s",
     "stage_share",
+    "stage_compute_s",
     "findings",
     "ruled_out",
+    "fingerprint",
+    "changes",
     "per_step",
 )
 
@@ -32,6 +38,7 @@ def as_json(report: Report) -> dict[str, Any]:
     return {
         **_header(report.window),
         **_step_times(report),
+        "clocks": _clocks(report.clocks),
         **_figures(report),
         "per_step": _per_step(report),
     }
@@ -45,8 +52,10 @@ def without_figures(window: Window) -> dict[str, Any]:
         "fidelity": {"discrepancy": None, "verdict": None, "step_discrepancy": []},
         "launch_delay": {"by_optype": {}, "by_worker": None, "others_waited": None},
         "structures": [],
+        "clocks": {"residual_ms": None, "hosts": {}, "reason": "no step can be replayed"},
         "step_slowdown": [],
         "optype_slowdown": {},
+        "optype_time_s": {},
         **dict.fromkeys(_NOT_MEASURED),
     }
 
@@ -94,6 +103,23 @@ def _step_times(report: Report) -> dict[str, Any]:
     }
 
 
+def _clocks(clocks: Clocks) -> dict[str, Any]:
+    """Those of hosts whose ends are furthest apart, the worst first."""
+    by_residual = sorted(clocks.hosts.items(), key=lambda each: (-each[1].residual_s, each[0]))
+    return {
+        "residual_ms": None if clocks.residual_s is None else clocks.residual_s * 1e3,
+        "hosts": {
+            name: {
+                "offset_ms": clock.offset_s * 1e3,
+                "drift_ppm": clock.drift_ppm,
+                "residual_ms": clock.residual_s * 1e3,
+            }
+            for name, clock in by_residual[:MAX_CLOCKS]
+        },
+        "reason": clocks.reason,
+    }
+
+
 def _figures(report: Report) -> dict[str, Any]:
     ideal_s = report.ideal_s
     return {
@@ -117,9 +143,22 @@ def _figures(report: Report) -> dict[str, Any]:
         "m_w_exact": report.m_w_exact,
         "m_s": report.stage_share[-1],
         "stage_share": report.stage_share,
+        **_op_times(report.op_times),
         # Nothing has looked for causes, so "none found" ([]) would be a claim.
         "findings": None,
         "ruled_out": None,
+        "fingerprint": None,
+        "changes": None,
+    }
+
+
+def _op_times(times: OpTimes) -> dict[str, Any]:
+    return {
+        "stage_compute_s": {"forward": times.forward_s, "backward": times.backward_s},
+        "optype_time_s": {
+            name: {"recorded": each.recorded_s, "transfer": each.transfer_s, "wait": each.wait_s}
+            for name, each in times.by_type.items()
+        },
     }
 
 

@@ -34,7 +34,7 @@ def warm_up() -> None:
 
 
 def _window() -> Window:
-    """Two steps of two workers with some operations each."""
+    """Two steps of two workers on two hosts, with some operations each."""
     step, dp_rank, op = (axis.ravel() for axis in np.mgrid[0:2, 0:2, 0 : len(_OPS)])
     zeros = np.zeros(step.size, np.int64)
     trace = Trace(
@@ -49,7 +49,8 @@ def _window() -> Window:
         start_s=op.astype(np.float64),
         duration_s=np.ones(step.size),
     )
-    return Window(Job.of("warm-up", Parallelism(2, 1)), 1, 0, (0, 1), trace)
+    job, hosts = Job.of("warm-up", Parallelism(2, 1)), {(0, 0): "a", (1, 0): "b"}
+    return Window(job, 1, 0, (0, 1), trace, hosts=hosts, origin_ns=(0, 4 * 10**9))
 
 
 if __name__ == "__main__":

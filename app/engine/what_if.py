@@ -121,14 +121,14 @@ class Replayer:
         return np.asarray(kinds, np.int64)
 
 
-def replayer(grid: Grid) -> Replayer:
-    """The steps' graph, transfer durations and ideals.
+def replayer(grid: Grid, graph: StepGraph | None = None) -> Replayer:
+    """The steps' graph, if it is not known yet, transfer durations and ideals.
 
     Raises:
         InvalidTrace: the operations cannot be replayed.
     """
     template = grid.template
-    graph = build(template)
+    graph = graph or build(template)
     own_s = own_durations(grid, graph)
     ideal_s = ideal_durations(template, own_s[: template.num_ops])
     rows = np.concatenate([np.arange(template.num_ops), graph.milestone_of])

@@ -196,7 +196,7 @@ class RunAssembler:
         changes += self._settle_again(now_s)
         changes += self._settle_due(now_s)
         if self._window.has_news and tells_open:
-            changes.append(Change(self._window.revised("open")))
+            changes.append(Change(self._window.revised("open", self._roll)))
         return changes
 
     def finish(self, now_s: float, state: Literal["complete", "superseded"]) -> list[Change]:
@@ -258,7 +258,10 @@ class RunAssembler:
     def _revise(self) -> list[Change]:
         revised = self._closed.revise(self.job, self._epoch, self._roll, self._recall)
         self.is_dirty |= bool(revised)
-        return [Change(window.revised(state), pack(window.table)) for window, state in revised]
+        return [
+            Change(window.revised(state, self._roll), pack(window.table))
+            for window, state in revised
+        ]
 
     def _settle_again(self, now_s: float) -> list[Change]:
         changes: list[Change] = []
@@ -306,7 +309,7 @@ class RunAssembler:
         window = self._window
         self.closed_through = self._settled_through
         self.is_dirty = True
-        change = Change(window.revised(state), pack(window.table))
+        change = Change(window.revised(state, self._roll), pack(window.table))
         self._closed.add(window.settled, state, window.revision, now_s)
         self._window = OpenWindow(self.job, self._epoch, self._rules.window_steps)
         return change

@@ -17,9 +17,8 @@ class OpColumns:
     """The operations of a batch as parallel columns, in the order they came; not to be written.
 
     Shapes: all [ops]. `optype` is a code of the job's `OpTypes`; times are nanoseconds of
-    the worker's own clock. The last three are of the operation's own work: its tokens, the sum
-    of its sequences' squared lengths, the bytes it moves; -1 where it has none, None where no
-    operation has.
+    the worker's own clock. Those that may be None are what `app.trace.window.OPTIONAL` says:
+    -1 where an operation has none, None where no operation has.
     """
 
     step: Ints
@@ -32,6 +31,8 @@ class OpColumns:
     tokens: Ints | None = None
     seq_len_sq: Ints | None = None
     bytes: Ints | None = None
+    sm_clock_mhz: Ints | None = None
+    temperature_c: Ints | None = None
 
     @property
     def num_ops(self) -> int:

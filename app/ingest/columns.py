@@ -13,7 +13,7 @@ from app.ingest.json_columns import JsonOps
 from app.ingest.rows import UNKNOWN_OPTYPE
 from app.ingest.wire import MAX_ROWS, BinaryBatch, BinaryColumns
 from app.trace.ops import OpTypes
-from app.trace.window import Ints
+from app.trace.window import OPTIONAL, Ints
 
 WIRE_DTYPES = {
     "step": "<i8",
@@ -23,9 +23,7 @@ WIRE_DTYPES = {
     "seq_id": "<i4",
     "mc": "<i2",
     "mb_id": "<i4",
-    "tokens": "<i8",
-    "seq_len_sq": "<i8",
-    "bytes": "<i8",
+    **dict.fromkeys(OPTIONAL, "<i8"),
 }
 NEEDED = ("step", "optype", "start_ns", "duration_ns", "seq_id", "mc", "mb_id")
 _DTYPES = {name: np.dtype(code) for name, code in WIRE_DTYPES.items()}

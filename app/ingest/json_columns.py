@@ -22,7 +22,7 @@ from app.ingest.wire import (
     count,
     misfit,
 )
-from app.trace.window import Ints
+from app.trace.window import OPTIONAL, Ints
 
 MAX_JSON_ROWS = 50_000  # each value of them is an object while it is read
 
@@ -38,6 +38,8 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     tokens: Int64 | None = None
     seq_len_sq: Int64 | None = None
     bytes: Int64 | None = None
+    sm_clock_mhz: Int64 | None = None
+    temperature_c: Int64 | None = None
 
 
 class JsonOps(msgspec.Struct, kw_only=True):
@@ -47,7 +49,7 @@ class JsonOps(msgspec.Struct, kw_only=True):
     integers: dict[str, Ints | None]
 
 
-_OPTIONAL = ("seq_id", "mc", "mb_id", "tokens", "seq_len_sq", "bytes")
+_LEFT_OUT = ("seq_id", "mc", "mb_id", *OPTIONAL)
 _INTEGERS = [name for name in JsonColumns.__struct_fields__ if name != "optype"]
 _INTEGERS_OF = msgspec.json.Decoder(list[Int64])
 _NAMES_OF = msgspec.json.Decoder(list[Name])
@@ -78,7 +80,7 @@ def _from_columns(columns: JsonColumns) -> JsonOps:
 
 
 def _column(raw: msgspec.Raw, name: str) -> Ints | None:
-    if name in _OPTIONAL and not _is_there(raw):
+    if name in _LEFT_OUT and not _is_there(raw):
         return None
     values = _read(_INTEGERS_OF, raw, f"$.columns.{name}", b",", MAX_JSON_ROWS - 1)
     return np.array(values, dtype=np.int64)

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ingest.batch import OpColumns
-from app.trace.window import Floats, Integers, Ints, Trace
+from app.trace.window import OPTIONAL, Floats, Integers, Ints, Trace
 
 NS = 1e-9
-OPTIONAL = ("tokens", "seq_len_sq", "bytes")  # -1 where an operation has none
 TABLE_DTYPES: dict[str, type[np.generic]] = {
     "step": np.int64,
     "rank": np.int32,
@@ -35,8 +34,8 @@ class OpTable:
     """Operations in canonical order: step, dp_rank, stage, optype, seq_id.
 
     Shapes: all [ops], of `TABLE_DTYPES`. Unlike a Trace it has the workers' own clocks, in
-    nanoseconds, and the operations of skipped steps. The last three are None where no worker
-    sent them.
+    nanoseconds, and the operations of skipped steps. The `OPTIONAL` ones are None where no worker
+    sent them, and -1 where an operation has none.
     """
 
     step: Ints
@@ -52,6 +51,8 @@ class OpTable:
     tokens: Ints | None = None
     seq_len_sq: Ints | None = None
     bytes: Ints | None = None
+    sm_clock_mhz: Ints | None = None
+    temperature_c: Ints | None = None
 
     @property
     def num_ops(self) -> int:
@@ -87,7 +88,13 @@ class OpTable:
             mb_id=table.mb_id,
             start_s=_since_step_began(table.step, table.start_ns),
             duration_s=table.duration_ns.astype(np.float64) * NS,
+            **{name: getattr(table, name) for name in OPTIONAL},
         )
+
+    def origins_ns(self, steps: Sequence[int]) -> tuple[int, ...]:
+        """[steps], the first start of each by the workers' own clocks: what `trace` counts from."""
+        firsts = (self.of_step(step).start_ns for step in steps)
+        return tuple(int(each.min()) if each.size else 0 for each in firsts)
 
 
 class Part(NamedTuple):

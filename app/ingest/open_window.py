@@ -1,6 +1,7 @@
 """The window that settled steps are put into, until it is full."""
 
 from app.ingest.op_table import OpTable, concatenate
+from app.ingest.roll import Roll
 from app.ingest.step import SettledStep
 from app.trace.job import Job
 from app.trace.window import Window, WindowState
@@ -63,20 +64,24 @@ class OpenWindow:
             self._table = concatenate([step.table for step in self.settled])
         return self._table
 
-    def revised(self, state: WindowState) -> Window:
-        """It as the engine wants it, in a new revision."""
+    def revised(self, state: WindowState, roll: Roll) -> Window:
+        """It as the engine wants it, in a new revision; the roll is the run's."""
         steps = tuple(step.step for step in self.settled if step.skipped is None)
         self.revision = max(len(self.settled), self.revision + 1)
         self.has_news = False
+        skipped = tuple(step.skipped for step in self.settled if step.skipped)
         return Window(
             job=self._job,
             epoch=self._epoch,
             first_step=self.settled[0].step,
             steps=steps,
             trace=self.table.trace(steps),
-            skipped=tuple(step.skipped for step in self.settled if step.skipped),
+            skipped=skipped,
             state=state,
             revision=self.revision,
+            hosts=roll.hosts(),
+            places=roll.places({rank for step in skipped for rank in step.missing}),
+            origin_ns=self.table.origins_ns(steps),
         )
 
     def _is_large(self) -> bool:

@@ -1,6 +1,7 @@
 """Who of a run's workers has been heard of, and how far each has come."""
 
 from collections.abc import Iterable, Mapping
+from itertools import chain, count
 
 import numpy as np
 
@@ -76,7 +77,7 @@ class Roll:
 
     def watermark(self) -> int:
         """The step up to which every worker's word is final."""
-        if len(self._rank) < self._parallelism.num_workers:
+        if self.has_unheard:
             return NO_STEP
         return int(self._watermarks[: len(self._cursors)].min())
 
@@ -94,26 +95,67 @@ class Roll:
             self._watermarks[at] = cursor.watermark
 
     def ranks(self, workers: Iterable[int]) -> tuple[int, ...]:
-        """Their global ranks, ascending; the usual one for a worker never heard of."""
-        sizes = self._parallelism
-        return tuple(
-            sorted(
-                self._rank.get(worker, sizes.usual_rank(*divmod(worker, sizes.pp_size)))
-                for worker in workers
-            )
-        )
+        """Their global ranks, ascending; of a worker never heard of one that nobody else has."""
+        asked = list(workers)
+        known = self._rank
+        if any(worker not in known for worker in asked):
+            known = known | self._unheard()
+        return tuple(sorted(known[worker] for worker in asked))
+
+    @property
+    def has_unheard(self) -> bool:
+        """Whether there are workers that have never been heard of."""
+        return len(self._rank) < self._parallelism.num_workers
 
     def unheard(self) -> tuple[int, ...]:
         """Ranks, ascending, of the workers that have never been heard of."""
-        known = self._rank
-        return self.ranks(
-            each for each in range(self._parallelism.num_workers) if each not in known
-        )
+        return tuple(sorted(self._unheard().values()))
+
+    def workers(self, ranks: Iterable[int]) -> dict[int, int]:
+        """Workers by these ranks; without ranks that are nobody's.
+
+        Such are numbers that were taken for a worker's until it came with its own.
+        """
+        asked = set(ranks)
+        if not asked:  # as nearly always, and a job may have very many
+            return {}
+        known = {rank: self._cursors[at].worker for rank, at in self._at.items()}
+        if not asked <= known.keys():
+            known |= {rank: worker for worker, rank in self._unheard().items()}
+        return {rank: known[rank] for rank in sorted(asked) if rank in known}
+
+    def places(self, ranks: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """(dp_rank, stage) by these ranks, as `workers` knows them."""
+        pp_size = self._parallelism.pp_size
+        return {rank: divmod(worker, pp_size) for rank, worker in self.workers(ranks).items()}
 
     def hosts(self) -> dict[tuple[int, int], str]:
         """Host by (dp_rank, stage), as far as the workers have said."""
         pp_size = self._parallelism.pp_size
         return {divmod(worker, pp_size): host for worker, host in self._hosts.items()}
+
+    def _unheard(self) -> dict[int, int]:
+        """Rank of each worker never heard of: its usual one, or the next that is nobody's.
+
+        Who is missing is certain; the number is not where a launcher orders ranks in its own way.
+        """
+        sizes = self._parallelism
+        if not self.has_unheard:
+            return {}
+        usual = [
+            sizes.usual_rank(*divmod(worker, sizes.pp_size)) for worker in range(sizes.num_workers)
+        ]
+        unheard = [worker for worker in range(sizes.num_workers) if worker not in self._rank]
+        theirs = {worker: usual[worker] for worker in unheard if usual[worker] not in self._at}
+        others = [worker for worker in unheard if worker not in theirs]
+        taken = {*self._at, *theirs.values()}
+        # Peers of a worker may have taken so many of the usual ones that only higher ones are left.
+        free = (
+            rank
+            for rank in chain(sorted(usual), count(max(*usual, *taken) + 1))
+            if rank not in taken
+        )
+        return theirs | dict(zip(others, free, strict=False))
 
     def _know(self, cursor: Cursor) -> int:
         at = len(self._cursors)

@@ -11,6 +11,7 @@ from app.ingest.batch import OpColumns
 from app.ingest.wire import LAST_INT32, LAST_STEP
 from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN, OP_NAMES, OpTypes
+from app.trace.window import OPTIONAL
 
 MAX_DURATION_NS = 86_400 * 10**9  # a day
 LAST_START_NS = 2**63 - 1 - MAX_DURATION_NS  # so that every end is a number, too
@@ -61,7 +62,7 @@ class Rules:
         yield "seq_id", 0, LAST_INT32
         yield "mc", -1, min(self.parallelism.vpp_size, 2**15) - 1
         yield "mb_id", -1, LAST_INT32
-        for name in ("tokens", "seq_len_sq", "bytes"):
+        for name in OPTIONAL:
             yield name, -1, LAST_STEP
 
 

@@ -14,7 +14,7 @@ KNOWN_VERSIONS = (1,)  # what we read
 MAX_ROWS = 100_000
 LAST_STEP = 2**53  # what every JSON reader can hold exactly
 LAST_INT32 = 2**31 - 1
-# Ten columns, and two numbers for each step that is done: reading more takes long for nothing.
+# More than the largest batch in JSON has: reading them takes long for nothing.
 MAX_COMMAS = 12 * MAX_ROWS + 100
 _COUNTED_BYTES = 1 << 20
 MAX_OPTYPES = 256  # an index into them is one byte
@@ -44,7 +44,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class BinaryColumns(msgspec.Struct, forbid_unknown_fields=True):
-    """Raw little-endian buffers, one a column; the last three may be left out."""
+    """Raw little-endian buffers, one a column; those after `mb_id` may be left out."""
 
     step: memoryview
     optype: memoryview
@@ -56,6 +56,8 @@ class BinaryColumns(msgspec.Struct, forbid_unknown_fields=True):
     tokens: memoryview | None = None
     seq_len_sq: memoryview | None = None
     bytes: memoryview | None = None
+    sm_clock_mhz: memoryview | None = None
+    temperature_c: memoryview | None = None
 
 
 class BinaryBatch(Header, forbid_unknown_fields=True, kw_only=True):
@@ -79,6 +81,8 @@ class JsonColumns(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tokens: msgspec.Raw = ABSENT
     seq_len_sq: msgspec.Raw = ABSENT
     bytes: msgspec.Raw = ABSENT
+    sm_clock_mhz: msgspec.Raw = ABSENT
+    temperature_c: msgspec.Raw = ABSENT
 
 
 class JsonBatch(Header, forbid_unknown_fields=True, kw_only=True):

@@ -19,11 +19,11 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, true
 
 from app.errors import InvalidRequest
+from app.store.alert_tables import alert_events, audit, delivery_attempts, outbox
 from app.store.columns import is_bytes
 from app.store.engine import Store, without_time_limits
 from app.store.migrate import current_revision
 from app.store.tables import (
-    alert_events,
     consumers,
     dead_letters,
     metadata,
@@ -34,7 +34,13 @@ from app.store.tables import (
 
 _FORMAT = 1
 _KEPT = [table for table in metadata.sorted_tables if table not in (shards, consumers)]
-_SERIALS = ((alert_events, "event_id"), (dead_letters, "letter_id"))
+_SERIALS = (
+    (alert_events, "event_id"),
+    (dead_letters, "letter_id"),
+    (outbox, "seq"),
+    (delivery_attempts, "attempt_id"),
+    (audit, "audit_id"),
+)
 # Rows that are there before anybody has done anything with the database: the backup's take their
 # place. The project is the one that the migrations make, as long as nobody has changed it.
 _OF_A_NEW_DATABASE: dict[Table, ColumnElement[bool]] = {

@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, RowMapping, Select, and_, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    and_,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from app.errors import (
     Conflict,
@@ -19,7 +29,7 @@ from app.store.paging import JobId, from_cursor, split, to_cursor
 from app.store.projects import owns
 from app.store.tables import ingest_counts, jobs, runs, windows
 from app.store.upsert import add_new
-from app.store.windows import SUMMARY, WindowSummary, summary_of
+from app.store.windows import SUMMARY, WindowSummary, newest_with_figures, summary_of
 from app.trace import user_types
 from app.trace.job import Job, Parallelism
 from app.trace.names import DEFAULT_PROJECT, plain, project_of, qualified
@@ -55,6 +65,13 @@ class Registered(NamedTuple):
     created: bool
 
 
+class Heard(NamedTuple):
+    """When (Unix time) a run registered, and something of it came last; None: nothing ever did."""
+
+    registered_s: float
+    last_data_s: float | None
+
+
 class EndedRun(NamedTuple):
     """A run whose last window is still to be closed; superseded, or ended of itself."""
 
@@ -67,8 +84,9 @@ class EndedRun(NamedTuple):
 class JobRecord:
     """A job as its current run has it; `latest` is that run's newest window with figures.
 
-    Of the ranks in `silent_ranks` nothing comes while others go on; since `stalled_since_s`
-    nothing comes of any. `counts` is what became of the run's operations, None before the first.
+    Of the ranks in `silent_ranks`, which are the `silent_workers` (dp_rank * pp_size + stage), in
+    the same order, nothing comes while others go on; since `stalled_since_s` nothing comes of any.
+    `counts` is what became of the run's operations, None before the first.
     """
 
     job_id: str
@@ -86,6 +104,7 @@ class JobRecord:
     latest: WindowSummary | None
     op_types: OpTypes = BUILT_IN
     silent_ranks: Sequence[int] | None = None
+    silent_workers: Sequence[int] | None = None
     silent_since_s: float | None = None
     stalled_since_s: float | None = None
     counts: Counts | None = None
@@ -186,21 +205,49 @@ def run(conn: Connection, job_id: str, epoch: int) -> Registration:
     return _registration(row._mapping)
 
 
-def last_data_s(conn: Connection, job_id: str, epoch: int) -> float | None:
-    """When (Unix time) something of this run came last; None where nothing ever did."""
-    query = select(runs.c.last_data_s).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
-    found: float | None = conn.execute(query).scalar_one_or_none()
-    return found
+def heard(conn: Connection, job_id: str, epoch: int) -> Heard:
+    """When a run that has registered was heard of first and last."""
+    query = select(runs.c.registered_s, runs.c.last_data_s)
+    row = conn.execute(query.where(runs.c.job_id == job_id, runs.c.epoch == epoch)).one()
+    return Heard(*row)
 
 
-def watched(conn: Connection) -> list[tuple[str, int]]:
-    """Runs that are not over, have sent something, and are not known to have stalled."""
-    going = (runs.c.ended_s.is_(None), runs.c.superseded_s.is_(None), ~runs.c.is_closed)
-    query = select(runs.c.job_id, runs.c.epoch).where(*going, runs.c.last_data_s.is_not(None))
-    query = query.where(runs.c.stalled_since_s.is_(None))
-    return [
-        (row.job_id, row.epoch) for row in conn.execute(query.order_by(*query.selected_columns))
-    ]
+def starting_since(conn: Connection, job_id: str, epoch: int, *, within_s: float) -> float:
+    """When (Unix time) the run registered, or the first of those before it that failed to start.
+
+    These sent nothing, did not end, and registered at most `within_s` seconds before the run.
+    """
+    before = (runs.c.job_id == job_id, runs.c.epoch <= epoch)
+    came_to_something = or_(runs.c.last_data_s.is_not(None), runs.c.ended_s.is_not(None))
+    last = select(func.max(runs.c.epoch)).where(*before, runs.c.epoch < epoch, came_to_something)
+    begun_s = select(runs.c.registered_s).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+    query = select(func.min(runs.c.registered_s)).where(
+        *before,
+        runs.c.epoch > func.coalesce(last.scalar_subquery(), 0),
+        runs.c.registered_s >= begun_s.scalar_subquery() - within_s,
+    )
+    return float(conn.execute(query).scalar_one())
+
+
+def watched(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
+    """Runs that are not over, have sent something or may do so, and are not said to have stalled.
+
+    Of a run that has registered more than a day ago and never sent anything, nobody waits for it.
+    """
+    may_begin = runs.c.registered_s > now_s - ACTIVE_FOR_S
+    has_begun = runs.c.last_data_s.is_not(None)
+    return _going(conn, runs.c.stalled_since_s.is_(None), or_(has_begun, may_begin))
+
+
+def starting(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
+    """Of these runs, those that have sent nothing so far."""
+    may_begin = runs.c.registered_s > now_s - ACTIVE_FOR_S
+    return _going(conn, runs.c.stalled_since_s.is_(None), runs.c.last_data_s.is_(None), may_begin)
+
+
+def stalled(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
+    """Runs that are not over and have stalled within a day."""
+    return _going(conn, runs.c.stalled_since_s > now_s - ACTIVE_FOR_S)
 
 
 def reopen(conn: Connection, job_id: str, epoch: int) -> None:
@@ -220,6 +267,14 @@ def unfinished(conn: Connection) -> list[EndedRun]:
 def mark_closed(conn: Connection, job_id: str, epoch: int) -> None:
     """The run's last window has been closed."""
     conn.execute(_run_update(job_id, epoch).values(is_closed=True))
+
+
+def _going(conn: Connection, *conditions: ColumnElement[bool]) -> list[tuple[str, int]]:
+    """Job id and epoch of the runs that are not over and meet these."""
+    going = (runs.c.ended_s.is_(None), runs.c.superseded_s.is_(None), ~runs.c.is_closed)
+    query = select(runs.c.job_id, runs.c.epoch).where(*going, *conditions)
+    rows = conn.execute(query.order_by(*query.selected_columns))
+    return [(row.job_id, row.epoch) for row in rows]
 
 
 def _check_texts(registration: Registration) -> None:
@@ -327,13 +382,6 @@ def _current_epoch(conn: Connection, job_id: str) -> int:
 
 def _records() -> Select[Any]:
     of_run = and_(windows.c.job_id == jobs.c.job_id, windows.c.epoch == jobs.c.epoch)
-    figures = windows.alias("figures")
-    newest = (
-        select(func.max(figures.c.first_step))
-        .where(figures.c.job_id == jobs.c.job_id, figures.c.epoch == jobs.c.epoch)
-        .where(figures.c.slowdown.is_not(None))
-        .scalar_subquery()
-    )
     current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
     counted = and_(ingest_counts.c.job_id == jobs.c.job_id, ingest_counts.c.epoch == jobs.c.epoch)
     summary = [column.label(f"window_{column.name}") for column in SUMMARY]
@@ -341,7 +389,7 @@ def _records() -> Select[Any]:
     return (
         select(runs, *summary, *counts)
         .select_from(jobs.join(runs, current))
-        .join(windows, and_(of_run, windows.c.first_step == newest), isouter=True)
+        .join(windows, and_(of_run, windows.c.first_step == newest_with_figures()), isouter=True)
         .join(ingest_counts, counted, isouter=True)
     )
 

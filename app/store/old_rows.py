@@ -4,8 +4,7 @@ What a consumer may still need is never old: open windows, runs that are not clo
 are still to be sent, dead letters that nobody has settled.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -24,33 +23,22 @@ from sqlalchemy import (
 )
 
 from app.store import counts
+from app.store.old_alert_rows import KINDS as OF_ALERTS
+from app.store.old_rows_kind import Kind
 from app.store.projects import owns
 from app.store.tables import (
-    alert_events,
     cursors,
     dead_letters,
+    histories,
     hosts,
-    outbox,
+    run_hosts,
     runs,
     spool,
     steps,
+    window_briefs,
+    window_losses,
     windows,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of rows that get old.
-
-    `old` asks for the keys of a project's rows from before a moment (Unix seconds), of large ones
-    with their `size_bytes`; `remove` takes what it has found.
-    """
-
-    name: str
-    old: Callable[[str, float], Select[Any]]
-    remove: Callable[[Connection, Sequence[Row[Any]]], None]
-    is_raw: bool = False
-
 
 _WINDOW = (windows.c.job_id, windows.c.epoch, windows.c.first_step)
 _OF_RUN = ("job_id", "epoch")
@@ -78,8 +66,10 @@ def _remove_windows(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     same_run = [steps.c[name] == bindparam(f"of_{name}") for name in _OF_RUN]
     its_steps = steps.c.step.between(bindparam("of_first_step"), bindparam("of_last_step"))
     conn.execute(delete(steps).where(*same_run, its_steps), keys)
-    of_these = tuple_(*_WINDOW).in_([tuple(row)[:3] for row in rows])
-    conn.execute(delete(windows).where(of_these))
+    of_window = [tuple(row)[:3] for row in rows]
+    for table in (window_briefs, window_losses, windows):
+        key = tuple_(*(table.c[column.name] for column in _WINDOW))
+        conn.execute(delete(table).where(key.in_(of_window)))
 
 
 def _old_runs(project: str, before_s: float) -> Select[Any]:
@@ -96,22 +86,9 @@ def _remove_runs(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     # The job itself stays, so that no later run of it gets an epoch that there was before.
     for row in rows:
         counts.remove(conn, row.job_id, row.epoch)
-        for table in (steps, hosts, cursors, runs):
+        for table in (steps, hosts, run_hosts, histories, cursors, runs):
             same_run = (table.c[name] == row._mapping[name] for name in _OF_RUN)
             conn.execute(delete(table).where(*same_run))
-
-
-def _old_events(project: str, before_s: float) -> Select[Any]:
-    due = select(outbox.c.event_id).where(outbox.c.event_id == alert_events.c.event_id)
-    is_told = not_(due.where(outbox.c.state == "due").exists())
-    query = select(alert_events.c.event_id).where(owns(project, alert_events.c.job_id), is_told)
-    return query.where(alert_events.c.at_s < before_s).order_by(alert_events.c.event_id)
-
-
-def _remove_events(conn: Connection, rows: Sequence[Row[Any]]) -> None:
-    ids = [row.event_id for row in rows]
-    conn.execute(delete(outbox).where(outbox.c.event_id.in_(ids)))
-    conn.execute(delete(alert_events).where(alert_events.c.event_id.in_(ids)))
 
 
 def _old_letters(project: str, before_s: float) -> Select[Any]:
@@ -131,6 +108,6 @@ KINDS = (
     Kind("operations of windows", _old_operations, _remove_operations, is_raw=True),
     Kind("windows", _old_windows, _remove_windows),
     Kind("runs", _old_runs, _remove_runs),
-    Kind("alert events", _old_events, _remove_events),
+    *OF_ALERTS,
     Kind("dead letters", _old_letters, _remove_letters),
 )

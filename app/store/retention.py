@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Row, func, select, update
 
 from app.errors import LeaseLost, NotFound
 from app.store.engine import Store, now_s
-from app.store.old_rows import KINDS, Kind
+from app.store.old_rows import KINDS
+from app.store.old_rows_kind import Kind
 from app.store.tables import projects
 
 _DAY_S = 86_400.0
@@ -54,6 +55,14 @@ def policies(conn: Connection, usual: Keep) -> list[Policy]:
     """What each project keeps, where `usual` is the service's own word."""
     rows = conn.execute(select(projects).order_by(projects.c.project))
     return [_policy(row, usual) for row in rows]
+
+
+def own(conn: Connection, project: str) -> dict[str, float | None]:
+    """What `set_own` was told last; None where a project goes by the service's word."""
+    names = (projects.c.keep_raw_days, projects.c.keep_results_days)
+    row = conn.execute(select(*names).where(projects.c.project == project)).one_or_none()
+    raw_days, results_days = (None, None) if row is None else row
+    return {"raw_days": raw_days, "results_days": results_days}
 
 
 def set_own(

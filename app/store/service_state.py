@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
-from app.store import counts, dead_letters, totals
+from app.store import counts, dead_letters, notifying, totals
+from app.store.alert_tables import outbox
 from app.store.counts import Counts
+from app.store.notifying import Notifying
 from app.store.shards import count_live
-from app.store.tables import outbox, shards
+from app.store.tables import shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class ServiceState:
     dead_letters: int
     outbox_due: int
     outbox_oldest_s: float | None
+    notifying: Notifying
     live_consumers: int
     unheld_shards: tuple[int, ...]
 
@@ -38,6 +41,7 @@ def read(conn: Connection, *, num_shards: int, lease_s: float, now_s: float) -> 
         dead_letters=dead_letters.count(conn)["dead"],
         outbox_due=int(num_due),
         outbox_oldest_s=None if oldest_s is None else max(0.0, now_s - oldest_s),
+        notifying=notifying.read(conn),
         live_consumers=count_live(conn, now_s=now_s),
         unheld_shards=_unheld(conn, num_shards, now_s - lease_s),
     )

@@ -8,11 +8,16 @@ jobs ─< runs ─< windows          what was analysed, one row a window, replac
              ─< cursors          what the assembler of a run knows beside them
              ─< ingest_counts    what became of every operation that was taken
              ─< hosts            which machine each worker is on
-jobs ─< alert_states
-     ─< alert_events ─< outbox   who is still to be told
+             ─< histories        what is remembered of a run's earlier windows
+             ─< run_hosts        which hosts a run was on, to be looked up by host
+windows ─< window_briefs         what a line of the fleet says of it
+        ─< window_losses         what was lost in it, by cause, operation type and host
+jobs ─< saved_questions          what-if questions that somebody wants to see again
+alerts, rules, outbox            app/store/alert_tables.py
 dead_letters                     queue entries that nobody could take
 shards, consumers                which background process works on what
 totals                           counts of the whole service
+service_keys                     secrets that its processes share
 
 A `job_id` is "project/job" in every table, so no key of one project can name what is another's.
 """
@@ -26,35 +31,21 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     Table,
     Text,
     UniqueConstraint,
     text,
 )
 
+from app.store import alert_tables as alert_tables  # so that the metadata has its tables, too
 from app.store.columns import JsonText, PackedBytes, PackedJson, Real, key_text, serial
-
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "fk": "fk_%(table_name)s_%(referred_table_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
+from app.store.metadata import metadata as metadata
+from app.store.metadata import of_job, of_run
 
 
-def _of_job() -> Column[str]:
-    return Column("job_id", key_text(128), ForeignKey("jobs.job_id"), primary_key=True)
-
-
-def _of_run() -> tuple[Column[str], Column[int], ForeignKeyConstraint]:
-    return (
-        Column("job_id", key_text(128), primary_key=True),
-        Column("epoch", BigInteger, primary_key=True, autoincrement=False),
-        ForeignKeyConstraint(["job_id", "epoch"], ["runs.job_id", "runs.epoch"]),
-    )
+def _of_window() -> ForeignKeyConstraint:
+    key = ("job_id", "epoch", "first_step")
+    return ForeignKeyConstraint(key, [f"windows.{name}" for name in key])
 
 
 projects = Table(
@@ -92,7 +83,7 @@ jobs = Table(
 runs = Table(
     "runs",
     metadata,
-    _of_job(),
+    of_job(),
     Column("epoch", BigInteger, primary_key=True, autoincrement=False),
     Column("run_key", Text, nullable=False),
     Column("name", Text, nullable=False),
@@ -112,9 +103,11 @@ runs = Table(
     Column("is_closed", Boolean, nullable=False),  # ended, and its last window closed
     Column("last_data_s", Real),
     Column("last_step", BigInteger),
-    # By the consumer's clock: ranks of which nothing comes while others go on, since when the
-    # first of them is silent, and since when nothing comes of any.
+    # By the consumer's clock: ranks of which nothing comes while others go on and their workers
+    # (dp_rank * pp_size + stage), since when the first of them is silent, and since when nothing
+    # comes of any.
     Column("silent_ranks", JsonText),
+    Column("silent_workers", JsonText),
     Column("silent_since_s", Real),
     Column("stalled_since_s", Real),
     UniqueConstraint("job_id", "run_key"),
@@ -126,7 +119,7 @@ Index("ix_runs_not_closed", runs.c.job_id, runs.c.epoch,
 windows = Table(
     "windows",
     metadata,
-    *_of_run(),
+    *of_run(),
     Column("first_step", BigInteger, primary_key=True, autoincrement=False),
     Column("last_step", BigInteger, nullable=False),
     Column("revision", BigInteger, nullable=False),
@@ -150,10 +143,63 @@ Index("ix_windows_with_figures", windows.c.job_id, windows.c.epoch, windows.c.fi
       sqlite_where=windows.c.slowdown.is_not(None),
       postgresql_where=windows.c.slowdown.is_not(None))  # fmt: skip
 
+# What a line of the fleet says of a window with figures, open or closed: app/store/briefs.py.
+# Not a column of `windows`: SQLite would have to read past the large ones to find it.
+window_briefs = Table(
+    "window_briefs",
+    metadata,
+    Column("job_id", key_text(128), primary_key=True),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    Column("brief", JsonText, nullable=False),
+    _of_window(),
+)
+
+# What closed windows lost, so that the fleet over time is summed by the database. `kind` is
+# "total" (name ""), "cause", "optype" or "host"; `gpu_s` are GPU-seconds lost, for "total" of
+# `gpu_s_recorded` in all; `slowdown` is the window's, for "host" how slow the host was.
+window_losses = Table(
+    "window_losses",
+    metadata,
+    Column("job_id", key_text(128), primary_key=True),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", key_text(16), primary_key=True),
+    Column("name", key_text(256), primary_key=True),
+    Column("updated_s", Real, nullable=False),
+    Column("gpu_s", Real, nullable=False),
+    Column("gpu_s_recorded", Real),
+    Column("num_gpus", BigInteger, nullable=False),
+    Column("slowdown", Real),
+    _of_window(),
+    Index("ix_window_losses_kind", "kind", "updated_s"),
+    Index("ix_window_losses_name", "kind", "name", "updated_s"),
+)
+
+run_hosts = Table(
+    "run_hosts",
+    metadata,
+    *of_run(),
+    Column("host", key_text(256), primary_key=True),
+    Index(None, "host"),
+)
+
+saved_questions = Table(
+    "saved_questions",
+    metadata,
+    Column("question_id", key_text(32), primary_key=True),
+    Column("job_id", key_text(128), ForeignKey("jobs.job_id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("window_id", Text, nullable=False),
+    Column("question", JsonText, nullable=False),  # as POST .../what-if takes it
+    Column("saved_s", Real, nullable=False),
+    Index(None, "job_id", "saved_s"),
+)
+
 steps = Table(
     "steps",
     metadata,
-    *_of_run(),
+    *of_run(),
     Column("step", BigInteger, primary_key=True, autoincrement=False),
     Column("recorded_s", Real),
     Column("simulated_s", Real),
@@ -167,7 +213,7 @@ steps = Table(
 spool = Table(
     "spool",
     metadata,
-    *_of_run(),
+    *of_run(),
     Column("turn", BigInteger, primary_key=True, autoincrement=False),  # ascending
     Column("last_step", BigInteger, nullable=False),  # the row can go once this step's window is
     Column("blob", LargeBinary, nullable=False),  # packed by app.ingest.spool
@@ -176,7 +222,7 @@ spool = Table(
 ingest_counts = Table(
     "ingest_counts",
     metadata,
-    *_of_run(),
+    *of_run(),
     # Operations: each one that was taken from the queue is in exactly one of these.
     Column("accepted", BigInteger, nullable=False),
     Column("duplicate", BigInteger, nullable=False),
@@ -189,9 +235,18 @@ ingest_counts = Table(
 )
 
 # Which machine each worker of a run is on, as far as the workers have said.
-hosts = Table("hosts", metadata, *_of_run(), Column("names", PackedJson, nullable=False))
+hosts = Table("hosts", metadata, *of_run(), Column("names", PackedJson, nullable=False))
 
-cursors = Table("cursors", metadata, *_of_run(), Column("blob", PackedBytes, nullable=False))
+# Packed by app.diagnosis.history_codec; all that a later window needs of the ones before it.
+histories = Table(
+    "histories",
+    metadata,
+    *of_run(),
+    Column("through_step", BigInteger, nullable=False),  # the last one in it
+    Column("blob", PackedBytes, nullable=False),
+)
+
+cursors = Table("cursors", metadata, *of_run(), Column("blob", PackedBytes, nullable=False))
 
 shards = Table(
     "shards",
@@ -238,48 +293,10 @@ totals = Table(
     Column("value", BigInteger, nullable=False),
 )
 
-alert_states = Table(
-    "alert_states",
+# What links are signed with, and the like: no route and no list ever reads it out.
+service_keys = Table(
+    "service_keys",
     metadata,
-    _of_job(),
-    Column("rule", key_text(64), primary_key=True),
-    Column("state", JsonText, nullable=False),
-)
-
-alert_events = Table(
-    "alert_events",
-    metadata,
-    Column("event_id", serial(), primary_key=True),
-    Column("job_id", key_text(128), ForeignKey("jobs.job_id"), nullable=False),
-    Column("rule", key_text(64), nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("at_s", Real, nullable=False),
-    Column("window_id", Text),
-    Column("slowdown", Real),
-    Column("threshold", Real, nullable=False),
-    Column("since_step", BigInteger),
-    Column("sentence", Text, nullable=False),
-    Index(None, "job_id", "event_id"),
-)
-
-outbox = Table(
-    "outbox",
-    metadata,
-    Column("delivery_id", key_text(64), primary_key=True),  # the receiver's webhook-id
-    Column("event_id", serial(), ForeignKey("alert_events.event_id"), nullable=False),
-    # Whose news it is, copied from the event: one subject's news arrive in order.
-    Column("job_id", key_text(128), nullable=False),
-    Column("rule", key_text(64), nullable=False),
-    Column("endpoint", Text, nullable=False),
-    Column("payload", Text, nullable=False),
-    Column("state", Text, nullable=False),  # due, delivered, failed, outdated
-    Column("attempt", Integer, nullable=False),  # how many have begun
-    Column("next_at_s", Real, nullable=False),
-    Column("lease_until_s", Real, nullable=False),
-    Column("detail", Text),  # of the last attempt
-    Column("created_s", Real, nullable=False),
-    Column("done_s", Real),
-    UniqueConstraint("endpoint", "event_id"),
-    Index(None, "state", "next_at_s"),
-    Index(None, "job_id", "rule", "endpoint", "event_id"),
+    Column("name", key_text(64), primary_key=True),
+    Column("key", LargeBinary, nullable=False),
 )

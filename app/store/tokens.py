@@ -135,8 +135,8 @@ def everyones(conn: Connection) -> list[TokenRecord]:
     return [_record(row) for row in conn.execute(query)]
 
 
-def revoke(conn: Connection, project: str, token_id: str, *, now_s: float) -> None:
-    """The token is good for nothing any more; a second call changes nothing.
+def revoke(conn: Connection, project: str, token_id: str, *, now_s: float) -> bool:
+    """The token is good for nothing any more; whether it was good for something before.
 
     Raises:
         TokenNotFound: the project has no such token.
@@ -145,7 +145,7 @@ def revoke(conn: Connection, project: str, token_id: str, *, now_s: float) -> No
     if conn.execute(select(tokens.c.token_id).where(*mine)).one_or_none() is None:
         raise TokenNotFound(token_id)
     good = tokens.c.revoked_s.is_(None)
-    conn.execute(update(tokens).where(*mine, good).values(revoked_s=now_s))
+    return bool(conn.execute(update(tokens).where(*mine, good).values(revoked_s=now_s)).rowcount)
 
 
 def mark_used(conn: Connection, token_id: str, *, now_s: float) -> None:

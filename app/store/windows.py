@@ -1,12 +1,26 @@
 """Windows: what was found out about successive steps of one run, replaced by newer revisions."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, select, tuple_
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    ScalarSelect,
+    Select,
+    func,
+    select,
+    tuple_,
+    type_coerce,
+)
 
 from app.errors import JobNotFound, WindowNotFound
+from app.store.columns import PackedBytes
 from app.store.paging import Int64, from_cursor, split, to_cursor
 from app.store.tables import jobs, windows
 from app.store.upsert import insert
@@ -100,21 +114,36 @@ def summary(conn: Connection, job_id: str, window_id: str) -> WindowSummary:
     return summary_of(_find(conn, job_id, window_id, *SUMMARY))
 
 
-def per_step_between(
-    conn: Connection, job_id: str, epoch: int, *, first: int, last: int
-) -> list[tuple[list[int], dict[str, Any]]]:
-    """Steps and their figures of each window of a run that has some between two steps, ascending.
+def figures_by_step(
+    conn: Connection, job_id: str, epoch: int, name: str, first_steps: Sequence[int]
+) -> list[tuple[list[int], list[Any]]]:
+    """Steps and one figure of `per_step` for each of them, of windows that begin at these steps.
 
-    Windows come whole, so the first and the last one may reach beyond.
+    The other figures are passed over: of large jobs they are most of what is stored.
     """
+    numbers = type_coerce(windows.c.result, PackedBytes)
+    figures = type_coerce(windows.c.per_step, PackedBytes)
     query = (
-        select(windows.c.result, windows.c.per_step)
+        select(numbers.label("numbers"), figures.label("figures"))
         .where(windows.c.job_id == job_id, windows.c.epoch == epoch)
-        .where(windows.c.first_step <= last, windows.c.last_step >= first)
-        .where(windows.c.slowdown.is_not(None), windows.c.per_step.is_not(None))
+        .where(windows.c.first_step.in_(first_steps), windows.c.per_step.is_not(None))
+        .where(windows.c.slowdown.is_not(None))
         .order_by(windows.c.first_step)
     )
-    return [(row.result["steps"], row.per_step) for row in conn.execute(query)]
+    rows = conn.execute(query).all()
+    return [(_one_key(row.numbers, "steps"), _one_key(row.figures, name)) for row in rows]
+
+
+def newest_with_figures() -> ScalarSelect[int]:
+    """First step of the newest window with figures, of each job's current run in a query."""
+    figures = windows.alias("figures")
+    return (
+        select(func.max(figures.c.first_step))
+        .where(figures.c.job_id == jobs.c.job_id, figures.c.epoch == jobs.c.epoch)
+        .where(figures.c.slowdown.is_not(None))
+        .correlate(jobs)
+        .scalar_subquery()
+    )
 
 
 def trace(conn: Connection, job_id: str, window_id: str) -> bytes | None:
@@ -133,7 +162,7 @@ def page(
         query = query.where(key < from_cursor(cursor, tuple[Int64, Int64]))
     rows, more = split([summary_of(row._mapping) for row in conn.execute(query)], limit)
     if not rows:
-        _check_job(conn, job_id)
+        check_job(conn, job_id)
     return rows, to_cursor(rows[-1].epoch, rows[-1].first_step) if more else None
 
 
@@ -150,6 +179,16 @@ def summary_of(row: RowMapping | dict[str, Any]) -> WindowSummary:
     return WindowSummary(window_id=f"{row['epoch']}-{row['first_step']}", **values)
 
 
+def _one_key(document: bytes, name: str) -> list[Any]:
+    """The list at one key of a JSON object; what is beside it is passed over, unread."""
+    return list(getattr(_only(name).decode(document), name) or ())
+
+
+@cache
+def _only(name: str) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(msgspec.defstruct("Only", [(name, list[Any] | None, None)]))
+
+
 def _newest_first(job_id: str, *columns: ColumnElement[Any]) -> Select[Any]:
     query = select(*columns).where(windows.c.job_id == job_id)
     return query.order_by(windows.c.epoch.desc(), windows.c.first_step.desc())
@@ -162,17 +201,26 @@ def _find(
     if window_id == "latest":
         row = _latest(conn, job_id, query)
     else:
-        named = _WINDOW_ID.fullmatch(window_id)
-        if named is None:
-            raise WindowNotFound(job_id, window_id)
-        epoch, first_step = (int(number) for number in named.groups())
+        epoch, first_step = place_of(job_id, window_id)
         query = query.where(windows.c.epoch == epoch, windows.c.first_step == first_step)
         row = conn.execute(query).one_or_none()
     if row is None:
-        _check_job(conn, job_id)
+        check_job(conn, job_id)
         raise WindowNotFound(job_id, window_id)
     found: RowMapping = row._mapping
     return found
+
+
+def place_of(job_id: str, window_id: str) -> tuple[int, int]:
+    """Epoch and first step of a window's id.
+
+    Raises:
+        WindowNotFound: it is no such id.
+    """
+    named = _WINDOW_ID.fullmatch(window_id)
+    if named is None:
+        raise WindowNotFound(job_id, window_id)
+    return int(named[1]), int(named[2])
 
 
 def _latest(conn: Connection, job_id: str, newest_first: Select[Any]) -> Any:
@@ -183,6 +231,11 @@ def _latest(conn: Connection, job_id: str, newest_first: Select[Any]) -> Any:
     return conn.execute(with_figures).one_or_none() or conn.execute(query).one_or_none()
 
 
-def _check_job(conn: Connection, job_id: str) -> None:
+def check_job(conn: Connection, job_id: str) -> None:
+    """See that the job exists.
+
+    Raises:
+        JobNotFound: it never registered.
+    """
     if conn.execute(select(jobs.c.epoch).where(jobs.c.job_id == job_id)).one_or_none() is None:
         raise JobNotFound(job_id)

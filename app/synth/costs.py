@@ -1,11 +1,11 @@
 """How long does each operation of a made job take, before anybody waits for anybody?"""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from app.errors import InvalidRequest
-from app.synth.faults import Fault
+from app.synth.noise import LogNormal, Noise
 from app.trace.job import Parallelism
 from app.trace.ops import Direction
 from app.trace.window import Floats
@@ -15,8 +15,12 @@ from app.trace.window import Floats
 class Costs:
     """Mean seconds of every operation, and how far single ones stray from it.
 
-    `noise` and `transfer_noise` are coefficients of variation of log-normal factors; healthy
-    production workers have 0.015 to 0.03. `stage_factors` scales the computations of each stage.
+    `forward_s` and `backward_s` are of one micro-batch on one stage, its chunks together, both
+    halves of a split backward too; `weight_share` is the second half's. `noise` and
+    `transfer_noise` are coefficients of variation of factors of kind `tail`; healthy production
+    workers have 0.015 to 0.03. `stage_factors` scales the computations of each stage,
+    `chunk_factors` those of each chunk of the whole model, in its order.
+    `sizes` are the bytes that operations of a type move, as far as known.
     """
 
     forward_s: float = 0.02
@@ -32,15 +36,22 @@ class Costs:
     launch_delay_s: float = 2e-5
     noise: float = 0.015
     transfer_noise: float = 0.05
-    stage_factors: tuple[float, ...] = field(default=())
+    stage_factors: tuple[float, ...] = ()
+    chunk_factors: tuple[float, ...] = ()
+    weight_share: float = 0.5
+    tail: Noise = field(default_factory=LogNormal)
+    sizes: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (f.name for f in fields(self) if f.name != "stage_factors"):
+        for name in (f.name for f in fields(self) if f.type is float):
             value = getattr(self, name)
             if not (np.isfinite(value) and value >= 0):
                 raise InvalidRequest(f"{name} is {value}: give a number, 0 or more")
-        if any(not (np.isfinite(factor) and factor > 0) for factor in self.stage_factors):
-            raise InvalidRequest("stage_factors: every factor is a number above 0")
+        if self.weight_share > 1:
+            raise InvalidRequest(f"weight_share is {self.weight_share}: a share is at most 1")
+        for name in ("stage_factors", "chunk_factors"):
+            if any(not (np.isfinite(factor) and factor > 0) for factor in getattr(self, name)):
+                raise InvalidRequest(f"{name}: every factor is a number above 0")
 
     @classmethod
     def of_compute_only(cls, forward_s: float, backward_s: float) -> "Costs":
@@ -61,33 +72,34 @@ class Costs:
             transfer_noise=0.0,
         )
 
-    def with_noise(self, noise: float) -> "Costs":
-        """The same means, with another spread of the computations."""
-        return replace(self, noise=noise)
+    @property
+    def once_s(self) -> dict[str, float]:
+        """Mean seconds of what is done once a step, or once a chunk, by op type."""
+        return {
+            "params-all-gather": self.params_all_gather_s,
+            "gc": self.gc_s,
+            "layernorm-grads-all-reduce": self.layernorm_all_reduce_s,
+            "embedding-grads-all-reduce": self.embedding_all_reduce_s,
+            "grads-reduce-scatter": self.grads_reduce_scatter_s,
+            "optimizer-clip-main-grad": self.clip_s,
+            "optimizer": self.optimizer_s,
+        }
 
-    def computation_s(
-        self, direction: Direction, parallelism: Parallelism, faults: tuple[Fault, ...]
-    ) -> Floats:
-        """Mean seconds of one micro-batch in one direction on each worker, [stages, dp ranks]."""
+    def computation_s(self, direction: Direction, parallelism: Parallelism) -> Floats:
+        """Mean seconds of one micro-batch in one direction, [stages, chunks]."""
         base_s = self.forward_s if direction is Direction.FORWARD else self.backward_s
-        mean_s = np.full((parallelism.pp_size, parallelism.dp_size), base_s)
+        num_chunks = parallelism.vpp_size
+        mean_s = np.full((parallelism.pp_size, num_chunks), base_s / num_chunks)
         if self.stage_factors:
-            if len(self.stage_factors) != parallelism.pp_size:
-                raise InvalidRequest(
-                    f"{len(self.stage_factors)} stage factors for {parallelism.pp_size} stages: "
-                    "give one for each stage"
-                )
+            self._refuse_other_count("stage_factors", parallelism.pp_size)
             mean_s *= np.asarray(self.stage_factors)[:, None]
-        for fault in faults:
-            mean_s *= fault.factor(direction, parallelism)
+        if self.chunk_factors:
+            self._refuse_other_count("chunk_factors", mean_s.size)
+            mean_s *= np.reshape(self.chunk_factors, (num_chunks, parallelism.pp_size)).T
         return mean_s
 
-
-def noisy(
-    mean_s: Floats | float, noise: float, shape: tuple[int, ...], rng: np.random.Generator
-) -> Floats:
-    """Durations of `shape` around the mean, with `noise` as their coefficient of variation."""
-    # The second term keeps the mean of the log-normal factor at 1.
-    spread = np.sqrt(np.log1p(noise**2))
-    factor = np.exp(spread * rng.standard_normal(shape) - spread**2 / 2)
-    return np.asarray(mean_s * factor, dtype=np.float64)
+    def _refuse_other_count(self, name: str, count: int) -> None:
+        """Returns if there is a factor for each."""
+        if len(getattr(self, name)) != count:
+            what, given = name.removesuffix("_factors"), len(getattr(self, name))
+            raise InvalidRequest(f"{given} {what} factors for {count} {what}s: give one for each")

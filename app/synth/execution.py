@@ -1,7 +1,7 @@
-"""Run one step of a made job: who computes, sends and waits when?
+"""Run some steps of a made job: who computes, sends and waits when?
 
-Every dp rank is a lane of the arrays, so one pass over one replica's operations runs them all.
-This is the obvious simulation of a training step; it knows nothing of the engine's.
+Every dp rank of every step is a lane of the arrays, so one pass over one replica's operations runs
+them all. This is the obvious simulation of a training step; it knows nothing of the engine's.
 """
 
 from collections import deque
@@ -9,148 +9,170 @@ from collections import deque
 import numpy as np
 
 from app.errors import InvalidRequest
-from app.synth.durations import Durations
-from app.synth.schedules.schedule import Schedule, Work
-from app.trace.job import Parallelism
+from app.synth.drawn import Drawn
+from app.synth.parts import delays, durations
+from app.synth.schedules.schedule import Part, Work
+from app.synth.structure import Op, Structure
 from app.trace.ops import Direction
 from app.trace.window import Floats
 
-_ALL_DP_RANKS = (1,)
-_BOTH_STAGES = (0,)
-_EVERYBODY = (0, 1)
+# Axes over which the members of a collective are found: [stages, steps, dp ranks].
+_ALL_DP_RANKS = (2,)
+_ALL_STAGES = (0,)
+_EVERYBODY = (0, 2)
 _NOBODY: tuple[int, ...] = ()
 
 
 class Execution:
-    """One step as its workers recorded it.
+    """Steps as their workers recorded them.
 
-    `start_s` and `end_s` hold one array [stages, ops, dp ranks] for each op type, NaN where a
-    stage has no such operation; both count from the beginning of the step.
+    `start_s` and `end_s` [ops, steps, dp ranks] are in the order of `structure.ops` and count from
+    the beginning of each step. `jitter_s` of that shape says how much later than its peers one
+    sees the end of what they do together.
     """
 
-    def __init__(
-        self,
-        parallelism: Parallelism,
-        schedule: Schedule,
-        durations: Durations,
-        launch_delay_s: float,
-        rng: np.random.Generator,
-    ) -> None:
-        self.start_s: dict[str, Floats] = {}
-        self.end_s: dict[str, Floats] = {}
-        self._parallelism = parallelism
-        self._durations = durations
-        self._launch_delay_s = launch_delay_s
-        self._rng = rng
-        self._delay_s: dict[str, Floats] = {}
-        self._orders = [
-            schedule.order(
-                stage,
-                pp_size=parallelism.pp_size,
-                num_microbatches=durations.forward_s.shape[1],
-            )
-            for stage in range(parallelism.pp_size)
-        ]
-        # When each worker's compute stream is free, [stages, dp ranks].
-        self._free_s = np.zeros((parallelism.pp_size, parallelism.dp_size))
+    def __init__(self, structure: Structure, drawn: Drawn, jitter_s: Floats | None = None) -> None:
+        lanes = drawn.is_silent.shape[1:]
+        stages = structure.parallelism.pp_size
+        self.start_s = np.empty((structure.num_ops, *lanes))
+        self.end_s = np.empty((structure.num_ops, *lanes))
+        self._structure = structure
+        self._drawn = drawn
+        self._jitter_s = jitter_s
+        self._orders = structure.orders
+        self._row = structure.row
+        self._duration_s = durations(drawn)
+        self._delay_s = delays(drawn)
+        # When each worker's compute stream is free, [stages, steps, dp ranks].
+        self._free_s = np.zeros((stages, *lanes))
+        self._gathered_s: list[Floats] = []
+        # Ends of what is done already, and the last of each direction, by stage.
+        self._done_s: dict[tuple[int, Work], Floats] = {}
+        self._last_s: dict[tuple[int, Direction], Floats] = {}
+        # Sends of one direction leave in order: which has its turn, and when the last had left.
+        self._sends: dict[tuple[int, Direction], deque[Work]] = {}
+        self._sent_s: dict[tuple[int, Direction], Floats] = {}
 
     def run(self) -> None:
         """Fill `start_s` and `end_s`."""
-        if self._parallelism.is_data_parallel:
-            self._once("params-all-gather", meets=_ALL_DP_RANKS)
+        if self._structure.parallelism.is_data_parallel:
+            self._gather()
         self._run_pipeline()
         self._finish()
 
+    def _gather(self) -> None:
+        """Chunk after chunk, while the first one is computed already."""
+        free_s = np.zeros_like(self._free_s)
+        for chunk in range(self._structure.parallelism.vpp_size):
+            self._once("params-all-gather", free_s, chunk=chunk, meets=_ALL_DP_RANKS)
+            self._gathered_s.append(free_s.copy())
+
     def _run_pipeline(self) -> None:
-        for direction in ("forward", "backward"):
-            for part in ("compute", "send", "recv"):
-                self._reserve(f"{direction}-{part}")
+        for stage, order in enumerate(self._orders):
+            for direction in (Direction.FORWARD, Direction.BACKWARD):
+                self._sends[stage, direction] = deque(
+                    work
+                    for work in order
+                    if work.direction is direction and self._structure.taker(stage, work)
+                )
         todo = [deque(order) for order in self._orders]
         while any(todo):
-            stage = self._next_stage(todo)
-            self._compute(stage, todo[stage].popleft())
+            if not sum(self._run_stage(stage, works) for stage, works in enumerate(todo)):
+                raise InvalidRequest("this schedule never ends: every stage waits for another one")
 
-    def _next_stage(self, todo: list[deque[Work]]) -> int:
-        for stage, works in enumerate(todo):
-            if works and self._has_input(stage, works[0]):
-                return stage
-        raise InvalidRequest("this schedule never ends: every stage waits for another one")
+    def _run_stage(self, stage: int, todo: deque[Work]) -> int:
+        """As far as its inputs are there; returns how many computations that is."""
+        before = len(todo)
+        while todo and self._has_input(stage, todo[0]):
+            self._compute(stage, todo.popleft())
+        return before - len(todo)
 
     def _has_input(self, stage: int, work: Work) -> bool:
-        peer = self._giver(stage, work.direction)
-        if peer is None:
+        giver = self._structure.giver(stage, work)
+        if giver is None:
             return True
-        return bool(np.isfinite(self._computed(peer, work)[0]))
-
-    def _giver(self, stage: int, direction: Direction) -> int | None:
-        peer = stage - 1 if direction is Direction.FORWARD else stage + 1
-        return peer if 0 <= peer < self._parallelism.pp_size else None
+        peer, given = giver
+        return giver in self._done_s and self._sends[peer, work.direction][0] == given
 
     def _compute(self, stage: int, work: Work) -> None:
         ready_s = self._free_s[stage]
-        if (peer := self._giver(stage, work.direction)) is not None:
-            ready_s = np.maximum(ready_s, self._receive(stage, peer, work))
-        name = f"{work.direction.value}-compute"
-        at = stage, work.microbatch
-        is_forward = work.direction is Direction.FORWARD
-        duration_s = self._durations.forward_s if is_forward else self._durations.backward_s
-        self.start_s[name][at] = ready_s + self._delay_s[name][at]
-        self.end_s[name][at] = self._free_s[stage] = self.start_s[name][at] + duration_s[at]
+        if (giver := self._structure.giver(stage, work)) is not None:
+            ready_s = np.maximum(ready_s, self._receive(stage, work, *giver))
+        if work.part is Part.FORWARD and self._gathered_s:
+            ready_s = np.maximum(ready_s, self._gathered_s[work.chunk][stage])
+        at = stage, work.chunk, work.microbatch
+        row = self._row[Op(stage, work.part.value, work.chunk, work.microbatch)]
+        start_s, end_s = self.start_s[row], self.end_s[row]
+        np.add(ready_s, self._delay_s[work.part.value][at], out=start_s)
+        np.add(start_s, self._duration_s[work.part][at], out=end_s)
+        self._free_s[stage] = end_s
+        self._done_s[stage, work] = self._last_s[stage, work.direction] = end_s
 
-    def _receive(self, stage: int, peer: int, work: Work) -> Floats:
-        direction, k = work.direction.value, work.microbatch
-        recv, send = f"{direction}-recv", f"{direction}-send"
-        given_s = self._computed(peer, work)
-        if k > 0:  # sends of one direction leave in order
-            given_s = np.maximum(given_s, self.end_s[send][peer, k - 1])
-        self.start_s[recv][stage, k] = self._posted(stage, work) + self._delay_s[recv][stage, k]
-        self.start_s[send][peer, k] = given_s + self._delay_s[send][peer, k]
-        is_forward = work.direction is Direction.FORWARD
-        durations = self._durations
-        transfer_s = durations.forward_transfer_s if is_forward else durations.backward_transfer_s
-        met_s = np.maximum(self.start_s[recv][stage, k], self.start_s[send][peer, k])
-        end_s: Floats = met_s + transfer_s[stage, k]
-        self.end_s[recv][stage, k] = self.end_s[send][peer, k] = end_s
-        return end_s
+    def _receive(self, stage: int, work: Work, peer: int, given: Work) -> Floats:
+        direction = work.direction
+        name, (chunk, k) = direction.value, (work.chunk, work.microbatch)
+        send = self._row[Op(peer, f"{name}-send", given.chunk, k)]
+        recv = self._row[Op(stage, f"{name}-recv", chunk, k)]
+        given_s = self._done_s[peer, given]
+        if (peer, direction) in self._sent_s:
+            given_s = np.maximum(given_s, self._sent_s[peer, direction])
+        self.start_s[send] = given_s
+        self.start_s[recv] = self._posted(stage, direction)
+        if self._drawn.p2p_delay_s:
+            self.start_s[send] += self._delay_s[f"{name}-send"][peer, given.chunk, k]
+            self.start_s[recv] += self._delay_s[f"{name}-recv"][stage, chunk, k]
+        end_s: Floats = np.maximum(self.start_s[send], self.start_s[recv])
+        drawn = self._drawn
+        is_forward = direction is Direction.FORWARD
+        transfer_s = drawn.forward_transfer_s if is_forward else drawn.backward_transfer_s
+        end_s += transfer_s[stage, chunk, k]
+        self.end_s[send] = self._sent_s[peer, direction] = self._seen(send, end_s)
+        self.end_s[recv] = self._seen(recv, end_s)
+        self._sends[peer, direction].popleft()
+        return self._seen(recv, end_s)
 
-    def _posted(self, stage: int, work: Work) -> Floats:
+    def _posted(self, stage: int, direction: Direction) -> Floats:
         """A receive is posted after the computation before it; the first backward one earlier."""
-        if work.microbatch > 0:
-            return self._computed(stage, Work(work.direction, work.microbatch - 1))
-        before = self._orders[stage].index(work)
-        if before < 2 or work.direction is Direction.FORWARD:
-            return np.zeros(self._parallelism.dp_size)
-        return self._computed(stage, self._orders[stage][before - 2])
+        if (stage, direction) in self._last_s:
+            return self._last_s[stage, direction]
+        if direction is Direction.BACKWARD:
+            ahead = [work for work in self._orders[stage] if (stage, work) in self._done_s]
+            if len(ahead) >= 2:
+                return self._done_s[stage, ahead[-2]]
+        return np.zeros_like(self._free_s[0])
 
-    def _computed(self, stage: int, work: Work) -> Floats:
-        end_s: Floats = self.end_s[f"{work.direction.value}-compute"][stage, work.microbatch]
-        return end_s
+    def _seen(self, row: int, end_s: Floats) -> Floats:
+        return end_s if self._jitter_s is None else end_s + self._jitter_s[row]
 
     def _finish(self) -> None:
-        self._once("gc")
-        self._once("layernorm-grads-all-reduce")
-        if self._parallelism.pp_size > 1:
-            ends = [0, self._parallelism.pp_size - 1]
-            self._once("embedding-grads-all-reduce", stages=ends, meets=_BOTH_STAGES)
-        if self._parallelism.is_data_parallel:
-            self._once("grads-reduce-scatter", meets=_ALL_DP_RANKS)
-        self._once("optimizer-clip-main-grad", meets=_EVERYBODY)
-        self._once("optimizer")
+        free_s = self._free_s
+        self._once("gc", free_s)
+        self._once("layernorm-grads-all-reduce", free_s)
+        if ends := self._structure.ends:
+            self._once("embedding-grads-all-reduce", free_s, stages=ends, meets=_ALL_STAGES)
+        if self._structure.parallelism.is_data_parallel:
+            for chunk in range(self._structure.parallelism.vpp_size):
+                self._once("grads-reduce-scatter", free_s, chunk=chunk, meets=_ALL_DP_RANKS)
+        self._once("optimizer-clip-main-grad", free_s, meets=_EVERYBODY)
+        self._once("optimizer", free_s)
 
     def _once(
-        self, name: str, *, stages: list[int] | None = None, meets: tuple[int, ...] = _NOBODY
+        self,
+        name: str,
+        free_s: Floats,
+        *,
+        stages: list[int] | None = None,
+        chunk: int = -1,
+        meets: tuple[int, ...] = _NOBODY,
     ) -> None:
-        self._reserve(name, num_ops=1)
-        rows = list(range(self._parallelism.pp_size)) if stages is None else stages
-        start_s = self._free_s[rows] + self._delay_s[name][rows, 0]
+        """Run what a stage has one of, or one a chunk, and move `free_s` to its end."""
+        at = max(chunk, 0)
+        on = list(range(len(free_s))) if stages is None else stages
+        duration_s = self._drawn.once_s[name][:, at]
+        start_s = free_s[on] + self._delay_s[name][on, at]
         met_s = start_s.max(axis=meets, keepdims=True) if meets else start_s
-        self.start_s[name][rows, 0] = start_s
-        self.end_s[name][rows, 0] = met_s + self._durations.once_s[name]
-        self._free_s[rows] = self.end_s[name][rows, 0]
-
-    def _reserve(self, name: str, num_ops: int | None = None) -> None:
-        stages, num_microbatches, dp_ranks = self._durations.forward_s.shape
-        shape = stages, num_ops or num_microbatches, dp_ranks
-        self.start_s[name] = np.full(shape, np.nan)
-        self.end_s[name] = np.full(shape, np.nan)
-        self._delay_s[name] = self._rng.exponential(self._launch_delay_s, shape)
+        end_s = np.broadcast_to(met_s + duration_s, start_s.shape)
+        for stage, began_s, ended_s in zip(on, start_s, end_s, strict=True):
+            row = self._row[Op(stage, name, chunk)]
+            self.start_s[row] = began_s
+            self.end_s[row] = free_s[stage] = self._seen(row, ended_s) if meets else ended_s

@@ -1,8 +1,8 @@
 """A window: successive training steps of one job, as columns with one row per operation."""
 
 from bisect import bisect_left
-from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +33,11 @@ TRACE_DTYPES: dict[str, type[np.generic]] = {
     "duration_s": np.float64,
 }
 
+# What a client may say of an operation beside; -1 where it has not, and None where nobody has.
+# `tokens` and `seq_len_sq` (the sum of the squares of its sequences' lengths) are of a
+# micro-batch, `bytes` of a transfer, the last two of the GPU when the operation ended.
+OPTIONAL = ("tokens", "seq_len_sq", "bytes", "sm_clock_mhz", "temperature_c")
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -56,10 +61,18 @@ class Trace:
     mb_id: Integers
     start_s: Floats
     duration_s: Floats
+    tokens: Ints | None = None
+    seq_len_sq: Ints | None = None
+    bytes: Ints | None = None
+    sm_clock_mhz: Ints | None = None
+    temperature_c: Ints | None = None
 
     def __post_init__(self) -> None:
         for name, dtype in TRACE_DTYPES.items():
             object.__setattr__(self, name, _held(name, getattr(self, name), np.dtype(dtype)))
+        for name in OPTIONAL:
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _held(name, values, np.dtype(np.int64)))
 
     @property
     def num_ops(self) -> int:
@@ -68,7 +81,11 @@ class Trace:
 
     def select(self, rows: NDArray[np.bool_] | Ints) -> "Trace":
         """The trace with only some of its rows."""
-        return Trace(*(getattr(self, field.name)[rows] for field in fields(self)))
+        named = ((each.name, getattr(self, each.name)) for each in fields(self))
+        chosen: dict[str, Any] = {
+            name: all_ if all_ is None else all_[rows] for name, all_ in named
+        }
+        return Trace(**chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +107,10 @@ class Window:
     """Successive complete steps of one epoch of a job, and what is known about the others.
 
     `id` is "{epoch}-{first step}". `steps` are ascending; every worker reported every op of each.
+    `hosts` names the host of each (dp rank, stage), as far as known, and `places` the (dp rank,
+    stage) of ranks in `missing`, where the recorder knows them. `origin_ns` [steps] is the absolute
+    time, by the workers' own clocks, from which the starts of each step's operations count; None
+    where times of different steps have nothing to do with each other.
     """
 
     job: Job
@@ -100,6 +121,9 @@ class Window:
     skipped: tuple[SkippedStep, ...] = ()
     state: WindowState = "open"
     revision: int = 1
+    hosts: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    places: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    origin_ns: tuple[int, ...] | None = None
 
     @property
     def id(self) -> str:
@@ -122,7 +146,10 @@ class Window:
                 )
         chosen = tuple(sorted(set(steps)))
         trace = self.trace.select(np.isin(self.trace.step, chosen))
-        return replace(self, steps=chosen, trace=trace, skipped=())
+        origin_ns = self.origin_ns and tuple(
+            each for step, each in zip(self.steps, self.origin_ns, strict=True) if step in chosen
+        )
+        return replace(self, steps=chosen, trace=trace, skipped=(), origin_ns=origin_ns)
 
     @property
     def missing(self) -> list[int]:

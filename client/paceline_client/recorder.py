@@ -17,7 +17,7 @@ from .buffer import DEFAULT_MAX_OPS, Buffer, forget_oldest
 from .registration import Sizes, registration
 from .sender import Backoff, Sender
 from .transport import Transport
-from .wire import Worker
+from .wire import NOTHING, Worker, told_of
 
 EXIT_S = 2.0  # for all recorders of the process together
 
@@ -48,6 +48,7 @@ class Begun(NamedTuple):
     seq_id: int
     mc: int
     mb_id: int
+    told: dict[str, Any]
 
 
 class Recorder:
@@ -68,10 +69,19 @@ class Recorder:
         return self._buffer.dropped
 
     def op(
-        self, optype: str, *, step: int | None = None, microbatch: int = -1, chunk: int = -1
+        self,
+        optype: str,
+        *,
+        step: int | None = None,
+        microbatch: int = -1,
+        chunk: int = -1,
+        **told: int,
     ) -> TimedOp:
-        """Times what stands in its `with` block; the step is the one of `with step(...)`."""
-        return TimedOp(self, optype, step, microbatch, chunk)
+        """Times what stands in its `with` block; the step is the one of `with step(...)`.
+
+        `told` is any of `tokens`, `seq_len_sq`, `bytes`, `sm_clock_mhz` and `temperature_c`.
+        """
+        return TimedOp(self, optype, step, microbatch, chunk, told)
 
     def step(self, step: int) -> TimedStep:
         """Declares the step finished at the end of its `with` block."""
@@ -79,20 +89,27 @@ class Recorder:
 
     @_harmless
     def begin(
-        self, optype: str, *, step: int | None = None, microbatch: int = -1, chunk: int = -1
+        self,
+        optype: str,
+        *,
+        step: int | None = None,
+        microbatch: int = -1,
+        chunk: int = -1,
+        **told: int,
     ) -> Begun | None:
         """An operation begins now; hand the result to `end`."""
         step = self._step if step is None else step
         seq_id = self._next_seq_id(step, optype)
-        return Begun(optype, step, self._now_ns(), seq_id, chunk, microbatch)
+        return Begun(optype, step, self._now_ns(), seq_id, chunk, microbatch, told)
 
     @_harmless
-    def end(self, begun: Begun | None) -> None:
-        """The operation ends now."""
+    def end(self, begun: Begun | None, **told: int) -> None:
+        """The operation ends now; `told` as with `op`, over what was told at its beginning."""
         if begun is not None:
-            optype, step, start_ns, seq_id, mc, mb_id = begun
+            optype, step, start_ns, seq_id, mc, mb_id, before = begun
             duration_ns = self._now_ns() - start_ns
-            self._buffer.add((step, optype, start_ns, duration_ns, seq_id, mc, mb_id))
+            about = told_of({**before, **told}) if before or told else NOTHING
+            self._buffer.add((step, optype, start_ns, duration_ns, seq_id, mc, mb_id, about))
 
     @_harmless
     def record(
@@ -104,11 +121,13 @@ class Recorder:
         seq_id: int | None = None,
         mc: int = -1,
         mb_id: int = -1,
+        **told: int,
     ) -> None:
         """An operation that was timed elsewhere; in order of start where `seq_id` is left out."""
         if seq_id is None:
             seq_id = self._next_seq_id(step, optype)
-        self._buffer.add((step, optype, start_ns, duration_ns, seq_id, mc, mb_id))
+        about = told_of(told) if told else NOTHING
+        self._buffer.add((step, optype, start_ns, duration_ns, seq_id, mc, mb_id, about))
 
     @_harmless
     def step_done(self, step: int) -> None:
@@ -147,12 +166,23 @@ class TimedOp:
     """Context manager of one operation."""
 
     def __init__(
-        self, recorder: Recorder, optype: str, step: int | None, microbatch: int, chunk: int
+        self,
+        recorder: Recorder,
+        optype: str,
+        step: int | None,
+        microbatch: int,
+        chunk: int,
+        told: dict[str, Any],
     ) -> None:
         self._recorder = recorder
         self._optype = optype
         self._where = (step, microbatch, chunk)
+        self._told = told
         self._begun: Begun | None = None
+
+    def tell(self, **told: int) -> None:
+        """What was not known when it began; takes what `Recorder.op` takes."""
+        self._told = {**self._told, **told}
 
     def __enter__(self) -> TimedOp:
         step, microbatch, chunk = self._where
@@ -167,7 +197,7 @@ class TimedOp:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._recorder.end(self._begun)
+        self._recorder.end(self._begun, **self._told)
 
 
 class TimedStep:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 CONTENT_TYPE = "application/vnd.paceline.ops+msgpack"
 VERSION = 1
 
-# step, optype, start_ns, duration_ns, seq_id, mc, mb_id
-Op = tuple[int, str, int, int, int, int, int]
+# What may be told of an operation beside its times: of its work, and of the GPU when it ended.
+TOLD = ("tokens", "seq_len_sq", "bytes", "sm_clock_mhz", "temperature_c")
+_LARGEST = 2**53
+
+# step, optype, start_ns, duration_ns, seq_id, mc, mb_id, what is told of it
+Op = tuple[int, str, int, int, int, int, int, dict[str, int]]
+NOTHING: dict[str, int] = {}  # told of most operations: one for all, never written to
 
 _COLUMNS = (
     ("step", "q", 0),
@@ -54,6 +59,10 @@ def encode_batch(
             optypes.append(op[1])
     columns = {name: _column(code, [op[at] for op in ops]) for name, code, at in _COLUMNS}
     columns["optype"] = bytes([codes[op[1]] for op in ops])
+    for name in TOLD:
+        values = [op[7].get(name, -1) for op in ops]
+        if max(values, default=-1) >= 0:
+            columns[name] = _column("q", values)
     batch = {
         "version": VERSION,
         "epoch": epoch,
@@ -68,6 +77,22 @@ def encode_batch(
     if worker.host:
         batch["host"] = worker.host[:255]
     return pack(batch)
+
+
+def told_of(values: Mapping[str, Any]) -> dict[str, int]:
+    """Those that the format knows and can hold, as whole numbers.
+
+    One that is none, say of a GPU that does not answer, must not cost the operation its times.
+    """
+    found = {}
+    for name, value in values.items():
+        try:
+            number = int(value)
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if name in TOLD and 0 <= number <= _LARGEST:
+            found[name] = number
+    return found or NOTHING
 
 
 def pack(value: Any) -> bytes:

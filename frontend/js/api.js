@@ -1,15 +1,13 @@
-/** The only door to the server: JSON, the session, and live events. */
+/** The door to the server: JSON and the session; its events come by stream.js. */
 
-const BASE = "/api/v1"
+export const BASE = "/api/v1"
 
-// After the browser gives up on the event stream; it retries mere interruptions by itself.
-const RETRY_DELAYS_S = [1, 2, 5, 10]
-
-/** A refusal by the server, or no answer at all (`status` 0). */
+/** A refusal by the server, or no answer at all (`status` 0); `problem` is its body, where it has one. */
 export class ApiError extends Error {
-  constructor(status, detail) {
+  constructor(status, detail, problem = null) {
     super(detail)
     this.status = status
+    this.problem = problem
     this.at = new Date()
   }
 }
@@ -29,6 +27,23 @@ export async function getJsonOrNull(path) {
   }
 }
 
+/** Change something: "POST", "PUT", "PATCH" or "DELETE" at a path; gives back the answer's JSON. */
+export function send(method, path, body, headers = {}) {
+  return request(method, path, body, headers)
+}
+
+/** Send a text as it is, with these headers; gives back the answer's JSON. */
+export function sendText(method, path, text, headers) {
+  return answered(path, { method, headers: { Accept: "application/json", ...headers }, body: text })
+}
+
+/** The bytes of a file at a path. */
+export async function getBytes(path) {
+  const answer = await reach(path, { headers: { Accept: "*/*" } })
+  if (!answer.ok) throw await refusal(answer)
+  return answer.arrayBuffer()
+}
+
 /** Every item of a list that comes in cursor pages, up to `most`. */
 export async function getAll(path, most = 1000) {
   const items = []
@@ -42,14 +57,19 @@ export async function getAll(path, most = 1000) {
   return items
 }
 
+/** What the server says of this browser's session: `authenticated`, `scopes`, `lossy`, `price`. */
+export function getSession() {
+  return getJson("/session")
+}
+
 /** Whether this browser already has a session. */
 export async function isSignedIn() {
-  return (await getJson("/session")).authenticated
+  return (await getSession()).authenticated
 }
 
 /** Sentences about what a crash could lose here; none where losing is not allowed. */
 export async function whatMayBeLost() {
-  return (await getJson("/session")).lossy ?? []
+  return (await getSession()).lossy ?? []
 }
 
 /** Trade a token for the session cookie. */
@@ -57,51 +77,27 @@ export function signIn(token) {
   return request("POST", "/session", { token })
 }
 
-/**
- * Listen to the server's events for as long as the page lives.
- *
- * `onEvent(kind, body)` gets "snapshot", "resync", "window", "job" and "alert";
- * `onConnection(isConnected)` each change; `onRefused()` when the session has ended.
- */
-export function listen({ onEvent, onConnection, onRefused }) {
-  let failures = 0
-  const open = () => {
-    const source = new EventSource(`${BASE}/events`)
-    source.onopen = () => {
-      failures = 0
-      onConnection(true)
-    }
-    source.onerror = () => {
-      onConnection(false)
-      if (source.readyState !== EventSource.CLOSED) return
-      source.close()
-      again()
-    }
-    for (const kind of ["snapshot", "resync", "window", "job", "alert"]) {
-      source.addEventListener(kind, (event) => onEvent(kind, event.data ? JSON.parse(event.data) : {}))
-    }
-  }
-  const again = () => {
-    const delay_s = RETRY_DELAYS_S[Math.min(failures++, RETRY_DELAYS_S.length - 1)]
-    setTimeout(async () => {
-      const signedIn = await isSignedIn().catch(() => true)
-      if (signedIn) open()
-      else onRefused()
-    }, delay_s * 1000)
-  }
-  open()
+function request(method, path, body, headers = {}) {
+  return answered(path, {
+    method,
+    headers: { Accept: "application/json", ...(body && { "Content-Type": "application/json" }), ...headers },
+    body: body && JSON.stringify(body),
+  })
 }
 
-async function request(method, path, body) {
-  const answer = await fetch(BASE + path, {
-    method,
-    headers: { Accept: "application/json", ...(body && { "Content-Type": "application/json" }) },
-    body: body && JSON.stringify(body),
-  }).catch(() => {
+async function answered(path, options) {
+  const answer = await reach(path, options)
+  if (!answer.ok) throw await refusal(answer)
+  return answer.status === 204 ? null : answer.json().catch(() => null)
+}
+
+function reach(path, options) {
+  return fetch(BASE + path, options).catch(() => {
     throw new ApiError(0, "The server does not answer.")
   })
-  if (answer.status === 204) return null
-  const json = await answer.json().catch(() => null)
-  if (!answer.ok) throw new ApiError(answer.status, json?.detail ?? answer.statusText)
-  return json
+}
+
+async function refusal(answer) {
+  const problem = await answer.json().catch(() => null)
+  return new ApiError(answer.status, problem?.detail ?? answer.statusText, problem)
 }

@@ -1,22 +1,41 @@
 /** Starts the page: session, routes, the top bar, and what is live. */
 
-import { isSignedIn, signIn, whatMayBeLost } from "./api.js"
+import { getSession, isSignedIn, signIn, whatMayBeLost } from "./api.js"
 import { lossyBar } from "./components/lossy-bar.js"
 import { topBar } from "./components/top-bar.js"
 import { patch } from "./dom.js"
 import { connection, onConnection, start as startLive } from "./live.js"
+import * as alerts from "./pages/alerts.js"
+import * as audit from "./pages/audit.js"
+import * as compare from "./pages/compare.js"
 import * as fleet from "./pages/fleet.js"
+import * as host from "./pages/host.js"
+import * as hosts from "./pages/hosts.js"
 import * as job from "./pages/job.js"
+import * as nowhere from "./pages/nowhere.js"
+import * as receivers from "./pages/receivers.js"
+import * as rules from "./pages/rules.js"
+import * as settings from "./pages/settings.js"
 import * as signInPage from "./pages/sign-in.js"
+import * as timeline from "./pages/timeline.js"
+import * as whatIf from "./pages/what-if.js"
+import * as worker from "./pages/worker.js"
+import { takePrice } from "./price.js"
+import { takeScopes } from "./scopes.js"
 import { onTheme } from "./theme.js"
-import { ago, clock, whole } from "./words.js"
+import { ago, clock, counted, whole } from "./words.js"
 
-const PAGES = [fleet, job]
+const PAGES = [fleet, job, worker, timeline, whatIf, hosts, host, alerts, rules, receivers, audit, settings, compare]
 const bar = document.getElementById("top-bar")
 const lossy = document.getElementById("lossy")
 const root = document.getElementById("page")
 
 const LOSSY_EVERY_MS = 30_000
+// Data older than both, half a minute and so many steps, is no longer live.
+const OLD_MS = 30_000
+const OLD_STEPS = 10
+// Where the step time is not known, a step may be long.
+const OLD_UNKNOWN_MS = 300_000
 let leave = () => {}
 let subject = null
 let signedIn = false
@@ -42,12 +61,12 @@ function match(path) {
     const found = page.path.exec(path)
     if (found) return { page, params: found.groups ?? {} }
   }
-  return { page: fleet, params: {} }
+  return { page: nowhere, params: {} }
 }
 
 function navigate(event) {
-  const link = event.target.closest("a[href^='/']")
-  if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return
+  const link = event.target.closest("a[href^='/']:not([data-apart])")
+  if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return
   event.preventDefault()
   history.pushState(null, "", link.href)
   route()
@@ -68,16 +87,21 @@ function liveMark() {
   const { connected, everConnected, lostAt, updatedAt } = connection()
   if (!connected && everConnected) return stale(`Stale since ${clock(lostAt)}`)
   if (!connected) return { mark: "silent", text: "Connecting" }
-  if (subject?.kind === "job") return jobMark(subject.job)
+  if (subject?.kind === "job") return jobMark(subject)
   if (subject?.kind === "empty") return { mark: "silent", text: "Waiting for the first data" }
   return { mark: "live", text: updatedAt ? `Live, updated ${ago(updatedAt)}` : "Live" }
 }
 
-function jobMark({ state, last_step, last_data_at }) {
+/** The mark of a job; `step_s` is its usual step time, where that is known. */
+function jobMark({ job: { state, last_step, last_data_at, num_silent_ranks }, step_s }) {
   if (state === "finished") return { mark: "finished", tone: "is-ok", text: "Finished, complete" }
   if (!last_data_at) return { mark: "silent", text: "Waiting for the first data" }
-  const past = ago(new Date(last_data_at))
+  const at = new Date(last_data_at)
+  const past = ago(at)
   if (state === "stalled" || state === "stale") return stale(`Stale, last data ${past}`)
+  if (state === "silent") return stale(`${counted(num_silent_ranks, "rank")} silent, last data ${past}`)
+  const old_ms = step_s ? Math.max(OLD_MS, OLD_STEPS * 1000 * step_s) : OLD_UNKNOWN_MS
+  if (Date.now() - at > old_ms) return { mark: "silent", text: `Last data ${past}` }
   return { mark: "live", text: `Live, ${last_step === null ? "" : `step ${whole(last_step)}, `}${past}` }
 }
 
@@ -97,10 +121,12 @@ function showSignIn() {
 
 let isListening = false
 
-function begin() {
+async function begin() {
   signedIn = true
   if (!isListening) startLive(onLiveRefused)
   isListening = true
+  // Before the first page, so that no amount of money and no button pushes anything aside later.
+  await getSession().then((session) => (takePrice(session), takeScopes(session))).catch(() => {})
   route()
   drawLossy()
 }

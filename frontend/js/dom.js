@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg"
 const SVG_TAGS = new Set(["svg", "path", "circle", "line", "text", "rect", "g"])
-const HANDLERS = ["onclick", "onchange", "onsubmit", "onkeydown"]
+const HANDLERS = ["onclick", "onchange", "oninput", "onsubmit", "onkeydown"]
 
 /** An element: `h("a", { class: "row", href, onclick }, ...children)`; null children are left out. */
 export function h(tag, attributes = {}, ...children) {
@@ -14,6 +14,19 @@ export function h(tag, attributes = {}, ...children) {
   }
   node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false))
   return node
+}
+
+const placed = new WeakMap()
+
+/**
+ * A place for the node of a component that updates it itself, at any depth of what is drawn.
+ *
+ * The node stays where it is while the drawing is made, and so keeps its focus and its scroll.
+ */
+export function place(node) {
+  const stand = h("i", { "data-own": true })
+  placed.set(stand, node)
+  return stand
 }
 
 /**
@@ -29,7 +42,7 @@ export function patch(root, ...wanted) {
   let at = root.firstChild
   for (const node of wanted.flat(Infinity).filter(Boolean)) {
     const key = node.dataset?.key
-    const kept = isOwn(node) ? node : adopt(key ? byKey.get(key) : unkeyed.shift(), node)
+    const kept = isOwn(node) ? (placed.get(node) ?? node) : adopt(key ? byKey.get(key) : unkeyed.shift(), node)
     if (kept === at) at = at.nextSibling
     else root.insertBefore(kept, at)
   }
@@ -45,18 +58,29 @@ function isOwn(node) {
 }
 
 function adopt(old, wanted) {
-  if (!old || old.nodeName !== wanted.nodeName || old.nodeType !== wanted.nodeType) return wanted
+  if (!old || old.nodeName !== wanted.nodeName || old.nodeType !== wanted.nodeType) return whole(wanted)
   if (old.nodeType === Node.TEXT_NODE) {
     if (old.data !== wanted.data) old.data = wanted.data
     return old
   }
-  for (const { name } of [...old.attributes]) if (!wanted.hasAttribute(name)) old.removeAttribute(name)
+  for (const { name } of [...old.attributes]) if (!wanted.hasAttribute(name) && !isReaders(old, name)) old.removeAttribute(name)
   for (const { name, value } of wanted.attributes) {
     if (old.getAttribute(name) !== value) old.setAttribute(name, value)
   }
   for (const name of HANDLERS) if (old[name] !== wanted[name]) old[name] = wanted[name]
   patch(old, [...wanted.childNodes])
   return old
+}
+
+/** What is new, with all that has a place in it. */
+function whole(node) {
+  for (const stand of node.querySelectorAll?.("[data-own]") ?? []) if (placed.has(stand)) stand.replaceWith(placed.get(stand))
+  return node
+}
+
+/** What the reader has opened stays open. */
+function isReaders(node, attribute) {
+  return node.nodeName === "DETAILS" && attribute === "open"
 }
 
 /** Say something to a screen reader, politely. */

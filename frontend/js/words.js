@@ -1,4 +1,4 @@
-/** How figures and times are written; as in app/charts/words.py. */
+/** How figures and times are written; as in app/words.py. */
 
 export const NOT_MEASURED = "not measured"
 
@@ -8,6 +8,48 @@ const THIN = "\u202f"
 
 // Marks that turn the direction of the text around them.
 const DIRECTION_MARKS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
+
+/** A cause has one name everywhere: in chips, filters and findings. */
+export const CAUSE_NAMES = {
+  "slow-worker": "Slow worker",
+  "stage-imbalance": "Long stage",
+  "sequence-imbalance": "Sequence lengths",
+  "gc-pause": "Garbage collection",
+  "slow-link": "Slow link",
+  "flapping-link": "Flapping link",
+  "data-loading": "Data loading",
+  "allocator-stall": "Allocator stalls",
+  "uniform-slowdown": "Everything is slower",
+  "silent-worker": "Silent worker",
+}
+
+/** A cause in words; `isLastStage` where the last stage alone is the long one. */
+export function causeName(cause, isLastStage = false) {
+  if (cause === "stage-imbalance" && isLastStage) return "Long last stage"
+  return CAUSE_NAMES[cause] ?? contained(cause)
+}
+
+// As in app/charts/optypes.py; types that a job has declared are only capitalised.
+const OPTYPE_NAMES = {
+  "forward-compute": "Forward compute",
+  "backward-compute": "Backward compute",
+  optimizer: "Optimizer",
+  gc: "Garbage collection",
+  "forward-pp-comm": "Pipeline forward transfer",
+  "backward-pp-comm": "Pipeline backward transfer",
+  "params-all-gather": "Parameter gather",
+  "grads-reduce-scatter": "Gradient reduce",
+  "separate-grads-all-reduce": "Separate gradient reduce",
+  "layernorm-grads-all-reduce": "Layer-norm gradient reduce",
+  "embedding-grads-all-reduce": "Embedding gradient reduce",
+  "optimizer-clip-main-grad": "Gradient clipping",
+}
+
+/** An operation type in words. */
+export function optypeName(optype) {
+  const words = optype.replaceAll("-", " ")
+  return OPTYPE_NAMES[optype] ?? contained(words.charAt(0).toUpperCase() + words.slice(1).toLowerCase())
+}
 
 /** Text from outside without power over the direction of the text around it. */
 export function contained(text) {
@@ -37,6 +79,13 @@ export function about(left_s) {
   if (left_s < 10) return `${Math.max(1, Math.round(left_s))} s`
   if (left_s < 95) return `${5 * Math.round(left_s / 5)} s`
   return left_s < 5400 ? `${Math.round(left_s / 60)} min` : counted(Math.floor(left_s / 3600), "hour")
+}
+
+/** A duration in the largest unit that it is a whole number of. */
+export function duration(time_s) {
+  const [unit, size_s] = [["day", 86400], ["hour", 3600], ["minute", 60]].find(([, size]) => time_s >= size && time_s % size === 0) ?? ["second", 1]
+  const number = time_s / size_s
+  return Number.isInteger(number) ? counted(number, unit) : `${Number(number.toPrecision(4))} ${unit}s`
 }
 
 /** A stretch of steps: "step 8", "steps 8 to 15". */

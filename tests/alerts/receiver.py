@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 
 @dataclass
 class Answer:
-    """One answer; "reset" and "silence" instead of a status break the exchange off."""
+    """One answer; instead of a status, "reset" and "silence" break the exchange off.
+
+    "drip" is an answer without an end that comes a byte at a time, "garbage" no HTTP.
+    """
 
     status: int | str = 204
     headers: dict[str, str] = field(default_factory=dict)
@@ -20,12 +24,18 @@ class Answer:
 
 @dataclass
 class Receiver:
-    """What came in, and what is answered."""
+    """What came in, and what is answered: `answers` first, one after the other, then `answer`."""
 
     url: str
     answer: Answer = field(default_factory=Answer)
+    answers: list[Answer] = field(default_factory=list)
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def ids(self) -> list[str]:
+        """Each request's webhook-id."""
+        return [headers["webhook-id"] for _, headers, _ in self.requests]
 
 
 @contextmanager
@@ -33,7 +43,7 @@ def receiver() -> Iterator[Receiver]:
     """A receiver that listens on 127.0.0.1 until the block ends."""
     told = Receiver("")
     handler = type("Handler", (_Handler,), {"told": told})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = _Server(("127.0.0.1", 0), handler)
     told.url = f"http://127.0.0.1:{server.server_port}/hook"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -46,22 +56,42 @@ def receiver() -> Iterator[Receiver]:
         thread.join()
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who hangs up on us does so on purpose."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     told: Receiver
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         self.told.requests.append((self.path, dict(self.headers), body))
-        answer = self.told.answer
+        answers = self.told.answers
+        self._answer(answers.pop(0) if answers else self.told.answer)
+
+    def _answer(self, answer: Answer) -> None:
         if answer.status == "reset":
             # Closing with linger 0 sends RST instead of FIN.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
             self.wfile = self.rfile
         elif answer.status == "silence":
-            self.told.released.wait(10)
+            self.told.released.wait(60)
+        elif answer.status == "drip":
+            self._drip()
+        elif answer.status == "garbage":
+            self.wfile.write(b"220 receiver.example ESMTP\r\n")
         else:
             self._say(answer)
+
+    def _drip(self) -> None:
+        """Each byte is in time for whoever waits for the next one only."""
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nx-padding: ")
+        while not self.told.released.wait(0.05):
+            self.wfile.write(b"x")
 
     def _say(self, answer: Answer) -> None:
         self.send_response(int(answer.status))

@@ -1,51 +1,169 @@
+from dataclasses import replace
+
 import pytest
 
-from app.alerts.alert import WorstWorker
-from app.alerts.wording import gpu_time_wasted, sentence
-from tests.alerts.factories import alert
+from app.alerts.alert import Blame, Detail
+from app.alerts.second_sentence import sub, sub_of_end
+from app.alerts.wording import HAS_ENDED, RULE_GONE, fact_of, sentence
+from tests.alerts.looks import fresh, rule
 
-TIMES = "\N{MULTIPLICATION SIGN}"
+BLAME = Blame(
+    "slow-worker",
+    "dp 3, stage 1 on host-017 is 1.6x slower than its peers, since step 1204; "
+    "it costs 29 % of the job's GPU time",
+    0.29,
+    0.95,
+    [{"dp_rank": 3, "stage": 1, "host": "host-017"}],
+    1,
+)
+FACT = "dp 3, stage 1 on host-017 is 1.6\u00d7 slower than its peers"
+DETAIL = Detail(
+    on="slowdown",
+    value=1.42,
+    slowdown=1.42,
+    gpu_time_wasted=0.29,
+    gpu_hours_lost_per_hour=18.6,
+    num_gpus=64,
+    since_step=1204,
+    blame=BLAME,
+)
 
 
-def said(**given):
-    return sentence(alert(**given)).replace(TIMES, "x")
+def told(kind=None, reason=None, subject="", labels=None, **detail):
+    state = replace(fresh(rule(), subject), detail=replace(DETAIL, **detail), labels=labels or {})
+    return sentence(state, kind, reason)
 
 
-def test_a_firing_alert_tells_the_fact_and_then_the_cost():
-    assert said() == (
-        "llm-70b runs at 1.42x of its ideal for 3 windows, since step 1,204. It loses 30 % of its "
-        "GPU time; dp 3, stage 1 on host-017 alone accounts for 1.40x."
+def test_the_first_sentence_says_how_slow_since_when_and_who():
+    assert told() == f"llm-70b runs at 1.42\u00d7 of its ideal, since step 1,204: {FACT}."
+    assert told(blame=None) == "llm-70b runs at 1.42\u00d7 of its ideal, since step 1,204."
+    assert told(blame=replace(BLAME, since_step=1204)) == told()
+    assert told(blame=replace(BLAME, since_step=1900)).endswith(f"1,204: {FACT}, since step 1,900.")
+
+
+def test_the_second_says_what_it_costs_an_hour_and_how_sure_the_cause_is():
+    assert sub(DETAIL) == (
+        "It costs 19 GPU-h an hour, 29 % of the time of 64 GPUs. "
+        "The cause, slow-worker, is 95 % sure."
+    )
+    assert sub(replace(DETAIL, blame=None)) == (
+        "It costs 19 GPU-h an hour, 29 % of the time of 64 GPUs."
+    )
+    assert sub(replace(DETAIL, on="low-fidelity")).startswith("Naming a worker")
+    assert sub(Detail()) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"on": "waste", "value": 0.29}, "llm-70b wastes 29 % of its GPU time, since step 1,204"),
+        ({"on": "gpu-hours-lost", "value": 18.6}, "llm-70b loses 19 GPU-h an hour"),
+        (
+            {"on": "cause", "value": 0.29, "subject": "slow-worker"},
+            f"llm-70b loses 29 % of its GPU time to slow-worker, since step 1,204: {FACT}.",
+        ),
+        (
+            {"on": "worker", "value": 1.3, "subject": "3-1", "labels": {"host": "host-017"}},
+            "dp 3, stage 1 on host-017 alone slows llm-70b down to 1.30\u00d7 of its ideal, since",
+        ),
+        (
+            {"on": "host", "value": 1.3, "subject": "host-017"},
+            "host-017 slows llm-70b down to 1.30\u00d7 of its ideal, since step 1,204",
+        ),
+        (
+            {"on": "optype", "value": 1.3, "subject": "forward-compute"},
+            "forward-compute slows llm-70b down to 1.30\u00d7",
+        ),
+        (
+            {"on": "low-fidelity", "value": 0.071},
+            "The simulated steps of llm-70b differ from the recorded ones by 7.1 %",
+        ),
+        (
+            {"on": "clock-residual", "value": 0.003},
+            "The clocks of the hosts of llm-70b are known to 3 ms only, since step 1,204",
+        ),
+        ({"on": "step-time", "value": 1.25}, "Steps of llm-70b take 1.25\u00d7 as long as before"),
+        ({"on": "stalled", "value": None}, "No worker of llm-70b has sent anything since step 1,2"),
+        (
+            {"on": "silent-worker", "value": None, "names": ["dp 3, stage 1"] * 5, "num_named": 9},
+            "9 workers of llm-70b have fallen silent by step 1,204: dp 3, stage 1; dp 3, stage 1; "
+            "dp 3, stage 1; 6 more.",
+        ),
+    ],
+)  # fmt: skip
+def test_every_rule_has_words_of_its_own(given, expected):
+    assert told(**given).startswith(expected)
+    assert told("resolved", **given).endswith(".")
+
+
+def test_whom_no_finding_names_is_not_accused():
+    assert told(on="worker", value=1.2, subject="1-0", blame=None) == (
+        "With only the slowness of dp 1, stage 0, llm-70b would run at 1.20\u00d7 of its ideal, "
+        "since step 1,204; no finding names it."
+    )
+    assert "host-2 slows" not in told(on="host", value=1.2, subject="host-2", blame=None)
+
+
+def test_an_end_says_how_it_is_now():
+    assert told("resolved", value=1.01, since_step=1300) == (
+        "llm-70b runs at 1.01\u00d7 of its ideal again, since step 1,300."
+    )
+    assert told("resolved", HAS_ENDED) == (
+        "llm-70b has ended. It last ran at 1.42\u00d7 of its ideal."
+    )
+    assert told("resolved", RULE_GONE) == "The rule slow no longer watches llm-70b."
+    assert told("resolved", on="stalled", value=None) == "llm-70b sends again."
+    assert told("resolved", on="worker", value=None, subject="3-1").startswith(
+        "dp 3, stage 1 no longer slows llm-70b down"
     )
 
 
-def test_a_worker_without_a_host_is_named_by_its_place():
-    assert said(worst_worker=WorstWorker(3, 1, None, 1.4)).endswith(
-        "; dp 3, stage 1 alone accounts for 1.40x."
+def test_the_second_sentence_of_an_end_says_what_it_had_cost():
+    assert sub_of_end(DETAIL) == "It had cost 19 GPU-h an hour, 29 % of the time of 64 GPUs."
+    assert sub_of_end(replace(DETAIL, on="stalled")).startswith("It had cost 19 GPU-h an hour")
+    assert sub_of_end(Detail(on="silent-worker")) == "What it had cost is not measured."
+    assert sub_of_end(Detail()) == ""
+
+
+def test_where_one_of_several_things_is_over_the_end_says_how_the_job_is():
+    over = told("resolved", on="cause", value=None, slowdown=1.02, subject="slow-worker")
+    assert over == (
+        "llm-70b no longer loses as much to slow-worker, since step 1,204; "
+        "it runs at 1.02\u00d7 of its ideal now."
     )
 
 
-@pytest.mark.parametrize("worker", [None, WorstWorker(3, 1, "host-017", 1.2)])
-def test_nobody_is_named_who_explains_less_than_half(worker):
-    assert said(worst_worker=worker).endswith("It loses 30 % of its GPU time.")
-
-
-def test_one_window_is_singular():
-    assert "for 1 window, since" in said(transition={"num_windows": 1})
-
-
-def test_a_resolved_alert_tells_since_when_all_is_well():
-    transition = {"kind": "resolved", "slowdown": 1.02, "since_step": 1300, "num_windows": 0}
-    assert said(transition=transition) == (
-        "llm-70b runs at 1.02x of its ideal again, since step 1,300."
+def test_a_cause_that_costs_more_than_the_slowdown_shows_says_why():
+    of_cause = replace(DETAIL, on="cause", value=0.31, gpu_hours_lost_per_hour=19.8)
+    assert sub(replace(of_cause, slowdown=1.27, gpu_time_wasted=0.21)) == (
+        "It costs 20 GPU-h an hour, 31 % of the time of 64 GPUs. That is by steps replayed "
+        "without it: the slowdown of 1.27\u00d7, which only compares workers with each other, "
+        "accounts for 21 %. The cause, slow-worker, is 95 % sure."
     )
+    for wasted in (0.4, 0.312):
+        assert "accounts for" not in sub(replace(of_cause, gpu_time_wasted=wasted))
 
 
-def test_the_end_of_a_job_is_not_called_a_recovery():
-    assert said(transition={"kind": "resolved", "job_ended": True}) == (
-        "llm-70b has ended. It last ran at 1.42x of its ideal."
+def test_what_a_silent_worker_costs_is_said_not_to_be_measured():
+    assert sub(Detail(on="silent-worker")).endswith("what it costs is not measured.")
+
+
+def test_without_data_what_is_said_is_of_before():
+    assert told("no-data").startswith("Nothing new is known of llm-70b. As it last was: llm-70b")
+    assert told("data-again").startswith("Data come again. llm-70b runs at 1.42\u00d7")
+
+
+def test_what_is_known_of_an_alert_of_an_older_release_is_said_all_the_same():
+    assert told(on=None, value=None, blame=None) == (
+        "llm-70b runs at 1.42\u00d7 of its ideal, since step 1,204."
     )
+    assert told("resolved", on=None, value=None) == "llm-70b is as it was, since step 1,204."
 
 
-@pytest.mark.parametrize(("slowdown", "wasted"), [(1.0, 0.0), (1.25, 0.2), (2.0, 0.5)])
-def test_the_time_wasted_is_what_the_ideal_run_would_not_need(slowdown, wasted):
-    assert gpu_time_wasted(slowdown) == pytest.approx(wasted)
+def test_text_from_outside_has_no_power_over_the_text_around_it():
+    said = told(on="host", value=1.3, subject="h\u202est-1", blame=None)
+    assert "\u202e" not in said
+    hidden = (
+        "host-1 is 2.0x slower than its peers; hidden by another cause now, it costs 9 % of the"
+    )
+    assert fact_of(replace(BLAME, sentence=hidden)) == "host-1 is 2.0\u00d7 slower than its peers"

@@ -120,7 +120,9 @@ async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
         close=store.close,
     )
     settings = Settings(token=TOKEN, **changes)
-    app = create_app(settings, parts, now_s=clock, monotonic=monotonic)
+    app = create_app(
+        settings, parts, now_s=clock, database_time=lambda _conn: clock(), monotonic=monotonic
+    )
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     client = httpx.AsyncClient(
         transport=transport,
@@ -136,7 +138,8 @@ def window_record(
 ) -> WindowRecord:
     """A closed window of two steps of a job with dp_size 2 and pp_size 2."""
     result = _result(f"{epoch}-{first_step}", epoch, first_step, slowdown, verdict)
-    per_step = {"worker_slowdown": [result["worker_slowdown"]] * 2} if slowdown else None
+    names = ("worker_slowdown", "dp_rank_slowdown")
+    per_step = {name: [result[name]] * 2 for name in names} if slowdown else None
     return WindowRecord(
         epoch=epoch,
         first_step=first_step,

@@ -5,17 +5,49 @@ from typing import Any
 
 import pytest
 
+from app.alerts.alert import fingerprint
 from app.api.sessions import Sessions
-from app.store import jobs
-from tests.api import recorded
-from tests.api.server import JOB, NOW_S, TOKEN, Clock, binary_batch, json_batch
+from app.store import endpoints, jobs, losses, muting, run_hosts
+from app.store.losses import Loss
+from app.store.tables import jobs as jobs_table
+from app.store.tables import saved_questions
+from app.store.upsert import add_new
+from tests.api import alerting, recorded
+from tests.api.server import (
+    JOB,
+    KEY,
+    NOW_S,
+    TOKEN,
+    Clock,
+    binary_batch,
+    json_batch,
+    recorded_record,
+)
+from tests.store import factories
 
 pytestmark = pytest.mark.anyio
 
 # What a probe or a person may ask without being known.
-OPEN = {"get_health", "get_readiness", "get_metrics", "get_session", "sign_in"}
+OPEN = {
+    *("get_health", "get_readiness", "get_metrics", "get_session", "sign_in"),
+    "get_linked_picture",  # by its link: tests/api/test_picture_links.py
+}
 
 WINDOW = "/api/v1/jobs/llm-70b/windows/latest"
+AN_OPERATION = "stage=0&optype=forward-compute&seq_id=0"
+WORKER = "/api/v1/jobs/llm-70b/workers/1-1"
+QUESTIONS = "/api/v1/jobs/llm-70b/what-ifs"
+SAVED = "ab" * 12
+AWHILE_S = 60.0  # so that nobody seems to be guessing
+ALERT = f"/api/v1/alerts/{fingerprint(KEY, 'slowdown', '')}"
+ENDPOINT = "/api/v1/endpoints/ep_1"
+A_SILENCE = {
+    "matchers": [{"label": "job", "pattern": "llm-*"}],
+    "ends_at": "2026-09-21T15:13:20Z",
+    "comment": "a test",
+}
+AN_ENDPOINT = {"name": "a", "url": "https://hooks.example.com/"}
+SIDES = "a=llm-70b:latest&b=llm-70b:latest"
 
 
 @dataclass(frozen=True)
@@ -33,6 +65,10 @@ class Operation:
 
 
 GUARDED = {
+    "get_fleet": Operation("GET", "/api/v1/fleet", "read", elsewhere=200),
+    "get_fleet_chart": Operation("GET", "/api/v1/fleet/charts/waste", "read", elsewhere=204),
+    "list_hosts": Operation("GET", "/api/v1/hosts", "read", elsewhere=200),
+    "get_host": Operation("GET", "/api/v1/hosts/host-a", "read"),
     "register_job": Operation("PUT", "/api/v1/jobs/llm-70b", "ingest", JOB, elsewhere=201),
     "end_job": Operation("POST", "/api/v1/jobs/llm-70b/end", "ingest"),
     "list_jobs": Operation("GET", "/api/v1/jobs", "read", elsewhere=200),
@@ -43,12 +79,50 @@ GUARDED = {
     "get_window_workers": Operation("GET", f"{WINDOW}/workers", "read"),
     "get_window_timeline": Operation("GET", f"{WINDOW}/timeline", "read"),
     "get_window_critical_path": Operation("GET", f"{WINDOW}/critical-path", "read"),
+    "get_window_step": Operation("GET", f"{WINDOW}/step", "read"),
+    "get_window_operation": Operation("GET", f"{WINDOW}/operation?{AN_OPERATION}", "read"),
+    "get_timeline_chart": Operation("GET", f"{WINDOW}/charts/timeline", "read"),
+    "get_path_parts_chart": Operation("GET", f"{WINDOW}/charts/path-parts", "read"),
+    "get_waiting_chart": Operation("GET", f"{WINDOW}/charts/waiting", "read"),
+    "get_worker": Operation("GET", WORKER, "read"),
+    "get_worker_chart": Operation("GET", f"{WORKER}/charts/course", "read"),
     "ask_what_if": Operation("POST", f"{WINDOW}/what-if", "read", {"edits": []}),
+    "list_saved_questions": Operation("GET", QUESTIONS, "read"),
+    "save_question": Operation(
+        "POST", QUESTIONS, "write", {"name": "all ideal", "window": "1-0", "edits": []}
+    ),
+    "get_saved_question": Operation("GET", f"{QUESTIONS}/{SAVED}", "read"),
+    "delete_saved_question": Operation("DELETE", f"{QUESTIONS}/{SAVED}", "write"),
+    "compare": Operation("GET", f"/api/v1/compare?{SIDES}", "read"),
+    "get_compare_chart": Operation("GET", f"/api/v1/compare/charts/steps?{SIDES}", "read"),
     "list_steps": Operation("GET", "/api/v1/jobs/llm-70b/steps", "read"),
     "get_window_chart": Operation("GET", f"{WINDOW}/charts/workers", "read"),
     "get_steps_chart": Operation("GET", "/api/v1/jobs/llm-70b/charts/steps", "read"),
+    "get_ribbon": Operation("GET", "/api/v1/jobs/llm-70b/ribbon", "read"),
     "get_headline": Operation("GET", "/api/v1/jobs/llm-70b/headline", "read"),
     "list_alerts": Operation("GET", "/api/v1/alerts?job=llm-70b", "read"),
+    "list_active_alerts": Operation("GET", "/api/v1/alerts/active", "read", elsewhere=200),
+    "get_alert": Operation("GET", ALERT, "read"),
+    "acknowledge_alert": Operation("POST", f"{ALERT}/acknowledge", "write"),
+    "unacknowledge_alert": Operation("DELETE", f"{ALERT}/acknowledge", "write"),
+    "get_rules": Operation("GET", "/api/v1/rules", "read", elsewhere=200),
+    "set_rules": Operation("PUT", "/api/v1/rules", "admin", {"rules": []}, elsewhere=200),
+    "reset_rules": Operation("DELETE", "/api/v1/rules", "admin", elsewhere=200),
+    "check_rules": Operation("POST", "/api/v1/rules/check", "read", {"rules": []}, elsewhere=200),
+    "list_silences": Operation("GET", "/api/v1/silences", "read", elsewhere=200),
+    "create_silence": Operation("POST", "/api/v1/silences", "write", A_SILENCE, elsewhere=201),
+    "get_silence": Operation("GET", "/api/v1/silences/aa", "read"),
+    "end_silence": Operation("DELETE", "/api/v1/silences/aa", "write"),
+    "create_endpoint": Operation("POST", "/api/v1/endpoints", "admin", AN_ENDPOINT, elsewhere=201),
+    "get_endpoint": Operation("GET", ENDPOINT, "read"),
+    "change_endpoint": Operation("PATCH", ENDPOINT, "admin", {"name": "another"}),
+    "remove_endpoint": Operation("DELETE", ENDPOINT, "admin"),
+    "rotate_endpoint_secret": Operation("POST", f"{ENDPOINT}/rotate", "admin"),
+    "enable_endpoint": Operation("POST", f"{ENDPOINT}/enable", "admin"),
+    "test_endpoint": Operation("POST", f"{ENDPOINT}/test", "admin"),
+    "get_delivery": Operation("GET", "/api/v1/deliveries/{delivery}", "read"),
+    "replay_delivery": Operation("POST", "/api/v1/deliveries/{delivery}/replay", "write"),
+    "list_audit": Operation("GET", "/api/v1/audit", "admin", elsewhere=200),
     "stream_events": Operation("GET", "/api/v1/events", "read", elsewhere=200),
     "sign_out": Operation("DELETE", "/api/v1/session", None, elsewhere=204),
     "list_tokens": Operation("GET", "/api/v1/tokens", "admin", elsewhere=200),
@@ -56,7 +130,21 @@ GUARDED = {
         "POST", "/api/v1/tokens", "admin", {"name": "a", "scopes": ["read"]}, elsewhere=201
     ),
     "revoke_token": Operation("DELETE", "/api/v1/tokens/{token}", "admin"),
+    "list_endpoints": Operation("GET", "/api/v1/endpoints", "read", elsewhere=200),
+    "list_deliveries": Operation("GET", "/api/v1/deliveries", "read", elsewhere=200),
+    "get_settings": Operation("GET", "/api/v1/settings", "read", elsewhere=200),
+    "set_retention": Operation(
+        "PUT",
+        "/api/v1/settings/retention",
+        "admin",
+        {"raw_days": 30.0, "results_days": None},
+        elsewhere=200,
+    ),
 }
+NOT_THERE = tuple(
+    f"{noun}_not_found"
+    for noun in ("job", "token", "host", "alert", "silence", "endpoint", "delivery")
+)
 OF_JOBS = sorted(name for name, asked in GUARDED.items() if asked.elsewhere == 404)
 CHANGING = sorted(name for name, asked in GUARDED.items() if asked.method != "GET")
 OTHER_SCOPES = {
@@ -71,7 +159,48 @@ async def ask(api, client, name):
     api.app.state.service.hub.close()
     asked = GUARDED[name]
     path = asked.path.replace("{token}", api.token("read")[0])
+    if path.endswith(SAVED):
+        save_question(api)
+    if "{delivery}" in path:
+        path = path.replace("{delivery}", a_delivery(api))
     return await client.request(asked.method, path, json=asked.json)
+
+
+def save_for_fleet(api):
+    """What the window of `recorded` lost, and a host of its run."""
+    lost = [Loss("total", "", 10.0, 100.0, 1.1)]
+    record = recorded_record(recorded.window())
+    with api.store.write() as conn:
+        losses.save(conn, KEY, record, lost, num_gpus=4)
+        run_hosts.add(conn, KEY, 1, ["host-a"])
+
+
+def save_for_alerts(api):
+    """An alert of the job that fires, a silence, an endpoint, and somebody who would send."""
+    alerting.fire(api, "llm-70b", labels={"job": "another"})
+    alerting.add_endpoint(api)
+    with api.store.write() as conn:
+        muting.add(conn, factories.silence(ends_s=NOW_S + 60, starts_s=NOW_S))
+    alerting.have_consumer(api)
+
+
+def a_delivery(api):
+    """The id of a message of the project that failed; "msg_1" where it has no endpoint."""
+    with api.store.read() as conn:
+        if not endpoints.listed(conn, "default"):
+            return "msg_1"
+    delivery_id = alerting.send(api, job="llm-70b", fingerprints=[ALERT[-16:]])
+    alerting.attempt(api, detail="HTTP 500")
+    return delivery_id
+
+
+def save_question(api):
+    """Of a job that is there, once."""
+    values = {"name": "a", "window_id": "1-0", "question": {"edits": []}, "saved_s": NOW_S}
+    with api.store.write() as conn:
+        if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
+            row = {"question_id": SAVED, "job_id": KEY, **values}
+            add_new(conn, saved_questions, [row])
 
 
 def sessions(**changes):
@@ -118,19 +247,19 @@ async def test_what_is_open_answers_who_is_not_known(api):
             assert (await client.get(path)).status_code == 200
 
 
-@pytest.mark.parametrize("operation", GUARDED)
-async def test_who_is_not_known_gets_401(api, operation):
-    for caller, headers in UNKNOWN.items():
-        async with api.stranger(headers=headers) as client:
+@pytest.mark.parametrize("caller", UNKNOWN)
+async def test_who_is_not_known_gets_401(api, caller):
+    async with api.stranger(headers=UNKNOWN[caller]) as client:
+        for operation in GUARDED:
+            api.monotonic.now_s += AWHILE_S
             answer = await ask(api, client, operation)
-        assert answer.status_code == 401, caller
-        assert answer.headers["www-authenticate"] == "Bearer"
-        assert answer.json()["code"] == "unauthorised"
+            assert answer.status_code == 401, operation
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.json()["code"] == "unauthorised"
 
 
 @pytest.mark.parametrize("end", ["revoked", "over"])
-@pytest.mark.parametrize("operation", GUARDED)
-async def test_who_was_known_once_gets_401(api, operation, end):
+async def test_who_was_known_once_gets_401(api, end):
     await api.register()
     token_id, text = api.token(expires_s=NOW_S + 60)
     cookie = session(token_id) | {"sec-fetch-site": "same-origin"}
@@ -139,25 +268,29 @@ async def test_who_was_known_once_gets_401(api, operation, end):
     else:
         assert (await api.client.delete(f"/api/v1/tokens/{token_id}")).status_code == 204
     async with api.known_by(text) as client, api.stranger(headers=cookie) as page:
-        assert (await ask(api, client, operation)).status_code == 401
-        assert (await ask(api, page, operation)).status_code == 401
+        for operation in GUARDED:
+            api.monotonic.now_s += AWHILE_S
+            assert (await ask(api, client, operation)).status_code == 401, operation
+            assert (await ask(api, page, operation)).status_code == 401, operation
 
 
-@pytest.mark.parametrize("operation", OTHER_SCOPES)
-async def test_who_has_every_scope_but_the_right_one_gets_403(api, operation):
+async def test_who_has_every_scope_but_the_right_one_gets_403(api):
     await api.register()
-    _, text = api.token(*OTHER_SCOPES[operation])
-    async with api.known_by(text) as client:
-        answer = await ask(api, client, operation)
-    assert answer.status_code == 403
-    assert answer.json()["code"] == "forbidden"
-    assert answer.json()["detail"].endswith(f"the scope {GUARDED[operation].scope}")
+    for operation, others in OTHER_SCOPES.items():
+        _, text = api.token(*others)
+        async with api.known_by(text) as client:
+            answer = await ask(api, client, operation)
+        assert answer.status_code == 403, operation
+        assert answer.json()["code"] == "forbidden"
+        assert answer.json()["detail"].endswith(f"the scope {GUARDED[operation].scope}")
 
 
 @pytest.mark.parametrize("operation", GUARDED)
 async def test_who_has_the_right_scope_alone_is_answered(api, operation):
     await api.register()
     recorded.save(api, recorded.window())
+    save_for_fleet(api)
+    save_for_alerts(api)
     _, text = api.token(GUARDED[operation].scope or "ingest")
     async with api.known_by(text) as client:
         answer = await ask(api, client, operation)
@@ -168,25 +301,27 @@ async def test_who_has_the_right_scope_alone_is_answered(api, operation):
 async def test_another_projects_things_are_not_there(api, operation):
     await api.register()
     recorded.save(api, recorded.window())
+    save_for_fleet(api)
+    save_for_alerts(api)
     _, text = api.token(project="research")
     async with api.known_by(text) as client:
         answer = await ask(api, client, operation)
     assert answer.status_code == GUARDED[operation].elsewhere, answer.text
     assert "llm-70b" not in answer.text or operation in {"register_job", *OF_JOBS}
     if answer.status_code == 404:
-        assert answer.json()["code"] in ("job_not_found", "token_not_found")
+        assert answer.json()["code"] in NOT_THERE
 
 
-@pytest.mark.parametrize("operation", OF_JOBS)
-async def test_what_is_not_there_looks_the_same_to_everybody(api, operation):
+async def test_what_is_not_there_looks_the_same_to_everybody(api):
     """Whether another project has a job of that name cannot be told from the refusal."""
     _, text = api.token(project="research")
+    # The id of a token to revoke is another one each time.
+    operations = [name for name in OF_JOBS if name != "revoke_token"]
     async with api.known_by(text) as client:
-        before = await ask(api, client, operation)
+        before = {name: (await ask(api, client, name)).content for name in operations}
         await api.register()
-        after = await ask(api, client, operation)
-    if operation != "revoke_token":  # whose id is another one each time
-        assert before.content == after.content
+        after = {name: (await ask(api, client, name)).content for name in operations}
+    assert before == after
 
 
 async def test_projects_may_have_jobs_of_the_same_name(api):
@@ -235,13 +370,13 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("operation", CHANGING)
-async def test_a_session_changes_nothing_from_elsewhere(api, operation):
-    for origin, headers in FOREIGN.items():
-        async with api.stranger(headers=session() | headers) as client:
+@pytest.mark.parametrize("origin", FOREIGN)
+async def test_a_session_changes_nothing_from_elsewhere(api, origin):
+    async with api.stranger(headers=session() | FOREIGN[origin]) as client:
+        for operation in CHANGING:
             answer = await ask(api, client, operation)
-        assert answer.status_code == 403, origin
-        assert answer.json()["code"] == "forbidden"
+            assert answer.status_code == 403, operation
+            assert answer.json()["code"] == "forbidden"
 
 
 @pytest.mark.parametrize(

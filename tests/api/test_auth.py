@@ -1,7 +1,6 @@
 """A token is looked up, remembered for a moment, and refused soon after it is revoked."""
 
 import asyncio
-from contextlib import contextmanager
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,26 +9,11 @@ from app.api.auth import Access
 from app.api.known_tokens import REMEMBER_S
 from app.errors import StoreUnavailable, TooManyRequests, Unauthorised
 from app.store import tokens
-from app.store.engine import Store
 from app.store.tokens import NewToken
 from tests.api.server import NOW_S, TOKEN, Clock
+from tests.api.stores import CountingStore
 
 pytestmark = pytest.mark.anyio
-
-
-class CountingStore(Store):
-    """Counts transactions, and can be down."""
-
-    is_up = True
-    num_reads = 0
-
-    @contextmanager
-    def read(self):
-        self.num_reads += 1
-        if not self.is_up:
-            raise StoreUnavailable("down")
-        with super().read() as conn:
-            yield conn
 
 
 class Place:
@@ -157,16 +141,56 @@ async def test_an_id_that_is_not_there_is_remembered_too_and_drives_nobody_out(p
     assert place.store.num_reads == 3
 
 
-async def test_while_the_store_is_down_who_was_known_a_moment_ago_goes_on(place):
+async def test_while_the_store_is_down_who_was_known_goes_on_for_ten_minutes(place):
     _, text = place.made()
     await admitted(place.access, text)
     place.store.is_up = False
-    await admitted(place.access, text)
-    place.monotonic.now_s += REMEMBER_S
+    for _ in range(3):
+        place.monotonic.now_s += 190
+        await admitted(place.access, text)
+    place.monotonic.now_s += 31
     with pytest.raises(StoreUnavailable):
         await admitted(place.access, text)
     place.store.is_up = True
     await admitted(place.access, text)
+
+
+async def test_while_the_store_is_down_it_is_asked_once_a_second(place):
+    _, text = place.made()
+    await admitted(place.access, text)
+    place.store.is_up = False
+    place.monotonic.now_s += REMEMBER_S
+    await place.access.close()  # the first use has been noted, or not
+    num_reads, num_writes = place.store.num_reads, place.store.num_writes
+    for _ in range(50):
+        place.monotonic.now_s += 0.1
+        await admitted(place.access, text)
+    await place.access.close()
+    assert 4 <= place.store.num_reads - num_reads <= 6
+    assert place.store.num_writes == num_writes  # no use is noted meanwhile
+
+
+async def test_once_the_store_is_back_a_token_that_was_revoked_is_refused(place):
+    record, text = place.made()
+    await admitted(place.access, text)
+    place.store.is_up = False
+    place.monotonic.now_s += REMEMBER_S
+    await admitted(place.access, text)
+    place.store.is_up = True
+    place.revoke(record)
+    place.monotonic.now_s += 1
+    with pytest.raises(Unauthorised):
+        await admitted(place.access, text)
+
+
+async def test_a_token_that_ends_while_the_store_is_down_is_refused(place):
+    _, text = place.made(expires_s=NOW_S + 60)
+    await admitted(place.access, text)
+    place.store.is_up = False
+    for clock in (place.clock, place.monotonic):
+        clock.now_s += 60
+    with pytest.raises(Unauthorised):
+        await admitted(place.access, text)
 
 
 async def test_ten_unknown_tokens_a_minute_from_one_address_and_never_a_good_one_is_refused(place):

@@ -6,7 +6,8 @@ import pytest
 from starlette.types import Message
 
 from app.api.event_stream import EventStream
-from app.api.hub import MAX_WAITING, Event, Hub, Subscription
+from app.api.hub import MAX_WAITING, Hub, Subscription
+from app.api.recent_events import Event
 from app.errors import StoreUnavailable, StreamLimit, TooManyRequests
 from app.ingest.memory import MemoryQueue
 from app.ingest.queue import Listener
@@ -38,7 +39,8 @@ class Reader:
         return (await self.sent.get())["body"].decode()
 
     async def event(self):
-        name, data = (await self.part()).removesuffix("\n\n").split("\n")
+        event_id, name, data = (await self.part()).removesuffix("\n\n").split("\n")
+        self.last_id = event_id.removeprefix("id: ")
         return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from app.api.routes.jobs import MAX_SILENT_RANKS
-from app.store import counts, jobs, shards, silences
+from app.store import counts, hosts, jobs, shards, silent
 from app.store.counts import Counts
 from tests.api.server import NOW_S, window_record
 
@@ -19,13 +19,16 @@ async def told(api):
     api.save_window(window_record(slowdown=1.25))
     beat(api, NOW_S)
 
-    async def tell(*, silent_ranks=(), silent_since_s=None, stalled_since_s=None):
+    async def tell(
+        *, silent_ranks=(), silent_workers=(), silent_since_s=None, stalled_since_s=None
+    ):
         with api.store.write() as conn:
-            silences.save(
+            silent.save(
                 conn,
                 KEY,
                 1,
                 silent_ranks=silent_ranks,
+                silent_workers=silent_workers,
                 silent_since_s=silent_since_s,
                 stalled_since_s=stalled_since_s,
             )
@@ -50,12 +53,28 @@ async def test_while_all_send_nobody_is_silent(api, told):
 
 
 async def test_silent_ranks_are_named(api, told):
-    job = await told(silent_ranks=[1, 3], silent_since_s=NOW_S - 60)
+    job = await told(silent_ranks=[1, 3], silent_workers=[1, 3], silent_since_s=NOW_S - 60)
     assert (job["state"], job["silent_ranks"], job["num_silent_ranks"]) == ("silent", [1, 3], 2)
     assert job["silent_since"] == "2026-09-21T14:12:20Z"
     assert (await headline(api))["sentence"] == (
         "Ranks 1 and 3 have been silent since 14:12 UTC; 2 others go on."
     )
+
+
+async def test_silent_workers_are_named_by_where_they_are(api, told):
+    job = await told(silent_ranks=[7], silent_workers=[3], silent_since_s=NOW_S - 60)
+    assert job["silent_workers"] == [{"dp_rank": 1, "stage": 1}]
+    assert (await headline(api))["sentence"].startswith("Rank 7 (dp 1, stage 1")
+
+
+async def test_several_silent_ranks_are_named_by_the_host_that_has_them_all(api, told):
+    with api.store.write() as conn:
+        hosts.save(conn, KEY, 1, {(0, 0): "one", (0, 1): "two", (1, 0): "two", (1, 1): "one"})
+    job = await told(silent_ranks=[5, 6, 7], silent_workers=[1, 1, 2], silent_since_s=NOW_S - 60)
+    assert (job["num_silent_ranks"], job["num_silent_workers"]) == (3, 2)
+    assert (await headline(api))["sentence"].startswith("Ranks 5, 6 and 7 (all on two) have been")
+    await told(silent_ranks=[5, 7], silent_workers=[1, 3], silent_since_s=NOW_S - 60)
+    assert (await headline(api))["sentence"].startswith("Ranks 5 and 7 have been")
 
 
 async def test_of_very_many_silent_ranks_the_first_are_named_and_all_are_counted(api, told):

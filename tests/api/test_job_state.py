@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.api.job_state import Thresholds, job_state, since_s
+from app.api.job_state import Thresholds, job_state, silent_for_s, since_s
 from app.store.jobs import JobRecord
 from app.store.windows import WindowSummary
 from app.trace.job import Parallelism
@@ -50,6 +50,12 @@ def test_a_job_is_silent_when_the_consumer_says_that_some_ranks_are():
 
 def test_a_job_is_stalled_when_the_consumer_says_that_no_rank_sends():
     assert state(replace(JOB, stalled_since_s=NOW_S, silent_ranks=[3])) == "stalled"
+
+
+def test_a_job_that_stalled_before_its_first_data_has_been_silent_since_it_registered():
+    job = replace(JOB, last_data_s=None, latest=None, stalled_since_s=NOW_S - 60)
+    assert state(job) == "stalled"
+    assert silent_for_s(job, NOW_S) == 60
 
 
 def test_while_a_consumer_is_alive_the_age_of_the_data_alone_says_nothing():

@@ -49,6 +49,8 @@ async def test_a_job_is_shown_as_it_registered(api):
         "last_step": None,
         "silent_ranks": [],
         "num_silent_ranks": 0,
+        "silent_workers": [],
+        "num_silent_workers": 0,
         "silent_since": None,
         "stalled_since": None,
         "ingest": None,

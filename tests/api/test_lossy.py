@@ -26,28 +26,30 @@ def url(empty_database, tmp_path):
 async def session(api):
     async with api.stranger() as client:
         await client.post("/api/v1/session", json={"token": TOKEN})
-        return (await client.get("/api/v1/session")).json()
+        told = (await client.get("/api/v1/session")).json()
+    assert told.pop("scopes") == ["ingest", "read", "write", "admin"]
+    return told
 
 
 @pytest.mark.anyio
 async def test_a_page_is_told_what_may_be_lost(url):
     async with running(url, allow_lossy=True) as api:
         api.queue.weaknesses = (SENTENCE,)
-        assert await session(api) == {"authenticated": True, "lossy": [SENTENCE]}
+        assert await session(api) == {"authenticated": True, "lossy": [SENTENCE], "price": None}
 
 
 @pytest.mark.anyio
 async def test_while_the_queue_is_away_what_was_known_stays(url):
     async with running(url, allow_lossy=True) as api:
         api.queue.is_up = False
-        assert await session(api) == {"authenticated": True, "lossy": []}
+        assert await session(api) == {"authenticated": True, "lossy": [], "price": None}
 
 
 @pytest.mark.anyio
 async def test_where_losing_is_refused_nothing_is_asked(url):
     async with running(url) as api:
         api.queue.weaknesses = (SENTENCE,)
-        assert await session(api) == {"authenticated": True, "lossy": []}
+        assert await session(api) == {"authenticated": True, "lossy": [], "price": None}
 
 
 @pytest.mark.anyio

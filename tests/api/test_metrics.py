@@ -9,8 +9,9 @@ from sqlalchemy import delete
 from app.consumer.process import Consumer
 from app.store import counts, shards, tables, totals
 from app.store.counts import Counts
-from tests.api.server import NOW_S, json_batch, running
+from tests.api.server import NOW_S, TOKEN, json_batch, running
 from tests.consumer.place import FusedReader, Place, Script
+from tests.ops.stocked import add_job, stock
 
 pytestmark = pytest.mark.anyio
 
@@ -154,6 +155,7 @@ async def test_what_cannot_be_read_is_left_out_and_that_is_counted(anyio_backend
         api.queue.is_up = False
         found = await scraped(api)
     assert found["scrape_errors_total", "store"] == 1
+    assert found["scrape_errors_total", "jobs"] == 1
     assert found["scrape_errors_total", "queue"] == 1
     assert found["ops_received_total",] == 0
     names = {key[0] for key in found}
@@ -173,3 +175,84 @@ async def test_no_name_of_anybodys_is_told(api):
     await api.push(json_batch(host="secret-host"), "secret-job")
     async with api.stranger() as client:
         assert "secret" not in (await client.get("/metrics")).text
+
+
+async def test_alerts_messages_and_receivers_are_counted_and_nobody_is_named(api):
+    stock(api.store, now_s=NOW_S)
+    found = await scraped(api)
+    firing = {key[1]: value for key, value in found.items() if key[0] == "alerts_firing"}
+    assert firing == {"info": 0, "warning": 0, "critical": 1}
+    sent = {key[1]: value for key, value in found.items() if key[0] == "webhook_deliveries_total"}
+    none = dict.fromkeys(("retried", "silenced", "outdated"), 0)
+    assert sent == {"delivered": 5, "failed": 2, **none}
+    assert found["notifier_disabled_endpoints",] == 1
+    assert found["jobs", "straggling"] == 2
+    assert (found["jobs", "stalled"], found["jobs", "finished"]) == (1, 1)
+    assert found["gpus",] == 5 * 4
+    lost = 4 * (1 - 1 / 1.25) + 4 * (1 - 1 / 1.5) + 4 * (1 - 1 / 1.01) + 4
+    assert found["gpu_hours_lost_per_hour",] == pytest.approx(lost)
+    assert not [key for key in found if key[0].startswith(("job_", "worst_"))]
+
+
+async def named(api, token, **options):
+    """The same for who has a token."""
+    async with api.known_by(token) as client:
+        answer = await client.get("/metrics", **options)
+    assert answer.status_code == 200, answer.text
+    return samples(answer.text)
+
+
+async def test_who_may_read_is_told_of_the_jobs_of_the_project_that_lose_most(api):
+    stock(api.store, now_s=NOW_S)
+    found = await named(api, api.token("read")[1])
+    slowdowns = {key[1:]: value for key, value in found.items() if key[0] == "job_slowdown_ratio"}
+    assert slowdowns == {("slow", "default"): 1.25, ("well", "default"): 1.01}
+    assert found["job_gpu_time_wasted_ratio", "slow", "default"] == pytest.approx(0.2)
+    assert found["job_gpu_hours_lost_per_hour", "slow", "default"] == pytest.approx(0.8)
+    assert found["job_gpu_hours_lost_per_hour", "hung", "default"] == 4
+    states = {(key[1], key[3]) for key in found if key[0] == "job_state"}
+    assert states == {
+        ("slow", "straggling"),
+        ("well", "healthy"),
+        ("hung", "stalled"),
+        ("half", "silent"),
+    }
+    assert found["job_cause_gpu_time_ratio", "slow-worker", "slow", "default"] == 0.15
+    assert found["job_step_seconds", "slow", "default"] == 1.3
+    worst = {key[1:]: value for key, value in found.items() if key[0].startswith("worst_worker")}
+    assert worst == {("gpu-node-7", "slow", "default", "1-1"): 1.25}
+    assert found["jobs_left_out",] == 0
+
+
+async def test_the_root_token_is_told_of_all_projects(api):
+    stock(api.store, now_s=NOW_S)
+    found = await named(api, TOKEN)
+    assert found["job_slowdown_ratio", "theirs", "research"] == 1.5
+    assert ("worst_worker_slowdown_ratio", "gpu-node-7", "theirs", "research", "1-1") in found
+
+
+async def test_jobs_are_named_up_to_a_number_and_workers_never_each(
+    anyio_backend, empty_database, tmp_path
+):
+    path = tmp_path / "own.db"
+    path.write_bytes(empty_database.read_bytes())
+    async with running(f"sqlite:///{path}", metrics_top_jobs=2) as api:
+        for number in range(30):
+            add_job(api.store, f"job-{number}", slowdown=1.2 + number / 100, now_s=NOW_S)
+        found = await named(api, TOKEN)
+    shown = {key[1] for key in found if key[0] == "job_state"}
+    assert shown == {"job-29", "job-28"}
+    assert found["jobs_left_out",] == 28
+    assert sum(key[0] == "worst_worker_slowdown_ratio" for key in found) == 20
+
+
+@pytest.mark.parametrize("scope", ["ingest", "write", "admin"])
+async def test_who_may_not_read_is_told_no_names(api, scope):
+    async with api.known_by(api.token(scope)[1]) as client:
+        assert (await client.get("/metrics")).status_code == 403
+
+
+async def test_a_wrong_token_is_not_taken_for_none(api):
+    async with api.known_by("pl_" + "x" * 40) as client:
+        answer = await client.get("/metrics")
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorised")

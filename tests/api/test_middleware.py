@@ -133,7 +133,7 @@ async def test_one_request_too_many_is_refused_while_the_others_run():
 def of_project(name):
     """A request that the guard has let in."""
     asked = scope()
-    attach(asked, Principal(name, frozenset(), None, "id"))
+    attach(asked, Principal(name, frozenset(), None, "id", name))
     return asked
 
 

@@ -10,8 +10,12 @@ from app.api import replays as module
 from app.api.replays import BYTES_PER_OP, MAX_WAITING, Replays
 from app.engine.replays import prepare
 from app.errors import Conflict, JobNotFound, Unavailable, WindowNotFound
+from app.store import hosts
 from tests.api import recorded
 from tests.api.server import closed_again, recorded_record, window_record
+from tests.engine.clocks.made_job import made_job
+from tests.engine.clocks.shifted import Clock, worker_is_host
+from tests.engine.clocks.shifted import recorded as shown
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +46,22 @@ async def test_a_window_is_replayed_as_it_was_analysed(api):
     assert replay.window.job.num_gpus == 16
     assert replay.window.trace.num_ops == window.trace.num_ops
     assert replay.simulated_s.tolist() == pytest.approx([7.5, 7.5])
+
+
+async def test_a_stored_window_is_replayed_by_the_clock_that_it_was_analysed_by(api):
+    job = made_job(2, 2, num_steps=2)
+    clocks = {worker_is_host(dp, p): Clock((dp - 2 * p) * 10**8) for dp in (0, 1) for p in (0, 1)}
+    window = shown(job, clocks, step_s=0.0)
+    await api.register()
+    recorded.save(api, window)
+    with api.store.write() as conn:
+        hosts.save(conn, JOB, 1, dict(window.hosts))
+    analysed, replay = prepare(window), Replays(api.store).get(JOB, window.id)
+    assert replay.window.hosts == window.hosts
+    assert replay.clocks.offset_s == pytest.approx(analysed.clocks.offset_s)
+    assert max(replay.clocks.offset_s.values()) > 0.09
+    assert replay.simulated_s == pytest.approx(analysed.simulated_s, rel=1e-9)
+    assert replay.recorded_s == pytest.approx(analysed.recorded_s, rel=1e-9)
 
 
 async def test_the_latest_is_the_newest_closed_one_of_this_run(api):

@@ -1,6 +1,8 @@
+import shutil
+
 import pytest
 
-from tests.api.server import NOW_S, TOKEN
+from tests.api.server import NOW_S, TOKEN, running
 
 pytestmark = pytest.mark.anyio
 
@@ -18,6 +20,13 @@ async def test_the_token_is_traded_for_a_cookie_that_scripts_cannot_read(api):
         assert "Secure" not in cookie
         assert TOKEN not in cookie
         assert (await client.get(PATH)).json()["authenticated"] is True
+
+
+async def test_the_session_says_what_its_token_is_good_for(api):
+    _, token = api.token("read")
+    async with api.stranger() as client:
+        await client.post(PATH, json={"token": token})
+        assert (await client.get(PATH)).json()["scopes"] == ["read"]
 
 
 async def test_over_https_the_cookie_is_secure(api):
@@ -72,3 +81,15 @@ async def test_no_other_site_can_sign_a_browser_in(api, origin):
 async def test_odd_cookies_are_no_session(api, cookie):
     async with api.stranger(headers={b"cookie": b"paceline_session=" + cookie.encode()}) as client:
         assert (await client.get(PATH)).json()["authenticated"] is False
+
+
+async def test_a_price_is_told_to_who_is_signed_in_where_one_is_set(empty_database, tmp_path):
+    url = f"sqlite:///{shutil.copy(empty_database, tmp_path / 'priced.db')}"
+    async with running(url, gpu_hour_price=2.4, currency="EUR ") as api, api.stranger() as client:
+        assert "price" not in (await client.get(PATH)).json()
+        told = (await api.client.get(PATH)).json()
+        assert told["price"] == {"per_gpu_hour": 2.4, "currency": "EUR "}
+
+
+async def test_without_a_price_nothing_is_said_of_money(api):
+    assert (await api.client.get(PATH)).json()["price"] is None

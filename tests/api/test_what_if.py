@@ -9,6 +9,7 @@ from app.api import json_body
 from app.api.edits import MAX_LISTED
 from app.api.questions import MAX_QUESTION_BYTES
 from app.api.replays import MAX_AT_WORK
+from app.diagnosis.finding import CAUSES
 from app.trace.window import SkippedStep
 from tests.api import recorded
 
@@ -37,6 +38,17 @@ async def test_pipeline_communication_at_0(api):
     assert found["against_recorded"]["per_step"]["slowdown"] == pytest.approx([6.5 / 7.5] * 2)
     assert found["gpu_hours_saved"] == pytest.approx(15 * 4 * (1 - 6.5 / 7.5) / 3600)
     assert found["edits"] == [{"changed_ops": 16, "ops_without_counterpart": 0}]
+
+
+async def test_the_chart_of_the_same_answer_comes_along_if_asked_for(api):
+    await api.register()
+    recorded.save(api, recorded.window(100))
+    body = {"edits": [PP_COMM_AT_0]}
+    plain = (await api.client.post(f"{PATH}/latest/what-if", json=body)).json()
+    drawn = (await api.client.post(f"{PATH}/latest/what-if?figure=dark", json=body)).json()
+    figure = drawn.pop("figure")
+    assert drawn == plain
+    assert [row[3] for row in figure["meta"]["table"]["rows"]] == ["6.500", "6.500"]
 
 
 @pytest.mark.parametrize(
@@ -265,6 +277,10 @@ async def test_chosen_steps_are_analysed_by_themselves(api):
     stored = (await api.client.get(f"{PATH}/1-100")).json()
     assert "per_step" not in whole
     assert whole["worker_slowdown"] == stored["worker_slowdown"]
+    # Causes are looked for in these steps too: each is either found or ruled out.
+    named = [each["cause"] for each in [*(whole["findings"] or ()), *whole["ruled_out"]]]
+    assert sorted(named) == sorted(CAUSES)
+    assert whole["fingerprint"] is not None
     assert whole["steps"] == stored["steps"] == [100, 101]
 
 

@@ -1,15 +1,19 @@
 """Headless Chromium; where it is missing the tests say so, and fail in CI."""
 
+import contextlib
 import os
+import secrets
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.browser.alerting import alert_server
+from tests.browser.stocked import stocked_server
 from tests.browser.watched import Watched
 
 ARTEFACTS = Path(__file__).parents[2] / ".artefacts" / "pages"
-_PATIENCE_MS = 10_000
+PATIENCE_MS = 30_000
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -29,17 +33,23 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
-def chromium():
-    """A browser for all tests; every page has a context of its own."""
+def chromium_path():
+    """Where the browser is."""
     path = os.environ.get("PACELINE_TEST_CHROMIUM") or shutil.which("chromium")
     if not path or not Path(path).exists():
         _missing("no Chromium: apt-get install chromium, or set PACELINE_TEST_CHROMIUM to its path")
+    return path
+
+
+@pytest.fixture(scope="session")
+def chromium(chromium_path):
+    """A browser for all tests; every page has a context of its own."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
         _missing("playwright is not installed: pip install playwright")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=chromium_path, args=FLAGS)
         yield browser
         browser.close()
 
@@ -48,6 +58,27 @@ def _missing(reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def stocked(tmp_path_factory):
+    """A server with jobs of every kind, for all tests that only look."""
+    with stocked_server(tmp_path_factory.mktemp("stocked")) as stocked:
+        yield stocked
+
+
+@pytest.fixture(scope="session")
+def alert_service(tmp_path_factory):
+    """A server for all tests that change what it alerts of; each has a project of its own."""
+    with alert_server(tmp_path_factory.mktemp("alerts")) as server:
+        yield server
+
+
+@pytest.fixture
+def project(alert_service):
+    """A project that no other test has seen."""
+    with contextlib.closing(alert_service.project(f"project-{secrets.token_hex(4)}")) as project:
+        yield project
 
 
 @pytest.fixture
@@ -59,7 +90,7 @@ def open_page(chromium):
         context = chromium.new_context(
             viewport={"width": width, "height": 1000}, color_scheme=theme, locale="en-GB"
         )
-        context.set_default_timeout(_PATIENCE_MS)
+        context.set_default_timeout(PATIENCE_MS)
         origin = "/".join(url.split("/", 3)[:3])
         watched = Watched(context, origin)
         opened.append(watched)
@@ -73,9 +104,22 @@ def open_page(chromium):
     assert complaints == []
 
 
+@pytest.fixture
+def on_call(project, open_page):
+    """A function that opens the alerts page of the test's own project, with these scopes only."""
+    from playwright.sync_api import expect
+
+    def on_call(*scopes, query="", **options):
+        watched = open_page(project.link(f"/alerts{query}", *scopes), **options)
+        expect(watched.page.locator(".stat-strip")).to_be_visible()
+        return watched
+
+    return on_call
+
+
 # Every card has its picture, its words or its table.
-IS_DRAWN = """() => [...document.querySelectorAll(".panels .card")]
-    .every(card => card.querySelector(".main-svg, .panel-state, .facts, table"))"""
+IS_DRAWN = """() => [...document.querySelectorAll(".panels .card, .fleet-waste .card")]
+    .every(card => card.querySelector(".main-svg, .panel-state, dl, p, table"))"""
 
 
 @pytest.fixture

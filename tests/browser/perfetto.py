@@ -40,7 +40,7 @@ class Perfetto:
 def opened(chromium: Any, trace: bytes) -> Iterator[Perfetto]:
     """The UI with this file loaded; every request beyond it is refused."""
     elsewhere: list[str] = []
-    with _served(trace) as origin:
+    with served(trace) as origin:
         context = chromium.new_context(viewport={"width": 1440, "height": 1000})
 
         def admit(route: Any) -> None:
@@ -64,7 +64,7 @@ class _Files(SimpleHTTPRequestHandler):
     trace = b""
 
     def do_GET(self) -> None:
-        if self.path != "/timeline.json.gz":
+        if self.path not in ("/timeline.json.gz", "/localtrace"):
             super().do_GET()
             return
         self.send_response(200)
@@ -77,7 +77,8 @@ class _Files(SimpleHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def _served(trace: bytes) -> Iterator[str]:
+def served(trace: bytes) -> Iterator[str]:
+    """The origin of a UI that has this file, which it opens by itself where it is told no other."""
     handler = type("Files", (_Files,), {"trace": trace})
     with ThreadingHTTPServer(
         ("127.0.0.1", 0), functools.partial(handler, directory=str(_ui()))

@@ -1,16 +1,16 @@
-"""`paceline demo` as a new user sees it: three live jobs, and what is wrong with two of them."""
+"""`paceline demo` as a new user sees it: four live jobs, and what is wrong with three of them."""
 
 import re
 import time
 
 import pytest
 
-from app.charts.words import TIMES, ratio
+from app.words import TIMES, ratio
 from tests.browser.paceline import running
 from tests.e2e.stack import wait_until
 
 _LIVE_WITHIN_MS = 15_000
-_JOBS = ("demo-healthy", "demo-slow-worker", "demo-long-last-stage")
+_JOBS = ("demo-healthy", "demo-slow-worker", "demo-long-last-stage", "demo-sequence-lengths")
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +47,12 @@ def scrolls_sideways(page):
     return page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
-def test_the_printed_link_opens_a_fleet_of_three_jobs_with_figures(demo, open_page, keep):
+def test_the_printed_link_opens_a_fleet_of_four_jobs_with_figures(demo, open_page, keep):
     from playwright.sync_api import expect
 
     began_s = time.monotonic()
     page = open_page(demo.link).page
-    expect(page.locator("a.row")).to_have_count(3, timeout=30_000)
+    expect(page.locator("a.row")).to_have_count(len(_JOBS), timeout=30_000)
     for name in _JOBS:
         row = page.locator("a.row", has_text=name)
         left_ms = 1000 * (60 - (time.monotonic() - began_s))
@@ -124,7 +124,9 @@ def test_worker_by_step_stands_under_the_step_times(demo, open_page, keep):
 
 def test_the_long_last_stage_leads(demo, open_page, keep):
     page = open_page(job(demo, "demo-long-last-stage"), theme="dark").page
-    shares = drawn(page, "Stages")["x"]
+    drawn(page, "Stages")
+    stages = card(page, "Stages").locator(".plot")
+    shares = stages.evaluate("plot => [...plot._fullData.at(-1).x]")
     assert shares.index(max(shares)) == 3
     assert shares[3] > 0.5
     leads = page.locator(".panels .column").first.locator("section").first
@@ -170,7 +172,7 @@ def test_a_wrong_token_is_refused_and_the_right_one_lets_in(demo, open_page, kee
     keep(page, "sign-in-light")
     page.get_by_label("Token").fill(demo.token)
     page.get_by_role("button", name="Sign in").click()
-    expect(page.locator("a.row")).to_have_count(3)
+    expect(page.locator("a.row")).to_have_count(len(_JOBS))
     [cookie] = page.context.cookies()
     assert cookie["httpOnly"]
     assert cookie["sameSite"] == "Strict"

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from app.ingest import codec
-from app.store import shards, silences
+from app.store import shards, silent
 from app.store.engine import Store
 from app.synth.run import MadeJob
 from app.trace.job import Parallelism
@@ -55,9 +55,10 @@ def test_a_job_of_which_nothing_comes_is_stalled_and_its_figures_are_old(tmp_pat
             keep(page, f"stalled-{theme}")
             page.get_by_role("link", name="Fleet").first.click()
             expect(page.locator("a.row", has_text="quiet")).to_contain_text("no worker sends")
-            expect(page.locator("h1")).to_have_text("1 job. No figures of now.")
-            expect(page.get_by_text("no job has figures of now")).to_be_visible()
-            expect(page.get_by_text("first complete step")).to_have_count(0)
+            # A stalled job loses all its GPUs; of its slowdown now nothing is known.
+            expect(page.locator("h1")).to_contain_text("1 of 1 job is losing time.")
+            expect(page.locator("a.row .slowdown")).to_have_text("not measured")
+            expect(page.get_by_text("0 with figures of now")).to_be_visible()
             page.goto("about:blank")
 
 
@@ -69,17 +70,18 @@ def test_a_job_with_a_silent_rank_names_it_while_others_go_on(server, store, ope
     server.push("half", made, epoch, 3)
     with store.write() as conn:
         since_s = time.time() - 60
-        silences.save(
+        silent.save(
             conn,
             "default/half",
             epoch,
             silent_ranks=[3],
+            silent_workers=[1],
             silent_since_s=since_s,
             stalled_since_s=None,
         )
     for theme in ("light", "dark"):
         page = open_page(link(server, "half"), theme=theme).page
-        expect(page.locator("h1")).to_contain_text("Rank 3 has been silent since")
+        expect(page.locator("h1")).to_contain_text("Rank 3 (dp 0, stage 1")
         expect(page.locator("h1")).to_contain_text("3 others go on.")
         expect(page.locator(".headline .state")).to_have_text("Silent")
         expect(page.get_by_role("note")).to_contain_text("Figures end with step 2.")

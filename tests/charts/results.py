@@ -9,23 +9,49 @@ import numpy as np
 def result(worker_slowdown: Any = ((1.0, 1.0), (1.0, 1.4)), **parts: Any) -> dict[str, Any]:
     """A result of two steps; the worker (dp 1, stage 1) is slow unless told otherwise."""
     by_worker = np.asarray(worker_slowdown, dtype=float)
+    by_rank = by_worker.max(axis=1)
     return {
+        "job": {"dp_size": by_worker.shape[0], "pp_size": by_worker.shape[1]},
         "steps": [10, 11],
         "slowdown": 1.42,
         "fidelity": {"discrepancy": 0.007, "verdict": "ok"},
-        "optype_slowdown": {"forward-compute": 1.3, "backward-compute": 1.1},
+        "optype_slowdown": {
+            "forward-compute": 1.3,
+            "backward-compute": 1.1,
+            "forward-pp-comm": 1.02,
+        },
         "worker_slowdown": by_worker.tolist(),
         "m_w": 0.98,
         "stage_share": [0.02, 0.1],
-        "per_step": {"worker_slowdown": np.stack([by_worker, by_worker]).tolist()},
+        "stage_compute_s": {"forward": [0.067, 0.14], "backward": [0.143, None]},
+        "optype_time_s": {
+            "forward-compute": {"recorded": 1.2, "transfer": None, "wait": None},
+            "forward-pp-comm": {"recorded": 0.3, "transfer": 0.1, "wait": 0.2},
+        },
+        "findings": [found()],
+        "per_step": {
+            "worker_slowdown": np.stack([by_worker, by_worker]).tolist(),
+            "dp_rank_slowdown": np.stack([by_rank, by_rank]).tolist(),
+        },
     } | parts
+
+
+SLOW = (
+    "dp 1, stage 1 on host-017 is 1.6x slower than its peers in forward and backward, "
+    "since step 10; it costs 29 % of the job's GPU time"
+)
+
+
+def found(cause: str = "slow-worker", sentence: str = SLOW) -> dict[str, Any]:
+    """A finding of which only the sentence matters."""
+    return {"cause": cause, "culprits": [], "cost": 0.29, "sentence": sentence}
 
 
 def unpacked(array: Any) -> Any:
     """Plotly's binary array as nested lists; plain lists as they are."""
     if not isinstance(array, dict):
         return array
-    values = np.frombuffer(base64.b64decode(array["bdata"]), dtype="<f8")
+    values = np.frombuffer(base64.b64decode(array["bdata"]), dtype=f"<{array['dtype']}")
     shape = array.get("shape")
     return values.reshape([int(n) for n in shape.split(",")] if shape else -1).tolist()
 

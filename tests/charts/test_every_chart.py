@@ -7,9 +7,13 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from app.charts.lengths import lengths
 from app.charts.steps import StepPoint, steps
+from app.charts.straggler_law import straggler_law
 from app.charts.theme import THEMES
-from app.charts.window_charts import WINDOW_CHARTS
+from app.charts.window_charts import WINDOW_CHARTS, Setting
+from app.diagnosis.length_pairs import LengthPairs
+from app.synth.straggler_law import TAILS, WORKERS
 from tests.charts.results import numbers_in, result
 
 NAN = math.nan
@@ -20,6 +24,7 @@ WINDOWS = {
     "a worker not measured": result([[1.2, NAN], [1.0, 1.0]]),
     "nothing measured": result([[NAN, NAN]], optype_slowdown={"gc": None}, stage_share=[None]),
     "wide": result(np.ones((1024, 2)), stage_share=[-0.1, 1.2]),
+    "of an older release": result(stage_compute_s=None, optype_time_s=None),
 }
 
 POINTS = [
@@ -28,14 +33,23 @@ POINTS = [
     StepPoint(6, 1.4, 1.3, 1.0),
 ]
 
+PAIRS = {
+    "as sent": LengthPairs(np.array([1e8, 2e8, 4e8]), np.array([0.1, 0.15, 0.27]), True),
+    "not sent": LengthPairs(np.array([0.1, 0.2, 0.3]), np.array([0.2, 0.4, 0.6]), False),
+    "all alike": LengthPairs(np.ones(3), np.ones(3), False),
+}
+
 
 def figures():
     for theme in THEMES.values():
         for window, seen in WINDOWS.items():
             for name, chart in WINDOW_CHARTS.items():
-                yield f"{name}, {window}, {theme.name}", chart.draw(seen, None, theme, None)
+                yield f"{name}, {window}, {theme.name}", chart.draw(seen, Setting(theme))
         for count in range(4):
             yield f"{count} steps, {theme.name}", steps(POINTS[:count], theme=theme)
+        for name, pairs in PAIRS.items():
+            yield f"lengths, {name}, {theme.name}", lengths(pairs, theme=theme)
+        yield f"straggler law, {theme.name}", straggler_law(TAILS, WORKERS, theme=theme)
         yield f"silent, {theme.name}", steps(POINTS, theme=theme, silent_since="no data for 1 hour")
 
 
@@ -72,4 +86,4 @@ def test_no_figure_has_a_title_or_a_ground_of_its_own(figure):
 def test_a_chart_says_when_a_result_has_nothing_to_draw(name):
     chart = WINDOW_CHARTS[name]
     assert chart.can_draw(result())
-    assert not chart.can_draw({"optype_slowdown": {}, "per_step": None})
+    assert not chart.can_draw({"optype_slowdown": {}, "steps": []})

@@ -1,9 +1,7 @@
 import pytest
 
 from app.charts.headline import Seen, headline
-from tests.charts.results import result
-
-HOSTS = {(1, 1): "host-017"}
+from tests.charts.results import found, result
 
 
 def told(state, seen_result=None, **seen):
@@ -12,50 +10,78 @@ def told(state, seen_result=None, **seen):
     return line.sentence, line.sub
 
 
-def test_a_slow_worker_is_named_with_what_it_costs():
-    assert told("straggling", result(), hosts=HOSTS) == (
-        "This job runs at 1.42\u00d7 of its ideal. It loses 30 % of its GPU time.",
-        "dp 1, stage 1 on host-017 alone would make it 1.40\u00d7; "
-        "fixing the slowest 3 % of workers wins back 98 % of the loss.",
+NAMED = (
+    "dp 1, stage 1 on host-017 is 1.6\u00d7 slower than its peers in forward and backward, "
+    "since step 10; it costs 29 % of the job's GPU time"
+)
+
+
+def test_the_most_costly_cause_is_the_headline():
+    sentence, _ = told("straggling", result())
+    assert sentence == f"{NAMED}."
+
+
+def test_of_several_causes_the_first_is_named_and_the_others_are_counted():
+    links = found("slow-link", "the link is slow")
+    assert told("straggling", result(findings=[found(), links]))[0] == f"{NAMED}, and 1 more cause."
+    three = result(findings=[found(), links, links])
+    assert told("straggling", three)[0].endswith(", and 2 more causes.")
+
+
+def test_a_host_cannot_turn_the_direction_of_the_headline():
+    sentence, _ = told("straggling", result(findings=[found(sentence="dp 1 on h\u202egnp")]))
+    assert "\u202e" not in sentence
+
+
+def test_where_no_cause_fits_the_page_says_so():
+    lost = "This job runs at 1.42\u00d7 of its ideal. It loses 30 % of its GPU time."
+    sub = "Paceline cannot say where: no known cause fits."
+    assert told("straggling", result(findings=[])) == (lost, sub)
+
+
+def test_where_no_cause_was_looked_for_nothing_is_claimed():
+    assert told("straggling", result(findings=None))[1] == ""
+    assert told("healthy", result(findings=None, slowdown=1.01))[0].endswith("of its ideal.")
+
+
+def test_a_slowdown_that_the_replay_cannot_see_is_told_of_a_healthy_job():
+    slower = found("uniform-slowdown", "every worker computes 1.2x slower since step 40")
+    assert told("healthy", result(slowdown=1.01, findings=[slower])) == (
+        "Every worker computes 1.2\u00d7 slower since step 40.",
+        "This job runs at 1.01\u00d7 of its ideal.",
     )
 
 
-def test_without_a_known_host_a_worker_goes_by_its_place():
-    assert told("straggling", result())[1].startswith("dp 1, stage 1 alone would make it")
-
-
-def test_a_long_last_stage_is_named_when_no_worker_explains_the_loss():
-    sub = told("straggling", result(m_w=0.03, stage_share=[-0.1, 0.96]))[1]
-    assert sub == "Fixing stage 1, the last stage, alone wins back 96 % of the loss."
-
-
-def test_a_worker_that_costs_little_alone_is_not_named():
-    sub = told("straggling", result([[1.0, 1.0], [1.0, 1.04]], stage_share=[0.1, 0.7]))[1]
-    assert sub.startswith("Fixing stage 1")
-
-
-def test_the_only_stage_of_a_job_is_never_blamed():
-    sub = told("straggling", result([[1.0], [1.0]], m_w=0.1, stage_share=[1.0]))[1]
-    assert sub.startswith("Paceline cannot say where")
-
-
-def test_shares_that_are_not_known_name_nobody():
-    sub = told("straggling", result(m_w=None, stage_share=[None, None]))[1]
-    assert sub.startswith("Paceline cannot say where")
-
-
 def test_a_healthy_job_has_nothing_to_say():
-    assert told("healthy", result(slowdown=1.02)) == (
+    assert told("healthy", result(slowdown=1.02, findings=[])) == (
         "This job runs at 1.02\u00d7 of its ideal. Nothing stands out.",
         "",
     )
 
 
 def test_low_fidelity_names_the_difference_and_nobody():
-    low = result(fidelity={"discrepancy": 0.081, "verdict": "low"})
-    sentence, sub = told("low-fidelity", low, hosts=HOSTS)
+    low = result(fidelity={"discrepancy": 0.081, "verdict": "low"}, findings=None)
+    sentence, sub = told("low-fidelity", low)
     assert sentence == "The simulated steps differ from the recorded ones by 8.1 %."
     assert sub == "The limit is 5 %. Naming a worker or a stage would be a guess."
+
+
+def test_a_finding_that_explains_the_difference_leads():
+    low = result(fidelity={"discrepancy": 0.681, "verdict": "low"})
+    sentence, sub = told("low-fidelity", low)
+    assert sentence == f"{NAMED}."
+    assert sub == (
+        "The simulated steps differ from the recorded ones by 68 %; late launches explain that."
+    )
+
+
+def test_where_a_cause_cannot_be_told_the_reader_learns_which():
+    others = [
+        {"cause": "slow-worker", "insufficient_evidence": True},
+        {"cause": "gc-pause", "insufficient_evidence": False},
+    ]
+    sub = told("straggling", result(findings=[], ruled_out=others))[1]
+    assert sub == "Paceline cannot say where; what it cannot tell here: slow-worker."
 
 
 def test_before_the_first_figure_the_steps_that_arrived_are_counted():
@@ -107,6 +133,15 @@ def test_a_job_with_silent_ranks_names_them_and_how_many_go_on(ranks, num_others
     assert "there are no figures" in told("silent", None, **seen)[1]
 
 
+def test_one_silent_worker_is_named_with_its_host():
+    place = "dp 5, stage 0 on host-x"
+    sentence, _ = told(
+        "silent", None, silent_ranks=[40], silent_place=place, num_others=7,
+        since_s=AT_14_02, now_s=AT_14_02,
+    )  # fmt: skip
+    assert sentence == f"Rank 40 ({place}) has been silent since 14:02 UTC; 7 others go on."
+
+
 def test_where_it_is_not_known_since_when_nothing_is_made_up():
     assert told("silent", None, silent_ranks=[1], num_others=2)[0] == (
         "Rank 1 has been silent; 2 others go on."
@@ -120,9 +155,9 @@ def test_a_job_that_nobody_looks_after_says_so():
 
 
 def test_a_finished_job_says_how_it_ended():
-    sentence, sub = told("finished", result(), hosts=HOSTS)
+    sentence, sub = told("finished", result())
     assert sentence == "This job has finished. Its last steps ran at 1.42\u00d7 of its ideal."
-    assert sub.startswith("dp 1, stage 1 on host-017")
+    assert sub == f"{NAMED}."
 
 
 def test_a_finished_job_that_could_not_be_simulated_blames_nobody():

@@ -80,3 +80,69 @@ def test_the_axis_never_ends_inside_the_longest_bar():
     low, high = stages([-0.12, 1.22], theme=LIGHT)["layout"]["xaxis"]["range"]
     assert low < -0.12
     assert high > 1.22
+
+
+COMPUTE: dict[str, list[float | None]] = {"forward": [0.067, 0.14], "backward": [0.143, None]}
+
+
+def test_each_stage_has_its_times_beside_its_share():
+    forward, backward, *means, shares = stages([0.1, 0.9], theme=LIGHT, compute=COMPUTE)["data"]
+    assert forward["text"] == ["67 ms", "140 ms"]  # in the hover text
+    assert backward["text"] == ["143 ms", "not measured"]
+    assert forward["x"] == [pytest.approx(67), pytest.approx(140)]
+    assert shares["text"] == ["10 %", "90 %"]
+    assert shares["xaxis"] == "x2"
+    # Lines at the means of the stages that have one: 103.5 ms and 143 ms.
+    assert {round(mean["x"][0], 6) for mean in means} == {103.5, 143.0}
+
+
+def test_times_of_stages_are_in_the_table_too():
+    rows = stages([0.1, 0.9], theme=LIGHT, compute=COMPUTE)["meta"]["table"]["rows"]
+    assert rows[1] == [1, "140 ms", "not measured", "90 %"]
+
+
+def test_communication_says_how_much_of_it_is_waiting():
+    times: dict[str, dict[str, float | None]] = {
+        "forward-compute": {"recorded": 1.2, "transfer": None, "wait": None},
+        "forward-pp-comm": {"recorded": 0.3, "transfer": 0.1, "wait": 0.2},
+    }
+    slowdown = {"forward-compute": 1.3, "forward-pp-comm": 1.1}
+    figure = optypes(slowdown, theme=LIGHT, times=times)
+    assert len(figure["data"]) == 1
+    (told,) = figure["layout"]["annotations"]
+    assert told["text"] == "waits 200 ms a step"
+    assert told["hovertext"] == "a step and worker: 100 ms moving data, 200 ms waiting"
+    assert told["y"] == pytest.approx(1.24)
+    assert figure["meta"]["table"]["rows"][0][-2:] == ["1.2 s", None]
+    assert figure["meta"]["table"]["rows"][1][-2:] == ["100 ms", "200 ms"]
+
+
+def test_types_drawn_as_one_have_no_times_of_their_own():
+    slowdown = {"forward-compute": 1.3} | {f"type-{n}": 1.0 for n in range(6)}
+    times = {name: {"recorded": 1.0, "transfer": 0.5, "wait": 0.5} for name in slowdown}
+    figure = optypes(slowdown, theme=LIGHT, times=times)
+    assert len(figure["data"][0]["y"]) == 5
+    assert len(figure["layout"]["annotations"]) == 4
+
+
+def test_small_types_keep_their_places_whichever_is_the_larger():
+    names = [
+        optypes({"forward-compute": 1.9, "optimizer": 1 + a, "gc": 1 + b}, theme=LIGHT)["data"][0][
+            "customdata"
+        ]
+        for a, b in ((0.006, 0.008), (0.008, 0.006))
+    ]
+    assert names[0] == names[1] == ["Forward compute", "Optimizer", "Garbage collection"]
+
+
+def test_the_value_of_a_stage_is_never_crossed_by_the_mean():
+    # Means are 70 and 150 ms; 60 ms are 0.3 of the longest.
+    compute: dict[str, list[float | None]] = {"forward": [0.04, 0.1], "backward": [0.1, 0.2]}
+    figure = stages([0.1, 0.9], theme=LIGHT, compute=compute)
+    values = [(note["text"], note["x"]) for note in figure["layout"]["annotations"][:4]]
+    assert values == [
+        ("40 ms", pytest.approx(70)),
+        ("100 ms", 0.0),
+        ("100 ms", 0.0),
+        ("200 ms", 0.0),
+    ]

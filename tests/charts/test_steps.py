@@ -26,6 +26,50 @@ def test_a_gap_takes_the_room_of_one_step_however_many_it_leaves_out():
     assert axis.runs == [range(0, 2), range(2, 4)]
 
 
+def test_where_steps_are_usually_recorded_some_apart_only_large_gaps_are_drawn():
+    recorded = [23, 24, 26, 30, 36, *range(259, 289, 3), *range(514, 541, 3)]
+    axis = StepAxis.over(recorded)
+    assert [gap.num_steps for gap in axis.gaps] == [222, 227]
+    assert axis.runs == [range(0, 5), range(5, 15), range(15, 24)]
+    assert axis.position[4:6] == (4.0, 6.0)
+    assert axis.title == "step, recorded ones only"
+    assert StepAxis.over(range(3, 300, 10)).gaps == ()
+
+
+def test_many_small_gaps_are_not_drawn():
+    recorded = [step for step in range(100) if step % 10]
+    assert StepAxis.over(recorded).gaps == ()
+
+
+def test_a_step_without_neighbours_shows_its_point_its_loss_and_its_ideal():
+    figure = steps(points((1, 1.5), (2, 1.6), (9, 1.7)), theme=LIGHT)
+    at = 3.0  # after a gap of the room of one step
+    assert unpacked(trace(figure, "recorded")["x"])[-1] == at
+    assert "markers" in trace(figure, "recorded")["mode"]
+    assert unpacked(trace(figure, "without stragglers")["x"])[-3:] == [at - 0.3, at, at + 0.3]
+    lost = trace(figure, "time lost")
+    assert lost["x"][-6:] == [at - 0.3, at, at + 0.3, at + 0.3, at, at - 0.3]
+    assert lost["y"][-6:] == [1.7, 1.7, 1.7, 1.0, 1.0, 1.0]
+
+
+def test_of_many_steps_the_one_without_neighbours_has_a_dot():
+    figure = steps(points(*((step, 1.5) for step in (*range(80), 200))), theme=LIGHT)
+    sizes = trace(figure, "recorded")["marker"]["size"]
+    assert (len(sizes), sizes[-1], set(sizes[:-1])) == (82, 4, {0})
+
+
+def test_where_the_simulation_is_far_off_only_recorded_times_are_drawn():
+    far_off = [StepPoint(1, 2.0, 1.7, 1.0), StepPoint(2, 2.0, 1.9, 1.0)]
+    figure = steps(far_off, theme=LIGHT)
+    assert [each["name"] for each in figure["data"]] == ["recorded"]
+    assert figure["meta"]["note"].startswith(
+        "Only recorded times are drawn: the simulated ones are 10 % off, over the limit of 5 %"
+    )
+    assert figure["meta"]["text"] == "Over 2 steps, from 1 to 2, a step takes 2 s."
+    assert figure["meta"]["table"]["rows"][0][3] == "not measured"
+    assert figure["layout"]["yaxis"]["range"][0] > 1.0
+
+
 def test_round_steps_label_a_long_axis():
     axis = StepAxis.over(range(1325, 1421)).x_axis(LIGHT)
     assert axis["ticktext"] == ["1,340", "1,360", "1,380", "1,400", "1,420"]
@@ -80,8 +124,9 @@ def test_silence_is_a_labelled_band_after_the_last_step():
     assert figure["layout"]["xaxis"]["range"][1] > 1.5
     assert figure["layout"]["shapes"][-1]["x0"] == 1.5
     label = figure["layout"]["annotations"][-1]
-    assert label["text"] == "no data<br>for 12<br>minutes"
-    assert (label["x"], label["xanchor"]) == (figure["layout"]["xaxis"]["range"][1], "right")
+    assert label["text"] == "no data for<br>12 minutes"
+    end = figure["layout"]["xaxis"]["range"][1]
+    assert (label["x"], label["xanchor"]) == ((1.5 + end) / 2, "center")
 
 
 def test_the_fourteen_slowest_workers_come_slowest_first():
@@ -93,15 +138,22 @@ def test_the_fourteen_slowest_workers_come_slowest_first():
     assert labels[1] == "dp 18 \u00b7 s0 "
 
 
+def test_workers_like_the_ground_stay_in_the_order_of_ranks():
+    slowdown = [[[1.001], [1.019], [1.3], [1.01]]]
+    labels = worker_steps([5], slowdown, hosts=None, theme=LIGHT)["layout"]["yaxis"]["ticktext"]
+    assert [label.split(" \u00b7")[0] for label in labels] == ["dp 2", "dp 0", "dp 1", "dp 3"]
+
+
 def test_worker_cells_stand_under_their_step_in_the_chart_above():
     above = steps(points((1, 1.5), (2, 1.5), (9, 1.5), (10, 1.5)), theme=LIGHT)
     figure = worker_steps(
-        [9, 10], [[[1.1]], [[1.2]]], hosts=None, theme=LIGHT, axis_steps=[1, 2, 9, 10]
+        [9, 10], [[[1.1]], [[1.2]]], hosts=None, theme=LIGHT, at=StepAxis.over([1, 2, 9, 10])
     )
     cells = figure["data"][0]
-    assert cells["z"] == [[None, None, 1.1, 1.2]]
+    assert cells["z"] == [[None, None, None, 1.1, 1.2]]  # the third is the gap
     above_x = [x for x in unpacked(trace(above, "recorded")["x"]) if float(x).is_integer()]
-    assert cells["x"] == above_x
+    assert cells["x"] == [-0.5, 0.5, 1.5, 2.5, 3.5, 4.5]
+    assert above_x == [0.0, 1.0, 3.0, 4.0]
     assert figure["layout"]["xaxis"]["range"] == above["layout"]["xaxis"]["range"]
     assert figure["layout"]["margin"]["l"] == above["layout"]["margin"]["l"] == LEFT_PX
     assert figure["layout"]["margin"]["r"] == above["layout"]["margin"]["r"]

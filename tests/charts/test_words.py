@@ -1,6 +1,10 @@
+import re
+from pathlib import Path
+
 import pytest
 
-from app.charts import words
+from app import words
+from app.charts import optypes
 
 
 @pytest.mark.parametrize(
@@ -62,6 +66,20 @@ def test_what_is_left_is_told_roughly(value_s, text):
     assert words.about(value_s) == text
 
 
+@pytest.mark.parametrize(
+    ("value_s", "text"),
+    [
+        (0.1874, "187 ms"),
+        (0.00762, "7.6 ms"),
+        (0.0000812, "0.081 ms"),
+        (1.26, "1.3 s"),
+        (0, "0 ms"),
+    ],
+)
+def test_a_time_of_which_only_the_size_matters(value_s, text):
+    assert words.brief(value_s) == text
+
+
 def test_text_from_outside_cannot_turn_the_text_around_it():
     assert words.contained("host-\u202e017\u2066") == "host-017"
     assert (
@@ -71,3 +89,11 @@ def test_text_from_outside_cannot_turn_the_text_around_it():
 
 def test_a_long_host_name_is_cut_to_its_end():
     assert words.markup("x" * 40 + "-017") == "\u2068\u2026" + "x" * 19 + "-017\u2069"
+
+
+def test_operation_types_have_the_same_names_on_the_page_and_in_its_charts():
+    script = (Path(__file__).parents[2] / "frontend/js/words.js").read_text()
+    table = script.split("const OPTYPE_NAMES = {")[1].split("}")[0]
+    named = dict(re.findall(r'"?([a-z-]+)"?: "([^"]+)",', table))
+    assert named == {name: optypes.friendly(name) for name in named}
+    assert len(named) >= 12

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from app.charts.named_workers import culprit_workers, silent_workers
 from app.charts.theme import DARK, LIGHT
 from app.charts.workers import MAX_TABLE_ROWS, VALUES, workers
 from tests.charts.results import unpacked
@@ -94,3 +95,89 @@ def test_the_table_of_a_huge_job_keeps_the_slowest_and_says_so():
     assert table["rows"][0] == [1000, 0, None, "1.30\u00d7"]
     assert len(table["rows"]) == MAX_TABLE_ROWS
     assert table["caption"] == "The slowest 500 of 1,024 workers."
+
+
+HOSTS = {(0, 0): "host-c", (1, 0): "host-a", (2, 0): "host-b"}
+
+
+def test_columns_stand_in_the_order_of_their_hosts_with_their_names():
+    figure = workers([[1.0], [1.1], [1.2]], hosts=HOSTS, theme=LIGHT, sort="host")
+    assert unpacked(figure["data"][0]["z"]) == [[1.1, 1.2, 1.0]]
+    assert figure["layout"]["xaxis"]["ticktext"] == ["host-a", "host-b", "host-c"]
+    assert figure["meta"]["places"]["x"]["items"] == [1, 2, 0]
+    assert figure["data"][0]["customdata"][0][0] == "dp 1, stage 0, host-a"
+
+
+def test_the_slowest_column_comes_first_when_asked_for():
+    slowdown = [[1.0, 1.0], [1.3, 1.0], [1.0, 1.4], [NAN, NAN]]
+    figure = workers(slowdown, hosts=None, theme=LIGHT, sort="slowdown")
+    assert figure["meta"]["places"]["x"]["items"] == [2, 1, 0, 3]
+    [mark] = figure["layout"]["shapes"]
+    assert (mark["x0"], mark["y0"]) == (-0.5, 0.5)
+
+
+def test_hosts_that_nobody_knows_leave_the_ranks_in_order():
+    figure = workers([[1.0], [1.1]], hosts=None, theme=LIGHT, sort="host")
+    assert figure["meta"]["places"]["x"]["items"] == [0, 1]
+
+
+def test_of_more_workers_than_pixels_a_cell_shows_the_slowest():
+    slowdown = np.ones((4096, 100))
+    slowdown[8, 3], slowdown[9, 2] = 1.3, 1.2
+    figure = workers(slowdown, hosts=None, theme=LIGHT)
+    cells = np.array(unpacked(figure["data"][0]["z"]))
+    assert cells.shape == (50, 1024)
+    assert cells[1, 2] == 1.3
+    assert figure["data"][0]["customdata"][1][2] == "the slowest of dp 8 to 11, stage 2 to 3"
+    assert figure["meta"]["places"]["y"]["items"][1] == [2, 3]
+
+
+def test_sixteen_thousand_workers_need_no_thinning():
+    cells = np.array(unpacked(heatmap_of(np.ones((1024, 16)))["z"]))
+    assert cells.shape == (16, 1024)
+
+
+def test_a_worker_that_sends_nothing_any_more_has_a_cross_over_its_colour():
+    figure = workers([[1.0, 1.0], [1.0, 1.2]], hosts=None, theme=LIGHT, silent=[(1, 0)])
+    assert unpacked(figure["data"][0]["z"])[0][1] == 1.0
+    crosses = figure["data"][1]
+    assert (crosses["x"], crosses["y"]) == ([1], [0])
+    assert crosses["customdata"] == ["dp 1, stage 0<br><b>silent</b>"]
+    values = next(each for each in figure["data"] if each.get("name") == VALUES)
+    assert len(values["text"]) == 3  # none under the cross
+
+
+def test_who_is_silent_is_read_from_the_findings():
+    silent = {"cause": "silent-worker", "culprits": [{"dp_rank": 1, "stage": 0}, {"host": "a"}]}
+    slow = {"cause": "slow-worker", "culprits": [{"dp_rank": 0, "stage": 0}]}
+    seen = {"job": {"dp_size": 2, "pp_size": 1}, "findings": [slow, silent]}
+    assert silent_workers(seen) == [(1, 0)]
+    assert silent_workers(seen | {"findings": None}) == []
+
+
+def test_those_that_findings_name_are_outlined_and_the_slowest_is_called_by_its_host():
+    slowdown = [[1.0, 1.1], [1.3, 1.0], [1.2, 1.0]]
+    hosts = {(1, 0): "host-a", (2, 0): "host-b"}
+    figure = workers(slowdown, hosts=hosts, theme=LIGHT, named=[(2, 0), (1, 0)])
+    assert [each["x0"] for each in figure["layout"]["shapes"]] == [0.5, 1.5]
+    [note] = figure["layout"]["annotations"]
+    assert note["text"] == "<b>host-a</b>, 1.30\u00d7 and 1 more"
+
+
+def test_where_no_finding_names_a_worker_nobody_is_outlined():
+    figure = workers([[1.0, 1.09], [1.02, 1.0]], hosts=None, theme=LIGHT, named=[])
+    assert figure["layout"]["shapes"] == figure["layout"]["annotations"] == []
+    assert figure["meta"]["text"] == (
+        "dp 0, stage 1 alone would slow the job to 1.09\u00d7; no finding names it."
+    )
+
+
+def test_of_a_host_that_is_to_blame_all_workers_are():
+    hosts = {(0, 0): "host-a", (0, 1): "host-a", (1, 0): "host-b"}
+    blamed = {"cause": "slow-worker", "culprits": [{"host": "host-a"}]}
+    stage = {"cause": "stage-imbalance", "culprits": [{"stage": 1}]}
+    silent = {"cause": "silent-worker", "culprits": [{"dp_rank": 1, "stage": 1}]}
+    seen = {"job": {"dp_size": 2, "pp_size": 2}, "findings": [blamed, stage, silent]}
+    assert culprit_workers(seen, hosts) == [(0, 0), (0, 1)]
+    assert culprit_workers(seen, None) == []
+    assert culprit_workers(seen | {"findings": None}, hosts) is None

@@ -75,6 +75,7 @@ def test_a_first_analysis_is_one_of_a_process_of_its_own(trace):
         (["analyze", "--synthetic", "dp=99999999,pp=99"], "ask for fewer steps or workers"),
         (["growth", "--workers", "4,7", "--pp", "2"], "7 is no multiple of 2 stages"),
         (["first", "nowhere.parquet"], "nowhere.parquet"),
+        (["page", "--workers", "1024", "--workers", "7"], "want 4 or more, and a multiple of 16"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_line(arguments, words):

@@ -12,9 +12,7 @@ RESULT: dict[str, Any] = {
     "launch_slowdown": 1.0,
     "fidelity": {"discrepancy": 0.01, "verdict": "ok"},
     "launch_delay": {"others_waited": [[0.0, 0.0], [0.0, 0.0]]},
-    "m_w_exact": 0.1,
-    "stage_share": [0.2, 0.2],
-    "worker_slowdown": [[1.0, 1.01], [1.02, 1.0]],
+    "findings": [],
 }
 
 
@@ -27,29 +25,27 @@ def test_a_loss_is_told_with_its_cost():
     assert said() == ["llm runs at 1.25\u00d7 of its ideal: it loses 20 % of its GPU time."]
 
 
-def test_the_worker_that_explains_most_of_it_is_named_by_rank_and_place():
-    lines = said(m_w_exact=0.9, worker_slowdown=[[1.0, 1.0], [1.23, 1.0]], ranks=[[0, 2], [1, 3]])
-    assert lines[1] == (
-        "The slowest worker accounts for 90 % of the lost time; "
-        "it is rank 1 (dp 1, stage 0) at 1.23\u00d7."
-    )
+FOUND = [{"sentence": "dp 1 on h\x1b[2J is slow"}, {"sentence": "and so is the network"}]
 
 
-def test_of_several_workers_the_slowest_is_named():
-    job = RESULT["job"] | {"dp_size": 50}
-    slowdowns = [[1.0, 1.0]] * 49 + [[1.0, 1.5]]
-    (_, line) = said(m_w_exact=1.02, worker_slowdown=slowdowns, job=job)
-    assert line.startswith("The slowest 3 workers account for 100 % of the lost time; the slowest")
-    assert num_slowest({"job": job}) == 3
+def test_the_most_costly_finding_is_named_and_cannot_steer_the_terminal():
+    lost = "llm runs at 1.25\u00d7 of its ideal: it loses 20 % of its GPU time."
+    assert said(findings=FOUND) == [lost, r"dp 1 on h\x1b[2J is slow."]
 
 
-def test_a_stage_is_named_where_no_worker_explains_it():
-    assert said(stage_share=[0.1, 0.8])[1] == "Stage 1 accounts for 80 % of the lost time."
+def test_a_finding_is_named_where_the_replay_sees_no_loss_or_is_far_off():
+    assert said(slowdown=1.0, findings=FOUND)[0] == "llm runs at 1.00\u00d7 of its ideal."
+    low = {"discrepancy": 0.12, "verdict": "low"}
+    assert not any("Low fidelity" in line for line in said(fidelity=low, findings=FOUND))
+
+
+def test_the_slowest_are_three_in_a_hundred():
+    assert num_slowest({"job": {"dp_size": 50, "pp_size": 2}}) == 3
 
 
 def test_what_cannot_be_trusted_blames_nobody():
     low = {"discrepancy": 0.12, "verdict": "low"}
-    lines = said(fidelity=low, m_w_exact=0.9)
+    lines = said(fidelity=low, findings=None)
     assert lines[0] == "llm runs at 1.25\u00d7 of its ideal."
     assert "differ by 12 %" in lines[1]
     assert len(lines) == 2

@@ -1,89 +1,20 @@
 """`paceline replay` against a server that takes down what it is sent."""
 
-import json
-import threading
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.ingest import codec
 from app.synth.run import MadeJob
 from app.trace import user_types
 from app.trace.job import Job, Parallelism
 from app.trace.ops import BUILT_IN
 from app.trace.readers import published
+from tests.cli.twin import TOKEN, twin
 
-TOKEN = "pl_only-for-this-test"
 MADE = MadeJob(Parallelism(2, 2, tp_size=2), 3, name="small job")
-
-
-class Twin(ThreadingHTTPServer):
-    """Answers as the API does, and keeps what came."""
-
-    daemon_threads = True
-
-    def __init__(self, refuse=None):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.refuse = refuse
-        self.batches = []
-        self.calls = []
-        self.registered: dict = {}
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Twin
-
-    def handle_call(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        what = f"{self.command} {self.path}"
-        self.server.calls.append(what)
-        if self.headers["Authorization"] != f"Bearer {TOKEN}":
-            return self.answer(401, {"detail": "this token is not known"})
-        if self.server.refuse and self.path.endswith(self.server.refuse):
-            return self.answer(422, {"detail": "it is not wanted"})
-        if self.command == "PUT":
-            self.server.registered = json.loads(body)
-            return self.answer(201, {"job_id": "small-job", "epoch": 7})
-        if self.path.endswith("/ops"):
-            own = user_types.parse(self.server.registered.get("op_types", []))
-            decoded = codec.decode(body, self.headers["Content-Type"], MADE.parallelism, own)
-            self.server.batches.append(decoded.batch)
-            return self.answer(202, {"accepted": decoded.batch.columns.step.size})
-        return self.answer(200, {})
-
-    do_PUT = do_POST = handle_call  # noqa: N815
-
-    def answer(self, status, fields):
-        body = json.dumps(fields).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format, *args):  # noqa: A002
-        pass
-
-
-@contextmanager
-def twin(**options):
-    with Twin(**options) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def recorded(tmp_path):

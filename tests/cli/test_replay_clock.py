@@ -38,10 +38,12 @@ class Notebook:
     def __init__(self, clock):
         self.clock = clock
         self.ops = []
+        self.told = []
         self.done = []
         self.came_s = []
 
-    def record(self, optype, step, start_ns, duration_ns, seq_id=None, mc=-1, mb_id=-1):
+    def record(self, optype, step, start_ns, duration_ns, seq_id=None, mc=-1, mb_id=-1, **told):
+        self.told.append(told)
         self.ops.append((optype, step, start_ns, duration_ns, seq_id, mc, mb_id))
         self.came_s.append(self.clock.now_s() - 100.0)
 
@@ -72,6 +74,16 @@ def pushed(timeline, num_workers, speed):
         progress=lambda num_ops: None,
     )
     return notebooks
+
+
+def test_what_a_trace_tells_of_operations_is_told_again():
+    recorded = two_short_steps()
+    columns = {"tokens": np.array([7, -1, 9, -1]), "temperature_c": np.array([-1, 70, -1, -1])}
+    told = replace(recorded, trace=replace(recorded.trace, **columns))
+    [notebook] = pushed(end_to_end(told), 1, math.inf)
+    assert notebook.told == [{"tokens": 7}, {"temperature_c": 70}, {"tokens": 9}, {}]
+    [silent] = pushed(end_to_end(recorded), 1, math.inf)
+    assert silent.told == [{}, {}, {}, {}]
 
 
 def test_steps_follow_each_other_without_a_gap():

@@ -20,7 +20,8 @@ def trace(tmp_path_factory):
     """Three steps of 2 x 2 workers, of which replica 1 stage 0 is slow."""
     path = tmp_path_factory.mktemp("trace") / "trace-made.parquet"
     sizes = ("--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", "3")
-    result = paceline("simulate", *sizes, "--slow-worker", "1,0,2.5", "--out", path)
+    fault = ("--fault", "slow-worker:dp=1,stage=0,factor=2.5")
+    result = paceline("simulate", *sizes, *fault, "--out", path)
     assert result.exit_code == 0, result.stderr
     return path
 

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.store import token_text, tokens
+from app.store import audit, token_text, tokens
 from app.store.engine import Store
 from app.store.migrate import migrate
 
@@ -109,3 +109,17 @@ def test_a_directory_without_a_store_is_said_to_have_none(tmp_path, command, nam
     assert result.exit_code == 2
     assert result.stderr.startswith(f"paceline: no Paceline store in {directory}: name its")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_done_here_is_in_the_audit_too(paceline, tmp_path):
+    text = made(paceline, "--scope", "read", "--name", "cluster A", "--project", "lab")
+    for _ in range(2):
+        paceline("revoke", text.token_id)
+    store = Store(f"sqlite:///{tmp_path / 'paceline.db'}")
+    with store.read() as conn:
+        deeds, _ = audit.page(conn, "lab")
+    store.close()
+    told = [(deed.action, deed.object_id, deed.actor) for deed in deeds]
+    done = [(f"token.{deed}", text.token_id, "command line") for deed in ("revoke", "create")]
+    assert told == done
+    assert text.secret not in str(deeds)

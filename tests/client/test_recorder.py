@@ -64,6 +64,40 @@ def test_a_recorded_step_arrives_whole(paceline):
     assert run.dropped == 0
 
 
+def test_what_is_told_of_operations_arrives_with_them(paceline):
+    run = recorder(paceline.url)
+    with run.step(7):
+        with run.op("forward-compute", microbatch=0, tokens=4096, seq_len_sq=2**40):
+            pass
+        run.end(run.begin("gc", bytes=1), bytes=2)
+        run.record("forward-compute", 7, 100, 5, tokens=1024)
+        with run.op("optimizer") as op:
+            op.tell(sm_clock_mhz=1410.0, temperature_c=71)
+    assert run.flush(10)
+    run.close()
+    columns = paceline.taken[0].columns
+    assert columns.tokens.tolist() == [4096, -1, 1024, -1]
+    assert columns.seq_len_sq.tolist() == [2**40, -1, -1, -1]
+    assert columns.bytes.tolist() == [-1, 2, -1, -1]
+    assert columns.sm_clock_mhz.tolist() == [-1, -1, -1, 1410]
+    assert columns.temperature_c.tolist() == [-1, -1, -1, 71]
+
+
+def test_what_is_no_figure_costs_no_operation(paceline):
+    run = recorder(paceline.url)
+    with run.step(7):
+        with run.op("optimizer") as op:
+            op.tell(sm_clock_mhz=None, temperature_c=float("nan"), tokens=-5, colour=3)
+        with run.op("gc", bytes=2**60):
+            pass
+    assert run.flush(10)
+    run.close()
+    assert paceline.ops == [(7, OPTIMIZER, 0), (7, GC, 0)]
+    columns = paceline.taken[0].columns
+    told = (columns.sm_clock_mhz, columns.temperature_c, columns.tokens, columns.bytes)
+    assert told == (None, None, None, None)
+
+
 def test_the_run_is_registered_in_the_background(paceline):
     run = recorder(paceline.url, name="My job", gpus=8, labels={"team": "a"})
     run.record("gc", 0, 1, 1)
@@ -351,7 +385,7 @@ def test_a_full_buffer_drops_new_operations_and_their_step():
     buffer = Buffer(max_ops=3, flush_interval_s=0.0)
     for step, num_ops in ((0, 1), (1, 2)):
         for seq_id in range(num_ops):
-            buffer.add((step, "gc", 1, 1, seq_id, -1, -1))
+            buffer.add((step, "gc", 1, 1, seq_id, -1, -1, {}))
         buffer.step_done(step)
     taken = buffer.take()
     assert taken is not None
@@ -363,7 +397,7 @@ def test_a_full_buffer_drops_new_operations_and_their_step():
 def test_a_worker_that_finishes_no_step_fills_no_tables():
     buffer = Buffer(max_ops=1, flush_interval_s=0.0)
     for step in range(3000):
-        buffer.add((step, "gc", 1, 1, 0, -1, -1))
+        buffer.add((step, "gc", 1, 1, 0, -1, -1, {}))
     assert buffer.dropped == 2999
     assert buffer.num_unfinished_steps <= 1025
 

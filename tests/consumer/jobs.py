@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from app.synth.costs import Costs
-from app.synth.faults import SlowWorker
+from app.synth.faults.slow_worker import SlowWorker
 from app.synth.run import MadeJob
 from app.trace.job import Parallelism
 

@@ -1,7 +1,6 @@
 """A consumer's workplace with a queue in memory, a real store, and clocks held by hand."""
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ from uuid import uuid4
 from sqlalchemy import select
 from typing_extensions import override
 
-from app.alerts.rules import Rule
+from app.alerts.defaults import default_rules
+from app.alerts.rule import Rule as AlertRule
 from app.consumer.process import Consumer
 from app.consumer.shard import ShardWork
 from app.consumer.workplace import Workplace
@@ -32,7 +32,6 @@ from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN, OpTypes
 from tests.e2e.producers import batch_of
 
-HOOK = "https://receiver.example/hook"
 LEASE_S = 15.0
 DEADLINE_S = 30.0
 # Who holds what is no part of what is known about jobs, and a message's id is drawn.
@@ -41,6 +40,12 @@ _PASSING_COLUMNS = {
     *("registered_s", "ended_s", "superseded_s", "last_data_s", "updated_s", "at_s"),
     *("delivery_id", "created_s", "next_at_s", "payload"),
 }
+
+
+def slowdown_rules(windows: int, **given: Any) -> list[AlertRule]:
+    """Of the rules that there are by default that on the slowdown, however short windows are."""
+    known = {"for_s": 0.0, "keep_firing_s": 0.0} | given
+    return [rule for rule in default_rules(windows=windows, **known) if rule.on == "slowdown"]
 
 
 class Crash(BaseException):
@@ -164,13 +169,13 @@ class Place:
             "store": self.store,
             "queue": FusedReader(self.queue, self.fuse),
             "announcer": self.heard,
-            "rule": Rule(),
+            "usual_rules": slowdown_rules(3),
+            "group_wait_s": 1.0,
             "rules": Rules(settings.pop("window_steps", 3), DEADLINE_S),
             "silent_after_s": 300.0,
+            "start_within_s": 1800.0,
             "num_shards": num_shards,
             "lease_s": LEASE_S,
-            "webhook_endpoint": HOOK,
-            "public_url": "https://paceline.example",
             "monotonic": self.clock,
             "unix_time": self.unix_clock,
             "database_time": lambda _conn: self.unix_clock(),
@@ -188,9 +193,11 @@ class Place:
         sizes: Parallelism,
         run_key: str = "run-1",
         op_types: OpTypes = BUILT_IN,
+        labels: dict[str, str] | None = None,
     ) -> int:
         """The epoch of a run."""
-        registration = Registration(job_id, sizes, sizes.world_size, None, {}, run_key, op_types)
+        num_gpus = sizes.world_size
+        registration = Registration(job_id, sizes, num_gpus, None, labels or {}, run_key, op_types)
         with Store.write(self.store) as conn:
             return jobs.register(conn, job_id, registration, now_s=self.unix_clock()).epoch
 
@@ -254,20 +261,19 @@ class Place:
         # How often an open window was told depends on how much waited behind it.
         known["windows"] = [_unnumbered(row) for row in self.windows(*_WINDOW_COLUMNS)]
         known["cursors"] = [(*key, _sorted(blob)) for *key, blob in known["cursors"]]
+        known["window_briefs"] = [
+            (*key, brief | {"onset_at_s": None}) for *key, brief in known["window_briefs"]
+        ]
         # Turns and what repeats is counted as often as it happens.
         known["spool"] = [(*key, spool.unpack(blob)) for *key, _, _, blob in known["spool"]]
         known["ingest_counts"] = self.rows("ingest_counts", "job_id", "epoch", "accepted", "late")
-        known["payloads"] = [
-            (json.loads(payload) | {"timestamp": None},)
-            for (payload,) in self.rows("outbox", "payload")
-        ]
         return known
 
     def rows(self, table_name: str, *names: str) -> list[tuple[Any, ...]]:
         """Rows of a table in the order of its key; these columns, or all that do not pass."""
         table = metadata.tables[table_name]
         kept = names or [column.name for column in table.c if column.name not in _PASSING_COLUMNS]
-        order = [table.c.event_id] if table_name == "outbox" else list(table.primary_key)
+        order = list(table.primary_key)
         with self.store.read() as conn:
             query = select(*(table.c[name] for name in kept)).order_by(*order)
             return [tuple(row) for row in conn.execute(query)]

@@ -1,17 +1,22 @@
 import itertools
-import json
+from dataclasses import replace
 
 import pytest
 
-from app.alerts.rules import Rule
+from app.alerts.facts import WindowFacts
+from app.alerts.machine import UNSEEN_AFTER_S
+from app.alerts.rule import Rule
+from app.consumer.books import Books
 from app.errors import StoreUnavailable
+from app.store import alert_rules, alerts, projects, windows
+from app.store.engine import Store
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW, UNEXPLAINED
-from tests.consumer.place import HOOK, step_batches
+from tests.consumer.place import slowdown_rules, step_batches
 
 
 @pytest.fixture
 def place(make_place):
-    place = make_place(window_steps=2, rule=Rule(num_windows=2))
+    place = make_place(window_steps=2, usual_rules=slowdown_rules(2))
     place.register("job", SIZES)
     return place
 
@@ -36,7 +41,9 @@ def push(place, steps):
 
 
 def events(place):
-    return [row[0] for row in place.rows("alert_events", "kind")]
+    """What rang: that it might was no news."""
+    kinds = [row[0] for row in place.rows("alert_events", "kind")]
+    return [kind for kind in kinds if kind in ("firing", "resolved")]
 
 
 def test_an_alert_fires_once_after_so_many_slow_windows_in_a_row(place, push):
@@ -46,7 +53,8 @@ def test_an_alert_fires_once_after_so_many_slow_windows_in_a_row(place, push):
     assert events(place) == ["firing"]
     push(SLOW, SLOW)
     assert events(place) == ["firing"]
-    assert [m["kind"] for m in place.heard.messages if m["event"] == "alert"] == ["firing"]
+    told = [m["kind"] for m in place.heard.messages if m["event"] == "alert"]
+    assert told == ["pending", "firing"]
 
 
 def test_a_good_window_in_between_begins_the_count_anew(place, push):
@@ -57,7 +65,26 @@ def test_a_good_window_in_between_begins_the_count_anew(place, push):
 def test_an_alert_resolves_at_a_good_window(place, push):
     push(SLOW, SLOW, HEALTHY)
     assert events(place) == ["firing", "resolved"]
-    assert place.rows("alert_events", "window_id", "since_step") == [("1-2", 0), ("1-4", 4)]
+    found = [row[0] for row in place.rows("alert_events", "detail")][1:]
+    assert [(each["window_id"], each.get("since_step")) for each in found] == [
+        ("1-2", 0),
+        ("1-4", 4),
+    ]
+    assert place.rows("alerts") == []
+
+
+def test_what_begins_again_in_the_turn_in_which_it_ended_is_acknowledged_by_nobody(
+    place, push, steps
+):
+    push(SLOW, SLOW)
+    [(fingerprint,)] = place.rows("alerts", "fingerprint")
+    with Store.write(place.store) as conn:
+        assert alerts.acknowledge(conn, fingerprint, by="ada", at_s=5.0)
+    for made in (HEALTHY, SLOW, SLOW):
+        place.push("job", made, next(steps), next(steps))
+    place.turns(place.consumer())
+    assert events(place) == ["firing", "resolved", "firing"]
+    assert place.rows("alerts", "acked_at_s", "acked_by") == [(None, None)]
 
 
 def test_an_alert_resolves_when_its_job_ends(place, push):
@@ -65,7 +92,7 @@ def test_an_alert_resolves_when_its_job_ends(place, push):
     place.end("job")
     place.turns(place.consumer())
     assert events(place) == ["firing", "resolved"]
-    assert "has ended" in place.rows("alert_events", "sentence")[1][0]
+    assert "has ended" in place.rows("alert_events", "sentence")[-1][0]
 
 
 def test_a_new_run_does_not_resolve_what_the_old_one_fired(place, push):
@@ -120,23 +147,114 @@ def test_whoever_is_to_be_told_stands_in_the_transaction_that_makes_the_news(pla
     with pytest.raises(StoreUnavailable):
         work.take(entries)
     assert place.fuse.passed[-1] == "before commit"
-    assert (events(place), place.rows("outbox"), place.windows()) == ([], [], [])
+    assert (events(place), place.rows("alerts"), place.windows()) == ([], [], [])
+    assert place.rows("alert_groups") == []
     place.shard_work().take(entries)
     assert events(place) == ["firing"]
-    [(event_id, endpoint, payload)] = place.rows("outbox", "event_id", "endpoint", "payload")
-    assert place.rows("alert_events", "event_id") == [(event_id,)]
-    assert endpoint == HOOK
-    message = json.loads(payload)
-    assert message["type"] == "slowdown.firing"
-    assert message["data"]["url"] == "https://paceline.example/jobs/job"
-    worst = message["data"]["worst_worker"]
-    assert (worst["dp_rank"], worst["stage"]) == (1, 0)
+    [(rule, phase, detail)] = place.rows("alerts", "rule", "phase", "detail")
+    assert (rule, phase) == ("slowdown", "firing")
+    assert detail["blame"]["cause"] == "slow-worker"
+    culprits = detail["blame"]["culprits"]
+    assert [(each["dp_rank"], each["stage"]) for each in culprits] == [(1, 0)]
 
 
-def test_without_an_endpoint_the_event_is_kept_and_nobody_is_told(make_place):
-    place = make_place(window_steps=1, rule=Rule(num_windows=1), webhook_endpoint=None)
-    place.register("job", SIZES)
-    place.push("job", SLOW, 0)
-    place.turns(place.consumer())
+def test_whoever_tells_people_is_woken_when_an_alert_has_begun_and_when_it_is_over(place, push):
+    push(SLOW)
+    assert place.rows("alert_groups") == []
+    push(SLOW)
+    began = place.rows("alert_groups", "rule", "next_at_s")
+    assert [rule for rule, _ in began] == ["slowdown"]
+    push(HEALTHY)
+    assert events(place) == ["firing", "resolved"]
+
+
+JOB = "default/job"
+
+
+@pytest.fixture
+def of_project(make_place):
+    """A place whose job is called as the service calls it, and what pushes one window of it."""
+    place = make_place(window_steps=2, usual_rules=slowdown_rules(1))
+    place.register(JOB, SIZES)
+    consumer, numbers = place.consumer(), itertools.count()
+
+    def push(made=None):
+        if made is not None:
+            place.push(JOB, made, next(numbers), next(numbers))
+        place.turns(consumer)
+
+    return place, push
+
+
+def watched(place, *rules):
+    """Gives the project these rules."""
+    now_s = place.unix_clock()
+    with Store.write(place.store) as conn:
+        projects.make(conn, "default", now_s=now_s)
+        alert_rules.replace_all(conn, "default", rules, text="", now_s=now_s)
+
+
+def test_rules_that_a_project_gives_itself_hold_from_the_next_window_on(of_project):
+    place, push = of_project
+    push(HEALTHY)
+    watched(place, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
+    push()
+    push(SLOW)
+    assert [row[0] for row in place.rows("alerts", "rule")] == ["mine"]
+
+
+def test_an_alert_of_a_rule_that_is_gone_is_over_in_the_next_tick(of_project):
+    place, push = of_project
+    push(SLOW)
     assert events(place) == ["firing"]
-    assert place.rows("outbox") == []
+    watched(place)
+    push()
+    assert events(place) == ["firing", "resolved"]
+    assert place.rows("alert_events", "reason")[-1] == ("the rule was removed",)
+    assert place.rows("alerts") == []
+
+
+def test_a_window_that_counted_changes_nothing_when_it_comes_again(of_project):
+    place, push = of_project
+    push(SLOW)
+    push(HEALTHY)
+    facts = slow_facts(place, "1-0")
+    books = Books(place.work, 0)
+    assert books.window(JOB, facts) == []
+    assert books.window(JOB, replace(facts, window_id="1-2")) == []
+    assert len(books.window(JOB, replace(facts, window_id="1-4"))) == 1
+
+
+def test_alerts_of_a_new_run_have_its_labels(of_project):
+    place, push = of_project
+    push(SLOW)
+    facts = slow_facts(place, "1-0")
+    books = Books(place.work, 0)
+    assert books.window(JOB, facts) == []
+    place.register(JOB, SIZES, "run-2", labels={"team": "b"})
+    watched(place, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
+    assert books.affected().jobs == [JOB]
+    books.adopted(JOB)
+    [*_, change] = books.window(JOB, replace(facts, window_id="2-0"))
+    assert change.state is not None
+    assert change.state.labels["team"] == "b"
+
+
+def test_windows_that_are_incomplete_for_long_leave_an_alert_without_data(make_place):
+    place = make_place(window_steps=2, usual_rules=slowdown_rules(1), silent_after_s=1e9)
+    place.register(JOB, SIZES)
+    consumer = place.consumer()
+    place.push(JOB, SLOW, 0, 1)
+    place.turns(consumer)
+    for step in range(2, 10):
+        _, *others = step_batches(SLOW, step)
+        place.append(JOB, *others)
+        place.turns(consumer, each_s=UNSEEN_AFTER_S / 4)
+    assert place.windows("state")[:2] == [("complete",), ("incomplete",)]
+    assert [row[0] for row in place.rows("alert_events", "kind")] == ["firing", "no-data"]
+
+
+def slow_facts(place, window_id):
+    with place.store.read() as conn:
+        result = windows.get(conn, JOB, window_id)
+    return WindowFacts(window_id, "complete", "ok", result, num_gpus=4)

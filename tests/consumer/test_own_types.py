@@ -33,7 +33,9 @@ def changed(trace: Trace, optype: str, **columns: np.ndarray) -> Trace:
 
 
 def joined(parts: list[Trace]) -> Trace:
-    return Trace(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Trace)))
+    columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Trace)}
+    sent = {name: each for name, each in columns.items() if each[0] is not None}
+    return Trace(**{name: np.concatenate(each) for name, each in sent.items()})
 
 
 def recorded(step: int) -> Trace:

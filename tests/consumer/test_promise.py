@@ -4,10 +4,9 @@ import random
 
 import pytest
 
-from app.alerts.rules import Rule
 from app.errors import LeaseLost, QueueUnavailable, StoreUnavailable
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW
-from tests.consumer.place import Crash, Script, step_batches
+from tests.consumer.place import Crash, Script, slowdown_rules, step_batches
 
 NUM_STEPS = 3
 # Enough to notice the ends after trouble in the last of the others.
@@ -19,7 +18,7 @@ def make_busy(make_place):
     """Makes a place where two jobs, one of them slow, are about to push, end, and be alerted."""
 
     def make():
-        place = make_place(window_steps=2, rule=Rule(num_windows=1))
+        place = make_place(window_steps=2, usual_rules=slowdown_rules(1))
         for job_id in ("job", "slow"):
             place.register(job_id, SIZES)
         return place, Script(place, actions(place))
@@ -48,7 +47,7 @@ def undisturbed(make_busy):
     known = place.known()
     assert {row[0] for row in place.windows("state")} == {"complete", "superseded"}
     assert [row[0] for row in place.rows("alert_events", "kind")] == ["firing", "resolved"]
-    assert len(place.rows("outbox")) == 2
+    assert len(place.rows("alert_groups")) == 1
     assert place.queue.reader.backlog(0) == 0
     return known, len(place.fuse.passed)
 

@@ -12,7 +12,7 @@ from app.store.tables import cursors
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.place import DEADLINE_S, Script, step_batches
 
-A_WHILE = {"num_turns": 30, "each_s": 60.0}
+A_WHILE = {"num_turns": 40, "each_s": 60.0}  # longer than a job may take to begin
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from app.engine.report import analyse
-from app.engine.result import as_json
+from app.diagnosis.history import History
 from app.ingest import spool
 from app.ingest.trace_codec import unpack
+from app.monitor import analysed
 from app.store import steps, windows
 from app.trace.window import Window
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW
@@ -43,10 +43,15 @@ def test_a_window_holds_what_the_same_steps_give_offline(place):
     place.register("job", SIZES)
     place.push("job", SLOW, *range(4))
     place.turns(place.consumer())
-    closed = Window(SLOW.job, 1, 0, (0, 1, 2), SLOW.make(range(3)), (), "complete", 3)
-    still_open = Window(SLOW.job, 1, 3, (3,), SLOW.make([3]), (), "open", 1)
+    closed = Window(
+        SLOW.job, 1, 0, (0, 1, 2), SLOW.make(range(3)), (), "complete", 3, origin_ns=(0, 0, 0)
+    )
+    still_open = Window(SLOW.job, 1, 3, (3,), SLOW.make([3]), (), "open", 1, origin_ns=(0,))
+    history = History()
     for window in (closed, still_open):
-        offline = as_json(analyse(window))
+        _, offline, recent = analysed(window, history)
+        assert recent is not None
+        history = history.extended(recent)
         want, got = leaves(offline), leaves(saved(place, window.id))
         figures = {at: leaf for at, leaf in want.items() if isinstance(leaf, float)}
         assert got | figures == want

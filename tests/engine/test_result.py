@@ -16,7 +16,8 @@ KEYS = [
     "fidelity", "slowdown", "gpu_time_wasted", "gpu_hours_lost", "launch_delay", "step_slowdown",
     "optype_slowdown", "dp_rank_slowdown", "stage_slowdown", "worker_slowdown",
     "worker_slowdown_estimate", "m_w", "m_w_exact", "m_s", "stage_share", "findings", "ruled_out",
-    "per_step", "structures",
+    "fingerprint", "changes", "per_step", "structures", "clocks", "stage_compute_s",
+    "optype_time_s",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Every row of the fault matrix (process, store and data faults): its tests, or why it has none.
+"""Every row of the fault matrix but those of security: its tests, or why it has none.
 
 A row that its own words name is a test of this directory; the others stand where what they are
 about is tested.
@@ -13,6 +13,10 @@ _STORE_FAULTS = "tests/store/test_database_faults.py::"
 _QUEUE_FAULTS = "tests/ingest/test_queue_faults.py::"
 _ASSEMBLER = "tests/ingest/test_assembler.py::"
 _SILENCE = "tests/consumer/test_silence.py::"
+_SENDER = "tests/consumer/test_sender.py::"
+_STORMS = "tests/consumer/test_alert_storms.py::"
+_TELLING = f"{_HERE}test_telling.py::"
+_SSRF = "tests/alerts/guard/test_ssrf.py::"
 
 TESTS: dict[int, tuple[str, ...]] = {
     1: (
@@ -48,7 +52,10 @@ TESTS: dict[int, tuple[str, ...]] = {
         f"{_STORE_FAULTS}test_row_18_a_transaction_that_falls_asleep_lets_go_of_its_locks",
     ),
     19: (f"{_QUEUE}test_row_19_a_backlog_waits_and_is_worked_off",),
-    20: (f"{_PROCESSES}test_row_20_a_power_cut_of_everything_at_once_loses_nothing",),
+    20: (
+        f"{_PROCESSES}test_row_20_a_power_cut_of_everything_at_once_loses_nothing",
+        f"{_PROCESSES}test_row_20_a_consumer_waits_for_what_starts_after_it",
+    ),
     21: (f"{_SILENCE}test_a_clock_that_is_set_makes_nobody_silent_and_closes_nothing",),
     22: (f"{_PROCESSES}test_row_22_an_api_out_of_file_descriptors_refuses_and_goes_on",),
     23: (
@@ -92,6 +99,56 @@ TESTS: dict[int, tuple[str, ...]] = {
     41: ("tests/ingest/test_codec_forms.py::test_a_bomb_is_too_large",),
     43: (f"{_SILENCE}test_a_stalled_job_is_let_go_of_and_comes_back",),
     44: ("tests/api/test_limits.py::test_a_project_has_only_so_many_active_jobs",),
+    45: (
+        f"{_SENDER}test_row_45_an_endpoint_that_never_ends_its_answer_is_cut_off",
+        f"{_SENDER}test_row_45_an_endpoint_that_never_ends_its_answer_delays_nobody",
+    ),
+    46: (
+        f"{_SENDER}test_row_46_a_refused_message_comes_again_at_its_time_under_its_id",
+        f"{_SENDER}test_row_46_nobody_listening_and_no_tls_are_tried_again",
+        f"{_SENDER}test_row_46_ten_attempts_in_a_day_and_then_it_is_given_up_and_can_be_seen",
+    ),
+    47: (
+        f"{_SENDER}test_row_47_a_redirect_is_a_failure_and_is_not_followed",
+        f"{_SSRF}test_a_redirect_to_it_is_not_followed",
+    ),
+    48: (
+        f"{_SENDER}test_row_48_an_endpoint_that_is_gone_is_disabled_and_the_others_are_told",
+        f"{_SENDER}test_row_48_what_was_still_to_be_sent_there_fails_and_can_be_replayed",
+    ),
+    49: (
+        f"{_SSRF}test_among_good_answers_it_is_refused",
+        f"{_SSRF}test_a_name_that_changes_its_meaning_is_asked_for_once_and_then_refused",
+    ),
+    50: (
+        f"{_SENDER}test_row_50_a_sender_killed_between_post_and_mark_sends_again_under_the_same_id",
+        f"{_TELLING}test_row_50_a_consumer_killed_at_any_point_of_telling_loses_no_alert",
+        f"{_TELLING}test_row_50_consumers_killed_at_random_lose_no_alert",
+    ),
+    51: (
+        f"{_STORMS}test_row_51_a_value_that_flaps_rings_at_most_once_in_five_minutes",
+        f"{_STORMS}test_row_51_with_the_usual_rules_a_value_that_flaps_does_not_ring_at_all",
+        f"{_STORMS}test_row_51_noise_around_both_thresholds_rings_rarely",
+    ),
+    52: (
+        f"{_STORMS}test_row_52_ten_thousand_slow_workers_are_a_few_small_messages",
+        f"{_STORMS}test_row_52_a_storm_of_hosts_speaks_for_their_workers_and_says_how_many",
+        f"{_STORMS}test_row_52_by_default_it_is_a_single_message",
+    ),
+    53: (f"{_STORMS}test_row_53_a_restart_of_the_consumer_changes_nothing_of_what_is_told",),
+    54: (
+        f"{_SENDER}test_row_54_what_is_silenced_before_it_is_claimed_is_not_sent",
+        f"{_SENDER}test_row_54_what_waits_for_a_retry_is_not_sent_once_it_is_silenced",
+        f"{_SENDER}test_row_54_the_end_of_an_alert_that_came_in_a_silence_is_told_after_it",
+        f"{_SENDER}test_row_54_of_several_alerts_that_of_which_one_is_silenced_another_message_tells",
+        f"{_SENDER}test_row_54_a_silence_that_begins_while_a_sender_claims_holds_back_what_it_has_claimed",
+    ),
+    55: (
+        f"{_SENDER}"
+        "test_row_55_an_endpoint_that_takes_nothing_for_a_day_is_disabled_and_its_outbox_bounded",
+    ),
+    56: ("tests/client/test_webhook.py::test_a_message_that_is_sent_again_later_is_refused",),
+    57: (f"{_SENDER}test_row_57_a_receiver_that_lies_is_believed_and_the_log_says_what_it_said",),
 }
 
 REASONS: dict[int, str] = {

@@ -9,7 +9,7 @@ import redis.asyncio
 from app.ingest.cursor import Cursor
 from app.ingest.queue import shard_of, stream_key
 from app.ingest.redis_queue import RedisWriter
-from app.store import shards
+from app.store import outbox, shards
 
 KEPT_ENTRIES = 3
 NUM_SHARDS = 4
@@ -59,6 +59,19 @@ def leave_out_keys():
         return "new"
 
     put(Cursor, "see", new)
+
+
+def mark_before_post():
+    """Call messages delivered as soon as they are claimed."""
+    claim: Any = outbox.claim
+
+    def marked(conn, *, now_s, **given):
+        found = claim(conn, now_s=now_s, **given)
+        for delivery in found:
+            outbox.delivered(conn, delivery, now_s=now_s)
+        return found
+
+    put(outbox, "claim", marked)
 
 
 def put(place, name, value):

@@ -12,6 +12,7 @@ from app.ingest import codec
 from app.ingest.trace_codec import pack, unpack
 from app.store import windows
 from app.store.migrate import migrate
+from app.store.tables import window_briefs, window_losses
 from app.store.tables import windows as table
 from app.synth.run import MadeJob
 from app.trace.job import Parallelism
@@ -67,7 +68,8 @@ def test_a_batch_that_is_owed_and_not_there_is_missing(place, owed):
 
 
 def test_a_window_that_is_gone_is_missing(place, owed):
-    change(place, delete(table).where(table.c.first_step == 3))
+    for each in (window_briefs, window_losses, table):
+        change(place, delete(each).where(each.c.first_step == 3))
     assert judge(place.store, owed, [JOB]).missing == 3 * MADE.make_step(0).num_ops
 
 

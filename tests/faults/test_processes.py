@@ -130,6 +130,27 @@ def test_row_20_a_power_cut_of_everything_at_once_loses_nothing(stack, name, see
         assert trial.finish()["violations"] == []
 
 
+@pytest.mark.parametrize("backend", ["queue", "database"])
+def test_row_20_a_consumer_waits_for_what_starts_after_it(stack, name, backend):
+    if backend not in stack.processes:
+        pytest.skip("no PostgreSQL server is installed: Debian's postgresql has one")
+    consumers = stack.consumers
+    with Trial(stack, f"{name}-{backend}") as trial:
+        trial.fault(partial(stack.kill, backend, *consumers))
+        before = {each: times_waited(stack, each) for each in consumers}
+        for each in consumers:
+            stack.start(each)
+        for each in consumers:
+            wait_until(lambda: times_waited(stack, each) >= before[each] + 2, "it waits")  # noqa: B023
+        stack.processes[backend].start_and_wait()
+        assert all(stack.processes[each].is_running() for each in consumers)
+        assert trial.finish()["violations"] == []
+
+
+def times_waited(stack, process):
+    return stack.processes[process].log_text().count("[warning  ] waiting ")
+
+
 def test_row_22_an_api_out_of_file_descriptors_refuses_and_goes_on(stack, name):
     api = stack.processes["api-0"]
     limits = resource.prlimit(api.pid, resource.RLIMIT_NOFILE)

@@ -47,6 +47,29 @@ def test_each_complete_step_makes_a_revision_and_the_last_closes_the_window():
     assert not changes[-1].window.skipped
 
 
+def test_a_window_knows_its_hosts_and_when_each_step_began_by_their_clocks():
+    run = assembler()
+    [change] = fed(run, [each for step in (0, 1) for each in step_batches(step)])
+    window = change.window
+    assert window.hosts == {divmod(worker, 2): f"node-{worker}" for worker in range(4)}
+    # Worker 0 begins first, with the pause that it notes 11 ns before its first operation.
+    assert window.origin_ns == tuple(1_700_000_000 * 10**9 + step * 10**9 - 11 for step in (0, 1))
+    assert [window.trace.start_s[window.trace.step == step].min() for step in (0, 1)] == [0.0, 0.0]
+
+
+def test_what_workers_say_of_their_operations_comes_with_the_window():
+    run = assembler()
+    for each in step_batches(0):
+        told = np.full(each.columns.num_ops, -1)
+        told[0] = 4096 + each.rank
+        run.add(replace(each, columns=replace(each.columns, tokens=told)), 0.0)
+    [change] = run.settle(0.0)
+    trace = change.window.trace
+    assert trace.tokens is not None
+    assert sorted(trace.tokens[trace.tokens >= 0].tolist()) == [4096, 4106, 4116, 4126]
+    assert (trace.bytes, trace.sm_clock_mhz) == (None, None)
+
+
 def test_many_steps_at_once_give_only_the_newest_revision_of_each_window():
     run = assembler()
     changes = fed(run, [each for step in range(4) for each in step_batches(step)])

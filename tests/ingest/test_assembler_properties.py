@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from app.ingest.assembler import Before, Rules, RunAssembler
 from app.ingest.codec import encode, read
-from app.ingest.op_table import OPTIONAL, TABLE_DTYPES, OpTable
+from app.ingest.op_table import TABLE_DTYPES, OpTable
 from app.ingest.trace_codec import pack, unpack
+from app.trace.window import OPTIONAL
 from tests.ingest.factories import (
     DEADLINE_S,
     JOB,
@@ -36,7 +37,13 @@ def seen(changes):
             window.state,
             window.steps,
             window.skipped,
-            *((f.name, getattr(window.trace, f.name).tobytes()) for f in fields(window.trace)),
+            dict(window.hosts) if window.steps else None,
+            window.origin_ns,
+            *(
+                (f.name, None if column is None else column.tobytes())
+                for f in fields(window.trace)
+                for column in [getattr(window.trace, f.name)]
+            ),
         )
         for window in windows.values()
     }
@@ -113,6 +120,7 @@ class Life:
         self.closed = Closed()
         self.spool: list[tuple[int, int, Before]] = []  # last step, turn, batch
         self.blob: bytes | None = None
+        self.hosts: dict[tuple[int, int], str] = {}
         self.turn = 0
 
     def lived(self, crashes=frozenset()):
@@ -141,6 +149,7 @@ class Life:
         self.closed.keep(changes)
         if changes:
             self.blob = run.dump(self.turn)
+            self.hosts = run.roll.hosts()
             self.spool = [each for each in self.spool if each[0] > run.closed_through]
         return changes
 
@@ -153,7 +162,7 @@ class Life:
             self.closed,
             blob=self.blob,
             before=before,
-            hosts={},
+            hosts=self.hosts,
             now_s=LONG_AGO_S,
         )
 

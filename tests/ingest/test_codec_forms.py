@@ -20,6 +20,7 @@ from app.ingest.rows import LAST_START_NS, MAX_STEP_JUMP
 from app.ingest.unknown import UnknownFormat
 from app.trace.job import Parallelism
 from app.trace.ops import OP_NAMES
+from app.trace.window import OPTIONAL
 from tests.ingest.test_codec import SIZES, answers, as_json, binary, message
 
 LARGE = 2**53
@@ -47,9 +48,7 @@ row_values = st.fixed_dictionaries(
         "mb_id": st.integers(-1, 2**31 - 1),
     }
 )
-extras = st.fixed_dictionaries(
-    dict.fromkeys(("tokens", "seq_len_sq", "bytes"), st.integers(-1, LARGE))
-)
+extras = st.fixed_dictionaries(dict.fromkeys(OPTIONAL, st.integers(-1, LARGE)))
 
 
 def batches():
@@ -64,7 +63,7 @@ def batches():
         }
 
     rows = st.lists(row_values, min_size=1, max_size=6)
-    names = st.sets(st.sampled_from(("tokens", "seq_len_sq", "bytes")))
+    names = st.sets(st.sampled_from(OPTIONAL))
     return st.builds(columns, rows, st.lists(extras, min_size=6, max_size=6), names)
 
 
@@ -78,7 +77,7 @@ def binary_of(fields):
     fields = {**fields, "columns": dict(fields["columns"])}
     more = {
         name: np.array(fields["columns"].pop(name), "<i8").tobytes()
-        for name in ("tokens", "seq_len_sq", "bytes")
+        for name in OPTIONAL
         if name in fields["columns"]
     }
     batch = msgspec.msgpack.decode(binary(fields))

@@ -16,9 +16,10 @@ from app.ingest.redis_events import RedisAnnouncer, RedisListener
 from app.ingest.redis_queue import RedisReader, RedisWriter
 
 PARENT = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from app.ingest.embedded import EmbeddedQueue
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
 queue = EmbeddedQueue(Path(sys.argv[1]))
 queue.start()
 print(queue.pid, flush=True)

@@ -1,8 +1,13 @@
-"""Jobs, runs and windows of which only what a test names matters."""
+"""Jobs, windows, alerts and endpoints of which only what a test names matters."""
 
 from typing import Any
 
-from app.store import jobs
+from app.alerts.alert import AlertEvent, AlertState, Detail, fingerprint
+from app.alerts.endpoint import Endpoint
+from app.alerts.matchers import Matcher
+from app.alerts.message import Message
+from app.alerts.silence import Silence
+from app.store import audit, jobs, outbox
 from app.store.jobs import Registration
 from app.store.windows import WindowRecord
 from app.trace.job import Parallelism
@@ -45,3 +50,87 @@ def window(first_step: int = 0, **given: Any) -> WindowRecord:
         "updated_s": 1000.0,
     }
     return WindowRecord(**values | given)
+
+
+def alert(
+    job_id: str = "job", rule: str = "slowdown", subject: str = "", **given: Any
+) -> AlertState:
+    """An alert that fires."""
+    values: dict[str, Any] = {
+        "fingerprint": fingerprint(job_id, rule, subject),
+        "phase": "firing",
+        "severity": "warning",
+        "began_at_s": 90.0,
+        "firing_at_s": 100.0,
+    }
+    return AlertState(job_id=job_id, rule=rule, subject=subject, **values | given)
+
+
+def event(
+    job_id: str = "job", rule: str = "slowdown", subject: str = "", **given: Any
+) -> AlertEvent:
+    """An alert began to fire."""
+    values: dict[str, Any] = {
+        "fingerprint": fingerprint(job_id, rule, subject),
+        "kind": "firing",
+        "at_s": 5.5,
+        "severity": "warning",
+        "sentence": "It is slow: 1.42.",
+        "threshold": 1.1,
+        "detail": Detail(value=1.42, slowdown=1.42, since_step=0, window_id="1-8"),
+    }
+    return AlertEvent(job_id=job_id, rule=rule, subject=subject, **values | given)
+
+
+def endpoint(endpoint_id: str = "hook", **given: Any) -> Endpoint:
+    """A receiver of webhooks."""
+    values: dict[str, Any] = {
+        "project": "default",
+        "name": "on call",
+        "format": "standard",
+        "url": f"https://receiver.example/{endpoint_id}",
+        "secrets": ("whsec_new", "whsec_old"),
+        "headers": {"x-team": "a"},
+    }
+    return Endpoint(endpoint_id=endpoint_id, **values | given)
+
+
+def silence(silence_id: str = "aa", **given: Any) -> Silence:
+    """A silence of every alert of jobs of one name, for 100 s."""
+    values: dict[str, Any] = {
+        "project": "default",
+        "kind": "silence",
+        "matchers": (Matcher("job", "llm-*"),),
+        "starts_s": 100.0,
+        "ends_s": 200.0,
+        "author": "ops",
+        "comment": "new switches",
+        "created_s": 100.0,
+    }
+    return Silence(silence_id=silence_id, **values | given)
+
+
+def tell(conn: Any, endpoint_id: str = "hook", *, now_s: float = 100.0, **given: Any) -> Any:
+    """The id of a new message to an endpoint, which may be there or not."""
+    values: dict[str, Any] = {
+        "notice_id": "notice-1",
+        "job_id": "default/job",
+        "rule": "slowdown",
+        "kind": "firing",
+        "message": Message('{"a": "é"}'),
+        "fingerprints": ["aa"],
+    }
+    return outbox.add(conn, endpoint_id=endpoint_id, now_s=now_s, **values | given)
+
+
+def do(conn: Any, project: str = "p", **given: Any) -> None:
+    """Somebody did something."""
+    values: dict[str, Any] = {
+        "at_s": 1.0,
+        "actor": "ops",
+        "action": "silence.create",
+        "object_kind": "silence",
+        "object_id": "x",
+        "detail": {},
+    }
+    audit.add(conn, project=project, **values | given)

@@ -5,14 +5,28 @@ from itertools import pairwise
 import pytest
 from sqlalchemy import select, text, update
 
-from app.alerts.alert import AlertState
+from app.alerts.rule import Rule
 from app.errors import InvalidRequest
 from app.store import (
+    alert_events,
+    alert_groups,
+    alert_rules,
+    alert_told,
     alerts,
+    attempts,
+    audit,
+    briefs,
     counts,
     dead_letters,
+    deliveries,
+    endpoints,
+    histories,
     hosts,
-    outbox,
+    losses,
+    muting,
+    run_hosts,
+    saved_questions,
+    service_keys,
     shards,
     spool,
     steps,
@@ -20,9 +34,11 @@ from app.store import (
     windows,
 )
 from app.store import tokens as tokens_of_projects
+from app.store.alert_told import ToldRow
 from app.store.backup import backup, restore
 from app.store.counts import Counts
 from app.store.engine import Store
+from app.store.losses import Loss
 from app.store.migrate import migrate, newest_revision
 from app.store.spool import SpoolRow
 from app.store.steps import StepRow
@@ -31,8 +47,7 @@ from app.store.tokens import NewToken
 from app.trace import user_types
 from app.trace.job import Parallelism
 from tests.postgres import database
-from tests.store.factories import register, window
-from tests.store.test_alerts import EVENT
+from tests.store.factories import alert, do, endpoint, event, register, silence, tell, window
 from tests.store.test_dead_letters import LETTER
 
 OF_THE_MOMENT = {"shards", "consumers"}
@@ -50,12 +65,33 @@ def fill(store):
         spool.save_state(conn, "job", 1, b"")
         counts.save(conn, "job", 1, Counts(late=2**53, last_conflict={"at_s": 0.1 + 0.2}))
         hosts.save(conn, "job", 1, {(0, 1): "host"})
-        alerts.save_state(conn, "job", "slowdown", AlertState(True))
-        for endpoint in ("https://a.example", "https://b.example"):
-            outbox.add(conn, alerts.add_event(conn, EVENT), endpoint, '{"a": "é"}', now_s=1.0)
+        run_hosts.add(conn, "job", 1, ["höst"])
+        briefs.save(conn, "job", 1, 0, {"findings": None, "step_s": 0.1 + 0.2})
+        losses.save(conn, "job", window(0), [Loss("cause", "slow-link", 1e-300)], num_gpus=8)
+        saved_questions.save(
+            conn, "job", name="ü", window_id="1-0", question={"edits": []}, now_s=1.0
+        )
+        histories.save(conn, "job", 1, through_step=2**53, blob=b"\0history\xff")
+        fill_alerts(conn)
         dead_letters.add(conn, [LETTER])
+        service_keys.find_or_make(conn, "pictures")
         tokens_of_projects.create(conn, NewToken("of-mine", "ü", ["read"]), now_s=1.0)
     run_a_while(store)
+
+
+def fill_alerts(conn):
+    """The same of the tables of alerts."""
+    alerts.save(conn, [alert(labels={"a": "ü"})])
+    alert_rules.replace_all(conn, "p", [Rule("r", "stalled")], text="# ü", now_s=1.0)
+    for endpoint_id in ("a", "b"):
+        event_id = alert_events.add(conn, event())
+        endpoints.add(conn, endpoint(endpoint_id))
+        attempts.add(conn, tell(conn, endpoint_id), 1, 1.0, 0.1 + 0.2, None, "")
+    alert_groups.wake(conn, "job", "slowdown", at_s=1.0)
+    told = ToldRow("firing", 1.0, event_id, 1.0, "It is slow.")
+    alert_told.save(conn, "job", "slowdown", {"aa": told})
+    muting.add(conn, silence())
+    do(conn, detail={"ü": [1]})
 
 
 def run_a_while(store):
@@ -112,7 +148,12 @@ def test_a_restored_database_gives_out_new_event_ids(store, new_store, tmp_path)
     target = new_store("sqlite" if store.is_sqlite else "postgresql")
     restore(target, tmp_path / "backup.zip")
     with target.write() as conn:
-        assert alerts.add_event(conn, EVENT) == 3
+        assert alert_events.add(conn, event()) == 3
+        delivery_id = tell(conn, notice_id="new")
+        assert deliveries.get(conn, "default", delivery_id).seq == 3
+        attempts.add(conn, delivery_id, 1, 1.0, 0.1, 200, "")
+        do(conn)
+        assert [each.audit_id for each in audit.page(conn, "p")[0]] == [2, 1]
         dead_letters.add(conn, [replace(LETTER, entry_id="9-9")])
         assert dead_letters.summary(conn, 2).entry_id == "9-9"
 
@@ -123,7 +164,7 @@ def test_an_empty_database_can_be_backed_up_and_restored(store, new_store, tmp_p
     restore(target, tmp_path / "backup.zip")
     register(target)
     with target.write() as conn:
-        assert alerts.add_event(conn, EVENT) == 1
+        assert alert_events.add(conn, event()) == 1
 
 
 def test_a_server_that_has_run_and_has_no_job_yet_takes_a_backup(store, new_store, tmp_path):

@@ -6,7 +6,6 @@ import pytest
 import zstandard
 from sqlalchemy import text
 
-from app.alerts.alert import AlertState
 from app.consumer.run import digest
 from app.ingest import codec, trace_codec
 from app.ingest import spool as taken
@@ -14,6 +13,7 @@ from app.ingest.assembler import Before, Rules, RunAssembler
 from app.ingest.op_table import OpTable
 from app.ingest.run_state import RunState
 from app.store import (
+    alert_events,
     alerts,
     counts,
     dead_letters,
@@ -96,13 +96,14 @@ def test_windows_and_steps_are_read_as_they_were_written(upgraded):
 
 def test_alerts_and_what_is_still_to_be_told_go_on(upgraded):
     with upgraded.write() as conn:
-        assert alerts.alert_state(conn, JOB, "slowdown") == AlertState(True, 4, 2, 0)
-        assert [event.event_id for event in alerts.page(conn, job_id=JOB)[0]] == [1]
+        [alert] = alerts.of_job(conn, JOB)
+        assert (alert.phase, alert.num_windows, alert.epoch) == ("firing", 4, 2)
+        assert [event.event_id for event in alert_events.page(conn, job_id=JOB)[0]] == [1]
         (due,) = outbox.claim(conn, now_s=5.0, lease_s=1.0, limit=10)
         assert (due.delivery_id, due.attempt) == (old.DUE, 1)
         outbox.failed(conn, due, detail="HTTP 500", next_at_s=9.0, now_s=6.0)
-        event = replace(alerts.page(conn, job_id=JOB)[0][0], event_id=None)
-        assert alerts.add_event(conn, event) > 2
+        event = replace(alert_events.page(conn, job_id=JOB)[0][0], event_id=None)
+        assert alert_events.add(conn, event) > 2
         assert shards.acquire(conn, 1, "me", now_s=1.0, lease_s=2.0) == 8
 
 

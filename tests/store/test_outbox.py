@@ -3,25 +3,36 @@ from dataclasses import replace
 
 import pytest
 
-from app.store import alerts, outbox
-from tests.store.factories import register
-from tests.store.test_alerts import EVENT
+from app.alerts.breaker import FAILURES_TO_OPEN, PROBE_EVERY_S
+from app.alerts.message import Message
+from app.errors import Conflict, DeliveryNotFound
+from app.store import alerts, deliveries, endpoints, muting, outbox
+from tests.store.factories import alert, endpoint, register, silence
 
-URL = "https://receiver.example/hook"
 LEASE_S = 30.0
 
 
 @pytest.fixture
 def tell(store):
-    """Add an event and its delivery."""
-    for job_id in ("job", "other"):
-        register(store, job_id)
+    """Add a message about some alerts to an endpoint, which is there from then on."""
+    known = set()
 
-    def tell(payload="{}", *, job_id="job", endpoint=URL, now_s=100.0):
+    def tell(payload="{}", *, to="hook", now_s=100.0, message=None, **given):
+        values = {
+            "endpoint_id": to,
+            "notice_id": payload,
+            "job_id": "default/job",
+            "rule": "slowdown",
+            "kind": "firing",
+            "fingerprints": ["aa"],
+        }
         with store.write() as conn:
-            event_id = alerts.add_event(conn, replace(EVENT, job_id=job_id))
-            outbox.add(conn, event_id, endpoint, payload, now_s=now_s)
-            return event_id
+            if to not in known:
+                format_ = "pagerduty" if to == "pagerduty" else "standard"
+                endpoints.add(conn, endpoint(to, format=format_))
+                known.add(to)
+            message = message or Message(payload)
+            return outbox.add(conn, **values | given, message=message, now_s=now_s)
 
     return tell
 
@@ -36,6 +47,15 @@ def claim(store):
 
 
 @pytest.fixture
+def deliver(store):
+    def deliver(delivery, *, now_s=101.0):
+        with store.write() as conn:
+            outbox.delivered(conn, delivery, now_s=now_s)
+
+    return deliver
+
+
+@pytest.fixture
 def fail(store):
     def fail(delivery, *, next_at_s, now_s=100.0):
         with store.write() as conn:
@@ -44,17 +64,58 @@ def fail(store):
     return fail
 
 
-def test_news_are_due_at_once_and_told_to_each_endpoint_once(store, tell, claim):
-    event_id = tell("hello")
+@pytest.fixture
+def states(store):
+    def states():
+        with store.read() as conn:
+            return {each.notice_id: each.state for each in deliveries.page(conn, "default")[0]}
+
+    return states
+
+
+def stands(store, phase):
+    """The alert that messages are about is in this phase."""
+    register(store, "default/job")
     with store.write() as conn:
-        outbox.add(conn, event_id, URL, "again", now_s=100.0)
-        outbox.add(conn, event_id, f"{URL}/2", "hello", now_s=100.0)
+        alerts.save(conn, [alert("default/job", fingerprint="aa", phase=phase)])
+
+
+def payloads(found):
+    return [one.payload for one in found]
+
+
+def test_news_are_due_at_once_and_told_to_each_endpoint_once(tell, claim):
+    delivery_id = tell("hello")
+    assert tell("again", notice_id="hello") is None
+    other_id = tell("hello", to="other")
     found = claim(now_s=100.0)
-    assert sorted((one.endpoint, one.payload, one.attempt) for one in found) == [
-        (URL, "hello", 1),
-        (f"{URL}/2", "hello", 1),
-    ]
-    assert len({one.delivery_id for one in found}) == 2
+    assert {one.delivery_id: one.endpoint_id for one in found} == {
+        delivery_id: "hook",
+        other_id: "other",
+    }
+    assert [(one.payload, one.attempt) for one in found] == [("hello", 1), ("hello", 1)]
+
+
+def test_who_adds_the_same_notice_at_once_adds_it_once(store, tell, claim):
+    tell("first")
+    with ThreadPoolExecutor(4) as pool:
+        ids = list(pool.map(lambda _: tell("second", rule="r"), range(8)))
+    assert len([each for each in ids if each is not None]) == 1
+    assert payloads(claim(now_s=100.0)) == ["first", "second"]
+
+
+def test_a_message_is_claimed_as_it_was_written(tell, claim):
+    said = Message('{"a": "é"}', "text/plain", {"x-a": "b"}, "Ä is slow")
+    delivery_id = tell(message=said, kind="resolved", fingerprints=["aa", "bb"])
+    [found] = claim(now_s=100.0)
+    assert (found.delivery_id, found.endpoint_id, found.kind) == (delivery_id, "hook", "resolved")
+    assert (found.job_id, found.rule, found.fingerprints) == (
+        "default/job",
+        "slowdown",
+        ["aa", "bb"],
+    )
+    got = Message(found.payload, found.content_type, found.headers, found.subject)
+    assert got == said
 
 
 def test_a_claimed_delivery_is_nobody_elses_until_the_claim_lapses(tell, claim):
@@ -65,21 +126,108 @@ def test_a_claimed_delivery_is_nobody_elses_until_the_claim_lapses(tell, claim):
     assert second == replace(first, attempt=2)
 
 
-def test_senders_that_claim_at_once_share_the_work(tell, claim):
-    for number in range(12):
-        tell(endpoint=f"{URL}/{number}")
+def test_senders_that_claim_at_once_never_get_the_same_and_leave_nothing(tell, claim):
+    for number in range(24):
+        tell(to=f"hook-{number % 12}", rule=f"r-{number}", notice_id=f"{number}")
+    found = []
     with ThreadPoolExecutor(4) as pool:
-        shares = list(pool.map(lambda _: claim(now_s=100.0, limit=5), range(4)))
-    ids = [one.delivery_id for share in shares for one in share]
-    assert len(ids) == len(set(ids)) <= 12
+        for _ in range(10):
+            for share in pool.map(lambda _: claim(now_s=100.0, limit=3), range(4)):
+                found += [one.delivery_id for one in share]
+    assert len(found) == len(set(found)) == 24
 
 
-def test_what_was_delivered_is_never_due_again(store, tell, claim):
+def test_an_endpoint_is_told_two_things_at_once_and_no_more(tell, claim, deliver):
+    for number in range(5):
+        tell(f"{number}", rule=f"r-{number}")
+    first, second = claim(now_s=100.0)
+    assert claim(now_s=100.0) == []
+    deliver(first)
+    assert payloads(claim(now_s=101.0)) == ["2"]
+    deliver(second)
+    assert payloads(claim(now_s=101.0, limit=1)) == ["3"]
+
+
+def test_senders_at_once_do_not_tell_an_endpoint_more(tell, claim):
+    for number in range(20):
+        tell(f"{number}", rule=f"r-{number}")
+    with ThreadPoolExecutor(8) as pool:
+        shares = list(pool.map(lambda _: claim(now_s=100.0), range(8)))
+    assert sum(len(share) for share in shares) == 2
+
+
+def test_while_one_sender_claims_no_other_does_at_the_same_endpoint(store, tell):
+    """What the first one has claimed is not to be seen yet, and would not be counted."""
+    if store.is_sqlite:
+        pytest.skip("a write there waits for every other one")
+    for number in range(2):
+        tell(f"{number}", rule=f"r-{number}")
+    with store.write() as conn:
+        assert len(outbox.claim(conn, now_s=100.0, lease_s=LEASE_S, limit=2)) == 2
+        tell("sooner", rule="r-sooner", now_s=50.0)
+        tell("elsewhere", to="other")
+        with store.write() as other:
+            second = outbox.claim(other, now_s=100.0, lease_s=LEASE_S, limit=9)
+    assert payloads(second) == ["elsewhere"]
+
+
+def test_an_endpoint_that_hangs_keeps_nobody_else_waiting(tell, claim):
+    for number in range(100):
+        tell(f"{number}", to="hangs", rule=f"r-{number}", now_s=1.0)
+    claim(now_s=90.0)
+    tell("urgent", to="other")
+    assert payloads(claim(now_s=100.0)) == ["urgent"]
+
+
+def test_a_broken_endpoint_gets_one_message_a_minute_until_it_takes_one(
+    store, tell, claim, deliver
+):
+    for number in range(3):
+        tell(f"{number}", rule=f"r-{number}")
+    with store.write() as conn:
+        for _ in range(FAILURES_TO_OPEN):
+            endpoints.failed(conn, "hook", detail="HTTP 500", now_s=100.0)
+    probe_s = 100.0 + PROBE_EVERY_S
+    assert claim(now_s=probe_s - 0.1) == []
+    [probe] = claim(now_s=probe_s)
+    # The claim lapses, as after a crash: not before the next minute.
+    assert claim(now_s=probe_s + LEASE_S) == []
+    assert len(claim(now_s=probe_s + PROBE_EVERY_S)) == 1
+    with store.write() as conn:
+        endpoints.succeeded(conn, "hook", probe_s)
+    deliver(probe)
+    assert len(claim(now_s=probe_s + 2 * PROBE_EVERY_S)) == 2
+
+
+def test_what_was_delivered_is_never_due_again(tell, claim, deliver):
     tell()
     (delivery,) = claim(now_s=100.0)
-    with store.write() as conn:
-        outbox.delivered(conn, delivery, now_s=101.0)
+    deliver(delivery)
     assert claim(now_s=1e9) == []
+
+
+def test_what_was_silenced_since_is_never_sent(store, tell, claim, states):
+    tell("a")
+    (delivery,) = claim(now_s=100.0)
+    with store.write() as conn:
+        outbox.silenced(conn, delivery, now_s=100.0)
+    assert claim(now_s=1e9) == []
+    assert states() == {"a": "silenced"}
+
+
+def test_a_silence_that_is_committed_before_a_claim_is_seen_in_its_transaction(store, tell):
+    tell()
+    for number in range(20):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(_mute, store, f"{number}").result()
+        with store.write() as conn:
+            outbox.claim(conn, now_s=150.0, lease_s=0.0, limit=1)
+            assert len(muting.active(conn, "default", now_s=150.0)) == number + 1
+
+
+def _mute(store, silence_id):
+    with store.write() as conn:
+        muting.add(conn, silence(silence_id))
 
 
 def test_a_failed_attempt_is_repeated_when_it_is_due_under_the_same_id(tell, claim, fail):
@@ -97,43 +245,207 @@ def test_after_the_last_attempt_there_is_no_other(tell, claim, fail):
     assert claim(now_s=1e9) == []
 
 
-def test_a_sender_whose_claim_lapsed_does_not_answer_for_the_next_one(store, tell, claim, fail):
+def test_a_sender_whose_claim_lapsed_does_not_answer_for_the_next_one(tell, claim, fail, deliver):
     tell()
     (late,) = claim(now_s=100.0)
     (current,) = claim(now_s=200.0)
     fail(late, next_at_s=None)
-    with store.write() as conn:
-        outbox.delivered(conn, late, now_s=201.0)
+    deliver(late, now_s=201.0)
     fail(current, next_at_s=300.0, now_s=201.0)
     assert [one.attempt for one in claim(now_s=300.0)] == [3]
 
 
-def test_news_of_one_job_arrive_in_order(store, tell, claim):
+def test_news_of_one_rule_on_one_job_arrive_in_order(tell, claim, deliver):
     tell("firing")
-    tell("resolved")
-    tell("of another job", job_id="other")
-    found = claim(now_s=100.0)
-    assert sorted(one.payload for one in found) == ["firing", "of another job"]
-    with store.write() as conn:
-        for one in found:
-            outbox.delivered(conn, one, now_s=101.0)
-    assert [one.payload for one in claim(now_s=101.0)] == ["resolved"]
+    tell("resolved", kind="resolved")
+    tell("of another job", job_id="default/other")
+    tell("of another rule", rule="stalled")
+    tell("to another", to="other")
+    first = claim(now_s=100.0)
+    assert payloads(first) == ["firing", "of another job", "to another"]
+    for one in first:
+        deliver(one)
+    second = claim(now_s=101.0)
+    assert payloads(second) == ["resolved", "of another rule"]
 
 
-def test_a_message_that_failed_gives_way_to_the_one_that_replaces_it(tell, claim, fail):
+def test_messages_about_no_alert_wait_for_nothing(tell, claim):
+    for number in range(2):
+        tell(f"{number}", job_id=None, rule=None, kind="test", fingerprints=[])
+    assert len(claim(now_s=100.0)) == 2
+
+
+def test_a_message_that_failed_gives_way_to_the_one_that_replaces_it(tell, claim, fail, states):
     tell("firing")
     (first,) = claim(now_s=100.0)
     fail(first, next_at_s=105.0)
-    tell("resolved", now_s=101.0)
-    assert [one.payload for one in claim(now_s=101.0)] == ["resolved"]
+    tell("resolved", kind="resolved", now_s=101.0)
+    assert payloads(claim(now_s=101.0)) == ["resolved"]
     assert claim(now_s=110.0) == []
+    assert states()["firing"] == "outdated"
 
 
 def test_a_message_that_fails_while_its_successor_waits_is_not_repeated(tell, claim, fail):
     tell("firing")
     (first,) = claim(now_s=100.0)
-    tell("resolved", now_s=101.0)
+    tell("resolved", kind="resolved", now_s=101.0)
     assert claim(now_s=101.0) == []
     fail(first, next_at_s=105.0, now_s=102.0)
-    assert [one.payload for one in claim(now_s=102.0)] == ["resolved"]
+    assert payloads(claim(now_s=102.0)) == ["resolved"]
     assert claim(now_s=110.0) == []
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        {"fingerprints": ["aa"]},
+        {"fingerprints": ["aa", "bb"], "kind": "acknowledged"},
+        {"fingerprints": ["aa", "bb"], "rule": "stalled"},
+        {"fingerprints": ["aa", "bb"], "job_id": "default/other"},
+        {"fingerprints": ["aa", "bb"], "to": "other"},
+    ],
+)
+def test_a_message_gives_way_only_to_news_of_all_its_alerts(tell, claim, fail, states, newer):
+    """Else somebody would never hear of one of them."""
+    tell("both", fingerprints=["aa", "bb"])
+    (first,) = claim(now_s=100.0)
+    fail(first, next_at_s=105.0)
+    tell("newer", **newer)
+    assert states()["both"] == "due"
+    assert "both" in payloads(claim(now_s=105.0))
+
+
+def test_several_newer_ones_may_replace_one_together(tell, claim, fail, states):
+    tell("both", fingerprints=["aa", "bb"])
+    (first,) = claim(now_s=100.0)
+    tell("a", fingerprints=["aa"])
+    tell("b", fingerprints=["bb", "cc"])
+    fail(first, next_at_s=105.0, now_s=101.0)
+    assert states() == {"both": "outdated", "a": "due", "b": "due"}
+
+
+def test_a_message_that_is_under_way_is_not_outdated(tell, claim, deliver, states):
+    tell("firing")
+    (first,) = claim(now_s=100.0)
+    tell("resolved", kind="resolved", now_s=101.0)
+    assert states()["firing"] == "due"
+    deliver(first)
+    assert states() == {"firing": "delivered", "resolved": "due"}
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (lambda conn: endpoints.disable(conn, "hook", reason="", now_s=1.0), "is disabled"),
+        (lambda conn: endpoints.remove(conn, "default", "hook"), "is no longer there"),
+    ],
+    ids=["disabled", "removed"],
+)
+def test_what_an_endpoint_does_not_take_any_more_fails_and_says_so(store, tell, claim, end, why):
+    tell()
+    tell(to="other", rule="r")
+    with store.write() as conn:
+        end(conn)
+    assert [one.endpoint_id for one in claim(now_s=100.0)] == ["other"]
+    with store.read() as conn:
+        [failed], _ = deliveries.page(conn, "default", state="failed")
+    assert failed.detail is not None
+    assert failed.detail.endswith(why)
+
+
+def test_an_attempt_under_way_is_answered_for_after_its_endpoint_was_disabled(
+    store, tell, claim, deliver, states
+):
+    tell("a")
+    (first,) = claim(now_s=100.0)
+    with store.write() as conn:
+        endpoints.disable(conn, "hook", reason="", now_s=1.0)
+    assert claim(now_s=100.0) == []
+    deliver(first)
+    assert states() == {"a": "delivered"}
+
+
+def test_what_failed_is_sent_again_under_its_id_when_a_person_says_so(
+    store, tell, claim, fail, states
+):
+    delivery_id = tell("a")
+    (first,) = claim(now_s=100.0)
+    fail(first, next_at_s=None)
+    stands(store, "firing")
+    with store.write() as conn:
+        outbox.replay(conn, "default", delivery_id, 200.0)
+        with pytest.raises(Conflict, match="still to be sent"):
+            outbox.replay(conn, "default", delivery_id, 200.0)
+    assert claim(now_s=199.0) == []
+    assert claim(now_s=200.0) == [first]
+    for project, unknown in (("other", delivery_id), ("default", "msg_x")):
+        with pytest.raises(DeliveryNotFound, match=unknown), store.write() as conn:
+            outbox.replay(conn, project, unknown, 200.0)
+
+
+@pytest.mark.parametrize("phase", ["pending", None])
+def test_what_is_over_is_not_said_to_begin_again(store, tell, claim, fail, states, phase):
+    """A receiver would open an incident that nothing closes."""
+    delivery_id = tell("a")
+    (first,) = claim(now_s=100.0)
+    fail(first, next_at_s=None)
+    if phase is not None:
+        stands(store, phase)
+    with pytest.raises(Conflict, match="is over"), store.write() as conn:
+        outbox.replay(conn, "default", delivery_id, 200.0)
+    assert states() == {"a": "failed"}
+
+
+def test_that_something_is_over_may_be_said_again(store, tell, claim, fail):
+    delivery_id = tell("a", kind="resolved")
+    (first,) = claim(now_s=100.0)
+    fail(first, next_at_s=None)
+    with store.write() as conn:
+        outbox.replay(conn, "default", delivery_id, 200.0)
+    assert claim(now_s=200.0) == [first]
+
+
+@pytest.mark.parametrize("kind", ["resolved", "acknowledged"])
+def test_what_fires_again_is_not_said_to_be_over_or_looked_after(store, tell, claim, deliver, kind):
+    """A receiver would close its incident, or hush it, and hear of it hours later."""
+    delivery_id = tell("a", kind=kind)
+    (first,) = claim(now_s=100.0)
+    deliver(first)
+    stands(store, "firing")
+    with pytest.raises(Conflict, match="sent again, it would"), store.write() as conn:
+        outbox.replay(conn, "default", delivery_id, 200.0)
+
+
+def test_an_incident_of_all_alerts_is_closed_again_only_once_none_of_them_fires(
+    store, tell, claim, deliver
+):
+    given = {"kind": "resolved", "fingerprints": ["bb"]}
+    ids = {to: tell("a", to=to, **given) for to in ("pagerduty", "standard")}
+    for each in claim(now_s=100.0):
+        deliver(each)
+    stands(store, "firing")
+    with store.write() as conn:
+        outbox.replay(conn, "default", ids["standard"], 200.0)
+        with pytest.raises(Conflict, match="would close that"):
+            outbox.replay(conn, "default", ids["pagerduty"], 200.0)
+
+
+def test_that_somebody_looks_after_it_may_be_said_again_while_it_is_so(store, tell, claim, deliver):
+    delivery_id = tell("a", kind="acknowledged")
+    (first,) = claim(now_s=100.0)
+    deliver(first)
+    stands(store, "firing")
+    with store.write() as conn:
+        alerts.acknowledge(conn, "aa", by="ada", at_s=150.0)
+        outbox.replay(conn, "default", delivery_id, 200.0)
+    assert claim(now_s=200.0) == [first]
+
+
+def test_nothing_is_replayed_to_an_endpoint_that_takes_nothing(store, tell, claim, fail):
+    delivery_id = tell()
+    (first,) = claim(now_s=100.0)
+    fail(first, next_at_s=None)
+    with store.write() as conn:
+        endpoints.disable(conn, "hook", reason="", now_s=1.0)
+    with pytest.raises(Conflict, match="enable it first"), store.write() as conn:
+        outbox.replay(conn, "default", delivery_id, 200.0)

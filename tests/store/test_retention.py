@@ -3,31 +3,47 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import func, select, text, update
+from sqlalchemy import func, select, update
 
 from app.errors import LeaseLost, NotFound
 from app.store import (
+    alert_events,
+    alert_groups,
+    alert_told,
     alerts,
+    attempts,
+    briefs,
     counts,
     dead_letters,
+    histories,
     hosts,
     jobs,
-    outbox,
+    losses,
+    muting,
     projects,
     retention,
+    run_hosts,
     spool,
     steps,
     windows,
 )
+from app.store.alert_told import ToldKind, ToldRow
 from app.store.counts import Counts
 from app.store.engine import Store
+from app.store.losses import Loss
 from app.store.retention import Keep
 from app.store.spool import SpoolRow
 from app.store.steps import StepRow
-from app.store.tables import alert_events, cursors, ingest_counts, runs
-from app.store.tables import outbox as outbox_table
-from tests.store.factories import register, registration, window
-from tests.store.test_alerts import EVENT
+from app.store.tables import alert_tables as at
+from app.store.tables import (
+    cursors,
+    ingest_counts,
+    runs,
+    window_briefs,
+    window_losses,
+)
+from app.store.tables import histories as histories_table
+from tests.store.factories import alert, do, event, register, registration, silence, tell, window
 from tests.store.test_dead_letters import LETTER
 
 USUAL = Keep(raw_days=14.0, results_days=180.0)
@@ -169,6 +185,7 @@ def test_a_sweep_can_be_left_after_any_batch_and_others_may_write_then(store):
 def fill_run(store, epoch):
     with store.write() as conn:
         hosts.save(conn, JOB, epoch, {(0, 0): "host"})
+        histories.save(conn, JOB, epoch, through_step=1, blob=b"history")
         spool.save_state(conn, JOB, epoch, b"state")
         counts.save(conn, JOB, epoch, Counts(accepted=10, late=epoch))
 
@@ -191,7 +208,7 @@ def test_a_run_goes_whole_once_it_is_closed_and_has_no_window_and_its_epoch_stay
     with store.read() as conn:
         before = counts.by_project(conn)
     assert sweep(store)["default", "runs"] == 1
-    assert num_rows(store, runs, cursors, ingest_counts) == [2, 2, 2]
+    assert num_rows(store, runs, cursors, ingest_counts, histories_table) == [2, 2, 2, 2]
     end(store, epoch=2, days=181)
     end(store, epoch=3, days=181)
     assert sweep(store) == {("default", "runs"): 2}
@@ -218,18 +235,69 @@ def test_a_run_that_a_consumer_may_still_need_stays(store, needed):
     assert num_rows(store, runs) == [1]
 
 
-def test_alerts_go_with_what_was_told_of_them_unless_somebody_is_still_to_be_told(store):
-    register(store, JOB)
-    old, waiting, new = (replace(EVENT, job_id=JOB, at_s=days_ago(n)) for n in (181, 182, 1))
-    with store.write() as conn:
-        ids = [alerts.add_event(conn, event) for event in (old, waiting, new)]
-        for event_id in ids:
-            outbox.add(conn, event_id, "https://a.example", "{}", now_s=1.0)
-        conn.execute(text("UPDATE outbox SET state = 'delivered' WHERE event_id <> 2"))
-    assert sweep(store) == {("default", "alert events"): 1}
+def keys(store, column):
     with store.read() as conn:
-        assert list(conn.execute(select(alert_events.c.event_id)).scalars()) == [2, 3]
-    assert num_rows(store, outbox_table) == [2]
+        return list(conn.execute(select(column).order_by(column)).scalars())
+
+
+def test_transitions_go_unless_their_alert_goes_on(store):
+    register(store, JOB)
+    goes_on = alert(JOB, "worker", "1-0", began_at_s=days_ago(400))
+    with store.write() as conn:
+        alerts.save(conn, [goes_on])
+        for n in (400, 182, 1):
+            alert_events.add(conn, event(JOB, at_s=days_ago(n)))
+            alert_events.add(conn, event(JOB, "worker", "1-0", at_s=days_ago(n)))
+    assert sweep(store) == {("default", "alert events"): 2}
+    assert keys(store, at.alert_events.c.event_id) == [2, 4, 5, 6]
+    assert num_rows(store, at.alerts) == [1]
+
+
+def test_messages_go_with_their_attempts_unless_they_are_still_to_be_sent(store):
+    with store.write() as conn:
+        for number, n in enumerate((400, 181, 1)):
+            delivery_id = tell(conn, notice_id=f"{number}", now_s=days_ago(n))
+            attempts.add(conn, delivery_id, 1, days_ago(n), 0.1, 500, "HTTP 500")
+        tell(conn, notice_id="test", now_s=days_ago(400), job_id=None, rule=None, project="default")
+        of_no_one = tell(conn, notice_id="due", now_s=days_ago(400))
+        done = update(at.outbox).where(at.outbox.c.delivery_id != of_no_one)
+        conn.execute(done.values(state="delivered", done_s=at.outbox.c.created_s))
+    assert sweep(store) == {("default", "deliveries"): 3}
+    assert keys(store, at.outbox.c.notice_id) == ["2", "due"]
+    assert num_rows(store, at.delivery_attempts) == [1]
+
+
+def test_what_was_told_is_remembered_while_an_alert_fires_and_long_enough_after(store):
+    told_before: list[tuple[ToldKind, int]] = [
+        ("resolved", 181),
+        ("resolved", 179),
+        ("firing", 400),
+        ("acknowledged", 400),
+    ]
+    register(store, JOB)
+    with store.write() as conn:
+        for number, (kind, n) in enumerate(told_before):
+            rule = f"r-{number}"
+            told = {rule: ToldRow(kind, days_ago(n), 1, days_ago(n), "It is slow.")}
+            alert_told.save(conn, JOB, rule, told)
+            alert_groups.wake(conn, JOB, rule, at_s=1.0)
+        for group in alert_groups.claim(conn, now_s=1.0, lease_s=1.0, limit=9)[:3]:
+            alert_groups.done(conn, group, next_at_s=None, last_at_s=days_ago(400))
+        alert_groups.wake(conn, JOB, "woken", at_s=1.0)
+    assert sweep(store) == {("default", "alerts told"): 1, ("default", "alert groups"): 1}
+    assert keys(store, at.alert_told.c.fingerprint) == ["r-1", "r-2", "r-3"]
+    assert keys(store, at.alert_groups.c.rule) == ["r-1", "r-2", "r-3", "woken"]
+
+
+def test_silences_and_what_people_did_go_as_long_after_they_were(store):
+    with store.write() as conn:
+        for n in (200, 181, 179):
+            starts = {"starts_s": days_ago(n + 1), "ends_s": days_ago(n)}
+            muting.add(conn, silence(f"{n}", created_s=days_ago(n), **starts))
+            do(conn, "default" if n != 200 else "nobodys", at_s=days_ago(n), object_id=f"{n}")
+    assert sweep(store) == {("default", "silences"): 2, ("default", "audit"): 1}
+    assert keys(store, at.muting.c.silence_id) == ["179"]
+    assert keys(store, at.audit.c.object_id) == ["179", "200"]
 
 
 def test_dead_letters_go_once_they_were_settled_long_ago(store):
@@ -267,3 +335,25 @@ def test_a_window_that_is_being_revised_is_passed_over(pg_url):
     assert kept(store)[0] == {0: True, 2: False}
     store.close()
     other.close()
+
+
+def test_with_a_window_goes_what_the_fleet_says_of_it_and_with_a_run_its_hosts(store):
+    register(store, JOB)
+    save_window(store, 0, days=200)
+    save_window(store, 2, days=1)
+    with store.write() as conn:
+        run_hosts.add(conn, JOB, 1, ["host-a"])
+        for first_step in (0, 2):
+            record = window(first_step, state="complete", updated_s=days_ago(1))
+            briefs.save(conn, JOB, 1, first_step, {"findings": []})
+            losses.save(conn, JOB, record, [Loss("total", "", 1.0, 2.0, 1.1)], num_gpus=4)
+    sweep(store)
+    with store.read() as conn:
+        for table in (window_briefs, window_losses):
+            assert list(conn.execute(select(table.c.first_step)).scalars()) == [2]
+        assert run_hosts.jobs_on(conn, "default", "host-a") == {JOB}
+    end(store, days=200)
+    sweep(store, Keep(raw_days=0.5, results_days=0.5))
+    with store.read() as conn:
+        assert run_hosts.jobs_on(conn, "default", "host-a") == set()
+        assert conn.execute(select(func.count()).select_from(runs)).scalar_one() == 0

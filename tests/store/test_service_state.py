@@ -1,15 +1,16 @@
 """What is written down of the whole service, and of a job's condition, is read back."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
-from app.store import alerts, counts, dead_letters, jobs, outbox, service_state, shards, silences
+from app.store import counts, dead_letters, endpoints, jobs, outbox, service_state, shards, silent
 from app.store import totals as totals_of
 from app.store.counts import Counts
 from app.store.dead_letters import DeadLetter
-from tests.store.factories import register
-from tests.store.test_alerts import EVENT
+from app.store.notifying import Notifying, Outcome
+from tests.store.factories import endpoint, register, tell
 
 LETTER = DeadLetter("job", 1, "1-0", 5, 3, "broken", 90.0, 95.0, b"body")
 
@@ -34,6 +35,11 @@ def test_a_new_service_has_done_nothing(state):
         outbox_oldest_s=None,
         live_consumers=0,
         unheld_shards=(0, 1, 2, 3),
+        notifying=Notifying(
+            firing=dict.fromkeys(("info", "warning", "critical"), 0),
+            disabled_endpoints=0,
+            outcomes=dict.fromkeys(get_args(Outcome), 0),
+        ),
     )
 
 
@@ -63,11 +69,10 @@ def test_shards_are_unheld_from_a_lease_after_the_lease_on(store, state):
 
 
 def test_what_is_still_to_be_sent_has_an_age(store, state):
-    register(store, "job")
     with store.write() as conn:
+        endpoints.add(conn, endpoint())
         for at_s in (70.0, 80.0):
-            event_id = alerts.add_event(conn, replace(EVENT, job_id="job"))
-            outbox.add(conn, event_id, "https://receiver.example/hook", "{}", now_s=at_s)
+            tell(conn, notice_id=f"notice-{at_s}", now_s=at_s)
     assert (state().outbox_due, state().outbox_oldest_s) == (2, 30.0)
     with store.write() as conn:
         [delivery, *_] = outbox.claim(conn, now_s=90.0, lease_s=30.0, limit=1)
@@ -90,14 +95,21 @@ def test_a_job_says_who_is_silent_and_what_became_of_its_operations(store):
     sample = {"rank": 3, "batch_seq": 9}
     with store.write() as conn:
         before = jobs.get(conn, "job")
-        silences.save(
-            conn, "job", epoch, silent_ranks=(3, 5), silent_since_s=50.0, stalled_since_s=None
+        silent.save(
+            conn,
+            "job",
+            epoch,
+            silent_ranks=(3, 5),
+            silent_workers=(1, 2),
+            silent_since_s=50.0,
+            stalled_since_s=None,
         )
         counts.save(conn, "job", epoch, Counts(accepted=5, conflict=2, last_conflict=sample))
     with store.read() as conn:
         after = jobs.get(conn, "job")
     assert (before.silent_ranks, before.stalled_since_s, before.counts) == (None, None, None)
     assert (list(after.silent_ranks or ()), after.silent_since_s) == ([3, 5], 50.0)
+    assert after.silent_workers == [1, 2]
     assert after.counts == Counts(accepted=5, conflict=2, last_conflict=sample)
 
 
@@ -105,8 +117,14 @@ def test_a_new_run_begins_without_what_was_counted_of_the_one_before(store):
     epoch = register(store, "job")
     with store.write() as conn:
         counts.save(conn, "job", epoch, Counts(accepted=5))
-        silences.save(
-            conn, "job", epoch, silent_ranks=(), silent_since_s=None, stalled_since_s=50.0
+        silent.save(
+            conn,
+            "job",
+            epoch,
+            silent_ranks=(),
+            silent_workers=(),
+            silent_since_s=None,
+            stalled_since_s=50.0,
         )
     register(store, "job", run_key="run-2")
     with store.read() as conn:

@@ -35,16 +35,16 @@ def test_only_a_higher_revision_replaces_a_window(conn):
     assert windows.get(conn, "job", "1-0", per_step=True)["per_step"] is None
 
 
-def test_windows_between_two_steps_are_those_that_have_some_of_them(conn):
+def test_one_figure_by_step_comes_of_the_named_windows_that_have_any(conn):
     for first_step in (0, 8, 16, 24):
         result = {"steps": [first_step, first_step + 7]}
         windows.save(conn, "job", window(first_step, last_step=first_step + 7, result=result))
     jobs.register(conn, "job", registration(run_key="run-2"), now_s=200.0)
     windows.save(conn, "job", window(12, epoch=2))
     windows.save(conn, "job", window(32, slowdown=None, per_step=None))
-    found = windows.per_step_between(conn, "job", 1, first=15, last=40)
+    found = windows.figures_by_step(conn, "job", 1, "stage_slowdown", [24, 8, 16, 32, 12])
     assert [steps for steps, _ in found] == [[8, 15], [16, 23], [24, 31]]
-    assert found[0][1] == window().per_step
+    assert found[0][1] == [[1.0, 1.25]]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -5,7 +5,9 @@ import pytest
 
 from app.engine.report import analyse
 from app.engine.result import as_json
-from app.synth.faults import LongLastStage, SlowStage, SlowWorker
+from app.synth.faults.long_last_stage import LongLastStage
+from app.synth.faults.slow_stage import SlowStage
+from app.synth.faults.slow_worker import SlowWorker
 from app.synth.run import MadeJob
 from app.trace.job import Parallelism
 from app.trace.window import Window

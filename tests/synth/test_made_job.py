@@ -5,15 +5,18 @@ import pytest
 
 from app.errors import InvalidRequest
 from app.synth.costs import Costs
-from app.synth.faults import LongLastStage, SlowStage, SlowWorker
+from app.synth.faults.long_last_stage import LongLastStage
+from app.synth.faults.slow_stage import SlowStage
+from app.synth.faults.slow_worker import SlowWorker
 from app.synth.run import MadeJob
-from app.synth.schedules.schedule import Schedule, Work
+from app.synth.schedules.schedule import Part, Schedule, Work
 from app.trace.job import Parallelism
-from app.trace.ops import OP_CODES, OP_NAMES, Direction
+from app.trace.ops import OP_CODES, OP_NAMES
 
 
 def columns(trace):
-    return [getattr(trace, field.name) for field in fields(trace)]
+    named = (getattr(trace, field.name) for field in fields(trace))
+    return [column for column in named if column is not None]
 
 
 def mean_compute_s(trace, name):
@@ -80,7 +83,7 @@ def test_uneven_stages_cost_what_their_factors_say():
 
 
 def test_the_noise_has_the_spread_that_was_asked_for():
-    trace = MadeJob(Parallelism(8, 2), 16, costs=Costs().with_noise(0.03)).make(range(8))
+    trace = MadeJob(Parallelism(8, 2), 16, costs=Costs(noise=0.03)).make(range(8))
     forward_s = trace.duration_s[trace.optype == OP_CODES["forward-compute"]]
     assert forward_s.mean() == pytest.approx(0.02, rel=0.005)
     assert forward_s.std() / forward_s.mean() == pytest.approx(0.03, rel=0.1)
@@ -176,8 +179,8 @@ def test_jobs_that_cannot_be_are_refused(make, message):
 class EveryStageWaits(Schedule):
     name = "impossible"
 
-    def order(self, stage, *, pp_size, num_microbatches):
-        works = [Work(Direction.FORWARD, 0), Work(Direction.BACKWARD, 0)]
+    def order(self, stage, *, pp_size, num_microbatches, num_chunks):
+        works = [Work(Part.FORWARD, 0), Work(Part.BACKWARD, 0)]
         return works if stage == pp_size - 1 else works[::-1]
 
 

@@ -8,7 +8,9 @@ from app.trace.job import Parallelism
 
 
 def words(stage, pp_size, num_microbatches):
-    order = OneFOneB().order(stage, pp_size=pp_size, num_microbatches=num_microbatches)
+    order = OneFOneB().order(
+        stage, pp_size=pp_size, num_microbatches=num_microbatches, num_chunks=1
+    )
     return " ".join(f"{work.direction.value[0]}{work.microbatch}" for work in order)
 
 

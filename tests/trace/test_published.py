@@ -12,7 +12,7 @@ from app.synth.run import MadeJob
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
 from app.trace.readers import published
-from app.trace.window import Trace
+from app.trace.window import TRACE_DTYPES, Trace
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
 MADE = MadeJob(Parallelism(2, 2), 2, name="small")
@@ -111,7 +111,7 @@ def test_a_loss_is_seen_without_other_replicas_to_compare_with(tmp_path):
 def test_steps_with_fewer_microbatches_are_no_loss(tmp_path):
     parts = MADE.make([1, 2, 3]), MadeJob(Parallelism(2, 2), 1).make([4])
     both = Trace(
-        *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Trace))
+        **{name: np.concatenate([getattr(p, name) for p in parts]) for name in TRACE_DTYPES}
     )
     assert published.read(written(tmp_path, both)).steps == (1, 2, 3, 4)
 
@@ -120,8 +120,9 @@ def test_pauses_that_only_some_workers_had_are_no_loss(tmp_path):
     trace = MADE.make([1, 2])
     pause = trace.select(np.array([0]))
     pause.optype[:] = OP_CODES["gc-pause"]
+    parts = (trace, pause)
     both = Trace(
-        *(np.concatenate([getattr(part, f.name) for part in (trace, pause)]) for f in fields(Trace))
+        **{name: np.concatenate([getattr(p, name) for p in parts]) for name in TRACE_DTYPES}
     )
     assert published.read(written(tmp_path, both)).steps == (1, 2)
 

@@ -1,42 +1,29 @@
-"""The body of a Standard Webhook: figures for programs, one sentence for people."""
+"""The body of a Standard Webhook: figures for programs, two sentences for people."""
 
-import json
-from dataclasses import asdict
-from datetime import UTC, datetime
-from typing import Any
+from app.alerts.endpoint import Endpoint
+from app.alerts.formats.figures import content
+from app.alerts.formats.json_text import json_text, rfc3339
+from app.alerts.message import Message
+from app.alerts.notice import Notice, NoticeKind
 
-from app.alerts.alert import Alert
-from app.alerts.wording import gpu_time_wasted, sentence
-from app.trace.names import plain, project_of
-
-
-def body(alert: Alert) -> str:
-    """The JSON text that the receiver gets, the same in every attempt."""
-    transition = alert.transition
-    epoch = int(transition.window_id.split("-")[0])
-    worst = alert.worst_worker
-    data: dict[str, Any] = {
-        "job_id": plain(alert.job_id),
-        "project": project_of(alert.job_id),
-        "job_name": alert.job_name,
-        "epoch": epoch,
-        "window": transition.window_id,
-        "slowdown": transition.slowdown,
-        "threshold": transition.threshold,
-        "gpu_time_wasted": gpu_time_wasted(transition.slowdown),
-        "since_step": transition.since_step,
-        "sentence": sentence(alert),
-        "worst_worker": None if worst is None else asdict(worst),
-        "url": alert.url,
-    }
-    message = {
-        "type": f"slowdown.{transition.kind}",
-        "timestamp": _rfc3339(alert.at_s),
-        "data": data,
-    }
-    return json.dumps(message, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+# Types have no hyphens.
+EVENT_TYPES: dict[NoticeKind, str] = {
+    "firing": "alert.firing",
+    "resolved": "alert.resolved",
+    "acknowledged": "alert.acknowledged",
+    "test": "alert.test",
+    "notifier-unhealthy": "notifier.unhealthy",
+}
 
 
-def _rfc3339(unix_s: float) -> str:
-    moment = datetime.fromtimestamp(unix_s, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def render(notice: Notice, endpoint: Endpoint) -> Message:
+    """The message; what signs it is added at each attempt."""
+    return Message(
+        json_text(
+            {
+                "type": EVENT_TYPES[notice.kind],
+                "timestamp": rfc3339(notice.at_s),
+                "data": content(notice),
+            }
+        )
+    )

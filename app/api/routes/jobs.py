@@ -18,10 +18,12 @@ from app.api.fields import (
     timestamp,
     timestamp_or_none,
 )
+from app.api.job_now import silent_workers
 from app.api.job_state import JobState, job_state
 from app.api.op_types import OpTypeIn, OpTypeOut, checked, shown
 from app.api.routes.windows import WindowSummaryOut
 from app.api.service import Service
+from app.api.worker_out import WorkerOut
 from app.engine.metrics import gpu_time_wasted
 from app.errors import InvalidRequest
 from app.store import jobs, shards
@@ -168,6 +170,8 @@ class JobOut(Answer):
         description="The first 100 ranks of which nothing comes while others go on."
     )
     num_silent_ranks: int
+    silent_workers: list[WorkerOut] = Field(description="Of these ranks, in the same order.")
+    num_silent_workers: int = Field(description="Fewer than ranks where several record one.")
     silent_since: datetime | None
     stalled_since: datetime | None = Field(description="Since when nothing comes of any rank.")
     ingest: IngestOut | None = Field(description="Null before the first operation was taken.")
@@ -209,6 +213,8 @@ def job_out(job: JobRecord, service: Service, *, is_watched: bool) -> JobOut:
         last_step=job.last_step,
         silent_ranks=list(silent_ranks[:MAX_SILENT_RANKS]),
         num_silent_ranks=len(silent_ranks),
+        num_silent_workers=len({*silent_workers(job)}),
+        silent_workers=[WorkerOut.of(each) for each in silent_workers(job)[:MAX_SILENT_RANKS]],
         silent_since=timestamp_or_none(job.silent_since_s),
         stalled_since=timestamp_or_none(job.stalled_since_s),
         ingest=None if job.counts is None else IngestOut.of(job.counts),

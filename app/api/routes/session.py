@@ -1,5 +1,7 @@
 """The session: a page trades the token for a cookie that its scripts cannot read."""
 
+from dataclasses import asdict
+
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from pydantic import SecretStr
@@ -9,6 +11,7 @@ from app.api.deps import OF_BODIES, ServiceDep, refusals
 from app.api.fields import Answer, Request
 from app.api.sessions import COOKIE, check_same_origin
 from app.errors import Unauthorised
+from app.store.tokens import SCOPES, Scope
 
 router = APIRouter(tags=["session"])
 
@@ -19,11 +22,23 @@ class SessionIn(Request):
     token: SecretStr
 
 
+class PriceOut(Answer):
+    """What a GPU costs an hour; the sign stands before an amount."""
+
+    per_gpu_hour: float
+    currency: str
+
+
 class SessionOut(Answer):
-    """Whether the caller is signed in; who is hears what a crash could lose here, as allowed."""
+    """Whether the caller is signed in; who is hears what a crash could lose here, as allowed.
+
+    `scopes` are of the token they signed in with; `price` is null where the operator has set none.
+    """
 
     authenticated: bool
+    scopes: tuple[Scope, ...] = ()
     lossy: tuple[str, ...] = ()
+    price: PriceOut | None = None
 
 
 @router.post(
@@ -73,10 +88,15 @@ async def sign_in(
 async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
     """No refusal to who is not: a page asks before it shows the sign-in form."""
     try:
-        await service.access.caller(request.scope)
+        caller = await service.access.caller(request.scope)
     except Unauthorised:
         return SessionOut(authenticated=False)
-    return SessionOut(authenticated=True, lossy=await service.lossy.sentences())
+    return SessionOut(
+        authenticated=True,
+        scopes=tuple(scope for scope in SCOPES if scope in caller.scopes),
+        lossy=await service.lossy.sentences(),
+        price=None if service.price is None else PriceOut(**asdict(service.price)),
+    )
 
 
 @router.delete(

@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import Field
 
+from app.api.audited import note
 from app.api.deps import OF_BODIES, CallerDep, ServiceDep, refusals
 from app.api.fields import (
     Answer,
@@ -117,6 +118,8 @@ def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> Crea
     now_s = service.now_s()
     with service.store.write() as conn:
         record, text = tokens.create(conn, token.wanted(caller.project, now_s), now_s=now_s)
+        said = token.model_dump(exclude_none=True)
+        note(conn, caller, "token.create", record.token_id, now_s=now_s, **said)
     return CreatedTokenOut.model_validate(_shown(record) | {"token": text})
 
 
@@ -129,6 +132,8 @@ def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> Crea
 )
 def revoke_token(token_id: TokenId, service: ServiceDep, caller: CallerDep) -> None:
     """Every process refuses it within 5 s. Saying it twice changes nothing."""
+    now_s = service.now_s()
     with service.store.write() as conn:
-        tokens.revoke(conn, caller.project, token_id, now_s=service.now_s())
+        if tokens.revoke(conn, caller.project, token_id, now_s=now_s):
+            note(conn, caller, "token.revoke", token_id, now_s=now_s)
     service.access.forget(token_id)

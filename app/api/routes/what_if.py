@@ -1,13 +1,15 @@
 """What if: a caller's own question about the operations of a closed window."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import Field
 
 from app.api.deps import OF_BODIES, JobKey, ServiceDep, refusals
-from app.api.fields import Answer, WindowId
+from app.api.fields import Answer, ThemeName, WindowId
 from app.api.questions import QUESTION_BODY, QuestionDep
+from app.charts.theme import THEMES
+from app.charts.what_if import what_if
 from app.engine.questions.answer import as_json
 
 router = APIRouter(tags=["windows"])
@@ -66,6 +68,7 @@ class WhatIfOut(Answer):
     against_ideal: AgainstOut
     gpu_hours_saved: float = Field(description="Of the window's recorded time; may be negative.")
     edits: list[EditOut] = Field(description="In the order of the question.")
+    figure: dict[str, Any] | None = Field(None, description="A chart of the steps, if asked for.")
 
 
 @router.post(
@@ -73,11 +76,18 @@ class WhatIfOut(Answer):
     operation_id="ask_what_if",
     summary="Ask what if some operations took another time",
     response_model=WhatIfOut,
+    response_model_exclude_unset=True,
     responses=refusals(404, 409, *OF_BODIES),
     openapi_extra=QUESTION_BODY,
 )
 def ask_what_if(
-    job_id: JobKey, window: WindowId, question: QuestionDep, service: ServiceDep
+    job_id: JobKey,
+    window: WindowId,
+    question: QuestionDep,
+    service: ServiceDep,
+    figure: Annotated[
+        ThemeName | None, Query(description="Add a chart of the steps, in this theme.")
+    ] = None,
 ) -> dict[str, Any]:
     """How long the steps of a closed window would take after some edits, applied in order.
 
@@ -86,4 +96,7 @@ def ask_what_if(
     """
     with service.replays.at_work.taken():
         answer = service.replays.questions(job_id, window).answer(question.all_edits())
-        return as_json(answer)
+        found = as_json(answer)
+    if figure is not None:
+        found["figure"] = what_if(found["steps"], found["step_time_s"], theme=THEMES[figure])
+    return found

@@ -1,5 +1,6 @@
 """Windows: what the analysis found in some successive steps."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -8,14 +9,10 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api.deps import JobKey, Responses, ServiceDep, refusals
-from app.api.fields import Answer, Cursor, Limit, WindowId, timestamp
-from app.api.service import Service
-from app.engine.replays import prepare
-from app.engine.report import analyse_replay
-from app.engine.result import as_json
+from app.api.fields import Answer, ChosenSteps, Cursor, Limit, WindowsId, timestamp
+from app.api.window_range import shown_result
 from app.store import hosts, windows
 from app.store.windows import Verdict, WindowSummary
-from app.trace.named_steps import chosen
 from app.trace.window import WindowState
 
 router = APIRouter(tags=["windows"])
@@ -70,6 +67,9 @@ class WorkersOut(Answer):
     hosts: list[list[str | None]]
 
 
+# By worker or by dp rank: megabytes of a large job.
+_ARRAYS = ("worker_slowdown", "worker_slowdown_estimate", "dp_rank_slowdown")
+
 _SCHEMA = {"schema": {"$ref": "#/components/schemas/WindowResult"}}
 _WINDOW: Responses = {200: {"description": "The result.", "content": {"application/json": _SCHEMA}}}
 
@@ -100,39 +100,35 @@ def list_windows(
 )
 def get_window(
     job_id: JobKey,
-    window: WindowId,
+    window: WindowsId,
     service: ServiceDep,
     per_step: Annotated[bool, Query(description="Whether to add the figures by step.")] = False,
-    steps: Annotated[
-        str | None,
-        Query(
-            max_length=1000,
-            description="Analyse these steps of a closed window alone, such as 101-110,115.",
-            examples=["101-110"],
-        ),
-    ] = None,
+    arrays: Annotated[
+        bool, Query(description="Whether to add the figures by worker and by dp rank.")
+    ] = True,
+    steps: ChosenSteps = None,
 ) -> Response:
     """The same object that `paceline analyze --json` writes.
 
-    With `steps`, `latest` is the newest closed window.
+    Of several windows it says what one window with all their steps would. With `steps`, `latest`
+    is the newest closed window.
     """
-    if steps is not None:
-        return json_response(_of_steps(service, job_id, window, steps, per_step=per_step))
-    with service.store.read() as conn:
-        result = windows.get(conn, job_id, window, per_step=per_step)
-    return json_response(result)
+    result = shown_result(service, job_id, window, steps, per_step=per_step)
+    return json_response(result if arrays else _without_arrays(result))
 
 
 @router.get(
     "/jobs/{job_id}/windows/{window}/workers",
     operation_id="get_window_workers",
     summary="See every worker's slowdown in one window",
-    responses=refusals(404),
+    responses=refusals(404, 409),
 )
-def get_window_workers(job_id: JobKey, window: WindowId, service: ServiceDep) -> WorkersOut:
+def get_window_workers(
+    job_id: JobKey, window: WindowsId, service: ServiceDep, steps: ChosenSteps = None
+) -> WorkersOut:
     """Exact slowdown S_w, its estimate from dp rank and stage, and where each worker runs."""
+    result = shown_result(service, job_id, window, steps)
     with service.store.read() as conn:
-        result = windows.get(conn, job_id, window, per_step=False)
         names = hosts.load(conn, job_id, result["window"]["epoch"])
     dp_size, pp_size = result["job"]["dp_size"], result["job"]["pp_size"]
     return WorkersOut(
@@ -145,17 +141,12 @@ def get_window_workers(job_id: JobKey, window: WindowId, service: ServiceDep) ->
     )
 
 
-def _of_steps(
-    service: Service, job_id: str, window: str, named: str, *, per_step: bool
-) -> dict[str, Any]:
-    """The figures of some steps, worked out anew: ideals are those of these steps alone."""
-    with service.replays.at_work.taken():
-        whole = service.replays.get(job_id, window).window
-        report = analyse_replay(prepare(whole.only(chosen(named, whole.steps))))
-        result = as_json(report)
-    if not per_step:
-        del result["per_step"]
-    return result
+def _without_arrays(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result without what grows with the number of workers."""
+    kept = {name: value for name, value in result.items() if name not in _ARRAYS}
+    delay = kept["launch_delay"]
+    kept["launch_delay"] = {k: v for k, v in delay.items() if k == "by_optype"}
+    return kept
 
 
 def json_response(content: Any) -> Response:

@@ -13,6 +13,7 @@ from app.cli.bench.ingest_batch import made_batch
 from app.ingest.codec import BINARY_TYPE, JSON_TYPE, encode
 from app.ingest.inflate import GZIP, MAX_BODY_BYTES, MAX_DECODED_BYTES, ZSTD
 from app.ingest.wire import MAX_ROWS
+from app.trace.window import OPTIONAL
 
 _HUGE_BYTES = 256 << 20
 _LEVEL = 3
@@ -23,10 +24,9 @@ _INTEGERS = (
     "seq_id",
     "mc",
     "mb_id",
-    "tokens",
-    "seq_len_sq",
-    "bytes",
+    *OPTIONAL,
 )
+_OF_THE_GPU = ("sm_clock_mhz", "temperature_c")
 _PRIME = 2**61 - 1  # what Python takes integers' hashes modulo
 _HEADER = b'{"version":1,"epoch":1,"rank":0,"dp_rank":0,"stage":0,"batch_seq":0,"steps_done":'
 
@@ -94,13 +94,15 @@ def _others(*but: str) -> bytes:
 
 
 def _full(chance: random.Random) -> bytes:
-    """The largest batch that is taken, with the largest numbers."""
+    """The largest batch that is taken, with numbers as large as there is room for in a body."""
 
-    def integers() -> bytes:
+    def integers(name: str) -> bytes:
+        if name in _OF_THE_GPU:
+            return b",".join([b"1"] * MAX_ROWS)
         return b",".join(b"%d" % chance.randrange(2**52, 2**53) for _ in range(MAX_ROWS))
 
     names = b",".join([b'"optimizer"'] * MAX_ROWS)
-    columns = b",".join(b'"%b":[%b]' % (name.encode(), integers()) for name in _INTEGERS)
+    columns = b",".join(b'"%b":[%b]' % (name.encode(), integers(name)) for name in _INTEGERS)
     return b'%b[],"columns":{"optype":[%b],%b}}' % (_HEADER, names, columns)
 
 

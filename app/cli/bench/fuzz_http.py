@@ -8,6 +8,7 @@ from app.cli.bench.fuzz_decode import Findings, peak_bytes
 from app.cli.bench.fuzz_payloads import Payload, Payloads
 from app.cli.bench.ingest_stack import JOB, Target
 
+_SETTLED_AFTER = 2_000
 _TIMEOUT_S = 10.0
 
 
@@ -15,7 +16,8 @@ def post_all(target: Target, payloads: Payloads, numbers: range) -> dict[str, An
     """Figures of these payloads; a connection that is gone without an answer counts as 500."""
     findings, api = Findings(), str(target.api_pid)
     connection = _connect(target)
-    for number in range(1, 200):
+    # So many that kernels and whatever else is loaded beside the first requests are in memory.
+    for number in range(1, _SETTLED_AFTER):
         _post(connection, target, payloads.good[number % len(payloads.good)])
     before_bytes = peak_bytes(api)
     for number in numbers:

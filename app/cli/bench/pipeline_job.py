@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from app.ingest.batch import OpBatch
+    from app.synth.faults.fault import Fault
 
 NS_PER_S = 10**9
 BEGAN_NS = 1_790_000_000 * NS_PER_S
@@ -34,14 +35,16 @@ class Worker:
         return encode(replace(self.batch, batch_seq=number, columns=moved, steps_done=declared))
 
 
-def workers(dp: int, pp: int, microbatches: int, steps_per_batch: int) -> list[Worker]:
-    """All workers of a healthy job of dp x pp workers, by dp rank and stage."""
+def workers(
+    dp: int, pp: int, microbatches: int, steps_per_batch: int, faults: "tuple[Fault, ...]" = ()
+) -> list[Worker]:
+    """All workers of a job of dp x pp workers, by dp rank and stage; healthy without faults."""
     import numpy as np
 
     from app.synth.run import MadeJob
     from app.trace.job import Parallelism
 
-    made = MadeJob(Parallelism(dp, pp), microbatches)
+    made = MadeJob(Parallelism(dp, pp), microbatches, faults=faults)
     trace = made.make(range(steps_per_batch))
     step_ns = round(float((trace.start_s + trace.duration_s).max()) * NS_PER_S)
     worker = trace.dp_rank.astype(np.int64) * pp + trace.stage

@@ -61,6 +61,8 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     async def _ask(self, request: bytes) -> tuple[int, bytes]:
+        if self._transport.is_closing():
+            raise DeliveryFailed("the API hung up before", retryable=True)
         self._answered = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         return await self._answered

@@ -2,8 +2,7 @@
 
 from typing_extensions import override
 
-from app.synth.schedules.schedule import Schedule, Work
-from app.trace.ops import Direction
+from app.synth.schedules.schedule import Part, Schedule, Work, in_turns
 
 
 class OneFOneB(Schedule):
@@ -12,10 +11,9 @@ class OneFOneB(Schedule):
     name = "1f1b"
 
     @override
-    def order(self, stage: int, *, pp_size: int, num_microbatches: int) -> list[Work]:
-        ahead = min(pp_size - 1 - stage, num_microbatches)
-        order = [Work(Direction.FORWARD, k) for k in range(ahead)]
-        for k in range(num_microbatches - ahead):
-            order += [Work(Direction.FORWARD, ahead + k), Work(Direction.BACKWARD, k)]
-        left = range(num_microbatches - ahead, num_microbatches)
-        return order + [Work(Direction.BACKWARD, k) for k in left]
+    def order(
+        self, stage: int, *, pp_size: int, num_microbatches: int, num_chunks: int
+    ) -> list[Work]:
+        forwards = [Work(Part.FORWARD, k) for k in range(num_microbatches)]
+        backwards = [Work(Part.BACKWARD, k) for k in range(num_microbatches)]
+        return in_turns(pp_size - 1 - stage, forwards, backwards)

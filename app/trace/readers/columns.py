@@ -1,6 +1,7 @@
 """The columns of a published parquet file, checked and as plain arrays."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,42 @@ from numpy.typing import NDArray
 
 from app.errors import InvalidTrace
 from app.trace.ops import BUILT_IN, OpTypes
-from app.trace.window import TRACE_DTYPES, Trace
+from app.trace.readers.host_names import hosts_of
+from app.trace.window import OPTIONAL, TRACE_DTYPES, Floats, Ints, Trace
 
 _INTEGERS = ("step", "dp_rank", "stage", "rank", "seq_id", "mc", "mb_id")
 _SECONDS = ("start_ts", "duration")
-_ALL = (*_INTEGERS, *_SECONDS, "optype")
+_NEEDED = (*_INTEGERS, *_SECONDS, "optype")
+# What Paceline itself writes beside, where it is known: published files have none of it.
+_MORE = ("host", "start_ns", *OPTIONAL)
 # Where an operation has no chunk or micro-batch, -1 stands; nothing else is below 0.
-_LOWEST = {"mc": -1, "mb_id": -1}
+_LOWEST = {"mc": -1, "mb_id": -1, **dict.fromkeys(OPTIONAL, -1)}
 _MAX_SHOWN = 64
-# Steps are counted on from, and told apart by their differences.
-_HIGHEST = {"step": 2**62}
+# Steps are counted on from, and told apart by their differences; a day is left for durations.
+_HIGHEST = {
+    "step": 2**62,
+    "start_ns": 2**63 - 1 - 86_400 * 10**9,
+    **dict.fromkeys(OPTIONAL, 2**53),
+}
 # Beyond this a float64 is no longer good to a microsecond; no clock has come so far.
 _LARGEST_S = 1e10
 
 
-def load(path: Path, op_types: OpTypes = BUILT_IN) -> Trace:
-    """Every row of the file, in its order; `op_types` are those of the job.
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A file's rows, in its order.
+
+    `hosts` names the host of each (dp rank, stage), as far as the file says; `origin_ns` is what
+    the times of each step count from, where the file has them by the hosts' own clocks.
+    """
+
+    trace: Trace
+    hosts: dict[tuple[int, int], str]
+    origin_ns: dict[int, int] | None
+
+
+def load(path: Path, op_types: OpTypes = BUILT_IN) -> Loaded:
+    """Every row of the file; `op_types` are those of the job.
 
     Raises:
         InvalidTrace: the file cannot be read, or the message names a column and its rows.
@@ -38,20 +59,39 @@ def load(path: Path, op_types: OpTypes = BUILT_IN) -> Trace:
     start_s, duration_s = (_seconds(path, table, name) for name in _SECONDS)
     if duration_s.min() < 0:
         _refuse(path, "duration", duration_s < 0, "are negative: an operation ends after its start")
-    return Trace(
+    origin_ns = None
+    if "start_ns" in table.column_names:
+        start_s, origin_ns = _since_began(ints["step"], _integers(path, table, "start_ns"))
+    more = {name: _integers(path, table, name) for name in OPTIONAL if name in table.column_names}
+    trace = Trace(
         **ints,
+        **more,
         optype=_optypes(path, table, op_types),
         start_s=start_s,
         duration_s=duration_s,
     )
+    hosts = hosts_of(path, table.column("host"), trace) if "host" in table.column_names else {}
+    return Loaded(trace, hosts, origin_ns)
+
+
+def _since_began(step: Ints, start_ns: Ints) -> tuple[Floats, dict[int, int]]:
+    """[rows] seconds since the first start of their step, and that start by step."""
+    steps, position = np.unique(step, return_inverse=True)
+    first_ns = np.full(steps.size, np.iinfo(np.int64).max)
+    np.minimum.at(first_ns, position, start_ns)
+    # Subtracted as integers, which lose nothing.
+    start_s = (start_ns - first_ns[position]) * 1e-9
+    return start_s, dict(zip(steps.tolist(), first_ns.tolist(), strict=True))
 
 
 def _table(path: Path) -> Any:
     try:
         file = _opened(path)
-        for name in sorted(_ALL):
-            _refuse_unless_once(path, name, file.schema_arrow.names.count(name))
-        return file.read(columns=list(_ALL))
+        names = file.schema_arrow.names
+        more = [name for name in _MORE if name in names]
+        for name in sorted([*_NEEDED, *more]):
+            _refuse_unless_once(path, name, names.count(name))
+        return file.read(columns=[*_NEEDED, *more])
     except UnicodeEncodeError as error:
         raise InvalidTrace(f"{path.name}: is no name in UTF-8: rename the file") from error
     except (pa.ArrowException, UnicodeDecodeError) as error:
@@ -90,7 +130,7 @@ def _integers(path: Path, table: Any, name: str) -> NDArray[Any]:
     if not pa.types.is_integer(column.type):
         raise InvalidTrace(f"{path.name}: column {name} is {column.type}: want whole numbers")
     values: NDArray[Any] = column.to_numpy()
-    lowest, dtype = _LOWEST.get(name, 0), np.dtype(TRACE_DTYPES[name])
+    lowest, dtype = _LOWEST.get(name, 0), np.dtype(TRACE_DTYPES.get(name, np.int64))
     if values.min() < lowest:
         _refuse(path, name, values < lowest, f"are below {lowest}: number from {lowest} up")
     highest = _HIGHEST.get(name, int(np.iinfo(dtype).max))

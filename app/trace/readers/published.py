@@ -1,5 +1,6 @@
 """The published trace format: one parquet file of operations, one YAML file about the job."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from app.trace.job import Job, Parallelism
 from app.trace.ops import BUILT_IN, COMPUTE_STREAM
 from app.trace.readers import columns, meta
 from app.trace.readers.completeness import completeness
-from app.trace.window import Trace, Window
+from app.trace.window import OPTIONAL, Trace, Window
 
 
 def read(trace_path: Path, meta_path: Path | None = None) -> Window:
@@ -25,7 +26,8 @@ def read(trace_path: Path, meta_path: Path | None = None) -> Window:
     """
     meta_path = meta_path or meta.beside(trace_path)
     about = meta.load(meta_path) if meta_path else None
-    trace = columns.load(trace_path, about.op_types if about else BUILT_IN)
+    loaded = columns.load(trace_path, about.op_types if about else BUILT_IN)
+    trace, origin_ns = loaded.trace, loaded.origin_ns
     about = about or meta.Meta(None, _seen_sizes(trace))
     try:
         found = completeness(trace, about.parallelism, about.op_types)
@@ -47,19 +49,35 @@ def read(trace_path: Path, meta_path: Path | None = None) -> Window:
         trace=trace,
         skipped=found.skipped,
         state="complete",
+        hosts=loaded.hosts,
+        origin_ns=tuple(origin_ns[step] for step in found.steps) if origin_ns else None,
     )
 
 
-def write(trace: Trace, job: Job, trace_path: Path, meta_path: Path | None = None) -> None:
+def write(
+    trace: Trace,
+    job: Job,
+    trace_path: Path,
+    meta_path: Path | None = None,
+    *,
+    hosts: Mapping[tuple[int, int], str] | None = None,
+    origin_ns: Mapping[int, int] | None = None,
+) -> None:
     """Write a trace so that `read` and the published analyser take it as it is.
 
-    Without `meta_path`, the meta file goes to meta-NAME.yaml beside trace-NAME.parquet.
+    Without `meta_path`, the meta file goes to meta-NAME.yaml beside trace-NAME.parquet. What else
+    is known gets columns of its own, which only `read` looks at: `hosts` of (dp rank, stage),
+    starts by the hosts' own clocks where `origin_ns` says what each step's times count from, and
+    the trace's optional columns.
 
     Raises:
         InvalidRequest: a file cannot be written.
     """
     try:
-        pq.write_table(_table(trace, job), trace_path)
+        table = _table(trace, job)
+        for name, column in _more(trace, hosts, origin_ns).items():
+            table = table.append_column(name, column)
+        pq.write_table(table, trace_path)
         meta.save(job, meta_path or meta.usual_path(trace_path))
     except OSError as error:
         raise InvalidRequest(
@@ -95,3 +113,22 @@ def _table(trace: Trace, job: Job) -> pa.Table:
             "gmc": np.where(is_computation & (trace.mc >= 0), gmc, -1).astype(np.int32),
         }
     )
+
+
+def _more(
+    trace: Trace,
+    hosts: Mapping[tuple[int, int], str] | None,
+    origin_ns: Mapping[int, int] | None,
+) -> dict[str, pa.Array]:
+    """The columns that published files do not have, as far as they are known."""
+    found = {name: getattr(trace, name) for name in OPTIONAL}
+    more = {name: pa.array(values) for name, values in found.items() if values is not None}
+    if hosts:
+        workers = zip(trace.dp_rank.tolist(), trace.stage.tolist(), strict=True)
+        more["host"] = pa.array([hosts.get(worker) for worker in workers]).dictionary_encode()
+    if origin_ns is not None:
+        steps, position = np.unique(trace.step, return_inverse=True)
+        began_ns = np.array([origin_ns[step] for step in steps.tolist()], np.int64)
+        start_ns = np.rint(trace.start_s * 1e9).astype(np.int64)
+        more["start_ns"] = pa.array(began_ns[position] + start_ns)
+    return more

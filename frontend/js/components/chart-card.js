@@ -3,21 +3,28 @@
 import { getJson } from "../api.js"
 import { h, patch } from "../dom.js"
 import { theme } from "../theme.js"
-import { clock, tidy } from "../words.js"
+import { clock, contained, tidy } from "../words.js"
 import { fit } from "./fit.js"
 import { mark } from "./mark.js"
+import { PlotTouch } from "./plot-touch.js"
 
+const NOTHING_YET = { markName: "not-analysed", title: "Not measured yet", text: "It needs a window with figures that is closed." }
 const CONFIG = { displayModeBar: false, responsive: false, scrollZoom: false, doubleClick: false }
 
 /** One chart of a card; a card may stack several over one axis. */
 export class ChartCard {
-  /** `legend` is a function that makes the key; `waiting` one that makes the first grey picture. */
-  constructor({ key, title, explanation = "", legend = null, parts = [key], waiting = waitingBlock }) {
+  /**
+   * `legend` is a function that makes the key of a figure (null before there is one); `waiting` one that makes the first grey picture.
+   *
+   * `spot` is what the charts of a page mark together; `controls` makes buttons for the header.
+   */
+  constructor({ key, title, explanation = "", legend = null, parts = [key], waiting = waitingBlock, spot = null, controls = null }) {
     this.title = title
+    this.controls = controls
     this.explanation = explanation
     this.legend = legend
     this.isTable = false
-    this.parts = parts.map((name) => ({ name, plot: h("div", { class: "plot", "data-own": true }), figure: null, path: null }))
+    this.parts = parts.map((name) => newPart(name, spot))
     this.header = h("header")
     this.body = h("div")
     this.foot = h("div")
@@ -46,6 +53,15 @@ export class ChartCard {
     const worst = refusals.find((error) => error.status !== 404) ?? refusals[0]
     if (worst && (worst.status !== 404 || refusals.length === parts.length)) return this.fail(worst)
     for (const part of this.parts) part.figure = answers[parts.indexOf(part)]?.value ?? null
+    // An answer without a figure says that there is nothing to draw, and that this is no error.
+    if (!this.hasPicture()) return this.say(NOTHING_YET)
+    this.draw()
+  }
+
+  /** Draw figures that the page has already, by the names of the parts. */
+  show(figures) {
+    this.wanted = null
+    for (const part of this.parts) part.figure = figures[part.name] ?? null
     this.draw()
   }
 
@@ -81,7 +97,10 @@ export class ChartCard {
     clearTimeout(this.patience)
     this.wanted = null
     this.observer.disconnect()
-    for (const { plot } of this.parts) Plotly.purge(plot)
+    for (const { plot, touch } of this.parts) {
+      touch.remove()
+      Plotly.purge(plot)
+    }
   }
 
   hasPicture() {
@@ -93,6 +112,10 @@ export class ChartCard {
     if (this.hasPicture() && error.status === 0) return
     if (error.status === 404) {
       this.say({ markName: "not-analysed", title: "Not analysed yet", text: "No complete step of this window has arrived." })
+      return
+    }
+    if (error.status === 409) {
+      this.say({ markName: "not-analysed", title: "Nothing to show yet", text: `${contained(error.message)}.` })
       return
     }
     const what = error.status ? `The server answered ${error.status}` : "The server did not answer"
@@ -115,18 +138,22 @@ export class ChartCard {
       patch(this.body, drawn.map((part) => table(part.figure.meta)))
       return
     }
-    patch(this.body, drawn.map((part) => part.plot))
+    patch(this.body, drawn.map((part) => part.touch.node))
     for (const part of drawn) this.drawPlot(part, part !== drawn.at(-1))
   }
 
-  drawPlot({ plot, figure }, isAbove) {
-    plot.setAttribute("role", "img")
-    plot.setAttribute("aria-label", figure.meta.text)
+  drawPlot({ plot, figure, touch }, isAbove) {
     this.width_px = this.body.clientWidth
-    const { data, layout } = fit(figure, this.width_px, isAbove)
-    // Charts of one card share their axis, also where the upper one goes on without figures.
-    layout.xaxis.range = this.parts.find((part) => part.figure).figure.layout.xaxis.range
-    Plotly.react(plot, data, layout, CONFIG)
+    const { data, layout } = fit(this.aligned(figure), this.width_px, isAbove)
+    Plotly.react(plot, data, { uirevision: "kept", ...layout }, CONFIG)
+    touch.show(figure, layout)
+  }
+
+  /** Charts of one card share their axis and its edges, also where the upper one goes on without figures. */
+  aligned(figure) {
+    const all = this.parts.filter((part) => part.figure).map((part) => part.figure.layout)
+    const margin = { ...figure.layout.margin, r: Math.max(...all.map((layout) => layout.margin.r)) }
+    return { ...figure, layout: { ...figure.layout, margin, xaxis: { ...figure.layout.xaxis, range: all[0].xaxis.range } } }
   }
 
   resize() {
@@ -143,11 +170,17 @@ export class ChartCard {
       this.header,
       h("h2", {}, this.title),
       this.explanation && h("span", { class: "explanation" }, this.explanation),
-      this.legend && !this.isTable && !this.isWordsOnly && h("div", { class: "key" }, this.legend()),
+      this.legend && !this.isTable && !this.isWordsOnly && h("div", { class: "key" }, this.legend(this.parts[0].figure)),
+      this.controls && !this.isWordsOnly && this.controls(),
       this.hasPicture() &&
         h("button", { class: "text-button toggle", type: "button", "aria-label": `${this.title}: show as ${this.isTable ? "chart" : "table"}`, onclick: toggle }, this.isTable ? "Show chart" : "Show table"),
     )
   }
+}
+
+function newPart(name, spot) {
+  const plot = h("div", { class: "plot", "data-own": true })
+  return { name, plot, touch: new PlotTouch(plot, spot), figure: null, path: null }
 }
 
 /** Grey cells in the job's shape, for the first load of a heatmap. */
@@ -166,7 +199,8 @@ function withTheme(path) {
   return `${path}${path.includes("?") ? "&" : "?"}theme=${theme()}`
 }
 
-function table({ table: { columns, rows, caption }, text }) {
+/** A figure's numbers as a table; `meta` is the figure's own. */
+export function table({ table: { columns, rows, caption }, text }) {
   const isNumber = columns.map((_, at) => rows.every((row) => row[at] === null || /^[\u2212\d]/.test(String(row[at]))))
   const cell = (tag) => (value, at) => h(tag, { class: isNumber[at] && "is-number" }, value === null ? "" : tidy(String(value)))
   return h(

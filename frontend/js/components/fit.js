@@ -20,6 +20,7 @@ export function fit(figure, width_px, isAbove) {
   const data = figure.data
     .filter((trace) => trace.name !== "values" || cell_px >= MIN_VALUE_CELL_PX)
     .map((trace) => (trace.type === "heatmap" ? fitCells(trace, cell_px) : trace))
+    .map((trace) => (trace.meta?.short && width_px < NARROW_PX ? { ...trace, text: trace.meta.short } : trace))
   return { data, layout }
 }
 

@@ -1,6 +1,8 @@
 /** Who of a job is silent, and since when; and what came of its operations that no figure has. */
 
+import { h } from "../dom.js"
 import { clock, counted, whole } from "../words.js"
+import { workerHref, workerName } from "./culprits.js"
 
 const NAMED = 3
 
@@ -10,24 +12,12 @@ const OLD = new Set(["stalled", "silent", "stale"])
 /** Whether what is known of the job's figures is of another time than now. */
 export const hasOldFigures = (job) => OLD.has(job.state)
 
-/** What a table's cell says, in two lines; null where all workers send. */
+/** What a line of the fleet says: the fact, and what of it; null where all workers send. */
 export function silenceInShort(job) {
-  if (job.state === "stalled") return ["no worker sends", since(job.stalled_since)]
-  if (job.state === "silent") return [`${silentRanks(job)} silent`, [since(job.silent_since), othersGoOn(job)].filter(Boolean).join("; ")]
-  if (job.state === "stale") return ["no consumer is running", since(job.last_data_at)]
+  if (job.state === "stalled") return ["no worker sends", "hangs or cut off"]
+  if (job.state === "silent") return [`${silentRanks(job)} silent`, othersGoOn(job)]
+  if (job.state === "stale") return ["no consumer is running", "what is sent is kept"]
   return null
-}
-
-/** How many jobs are stalled, silent in part or stale, as a sentence; empty where none is. */
-export function silenceOfAll(jobs) {
-  const count = (state) => jobs.filter((job) => job.state === state).length
-  const told = [
-    [count("stalled"), "is stalled", "are stalled"],
-    [count("silent"), "has silent ranks", "have silent ranks"],
-    [count("stale"), "is stale", "are stale"],
-  ]
-  const parts = told.filter(([number]) => number).map(([number, one, more], index) => `${index ? whole(number) : counted(number, "job")} ${number === 1 ? one : more}`)
-  return parts.length ? `${parts.join(", ")}.` : ""
 }
 
 /** The fact and the consequence of a note bar; null where the figures are of now.
@@ -59,6 +49,22 @@ export function leftOut({ ingest }) {
   return parts.length ? `In no figure of this run: ${parts.join(", ")}.` : null
 }
 
+/** Who is silent now, in words; null where nobody is, or nobody in particular. */
+export const silentNow = (job) => (job.state === "silent" ? silentRanks(job) : null)
+
+/** What the findings of the window before the silence say first; null where nobody is silent. */
+export function silenceFirst(job, page) {
+  if (!silentNow(job)) return null
+  const named = job.silent_ranks.slice(0, NAMED).map((rank, at) => [at > 0 && ", ", whole(rank), ...placeOf(job.silent_workers[at], page)])
+  const more = job.num_silent_ranks - named.length
+  const has = job.num_silent_ranks === 1 ? "has" : "have"
+  const since = job.silent_since ? ` since ${clock(new Date(job.silent_since))}` : ""
+  return ["These findings are of the window before; ", job.num_silent_ranks === 1 ? "rank " : "ranks ", named, more > 0 && ` and ${whole(more)} more`, ` ${has} sent nothing${since}.`]
+}
+
+/** Whose rank it is; nothing where a version that wrote no workers told of the silence. */
+const placeOf = (worker, page) => (worker ? [" (", h("a", { href: workerHref(page, worker) }, workerName(worker)), ")"] : [])
+
 function asOf(job, result) {
   if (job.state !== "silent") return `Figures are as of ${clock(new Date(job.last_data_at))}${job.last_step === null ? "" : `, step ${whole(job.last_step)}`}.`
   const last = result?.steps?.at(-1)
@@ -72,14 +78,7 @@ function silentRanks({ silent_ranks, num_silent_ranks }) {
   return `ranks ${named}${num_silent_ranks > NAMED ? ` and ${whole(num_silent_ranks - NAMED)} more` : ""}`
 }
 
-function othersGoOn({ parallelism, num_silent_ranks }) {
-  const others = parallelism.dp_size * parallelism.pp_size - num_silent_ranks
+function othersGoOn({ parallelism, num_silent_workers }) {
+  const others = parallelism.dp_size * parallelism.pp_size - num_silent_workers
   return others === 1 ? "1 other goes on" : `${whole(others)} others go on`
-}
-
-/** Short enough for a table: the time, or the day when that is another one. */
-function since(moment) {
-  if (!moment) return ""
-  const [first, ...time] = clock(new Date(moment)).split(" ")
-  return `since ${time.length ? first : first.slice(0, 5)}`
 }

@@ -1,7 +1,7 @@
 /** The last windows' slowdown as a small line, filled above 1.0. */
 
 import { h } from "../dom.js"
-import { ratio } from "../words.js"
+import { NOT_MEASURED, ratio } from "../words.js"
 
 const WIDTH = 184
 const HEIGHT = 32
@@ -9,22 +9,46 @@ const TOP = 1.55
 const NUM_WINDOWS = 48
 const SILENCE = 24
 
-/** A sparkline over window summaries, newest first; `isSilent` draws what is missing as dashes. */
-export function sparkline(windows, isSilent) {
-  const slowdowns = windows.slice(0, NUM_WINDOWS).reverse().map((window) => window.slowdown)
-  const known = slowdowns.filter((slowdown) => slowdown !== null)
-  const text = known.length ? `last ${known.length} windows, ${ratio(Math.min(...known))} to ${ratio(Math.max(...known))}` : "no window yet"
+/**
+ * A sparkline over slowdowns, oldest first, null where one is unknown.
+ *
+ * `onset` is the index at which the trouble began, or null; `isSilent` draws what is missing as
+ * dashes.
+ */
+export function sparkline(slowdowns, { onset = null, isSilent = false } = {}) {
+  const shown = slowdowns.slice(-NUM_WINDOWS)
+  const width = isSilent ? WIDTH - SILENCE : WIDTH
+  const at = onset === null ? null : onset - (slowdowns.length - shown.length)
   return h(
     "svg",
-    { class: "sparkline at-desk at-middle", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": text },
+    { class: "sparkline at-desk at-middle", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": inWords(shown, at) },
     h("line", { class: "ground", x1: 0, x2: WIDTH, y1: y(1), y2: y(1) }),
-    stretches(slowdowns, isSilent ? WIDTH - SILENCE : WIDTH).map((stretch) => [
+    stretches(shown, width).map((stretch) => [
       h("path", { class: "area", d: areaPath(stretch) }),
       h("path", { class: "line", d: linePath(stretch) }),
     ]),
-    isSilent && h("line", { class: "silence", x1: WIDTH - SILENCE + 4, x2: WIDTH, y1: y(1) - 2, y2: y(1) - 2 }),
-    known.at(-1) > TOP && h("text", { x: WIDTH - 4, y: HEIGHT / 2 + 4, "text-anchor": "end" }, "off scale \u2303"),
+    isSilent && h("line", { class: "silence", x1: width + 4, x2: WIDTH, y1: y(1) - 2, y2: y(1) - 2 }),
+    at !== null && at >= 0 && flag(x(at, shown.length, width)),
+    lastKnown(shown) > TOP && h("text", { x: width - 4, y: HEIGHT / 2 + 4, "text-anchor": "end" }, "off scale \u2303"),
   )
+}
+
+const lastKnown = (slowdowns) => slowdowns.findLast((slowdown) => slowdown !== null) ?? 0
+
+function inWords(slowdowns, onset) {
+  const known = slowdowns.filter((slowdown) => slowdown !== null)
+  if (!known.length) return `slowdown over time ${NOT_MEASURED}`
+  const range = `last ${known.length} windows, ${ratio(Math.min(...known))} to ${ratio(Math.max(...known))}`
+  return onset !== null && onset >= 0 ? `${range}, began ${slowdowns.length - onset} windows ago` : range
+}
+
+/** Where the trouble began. */
+function flag(at) {
+  const held = Math.min(Math.max(at, 4), WIDTH - 4)
+  return [
+    h("line", { class: "onset", x1: held, x2: held, y1: 0, y2: y(1) }),
+    h("path", { class: "onset-flag", d: `M${held - 3.5} 0h7l-3.5 5z` }),
+  ]
 }
 
 // Fewer than 48 windows end at the right edge, where "now" is.

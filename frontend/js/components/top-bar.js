@@ -11,14 +11,55 @@ const ICONS = {
   system: "M2 3h12v8H2zM5.5 14h5M8 11v3",
 }
 
+// Of the live mark, what a phone has no room for.
+const LESS_WANTED = /(updated |step [\d,]+, |, last data)/
+
+const PAGES = [
+  { href: "/", text: "Fleet", isHere: (path) => path === "/" || path.startsWith("/jobs/") || path === "/compare" },
+  { href: "/alerts", text: "Alerts", isHere: (path) => path.startsWith("/alerts") },
+  { href: "/hosts", text: "Hosts", isHere: (path) => path.startsWith("/hosts") },
+  { href: "/settings", text: "Settings", isHere: (path) => path.startsWith("/settings") },
+  // A document of its own, without a script.
+  { href: "/docs", text: "Docs", isHere: () => false, isApart: true },
+]
+
 /** Children of the bar; `live` is `{mark, tone, text}` or null when not signed in. */
 export function topBar(live, onTheme) {
   return [
     h("a", { class: "brand", href: "/", "data-key": "brand" }, logo(), "Paceline"),
-    live && h("nav", { "aria-label": "Pages", "data-key": "nav" }, h("a", { href: "/", "aria-current": "page" }, "Fleet")),
+    live && h("nav", { "aria-label": "Pages", "data-key": "nav" }, PAGES.map(pageLink)),
+    live && menu(),
     h("div", { class: "right", "data-key": "right" }, live && liveMark(live), themeButton(onTheme)),
   ]
 }
+
+function pageLink({ href, text, isHere, isApart }) {
+  return h("a", { href, "data-apart": isApart, "aria-current": isHere(location.pathname) && "page" }, text)
+}
+
+/** The pages in a menu, where the bar has no room for them: closed by a choice, by Esc, by a tap elsewhere. */
+function menu() {
+  const here = PAGES.find(({ isHere }) => isHere(location.pathname))
+  return h(
+    "details",
+    { class: "menu", "data-key": "menu", onkeydown: closeByEsc },
+    h("summary", {}, here?.text ?? "Pages"),
+    h("nav", { "aria-label": "Pages", onclick: closeMenu }, PAGES.map(pageLink)),
+  )
+}
+
+function closeByEsc(event) {
+  if (event.key === "Escape") closeMenu()
+}
+
+function closeMenu() {
+  const opened = document.querySelector(".top-bar .menu[open]")
+  if (!opened) return
+  if (opened.contains(document.activeElement)) opened.querySelector("summary").focus()
+  opened.open = false
+}
+
+document.addEventListener("click", (event) => !event.target.closest(".menu") && closeMenu())
 
 function logo() {
   const stroke = { fill: "none", "stroke-width": 2.4, "stroke-linecap": "round" }
@@ -32,7 +73,8 @@ function logo() {
 }
 
 function liveMark({ mark: name, tone, text }) {
-  return h("div", { class: tone === "is-stale" ? "live is-stale" : "live" }, mark(name, tone), h("span", {}, text))
+  const words = text.split(LESS_WANTED).map((part, at) => (at % 2 ? h("span", { class: "less-wanted" }, part) : part))
+  return h("div", { class: tone === "is-stale" ? "live is-stale" : "live" }, mark(name, tone), h("span", {}, words))
 }
 
 function themeButton(onTheme) {

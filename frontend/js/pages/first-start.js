@@ -48,19 +48,28 @@ export function firstStart({ way = "Python", onWay }) {
       { class: "card ways" },
       h("header", {}, tabs(way, onWay), copyButton(steps(address))),
       h(
-        "ol",
+        "div",
         { id: "way", role: "tabpanel", "aria-label": way },
-        steps(address).map(([act, code]) => h("li", {}, h("b", {}, act), h("pre", {}, h("code", {}, code)))),
-        h("li", {}, h("b", {}, last), listening(address)),
+        h(
+          "ol",
+          {},
+          steps(address).map(([act, code]) => h("li", {}, h("b", {}, act), h("pre", {}, h("code", {}, code)))),
+          h("li", {}, h("b", {}, last), listening(address)),
+        ),
       ),
     ),
     h(
       "section",
       { class: "card demo" },
-      h("div", {}, h("b", {}, "No cluster at hand?"), h("span", {}, "See three made-up jobs, live: a healthy one, one with a slow worker, one with a long last stage.")),
+      h("div", {}, h("b", {}, "No cluster at hand?"), h("span", {}, "See four made-up jobs, live: a healthy one, one with a slow worker, one with a long last stage, one with uneven sequence lengths.")),
       h("code", {}, "paceline demo"),
     ),
-    h("p", { class: "quiet" }, "Nothing arrives? The recorder never stops training: it writes why it cannot send to the worker\u2019s log."),
+    h(
+      "div",
+      { class: "nothing-arrives" },
+      h("p", {}, "Nothing arrives? The recorder never stops training: it writes why it cannot send to the worker\u2019s log. Ask from a worker whether it reaches this server:"),
+      h("pre", {}, h("code", {}, checkExample(address))),
+    ),
   )
 }
 
@@ -99,6 +108,10 @@ function copyButton(steps) {
 
 function listening(address) {
   return h("div", { class: "listening" }, h("span", { class: "state" }, mark("silent"), h("span", {}, "Listening on ", h("code", {}, `${address}/api/v1`))), h("span", { class: "quiet" }, "no data received yet"))
+}
+
+function checkExample(address) {
+  return `curl ${address}/api/v1/jobs -H "Authorization: Bearer $PACELINE_TOKEN"`
 }
 
 function pythonExample(address) {

@@ -1,238 +1,204 @@
-/** All jobs, the one that loses most first. */
+/** All jobs, the one that loses most first, and the fleet over time. */
 
-import { getAll, getJson } from "../api.js"
+import { getJson } from "../api.js"
+import { FleetFilters } from "../components/fleet-filters.js"
+import { fleetKeys } from "../components/fleet-keys.js"
+import { news, statesOf } from "../components/fleet-news.js"
+import { picked, picksBar } from "../components/fleet-picks.js"
+import { fleetStats } from "../components/fleet-stats.js"
+import { ORDERS, fleetTable, waitingLines } from "../components/fleet-table.js"
+import { FleetWaste } from "../components/fleet-waste.js"
 import { headline } from "../components/headline.js"
-import { stateMark } from "../components/mark.js"
 import { noteBar } from "../components/note-bar.js"
-import { hasOldFigures, silenceInShort, silenceOfAll } from "../components/silence.js"
-import { sparkline } from "../components/sparkline.js"
-import { statStrip } from "../components/stat-strip.js"
-import { h, patch } from "../dom.js"
+import { panelFailed } from "../components/panel-failed.js"
+import { announce, h, patch } from "../dom.js"
 import { onChange } from "../live.js"
-import { NOT_MEASURED, ago, clock, contained, counted, percentNumber, ratio, shape, whole } from "../words.js"
+import { money } from "../price.js"
+import { choose, chosen } from "../selection.js"
+import { onTheme } from "../theme.js"
+import { clock, counted } from "../words.js"
 import { firstStart } from "./first-start.js"
 
 export const path = /^\/$/
 export const title = "Fleet"
 
-const NUM_WINDOWS = 48
-const MIN_CULPRIT_SLOWDOWN = 1.02
+const PAGE = 100
+const MOST_A_CALL = 200
 
-// As in app/charts/workers.py: a worker with this share of the slowest one's excess is as slow.
-const AS_SLOW = 0.67
+// Most first answers are sooner: before, nothing shows.
+const PATIENCE_MS = 400
 
 /** Draw the fleet into `root`; gives back how to leave. */
-export function render(root, _params, { setSubject, onRefused }) {
-  const page = { jobs: null, details: new Map(), order: [], way: "Python", error: null, left: false }
-  const draw = () => {
-    if (page.left) return
-    if (!page.jobs) patch(root, page.error ? failed(page.error, () => refresh(null)) : null)
-    else if (page.jobs.length === 0) patch(root, firstStart({ way: page.way, onWay: (way) => ((page.way = way), draw()) }))
-    else patch(root, content(page, root, () => refresh(null)))
+export function render(root, _params, app) {
+  const fleet = new Fleet(root, app)
+  fleet.refresh()
+  return () => fleet.leave()
+}
+
+class Fleet {
+  constructor(root, app) {
+    Object.assign(this, { root, app, answer: null, error: null, most: PAGE, picking: null, order: [], way: undefined })
+    this.filters = new FleetFilters({ onask: (changes) => this.ask(changes), onpicking: () => this.pickFrom(this.picking ? null : new Set()) })
+    this.waste = new FleetWaste()
+    this.lines = h("div")
+    // Never built anew: taking it out of the page, if only for a moment, would end what is typed.
+    this.table = h("section", { class: "card fleet", "aria-label": "Jobs", "data-own": true }, this.filters.node, this.lines)
+    this.patience = setTimeout(() => this.draw(), PATIENCE_MS)
+    this.stops = [
+      onChange(() => this.refresh()),
+      onTheme(() => this.waste.load()),
+      fleetKeys({ search: this.filters.search, rows: () => [...root.querySelectorAll("a.row")], onclear: () => this.clear(), onpick: (row) => this.pick(row.closest(".fleet-line").dataset.key) }),
+    ]
   }
-  const refresh = async (changed) => {
-    try {
-      page.jobs = await getAll("/jobs")
-      page.error = null
-      setSubject({ kind: page.jobs.length ? "fleet" : "empty" })
-    } catch (error) {
-      if (error.status === 401) return onRefused()
-      page.error = error
-    }
-    draw()
-    for (const { job_id } of page.jobs ?? []) {
-      if (!changed || changed.has(job_id) || !page.details.has(job_id)) loadDetails(job_id)
-    }
+
+  leave() {
+    this.hasLeft = true
+    clearTimeout(this.patience)
+    for (const stop of this.stops) stop()
+    this.waste.remove()
   }
-  const hasWindow = (jobId) => page.jobs.find((job) => job.job_id === jobId)?.latest_window
-  const loadDetails = async (jobId) => {
-    if (!hasWindow(jobId)) return
-    const base = `/jobs/${encodeURIComponent(jobId)}/windows`
-    const [windows, workers] = await Promise.allSettled([
-      getJson(`${base}?limit=${NUM_WINDOWS}`),
-      getJson(`${base}/latest/workers`),
-    ])
-    page.details.set(jobId, { windows: windows.value?.items ?? [], slowest: slowestOf(workers.value) })
-    draw()
+
+  /** Fetch what the reader asked for; the answer to an older question is dropped. */
+  async refresh() {
+    const wanted = (this.wanted = Symbol("refresh"))
+    const answer = await fetchJobs(asked(), this.most).catch((error) => error)
+    if (this.wanted !== wanted || this.hasLeft) return
+    if (answer instanceof Error) return this.fail(answer)
+    const sentence = news(statesOf(this.answer?.items ?? []), answer.items)
+    if (sentence) announce(sentence)
+    Object.assign(this, { answer, error: null })
+    this.app.setSubject({ kind: answer.summary.jobs ? "fleet" : "empty" })
+    this.draw()
+    this.focusOpened()
+    if (answer.summary.jobs) this.waste.load({ isSoon: true })
   }
-  refresh(null)
-  const stop = onChange(refresh)
-  return () => {
-    page.left = true
-    stop()
+
+  fail(error) {
+    if (error.status === 401) return this.app.onRefused()
+    this.error = error
+    this.draw()
+  }
+
+  ask(changes) {
+    const { order, dir, ...filters } = { ...asked(), ...changes }
+    const isUsual = dir === ORDERS[order].dir
+    choose({ ...filters, order: order === "lost" ? null : order, dir: isUsual ? null : dir })
+    Object.assign(this, { most: PAGE, order: [] })
+    this.draw()
+    this.refresh()
+  }
+
+  /** A second time by the same column turns the order round. */
+  sortBy(order) {
+    const now = asked()
+    const turned = now.dir === "asc" ? "desc" : "asc"
+    this.ask({ order, dir: now.order === order ? turned : ORDERS[order].dir })
+  }
+
+  /** Take every filter out; false where there was none. */
+  clear() {
+    const { q, state, cause } = asked()
+    const isAny = Boolean(q || state || cause || this.picking || this.filters.search.value)
+    this.picking = null
+    this.filters.clear()
+    if (isAny) this.ask({ q: null, state: null, cause: null })
+    return isAny
+  }
+
+  pick(jobId) {
+    this.pickFrom(picked(this.picking ?? new Set(), jobId))
+  }
+
+  pickFrom(picking) {
+    this.picking = picking
+    this.draw()
+  }
+
+  draw() {
+    if (this.hasLeft) return
+    clearTimeout(this.patience)
+    patch(this.root, this.content())
+  }
+
+  content() {
+    if (!this.answer) return this.error ? panelFailed("Could not load the jobs", this.error, () => this.refresh()) : h("section", { class: "card fleet" }, waitingLines())
+    if (!this.answer.summary.jobs) return firstStart({ way: this.way, onWay: (way) => ((this.way = way), this.draw()) })
+    const { summary } = this.answer
+    this.drawJobs(summary)
+    return [top(summary), h("div", {}, this.error && this.asOf()), fleetStats(summary, money, this.error !== null), this.table, this.waste.node]
+  }
+
+  asOf() {
+    return noteBar({ fact: `Figures are as of ${clock(this.answer.at)}.`, consequence: "The server did not answer since.", act: { text: "Try again", onclick: () => this.refresh() } })
+  }
+
+  /** After "back", the line that the reader opened has the focus again; once. */
+  focusOpened() {
+    const jobId = history.state?.opened
+    if (jobId === undefined) return
+    history.replaceState(null, "")
+    this.lines.querySelector(`[data-key="${CSS.escape(jobId)}"] a.row`)?.focus()
+  }
+
+  drawJobs(summary) {
+    this.filters.update(asked(), summary, this.picking)
+    this.table.classList.toggle("is-old", this.error !== null)
+    const { items, total } = this.answer
+    const nameOf = (jobId) => items.find((job) => job.job_id === jobId)?.name ?? jobId
+    patch(
+      this.lines,
+      this.picking && picksBar(this.picking, nameOf, () => this.pickFrom(null)),
+      fleetTable({
+        jobs: this.held(items),
+        total,
+        asked: asked(),
+        picking: this.picking,
+        money,
+        onorder: (order) => this.sortBy(order),
+        onpick: (jobId) => this.pick(jobId),
+        onmore: () => ((this.most += PAGE), this.refresh()),
+        onclear: () => this.clear(),
+      }),
+    )
+  }
+
+  /** The jobs in their order, which stays while the reader is pointing at them. */
+  held(items) {
+    const lines = this.root.querySelector(".fleet [role=list]")
+    const isHeld = lines?.matches(":hover") || lines?.contains(document.activeElement)
+    const place = new Map(this.order.map((jobId, index) => [jobId, index]))
+    const placeOf = ({ job_id }) => place.get(job_id) ?? Infinity
+    const jobs = isHeld ? items.toSorted((a, b) => (placeOf(a) === placeOf(b) ? 0 : placeOf(a) - placeOf(b))) : items
+    this.order = jobs.map((job) => job.job_id)
+    return jobs
   }
 }
 
-function content(page, root, retry) {
-  return [
-    headline(withSilence(sentence(page.jobs), page.jobs)),
-    page.error && noteBar({ fact: `Figures are as of ${clock(page.error.at)}.`, consequence: "The server did not answer since.", act: { text: "Try again", onclick: retry } }),
-    statStrip(stats(page.jobs)),
-    table(page, root),
-  ]
+/** What the address asks for; jobs by what they lose now where it says nothing. */
+function asked() {
+  const { order, dir, ...filters } = chosen("q", "state", "cause", "order", "dir")
+  const by = Object.hasOwn(ORDERS, order ?? "") ? order : "lost"
+  return { ...filters, order: by, dir: dir === "asc" || dir === "desc" ? dir : ORDERS[by].dir }
 }
 
-function failed(error, retry) {
+/** So many of the jobs, in as few calls as the server allows. */
+async function fetchJobs(asked, most) {
+  const filters = Object.entries(asked).filter(([, value]) => value)
+  let answer = { items: [], next_cursor: null }
+  do {
+    const limit = Math.min(MOST_A_CALL, most - answer.items.length)
+    const query = new URLSearchParams([...filters, ["limit", limit], ...(answer.next_cursor ? [["cursor", answer.next_cursor]] : [])])
+    const next = await getJson(`/fleet?${query}`)
+    answer = { ...next, items: [...answer.items, ...next.items] }
+  } while (answer.next_cursor && answer.items.length < most)
+  return { ...answer, at: new Date() }
+}
+
+function top({ sentence, sub, alerts_firing }) {
   return h(
     "div",
-    { class: "card panel-state" },
-    h("b", {}, "Could not load the jobs"),
-    h("p", {}, error.message),
-    h("button", { class: "text-button", type: "button", onclick: retry }, "Try again"),
+    { class: "fleet-top" },
+    headline({ sentence, sub }),
+    alerts_firing > 0 && h("a", { class: "button", href: "/alerts" }, `${counted(alerts_firing, "alert")} firing`),
   )
-}
-
-const NOT_RUNNING = new Set(["finished", "stalled", "stale"])
-const isRunning = (job) => !NOT_RUNNING.has(job.state)
-
-/** The slowdown, unless the simulation is too far off to be believed. */
-const slowdownOf = (job) => (job.latest_window?.verdict === "low" ? null : job.slowdown)
-
-/** GPUs' worth of time lost at this moment; null when there is no figure of now. */
-function gpusLost(job) {
-  return hasFiguresOfNow(job) ? job.gpus * job.gpu_time_wasted : null
-}
-
-const hasFiguresOfNow = (job) => isRunning(job) && !hasOldFigures(job) && slowdownOf(job) !== null
-
-const sum = (numbers) => numbers.reduce((total, number) => total + (number ?? 0), 0)
-
-function sentence(jobs) {
-  const losing = jobs.filter((job) => job.state === "straggling")
-  const perDay = 24 * sum(losing.map(gpusLost))
-  if (!losing.length) {
-    const measured = jobs.filter(hasFiguresOfNow).length
-    const told = measured ? nothingStandsOut(measured) : noFigures(jobs)
-    return { ...told, sentence: `${counted(jobs.length, "job")}. ${told.sentence}` }
-  }
-  const worst = losing.reduce((a, b) => (gpusLost(b) > gpusLost(a) ? b : a))
-  const verb = losing.length === 1 ? "is losing time. It costs" : "are losing time. Together they cost"
-  return {
-    sentence: `${losing.length} of ${counted(jobs.length, "job")} ${verb} ${whole(perDay)} GPU-hours a day.`,
-    sub: `${contained(worst.name)} loses most: it runs at ${ratio(worst.slowdown)} of its ideal.`,
-  }
-}
-
-function nothingStandsOut(measured) {
-  const sub = `${counted(measured, "job")} ${measured === 1 ? "has" : "have"} figures of now; nothing stands out.`
-  return { sentence: "None is straggling.", sub }
-}
-
-/** What to say where no figure is of now: there may be some of before, which the table shows. */
-function noFigures(jobs) {
-  if (hasOnlyOldFigures(jobs)) return { sentence: "No figures of now.", sub: "" }
-  return { sentence: "No figures yet.", sub: "The first figure of a job comes with its first complete step." }
-}
-
-const hasOnlyOldFigures = (jobs) => jobs.some((job) => slowdownOf(job) !== null)
-
-function withSilence({ sentence, sub }, jobs) {
-  return { sentence, sub: [sub, silenceOfAll(jobs)].filter(Boolean).join(" ") }
-}
-
-function stats(jobs) {
-  const running = jobs.filter(isRunning)
-  const measured = running.filter(hasFiguresOfNow)
-  const lost = sum(measured.map(gpusLost))
-  const gpus = sum(measured.map((job) => job.gpus))
-  const straggling = jobs.filter((job) => job.state === "straggling")
-  return [
-    { label: "Jobs", figure: whole(jobs.length), note: `${running.length} running, ${jobs.length - running.length} finished, stalled or stale` },
-    { label: "GPUs watched", figure: whole(sum(running.map((job) => job.gpus))), note: `${whole(gpus)} with figures of now` },
-    {
-      label: "GPU time being lost now",
-      figure: measured.length ? percentNumber(lost / gpus) : null,
-      unit: "%",
-      note: measured.length ? `${lost >= 10 ? whole(lost) : lost.toFixed(1)} GPU-h per hour` : hasOnlyOldFigures(jobs) ? "no job has figures of now" : "no job has figures yet",
-    },
-    { label: "Straggling jobs", figure: whole(straggling.length), note: `of ${counted(running.length, "running job")}` },
-  ]
-}
-
-function table(page, root) {
-  const jobs = ordered(page, root)
-  return h(
-    "section",
-    { class: "card fleet", "aria-label": "Jobs" },
-    h(
-      "div",
-      { class: "head" },
-      ["State", "Job"].map((text) => h("span", {}, text)),
-      h("span", { class: "number" }, "Slowdown"),
-      h("span", { class: "at-middle" }, "Last 48 windows, 1.0\u00d7 to 1.5\u00d7"),
-      h("span", {}, "Slowest worker"),
-      h("span", { class: "at-wide" }, "Last data"),
-      h("span", { class: "number at-wide" }, "GPUs"),
-      h("span", { class: "number" }, "Lost, GPU-h/day"),
-    ),
-    jobs.map((job) => row(job, page.details.get(job.job_id))),
-  )
-}
-
-/** Jobs by what they lose; the order stays while the reader is pointing at the table. */
-function ordered(page, root) {
-  const shown = root.querySelector(".fleet")
-  const isHeld = shown?.matches(":hover") || shown?.contains(document.activeElement)
-  const place = new Map(page.order.map((jobId, index) => [jobId, index]))
-  const lost = (job) => gpusLost(job) ?? -1
-  const byLoss = [...page.jobs].sort((a, b) => lost(b) - lost(a) || a.job_id.localeCompare(b.job_id))
-  const jobs = isHeld ? byLoss.sort((a, b) => (place.get(a.job_id) ?? Infinity) - (place.get(b.job_id) ?? Infinity)) : byLoss
-  page.order = jobs.map((job) => job.job_id)
-  return jobs
-}
-
-function row(job, details) {
-  const lost = gpusLost(job)
-  return h(
-    "a",
-    { class: "row", href: `/jobs/${encodeURIComponent(job.job_id)}`, "data-key": job.job_id },
-    stateMark(job.state),
-    h("span", { class: "job" }, h("b", {}, contained(job.name)), h("small", {}, shape(job.parallelism))),
-    h("span", { class: "number slowdown" }, figure(slowdownOf(job), ratio)),
-    sparkline(details?.windows ?? [], hasOldFigures(job)),
-    slowestCell(job, details?.slowest),
-    h("span", { class: "at-wide at-desk" }, lastData(job)),
-    h("span", { class: "number at-wide at-desk" }, whole(job.gpus)),
-    h("span", { class: lost === null ? "number lost is-unknown" : "number lost" }, figure(lost, perDay)),
-  )
-}
-
-const perDay = (gpus) => (24 * gpus < 10 ? (24 * gpus).toFixed(1) : whole(24 * gpus))
-
-function figure(value, write) {
-  return value === null ? h("span", { class: "quiet" }, NOT_MEASURED) : h("b", {}, write(value))
-}
-
-function lastData(job) {
-  if (!job.last_data_at) return h("span", { class: "quiet" }, "none yet")
-  const step = job.last_step === null ? null : h("small", {}, `step ${whole(job.last_step)}`)
-  return [ago(new Date(job.last_data_at)), step]
-}
-
-/** The slowest worker; `isWholeStage` when most of its stage is about as slow. */
-function slowestOf(workers) {
-  if (!workers?.worker_slowdown) return null
-  let slowest = null
-  workers.worker_slowdown.forEach((stages, dpRank) =>
-    stages.forEach((slowdown, stage) => {
-      if (slowdown !== null && slowdown > (slowest?.slowdown ?? 0)) slowest = { dpRank, stage, slowdown, host: workers.hosts[dpRank][stage] }
-    }),
-  )
-  if (!slowest) return null
-  const others = workers.worker_slowdown.map((stages) => stages[slowest.stage]).filter((_, dpRank) => dpRank !== slowest.dpRank)
-  const asSlow = others.filter((slowdown) => slowdown - 1 > AS_SLOW * (slowest.slowdown - 1))
-  return { ...slowest, isWholeStage: others.length > 0 && asSlow.length >= others.length / 2 }
-}
-
-function slowestCell(job, slowest) {
-  const words = (text, more) => h("span", { class: "at-desk" }, text, more && h("small", {}, more))
-  const silence = silenceInShort(job)
-  if (silence) return words(...silence)
-  if (job.latest_window?.verdict === "low") return words("withheld", "simulation too far off")
-  if (job.state === "not-analysed") return words(`${whole(job.latest_window?.num_steps ?? 0)} of ${whole(job.window_steps)} complete steps`)
-  if (!slowest) return h("span", { class: "at-desk quiet" }, NOT_MEASURED)
-  if (slowest.slowdown < MIN_CULPRIT_SLOWDOWN) return h("span", { class: "at-desk quiet" }, "none stands out")
-  if (slowest.isWholeStage) return words(`stage ${slowest.stage}, most dp ranks`, `each up to ${ratio(slowest.slowdown)} alone`)
-  const where = slowest.host ? `${contained(slowest.host)}, ` : ""
-  return words(`dp ${slowest.dpRank}, stage ${slowest.stage}`, `${where}${ratio(slowest.slowdown)} alone`)
 }

@@ -1,32 +1,55 @@
-/** The charts of a job's page: which there are, and which one leads. */
+/** The panels of a job's page: which there are, and which one leads. */
 
-import { ChartCard, waitingCells } from "../components/chart-card.js"
-import { ramp } from "../components/scale.js"
+import { getJsonOrNull } from "../api.js"
+import { findingsCard } from "../components/findings.js"
+import { fingerprintCard } from "../components/fingerprint.js"
+import { happenedCard } from "../components/happened.js"
+import { hostElsewhereCard } from "../components/host-elsewhere.js"
+import { measuredCard } from "../components/measured.js"
+import { missingCard } from "../components/missing.js"
+import { silenceFirst, silentNow } from "../components/silence.js"
 import { h, patch } from "../dom.js"
-import { counted, percentNumber, whole } from "../words.js"
+import { percentNumber } from "../words.js"
+import { jobCards } from "./job-cards.js"
 
 // From here on the stages explain more of the loss than any few workers do.
 const MIN_SHARE = 0.5
 
-// As many as the server draws at once.
-const DRAWN_STEPS = 200
+// The panel that best shows a cause; for all others it is the heatmap of the workers.
+const LEADS = {
+  "stage-imbalance": "stages",
+  "sequence-imbalance": "ranks",
+  "gc-pause": "steps",
+  "uniform-slowdown": "steps",
+}
+
+/** What stands in the left column, in the pair under it, and among the words at the right. */
+const PLACES = {
+  workers: { left: ["workers", "steps"], pair: ["optypes", "stages"], right: [] },
+  stages: { left: ["stages", "steps"], pair: [], right: ["workers", "optypes"] },
+  ranks: { left: ["ranks", "workers", "stages"], pair: [], right: ["lengths", "optypes"] },
+  steps: { left: ["steps", "workers"], pair: ["optypes", "stages"], right: [] },
+}
 
 /** Cards in two columns; the one that best shows where the loss is comes first. */
 export class Panels {
-  constructor(root, base) {
-    this.root = root
-    this.base = base
-    this.cards = null
-    this.lead = null
+  constructor(root, { base, spot, onSort }) {
+    Object.assign(this, { root, base, spot, onSort, cards: null, lead: null, seen: null, host: null })
+    // Made once: what is in them is only changed, so that what the reader opened stays open.
+    this.pair = h("div", { class: "pair", "data-own": true })
+    this.columns = [h("div", { class: "column", "data-own": true }), h("div", { class: "column", "data-own": true })]
+    this.panels = h("div", { class: "panels", "data-own": true }, this.columns)
   }
 
-  /** Fetch every chart of the page's window; `isRepaint` when only the theme has changed. */
-  load(page, isRepaint = false) {
-    if (!page.job) return
-    this.cards ??= makeCards(page.job)
-    if (!isRepaint) this.arrange(page)
-    if (page.result?.slowdown === null || !page.result) return this.sayNotAnalysed(page)
-    this.draw(page)
+  /** Fetch every chart of the chosen windows; `isRepaint` when only the theme has changed. */
+  load(seen, choice, isRepaint = false) {
+    if (!seen) return
+    Object.assign(this, { seen, choice })
+    this.cards ??= jobCards(seen.job, { spot: this.spot, sortNow: () => this.choice.sort, onSort: this.onSort })
+    if (!isRepaint) this.arrange()
+    if (!seen.result || seen.result.slowdown === null) return this.sayNotAnalysed()
+    this.draw()
+    if (!isRepaint) this.askForHost()
   }
 
   /** Let the next window choose its own lead panel; while following, the order stays. */
@@ -39,105 +62,85 @@ export class Panels {
     for (const card of Object.values(this.cards ?? {})) card.remove()
   }
 
-  arrange({ job, result }) {
-    const { workers, steps, optypes, stages } = this.cards
+  arrange() {
+    const { seen, cards } = this
+    const { job, result } = seen
     if (result?.slowdown) this.lead ??= leadOf(result)
-    const hasStages = job.parallelism.pp_size > 1
-    const [first, aside] = this.lead === "stages" ? [stages, workers] : [workers, stages]
-    const right = [hasStages || aside === workers ? aside.node : null, optypes.node, result && facts(result)]
-    patch(
-      this.root,
-      h("div", { class: "panels", "data-key": "panels" }),
-    )
-    const panels = this.root.firstChild
-    patch(panels, h("div", { class: "column", "data-key": "left" }), h("div", { class: "column", "data-key": "right" }))
-    patch(panels.children[0], first.node, steps.node)
-    patch(panels.children[1], right)
+    const places = PLACES[this.lead ?? "workers"]
+    const shown = (names) => names.filter((name) => name !== "stages" || job.parallelism.pp_size > 1).map((name) => cards[name])
+    for (const card of Object.values(cards)) card.node.classList.toggle("is-lead", card === cards[places.left[0]])
+    const nodes = (names) => shown(names).map((card) => card.node)
+    patch(this.root, this.panels)
+    const notes = this.notes()
+    // Where charts fill the right column, what only experts read goes under the left one.
+    const isFull = places.right.length > 0
+    patch(this.pair, nodes(places.pair), isFull && notes)
+    this.pair.classList.toggle("is-notes", isFull)
+    patch(this.columns[0], nodes(places.left), this.pair)
+    patch(this.columns[1], this.words(nodes(places.right)), !isFull && notes)
   }
 
-  draw({ result, job, picked, shown, windows }) {
-    const window = `${this.base}/windows/${encodeURIComponent(picked)}/charts`
+  /** The right column: what is wrong first, then its charts, then what happened. */
+  words(charts) {
+    const { ribbon, result, job, window } = this.seen
+    const host = this.host && hostElsewhereCard({ host: this.host, jobId: job.job_id })
+    const page = { base: this.base, window, numStages: job.parallelism.pp_size }
+    const silence = this.isNow() ? silenceFirst(job, page) : null
+    return [result ? findingsCard(result, { ...page, silence }) : missingCard(job), ...charts, happenedCard(ribbon.events), host]
+  }
+
+  notes() {
+    const { ribbon, result, job } = this.seen
+    return result ? [fingerprintCard(result), measuredCard(result, ribbon, this.isNow() ? silentNow(job) : null)] : []
+  }
+
+  isNow() {
+    return this.choice.pick === "latest"
+  }
+
+  draw() {
+    const { result, job, window } = this.seen
+    const { steps, sort } = this.choice
+    const at = `${this.base}/windows/${encodeURIComponent(window)}/charts`
+    const own = steps ? `?steps=${encodeURIComponent(steps)}` : ""
+    const { cards } = this
     const isWithheld = result.fidelity?.verdict === "low"
-    const { workers, steps, optypes, stages } = this.cards
-    steps.load({ steps: `${this.base}/charts/steps${range(shown, windows)}`, ...(!isWithheld && { "worker-steps": `${window}/worker-steps` }) })
+    const above = `${this.base}/charts/steps?window=${encodeURIComponent(window)}`
+    const shown = new Set(Object.values(PLACES[this.lead ?? "workers"]).flat())
+    if (shown.has("steps")) cards.steps.load({ steps: above, ...(!isWithheld && { "worker-steps": `${at}/worker-steps${own}` }) })
+    if (shown.has("ranks")) cards.ranks.load({ steps: `${above}&right=bars`, ...(!isWithheld && { "dp-steps": `${at}/dp-steps${own}` }) })
     if (isWithheld) return this.withhold(result)
-    optypes.load({ optypes: `${window}/optypes` })
-    workers.load({ workers: `${window}/workers` })
-    if (job.parallelism.pp_size > 1) stages.load({ stages: `${window}/stages` })
+    const sorted = sort ? `${own ? `${own}&` : "?"}sort=${encodeURIComponent(sort)}` : own
+    cards.workers.load({ workers: `${at}/workers${sorted}` })
+    cards.optypes.load({ optypes: `${at}/optypes${own}` })
+    if (job.parallelism.pp_size > 1) cards.stages.load({ stages: `${at}/stages${own}` })
+    if (shown.has("lengths") && this.seen.ribbon.bins.some((bin) => !bin.is_open)) cards.lengths.load({ lengths: `${at}/lengths${own}` })
   }
 
-  withhold({ fidelity }) {
-    const text = `The simulated step differs from the recorded one by ${percentNumber(fidelity.discrepancy)} %, over the limit of 5 %. Naming a cause would be a guess.`
-    for (const card of [this.cards.workers, this.cards.stages, this.cards.optypes]) card.say({ markName: "low-fidelity", title: "Withheld: low fidelity", text })
+  withhold({ fidelity, findings }) {
+    const off = `The simulated step differs from the recorded one by ${percentNumber(fidelity.discrepancy)} %, over the limit of 5 %.`
+    const text = findings?.length ? `${off} The findings say why; these figures leave late launches out.` : `${off} Naming a cause would be a guess.`
+    const { workers, stages, optypes, lengths } = this.cards
+    for (const card of [workers, stages, optypes, lengths]) card.say({ markName: "low-fidelity", title: "Withheld: low fidelity", text })
   }
 
-  sayNotAnalysed({ told }) {
-    for (const card of Object.values(this.cards)) card.say({ markName: "not-analysed", title: "Not analysed yet", text: told.sentence })
+  sayNotAnalysed() {
+    const title = this.seen.job.state === "finished" ? "Not analysed" : "Not analysed yet"
+    for (const card of Object.values(this.cards)) card.say({ markName: "not-analysed", title, text: this.seen.told.sentence })
+  }
+
+  /** Whether the leading culprit's host was slow elsewhere; asked once for each host. */
+  async askForHost() {
+    const name = this.seen.result.findings?.[0]?.culprits[0]?.host
+    if (!name || this.askedFor === name) return
+    this.askedFor = name
+    this.host = await getJsonOrNull(`/hosts/${encodeURIComponent(name)}`).catch(() => null)
+    if (this.host) this.arrange()
   }
 }
 
-/** The steps to draw: the run's last ones if the window is among them, else only its own. */
-function range(shown, windows) {
-  if (!shown) return ""
-  const sameRun = windows.filter((window) => window.epoch === shown.epoch && window.first_step >= shown.first_step)
-  const numSince = sameRun.reduce((total, window) => total + window.last_step - window.first_step + 1, 0)
-  const own = numSince > DRAWN_STEPS ? `&first=${shown.first_step}&last=${shown.last_step}` : ""
-  return `?epoch=${shown.epoch}${own}`
-}
-
-function leadOf({ m_w, stage_share }) {
+function leadOf({ findings, m_w, stage_share }) {
+  if (findings?.length) return LEADS[findings[0].cause] ?? "workers"
   const best = Math.max(...(stage_share ?? []).map((share) => share ?? 0), 0)
   return stage_share?.length > 1 && best >= MIN_SHARE && (m_w ?? 0) < MIN_SHARE ? "stages" : "workers"
-}
-
-function makeCards({ parallelism }) {
-  const { dp_size, pp_size } = parallelism
-  const workers = dp_size * pp_size
-  return {
-    workers: new ChartCard({
-      key: "workers",
-      title: "Which worker",
-      explanation: "slowdown if only this worker were slow",
-      legend: ramp,
-      waiting: () => waitingCells(parallelism),
-    }),
-    steps: new ChartCard({
-      key: "steps",
-      title: "Step time and worst workers",
-      explanation: workers > 14 ? `14 slowest of ${whole(workers)}` : `${counted(workers, "worker")}, slowest first`,
-      legend: stepLegend,
-      parts: ["steps", "worker-steps"],
-    }),
-    optypes: new ChartCard({ key: "optypes", title: "Where the loss is", explanation: "by operation" }),
-    stages: new ChartCard({ key: "stages", title: "Stages", explanation: "loss won back by fixing each" }),
-  }
-}
-
-function stepLegend() {
-  const item = (kind, text) => h("span", {}, h("i", { class: kind }), text)
-  return h(
-    "span",
-    { class: "legend" },
-    item("is-recorded", "recorded"),
-    item("is-simulated", "simulated"),
-    item("is-ideal", "without stragglers"),
-    item("is-area", "time lost"),
-  )
-}
-
-function facts({ window, steps, skipped_steps }) {
-  const skipped = skipped_steps.map(({ step, reason }) => `${whole(step)}: ${reason}`).join("; ")
-  const rows = [
-    ["Window", `${window.id}, revision ${window.revision}`],
-    ["State", window.state],
-    ["Steps", steps.length ? `${whole(steps[0])}${steps.length > 1 ? ` to ${whole(steps.at(-1))}` : ""}, ${steps.length} recorded` : "none yet"],
-    ["Skipped", skipped || "none"],
-    ["Ranks missing", window.missing.length ? window.missing.slice(0, 8).join(", ") + (window.missing.length > 8 ? ` and ${window.missing.length - 8} more` : "") : "none"],
-  ]
-  return h(
-    "section",
-    { class: "card", "data-key": "facts", "aria-label": "What was measured" },
-    h("header", {}, h("h2", {}, "What was measured")),
-    h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-  )
 }

@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from app.alerts.alert import AlertState
-from app.alerts.rules import Rule
 from app.cli.bench.faults.obligations import COLUMNS, Ints, Obligations, in_order
 from app.ingest.op_table import TABLE_DTYPES, OpTable
 from app.ingest.trace_codec import pack, unpack
 from app.monitor import observe
-from app.store import counts, jobs, windows
+from app.store import counts, hosts, jobs, windows
 from app.store.engine import Connection, Store
 from app.store.windows import WindowSummary
 from app.trace.names import DEFAULT_PROJECT, qualified
@@ -21,6 +19,8 @@ from app.trace.window import SkippedStep, Window
 
 _MOST_TOLD = 20
 _PAGE = 200
+
+_OF_HISTORY = ("findings", "ruled_out", "changes")
 
 
 @dataclass
@@ -148,7 +148,7 @@ def _judge_result(
     if pack(table) != blob:
         judgement.blame(f"{where} has its operations packed otherwise than the oracle packs them")
     window = _window(conn, job_id, result, table)
-    expected = observe(window, AlertState(), Rule()).result
+    expected = observe(window).result
     if _canonical(expected) != _canonical(result):
         judgement.blame(f"{where} has another result than its operations have")
 
@@ -177,8 +177,16 @@ def _window(conn: Connection, job_id: str, result: dict[str, Any], table: OpTabl
         skipped=skipped,
         state=header["state"],
         revision=header["revision"],
+        hosts=hosts.load(conn, job_id, header["epoch"]),
+        origin_ns=table.origins_ns(steps),
     )
 
 
 def _canonical(result: dict[str, Any]) -> bytes:
-    return json.dumps(result, sort_keys=True, allow_nan=False).encode()
+    """All that follows from the window's operations alone.
+
+    Causes do not: they are judged against what was known of the job when the window was seen,
+    and a window before it may have been revised since.
+    """
+    own = {name: value for name, value in result.items() if name not in _OF_HISTORY}
+    return json.dumps(own, sort_keys=True, allow_nan=False).encode()

@@ -5,15 +5,23 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from app.ingest.queue import Entry
 from app.ingest.redis_queue import RedisReader, RedisWriter
-from app.store import shards
+from app.store import outbox, shards
 from app.store.engine import Connection, Store
 
 API_POINTS = ("before_xadd", "after_xadd")
 CONSUMER_POINTS = ("after_read", "before_commit", "after_commit_before_ack", "after_ack")
 POINTS = API_POINTS + CONSUMER_POINTS
+# Of whoever tells people of alerts; not reached where nobody is to be told.
+TELLING_POINTS = (
+    "before_plan_commit",
+    "after_plan_commit",
+    "after_claim",
+    "after_post_before_mark",
+)
 
 Reached = Callable[[str], None]
 
@@ -30,8 +38,8 @@ def freeze_at(point: str, passes: int) -> str:
 
 def stop_at(point: str, passes: str, number: str) -> None:
     """Watch all points, and send this process the signal at one of them."""
-    if point not in POINTS:
-        raise ValueError(f"{point!r} is none of {POINTS}")
+    if point not in POINTS + TELLING_POINTS:
+        raise ValueError(f"{point!r} is none of {POINTS + TELLING_POINTS}")
     left = iter(range(int(passes) - 1, -1, -1))
     lock = threading.Lock()
 
@@ -45,6 +53,7 @@ def stop_at(point: str, passes: str, number: str) -> None:
     _watch_api(reached)
     _watch_queue(reached)
     _watch_store(reached)
+    _watch_outbox(reached)
 
 
 def _watch_api(reached: Reached) -> None:
@@ -96,6 +105,47 @@ def _watch_store(reached: Reached) -> None:
                 reached("before_commit")
 
     _put(shards, "check", watched_check)
+    _put(Store, "write", watched_write)
+
+
+def _watch_outbox(reached: Reached) -> None:
+    """Only of transactions in which messages are written or claimed."""
+    write, add, claim, delivered = Store.write, outbox.add, outbox.claim, outbox.delivered
+    planned: set[int] = set()
+    claimed: set[int] = set()
+
+    def watched_add(conn: Connection, **given: Any) -> str | None:
+        planned.add(id(conn))
+        return add(conn, **given)
+
+    def watched_claim(conn: Connection, **given: Any) -> list[outbox.Delivery]:
+        found = claim(conn, **given)
+        if found:
+            claimed.add(id(conn))
+        return found
+
+    def watched_delivered(conn: Connection, delivery: outbox.Delivery, *, now_s: float) -> None:
+        reached("after_post_before_mark")
+        delivered(conn, delivery, now_s=now_s)
+
+    @contextmanager
+    def watched_write(self: Store) -> Iterator[Connection]:
+        number = None
+        with write(self) as conn:
+            number = id(conn)
+            yield conn
+            if number in planned:
+                reached("before_plan_commit")
+        if number in planned:
+            planned.discard(number)
+            reached("after_plan_commit")
+        if number in claimed:
+            claimed.discard(number)
+            reached("after_claim")
+
+    _put(outbox, "add", watched_add)
+    _put(outbox, "claim", watched_claim)
+    _put(outbox, "delivered", watched_delivered)
     _put(Store, "write", watched_write)
 
 

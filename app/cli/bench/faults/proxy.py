@@ -20,7 +20,7 @@ class _Line:
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
-    swallows: bool = False  # the next answer
+    asked: bytes | None = None  # what the last request had in it, if its answer may be swallowed
 
     def reset(self) -> None:
         for end in (self.client, self.server):
@@ -131,8 +131,7 @@ class Proxy:
             tail = seen[-64:]
             for match in self._drops:
                 if match in seen:
-                    self._drops.remove(match)
-                    line.swallows, tail = True, b""
+                    line.asked, tail = match, b""
                     break
             await self._hand_on(chunk, line.server)
         if not line.server.is_closing():
@@ -140,9 +139,12 @@ class Proxy:
 
     async def _answers(self, reader: asyncio.StreamReader, line: _Line) -> None:
         while chunk := await reader.read(CHUNK_BYTES):
-            if line.swallows:
+            # Only an answer uses a drop up: a line may end before it has one.
+            if line.asked in self._drops:
+                self._drops.remove(line.asked)
                 self.fired += 1
                 raise ConnectionResetError
+            line.asked = None
             await self._hand_on(chunk, line.client)
         if not line.client.is_closing():
             line.client.write_eof()

@@ -5,12 +5,12 @@ load ──proxy── api ──proxy── queue ──proxy── consumer �
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
-from app.cli.bench.faults.http import Http, Unreachable
+from app.cli.bench.faults.http import Answer, Http, Unreachable
 from app.cli.bench.faults.launch import command
 from app.cli.bench.faults.oracle import OracleProcess
 from app.cli.bench.faults.postgres import PostgresServer, find_programs
@@ -141,8 +141,25 @@ class Stack:
             self.restart(name)
 
     def wait_until_ready(self, within_s: float = READY_WITHIN_S) -> float:
-        """Seconds until every API says that it is ready and every process is alive."""
-        return wait_until(self.is_ready, "every process is ready", within_s)
+        """Seconds until every API says that it is ready and every process is alive.
+
+        Raises:
+            NotInTime: with what is not, and why.
+        """
+        try:
+            return wait_until(self.is_ready, "every process is ready", within_s)
+        except NotInTime as error:
+            raise NotInTime(f"{error} ({'; '.join(self._unready()) or 'now it is'})") from None
+
+    def wait_for_backends(self) -> None:
+        """Returns when queue and database answer, past their proxies.
+
+        Raises:
+            NotInTime: one does not.
+        """
+        wait_until(self.queue.answers, "the queue answers", READY_WITHIN_S)
+        if self.database:
+            self.database.start_and_wait()
 
     def is_ready(self) -> bool:
         """Whether all is well; PostgreSQL is started again as often as it needs."""
@@ -151,6 +168,13 @@ class Stack:
         return all(server.is_running() for server in self.processes.values()) and all(
             self.readiness(port) == 200 for port in self.api_ports
         )
+
+    def _unready(self) -> Iterator[str]:
+        for name, server in self.processes.items():
+            if not server.is_running():
+                yield f"{name} does not run: {server.log_text()[-500:]!r}"
+        for name, port in zip(self.apis, self.api_ports, strict=True):
+            yield f"{name} says {self._answer(port, '/readyz')}"
 
     def wait_until_answering(self, api: str) -> float:
         """Seconds until this API is ready, whatever the other processes are."""
@@ -171,9 +195,13 @@ class Stack:
         return self._status(port, "/healthz")
 
     def _status(self, port: int, path: str) -> int | None:
+        answer = self._answer(port, path)
+        return answer.status if answer else None
+
+    def _answer(self, port: int, path: str) -> Answer | None:
         line = Http(port, TOKEN, timeout_s=4.0)
         try:
-            return line.request("GET", path).status
+            return line.request("GET", path)
         except Unreachable:
             return None
         finally:

@@ -116,6 +116,8 @@ class Trial:
         self._oracle.watch(self._stack.api_ports, TOKEN, load.job)
 
     def _recover(self) -> float:
+        # A database's own way back from kill -9 is its disk's affair; ours is what comes after.
+        self._stack.wait_for_backends()
         return self._stack.wait_until_ready(self._within_s or RECOVERED_WITHIN_S)
 
     def _join(self) -> float:

@@ -1,0 +1,86 @@
+"""PagerDuty Events v2: one incident for each rule on each job, opened, acknowledged, resolved."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from app.alerts.endpoint import Endpoint
+from app.alerts.formats.figures import content, facts, heading
+from app.alerts.formats.json_text import json_text, rfc3339
+from app.alerts.formats.text import each_text, one_line, unlinked
+from app.alerts.message import Message
+from app.alerts.notice import Notice, NoticeKind
+
+_ACTIONS: dict[NoticeKind, str] = {
+    "firing": "trigger",
+    "resolved": "resolve",
+    "acknowledged": "acknowledge",
+    "test": "trigger",
+    "notifier-unhealthy": "trigger",
+}
+_OWN_LINKS = ("url", "image_url", "runbook_url")
+_MAX_SUMMARY_CHARS = 1024  # more is refused
+_MAX_SOURCE_CHARS = 255
+
+
+def render(notice: Notice, endpoint: Endpoint) -> Message:
+    """The event without its routing key, which is a secret and stays out of the outbox."""
+    action = _ACTIONS[notice.kind]
+    event: dict[str, Any] = {"event_action": action, "dedup_key": dedup_key(notice)}
+    if action == "trigger":
+        event |= {
+            "client": "Paceline",
+            "payload": _payload(notice),
+            "links": _links(notice),
+            "images": _images(notice),
+        }
+        if notice.page_url:
+            event["client_url"] = notice.page_url
+    return Message(json_text(event))
+
+
+def dedup_key(notice: Notice) -> str:
+    """The same for all that is told of one rule on one job, whatever its names are."""
+    return "paceline-" + hashlib.sha256(notice.group_key.encode()).hexdigest()[:32]
+
+
+def with_routing_key(body: str, secrets: Sequence[str]) -> str:
+    """The event as it is sent."""
+    event = json.loads(body)
+    return json_text({"routing_key": secrets[0] if secrets else "", **event})
+
+
+def _payload(notice: Notice) -> dict[str, Any]:
+    return {
+        "summary": one_line(unlinked(f"{notice.sentence} {notice.sub}"), _MAX_SUMMARY_CHARS),
+        "source": one_line(
+            unlinked(notice.job_name or notice.job or "Paceline"), _MAX_SOURCE_CHARS
+        ),
+        "severity": notice.severity,
+        "timestamp": rfc3339(notice.at_s),
+        "component": notice.job,
+        "group": notice.project,
+        "class": notice.rule,
+        "custom_details": _details(notice),
+    }
+
+
+def _details(notice: Notice) -> dict[str, Any]:
+    """All that is known, in which only our own addresses are links: its page makes some of all."""
+    known = content(notice)
+    told = {**dict(facts(notice)), "status": heading(notice), **known}
+    details: dict[str, Any] = each_text(told, unlinked)
+    return details | {name: known[name] for name in _OWN_LINKS}
+
+
+def _links(notice: Notice) -> list[dict[str, str]]:
+    links = ((notice.page_url, "The window in Paceline"), (notice.runbook_url, "Runbook"))
+    return [{"href": href, "text": text} for href, text in links if href]
+
+
+def _images(notice: Notice) -> list[dict[str, str]]:
+    if not notice.image_url:
+        return []
+    href = notice.page_url or notice.image_url
+    return [{"src": notice.image_url, "alt": "Slowdown of each worker", "href": href}]

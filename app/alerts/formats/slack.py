@@ -1,0 +1,107 @@
+"""A Slack incoming webhook. All text is plain: no mention, link or format comes from outside."""
+
+import json
+from typing import Any
+
+from app.alerts.endpoint import Endpoint
+from app.alerts.formats.figures import facts, heading, others, title
+from app.alerts.formats.json_text import json_text
+from app.alerts.formats.text import ELLIPSIS, unlinked
+from app.alerts.message import Message
+from app.alerts.notice import Notice
+
+# More is refused, and with it the whole message. The length counts as escaped.
+_MAX_HEADER_CHARS = 150
+_MAX_TEXT_CHARS = 3000
+_MAX_FIELD_CHARS = 2000
+_MAX_FIELDS = 10
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_REFUSED = 400  # "invalid_blocks", also where it cannot fetch an image
+_ALT_TEXT = "Heatmap: slowdown of each worker"
+
+
+def render(notice: Notice, endpoint: Endpoint) -> Message:
+    """The message; its `text` is what notifications and screen readers show."""
+    content = {
+        "text": _escaped(f"{heading(notice)}: {notice.sentence} {notice.sub}", _MAX_TEXT_CHARS),
+        "mrkdwn": False,
+        "parse": "none",
+        "link_names": False,
+        "unfurl_links": False,
+        "unfurl_media": False,
+        "blocks": _blocks(notice),
+    }
+    return Message(json_text(content))
+
+
+def is_image_refused(body: str, status: int | None) -> bool:
+    """Whether it may well be the image for which Slack takes nothing of this message."""
+    return status == _REFUSED and any(
+        block["type"] == "image" for block in json.loads(body)["blocks"]
+    )
+
+
+def without_image(body: str) -> str:
+    """The message without its image: Slack may refuse all of one whose image it cannot fetch."""
+    content = json.loads(body)
+    blocks = [block for block in content["blocks"] if block["type"] != "image"]
+    return json_text(content | {"blocks": blocks})
+
+
+def _blocks(notice: Notice) -> list[dict[str, Any]]:
+    return [
+        {"type": "header", "text": _plain(title(notice), _MAX_HEADER_CHARS)},
+        {"type": "section", "text": _plain(f"{notice.sentence} {notice.sub}")},
+        *_figures(notice),
+        *_listed(notice),
+        *_image(notice),
+        *_links(notice),
+    ]
+
+
+def _figures(notice: Notice) -> list[dict[str, Any]]:
+    known = facts(notice)[:_MAX_FIELDS]
+    if not known:
+        return []
+    fields = [_plain(f"{name}: {value}", _MAX_FIELD_CHARS) for name, value in known]
+    return [{"type": "section", "fields": fields}]
+
+
+def _listed(notice: Notice) -> list[dict[str, Any]]:
+    """The alerts beside the first, a line each."""
+    lines = [alert.sentence for alert in notice.alerts[1:]]
+    lines += [more] if (more := others(notice)) else []
+    return [{"type": "section", "text": _plain("\n".join(lines))}] if lines else []
+
+
+def _image(notice: Notice) -> list[dict[str, Any]]:
+    if not notice.image_url:
+        return []
+    return [{"type": "image", "image_url": notice.image_url, "alt_text": _ALT_TEXT}]
+
+
+def _links(notice: Notice) -> list[dict[str, Any]]:
+    links = (("Open in Paceline", notice.page_url), ("Runbook", notice.runbook_url))
+    buttons = [
+        {"type": "button", "text": _plain(text), "url": url, "action_id": f"open-{number}"}
+        for number, (text, url) in enumerate(links)
+        if url
+    ]
+    return [{"type": "actions", "elements": buttons}] if buttons else []
+
+
+def _plain(text: str, most_chars: int = _MAX_TEXT_CHARS) -> dict[str, Any]:
+    return {"type": "plain_text", "emoji": False, "text": _escaped(text, most_chars)}
+
+
+def _escaped(text: str, most_chars: int) -> str:
+    """The text without links, Slack's three signs escaped, cut so that no escape is cut through."""
+    escaped: list[str] = []
+    room = most_chars - len(ELLIPSIS)
+    for char in unlinked(text):
+        written = _ESCAPES.get(char, char)
+        if room < len(written):
+            return "".join(escaped) + ELLIPSIS
+        escaped.append(written)
+        room -= len(written)
+    return "".join(escaped)

@@ -1,0 +1,1 @@
+"""What can an alert rule be on?"""

@@ -1,0 +1,1 @@
+"""Are alerts right, and does every one arrive?"""

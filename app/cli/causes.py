@@ -1,0 +1,48 @@
+"""Causes as they are shown in a terminal: what was found, and what was looked at and ruled out."""
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.files import printable
+
+Result = dict[str, Any]
+
+
+def causes(result: Result) -> list[RenderableType]:
+    """A sentence for each finding, most costly first, and a line for each cause that is none."""
+    found, others = result["findings"], result["ruled_out"]
+    if others is None:
+        return []
+    return [
+        Text("\nCauses", style="bold"),
+        *(_found(found) if found is not None else [_withheld()]),
+        Text("\nLooked at and ruled out", style="bold"),
+        _ruled_out(others),
+    ]
+
+
+def _found(findings: list[Result]) -> list[Text]:
+    if not findings:
+        return [Text("None found.")]
+    return [Text(f"{each['cause']}: {printable(each['sentence'])}.") for each in findings]
+
+
+def _withheld() -> Text:
+    return Text(
+        "Withheld: what the steps' own operations do not explain cannot be put down to any."
+    )
+
+
+def _ruled_out(causes: list[Result]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column("cause")
+    table.add_column("reason", style="dim")
+    for each in causes:
+        reason = printable(each["reason"])
+        table.add_row(
+            each["cause"], f"cannot tell: {reason}" if each["insufficient_evidence"] else reason
+        )
+    return table

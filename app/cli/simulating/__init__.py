@@ -1,0 +1,1 @@
+"""What does `paceline simulate` need beside the job itself?"""

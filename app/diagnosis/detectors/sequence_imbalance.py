@@ -1,0 +1,164 @@
+"""sequence-imbalance: micro-batches of long sequences take longer, now here and now there.
+
+Forward and backward of one worker go together (r), and they differ by more than chance (CV):
+healthy workers reach an r of 0.92 on clock noise alone, and a CV of 0.015 to 0.03.
+"""
+
+import numpy as np
+from typing_extensions import override
+
+from app.diagnosis.case import Case
+from app.diagnosis.detector import Costed, Detector, Suspicion
+from app.diagnosis.finding import MIN_SCORE, RuledOut
+from app.diagnosis.lengths import Variation, common_factor, rows_and_items, variation
+from app.diagnosis.persistence import rotation
+from app.diagnosis.repair import Repaired
+from app.diagnosis.scores import score
+from app.diagnosis.shortened import without
+from app.diagnosis.slowness import NO_COMPUTATIONS
+from app.diagnosis.wording import sentence
+from app.engine.what_if import Replayer
+from app.trace.ops import OP_CODES
+from app.trace.window import Floats
+
+# [P]; both are required.
+MIN_R = 0.9
+MIN_VARIATION = 0.05
+# So uneven as the published jobs are that have this cause at all.
+_CERTAIN = 0.18
+# A micro-batch is long on all stages of its replica; clock noise is each worker's own.
+MIN_STAGES_R = 0.6
+# Where lengths are sent and explain less than this of the time, it is not they.
+MIN_LENGTH_R = 0.5
+
+
+class SequenceImbalance(Detector):
+    """Nobody is to blame: a different dp rank is slow in every step."""
+
+    cause = "sequence-imbalance"
+
+    @override
+    def detect(self, case: Case) -> Suspicion | RuledOut:
+        if case.slowness is None:
+            return self._cannot_tell(NO_COMPUTATIONS)
+        found = variation(case)
+        if found is None:
+            return self._cannot_tell("too few computations to tell what varies with lengths")
+        of_lengths = _length_r(case)
+        figures = _figures(found, of_lengths)
+        value, reason = _judged(found, of_lengths)
+        if reason is not None:
+            return RuledOut(self.cause, reason, score=value, figures=figures)
+        return self._suspicion(case, found, value, figures)
+
+    def _cannot_tell(self, reason: str) -> RuledOut:
+        return RuledOut(self.cause, reason, insufficient=True)
+
+    def _suspicion(
+        self, case: Case, found: Variation, value: float, figures: dict[str, float]
+    ) -> Suspicion:
+        longest = case.joined(lambda group: common_factor(case, group).mean(axis=1).T)
+        steps = case.steps[case.usual_steps].tolist()
+
+        def wording(costed: Costed) -> str:
+            who = "a different dp rank is slow in every step"
+            alone = "a different micro-batch is slow in every step"
+            several = case.parallelism.dp_size > 1
+            return sentence(f"Sequence lengths are uneven: {who if several else alone}", costed)
+
+        return Suspicion(
+            self.cause,
+            value,
+            min(0.99, 0.5 + 0.49 * _r(found)),
+            (),
+            wording,
+            repair=lambda group: _repaired(case, group),
+            course=_course(case, longest),
+            persistence=rotation(longest.argmax(axis=1)),
+            evidence={
+                "optypes": ["forward-compute", "backward-compute"],
+                "steps": list(steps),
+                **figures,
+            },
+        )
+
+
+def _r(found: Variation) -> float:
+    """Of one worker, or of a replica's stages together where that is clearer."""
+    return max(found.pearson_r, found.replica_r or 0.0)
+
+
+def _judged(found: Variation, of_lengths: float | None) -> tuple[float, str | None]:
+    """Score, and the reason against it."""
+    spread, r = found.coefficient_of_variation, _r(found)
+    value = score(1 + spread, 1 + MIN_VARIATION, 1 + _CERTAIN)
+    if spread < MIN_VARIATION:
+        return value, (
+            f"a worker's computations vary by {spread:.3f} of their mean, and less than "
+            f"{MIN_VARIATION} may be chance"
+        )
+    if r < MIN_R:
+        return min(value, MIN_SCORE * max(r, 0.0) / MIN_R), (
+            f"a worker's computations vary, but forward and backward do not go together: r is "
+            f"{r:.2f}, and lengths make it {MIN_R} or more"
+        )
+    if found.stages_r is not None and found.stages_r < MIN_STAGES_R:
+        return min(value, MIN_SCORE * max(found.stages_r, 0.0)), (
+            "a worker's computations vary, but those of the same micro-batch on other stages do "
+            f"not: r is {found.stages_r:.2f}"
+        )
+    if of_lengths is not None and of_lengths < MIN_LENGTH_R:
+        return min(value, MIN_SCORE * max(of_lengths, 0.0)), (
+            f"computations vary, but not with the lengths that were sent: r is {of_lengths:.2f}"
+        )
+    return value, None
+
+
+def _figures(found: Variation, of_lengths: float | None) -> dict[str, float]:
+    known = {
+        "pearson_r": found.pearson_r,
+        "coefficient_of_variation": found.coefficient_of_variation,
+        "pearson_r_of_replicas": found.replica_r,
+        "pearson_r_between_stages": found.stages_r,
+        "pearson_r_with_lengths_squared": of_lengths,
+    }
+    return {name: figure for name, figure in known.items() if figure is not None}
+
+
+def _length_r(case: Case) -> float | None:
+    """Pearson's r of forward time and the sum of squared lengths, where these are sent."""
+    trace = case.replay.window.trace
+    if trace.seq_len_sq is None:
+        return None
+    rows = np.flatnonzero((trace.optype == OP_CODES["forward-compute"]) & (trace.seq_len_sq >= 0))
+    rows = rows[np.isin(trace.step[rows], case.steps[case.usual_steps])]
+    squares, took_s = trace.seq_len_sq[rows].astype(np.float64), trace.duration_s[rows]
+    found = []
+    for stage in range(case.parallelism.pp_size):
+        here = trace.stage[rows] == stage
+        if here.sum() > 2 and squares[here].std() > 0 and took_s[here].std() > 0:
+            found.append(float(np.corrcoef(squares[here], took_s[here])[0, 1]))
+    return float(np.median(found)) if found else None
+
+
+def _course(case: Case, longest: Floats) -> Floats:
+    """[steps of the course], how much more than its share the busiest replica had to do."""
+    before = np.full(case.course.num_before, np.nan)
+    return np.concatenate([before, longest.max(axis=1)])
+
+
+def _repaired(case: Case, group: Replayer) -> Repaired:
+    """The same work in every step, dealt out evenly."""
+    features = case.group_of(group)
+    common = common_factor(case, features)
+    rows, durations_s = [], []
+    for side in (features.forward, features.backward):
+        if side is None:
+            continue
+        ops, item = rows_and_items(side)
+        lanes = common[:, item].transpose(1, 0, 2).reshape(ops.size, -1)
+        recorded_s = group.durations.recorded_s[ops]
+        usual_s = lanes * (recorded_s / lanes).mean(axis=1, keepdims=True)
+        rows.append(ops)
+        durations_s.append(without(recorded_s, lanes, usual_s))
+    return Repaired(np.concatenate(rows), np.concatenate(durations_s))

@@ -1,0 +1,127 @@
+"""Root cause: a worker no longer reports, while the others do."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from typing_extensions import override
+
+from app.diagnosis.case import Case
+from app.diagnosis.detector import Costed, Detector, Suspicion
+from app.diagnosis.finding import RuledOut
+from app.diagnosis.grouping import Worker, culprits
+from app.diagnosis.wording import counted, who
+from app.trace.window import Integers, SkippedStep, Window
+
+# A late worker misses one or two steps, and is back.
+MIN_STEPS = 3
+# Nobody is silent where so many are: then it is what collects reports that has failed.
+MOST = 0.5
+
+
+class SilentWorker(Detector):
+    """Missing from the last steps of the window, and not back to its end."""
+
+    cause = "silent-worker"
+
+    @override
+    def detect(self, case: Case) -> Suspicion | RuledOut:
+        return silent_worker(case.replay.window)
+
+
+def silent_worker(window: Window) -> Suspicion | RuledOut:
+    """The same for a window that may have no complete step at all, and so no case."""
+    cause = SilentWorker.cause
+    missing = _missing_at_the_end(window)
+    if not missing:
+        return RuledOut(cause, "every worker reported the last step of the window")
+    longest = max(missing.values())
+    silent = [rank for rank, num_steps in missing.items() if num_steps >= MIN_STEPS]
+    if not silent:
+        return RuledOut(
+            cause,
+            f"reports of {counted(len(missing), 'worker')} are missing in no more than the last "
+            f"{counted(longest, 'step')}, as those of late ones are",
+            insufficient=True,
+            figures={"steps": longest},
+        )
+    workers = _workers(window, silent)
+    if len(workers) > MOST * window.job.parallelism.num_workers:
+        return RuledOut(
+            cause,
+            f"{len(workers):,} of {window.job.parallelism.num_workers:,} workers miss: "
+            "more than half, so it need not be theirs to answer for",
+            insufficient=True,
+        )
+    return _suspicion(window, workers, {rank: missing[rank] for rank in silent})
+
+
+def _suspicion(window: Window, workers: Sequence[Worker], missing: Mapping[int, int]) -> Suspicion:
+    to_blame = culprits(workers, window.hosts, window.job.parallelism)
+    num_steps = max(missing.values())
+    steps = _last_steps(window)
+    since = steps[-num_steps]
+    began_here = num_steps < len(steps)
+
+    def wording(costed: Costed) -> str:
+        often = "the last step" if num_steps == 1 else f"the last {num_steps:,} steps"
+        began = f", since step {since}" if began_here else ""
+        return f"{who(to_blame)} reports nothing in {often}{began}; the others go on"
+
+    return Suspicion(
+        cause=SilentWorker.cause,
+        score=0.95,
+        confidence=0.95,
+        culprits=to_blame,
+        wording=wording,
+        onset_step=since if began_here else None,
+        persistence="chronic",
+        evidence={
+            "workers": [list(worker) for worker in workers[:_MOST_LISTED]],
+            "num_workers": len(workers),
+            "ranks": sorted(missing)[:_MOST_LISTED],
+            "steps_missed": num_steps,
+        },
+    )
+
+
+_MOST_LISTED = 64
+
+
+def _last_steps(window: Window) -> list[int]:
+    """Steps of which it is known who reported, ascending."""
+    return sorted({*window.steps, *(skip.step for skip in window.skipped if skip.missing)})
+
+
+def _missing_at_the_end(window: Window) -> dict[int, int]:
+    """For each rank missing from the last steps, from how many of them in a row."""
+    skipped: dict[int, SkippedStep] = {skip.step: skip for skip in window.skipped if skip.missing}
+    found: dict[int, int] = {}
+    for number, step in enumerate(reversed(_last_steps(window))):
+        missing = skipped[step].missing if step in skipped else ()
+        still = [rank for rank in missing if found.get(rank, 0) == number]
+        if not still:
+            break
+        found |= dict.fromkeys(still, number + 1)
+    return found
+
+
+def _workers(window: Window, ranks: Sequence[int]) -> list[Worker]:
+    """Workers of these ranks, as the recorder or the trace knows them, else in the usual order."""
+    sizes, trace = window.job.parallelism, window.trace
+    of_rank: dict[int, Worker] = {
+        sizes.usual_rank(dp_rank, stage): (dp_rank, stage)
+        for dp_rank in range(sizes.dp_size)
+        for stage in range(sizes.pp_size)
+    }
+    if window.steps:
+        # Every worker reported each of the window's steps.
+        rows = np.flatnonzero(trace.step == window.steps[0])
+        known, first = np.unique(trace.rank[rows], return_index=True)
+        of_rank |= _seen(known, trace.dp_rank[rows[first]], trace.stage[rows[first]])
+    of_rank |= window.places
+    return sorted(of_rank[rank] for rank in ranks if rank in of_rank)
+
+
+def _seen(rank: Integers, dp_rank: Integers, stage: Integers) -> dict[int, Worker]:
+    workers = zip(dp_rank.tolist(), stage.tolist(), strict=True)
+    return dict(zip(rank.tolist(), workers, strict=True))

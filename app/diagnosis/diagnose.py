@@ -1,0 +1,234 @@
+"""What is wrong with a window's steps, with who, since when, and what it costs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.diagnosis.case import Case
+from app.diagnosis.changes import Happening, happenings
+from app.diagnosis.cost import Costs, cost_once_others_are_mended, costs
+from app.diagnosis.course import Lasting, lasting
+from app.diagnosis.detector import Costed, Suspicion
+from app.diagnosis.detectors.silent_worker import silent_worker
+from app.diagnosis.doubt import doubted
+from app.diagnosis.finding import MIN_SCORE, Finding, RuledOut
+from app.diagnosis.fingerprint import Fingerprint, fingerprint
+from app.diagnosis.history import History
+from app.diagnosis.registry import DETECTORS
+from app.diagnosis.settle import settle
+from app.diagnosis.wording import percent
+from app.engine.metrics import MAX_DISCREPANCY, discrepancy
+from app.engine.replays import WindowReplay
+from app.engine.report import Report
+from app.trace.window import Window
+
+SILENT = "silent-worker"
+# A cause that costs less is not worth waking anybody.
+MIN_COST = 0.02
+# One that is hidden by another has to be worth more: nothing is lost to it yet.
+MIN_COST_OF_HIDDEN = 0.05
+# Where the loss that a replay sees is less than this share, shares of it say nothing.
+MIN_LOSS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found, most costly first, and what was looked at and not found.
+
+    `findings` is None where causes are withheld, since the replay is too far from the record, and
+    no worker is silent.
+    `changes` are those of the whole course, `recent` is what the window adds to the history.
+    """
+
+    findings: tuple[Finding, ...] | None
+    ruled_out: tuple[RuledOut, ...]
+    fingerprint: Fingerprint
+    changes: tuple[Happening, ...]
+    recent: History
+
+    def as_json(self) -> dict[str, Any]:
+        """The blocks of the result that are about causes."""
+        found = self.findings
+        return {
+            "findings": None if found is None else [each.as_json() for each in found],
+            "ruled_out": [each.as_json() for each in self.ruled_out],
+            "fingerprint": self.fingerprint.as_json(),
+            "changes": [each.as_json() for each in self.changes],
+        }
+
+
+def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosis:
+    """Every cause, either found or ruled out."""
+    case = Case(replay, report, history)
+    suspicions, ruled_out = _suspected(case)
+    suspicions, explained = settle(case, suspicions)
+    ruled_out += explained
+    doubts = [doubted(case, each) for each in suspicions]
+    suspicions = [each for each, doubt in zip(suspicions, doubts, strict=True) if doubt is None]
+    ruled_out += [doubt for doubt in doubts if doubt is not None]
+    cost = costs(case, suspicions)
+    usual = case.usual_steps
+    away = discrepancy(cost.blamed_s[usual], report.recorded_s[usual])
+    if away > MAX_DISCREPANCY:
+        return _all_but_silence(case, suspicions, ruled_out, cost, away)
+    findings = []
+    for index in range(len(suspicions)):
+        answer = _judged(case, suspicions, cost, index)
+        if isinstance(answer, Finding):
+            findings.append(answer)
+        else:
+            ruled_out.append(answer)
+    return _diagnosis(case, _in_order(findings), ruled_out)
+
+
+def _all_but_silence(
+    case: Case,
+    suspicions: Sequence[Suspicion],
+    ruled_out: Sequence[RuledOut],
+    cost: Costs,
+    away: float,
+) -> Diagnosis:
+    """Causes are withheld, but that somebody does not report is no matter of times."""
+    silent = [
+        _judged(case, suspicions, cost, index)
+        for index, each in enumerate(suspicions)
+        if each.cause == SILENT
+    ]
+    findings = tuple(each for each in silent if isinstance(each, Finding))
+    withheld = [each for each in suspicions if each.cause != SILENT or not findings]
+    return _diagnosis(case, findings or None, _withheld([*withheld, *ruled_out], away))
+
+
+def _diagnosis(
+    case: Case, findings: tuple[Finding, ...] | None, ruled_out: Iterable[RuledOut]
+) -> Diagnosis:
+    changes = happenings(case.course, case.replay.window.hosts, case.parallelism)
+    return Diagnosis(findings, tuple(ruled_out), fingerprint(case), changes, case.recent)
+
+
+def without_steps(window: Window) -> dict[str, Any]:
+    """The blocks of the result that are about causes, where no step could be replayed.
+
+    All that can be told is who does not report. Nothing is said of a window that nobody is known
+    to be missing from.
+    """
+    answer = silent_worker(window)
+    others = (detector.cause for detector in DETECTORS if detector.cause != answer.cause)
+    no_step = "no step of the window could be replayed"
+    ruled_out = [RuledOut(cause, no_step, insufficient=True) for cause in others]
+    if isinstance(answer, RuledOut):
+        return {"findings": None, "ruled_out": [each.as_json() for each in (answer, *ruled_out)]}
+    found = Finding(
+        cause=answer.cause,
+        score=answer.score,
+        confidence=answer.confidence,
+        culprits=answer.culprits,
+        onset_step=answer.onset_step,
+        persistence=answer.persistence,
+        cost=None,
+        evidence=answer.evidence,
+        sentence=answer.wording(Costed(None, answer.onset_step, answer.persistence)),
+    )
+    return {"findings": [found.as_json()], "ruled_out": [each.as_json() for each in ruled_out]}
+
+
+def _suspected(case: Case) -> tuple[list[Suspicion], list[RuledOut]]:
+    suspicions, ruled_out = [], []
+    for detector in DETECTORS:
+        answer = detector.detect(case)
+        if isinstance(answer, RuledOut):
+            ruled_out.append(answer)
+        elif answer.score < MIN_SCORE:
+            reason = f"its score of {answer.score:.2f} is below {MIN_SCORE}"
+            ruled_out.append(RuledOut(answer.cause, reason, score=answer.score))
+        else:
+            suspicions.append(answer)
+    return suspicions, ruled_out
+
+
+def _withheld(causes: Iterable[Suspicion | RuledOut], away: float) -> Iterable[RuledOut]:
+    reason = (
+        f"simulated and recorded step time differ by {percent(away)}, late launches that could "
+        f"be explained left out, and above {percent(MAX_DISCREPANCY)} nobody is blamed"
+    )
+    figures = {"discrepancy": away}
+    return (RuledOut(each.cause, reason, True, each.score, figures) for each in causes)
+
+
+def _judged(
+    case: Case, suspicions: Sequence[Suspicion], cost: Costs, index: int
+) -> Finding | RuledOut:
+    suspicion = suspicions[index]
+    share = cost.of(index)
+    share = suspicion.cost if share is None else share
+    later = None
+    if share is not None and share < MIN_COST:
+        later = _once_others_are_mended(case, suspicions, index)
+        if later is None:
+            return RuledOut(
+                suspicion.cause,
+                f"it costs only {percent(max(share, 0.0))} of the job's GPU time",
+                score=suspicion.score,
+                figures={"cost": share},
+            )
+        share = max(share, 0.0)
+    lasts = _lasting(case, suspicion)
+    costed = Costed(share, lasts.onset_step, lasts.persistence, later)
+    return Finding(
+        cause=suspicion.cause,
+        score=suspicion.score,
+        confidence=suspicion.confidence,
+        culprits=suspicion.culprits,
+        onset_step=costed.onset_step,
+        persistence=costed.persistence,
+        cost=share,
+        evidence={
+            **_places(case, suspicion),
+            **suspicion.evidence,
+            "share_of_loss": _share_of_loss(case, cost, index),
+            **({} if later is None else {"cost_once_others_are_mended": later}),
+        },
+        sentence=suspicion.wording(costed),
+    )
+
+
+def _places(case: Case, suspicion: Suspicion) -> dict[str, Any]:
+    """Stages and hosts of the workers that carry the evidence."""
+    workers = [(dp_rank, stage) for dp_rank, stage in suspicion.evidence.get("workers", ())]
+    hosts = {host for worker in workers if (host := case.host(*worker)) is not None}
+    return {"stages": sorted({stage for _, stage in workers}), "hosts": sorted(hosts)}
+
+
+def _once_others_are_mended(
+    case: Case, suspicions: Sequence[Suspicion], index: int
+) -> float | None:
+    """What it will cost, where it costs little only because something else is as bad."""
+    if len(suspicions) < 2:
+        return None
+    share = cost_once_others_are_mended(case, suspicions, index)
+    return share if share is not None and share >= MIN_COST_OF_HIDDEN else None
+
+
+def _lasting(case: Case, suspicion: Suspicion) -> Lasting:
+    """What the detector says itself, or else what its course shows."""
+    said = Lasting(suspicion.onset_step, suspicion.persistence)
+    if suspicion.course is None:
+        return said
+    shown = lasting(case.course, suspicion.course)
+    return Lasting(
+        shown.onset_step if said.onset_step is None else said.onset_step,
+        said.persistence or shown.persistence,
+    )
+
+
+def _share_of_loss(case: Case, cost: Costs, index: int) -> float | None:
+    """(T' - T'_repaired) / (T' - T_ideal); None where nothing is lost."""
+    share, lost_s = cost.of(index), cost.blamed_s.mean() - case.report.ideal_s.mean()
+    if share is None or lost_s < MIN_LOSS * cost.blamed_s.mean():
+        return None
+    return float(share * cost.blamed_s.mean() / lost_s)
+
+
+def _in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Most costly first; one of unknown cost has no loss to show for it."""
+    return tuple(sorted(findings, key=lambda each: (-(each.cost or 0.0), -each.score, each.cause)))

@@ -1,0 +1,162 @@
+"""What several windows' findings say together: each cause once, with what it costs over all."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from app.diagnosis.changes import MOST_CHANGES, TOGETHER
+from app.diagnosis.wording import percent
+
+Result = Mapping[str, Any]
+
+_COST = re.compile(r"; it costs [\d.]+ % of the job's GPU time$")
+_SINCE = re.compile(r", since step \d+(?=;|$)")
+_MEANS = ("score", "confidence")
+_SHARE = "share_of_loss"
+# More say nothing more: the page shows the first few, and each costs less than the one before.
+MOST_FINDINGS = 20
+
+
+class _Seen(NamedTuple):
+    """A finding, and what its window's steps took and lost."""
+
+    window: int
+    finding: Result
+    recorded_s: float
+    lost_s: float
+
+
+def merged(results: Sequence[Result], figures: Result) -> dict[str, Any]:
+    """The blocks about causes, of windows of one run in their order, with their joint `figures`.
+
+    A finding is one cause with the same culprits, or with ever other ones. It keeps the words and
+    the evidence of the newest window that has it, costs what it does in the mean over all windows
+    that were looked at (its share of the loss is one of all their loss), and says in how many of
+    them it was seen. Of many the most costly are told, and how many more there are.
+    """
+    told = {"changes": _changes(results), "fingerprint": _fingerprint(results, figures)}
+    looked_at = [each for each in results if each["findings"] is not None]
+    if not looked_at:
+        ruled_out = results[-1]["ruled_out"]
+        return {"findings": None, "more_findings": 0, "ruled_out": ruled_out, **told}
+    findings = _findings(looked_at)
+    named = {each["cause"] for each in findings}
+    others = [each for each in looked_at[-1]["ruled_out"] or () if each["cause"] not in named]
+    return {
+        "findings": findings[:MOST_FINDINGS],
+        "more_findings": max(0, len(findings) - MOST_FINDINGS),
+        "ruled_out": others,
+        **told,
+    }
+
+
+def _findings(looked_at: Sequence[Result]) -> list[dict[str, Any]]:
+    seen: dict[tuple[Any, ...], list[_Seen]] = {}
+    total_s = total_lost_s = 0.0
+    for at, result in enumerate(looked_at):
+        times = {name: sum(each) for name, each in result["step_time_s"].items()}
+        lost_s = times["simulated"] - times["ideal"]
+        for finding in result["findings"]:
+            of_it = seen.setdefault(_key(finding), [])
+            of_it.append(_Seen(at, finding, times["recorded"], lost_s))
+        total_s += times["recorded"]
+        total_lost_s += lost_s
+    found = [_one(each, len(looked_at), total_s, total_lost_s) for each in seen.values()]
+    return sorted(found, key=lambda each: (-(each["cost"] or 0.0), -each["score"], each["cause"]))
+
+
+def _key(finding: Result) -> tuple[Any, ...]:
+    """Of a cause that wanders who it was last says nothing: it is one finding."""
+    if finding["persistence"] == "rotating":
+        return (finding["cause"], "rotating")
+    return (finding["cause"], *sorted({_who(culprit) for culprit in finding["culprits"]}))
+
+
+def _who(culprit: Result) -> tuple[str, ...]:
+    """A worker by its place: its host may become known later. A host where it is all of it."""
+    place = tuple(str(culprit.get(name, "")) for name in ("dp_rank", "stage"))
+    return place if any(place) else ("host", str(culprit.get("host", "")))
+
+
+def _one(
+    seen: Sequence[_Seen], num_windows: int, total_s: float, total_lost_s: float
+) -> dict[str, Any]:
+    # Windows that lack the finding lost nothing to it, and took their time all the same.
+    newest = seen[-1].finding
+    onset = _onset([each.finding["onset_step"] for each in seen])
+    cost = _mean([(each.finding["cost"], each.recorded_s) for each in seen], total_s)
+    shares = [(each.finding["evidence"].get(_SHARE), each.lost_s) for each in seen]
+    return {
+        **newest,
+        **{name: sum(each.finding[name] for each in seen) / len(seen) for name in _MEANS},
+        "onset_step": onset,
+        "cost": cost,
+        "evidence": {**newest["evidence"], _SHARE: _mean(shares, total_lost_s)},
+        "sentence": _sentence(newest["sentence"], onset, cost),
+        "seen_in": {"windows": len({each.window for each in seen}), "of": num_windows},
+    }
+
+
+def _mean(values: Sequence[tuple[float | None, float]], total: float) -> float | None:
+    known = [value * weight for value, weight in values if value is not None]
+    return sum(known) / total if known and total > 0 else None
+
+
+def _onset(steps: Sequence[int | None]) -> int | None:
+    """The earliest; a cause that was older than what the first window knew stays so."""
+    known = [step for step in steps if step is not None]
+    return None if steps[0] is None else min(known)
+
+
+def _sentence(newest: str, onset: int | None, cost: float | None) -> str:
+    """The newest words, with the onset and the cost of all windows."""
+    said = _SINCE.sub("" if onset is None else f", since step {onset}", newest)
+    if cost is None:
+        return said
+    return _COST.sub(f"; it costs {percent(cost)} of the job's GPU time", said)
+
+
+def _changes(results: Sequence[Result]) -> list[Any] | None:
+    """All that any window knows of, in the words of the newest one."""
+    known = [each["changes"] for each in results if each.get("changes") is not None]
+    if not known:
+        return None
+    kept: list[Any] = []
+    for change in (change for each in reversed(known) for change in each):
+        if not any(_is_same(change, other) for other in kept):
+            kept.append(change)
+    return sorted(kept, key=lambda each: (each["step"], each["what"]))[-MOST_CHANGES:]
+
+
+def _is_same(one: Result, other: Result) -> bool:
+    return bool(
+        one["what"] == other["what"]
+        and one["culprits"] == other["culprits"]
+        and (one["ratio"] > 1) == (other["ratio"] > 1)
+        and abs(one["step"] - other["step"]) <= TOGETHER
+    )
+
+
+def _fingerprint(results: Sequence[Result], figures: Result) -> dict[str, Any] | None:
+    """Shares of the joint loss; of the variance, the mean of the windows' shares."""
+    known = [each["fingerprint"] for each in results if each.get("fingerprint") is not None]
+    if not known:
+        return None
+    return {
+        "variance": _variance([each["variance"] for each in known]),
+        "optype_share": _shares(figures["optype_slowdown"]),
+        "stage_share": figures["stage_share"],
+    }
+
+
+def _variance(parts: Sequence[Result]) -> dict[str, float | None]:
+    measured = [each for each in parts if None not in each.values()]
+    if not measured:
+        return dict.fromkeys(parts[0])
+    return {name: sum(each[name] for each in measured) / len(measured) for name in parts[0]}
+
+
+def _shares(optype_slowdown: Mapping[str, float]) -> dict[str, float]:
+    lost = {name: max(0.0, slowdown - 1.0) for name, slowdown in optype_slowdown.items()}
+    total = sum(lost.values())
+    return {name: each / total if total > 0 else 0.0 for name, each in lost.items()}

@@ -1,0 +1,1 @@
+"""How far are the clocks of the hosts apart? (docs/clocks.md)"""

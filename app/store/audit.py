@@ -1,0 +1,82 @@
+"""Who did what, to what, and when: written in the transaction in which it is done."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from app.store.alert_tables import audit
+from app.store.paging import Int64, from_cursor, split, to_cursor
+from app.store.texts import clipped, clipped_values
+
+MAX_NAME = 256
+_MAX_TEXT = 1000  # of each text in a detail
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One thing that somebody did; `action` is of the object's kind and the deed."""
+
+    audit_id: int
+    at_s: float
+    actor: str
+    action: str  # "silence.create"
+    object_kind: str
+    object_id: str
+    detail: Mapping[str, Any]
+
+
+_COLUMNS = tuple(audit.c[each.name] for each in fields(Deed))
+
+
+def add(
+    conn: Connection,
+    *,
+    project: str,
+    at_s: float,
+    actor: str,
+    action: str,
+    object_kind: str,
+    object_id: str,
+    detail: Mapping[str, Any],
+) -> None:
+    """Write it down, without secrets; texts are cut where they are too long."""
+    named = {"actor": actor, "action": action, "object_kind": object_kind, "object_id": object_id}
+    texts = {name: clipped(each, MAX_NAME) for name, each in named.items()}
+    kept = clipped_values(dict(detail), _MAX_TEXT)
+    conn.execute(audit.insert().values(project=project, at_s=at_s, detail=kept, **texts))
+
+
+def page(
+    conn: Connection,
+    project: str,
+    *,
+    object_kind: str | None = None,
+    actor: str | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> tuple[list[Deed], str | None]:
+    """What was done in a project, newest first, and the next page's cursor.
+
+    To things of this kind, and by this actor, where one is given.
+    """
+    query = select(*_COLUMNS).where(audit.c.project == project)
+    if object_kind is not None:
+        query = query.where(audit.c.object_kind == object_kind)
+    if actor is not None:
+        query = query.where(audit.c.actor == actor)
+    if cursor is not None:
+        query = query.where(audit.c.audit_id < from_cursor(cursor, tuple[Int64])[0])
+    query = query.order_by(audit.c.audit_id.desc()).limit(limit + 1)
+    rows, more = split([Deed(*row) for row in conn.execute(query)], limit)
+    return rows, to_cursor(rows[-1].audit_id) if more else None
+
+
+def times(
+    conn: Connection, project: str, actions: Collection[str], *, since_s: float
+) -> list[float]:
+    """When something of this kind was done in a project after this moment, the first one first."""
+    query = select(audit.c.at_s).where(audit.c.project == project, audit.c.at_s > since_s)
+    query = query.where(audit.c.action.in_(sorted(actions))).order_by(audit.c.at_s)
+    return list(conn.execute(query).scalars())

@@ -1,0 +1,109 @@
+"""What-if questions that somebody wants to see again."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from sqlalchemy import Connection, delete, func, select, tuple_
+
+from app.errors import Conflict, JobNotFound, QuestionNotFound
+from app.store.paging import from_cursor, split, to_cursor
+from app.store.tables import jobs, saved_questions
+from app.trace.names import plain
+
+# Of a job: more would be a list that nobody reads, and each may have thousands of bytes.
+MAX_SAVED = 200
+_ID_BYTES = 12
+_Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]+\Z")]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedQuestion:
+    """A question with the name that somebody gave it; `question` is as POST .../what-if has it."""
+
+    question_id: str
+    name: str
+    window_id: str
+    question: Mapping[str, Any]
+    saved_s: float
+
+
+_TABLE = saved_questions
+_COLUMNS = tuple(_TABLE.c[name] for name in SavedQuestion.__slots__)
+
+
+def save(
+    conn: Connection,
+    job_id: str,
+    *,
+    name: str,
+    window_id: str,
+    question: Mapping[str, Any],
+    now_s: float,
+) -> SavedQuestion:
+    """The question as it is kept from now on, under a new id.
+
+    Raises:
+        JobNotFound: the job never registered.
+        Conflict: the job has as many of them as it may.
+    """
+    _check_job(conn, job_id)
+    counted = select(func.count()).select_from(_TABLE).where(_TABLE.c.job_id == job_id)
+    if conn.execute(counted).scalar_one() >= MAX_SAVED:
+        raise Conflict(
+            f"job {plain(job_id)!r} has {MAX_SAVED} saved questions, the most it may have: "
+            "delete one first"
+        )
+    saved = SavedQuestion(secrets.token_hex(_ID_BYTES), name, window_id, question, now_s)
+    values = {each: getattr(saved, each) for each in SavedQuestion.__slots__}
+    conn.execute(_TABLE.insert().values(job_id=job_id, **values))
+    return saved
+
+
+def find(conn: Connection, job_id: str, question_id: str) -> SavedQuestion:
+    """One of a job's questions.
+
+    Raises:
+        JobNotFound: the job never registered.
+        QuestionNotFound: it has no such question.
+    """
+    mine = (_TABLE.c.job_id == job_id, _TABLE.c.question_id == question_id)
+    row = conn.execute(select(*_COLUMNS).where(*mine)).one_or_none()
+    if row is None:
+        _check_job(conn, job_id)
+        raise QuestionNotFound(job_id, question_id)
+    return SavedQuestion(**row._mapping)
+
+
+def page(
+    conn: Connection, job_id: str, *, cursor: str | None = None, limit: int = 100
+) -> tuple[list[SavedQuestion], str | None]:
+    """A job's questions, the newest first, and the cursor of the next page.
+
+    Raises:
+        JobNotFound: the job never registered.
+    """
+    key = tuple_(_TABLE.c.saved_s, _TABLE.c.question_id)
+    query = select(*_COLUMNS).where(_TABLE.c.job_id == job_id)
+    if cursor is not None:
+        query = query.where(key < from_cursor(cursor, tuple[float, _Id]))
+    query = query.order_by(_TABLE.c.saved_s.desc(), _TABLE.c.question_id.desc())
+    found = [SavedQuestion(**row._mapping) for row in conn.execute(query.limit(limit + 1))]
+    rows, more = split(found, limit)
+    if not rows:
+        _check_job(conn, job_id)
+    return rows, to_cursor(rows[-1].saved_s, rows[-1].question_id) if more else None
+
+
+def remove(conn: Connection, job_id: str, question_id: str) -> None:
+    """The question is kept no longer; raises as `find` does."""
+    find(conn, job_id, question_id)
+    mine = (_TABLE.c.job_id == job_id, _TABLE.c.question_id == question_id)
+    conn.execute(delete(_TABLE).where(*mine))
+
+
+def _check_job(conn: Connection, job_id: str) -> None:
+    if conn.execute(select(jobs.c.epoch).where(jobs.c.job_id == job_id)).one_or_none() is None:
+        raise JobNotFound(job_id)

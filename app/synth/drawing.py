@@ -1,0 +1,148 @@
+"""Draw the durations and launch delays of some steps.
+
+Each step has a chance of its own, so that it is the same whoever draws it and with whatever others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from app.synth.costs import Costs
+from app.synth.drawn import Drawn
+from app.trace.job import Parallelism
+from app.trace.ops import Direction
+from app.trace.window import Floats
+
+Shape = tuple[int, ...]
+
+P2P = ("forward-send", "forward-recv", "backward-send", "backward-recv")
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Arrays that are cut from one stretch of numbers a step; all of their last axes are dp."""
+
+    shapes: dict[str, Shape]
+
+    @property
+    def size(self) -> int:
+        """How many numbers a step needs."""
+        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+
+    def cut(self, numbers: Floats) -> dict[str, Floats]:
+        """[steps, size] as arrays whose last axes are steps and dp ranks."""
+        found, first = {}, 0
+        for name, shape in self.shapes.items():
+            end = first + int(np.prod(shape))
+            of_steps = numbers[:, first:end].reshape(len(numbers), *shape)
+            found[name] = np.ascontiguousarray(np.moveaxis(of_steps, 0, -2))
+            first = end
+        return found
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is to be drawn for a job; `splits` says whether its backwards are in two parts."""
+
+    parallelism: Parallelism
+    num_microbatches: int
+    costs: Costs
+    splits: bool
+
+    def draw(self, steps: Sequence[int], seed: int) -> Drawn:
+        """Steps of a healthy job."""
+        computed, transferred, delays = self._numbers(steps, seed)
+        forward, backward = (
+            self.costs.computation_s(direction, self.parallelism)[:, :, None, None, None]
+            for direction in (Direction.FORWARD, Direction.BACKWARD)
+        )
+        drawn = Drawn(
+            steps=np.asarray(steps, np.int64),
+            forward_s=computed.pop("forward") * forward,
+            backward_s=computed.pop("backward") * backward,
+            forward_delay_s=delays.pop("forward"),
+            backward_delay_s=delays.pop("backward"),
+            forward_transfer_s=transferred.pop("forward") * self.costs.stage_transfer_s,
+            backward_transfer_s=transferred.pop("backward") * self.costs.stage_transfer_s,
+            once_s={},
+            once_delay_s={},
+            is_silent=np.zeros((self._pp_size, len(steps), self._dp_size), np.bool_),
+            p2p_delay_s={name: delays.pop(name) for name in P2P if name in delays},
+        )
+        if self.splits:
+            self._split(drawn, computed.pop("weight"), backward)
+            drawn.weight_delay_s = delays.pop("weight")
+        once = self.costs.once_s
+        for name, factors in {**computed, **transferred}.items():
+            drawn.once_s[name] = factors * once[name]
+        drawn.once_delay_s |= delays
+        return drawn
+
+    def _split(self, drawn: Drawn, weight: Floats, backward_s: Floats) -> None:
+        """Both parts stray from their means by themselves."""
+        share = self.costs.weight_share
+        drawn.backward_s *= 1 - share
+        weight *= backward_s * share
+        drawn.backward_s += weight
+        weight /= np.where(drawn.backward_s > 0, drawn.backward_s, 1.0)
+        drawn.weight_share = weight
+
+    def _numbers(self, steps: Sequence[int], seed: int) -> tuple[dict[str, Floats], ...]:
+        costs = self.costs
+        kinds = self._computed, self._transferred, self._delayed
+        numbers = [np.empty((len(steps), slices.size)) for slices in kinds]
+        for position, step in enumerate(steps):
+            rng = np.random.default_rng([seed, step])
+            compute, transfer, delay = (of_kind[position] for of_kind in numbers)
+            compute[:] = costs.tail.factors(costs.noise, compute.size, rng)
+            transfer[:] = costs.tail.factors(costs.transfer_noise, transfer.size, rng)
+            rng.standard_exponential(out=delay)
+            delay *= costs.launch_delay_s
+        return tuple(slices.cut(of_kind) for slices, of_kind in zip(kinds, numbers, strict=True))
+
+    @cached_property
+    def _computed(self) -> Slices:
+        names = ["forward", "backward"] + ["weight"] * self.splits
+        once = dict.fromkeys(("gc", "optimizer"), (self._pp_size, 1, self._dp_size))
+        return Slices(dict.fromkeys(names, self._each) | once)
+
+    @cached_property
+    def _transferred(self) -> Slices:
+        """Of a collective there is one for all its members."""
+        stages, chunks, dp_ranks = self._pp_size, self.parallelism.vpp_size, self._dp_size
+        shapes: dict[str, Shape] = dict.fromkeys(("forward", "backward"), self._each)
+        shapes["layernorm-grads-all-reduce"] = (stages, 1, dp_ranks)
+        shapes["optimizer-clip-main-grad"] = (1, 1, 1)
+        if stages > 1:
+            shapes["embedding-grads-all-reduce"] = (1, 1, dp_ranks)
+        if self.parallelism.is_data_parallel:
+            shapes["params-all-gather"] = (stages, chunks, 1)
+            shapes["grads-reduce-scatter"] = (stages, chunks, 1)
+        return Slices(shapes)
+
+    @cached_property
+    def _delayed(self) -> Slices:
+        names = ["forward", "backward"] + ["weight"] * self.splits
+        if self._pp_size > 1:
+            names += P2P
+        shapes: dict[str, Shape] = dict.fromkeys(names, self._each)
+        for name, shape in (self._transferred.shapes | self._computed.shapes).items():
+            if name not in shapes:
+                shapes[name] = (self._pp_size, shape[1], self._dp_size)
+        return Slices(shapes)
+
+    @property
+    def _each(self) -> Shape:
+        """One number for every computation."""
+        chunks = self.parallelism.vpp_size
+        return self._pp_size, chunks, self.num_microbatches, self._dp_size
+
+    @property
+    def _pp_size(self) -> int:
+        return self.parallelism.pp_size
+
+    @property
+    def _dp_size(self) -> int:
+        return self.parallelism.dp_size

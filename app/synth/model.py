@@ -1,0 +1,110 @@
+"""What a transformer costs: seconds from layers, hidden size and sequence lengths."""
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from app.errors import InvalidRequest
+from app.synth.costs import Costs
+from app.synth.network import Network
+from app.trace.job import Parallelism
+from app.trace.window import Floats
+
+_BYTES = 2  # of an activation or a parameter in bf16
+_GRADIENT_BYTES = 4  # summed in float32
+_BACKWARD = 2.0  # two matrix products for each one forward
+
+# One lookup and its normalisation, in layers; small, whatever the model.
+_EMBEDDING_LAYERS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A decoder of `num_layers` layers, one sequence of `seq_len` tokens a micro-batch.
+
+    `layers` says how many each chunk of the whole model has, in its order; the first one has the
+    embedding beside, and the last one the loss. Without it, all chunks take the same time.
+    `flops_per_s` is what a GPU really does.
+    """
+
+    num_layers: int = 64
+    hidden_size: int = 6144
+    seq_len: int = 8192
+    vocab_size: int = 128_000
+    flops_per_s: float = 4e14
+    layers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self) if field.name != "layers"):
+            if not getattr(self, name) > 0:
+                raise InvalidRequest(f"model: {name} is {getattr(self, name)}: give more than 0")
+        if self.layers and (min(self.layers) < 0 or sum(self.layers) != self.num_layers):
+            raise InvalidRequest(
+                f"model: layers are {self.layers}, {sum(self.layers)} of {self.num_layers} together"
+            )
+
+    def layer_flops(self) -> float:
+        """Of one layer forward: the rest is linear in the tokens, causal attention quadratic.
+
+        24 h^2 T + 2 h T^2
+        """
+        return (24 * self.hidden_size + 2 * self.seq_len) * self.hidden_size * self.seq_len
+
+    @property
+    def quadratic_share(self) -> float:
+        """The share of a layer's time that grows with the square of the lengths."""
+        return 2 * self.seq_len / (24 * self.hidden_size + 2 * self.seq_len)
+
+    def chunks_s(self, parallelism: Parallelism) -> Floats:
+        """Forward seconds of each chunk of the whole model, in its order."""
+        num_chunks = parallelism.pp_size * parallelism.vpp_size
+        layer_s = self.layer_flops() / self.flops_per_s / parallelism.tp_size
+        logits = 2 * self.hidden_size * self.vocab_size * self.seq_len / self.layer_flops()
+        whole = self.num_layers + _EMBEDDING_LAYERS + logits
+        if not self.layers:
+            return np.full(num_chunks, whole / num_chunks * layer_s)
+        if len(self.layers) != num_chunks:
+            raise InvalidRequest(
+                f"model: layers of {len(self.layers)} chunks, the job has {num_chunks}"
+            )
+        layers = np.array(self.layers, np.float64)
+        layers[0] += _EMBEDDING_LAYERS
+        layers[-1] += logits
+        return layers * layer_s
+
+    def costs(self, parallelism: Parallelism, network: Network, costs: Costs) -> Costs:
+        """The same costs with this model's computations and transfers."""
+        chunks_s = self.chunks_s(parallelism)
+        dp_size, tp_size = parallelism.dp_size * parallelism.dsp_size, parallelism.tp_size
+        sizes = self._sizes(parallelism)
+        transfer = sizes["forward-send"]
+        return replace(
+            costs,
+            forward_s=float(chunks_s.sum()) / parallelism.pp_size,
+            backward_s=_BACKWARD * float(chunks_s.sum()) / parallelism.pp_size,
+            chunk_factors=tuple((chunks_s / chunks_s.mean()).tolist()) if self.layers else (),
+            stage_transfer_s=network.transfer_s(transfer),
+            params_all_gather_s=network.all_gather_s(dp_size, sizes["params-all-gather"]),
+            grads_reduce_scatter_s=network.reduce_scatter_s(dp_size, sizes["grads-reduce-scatter"]),
+            layernorm_all_reduce_s=network.all_reduce_s(
+                tp_size, sizes["layernorm-grads-all-reduce"]
+            ),
+            embedding_all_reduce_s=network.all_reduce_s(2, sizes["embedding-grads-all-reduce"]),
+            clip_s=network.all_reduce_s(parallelism.num_workers, _GRADIENT_BYTES),
+            sizes=tuple(sizes.items()),
+        )
+
+    def _sizes(self, parallelism: Parallelism) -> dict[str, int]:
+        """Bytes that each operation of a type moves."""
+        tp_size, num_chunks = parallelism.tp_size, parallelism.pp_size * parallelism.vpp_size
+        embedding = self.hidden_size * self.vocab_size // tp_size
+        parameters = 12 * self.hidden_size**2 * self.num_layers // num_chunks // tp_size
+        activations = self.seq_len * self.hidden_size * _BYTES
+        p2p = ("forward-send", "forward-recv", "backward-send", "backward-recv")
+        return dict.fromkeys(p2p, activations) | {
+            "params-all-gather": parameters * _BYTES,
+            "grads-reduce-scatter": parameters * _GRADIENT_BYTES,
+            "layernorm-grads-all-reduce": 4 * self.hidden_size * _GRADIENT_BYTES,
+            "embedding-grads-all-reduce": embedding * _GRADIENT_BYTES,
+            "optimizer-clip-main-grad": _GRADIENT_BYTES,
+        }

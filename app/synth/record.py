@@ -1,0 +1,117 @@
+"""What the workers of a made job would have recorded, each by its own host's clock."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.synth.instants import NS_PER_S
+from app.synth.world import Worker
+from app.trace.job import Job
+from app.trace.window import OPTIONAL, TRACE_DTYPES, Ints, SkippedStep, Trace, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one worker recorded of one step: the record's rows `rows`."""
+
+    step: int
+    dp_rank: int
+    stage: int
+    rows: slice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Successive steps as recorded: rows by step, dp rank, stage, op type, seq_id.
+
+    Shapes: all columns [ops], annotations among them. `start_ns` is an epoch time by the clock of
+    the worker's own host. Optional columns are -1 where an operation has none, None where none
+    has. `ended_s` is when the next step would begin: true seconds since the job began.
+    """
+
+    job: Job
+    steps: tuple[int, ...]
+    hosts: Mapping[Worker, str]
+    ended_s: float
+    step: Ints
+    dp_rank: Ints
+    stage: Ints
+    rank: Ints
+    optype: Ints
+    seq_id: Ints
+    mc: Ints
+    mb_id: Ints
+    start_ns: Ints
+    duration_ns: Ints
+    tokens: Ints | None = None
+    seq_len_sq: Ints | None = None
+    bytes: Ints | None = None
+    sm_clock_mhz: Ints | None = None
+    temperature_c: Ints | None = None
+
+    @property
+    def num_ops(self) -> int:
+        """Number of rows."""
+        return int(self.step.size)
+
+    def parts(self) -> Iterator[Part]:
+        """One for every worker that reported something of a step, in the order of the rows."""
+        keys = np.stack([self.step, self.dp_rank, self.stage])
+        is_new = (np.diff(keys, axis=1) != 0).any(axis=0)
+        bounds = [0, *(np.flatnonzero(is_new) + 1).tolist(), self.num_ops]
+        for first, end in pairwise(bounds):
+            if first < end:
+                step, dp_rank, stage = keys[:, first].tolist()
+                yield Part(step, dp_rank, stage, slice(first, end))
+
+    def window(self, epoch: int = 1) -> Window:
+        """The same as the service sees it once everything has come."""
+        skipped = self._skipped()
+        lacking = [each.step for each in skipped]
+        steps = np.array([step for step in self.steps if step not in lacking], np.int64)
+        rows = np.isin(self.step, steps) if lacking else slice(None)
+        start_ns, position = self.start_ns[rows], np.searchsorted(steps, self.step[rows])
+        origin_ns = np.full(steps.size, np.iinfo(np.int64).max)
+        np.minimum.at(origin_ns, position, start_ns)
+        columns = self._columns(rows)
+        columns["start_s"] = (start_ns - origin_ns[position]) / NS_PER_S
+        columns["duration_s"] = self.duration_ns[rows] / NS_PER_S
+        return Window(
+            job=self.job,
+            epoch=epoch,
+            first_step=self.steps[0],
+            steps=tuple(steps.tolist()),
+            trace=Trace(**columns),
+            skipped=skipped,
+            state="incomplete" if skipped else "complete",
+            hosts=dict(self.hosts),
+            origin_ns=tuple(origin_ns.tolist()),
+        )
+
+    def _columns(self, rows: NDArray[np.bool_] | slice) -> dict[str, NDArray[Any]]:
+        """What a trace has of the record as it is."""
+        names = [name for name in (*TRACE_DTYPES, *OPTIONAL) if hasattr(self, name)]
+        columns = ((name, getattr(self, name)) for name in names)
+        return {name: column[rows] for name, column in columns if column is not None}
+
+    def _skipped(self) -> tuple[SkippedStep, ...]:
+        """Steps of which some worker reported nothing."""
+        sizes = self.job.parallelism
+        reported = np.zeros((len(self.steps), sizes.dp_size, sizes.pp_size), np.bool_)
+        reported[np.searchsorted(self.steps, self.step), self.dp_rank, self.stage] = True
+        return tuple(
+            self._lacks(step, ~of_step)
+            for step, of_step in zip(self.steps, reported, strict=True)
+            if not of_step.all()
+        )
+
+    def _lacks(self, step: int, is_silent: NDArray[np.bool_]) -> SkippedStep:
+        sizes = self.job.parallelism
+        missing = sorted(sizes.usual_rank(*worker) for worker in np.argwhere(is_silent).tolist())
+        named = ", ".join(map(str, missing[:8])) + ", ..." * (len(missing) > 8)
+        reason = f"rank{'s' * (len(missing) > 1)} {named} did not report the step in time"
+        return SkippedStep(step, reason, tuple(missing))

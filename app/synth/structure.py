@@ -1,0 +1,118 @@
+"""The operations of one replica in one step of a made job; all replicas and steps have the same."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from app.synth.schedules.schedule import Schedule, Work
+from app.trace.job import Parallelism
+from app.trace.ops import OP_CODES, Direction
+from app.trace.window import Ints
+
+
+class Op(NamedTuple):
+    """One operation; chunk and micro-batch are -1 where it has none."""
+
+    stage: int
+    optype: str
+    chunk: int = -1
+    microbatch: int = -1
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What every stage computes, in order, and what it sends and exchanges beside."""
+
+    parallelism: Parallelism
+    num_microbatches: int
+    orders: tuple[tuple[Work, ...], ...]
+
+    @classmethod
+    def of(cls, parallelism: Parallelism, num_microbatches: int, schedule: Schedule) -> "Structure":
+        """The schedule's; the job has been checked for it."""
+        orders = (
+            schedule.order(
+                stage,
+                pp_size=parallelism.pp_size,
+                num_microbatches=num_microbatches,
+                num_chunks=parallelism.vpp_size,
+            )
+            for stage in range(parallelism.pp_size)
+        )
+        return cls(parallelism, num_microbatches, tuple(map(tuple, orders)))
+
+    @property
+    def num_ops(self) -> int:
+        """Operations of a replica in a step."""
+        return len(self.ops)
+
+    @cached_property
+    def ops(self) -> list[Op]:
+        """In the order in which windows are stored: stage, op type, seq_id."""
+        everything = [op for stage in range(len(self.orders)) for op in self._of_stage(stage)]
+        return sorted(everything, key=lambda op: (op.stage, OP_CODES[op.optype]))
+
+    @cached_property
+    def row(self) -> dict[Op, int]:
+        """Position of each operation."""
+        return {op: row for row, op in enumerate(self.ops)}
+
+    @cached_property
+    def columns(self) -> dict[str, Ints]:
+        """{column: [ops]}: what operations are called in a trace."""
+        stage, optype = (np.array([op[i] for op in self.ops]) for i in (0, 1))
+        code = np.array([OP_CODES[name] for name in optype])
+        is_new = np.ones(self.num_ops, np.bool_)
+        is_new[1:] = (np.diff(stage) != 0) | (np.diff(code) != 0)
+        first = np.maximum.accumulate(np.where(is_new, np.arange(self.num_ops), 0))
+        return {
+            "stage": stage,
+            "optype": code,
+            "seq_id": np.arange(self.num_ops) - first,
+            "mc": np.array([op.chunk for op in self.ops]),
+            "mb_id": np.array([op.microbatch for op in self.ops]),
+        }
+
+    def giver(self, stage: int, work: Work) -> tuple[int, Work] | None:
+        """The stage from which a computation has its input, and its computation there."""
+        return self._beside(stage, work, -1)
+
+    def taker(self, stage: int, work: Work) -> tuple[int, Work] | None:
+        """The stage to which a computation's output is sent, and its computation there."""
+        return self._beside(stage, work, 1)
+
+    def _beside(self, stage: int, work: Work, onward: int) -> tuple[int, Work] | None:
+        pp_size, direction = self.parallelism.pp_size, work.direction
+        if pp_size == 1 or direction is Direction.NONE:
+            return None
+        towards = onward if direction is Direction.FORWARD else -onward
+        chunk, peer = divmod(work.chunk * pp_size + stage + towards, pp_size)
+        if not 0 <= chunk < self.parallelism.vpp_size:
+            return None
+        return peer, work._replace(chunk=chunk)
+
+    def _of_stage(self, stage: int) -> Iterator[Op]:
+        """In the order in which each type begins."""
+        for work in self.orders[stage]:
+            yield Op(stage, work.part.value, work.chunk, work.microbatch)
+            if self.giver(stage, work):
+                yield Op(stage, f"{work.direction.value}-recv", work.chunk, work.microbatch)
+            if self.taker(stage, work):
+                yield Op(stage, f"{work.direction.value}-send", work.chunk, work.microbatch)
+        if self.parallelism.is_data_parallel:
+            for chunk in range(self.parallelism.vpp_size):
+                yield Op(stage, "params-all-gather", chunk)
+                yield Op(stage, "grads-reduce-scatter", chunk)
+        if stage in self.ends:
+            yield Op(stage, "embedding-grads-all-reduce")
+        for name in ("gc", "layernorm-grads-all-reduce", "optimizer-clip-main-grad", "optimizer"):
+            yield Op(stage, name)
+
+    @property
+    def ends(self) -> list[int]:
+        """The first and the last stage, which share the embeddings' gradients; none if the same."""
+        last = len(self.orders) - 1
+        return [0, last] if last else []

@@ -1,0 +1,41 @@
+/** Who is to blame: in words, and with a link to the page of each. */
+
+import { h } from "../dom.js"
+import { contained, whole } from "../words.js"
+
+const MAX_CULPRITS = 3
+
+/** Who is to blame, in a few words; empty where it is nobody in particular. */
+export function culpritWords(culprits) {
+  const named = culprits.slice(0, MAX_CULPRITS).map(place)
+  const more = culprits.length - named.length
+  return [...named, more > 0 && `${whole(more)} more`].filter(Boolean).join(" \u00b7 ")
+}
+
+/** Links to the workers and hosts to blame; `page` has the job's base address and its window. */
+export function culpritLinks(culprits, page) {
+  const shown = culprits.slice(0, MAX_CULPRITS)
+  const workers = shown.filter(isWorker).map((culprit) => h("a", { href: workerHref(page, culprit) }, workerName(culprit)))
+  const hosts = [...new Set(shown.map(({ host }) => host).filter(Boolean))].map((host) => h("a", { href: hostHref(host) }, contained(host)))
+  return [...workers, ...hosts]
+}
+
+/** The address of a worker's page. */
+export function workerHref({ base, window }, { dp_rank, stage }) {
+  return `${base}/workers/${dp_rank}-${stage}${window && window !== "latest" ? `?window=${encodeURIComponent(window)}` : ""}`
+}
+
+/** The address of a host's page. */
+export const hostHref = (host) => `/hosts/${encodeURIComponent(host)}`
+
+/** A worker's name: "dp 3, stage 1". */
+export const workerName = ({ dp_rank, stage }) => `dp ${whole(dp_rank)}, stage ${whole(stage)}`
+
+const isKnown = (value) => value !== null && value !== undefined
+const isWorker = ({ dp_rank, stage }) => isKnown(dp_rank) && isKnown(stage)
+
+function place({ dp_rank, stage, host }) {
+  const worker = [isKnown(dp_rank) && `dp ${whole(dp_rank)}`, isKnown(stage) && `stage ${whole(stage)}`].filter(Boolean).join(", ")
+  const name = host && contained(host)
+  return worker && name ? `${worker} on ${name}` : worker || name || ""
+}

@@ -1,0 +1,169 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from app.alerts.formats.alertmanager_push import address_of
+from app.alerts.formats.registry import render
+from tests.alerts.notices import DETAIL, LABELS, endpoint, notice, told
+
+DONE = {"status": "resolved", "ends_at_s": 1_700_000_099.0}
+
+
+def body(**given):
+    return json.loads(render(notice(**given), endpoint("alertmanager")).body)
+
+
+def pushed(**given):
+    return json.loads(render(notice(**given), endpoint("alertmanager-push")).body)
+
+
+def test_the_body_is_an_alertmanagers():
+    found = body(num_more=3)
+    assert {name: found[name] for name in found if name != "alerts"} | {
+        "commonAnnotations": None
+    } == {
+        "receiver": "on-call",
+        "status": "firing",
+        "groupLabels": {"job": "llm-70b", "project": "default", "rule": "slowdown"},
+        "commonLabels": found["alerts"][0]["labels"],
+        "commonAnnotations": None,
+        "externalURL": "https://paceline.example",
+        "version": "4",
+        "groupKey": '{}:{job="llm-70b", project="default", rule="slowdown"}',
+        "truncatedAlerts": 3,
+    }
+    [alert] = found["alerts"]
+    assert found["commonAnnotations"] == alert["annotations"]
+    assert alert | {"annotations": None, "fingerprint": None} == {
+        "status": "firing",
+        "labels": {
+            "alertname": "PacelineSlowdown",
+            "job": "llm-70b",
+            "project": "default",
+            "rule": "slowdown",
+            "severity": "warning",
+            "team": "pretraining",
+        },
+        "annotations": None,
+        "startsAt": "2023-11-14T22:13:20.25Z",
+        "endsAt": "0001-01-01T00:00:00Z",
+        "generatorURL": "https://paceline.example/jobs/llm-70b?window=2-1220",
+        "fingerprint": None,
+    }
+    assert alert["annotations"] == {
+        "summary": notice().sentence,
+        "description": "dp 3, stage 1 on host-017 is 1.6\u00d7 slower than its peers. "
+        "It costs 19 GPU-h an hour, 30 % of the time of 64 GPUs. "
+        "The cause, slow-worker, is 90 % sure.",
+        "slowdown": "1.42",
+        "since_step": "1204",
+        "gpu_hours_lost_per_hour": "18.90",
+        "confidence": "90 %",
+        "culprits": "dp 3, stage 1 on host-017",
+        "cause": "slow-worker",
+        "worker": "3-1",
+        "host": "host-017",
+        "runbook_url": "https://runbooks.example/slow",
+    }
+
+
+def test_another_culprit_does_not_make_it_another_alert():
+    moved = told(labels={**LABELS, "worker": "5-0", "host": "host-018"})
+    [before], [after] = body()["alerts"], body(alerts=(moved,))["alerts"]
+    assert before["labels"] == after["labels"]
+    assert before["fingerprint"] == after["fingerprint"]
+
+
+def test_it_is_known_by_the_labels_with_which_it_was_first_told():
+    renamed = told(labels={**LABELS, "team": "other", "severity": "critical"}, known_as=LABELS)
+    for found in (body(alerts=(renamed,))["alerts"][0], pushed(alerts=(renamed,))[0]):
+        assert found["labels"] == body()["alerts"][0]["labels"]
+
+
+def test_the_description_of_an_end_says_what_it_had_cost():
+    [found] = pushed(kind="resolved", alerts=(told(**DONE, was=DETAIL),))
+    assert found["annotations"]["description"].startswith("It had cost 19 GPU-h an hour")
+
+
+def test_what_is_not_measured_is_said_so():
+    of_silent = replace(DETAIL, on="silent-worker", blame=None, gpu_hours_lost_per_hour=None)
+    alert = body(alerts=[told(detail=of_silent)])["alerts"][0]
+    assert alert["annotations"]["description"].endswith("what it costs is not measured.")
+
+
+def test_what_an_alert_is_about_is_a_label():
+    of_worker = told(labels={**LABELS, "subject": "3-1"})
+    [found] = body(alerts=(of_worker,))["alerts"]
+    assert found["labels"]["worker"] == found["labels"]["subject"] == "3-1"
+    assert "host" not in found["labels"]
+
+
+def test_labels_have_names_that_prometheus_takes():
+    odd = told(labels={**LABELS, "gpu.type": "h200", "7b": "yes", "empty": "", "": "none"})
+    [found] = body(alerts=(odd,))["alerts"]
+    assert found["labels"]["gpu_type"] == "h200"
+    assert found["labels"]["_7b"] == "yes"
+    assert "empty" not in found["labels"]
+
+
+def test_labels_are_the_same_however_much_else_there_is():
+    wide = {**LABELS, **{f"label{number}": "w" * 256 for number in range(40)}}
+    [alone] = body(alerts=(told(labels=wide),))["alerts"]
+    among = body(alerts=(told(labels=wide),) * 20)["alerts"][0]
+    assert alone["labels"] == among["labels"]
+    assert set(LABELS) - {"cause", "worker", "host"} <= set(alone["labels"]) | {"team"}
+
+
+def test_a_group_has_resolved_once_all_of_it_has():
+    one, other = told(**DONE), told(fingerprint="f" * 16)
+    assert body(alerts=(one, other))["status"] == "firing"
+    ended = body(alerts=(one,))
+    assert ended["status"] == ended["alerts"][0]["status"] == "resolved"
+    assert ended["alerts"][0]["endsAt"] == "2023-11-14T22:14:59Z"
+
+
+def test_common_is_what_all_alerts_have():
+    one, other = told(), told(labels={**LABELS, "team": "other"}, sentence="Another.")
+    found = body(alerts=(one, other))
+    assert "team" not in found["commonLabels"]
+    assert "summary" not in found["commonAnnotations"]
+    assert found["commonAnnotations"]["slowdown"] == "1.42"
+
+
+def test_a_fingerprint_is_the_hash_that_prometheus_makes():
+    # FNV-1a by hand: of no label at all it is the start value.
+    found = body(kind="test", alerts=())["alerts"][0]
+    assert found["labels"]["alertname"] == "PacelineTest"
+    assert len(found["fingerprint"]) == 16
+
+
+def test_an_alert_that_is_pushed_fires_until_more_is_known():
+    [alert] = pushed()
+    assert alert["startsAt"] == "2023-11-14T22:13:20.25Z"
+    assert alert["endsAt"] == "2023-11-15T02:13:50.5Z"
+    [ended] = pushed(kind="resolved", alerts=(told(**DONE),))
+    assert ended["endsAt"] == "2023-11-14T22:14:59Z"
+    assert ended["labels"] == alert["labels"]
+    [tried] = pushed(kind="test", alerts=())
+    assert tried["endsAt"] == "2023-11-14T22:14:50.5Z"
+
+
+@pytest.mark.parametrize(
+    ("url", "pushed_to"),
+    [
+        ("https://am.example", "https://am.example/api/v2/alerts"),
+        ("https://am.example/", "https://am.example/api/v2/alerts"),
+        ("https://am.example/am/", "https://am.example/am/api/v2/alerts"),
+        ("https://am.example/api/v2/alerts", "https://am.example/api/v2/alerts"),
+        ("https://am.example/am?key=a/b", "https://am.example/am/api/v2/alerts?key=a/b"),
+        ("https://am.example/api/v2/alerts?key=a", "https://am.example/api/v2/alerts?key=a"),
+    ],
+)
+def test_the_address_of_an_alertmanager_may_have_a_query(url, pushed_to):
+    assert address_of(url) == pushed_to
+
+
+def test_without_a_page_no_address_is_pushed():
+    assert "generatorURL" not in pushed(page_url=None)[0]
+    assert body(page_url=None)["alerts"][0]["generatorURL"] == ""

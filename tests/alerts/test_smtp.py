@@ -1,0 +1,164 @@
+"""E-mail over a real connection."""
+
+import socket
+from dataclasses import replace
+from email import message_from_bytes, policy
+
+import pytest
+
+from app.alerts.formats.registry import render
+from app.alerts.guard.guard import CONNECT_S, Guard
+from app.alerts.send import Transport, send
+from app.alerts.smtp import MailServer, parse_mail_server
+from tests.alerts.certificates import made_for
+from tests.alerts.mail_server import mail_server
+from tests.alerts.notices import endpoint, notice
+
+TO = endpoint("email", url="mailto:oncall@example.com", secrets=())
+GUARD = Guard()
+
+
+def attempt(mailbox, **given):
+    server = MailServer("127.0.0.1", mailbox.port, False, "paceline@example.com", total_s=5.0)
+    transport = Transport(GUARD, replace(server, **given))
+    return send(transport, TO, render(notice(), TO), "msg_1", 1_700_000_000.0)
+
+
+@pytest.mark.parametrize(
+    ("domains", "address", "is_allowed"),
+    [
+        ((), "a@example.com", True),
+        ((), "a@EXAMPLE.com", True),
+        ((), "a@sub.example.com", False),
+        ((), "a@example.com.evil.example", False),
+        (("corp.example",), "a@example.com", False),
+        (("corp.example", "*.Example.com"), "a@sub.example.com", True),
+        (("*",), "a@anywhere.example", True),
+    ],
+)
+def test_only_domains_that_the_operator_allows_are_written_to(domains, address, is_allowed):
+    server = parse_mail_server("smtp://mail.example", "paceline@example.com", domains)
+    assert server.may_write_to(address) is is_allowed
+
+
+def test_what_the_operator_has_ceased_to_allow_is_not_sent():
+    with mail_server() as mailbox:
+        answer = attempt(mailbox, domains=("elsewhere.example",))
+        assert mailbox.mails == []
+    assert (answer.status, answer.is_success) == (None, False)
+    assert "PACELINE_SMTP_DOMAINS" in answer.detail
+
+
+def test_a_mail_arrives_as_it_was_made():
+    with mail_server() as mailbox:
+        answer = attempt(mailbox)
+    assert (answer.status, answer.detail, answer.is_success) == (250, "SMTP 250", True)
+    [mail] = [message_from_bytes(each, policy=policy.default) for each in mailbox.mails]
+    assert mail["To"] == "oncall@example.com"
+    assert mail["Subject"] == "[warning] Firing: llm-70b: slowdown"
+    assert mail["Message-ID"] == "<msg_1@paceline.invalid>"
+    assert notice().sentence in mail.get_content()
+    assert [each for each in mailbox.commands if each.startswith(("mail", "rcpt"))] == [
+        "mail FROM:<paceline@example.com>",
+        "rcpt TO:<oncall@example.com>",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "status"),
+    [
+        ({"RCPT": "550 nobody here"}, 550),
+        ({"MAIL": "451 later"}, 451),
+        ({"TAKEN": "554 spam"}, 554),
+    ],
+)
+def test_a_refusal_is_told_by_its_code_alone(answers, status):
+    with mail_server(answers=answers) as mailbox:
+        answer = attempt(mailbox)
+    assert answer.status == status
+    assert not answer.is_success
+    assert answer.detail.startswith(f"SMTP {status}")
+    assert "spam" not in answer.detail
+
+
+def test_a_server_that_is_silent_is_given_up():
+    with mail_server(answers={"MAIL": "silence"}) as mailbox:
+        answer = attempt(mailbox, total_s=0.2)
+    assert answer.status is None
+    assert answer.detail.startswith("not reached: ")
+    assert answer.took_s < 5
+
+
+def test_a_greeting_without_end_is_given_up():
+    """A claim lasts for thirty seconds: whoever comes next would write the same e-mail again."""
+    with mail_server(answers={"GREETING": "drip"}) as mailbox:
+        answer = attempt(mailbox, total_s=0.2)
+        assert (answer.status, mailbox.commands) == (None, [])
+    assert answer.took_s < 2
+
+
+def test_dead_addresses_of_a_mail_server_take_no_more_than_their_share():
+    asked = []
+
+    def dial(address, within_s):
+        asked.append((address[0], within_s))
+        if address[0] == "127.0.0.1":
+            return socket.create_connection(address, within_s)
+        raise TimeoutError
+
+    addresses = ["2001:db8::1", "2001:db8::2", "127.0.0.1"]
+    with mail_server() as mailbox:
+        answer = attempt(mailbox, resolver=lambda _: addresses, dial=dial, host="mail.example")
+    assert answer.status == 250
+    assert [address for address, _ in asked] == addresses
+    assert asked[0][1] <= CONNECT_S / 3
+
+
+def test_nobody_listening_is_told_so():
+    with mail_server() as mailbox:
+        pass
+    assert attempt(mailbox).detail == "not reached: ConnectionRefusedError"
+
+
+def test_a_password_is_not_sent_in_the_clear():
+    with mail_server() as mailbox:
+        answer = attempt(mailbox, user="me", password="secret")
+    assert answer.detail == "not reached: SMTPNotSupportedError"
+    assert mailbox.mails == []
+    assert "secret" not in str(mailbox.commands)
+
+
+def test_tls_is_used_where_it_is_offered_and_the_certificate_checked(tmp_path):
+    server_side, client_side = made_for("localhost", tmp_path)
+    secret = {"host": "localhost", "tls": client_side, "user": "me", "password": "secret"}
+    with mail_server(offers=("STARTTLS", "AUTH PLAIN"), tls=server_side) as mailbox:
+        assert attempt(mailbox, **secret).status == 250
+        assert mailbox.was_secure == [True]
+        assert "\0me\0secret" in mailbox.commands
+        strangers = attempt(mailbox, **secret | {"tls": MailServer("", 1, False, "").tls})
+    assert strangers.detail == "not reached: SSLCertVerificationError"
+    assert len(mailbox.mails) == 1
+
+
+def test_tls_is_spoken_from_the_first_byte_where_the_operator_says_so(tmp_path):
+    server_side, client_side = made_for("localhost", tmp_path)
+    given = {"host": "localhost", "is_tls": True}
+    with mail_server(tls=server_side, is_tls=True) as mailbox:
+        assert attempt(mailbox, **given, tls=client_side).status == 250
+        assert attempt(mailbox, **given).detail == "not reached: SSLCertVerificationError"
+    assert mailbox.was_secure == [True]
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "is_tls", "user"),
+    [
+        ("smtp://mail.example", "mail.example", 587, False, None),
+        ("smtp://mail.example:25", "mail.example", 25, False, None),
+        ("smtps://me:se%40cret@mail.example", "mail.example", 465, True, "me"),
+    ],
+)
+def test_the_environment_names_the_server(url, host, port, is_tls, user):
+    server = parse_mail_server(url, "paceline@example.com")
+    assert (server.host, server.port, server.is_tls, server.user) == (host, port, is_tls, user)
+    assert server.password == ("se@cret" if user else None)
+    assert "se@cret" not in repr(server)

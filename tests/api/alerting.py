@@ -1,0 +1,87 @@
+"""Alerts, endpoints and messages as a consumer would have left them, for tests of the API."""
+
+from typing import Any
+
+from app.alerts.alert import AlertState, Detail
+from app.alerts.message import Message
+from app.store import alert_events, alerts, endpoints, outbox, shards
+from app.trace.names import qualified
+from tests.api.server import NOW_S, Api
+from tests.store import factories
+
+SECRET = "whsec_" + "c2VjcmV0" * 4
+SLOW = Detail(
+    on="slowdown",
+    value=1.42,
+    slowdown=1.42,
+    gpu_time_wasted=0.3,
+    gpu_hours_lost_per_hour=2.4,
+    num_gpus=8,
+    since_step=1204,
+    window_id="1-16",
+)
+
+
+def fire(
+    api: Api, job: str = "job-a", rule: str = "slowdown", subject: str = "", **given: Any
+) -> AlertState:
+    """An alert of a job that fires, or is `phase`, with its transition."""
+    key = qualified("default", job)
+    labels = {"job": job, "rule": rule, "severity": "warning"}
+    state = factories.alert(key, rule, subject, **{"detail": SLOW, "labels": labels} | given)
+    with api.store.write() as conn:
+        alerts.save(conn, [state])
+        told = factories.event(key, rule, subject, kind=state.phase, detail=SLOW, at_s=NOW_S)
+        alert_events.add(conn, told)
+    return state
+
+
+def resolve(api: Api, state: AlertState) -> None:
+    """The alert is at rest again."""
+    told = factories.event(state.job_id, state.rule, state.subject, kind="resolved", at_s=NOW_S + 9)
+    with api.store.write() as conn:
+        alerts.remove(conn, [state.fingerprint])
+        alert_events.add(conn, told)
+
+
+def add_endpoint(api: Api, endpoint_id: str = "ep_1", **given: Any) -> str:
+    """A receiver of the project's alerts."""
+    made = factories.endpoint(endpoint_id, **{"secrets": (SECRET,)} | given)
+    with api.store.write() as conn:
+        endpoints.add(conn, made)
+    return endpoint_id
+
+
+def send(api: Api, endpoint_id: str = "ep_1", job: str | None = "job-a", **given: Any) -> str:
+    """The id of a message that is due."""
+    values: dict[str, Any] = {
+        "notice_id": f"notice-{job}-{len(given)}",
+        "rule": "slowdown",
+        "kind": "firing",
+        "message": Message("{}"),
+        "fingerprints": ["0123456789abcdef"],
+        "now_s": NOW_S,
+        "job_id": None if job is None else qualified("default", job),
+    }
+    with api.store.write() as conn:
+        delivery_id = outbox.add(conn, endpoint_id=endpoint_id, **values | given)
+    assert delivery_id is not None
+    return delivery_id
+
+
+def attempt(
+    api: Api, *, detail: str | None = None, next_at_s: float | None = None, now_s: float = NOW_S
+) -> None:
+    """Whatever is due is delivered, or fails with this."""
+    with api.store.write() as conn:
+        for each in outbox.claim(conn, now_s=now_s, lease_s=30.0, limit=10):
+            if detail is None:
+                outbox.delivered(conn, each, now_s=now_s)
+            else:
+                outbox.failed(conn, each, detail=detail, next_at_s=next_at_s, now_s=now_s)
+
+
+def have_consumer(api: Api) -> None:
+    """A consumer is alive."""
+    with api.store.write() as conn:
+        shards.heartbeat(conn, "consumer-0", now_s=api.clock(), lease_s=15)

@@ -1,0 +1,98 @@
+"""The settings page: tokens made, shown once and revoked; how long a project keeps what it has."""
+
+import re
+
+import pytest
+
+
+@pytest.fixture
+def settings(stocked, open_page):
+    from playwright.sync_api import expect
+
+    def settings(token=None):
+        page = open_page(stocked.link("/settings", token)).page
+        expect(page.locator("h1")).to_have_text("Settings")
+        return page
+
+    return settings
+
+
+def test_a_token_is_made_shown_once_and_revoked(stocked, settings):
+    from playwright.sync_api import expect
+
+    name = '<b>cluster "A"</b>'
+    page = settings()
+    page.get_by_label("Name", exact=False).fill(name)
+    page.get_by_role("checkbox", name=re.compile("^ingest")).check()
+    page.get_by_role("button", name="Make token").click()
+    text = page.locator(".shown-once code").inner_text()
+    [made] = [each for each in stocked.get("/tokens")["items"] if each["name"] == name]
+    assert re.fullmatch(rf"pl_{made['token_id']}_\S+", text)
+    assert made["scopes"] == ["ingest", "read"]
+    page.get_by_role("button", name="Done").click()
+    expect(page.locator(".shown-once")).to_have_count(0)
+    row = page.locator(".token-rows .row", has_text=name)
+    expect(row.locator("b")).to_have_text(name)
+    assert text not in page.content()
+    row.get_by_role("button", name="Revoke").click()
+    row.get_by_role("button", name="Keep").click()
+    row.get_by_role("button", name="Revoke").click()
+    row.get_by_role("button", name="Revoke for good").click()
+    expect(row).to_have_count(0)
+    [gone] = [each for each in stocked.get("/tokens")["items"] if each["name"] == name]
+    assert gone["revoked_at"] is not None
+
+
+def test_a_refused_token_says_why(stocked, open_page):
+    from playwright.sync_api import expect
+
+    watched = open_page(stocked.link("/settings"))
+    page = watched.page
+    page.get_by_label("Name", exact=False).fill("for one job")
+    page.get_by_label("Only for the job", exact=False).fill("job-a")
+    page.get_by_role("button", name="Make token").click()
+    refused = page.get_by_role("alert")
+    expect(refused).to_have_text("a token for one job has the scope ingest and no other")
+    watched.forgive("422")  # the browser itself writes down that it was refused
+
+
+def test_keeping_less_is_asked_for_twice(stocked, settings):
+    from playwright.sync_api import expect
+
+    usual = stocked.get("/settings")["retention"]
+    page = settings()
+    card = page.get_by_role("region", name="Retention", exact=True)
+    days = card.get_by_label("Operations of closed windows", exact=False)
+    days.fill(str(usual["usual_raw_days"] - 1))
+    card.get_by_role("button", name="Save").click()
+    expect(card.get_by_role("alert")).to_contain_text("cannot be brought back")
+    assert stocked.get("/settings")["retention"] == usual
+    card.get_by_role("button", name="Keep less").click()
+    expect(card.get_by_text("Saved at")).to_be_visible()
+    kept = stocked.get("/settings")["retention"]
+    assert kept["raw_days"] == usual["usual_raw_days"] - 1
+    assert kept["has_own_raw_days"]
+    days.fill("")
+    card.get_by_role("button", name="Save").click()
+    expect(card.get_by_text("as the service says").first).to_be_visible()
+    expect(days).to_have_attribute("placeholder", f"{usual['usual_raw_days']:g}")
+    assert stocked.get("/settings")["retention"] == usual
+
+
+def test_a_token_that_may_only_read_sees_no_tokens(stocked, open_page):
+    from playwright.sync_api import expect
+
+    watched = open_page(stocked.link("/settings", stocked.empty_token))
+    expect(watched.page.get_by_text("Not shown with your token")).to_be_visible()
+    expect(watched.page.get_by_role("region", name="Retention", exact=True)).to_be_visible()
+    watched.forgive("403")  # the browser itself writes down that it was refused
+
+
+def test_signing_out_shows_the_form_for_a_token(settings):
+    from playwright.sync_api import expect
+
+    page = settings()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.locator("h1")).to_have_text("Sign in with a token")
+    page.reload()
+    expect(page.locator("h1")).to_have_text("Sign in with a token")

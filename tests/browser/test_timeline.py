@@ -1,0 +1,181 @@
+"""The timeline page: what is drawn, walked over, zoomed into, linked to and handed to Perfetto."""
+
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.browser.perfetto import served
+
+JOB = "/jobs/slow-worker"
+LATEST = "/jobs/slow-worker/windows/1-32"
+FRAME = ".timeline-frame"
+
+
+@pytest.fixture
+def timeline(open_page, stocked):
+    """A function that opens a timeline and waits until its first operation is told."""
+
+    def open_it(path=f"{JOB}/timeline", **looks):
+        watched = open_page(stocked.link(path), **looks)
+        watched.page.wait_for_selector(".operation dl")
+        watched.page.wait_for_selector(f"{FRAME} .main-svg")
+        return watched.page
+
+    return open_it
+
+
+def chosen(page, name):
+    return parse_qs(urlsplit(page.url).query).get(name, [None])[0]
+
+
+def facts(page):
+    """The rows of the chosen operation's card."""
+    names, values = (page.locator(f".operation {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    return dict(zip(names, values, strict=True))
+
+
+def waits_for_address(page, name, wanted=True):
+    script = f"wanted => new URLSearchParams(location.search).has('{name}') === wanted"
+    page.wait_for_function(script, arg=wanted)
+
+
+def test_the_page_says_what_the_api_says_of_the_step(timeline, stocked):
+    page = timeline()
+    found = stocked.get(f"{LATEST}/step")
+    assert page.inner_text("h1") == found["sentence"]
+    assert page.locator(".headline p").inner_text().replace("\u202f", " ") == found["sub"]
+    # The address holds all of it, so a link shows a colleague this step and no newer one.
+    assert (chosen(page, "window"), chosen(page, "step")) == ("1-32", str(found["step"]))
+    assert chosen(page, "dp") == str(found["dp_rank"]) == "3"
+    title = f"Step {found['step']} \u00b7 slow-worker \u00b7 Paceline"
+    assert page.title() == title
+    # The operation that proves it is told at once.
+    told = facts(page)
+    found = stocked.get(f"{LATEST}/operation", dp=3, **found["telling"])
+    assert told["Worker"] == "dp 3, stage 1"
+    assert told["Against its peers"] == f"{found['own_s'] / found['peers_s']:.2f}\u00d7"
+    assert found["own_s"] / found["peers_s"] > 1.4
+    assert told["On the critical path"] == "yes"
+
+
+def test_keys_and_mouse_walk_zoom_and_go_back(timeline):
+    page = timeline(f"{JOB}/timeline?op=recorded,1,forward-compute,0")
+    page.focus(FRAME)
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => location.search.includes('compute,1')")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("() => location.search.includes('op=recorded,1,')")
+    page.keyboard.press("+")
+    waits_for_address(page, "from")
+    page.keyboard.press("Escape")
+    waits_for_address(page, "op", wanted=False)
+    page.keyboard.press("Escape")
+    waits_for_address(page, "from", wanted=False)
+    # The same with the mouse: a stretch is drawn, and left by a double click.
+    box = page.locator(f"{FRAME} .plot").bounding_box()
+    x, y = box["x"] + 400, box["y"] + 235
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 300, y, steps=4)
+    page.mouse.up()
+    waits_for_address(page, "from")
+    low, high = float(chosen(page, "from")), float(chosen(page, "to"))
+    page.wait_for_function(
+        f"() => Math.abs(document.querySelector('{FRAME} .plot').layout.xaxis.range[0] - {low})"
+        " < 1e-6"
+    )
+    assert 0 < low < high
+    page.mouse.dblclick(x, y)
+    waits_for_address(page, "from", wanted=False)
+
+
+def test_a_link_shows_the_same_stretch_and_operation(timeline):
+    page = timeline(
+        f"{JOB}/timeline?window=1-32&step=34&dp=3&from=0.1&to=0.3&op=ideal,2,backward-compute,1"
+    )
+    drawn = page.evaluate(f"document.querySelector('{FRAME} .plot').layout.xaxis.range")
+    assert drawn == [0.1, 0.3]
+    told = facts(page)
+    assert told["Operation"] == "backward, micro-batch 1, ideal"
+    assert told["Worker"] == "dp 3, stage 2"
+
+
+def test_another_step_can_be_chosen_and_back_undoes_it(timeline, stocked):
+    page = timeline()
+    first = page.inner_text("h1")
+    page.select_option("select[aria-label=Step]", "Step 38")
+    page.wait_for_function("() => document.querySelector('h1').innerText.startsWith('Step 38 ')")
+    assert page.inner_text("h1") == stocked.get(f"{LATEST}/step", step=38)["sentence"]
+    page.go_back()
+    page.wait_for_function("first => document.querySelector('h1')?.innerText === first", arg=first)
+
+
+def test_a_step_alone_is_found_in_its_own_window(timeline):
+    page = timeline(f"{JOB}/timeline?step=12")
+    assert page.inner_text("h1").startswith("Step 12 took")
+    assert chosen(page, "window") == "1-8"
+
+
+def test_numbers_can_be_read_as_a_table_and_kept_as_a_file(timeline, stocked):
+    page = timeline()
+    page.click("button[aria-label='Recorded and ideal: show as table']")
+    rows = page.locator(".timeline tbody tr")
+    figure = stocked.get(f"{LATEST}/charts/timeline")
+    assert rows.count() == len(figure["meta"]["table"]["rows"])
+    with page.expect_download() as kept:
+        page.click("text=Download")
+    assert kept.value.suggested_filename == "slow-worker-1-32-timeline.json.gz"
+
+
+def test_nothing_but_the_timeline_scrolls_sideways_on_a_phone(timeline):
+    page = timeline(width=390, theme="dark")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    wide, shown = page.evaluate(
+        f"(node => [node.scrollWidth, node.clientWidth])(document.querySelector('{FRAME}'))"
+    )
+    assert wide > shown
+
+
+def test_a_step_that_is_not_there_is_told(open_page, stocked):
+    watched = open_page(stocked.link(f"{JOB}/timeline?window=1-32&step=9999"))
+    watched.page.wait_for_function(
+        "() => document.querySelector('h1')?.innerText.includes('no such')"
+    )
+    watched.forgive("422")
+
+
+def test_before_a_window_has_closed_the_page_says_what_is_missing(open_page, stocked):
+    page = open_page(stocked.link("/jobs/not-analysed/timeline")).page
+    page.wait_for_function("() => document.querySelector('h1')?.innerText.includes('no timeline')")
+    assert "kept when a window closes" in page.inner_text(".headline")
+
+
+def test_the_viewer_gets_the_trace_after_it_has_answered(open_page, stocked):
+    with served(b'{"traceEvents":[]}') as origin:
+        watched = open_page(stocked.link(f"{JOB}/timeline"))
+        page = watched.page
+        page.wait_for_selector(".operation dl")
+        page.route("**/windows/*/step?*", lambda route: with_viewer(route, f"{origin}/"))
+        page.select_option("select[aria-label=Step]", "Step 38")
+        page.wait_for_function("() => document.querySelector('h1').innerText.startsWith('Step 38')")
+        with page.expect_popup() as opened:
+            page.click("text=Open in Perfetto")
+        viewer = opened.value
+        viewer.wait_for_function(
+            "() => window.app?.trace?.traceInfo.traceTitle.startsWith('slow-worker step 38')",
+            timeout=60_000,
+        )
+        count = "SELECT count(*) FROM slice WHERE name GLOB 'forward-compute*'"
+        [[num]] = viewer.evaluate(
+            "async sql => { const rows = (await app.trace.engine.query(sql)).iter({});"
+            " return [[Number(rows.get('count(*)'))]] }",
+            count,
+        )
+        # Six micro-batches on 8 x 4 workers, in three runs.
+        assert num == 6 * 32 * 3
+
+
+def with_viewer(route, viewer_url):
+    """The answer, as of a service whose viewer is elsewhere."""
+    answer = route.fetch()
+    route.fulfill(response=answer, json=answer.json() | {"viewer_url": viewer_url})

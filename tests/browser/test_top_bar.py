@@ -1,0 +1,59 @@
+"""The top bar: a menu on phones, and whether what shows is live."""
+
+import re
+
+import pytest
+
+from tests.browser.paceline import running
+
+
+def test_the_pages_are_in_a_menu_on_a_phone(stocked, open_page):
+    from playwright.sync_api import expect
+
+    page = open_page(stocked.link("/alerts"), width=390).page
+    menu = page.locator(".top-bar .menu")
+    links = menu.get_by_role("link")
+    expect(menu.locator("summary")).to_have_text("Alerts")
+    expect(links.first).to_be_hidden()
+    menu.locator("summary").press("Enter")
+    expect(links).to_have_text(["Fleet", "Alerts", "Hosts", "Settings", "Docs"])
+    assert all(box["height"] >= 44 for link in links.all() if (box := link.bounding_box()))
+    page.keyboard.press("Escape")
+    expect(links.first).to_be_hidden()
+    expect(menu.locator("summary")).to_be_focused()
+    menu.locator("summary").click()
+    page.locator("h1").click(position={"x": 2, "y": 2})
+    expect(links.first).to_be_hidden()
+    menu.locator("summary").click()
+    menu.get_by_role("link", name="Settings").click()
+    expect(page).to_have_url(re.compile("/settings$"))
+    expect(menu.locator("summary")).to_have_text("Settings")
+    expect(links.first).to_be_hidden()
+
+
+def test_the_reference_is_a_document_of_its_own(stocked, open_page):
+    from playwright.sync_api import expect
+
+    page = open_page(stocked.link("/settings")).page
+    page.get_by_role("navigation").get_by_role("link", name="Docs").click()
+    expect(page.locator("h1")).to_contain_text("Paceline")
+    expect(page).to_have_url(re.compile("/docs$"))
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory):
+    with running("serve", tmp_path_factory.mktemp("own")) as server:
+        yield server
+
+
+def test_a_page_goes_on_where_its_events_broke_off_and_says_so_meanwhile(own_server, open_page):
+    from playwright.sync_api import expect
+
+    page = open_page(own_server.link.replace("/#", "/alerts#")).page
+    live = page.locator(".top-bar .live")
+    expect(live).to_contain_text("Live")
+    with page.expect_request(re.compile("/api/v1/events")) as asked:
+        page.evaluate("dispatchEvent(new Event('offline'))")
+        expect(live).to_contain_text("Stale since")
+    assert re.search(r"after=[0-9a-f]+-\d+$", asked.value.url)
+    expect(live).to_contain_text("Live")

@@ -1,0 +1,137 @@
+"""A report says what the result says, whole, and draws it without anything from elsewhere."""
+
+import json
+import re
+from dataclasses import replace
+from html import unescape
+
+import numpy as np
+import pytest
+
+from app import words
+from app.charts.report import report
+from app.diagnosis.history import History
+from app.monitor import analysed
+from app.synth.faults.slow_worker import SlowWorker
+from tests.charts.results import unpacked
+from tests.diagnosis.jobs import made, window_of
+
+SCRIPT = "/* Plotly */"
+HOSTILE = '</script><script>alert(1)</script><!-- "\u202e'
+
+
+@pytest.fixture(scope="module")
+def window():
+    return window_of(made(SlowWorker(2, 1, 1.6), dp=4, pp=2, microbatches=4), num_steps=4)
+
+
+@pytest.fixture(scope="module")
+def result(window):
+    _, result, _ = analysed(window, History())
+    return result
+
+
+def page_of(result, hosts=None, state="straggling"):
+    return report(result, state=state, hosts=hosts or {}, script=SCRIPT)
+
+
+def figures_of(page):
+    """What its script reads: figures by theme and name."""
+    [text] = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', page)
+    return json.loads(text)
+
+
+def test_its_figures_are_the_result_s_in_both_themes(result):
+    drawn = figures_of(page_of(result))
+    assert sorted(drawn) == ["dark", "light"]
+    for figures in drawn.values():
+        cells = unpacked(figures["workers"]["data"][0]["z"])
+        np.testing.assert_allclose(np.transpose(cells), result["worker_slowdown"])
+        recorded = next(each for each in figures["steps"]["data"] if each["name"] == "recorded")
+        np.testing.assert_allclose(unpacked(recorded["y"]), result["step_time_s"]["recorded"])
+    light, dark = drawn["light"]["workers"], drawn["dark"]["workers"]
+    assert light["data"][0]["colorscale"] != dark["data"][0]["colorscale"]
+
+
+def test_it_tells_the_sentence_the_figures_and_the_evidence_in_words(result):
+    page = page_of(result)
+    [finding] = result["findings"]
+    assert "<h1>dp 2, stage 1 on " in page
+    assert f'<dd class="figure">{words.ratio(result["slowdown"])}</dd>' in page
+    assert f'<dd class="figure">{words.percent(result["gpu_time_wasted"])}</dd>' in page
+    assert f"<b>{words.percent(finding['evidence']['share_of_loss'])}</b> of loss" in page
+    assert "high confidence" in page
+    assert "<dt>Workers</dt><dd>dp 2 stage 1</dd>" in page
+    for cause in result["ruled_out"]:
+        assert words.signs(cause["reason"])[1:] in unescape(page)
+    assert "Show table" in page
+
+
+def test_the_chart_of_the_leading_cause_comes_first(result):
+    def first(result):
+        return re.findall(r'data-figure="([^"]+)"', page_of(result))[0]
+
+    assert first(result) == "workers"
+    finding = result["findings"][0] | {"cause": "stage-imbalance"}
+    assert first(result | {"findings": [finding]}) == "stages"
+    finding = result["findings"][0] | {"cause": "sequence-imbalance"}
+    assert first(result | {"findings": [finding]}) == "dp-steps"
+
+
+def test_nothing_in_it_is_fetched(result):
+    page = page_of(result)
+    assert "default-src 'none'" in page
+    assert re.findall(r"(?:src|href|action)=", page) == []
+    assert re.findall(r"https?://|url\(|@import", page) == []
+
+
+def test_text_from_workers_is_text(result, window):
+    job = result["job"] | {"name": HOSTILE}
+    hosts = dict.fromkeys([(dp, stage) for dp in range(4) for stage in range(2)], HOSTILE)
+    finding = result["findings"][0]
+    finding = finding | {
+        "sentence": HOSTILE,
+        "culprits": [{"dp_rank": 2, "stage": 1, "host": HOSTILE}],
+        "evidence": finding["evidence"] | {"hosts": [HOSTILE]},
+    }
+    skipped = [{"step": 9, "reason": HOSTILE}]
+    page = page_of(
+        result | {"job": job, "findings": [finding], "skipped_steps": skipped}, hosts=hosts
+    )
+    plain = page_of(result)
+    assert page.count("<script") == plain.count("<script") == 3
+    assert page.count("</script") == plain.count("</script")
+    assert "<!--" not in page
+    assert "\u202e" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    figures_of(page)
+    [figures] = re.findall(r'id="figures">(.*)</script>', page)
+    assert "\\u003cb" in figures  # Plotly's own tags
+    assert "<" not in figures
+
+
+def test_figures_that_would_blame_are_withheld_when_fidelity_is_low(result):
+    fidelity = result["fidelity"] | {"discrepancy": 0.081, "verdict": "low"}
+    page = page_of(result | {"fidelity": fidelity, "findings": None}, state="low-fidelity")
+    assert sorted(figures_of(page)["light"]) == ["steps"]
+    assert "low, over the limit 5 %" in page
+    assert "8.1 % off" in page
+    assert "Nothing can be told" in page
+
+
+def test_what_is_not_known_is_said_not_to_be(result):
+    page = page_of(
+        result
+        | {"m_w": None, "m_s": None, "clocks": {"residual_ms": None, "reason": "no samples sent"}}
+        | {"findings": [], "ruled_out": None}
+    )
+    assert page.count('<dd class="figure">not measured</dd>') == 2
+    assert "no samples sent" in page
+    assert "Nothing stands out." in page
+    assert "NaN" not in page
+
+
+def test_a_job_of_one_stage_has_no_chart_of_stages(window):
+    one = window_of(made(SlowWorker(2, 0, 1.6), dp=4, pp=1, microbatches=4), num_steps=2)
+    _, result, _ = analysed(replace(one, skipped=()), History())
+    assert "stages" not in figures_of(page_of(result))["light"]

@@ -1,0 +1,35 @@
+import json
+
+import pytest
+
+from tests.cli.test_commands import made, paceline
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("made"), "--fault", "slow-worker:dp=1,stage=0,factor=2.5")
+
+
+def test_a_report_is_one_file_with_plotly_in_it_and_the_numbers_of_the_json(trace, tmp_path):
+    page, out = tmp_path / "report.html", tmp_path / "out.json"
+    done = paceline("analyze", str(trace), "--html", str(page), "--json", str(out))
+    assert done.exit_code == 0, done.stderr
+    text, result = page.read_text(), json.loads(out.read_text())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "report.html"]
+    assert f"{result['slowdown']:.2f}\u00d7" in text
+    assert "dp 1, stage 0 on host-000 is 2.5\u00d7 slower" in text
+    assert "plotly.js v" in text
+    assert "plotly.react" in text.lower()
+
+
+def test_a_report_never_takes_the_place_of_what_is_read(trace):
+    done = paceline("analyze", str(trace), "--html", str(trace))
+    assert done.exit_code != 0
+    assert "--html" in done.stderr
+    assert "that is what is read" in " ".join(done.stderr.split())
+
+
+def test_a_report_that_cannot_be_written_says_where(trace, tmp_path):
+    done = paceline("analyze", str(trace), "--html", str(tmp_path / "none" / "report.html"))
+    assert done.exit_code != 0
+    assert "cannot be written" in " ".join(done.stderr.split())

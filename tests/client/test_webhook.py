@@ -1,0 +1,118 @@
+"""The helper for receivers, against the standard's own package as the sender."""
+
+import ast
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import paceline_client.webhook
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline_client.webhook import NotGenuine, verify
+from standardwebhooks.webhooks import Webhook
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+OTHER = "whsec_" + "b2xkZXIh" * 4
+NOW_S = 1614265330
+BODY = '{"test": 2432232314}'
+
+
+def headers(*, secrets=(SECRET,), body=BODY, message_id="msg_1", at_s=NOW_S):
+    at = datetime.fromtimestamp(at_s, UTC)
+    return {
+        "Webhook-Id": message_id,
+        "Webhook-Timestamp": str(at_s),
+        "Webhook-Signature": " ".join(
+            Webhook(secret).sign(message_id, at, body) for secret in secrets
+        ),
+    }
+
+
+def test_the_known_answer_of_the_specifications_libraries():
+    known = {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+    assert verify(known, BODY.encode(), SECRET, NOW_S) == {"test": 2432232314}
+
+
+@pytest.mark.parametrize("sent", [(SECRET,), (OTHER,), (SECRET, OTHER), (OTHER, SECRET)])
+@pytest.mark.parametrize("known", [[SECRET, OTHER], [OTHER, SECRET]])
+def test_while_secrets_change_any_that_both_have_fits(sent, known):
+    assert verify(headers(secrets=sent), BODY.encode(), known, NOW_S)
+
+
+def test_a_secret_that_the_sender_does_not_have_does_not_fit():
+    with pytest.raises(NotGenuine, match="no signature fits"):
+        verify(headers(), BODY.encode(), OTHER, NOW_S)
+
+
+@pytest.mark.parametrize("late_s", [-301, 301, 86_400, -NOW_S])
+def test_a_message_that_is_sent_again_later_is_refused(late_s):
+    with pytest.raises(NotGenuine, match="just now"):
+        verify(headers(), BODY.encode(), SECRET, NOW_S + late_s)
+
+
+@pytest.mark.parametrize("late_s", [-300, 0, 300])
+def test_clocks_may_differ_by_five_minutes(late_s):
+    assert verify(headers(), BODY.encode(), SECRET, NOW_S + late_s)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"Webhook-Id": "msg_2"},
+        {"Webhook-Id": ""},
+        {"Webhook-Timestamp": str(NOW_S + 1)},
+        {"Webhook-Timestamp": "soon"},
+        {"Webhook-Timestamp": "-5"},
+        {"Webhook-Timestamp": "\u0661"},
+        {"Webhook-Timestamp": "9" * 400},
+        {"Webhook-Signature": ""},
+        {"Webhook-Signature": "v1,"},
+        {"Webhook-Signature": "v1"},
+        {"Webhook-Signature": "v2,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="},
+        {"Webhook-Signature": "v1,\u00e4"},
+    ],
+    ids=repr,
+)
+def test_a_message_with_other_headers_is_refused(change):
+    with pytest.raises(NotGenuine):
+        verify({**headers(), **change}, BODY.encode(), SECRET, NOW_S)
+
+
+@given(st.integers(0, len(BODY) - 1), st.integers(1, 255))
+def test_a_message_of_which_any_bit_was_changed_is_refused(place, change):
+    body = bytearray(BODY.encode())
+    body[place] ^= change
+    with pytest.raises(NotGenuine):
+        verify(headers(), bytes(body), SECRET, NOW_S)
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_", "secret", "whsec_!!"])
+def test_a_secret_that_is_none_is_no_reason_to_trust(secret):
+    with pytest.raises(ValueError, match="whsec_"):
+        verify(headers(), BODY.encode(), secret, NOW_S)
+
+
+def test_no_secret_trusts_nobody():
+    with pytest.raises(NotGenuine):
+        verify(headers(), BODY.encode(), [], NOW_S)
+
+
+def test_receivers_need_nothing_else_installed():
+    tree = ast.parse(Path(paceline_client.webhook.__file__).read_text())
+    imported = {
+        name
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names

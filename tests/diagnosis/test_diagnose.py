@@ -1,0 +1,144 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from app.diagnosis.detector import Suspicion
+from app.diagnosis.doubt import doubted
+from app.diagnosis.finding import Culprit
+from app.diagnosis.repair import Repaired
+from app.diagnosis.settle import settle
+from app.engine.clocks.clocks import Clocks
+from app.synth.faults.slow_worker import SlowWorker
+from app.synth.odd_steps import OddSteps
+from app.synth.truth import costs_of
+from tests.diagnosis.jobs import (
+    NUM_STEPS,
+    case_of,
+    diagnosed,
+    made,
+    only_finding,
+    reason_against,
+    window_of,
+)
+from tests.factories import Row, in_row, replicas, window
+
+
+def suspicion(cause, repair=None, delays=None, **about):
+    return Suspicion(cause, 1.0, 1.0, (Culprit(0, 0),), lambda _: "", repair, delays, **about)
+
+
+def shorter_by(excess_s):
+    """A repair of the forward computations of dp rank 0, of two lanes."""
+
+    def repair(group):
+        rows = np.array([0])
+        return Repaired(rows, group.durations.recorded_s[rows] - np.array([[excess_s, 0.0]]))
+
+    return repair
+
+
+def late_by(late_s):
+    return lambda group: Repaired(np.array([0]), np.array([[late_s, 0.0]]))
+
+
+@pytest.fixture(scope="module")
+def a_case():
+    rows = in_row(("forward-compute", 20), ("backward-compute", 4), ("optimizer", 1))
+    return case_of(window(replicas(rows, 2), dp_size=2))
+
+
+def test_a_cause_that_costs_next_to_nothing_is_ruled_out():
+    seen = diagnosed(window_of(made(SlowWorker(1, 1, 1.05), pp=8, microbatches=4)))
+    assert seen.findings == ()
+    assert "costs only" in reason_against(seen, "slow-worker")
+
+
+def test_causes_are_withheld_where_operations_do_not_explain_the_steps():
+    # A gap of 3 s in every step before the optimizer, which no cause is about.
+    rows = [
+        row.on(step=step, start_s=row.start_s + 3 * (row.optype == "optimizer"))
+        for step in range(6)
+        for row in replicas(
+            in_row(("forward-compute", 2), ("backward-compute", 4), ("optimizer", 1)), 2
+        )
+    ]
+    seen = diagnosed(window(rows, dp_size=2))
+    assert seen.findings is None
+    assert len(seen.ruled_out) == 10
+    assert all(each.insufficient for each in seen.ruled_out)
+    assert "differ by 30 %" in seen.ruled_out[0].reason
+
+
+def test_odd_steps_do_not_withhold_and_are_time_that_the_job_takes():
+    job = made(SlowWorker(1, 1, 1.5), odd_steps=OddSteps(evaluate_every=6, evaluation_s=3.0))
+    found = only_finding(diagnosed(window_of(job)))
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.005)
+
+
+def test_findings_come_most_costly_first_with_their_share_of_the_loss():
+    seen = diagnosed(window_of(made(SlowWorker(1, 1, 1.3), SlowWorker(0, 3, 1.8))))
+    found = only_finding(seen)
+    assert [culprit.dp_rank for culprit in found.culprits] == [0, 1]
+    assert found.evidence["share_of_loss"] == pytest.approx(1.0, abs=0.15)
+
+
+def test_a_slow_worker_that_only_stalls_is_no_slow_worker(a_case):
+    # 6 of its 6 s are in the same operations that stall.
+    slow, stalls = (
+        suspicion("slow-worker", shorter_by(6.0)),
+        suspicion("allocator-stall", shorter_by(10.0)),
+    )
+    left, explained = settle(a_case, [slow, stalls])
+    assert left == [stalls]
+    assert [each.cause for each in explained] == ["slow-worker"]
+    assert "explained by allocator-stall" in explained[0].reason
+
+
+def test_delays_are_told_apart_like_durations(a_case):
+    loading, stalls = (
+        suspicion("data-loading", delays=late_by(4.0)),
+        suspicion("allocator-stall", delays=late_by(3.0)),
+    )
+    left, _ = settle(a_case, [loading, stalls])
+    assert left == [loading]
+
+
+def test_two_faults_of_one_worker_keep_their_names(a_case):
+    slow, late = suspicion("slow-worker", shorter_by(6.0)), suspicion("gc-pause", shorter_by(0.0))
+    assert settle(a_case, [slow, late]) == ([slow, late], [])
+
+
+def test_a_slow_worker_of_a_slow_stage_is_no_contradiction(a_case):
+    both = [suspicion(name, shorter_by(6.0)) for name in ("slow-worker", "stage-imbalance")]
+    assert settle(a_case, both) == (both, [])
+
+
+@pytest.mark.parametrize(
+    ("cause", "residual_s", "is_doubted"),
+    [
+        ("slow-link", 1e-3, False),
+        ("slow-link", 3e-3, True),
+        ("flapping-link", 3e-3, True),
+        ("slow-link", None, False),
+        # A computation has one clock.
+        ("slow-worker", 3e-3, False),
+    ],
+)
+def test_a_transfer_is_not_blamed_for_less_than_clocks_differ(
+    a_case, cause, residual_s, is_doubted
+):
+    replay = dataclasses.replace(a_case.replay, clocks=Clocks(residual_s=residual_s))
+    case = dataclasses.replace(a_case, replay=replay)
+    answer = doubted(case, suspicion(cause, shorter_by(2e-3)))
+    assert (answer is not None) == is_doubted
+    if answer is not None:
+        assert answer.insufficient
+        assert "2 ms too long, and the hosts' clocks are known to 3 ms only" in answer.reason
+
+
+def test_without_a_complete_structure_there_is_nothing_to_go_by():
+    rows = [Row("forward-compute", 0, 2), Row("optimizer", 2, 1)]
+    seen = diagnosed(window(rows))
+    assert seen.findings == ()
+    assert "no forward or no backward" in reason_against(seen, "slow-worker")

@@ -1,0 +1,246 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from app.diagnosis.detector import Costed, Suspicion
+from app.diagnosis.detectors.gc_pause import GcPause
+from app.diagnosis.diagnose import diagnose
+from app.diagnosis.finding import Culprit, RuledOut
+from app.diagnosis.history import History
+from app.engine.replays import prepare
+from app.engine.report import analyse_replay
+from app.synth.costs import Costs
+from app.synth.faults.allocator_stalls import AllocatorStalls
+from app.synth.faults.fault import When
+from app.synth.faults.gc_pauses import GcPauses
+from app.synth.faults.planned_gc import PlannedGc
+from app.synth.faults.slow_worker import SlowWorker
+from app.synth.noise import HeavyTailed, LogNormal, Pareto
+from app.synth.odd_steps import OddSteps
+from tests.diagnosis.suspects import (
+    attributed_and_real_cost,
+    job,
+    recorded,
+    ruled_out,
+    suspicion,
+)
+from tests.diagnosis.windows import case_of, cases
+from tests.factories import Row, in_row, scaled, window
+
+GC = GcPause()
+UNKNOWN = Costed(None, None, None)
+
+
+def by_hand(*paused, pause_s=9.0, num_steps=4, dp_size=2):
+    """Replicas of one stage: two forwards of 1 s, two backwards of 2 s; some pause.
+
+    `paused` are (step, dp rank, optype, micro-batch).
+    """
+    rows: list[Row] = []
+    for step in range(num_steps):
+        for dp_rank in range(dp_size):
+            timed = [
+                (
+                    optype,
+                    microbatch,
+                    own_s + pause_s * ((step, dp_rank, optype, microbatch) in paused),
+                )
+                for optype, own_s in (("forward-compute", 1.0), ("backward-compute", 2.0))
+                for microbatch in range(2)
+            ]
+            made = in_row(*((optype, took_s) for optype, _, took_s in timed))
+            rows += [
+                row.on(step=step, dp_rank=dp_rank, mb_id=microbatch)
+                for row, (_, microbatch, _) in zip(made, timed, strict=True)
+            ]
+    return window(rows, dp_size=dp_size)
+
+
+def test_two_lone_forwards_by_hand_are_brought_back_to_their_workers_median():
+    paused = ((1, 0, "forward-compute", 1), (3, 1, "forward-compute", 0))
+    case = case_of(by_hand(*paused))
+    found = GC.detect(case)
+    assert isinstance(found, Suspicion)
+    assert found.score == 0.75  # 1 - P(both forward, if both directions were alike)
+    assert found.culprits == ()
+    assert found.evidence["pauses"] == 2
+    assert found.evidence["steps"] == [1, 3]
+    assert found.evidence["mean_pause_s"] == pytest.approx(9.0)
+    assert found.repair is not None
+    [group] = case.replay.groups
+    repaired = found.repair(group)
+    assert repaired.rows.tolist() == [0, 1]  # forward 0 and 1
+    assert repaired.duration_s == pytest.approx(np.ones((2, 8)))
+
+
+def test_one_long_forward_is_not_enough():
+    found = GC.detect(case_of(by_hand((1, 0, "forward-compute", 1))))
+    assert isinstance(found, RuledOut)
+
+
+def test_long_backwards_are_no_collection():
+    paused = [(step, 0, f"{way}-compute", 1) for step in (1, 3) for way in ("forward", "backward")]
+    assert isinstance(GC.detect(case_of(by_hand(*paused))), RuledOut)
+
+
+def test_as_many_long_backwards_of_other_workers_are_a_tail_that_all_have():
+    forwards = [(1, 0, "forward-compute", 1), (3, 1, "forward-compute", 0)]
+    backward = (2, 2, "backward-compute", 0)
+    alone, both = (case_of(by_hand(*each, dp_size=3)) for each in (forwards, [*forwards, backward]))
+    assert isinstance(GC.detect(alone), Suspicion)
+    assert isinstance(GC.detect(both), RuledOut)
+
+
+def test_pauses_go_round_among_the_workers():
+    found = suspicion(GC, job(GcPauses(rate=0.1)))
+    assert found.culprits == ()
+    assert found.persistence == "rotating"
+    assert not found.evidence["planned"]
+    assert "different workers stop in a forward computation" in found.wording(UNKNOWN)
+
+
+def test_a_few_workers_that_pause_are_named():
+    found = suspicion(GC, job(GcPauses(rate=0.5, workers=((1, 2),))))
+    assert found.culprits == (Culprit(1, 2, "host-004"),)
+    assert found.evidence["workers"] == [[1, 2]]
+    assert found.wording(UNKNOWN).startswith("dp 1, stage 2 on host-004 stops in a forward")
+
+
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("fault", [GcPauses, PlannedGc])
+def test_they_cost_what_they_really_cost(fault, sent):
+    made = (
+        fault(rate=0.1, is_sent=sent)
+        if fault is GcPauses
+        else fault(every_steps=4, in_forward=sent)
+    )
+    attributed, real = attributed_and_real_cost(GC, job(made))
+    assert attributed == pytest.approx(real, abs=0.003)
+
+
+def test_what_clients_tell_is_believed_however_short():
+    fault = GcPauses(rate=0.1, pause_s=0.004, is_sent=True)
+    found = suspicion(GC, job(fault))
+    assert found.evidence["told_by_client"] == found.evidence["pauses"]
+    assert found.evidence["mean_pause_s"] == pytest.approx(0.004, rel=0.1)
+    assert ruled_out(GC, job(dataclasses.replace(fault, is_sent=False)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "every"),
+    [
+        (PlannedGc(every_steps=5), 5),
+        (PlannedGc(every_steps=5, in_forward=True), 5),
+        (PlannedGc(every_steps=1, when=When(10)), 1),
+        (PlannedGc(every_steps=1, in_forward=True, is_sent=True), 1),
+    ],
+)
+def test_planned_collections_stop_everybody_every_so_many_steps(fault, every):
+    found = suspicion(GC, job(fault))
+    assert found.culprits == ()
+    assert (found.evidence["planned"], found.evidence["every_steps"]) == (True, every)
+    assert "Every worker stops to collect garbage" in found.wording(UNKNOWN)
+
+
+def test_a_forward_that_is_long_in_every_step_may_compute_more():
+    found = ruled_out(GC, job(PlannedGc(every_steps=1, in_forward=True)))
+    assert found.insufficient
+    assert "that may be what it computes" in found.reason
+
+
+def test_a_first_forward_that_is_long_once_may_be_anything():
+    assert ruled_out(GC, job(PlannedGc(every_steps=100, in_forward=True)))
+
+
+def test_a_pause_of_all_that_comes_once_a_window_is_planned_if_it_came_in_turn_before():
+    *_, third, last = cases(job(PlannedGc(every_steps=9, in_forward=True)), 40)
+    found = GC.detect(third)
+    assert isinstance(found, Suspicion)
+    assert found.evidence["steps"] == [27]
+    assert found.evidence["every_steps"] == 9
+    # Whatever is long in step 36 for all, and never was before.
+    replaced = dataclasses.replace(last, history=History())
+    assert isinstance(GC.detect(replaced), RuledOut)
+
+
+def test_planned_pauses_of_workers_that_stall_are_blamed_as_well():
+    stalls = AllocatorStalls(workers=((1, 1),), rate=0.3, stall_s=0.2)
+    found = suspicion(GC, job(PlannedGc(every_steps=4, in_forward=True), stalls))
+    assert found.evidence["num_workers"] == 16
+
+
+def test_evaluations_are_odd_beside_pauses_that_are_too_many_to_be():
+    made = job(
+        PlannedGc(every_steps=2, pause_s=0.8, in_forward=True),
+        odd_steps=OddSteps(evaluate_every=7),
+    )
+    assert np.flatnonzero(~recorded(made).is_usual).tolist() == [7, 14]
+
+
+def test_an_evaluation_beside_planned_pauses_withholds_nothing():
+    # Pauses in five of twenty steps and evaluations are too many to be odd together.
+    made = job(
+        PlannedGc(every_steps=4, pause_s=0.8),
+        odd_steps=OddSteps(evaluate_every=11, checkpoint_every=6),
+    )
+    window_of = made.record(range(20)).window()
+    replay = prepare(window_of)
+    found = diagnose(replay, analyse_replay(replay), History())
+    assert found.findings is not None
+    assert [each.cause for each in found.findings] == ["gc-pause"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "tail", [LogNormal(), Pareto(), HeavyTailed(), HeavyTailed(share=0.05, alpha=1.2)]
+)
+def test_healthy_tails_are_no_pauses(tail, seed):
+    # Forwards of 0.2 s, so that a tail takes hundreds of milliseconds too.
+    costs = Costs(forward_s=0.2, backward_s=0.4, noise=0.05, tail=tail)
+    assert ruled_out(GC, job(costs=costs, seed=seed))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        job(SlowWorker(dp_rank=1, stage=1, slowdown=6.0, when=When(8))),
+        job(SlowWorker(dp_rank=1, stage=1, slowdown=6.0, when=When(8, 1))),
+        job(AllocatorStalls(workers=((1, 1),), stall_s=0.2)),
+        job(odd_steps=OddSteps(num_first=2, first_factor=6.0)),
+        job(odd_steps=OddSteps(evaluate_every=5, checkpoint_every=3)),
+    ],
+    ids=["slow", "slow for a step", "stalls", "warm-up", "evaluations"],
+)
+def test_what_else_makes_forwards_long_is_no_pause(made):
+    assert ruled_out(GC, made)
+
+
+def test_pauses_among_healthy_tails_are_still_found():
+    tail = HeavyTailed(share=0.02, alpha=1.2)
+    found = suspicion(GC, job(GcPauses(rate=0.1), costs=Costs(noise=0.05, tail=tail)))
+    assert found.evidence["mean_pause_s"] == pytest.approx(0.3, rel=0.1)
+
+
+def test_whose_dp_rank_is_which_does_not_matter():
+    made = job(GcPauses(rate=0.5, workers=((1, 2),)))
+    base = made.record(range(16)).window()
+    moved = dataclasses.replace(base.trace, dp_rank=(base.trace.dp_rank + 2) % 4)
+    hosts = {((dp + 2) % 4, stage): host for (dp, stage), host in base.hosts.items()}
+    found = GC.detect(case_of(dataclasses.replace(base, trace=moved, hosts=hosts)))
+    assert isinstance(found, Suspicion)
+    assert found.culprits == (Culprit(3, 2, "host-004"),)
+
+
+def test_far_beyond_tails_the_unit_of_time_does_not_matter():
+    base = job(GcPauses(rate=0.1)).record(range(16)).window()
+    one, ten = (GC.detect(case_of(scaled(base, factor))) for factor in (1.0, 0.1))
+    assert isinstance(one, Suspicion)
+    assert isinstance(ten, Suspicion)
+    assert one.score == ten.score
+    assert one.evidence["steps"] == ten.evidence["steps"]
+
+
+def test_the_onset_is_the_first_pause_if_it_was_quiet_long_enough():
+    assert suspicion(GC, job(GcPauses(rate=0.3, when=When(8)))).onset_step == 8
+    assert suspicion(GC, job(GcPauses(rate=0.3))).onset_step is None

@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+
+from app.diagnosis.finding import Culprit
+from app.synth.costs import Costs
+from app.synth.faults.fault import When
+from app.synth.faults.gc_pauses import GcPauses
+from app.synth.faults.long_last_stage import LongLastStage
+from app.synth.faults.mixed_gpus import MixedGpus
+from app.synth.faults.sequence_imbalance import SequenceImbalance
+from app.synth.faults.slow_host import SlowHost
+from app.synth.faults.slow_worker import SlowWorker
+from app.synth.faults.throttling_gpu import ThrottlingGpu
+from app.synth.truth import costs_of
+from tests.diagnosis.jobs import (
+    NUM_STEPS,
+    case_of,
+    diagnosed,
+    findings_of,
+    made,
+    only_finding,
+    reason_against,
+    window_of,
+)
+
+
+def of(*faults, **about):
+    return diagnosed(window_of(made(*faults, **about)))
+
+
+@pytest.mark.parametrize("slowdown", [1.08, 1.3, 2.5])
+def test_a_slow_worker_is_named_with_its_host_and_what_it_costs(slowdown):
+    job = made(SlowWorker(2, 1, slowdown))
+    found = only_finding(diagnosed(window_of(job)))
+    assert found.cause == "slow-worker"
+    assert found.culprits == (Culprit(2, 1, job.world.hosts[2, 1]),)
+    (cost,) = costs_of(job, range(NUM_STEPS))
+    assert found.cost == pytest.approx(cost, abs=0.005)
+    assert found.evidence["slowdown_against_peers"] == pytest.approx(slowdown, abs=0.01)
+    assert found.persistence == "chronic"
+    assert found.onset_step is None
+
+
+def test_a_worker_that_becomes_slow_has_an_onset_and_costs_its_steps_only():
+    job = made(SlowWorker(1, 3, 1.6, when=When(10)))
+    found = only_finding(diagnosed(window_of(job)))
+    assert found.onset_step == 10
+    assert found.evidence["steps"] == list(range(10, 16))
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.005)
+    assert ", since step 10; it costs" in found.sentence
+
+
+def test_a_throttling_gpu_is_a_slow_worker_that_gets_slower():
+    job = made(ThrottlingGpu(0, 2, 2.0, ramp_steps=10, when=When(2)))
+    found = only_finding(diagnosed(window_of(job)))
+    assert (found.cause, found.persistence) == ("slow-worker", "progressive")
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.01)
+
+
+def test_the_clock_of_a_throttling_gpu_is_evidence():
+    job = made(ThrottlingGpu(0, 2, 2.0, ramp_steps=1, when=When(8)), gpus_tell=True)
+    evidence = only_finding(diagnosed(window_of(job))).evidence
+    assert evidence["sm_clock_mhz"] < 0.7 * evidence["sm_clock_mhz_of_peers"]
+    assert evidence["temperature_c"] > evidence["temperature_c_of_peers"] + 10
+
+
+def test_of_two_replicas_the_slower_one_is_blamed():
+    found = only_finding(of(SlowWorker(1, 0, 1.3), dp=2, pp=2))
+    assert [(each.dp_rank, each.stage) for each in found.culprits] == [(1, 0)]
+
+
+def test_a_host_with_several_slow_workers_is_one_culprit():
+    job = made(SlowHost("host-001", 1.4), dp=8, pp=2, tp=2)
+    found = only_finding(diagnosed(window_of(job)))
+    assert found.culprits == (Culprit(host="host-001"),)
+    assert found.evidence["num_workers"] == 4
+    assert found.sentence.startswith("host-001 is 1.4x slower than its peers")
+
+
+def test_older_gpus_in_up_to_half_of_the_job_are_slow_workers():
+    job = made(MixedGpus(0.5, 1.3, choice=3), dp=8, pp=1, tp=8)
+    found = only_finding(diagnosed(window_of(job)))
+    assert set(found.culprits) == set(job.faults[0].culprits(job.world))
+    assert len(found.culprits) == 4
+
+
+def test_a_long_stage_makes_none_of_its_workers_slow():
+    seen = of(LongLastStage())
+    assert [found.cause for found in findings_of(seen)] == ["stage-imbalance"]
+
+
+def test_a_slow_worker_of_a_long_stage_and_the_stage_are_both_named():
+    job = made(SlowWorker(0, 3, 1.5), LongLastStage())
+    seen = diagnosed(window_of(job))
+    assert {found.cause for found in findings_of(seen)} == {"slow-worker", "stage-imbalance"}
+    costs = dict(
+        zip(("slow-worker", "stage-imbalance"), costs_of(job, range(NUM_STEPS)), strict=True)
+    )
+    for found in findings_of(seen):
+        assert found.cost == pytest.approx(costs[found.cause], abs=0.02)
+
+
+@pytest.mark.parametrize(("pp", "slowdown"), [(1, 1.2), (1, 1.5), (4, 1.15), (4, 1.5)])
+def test_a_slow_worker_is_found_among_uneven_sequences(pp, slowdown):
+    job = made(SlowWorker(2, 0, slowdown), SequenceImbalance(), dp=8, pp=pp)
+    found = case_of(window_of(job)).slowness
+    assert found is not None
+    assert np.flatnonzero(found.shown >= 1).tolist() == [2 * pp]
+    assert found.stretches.mean[2 * pp] == pytest.approx(slowdown, abs=0.03)
+
+
+def test_pauses_of_single_operations_make_no_worker_slow():
+    seen = of(GcPauses(rate=0.3, pause_s=0.2))
+    assert "slow-worker" not in {found.cause for found in findings_of(seen)}
+
+
+def test_a_single_slow_step_is_too_little():
+    seen = of(SlowWorker(1, 1, 3.0, when=When(4, 1)))
+    assert seen.findings == ()
+    assert "no worker is slower" in reason_against(seen, "slow-worker")
+
+
+def test_with_one_replica_a_worker_is_held_against_its_own_past():
+    found = only_finding(of(SlowWorker(0, 2, 1.5, when=When(10)), dp=1))
+    assert [(each.dp_rank, each.stage) for each in found.culprits] == [(0, 2)]
+    assert found.onset_step == 10
+    assert "slower than before" in found.sentence
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+def test_with_one_replica_nothing_is_said_of_one_that_always_was_slow(pp):
+    seen = of(SlowWorker(0, 0, 1.5), dp=1, pp=pp)
+    assert seen.findings == ()
+    assert "with one dp rank" in reason_against(seen, "slow-worker")
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_healthy_workers_are_left_in_peace(noise):
+    assert of(costs=Costs(noise=noise)).findings == ()
+
+
+def test_workers_that_are_not_equally_slow_are_said_to_be_in_a_range():
+    found = only_finding(of(SlowWorker(1, 2, 1.8), SlowWorker(3, 0, 1.4)))
+    assert "are 1.4x to 1.8x slower than their peers" in found.sentence
+    assert found.evidence["workers"] == [[1, 2], [3, 0]]
+    assert found.evidence["slowdowns_against_peers"] == pytest.approx([1.8, 1.4], abs=0.02)
+
+
+def test_workers_that_are_equally_slow_are_said_to_be_so():
+    found = only_finding(of(SlowWorker(1, 2, 1.6), SlowWorker(3, 0, 1.6)))
+    assert "are 1.6x slower than their peers" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("other", "is_named"),
+    [
+        (SlowWorker(2, 1, 1.3, when=When(4, 3)), False),
+        (SlowWorker(2, 1, 1.8, when=When(4, 6)), True),
+        (SlowWorker(2, 1, 1.08), True),
+    ],
+    ids=["brief and little", "brief", "little"],
+)
+def test_a_brief_and_little_slowness_beside_a_slow_worker_is_not_worth_naming(other, is_named):
+    found = only_finding(of(SlowWorker(1, 2, 1.9), other))
+    assert ([2, 1] in found.evidence["workers"]) == is_named

@@ -1,0 +1,179 @@
+import math
+
+import numpy as np
+import pytest
+
+from app.engine.combine import combined, per_step_combined
+from app.engine.report import analyse
+from app.engine.result import as_json, without_figures
+from app.trace.window import SkippedStep
+from tests import factories
+from tests.engine.questions.jobs import two_stages
+
+
+def report_of(first_step, *, num_steps=2, slow=()):
+    """A window of the two-stage job; the stages named take longer on dp rank 0."""
+    rows = [
+        row.on(duration_s=row.duration_s * 1.5)
+        if row.dp_rank == 0 and row.stage in slow and row.optype == "optimizer"
+        else row
+        for step in range(first_step, first_step + num_steps)
+        for row in two_stages(2, step=step)
+    ]
+    return analyse(factories.window(rows, dp_size=2, pp_size=2))
+
+
+REPORTS = [report_of(0), report_of(2, num_steps=3, slow=(1,)), report_of(5, slow=(0, 1))]
+
+
+def results():
+    return [as_json(each) for each in REPORTS]
+
+
+def ratio(read):
+    """Sum over all steps of what the replays took, by the sum of the ideals."""
+    total = sum(read(each).sum(axis=-1) for each in REPORTS)
+    return total / sum(each.ideal_s.sum() for each in REPORTS)
+
+
+def test_the_slowdown_of_all_is_all_time_over_all_ideal_time():
+    found = combined(results())
+    assert found["slowdown"] == pytest.approx(
+        float(ratio(lambda each: each.simulated_s)), rel=1e-12
+    )
+    assert found["gpu_time_wasted"] == pytest.approx(1 - 1 / found["slowdown"])
+
+
+def test_slowdowns_by_worker_rank_and_stage_are_exact():
+    found = combined(results())
+    for name, read in (
+        ("worker_slowdown", lambda each: each.worker_step_s),
+        ("dp_rank_slowdown", lambda each: each.dp_rank_step_s),
+        ("stage_slowdown", lambda each: each.stage_step_s),
+    ):
+        np.testing.assert_allclose(found[name], ratio(read), rtol=1e-12)
+    for name in REPORTS[0].optype_step_s:
+        expected = ratio(lambda each, name=name: each.optype_step_s[name])
+        assert found["optype_slowdown"][name] == pytest.approx(float(expected), rel=1e-12)
+    least = np.minimum.outer(found["dp_rank_slowdown"], found["stage_slowdown"])
+    np.testing.assert_allclose(found["worker_slowdown_estimate"], least)
+
+
+def test_shares_are_weighted_by_what_was_lost():
+    # Worked by hand: 1 s of 2 is won back in one window and 4 s of 8 in the other, so half of 10;
+    # and the window that lost nothing has no share to add.
+    parts = [by_hand(0, lost_s=2.0, share=0.5), by_hand(1, lost_s=8.0, share=0.5)]
+    assert combined(parts)["m_s"] == pytest.approx(0.5)
+    parts = [by_hand(0, lost_s=2.0, share=1.0), by_hand(1, lost_s=8.0, share=0.25)]
+    assert combined(parts)["m_s"] == pytest.approx(0.4)
+    assert combined(parts)["stage_share"] == [pytest.approx(0.4)] * 2
+    parts = [by_hand(0, lost_s=0.0, share=None), by_hand(1, lost_s=8.0, share=0.25)]
+    assert combined(parts)["m_s"] == pytest.approx(0.25)
+    nothing = [by_hand(0, lost_s=0.0, share=None), by_hand(1, lost_s=0.0, share=None)]
+    assert combined(nothing)["m_s"] is None
+
+
+def by_hand(first_step, *, lost_s, share):
+    """A window of one step that would take 10 s."""
+    times = {"recorded": [10.0 + lost_s], "simulated": [10.0 + lost_s], "ideal": [10.0]}
+    shares = {"m_w": share, "m_w_exact": share, "m_s": share, "stage_share": [share, share]}
+    return results()[0] | shares | {"step_time_s": times, "steps": [first_step]}
+
+
+def test_a_window_without_a_type_lost_nothing_to_it():
+    with_gc, without = by_hand(0, lost_s=2.0, share=0.5), by_hand(1, lost_s=2.0, share=0.5)
+    with_gc["optype_slowdown"] = with_gc["optype_slowdown"] | {"gc": 1.2}
+    # Both would take 10 s: the mean of 1.2 and 1.
+    assert combined([with_gc, without])["optype_slowdown"]["gc"] == pytest.approx(1.1)
+
+
+def test_steps_stand_one_after_the_other():
+    found = combined(results())
+    assert found["steps"] == [0, 1, 2, 3, 4, 5, 6]
+    assert [len(times) for times in found["step_time_s"].values()] == [7, 7, 7]
+    assert len(found["step_slowdown"]) == len(found["fidelity"]["step_discrepancy"]) == 7
+    assert found["window"]["id"] == "1-0..1-5"
+    assert found["window"]["windows"] == ["1-0", "1-2", "1-5"]
+
+
+def test_what_was_lost_adds_up():
+    parts = results()
+    lost = sum(each["gpu_hours_lost"] for each in parts)
+    assert combined(parts)["gpu_hours_lost"] == pytest.approx(lost)
+
+
+@pytest.mark.parametrize(("num_low", "verdict"), [(0, "ok"), (1, "ok"), (2, "low"), (3, "low")])
+def test_windows_of_low_fidelity_are_counted_and_most_of_them_spoil_the_rest(num_low, verdict):
+    parts = results()
+    for each in parts[:num_low]:
+        each["fidelity"] |= {"verdict": "low"}
+    found = combined(parts)["fidelity"]
+    assert (found["low_windows"], found["verdict"]) == (num_low, verdict)
+    assert found["discrepancy"] == combined(results())["fidelity"]["discrepancy"]
+
+
+def test_times_of_operations_are_means_over_steps():
+    found, parts = combined(results()), results()
+    optimizer = [each["optype_time_s"]["optimizer"]["recorded"] for each in parts]
+    assert found["optype_time_s"]["optimizer"]["recorded"] == pytest.approx(
+        (2 * optimizer[0] + 3 * optimizer[1] + 2 * optimizer[2]) / 7
+    )
+    assert found["stage_compute_s"] == {
+        "forward": [pytest.approx(1.0), pytest.approx(2.0)],
+        "backward": [pytest.approx(1.0), pytest.approx(2.0)],
+    }
+
+
+def test_a_window_alone_stays_what_it_is():
+    [part] = results()[1:2]
+    found = combined([part])
+    assert found["fidelity"].pop("low_windows") == 0
+    for name, value in part.items():
+        if name in ("window", "per_step"):
+            continue
+        assert flat(found[name]) == pytest.approx(flat(value), rel=1e-12), name
+
+
+def flat(value):
+    if isinstance(value, dict):
+        return [number for each in value.values() for number in flat(each)]
+    if isinstance(value, list):
+        return [number for each in value for number in flat(each)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def test_windows_without_figures_add_only_what_they_skipped():
+    skipped = (SkippedStep(7, "rank 3 did not report", (3,)),)
+    empty = without_figures(factories.window([], dp_size=2, pp_size=2, skipped=skipped))
+    found = combined([*results(), empty | {"window": empty["window"] | {"id": "1-7"}}])
+    assert found["slowdown"] == pytest.approx(combined(results())["slowdown"])
+    assert [each["step"] for each in found["skipped_steps"]] == [7]
+    assert found["window"]["missing"] == [3]
+    assert combined([empty])["slowdown"] is None
+
+
+def test_results_of_the_first_releases_are_joined_as_far_as_they_go():
+    later = ("structures", "clocks", "stage_compute_s", "optype_time_s")
+    old = [{k: v for k, v in each.items() if k not in later} for each in results()]
+    found = combined(old)
+    assert found["slowdown"] == pytest.approx(combined(results())["slowdown"])
+    assert found["clocks"]["residual_ms"] is None
+    assert "optype_time_s" not in found
+
+
+def test_a_worse_clock_is_not_lost_in_a_better_window():
+    parts = results()
+    for part, residual_ms in zip(parts, (0.2, 3.0, 1.0), strict=True):
+        clock = {"offset_ms": 0.0, "drift_ppm": None, "residual_ms": residual_ms}
+        part["clocks"] = {"residual_ms": residual_ms, "hosts": {"a": clock}, "reason": None}
+    clocks = combined(parts)["clocks"]
+    assert clocks["residual_ms"] == clocks["hosts"]["a"]["residual_ms"] == 3.0
+
+
+def test_figures_by_step_are_joined_and_a_type_that_is_not_there_lost_nothing():
+    parts = [each["per_step"] for each in results()]
+    del parts[1]["optype_slowdown"]["optimizer"]
+    found = per_step_combined(parts)
+    assert [len(found[name]) for name in found if name != "optype_slowdown"] == [7, 7, 7]
+    assert found["optype_slowdown"]["optimizer"][2:5] == [1.0, 1.0, 1.0]
+    assert all(math.isfinite(each) for each in flat(found))

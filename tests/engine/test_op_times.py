@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from app.engine.op_times import TypeTime, op_times
+from app.engine.replays import prepare
+from tests.engine.questions.jobs import two_stages
+from tests.factories import Row, in_row, replicas, window
+from tests.strategies import windows
+
+
+def times_of(rows, **sizes):
+    return op_times(prepare(window(rows, **sizes)))
+
+
+def test_a_micro_batch_takes_the_mean_of_its_stage_over_ranks_and_steps():
+    slow = [row.on(duration_s=3.0) if row.optype == "forward-compute" else row
+            for row in in_row(("forward-compute", 1.0), ("optimizer", 1.0))]  # fmt: skip
+    fast = in_row(("forward-compute", 1.0), ("optimizer", 1.0))
+    found = times_of([*fast, *(row.on(dp_rank=1) for row in slow)], dp_size=2)
+    assert found.forward_s == [2.0]
+    assert found.backward_s == [None]
+
+
+def test_stages_are_told_apart():
+    found = times_of(two_stages(2), dp_size=2, pp_size=2)
+    assert (found.forward_s, found.backward_s) == ([1.0, 2.0], [1.0, 2.0])
+
+
+def test_the_chunks_of_a_micro_batch_are_added_up():
+    rows = [
+        Row("forward-compute", 0.0, 1.0, mc=0),
+        Row("forward-compute", 1.0, 2.0, mc=0),
+        Row("forward-compute", 3.0, 4.0, mc=1),
+        Row("forward-compute", 7.0, 5.0, mc=1),
+    ]
+    # Two micro-batches take 1 + 4 and 2 + 5 s.
+    assert times_of(rows, vpp_size=2).forward_s == [6.0]
+
+
+def test_the_halves_of_a_split_backward_are_one_micro_batch():
+    rows = in_row(
+        ("forward-compute", 1.0), ("backward-input-compute", 2.0), ("backward-weight-compute", 0.5)
+    )
+    assert times_of(rows).backward_s == [2.5]
+
+
+def test_communication_waits_until_its_peers_are_there():
+    #  stage 0 sends from 1 s to 7 s, stage 1 receives from 4 s on: 3 s waiting, 3 s moving, and
+    #  the receiver moves for 3.5 s.
+    rows = [
+        Row("forward-compute", 0, 1),
+        Row("forward-send", 1.0, 6.0),
+        Row("forward-recv", 4.0, 3.5, stage=1),
+        Row("forward-compute", 20, 1, stage=1),
+    ]
+    found = times_of(rows, pp_size=2)
+    # By step and worker, of which there are two.
+    assert found.by_type["forward-pp-comm"] == TypeTime(4.75, 3.25, 1.5)
+    assert found.by_type["forward-compute"] == TypeTime(1.0, None, None)
+
+
+def test_every_step_counts_as_much_as_another():
+    rows = replicas(in_row(("forward-compute", 1.0)), 2)
+    longer = [row.on(step=1, duration_s=2.0) for row in rows]
+    assert times_of([*rows, *longer], dp_size=2).by_type["forward-compute"].recorded_s == 1.5
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(windows())
+def test_transfer_and_wait_are_all_that_was_recorded(a_window):
+    found, trace = op_times(prepare(a_window)), a_window.trace
+    sizes = a_window.job.parallelism
+    per_worker_step = sizes.dp_size * sizes.pp_size * len(a_window.steps)
+    by_code = a_window.job.op_types.by_code
+    for name, each in found.by_type.items():
+        rows = [by_code[code].group == name for code in trace.optype.tolist()]
+        recorded_s = trace.duration_s[np.array(rows)].sum() / per_worker_step
+        assert each.recorded_s == pytest.approx(recorded_s)
+        if each.wait_s is not None and each.transfer_s is not None:
+            assert each.wait_s + each.transfer_s == pytest.approx(each.recorded_s)
+            assert each.wait_s >= -1e-12

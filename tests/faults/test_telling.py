@@ -1,0 +1,71 @@
+"""Row 50 of the fault matrix with real processes: whoever tells people dies, and nobody misses it.
+
+`paceline bench alerts --part crashes` does the same a hundred times.
+"""
+
+import pytest
+
+from app.cli.bench.alerts.callers import Callers
+from app.cli.bench.alerts.crashes import (
+    HEARD_WITHIN_S,
+    Killer,
+    crash_at_points,
+    crash_at_random,
+    crashed,
+)
+from app.cli.bench.alerts.heard import listening
+from app.cli.bench.alerts.receivers import RECEIVERS, SHAKY, add_receivers, settings_for
+from app.cli.bench.alerts.refusing import Refusing
+from app.cli.bench.faults.stack import Stack, usual_store
+from tests.faults import sabotage
+
+
+@pytest.fixture(scope="module")
+def heard():
+    with listening(Refusing([SHAKY.name])) as heard:
+        yield heard
+
+
+@pytest.fixture(scope="module")
+def telling(heard, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("telling")
+    settings = settings_for(heard, directory)
+    with Stack(directory, store=usual_store(), num_consumers=2, settings=settings) as stack:
+        add_receivers(stack, heard)
+        yield stack
+
+
+def tried(telling, heard, name, crash, *given, within_s=HEARD_WITHIN_S, **more):
+    killer, callers = Killer(telling), Callers(telling, heard, name, within_s)
+    return crashed(killer, callers, crash(killer, *given, **more))
+
+
+def patch(deed):
+    return f"{sabotage.__name__}:{deed.__name__}"
+
+
+def has(found, complaint):
+    return any(each.startswith(complaint) for each in found["wrong"])
+
+
+def test_row_50_a_consumer_killed_at_any_point_of_telling_loses_no_alert(telling, heard):
+    found = tried(telling, heard, "points", crash_at_points, 1, seed=1)
+    assert found["wrong"] == []
+    assert found["crashes"] == 4
+    assert found["owed"] > len(RECEIVERS)
+
+
+@pytest.mark.long
+def test_row_50_consumers_killed_at_random_lose_no_alert(telling, heard):
+    found = tried(telling, heard, "random", crash_at_random, 4, seed=1)
+    assert found["wrong"] == []
+    assert found["owed"] > len(RECEIVERS)
+    assert found["silences"] > 0
+
+
+@pytest.mark.long
+def test_messages_that_count_as_sent_before_they_are_are_found(telling, heard):
+    patches = [patch(sabotage.mark_before_post)]
+    given = {"seed": 1, "points": ["after_claim"], "patches": patches, "within_s": 20.0}
+    found = tried(telling, heard, "marked", crash_at_points, 2, **given)
+    assert has(found, "lost")

@@ -1,0 +1,51 @@
+"""A real Paceline that has something to tell, and whoever reads it."""
+
+import os
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+from app.ingest.embedded import EmbeddedQueue
+from app.store.engine import Store
+from app.store.migrate import migrate
+from tests.api.server import TOKEN, json_batch
+from tests.e2e.stack import free_port, wait_until
+from tests.ops.stocked import stock
+
+COMMAND = "from app.main import run; from app.settings import load_settings; run(load_settings())"
+
+
+@pytest.fixture(scope="package")
+def paceline(tmp_path_factory):
+    """A client of a process that serves over a stocked store."""
+    directory = tmp_path_factory.mktemp("paceline")
+    url, port = f"sqlite:///{directory / 'paceline.db'}", free_port()
+    migrate(url)
+    store = Store(url)
+    stock(store, now_s=time.time())
+    store.close()
+    queue = EmbeddedQueue(directory)
+    known = {"REDIS_URL": queue.start(), "DATABASE_URL": url, "TOKEN": TOKEN, "PORT": str(port)}
+    environment = {f"PACELINE_{name}": value for name, value in known.items()}
+    process = subprocess.Popen([sys.executable, "-c", COMMAND], env={**os.environ, **environment})
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False) as one:
+        try:
+            wait_until(lambda: answers(one), "the API answers")
+            one.post("/api/v1/jobs/well/ops", json=json_batch())
+            yield one
+        finally:
+            process.kill()
+            process.wait()
+            queue.stop()
+
+
+def answers(client):
+    """Whether a server is there."""
+    try:
+        return client.get("/healthz").status_code == 200
+    except httpx.TransportError:
+        return False

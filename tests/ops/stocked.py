@@ -1,0 +1,86 @@
+"""A service in which a bit of everything has happened, for what /metrics tells of it."""
+
+from typing import Any
+
+from app.api.job_state import JobState
+from app.store import (
+    alerts,
+    briefs,
+    endpoints,
+    hosts,
+    jobs,
+    notifying,
+    projects,
+    shards,
+    silent,
+    windows,
+)
+from app.store.engine import Store
+from app.trace.names import qualified
+from tests.api.server import window_record
+from tests.store import factories
+
+CONSUMER = "consumer-0"
+CULPRIT = {"dp_rank": 1, "stage": 1, "host": "gpu-node-7"}
+FINDING = {
+    "cause": "slow-worker",
+    "cost": 0.15,
+    "confidence": 0.9,
+    "onset_step": 0,
+    "persistence": "chronic",
+    "sentence": "dp 1, stage 1 on gpu-node-7 is 1.3x slower than its peers",
+    "culprits": [CULPRIT],
+}
+
+
+def add_job(
+    store: Store,
+    job: str,
+    *,
+    now_s: float,
+    project: str = "default",
+    slowdown: float = 1.25,
+    state: JobState | None = None,
+    num_gpus: int = 4,
+) -> None:
+    """A job with one window, which straggles unless its slowdown or its state says otherwise."""
+    key = qualified(project, job)
+    record = window_record(slowdown=slowdown)
+    result: dict[str, Any] = {**record.result, "findings": [FINDING] if slowdown > 1.1 else []}
+    with store.write() as conn:
+        projects.make(conn, project, now_s=now_s)
+        jobs.register(conn, key, factories.registration(name=job, num_gpus=num_gpus), now_s=now_s)
+        windows.save(conn, key, record)
+        briefs.save(conn, key, 1, 0, briefs.brief_of(result, num_gpus=num_gpus))
+        hosts.save(conn, key, 1, {(1, 1): "gpu-node-7"})
+        jobs.touch(conn, key, last_data_s=now_s, last_step=1, epoch=1)
+        if state in ("stalled", "silent"):
+            is_stalled = state == "stalled"
+            silent.save(
+                conn,
+                key,
+                1,
+                silent_ranks=[] if is_stalled else [3],
+                silent_workers=[] if is_stalled else [3],
+                silent_since_s=None if is_stalled else now_s,
+                stalled_since_s=now_s if is_stalled else None,
+            )
+        elif state == "finished":
+            jobs.end(conn, key, now_s=now_s)
+
+
+def stock(store: Store, *, now_s: float) -> None:
+    """Jobs in two projects, an alert that fires, messages, and an endpoint that was given up."""
+    add_job(store, "slow", now_s=now_s)
+    add_job(store, "well", slowdown=1.01, now_s=now_s)
+    add_job(store, "hung", state="stalled", now_s=now_s)
+    add_job(store, "half", state="silent", now_s=now_s)
+    add_job(store, "done", state="finished", now_s=now_s)
+    add_job(store, "theirs", project="research", slowdown=1.5, now_s=now_s)
+    with store.write() as conn:
+        alerts.save(conn, [factories.alert("default/slow", severity="critical")])
+        endpoints.add(conn, factories.endpoint("ep_1"))
+        endpoints.disable(conn, "ep_1", reason="it answered 410", now_s=now_s)
+        notifying.count(conn, "delivered", 5)
+        notifying.count(conn, "failed", 2)
+        shards.heartbeat(conn, CONSUMER, now_s=now_s, lease_s=3600.0)

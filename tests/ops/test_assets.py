@@ -1,0 +1,116 @@
+"""What we hand to Prometheus and Grafana, held to the real tools and to the real /metrics."""
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+ROOT = Path(__file__).parents[2] / "ops"
+RULES = ROOT / "prometheus" / "alerts.yml"
+DASHBOARD = ROOT / "grafana" / "paceline.json"
+_NAME = re.compile(r"\bpaceline_[a-z_]+")
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="needs Debian's prometheus: .ci/system-packages"
+)
+
+
+@pytest.fixture
+def known(paceline):
+    """Names of all samples that /metrics has."""
+    families = text_string_to_metric_families(paceline.get("/metrics").text)
+    return {sample.name for family in families for sample in family.samples}
+
+
+def build():
+    """The script that makes the dashboard, as a module."""
+    spec = importlib.util.spec_from_file_location("build", ROOT / "grafana" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def promtool(*arguments, **options):
+    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def expressions():
+    """All queries of the dashboard, with values for what its readers choose."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [
+        re.sub(r"\$\w+", ".*", target["expr"])
+        for panel in panels
+        for target in panel.get("targets", [])
+    ]
+
+
+def test_prometheus_takes_the_rules():
+    number = sum(len(group["rules"]) for group in yaml.safe_load(RULES.read_text())["groups"])
+    assert f"SUCCESS: {number} rules found" in promtool("check", "rules", str(RULES))
+
+
+def test_the_rules_fire_when_they_should_and_say_so():
+    promtool("test", "rules", "alerts_test.yml", cwd=Path(__file__).parent)
+
+
+def test_prometheus_takes_the_configuration(tmp_path):
+    for path in (ROOT / "prometheus").iterdir():
+        shutil.copy(path, tmp_path)
+    (tmp_path / "paceline-token").write_text("pl_x")
+    promtool("check", "config", str(tmp_path / "prometheus.yml"))
+
+
+def test_the_rules_are_on_figures_that_there_are(known):
+    rules = yaml.safe_load(RULES.read_text())["groups"]
+    named = {
+        name for group in rules for rule in group["rules"] for name in _NAME.findall(rule["expr"])
+    }
+    assert len(named) > 10
+    assert named <= known
+
+
+def test_the_dashboard_is_what_its_script_makes():
+    assert DASHBOARD.read_text() == build().text()
+
+
+def test_the_dashboard_is_one_that_grafana_knows():
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    text = DASHBOARD.read_text()
+    again = JSONEncoder(sort_keys=True, indent=2).encode(Dashboard.from_json(json.loads(text)))
+    assert json.loads(again) == json.loads(text)
+
+
+def test_the_dashboard_shows_figures_that_there_are(known):
+    named = {name for each in expressions() for name in _NAME.findall(each)}
+    assert len(named) > 15
+    assert named <= known
+
+
+def test_prometheus_takes_every_query_of_the_dashboard(tmp_path):
+    rules = [{"record": f"asked:{n}", "expr": each} for n, each in enumerate(expressions())]
+    path = tmp_path / "asked.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert f"SUCCESS: {len(rules)} rules found" in promtool("check", "rules", str(path))
+
+
+def test_nothing_on_the_dashboard_overlaps():
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        at = panel["gridPos"]
+        columns = range(at["x"], at["x"] + at["w"])
+        cells = {(x, y) for x in columns for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    assert max(x for x, _ in taken) < 24

@@ -1,0 +1,101 @@
+"""A real Prometheus reads a real Paceline by the configuration that we hand out."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from tests.api.server import TOKEN
+from tests.e2e.stack import free_port, wait_until
+
+OURS = Path(__file__).parents[2] / "ops" / "prometheus"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="needs Debian's prometheus: .ci/system-packages"
+)
+
+
+@pytest.fixture(scope="module")
+def prometheus(paceline, tmp_path_factory):
+    """A client of a Prometheus that reads Paceline once a second."""
+    directory = tmp_path_factory.mktemp("prometheus")
+    shutil.copy(OURS / "alerts.yml", directory)
+    (directory / "paceline-token").write_text(TOKEN)
+    configuration = yaml.safe_load((OURS / "prometheus.yml").read_text())
+    [scraped] = configuration["scrape_configs"]
+    scraped["static_configs"] = [{"targets": [f"127.0.0.1:{paceline.base_url.port}"]}]
+    configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    (directory / "prometheus.yml").write_text(yaml.safe_dump(configuration))
+    address = f"127.0.0.1:{free_port()}"
+    command = ["prometheus", f"--config.file={directory / 'prometheus.yml'}"]
+    places = [f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address={address}"]
+    with (directory / "log").open("w") as log:
+        process = subprocess.Popen([*command, *places], stdout=log, stderr=log)
+    with httpx.Client(base_url=f"http://{address}/api/v1", trust_env=False) as client:
+        try:
+            wait_until(lambda: is_read(client), "Prometheus has read Paceline")
+            yield client
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def is_read(client):
+    """Whether a figure of a job is there."""
+    try:
+        return bool(ask(client, "paceline_job_slowdown_ratio"))
+    except httpx.TransportError:
+        return False
+
+
+def ask(client, query):
+    """Values now by their labels, without those that Prometheus adds."""
+    answer = client.get("/query", params={"query": query})
+    if answer.status_code == 503:
+        return {}  # it has not begun yet
+    added = ("__name__", "instance", "job")
+    return {
+        tuple(value for name, value in sorted(each["metric"].items()) if name not in added): float(
+            each["value"][1]
+        )
+        for each in answer.json()["data"]["result"]
+    }
+
+
+def test_it_is_up_and_names_the_jobs_of_all_projects(prometheus):
+    assert ask(prometheus, 'up{job="paceline"}') == {(): 1.0}
+    slow = ask(prometheus, 'paceline_job_slowdown_ratio{job_id=~"slow|theirs"}')
+    assert slow == {("slow", "default"): 1.25, ("theirs", "research"): 1.5}
+
+
+def test_it_loads_all_rules_and_each_can_be_asked(prometheus):
+    def groups():
+        return prometheus.get("/rules").json()["data"]["groups"]
+
+    def rules():
+        return [rule for group in groups() for rule in group["rules"]]
+
+    wait_until(lambda: all(rule["health"] == "ok" for rule in rules()), "all rules were asked")
+    ours = yaml.safe_load((OURS / "alerts.yml").read_text())["groups"]
+    names = [rule["alert"] for group in ours for rule in group["rules"]]
+    assert [rule["name"] for rule in rules()] == names
+
+
+def test_what_is_wrong_is_pending_or_fires(prometheus):
+    def alerts():
+        return prometheus.get("/alerts").json()["data"]["alerts"]
+
+    def found():
+        return {(each["labels"]["alertname"], each["labels"].get("job_id")) for each in alerts()}
+
+    wanted = {
+        ("PacelineJobStraggles", "slow"),
+        ("PacelineJobStalled", "hung"),
+        ("PacelineWorkersSilent", "half"),
+        ("PacelineEndpointDisabled", None),
+    }
+    wait_until(lambda: wanted <= found(), "the rules see what is wrong")
+    assert ("PacelineJobStraggles", "well") not in found()

@@ -1,0 +1,57 @@
+import pytest
+
+from app.store import audit
+
+
+@pytest.fixture
+def noted(store):
+    def note(action, *, project="default", actor="ops", detail=None, object_id="x"):
+        with store.write() as conn:
+            audit.add(
+                conn,
+                project=project,
+                at_s=5.5,
+                actor=actor,
+                action=action,
+                object_kind=action.partition(".")[0],
+                object_id=object_id,
+                detail=detail or {},
+            )
+
+    return note
+
+
+def actions(found):
+    return [each.action for each in found]
+
+
+def test_what_was_done_is_listed_newest_first_and_of_one_project(store, noted):
+    for number in range(5):
+        noted(f"silence.{number}")
+    noted("silence.theirs", project="other")
+    with store.read() as conn:
+        first, cursor = audit.page(conn, "default", limit=3)
+        rest, end = audit.page(conn, "default", cursor=cursor, limit=3)
+    assert actions(first + rest) == [f"silence.{n}" for n in (4, 3, 2, 1, 0)]
+    assert end is None
+
+
+def test_it_says_who_did_what_to_what_and_how(store, noted):
+    noted("silence.create", detail={"matchers": [{"label": "ä"}], "for_s": 0.1 + 0.2})
+    noted("token.revoke", actor="another", object_id="t1")
+    with store.read() as conn:
+        [deed], _ = audit.page(conn, "default", object_kind="silence")
+        assert actions(audit.page(conn, "default", actor="another")[0]) == ["token.revoke"]
+        assert audit.page(conn, "default", object_kind="token", actor="ops") == ([], None)
+    assert (deed.at_s, deed.actor, deed.action) == (5.5, "ops", "silence.create")
+    assert (deed.object_kind, deed.object_id) == ("silence", "x")
+    assert deed.detail == {"matchers": [{"label": "ä"}], "for_s": 0.1 + 0.2}
+
+
+def test_a_text_that_is_too_long_never_keeps_a_deed_from_being_written_down(store, noted):
+    noted("a.b", actor="\0" * 500, object_id="\ud800", detail={"k" * 5000: ["v" * 5000, None, 1]})
+    with store.read() as conn:
+        [deed], _ = audit.page(conn, "default")
+    assert deed.actor == "�" * 255 + "…"
+    [(key, values)] = deed.detail.items()
+    assert [len(key), len(values[0]), values[1], values[2]] == [1000, 1000, None, 1]

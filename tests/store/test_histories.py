@@ -1,0 +1,14 @@
+"""What is remembered of a run's earlier windows."""
+
+from app.store import histories
+from tests.store.factories import register
+
+
+def test_the_newest_history_of_each_run_is_kept(store):
+    for run_key in ("a", "b"):
+        register(store, run_key=run_key)
+    with store.write() as conn:
+        assert histories.load(conn, "job", 1) is None
+        for epoch, blob in ((1, b"old"), (2, b"\0two"), (1, b"\xffone")):
+            histories.save(conn, "job", epoch, through_step=2**53, blob=blob)
+        assert [histories.load(conn, "job", epoch) for epoch in (1, 2)] == [b"\xffone", b"\0two"]

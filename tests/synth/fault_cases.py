@@ -1,0 +1,62 @@
+"""Made jobs with faults, and what was drawn for them."""
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.synth.cluster import Cluster
+from app.synth.costs import Costs
+from app.synth.run import MadeJob
+from app.trace.job import Parallelism
+
+DP, PP, MICROBATCHES = 4, 3, 4
+STEPS = range(20)
+
+
+def made(*faults, num_microbatches=MICROBATCHES, parallelism=None, **options):
+    return MadeJob(
+        parallelism or Parallelism(DP, PP),
+        num_microbatches,
+        costs=options.pop("costs", Costs()),
+        cluster=Cluster(gpus_per_host=2),
+        faults=faults,
+        **options,
+    )
+
+
+def drawn(job, steps=STEPS):
+    """{array: values} of everything that was drawn for the steps, and the annotations."""
+    blocks = [block.drawn for block in job.blocks(steps)]
+    assert len(blocks) == 1
+    found: dict[str, NDArray[Any]] = {}
+    for field in fields(blocks[0]):
+        value = getattr(blocks[0], field.name)
+        if isinstance(value, dict):
+            found |= {f"{field.name} {name}": each for name, each in value.items()}
+        elif isinstance(value, np.ndarray):
+            found[field.name] = value
+    return found, blocks[0].annotations
+
+
+def step_axis(name):
+    """The last axis of all others is that of dp ranks."""
+    return 0 if name == "steps" else -2
+
+
+def changed(job, healthy):
+    """{array: where it differs}"""
+    one, other = drawn(job)[0], drawn(healthy)[0]
+    assert one.keys() - other.keys() <= {"tokens", "seq_len_sq"}
+    return {name: values != other.get(name, -1) for name, values in one.items()}
+
+
+def ratios(job, name):
+    """What was drawn, in what a healthy job's was."""
+    return drawn(job)[0][name] / drawn(made())[0][name]
+
+
+def added(job, name):
+    """How much longer it is than a healthy job's."""
+    return drawn(job)[0][name] - drawn(made())[0][name]

@@ -1,0 +1,235 @@
+"""Do made steps hold together, and does the engine, which is built otherwise, replay them?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.report import analyse
+from app.engine.result import as_json
+from app.synth.costs import Costs
+from app.synth.drawing import Drawing
+from app.synth.drawn import Drawn
+from app.synth.faults.slow_worker import SlowWorker
+from app.synth.run import MadeJob
+from app.synth.schedules.known import SCHEDULES
+from app.synth.world import rng_of
+from app.trace.job import Parallelism
+from app.trace.ops import COMPUTE_STREAM, OP_CODES, OP_SPECS
+from app.trace.window import Window
+from tests.synth.made_up import MadeUp
+
+AT_ONCE = replace(Costs(), launch_delay_s=0.0)
+
+
+@st.composite
+def jobs(draw, costs=AT_ONCE):
+    name = draw(st.sampled_from(list(SCHEDULES)))
+    pp_size = draw(st.integers(1, 5))
+    vpp_size = draw(st.integers(1, 3)) if SCHEDULES[name].has_chunks else 1
+    count = draw(st.integers(1, 7))
+    count = pp_size * draw(st.integers(1, 2)) if vpp_size > 1 else count
+    sizes = Parallelism(draw(st.integers(1, 3)), pp_size, vpp_size=vpp_size)
+    seed = draw(st.integers(0, 2**32))
+    return MadeJob(sizes, count, costs=costs, schedule=SCHEDULES[name], seed=seed)
+
+
+def result_of(made, num_steps=2):
+    steps = tuple(range(num_steps))
+    return as_json(analyse(Window(made.job, 1, 0, steps, made.make(steps), state="complete")))
+
+
+def quiet(made):
+    return replace(made, costs=replace(made.costs, noise=0.0, transfer_noise=0.0))
+
+
+@given(jobs(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_the_engine_replays_every_schedule_exactly(made, is_quiet):
+    times = result_of(quiet(made) if is_quiet else made)["step_time_s"]
+    np.testing.assert_allclose(times["simulated"], times["recorded"], rtol=1e-9)
+
+
+@given(jobs(replace(Costs(), noise=0.05)))
+@settings(max_examples=30, deadline=None)
+def test_launch_delays_cost_less_than_one_percent(made):
+    costs = replace(made.costs, launch_delay_s=1e-5)
+    assert result_of(replace(made, costs=costs))["fidelity"]["discrepancy"] < 0.01
+
+
+@given(jobs())
+@settings(max_examples=40, deadline=None)
+def test_no_computation_overlaps_another_one_of_its_worker(made):
+    trace = made.make_step(3)
+    codes = [OP_CODES[spec.name] for spec in OP_SPECS if spec.stream == COMPUTE_STREAM]
+    computed = trace.select(np.isin(trace.optype, codes))
+    order = np.lexsort((computed.start_s, computed.stage, computed.dp_rank))
+    end_s = (computed.start_s + computed.duration_s)[order]
+    same = (np.diff(computed.stage[order]) == 0) & (np.diff(computed.dp_rank[order]) == 0)
+    assert (computed.start_s[order][1:][same] >= end_s[:-1][same]).all()
+
+
+@given(jobs())
+@settings(max_examples=40, deadline=None)
+def test_sends_and_receives_end_together_after_both_have_begun(made):
+    trace = made.make_step(3)
+    chunks = made.parallelism.pp_size * made.parallelism.vpp_size
+    for direction, onward in (("forward", 1), ("backward", -1)):
+        sides = []
+        for name, moved in ((f"{direction}-send", onward), (f"{direction}-recv", 0)):
+            ops = trace.select(trace.optype == OP_CODES[name])
+            into = ops.mc * made.parallelism.pp_size + ops.stage + moved
+            order = np.lexsort((ops.dp_rank, ops.mb_id, into))
+            sides.append((into[order], ops.start_s[order], (ops.start_s + ops.duration_s)[order]))
+        (sent_into, sent_s, left_s), (into, posted_s, came_s) = sides
+        np.testing.assert_array_equal(sent_into, into)
+        num_passed_on = chunks - 1 if made.parallelism.pp_size > 1 else 0
+        assert into.size == num_passed_on * made.num_microbatches * made.parallelism.dp_size
+        np.testing.assert_allclose(left_s, came_s, rtol=0, atol=1e-12)
+        assert (came_s > np.maximum(sent_s, posted_s)).all()
+
+
+@given(jobs(), st.permutations(range(5)))
+@settings(max_examples=20, deadline=None)
+def test_a_step_is_the_same_in_whatever_block_it_is_made(made, steps):
+    whole = made.make(steps)
+    for position, step in enumerate(steps):
+        alone = made.make_step(step)
+        rows = slice(position * alone.num_ops, (position + 1) * alone.num_ops)
+        np.testing.assert_array_equal(whole.start_s[rows], alone.start_s)
+        np.testing.assert_array_equal(whole.duration_s[rows], alone.duration_s)
+
+
+def test_large_jobs_are_made_in_several_blocks():
+    made = MadeJob(Parallelism(3, 2), 4, faults=(SlowWorker(1, 1, 1.5),))
+    ops_a_step = made.structure.num_ops * 3
+    blocks = list(made.blocks(range(7), ops_a_block=3 * ops_a_step - 1))
+    numbers = [block.drawn.steps.tolist() for block in blocks]
+    assert numbers == [[0, 1], [2, 3], [4, 5], [6]]
+    (whole,) = made.blocks(range(7))
+    together_s = np.concatenate([block.end_s for block in blocks], axis=1)
+    np.testing.assert_array_equal(together_s, whole.end_s)
+
+
+def test_a_fault_leaves_the_noise_of_all_others_as_it_was():
+    made = MadeJob(Parallelism(2, 2), 3)
+    well, ill = made.make(range(3)), replace(made, faults=(SlowWorker(1, 0, 1.5),)).make(range(3))
+    computes = np.isin(well.optype, [OP_CODES["forward-compute"], OP_CODES["backward-compute"]])
+    is_hit = (well.dp_rank == 1) & (well.stage == 0)
+    ratio = ill.duration_s[computes] / well.duration_s[computes]
+    np.testing.assert_allclose(ratio, np.where(is_hit[computes], 1.5, 1.0), rtol=1e-9)
+
+
+def test_both_halves_of_a_split_backward_stray_by_themselves():
+    sizes, costs = Parallelism(4, 2), replace(Costs(), noise=0.03, weight_share=0.4)
+    drawn = Drawing(sizes, 64, costs, splits=True).draw(range(4), seed=1)
+    assert drawn.weight_share is not None
+    weight_s = drawn.backward_s * drawn.weight_share
+    input_s = drawn.backward_s - weight_s
+    for half_s, mean_s in ((weight_s, 0.016), (input_s, 0.024)):
+        assert half_s.mean() == pytest.approx(mean_s, rel=0.005)
+        assert half_s.std() / half_s.mean() == pytest.approx(0.03, rel=0.05)
+    assert abs(np.corrcoef(weight_s.ravel(), input_s.ravel())[0, 1]) < 0.06
+
+
+def late_second_forward_of_stage_1(drawn):
+    drawn.forward_delay_s[1, 0, 1, :, 0] += 0.5
+
+
+def test_a_late_computation_makes_those_wait_who_need_it():
+    late = MadeUp(late_second_forward_of_stage_1)
+    made = MadeJob(Parallelism(1, 2), 2, costs=Costs.of_compute_only(1.0, 2.0), faults=(late,))
+    trace = made.make_step(0)
+    code = [OP_CODES["forward-compute"], OP_CODES["backward-compute"]]
+    start_s = {
+        (int(o), int(p), int(m)): float(s)
+        for o, p, m, s in zip(trace.optype, trace.stage, trace.mb_id, trace.start_s, strict=True)
+    }
+    #        stage 0: f0 f1 .. b0 b0 . b1 b1         stage 1: . f0 b0 b0 - f1 b1 b1
+    assert [start_s[code[0], 1, m] for m in (0, 1)] == [1.0, 4.5]
+    assert [start_s[code[1], 1, m] for m in (0, 1)] == [2.0, 5.5]
+    assert [start_s[code[1], 0, m] for m in (0, 1)] == [4.0, 7.5]
+
+
+def of_type(trace, name, **where):
+    """Start and end of the operations of a type, [ops] each, by seq_id."""
+    chosen = trace.optype == OP_CODES[name]
+    for column, value in where.items():
+        chosen &= getattr(trace, column) == value
+    ops = trace.select(chosen)
+    return ops.start_s, ops.start_s + ops.duration_s
+
+
+COMPUTE_ONLY = Costs.of_compute_only(1.0, 2.0)
+
+
+def test_sends_of_one_direction_leave_one_after_the_other():
+    # A transfer takes longer than a computation: the second send waits for the first.
+    costs = replace(COMPUTE_ONLY, stage_transfer_s=3.0)
+    trace = MadeJob(Parallelism(1, 2), 2, costs=costs, schedule=SCHEDULES["gpipe"]).make_step(0)
+    start_s, end_s = of_type(trace, "forward-send", stage=0)
+    assert start_s.tolist() == [1.0, 4.0]
+    assert end_s.tolist() == [4.0, 8.0]  # its receive is posted when the first forward has ended
+
+
+def test_the_first_backward_receive_is_posted_one_computation_ahead():
+    trace = MadeJob(Parallelism(1, 2), 3, costs=COMPUTE_ONLY).make_step(0)
+    start_s, end_s = of_type(trace, "backward-recv", stage=0)
+    # Stage 0 runs f0, f1, b0: posted when f0 has ended, given when stage 1 has ended its b0.
+    assert (start_s[0], end_s[0]) == (1.0, 4.0)
+
+
+def test_a_chunk_waits_for_its_own_parameters():
+    costs = replace(COMPUTE_ONLY, params_all_gather_s=4.0)
+    sizes = Parallelism(2, 1, vpp_size=2)
+    made = MadeJob(sizes, 1, costs=costs, schedule=SCHEDULES["interleaved"])
+    start_s, end_s = of_type(made.make_step(0), "forward-compute", dp_rank=1)
+    # Half a second each; the gathers end after 4 and 8.
+    assert list(zip(start_s, end_s, strict=True)) == [(4.0, 4.5), (8.0, 8.5)]
+
+
+def slow_transfers_into_chunk_1(drawn):
+    drawn.forward_transfer_s[:, 1] = 5.0
+
+
+def test_transfers_are_of_the_chunk_that_receives():
+    made = MadeJob(
+        Parallelism(1, 2, vpp_size=2),
+        2,
+        costs=COMPUTE_ONLY,
+        schedule=SCHEDULES["interleaved"],
+        faults=(MadeUp(slow_transfers_into_chunk_1),),
+    )
+    trace = made.make_step(0)
+    for chunk, expected_s in ((0, 0.0), (1, 5.0)):
+        received = trace.select((trace.optype == OP_CODES["forward-recv"]) & (trace.mc == chunk))
+        sent = trace.select(trace.optype == OP_CODES["forward-send"])
+        met_s = [
+            max(start_s, sent.start_s[np.isclose(sent.start_s + sent.duration_s, end_s)].max())
+            for start_s, end_s in zip(
+                received.start_s, received.start_s + received.duration_s, strict=True
+            )
+        ]
+        np.testing.assert_allclose(received.start_s + received.duration_s - met_s, expected_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Spy(MadeUp):
+    """Notes down what its chance says first."""
+
+    deed: Callable[[Drawn], None] = field(default=lambda drawn: None, kw_only=True)
+    seen: list[float]
+
+    def change(self, drawn, world, lasts, rng_of):
+        self.seen.append(rng_of(int(drawn.steps[0])).random())
+
+
+def test_each_fault_of_a_step_has_a_chance_of_its_own():
+    rngs = [np.random.default_rng([5, 3]), rng_of(5, 0)(3), rng_of(5, 1)(3), rng_of(5, 0)(4)]
+    assert len({rng.random() for rng in rngs}) == 4
+    seen: list[float] = []
+    MadeJob(Parallelism(1, 1), 1, faults=(Spy(seen), Spy(seen)), seed=5).make_step(3)
+    assert seen == [rng_of(5, 0)(3).random(), rng_of(5, 1)(3).random()]
