@@ -6,7 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from select import select
@@ -17,7 +17,8 @@ import redis
 from app.ingest.embedded_server import dies_with_parent, find_server
 
 WITHIN_S = 30.0
-LAST_PORT = 50_000  # a cluster node also listens 10,000 above its port
+BUS = 10_000  # a cluster node also listens so far above its port
+LAST_PORT = 50_000
 
 DURABLE = {
     "bind": "127.0.0.1",
@@ -104,12 +105,12 @@ def single(directory: Path, **settings: str) -> Iterator[Group]:
 
 
 @contextmanager
-def cluster(directory: Path) -> Iterator[Group]:
-    """Three nodes with a third of the slots each."""
+def cluster(directory: Path, *, patience_ms: int = 2000) -> Iterator[Group]:
+    """Three nodes with a third of the slots each; one that is silent for so long has failed."""
     settings = {
         **DURABLE,
         "cluster-enabled": "yes",
-        "cluster-node-timeout": "2000",
+        "cluster-node-timeout": str(patience_ms),
         "cluster-announce-ip": "127.0.0.1",
     }
     with ExitStack() as stack:
@@ -125,9 +126,16 @@ def cluster(directory: Path) -> Iterator[Group]:
         yield Group(f"redis+cluster://{hosts}", servers)
 
 
+def wait_until_whole(group: Group) -> None:
+    """Returns when each node of a cluster takes commands again, and thinks so of all others."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(closing(server.client())) for server in group.servers]
+        until(lambda: all(_is_whole(client) for client in clients))
+
+
 @contextmanager
-def sentinel(directory: Path) -> Iterator[Group]:
-    """A primary and its replica, watched by three sentinels."""
+def sentinel(directory: Path, *, patience_ms: int = 500) -> Iterator[Group]:
+    """A primary and its replica, watched by three sentinels; silent for so long is dead."""
     with ExitStack() as stack:
         servers = _started(stack, directory / "data", [DURABLE])
         replica = {**DURABLE, "replicaof": f"127.0.0.1 {servers[0].port}"}
@@ -135,7 +143,7 @@ def sentinel(directory: Path) -> Iterator[Group]:
         watched = {
             "bind": "127.0.0.1",
             "sentinel monitor": f"paceline 127.0.0.1 {servers[0].port} 2",
-            "sentinel down-after-milliseconds": "paceline 500",
+            "sentinel down-after-milliseconds": f"paceline {patience_ms}",
             "sentinel failover-timeout": "paceline 3000",
         }
         clients = [stack.enter_context(closing(server.client())) for server in servers]
@@ -182,9 +190,12 @@ def _free_ports(num_ports: int) -> list[int]:
     ports: list[int] = []
     with ExitStack() as stack:
         while len(ports) < num_ports:
-            probe = stack.enter_context(socket.socket())
+            probe, above = (stack.enter_context(socket.socket()) for _ in range(2))
             probe.bind(("127.0.0.1", 0))
-            if (port := probe.getsockname()[1]) <= LAST_PORT:
+            if (port := probe.getsockname()[1]) > LAST_PORT:
+                continue
+            with suppress(OSError):  # somebody has that one
+                above.bind(("127.0.0.1", port + BUS))
                 ports.append(port)
     return ports
 

@@ -45,9 +45,11 @@ def chromium_path():
 def chromium(chromium_path):
     """A browser for all tests; every page has a context of its own."""
     try:
-        from playwright.sync_api import sync_playwright
+        from playwright.sync_api import expect, sync_playwright
     except ImportError:
         _missing("playwright is not installed: pip install playwright")
+    # Its own five seconds are not those of a page's context, and too short for a busy machine.
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_path, args=FLAGS)
         yield browser

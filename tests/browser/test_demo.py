@@ -111,6 +111,8 @@ def test_the_slow_worker_is_outlined_with_the_number_that_the_api_gives(demo, op
 
 
 def test_worker_by_step_stands_under_the_step_times(demo, open_page, keep):
+    steps = "/jobs/demo-slow-worker/steps"
+    wait_until(lambda: len(demo.get(steps)["items"]) > 8, "a second window has begun")
     page = open_page(job(demo, "demo-slow-worker")).page
     title = "Step time and worst workers"
     above, below = drawn(page, title, 0), drawn(page, title, 1)

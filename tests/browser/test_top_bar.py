@@ -51,7 +51,7 @@ def test_a_page_goes_on_where_its_events_broke_off_and_says_so_meanwhile(own_ser
 
     page = open_page(own_server.link.replace("/#", "/alerts#")).page
     live = page.locator(".top-bar .live")
-    expect(live).to_contain_text("Live")
+    expect(live).to_contain_text("Live, updated")  # by an event, whose id it goes on from
     with page.expect_request(re.compile("/api/v1/events")) as asked:
         page.evaluate("dispatchEvent(new Event('offline'))")
         expect(live).to_contain_text("Stale since")

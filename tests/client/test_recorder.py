@@ -65,7 +65,7 @@ def test_a_recorded_step_arrives_whole(paceline):
 
 
 def test_what_is_told_of_operations_arrives_with_them(paceline):
-    run = recorder(paceline.url)
+    run = recorder(paceline.url, flush_interval_s=60)  # one batch, however slow the machine
     with run.step(7):
         with run.op("forward-compute", microbatch=0, tokens=4096, seq_len_sq=2**40):
             pass

@@ -5,6 +5,9 @@ import pytest
 from app.ingest.embedded import EmbeddedQueue
 from tests import redis_servers
 
+# Nobody dies here: who only waits for a busy disk or processor is not to be taken for dead.
+PATIENCE_MS = 60_000
+
 
 @pytest.fixture(scope="session")
 def valkey_url(tmp_path_factory):
@@ -17,12 +20,15 @@ def valkey_url(tmp_path_factory):
 @pytest.fixture(scope="session")
 def valkey_cluster(tmp_path_factory):
     """Three nodes that all tests share and wipe."""
-    with redis_servers.cluster(tmp_path_factory.mktemp("cluster")) as group:
+    with redis_servers.cluster(
+        tmp_path_factory.mktemp("cluster"), patience_ms=PATIENCE_MS
+    ) as group:
         yield group
 
 
 @pytest.fixture(scope="session")
 def valkey_sentinel(tmp_path_factory):
     """A primary and a replica that all tests share and wipe."""
-    with redis_servers.sentinel(tmp_path_factory.mktemp("sentinel")) as group:
+    directory = tmp_path_factory.mktemp("sentinel")
+    with redis_servers.sentinel(directory, patience_ms=PATIENCE_MS) as group:
         yield group

@@ -118,7 +118,9 @@ def test_a_listener_that_lost_its_server_says_so(queue):
             await asyncio.wait([heard], timeout=0.05)
         kill(queue)
         queue.start()
-        missed = await asyncio.wait_for(anext(messages), 10)
+        # What was announced twice before the first was heard comes twice.
+        while (missed := await asyncio.wait_for(anext(messages), 10)) == {"number": 1}:
+            pass
         announcer.announce({"number": 2})
         after = await asyncio.wait_for(anext(messages), 10)
         await listener.close()

@@ -3,6 +3,7 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 import redis
@@ -10,6 +11,7 @@ import redis
 from app.errors import QueueFull, QueueUnavailable, StartUpFailed
 from app.ingest.memory import MemoryQueue
 from app.ingest.queue import Announcer, Listener, QueueReader, QueueWriter, shard_of, stream_key
+from app.ingest.redis_append import RedisAppender
 from app.ingest.redis_events import RedisAnnouncer, RedisListener
 from app.ingest.redis_queue import RedisReader, RedisWriter
 
@@ -26,13 +28,16 @@ class Ends:
 
 
 @pytest.fixture(params=["memory", "single", "cluster", "sentinel", "sentinel that waits"])
-def ends(request):
+def ends(request, monkeypatch):
     if request.param == "memory":
         queue = MemoryQueue(NUM_SHARDS, budget_bytes=BUDGET_BYTES)
         yield Ends(queue.writer, queue.reader, queue.announcer, queue.listener())
         return
     url = wiped(request)
     wait_replicas = int(request.param == "sentinel that waits")
+    # How soon a replica has to have a batch is not the question here, and its disk may be slow.
+    patient = partial(RedisAppender, wait_ms=1500)
+    monkeypatch.setattr("app.ingest.redis_queue.RedisAppender", patient)
     writer = RedisWriter(url, NUM_SHARDS, wait_replicas=wait_replicas)
     reader, announcer = RedisReader(url, budget_bytes=BUDGET_BYTES), RedisAnnouncer(url)
     yield Ends(writer, reader, announcer, RedisListener(url))

@@ -197,6 +197,7 @@ def test_a_node_that_is_gone_is_unavailable_for_its_shards_alone(cluster):
         await writer.close()
 
     asyncio.run(run())
+    redis_servers.wait_until_whole(cluster)  # the others may still take it for dead
     bodies = everything(cluster.url, 64)
     assert bodies.count(b"x") == 30
 

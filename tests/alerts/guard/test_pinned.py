@@ -60,7 +60,7 @@ def test_however_slowly_it_goes_on_it_is_over_by_the_deadline(talk):
 def test_a_refusal_counts_however_slowly_its_reasons_come():
     talk = dripping(b"HTTP/1.1 500 No\r\nContent-Length: 9999\r\n\r\n", b"")
     with serving(talk) as stub:
-        reply = post(guard(total_s=SHORT_S), stub)
+        reply = post(guard(total_s=1.0), stub)  # in which its head has to come
     assert (reply.status, reply.beginning) == (500, b"")
 
 
