@@ -138,6 +138,8 @@ def test_a_stalled_job_whose_server_goes_has_old_figures_and_says_so(tmp_path, o
         expect(page.get_by_role("note")).to_contain_text("Figures are as of", timeout=20_000)
         expect(page.locator("h1")).to_contain_text("No worker has sent anything")
         expect(page.locator(".live")).to_contain_text("Stale")
+        # All at once, for the page: of a service that stops in order it would hear that first.
+        page.context.set_offline(True)
     expect(page.locator(".live")).to_contain_text("Stale since", timeout=10_000)
     expect(page.locator("h1")).to_contain_text("No worker has sent anything")
     keep(page, "server-gone-light")
