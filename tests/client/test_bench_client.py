@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
+
+pytestmark = pytest.mark.long  # CI is short of minutes; `pytest -m long` runs it
 
 
 def test_it_prints_what_recording_costs_and_how_many_bytes_an_operation_takes():

@@ -9,6 +9,8 @@ from paceline_client import Topology
 from tests.client.recorders import WITHIN_S
 from tests.e2e.stack import TOKEN, Stack, wait_until
 
+pytestmark = pytest.mark.long  # CI is short of minutes; `pytest -m long` runs it
+
 JOB, DP = "recorded", 2
 
 

@@ -6,6 +6,8 @@ import pytest
 from tests.browser.paceline import running
 from tests.e2e.stack import wait_until
 
+pytestmark = pytest.mark.long  # CI is short of minutes; `pytest -m long` runs it
+
 WORKERS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 JOB = "/jobs/llm-70b"
 
