@@ -45,7 +45,7 @@ bench: $(VENV)/.run-stamp
 $(VENV)/.run-stamp: requirements.lock pyproject.toml client/pyproject.toml
 	@PYTHON="$(PYTHON)" .ci/bootstrap $(VENV) run
 
-$(VENV)/.test-stamp: requirements.lock pyproject.toml client/pyproject.toml
+$(VENV)/.test-stamp: requirements.lock pyproject.toml client/pyproject.toml .ci/bootstrap
 	@PYTHON="$(PYTHON)" .ci/bootstrap $(VENV) test
 
 # The lock names versions and no addresses, so it works with any package index.

@@ -11,6 +11,7 @@ PacelineError                500
 │   ├── JobNotFound
 │   ├── PictureNotFound
 │   ├── QuestionNotFound
+│   ├── ReportNotFound
 │   ├── SilenceNotFound
 │   ├── TokenNotFound
 │   └── WindowNotFound
@@ -158,6 +159,19 @@ class QuestionNotFound(NotFound):
         super().__init__(
             f"job {job!r} has no saved question {question_id!r}: "
             f"list them with GET /api/v1/jobs/{job}/what-ifs"
+        )
+
+
+class ReportNotFound(NotFound):
+    """The job has no such report of scores."""
+
+    code = "report_not_found"
+
+    def __init__(self, job_id: str, report_id: str) -> None:
+        job = _plain(job_id)
+        super().__init__(
+            f"job {job!r} has no report of scores {report_id!r}: "
+            f"list them with GET /api/v1/jobs/{job}/scores/reports"
         )
 
 

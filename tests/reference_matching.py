@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from app.trace.job import Parallelism
 from app.trace.ops import Axis, Kind
-from tests.reference_ops import Dependencies, Key, Op, is_own, of, passes
-from tests.reference_stage import CLEARLY_S, Stage
+from tests.reference_ops import Dependencies, Key, Op, is_own, last_to_end, of, passes
+from tests.reference_stage import CLEARLY_S, GRADIENTS, ROUNDING_S, Stage
 
 ONWARD = {"forward": 1, "backward": -1}
 Id = tuple[int, int, int]  # micro-batch, chunk, which of those that share them
@@ -23,6 +23,8 @@ def sends_and_receives(found: Dependencies, stages: list[Stage], sizes: Parallel
             sent, received = match(found, here, direction, sizes)
             sends.append(sent)
             receives.append(received)
+            if by_id:
+                _held(found, here, sent, direction)
         pair = _pairs_by_id if by_id else _pairs_by_position
         for here in stages:
             peer = (here.number + ONWARD[direction]) % sizes.pp_size
@@ -93,6 +95,27 @@ def _match_by_id(
             found.add(compute.key, send.key)
             sent += _inside(send, ONWARD[direction], sizes)
     return sent, received
+
+
+def _held(found: Dependencies, here: Stage, sent: Matched, direction: str) -> None:
+    """Section 2: the last computation's send is held until gradients are reduced."""
+    computed = _with_ids(passes(here.ops, direction), lambda op: op.chunk)
+    sends = _with_ids(of(here.ops, f"{direction}-send"), lambda op: op.chunk)
+    last = last_to_end(here.computes)
+    wanted = [its for its, op in computed if op in last]
+    for position, (send, _) in enumerate(sent):
+        if [its for its, op in sends if op is send] != wanted or not here.sizes.is_data_parallel:
+            continue
+        before = [op.end_s for op, _ in sent[:position][-1:]]
+        if send.start_s <= max([last[0].end_s, *before]) + CLEARLY_S:
+            continue
+        done = [
+            op
+            for op in of(here.ops, *(here.beside & set(GRADIENTS)))
+            if last[0].end_s - ROUNDING_S <= op.end_s <= send.start_s + ROUNDING_S
+        ]
+        for op in last_to_end(done):
+            found.add(op.key, send.key)
 
 
 def _inside(op: Op, towards: int, sizes: Parallelism) -> Matched:

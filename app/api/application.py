@@ -44,16 +44,20 @@ from app.api.routes import (
     one_step,
     ops,
     pictures,
+    recording,
     ribbon,
     rules,
     saved_questions,
+    scores,
     session,
     settings,
     silences,
+    spans,
     steps,
     timeline_charts,
     timelines,
     tokens,
+    traces,
     what_if,
     windows,
     workers,
@@ -68,12 +72,15 @@ ROUTERS = (
     fleet_charts.router,
     hosts.router,
     jobs.router,
+    recording.router,
     windows.router,
     ribbon.router,
     timelines.router,
+    traces.router,
     critical_path.router,
     what_if.router,
     saved_questions.router,
+    scores.router,
     steps.router,
     one_step.router,
     workers.router,
@@ -130,6 +137,7 @@ def application(service: Service, limits: Limits, *, close: Callable[[], None]) 
     app.state.service = service
     errors.install(app)
     app.include_router(_api())
+    app.include_router(spans.router)
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(_documents)

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.auth import SAFE_METHODS
-from app.api.principal import project_asking
+from app.api.principal import TRACES_PATH, project_asking
 from app.errors import BadRequest, TooLarge, TooSlow, Unavailable, UnsupportedMedia
 
 EVENTS_PATH = "/api/v1/events"
@@ -23,7 +23,8 @@ MAX_BYTES_IN_FLIGHT = 256 << 20
 MAX_REQUESTS_IN_FLIGHT = 512
 # Whatever one project does, another one finds as much again free.
 SHARE_OF_PROJECT = 0.5
-_ENCODED = re.compile("/api/v1/jobs/[^/]+/ops")  # takes compressed bodies, and inflates them
+# These take compressed bodies, and inflate them.
+_ENCODED = re.compile(f"/api/v1/jobs/[^/]+/ops|{re.escape(TRACES_PATH)}")
 _LONGEST_LENGTH = 15  # digits; int() of very many would be slow
 
 

@@ -55,11 +55,18 @@ Text = Annotated[str, StringConstraints(max_length=256, pattern=PRINTABLE)]
 SomeText = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=PRINTABLE)]
 
 
+_FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
+
+
 def _moment(value: object) -> datetime:
     # Strict models take no text for a time, others take numbers, too.
     if not isinstance(value, str) or not _MOMENT.fullmatch(value):
         raise ValueError("want a time with its zone, such as 2026-11-21T22:00:00Z")
-    return datetime.fromisoformat(value)
+    moment = datetime.fromisoformat(value)
+    # Its zone may put it before the first year or after the last one, which no answer can hold.
+    if not _FIRST_S <= moment.timestamp() <= _LAST_S:
+        raise ValueError("want a time between the years 1 and 9999 in UTC")
+    return moment
 
 
 Moment = Annotated[datetime, BeforeValidator(_moment)]

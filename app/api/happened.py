@@ -9,6 +9,7 @@ from app.api.ribbon_bins import Bin, bins
 from app.api.ribbon_events import RibbonEvent
 from app.api.service import Service
 from app.charts.step_events import StepEvent
+from app.ingest.verdict import REASONS
 from app.store import alert_events, ribbon
 
 # So many of the newest windows, runs, alerts and skipped steps are looked at.
@@ -51,7 +52,9 @@ def happened(service: Service, job_id: str) -> Happened:
             return Happened([], 0, [], {})
         since = found[0].epoch, found[0].first_step
         times = ribbon.times(conn, job_id, since=since)
-        skipped = ribbon.skipped(conn, job_id, since=since, limit=MAX_SKIPPED)
+        # An evaluation is nothing that went wrong.
+        left_out = REASONS.values()
+        skipped = ribbon.skipped(conn, job_id, since=since, limit=MAX_SKIPPED, besides=left_out)
         beginnings = ribbon.beginnings(conn, job_id, since=since[0])
         told = alert_events.rings_of_job(conn, job_id, limit=MAX_ALERTS)
     shown = bins(found, times)

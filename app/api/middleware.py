@@ -16,7 +16,7 @@ from app.api.auth import SAFE_METHODS, Access, header
 from app.api.errors import failure, refusal
 from app.api.limits import ProjectLimits
 from app.api.picture_links import PictureLinks, is_link
-from app.api.principal import Principal, attach, needed_scope
+from app.api.principal import TRACES_PATH, Principal, attach, needed_scope
 from app.errors import PacelineError, WrongHost
 
 API_PREFIX = "/api/"
@@ -56,7 +56,7 @@ class SecurityHeaders:
         request_id = f"{self._process}{next(self._counter):016x}"
         # Each request runs in a context of its own, so there is nothing to take back.
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        is_of_api = scope["path"].startswith(API_PREFIX)
+        is_of_api = _is_of_api(scope["path"])
         ready = headers_of_all(of_api=is_of_api, over_tls=scope["scheme"] == "https")
         has_own = is_link(scope)
 
@@ -194,4 +194,8 @@ def _size_bytes(length: bytes | None) -> int:
 
 def _is_guarded(scope: Scope) -> bool:
     path: str = scope["path"]
-    return path.startswith(API_PREFIX) and (scope["method"], path) not in OPEN
+    return _is_of_api(path) and (scope["method"], path) not in OPEN
+
+
+def _is_of_api(path: str) -> bool:
+    return path.startswith(API_PREFIX) or path == TRACES_PATH

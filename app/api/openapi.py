@@ -1,7 +1,7 @@
 """The API's description of itself: FastAPI's, with what it cannot know."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -10,16 +10,18 @@ from starlette.routing import BaseRoute
 
 from app.api.deps import ProblemOut
 from app.api.edits import QuestionIn
+from app.api.fields import PRINTABLE
 from app.api.pictures import describe_pictures
 from app.api.questions import SavedQuestionIn
 from app.api.rules_body import RulesIn
+from app.api.score_body import ScoresIn
 from app.api.sessions import COOKIE
 from app.diagnosis.finding import CAUSES
 from app.ingest.json_columns import MAX_JSON_ROWS
 from app.ingest.wire import KNOWN_VERSIONS
 from app.trace.ops import OP_NAMES
 from app.trace.user_types import MAX_NAME
-from app.trace.window import OPTIONAL
+from app.trace.window import OPTIONAL, StepKind
 
 TAGS = [
     {"name": "fleet", "description": "All jobs at a glance, and what they lose over time."},
@@ -27,6 +29,11 @@ TAGS = [
     {"name": "jobs", "description": "Register a training job, end it, see how it is doing."},
     {"name": "ops", "description": "Push recorded operations, one batch of one worker at a time."},
     {"name": "windows", "description": "Results of the analysis, by window."},
+    {
+        "name": "scores",
+        "description": "Scores of ranks that other tools have measured; no what-if can be asked "
+        "of them.",
+    },
     {"name": "steps", "description": "Step times: recorded, simulated, without stragglers."},
     {"name": "workers", "description": "One worker in a window, and over the run."},
     {
@@ -84,6 +91,7 @@ def _schemas() -> dict[str, Any]:
             (QuestionIn, "validation"),
             (SavedQuestionIn, "validation"),
             (RulesIn, "validation"),
+            (ScoresIn, "validation"),
         ],
         ref_template="#/components/schemas/{model}",
     )
@@ -111,6 +119,7 @@ def _ops_in() -> dict[str, Any]:
     optional = ["seq_id", "mc", "mb_id", *OPTIONAL]
     natural = {"type": "integer", "minimum": 0}
     integer = {"type": "integer"}
+    place = {"type": ["string", "null"], "minLength": 1, "maxLength": 64, "pattern": PRINTABLE}
     row = {**dict.fromkeys(needed + optional, integer), "optype": name}
     return {
         "type": "object",
@@ -132,6 +141,28 @@ def _ops_in() -> dict[str, Any]:
                 "description": "Each step that this rank has finished, ascending, with its number "
                 "of operations in all batches so far.",
                 "items": {"type": "array", "items": natural, "minItems": 2, "maxItems": 2},
+            },
+            "dropped": {
+                "type": ["integer", "null"],
+                "minimum": 0,
+                "description": "Operations that this rank's recorder has dropped since it began.",
+            },
+            "placement": {
+                "type": ["object", "null"],
+                "description": "Where the host stands.",
+                "additionalProperties": False,
+                "properties": dict.fromkeys(("rack", "switch"), place),
+            },
+            "step_kinds": {
+                "type": "array",
+                "description": "Of steps_done those that are no training steps, ascending: they "
+                "are not analysed.",
+                "items": {
+                    "type": "array",
+                    "prefixItems": [natural, {"enum": list(get_args(StepKind))}],
+                    "minItems": 2,
+                    "maxItems": 2,
+                },
             },
             "columns": {
                 "type": ["object", "null"],

@@ -12,6 +12,7 @@ from app.trace.names import DEFAULT_PROJECT, is_job, qualified
 ROOT_ID = "root"  # shorter than any token's id
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _PRINCIPAL = "paceline.principal"
+TRACES_PATH = "/v1/traces"  # where OTLP exporters send spans: the one path of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ def needed_scope(method: str, path: str) -> Scope | None:
 
     What is not named here takes the scope for changing things, so that a new route is no hole.
     """
+    if path == TRACES_PATH:
+        return "ingest"
     match path.split("/")[3:]:
         case ["session"]:
             return None
@@ -83,8 +86,10 @@ def needed_scope(method: str, path: str) -> Scope | None:
             return "read"
         case ["settings" | "rules" | "endpoints", *_] if method not in _SAFE_METHODS:
             return "admin"
-        case ["jobs", _, "ops" | "end"] if method == "POST":
+        case ["jobs", _, "ops" | "end" | "scores"] if method == "POST":
             return "ingest"
+        case ["jobs", _, "recording"] if method not in _SAFE_METHODS:
+            return "admin"
         case ["jobs", _] if method == "PUT":
             return "ingest"
         case ["jobs", _, "windows", _, "what-if"]:

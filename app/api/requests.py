@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.alerts.picture_link import PATH
 from app.api.measured import Measured
+from app.api.principal import TRACES_PATH
 
 log = structlog.get_logger()
 
@@ -119,7 +120,12 @@ def nouns_of(paths: Iterable[str]) -> set[str]:
 
 
 def route_of(path: str, nouns: Iterable[str]) -> str:
-    """What a request is counted by: ops, windows, ..., a probe's name, static, page or other."""
+    """What a request is counted by: ops, windows, ..., a probe's name, static, page or other.
+
+    Spans of OTLP are `traces`.
+    """
+    if path == TRACES_PATH:
+        return "traces"
     if path.startswith("/api/"):
         noun = _noun(path)
         return noun if noun in nouns else "other"

@@ -8,8 +8,9 @@ from app import words
 from app.api.service import Service
 from app.api.window_range import shown_result
 from app.errors import NotFound, WindowNotFound
-from app.store import hosts, jobs
+from app.store import drops, hosts, jobs
 from app.trace.names import plain
+from app.trace.placement import UNPLACED, Placement
 
 
 class WorkerNotFound(NotFound):
@@ -20,13 +21,18 @@ class WorkerNotFound(NotFound):
 
 @dataclass(frozen=True, slots=True)
 class SeenWorker:
-    """A worker, who else is where, and the window's result; empty before there is one."""
+    """A worker, who else is where, and the window's result; empty before there is one.
+
+    `dropped` operations of the run its recorders could not send; None where none has said.
+    """
 
     dp_rank: int
     stage: int
     num_workers: int
     hosts: Mapping[tuple[int, int], str]
     result: Mapping[str, Any]
+    dropped: int | None = None
+    placement: Placement = UNPLACED
 
     @property
     def host(self) -> str | None:
@@ -78,9 +84,11 @@ def seen_worker(service: Service, job_id: str, worker: str, window: str) -> Seen
         epoch = result["window"]["epoch"] if result else job.epoch
         sizes = jobs.run(conn, job_id, epoch).parallelism
         names = hosts.load(conn, job_id, epoch)
+        dropped = drops.of_worker(conn, job_id, epoch, dp_rank, stage)
+        placed = hosts.placements(conn, job_id, epoch).get((dp_rank, stage), UNPLACED)
     if dp_rank >= sizes.dp_size or stage >= sizes.pp_size:
         raise WorkerNotFound(
             f"job {plain(job_id)!r} has dp ranks 0 to {sizes.dp_size - 1} and stages 0 to "
             f"{sizes.pp_size - 1}: no dp {dp_rank}, stage {stage}"
         )
-    return SeenWorker(dp_rank, stage, sizes.num_workers, names, result)
+    return SeenWorker(dp_rank, stage, sizes.num_workers, names, result, dropped, placed)

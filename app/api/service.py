@@ -7,12 +7,14 @@ from app.alerts.guard.guard import Guard
 from app.alerts.smtp import MailServer
 from app.api.auth import Access
 from app.api.failures import FailureLimit
+from app.api.held_spans import HeldSpans
 from app.api.hub import Hub
 from app.api.in_force import InForce
 from app.api.job_state import Thresholds
 from app.api.kept import Kept
 from app.api.lossy import Lossy
 from app.api.measured import Measured
+from app.api.otlp_body import BodyReader
 from app.api.picture_links import PictureLinks
 from app.api.price import Price
 from app.api.registrations import Registrations
@@ -59,3 +61,5 @@ class Service:
     database_time: Callable[[Connection], float]
     results: Results = field(default_factory=Results)
     kept: Kept = field(default_factory=Kept)
+    spans: HeldSpans = field(default_factory=HeldSpans)
+    span_bodies: BodyReader = field(default_factory=BodyReader)

@@ -18,6 +18,7 @@ from app.cli import (
     critical_path,
     data,
     dead_letters,
+    exporting,
     perfetto,
     processes,
     replay,
@@ -27,6 +28,7 @@ from app.cli import (
     what_if,
 )
 from app.cli.files import printable
+from app.cli.importing.command import import_
 from app.cli.simulating.command import simulate
 from app.errors import PacelineError
 
@@ -101,11 +103,13 @@ app.command("analyze")(analyze.analyze)
 app.command("timeline")(perfetto.timeline)
 app.command("critical-path")(critical_path.critical_path)
 app.command("what-if")(what_if.what_if)
+app.command("import")(import_)
 app.command("replay")(replay.replay)
 app.command("simulate")(simulate)
 app.command("migrate")(data.migrate)
 app.command("backup")(data.backup)
 app.command("restore")(data.restore)
+app.add_typer(exporting.app, name="export")
 app.add_typer(token.app, name="token")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(retention.app, name="retention")

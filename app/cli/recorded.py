@@ -21,7 +21,7 @@ def read(trace: Path, meta: Path | None = None, steps: str | None = None) -> "Wi
     from app.cli.chosen_steps import only
     from app.trace.readers import published
 
-    with _shown_as_they_are():
+    with shown_as_they_are():
         window = published.read(trace, meta)
     with errors_about(trace):
         return window if steps is None else only(window, steps)
@@ -30,7 +30,7 @@ def read(trace: Path, meta: Path | None = None, steps: str | None = None) -> "Wi
 @contextmanager
 def errors_about(trace: Path, advice: str = "") -> Iterator[None]:
     """Refusals from within begin with the trace's name, and end with what to do."""
-    with _shown_as_they_are():
+    with shown_as_they_are():
         try:
             yield
         except InvalidRequest as error:
@@ -39,7 +39,7 @@ def errors_about(trace: Path, advice: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def _shown_as_they_are() -> Iterator[None]:
+def shown_as_they_are() -> Iterator[None]:
     """Names that come from files cannot steer the terminal that shows a refusal."""
     try:
         yield

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import paceline_client
 from paceline_client import Refused, Unreachable
+from paceline_client.transport import Transport, job_path
 
 from app.cli.replay_clock import Timeline
 from app.errors import InvalidRequest, Unavailable
@@ -36,7 +37,38 @@ class Server:
         """Address of the job's page."""
         return f"{self.url}/jobs/{self.job_id}"
 
-    def register(self, job: Job, run_key: str) -> int:
+    def epoch_of_ended(self, *, may_exist: bool) -> int | None:
+        """Epoch of the job's last run, which has ended; None if there is no such job.
+
+        Raises:
+            InvalidRequest: there is one and `may_exist` is not so, or it has not ended.
+        """
+        transport = Transport(self.url, self._token)
+        path = job_path(self.job_id)
+        try:
+            answer = self._asked(lambda: transport.request("GET", path, b"", "application/json"))
+        finally:
+            transport.close()
+        if answer.status == 404:
+            return None
+        if not answer.ok:
+            raise InvalidRequest(
+                f"{self.url} does not say whether there is a job {self.job_id} ({answer.detail})"
+            )
+        if not may_exist:
+            raise InvalidRequest(
+                f"job {self.job_id} is there already: name another with --job, or this new run of "
+                "it with --run-key"
+            )
+        known = answer.json()
+        if known.get("ended_at") is None:
+            raise InvalidRequest(
+                f"job {self.job_id} has a run that has not ended: name another with --job, or end "
+                "it first"
+            )
+        return int(known["epoch"])
+
+    def register(self, job: Job, run_key: str, *, labels: Mapping[str, str] | None = None) -> int:
         """Epoch of a new run of the job."""
         return self._asked(
             lambda: paceline_client.register(
@@ -47,6 +79,7 @@ class Server:
                 run_key=run_key,
                 gpus=job.num_gpus,
                 op_types=user_types.describe(job.op_types) or None,
+                labels=labels or None,
                 **asdict(job.parallelism),
             )
         )
@@ -84,6 +117,9 @@ class Server:
                 epoch=epoch,
                 host=hosts.get(divmod(worker, sizes.pp_size)),
                 max_ops=max_ops,
+                timing="host",  # what happens in this process is nobody's training
+                gc_pauses=False,
+                gpu_readings=False,
             )
             for worker, rank in enumerate(ranks)
         ]

@@ -115,6 +115,7 @@ class Commits:
             self._runs.tell(turn.silences)
             for each in turn.runs.values():
                 each.run.assembler.roll.has_new_hosts &= not each.has_state
+                each.run.assembler.roll.has_new_drops &= not each.has_state
                 if each.is_closed:
                     self._runs.close(each.run.key)
             for letter in turn.letters:  # its run's counts have grown in the store alone

@@ -7,6 +7,7 @@ import structlog
 
 from app.consumer.workplace import Workplace
 from app.errors import LeaseLost
+from app.ingest.wire import EXTENSIONS
 from app.store import shards
 from app.store.engine import Connection
 
@@ -32,7 +33,7 @@ class Leases:
         work = self._workplace
         with work.store.write() as conn:
             now_s = work.database_time(conn)
-            shards.heartbeat(conn, self._name, now_s=now_s, lease_s=work.lease_s)
+            self._heartbeat(conn, now_s)
             num_live = max(1, shards.count_live(conn, now_s=now_s))
             fair = -(-work.num_shards // num_live)
             for shard in list(self.held):
@@ -49,10 +50,14 @@ class Leases:
         work = self._workplace
         with work.store.write() as conn:
             now_s = work.database_time(conn)
-            shards.heartbeat(conn, self._name, now_s=now_s, lease_s=work.lease_s)
+            self._heartbeat(conn, now_s)
             for shard, fence in list(self.held.items()):
                 with suppress(LeaseLost):
                     shards.renew(conn, shard, self._name, fence, now_s=now_s, lease_s=work.lease_s)
+
+    def _heartbeat(self, conn: Connection, now_s: float) -> None:
+        lease_s = self._workplace.lease_s
+        shards.heartbeat(conn, self._name, now_s=now_s, lease_s=lease_s, knows=EXTENSIONS)
 
     def _renew(self, conn: Connection, shard: int, *, keep: bool, now_s: float) -> None:
         work, fence = self._workplace, self.held[shard]

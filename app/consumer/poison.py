@@ -9,7 +9,6 @@ from app.store.dead_letters import DeadLetter
 
 SUSPECT_AFTER = 3  # deliveries: whoever had it before may have ended because of it
 MAX_TRIALS = 3
-_STEP_BYTES = 8
 ATTEMPTS = 2
 
 
@@ -49,7 +48,7 @@ def dead_letter(entry: Entry, reason: str, now_s: float) -> DeadLetter:
     epoch, num_ops = None, 0
     try:
         batch = codec.parsed(codec.opened(entry.body))
-        epoch, num_ops = batch.epoch, batch.columns.step.nbytes // _STEP_BYTES
+        epoch, num_ops = batch.epoch, codec.num_ops_of(batch)
     except PacelineError:
         pass  # that is why it is dead
     return DeadLetter(

@@ -93,6 +93,7 @@ def load(conn: Connection, work: Workplace, key: RunKey) -> Run:
             for taken in spool.unpack(blob)
         ),
         hosts=hosts.load(conn, *key),
+        placements=hosts.placements(conn, *key),
         now_s=now_s,
     )
     known = (cursor.rank for cursor in assembler.roll.cursors)

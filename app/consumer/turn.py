@@ -11,7 +11,7 @@ from app.consumer.workplace import Workplace
 from app.diagnosis import history_codec
 from app.ingest import spool
 from app.ingest.queue import Message
-from app.store import counts, dead_letters, histories, hosts, jobs, run_hosts, silent
+from app.store import counts, dead_letters, drops, histories, hosts, jobs, run_hosts, silent
 from app.store import spool as spools
 from app.store.dead_letters import DeadLetter
 from app.store.engine import Connection
@@ -118,9 +118,11 @@ def _save_state(conn: Connection, each: RunTurn) -> None:
     run.counts = replace(run.counts, lost_batches=run.assembler.roll.num_lost)
     spools.save_state(conn, *run.key, run.assembler.dump(run.turn))
     spools.forget(conn, *run.key, through_step=run.assembler.closed_through)
+    if run.assembler.roll.has_new_drops:
+        drops.save(conn, *run.key, run.assembler.roll.drops())
     if run.assembler.roll.has_new_hosts:
         known = run.assembler.roll.hosts()
-        hosts.save(conn, *run.key, known)
+        hosts.save(conn, *run.key, known, run.assembler.roll.placements())
         run_hosts.add(conn, *run.key, known.values())
 
 

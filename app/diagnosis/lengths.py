@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from app.diagnosis.case import Case
 from app.diagnosis.features import Computations, Features
 from app.diagnosis.selecting import median, medians
+from app.diagnosis.uneven import uneven_replicas
 from app.engine.compiled import kernel
 from app.trace.window import Floats, Ints
 
@@ -39,7 +40,10 @@ class Variation:
 
 
 def variation(case: Case) -> Variation | None:
-    """Over the usual steps; None where there is too little to tell, or nothing varies."""
+    """Over the usual steps; None where there is too little to tell, or nothing varies.
+
+    Where lengths are sent, only over replicas whose sequences are uneven.
+    """
     parts = [_relative(case, group) for group in case.groups]
     known = [part for part in parts if part is not None]
     if not known:
@@ -66,11 +70,28 @@ def _relative(case: Case, group: Features) -> tuple[Floats, Floats] | None:
     usual = np.flatnonzero(case.is_usual[case.at(group)])
     if forward is None or backward is None or not usual.size:
         return None
-    stride = -(-case.parallelism.dp_size // MAX_REPLICAS)
-    num_replicas = -(-case.parallelism.dp_size // stride)
-    usual = usual[:: max(1, usual.size * num_replicas // MAX_LANES)]
-    one, other = (relative(each.duration_s[::stride][..., usual]) for each in (forward, backward))
+    replicas, looked_at = _replicas(case)
+    usual = usual[:: max(1, usual.size * int(looked_at.sum()) // MAX_LANES)]
+    one, other = (
+        relative(each.duration_s[replicas][..., usual])[looked_at] for each in (forward, backward)
+    )
     return (one, other) if one.size and one.shape == other.shape else None
+
+
+def _replicas(case: Case) -> tuple[Ints, Flags]:
+    """Some replicas, and which of them are looked at; what is usual, all of them tell."""
+    every = np.arange(case.parallelism.dp_size)
+    some = _thinned(every)
+    uneven = uneven_replicas(case)
+    if uneven is None:
+        return some, np.ones(some.size, bool)
+    chosen = _thinned(np.flatnonzero(uneven))
+    replicas = np.union1d(some, chosen)
+    return replicas, np.isin(replicas, chosen)
+
+
+def _thinned(replicas: Ints) -> Ints:
+    return replicas[:: -(-replicas.size // MAX_REPLICAS)]
 
 
 def relative(duration_s: Floats) -> Floats:

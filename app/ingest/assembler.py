@@ -17,9 +17,10 @@ from app.ingest.roll import Roll
 from app.ingest.run_state import RunState
 from app.ingest.step import OpenStep, SettledStep, longest_span_s
 from app.ingest.trace_codec import pack
-from app.ingest.verdict import settled
+from app.ingest.verdict import settled, settled_before
 from app.trace.job import Job
-from app.trace.window import Window, WindowState
+from app.trace.placement import Placement
+from app.trace.window import StepKind, Window, WindowState
 
 FIRST_STEP_PATIENCE = 10  # workers do not start at once, and nobody knows yet how long a step is
 SPAN_PATIENCE = 3
@@ -76,6 +77,7 @@ class _Said(NamedTuple):
     rank: int
     part: Part | None
     num_declared: int | None
+    kind: StepKind | None
 
 
 class RunAssembler:
@@ -114,6 +116,7 @@ class RunAssembler:
         blob: bytes | None,
         before: Iterable[Before],
         hosts: Mapping[tuple[int, int], str],
+        placements: Mapping[tuple[int, int], Placement] | None = None,
         now_s: float,
     ) -> "RunAssembler":
         """The assembler whose last `dump` is `blob`, from all batches with a step not closed then.
@@ -122,7 +125,7 @@ class RunAssembler:
         """
         run = cls(job, epoch, rules, recall)
         state = RunState() if blob is None else RunState.read(blob)
-        run._roll = Roll(job.parallelism, state.cursors, hosts)
+        run._roll = Roll(job.parallelism, state.cursors, hosts, placements)
         run._closed = ClosedWindows(state.closed, now_s)
         run.closed_through = state.closed_through
         run.longest_span_s = state.longest_span_s
@@ -134,8 +137,7 @@ class RunAssembler:
                 run._take_again(batch, worker, set(dropped), now_s)
         for number, skipped in state.settled:
             step = run._steps.get(number) or OpenStep(number, now_s)
-            table = step.table(step.heard(), job.parallelism.pp_size)
-            run._put(SettledStep(number, table, skipped, step if skipped else None))
+            run._put(settled_before(step, job, skipped))
         run._settled_through = state.settled_through
         run._window.revision = state.revision
         run._window.has_news = state.revision < len(state.settled)
@@ -216,11 +218,10 @@ class RunAssembler:
         return None if lowest is None else lowest.first_arrival_s + self._patience_s()
 
     def _take(self, batch: OpBatch, worker: int, now_s: float) -> Added:
-        parts, declared = _parts(batch, worker), dict(batch.steps_done)
+        said_of = _said(batch, worker)
         dropped: list[int] = []
         num_late, last_step = 0, NO_STEP
-        for number in sorted({*parts, *declared}):
-            said = _Said(worker, batch.rank, parts.get(number), declared.get(number))
+        for number, said in said_of.items():
             if number > self.closed_through:
                 last_step = number
             if number > self._settled_through:
@@ -231,20 +232,18 @@ class RunAssembler:
         return Added("new", dropped, num_late, last_step)
 
     def _take_again(self, batch: OpBatch, worker: int, dropped: set[int], now_s: float) -> None:
-        parts, declared = _parts(batch, worker), dict(batch.steps_done)
-        for number in sorted({*parts, *declared} - dropped):
-            if number > self.closed_through:
-                said = _Said(worker, batch.rank, parts.get(number), declared.get(number))
+        for number, said in _said(batch, worker).items():
+            if number > self.closed_through and number not in dropped:
                 self._steps.put(number, now_s, **said._asdict())
 
     def _take_late(self, number: int, said: "_Said") -> bool:
         """Whether a skipped step of the open window, or of a closed one, can still use it."""
         if number <= self.closed_through:
-            return self._closed.take(number, said.worker, said.rank, said.part, said.num_declared)
+            return self._closed.take(number, *said)
         skipped = self._window.skipped(number)
         if skipped is None or skipped.open is None or not skipped.wants(said.rank):
             return False
-        skipped.open.take(said.worker, said.rank, said.part, said.num_declared)
+        skipped.open.take(*said)
         self._resettle.add(number)
         return True
 
@@ -313,6 +312,18 @@ class RunAssembler:
         self._closed.add(window.settled, state, window.revision, now_s)
         self._window = OpenWindow(self.job, self._epoch, self._rules.window_steps)
         return change
+
+
+def _said(batch: OpBatch, worker: int) -> dict[int, _Said]:
+    """What the batch says of each step, ascending."""
+    parts, declared = _parts(batch, worker), dict(batch.steps_done)
+    kinds = dict(batch.step_kinds)
+    return {
+        number: _Said(
+            worker, batch.rank, parts.get(number), declared.get(number), kinds.get(number)
+        )
+        for number in sorted({*parts, *declared})
+    }
 
 
 def _parts(batch: OpBatch, worker: int) -> dict[int, Part]:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.trace.window import Ints
+from app.trace.placement import Placement
+from app.trace.window import Ints, StepKind
 
 # As narrow as they came: int16, int32 or int64.
 Narrow = NDArray[np.signedinteger[Any]]
@@ -33,6 +34,8 @@ class OpColumns:
     bytes: Ints | None = None
     sm_clock_mhz: Ints | None = None
     temperature_c: Ints | None = None
+    power_w: Ints | None = None
+    xid: Ints | None = None
 
     @property
     def num_ops(self) -> int:
@@ -53,7 +56,9 @@ class OpBatch:
     """What one worker sent at once.
 
     `steps_done` holds (step, number of its operations in all batches so far) for every step that
-    the worker has finished. `wire` is the body as it came, when it says exactly this batch.
+    the worker has finished, `step_kinds` which of them are no training steps. `dropped` is how many
+    operations its recorder has dropped since it began, `placement` where its host stands, None
+    where it does not say. `wire` is the body as it came, when it says exactly this batch.
     """
 
     epoch: int
@@ -64,4 +69,7 @@ class OpBatch:
     batch_seq: int
     steps_done: tuple[tuple[int, int], ...]
     columns: OpColumns
+    dropped: int | None = None
+    step_kinds: tuple[tuple[int, StepKind], ...] = ()
+    placement: Placement | None = None
     wire: bytes | None = field(default=None, repr=False)

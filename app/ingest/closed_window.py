@@ -10,13 +10,13 @@ from app.ingest.roll import Roll
 from app.ingest.step import OpenStep, SettledStep
 from app.ingest.verdict import settled
 from app.trace.job import Job
-from app.trace.window import SkippedStep, WindowState
+from app.trace.window import SkippedStep, StepKind, WindowState
 
 MAX_DECLARED = 1_000_000  # of all that is remembered: beyond, the oldest windows are final
 
 Recall = Callable[[int], OpTable]  # stored operations of the window with this first step
-# Step, worker, rank, operations and number of declared ones, as `OpenStep.take` wants them.
-Late = tuple[int, int, int, Part | None, int | None]
+# Step, and what `OpenStep.take` wants: worker, rank, operations, number of declared ones, kind.
+Late = tuple[int, int, int, Part | None, int | None, StepKind | None]
 
 
 class ClosedWindow(msgspec.Struct):
@@ -89,13 +89,19 @@ class ClosedWindows:
                 del self._windows[first]
 
     def take(
-        self, number: int, worker: int, rank: int, part: Part | None, num_declared: int | None
+        self,
+        number: int,
+        worker: int,
+        rank: int,
+        part: Part | None,
+        num_declared: int | None,
+        kind: StepKind | None = None,
     ) -> bool:
         """Whether what a batch says of this step can still be used; if so, `revise` will."""
         for first, (window, _) in self._windows.items():
             if window.wants(number, rank):
                 said = self._late.setdefault(first, [])
-                said.append((number, worker, rank, part, num_declared))
+                said.append((number, worker, rank, part, num_declared, kind))
                 return True
         return False
 
@@ -118,13 +124,13 @@ class ClosedWindows:
         again = OpenWindow(job, epoch, len(window.steps), revision=window.revision)
         for number, skipped in window.steps:
             table = stored.of_step(number)
-            if skipped is None:
-                again.add(SettledStep(number, table))
+            if skipped is None or skipped.kind is not None:
+                again.add(SettledStep(number, table, skipped))
                 continue
             step = OpenStep.again(table, number, window.declared[number], job.parallelism.pp_size)
-            for each, worker, rank, part, num_declared in late:
+            for each, worker, rank, part, num_declared, kind in late:
                 if each == number:
-                    step.take(worker, rank, part, num_declared)
+                    step.take(worker, rank, part, num_declared, kind)
             again.add(settled(step, job, roll, "in time"))
         state = _state(window.state, again)
         self.add(again.settled, state, window.revision + 1, at_s)
@@ -133,6 +139,4 @@ class ClosedWindows:
 
 def _state(before: WindowState, window: OpenWindow) -> WindowState:
     """An incomplete window is complete once nothing is missing in it any more."""
-    if before == "incomplete" and not any(step.skipped for step in window.settled):
-        return "complete"
-    return before
+    return window.ended_state if before == "incomplete" else before

@@ -5,12 +5,20 @@ Operation types are names on the wire and in the queue, and codes of the job's `
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
 from app.errors import InvalidRequest, TooLarge
 from app.ingest.batch import OpBatch, OpColumns
-from app.ingest.columns import NameOf, from_buffers, from_json, name_in, to_buffers
+from app.ingest.columns import (
+    NameOf,
+    from_buffers,
+    from_json,
+    name_in,
+    num_ops_in,
+    to_buffers,
+)
 from app.ingest.inflate import MAX_BODY_BYTES, encoding_in, inflated, known_encoding
 from app.ingest.json_columns import ops_of, steps_done_of
 from app.ingest.rows import UNKNOWN_OPTYPE, RowError, Rules, all_kept, check, jump_message
@@ -26,6 +34,7 @@ from app.ingest.wire import (
 )
 from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN, OpTypes
+from app.trace.placement import Placement
 
 __all__ = [
     "MAX_BODY_BYTES",
@@ -36,6 +45,7 @@ __all__ = [
     "RowError",
     "decode",
     "encode",
+    "num_ops_of",
     "of_parsed",
     "opened",
     "parsed",
@@ -128,8 +138,21 @@ def encode(batch: OpBatch, op_types: OpTypes = BUILT_IN) -> bytes:
         "steps_done": batch.steps_done,
         "optypes": names,
         "columns": columns,
+        **_said_beside(batch),
     }
     return msgspec.msgpack.encode(message)
+
+
+def _said_beside(batch: OpBatch) -> dict[str, Any]:
+    """Extensions that the batch makes use of: others an older consumer could not read."""
+    said: dict[str, Any] = {}
+    if batch.dropped is not None:
+        said["dropped"] = batch.dropped
+    if batch.step_kinds:
+        said["step_kinds"] = batch.step_kinds
+    if batch.placement is not None:
+        said["placement"] = batch.placement._asdict()
+    return said
 
 
 def opened(body: bytes) -> bytes | bytearray:
@@ -145,6 +168,15 @@ def opened(body: bytes) -> bytes | bytearray:
 def parsed(plain: Body) -> BinaryBatch:
     """A batch from the event queue, opened, as far as it can be read without knowing its job."""
     return parse_binary(plain)
+
+
+def num_ops_of(wire: BinaryBatch) -> int:
+    """How many operations a batch has that nobody could take.
+
+    Raises:
+        InvalidRequest: even that cannot be said.
+    """
+    return num_ops_in(wire.columns)
 
 
 def of_parsed(wire: BinaryBatch, op_types: OpTypes = BUILT_IN) -> OpBatch:
@@ -185,6 +217,7 @@ _PARSERS = {BINARY_TYPE: _from_binary, JSON_TYPE: _from_json}
 def _batch(
     header: Header, steps_done: StepsDone, columns: OpColumns, wire: bytes | None
 ) -> OpBatch:
+    placed = header.placement
     return OpBatch(
         epoch=header.epoch,
         rank=header.rank,
@@ -194,6 +227,9 @@ def _batch(
         batch_seq=header.batch_seq,
         steps_done=tuple(steps_done),
         columns=columns,
+        dropped=header.dropped,
+        step_kinds=tuple(header.step_kinds),
+        placement=None if placed is None else Placement(placed.rack, placed.switch),
         wire=wire,
     )
 
@@ -209,3 +245,13 @@ def _check_batch(batch: OpBatch, rules: Rules) -> None:
         raise InvalidRequest("steps_done must be ascending, each step once")
     if steps and steps[-1] > rules.last_step_taken:
         raise InvalidRequest(f"steps_done has {steps[-1]}: a {jump_message(rules)}")
+    if batch.step_kinds:
+        _check_kinds([step for step, _ in batch.step_kinds], {*steps})
+
+
+def _check_kinds(steps: list[int], done: set[int]) -> None:
+    if any(step >= later for step, later in pairwise(steps)):
+        raise InvalidRequest("step_kinds must be ascending, each step once")
+    for step in steps:
+        if step not in done:
+            raise InvalidRequest(f"step_kinds has step {step}, which steps_done has not")

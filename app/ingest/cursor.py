@@ -18,7 +18,8 @@ class Cursor(msgspec.Struct):
     `ahead` maps a number after the gap to the highest step that its batch declares. `holes` are
     numbers below `next_seq` that were given up and may still turn up; `num_lost` counts all that
     did not. `watermark` is the highest step declared by the batches without gap: no lower one can
-    turn up after it. `digests` maps the latest numbers to their batches' content.
+    turn up after it. `digests` maps the latest numbers to their batches' content. `dropped` is how
+    many operations its recorder has dropped, None where it has not said.
     """
 
     rank: int
@@ -29,6 +30,7 @@ class Cursor(msgspec.Struct):
     ahead: dict[int, int] = {}  # msgspec copies these three
     holes: list[int] = []  # ascending
     digests: dict[int, int] = {}
+    dropped: int | None = None
 
     def see(self, batch_seq: int, highest_step: int, digest: int) -> Verdict:
         """Whether the batch is a new one; it is none from now on.

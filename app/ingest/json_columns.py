@@ -40,6 +40,8 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     bytes: Int64 | None = None
     sm_clock_mhz: Int64 | None = None
     temperature_c: Int64 | None = None
+    power_w: Int64 | None = None
+    xid: Int64 | None = None
 
 
 class JsonOps(msgspec.Struct, kw_only=True):

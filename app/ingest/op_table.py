@@ -53,6 +53,8 @@ class OpTable:
     bytes: Ints | None = None
     sm_clock_mhz: Ints | None = None
     temperature_c: Ints | None = None
+    power_w: Ints | None = None
+    xid: Ints | None = None
 
     @property
     def num_ops(self) -> int:

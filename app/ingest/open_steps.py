@@ -4,6 +4,7 @@ from heapq import heappop, heappush
 
 from app.ingest.op_table import Part
 from app.ingest.step import OpenStep
+from app.trace.window import StepKind
 
 # What a worker that runs away can make us hold; beyond, the lowest step is waited for no longer.
 MAX_STEPS = 10_000
@@ -44,13 +45,14 @@ class OpenSteps:
         rank: int,
         part: Part | None,
         num_declared: int | None,
+        kind: StepKind | None = None,
     ) -> None:
         """Put in what one batch says of a step."""
         step = self._steps.get(number)
         if step is None:
             step = self._steps[number] = OpenStep(number, now_s)
             heappush(self._heap, number)
-        step.take(worker, rank, part, num_declared)
+        step.take(worker, rank, part, num_declared, kind)
         self._num_ops += part.num_ops if part else 0
 
     def remove_through(self, number: int) -> None:

@@ -6,12 +6,14 @@ from app.ingest.step import SettledStep
 from app.trace.job import Job
 from app.trace.window import Window, WindowState
 
+# Evaluations and the like close no window, unless there are very many of them in a row.
+MAX_LEFT_OUT = 256
 # A window of very many operations would not fit into a consumer's memory: it closes earlier.
 MAX_OPS = 16_000_000
 
 
 class OpenWindow:
-    """Successive settled steps; full with N complete ones, or with N skipped ones.
+    """Successive settled steps; full with N complete ones, or with N that lack something.
 
     `revision` is the newest that is known outside, `has_news` whether there is more to tell.
     """
@@ -46,16 +48,20 @@ class OpenWindow:
     @property
     def state(self) -> WindowState:
         """What it is by the steps in it."""
-        num_skipped = sum(step.skipped is not None for step in self.settled)
-        num_complete = len(self.settled) - num_skipped
-        if num_complete >= self._window_steps or (num_complete and self._is_large()):
+        num_lacking = sum(_lacks_something(step) for step in self.settled)
+        num_left_out = sum(_is_left_out(step) for step in self.settled)
+        num_complete = len(self.settled) - num_lacking - num_left_out
+        is_over = num_left_out >= MAX_LEFT_OUT
+        if num_complete >= self._window_steps or (num_complete and (is_over or self._is_large())):
             return "complete"
-        return "incomplete" if num_skipped >= self._window_steps else "open"
+        return "incomplete" if is_over or num_lacking >= self._window_steps else "open"
 
     @property
     def ended_state(self) -> WindowState:
         """What it is when no further step will come."""
-        return "incomplete" if any(step.skipped for step in self.settled) else "complete"
+        is_lacking = any(map(_lacks_something, self.settled))
+        is_without = all(map(_is_left_out, self.settled))
+        return "incomplete" if is_lacking or is_without else "complete"
 
     @property
     def table(self) -> OpTable:
@@ -88,3 +94,12 @@ class OpenWindow:
         """Whether one more step like the last would be too much."""
         sizes = [step.table.num_ops for step in self.settled]
         return sum(sizes) + sizes[-1] > MAX_OPS
+
+
+def _is_left_out(step: SettledStep) -> bool:
+    """Whether it is no training step, of which nothing is missing."""
+    return step.skipped is not None and step.skipped.kind is not None
+
+
+def _lacks_something(step: SettledStep) -> bool:
+    return step.skipped is not None and step.skipped.kind is None

@@ -8,6 +8,7 @@ import numpy as np
 from app.ingest.batch import OpBatch
 from app.ingest.cursor import MAX_GAP, NO_STEP, Cursor, Verdict
 from app.trace.job import Parallelism
+from app.trace.placement import Placement
 
 _FIRST_ROOM = 64
 # Ranks that record one worker's work, if the job names no more; made-up ones fill no memory.
@@ -17,8 +18,9 @@ MAX_PEERS = 8
 class Roll:
     """The cursors of all ranks heard of. Workers are numbered dp_rank * pp_size + stage.
 
-    `has_new_hosts` is set when a worker has said another host than was known; whoever has saved
-    `hosts()` takes it back.
+    `has_new_hosts` is set when a worker has said another host or placement than was known,
+    `has_new_drops` when a recorder has dropped more; whoever has saved `hosts()` and
+    `placements()`, or `drops()`, takes it back.
     """
 
     def __init__(
@@ -26,13 +28,19 @@ class Roll:
         parallelism: Parallelism,
         cursors: Iterable[Cursor] = (),
         hosts: Mapping[tuple[int, int], str] | None = None,
+        placements: Mapping[tuple[int, int], Placement] | None = None,
     ) -> None:
         self._parallelism = parallelism
         self._hosts = {
             dp_rank * parallelism.pp_size + stage: host
             for (dp_rank, stage), host in (hosts or {}).items()
         }
+        self._placements = {
+            dp_rank * parallelism.pp_size + stage: placement
+            for (dp_rank, stage), placement in (placements or {}).items()
+        }
         self.has_new_hosts = False
+        self.has_new_drops = False
         peers = max(MAX_PEERS, parallelism.tp_size * parallelism.dsp_size)
         self._most_ranks = peers * parallelism.num_workers
         self._cursors: list[Cursor] = []
@@ -69,10 +77,15 @@ class Roll:
         if batch.host and self._hosts.get(worker) != batch.host:
             self._hosts[worker] = batch.host
             self.has_new_hosts = True
+        if batch.placement and self._placements.get(worker) != batch.placement:
+            self._placements[worker] = batch.placement
+            self.has_new_hosts = True
         cursor = self._cursors[at]
         highest_step = batch.steps_done[-1][0] if batch.steps_done else NO_STEP
         verdict = cursor.see(batch.batch_seq, highest_step, digest)
         self._watermarks[at] = cursor.watermark
+        if batch.dropped is not None and verdict == "new":
+            self._note_dropped(cursor, batch.dropped)
         return verdict
 
     def watermark(self) -> int:
@@ -133,6 +146,26 @@ class Roll:
         """Host by (dp_rank, stage), as far as the workers have said."""
         pp_size = self._parallelism.pp_size
         return {divmod(worker, pp_size): host for worker, host in self._hosts.items()}
+
+    def placements(self) -> dict[tuple[int, int], Placement]:
+        """Rack and switch by (dp_rank, stage), as far as the workers have said."""
+        pp_size = self._parallelism.pp_size
+        return {divmod(worker, pp_size): each for worker, each in self._placements.items()}
+
+    def drops(self) -> list[tuple[int, int, int, int]]:
+        """Rank, dp rank, stage and number of operations that each recorder says it dropped."""
+        pp_size = self._parallelism.pp_size
+        return [
+            (cursor.rank, *divmod(cursor.worker, pp_size), cursor.dropped)
+            for cursor in sorted(self._cursors, key=lambda each: each.rank)
+            if cursor.dropped is not None
+        ]
+
+    def _note_dropped(self, cursor: Cursor, dropped: int) -> None:
+        # It never goes down: a batch may come late, behind ones that were sent after it.
+        if cursor.dropped is None or dropped > cursor.dropped:
+            cursor.dropped = dropped
+            self.has_new_drops = True
 
     def _unheard(self) -> dict[int, int]:
         """Rank of each worker never heard of: its usual one, or the next that is nobody's.

@@ -7,7 +7,7 @@ import numpy as np
 
 from app.ingest.batch import OpColumns
 from app.ingest.op_table import NS, OpTable, Part, of_parts
-from app.trace.window import SkippedStep
+from app.trace.window import SkippedStep, StepKind
 
 
 @dataclass(slots=True)
@@ -31,6 +31,7 @@ class OpenStep:
         self.step = step
         self.first_arrival_s = first_arrival_s
         self.num_ops = 0
+        self.kinds: set[StepKind] = set()  # what its ranks call it; of a training step nothing
         self._senders: dict[int, Sender] = {}  # by rank
 
     @classmethod
@@ -64,8 +65,17 @@ class OpenStep:
         # Never twice in an honest run; the larger one, so that the order of arrival is no matter.
         sender.num_declared = max(num_ops, sender.num_declared or 0)
 
-    def take(self, worker: int, rank: int, part: Part | None, num_declared: int | None) -> None:
+    def take(
+        self,
+        worker: int,
+        rank: int,
+        part: Part | None,
+        num_declared: int | None,
+        kind: StepKind | None = None,
+    ) -> None:
         """Take what one batch says of the step."""
+        if kind is not None:
+            self.kinds.add(kind)
         if part is not None:
             self.add(part)
         if num_declared is not None:
@@ -110,7 +120,7 @@ class OpenStep:
 class SettledStep:
     """A step of which the last word is spoken: complete, or skipped for a reason.
 
-    `open` is what it was made from, kept of a skipped one, for those who come late.
+    `open` is what it was made from, kept of one that lacks something, for those who come late.
     """
 
     step: int

@@ -5,18 +5,25 @@ from collections.abc import Mapping
 from app.ingest.roll import Roll
 from app.ingest.step import OpenStep, Sender, SettledStep, twice_recorded
 from app.trace.job import Job
-from app.trace.window import SkippedStep
+from app.trace.window import SkippedStep, StepKind
 
 MAX_NAMED = 8
+REASONS: dict[StepKind, str] = {
+    "checkpoint": "a checkpoint was saved in it",
+    "eval": "it was an evaluation, no training",
+    "first": "it was among the first, which have start-up work in them",
+}
 
 
 def settled(step: OpenStep, job: Job, roll: Roll, when: str) -> SettledStep:
     """The step with what has come of it; `when` ends the sentence about who did not report."""
     senders = step.heard()
-    table = step.table(senders, job.parallelism.pp_size)
+    kind = min(step.kinds, default=None)
+    # Of what is not analysed no operation is kept: an evaluation may take thousands of steps.
+    table = step.table({} if kind else senders, job.parallelism.pp_size)
     absent = roll.ranks(_absent(senders, job.parallelism.num_workers))
     mismatched = roll.ranks(_mismatched(senders))
-    reasons = []
+    reasons = [REASONS[each] for each in sorted(step.kinds)]
     if absent:
         reasons.append(f"{_named(absent)} did not report the step {when}")
     if mismatched:
@@ -26,8 +33,16 @@ def settled(step: OpenStep, job: Job, roll: Roll, when: str) -> SettledStep:
     if not reasons:
         return SettledStep(step.step, table)
     missing = tuple(sorted({*absent, *mismatched}))
-    skipped = SkippedStep(step.step, "; ".join(reasons), missing)
-    return SettledStep(step.step, table, skipped, step)
+    skipped = SkippedStep(step.step, "; ".join(reasons), missing, kind)
+    return SettledStep(step.step, table, skipped, None if kind else step)
+
+
+def settled_before(step: OpenStep, job: Job, skipped: SkippedStep | None) -> SettledStep:
+    """The same of a step whose verdict is known from before a crash."""
+    is_left_out = skipped is not None and skipped.kind is not None
+    table = step.table({} if is_left_out else step.heard(), job.parallelism.pp_size)
+    is_open = skipped is not None and not is_left_out
+    return SettledStep(step.step, table, skipped, step if is_open else None)
 
 
 def _absent(senders: Mapping[int, Sender], num_workers: int) -> list[int]:

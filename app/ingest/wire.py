@@ -1,13 +1,14 @@
 """The wire formats as they lie in the bytes, before any meaning is checked."""
 
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 
 from app.errors import BadRequest, InvalidRequest, PacelineError, TooLarge
 from app.ingest.unknown import UnknownFormat
+from app.trace.window import StepKind
 
 WIRE_VERSION = 1  # what we write
 KNOWN_VERSIONS = (1,)  # what we read
@@ -18,6 +19,9 @@ LAST_INT32 = 2**31 - 1
 MAX_COMMAS = 12 * MAX_ROWS + 100
 _COUNTED_BYTES = 1 << 20
 MAX_OPTYPES = 256  # an index into them is one byte
+# What a batch may have beside the first release's keys and forms, by the names that registering a
+# job answers with: a client sends nothing that it was not told of.
+EXTENSIONS = ("packed", "dropped", "step_kinds", "gpu_health", "placement")
 
 Body = bytes | bytearray
 ABSENT = msgspec.Raw(b"null")  # JSON's way to leave a key out
@@ -26,9 +30,18 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
 Epoch = Annotated[int, msgspec.Meta(ge=1, le=LAST_STEP)]
 Small = Annotated[int, msgspec.Meta(ge=0, le=LAST_INT32)]
 StepsDone = list[tuple[Count, Count]]
+Place = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+StepKinds = Annotated[list[tuple[Count, StepKind]], msgspec.Meta(max_length=MAX_ROWS)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
 # No control characters: a database refuses some of them, a log is split by others.
 Host = Annotated[str, msgspec.Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+class PlacementIn(msgspec.Struct, forbid_unknown_fields=True):
+    """Where the sender's host stands."""
+
+    rack: Place | None = None
+    switch: Place | None = None
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -41,23 +54,42 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stage: Small
     host: Host | None = None
     batch_seq: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+    dropped: Count | None = None
+    step_kinds: StepKinds = []
+    placement: PlacementIn | None = None
+
+
+class Packed(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A column as `app.ingest.packed` reads it: so many bytes a value, each byte's plane whole."""
+
+    kind: Literal[0, 1, 2]
+    width: Annotated[int, msgspec.Meta(ge=1, le=8)]
+    planes: memoryview
+
+
+Column = memoryview | Packed
 
 
 class BinaryColumns(msgspec.Struct, forbid_unknown_fields=True):
-    """Raw little-endian buffers, one a column; those after `mb_id` may be left out."""
+    """Raw little-endian buffers or packed ones, one a column; those after `mb_id` may be left out.
 
-    step: memoryview
-    optype: memoryview
-    start_ns: memoryview
-    duration_ns: memoryview
-    seq_id: memoryview
-    mc: memoryview
-    mb_id: memoryview
-    tokens: memoryview | None = None
-    seq_len_sq: memoryview | None = None
-    bytes: memoryview | None = None
-    sm_clock_mhz: memoryview | None = None
-    temperature_c: memoryview | None = None
+    How many rows there are is the same in all; `app.ingest.columns` checks it.
+    """
+
+    step: Column
+    optype: Column
+    start_ns: Column
+    duration_ns: Column
+    seq_id: Column
+    mc: Column
+    mb_id: Column
+    tokens: Column | None = None
+    seq_len_sq: Column | None = None
+    bytes: Column | None = None
+    sm_clock_mhz: Column | None = None
+    temperature_c: Column | None = None
+    power_w: Column | None = None
+    xid: Column | None = None
 
 
 class BinaryBatch(Header, forbid_unknown_fields=True, kw_only=True):
@@ -83,6 +115,8 @@ class JsonColumns(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     bytes: msgspec.Raw = ABSENT
     sm_clock_mhz: msgspec.Raw = ABSENT
     temperature_c: msgspec.Raw = ABSENT
+    power_w: msgspec.Raw = ABSENT
+    xid: msgspec.Raw = ABSENT
 
 
 class JsonBatch(Header, forbid_unknown_fields=True, kw_only=True):

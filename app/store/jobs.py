@@ -25,9 +25,11 @@ from app.errors import (
     RunLimit,
 )
 from app.store.counts import Counts
+from app.store.drops import Drops, WorkerDrops
 from app.store.paging import JobId, from_cursor, split, to_cursor
 from app.store.projects import owns
-from app.store.tables import ingest_counts, jobs, runs, windows
+from app.store.recordings import Plan, in_run, parsed
+from app.store.tables import drops, ingest_counts, jobs, recordings, runs, windows
 from app.store.upsert import add_new
 from app.store.windows import SUMMARY, WindowSummary, newest_with_figures, summary_of
 from app.trace import user_types
@@ -86,7 +88,8 @@ class JobRecord:
 
     Of the ranks in `silent_ranks`, which are the `silent_workers` (dp_rank * pp_size + stage), in
     the same order, nothing comes while others go on; since `stalled_since_s` nothing comes of any.
-    `counts` is what became of the run's operations, None before the first.
+    `counts` is what became of the run's operations, None before the first, `drops` what its
+    recorders have dropped, None where none has said. `plans` say which steps it is to record.
     """
 
     job_id: str
@@ -108,6 +111,8 @@ class JobRecord:
     silent_since_s: float | None = None
     stalled_since_s: float | None = None
     counts: Counts | None = None
+    drops: Drops | None = None
+    plans: Sequence[Plan] = ()
 
 
 def register(
@@ -203,6 +208,12 @@ def run(conn: Connection, job_id: str, epoch: int) -> Registration:
     if row is None:
         raise JobNotFound(job_id)
     return _registration(row._mapping)
+
+
+def newest_step(conn: Connection, job_id: str) -> int | None:
+    """The newest step that any run of the job has come to."""
+    query = select(func.max(runs.c.last_step)).where(runs.c.job_id == job_id)
+    return conn.execute(query).scalar_one_or_none()
 
 
 def heard(conn: Connection, job_id: str, epoch: int) -> Heard:
@@ -386,11 +397,15 @@ def _records() -> Select[Any]:
     counted = and_(ingest_counts.c.job_id == jobs.c.job_id, ingest_counts.c.epoch == jobs.c.epoch)
     summary = [column.label(f"window_{column.name}") for column in SUMMARY]
     counts = [ingest_counts.c[name].label(f"count_{name}") for name in Counts.__slots__]
+    dropped = and_(drops.c.job_id == jobs.c.job_id, drops.c.epoch == jobs.c.epoch)
+    beside = [drops.c[name].label(f"drops_{name}") for name in Drops._fields]
     return (
-        select(runs, *summary, *counts)
+        select(runs, *summary, *counts, *beside, recordings.c.plans)
         .select_from(jobs.join(runs, current))
         .join(windows, and_(of_run, windows.c.first_step == newest_with_figures()), isouter=True)
         .join(ingest_counts, counted, isouter=True)
+        .join(drops, dropped, isouter=True)
+        .join(recordings, recordings.c.job_id == jobs.c.job_id, isouter=True)
     )
 
 
@@ -411,7 +426,7 @@ def _registration(row: RowMapping) -> Registration:
 
 
 def _record(row: RowMapping) -> JobRecord:
-    made = ("parallelism", "latest", "op_types", "counts")
+    made = ("parallelism", "latest", "op_types", "counts", "drops", "plans")
     values = {name: row[name] for name in JobRecord.__slots__ if name not in made}
     window = {column.name: row[f"window_{column.name}"] for column in SUMMARY}
     latest = None if window["epoch"] is None else summary_of(window)
@@ -422,4 +437,13 @@ def _record(row: RowMapping) -> JobRecord:
         latest=latest,
         op_types=user_types.parse_stored(row["op_types"]),
         counts=None if counted["accepted"] is None else Counts(**counted),
+        drops=_drops(row),
+        plans=in_run(parsed(row["plans"]), row["epoch"]),
     )
+
+
+def _drops(row: RowMapping) -> Drops | None:
+    total, num_workers, worst = (row[f"drops_{name}"] for name in Drops._fields)
+    if total is None:
+        return None
+    return Drops(total, num_workers, [WorkerDrops(*each) for each in worst])

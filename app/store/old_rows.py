@@ -26,9 +26,11 @@ from app.store import counts
 from app.store.old_alert_rows import KINDS as OF_ALERTS
 from app.store.old_rows_kind import Kind
 from app.store.projects import owns
+from app.store.score_tables import score_reports
 from app.store.tables import (
     cursors,
     dead_letters,
+    drops,
     histories,
     hosts,
     run_hosts,
@@ -86,7 +88,7 @@ def _remove_runs(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     # The job itself stays, so that no later run of it gets an epoch that there was before.
     for row in rows:
         counts.remove(conn, row.job_id, row.epoch)
-        for table in (steps, hosts, run_hosts, histories, cursors, runs):
+        for table in (steps, hosts, run_hosts, drops, histories, cursors, runs):
             same_run = (table.c[name] == row._mapping[name] for name in _OF_RUN)
             conn.execute(delete(table).where(*same_run))
 
@@ -103,11 +105,24 @@ def _remove_letters(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     conn.execute(delete(dead_letters).where(dead_letters.c.letter_id.in_(ids)))
 
 
+def _old_scores(project: str, before_s: float) -> Select[Any]:
+    size_bytes = func.length(score_reports.c.scores).label("size_bytes")
+    query = select(score_reports.c.report_id, size_bytes)
+    query = query.where(score_reports.c.received_s < before_s)
+    return query.where(owns(project, score_reports.c.job_id)).order_by(score_reports.c.received_s)
+
+
+def _remove_scores(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    ids = [row.report_id for row in rows]
+    conn.execute(delete(score_reports).where(score_reports.c.report_id.in_(ids)))
+
+
 # In this order, since a run can go when its windows have.
 KINDS = (
     Kind("operations of windows", _old_operations, _remove_operations, is_raw=True),
     Kind("windows", _old_windows, _remove_windows),
     Kind("runs", _old_runs, _remove_runs),
+    Kind("scores", _old_scores, _remove_scores),
     *OF_ALERTS,
     Kind("dead letters", _old_letters, _remove_letters),
 )

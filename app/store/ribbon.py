@@ -1,5 +1,6 @@
 """What the ribbon over a whole job is made of: windows, step times, skipped steps and runs."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select, tuple_
@@ -63,12 +64,15 @@ def times(conn: Connection, job_id: str, *, since: Place) -> dict[str, Times]:
     return {window_id: Times(*sums) for window_id, *sums in conn.execute(query)}
 
 
-def skipped(conn: Connection, job_id: str, *, since: Place, limit: int) -> list[Skipped]:
-    """The newest skipped steps from a step on, ascending."""
+def skipped(
+    conn: Connection, job_id: str, *, since: Place, limit: int, besides: Iterable[str] = ()
+) -> list[Skipped]:
+    """The newest skipped steps from a step on, ascending; none whose reason begins like these."""
     query = (
         select(steps.c.epoch, steps.c.step, steps.c.skipped_reason)
         .where(steps.c.job_id == job_id, tuple_(steps.c.epoch, steps.c.step) >= since)
         .where(steps.c.skipped_reason.is_not(None))
+        .where(*(~steps.c.skipped_reason.startswith(each, autoescape=True) for each in besides))
         .order_by(steps.c.epoch.desc(), steps.c.step.desc())
         .limit(limit)
     )

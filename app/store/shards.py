@@ -80,9 +80,15 @@ def release(conn: Connection, shard: int, fence: int) -> None:
     conn.execute(update(shards).where(*held).values(owner=None, lease_until_s=0.0))
 
 
-def heartbeat(conn: Connection, owner: str, *, now_s: float, lease_s: float) -> None:
-    """This consumer is alive, and will be said to be so for `lease_s`."""
-    replace(conn, consumers, [{"owner": owner, "lease_until_s": now_s + lease_s}])
+def heartbeat(
+    conn: Connection, owner: str, *, now_s: float, lease_s: float, knows: Sequence[str] = ()
+) -> None:
+    """This consumer is alive, and will be said to be so for `lease_s`.
+
+    It `knows` how to read these extensions of what the queue holds.
+    """
+    row = {"owner": owner, "lease_until_s": now_s + lease_s, "knows": list(knows)}
+    replace(conn, consumers, [row])
     conn.execute(delete(consumers).where(consumers.c.lease_until_s < now_s - _FORGET_AFTER_S))
 
 
@@ -90,6 +96,17 @@ def count_live(conn: Connection, *, now_s: float) -> int:
     """How many consumers are alive."""
     query = select(func.count()).where(consumers.c.lease_until_s >= now_s)
     return int(conn.execute(query).scalar_one())
+
+
+def known_to_all(conn: Connection, extensions: Sequence[str], *, now_s: float) -> list[str]:
+    """Those of these extensions that every consumer knows that is alive.
+
+    One of an older version may be at work until it is stopped. None is started any more, since the
+    tables are newer than it.
+    """
+    query = select(consumers.c.knows).where(consumers.c.lease_until_s >= now_s)
+    known = [each or () for each in conn.execute(query).scalars()]
+    return [name for name in extensions if all(name in each for each in known)]
 
 
 def forget(conn: Connection, owner: str) -> None:

@@ -10,9 +10,12 @@ jobs ─< runs ─< windows          what was analysed, one row a window, replac
              ─< hosts            which machine each worker is on
              ─< histories        what is remembered of a run's earlier windows
              ─< run_hosts        which hosts a run was on, to be looked up by host
+             ─< drops            operations that the recorders of a run have dropped
 windows ─< window_briefs         what a line of the fleet says of it
         ─< window_losses         what was lost in it, by cause, operation type and host
 jobs ─< saved_questions          what-if questions that somebody wants to see again
+     ── recordings               which steps the job is to record, now and from when on
+     ─< score_reports            what other tools have measured of its ranks: score_tables.py
 alerts, rules, outbox            app/store/alert_tables.py
 dead_letters                     queue entries that nobody could take
 shards, consumers                which background process works on what
@@ -38,6 +41,7 @@ from sqlalchemy import (
 )
 
 from app.store import alert_tables as alert_tables  # so that the metadata has its tables, too
+from app.store import score_tables as score_tables
 from app.store.columns import JsonText, PackedBytes, PackedJson, Real, key_text, serial
 from app.store.metadata import metadata as metadata
 from app.store.metadata import of_job, of_run
@@ -235,7 +239,30 @@ ingest_counts = Table(
 )
 
 # Which machine each worker of a run is on, as far as the workers have said.
-hosts = Table("hosts", metadata, *of_run(), Column("names", PackedJson, nullable=False))
+# `placements` are their racks and switches ([dp_rank, stage, rack, switch]); null: nobody says.
+hosts = Table(
+    "hosts",
+    metadata,
+    *of_run(),
+    Column("names", PackedJson, nullable=False),
+    Column("placements", PackedJson),
+)
+
+# What the recorders of a run have dropped before it was sent, as far as they have said so: in all,
+# by the workers that dropped most ([dp_rank, stage, operations], a few), and by every rank
+# ([rank, dp_rank, stage, operations]).
+drops = Table(
+    "drops",
+    metadata,
+    *of_run(),
+    Column("total", BigInteger, nullable=False),
+    Column("num_workers", BigInteger, nullable=False),
+    Column("worst", JsonText, nullable=False),
+    Column("by_rank", PackedJson, nullable=False),
+)
+
+# Which steps a job is to record: its last few plans, ascending by version: app/store/recordings.py.
+recordings = Table("recordings", metadata, of_job(), Column("plans", JsonText, nullable=False))
 
 # Packed by app.diagnosis.history_codec; all that a later window needs of the ones before it.
 histories = Table(
@@ -263,6 +290,8 @@ consumers = Table(
     metadata,
     Column("owner", key_text(256), primary_key=True),
     Column("lease_until_s", Real, nullable=False),
+    # Extensions of the wire format that it reads (app.ingest.wire); null: it is an older version.
+    Column("knows", JsonText),
 )
 
 dead_letters = Table(

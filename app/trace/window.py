@@ -17,6 +17,9 @@ Floats = NDArray[np.float64]
 
 WindowState = Literal["open", "complete", "incomplete", "superseded"]
 
+# What a step can be beside an ordinary training step, which is why it is not analysed.
+StepKind = Literal["eval", "checkpoint", "first"]
+
 
 # Held as narrow as they can be: a large job's window has tens of millions of rows, and one
 # type for each column means one compiled kernel.
@@ -35,8 +38,12 @@ TRACE_DTYPES: dict[str, type[np.generic]] = {
 
 # What a client may say of an operation beside; -1 where it has not, and None where nobody has.
 # `tokens` and `seq_len_sq` (the sum of the squares of its sequences' lengths) are of a
-# micro-batch, `bytes` of a transfer, the last two of the GPU when the operation ended.
-OPTIONAL = ("tokens", "seq_len_sq", "bytes", "sm_clock_mhz", "temperature_c")
+# micro-batch, `bytes` of a transfer, the others of the GPU when the operation ended: `xid` is the
+# number of the last error that its driver has logged since the step before.
+OPTIONAL = (
+    *("tokens", "seq_len_sq", "bytes"),
+    *("sm_clock_mhz", "temperature_c", "power_w", "xid"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,8 @@ class Trace:
     bytes: Ints | None = None
     sm_clock_mhz: Ints | None = None
     temperature_c: Ints | None = None
+    power_w: Ints | None = None
+    xid: Ints | None = None
 
     def __post_init__(self) -> None:
         for name, dtype in TRACE_DTYPES.items():
@@ -90,11 +99,16 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class SkippedStep:
-    """A step that is not analysed, with the reason in words; nothing is guessed in its place."""
+    """A step that is not analysed, with the reason in words; nothing is guessed in its place.
+
+    One of a `kind` is left out for what it is, whoever reported it: nothing that comes later
+    changes that.
+    """
 
     step: int
     reason: str
     missing: tuple[int, ...] = ()  # global ranks, ascending
+    kind: StepKind | None = None
 
     def lacks(self, rank: int) -> bool:
         """Whether it is this rank that did not report all of it."""

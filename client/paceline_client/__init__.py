@@ -1,7 +1,22 @@
 """Records what a training worker does, and sends it to Paceline without disturbing training."""
 
-from .recorder import Recorder, start
+from .checking import check
+from .null import NULL, NullRecorder
+from .recorder import Recorder
 from .registration import Refused, end_job, register
+from .starting import start
+from .topology import Topology
 from .transport import Unreachable
 
-__all__ = ["Recorder", "Refused", "Unreachable", "end_job", "register", "start"]
+__all__ = [
+    "NULL",
+    "NullRecorder",
+    "Recorder",
+    "Refused",
+    "Topology",
+    "Unreachable",
+    "check",
+    "end_job",
+    "register",
+    "start",
+]

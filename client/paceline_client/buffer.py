@@ -1,29 +1,77 @@
-"""What has been recorded and not yet been sent: bounded, shared by training and the sender."""
+"""What has been recorded and not yet been sent: bounded, shared by training and the sender.
+
+Training appends to a deque, which takes no lock, so that the sender never keeps it waiting.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .wire import Op
+from .told import NOTHING, told_of
+from .wire import MAX_OPTYPE_CHARS, MAX_OPTYPES, Op, fits
 
-MAX_ROWS = 20_000  # a batch; well below what the server takes
+MAX_ROWS = 5_000  # a batch: putting one into order may keep training waiting for a millisecond
 MAX_OPEN_STEPS = 1024
-DEFAULT_MAX_OPS = 1 << 18  # about 64 MiB as Python objects
+GRAIN_NS = 128  # recording an operation takes several times that; finer, it would only be noise
+DEFAULT_MAX_OPS = 1 << 18  # about 48 MiB as Python objects
+GPU_LOOK_EVERY_S = 0.01  # while an operation at the head is still running on the GPU
+
+# Why an operation was dropped.
+FULL = "buffer full"
+CLOSED = "recorder closed"
+REFUSED = "refused by the server"
+INVALID = "not a valid operation"
+OUTSIDE = "outside a step"
+NO_GPU_TIME = "no time from the GPU"
+UNDELIVERED = "not delivered before the end"
+SPOOL_DAMAGED = "spool damaged"
 
 
 def forget_oldest(by_step: dict[int, Any]) -> None:
     """Keeps a table of unfinished steps small where a worker never says that it finished any."""
     if len(by_step) > MAX_OPEN_STEPS:
-        del by_step[next(iter(by_step))]
+        by_step.pop(next(iter(by_step), 0), None)
 
 
 class StepDone(NamedTuple):
     """Marks, between operations, that the worker has finished a step."""
 
     step: int
+    kind: str = "train"
+
+
+class Tell(NamedTuple):
+    """Marks what is known of a micro-batch; holds for its computations recorded afterwards."""
+
+    step: int
+    microbatch: int
+    told: dict[str, int]
+
+
+class Exact(tuple):  # type: ignore[type-arg]
+    """An operation with times that are not ours to round."""
+
+    __slots__ = ()
+
+
+class Pending:
+    """An operation whose times are not known yet."""
+
+    __slots__ = ()
+
+    step: int
+
+    def resolved(self) -> Op | None:
+        """The operation; None while it is still running.
+
+        Raises:
+            Exception: of any kind: its times will never be known.
+        """
+        raise NotImplementedError
 
 
 class Taken(NamedTuple):
@@ -31,11 +79,17 @@ class Taken(NamedTuple):
 
     ops: list[Op]
     steps_done: list[tuple[int, int]]
+    step_kinds: list[tuple[int, str]]
 
     @property
     def steps(self) -> set[int]:
         """Every step that the batch says something about."""
         return {op[0] for op in self.ops} | {step for step, _ in self.steps_done}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to send."""
+        return not self.ops and not self.steps_done
 
 
 class Buffer:
@@ -45,140 +99,293 @@ class Buffer:
     """
 
     def __init__(self, max_ops: int, flush_interval_s: float) -> None:
-        self.dropped = 0
-        self._max_ops = max_ops
+        self.items: deque[Op | Pending | StepDone | Tell] = deque()
+        self.max_items = max_ops  # 0 once closed: one comparison on the way of every operation
+        self.readings: Callable[[], dict[str, int]] | None = None  # of the GPU, once a step
+        self.has_gone_on = False  # training has, in steps that are not recorded
+        self.dropped_reasons: dict[str, int] = {}
         self._flush_interval_s = flush_interval_s
-        self._items: deque[Op | StepDone] = deque()
-        self._num_ops: dict[int, int] = {}  # recorded so far, by unfinished step
+        self._num_ops: dict[int, int] = {}  # handed out so far, by unfinished step
         self._damaged: dict[int, bool] = {}  # a set that remembers the order
-        self._changed = threading.Condition()
-        self._since_s = 0.0  # when the oldest item came
+        self._told: dict[tuple[int, int], dict[str, int]] = {}
+        self._optypes: set[str] = set()
+        self._changed = threading.Condition()  # over a lock that a gc callback may take again
+        self._held = Taken([], [], [])  # taken, while what follows still runs on the GPU
+        self._taken_s = self._handed_s = time.monotonic()
         self._in_flight = False
         self._urgent = False
+        self._is_stalled = False
         self._closed = False
+        self._woken = False
+        self._num_settled = 0  # at the head, that wait for nothing but room further on
+
+    @property
+    def dropped(self) -> int:
+        """Number of operations that were dropped, for whatever reason."""
+        return sum(list(self.dropped_reasons.values()))
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is taken."""
+        return self._closed
 
     @property
     def num_unfinished_steps(self) -> int:
         """Number of steps that something was recorded or dropped of and that are not done."""
         return len(self._num_ops.keys() | self._damaged.keys())
 
-    def add(self, op: Op) -> None:
+    def add(self, op: Op | Pending) -> None:
         """Keep an operation if there is room."""
-        with self._changed:
-            if self._closed or len(self._items) >= self._max_ops:
-                self.dropped += 1
-                self._damage(op[0])
-                return
-            self._num_ops[op[0]] = self._num_ops.get(op[0], 0) + 1
-            forget_oldest(self._num_ops)
-            self._put(op)
-            if len(self._items) == MAX_ROWS:
-                self._hurry()
+        if len(self.items) < self.max_items:
+            self.items.append(op)
+        else:
+            self.drop(op.step if isinstance(op, Pending) else op[0])
 
-    def step_done(self, step: int) -> None:
-        """Declare a step finished, and send what there is."""
+    def drop(self, step: int, reason: str | None = None) -> None:
+        """An operation of a step is lost; for want of room unless another reason is given."""
         with self._changed:
-            is_full = len(self._items) >= self._max_ops
-            if self._closed or is_full or step in self._damaged:
-                self._num_ops.pop(step, None)
+            self._count(reason or (CLOSED if self._closed else FULL), 1)
+            self._damage(step)
+
+    def count_dropped(self, reason: str, number: int = 1) -> None:
+        """So many operations were lost that belong to no step, or to one given up already."""
+        with self._changed:
+            self._count(reason, number)
+
+    def tell(self, told: Tell) -> None:
+        """Keep what is known of a micro-batch, if there is room."""
+        if len(self.items) < self.max_items:
+            self.items.append(told)
+
+    def step_done(self, step: int, kind: str = "train") -> None:
+        """Declare a step finished, and send what there is."""
+        is_full = len(self.items) >= self.max_items
+        with self._changed:
+            if self._closed or is_full:
                 self._damaged.pop(step, None)
+                # What was handed out of it is not to be counted for a step of the same number.
+                self._num_ops.pop(step, None)
                 return
-            self._put(StepDone(step))
+            self.items.append(StepDone(step, kind))
             self._hurry()
 
-    def take(self) -> Taken | None:
-        """What is due, once something is; None when the buffer is closed and empty."""
+    def wait(self, timeout_s: float | None, *, for_items: bool = True) -> None:
+        """Returns when something is due (if that is asked for), at the close, or in time."""
         with self._changed:
-            while not self._is_due():
-                if self._closed and not self._items:
-                    return None
-                self._changed.wait(self._wait_s())
-            taken = self._take()
-            self._in_flight = True
-            self._urgent = len(self._items) >= MAX_ROWS or (self._urgent and bool(self._items))
-            return taken
+            until_s = None if timeout_s is None else time.monotonic() + timeout_s
+            while not self._closed and not self._woken and not (for_items and self._is_due()):
+                left_s = None if until_s is None else until_s - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    return
+                self._changed.wait(_least(left_s, self._look_in_s() if for_items else None))
+            self._woken = False
+
+    def take(self) -> Taken | None:
+        """What is there, up to a batch; None when that is nothing.
+
+        Until `sent`, it counts as under way.
+        """
+        with self._changed:
+            self._in_flight = True  # before the queue is empty, or a flush would look finished
+            self._urgent = False
+        taken = self._emptied()
+        with self._changed:
+            self._taken_s = time.monotonic()
+            self._is_stalled = bool(self.items) and isinstance(self.items[0], Pending)
+            if self.items and not self._is_stalled:
+                self._urgent = True
+            if self._is_early(taken):
+                return None
+            self._held, self._handed_s = Taken([], [], []), self._taken_s
+        return None if taken.is_empty else taken
 
     def sent(self) -> None:
-        """The batch that was taken last is off our hands."""
+        """All that was taken is off our hands."""
         with self._changed:
             self._in_flight = False
             self._changed.notify_all()
 
-    def lost(self, taken: Taken) -> None:
-        """The batch that was taken last could not be delivered."""
+    def settle(self) -> None:
+        """Ask the GPU for times where nothing can be handed out: later they are told badly.
+
+        What was measured an hour ago is told to a quarter of a millisecond, and by a clock that
+        has drifted since; and until it is told, two of the GPU's events are held for it.
+        """
+        for at in range(self._num_settled, len(self.items)):
+            item = self.items[at]
+            if isinstance(item, Pending):
+                try:
+                    op = item.resolved()
+                except Exception:  # noqa: S112 - `take` asks again, and drops it
+                    continue
+                if op is None:
+                    return
+                self.items[at] = op
+            self._num_settled = at + 1
+
+    def lost(self, steps: set[int], steps_done: set[int], num_ops: int, reason: str) -> None:
+        """A batch that was taken could not be delivered."""
         with self._changed:
-            self.dropped += len(taken.ops)
-            for step in taken.steps - {step for step, _ in taken.steps_done}:
+            self._count(reason, num_ops)
+            for step in steps - steps_done:
                 self._damage(step)
-            self._in_flight = False
-            self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
         """Whether everything recorded before was delivered (or given up) in time."""
         with self._changed:
             self._hurry()
             return self._changed.wait_for(
-                lambda: not self._items and not self._in_flight, timeout_s
+                lambda: not self.items and not self._in_flight, max(0.0, timeout_s)
             )
-
-    def refused(self, num_ops: int) -> None:
-        """So many operations of a batch that was sent were not wanted."""
-        with self._changed:
-            self.dropped += num_ops
 
     def close(self) -> None:
         """Take nothing more; what is left is still handed out."""
         with self._changed:
             self._closed = True
+            self.max_items = 0
             self._hurry()
 
-    def abandon(self) -> None:
+    def abandon(self, reason: str = UNDELIVERED) -> None:
         """Take nothing more, and drop what is left."""
+        self.close()
+        left, self.items = self.items, deque()
+        num_left = sum(not isinstance(item, (StepDone, Tell)) for item in left)
+        self.count_dropped(reason, num_left + len(self._held.ops))
+        self._held = Taken([], [], [])
+        self.sent()
+
+    def wake(self) -> None:
+        """The sender is to look what there is to do."""
         with self._changed:
-            self._closed = True
-            self.dropped += sum(not isinstance(item, StepDone) for item in self._items)
-            self._items.clear()
-            self._in_flight = False
+            self._woken = True
             self._changed.notify_all()
 
-    def is_closed_within(self, delay_s: float) -> bool:
-        """Waits out a delay, or less if the buffer is closed meanwhile."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._closed, delay_s)
+    def turn_off(self) -> None:
+        """Take nothing more, as in a child process: another thread may have held the lock there."""
+        self._changed = threading.Condition()
+        self.items = deque()
+        self._closed, self.max_items, self._in_flight = True, 0, False
 
-    def _put(self, item: Op | StepDone) -> None:
-        if not self._items:
-            self._since_s = time.monotonic()
-            self._changed.notify_all()
-        self._items.append(item)
+    def _is_early(self, taken: Taken) -> bool:
+        """Whether more of the step soon comes from the GPU: not each look is worth a request."""
+        if self._closed or not self._is_stalled or taken.steps_done or len(taken.ops) >= MAX_ROWS:
+            return False
+        return self._taken_s - self._handed_s < self._flush_interval_s
+
+    def _emptied(self) -> Taken:
+        taken = self._held
+        while self.items and len(taken.ops) < MAX_ROWS:
+            item: Any = self.items[0]
+            if isinstance(item, Pending):
+                try:
+                    item = item.resolved()
+                except Exception:
+                    self.drop(self._popped().step, NO_GPU_TIME)
+                    continue
+                if item is None:
+                    break
+            self._popped()
+            if isinstance(item, StepDone):
+                self._finish(item, taken)
+            elif isinstance(item, Tell):
+                self._told[item.step, item.microbatch] = item.told
+                if len(self._told) > MAX_OPEN_STEPS:
+                    self._told.pop(next(iter(self._told)))
+            else:
+                self._hand_out_if_good(item, taken)
+        return taken
+
+    def _hand_out_if_good(self, op: Op, taken: Taken) -> None:
+        try:
+            self._hand_out(op, taken)
+        except Exception:  # what training said may be anything: it must not end the recording
+            self.drop(op[0], INVALID)
+
+    def _hand_out(self, op: Op, taken: Taken) -> None:
+        if not fits(op) or not self._is_known(op[1]):
+            self.drop(op[0], INVALID)
+            return
+        about = op[7]
+        if op[1] == "optimizer" and self.readings is not None:
+            about = {**self.readings(), **(about or NOTHING)}
+        if self._told and op[1].endswith("-compute"):
+            about = {**self._told.get((op[0], op[6]), NOTHING), **(about or NOTHING)}
+        if about:
+            about = told_of(about) or None
+        if not isinstance(op, Exact):
+            start_ns = op[2] & -GRAIN_NS
+            end_ns = (op[2] + op[3]) & -GRAIN_NS
+            # What took any time at all takes some: a step of none could not be analysed.
+            duration_ns = max(end_ns - start_ns, GRAIN_NS if op[3] > 0 else 0)
+            op = (op[0], op[1], start_ns, duration_ns, op[4], op[5], op[6], about)
+        elif about:
+            op = (*op[:7], about)
+        taken.ops.append(op)
+        self._num_ops[op[0]] = self._num_ops.get(op[0], 0) + 1
+        forget_oldest(self._num_ops)
+
+    def _popped(self) -> Any:
+        self._num_settled -= self._num_settled > 0
+        return self.items.popleft()
+
+    def _is_known(self, optype: str) -> bool:
+        """Whether a name can be sent; so many different ones are none."""
+        if not isinstance(optype, str) or not 0 < len(optype) <= MAX_OPTYPE_CHARS:
+            return False
+        if optype in self._optypes:
+            return True
+        if len(self._optypes) >= MAX_OPTYPES or not _is_text(optype):
+            return False
+        self._optypes.add(optype)
+        return True
+
+    def _finish(self, done: StepDone, taken: Taken) -> None:
+        with self._changed:
+            num_ops = self._num_ops.pop(done.step, 0)
+            if not self._damaged.pop(done.step, False):
+                taken.steps_done.append((done.step, num_ops))
+                if done.kind != "train":
+                    taken.step_kinds.append((done.step, done.kind))
+        for key in [key for key in self._told if key[0] == done.step]:
+            del self._told[key]
+
+    def _count(self, reason: str, number: int) -> None:
+        if not number:
+            return
+        self.dropped_reasons[reason] = self.dropped_reasons.get(reason, 0) + number
 
     def _damage(self, step: int) -> None:
         self._damaged[step] = True
         forget_oldest(self._damaged)
 
     def _hurry(self) -> None:
-        self._urgent = bool(self._items)
+        self._urgent = bool(self.items)
         self._changed.notify_all()
 
-    def _wait_s(self) -> float | None:
-        """Time until the oldest item is due; no limit while there is none."""
-        if not self._items:
-            return None
-        return max(0.0, self._since_s + self._flush_interval_s - time.monotonic())
+    def _look_in_s(self) -> float:
+        """Time until there may be something due."""
+        if self._is_stalled:
+            return GPU_LOOK_EVERY_S
+        since_s = time.monotonic() - self._taken_s
+        return max(0.0, self._flush_interval_s - since_s) or self._flush_interval_s
 
     def _is_due(self) -> bool:
-        return bool(self._items) and (self._urgent or self._wait_s() == 0.0)
+        if not self.items:
+            return False
+        since_s = time.monotonic() - self._taken_s
+        if self._is_stalled:
+            return since_s >= GPU_LOOK_EVERY_S
+        return self._urgent or since_s >= self._flush_interval_s
 
-    def _take(self) -> Taken:
-        taken = Taken([], [])
-        while self._items and len(taken.ops) < MAX_ROWS:
-            item = self._items.popleft()
-            if not isinstance(item, StepDone):
-                taken.ops.append(item)
-                continue
-            num_ops = self._num_ops.pop(item.step, 0)
-            if item.step not in self._damaged:
-                taken.steps_done.append((item.step, num_ops))
-            self._damaged.pop(item.step, None)
-        self._since_s = time.monotonic()
-        return taken
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+        return True
+    except UnicodeEncodeError:  # half a character
+        return False
+
+
+def _least(first: float | None, second: float | None) -> float | None:
+    given = [value for value in (first, second) if value is not None]
+    return min(given) if given else None

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import logging
-import socket
-import time
-import weakref
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, NamedTuple, TypeVar, cast
+import operator
+from collections.abc import Callable, Iterable
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
-from .buffer import DEFAULT_MAX_OPS, Buffer, forget_oldest
-from .registration import Sizes, registration
-from .sender import Backoff, Sender
-from .transport import Transport
-from .wire import NOTHING, Worker, told_of
+from . import lifetime
+from .buffer import INVALID, OUTSIDE, Buffer, Exact, Tell, forget_oldest
+from .clock import anchored
+from .data_waits import DataWaits
+from .gc_pauses import GcPauses
+from .sampling import Plans
+from .timed import KINDS, NO_OP, TRAIN, NoOp, StepState, TimedOp, TimedStep
+from .told import told_of
 
-EXIT_S = 2.0  # for all recorders of the process together
+if TYPE_CHECKING:
+    from .cuda import CudaTiming
+    from .nvml import Readings
+    from .sender import Sender
+    from .wire import Op
+
+EXIT_S = lifetime.EXIT_S
+MAX_WAITS = 64  # for data, between two steps
+
+# These happen on the host, whatever the GPU does meanwhile.
+HOST_TYPES = frozenset(("gc", "gc-pause", "data-wait"))
 
 log = logging.getLogger("paceline_client")
+_NOWHERE = StepState(-1, TRAIN, False)
 CallT = TypeVar("CallT", bound=Callable[..., Any])
+ItemT = TypeVar("ItemT")
+AnyOp = Union[TimedOp, NoOp]
 
 
 def _harmless(method: CallT) -> CallT:
@@ -39,34 +51,54 @@ def _harmless(method: CallT) -> CallT:
     return cast(CallT, call)
 
 
-class Begun(NamedTuple):
-    """An operation that has begun."""
-
-    optype: str
-    step: int
-    start_ns: int
-    seq_id: int
-    mc: int
-    mb_id: int
-    told: dict[str, Any]
-
-
 class Recorder:
-    """One worker's recorder; `dropped` counts the operations that could not be delivered."""
+    """One worker's recorder; `dropped` counts the operations that could not be delivered.
 
-    def __init__(self, buffer: Buffer, sender: Sender) -> None:
+    `is_recording` is False in a step that is not recorded: what such a step would tell need not
+    be looked up.
+    """
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        sender: Sender | None,
+        plans: Plans | None = None,
+        cuda: CudaTiming | None = None,
+        readings: Readings | None = None,
+    ) -> None:
         self._buffer = buffer
         self._sender = sender
-        # One look at the wall clock: it may be set back while we run, the other never is.
-        self._epoch_ns = time.time_ns() - time.perf_counter_ns()
-        self._num_begun: dict[int, dict[str, int]] = {}
-        self._step = 0
-        _live.add(self)
+        self._plans = plans or Plans()
+        self._cuda = cuda
+        self._readings = readings
+        self._pauses: GcPauses | None = None
+        self._epoch_ns = anchored().epoch_ns
+        self._current: StepState | None = None
+        self._states: dict[int, StepState] = {}
+        self._waits: list[tuple[int, int]] = []  # for data, since the last step
+        self._warned_outside = False
+        self._is_off = False
+        self.is_recording = True
+        if sender is not None:
+            lifetime.began(self)
 
     @property
     def dropped(self) -> int:
         """Number of operations that were dropped."""
         return self._buffer.dropped
+
+    @property
+    def dropped_reasons(self) -> dict[str, int]:
+        """Number of operations that were dropped, by reason."""
+        return dict(self._buffer.dropped_reasons)
+
+    def now_ns(self) -> int:
+        """The recorder's own clock: nanoseconds since 1970, never set back."""
+        return self._epoch_ns + perf_counter_ns()
+
+    def records(self, step: int) -> bool:
+        """Whether the server wants the step recorded."""
+        return not self._is_off and self._plans.records(step)
 
     def op(
         self,
@@ -75,17 +107,36 @@ class Recorder:
         step: int | None = None,
         microbatch: int = -1,
         chunk: int = -1,
-        **told: int,
-    ) -> TimedOp:
+        **told: Any,
+    ) -> AnyOp:
         """Times what stands in its `with` block; the step is the one of `with step(...)`.
 
         `told` is any of `tokens`, `seq_len_sq`, `bytes`, `sm_clock_mhz` and `temperature_c`.
         """
-        return TimedOp(self, optype, step, microbatch, chunk, told)
+        state = self._current if step is None else self._at(step)
+        if state is None:
+            self._outside()
+            return NO_OP
+        if not state.is_recording:
+            return NO_OP
+        cuda = self._cuda
+        if cuda is None or optype in HOST_TYPES or not cuda.is_usable():
+            return TimedOp(self._buffer, self._epoch_ns, optype, state, microbatch, chunk, told)
+        return cuda.op(self._buffer, self._epoch_ns, optype, state, microbatch, chunk, told)
 
-    def step(self, step: int) -> TimedStep:
-        """Declares the step finished at the end of its `with` block."""
-        return TimedStep(self, step)
+    def step(self, step: int, kind: str = TRAIN) -> TimedStep:
+        """Declares the step finished at the end of its `with` block.
+
+        `kind` is "train", "eval", "checkpoint" or "first": of these only training is analysed.
+        """
+        return TimedStep(self, step, kind)
+
+    def data(self, iterable: Iterable[ItemT]) -> DataWaits[ItemT]:
+        """The same items, each wait for the next recorded as data-wait.
+
+        A wait between two steps belongs to the second one.
+        """
+        return DataWaits(self, iterable)
 
     @_harmless
     def begin(
@@ -95,21 +146,18 @@ class Recorder:
         step: int | None = None,
         microbatch: int = -1,
         chunk: int = -1,
-        **told: int,
-    ) -> Begun | None:
+        **told: Any,
+    ) -> AnyOp:
         """An operation begins now; hand the result to `end`."""
-        step = self._step if step is None else step
-        seq_id = self._next_seq_id(step, optype)
-        return Begun(optype, step, self._now_ns(), seq_id, chunk, microbatch, told)
+        return self.op(optype, step=step, microbatch=microbatch, chunk=chunk, **told).__enter__()
 
     @_harmless
-    def end(self, begun: Begun | None, **told: int) -> None:
+    def end(self, begun: AnyOp | None, **told: Any) -> None:
         """The operation ends now; `told` as with `op`, over what was told at its beginning."""
         if begun is not None:
-            optype, step, start_ns, seq_id, mc, mb_id, before = begun
-            duration_ns = self._now_ns() - start_ns
-            about = told_of({**before, **told}) if before or told else NOTHING
-            self._buffer.add((step, optype, start_ns, duration_ns, seq_id, mc, mb_id, about))
+            if told:
+                begun.tell(**told)
+            begun.__exit__(None, None, None)
 
     @_harmless
     def record(
@@ -121,161 +169,149 @@ class Recorder:
         seq_id: int | None = None,
         mc: int = -1,
         mb_id: int = -1,
-        **told: int,
+        **told: Any,
     ) -> None:
         """An operation that was timed elsewhere; in order of start where `seq_id` is left out."""
+        state = self._at(step)
+        if not state.is_recording:
+            return
         if seq_id is None:
-            seq_id = self._next_seq_id(step, optype)
-        about = told_of(told) if told else NOTHING
-        self._buffer.add((step, optype, start_ns, duration_ns, seq_id, mc, mb_id, about))
+            seq_id = next(state.counts[optype])
+        op = (state.step, optype, start_ns, duration_ns, seq_id, mc, mb_id, told or None)
+        self._buffer.add(cast("Op", Exact(op)))
 
     @_harmless
-    def step_done(self, step: int) -> None:
+    def tell_microbatch(self, microbatch: int, *, step: int | None = None, **told: Any) -> None:
+        """What is known of a micro-batch; holds for its computations that end from now on."""
+        state = self._current if step is None else self._at(step)
+        if state is not None and state.is_recording:
+            self._buffer.tell(Tell(state.step, operator.index(microbatch), told_of(told)))
+
+    @_harmless
+    def step_done(self, step: int, kind: str = TRAIN) -> None:
         """This worker has recorded all of the step's operations."""
-        self._num_begun.pop(step, None)
-        self._buffer.step_done(step)
+        state = self._at(step)
+        self._states.pop(state.step, None)
+        if not state.is_recording:
+            self._buffer.has_gone_on = True
+            return
+        kind = state.kind if kind == TRAIN else _known(kind)
+        self._buffer.step_done(state.step, kind)
 
     @_harmless
     def flush(self, timeout_s: float = EXIT_S) -> bool:
         """Whether all that was recorded is off our hands, after at most so many seconds."""
-        return self._buffer.flush(timeout_s)
+        return self._is_off or self._buffer.flush(timeout_s)
 
     @_harmless
     def close(self, timeout_s: float = EXIT_S) -> None:
         """Deliver what can be delivered in the time, and end."""
-        _live.discard(self)
-        end_s = time.monotonic() + timeout_s
-        self._buffer.flush(0.9 * timeout_s)  # the rest is for the thread to end
-        self._buffer.close()
-        self._sender.join(max(0.0, end_s - time.monotonic()))
+        lifetime.close([self], timeout_s)
 
-    def _now_ns(self) -> int:
-        return self._epoch_ns + time.perf_counter_ns()
+    # What follows is for this package.
 
-    def _next_seq_id(self, step: int, optype: str) -> int:
-        num_begun = self._num_begun.get(step)
-        if num_begun is None:
-            num_begun = self._num_begun[step] = defaultdict(int)
-            forget_oldest(self._num_begun)
-        seq_id = num_begun[optype]
-        num_begun[optype] = seq_id + 1
-        return seq_id
+    @_harmless
+    def enter(self, step: int, kind: str) -> StepState | None:
+        """A step begins; the one that it begins within, if any."""
+        before = self._current
+        state = self._at(step)
+        self._current = state
+        self.is_recording = state.is_recording
+        if state is not _NOWHERE:
+            state.kind = _known(kind)
+        if self._readings is not None and not self._readings.is_placed:
+            self._readings.place()
+        waits, self._waits = self._waits, []
+        for begun_ns, duration_ns in waits:
+            self._note("data-wait", state, begun_ns, duration_ns)
+        return before
 
+    @_harmless
+    def leave(self, step: int, before: StepState | None, *, is_done: bool) -> None:
+        """A step ends."""
+        self._current = before
+        self.is_recording = not self._is_off and (before is None or before.is_recording)
+        if is_done:
+            self.step_done(step)
 
-class TimedOp:
-    """Context manager of one operation."""
+    @_harmless
+    def note_wait(self, begun_ns: int) -> None:
+        """Training has waited for data until now."""
+        duration_ns = self.now_ns() - begun_ns
+        state = self._current
+        if state is not None:
+            self._note("data-wait", state, begun_ns, duration_ns)
+        elif len(self._waits) < MAX_WAITS:
+            self._waits.append((begun_ns, duration_ns))
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        optype: str,
-        step: int | None,
-        microbatch: int,
-        chunk: int,
-        told: dict[str, Any],
-    ) -> None:
-        self._recorder = recorder
-        self._optype = optype
-        self._where = (step, microbatch, chunk)
-        self._told = told
-        self._begun: Begun | None = None
+    def note_pause(self, begun_ns: int, duration_ns: int) -> None:
+        """The garbage collector has stopped training, since then on the monotonic clock."""
+        state = self._current
+        if state is not None:
+            self._note("gc-pause", state, self._epoch_ns + begun_ns, duration_ns)
 
-    def tell(self, **told: int) -> None:
-        """What was not known when it began; takes what `Recorder.op` takes."""
-        self._told = {**self._told, **told}
+    def note_pauses(self) -> None:
+        """Note collections of garbage from now on."""
+        self._pauses = GcPauses(self)
 
-    def __enter__(self) -> TimedOp:
-        step, microbatch, chunk = self._where
-        self._begun = self._recorder.begin(
-            self._optype, step=step, microbatch=microbatch, chunk=chunk
-        )
-        return self
+    def hurry(self) -> None:
+        """The end is near: try at once what waits for another attempt."""
+        if self._sender is not None:
+            self._sender.hurry()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._recorder.end(self._begun, **self._told)
+    def begin_closing(self) -> None:
+        """Nothing more is recorded."""
+        if self._pauses is not None:
+            self._pauses.stop()
+        if self._sender is not None:
+            self._sender.finish()
 
+    def wait_closed(self, timeout_s: float) -> None:
+        """Returns when the sender's thread has ended, or in time."""
+        if self._sender is not None:
+            self._sender.join(timeout_s)
 
-class TimedStep:
-    """Context manager of one training step."""
+    def turn_off(self) -> None:
+        """Record nothing: as in a child process, whose parent does that and has the sender."""
+        self._is_off = True
+        self.is_recording = False
+        self._current = self._sender = None
+        self._buffer.turn_off()
 
-    def __init__(self, recorder: Recorder, step: int) -> None:
-        self._recorder = recorder
-        self._step = step
+    def _note(self, optype: str, state: StepState, begun_ns: int, duration_ns: int) -> None:
+        if state.is_recording:
+            seq_id = next(state.counts[optype])
+            op = (state.step, optype, begun_ns, duration_ns, seq_id, -1, -1, None)
+            self._buffer.add(op)
 
-    def __enter__(self) -> TimedStep:
-        self._recorder._step = self._step
-        return self
+    def _at(self, step: int) -> StepState:
+        """The step's state, `_NOWHERE` for what is no step."""
+        try:
+            state = self._states.get(step)
+            if state is not None or self._is_off:
+                return state or _NOWHERE
+            number = operator.index(step)
+            if number < 0:
+                raise ValueError("no step")
+            state = StepState(number, TRAIN, self._plans.records(number))
+            state = self._states.setdefault(number, state)
+            forget_oldest(self._states)
+            return state
+        except Exception:
+            self._buffer.count_dropped(INVALID)
+            return _NOWHERE
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:  # a step that was broken off is not done
-            self._recorder.step_done(self._step)
-
-
-def start(
-    job: str,
-    url: str,
-    token: str,
-    *,
-    rank: int,
-    dp_rank: int,
-    stage: int,
-    dp_size: int,
-    pp_size: int,
-    run_key: str,
-    tp_size: int = 1,
-    vpp_size: int = 1,
-    dsp_size: int = 1,
-    ep_size: int = 1,
-    host: str | None = None,
-    name: str | None = None,
-    gpus: int | None = None,
-    framework: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    op_types: Sequence[Mapping[str, str]] | None = None,
-    epoch: int | None = None,
-    flush_interval_s: float = 1.0,
-    max_ops: int = DEFAULT_MAX_OPS,
-    backoff: Backoff | None = None,
-) -> Recorder:
-    """A recorder that registers the run (unless `epoch` is given) and sends in the background.
-
-    Never raises: a server that is not up yet is waited for while operations are kept; one that
-    refuses, or an address that is none, is logged once.
-
-    `op_types` describes what the run records beside the built-in operation types, as `register`
-    takes it. Operations of a type that nobody registered are refused one by one, and counted in
-    `dropped`.
-    """
-    sizes = Sizes(dp_size, pp_size, tp_size, vpp_size, dsp_size, ep_size)
-    buffer = Buffer(max_ops, flush_interval_s)
-    sender = Sender(
-        Transport(url, token),
-        job,
-        Worker(rank, dp_rank, stage, host or socket.gethostname()),
-        buffer,
-        request=registration(sizes, run_key, name, gpus, framework, labels, op_types),
-        epoch=epoch,
-        backoff=backoff,
-    )
-    sender.start()
-    return Recorder(buffer, sender)
+    def _outside(self) -> None:
+        if self._is_off:
+            return
+        self._buffer.count_dropped(OUTSIDE)
+        if not self._warned_outside:
+            self._warned_outside = True
+            log.warning(
+                "paceline: an operation outside of `with recorder.step(...)` and without step= "
+                "is not recorded (further ones are counted in dropped_reasons)"
+            )
 
 
-_live: weakref.WeakSet[Recorder] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    end_s = time.monotonic() + EXIT_S
-    for recorder in list(_live):
-        recorder.close(max(0.0, end_s - time.monotonic()))
+def _known(kind: str) -> str:
+    return kind if kind in KINDS else TRAIN

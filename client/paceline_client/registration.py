@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .transport import Answer, Transport, job_path
 
@@ -14,6 +14,14 @@ class Refused(Exception):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.detail)
         self.answer = answer
+
+
+class Registered(NamedTuple):
+    """What the server answered: the run's epoch, and what it accepts beyond format 1."""
+
+    epoch: int
+    accepts: frozenset[str]
+    answer: Mapping[str, Any]
 
 
 def register(
@@ -45,7 +53,7 @@ def register(
     """
     sizes = Sizes(dp_size, pp_size, tp_size, vpp_size, dsp_size, ep_size)
     request = registration(sizes, run_key, name, gpus, framework, labels, op_types)
-    return register_with(Transport(url, token), job, request)
+    return register_with(Transport(url, token), job, request).epoch
 
 
 def end_job(url: str, token: str, job: str) -> None:
@@ -108,13 +116,20 @@ def registration(
     return {"parallelism": sizes.by_name, "run_key": run_key, **known}
 
 
-def register_with(transport: Transport, job: str, request: Mapping[str, Any]) -> int:
-    """Epoch of a run, over a connection that is closed afterwards."""
+def register_with(transport: Transport, job: str, request: Mapping[str, Any]) -> Registered:
+    """The run as the server knows it, over a connection that is closed afterwards.
+
+    Raises:
+        Unreachable: no answer.
+        Refused: any other answer than the epoch.
+    """
     try:
         answer = transport.request("PUT", job_path(job), request, "application/json")
     finally:
         transport.close()
-    epoch = answer.json().get("epoch")
-    if not answer.ok or not isinstance(epoch, int):
+    fields = answer.json()
+    epoch, accepts = fields.get("epoch"), fields.get("accepts")
+    if not answer.ok or not isinstance(epoch, int) or isinstance(epoch, bool):
         raise Refused(answer)
-    return epoch
+    named = accepts if isinstance(accepts, list) else []
+    return Registered(epoch, frozenset(name for name in named if isinstance(name, str)), fields)

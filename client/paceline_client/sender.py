@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .buffer import Buffer, Taken
-from .registration import Refused, register_with
+from .buffer import REFUSED, SPOOL_DAMAGED, UNDELIVERED, Buffer, Taken
+from .outbox import Outbox
+from .registration import Refused, Registered, register_with
+from .retry import Attempts, Backoff
+from .sampling import Plans
 from .transport import Answer, Transport, Unreachable, job_path
-from .wire import CONTENT_TYPE, Worker, encode_batch
+from .wire import CONTENT_TYPE, Batch, Worker, batch_of, encode
+
+__all__ = ["Backoff", "Sender"]
+
+MAX_ERRORS = 20  # answers that the server has failed over one batch, until it is dropped
+# Where no step is recorded nothing is sent, and so nothing would be heard of a new plan.
+BEAT_EVERY_S = 10.0
+SETTLE_EVERY_S = 1.0  # what the GPU has done, while there is no room for more
+SUPERSEDED = "superseded by a newer run"
 
 log = logging.getLogger("paceline_client")
-
-
-class Backoff:
-    """Growing delays between attempts, each drawn at random so that workers spread out."""
-
-    def __init__(self, first_s: float = 0.5, last_s: float = 30.0) -> None:
-        self._first_s = first_s
-        self._last_s = last_s
-        self._attempts = 0
-
-    def next_s(self, at_least_s: float = 0.0) -> float:
-        """Delay before the next attempt; `at_least_s` is what the server asked for."""
-        most_s = min(self._last_s, self._first_s * 2**self._attempts)
-        self._attempts = min(self._attempts + 1, 30)
-        return max(at_least_s, random.uniform(0.0, most_s))  # noqa: S311
-
-    def reset(self) -> None:
-        """Begin again with short delays."""
-        self._attempts = 0
 
 
 class Sender:
@@ -48,15 +40,27 @@ class Sender:
         request: Mapping[str, Any],
         epoch: int | None = None,
         backoff: Backoff | None = None,
+        outbox: Outbox | None = None,
+        plans: Plans | None = None,
+        chores: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._transport = transport
         self._job = job
         self._worker = worker
         self._buffer = buffer
         self._request = request
-        self._epoch = epoch
-        self._backoff = backoff or Backoff()
-        self._batch_seq = 0
+        self._registered = None if epoch is None else Registered(epoch, frozenset(), {})
+        self._attempts = Attempts(backoff)
+        self._outbox = outbox or Outbox()
+        self._plans = plans or Plans()
+        self._chores = chores  # done on this thread now and then; they decide themselves when
+        self._body: bytes | None = None  # of the head, the same each time that it is sent
+        self._may_be_there = False
+        self._errors = 0
+        self.beat_every_s = BEAT_EVERY_S
+        self._heard_s = time.monotonic()  # when the server has answered
+        self._wants_now = False
+        self._over: str | None = None  # why nothing more is wanted of this recorder
         self._warned = False
         self._thread = threading.Thread(target=self._run, name="paceline-sender", daemon=True)
 
@@ -68,6 +72,16 @@ class Sender:
             self._buffer.abandon()
             self._warn(f"nothing is recorded: {error}")
 
+    def hurry(self) -> None:
+        """Try once more at once, whatever the last failure was."""
+        self._wants_now = True
+        self._buffer.wake()
+
+    def finish(self) -> None:
+        """Take nothing more, let go of what hangs, keep or drop the rest, and end."""
+        self._buffer.close()
+        self._transport.abort()
+
     def join(self, timeout_s: float) -> None:
         """Wait for the end, which comes when the buffer is closed and empty."""
         if self._thread.is_alive():
@@ -75,88 +89,174 @@ class Sender:
 
     def _run(self) -> None:
         try:
-            epoch = self._registered()
-            while epoch is not None:
-                taken = self._buffer.take()
-                if taken is None:
-                    break
-                self._deliver(epoch, taken)
+            self._outbox.open()
+            while self._over is None and not self._buffer.closed:
+                self._collect()
+                if self._is_due():
+                    self._attempt()
+                else:
+                    self._wait()
+            self._last_round()
         except Exception as error:
             self._warn(f"stopped: {error!r}")
         finally:
-            self._buffer.abandon()
-            self._transport.close()
+            self._end()
 
-    def _registered(self) -> int | None:
-        while self._epoch is None:
-            try:
-                self._epoch = register_with(self._transport, self._job, self._request)
-            except Refused as refused:
-                if not self._may_retry(refused.answer):
-                    self._warn(f"job {self._job!r} cannot be registered: {refused}")
-                    return None
-            except Unreachable:
-                if not self._may_retry(None):
-                    return None
-        self._backoff.reset()
-        return self._epoch
+    def _last_round(self) -> None:
+        """Closed: every batch has one more chance, until one fails."""
+        while self._over is None and not self._attempts.is_waiting:
+            self._collect()
+            if self._outbox.head() is None:
+                return
+            self._attempt()
 
-    def _deliver(self, epoch: int, taken: Taken) -> None:
-        if not taken.ops and not taken.steps_done:
-            self._buffer.sent()
+    def _end(self) -> None:
+        while self._over is None and self._outbox.has_room and self._collect():
+            pass
+        reason = self._over or UNDELIVERED
+        lost = self._outbox.close(keep=self._over != SUPERSEDED)
+        if lost:
+            self._buffer.count_dropped(reason, lost)
+        self._buffer.abandon(reason)
+        self._transport.close()
+
+    def _collect(self) -> bool:
+        """Whether there was something in the buffer, and room for it."""
+        for chore in self._chores:
+            chore()
+        if not self._outbox.has_room:
+            self._buffer.settle()
+            return False
+        taken = self._buffer.take()
+        if taken is None and self._owes_a_beat():
+            taken = Taken([], [], [])
+        if taken is None:
+            self._settle()
+            return False
+        self._outbox.put(
+            batch_of(taken.ops, taken.steps_done, taken.step_kinds, self._buffer.dropped)
+        )
+        return True
+
+    def _owes_a_beat(self) -> bool:
+        is_late = time.monotonic() - self._heard_s >= self.beat_every_s
+        if not is_late or not self._buffer.has_gone_on or self._outbox.head() is not None:
+            return False
+        self._buffer.has_gone_on = False
+        return True
+
+    def _is_due(self) -> bool:
+        if self._registered is not None and self._outbox.head() is None:
+            return False
+        if self._wants_now:
+            self._wants_now = False
+            return True
+        return not self._attempts.is_waiting
+
+    def _wait(self) -> None:
+        has_work = self._registered is None or self._outbox.head() is not None
+        timeout_s = self._attempts.wait_s() if has_work else self.beat_every_s
+        has_room = self._outbox.has_room
+        if not has_room:
+            timeout_s = min(timeout_s, SETTLE_EVERY_S)
+        self._buffer.wait(timeout_s, for_items=has_room)
+
+    def _attempt(self) -> None:
+        """One request: that which registers the run, or that with the batch at the head."""
+        if self._registered is None:
+            self._register()
+            return
+        batch = self._outbox.head()
+        body = self._body_of(batch, self._registered) if batch is not None else None
+        if batch is None or body is None:
             return
         try:
-            body = encode_batch(self._worker, epoch, self._batch_seq, taken.steps_done, taken.ops)
-        except Exception as error:
-            self._buffer.lost(taken)
-            self._warn(f"dropped operations that cannot be sent: {error!r}")
+            answer = self._transport.request(
+                "POST", job_path(self._job, "/ops"), body, CONTENT_TYPE, body[:2] == b"\x1f\x8b"
+            )
+        except Unreachable:
+            self._may_be_there = True
+            self._attempts.failed()
             return
-        answer = self._answer_to(body)
-        if answer is not None and answer.ok:
-            self._batch_seq += 1
-            self._buffer.sent()
-            self._count_rejected(answer)
-            return
-        self._buffer.lost(taken)
-        if answer is not None:
-            self._refused(answer)
+        self._heard(batch, answer)
 
-    def _answer_to(self, body: bytes) -> Answer | None:
-        """The final answer; None if the recorder was closed before there was one."""
-        path = job_path(self._job, "/ops")
-        may_be_there = False
-        while True:
-            answer: Answer | None = None
+    def _register(self) -> None:
+        try:
+            self._registered = register_with(self._transport, self._job, self._request)
+        except Refused as refused:
+            if refused.answer.retryable:
+                self._attempts.failed(refused.answer.retry_after_s)
+                return
+            self._over = REFUSED
+            self._warn(f"job {self._job!r} cannot be registered: {refused}")
+            return
+        except Unreachable:
+            self._attempts.failed()
+            return
+        self._attempts.succeeded()
+        self._plans.hear(self._registered.answer)
+
+    def _body_of(self, batch: Batch, registered: Registered) -> bytes | None:
+        if self._body is None:
+            seq = self._outbox.next_seq
             try:
-                answer = self._transport.request("POST", path, body, CONTENT_TYPE)
-            except Unreachable:
-                may_be_there = True
-            if answer is not None and not answer.retryable:
-                self._backoff.reset()
-                # A number that the server may know must not come back with other operations.
-                self._batch_seq += may_be_there and not answer.ok
-                return answer
-            if not self._may_retry(answer):
+                body = encode(self._worker, registered.epoch, seq, batch, registered.accepts)
+            except Exception as error:
+                self._warn(f"dropped operations that cannot be sent: {error!r}")
+                self._give_up(batch, used_seq=False)
                 return None
+            self._body = body
+            self._attempts.first()
+        return self._body
 
-    def _may_retry(self, answer: Answer | None) -> bool:
-        """Waits for the next attempt; False if there is none."""
-        if answer is not None and not answer.retryable:
-            return False
-        delay_s = self._backoff.next_s(answer.retry_after_s if answer else 0.0)
-        return not self._buffer.is_closed_within(delay_s)
+    def _heard(self, batch: Batch, answer: Answer) -> None:
+        if answer.is_acceptance:
+            self._heard_s = time.monotonic()
+            self._attempts.succeeded()
+            self._count_rejected(answer)
+            self._plans.hear(answer.json())
+            self._next(used_seq=True)
+            return
+        self._errors += answer.status in (500, 501) or answer.status > 504
+        # Of an answer that makes no sense nobody knows who gave it, or what happened to the batch.
+        self._may_be_there = self._may_be_there or answer.ok or answer.status >= 500
+        if answer.retryable and self._errors < MAX_ERRORS:
+            self._attempts.failed(answer.retry_after_s)
+            return
+        self._attempts.succeeded()
+        # A number that the server may know must not come back with other operations.
+        self._give_up(batch, used_seq=self._may_be_there)
+        self._refused(answer)
+
+    def _give_up(self, batch: Batch, *, used_seq: bool) -> None:
+        self._buffer.lost(batch.steps, batch.done, batch.num_ops, REFUSED)
+        self._next(used_seq=used_seq)
+
+    def _next(self, *, used_seq: bool) -> None:
+        self._outbox.pop(used_seq=used_seq)
+        self._body = None
+        self._may_be_there = False
+        self._errors = 0
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._outbox.head() is None:
+            self._buffer.sent()
+        if self._outbox.damaged_ops:
+            self._buffer.count_dropped(SPOOL_DAMAGED, self._outbox.damaged_ops)
+            self._outbox.damaged_ops = 0
 
     def _count_rejected(self, answer: Answer) -> None:
         fields = answer.json()
         rejected, errors = fields.get("rejected"), fields.get("errors")
         if isinstance(rejected, int) and rejected > 0:
-            self._buffer.refused(rejected)
+            self._buffer.count_dropped(REFUSED, rejected)
             self._warn(f"the server refused {rejected} operations of a batch: {errors!r:.300}")
 
     def _refused(self, answer: Answer) -> None:
         self._warn(f"the server refused operations of job {self._job!r}: {answer.detail}")
         if answer.status == 409:  # a newer run has registered: nothing of ours is wanted
-            self._buffer.abandon()
+            self._over = SUPERSEDED
 
     def _warn(self, message: str) -> None:
         if not self._warned:

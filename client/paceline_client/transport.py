@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 TIMEOUT_S = 10.0
+LAST_TIMEOUT_S = 0.3  # once the recorder is closed
 MAX_IDLE_S = 3.0  # a server closes an idle connection after 5 s, at any moment of ours
 MAX_ANSWER_BYTES = 1 << 20
 
@@ -21,20 +24,35 @@ class Unreachable(Exception):
 class Answer:
     """What the server said."""
 
-    def __init__(self, status: int, retry_after_s: float, body: bytes) -> None:
+    def __init__(
+        self,
+        status: int,
+        retry_after_s: float,
+        body: bytes,
+        date: str | None = None,
+        took_s: float = 0.0,
+    ) -> None:
         self.status = status
         self.retry_after_s = retry_after_s
         self.body = body
+        self.date = date
+        self.took_s = took_s
 
     @property
     def ok(self) -> bool:
-        """Whether the server took it."""
+        """Whether somebody took it; whether that was Paceline, `is_acceptance` says."""
         return 200 <= self.status < 300
 
     @property
+    def is_acceptance(self) -> bool:
+        """Whether Paceline took a batch, rather than something in between that says 200 to all."""
+        accepted = self.json().get("accepted")
+        return self.ok and isinstance(accepted, int) and not isinstance(accepted, bool)
+
+    @property
     def retryable(self) -> bool:
-        """Whether the same request may be taken later."""
-        return self.status in (429, 502, 503, 504)
+        """Whether the same request may be taken later; what makes no sense may be over, too."""
+        return self.status in (408, 429) or self.status >= 500 or self.status < 400
 
     @property
     def detail(self) -> str:
@@ -47,7 +65,7 @@ class Answer:
         """The body as an object; empty if it is none."""
         try:
             fields = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):  # the second for very many brackets
             return {}
         return fields if isinstance(fields, dict) else {}
 
@@ -61,9 +79,15 @@ class Transport:
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
         self._used_s = 0.0
+        self._aborted = False
 
     def request(
-        self, method: str, path: str, body: bytes | Mapping[str, Any], content_type: str
+        self,
+        method: str,
+        path: str,
+        body: bytes | Mapping[str, Any],
+        content_type: str,
+        is_gzip: bool = False,
     ) -> Answer:
         """The server's answer, whatever it is.
 
@@ -71,15 +95,37 @@ class Transport:
             Unreachable: there was none.
             ValueError: the address is none.
         """
+        if not (self._token.isascii() and self._token.isprintable()):
+            # http.client would refuse it, too, and show it doing so.
+            raise ValueError("the token holds what no token does: is there a line's end in it?")
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
+        if is_gzip:
+            headers["Content-Encoding"] = "gzip"
         connection, prefix = self._opened()
         try:
+            if self._aborted:
+                self._shorten(connection)
+            began_s = time.monotonic()
             connection.request(method, prefix + path, payload, headers)
-            return self._answer(connection.getresponse())
+            return self._answer(connection.getresponse(), began_s)
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             raise Unreachable(f"{type(error).__name__}: {error}") from error
+
+    def abort(self) -> None:
+        """From another thread: give up a request that is under way; later ones get little time."""
+        self._aborted = True
+        connection = self._connection
+        sock = connection.sock if connection is not None else None
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _shorten(self, connection: http.client.HTTPConnection) -> None:
+        connection.timeout = LAST_TIMEOUT_S
+        if connection.sock is not None:
+            connection.sock.settimeout(LAST_TIMEOUT_S)
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
@@ -91,7 +137,8 @@ class Transport:
         """The connection, and what stands before every path."""
         parts = urlsplit(self._url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{self._url!r} is no http or https address")
+            shown = self._url.rpartition("@")[2]  # before it, there may be a password
+            raise ValueError(f"{shown!r} is no http or https address")
         if time.monotonic() - self._used_s > MAX_IDLE_S:
             self.close()
         if self._connection is None:
@@ -100,12 +147,14 @@ class Transport:
             self._connection = kind(parts.hostname, parts.port, timeout=self._timeout_s)
         return self._connection, parts.path.rstrip("/")
 
-    def _answer(self, response: http.client.HTTPResponse) -> Answer:
+    def _answer(self, response: http.client.HTTPResponse, began_s: float) -> Answer:
         self._used_s = time.monotonic()
         body = response.read(MAX_ANSWER_BYTES)
         if not response.isclosed():  # longer than any answer of ours: leave the rest
             self.close()
-        return Answer(response.status, _seconds(response.getheader("Retry-After")), body)
+        retry_after_s = _seconds(response.getheader("Retry-After"))
+        took_s = self._used_s - began_s
+        return Answer(response.status, retry_after_s, body, response.getheader("Date"), took_s)
 
 
 def job_path(job: str, tail: str = "") -> str:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import struct
-import sys
+import zlib
 from array import array
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Optional
+
+from .packing import little_endian, packed
+from .told import GPU_HEALTH, LARGEST, TOLD
 
 CONTENT_TYPE = "application/vnd.paceline.ops+msgpack"
 VERSION = 1
-
-# What may be told of an operation beside its times: of its work, and of the GPU when it ended.
-TOLD = ("tokens", "seq_len_sq", "bytes", "sm_clock_mhz", "temperature_c")
-_LARGEST = 2**53
+MAX_OPTYPE_CHARS = 64
+MAX_OPTYPES = 250  # in a batch; a position in their list has to fit into a byte
 
 # step, optype, start_ns, duration_ns, seq_id, mc, mb_id, what is told of it
-Op = tuple[int, str, int, int, int, int, int, dict[str, int]]
-NOTHING: dict[str, int] = {}  # told of most operations: one for all, never written to
+Op = tuple[int, str, int, int, int, int, int, Optional[dict[str, int]]]
 
+# A column's name, its type in the format without extensions, and its place in an operation.
 _COLUMNS = (
     ("step", "q", 0),
     ("start_ns", "q", 2),
@@ -27,72 +28,189 @@ _COLUMNS = (
     ("mc", "h", 5),
     ("mb_id", "i", 6),
 )
+_PLAIN = {name: code for name, code, _ in _COLUMNS}
+_fits = struct.Struct("<qqqihi").pack  # raises for what the columns cannot hold
 
 
 class Worker:
-    """Who sends: one training process of one run of the job."""
+    """Who sends: one training process of one run of the job, and where it stands."""
 
-    def __init__(self, rank: int, dp_rank: int, stage: int, host: str | None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        dp_rank: int,
+        stage: int,
+        host: str | None,
+        placement: Mapping[str, str] | None = None,
+    ) -> None:
         self.rank = rank
         self.dp_rank = dp_rank
         self.stage = stage
-        self.host = host
+        self.host = _plain(host or "", 255)
+        placed = {name: _plain(label, 64) for name, label in (placement or {}).items()}
+        self.placement = {name: label for name, label in placed.items() if label}
 
 
-def encode_batch(
-    worker: Worker,
-    epoch: int,
-    batch_seq: int,
-    steps_done: Sequence[tuple[int, int]],
+class Batch:
+    """The operations of one request by columns, before anybody has asked for them."""
+
+    def __init__(
+        self,
+        steps_done: Sequence[tuple[int, int]],
+        step_kinds: Sequence[tuple[int, str]],
+        dropped: int,
+        optypes: list[str],
+        codes: bytes,
+        columns: dict[str, array[int]],
+    ) -> None:
+        self.steps_done = steps_done
+        self.step_kinds = step_kinds
+        self.dropped = dropped
+        self.optypes = optypes
+        self.codes = codes
+        self.columns = columns
+
+    @property
+    def num_ops(self) -> int:
+        """Number of operations."""
+        return len(self.codes)
+
+    @property
+    def steps(self) -> set[int]:
+        """Every step that the batch says something about."""
+        return set(self.columns["step"]) | self.done
+
+    @property
+    def done(self) -> set[int]:
+        """The steps that it declares done."""
+        return {step for step, _ in self.steps_done}
+
+    def without(self, steps: Collection[int]) -> Batch:
+        """The same, with nothing about some steps."""
+        left = self.of([row for row, step in enumerate(self.columns["step"]) if step not in steps])
+        left.steps_done = [done for done in self.steps_done if done[0] not in steps]
+        left.step_kinds = [kind for kind in self.step_kinds if kind[0] not in steps]
+        return left
+
+    def of(self, rows: Sequence[int]) -> Batch:
+        """The same with these rows, in this order."""
+        return Batch(
+            self.steps_done,
+            self.step_kinds,
+            self.dropped,
+            self.optypes,
+            bytes([self.codes[row] for row in rows]),
+            {name: array("q", [c[row] for row in rows]) for name, c in self.columns.items()},
+        )
+
+    def by_microbatch(self) -> Batch:
+        """The same, with what follows on each other in a micro-batch side by side.
+
+        So an operation often begins where the row before ends, and types repeat in a pattern.
+        """
+        places = [_place(name) for name in self.optypes]
+        keys = [
+            (step, places[code][0], microbatch, places[code][1], start_ns)
+            for step, code, microbatch, start_ns in zip(
+                self.columns["step"], self.codes, self.columns["mb_id"], self.columns["start_ns"]
+            )
+        ]
+        return self.of(sorted(range(self.num_ops), key=keys.__getitem__))
+
+
+def _place(optype: str) -> tuple[str, int]:
+    """Where a type stands among those of its micro-batch: of which direction, and when."""
+    direction, _, deed = optype.partition("-")
+    return direction, {"recv": 0, "compute": 1, "send": 2}.get(deed.rpartition("-")[2], 3)
+
+
+def _plain(text: str, most_chars: int) -> str:
+    """The text without what the server refuses in a name, and with it everything that names it."""
+    return "".join(char for char in text if char.isprintable())[:most_chars]
+
+
+def fits(op: Op) -> bool:
+    """Whether the format can hold an operation's numbers, and their differences."""
+    try:
+        _fits(op[0], op[2], op[3], op[4], op[5], op[6])
+    except (struct.error, TypeError):
+        return False
+    return 0 <= op[0] <= LARGEST and 0 <= op[2] < 3 * 2**61 and abs(op[3]) < 2**60
+
+
+def batch_of(
     ops: Sequence[Op],
-) -> bytes:
-    """Body of one request.
-
-    Raises:
-        Exception: of any kind, for values that the format cannot hold.
-    """
-    optypes: list[str] = []
+    steps_done: Sequence[tuple[int, int]],
+    step_kinds: Sequence[tuple[int, str]] = (),
+    dropped: int = 0,
+) -> Batch:
+    """A batch of operations that all fit; a step that was done twice is done once, with all."""
     codes: dict[str, int] = {}
-    for op in ops:
-        if op[1] not in codes:
-            codes[op[1]] = len(optypes)
-            optypes.append(op[1])
-    columns = {name: _column(code, [op[at] for op in ops]) for name, code, at in _COLUMNS}
-    columns["optype"] = bytes([codes[op[1]] for op in ops])
-    for name in TOLD:
-        values = [op[7].get(name, -1) for op in ops]
-        if max(values, default=-1) >= 0:
-            columns[name] = _column("q", values)
-    batch = {
+    codes_of_ops = bytes([codes.setdefault(op[1], len(codes)) for op in ops])
+    numbers: Sequence[Any] = ops
+    columns = {name: array("q", [op[at] for op in numbers]) for name, _, at in _COLUMNS}
+    names = {name for op in ops if op[7] for name in op[7]}
+    for name in TOLD + GPU_HEALTH:
+        if name in names:
+            columns[name] = array("q", [(op[7] or {}).get(name, -1) for op in ops])
+    done: dict[int, int] = {}
+    for step, num_ops in steps_done:
+        done[step] = done.get(step, 0) + num_ops
+    kinds = sorted(dict(step_kinds).items())
+    return Batch(sorted(done.items()), kinds, dropped, list(codes), codes_of_ops, columns)
+
+
+def encode(
+    worker: Worker, epoch: int, batch_seq: int, batch: Batch, accepts: Collection[str] = ()
+) -> bytes:
+    """Body of one request, in what the server says that it accepts beyond format 1.
+
+    It is compressed by gzip where `accepts` names "packed".
+    """
+    if batch.step_kinds and "step_kinds" not in accepts:
+        # Taken for training, an evaluation would pass for a slow step: better not to be seen.
+        batch = batch.without({step for step, _ in batch.step_kinds})
+    if "packed" in accepts:
+        batch = batch.by_microbatch()
+    fields: dict[str, Any] = {
         "version": VERSION,
         "epoch": epoch,
         "rank": worker.rank,
         "dp_rank": worker.dp_rank,
         "stage": worker.stage,
         "batch_seq": batch_seq,
-        "steps_done": steps_done,
-        "optypes": optypes,
-        "columns": columns,
+        "steps_done": batch.steps_done,
+        "optypes": batch.optypes,
+        "columns": _columns(batch, accepts),
     }
     if worker.host:
-        batch["host"] = worker.host[:255]
-    return pack(batch)
+        fields["host"] = worker.host
+    if worker.placement and "placement" in accepts:
+        fields["placement"] = worker.placement
+    if batch.dropped and "dropped" in accepts:
+        fields["dropped"] = batch.dropped
+    if batch.step_kinds:
+        fields["step_kinds"] = batch.step_kinds
+    body = pack(fields)
+    if "packed" not in accepts:
+        return body
+    squeeze = zlib.compressobj(9, wbits=31)
+    return squeeze.compress(body) + squeeze.flush()
 
 
-def told_of(values: Mapping[str, Any]) -> dict[str, int]:
-    """Those that the format knows and can hold, as whole numbers.
-
-    One that is none, say of a GPU that does not answer, must not cost the operation its times.
-    """
-    found = {}
-    for name, value in values.items():
-        try:
-            number = int(value)
-        except (TypeError, ValueError, OverflowError):
-            continue
-        if name in TOLD and 0 <= number <= _LARGEST:
-            found[name] = number
-    return found or NOTHING
+def _columns(batch: Batch, accepts: Collection[str]) -> dict[str, Any]:
+    known = {
+        name: values
+        for name, values in batch.columns.items()
+        if name not in GPU_HEALTH or "gpu_health" in accepts
+    }
+    columns: dict[str, Any] = {"optype": batch.codes}
+    for name, values in known.items():
+        if "packed" in accepts:
+            columns[name] = packed(name, values, known["duration_ns"])
+        else:
+            columns[name] = little_endian(array(_PLAIN.get(name, "q"), values))
+    return columns
 
 
 def pack(value: Any) -> bytes:
@@ -101,23 +219,33 @@ def pack(value: Any) -> bytes:
         return _pack_int(value)
     if isinstance(value, str):
         text = value.encode()
-        return b"\xdb" + struct.pack(">I", len(text)) + text
+        return _head(len(text), 0xA0, 32, 0xD9) + text
     if isinstance(value, bytes):
-        return b"\xc6" + struct.pack(">I", len(value)) + value
+        return _head(len(value), 0, 0, 0xC4) + value
     if isinstance(value, dict):
         pairs = b"".join(pack(key) + pack(item) for key, item in value.items())
-        return b"\xdf" + struct.pack(">I", len(value)) + pairs
-    return b"\xdd" + struct.pack(">I", len(value)) + b"".join(pack(item) for item in value)
+        return _head(len(value), 0x80, 16, 0xDD) + pairs
+    return _head(len(value), 0x90, 16, 0xDB) + b"".join(pack(item) for item in value)
+
+
+def _head(size: int, short: int, short_below: int, code: int) -> bytes:
+    """Type and length: in one byte where it fits, else in the least of 8 (not of containers), 16
+    and 32 bits, whose codes follow on each other.
+    """
+    if size < short_below:
+        return bytes([short | size])
+    if size < 256 and code in (0xC4, 0xD9):
+        return bytes([code, size])
+    if size < 65536:
+        return struct.pack(">BH", code + 1, size)
+    return struct.pack(">BI", code + 2, size)
 
 
 def _pack_int(value: int) -> bytes:
     if 0 <= value < 128:
         return bytes([value])
+    if -(2**15) <= value < 2**15:
+        return b"\xd1" + struct.pack(">h", value)
+    if -(2**31) <= value < 2**31:
+        return b"\xd2" + struct.pack(">i", value)
     return b"\xd3" + struct.pack(">q", value)
-
-
-def _column(code: str, values: list[Any]) -> bytes:
-    column = array(code, values)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column.tobytes()

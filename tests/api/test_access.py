@@ -9,6 +9,7 @@ from app.alerts.alert import fingerprint
 from app.api.sessions import Sessions
 from app.store import endpoints, jobs, losses, muting, run_hosts
 from app.store.losses import Loss
+from app.store.score_tables import score_reports
 from app.store.tables import jobs as jobs_table
 from app.store.tables import saved_questions
 from app.store.upsert import add_new
@@ -38,6 +39,9 @@ AN_OPERATION = "stage=0&optype=forward-compute&seq_id=0"
 WORKER = "/api/v1/jobs/llm-70b/workers/1-1"
 QUESTIONS = "/api/v1/jobs/llm-70b/what-ifs"
 SAVED = "ab" * 12
+SCORES = "/api/v1/jobs/llm-70b/scores"
+A_REPORT = {"source": "own", "scores": [{"rank": 1, "section": "a", "metric": "b", "score": 0.5}]}
+RECORDING = "/api/v1/jobs/llm-70b/recording"
 AWHILE_S = 60.0  # so that nobody seems to be guessing
 ALERT = f"/api/v1/alerts/{fingerprint(KEY, 'slowdown', '')}"
 ENDPOINT = "/api/v1/endpoints/ep_1"
@@ -73,11 +77,15 @@ GUARDED = {
     "end_job": Operation("POST", "/api/v1/jobs/llm-70b/end", "ingest"),
     "list_jobs": Operation("GET", "/api/v1/jobs", "read", elsewhere=200),
     "get_job": Operation("GET", "/api/v1/jobs/llm-70b", "read"),
+    "get_recording": Operation("GET", RECORDING, "read"),
+    "set_recording": Operation("PUT", RECORDING, "admin", {"every": 10}),
+    "push_spans": Operation("POST", "/v1/traces", "ingest", {}, elsewhere=200),
     "push_ops": Operation("POST", "/api/v1/jobs/llm-70b/ops", "ingest", json_batch()),
     "list_windows": Operation("GET", "/api/v1/jobs/llm-70b/windows", "read"),
     "get_window": Operation("GET", WINDOW, "read"),
     "get_window_workers": Operation("GET", f"{WINDOW}/workers", "read"),
     "get_window_timeline": Operation("GET", f"{WINDOW}/timeline", "read"),
+    "get_window_trace": Operation("GET", f"{WINDOW}/trace", "read"),
     "get_window_critical_path": Operation("GET", f"{WINDOW}/critical-path", "read"),
     "get_window_step": Operation("GET", f"{WINDOW}/step", "read"),
     "get_window_operation": Operation("GET", f"{WINDOW}/operation?{AN_OPERATION}", "read"),
@@ -93,6 +101,10 @@ GUARDED = {
     ),
     "get_saved_question": Operation("GET", f"{QUESTIONS}/{SAVED}", "read"),
     "delete_saved_question": Operation("DELETE", f"{QUESTIONS}/{SAVED}", "write"),
+    "add_scores": Operation("POST", SCORES, "ingest", A_REPORT),
+    "list_scores": Operation("GET", SCORES, "read"),
+    "list_score_reports": Operation("GET", f"{SCORES}/reports", "read"),
+    "list_scores_of_report": Operation("GET", f"{SCORES}/reports/{SAVED}", "read"),
     "compare": Operation("GET", f"/api/v1/compare?{SIDES}", "read"),
     "get_compare_chart": Operation("GET", f"/api/v1/compare/charts/steps?{SIDES}", "read"),
     "list_steps": Operation("GET", "/api/v1/jobs/llm-70b/steps", "read"),
@@ -161,6 +173,7 @@ async def ask(api, client, name):
     path = asked.path.replace("{token}", api.token("read")[0])
     if path.endswith(SAVED):
         save_question(api)
+        save_report(api)
     if "{delivery}" in path:
         path = path.replace("{delivery}", a_delivery(api))
     return await client.request(asked.method, path, json=asked.json)
@@ -192,6 +205,15 @@ def a_delivery(api):
     delivery_id = alerting.send(api, job="llm-70b", fingerprints=[ALERT[-16:]])
     alerting.attempt(api, detail="HTTP 500")
     return delivery_id
+
+
+def save_report(api):
+    """Of scores, of a job that is there, once."""
+    values = {"epoch": 1, "source": "own", "received_s": NOW_S, "num_scores": 0, "num_reports": 1}
+    with api.store.write() as conn:
+        if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
+            row = {"report_id": SAVED, "job_id": KEY, "lacks": [], "scores": [], **values}
+            add_new(conn, score_reports, [row])
 
 
 def save_question(api):
@@ -329,7 +351,7 @@ async def test_projects_may_have_jobs_of_the_same_name(api):
     _, text = api.token(project="research")
     async with api.known_by(text) as client:
         answer = await client.put("/api/v1/jobs/llm-70b", json=JOB | {"name": "another"})
-        assert (answer.status_code, answer.json()) == (201, {"job_id": "llm-70b", "epoch": 1})
+        assert (answer.status_code, answer.json()["epoch"]) == (201, 1)
         assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 200
         [listed] = (await client.get("/api/v1/jobs")).json()["items"]
         assert (listed["job_id"], listed["name"]) == ("llm-70b", "another")

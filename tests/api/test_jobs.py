@@ -6,6 +6,18 @@ from tests.api.server import JOB, KEY, PARALLELISM, window_record
 pytestmark = pytest.mark.anyio
 
 PATH = "/api/v1/jobs/llm-70b"
+NOBODYS_PLAN = {
+    "version": 0,
+    "from_step": 0,
+    "enabled": True,
+    "every": 1,
+    "steps": 1,
+    "has_begun": True,
+    "last_step": None,
+    "until_then": None,
+    "set_at": None,
+    "set_by": None,
+}
 ALL_TO_ALL = {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}
 
 
@@ -18,7 +30,13 @@ async def test_a_new_run_gets_201_and_the_same_run_200_with_the_same_epoch(api):
     first = await api.client.put(PATH, json=JOB)
     again = await api.client.put(PATH, json=JOB)
     assert (first.status_code, again.status_code) == (201, 200)
-    assert first.json() == again.json() == {"job_id": "llm-70b", "epoch": 1}
+    assert first.json() == again.json()
+    assert first.json() == {
+        "job_id": "llm-70b",
+        "epoch": 1,
+        "accepts": ["packed", "dropped", "step_kinds", "gpu_health", "placement"],
+        "recording": None,
+    }
 
 
 async def test_a_restart_gets_the_next_epoch_and_the_run_before_it_409(api):
@@ -54,6 +72,8 @@ async def test_a_job_is_shown_as_it_registered(api):
         "silent_since": None,
         "stalled_since": None,
         "ingest": None,
+        "drops": None,
+        "recording": NOBODYS_PLAN,
         "window_steps": 8,
         "slowdown": None,
         "gpu_time_wasted": None,

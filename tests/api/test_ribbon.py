@@ -6,6 +6,7 @@ import pytest
 
 from app.alerts.alert import AlertEvent, Detail, Kind
 from app.api.ribbon_bins import MAX_BINS, bins, gaps
+from app.ingest.verdict import REASONS
 from app.store import alert_events, ribbon, steps
 from app.store.ribbon import Times
 from app.store.steps import StepRow
@@ -122,6 +123,11 @@ async def test_a_restart_an_alert_and_a_lost_step_stand_where_they_happened(api)
         steps.save(conn, KEY, lost)
     seen = [(e["kind"], e["epoch"], e["step"], e["bin"]) for e in (await seen_by(api))["events"]]
     assert seen == [("alert-firing", 1, 2, 1), ("restart", 2, 0, 2), ("skipped", 2, 0, 2)]
+    # That somebody evaluated is nothing that went wrong.
+    evaluated = f"{REASONS['eval']}; rank 3 did not report the step in time"
+    with api.store.write() as conn:
+        more = [StepRow(2, n, None, None, None, None, "2-0", evaluated) for n in range(2, 9)]
+        steps.save(conn, KEY, more)
     skipped = (await seen_by(api))["events"][-1]
     assert (skipped["text"], skipped["detail"]) == (
         "2 steps skipped",

@@ -2,7 +2,9 @@
 
 import pytest
 
+from app.store import drops
 from app.store import hosts as store_hosts
+from app.trace.placement import Placement
 from tests.api import recorded
 from tests.api.server import KEY
 
@@ -41,6 +43,27 @@ async def test_a_worker_knows_who_else_is_on_its_host(closed):
     assert [(each["dp_rank"], each["stage"]) for each in found["on_its_host"]] == [(0, 0)]
     unknown = (await closed.client.get(f"{JOB}/workers/1-0")).json()
     assert (unknown["host"], unknown["on_its_host"]) == (None, [])
+
+
+async def test_a_worker_has_what_its_recorders_say(closed):
+    silent = (await closed.client.get(f"{JOB}/workers/0-1")).json()
+    assert (silent["dropped"], silent["rack"], silent["switch"]) == (None, None, None)
+    with closed.store.write() as conn:
+        drops.save(conn, KEY, 1, [(0, 0, 0, 3), (1, 0, 0, 4), (2, 0, 1, 0)])
+        placed = {(0, 0): Placement("r1", "s1"), (0, 1): Placement(switch="s2")}
+        store_hosts.save(conn, KEY, 1, {(0, 0): "host-1"}, placed)
+    first, second, third = [
+        (await closed.client.get(f"{JOB}/workers/{each}")).json() for each in ("0-0", "0-1", "1-0")
+    ]
+    assert (first["dropped"], first["rack"], first["switch"]) == (7, "r1", "s1")
+    assert (second["dropped"], second["rack"], second["switch"]) == (0, None, "s2")
+    assert (third["dropped"], third["rack"]) == (None, None)
+    shown = (await closed.client.get(JOB)).json()["drops"]
+    assert shown == {
+        "total": 7,
+        "num_workers": 1,
+        "worst": [{"dp_rank": 0, "stage": 0, "dropped": 7}],
+    }
 
 
 async def test_the_course_goes_over_windows_up_to_the_shown_one(closed):

@@ -38,7 +38,8 @@ def evidence_keys():
             is_maker = isinstance(node, ast.FunctionDef) and node.name in _MAKERS
             if is_maker or (isinstance(node, ast.keyword) and node.arg == "evidence"):
                 found.update(keys_in(node))
-    return found | {"sm_clock_mhz", "temperature_c", "pearson_r", "coefficient_of_variation"}
+    of_the_gpu = {"sm_clock_mhz", "temperature_c", "power_w", "xid"}
+    return found | of_the_gpu | {"pearson_r", "coefficient_of_variation"}
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ class Twin(ThreadingHTTPServer):
         self.calls = []
         self.registered: dict = {}
         self.num_registered = 0
+        self.known: dict | None = None  # the job as GET answers it, where there is one
 
     @property
     def url(self):
@@ -43,6 +44,10 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(401, {"detail": "this token is not known"})
         if self.server.refuse and self.path.endswith(self.server.refuse):
             return self.answer(422, {"detail": "it is not wanted"})
+        if self.command == "GET":
+            if self.server.known is None:
+                return self.answer(404, {"detail": "there is no such job"})
+            return self.answer(200, self.server.known)
         if self.command == "PUT":
             self.server.registered = json.loads(body)
             self.server.num_registered += 1
@@ -54,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(202, {"accepted": decoded.batch.columns.step.size})
         return self.answer(200, {})
 
-    do_PUT = do_POST = handle_call  # noqa: N815
+    do_GET = do_PUT = do_POST = handle_call  # noqa: N815
 
     def answer(self, status, fields):
         body = json.dumps(fields).encode()

@@ -29,7 +29,11 @@ class FakePaceline:
         self.posted = []  # every body that came, taken or not
         self.taken = []  # decoded batches
         self.puts = []
+        self.health = b"no such page"
+        self.date: str | None = None  # in place of now
         self.op_types = BUILT_IN
+        self.accepts: list[str] = []
+        self.recording: dict | None = None  # the plan that every answer names
         self.ended = []
         self.came = threading.Condition()
         self.server = Server(("127.0.0.1", 0), self.handler())
@@ -68,17 +72,23 @@ class FakePaceline:
 
     def put(self, path, body):
         self.puts.append((path, json.loads(body)))
-        return self.registrations.popleft() if self.registrations else (200, b'{"epoch": 3}', {})
+        if self.registrations:
+            return self.registrations.popleft()
+        answer = {"epoch": 3, "accepts": self.accepts, "recording": self.recording}
+        return 200, json.dumps(answer).encode(), {}
 
-    def post(self, path, body, content_type):
+    def post(self, path, body, content_type, encoding):
         if path.endswith("/end"):
             self.ended.append(path)
             return 200, b"{}", {}
         self.posted.append(body)
-        answer = self.answers.popleft() if self.answers else (202, b'{"accepted": 1}', {})
+        said = {"accepted": 1, **({"recording": self.recording} if self.recording else {})}
+        usual: tuple = (202, json.dumps(said).encode(), {})
+        answer = self.answers.popleft() if self.answers else usual
         if answer[0] == 202:
             assert content_type == BINARY_TYPE
-            self.taken.append(decode(body, content_type, SIZES, self.op_types).batch)
+            read = decode(body, content_type, SIZES, self.op_types, content_encoding=encoding)
+            self.taken.append(read.batch)
         return answer
 
     def handler(fake):  # noqa: N805
@@ -89,11 +99,14 @@ class FakePaceline:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 assert self.headers["Authorization"] == f"Bearer {TOKEN}"
                 with fake.came:
-                    if self.command == "PUT":
+                    if self.command == "GET":
+                        status, reply, headers = 200, fake.health, {}
+                    elif self.command == "PUT":
                         status, reply, headers = fake.put(self.path, body)
                     else:
                         kind = self.headers["Content-Type"]
-                        status, reply, headers = fake.post(self.path, body, kind)
+                        encoding = self.headers.get("Content-Encoding", "")
+                        status, reply, headers = fake.post(self.path, body, kind, encoding)
                     fake.came.notify_all()
                 if status == 0:  # garbage, and the line goes dead
                     self.wfile.write(reply)
@@ -105,7 +118,10 @@ class FakePaceline:
                 self.end_headers()
                 self.wfile.write(reply)
 
-            do_PUT = do_POST = answer  # noqa: N815
+            do_GET = do_PUT = do_POST = answer  # noqa: N815
+
+            def date_time_string(self, timestamp=None):
+                return fake.date or super().date_time_string(timestamp)
 
             def log_message(self, *args):
                 pass

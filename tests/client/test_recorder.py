@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from paceline_client import Refused, Unreachable, end_job, register, start
+from paceline_client import Refused, Unreachable, end_job, register
 from paceline_client.buffer import Buffer
 from paceline_client.sender import Backoff
 
@@ -16,24 +16,9 @@ from app.ingest.codec import BINARY_TYPE, decode
 from app.trace import user_types
 from app.trace.ops import FIRST_USER_CODE, OP_CODES
 from tests.client.conftest import SIZES, TOKEN
+from tests.client.recorders import recorder
 
 GC, OPTIMIZER, FORWARD = (OP_CODES[name] for name in ("gc", "optimizer", "forward-compute"))
-
-
-def recorder(url, **changes):
-    options = {
-        "rank": 3,
-        "dp_rank": 1,
-        "stage": 1,
-        "dp_size": 2,
-        "pp_size": 2,
-        "vpp_size": 2,
-        "run_key": "run-1",
-        "host": "node-1",
-        "flush_interval_s": 0.01,
-        "backoff": Backoff(0.001, 0.01),
-    }
-    return start("my job", url, TOKEN, **{**options, **changes})
 
 
 @pytest.fixture
@@ -262,15 +247,27 @@ def test_the_same_batch_comes_again_until_it_is_taken(paceline):
     assert run.dropped == 0
 
 
-def test_garbage_in_place_of_an_epoch_is_not_taken(paceline, caplog):
-    paceline.registrations += [(503, b"", {}), (0, b"\x00\xff", {}), (200, b"[1]", {})]
+def test_garbage_in_place_of_an_epoch_is_not_taken(paceline):
+    nonsense = [b"[1]", b"<html>", b'{"epoch": true}', b'{"epoch": "3"}', b""]
+    paceline.registrations += [(503, b"", {}), (0, b"\x00\xff", {})]
+    paceline.registrations += [(200, body, {}) for body in nonsense]
+    run = recorder(paceline.url)
+    run.record("gc", 0, 1, 1)
+    assert run.flush(10)  # whoever answered so was not Paceline, which is there at last
+    run.close()
+    assert len(paceline.puts) == 8
+    assert [batch.epoch for batch in paceline.taken] == [3]
+
+
+def test_a_refused_registration_ends_the_recording(paceline, caplog):
+    paceline.registrations.append((401, b'{"detail": "no such token"}', {}))
     run = recorder(paceline.url)
     run.record("gc", 0, 1, 1)
     assert run.flush(10)
     run.close()
     assert paceline.posted == []
-    assert run.dropped == 1
-    assert "cannot be registered" in caplog.text
+    assert run.dropped_reasons == {"refused by the server": 1}
+    assert "cannot be registered: 401: no such token" in caplog.text
 
 
 def test_a_refused_batch_is_dropped_and_its_steps_are_never_declared(paceline, caplog):

@@ -1,11 +1,16 @@
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 
+from app.diagnosis.finding import Culprit
 from app.diagnosis.lengths import relative
 from app.synth.costs import Costs
 from app.synth.faults.gc_pauses import GcPauses
 from app.synth.faults.long_last_stage import LongLastStage
+from app.synth.faults.pauses import struck
 from app.synth.faults.sequence_imbalance import SequenceImbalance
+from app.synth.faults.sequence_imbalance import _tell as tell
 from app.synth.faults.slow_worker import SlowWorker
 from app.synth.schedules.interleaved import Interleaved
 from app.synth.truth import costs_of
@@ -22,6 +27,21 @@ from tests.diagnosis.jobs import (
 CAUSE = "sequence-imbalance"
 
 
+@dataclass(frozen=True, slots=True)
+class LongOnOneRank(SequenceImbalance):
+    """Four in ten micro-batches of dp rank 1 have sequences twice as long."""
+
+    def change(self, drawn, world, lasts, rng_of):
+        shape = world.num_microbatches, world.parallelism.dp_size
+        for at, step in struck(drawn, lasts):
+            squares = np.full(shape, 1_000_000)
+            squares[rng_of(step).random(shape[0]) < 0.4, 1] *= 4
+            drawn.forward_s[..., at, :] *= 0.5 + squares / 2e6
+            drawn.backward_s[..., at, :] *= 0.5 + squares / 2e6
+            if self.is_sent:
+                tell(drawn, at, np.full(shape, 4096), squares)
+
+
 @pytest.mark.parametrize(("dp", "pp"), [(4, 4), (8, 1), (2, 2)])
 @pytest.mark.parametrize("is_sent", [False, True])
 def test_uneven_sequences_are_named_with_what_dealing_them_out_evenly_wins(dp, pp, is_sent):
@@ -33,6 +53,31 @@ def test_uneven_sequences_are_named_with_what_dealing_them_out_evenly_wins(dp, p
     assert found.evidence["coefficient_of_variation"] >= 0.05
     assert ("pearson_r_with_lengths_squared" in found.evidence) == is_sent
     assert found.sentence.startswith("Sequence lengths are uneven: a different dp rank is slow")
+
+
+@pytest.mark.parametrize("dp", [2, 32])  # of 32, not all are looked at
+def test_a_rank_that_alone_has_long_sequences_is_named_where_lengths_are_sent(dp):
+    found = only_finding(diagnosed(window_of(made(LongOnOneRank(is_sent=True), dp=dp, pp=2))))
+    assert (found.cause, found.culprits) == (CAUSE, (Culprit(dp_rank=1),))
+    assert found.evidence["pearson_r"] >= 0.9
+    assert found.sentence.startswith("Sequence lengths are uneven on dp 1 alone")
+    assert found.persistence == "chronic"
+
+
+@pytest.mark.parametrize(("silent", "said"), [(3, -1), (0, 0)])
+def test_a_rank_that_says_nothing_hides_no_other(silent, said):
+    window = window_of(made(LongOnOneRank(is_sent=True), dp=4, pp=2))
+    assert window.trace.seq_len_sq is not None
+    squares = window.trace.seq_len_sq.copy()
+    rows = np.flatnonzero(window.trace.dp_rank == silent)
+    squares[rows if said < 0 else rows[:1]] = said  # no lengths at all, or one of nothing
+    told = replace(window, trace=replace(window.trace, seq_len_sq=squares))
+    assert only_finding(diagnosed(told)).culprits == (Culprit(dp_rank=1),)
+
+
+def test_where_they_are_not_sent_nobody_is_named():
+    found = findings_of(diagnosed(window_of(made(LongOnOneRank(), dp=2, pp=2))))
+    assert {each.culprits for each in found if each.cause == CAUSE} <= {()}
 
 
 def test_chunks_of_different_cost_are_no_uneven_sequences():

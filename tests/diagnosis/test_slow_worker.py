@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from app.synth.faults.slow_host import SlowHost
 from app.synth.faults.slow_worker import SlowWorker
 from app.synth.faults.throttling_gpu import ThrottlingGpu
 from app.synth.truth import costs_of
+from app.trace.ops import OP_CODES
 from tests.diagnosis.jobs import (
     NUM_STEPS,
     case_of,
@@ -62,6 +65,20 @@ def test_the_clock_of_a_throttling_gpu_is_evidence():
     evidence = only_finding(diagnosed(window_of(job))).evidence
     assert evidence["sm_clock_mhz"] < 0.7 * evidence["sm_clock_mhz_of_peers"]
     assert evidence["temperature_c"] > evidence["temperature_c_of_peers"] + 10
+
+
+def test_the_power_and_the_last_error_of_a_gpu_are_evidence():
+    window = window_of(made(SlowWorker(1, 3, 1.6)))
+    trace = window.trace
+    tells = trace.optype == OP_CODES["optimizer"]
+    is_slow = tells & (trace.dp_rank == 1) & (trace.stage == 3)
+    power_w = np.where(is_slow, 310, np.where(tells, 650, -1))
+    xid = np.where(is_slow & (trace.step == 3), 63, np.where(is_slow & (trace.step == 5), 79, -1))
+    told = replace(window, trace=replace(trace, power_w=power_w, xid=xid))
+    evidence = only_finding(diagnosed(told)).evidence
+    assert (evidence["power_w"], evidence["power_w_of_peers"]) == (310, 650)
+    assert evidence["xid"] == 79
+    assert "xid" not in only_finding(diagnosed(window)).evidence
 
 
 def test_of_two_replicas_the_slower_one_is_blamed():

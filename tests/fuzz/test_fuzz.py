@@ -14,7 +14,7 @@ from app.cli.bench.fuzz_payloads import ONE_BOMB_IN, Payloads
 
 KINDS = {
     *("flipped", "cut", "spliced", "lengthened", "retyped", "repeated"),
-    *("number", "text", "nested", "noise"),
+    *("number", "text", "nested", "noise", "packed"),
 }
 
 
@@ -46,7 +46,7 @@ def test_a_running_service_takes_some_of_them_and_the_bombs():
 
 def test_what_is_not_damaged_is_taken(payloads):
     assert {decoded(payload) for payload in payloads.good} == {202}
-    assert len(payloads.good) == 12
+    assert len(payloads.good) == 15
 
 
 def test_the_same_number_of_the_same_seed_is_the_same_payload(payloads):

@@ -3,16 +3,23 @@
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
 import pytest
 
+from app.api.recording_plans import LEAD_S, LEAD_STEPS
+from app.api.routes.ops import OpsOut
 from app.ingest import inflate, json_columns, wire
 from app.ingest.codec import BINARY_TYPE, CONTENT_TYPES, JSON_TYPE, decode, encode
 from app.ingest.columns import WIRE_DTYPES
+from app.ingest.packed import unpacked
 from app.ingest.rows import MAX_DURATION_NS, MAX_STEP_JUMP
+from app.ingest.verdict import REASONS
 from app.trace.job import Parallelism
+from app.trace.window import StepKind
+from tests.ingest.packing import packed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
 SIZES = Parallelism(dp_size=8, pp_size=2)
@@ -66,7 +73,7 @@ def test_the_worked_example_is_taken_and_goes_on_as_it_came(body):
 
 def test_the_same_batch_in_json_says_the_same(body):
     expected = decode(body, BINARY_TYPE, SIZES).batch
-    examples = [text for text in blocks("json") if '"version"' in text]
+    examples = [text for text in blocks("json") if '"epoch"' in text]
     assert len(examples) == 2
     for text in examples:
         batch = decode(text.encode(), JSON_TYPE, SIZES).batch
@@ -89,3 +96,29 @@ def test_limits_and_names_are_those_of_the_code():
     assert MAX_DURATION_NS == 86_400 * 10**9
     for name in (*WIRE_DTYPES, *CONTENT_TYPES, *inflate.ENCODINGS):
         assert f"`{name}`" in PAGE or f": {name}`" in PAGE
+
+
+def test_the_packed_example_is_the_column_that_it_says():
+    [block] = re.findall(r"unpacks exactly this -->\n```\n(.*?)```", PAGE, re.DOTALL)
+    body = bytes.fromhex("".join(line[:COMMENTS_FROM] for line in block.splitlines()))
+    column = msgspec.msgpack.decode(body, type=wire.Packed)
+    duration_ns = np.array([30, 40])
+    assert unpacked("start_ns", column, duration_ns).tolist() == [1000, 1035]
+    assert packed([1000, 1035], 2, durations=[30, 40]) == msgspec.msgpack.decode(body)
+
+
+def test_every_extension_and_kind_of_step_has_its_words():
+    accepts = f'"accepts": {json.dumps(wire.EXTENSIONS)}'
+    assert accepts in PAGE
+    assert all(f"**`{name}`**" in PAGE for name in wire.EXTENSIONS)
+    assert all(f'`"{kind}"`' in PAGE for kind in get_args(StepKind))
+    assert set(REASONS) == set(get_args(StepKind))
+
+
+def test_the_plan_in_the_page_is_one_that_workers_are_told():
+    [text] = [text for text in blocks("json") if '"recording"' in text]
+    told = OpsOut.model_validate_json(text)
+    assert told.recording is not None
+    assert told.recording.from_step == 1420
+    assert f"{LEAD_S:.0f} s" in PAGE
+    assert f"({LEAD_STEPS} steps where" in PAGE

@@ -19,13 +19,16 @@ from app.store import (
     counts,
     dead_letters,
     deliveries,
+    drops,
     endpoints,
     histories,
     hosts,
     losses,
     muting,
+    recordings,
     run_hosts,
     saved_questions,
+    scores,
     service_keys,
     shards,
     spool,
@@ -40,17 +43,21 @@ from app.store.counts import Counts
 from app.store.engine import Store
 from app.store.losses import Loss
 from app.store.migrate import migrate, newest_revision
+from app.store.recordings import Sample
 from app.store.spool import SpoolRow
 from app.store.steps import StepRow
 from app.store.tables import metadata, projects
 from app.store.tokens import NewToken
 from app.trace import user_types
 from app.trace.job import Parallelism
+from app.trace.placement import Placement
+from app.trace.scores import Score, ScoreReport
 from tests.postgres import database
 from tests.store.factories import alert, do, endpoint, event, register, silence, tell, window
 from tests.store.test_dead_letters import LETTER
 
 OF_THE_MOMENT = {"shards", "consumers"}
+A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1, 2**53, None)
 
 
 def fill(store):
@@ -64,13 +71,16 @@ def fill(store):
         spool.add(conn, [SpoolRow("job", 1, 2**53, 2**53, b"\0\xff")])
         spool.save_state(conn, "job", 1, b"")
         counts.save(conn, "job", 1, Counts(late=2**53, last_conflict={"at_s": 0.1 + 0.2}))
-        hosts.save(conn, "job", 1, {(0, 1): "host"})
+        hosts.save(conn, "job", 1, {(0, 1): "host"}, {(0, 1): Placement("ü", None)})
         run_hosts.add(conn, "job", 1, ["höst"])
         briefs.save(conn, "job", 1, 0, {"findings": None, "step_s": 0.1 + 0.2})
         losses.save(conn, "job", window(0), [Loss("cause", "slow-link", 1e-300)], num_gpus=8)
         saved_questions.save(
             conn, "job", name="ü", window_id="1-0", question={"edits": []}, now_s=1.0
         )
+        scores.add(conn, "job", ScoreReport("nvrx", (A_SCORE,), 1), now_s=0.1 + 0.2)
+        drops.save(conn, "job", 1, [(7, 0, 0, 2**53), (8, 0, 1, 0)])
+        recordings.add(conn, "job", 1, Sample(), from_step=2**53, now_s=0.1 + 0.2, by="ü")
         histories.save(conn, "job", 1, through_step=2**53, blob=b"\0history\xff")
         fill_alerts(conn)
         dead_letters.add(conn, [LETTER])

@@ -15,6 +15,7 @@ from app.store import (
     briefs,
     counts,
     dead_letters,
+    drops,
     histories,
     hosts,
     jobs,
@@ -42,6 +43,7 @@ from app.store.tables import (
     window_briefs,
     window_losses,
 )
+from app.store.tables import drops as drops_table
 from app.store.tables import histories as histories_table
 from tests.store.factories import alert, do, event, register, registration, silence, tell, window
 from tests.store.test_dead_letters import LETTER
@@ -185,6 +187,7 @@ def test_a_sweep_can_be_left_after_any_batch_and_others_may_write_then(store):
 def fill_run(store, epoch):
     with store.write() as conn:
         hosts.save(conn, JOB, epoch, {(0, 0): "host"})
+        drops.save(conn, JOB, epoch, [(0, 0, 0, 5)])
         histories.save(conn, JOB, epoch, through_step=1, blob=b"history")
         spool.save_state(conn, JOB, epoch, b"state")
         counts.save(conn, JOB, epoch, Counts(accepted=10, late=epoch))
@@ -208,7 +211,8 @@ def test_a_run_goes_whole_once_it_is_closed_and_has_no_window_and_its_epoch_stay
     with store.read() as conn:
         before = counts.by_project(conn)
     assert sweep(store)["default", "runs"] == 1
-    assert num_rows(store, runs, cursors, ingest_counts, histories_table) == [2, 2, 2, 2]
+    kept = num_rows(store, runs, cursors, ingest_counts, histories_table, drops_table)
+    assert kept == [2, 2, 2, 2, 2]
     end(store, epoch=2, days=181)
     end(store, epoch=3, days=181)
     assert sweep(store) == {("default", "runs"): 2}

@@ -21,13 +21,17 @@ from app.api.fields import (
 from app.api.job_now import silent_workers
 from app.api.job_state import JobState, job_state
 from app.api.op_types import OpTypeIn, OpTypeOut, checked, shown
+from app.api.recording_out import RecordingOut, ToldPlanOut
+from app.api.recording_plans import told
 from app.api.routes.windows import WindowSummaryOut
 from app.api.service import Service
 from app.api.worker_out import WorkerOut
 from app.engine.metrics import gpu_time_wasted
 from app.errors import InvalidRequest
-from app.store import jobs, shards
+from app.ingest.wire import EXTENSIONS
+from app.store import jobs, recordings, shards
 from app.store.counts import Counts
+from app.store.drops import Drops
 from app.store.engine import Connection
 from app.store.jobs import JobRecord, Registration
 from app.trace.job import Parallelism
@@ -101,10 +105,17 @@ class JobIn(Request):
 
 
 class RegisteredOut(Answer):
-    """The run's epoch, which every batch names."""
+    """The run's epoch, which every batch names, and what its batches may have and are to have."""
 
     job_id: str
     epoch: int
+    accepts: list[str] = Field(
+        description="Extensions of wire format 1 that a batch may use: docs/wire-format.md.",
+        examples=[list(EXTENSIONS)],
+    )
+    recording: ToldPlanOut | None = Field(
+        description="Which steps to record; null: all, until an answer to a batch says other."
+    )
 
 
 class ParallelismOut(Answer):
@@ -150,6 +161,26 @@ def _conflict_out(sample: dict[str, Any] | None) -> ConflictOut | None:
     return ConflictOut(rank=sample["rank"], batch_seq=sample["batch_seq"])
 
 
+class WorkerDropsOut(WorkerOut):
+    """Operations that a worker's recorders have dropped."""
+
+    dropped: int
+
+
+class DropsOut(Answer):
+    """Operations of the present run that recorders have dropped and never sent."""
+
+    total: int
+    num_workers: int = Field(description="Workers that dropped any.")
+    worst: list[WorkerDropsOut] = Field(description="The eight that dropped most.")
+
+    @classmethod
+    def of(cls, drops: Drops) -> "DropsOut":
+        """The sums as the API says them."""
+        worst = [WorkerDropsOut(**each._asdict()) for each in drops.worst]
+        return cls(total=drops.total, num_workers=drops.num_workers, worst=worst)
+
+
 class JobOut(Answer):
     """A job and how it is doing; unknown is null."""
 
@@ -175,6 +206,8 @@ class JobOut(Answer):
     silent_since: datetime | None
     stalled_since: datetime | None = Field(description="Since when nothing comes of any rank.")
     ingest: IngestOut | None = Field(description="Null before the first operation was taken.")
+    drops: DropsOut | None = Field(description="Null where no recorder has said.")
+    recording: RecordingOut
     window_steps: int
     slowdown: float | None
     gpu_time_wasted: float | None
@@ -218,6 +251,8 @@ def job_out(job: JobRecord, service: Service, *, is_watched: bool) -> JobOut:
         silent_since=timestamp_or_none(job.silent_since_s),
         stalled_since=timestamp_or_none(job.stalled_since_s),
         ingest=None if job.counts is None else IngestOut.of(job.counts),
+        drops=None if job.drops is None else DropsOut.of(job.drops),
+        recording=RecordingOut.of(job),
         window_steps=service.window_steps,
         slowdown=slowdown,
         gpu_time_wasted=None if slowdown is None else gpu_time_wasted(slowdown),
@@ -250,12 +285,21 @@ def register_job(
     """Idempotent: the same run_key gets the same epoch. A new run_key begins a new epoch."""
     registration = job.registration(plain(job_id))
     with service.store.write() as conn:
+        now_s = service.now_s()
         registered = jobs.register(
-            conn, job_id, registration, now_s=service.now_s(), most_active=service.max_jobs
+            conn, job_id, registration, now_s=now_s, most_active=service.max_jobs
         )
+        accepts = shards.known_to_all(conn, EXTENSIONS, now_s=now_s)
+        plans = recordings.in_run(recordings.of_job(conn, job_id), registered.epoch)
     _changed(service, job_id)
+    plan = told(plans, None)
     response.status_code = 201 if registered.created else 200
-    return RegisteredOut(job_id=plain(job_id), epoch=registered.epoch)
+    return RegisteredOut(
+        job_id=plain(job_id),
+        epoch=registered.epoch,
+        accepts=accepts,
+        recording=None if plan is None else ToldPlanOut(**plan),
+    )
 
 
 @router.post(

@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,6 +23,8 @@ from app.api.deps import OF_BODIES, refusals
 from app.api.errors import problem
 from app.api.fields import Answer, JobId
 from app.api.principal import principal_of
+from app.api.recording_out import ToldPlanOut
+from app.api.recording_plans import step_to_go_by, told
 from app.api.registrations import check_epoch
 from app.api.service import Service
 from app.errors import Conflict, InvalidRequest, PacelineError, TooLarge
@@ -87,6 +91,9 @@ class OpsOut(Answer):
     accepted: int
     rejected: int
     errors: list[RowProblem]
+    recording: ToldPlanOut | None = Field(
+        None, description="Which steps to record; not there where nobody has made a plan."
+    )
 
 
 @described.post(
@@ -167,9 +174,10 @@ class PushOps:
             raise
         ack_s = self._monotonic() - began_s
         measured.batch(rows=pushed.num_rows or 0, refused=decoded.rejected, ack_s=ack_s)
-        return _ANSWER.encode(
-            _Answer(decoded.batch.columns.num_ops, decoded.rejected, decoded.errors)
-        )
+        answer = _Answer(decoded.batch.columns.num_ops, decoded.rejected, decoded.errors)
+        if (plan := told(job.plans, job.last_step)) is not None:
+            answer.recording = plan
+        return _ANSWER.encode(answer)
 
     async def _read(self, key: str, pushed: Pushed) -> tuple[JobRecord, Decoded]:
         jobs = self._service.registrations
@@ -198,6 +206,7 @@ class _Answer(msgspec.Struct):
     accepted: int
     rejected: int
     errors: list[RowError]
+    recording: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 _ANSWER = msgspec.json.Encoder()
@@ -211,7 +220,7 @@ async def _in_time(job: JobRecord, pushed: Pushed, aside: asyncio.Semaphore) -> 
         job.parallelism,
         job.op_types,
         content_encoding=pushed.content_encoding,
-        last_step=job.last_step,
+        last_step=step_to_go_by(job),
     )
     if not pushed.takes_long:
         return read()

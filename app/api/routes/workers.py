@@ -53,6 +53,8 @@ class WorkerPageOut(Answer):
     dp_rank: int
     stage: int
     host: str | None
+    rack: str | None = Field(description="Of its host, as its recorder says.")
+    switch: str | None = Field(description="That its host is connected to, as its recorder says.")
     sentence: str
     sub: str
     verdict: Literal["ok", "low"] | None
@@ -67,6 +69,9 @@ class WorkerPageOut(Answer):
     findings: list[dict[str, Any]] = Field(description="Those of the window that blame it.")
     operations_of: str | None = Field(
         description="The closed window whose operations can be compared; null where none can."
+    )
+    dropped: int | None = Field(
+        description="Operations of the run that its recorders have dropped; null where none says."
     )
     on_its_host: list[NeighbourOut] = Field(description="The first 16 of the same job.")
     num_on_its_host: int
@@ -92,6 +97,8 @@ def get_worker(
         dp_rank=seen.dp_rank,
         stage=seen.stage,
         host=seen.host,
+        rack=seen.placement.rack,
+        switch=seen.placement.switch,
         sentence=sentence,
         sub=sub,
         verdict=seen.verdict,
@@ -103,6 +110,7 @@ def get_worker(
         others_waited_s=seen.figure("launch_delay", "others_waited"),
         findings=_findings(seen),
         operations_of=_operations_of(service, job_id, window),
+        dropped=seen.dropped,
         on_its_host=[_neighbour(seen, *each) for each in seen.beside[:MAX_NEIGHBOURS]],
         num_on_its_host=len(seen.beside),
     )

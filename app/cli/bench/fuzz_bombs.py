@@ -26,7 +26,7 @@ _INTEGERS = (
     "mb_id",
     *OPTIONAL,
 )
-_OF_THE_GPU = ("sm_clock_mhz", "temperature_c")
+_OF_THE_GPU = ("sm_clock_mhz", "temperature_c", "power_w", "xid")
 _PRIME = 2**61 - 1  # what Python takes integers' hashes modulo
 _HEADER = b'{"version":1,"epoch":1,"rank":0,"dp_rank":0,"stage":0,"batch_seq":0,"steps_done":'
 

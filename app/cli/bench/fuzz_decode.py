@@ -61,8 +61,8 @@ def decode_all(seed: int, num_payloads: int) -> dict[str, Any]:
     for number in range(_WARM_UP):
         if number % 500:
             decoded(payloads[number])
-    before_bytes = _reset_peak()
-    _limit(ROOM_BYTES)
+    before_bytes = reset_peak()
+    limit_memory(ROOM_BYTES)
     for number in range(num_payloads):
         payload = payloads[number]
         began_s, cpu_began_s = time.perf_counter(), time.thread_time()
@@ -99,12 +99,14 @@ def peak_bytes(process: str) -> int:
     return _status_bytes(process, "VmHWM")
 
 
-def _reset_peak() -> int:
+def reset_peak() -> int:
+    """Memory that the process holds, from which its most is counted anew."""
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak (proc(5))
     return _status_bytes("self", "VmRSS")
 
 
-def _limit(room_bytes: int) -> None:
+def limit_memory(room_bytes: int) -> None:
+    """Whatever asks for so much more than is held now gets an error."""
     most = _status_bytes("self", "VmSize") + room_bytes
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 

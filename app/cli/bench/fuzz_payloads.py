@@ -54,6 +54,7 @@ class Payloads:
             self._text,
             self._nested,
             self._noise,
+            self._packed,
         ]
 
     def __getitem__(self, number: int) -> Payload:
@@ -72,6 +73,7 @@ class Payloads:
         bodies = [
             (BINARY_TYPE, encode(replace(made_batch(_ROWS), rank=0, dp_rank=0))),
             (BINARY_TYPE, _binary(fields)),
+            (BINARY_TYPE, _packed(fields)),
             (JSON_TYPE, _columnar(fields)),
             (JSON_TYPE, _rowwise(fields)),
         ]
@@ -162,6 +164,18 @@ class Payloads:
         media = chance.choice([BINARY_TYPE, JSON_TYPE, "text/plain", "", ";", "application/json;a"])
         return Payload("noise", media, chance.choice(["", GZIP, ZSTD, "br", "gzip, gzip"]), body)
 
+    def _packed(self, chance: random.Random, _: int) -> Payload:
+        """Columns that are packed otherwise than they say, or say what cannot be."""
+        batch = msgspec.msgpack.decode(_packed(_fields()))
+        columns = batch["columns"]
+        for name in chance.sample(sorted(columns), chance.randint(1, 3)):
+            kind, width = chance.randint(0, 3), chance.randint(0, 9)
+            planes = chance.randbytes(chance.choice([_ROWS * width, chance.randint(0, 80)]))
+            if chance.random() < 0.3:
+                planes = chance.choice([b"\xff", b"\x00", b"\x80", b"\x7f"]) * len(planes)
+            columns[name] = chance.choice([[kind, width, planes], [kind, width], [planes, kind]])
+        return Payload("packed", BINARY_TYPE, "", msgspec.msgpack.encode(batch))
+
 
 def _damaged(kind: str, good: Payload, body: bytes | bytearray) -> Payload:
     return Payload(kind, good.content_type, good.content_encoding, bytes(body))
@@ -192,6 +206,8 @@ def _fields() -> dict[str, Any]:
         "host": "node-0",
         "batch_seq": 0,
         "steps_done": [[7, 3], [8, 1]],
+        "dropped": 17,
+        "step_kinds": [[8, "eval"]],
         "columns": {**integers, "optype": names},
     }
 
@@ -226,6 +242,21 @@ def _binary(fields: dict[str, Any]) -> bytes:
         columns = {name: buffer(name, column) for name, column in columns.items()}
     names = ["forward-compute", "optimizer", "forward-send", "gc"]
     return msgspec.msgpack.encode({**fields, "optypes": names, "columns": columns})
+
+
+def _packed(fields: dict[str, Any]) -> bytes:
+    """Every column by its values, but for starts by the ends before them, in eight bytes each."""
+    import numpy as np
+
+    batch = msgspec.msgpack.decode(_binary(fields))
+    columns = {**fields["columns"], "optype": range(_ROWS)}
+    columns = {name: np.array(column, np.int64) for name, column in columns.items()}
+    start_ns = columns["start_ns"]
+    start_ns[1:] -= start_ns[:-1] + columns["duration_ns"][:-1]
+    for name, column in columns.items():
+        planes = column.view(np.uint8).reshape(_ROWS, 8).T.tobytes()
+        batch["columns"][name] = [2 if name == "start_ns" else 0, 8, planes]
+    return msgspec.msgpack.encode(batch)
 
 
 def _value(chance: random.Random, *, is_binary: bool) -> Any:

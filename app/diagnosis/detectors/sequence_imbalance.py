@@ -9,14 +9,15 @@ from typing_extensions import override
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Costed, Detector, Suspicion
-from app.diagnosis.finding import MIN_SCORE, RuledOut
+from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut
 from app.diagnosis.lengths import Variation, common_factor, rows_and_items, variation
 from app.diagnosis.persistence import rotation
 from app.diagnosis.repair import Repaired
 from app.diagnosis.scores import score
 from app.diagnosis.shortened import without
 from app.diagnosis.slowness import NO_COMPUTATIONS
-from app.diagnosis.wording import sentence
+from app.diagnosis.uneven import uneven_replicas
+from app.diagnosis.wording import sentence, who
 from app.engine.what_if import Replayer
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats
@@ -33,7 +34,7 @@ MIN_LENGTH_R = 0.5
 
 
 class SequenceImbalance(Detector):
-    """Nobody is to blame: a different dp rank is slow in every step."""
+    """Nobody is to blame, as a different dp rank is slow in every step; unless lengths tell who."""
 
     cause = "sequence-imbalance"
 
@@ -59,28 +60,41 @@ class SequenceImbalance(Detector):
     ) -> Suspicion:
         longest = case.joined(lambda group: common_factor(case, group).mean(axis=1).T)
         steps = case.steps[case.usual_steps].tolist()
+        to_blame = _culprits(case)
 
         def wording(costed: Costed) -> str:
-            who = "a different dp rank is slow in every step"
-            alone = "a different micro-batch is slow in every step"
-            several = case.parallelism.dp_size > 1
-            return sentence(f"Sequence lengths are uneven: {who if several else alone}", costed)
+            return sentence(f"Sequence lengths are uneven{_where(case, to_blame)}", costed)
 
         return Suspicion(
             self.cause,
             value,
             min(0.99, 0.5 + 0.49 * _r(found)),
-            (),
+            to_blame,
             wording,
             repair=lambda group: _repaired(case, group),
             course=_course(case, longest),
-            persistence=rotation(longest.argmax(axis=1)),
+            persistence="chronic" if to_blame else rotation(longest.argmax(axis=1)),
             evidence={
                 "optypes": ["forward-compute", "backward-compute"],
                 "steps": list(steps),
                 **figures,
             },
         )
+
+
+def _culprits(case: Case) -> tuple[Culprit, ...]:
+    """The dp ranks that alone have uneven sequences, where lengths are sent and say so."""
+    uneven = uneven_replicas(case)
+    if uneven is None:
+        return ()
+    return tuple(Culprit(dp_rank=int(dp_rank)) for dp_rank in np.flatnonzero(uneven))
+
+
+def _where(case: Case, to_blame: tuple[Culprit, ...]) -> str:
+    if to_blame:
+        return f" on {who(to_blame)} alone"
+    each = "dp rank" if case.parallelism.dp_size > 1 else "micro-batch"
+    return f": a different {each} is slow in every step"
 
 
 def _r(found: Variation) -> float:

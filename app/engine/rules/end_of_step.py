@@ -8,7 +8,7 @@ from app.engine.template import Template
 def end_of_step_edges(template: Template, stage: int, beside: Beside) -> list[Edge]:
     """Last compute, gc, gradient collectives and optimizer, one after the other."""
     head, tail, update = _parts(template, stage, beside)
-    edges = chain(_last_compute(template, stage) + head + tail + update)
+    edges = chain(last_compute(template, stage) + head + tail + update)
     if template.has(SEPARATE) and SCATTER not in beside.types:
         edges += _overlapped_edges(template, stage, tail + update)
     return edges + _join(template, stage, beside, update)
@@ -35,7 +35,8 @@ def _parts(
     return _first_gc(template, stage), gradients, update
 
 
-def _last_compute(template: Template, stage: int) -> list[int]:
+def last_compute(template: Template, stage: int) -> list[int]:
+    """The operation of the compute stream that ends last, if there is any."""
     # Of those that end at the same time, the last one to run waits for all others.
     return sorted(template.computes(stage), key=template.end_s.__getitem__)[-1:]
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
 from app.engine.rules import Edge
+from app.engine.rules.held import held_send
 from app.engine.rules.ids import Id, by_id, have_ids
 from app.engine.template import Template
 from app.errors import InvalidTrace
@@ -46,6 +47,9 @@ def pipeline(template: Template, direction: DirectionName) -> tuple[list[Edge], 
         _wired(template, match(template, stage, direction), direction, stage) for stage in stages
     ]
     edges = [edge for stage in matched for edge in stage.edges]
+    if named:
+        for stage, found in enumerate(matched):
+            edges += held_send(template, stage, found.sends)
     pair = _pairs_by_id if named else _pairs_by_position
     return edges, pair(template, matched, direction)
 

@@ -1,9 +1,11 @@
 """The columns of a published parquet file, checked and as plain arrays."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,17 +14,21 @@ from numpy.typing import NDArray
 
 from app.errors import InvalidTrace
 from app.trace.ops import BUILT_IN, OpTypes
-from app.trace.readers.host_names import hosts_of
+from app.trace.readers.host_names import Coded, coded, hosts_of
 from app.trace.window import OPTIONAL, TRACE_DTYPES, Floats, Ints, Trace
 
 _INTEGERS = ("step", "dp_rank", "stage", "rank", "seq_id", "mc", "mb_id")
 _SECONDS = ("start_ts", "duration")
 _NEEDED = (*_INTEGERS, *_SECONDS, "optype")
+# A chunk's number in the whole model: it follows from others, and is kept by imports only.
+GMC = "gmc"
 # What Paceline itself writes beside, where it is known: published files have none of it.
 _MORE = ("host", "start_ns", *OPTIONAL)
 # Where an operation has no chunk or micro-batch, -1 stands; nothing else is below 0.
-_LOWEST = {"mc": -1, "mb_id": -1, **dict.fromkeys(OPTIONAL, -1)}
+_LOWEST = {"mc": -1, "mb_id": -1, GMC: -1, **dict.fromkeys(OPTIONAL, -1)}
 _MAX_SHOWN = 64
+_PIECE_ROWS = 1 << 16
+_BUFFER_BYTES = 1 << 20
 # Steps are counted on from, and told apart by their differences; a day is left for durations.
 _HIGHEST = {
     "step": 2**62,
@@ -46,32 +52,97 @@ class Loaded:
     origin_ns: dict[int, int] | None
 
 
+class _Rows(NamedTuple):
+    """Some rows of a file; `first` is the number of the first of them."""
+
+    path: Path
+    table: Any
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some successive rows of a file, checked; `ints` are by the names of a trace's columns.
+
+    Either `start_ns` is there, by the hosts' own clocks, or `start_s` alone counts.
+    """
+
+    ints: dict[str, NDArray[Any]]
+    optype: NDArray[np.int16]
+    start_s: NDArray[np.float64]
+    duration_s: NDArray[np.float64]
+    more: dict[str, NDArray[Any]]
+    start_ns: NDArray[Any] | None
+    host: Coded | None
+
+
 def load(path: Path, op_types: OpTypes = BUILT_IN) -> Loaded:
     """Every row of the file; `op_types` are those of the job.
 
     Raises:
         InvalidTrace: the file cannot be read, or the message names a column and its rows.
     """
-    table = _table(path)
+    with _translated(path):
+        file = _opened(path)
+        table = file.read(columns=_wanted(path, file))
     if table.num_rows == 0:
         raise InvalidTrace(f"{path.name}: has no rows: record at least one step")
-    ints = {name: _integers(path, table, name) for name in _INTEGERS}
-    start_s, duration_s = (_seconds(path, table, name) for name in _SECONDS)
-    if duration_s.min() < 0:
-        _refuse(path, "duration", duration_s < 0, "are negative: an operation ends after its start")
-    origin_ns = None
-    if "start_ns" in table.column_names:
-        start_s, origin_ns = _since_began(ints["step"], _integers(path, table, "start_ns"))
-    more = {name: _integers(path, table, name) for name in OPTIONAL if name in table.column_names}
+    piece = _checked(_Rows(path, table), op_types)
+    start_s, origin_ns = piece.start_s, None
+    if piece.start_ns is not None:
+        start_s, origin_ns = _since_began(piece.ints["step"], piece.start_ns)
     trace = Trace(
-        **ints,
-        **more,
-        optype=_optypes(path, table, op_types),
+        **piece.ints,
+        **piece.more,
+        optype=piece.optype,
+        start_s=start_s,
+        duration_s=piece.duration_s,
+    )
+    hosts = hosts_of(path, piece.host, trace) if piece.host is not None else {}
+    return Loaded(trace, hosts, origin_ns)
+
+
+def names(path: Path) -> list[str]:
+    """Names of the columns that `pieces` reads of the file.
+
+    Raises:
+        InvalidTrace: the file cannot be read, or a column is missing.
+    """
+    with _translated(path):
+        return _wanted(path, _opened(path), GMC)
+
+
+def pieces(path: Path, op_types: OpTypes = BUILT_IN) -> Iterator[Piece]:
+    """The same rows as `load` takes, some at a time, so that a file of any size fits.
+
+    Raises:
+        InvalidTrace: as with `load`.
+    """
+    first = 0
+    with _translated(path):
+        file = _opened(path, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+        for batch in file.iter_batches(_PIECE_ROWS, columns=_wanted(path, file, GMC)):
+            yield _checked(_Rows(path, pa.Table.from_batches([batch]), first), op_types)
+            first += batch.num_rows
+    if not first:
+        raise InvalidTrace(f"{path.name}: has no rows: record at least one step")
+
+
+def _checked(rows: _Rows, op_types: OpTypes) -> Piece:
+    there = rows.table.column_names
+    ints = {name: _integers(rows, name) for name in _INTEGERS}
+    start_s, duration_s = (_seconds(rows, name) for name in _SECONDS)
+    if duration_s.min() < 0:
+        _refuse(rows, "duration", duration_s < 0, "are negative: an operation ends after its start")
+    return Piece(
+        ints=ints,
+        optype=_optypes(rows, op_types),
         start_s=start_s,
         duration_s=duration_s,
+        more={name: _integers(rows, name) for name in (*OPTIONAL, GMC) if name in there},
+        start_ns=_integers(rows, "start_ns") if "start_ns" in there else None,
+        host=coded(rows.path, rows.table.column("host")) if "host" in there else None,
     )
-    hosts = hosts_of(path, table.column("host"), trace) if "host" in table.column_names else {}
-    return Loaded(trace, hosts, origin_ns)
 
 
 def _since_began(step: Ints, start_ns: Ints) -> tuple[Floats, dict[int, int]]:
@@ -84,14 +155,19 @@ def _since_began(step: Ints, start_ns: Ints) -> tuple[Floats, dict[int, int]]:
     return start_s, dict(zip(steps.tolist(), first_ns.tolist(), strict=True))
 
 
-def _table(path: Path) -> Any:
+def _wanted(path: Path, file: Any, *also: str) -> list[str]:
+    there = file.schema_arrow.names
+    more = [name for name in (*_MORE, *also) if name in there]
+    for name in sorted([*_NEEDED, *more]):
+        _refuse_unless_once(path, name, there.count(name))
+    return [*_NEEDED, *more]
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """What a parquet reader stumbles over, as errors of this service."""
     try:
-        file = _opened(path)
-        names = file.schema_arrow.names
-        more = [name for name in _MORE if name in names]
-        for name in sorted([*_NEEDED, *more]):
-            _refuse_unless_once(path, name, names.count(name))
-        return file.read(columns=[*_NEEDED, *more])
+        yield
     except UnicodeEncodeError as error:
         raise InvalidTrace(f"{path.name}: is no name in UTF-8: rename the file") from error
     except (pa.ArrowException, UnicodeDecodeError) as error:
@@ -102,11 +178,11 @@ def _table(path: Path) -> Any:
         raise InvalidTrace(f"{path}: cannot be read: {_why(path, error)}") from error
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: Path, **options: Any) -> Any:
     try:
-        return pq.ParquetFile(path, read_dictionary=["optype"])
+        return pq.ParquetFile(path, read_dictionary=["optype"], **options)
     except KeyError:  # it has no such column, or one of lists: told when its type is seen
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(path, **options)
 
 
 def _why(path: Path, error: OSError) -> str:
@@ -124,19 +200,19 @@ def _refuse_unless_once(path: Path, name: str, count: int) -> None:
         raise InvalidTrace(f"{path.name}: column {name} is there {count} times: keep one")
 
 
-def _integers(path: Path, table: Any, name: str) -> NDArray[Any]:
+def _integers(rows: _Rows, name: str) -> NDArray[Any]:
     """The column as a trace holds it."""
-    column = _without_nulls(path, table, name)
+    column = _without_nulls(rows, name)
     if not pa.types.is_integer(column.type):
-        raise InvalidTrace(f"{path.name}: column {name} is {column.type}: want whole numbers")
+        raise InvalidTrace(f"{rows.path.name}: column {name} is {column.type}: want whole numbers")
     values: NDArray[Any] = column.to_numpy()
     lowest, dtype = _LOWEST.get(name, 0), np.dtype(TRACE_DTYPES.get(name, np.int64))
     if values.min() < lowest:
-        _refuse(path, name, values < lowest, f"are below {lowest}: number from {lowest} up")
+        _refuse(rows, name, values < lowest, f"are below {lowest}: number from {lowest} up")
     highest = _HIGHEST.get(name, int(np.iinfo(dtype).max))
     if values.max() > highest:
         _refuse(
-            path,
+            rows,
             name,
             values > highest,
             f"are above {highest}: that is no {name}, number from {lowest} up",
@@ -145,28 +221,30 @@ def _integers(path: Path, table: Any, name: str) -> NDArray[Any]:
     return values.astype(dtype)
 
 
-def _seconds(path: Path, table: Any, name: str) -> NDArray[np.float64]:
-    column = _without_nulls(path, table, name)
+def _seconds(rows: _Rows, name: str) -> NDArray[np.float64]:
+    column = _without_nulls(rows, name)
     if not pa.types.is_floating(column.type):
-        raise InvalidTrace(f"{path.name}: column {name} is {column.type}: want seconds as floats")
+        raise InvalidTrace(
+            f"{rows.path.name}: column {name} is {column.type}: want seconds as floats"
+        )
     values: NDArray[np.float64] = column.to_numpy().astype(np.float64)
     # What is no number is not between these either; only then are the rows looked for.
     if not (values.min() >= -_LARGEST_S and values.max() <= _LARGEST_S):
-        _refuse(path, name, ~np.isfinite(values), "are not finite: give seconds")
+        _refuse(rows, name, ~np.isfinite(values), "are not finite: give seconds")
         too_large = f"are beyond {_LARGEST_S:,.0f} seconds: give seconds from a nearer origin"
-        _refuse(path, name, np.abs(values) > _LARGEST_S, too_large)
+        _refuse(rows, name, np.abs(values) > _LARGEST_S, too_large)
     return values
 
 
-def _optypes(path: Path, table: Any, op_types: OpTypes) -> NDArray[np.int16]:
-    column = _without_nulls(path, table, "optype")
+def _optypes(rows: _Rows, op_types: OpTypes) -> NDArray[np.int16]:
+    column = _without_nulls(rows, "optype")
     if not pa.types.is_dictionary(column.type):
-        raise InvalidTrace(f"{path.name}: column optype is {column.type}: want names")
-    codes = np.concatenate([_codes(path, chunk, op_types) for chunk in column.chunks])
+        raise InvalidTrace(f"{rows.path.name}: column optype is {column.type}: want names")
+    codes = np.concatenate([_codes(rows, chunk, op_types) for chunk in column.chunks])
     if codes.min() < 0:
         name = str(column[int(codes.argmin())].as_py())[:_MAX_SHOWN]
         _refuse(
-            path,
+            rows,
             "optype",
             codes < 0,
             f"are of an unknown type ({name!r}): use one of {', '.join(op_types.codes)}, or "
@@ -175,28 +253,35 @@ def _optypes(path: Path, table: Any, op_types: OpTypes) -> NDArray[np.int16]:
     return codes
 
 
-def _codes(path: Path, chunk: Any, op_types: OpTypes) -> NDArray[np.int16]:
+def _codes(rows: _Rows, chunk: Any, op_types: OpTypes) -> NDArray[np.int16]:
     try:
         names = chunk.dictionary.to_pylist()
     except UnicodeDecodeError as error:
-        told = f"{path.name}: column optype has names that are no text: copy or record it again"
+        told = (
+            f"{rows.path.name}: column optype has names that are no text: copy or record it again"
+        )
         raise InvalidTrace(told) from error
     code_of = np.array([op_types.codes.get(name, -1) for name in names], dtype=np.int16)
-    codes: NDArray[np.int16] = code_of.take(chunk.indices.to_numpy())
+    indices = chunk.indices.to_numpy()
+    if indices.size and not 0 <= indices.min() <= indices.max() < code_of.size:
+        raise InvalidTrace(
+            f"{rows.path.name}: column optype is damaged: copy or record the file again"
+        )
+    codes: NDArray[np.int16] = code_of.take(indices)
     return codes
 
 
-def _without_nulls(path: Path, table: Any, name: str) -> Any:
-    column = table.column(name)
+def _without_nulls(rows: _Rows, name: str) -> Any:
+    column = rows.table.column(name)
     if column.null_count:
-        _refuse(path, name, column.is_null().to_numpy(), "are null: give every row a value")
+        _refuse(rows, name, column.is_null().to_numpy(), "are null: give every row a value")
     return column
 
 
-def _refuse(path: Path, name: str, bad: NDArray[np.bool_], what: str) -> None:
-    rows = np.flatnonzero(bad)
-    if rows.size == 0:
+def _refuse(rows: _Rows, name: str, bad: NDArray[np.bool_], what: str) -> None:
+    numbers = np.flatnonzero(bad) + rows.first
+    if numbers.size == 0:
         return
-    shown = ", ".join(str(row) for row in rows[:3])
-    more = f" and {rows.size - 3:,} more" if rows.size > 3 else ""
-    raise InvalidTrace(f"{path.name}: column {name}: rows {shown}{more} {what}")
+    shown = ", ".join(str(row) for row in numbers[:3])
+    more = f" and {numbers.size - 3:,} more" if numbers.size > 3 else ""
+    raise InvalidTrace(f"{rows.path.name}: column {name}: rows {shown}{more} {what}")

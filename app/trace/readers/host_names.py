@@ -6,20 +6,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from app.errors import InvalidTrace
 from app.trace.window import Trace
 
 Hosts = dict[tuple[int, int], str]
+Coded = tuple[list[str], NDArray[Any]]
 
 
-def hosts_of(path: Path, column: Any, trace: Trace) -> Hosts:
+def hosts_of(path: Path, coded_names: Coded, trace: Trace) -> Hosts:
     """Host by (dp rank, stage); rows without a name say nothing.
 
     Raises:
-        InvalidTrace: they are no names, or one worker is on two hosts.
+        InvalidTrace: one worker is on two hosts.
     """
-    names, codes = _coded(path, column)
+    names, codes = coded_names
     num_stages = int(trace.stage.max()) + 1
     worker = trace.dp_rank.astype(np.int64) * num_stages + trace.stage
     places = np.unique(worker[codes >= 0] * max(len(names), 1) + codes[codes >= 0])
@@ -36,8 +38,12 @@ def hosts_of(path: Path, column: Any, trace: Trace) -> Hosts:
     return found
 
 
-def _coded(path: Path, column: Any) -> tuple[list[str], Any]:
-    """The names, and [rows] which of them a row has, -1 for none."""
+def coded(path: Path, column: Any) -> Coded:
+    """The names, and [rows] which of them a row has, -1 for none.
+
+    Raises:
+        InvalidTrace: they are no names.
+    """
     try:
         whole = pc.cast(column, pa.string()).combine_chunks().dictionary_encode()
         if isinstance(whole, pa.ChunkedArray):

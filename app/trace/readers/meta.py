@@ -1,8 +1,9 @@
 """The meta file beside a published trace: the job's name, parallel sizes and own op types."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
@@ -19,11 +20,13 @@ _MAX_DEPTH = 16
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a meta file says; `name` is None where it names no trial."""
+    """What a meta file says; `name` is None where it names no trial, `run_id` where no run."""
 
     name: str | None
     parallelism: Parallelism
     op_types: OpTypes = BUILT_IN
+    run_id: int | str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def beside(trace_path: Path) -> Path | None:
@@ -62,17 +65,40 @@ def load(path: Path) -> Meta:
             f"{parallelism.world_size}: correct the sizes"
         )
     name = content.get("trial_name")
-    return Meta(None if name is None else str(name), parallelism, op_types)
+    run_id, labels = content.get("run_id"), content.get("labels")
+    return Meta(
+        None if name is None else str(name),
+        parallelism,
+        op_types,
+        run_id if isinstance(run_id, int | str) else None,
+        {str(key): str(value) for key, value in labels.items()} if _is_plain(labels) else {},
+    )
 
 
-def save(job: Job, path: Path) -> None:
-    """Write a job's meta file."""
-    content: dict[str, Any] = {"trial_name": job.name, "run_id": 0}
+def save(
+    job: Job, path: Path, *, run_id: int | str = 0, labels: Mapping[str, str] | None = None
+) -> None:
+    """Write a job's meta file; the rest is as with `text`."""
+    path.write_text(text(job, run_id=run_id, labels=labels), encoding="utf-8")
+
+
+def text(job: Job, *, run_id: int | str = 0, labels: Mapping[str, str] | None = None) -> str:
+    """A job's meta file, with what tells this run from others where it is known."""
+    content: dict[str, Any] = {"trial_name": job.name, "run_id": run_id}
     content |= {name: getattr(job.parallelism, name) for name in _SIZES}
     content["world_size"] = job.parallelism.world_size
     if job.op_types.user:
         content["op_types"] = user_types.describe(job.op_types)
-    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    if labels:
+        content["labels"] = dict(labels)
+    written: str = yaml.safe_dump(content)
+    return written
+
+
+def _is_plain(labels: Any) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(labels, dict) and all(
+        isinstance(value, str | int | float) for value in labels.values()
+    )
 
 
 def _parsed(path: Path) -> dict[str, Any]:

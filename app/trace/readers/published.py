@@ -1,7 +1,9 @@
 """The published trace format: one parquet file of operations, one YAML file about the job."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +14,7 @@ from app.trace.job import Job, Parallelism
 from app.trace.ops import BUILT_IN, COMPUTE_STREAM
 from app.trace.readers import columns, meta
 from app.trace.readers.completeness import completeness
-from app.trace.window import OPTIONAL, Trace, Window
+from app.trace.window import OPTIONAL, Ints, Trace, Window
 
 
 def read(trace_path: Path, meta_path: Path | None = None) -> Window:
@@ -74,15 +76,42 @@ def write(
         InvalidRequest: a file cannot be written.
     """
     try:
-        table = _table(trace, job)
-        for name, column in _more(trace, hosts, origin_ns).items():
-            table = table.append_column(name, column)
-        pq.write_table(table, trace_path)
+        with trace_path.open("wb") as file, Writer(file, job) as writer:
+            writer.add(trace, hosts=hosts, origin_ns=origin_ns)
         meta.save(job, meta_path or meta.usual_path(trace_path))
     except OSError as error:
         raise InvalidRequest(
             f"{trace_path}: cannot be written ({error}): name a file in an existing folder"
         ) from error
+
+
+class Writer(AbstractContextManager["Writer"]):
+    """A trace on its way into a file, some rows at a time; every piece has the same columns."""
+
+    def __init__(self, file: BinaryIO, job: Job) -> None:
+        self._file = file
+        self._job = job
+        self._parquet: Any = None
+
+    def add(
+        self,
+        trace: Trace,
+        *,
+        hosts: Mapping[tuple[int, int], str] | None = None,
+        origin_ns: Mapping[int, int] | None = None,
+        gmc: Ints | None = None,
+    ) -> None:
+        """Some more rows; the rest is as `write` takes it, `gmc` where it is known otherwise."""
+        table = _table(trace, self._job, gmc)
+        for name, column in _more(trace, hosts, origin_ns).items():
+            table = table.append_column(name, column)
+        if self._parquet is None:
+            self._parquet = pq.ParquetWriter(self._file, table.schema)
+        self._parquet.write_table(table)
+
+    def __exit__(self, *_: object) -> None:
+        if self._parquet is not None:
+            self._parquet.close()
 
 
 def _seen_sizes(trace: Trace) -> Parallelism:
@@ -93,9 +122,9 @@ def _seen_sizes(trace: Trace) -> Parallelism:
     )
 
 
-def _table(trace: Trace, job: Job) -> pa.Table:
-    is_computation = job.op_types.flags(lambda spec: spec.stream == COMPUTE_STREAM)[trace.optype]
-    gmc = trace.mc.astype(np.int64) * job.parallelism.pp_size + trace.stage
+def _table(trace: Trace, job: Job, gmc: Ints | None = None) -> pa.Table:
+    if gmc is None:
+        gmc = _model_chunks(trace, job)
     codes, positions = np.unique(trace.optype, return_inverse=True)
     names = pa.array([job.op_types.name(code) for code in codes], pa.string())
     return pa.table(
@@ -110,9 +139,16 @@ def _table(trace: Trace, job: Job) -> pa.Table:
             "seq_id": trace.seq_id,
             "mc": trace.mc,
             "mb_id": trace.mb_id,
-            "gmc": np.where(is_computation & (trace.mc >= 0), gmc, -1).astype(np.int32),
+            "gmc": gmc.astype(np.int32),
         }
     )
+
+
+def _model_chunks(trace: Trace, job: Job) -> Ints:
+    """[ops], a computation's chunk in the whole model."""
+    is_computation = job.op_types.flags(lambda spec: spec.stream == COMPUTE_STREAM)[trace.optype]
+    gmc = trace.mc.astype(np.int64) * job.parallelism.pp_size + trace.stage
+    return np.where(is_computation & (trace.mc >= 0), gmc, -1)
 
 
 def _more(
@@ -125,7 +161,8 @@ def _more(
     more = {name: pa.array(values) for name, values in found.items() if values is not None}
     if hosts:
         workers = zip(trace.dp_rank.tolist(), trace.stage.tolist(), strict=True)
-        more["host"] = pa.array([hosts.get(worker) for worker in workers]).dictionary_encode()
+        names = pa.array([hosts.get(worker) for worker in workers], pa.string())
+        more["host"] = names.dictionary_encode()
     if origin_ns is not None:
         steps, position = np.unique(trace.step, return_inverse=True)
         began_ns = np.array([origin_ns[step] for step in steps.tolist()], np.int64)

@@ -25,6 +25,8 @@ const DEEDS = {
   "token.create": "Made a token",
   "token.revoke": "Revoked a token",
   "retention.set": "Set how long things are kept",
+  "recording.set": "Chose which steps a job records",
+  "scores.add": "Added scores of another tool",
   "cordon.would": "Would have asked for a cordon",
   "cordon.refused": "A cordon that the operator does not allow",
   "cordon.ask": "Asked for a cordon",
@@ -33,7 +35,7 @@ const DEEDS = {
 }
 
 /** Kinds of things that deeds are done to, as the API and as people call them. */
-export const OBJECTS = [["", "All"], ["alert", "Alerts"], ["silence", "Silences"], ["maintenance", "Maintenance"], ["rules", "Rules"], ["endpoint", "Receivers"], ["delivery", "Messages"], ["token", "Tokens"], ["retention", "Retention"], ["job", "Cordons"]]
+export const OBJECTS = [["", "All"], ["alert", "Alerts"], ["silence", "Silences"], ["maintenance", "Maintenance"], ["rules", "Rules"], ["endpoint", "Receivers"], ["delivery", "Messages"], ["token", "Tokens"], ["retention", "Retention"], ["recording", "Recording"], ["scores", "Scores"], ["job", "Cordons"]]
 
 /** The table of a page of deeds. */
 export function auditTable(deeds) {

@@ -16,7 +16,8 @@ export function jobHead({ job, told, base, window, steps, result, pinned, before
 }
 
 function crumbs(job) {
-  const more = [job.framework].filter(Boolean).map((text) => `, ${contained(text)}`)
+  // Times of the hosts say less than the GPUs' own (docs/feeds/otlp.md).
+  const more = [job.framework, job.labels?.times === "host" && "host times"].filter(Boolean).map((text) => `, ${contained(text)}`)
   return h(
     "div",
     { class: "crumbs", "data-key": "crumbs" },

@@ -36,7 +36,7 @@ const CONSEQUENCES = {
 }
 
 /** What is in no figure, in one line; null where that is nothing. */
-export function leftOut({ ingest }) {
+export function leftOut({ ingest, drops }) {
   if (!ingest) return null
   const { lost_batches, conflict, late, dead, last_conflict } = ingest
   const last = last_conflict ? ` (last: rank ${last_conflict.rank}, batch ${whole(last_conflict.batch_seq)})` : ""
@@ -45,6 +45,7 @@ export function leftOut({ ingest }) {
     conflict && `${counted(conflict, "operation")} in conflict${last}`,
     late && `${counted(late, "operation")} too late`,
     dead && `${counted(dead, "operation")} in dead letters`,
+    drops?.total && `${counted(drops.total, "operation")} dropped by recorders`,
   ].filter(Boolean)
   return parts.length ? `In no figure of this run: ${parts.join(", ")}.` : null
 }

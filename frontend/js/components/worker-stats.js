@@ -5,7 +5,7 @@ import { statStrip } from "./stat-strip.js"
 
 /** The strip; `worker` is the API's answer. */
 export function workerStats(worker) {
-  return statStrip([slowdown(worker), place(worker), ofJob(worker), launch(worker), waited(worker)])
+  return statStrip([slowdown(worker), place(worker), ofJob(worker), launch(worker), waited(worker), lost(worker)])
 }
 
 const unknown = ({ verdict }) => (verdict === "low" ? "withheld: low fidelity" : "no complete step yet")
@@ -33,6 +33,12 @@ function launch({ launch_delay_s }) {
 
 function waited({ others_waited_s }) {
   return { label: "Others waited for that", ...time(others_waited_s), note: others_waited_s === null ? "no complete step yet" : "a step, all others together" }
+}
+
+function lost({ dropped }) {
+  const label = "Dropped by its recorder"
+  if (dropped === null) return { label, note: "its recorder does not say" }
+  return { label, figure: whole(dropped), note: dropped ? "operations, never sent" : "all were sent" }
 }
 
 function time(value_s) {

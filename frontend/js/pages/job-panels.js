@@ -7,6 +7,8 @@ import { happenedCard } from "../components/happened.js"
 import { hostElsewhereCard } from "../components/host-elsewhere.js"
 import { measuredCard } from "../components/measured.js"
 import { missingCard } from "../components/missing.js"
+import { RecordingCard } from "../components/recording.js"
+import { loadScores, scoresCard } from "../components/scores.js"
 import { silenceFirst, silentNow } from "../components/silence.js"
 import { h, patch } from "../dom.js"
 import { percentNumber } from "../words.js"
@@ -33,8 +35,9 @@ const PLACES = {
 
 /** Cards in two columns; the one that best shows where the loss is comes first. */
 export class Panels {
-  constructor(root, { base, spot, onSort }) {
-    Object.assign(this, { root, base, spot, onSort, cards: null, lead: null, seen: null, host: null })
+  constructor(root, { base, spot, onSort, onRecord }) {
+    Object.assign(this, { root, base, spot, onSort, cards: null, lead: null, seen: null, host: null, scores: null })
+    this.recording = new RecordingCard({ base, onChoose: onRecord })
     // Made once: what is in them is only changed, so that what the reader opened stays open.
     this.pair = h("div", { class: "pair", "data-own": true })
     this.columns = [h("div", { class: "column", "data-own": true }), h("div", { class: "column", "data-own": true })]
@@ -46,7 +49,10 @@ export class Panels {
     if (!seen) return
     Object.assign(this, { seen, choice })
     this.cards ??= jobCards(seen.job, { spot: this.spot, sortNow: () => this.choice.sort, onSort: this.onSort })
-    if (!isRepaint) this.arrange()
+    if (!isRepaint) {
+      this.arrange()
+      this.askForScores()
+    }
     if (!seen.result || seen.result.slowdown === null) return this.sayNotAnalysed()
     this.draw()
     if (!isRepaint) this.askForHost()
@@ -86,12 +92,14 @@ export class Panels {
     const host = this.host && hostElsewhereCard({ host: this.host, jobId: job.job_id })
     const page = { base: this.base, window, numStages: job.parallelism.pp_size }
     const silence = this.isNow() ? silenceFirst(job, page) : null
-    return [result ? findingsCard(result, { ...page, silence }) : missingCard(job), ...charts, happenedCard(ribbon.events), host]
+    return [result ? findingsCard(result, { ...page, silence }) : missingCard(job), ...charts, happenedCard(ribbon.events), scoresCard(this.scores), host]
   }
 
   notes() {
     const { ribbon, result, job } = this.seen
-    return result ? [fingerprintCard(result), measuredCard(result, ribbon, this.isNow() ? silentNow(job) : null)] : []
+    this.recording.show(job)
+    const measured = result ? [fingerprintCard(result), measuredCard(result, ribbon, this.isNow() ? silentNow(job) : null)] : []
+    return [...measured, this.recording.node]
   }
 
   isNow() {
@@ -127,6 +135,13 @@ export class Panels {
   sayNotAnalysed() {
     const title = this.seen.job.state === "finished" ? "Not analysed" : "Not analysed yet"
     for (const card of Object.values(this.cards)) card.say({ markName: "not-analysed", title, text: this.seen.told.sentence })
+  }
+
+  /** What other tools have said since; a page without it is still a page. */
+  async askForScores() {
+    const before = JSON.stringify(this.scores)
+    this.scores = await loadScores(this.base).catch(() => this.scores)
+    if (JSON.stringify(this.scores) !== before) this.arrange()
   }
 
   /** Whether the leading culprit's host was slow elsewhere; asked once for each host. */

@@ -1,11 +1,12 @@
 /** One job: what it costs, who and what is slow, step by step. */
 
-import { getAll, getJsonOrNull } from "../api.js"
+import { getAll, getJsonOrNull, send } from "../api.js"
 import { jobHead } from "../components/job-head.js"
 import { jobStats } from "../components/job-stats.js"
 import { STATE_WORDS } from "../components/mark.js"
 import { noteBar } from "../components/note-bar.js"
 import { pinnedBar } from "../components/pinned.js"
+import { recordingNote } from "../components/recording.js"
 import { Scrubber } from "../components/scrubber.js"
 import { leftOut, silenceNote } from "../components/silence.js"
 import { Spot } from "../components/spot.js"
@@ -43,7 +44,7 @@ class JobPage {
     this.spot.show(this.choice.pinned)
     this.scrubber = new Scrubber({ onPick: (pick) => this.pick(pick) })
     this.slots = { head: slot("job-head"), stats: slot("job-stats"), panels: slot("job-panels"), pinned: slot("job-pinned") }
-    this.panels = new Panels(this.slots.panels, { base: this.base, spot: this.spot, onSort: (sort) => this.sort(sort) })
+    this.panels = new Panels(this.slots.panels, { base: this.base, spot: this.spot, onSort: (sort) => this.sort(sort), onRecord: (asked) => this.record(asked) })
   }
 
   begin() {
@@ -95,6 +96,18 @@ class JobPage {
     choose({ sort: sort === "rank" ? null : sort })
     this.chooseAnew()
     this.panels.load(this.seen, this.choice)
+  }
+
+  /** Choose which steps are recorded; throws where that is refused. */
+  async record(asked) {
+    try {
+      await send("PUT", `${this.base}/recording`, asked)
+    } catch (error) {
+      if (error.status === 401) return this.onRefused()
+      throw error
+    }
+    announce("Saved.")
+    await this.refresh()
   }
 
   chooseAnew() {
@@ -156,8 +169,8 @@ class JobPage {
     const { job, result, isStored, window } = this.seen
     if (!isStored) return noteBar({ fact: "These steps are not stored.", consequence: "They are too old, or were never analysed.", act: this.following() })
     if (this.choice.pick === "latest") {
-      const silence = silenceNote(job, result)
-      return silence && noteBar(silence)
+      const note = recordingNote(job) ?? silenceNote(job, result)
+      return note && noteBar(note)
     }
     const newest = job.latest_window?.window_id
     if (!newest || endsOf(window, result)?.[1] === newest) return null

@@ -86,7 +86,8 @@ class WorkerPage {
   draw() {
     const { job, worker } = this
     document.title = `${workerName(worker)} \u00b7 ${contained(job.name)} \u00b7 Paceline`
-    const { sentence, sub } = worker
+    const { sentence } = worker
+    const sub = [worker.sub, placed(worker)].filter(Boolean).join(" ")
     patch(this.slots.head, this.crumbs(), h("div", { class: "head", "data-key": "head" }, headline({ sentence, sub }), this.acts()))
     patch(this.slots.stats, workerStats(worker))
     this.drawPanels()
@@ -196,4 +197,10 @@ function legend(...items) {
 
 function slot(name = null) {
   return h("div", { class: name, "data-own": true })
+}
+
+/** Where its host stands, as far as its recorder says. */
+function placed({ rack, switch: connected }) {
+  const places = [rack && `in rack ${contained(rack)}`, connected && `on switch ${contained(connected)}`].filter(Boolean)
+  return places.length ? `Its host is ${places.join(", ")}.` : ""
 }

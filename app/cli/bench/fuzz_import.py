@@ -1,0 +1,128 @@
+"""What the importers do with damaged files, in a process of its own."""
+
+import json
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from app.cli.bench.fuzz_decode import MAX_TOLD, ROOM_BYTES, limit_memory, peak_bytes, reset_peak
+from app.cli.bench.fuzz_files import Damaged
+from app.cli.children import paceline
+from app.cli.files import printable
+from app.errors import PacelineError
+from app.trace.readers.foreign import Options
+from app.trace.readers.registry import FORMATS, SCORE_FORMATS, Format, ScoreFormat, named
+
+EVERY = "all"
+_WARM_UP = 300
+_REPLACE = 50  # so often all files are written anew: one is damaged at a time
+
+
+def formats(name: str) -> list[str]:
+    """Names of the formats that are meant.
+
+    Raises:
+        InvalidRequest: there is none of this name.
+    """
+    return [*FORMATS, *SCORE_FORMATS] if name == EVERY else [named(name).name]
+
+
+def result_of(name: str, mutations: int, seed: int) -> dict[str, Any]:
+    """What became of a format's files, or by which signal the process died."""
+    command = paceline(
+        "bench", "fuzz-importing", f"--format={name}", f"--mutations={mutations}", f"--seed={seed}"
+    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603, ours
+    if done.returncode:
+        last = done.stdout.strip().rpartition("\n")[2]
+        wrong = [f"the process died ({done.returncode}) {last} {done.stderr[-500:]}"]
+        return {"format": name, "crashed": done.returncode, "wrong": wrong, "rss_growth_mb": 0.0}
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def import_all(name: str, mutations: int, seed: int) -> dict[str, Any]:
+    """Figures of so many damaged inputs of a format; `rss_growth_mb` is beyond the start."""
+    chosen = named(name)
+    with tempfile.TemporaryDirectory(prefix="paceline-fuzz-", dir=_quick_folder()) as folder:
+        return _Importing(chosen, Path(folder), seed).result(mutations)
+
+
+class _Importing:
+    def __init__(self, chosen: Format | ScoreFormat, folder: Path, seed: int) -> None:
+        self._format = chosen
+        self._folder = folder
+        self._damaged = Damaged(chosen.sample(), seed)
+        self._wrong: list[str] = []
+        self._became: Counter[str] = Counter()
+        self._slowest_ms = 0.0
+
+    def result(self, mutations: int) -> dict[str, Any]:
+        """The figures."""
+        for number in range(_WARM_UP):
+            self._one(-1 - number)
+        before_bytes, began_s = reset_peak(), time.perf_counter()
+        limit_memory(ROOM_BYTES)
+        self._became.clear()
+        for number in range(mutations):
+            self._one(number)
+        return {
+            "format": self._format.name,
+            "mutations": mutations,
+            **self._became,
+            "slowest_ms": self._slowest_ms,
+            "seconds": time.perf_counter() - began_s,
+            "wrong": self._wrong,
+            "rss_growth_mb": (peak_bytes("self") - before_bytes) / 1e6,
+        }
+
+    def _one(self, number: int) -> None:
+        name, content = self._damaged[number]
+        if number % _REPLACE == 0 or number < 0:
+            for other, whole in self._damaged.files.items():
+                (self._folder / other).write_bytes(whole)
+        path = self._folder / name
+        path.write_bytes(content)
+        began_s = time.perf_counter()
+        try:
+            self._import()
+            self._became["taken"] += 1
+        except PacelineError as error:
+            self._became["refused"] += 1
+            self._check(number, str(error))
+        except Exception as error:
+            self._complain(number, f"{name}: {error!r}")
+        self._slowest_ms = max(self._slowest_ms, 1e3 * (time.perf_counter() - began_s))
+        path.write_bytes(self._damaged.files[name])
+
+    def _import(self) -> None:
+        # The meta file is found beside the trace.
+        files = [self._folder / each for each in self._damaged.files if not each.endswith(".yaml")]
+        opened = self._format.opened(files, Options())
+        try:
+            opened.describe()
+            rows = opened.chunks() if isinstance(self._format, Format) else opened.scores()  # type: ignore[union-attr]
+            for _ in rows:
+                pass
+        finally:
+            opened.close()
+
+    def _check(self, number: int, message: str) -> None:
+        """A refusal is one line that names a file."""
+        if not any(each in message for each in self._damaged.files):
+            self._complain(number, f"names no file: {message}")
+        if "\n" in message or len(message) > 1500:
+            self._complain(number, f"is no line: {message[:1500]!r}")
+
+    def _complain(self, number: int, reason: str) -> None:
+        self._became["wrong"] += 1
+        if len(self._wrong) < MAX_TOLD:
+            self._wrong.append(printable(f"mutation {number}: {reason[:400]}"))
+
+
+def _quick_folder() -> str | None:
+    shared = Path("/dev/shm")  # noqa: S108, memory in place of a disk
+    return str(shared) if shared.is_dir() else None

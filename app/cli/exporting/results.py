@@ -1,0 +1,107 @@
+"""`paceline export results`: what was found, as CSV or Parquet."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.exporting.source import (
+    LATEST,
+    JobOption,
+    OptionalTrace,
+    Source,
+    Steps,
+    Token,
+    Url,
+    WindowOption,
+)
+from app.cli.files import STANDARD_OUTPUT, printable, written_whole
+from app.cli.options import MetaFile
+from app.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from app.cli.exporting.tables import Result
+
+
+def results(
+    out: Annotated[
+        Path,
+        typer.Option(help="A folder for all tables, or the file of --table; - is the terminal."),
+    ],
+    trace_file: OptionalTrace = None,
+    meta: MetaFile = None,
+    url: Url = None,
+    token: Token = None,
+    job: JobOption = None,
+    window: WindowOption = LATEST,
+    steps: Steps = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this: summary, steps, workers, dp-ranks, stages, op-types, worker-steps, "
+            "findings or skipped-steps."
+        ),
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="csv or parquet; left out: by the file's name, or csv."),
+    ] = None,
+) -> None:
+    """Write slowdowns, step times and findings as tables.
+
+    Example: paceline export results trace-AR.parquet --table workers --out workers.parquet
+    """
+    from app.cli.console import notes
+    from app.cli.exporting.files import WRITERS
+    from app.cli.exporting.tables import TABLES
+    from app.cli.inputs import refuse_to_overwrite
+
+    source = Source(trace_file, meta, url, token, job, window, steps).checked()
+    if table is not None and table not in TABLES:
+        raise InvalidRequest(f"--table {table[:40]!r}: name one of {', '.join(TABLES)}")
+    chosen = form or _by_name(out, table)
+    if chosen not in WRITERS:
+        raise InvalidRequest(f"--format {chosen[:40]!r}: name one of {', '.join(WRITERS)}")
+    if source.trace is not None and table is not None:
+        refuse_to_overwrite("--out", out, source.trace, meta)
+    with notes().status("analysing"):
+        result = source.result()
+    if table is not None:
+        _write_one(table, result, out, chosen)
+    else:
+        _write_all(result, out, chosen)
+
+
+def _by_name(out: Path, table: str | None) -> str:
+    return "parquet" if table is not None and out.suffix == ".parquet" else "csv"
+
+
+def _write_one(table: str, result: "Result", out: Path, form: str) -> None:
+    from app.cli.exporting.files import WRITERS
+
+    if out != STANDARD_OUTPUT:
+        with written_whole(out) as file:
+            WRITERS[form](table, result, file)
+        return
+    if form != "csv":
+        raise InvalidRequest("--out -: parquet is no text for a terminal: name a file")
+    WRITERS[form](table, result, sys.stdout.buffer)
+
+
+def _write_all(result: "Result", out: Path, form: str) -> None:
+    from app.cli.exporting.files import WRITERS
+    from app.cli.exporting.tables import TABLES
+
+    if out == STANDARD_OUTPUT:
+        raise InvalidRequest("--out -: many tables are many files: name one with --table")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequest(
+            f"{out}: cannot be made ({error.strerror}): name a folder that you may write to"
+        ) from error
+    for table in TABLES:
+        with written_whole(out / f"{table}.{form}") as file:
+            WRITERS[form](table, result, file)
+    typer.echo(printable(f"{out}: {len(TABLES)} tables"))

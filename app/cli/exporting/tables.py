@@ -1,0 +1,176 @@
+"""A window's result as flat tables: rows that a spreadsheet or a data frame can hold."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+Result = Mapping[str, Any]
+Row = tuple[Any, ...]
+
+
+class Table(NamedTuple):
+    """A table's columns, with their types, and how a result's rows are made.
+
+    Each row is preceded by the job's name and the window's id.
+    """
+
+    columns: Mapping[str, type]
+    rows: Callable[[Result], Iterator[Row]]
+
+
+KEY = {"job": str, "window": str}
+
+
+def key_of(result: Result) -> Row:
+    """What every row begins with."""
+    return result["job"]["name"], result["window"]["id"]
+
+
+_SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "world_size")
+_FIGURES = (
+    *("slowdown", "gpu_time_wasted", "gpu_hours_lost", "launch_slowdown"),
+    *("m_w", "m_w_exact", "m_s"),
+)
+_TIMES = ("recorded", "simulated", "ideal")
+
+
+def _summary(result: Result) -> Iterator[Row]:
+    window, steps, times = result["window"], result["steps"], result["step_time_s"]
+    yield (
+        window["state"],
+        window["revision"],
+        *((steps[0], steps[-1]) if steps else (None, None)),
+        len(steps),
+        len(result["skipped_steps"]),
+        *(result["job"][name] for name in _SIZES),
+        *(_mean(times[name]) for name in _TIMES),
+        *(result[name] for name in _FIGURES),
+        result["fidelity"]["discrepancy"],
+        result["fidelity"]["verdict"],
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _steps(result: Result) -> Iterator[Row]:
+    times, steps = result["step_time_s"], result["steps"]
+    columns = (*(times[name] for name in _TIMES), result["step_slowdown"])
+    discrepancy = result["fidelity"].get("step_discrepancy")
+    yield from zip(steps, *columns, discrepancy or [None] * len(steps), strict=True)
+
+
+def _workers(result: Result) -> Iterator[Row]:
+    delay = result["launch_delay"]
+    grids = (
+        result["worker_slowdown"],
+        result["worker_slowdown_estimate"],
+        delay.get("by_worker"),
+        delay.get("others_waited"),
+    )
+    for dp_rank, stage in _places(result) if grids[0] else ():
+        yield dp_rank, stage, *(grid and grid[dp_rank][stage] for grid in grids)
+
+
+def _places(result: Result) -> Iterator[tuple[int, int]]:
+    return product(range(result["job"]["dp_size"]), range(result["job"]["pp_size"]))
+
+
+def _dp_ranks(result: Result) -> Iterator[Row]:
+    yield from enumerate(result["dp_rank_slowdown"] or ())
+
+
+def _stages(result: Result) -> Iterator[Row]:
+    compute = result.get("stage_compute_s") or {}
+    columns = (result["stage_share"], compute.get("forward"), compute.get("backward"))
+    for stage, slowdown in enumerate(result["stage_slowdown"] or ()):
+        yield stage, slowdown, *(values and values[stage] for values in columns)
+
+
+def _optypes(result: Result) -> Iterator[Row]:
+    slowdown, times = result["optype_slowdown"], result.get("optype_time_s") or {}
+    delay = result["launch_delay"]["by_optype"]
+    for name in sorted({*slowdown, *times, *delay}):
+        of_name = times.get(name, {})
+        parts = (of_name.get(part) for part in ("recorded", "transfer", "wait"))
+        yield name, slowdown.get(name), *parts, delay.get(name)
+
+
+def _worker_steps(result: Result) -> Iterator[Row]:
+    by_step = (result.get("per_step") or {}).get("worker_slowdown") or ()
+    for step, grid in zip(result["steps"], by_step, strict=False):
+        for dp_rank, stage in _places(result):
+            yield step, dp_rank, stage, grid[dp_rank][stage]
+
+
+_OF_FINDING = ("cause", "score", "confidence", "cost", "onset_step", "persistence", "sentence")
+
+
+def _findings(result: Result) -> Iterator[Row]:
+    """One row a culprit, or one for a cause that has none."""
+    for place, finding in enumerate(result["findings"] or ()):
+        for culprit in finding["culprits"] or [{}]:
+            where = (culprit.get(name) for name in ("dp_rank", "stage", "host"))
+            yield place, *(finding.get(name) for name in _OF_FINDING), *where
+
+
+def _skipped(result: Result) -> Iterator[Row]:
+    for skipped in result["skipped_steps"]:
+        yield skipped["step"], skipped["reason"]
+
+
+TABLES: dict[str, Table] = {
+    "summary": Table(
+        {
+            **{"state": str, "revision": int, "first_step": int, "last_step": int},
+            **{"num_steps": int, "num_skipped": int},
+            **dict.fromkeys(_SIZES, int),
+            **{f"{name}_step_s": float for name in _TIMES},
+            **dict.fromkeys(_FIGURES, float),
+            **{"discrepancy": float, "verdict": str},
+        },
+        _summary,
+    ),
+    "steps": Table(
+        {
+            **{"step": int, "recorded_s": float, "simulated_s": float, "ideal_s": float},
+            **{"slowdown": float, "discrepancy": float},
+        },
+        _steps,
+    ),
+    "workers": Table(
+        {
+            **{"dp_rank": int, "stage": int, "slowdown": float, "slowdown_estimate": float},
+            **{"launch_delay_s": float, "others_waited_s": float},
+        },
+        _workers,
+    ),
+    "dp-ranks": Table({"dp_rank": int, "slowdown": float}, _dp_ranks),
+    "stages": Table(
+        {
+            **{"stage": int, "slowdown": float, "share": float},
+            **{"forward_s": float, "backward_s": float},
+        },
+        _stages,
+    ),
+    "op-types": Table(
+        {
+            **{"op_type": str, "slowdown": float, "recorded_s": float, "transfer_s": float},
+            **{"wait_s": float, "launch_delay_s": float},
+        },
+        _optypes,
+    ),
+    "worker-steps": Table(
+        {"step": int, "dp_rank": int, "stage": int, "slowdown": float}, _worker_steps
+    ),
+    "findings": Table(
+        {
+            **{"place": int, "cause": str, "score": float, "confidence": float, "cost": float},
+            **{"onset_step": int, "persistence": str, "sentence": str},
+            **{"dp_rank": int, "stage": int, "host": str},
+        },
+        _findings,
+    ),
+    "skipped-steps": Table({"step": int, "reason": str}, _skipped),
+}

@@ -1,0 +1,1 @@
+"""How do traces and scores of other tools come into Paceline?"""

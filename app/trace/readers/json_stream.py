@@ -1,0 +1,290 @@
+"""A JSON document of any size, read element by element in bounded memory."""
+
+import re
+from collections.abc import Iterator
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from app.errors import InvalidTrace
+
+T = TypeVar("T")
+
+# What a decoder raises over what somebody else wrote.
+UNDECODABLE = (msgspec.DecodeError, RecursionError, ValueError)
+# A value that is wanted whole, or a text that is passed over.
+MAX_VALUE_BYTES = 32 << 20
+MAX_KEY_BYTES = 1 << 16
+_MAX_SCALAR = 1024
+_MAX_BACKWARDS = 256  # objects looked at for the end of an element before going one by one
+_BLANK = re.compile(rb"[ \t\r\n]*")
+# A text up to its end or that of the buffer, a bracket, or what separates values. Possessive, as
+# what a text could give back is remembered: 60 bytes for each of its backslashes.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[{\[]|[}\]]', re.DOTALL)
+_SCALAR_END = re.compile(rb"[ \t\r\n,\]}]")
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
+
+
+class Pieces(Protocol):
+    """A file's bytes, as `source.Source` gives them."""
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+
+    def read(self) -> bytes:
+        """The next piece; nothing at the end."""
+
+
+class JsonStream:
+    """A cursor in one file's text; `number` counts the elements (or lines) up to this one.
+
+    Raises (each method):
+        InvalidTrace: the text is no JSON there, or a value is too long.
+    """
+
+    def __init__(self, source: Pieces, *, noun: str = "element") -> None:
+        self.name = source.name
+        self.number = 0
+        self._noun = noun
+        self._source = source
+        self._text = b""
+        self._at = 0
+        self._has_ended = False
+
+    def place(self) -> str:
+        """File and element, for a message; elements count from 1."""
+        return f"{self.name}: {self._noun} {self.number:,}" if self.number else self.name
+
+    def refusal(self, reason: str) -> InvalidTrace:
+        """An error about what is read just now."""
+        return InvalidTrace(f"{self.place()}: {reason}")
+
+    def peek(self) -> bytes:
+        """The next byte that is not blank; nothing at the end."""
+        while True:
+            found = _BLANK.match(self._text, self._at)
+            self._at = found.end() if found else self._at
+            if self._at < len(self._text) or not self._more():
+                return self._text[self._at : self._at + 1]
+
+    def begins_with(self, size: int) -> bytes:
+        """The next bytes, so many or all that there are; they are not passed."""
+        self.peek()
+        while len(self._text) - self._at < size and self._more():
+            pass
+        return self._text[self._at : self._at + size]
+
+    def take(self, wanted: bytes) -> None:
+        """Pass one byte that has to be next."""
+        found = self.peek()
+        if found != wanted:
+            shown = repr(found.decode("latin-1")) if found else "the end of the file"
+            raise self.refusal(f"is no JSON: want {wanted.decode()!r} and find {shown}")
+        self._at += 1
+
+    def members(self) -> Iterator[str]:
+        """Keys of the object that begins here; the caller passes the value after each."""
+        self.take(b"{")
+        if self.peek() == b"}":
+            self._at += 1
+            return
+        while True:
+            if self.peek() != b'"':
+                raise self.refusal("is no JSON: want a key in quotation marks")
+            key: str = self.value(msgspec.json.Decoder(str), MAX_KEY_BYTES)
+            self.take(b":")
+            yield key
+            if self.peek() == b"}":
+                self._at += 1
+                return
+            self.take(b",")
+
+    def elements(self, decoder: "msgspec.json.Decoder[list[T]]") -> Iterator[T]:
+        """What is in the list that begins here; `decoder` is of a list.
+
+        While an element is used, `number` is its own.
+        """
+        self.take(b"[")
+        if self.peek() == b"]":
+            self._at += 1
+            return
+        while True:
+            for element in self._many(decoder) or self._one(decoder):
+                self.number += 1
+                yield element
+            if self.peek() == b"]":
+                self._at += 1
+                return
+            self.take(b",")
+            self.peek()
+
+    def lines(self, decoder: "msgspec.json.Decoder[T]") -> Iterator[T]:
+        """One value a line to the end of the file; `number` as with `elements`."""
+        while self.peek():
+            end = self._text.rfind(b"\n", self._at) + 1
+            if not end:
+                if self._more(MAX_VALUE_BYTES):
+                    continue
+                end = len(self._text)
+            block, self._at = self._text[self._at : end], end
+            for value in self._decoded_lines(decoder, block):
+                self.number += 1
+                yield value
+
+    def value(self, decoder: "msgspec.json.Decoder[T]", most: int = MAX_VALUE_BYTES) -> T:
+        """The value that begins here, whole."""
+        raw = self._raw(most)
+        try:
+            return decoder.decode(raw)
+        except UNDECODABLE as error:
+            raise self.refusal(_told(error)) from error
+
+    def skip(self) -> None:
+        """Pass the value that begins here, however long it is."""
+        self._raw(None)
+
+    def end(self) -> None:
+        """Nothing but blanks may follow."""
+        if found := self.peek():
+            shown = found.decode("latin-1")
+            raise self.refusal(f"is no JSON: {shown!r} follows after its end")
+
+    def _many(self, decoder: "msgspec.json.Decoder[list[T]]") -> list[T] | None:
+        """All elements that are whole in the buffer; None where that is not plain to see."""
+        if len(self._text) - self._at < 1 << 16:
+            self._more()
+        cut = self._last_end()
+        if cut is None:
+            return None
+        try:
+            # If this is a list, then `cut` is between two of its elements: what a byte of JSON
+            # means depends on those before it alone.
+            found = decoder.decode(b"[" + self._text[self._at : cut] + b"]")
+        except UNDECODABLE:
+            return None
+        self._at = cut
+        return found
+
+    def _last_end(self) -> int | None:
+        """Where an object ends that another one follows, as late as possible in the buffer."""
+        text, until = self._text, len(self._text)
+        for _ in range(_MAX_BACKWARDS):
+            until = text.rfind(b"{", self._at + 1, until)
+            if until < 0:
+                return None
+            before = _last_visible(text, until - 1)
+            if text[before : before + 1] == b",":
+                before = _last_visible(text, before - 1)
+                if text[before : before + 1] == b"}" and before >= self._at:
+                    return before + 1
+        return None
+
+    def _one(self, decoder: "msgspec.json.Decoder[list[T]]") -> list[T]:
+        self.number += 1
+        raw = self._raw(MAX_VALUE_BYTES)
+        try:
+            found = decoder.decode(b"[" + raw + b"]")
+        except UNDECODABLE as error:
+            raise self.refusal(_told(error).replace("$[0]", "$").replace("$[...]", "$")) from error
+        self.number -= 1
+        return found
+
+    def _decoded_lines(self, decoder: "msgspec.json.Decoder[T]", block: bytes) -> list[T]:
+        try:
+            return decoder.decode_lines(block)
+        except UNDECODABLE:
+            return self._line_by_line(decoder, block)
+
+    def _line_by_line(self, decoder: "msgspec.json.Decoder[T]", block: bytes) -> list[T]:
+        before = self.number
+        found = []
+        for line in block.split(b"\n"):
+            if not line.strip():
+                continue
+            self.number += 1
+            try:
+                found.append(decoder.decode(line))
+            except UNDECODABLE as error:
+                raise self.refusal(_told(error)) from error
+        self.number = before
+        return found
+
+    def _raw(self, most: int | None) -> bytes:
+        """The text of the value that begins here; only passed, not kept, where `most` is None."""
+        first = self.peek()
+        if first in (b"{", b"["):
+            return self._container(most)
+        if first == b'"':
+            return self._quoted(MAX_VALUE_BYTES if most is None else most)
+        return self._scalar()
+
+    def _more(self, most: int | None = None) -> bool:
+        """Read on; what was passed is forgotten. False at the end of the file."""
+        if self._has_ended:
+            return False
+        if most is not None and len(self._text) - self._at > most:
+            raise self.refusal(f"is longer than {most >> 20} MB: that is none of this format")
+        piece = self._source.read()
+        self._has_ended = not piece
+        self._text = self._text[self._at :] + piece
+        self._at = 0
+        return bool(piece)
+
+    def _container(self, most: int | None) -> bytes:
+        depth, seen = 0, self._at
+        while True:
+            found = _TOKEN.search(self._text, seen)
+            is_cut = found is not None and found[0][:1] == b'"' and not found[1]
+            if found is None or is_cut:
+                seen = self._passed(found.start() if found else len(self._text), most)
+                continue
+            seen = found.end()
+            mark = found[0]
+            depth += (mark in (b"{", b"[")) - (mark in (b"}", b"]"))
+            if depth == 0:
+                begin, self._at = self._at, seen
+                return b"" if most is None else self._text[begin:seen]
+
+    def _passed(self, seen: int, most: int | None) -> int:
+        """Where `seen` is after reading on."""
+        if most is None:
+            self._at = seen
+        ahead = seen - self._at
+        if not self._more(MAX_VALUE_BYTES if most is None else most):
+            raise self.refusal("the file ends in the middle of a value: copy it again")
+        return self._at + ahead
+
+    def _quoted(self, most: int) -> bytes:
+        while True:
+            found = _TEXT.match(self._text, self._at)
+            if found and found[1]:
+                self._at = found.end()
+                return found[0]
+            self._passed(self._at, most)
+
+    def _scalar(self) -> bytes:
+        while True:
+            found = _SCALAR_END.search(self._text, self._at)
+            if found or len(self._text) - self._at > _MAX_SCALAR or not self._more():
+                break
+        begin, self._at = self._at, found.start() if found else len(self._text)
+        if begin == self._at:
+            raise self.refusal("is no JSON: want a value")
+        return self._text[begin : min(self._at, begin + _MAX_SCALAR)]
+
+
+def _last_visible(text: bytes, at: int) -> int:
+    while at >= 0 and text[at : at + 1] in b" \t\r\n":
+        at -= 1
+    return at
+
+
+def _told(error: Exception) -> str:
+    """What a decoder says, in the words of the other messages."""
+    if isinstance(error, msgspec.ValidationError):
+        return f"{str(error)[:200]}: is the file of this format?"
+    if isinstance(error, RecursionError):
+        return "is nested too deep: that is none of this format"
+    reason = str(error)[:120].split(" (byte")[0]
+    return f"is no JSON ({reason}): copy or record it again"

@@ -1,0 +1,291 @@
+"""veScale's ndtimeline: its records as JSON (lines or a list), or the Chrome file it writes."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from typing_extensions import override
+
+from app.errors import InvalidTrace
+from app.trace.ops import OP_CODES
+from app.trace.readers.foreign import Import, Lack, Options
+from app.trace.readers.json_stream import UNDECODABLE, JsonStream
+from app.trace.readers.name_map import Meant, NameMap
+from app.trace.readers.ndtimeline_names import KNOWN
+from app.trace.readers.op_spool import OpSpool
+from app.trace.readers.run_told import RunTold
+from app.trace.readers.sample_job import sample_ops
+from app.trace.readers.source import Source
+from app.trace.readers.spooled import Facts, SpooledImport
+
+T = TypeVar("T")
+
+NAME = "ndtimeline"
+_NOTHING = Meant(())
+_LARGEST = 1e17  # microseconds or seconds: beyond all clocks, and good to turn into nanoseconds
+# A first line that is a whole object of its own is a record.
+_FIRST_LINE_BYTES = 1 << 20
+# Only an interleaved schedule has these on the first stage.
+_ROUND_TRIP = (OP_CODES["forward-recv"], OP_CODES["backward-send"])
+_HAVE_CHUNKS = ("forward-compute", "backward-compute", "params-all-gather", "grads-reduce-scatter")
+_WITH_CHUNK = frozenset(OP_CODES[name] for name in _HAVE_CHUNKS)
+
+
+class _Args(msgspec.Struct, gc=False):
+    """What the Chrome file says of an operation beside its times."""
+
+    rank: int
+    step: int
+    pp: int
+    tp: int = 0
+
+
+class _Element(msgspec.Struct, gc=False):
+    """A record, or an event of the Chrome file: `metric` or `ph` tells which."""
+
+    metric: str | None = None
+    rank: int | None = None
+    step: int | None = None
+    start_ts: list[float] | None = None
+    duration: list[float] | None = None
+    model_chunk: int | None = None
+    stage: int | None = None
+    dp_rank: int | None = None
+    tp_rank: int | None = None
+    ip: str | None = None
+    role: str | int | None = None
+    trial: str | int | None = None
+    run_id: str | int | None = None
+    ph: str | None = None
+    name: str | None = None
+    pid: int | None = None
+    ts: float | None = None
+    dur: float | None = None
+    args: msgspec.Raw = msgspec.Raw(b"")
+
+
+_ELEMENTS = msgspec.json.Decoder(list[_Element])
+_ELEMENT = msgspec.json.Decoder(_Element)
+_ARGS = msgspec.json.Decoder(_Args)
+
+
+def open_files(paths: Sequence[Path], options: Options) -> Import:
+    """The import of one run's files, of either kind."""
+    return NdtimelineImport(paths, options)
+
+
+class NdtimelineImport(SpooledImport):
+    """One run's files; micro-batches are numbered by order, as the format has no ids."""
+
+    def __init__(self, paths: Sequence[Path], options: Options) -> None:
+        super().__init__(paths, options)
+        self._names = NameMap(options, KNOWN)
+        self._told = RunTold(("run_id", "trial"))
+        self._num_fused = 0
+        self._num_parts = 0
+        self._num_round_trips = 0
+        self._num_ops = 0
+        self._seen: dict[int, tuple[int, int, int, str | None]] = {}
+
+    @override
+    def read(self, spool: OpSpool) -> Facts:
+        for path in self.paths:
+            self._read_file(path, spool)
+        return Facts(
+            lacks=self._lacks(),
+            name=self._told.one("trial"),
+            run_key=self._told.one("run_id"),
+            labels=self._told.labels("role"),
+            numbers_microbatches=True,
+            is_interleaved=self._num_round_trips > 0,
+        )
+
+    def _read_file(self, path: Path, spool: OpSpool) -> None:
+        source = Source(path)
+        stream = JsonStream(source)
+        spool.at = stream.place
+        try:
+            for element in _elements(stream):
+                if element.metric is not None:
+                    self._take_record(spool, element, element.metric)
+                elif element.ph == "X":
+                    self._take_event(spool, element)
+                elif element.ph is None:
+                    raise InvalidTrace(
+                        f"{spool.at()}: has neither metric nor ph: want records of ndtimeline, "
+                        "or the events of its Chrome file"
+                    )
+        finally:
+            source.close()
+
+    def _take_record(self, spool: OpSpool, record: _Element, metric: str) -> None:
+        rank, step = _there(spool, "rank", record.rank), _there(spool, "step", record.step)
+        dp_rank = _there(spool, "dp_rank", record.dp_rank)
+        stage = _there(spool, "stage", record.stage)
+        starts = _there(spool, "start_ts", record.start_ts)
+        lengths = _there(spool, "duration", record.duration)
+        if len(starts) != len(lengths):
+            raise InvalidTrace(
+                f"{spool.at()}: start_ts has {len(starts):,} values and duration "
+                f"{len(lengths):,}: want as many of each"
+            )
+        for name in ("run_id", "trial", "role"):
+            self._told.note(spool.at, name, getattr(record, name))
+        self._place(spool, rank, (dp_rank, stage, record.tp_rank or 0, record.ip))
+        found = self._meant(metric, len(starts))
+        for code in found.codes:
+            self._note(code, stage, len(starts))
+            mc, mb_id, number = _numbers(found, code, record.model_chunk or 0, step)
+            for start_s, length_s in zip(starts, lengths, strict=True):
+                times = _nanoseconds(spool, start_s, length_s, 1e9)
+                spool.add(rank, number, code, *times, mc, mb_id)
+
+    def _take_event(self, spool: OpSpool, event: _Element) -> None:
+        try:
+            args = _ARGS.decode(event.args or b"{}")
+        except UNDECODABLE as error:
+            raise InvalidTrace(
+                f"{spool.at()}: args: {str(error)[:120]}: want rank, step, tp and pp as "
+                "ndtimeline writes them"
+            ) from error
+        dp_rank = _there(spool, "pid", event.pid)
+        self._place(spool, args.rank, (dp_rank, args.pp, args.tp, None))
+        found = self._meant(_there(spool, "name", event.name), 1)
+        for code in found.codes:
+            self._note(code, args.pp, 1)
+            mc, mb_id, number = _numbers(found, code, 0, args.step)
+            ts, dur = _there(spool, "ts", event.ts), _there(spool, "dur", event.dur)
+            spool.add(args.rank, number, code, *_nanoseconds(spool, ts, dur, 1e3), mc, mb_id)
+
+    def _place(self, spool: OpSpool, rank: int, where: tuple[int, int, int, str | None]) -> None:
+        if self._seen.get(rank) != where:
+            dp_rank, stage, tp_rank, ip = where
+            spool.place(rank, dp_rank, stage, peer=tp_rank, host=ip)
+            self._seen[rank] = where
+
+    def _meant(self, metric: str, times: int) -> Meant:
+        found = self._names.meant(metric)
+        if found is None:
+            self._names.count_unknown(metric, times)
+        elif not found.codes:
+            self._num_parts += times
+        elif len(found.codes) > 1:
+            self._num_fused += times
+        return found or _NOTHING
+
+    def _note(self, code: int, stage: int, times: int) -> None:
+        self._num_ops += times
+        if stage == 0 and code in _ROUND_TRIP:
+            self._num_round_trips += times
+
+    def _lacks(self) -> list[Lack]:
+        found = [
+            Lack(
+                f"clocks: {self._num_ops:,} starts are seconds since 1970 of each host's own clock",
+                "they are good to 0.24 us, and offsets between hosts are estimated from the "
+                "operations themselves (docs/clocks.md)",
+            ),
+            *self._names.lacks("operations"),
+        ]
+        if self._num_fused:
+            found.append(
+                Lack(
+                    f"transfers: {self._num_fused:,} calls wait for a send and a receive at once",
+                    "each is taken as both, with the same times: their transfer times are at most "
+                    "too long, and pipeline communication looks slower than it is",
+                )
+            )
+        if self._num_parts:
+            found.append(
+                Lack(
+                    f"parts: {self._num_parts:,} operations ran inside others (tensor-parallel "
+                    "collectives, parts of the optimizer)",
+                    "their time is in the operation around them and not told apart",
+                )
+            )
+        return found
+
+
+def _elements(stream: JsonStream) -> Iterator[_Element]:
+    first = stream.peek()
+    if first == b"[":
+        yield from stream.elements(_ELEMENTS)
+        stream.end()
+    elif first == b"{" and _has_a_record_a_line(stream):
+        yield from stream.lines(_ELEMENT)
+    elif first == b"{":
+        for key in stream.members():
+            if key == "traceEvents":
+                yield from stream.elements(_ELEMENTS)
+            else:
+                stream.skip()
+        stream.end()
+    else:
+        raise stream.refusal(
+            "is no JSON: want records of ndtimeline, one a line or in a list, or its Chrome file"
+            if first
+            else "is empty: record at least one step"
+        )
+
+
+def _has_a_record_a_line(stream: JsonStream) -> bool:
+    line = stream.begins_with(_FIRST_LINE_BYTES).partition(b"\n")[0]
+    try:
+        return "traceEvents" not in msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except UNDECODABLE:
+        return False
+
+
+def _there(spool: OpSpool, name: str, value: T | None) -> T:
+    if value is None:
+        raise InvalidTrace(f"{spool.at()}: {name} is missing: is it a whole record of ndtimeline?")
+    return value
+
+
+def _numbers(found: Meant, code: int, chunk: int, step: int) -> tuple[int, int, int]:
+    """Chunk, micro-batch and step: what a pattern read goes before what the record says."""
+    mc = chunk if code in _WITH_CHUNK else -1
+    return (
+        found.chunk if found.chunk >= 0 else mc,
+        found.mb_id,
+        found.step if found.step >= 0 else step,
+    )
+
+
+def _nanoseconds(
+    spool: OpSpool, start: float, length: float, nanoseconds: float
+) -> tuple[int, int]:
+    if not (abs(start) < _LARGEST and abs(length) < _LARGEST):
+        raise InvalidTrace(f"{spool.at()}: a time is {max(start, length):.3g}: that is no time")
+    return round(start * nanoseconds), round(length * nanoseconds)
+
+
+def sample() -> dict[str, bytes]:
+    """The tiny job as records, a line each."""
+    ops = sample_ops()
+    keys = dict.fromkeys((op.rank, op.step, op.optype) for op in ops)
+    records = []
+    for rank, step, optype in keys:
+        same = [op for op in ops if (op.rank, op.step, op.optype) == (rank, step, optype)]
+        records.append(
+            {
+                "ts": same[0].start_ns // 10**9,
+                "rank": rank,
+                "metric": optype,
+                "iteration": 0,
+                "step": step,
+                "value": sum(op.duration_ns for op in same) * 1e-9 / len(same),
+                "start_ts": [op.start_ns * 1e-9 for op in same],
+                "duration": [op.duration_ns * 1e-9 for op in same],
+                "model_chunk": 0,
+                "stage": same[0].stage,
+                "dp_rank": same[0].dp_rank,
+                "tp_rank": 0,
+                "ip": f"10.0.0.{rank}",
+                "role": "trainer",
+                "trial": "sample",
+                "run_id": 3,
+            }
+        )
+    return {"ndtimeline.jsonl": b"".join(msgspec.json.encode(each) + b"\n" for each in records)}

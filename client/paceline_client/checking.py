@@ -1,0 +1,164 @@
+"""Are server, token, topology and clocks right? One screen, and nothing is changed anywhere."""
+
+from __future__ import annotations
+
+import email.utils
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import topology as topologies
+from .clock import anchored
+from .nvml import Readings
+from .transport import Answer, Transport, Unreachable, job_path
+from .wire import CONTENT_TYPE
+
+GOOD, BAD, OPEN = "ok", "WRONG", "-"
+TIMEOUT_S = 5.0
+NO_JOB = "paceline-check"  # asked about where no job is told: nobody registers it
+CLOCK_DOUBT_S = 1.0  # the server's Date has no fractions
+
+Line = tuple[str, str]  # a verdict and its reason
+
+
+def check(
+    url: str | None = None,
+    token: str | None = None,
+    job: str | None = None,
+    topology: Any = None,
+) -> str:
+    """A report of one screen; what is not given is looked for in the environment, as by `start`.
+
+    Nothing is registered, nothing recorded, and the token appears nowhere in the report.
+    """
+    return "\n".join(
+        f"{name:<9}{verdict:<7}{reason}"
+        for name, (verdict, reason) in _lines(
+            url or os.environ.get("PACELINE_URL"),
+            token or os.environ.get("PACELINE_TOKEN"),
+            job or os.environ.get("PACELINE_JOB"),
+            topology,
+        )
+    )
+
+
+def is_good(report: str) -> bool:
+    """Whether nothing in a report is wrong."""
+    return not any(line[9:].startswith(BAD) for line in report.splitlines())
+
+
+def _lines(
+    url: str | None, token: str | None, job: str | None, topology: Any
+) -> Iterator[tuple[str, Line]]:
+    health = _asked(url, token, "GET", "/healthz")
+    yield "server", _server(url, health)
+    yield "token", _token(url, token, job)
+    yield "topology", _safely(lambda: _topology(topology))
+    yield "clocks", _clocks(health)
+    yield "timing", _safely(_timing)
+    yield "gpu", _safely(_gpu)
+
+
+def _asked(url: str | None, token: str | None, method: str, path: str) -> Answer | str:
+    """The server's answer, or why there is none."""
+    if not url:
+        return "no address: give url=, or set PACELINE_URL"
+    transport = Transport(url, token or "none", TIMEOUT_S)
+    try:
+        return transport.request(method, path, b"", CONTENT_TYPE)
+    except (Unreachable, ValueError) as error:
+        # An address may hold a user's password before its host.
+        return _without(str(error), token)
+    finally:
+        transport.close()
+
+
+def _server(url: str | None, health: Answer | str) -> Line:
+    if isinstance(health, str):
+        return BAD, health
+    if health.ok and health.json().get("status"):
+        return GOOD, f"answers in {health.took_s * 1000:.0f} ms"
+    return BAD, f"somebody answers {health.status}, and it is not Paceline"
+
+
+def _token(url: str | None, token: str | None, job: str | None) -> Line:
+    """Asked by a batch that cannot be one: it is refused for itself where the token is good."""
+    if not token:
+        return BAD, "none: give token=, or set PACELINE_TOKEN"
+    answer = _asked(url, token, "POST", job_path(job or NO_JOB, "/ops"))
+    if isinstance(answer, str):
+        return OPEN, "not asked: no server"
+    if answer.status in (400, 415, 422):
+        return GOOD, f"may send operations of job {job!r}"
+    if answer.status == 404 and not job:
+        return GOOD, "known; for which job, tell by job= or PACELINE_JOB"
+    if answer.status == 404:
+        return GOOD, f"known; job {job!r} is not registered yet, or not this token's"
+    return BAD, _without(answer.detail, token)
+
+
+def _topology(topology: Any) -> Line:
+    where = topology if topology is not None else topologies.from_torch()
+    problem = getattr(where, "problem", None)
+    if problem:
+        return BAD, problem
+    world_size = int(os.environ.get("WORLD_SIZE") or where.world_size)
+    if world_size != where.world_size:
+        return BAD, f"{where!r}, but WORLD_SIZE is {world_size}"
+    return GOOD, repr(where) + ("" if topology is not None else " (as torch.distributed tells)")
+
+
+def _clocks(health: Answer | str) -> Line:
+    now_s, width_ns = time.time(), anchored().width_ns
+    told = None if isinstance(health, str) else health.date
+    sent = None if told is None else email.utils.parsedate_tz(told)
+    if sent is None:
+        return OPEN, f"read to {width_ns / 1000:.1f} us; the server does not tell its own"
+    ahead_s = now_s - email.utils.mktime_tz(sent)
+    if -CLOCK_DOUBT_S <= ahead_s <= CLOCK_DOUBT_S + TIMEOUT_S:
+        return GOOD, f"within a second or so of the server's; read to {width_ns / 1000:.1f} us"
+    return GOOD, (
+        f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the server's: "
+        "figures do not mind, timelines of several hosts may"
+    )
+
+
+def _timing() -> Line:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return GOOD, "by this host's clock (PyTorch has not been imported)"
+    if not torch.cuda.is_available():
+        return GOOD, "by this host's clock (PyTorch finds no CUDA)"
+    return GOOD, f"by CUDA events, on {torch.cuda.get_device_name()}"
+
+
+def _gpu() -> Line:
+    readings = Readings()
+    readings.place()
+    readings.look()
+    found = readings.take()
+    if not found:
+        return OPEN, "no readings of a GPU here"
+    return GOOD, ", ".join(f"{name} {value}" for name, value in found.items())
+
+
+def _safely(told: Callable[[], Line]) -> Line:
+    try:
+        return told()
+    except Exception as error:
+        return OPEN, f"not known: {type(error).__name__}: {error}"
+
+
+def _without(text: str, token: str | None) -> str:
+    """The text in one line, without what nobody may read."""
+    shown = " ".join(text.split())
+    return shown.replace(token, "...") if token else shown
+
+
+def main() -> int:
+    """Print the report; 1 if something in it is wrong."""
+    report = check()
+    sys.stdout.write(f"{report}\n")
+    return 0 if is_good(report) else 1

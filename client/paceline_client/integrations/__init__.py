@@ -1,0 +1,1 @@
+"""Which frameworks can be recorded without writing to the recorder by hand? One file each."""

@@ -1,0 +1,163 @@
+"""Records DistributedDataParallel: forwards, backwards, and each bucket of gradients.
+
+    from paceline_client.integrations import ddp
+
+    model = DistributedDataParallel(model)
+    ddp.attach(recorder, model, optimizer=optimizer)
+    for number, (inputs, targets) in enumerate(recorder.data(loader)):
+        with recorder.step(number):
+            loss_of(model(inputs), targets).backward()
+            optimizer.step()
+
+Inside a pipeline, whose stages record their computations themselves, only the buckets are
+wanted: `ddp.attach(recorder, stage_module, chunk=0, computes=False)`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from ..null import NULL
+from .computing import Computing, computing
+
+log = logging.getLogger("paceline_client")
+
+# Of a forward's arguments: what `Recorder.op` takes, for example {"tokens": inputs.numel()}.
+Work = Callable[..., Mapping[str, int]]
+
+
+def attach(
+    recorder: Any,
+    model: Any,
+    *,
+    optimizer: Any = None,
+    chunk: int = -1,
+    computes: bool = True,
+    work: Work | None = None,
+    hook: Callable[[Any, Any], Any] | None = None,
+    state: Any = None,
+) -> bool:
+    """Record a model under DDP from now on; whether that was possible.
+
+    `hook` and `state` are the communication hook that the model would have had, if any: DDP has
+    room for one, and this one calls it.
+    """
+    try:
+        model.register_comm_hook(state, _buckets(recorder, chunk, hook or _all_reduce(model)))
+        if computes:
+            _Passes(recorder, chunk, work).watch(model)
+        if optimizer is not None:
+            record_optimizer(recorder, optimizer)
+    except Exception as error:
+        log.warning("paceline: DDP is not recorded: %s", error)
+        return False
+    return True
+
+
+def record_optimizer(recorder: Any, optimizer: Any) -> None:
+    """Record each step of an optimizer by its public hooks."""
+    begun: list[Any] = []
+    optimizer.register_step_pre_hook(lambda *_: begun.append(recorder.begin("optimizer")))
+    optimizer.register_step_post_hook(lambda *_: recorder.end(begun.pop()) if begun else None)
+
+
+def _buckets(
+    recorder: Any, chunk: int, inner: Callable[[Any, Any], Any]
+) -> Callable[[Any, Any], Any]:
+    """The communication hook: DDP calls it with each bucket as it fills."""
+
+    # Without types: DDP compares them with its own.
+    def record_bucket(state, bucket):  # type: ignore[no-untyped-def]
+        if bucket.is_last():
+            # What DDP does after the computation is waiting: for this its turn comes before.
+            at_end_of_backward(computing(recorder).end)
+        begun = recorder.begin("grads-reduce-scatter", chunk=chunk)
+
+        def reduced(future: Any) -> Any:
+            recorder.end(begun)
+            return future.value()
+
+        return inner(state, bucket).then(reduced)
+
+    return record_bucket
+
+
+def at_end_of_backward(call: Callable[[], None]) -> None:
+    """Call when autograd has computed all of the backward that runs; at once where it cannot."""
+    try:
+        variable: Any = import_module("torch.autograd").Variable
+        variable._execution_engine.queue_callback(call)
+    except Exception:
+        call()
+
+
+def _all_reduce(model: Any) -> Callable[[Any, Any], Any]:
+    """What DDP does without a hook: the mean over its process group."""
+    hooks = import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
+    group = model.process_group
+    return lambda _state, bucket: hooks.allreduce_hook(group, bucket)
+
+
+class _Passes:
+    """Forwards and backwards of a model that is no stage of a pipeline."""
+
+    def __init__(self, recorder: Any, chunk: int, work: Work | None) -> None:
+        self._computing: Computing = computing(recorder)
+        self._chunk = chunk
+        self._work = work
+
+    def __reduce__(self) -> Any:
+        """A copy of a model takes its hooks along: not the recorder."""
+        return _unwatched, ()
+
+    def watch(self, model: Any) -> None:
+        """Hooks on the model, and on the outputs of each of its forwards."""
+        model.register_forward_pre_hook(self._forward_begins, with_kwargs=True)
+        model.register_forward_hook(self._forward_ends, with_kwargs=True)
+
+    def _told(self, args: Any, kwargs: Any) -> Mapping[str, int]:
+        if self._work is None or not self._computing.is_recording:
+            return {}
+        try:
+            return self._work(*args, **kwargs)
+        except Exception:
+            log.debug("paceline: the work of a micro-batch is not known", exc_info=True)
+            return {}
+
+    def _forward_begins(self, _model: Any, args: Any, kwargs: Any) -> None:
+        told = self._told(args, kwargs)
+        self._computing.begin("forward-compute", chunk=self._chunk, **told)
+
+    def _forward_ends(self, _model: Any, args: Any, kwargs: Any, outputs: Any) -> None:
+        self._computing.end()
+        try:
+            found = (tensor for tensor in _tensors(outputs) if tensor.requires_grad)
+            for tensor in itertools.islice(found, 1):
+                tensor.register_hook(self._backward_begins(dict(self._told(args, kwargs))))
+        except Exception:  # outputs may be anything
+            log.debug("paceline: a backward is not recorded", exc_info=True)
+
+    def _backward_begins(self, told: dict[str, int]) -> Callable[[Any], None]:
+        def begins(_gradient: Any) -> None:
+            self._computing.begin("backward-compute", chunk=self._chunk, **told)
+            at_end_of_backward(self._computing.end)
+
+        return begins
+
+
+def _unwatched() -> _Passes:
+    return _Passes(NULL, -1, None)
+
+
+def _tensors(outputs: Any) -> list[Any]:
+    if hasattr(outputs, "register_hook"):
+        return [outputs]
+    if isinstance(outputs, Mapping):
+        outputs = list(outputs.values())
+    if isinstance(outputs, (list, tuple)):
+        return [tensor for each in outputs for tensor in _tensors(each)]
+    return []

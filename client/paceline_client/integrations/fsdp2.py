@@ -1,0 +1,122 @@
+"""Records FSDP2 (`fully_shard`): each gather of parameters and scatter of gradients.
+
+    from paceline_client.integrations import fsdp2
+
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    fsdp2.attach(recorder, model, optimizer=optimizer)
+
+Through FSDPModule's public `set_custom_all_gather` and `set_custom_reduce_scatter`. Where a
+gather blocks the worker (as on gloo), the computation around it is recorded in parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from importlib import import_module
+from typing import Any
+
+from .computing import computing
+from .ddp import Work, _Passes, record_optimizer
+
+log = logging.getLogger("paceline_client")
+
+
+def attach(
+    recorder: Any,
+    model: Any,
+    *,
+    optimizer: Any = None,
+    chunk: int = -1,
+    computes: bool = True,
+    work: Work | None = None,
+    all_gather: Any = None,
+    reduce_scatter: Any = None,
+) -> bool:
+    """Record a model under FSDP2 from now on; whether that was possible.
+
+    Those of the model that it has by now go on doing the work: custom ones, and what
+    `set_symm_mem_for_comm` and the like have chosen, which are to be called before. `all_gather`
+    and `reduce_scatter` are others in their place.
+    """
+    try:
+        kind = import_module("torch.distributed.fsdp").FSDPModule
+        sharded = [module for module in model.modules() if isinstance(module, kind)]
+        if not sharded:
+            raise TypeError("no module of it is sharded: call fully_shard first")
+        for module in sharded:
+            gather = all_gather or _present(module, "_all_gather_comm") or _Gather()
+            scatter = reduce_scatter or _present(module, "_reduce_scatter_comm") or _Scatter()
+            module.set_custom_all_gather(_Recorded(recorder, gather, _GATHER))
+            module.set_custom_reduce_scatter(_Recorded(recorder, scatter, _SCATTER))
+        if computes:
+            _Passes(recorder, chunk, work).watch(model)
+        if optimizer is not None:
+            record_optimizer(recorder, optimizer)
+    except Exception as error:
+        log.warning("paceline: FSDP2 is not recorded: %s", error)
+        return False
+    return True
+
+
+_GATHER, _SCATTER = "params-all-gather", "grads-reduce-scatter"
+
+
+def _present(module: Any, name: str) -> Any:
+    """The collective that a module has now; None where this version of PyTorch does not tell."""
+    try:
+        state = module._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+        found = getattr(groups[0], name)
+    except Exception:
+        return None
+    while isinstance(found, _Recorded):
+        found = found._inner
+    return found
+
+
+class _Default:
+    """What FSDP does without a custom one: an ordinary tensor, an ordinary collective."""
+
+    def allocate(self, size: Any, *, dtype: Any, device: Any) -> Any:
+        return import_module("torch").empty(*size, dtype=dtype, device=device)
+
+
+class _Gather(_Default):
+    def __call__(self, **call: Any) -> Any:
+        return import_module("torch.distributed").all_gather_into_tensor(**call)
+
+
+class _Scatter(_Default):
+    def __call__(self, **call: Any) -> Any:
+        call["output"], call["input"] = call.pop("output_tensor"), call.pop("input_tensor")
+        return import_module("torch.distributed").reduce_scatter_tensor(**call)
+
+
+class _Recorded:
+    """A collective of FSDP, recorded from its call to its end."""
+
+    def __init__(self, recorder: Any, inner: Any, optype: str) -> None:
+        self._recorder = recorder
+        self._inner = inner
+        self._optype = optype
+
+    def allocate(self, *args: Any, **kwargs: Any) -> Any:
+        """As the collective that is recorded does it."""
+        return self._inner.allocate(*args, **kwargs)
+
+    def __call__(self, **call: Any) -> Any:
+        is_blocking = not call.get("async_op") and call["input_tensor"].device.type == "cpu"
+        around = computing(self._recorder)
+        paused = around.pause() if is_blocking else None
+        begun = self._recorder.begin(self._optype)
+        work = self._inner(**call)
+        if call.get("async_op") and work is not None:
+            with contextlib.suppress(Exception):  # a backend without futures does not tell when
+                work.get_future().add_done_callback(lambda _: self._recorder.end(begun))
+        else:
+            self._recorder.end(begun)
+        around.resume(paused)
+        return work

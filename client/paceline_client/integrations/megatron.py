@@ -1,0 +1,233 @@
+"""Records Megatron-LM and other users of megatron-core: one line, before training begins.
+
+    import paceline_client.integrations.megatron as paceline
+
+    paceline.install()  # once Megatron has initialised its parallel state
+
+Wrapped are the functions that every schedule of megatron-core calls: the three schedules
+themselves, `forward_step` and `backward_step`, the one method through which all transfers between
+stages go, the timers, and the optimizers' steps. `uninstall()` leaves all as it was.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from ..null import NULL
+from ..starting import start as start_recorder
+from ..topology import Topology, from_megatron
+from .megatron_calls import (
+    TRANSFERS,
+    argument,
+    config_of,
+    expected,
+    listening,
+    shares_embedding,
+    synchronises,
+    transfers_of,
+)
+from .megatron_ids import Table, one_chunk
+from .megatron_steps import Steps
+from .megatron_timers import heard
+
+log = logging.getLogger("paceline_client")
+
+SCHEDULES = "megatron.core.pipeline_parallel.schedules"
+P2P = "megatron.core.pipeline_parallel.p2p_communication"
+TIMERS = "megatron.core.timers"
+OPTIMIZERS = "megatron.core.optimizer.optimizer"
+
+_installed: Installed | None = None
+
+
+def install(
+    recorder: Any = None, *, topology: Topology | None = None, first_step: int = 0, **start: Any
+) -> Any:
+    """Record this process from now on; the recorder, which is one that records nothing if need be.
+
+    Never raises. `start` is what `paceline_client.start` takes, the job's name among it; left out,
+    it comes from the environment. `first_step` counts where Megatron-LM's own count of iterations
+    is not to be had.
+    """
+    global _installed
+    if _installed is not None:
+        return _installed.steps.recorder
+    try:
+        place = topology or from_megatron()
+        start.setdefault("framework", "megatron-core")
+        recorder = recorder or start_recorder(topology=place, **start)
+        if place.records and recorder is not NULL:
+            _installed = Installed(Steps(recorder, place, first_step))
+    except Exception as error:
+        log.warning("paceline: Megatron is not recorded: %s", error)
+    return recorder or NULL
+
+
+def uninstall() -> None:
+    """Leave Megatron as it was; the recorder goes on."""
+    global _installed
+    if _installed is not None:
+        _installed.undo()
+    _installed = None
+
+
+def tell(**told: int) -> None:
+    """Something about the micro-batch whose forward step runs: `tokens` and `seq_len_sq`.
+
+    To be called by the training script's own forward step, with numbers that are on the host.
+    """
+    if _installed is not None:
+        _installed.steps.tell(told)
+
+
+class Installed:
+    """Megatron's functions, wrapped.
+
+    Raises:
+        ImportError, AttributeError: this version of Megatron lacks one of them.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self._before: list[tuple[Any, str, Any]] = []
+        self._is_stepping = False
+        try:
+            self._wrap_schedules(import_module(SCHEDULES))
+            self._replace(import_module(P2P).P2PCommunicator, "_communicate", self._communicate)
+            timers = import_module(TIMERS).Timers
+            self._replace(timers, "__call__", lambda original: heard(original, steps.heard))
+            self._wrap_optimizers(import_module(OPTIMIZERS).MegatronOptimizer)
+        except Exception:
+            self.undo()
+            raise
+
+    def undo(self) -> None:
+        """Put the functions back."""
+        while self._before:
+            owner, name, original = self._before.pop()
+            setattr(owner, name, original)
+
+    def _replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, functools.wraps(original)(wrap(original)))
+        self._before.append((owner, name, original))
+
+    def _wrap_schedules(self, schedules: Any) -> None:
+        table = schedules.get_schedule_table
+        for name, order in (
+            ("forward_backward_no_pipelining", one_chunk),
+            ("forward_backward_pipelining_without_interleaving", one_chunk),
+            ("forward_backward_pipelining_with_interleaving", table),
+        ):
+            self._replace(schedules, name, functools.partial(self._schedule, order))
+        self._replace(schedules, "forward_step", self._forward_step)
+        self._replace(schedules, "backward_step", self._backward_step)
+
+    def _wrap_optimizers(self, base: Any) -> None:
+        import_module("megatron.core.optimizer.distrib_optimizer")
+        for kind in _with_subclasses(base):
+            if "step" in vars(kind):
+                self._replace(kind, "step", self._optimizer_step)
+            if "step_with_ready_grads" in vars(kind):
+                self._replace(kind, "step_with_ready_grads", self._update)
+
+    def _schedule(self, table: Table, original: Any) -> Any:
+        steps = self.steps
+
+        def schedule(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("forward_only"):
+                steps.aside("eval")
+                return original(*args, **kwargs)
+            steps.begin(expected(steps, table, kwargs), shares_embedding(kwargs.get("model")))
+            with listening(steps, config_of(kwargs.get("model"))):
+                answer = original(*args, **kwargs)
+            steps.scheduled()
+            return answer
+
+        return schedule
+
+    def _forward_step(self, original: Any) -> Any:
+        steps = self.steps
+        microbatch_of = argument(original, "current_microbatch")
+        chunk_of = argument(original, "vp_stage")
+
+        def forward_step(*args: Any, **kwargs: Any) -> Any:
+            if not steps.on:
+                return original(*args, **kwargs)
+            ids = steps.forward_ids(microbatch_of(args, kwargs), chunk_of(args, kwargs))
+            begun = steps.forward_begins(ids)
+            answer = original(*args, **kwargs)
+            steps.forward_ended(begun, ids, answer)
+            return answer
+
+        return forward_step
+
+    def _backward_step(self, original: Any) -> Any:
+        steps = self.steps
+        outputs_of = argument(original, "output_tensor")
+
+        def backward_step(*args: Any, **kwargs: Any) -> Any:
+            if not steps.on:
+                return original(*args, **kwargs)
+            begun = steps.backward_begins(outputs_of(args, kwargs))
+            gradients = original(*args, **kwargs)
+            steps.backward_ended(begun, gradients)
+            return gradients
+
+        return backward_step
+
+    def _communicate(self, original: Any) -> Any:
+        steps = self.steps
+        arguments = {name: argument(original, name) for name in TRANSFERS}
+
+        def communicate(*args: Any, **kwargs: Any) -> Any:
+            if not steps.on:
+                return original(*args, **kwargs)
+            asked = {name: of(args, kwargs) for name, of in arguments.items()}
+            transfers = transfers_of(steps, asked)
+            answer = original(*args, **kwargs)
+            return answer if transfers is None else transfers.end(answer)
+
+        return communicate
+
+    def _optimizer_step(self, original: Any) -> Any:
+        steps = self.steps
+
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_stepping:  # a chained optimizer steps its parts
+                return original(optimizer, *args, **kwargs)
+            self._is_stepping = True
+            steps.optimizer_begins(synchronises(optimizer))
+            try:
+                answer = original(optimizer, *args, **kwargs)
+            except BaseException:
+                steps.broken()
+                raise
+            finally:
+                self._is_stepping = False
+            steps.optimizer_ended()
+            return answer
+
+        return step
+
+    def _update(self, original: Any) -> Any:
+        steps = self.steps
+
+        def step_with_ready_grads(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_stepping:
+                steps.update_begins()
+            with listening(steps, getattr(optimizer, "config", None)):
+                return original(optimizer, *args, **kwargs)
+
+        return step_with_ready_grads
+
+
+def _with_subclasses(kind: Any) -> list[Any]:
+    found = [kind]
+    for each in kind.__subclasses__():
+        found += [sub for sub in _with_subclasses(each) if sub not in found]
+    return found

@@ -1,0 +1,214 @@
+"""Questions that a person or a notebook has for a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from . import shapes
+from .connection import Connection, Query
+from .errors import NoAnswer
+from .row_types import (
+    ActiveAlertRow,
+    AlertRow,
+    FindingRow,
+    JobRow,
+    ScoreReportRow,
+    ScoreRow,
+    StepRow,
+    WindowRow,
+    WorkerRow,
+)
+from .rows import Rows
+
+_API = "/api/v1"
+PAGE = 500  # the most that the server gives at once
+
+
+class Paceline:
+    """One server, with a token of the scope read.
+
+    Left out, the address is that of PACELINE_URL and the token that of PACELINE_TOKEN. Close it,
+    or use it in a `with` block; use one of them in each thread.
+
+    Raises (each method, when its rows are read):
+        NoAnswer: the server does not answer, also not when asked again for `patience_s`.
+        Refused: it said no; `Denied` and `NotFound` are some of them.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        patience_s: float = 10.0,
+        page: int = PAGE,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        url = url or os.environ.get("PACELINE_URL")
+        token = token or os.environ.get("PACELINE_TOKEN")
+        if not url or not token:
+            missing = "an address: give url=, or set PACELINE_URL"
+            if url:
+                missing = "a token: give token=, or set PACELINE_TOKEN"
+            raise ValueError(f"want {missing}")
+        if not 1 <= page <= PAGE:
+            raise ValueError(f"page: want 1 to {PAGE} rows at once, not {page}")
+        self._page = page
+        self._server = Connection(
+            url, token, timeout_s=timeout_s, patience_s=patience_s, sleep=sleep
+        )
+
+    def __enter__(self) -> Paceline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
+
+    def jobs(self) -> Rows[JobRow]:
+        """All jobs that the token may see, by id."""
+        return Rows(JobRow, lambda: map(shapes.job, self._items(f"{_API}/jobs", {})))
+
+    def windows(self, job: str) -> Rows[WindowRow]:
+        """A job's windows of all its runs, the newest first."""
+        path = _of_job(job, "/windows")
+        return Rows(
+            WindowRow,
+            lambda: (shapes.row(WindowRow, each, job_id=job) for each in self._items(path, {})),
+        )
+
+    def result(self, job: str, window: str = "latest") -> dict[str, Any]:
+        """All that was found in a window, nested as the API has it; see /docs of the server."""
+        return self._server.get(_of_job(job, f"/windows/{_quoted(window)}"))
+
+    def findings(self, job: str, window: str = "latest") -> Rows[FindingRow]:
+        """What makes a window slow, the most costly cause first."""
+        path = _of_job(job, f"/windows/{_quoted(window)}")
+        return Rows(
+            FindingRow,
+            lambda: shapes.findings(job, self._server.get(path, {"arrays": "false"})),
+        )
+
+    def workers(self, job: str, window: str = "latest") -> Rows[WorkerRow]:
+        """Every worker of a window, by dp rank and stage."""
+        path = _of_job(job, f"/windows/{_quoted(window)}/workers")
+        return Rows(WorkerRow, lambda: shapes.workers(job, self._server.get(path)))
+
+    def steps(
+        self,
+        job: str,
+        *,
+        epoch: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> Rows[StepRow]:
+        """The steps of a run, ascending; of the present one unless its epoch is given."""
+        return Rows(StepRow, lambda: self._steps(job, epoch, first, last))
+
+    def alerts(self, job: str | None = None, *, kind: str | None = None) -> Rows[AlertRow]:
+        """Transitions of alerts, of one job or of all, the newest first."""
+        query = {"job": job, "kind": kind}
+        return Rows(AlertRow, lambda: map(shapes.alert, self._items(f"{_API}/alerts", query)))
+
+    def active_alerts(self, job: str | None = None) -> Rows[ActiveAlertRow]:
+        """Alerts that are pending or fire now, the newest first."""
+        path = f"{_API}/alerts/active"
+        return Rows(
+            ActiveAlertRow,
+            lambda: map(shapes.active_alert, self._items(path, {"job": job})),
+        )
+
+    def scores(
+        self,
+        job: str,
+        *,
+        source: str | None = None,
+        rank: int | None = None,
+        report: str | None = None,
+    ) -> Rows[ScoreRow]:
+        """What other tools say of a job's ranks: each one's newest report, or the one named.
+
+        No what-if can be asked of a score: there are no operations behind it.
+        """
+        tail = "/scores" if report is None else f"/scores/reports/{_quoted(report)}"
+        query = {"rank": rank} if report is not None else {"rank": rank, "source": source}
+        path = _of_job(job, tail)
+        return Rows(
+            ScoreRow,
+            lambda: (shapes.row(ScoreRow, each, job_id=job) for each in self._items(path, query)),
+        )
+
+    def score_reports(self, job: str, *, source: str | None = None) -> Rows[ScoreReportRow]:
+        """The reports of scores that a job has, the newest first."""
+        path = _of_job(job, "/scores/reports")
+        return Rows(
+            ScoreReportRow,
+            lambda: (
+                shapes.score_report(job, each) for each in self._items(path, {"source": source})
+            ),
+        )
+
+    def add_scores(self, job: str, report: Mapping[str, Any]) -> str:
+        """Send scores of a tool of yours (docs/scores.md); gives the report's id.
+
+        Takes a token of the scope ingest. Sent once: where no answer comes, nobody knows whether
+        they were taken.
+        """
+        body = json.dumps(report, allow_nan=False).encode()
+        answer = self._server.post(_of_job(job, "/scores"), body, "application/json")
+        return str(answer.get("report_id"))
+
+    def _steps(
+        self, job: str, epoch: int | None, first: int | None, last: int | None
+    ) -> Iterator[StepRow]:
+        # The server gives the last ones of a range: from the end to the beginning, then.
+        path, pages = _of_job(job, "/steps"), []
+        while True:
+            query = {"epoch": epoch, "first": first, "last": last, "limit": self._page}
+            found = _listed(self._server.get(path, query))
+            if found and last is not None and int(found[-1]["step"]) > last:
+                raise NoAnswer("the server gives steps that nobody asked for: it is not Paceline's")
+            pages.append(found)
+            if len(found) < self._page or int(found[0]["step"]) <= (first or 0):
+                break
+            # Of the same run, even if another one begins meanwhile.
+            epoch, last = found[0]["epoch"], int(found[0]["step"]) - 1
+        for each in pages[::-1]:
+            for fields in each:
+                yield shapes.row(StepRow, fields, job_id=job, window_id=fields.get("window"))
+
+    def _items(self, path: str, query: Query) -> Iterator[dict[str, Any]]:
+        cursor: str | None = None
+        while True:
+            page = self._server.get(path, {**query, "limit": self._page, "cursor": cursor})
+            yield from _listed(page)
+            following = page.get("next_cursor")
+            if following is None:
+                return
+            if following == cursor:
+                raise NoAnswer("the server gives the same page again: it is not Paceline's")
+            cursor = following
+
+
+def _listed(page: Mapping[str, Any]) -> list[dict[str, Any]]:
+    items = page.get("items")
+    if not isinstance(items, list):
+        raise NoAnswer("the answer has no items: it is not Paceline's address")
+    return items
+
+
+def _of_job(job: str, tail: str) -> str:
+    return f"{_API}/jobs/{_quoted(job)}{tail}"
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="")

@@ -1,0 +1,193 @@
+"""Starts a recorder, from what the caller says and what stands in the environment."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .buffer import DEFAULT_MAX_OPS, Buffer
+from .cuda import cuda_timing
+from .null import NULL
+from .nvml import Readings
+from .recorder import Recorder
+from .registration import Sizes, registration
+from .retry import Backoff
+from .sampling import Plans
+from .sender import Sender
+from .spool import Spool
+from .topology import run_key as run_key_of
+from .transport import Transport
+from .wire import Worker
+
+SPOOL_BYTES = 256 << 20
+
+log = logging.getLogger("paceline_client")
+
+
+class CannotStart(Exception):
+    """What is missing, or contradicts itself, for a recorder to start."""
+
+
+def start(
+    job: str | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    *,
+    topology: Any = None,
+    run_key: str | None = None,
+    rank: int | None = None,
+    dp_rank: int | None = None,
+    stage: int | None = None,
+    dp_size: int | None = None,
+    pp_size: int | None = None,
+    tp_size: int = 1,
+    vpp_size: int = 1,
+    dsp_size: int = 1,
+    ep_size: int = 1,
+    host: str | None = None,
+    name: str | None = None,
+    gpus: int | None = None,
+    framework: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    rack: str | None = None,
+    switch: str | None = None,
+    op_types: Sequence[Mapping[str, str]] | None = None,
+    epoch: int | None = None,
+    timing: str = "auto",
+    gc_pauses: bool = True,
+    gpu_readings: bool = True,
+    spool_dir: str | os.PathLike[str] | None = None,
+    spool_bytes: int = SPOOL_BYTES,
+    flush_interval_s: float = 1.0,
+    max_ops: int = DEFAULT_MAX_OPS,
+    backoff: Backoff | None = None,
+) -> Recorder:
+    """A recorder that registers the run (unless `epoch` is given) and sends in the background.
+
+    Never raises: a server that is not up yet is waited for while operations are kept; one that
+    refuses, or an address that is none, is logged once. Where something is missing, that is logged
+    and the recorder returned is `NULL`, which records nothing; so it is on a rank that is not
+    recorded.
+
+    `job`, `url`, `token` and `run_key` may stand in the environment: `PACELINE_JOB`,
+    `PACELINE_URL`, `PACELINE_TOKEN`, `PACELINE_RUN_KEY`. Who this worker is is told by `topology`,
+    or else by `rank` and the others.
+
+    `timing` is "cuda" for times of the GPU, "host" for times of this process, or "auto": of the GPU
+    where PyTorch with CUDA has been imported.
+
+    In `spool_dir`, if it is given, batches are kept until the server has them, at most
+    `spool_bytes` of them: also for the next process of the same run.
+
+    `rack` and `switch` tell where the host stands; from `PACELINE_RACK` and `PACELINE_SWITCH`, or
+    from Slurm's topology, where they are not given.
+
+    `op_types` describes what the run records beside the built-in operation types, as `register`
+    takes it. Operations of a type that nobody registered are refused one by one, and counted in
+    `dropped`.
+    """
+    given = {"rank": rank, "dp_rank": dp_rank, "stage": stage, "dp_size": dp_size}
+    given |= {"pp_size": pp_size}
+    others = {"tp_size": tp_size, "vpp_size": vpp_size, "dsp_size": dsp_size, "ep_size": ep_size}
+    try:
+        place = topology if topology is not None else _Place(given, others)
+        if topology is not None and any(value is not None for value in given.values()):
+            raise CannotStart("topology= and rank= and the like contradict: give either")
+        # All ranks ask, those too that are not recorded: it may take them all to agree on one.
+        key = run_key or os.environ.get("PACELINE_RUN_KEY") or place.run_key()
+        if not place.records:
+            return NULL
+        job, url, token = _whole(job, "job"), _whole(url, "url"), _whole(token, "token")
+        sizes = Sizes(
+            place.dp_size,
+            place.pp_size,
+            place.tp_size,
+            place.vpp_size,
+            place.dsp_size,
+            place.ep_size,
+        )
+        if not key and epoch is None:
+            raise CannotStart("no run_key: give one, equal on all ranks and new after a restart")
+        request = registration(sizes, key or "", name, gpus, framework, labels, op_types)
+        worker = Worker(
+            place.rank,
+            place.dp_rank,
+            place.stage,
+            host or place.host or socket.gethostname(),
+            placement(rack, switch),
+        )
+        buffer, plans = Buffer(max_ops, flush_interval_s), Plans()
+        cuda = cuda_timing(timing)
+        readings = Readings() if gpu_readings else None
+        buffer.readings = readings.take if readings else None
+        sender = Sender(
+            Transport(url, token),
+            job,
+            worker,
+            buffer,
+            request=request,
+            epoch=epoch,
+            backoff=backoff,
+            outbox=(
+                None
+                if spool_dir is None
+                else Spool(spool_dir, job, key or f"epoch {epoch}", place.rank, spool_bytes)
+            ),
+            plans=plans,
+            chores=[chore.look for chore in (cuda, readings) if chore is not None],
+        )
+        recorder = Recorder(buffer, sender, plans, cuda, readings)
+        if gc_pauses:
+            recorder.note_pauses()
+        sender.start()
+        return recorder
+    except Exception as error:
+        log.warning("paceline: nothing is recorded: %s", error)
+        return NULL
+
+
+class _Place:
+    """A topology told by its numbers one by one, which the server checks."""
+
+    records = True
+    host = None
+
+    def __init__(self, given: Mapping[str, int | None], others: Mapping[str, int]) -> None:
+        missing = [name for name, value in given.items() if value is None]
+        if missing:
+            raise CannotStart(f"{', '.join(missing)} not given: give topology=, or all of these")
+        self.__dict__.update({**given, **others})
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def run_key(self) -> str | None:
+        """As that of a topology."""
+        size: int = self.dp_size * self.pp_size * self.tp_size * self.dsp_size
+        return run_key_of(size)
+
+
+def placement(rack: str | None, switch: str | None) -> dict[str, str]:
+    """Rack and switch of this host, as told or as Slurm's topology plugin tells it."""
+    rack = rack or os.environ.get("PACELINE_RACK")
+    switch = switch or os.environ.get("PACELINE_SWITCH") or _slurm_switch()
+    found = {"rack": rack, "switch": switch}
+    return {name: str(label) for name, label in found.items() if label}
+
+
+def _slurm_switch() -> str | None:
+    """The switch right above this node in "s0.s4.n17", which "switch.switch.node" explains."""
+    names = os.environ.get("SLURM_TOPOLOGY_ADDR", "").split(".")
+    kinds = os.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
+    switches = [name for name, kind in zip(names, kinds) if kind == "switch" and name]
+    return switches[-1] if switches else None
+
+
+def _whole(value: str | None, name: str) -> str:
+    value = os.environ.get(f"PACELINE_{name.upper()}") if value is None else value
+    if value is None:
+        raise CannotStart(f"no {name}: give {name}=, or set PACELINE_{name.upper()}")
+    return value

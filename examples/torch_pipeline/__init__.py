@@ -1,0 +1,1 @@
+"""A small transformer, trained in a pipeline with PyTorch and recorded."""

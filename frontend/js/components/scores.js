@@ -1,0 +1,61 @@
+/** What other tools have measured of a job's ranks: apart from our own figures, and without a what-if. */
+
+import { getJson, getJsonOrNull } from "../api.js"
+import { h } from "../dom.js"
+import { ago, contained, counted, ratio, whole } from "../words.js"
+
+const MAX_TOOLS = 3
+const MAX_ROWS = 5
+const REPORTS_LOOKED_AT = 50
+
+/** The newest report of each tool with its worst scores; null where the job has none. */
+export async function loadScores(base) {
+  const answer = await getJsonOrNull(`${base}/scores/reports?limit=${REPORTS_LOOKED_AT}`)
+  const newest = new Map()
+  for (const report of answer?.items ?? []) if (!newest.has(report.source)) newest.set(report.source, report)
+  if (!newest.size) return null
+  const reports = [...newest.values()].slice(0, MAX_TOOLS)
+  const pages = await Promise.all(reports.map(({ report_id }) => getJson(`${base}/scores/reports/${report_id}?limit=${MAX_ROWS}`)))
+  return reports.map((report, at) => ({ ...report, scores: pages[at].items, note: pages[at].note }))
+}
+
+/** The card; `reports` as `loadScores` gives them. */
+export function scoresCard(reports) {
+  if (!reports) return null
+  return h(
+    "section",
+    { class: "card scores", "data-key": "scores", "aria-label": "Scores of other tools" },
+    h("header", {}, h("h2", {}, "Scores of other tools"), h("span", { class: "explanation" }, reports[0].note)),
+    reports.map(tool),
+    h("p", { class: "remark" }, "No operations are behind them, so no step can be replayed without what they show."),
+  )
+}
+
+function tool({ source, received_at, num_scores, scores, lacks }) {
+  const more = num_scores - scores.length
+  const hasSlowdown = scores.some(({ slowdown }) => slowdown !== null)
+  return [
+    h("h3", {}, contained(source), h("span", { class: "quiet" }, `, ${ago(new Date(received_at))}${stepOf(scores)}`)),
+    h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "Rank"), h("th", {}, "What"), h("th", { class: "number" }, hasSlowdown ? "Slowdown" : "Reading"))), h("tbody", {}, scores.map(row))),
+    more > 0 && h("p", { class: "quiet" }, `and ${counted(more, "less bad score")}`),
+    lacks.length > 0 && h("details", {}, h("summary", {}, "What it does not say"), h("ul", {}, lacks.map(({ what, cost }) => h("li", {}, contained(`${what}: ${cost}`))))),
+  ]
+}
+
+function row(score) {
+  const { rank, node, section, metric } = score
+  const who = rank === null ? contained(node) : [whole(rank), node !== null && h("small", {}, contained(node))]
+  return h("tr", {}, h("td", {}, who), h("td", {}, contained(section), h("small", {}, contained(metric.replaceAll("-", " ")))), h("td", { class: "number" }, worst(score)))
+}
+
+/** Its slowdown; of what is compared with nothing, the reading itself. */
+function worst({ slowdown, value, unit }) {
+  if (slowdown !== null) return ratio(slowdown)
+  if (value === null) return h("span", { class: "quiet" }, "not known")
+  return `${Number(value.toPrecision(4))}${unit === null ? "" : ` ${contained(unit)}`}`
+}
+
+function stepOf(scores) {
+  const steps = scores.map(({ step }) => step).filter((step) => step !== null)
+  return steps.length ? `, step ${whole(Math.max(...steps))}` : ""
+}

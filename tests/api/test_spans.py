@@ -1,0 +1,445 @@
+"""OTLP spans on their way in: what is taken, what is refused, and with which words."""
+
+import gzip
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from app.api.held_spans import HeldSpans
+from app.cli.bench.fuzz_files import Damaged
+from app.cli.bench.fuzz_spans import samples
+from app.errors import QueueUnavailable
+from app.ingest.codec import read
+from app.ingest.inflate import inflated
+from app.trace.ops import OP_NAMES
+from app.trace.readers.otlp_protobuf import as_varint
+from app.trace.readers.otlp_sample import as_json, as_protobuf, resource, spans
+from app.trace.readers.otlp_span import Span
+from app.trace.readers.otlp_waiting import WaitingSpans
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/v1/traces"
+PROTOBUF = "application/x-protobuf"
+OPTED_IN = {"paceline.job": "llm-70b", "paceline.host_times": "analyse"}
+KEY = "default/llm-70b"
+
+
+def sent(rank=0, steps=range(5, 7), form=as_json, *, made=None, **more):
+    return form(resource(rank, **{**OPTED_IN, **more}), made or spans(rank, steps))
+
+
+async def post(api, body, media_type="application/json", **headers):
+    return await api.client.post(
+        PATH, content=body, headers={"content-type": media_type, **headers}
+    )
+
+
+def queued(api):
+    entries = api.queue.reader.read(range(4), "test", count=100, block_s=0)
+    return [read(entry.body) for entry in entries]
+
+
+async def test_whole_steps_are_in_the_queue_as_the_ranks_batches(api):
+    answer = await post(api, sent())
+    assert (answer.status_code, answer.json()) == (200, {})
+    assert answer.headers["content-type"] == "application/json"
+    first, second = queued(api)
+    assert (first.epoch, first.rank, first.dp_rank, first.stage) == (1, 0, 0, 0)
+    assert (first.host, first.batch_seq, first.steps_done) == ("node-0", 0, ((5, 6),))
+    assert (second.batch_seq, second.steps_done) == (1, ((6, 6),))
+    names = [OP_NAMES[code] for code in first.columns.optype]
+    assert names == [
+        *("forward-compute", "forward-compute", "backward-compute", "backward-compute"),
+        *("grads-reduce-scatter", "optimizer"),
+    ]
+    assert first.columns.mb_id.tolist() == [0, 1, 0, 1, -1, -1]
+    assert first.columns.duration_ns.tolist()[:4] == [3_000_000] * 2 + [5_000_000] * 2
+
+
+async def test_protobuf_says_the_same_as_json(api):
+    answer = await post(api, sent(form=as_protobuf), PROTOBUF)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == PROTOBUF
+    of_protobuf = queued(api)
+    await post(api, sent(**{"paceline.job": "other"}))
+    for here, there in zip(of_protobuf, queued(api), strict=True):
+        assert here.steps_done == there.steps_done
+        for name in ("start_ns", "duration_ns", "optype", "mb_id", "seq_id"):
+            assert (getattr(here.columns, name) == getattr(there.columns, name)).all()
+
+
+async def test_the_job_says_that_its_times_are_the_hosts(api):
+    await post(api, sent())
+    job = (await api.client.get("/api/v1/jobs/llm-70b")).json()
+    assert job["labels"] == {"times": "host", "first_step": "5"}
+    assert job["parallelism"]["dp_size"] == 2
+
+
+async def test_host_times_are_not_analysed_where_nobody_asked_for_it(api):
+    answer = await post(api, sent(**{"paceline.host_times": "no"}))
+    told = answer.json()["partialSuccess"]
+    assert told["rejectedSpans"] == 16
+    assert "add paceline.host_times=analyse to OTEL_RESOURCE_ATTRIBUTES" in told["errorMessage"]
+    assert queued(api) == []
+    assert (await api.client.get("/api/v1/jobs/llm-70b")).status_code == 404
+
+
+async def test_who_registers_a_job_may_ask_for_it_in_a_label(api):
+    sizes = {"dp_size": 2, "pp_size": 1}
+    labels = {"host_times": "analyse", "first_step": "5"}
+    await api.register(run_key="run-7", parallelism=sizes, labels=labels)
+    answer = await post(api, sent(**{"paceline.host_times": "no"}))
+    assert answer.json() == {}
+    assert [batch.batch_seq for batch in queued(api)] == [0, 1]
+
+
+async def test_a_step_waits_for_spans_that_come_later(api):
+    made = spans(0, range(5, 7))
+    for at in range(0, len(made), 3):
+        assert (await post(api, sent(made=made[at : at + 3]))).json() == {}
+    assert [batch.steps_done for batch in queued(api)] == [((5, 6),), ((6, 6),)]
+
+
+async def test_the_order_in_which_requests_come_does_not_matter_within_a_step(api):
+    made = spans(0, range(5, 7))
+    first, second, *rest = [made[at : at + 4] for at in range(0, len(made), 4)]
+    for part in (second, first, *rest):
+        assert (await post(api, sent(made=part))).json() == {}
+    assert [batch.columns.num_ops for batch in queued(api)] == [6, 6]
+
+
+async def test_a_request_that_is_sent_again_changes_nothing(api):
+    made = spans(0, range(5, 7))
+    await post(api, sent(made=made[:10]))
+    await post(api, sent(made=made[:10]))
+    await post(api, sent(made=made[10:]))
+    assert [batch.columns.num_ops for batch in queued(api)] == [6, 6]
+    again = (await post(api, sent(made=made))).json()["partialSuccess"]
+    assert again["rejectedSpans"] == 16
+    assert "they came after their step was taken, or twice" in again["errorMessage"]
+    assert queued(api) == []
+
+
+async def test_after_a_restart_the_same_step_is_the_same_batch(api):
+    await post(api, sent(steps=range(5, 8)))
+    before = queued(api)
+    for key in list(api.app.state.service.spans._ranks):
+        api.app.state.service.spans._forget(key)
+    await post(api, sent(steps=range(6, 9)))
+    after = queued(api)
+    assert [batch.batch_seq for batch in after] == [1, 2, 3]
+    assert (before[1].batch_seq, before[1].steps_done) == (1, after[0].steps_done)
+
+
+async def test_nothing_is_lost_while_the_queue_is_away(api, monkeypatch):
+    body, writer = sent(), api.app.state.service.writer
+    append = writer.append
+
+    async def away(*_args):
+        raise QueueUnavailable("the event queue does not answer")
+
+    monkeypatch.setattr(writer, "append", away)
+    answer = await post(api, body)
+    assert answer.status_code == 503
+    assert 1 <= int(answer.headers["retry-after"]) <= 30
+    monkeypatch.setattr(writer, "append", append)
+    assert (await post(api, body)).json() == {}
+    assert [batch.steps_done for batch in queued(api)] == [((5, 6),), ((6, 6),)]
+
+
+async def test_a_peer_that_does_the_same_work_is_left_out(api):
+    sizes = {"dl.tensor_parallel.size": 2}
+    assert (await post(api, sent(rank=1, **sizes))).json() == {}
+    assert queued(api) == []
+    await post(api, sent(rank=2, **sizes))
+    assert {(batch.rank, batch.dp_rank) for batch in queued(api)} == {(2, 1)}
+
+
+async def test_a_step_that_lost_spans_is_told_and_nobody_waits_for_it(api):
+    made = [span for span in spans(0, range(5, 8)) if span.number != 5002]
+    told = (await post(api, sent(made=made))).json()["partialSuccess"]
+    assert told["rejectedSpans"] == 1
+    assert "step 5 has 1 forward and 2 backward passes: spans were lost" in told["errorMessage"]
+    done = [(batch.batch_seq, batch.steps_done) for batch in queued(api)]
+    assert done == [(0, ()), (1, ((6, 6),)), (2, ((7, 6),))]
+
+
+async def test_chunks_that_do_not_say_which_they_are_stay_unnumbered_and_out(api):
+    made = spans(0, range(5, 8), microbatches=2, chunks=2)
+    told = (await post(api, sent(made=made))).json()["partialSuccess"]
+    assert "step 5: 8 of 8 passes belong to one of several model chunks" in told["errorMessage"]
+    assert {batch.columns.num_ops for batch in queued(api)} == {0}
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "packed"])
+async def test_only_a_small_body_that_is_not_packed_is_read_in_the_event_loop(
+    api, monkeypatch, pack
+):
+    threads = []
+
+    def noted(*args):
+        threads.append(threading.current_thread())
+        return inflated(*args)
+
+    monkeypatch.setattr("app.api.otlp_body.inflated", noted)
+    encoding = {} if pack is bytes else {"content-encoding": "gzip"}
+    assert (await post(api, pack(b"{}"), **encoding)).json() == {}
+    assert (threads == [threading.current_thread()]) is (pack is bytes)
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no job": ({"paceline.job": ""}, "the job is not told"),
+    "no job's name": ({"paceline.job": "../x"}, "paceline.job is '../x', which is no job's id"),
+    "no run": (
+        {"nemo.run.id": "", "service.instance.id": "", "paceline.rank": 0},
+        "the run is not told: set paceline.run_key",
+    ),
+    "no rank": ({"service.instance.id": "a"}, "its rank is not told"),
+    "no sizes": ({"dl.data_parallel.size": "many"}, "dl.data_parallel.size is 'many'"),
+    "too many": ({"dl.data_parallel.size": 2**30}, "dp_size: Input should be less than"),
+    "a rank outside": ({"service.instance.id": "x-rank9"}, "rank 9 of a job with 2 ranks"),
+    "another stage": ({"dl.pipeline_parallel.rank": 1}, "which in the usual order is 0"),
+    "no op's numbers": ({"paceline.vpp_size": 0}, "paceline.vpp_size is '0'"),
+}
+
+
+async def test_what_a_process_says_wrongly_is_told_in_words(api):
+    for case, (more, why) in BAD.items():
+        answer = await post(api, sent(**more))
+        assert answer.status_code == 200, case
+        told = answer.json()["partialSuccess"]
+        assert told["rejectedSpans"] == 16, case
+        assert why in told["errorMessage"], case
+    assert queued(api) == []
+
+
+async def test_one_process_that_is_wrong_does_not_hold_up_another(api):
+    good = json.loads(sent())
+    bad = json.loads(sent(rank=1, **{"paceline.job": ""}))
+    both = {"resourceSpans": bad["resourceSpans"] + good["resourceSpans"]}
+    told = (await post(api, json.dumps(both))).json()["partialSuccess"]
+    assert told["rejectedSpans"] == 16
+    assert [batch.rank for batch in queued(api)] == [0, 0]
+
+
+async def test_spans_of_other_names_are_left_out_without_a_word(api):
+    request = json.loads(sent(made=spans(0, range(5, 6))))
+    for span in request["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        span["name"] = "GET /health"
+    assert (await post(api, json.dumps(request))).json() == {}
+
+
+async def test_a_job_that_is_recorded_by_other_means_is_not_taken_over(api):
+    await api.register(run_key="by-the-client", parallelism={"dp_size": 2, "pp_size": 1})
+    told = (await post(api, sent())).json()["partialSuccess"]
+    assert "is recorded by other means, in run 'by-the-client'" in told["errorMessage"]
+    job = (await api.client.get("/api/v1/jobs/llm-70b")).json()
+    assert job["epoch"] == 1
+
+
+UNTOLD = {"nemo.run.id": "", "service.instance.id": "", "paceline.rank": 0}
+
+
+@pytest.mark.parametrize(
+    "run", [{"paceline.run_key": "by-the-client"}, UNTOLD], ids=["same run", "run not told"]
+)
+async def test_no_span_comes_into_a_run_that_is_recorded_by_other_means(api, run):
+    await api.register(run_key="by-the-client", parallelism={"dp_size": 2, "pp_size": 1})
+    told = (await post(api, sent(**run))).json()["partialSuccess"]
+    assert told["rejectedSpans"] == 16
+    assert "is recorded by other means, in run 'by-the-client'" in told["errorMessage"]
+    assert queued(api) == []
+
+
+async def test_a_new_run_begins_a_new_epoch_and_an_older_one_is_over(api):
+    await post(api, sent())
+    await post(api, sent(steps=range(2, 4), **{"nemo.run.id": "run-8"}))
+    assert {batch.epoch for batch in queued(api)} == {1, 2}
+    told = (await post(api, sent(steps=range(7, 9)))).json()["partialSuccess"]
+    assert "is in epoch 2, not 1" in told["errorMessage"]
+
+
+async def test_a_run_that_has_ended_takes_no_more(api):
+    await post(api, sent())
+    await api.client.post("/api/v1/jobs/llm-70b/end")
+    told = (await post(api, sent(steps=range(7, 9)))).json()["partialSuccess"]
+    assert "has ended: register its next run first" in told["errorMessage"]
+
+
+async def test_a_token_for_another_job_gets_its_own_word(api):
+    _, token = api.token("ingest", job="mine")
+    async with api.known_by(token) as client:
+        answer = await client.post(PATH, json=json.loads(sent()))
+    told = answer.json()["partialSuccess"]
+    assert "this token is for another job only" in told["errorMessage"]
+
+
+async def test_the_token_of_one_job_names_the_job(api):
+    _, token = api.token("ingest", job="mine")
+    async with api.known_by(token) as client:
+        answer = await client.post(PATH, json=json.loads(sent(**{"paceline.job": ""})))
+    assert answer.json() == {}
+    assert (await api.client.get("/api/v1/jobs/mine")).status_code == 200
+
+
+async def test_packed_bodies_are_taken_and_bombs_are_not(api):
+    assert (await post(api, gzip.compress(sent()), **{"content-encoding": "gzip"})).json() == {}
+    bomb = gzip.compress(b" " * (40 << 20))
+    answer = await post(api, bomb, **{"content-encoding": "gzip"})
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    answer = await post(api, gzip.compress(sent())[:-9], **{"content-encoding": "gzip"})
+    assert answer.status_code == 400
+    answer = await post(api, sent(), **{"content-encoding": "br"})
+    assert answer.status_code == 415
+
+
+def field(number, content):
+    return as_varint(number << 3 | 2) + as_varint(len(content)) + content
+
+
+ONE_SPAN = field(1, field(2, field(2, b"")))
+BROKEN = {
+    "no JSON": (b"{", "application/json", 400),
+    "another shape": (b'{"resourceSpans": 3}', "application/json", 400),
+    "nested": (b'{"a":' + b"[" * 100_000, "application/json", 400),
+    "no UTF-8": (
+        b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"name":"\xff"}]}]}]}',
+        "application/json",
+        400,
+    ),
+    "too many objects": (b'{"resourceSpans":[' + b"{}," * 1_000_001, "application/json", 413),
+    "another type": (b"{}", "text/plain", 415),
+    "no type": (b"{}", "", 415),
+    "too long": (b" " * ((8 << 20) + 1), "application/json", 413),
+    "cut off": (as_protobuf({"a": "b"}, [])[:-1], PROTOBUF, 400),
+    "a group": (b"\x0b", PROTOBUF, 400),
+    "field 0": (b"\x02\x00", PROTOBUF, 400),
+    "an endless number": (b"\xff" * 11, PROTOBUF, 400),
+    "a length beyond": (b"\x0a\xff\xff\xff\xff\x0f", PROTOBUF, 400),
+    "no text": (field(1, field(2, field(2, field(5, b"\xff")))), PROTOBUF, 400),
+    "too many fields": (b"\x08\x01" * 1_000_001, PROTOBUF, 413),
+    "too many spans": (field(1, field(2, b"\x12\x00" * 50_001)), PROTOBUF, 413),
+}
+
+
+async def test_what_is_no_request_gets_a_problem(api):
+    for case, (body, media_type, status) in BROKEN.items():
+        answer = await post(api, body, media_type)
+        assert answer.status_code == status, (case, answer.text)
+        assert answer.json()["status"] == status
+
+
+async def test_empty_requests_are_fine(api):
+    for body in (b"{}", b'{"resourceSpans": null}', b'{"resourceSpans": [{}]}'):
+        assert (await post(api, body)).json() == {}
+    assert (await post(api, b"", PROTOBUF)).status_code == 200
+    assert (await post(api, ONE_SPAN, PROTOBUF)).status_code == 200
+
+
+async def test_a_protobuf_answer_names_what_was_refused(api):
+    answer = await post(api, sent(form=as_protobuf, **{"paceline.job": ""}), PROTOBUF)
+    # ExportTraceServiceResponse{partial_success{rejected_spans: 16, error_message}}
+    assert answer.content[:1] == b"\x0a"
+    assert answer.content[2:5] == b"\x08\x10\x12" or answer.content[3:6] == b"\x08\x10\x12"
+    assert b"the job is not told" in answer.content
+
+
+async def test_an_unknown_caller_is_turned_away_before_the_body_is_read(api):
+    async with api.stranger() as stranger:
+        answer = await stranger.post(PATH, content=b"no JSON")
+    assert answer.status_code == 401
+    _, token = api.token("read")
+    async with api.known_by(token) as reader:
+        assert (await reader.post(PATH, json={})).status_code == 403
+    assert (await api.client.get(PATH)).status_code == 405
+
+
+async def test_counted_by_a_name_of_its_own(api):
+    await post(api, b"{}")
+    shown = (await api.client.get("/metrics")).text
+    assert 'paceline_requests_total{route="traces",status="200"} 1.0' in shown
+    await post(api, sent())
+    shown = (await api.client.get("/metrics")).text
+    assert "paceline_ops_received_total 12.0" in shown
+
+
+async def test_a_rank_that_never_ends_a_step_is_forgotten_again(api):
+    made = [span for span in spans(0, range(1, 60)) if "train_step" not in span.name]
+    held = api.app.state.service.spans
+    await post(api, sent(made=made))
+    assert held.num_spans == len(made) + 1
+    for later in range(1, 30):
+        moved = spans(0, range(100 * later, 100 * later + 59))
+        await post(api, sent(made=[span for span in moved if "train_step" not in span.name]))
+    assert held.num_spans <= 10_001
+
+
+async def test_many_steps_at_once_are_all_taken(api):
+    made = spans(0, range(1, 301))
+    assert len(made) > 2000
+    assert (await post(api, sent(made=made))).json() == {}
+    # The reader's page of entries is 100 long.
+    assert [batch.columns.num_ops for batch in queued(api)] == [6] * 100
+
+
+async def test_a_rank_is_looked_at_once_into_however_many_pieces_its_spans_are_cut(
+    api, monkeypatch
+):
+    looks, ready = [], WaitingSpans.ready
+
+    def noted(*args):
+        looks.append(1)
+        return ready(*args)
+
+    monkeypatch.setattr(WaitingSpans, "ready", noted)
+    [whole] = json.loads(sent())["resourceSpans"]
+    pieces = [
+        {"resource": whole["resource"], "scopeSpans": [{"spans": [span]}]}
+        for span in whole["scopeSpans"][0]["spans"]
+    ]
+    assert (await post(api, json.dumps({"resourceSpans": pieces}))).json() == {}
+    assert looks == [1]
+    assert [batch.steps_done for batch in queued(api)] == [((5, 6),), ((6, 6),)]
+
+
+async def test_a_request_names_so_many_jobs_at_most(api):
+    made = [json.loads(sent(**{"paceline.job": f"job-{at}"})) for at in range(102)]
+    for each in made:  # one span of each, which ends no step
+        del each["resourceSpans"][0]["scopeSpans"][0]["spans"][1:]
+    body = json.dumps({"resourceSpans": [each["resourceSpans"][0] for each in made]})
+    told = (await post(api, body)).json()["partialSuccess"]
+    assert told["rejectedSpans"] == 2
+    assert "spans of more than 100 jobs in one request: split it" in told["errorMessage"]
+
+
+async def test_times_that_cannot_be_are_refused_span_by_span(api):
+    request = json.loads(sent())
+    request["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["endTimeUnixNano"] = "1"
+    told = (await post(api, json.dumps(request))).json()["partialSuccess"]
+    assert told["rejectedSpans"] >= 1
+    assert "its end is before its start" in told["errorMessage"]
+
+
+def test_a_projects_spans_make_room_among_themselves():
+    held = HeldSpans(most=40)
+    for project in ("a", "b"):
+        for rank in range(20):
+            key = (f"{project}/job", "run", rank)
+            one = held.of(key)
+            for number in range(4):
+                span = Span("megatron.optimizer_step", str(number), 1, 2)
+                one.waiting.add(span)
+            held.count(key, one)
+    assert held.num_spans <= 40
+    assert {key[0] for key in held._ranks} == {"a/job", "b/job"}
+
+
+async def test_damaged_bodies_are_never_a_failure(api):
+    damaged = Damaged(samples(), seed=5)
+    for number in range(120):
+        name, body = damaged[number]
+        answer = await post(api, body, "application/json" if name.endswith("json") else PROTOBUF)
+        assert answer.status_code in (200, 400, 413, 415, 422), (number, answer.text)

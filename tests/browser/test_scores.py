@@ -1,0 +1,60 @@
+"""Scores of other tools on a job's page: marked, the worst first, and only ever text."""
+
+import httpx
+import pytest
+
+from app.store.migrate import migrate
+from tests.api import recorded
+from tests.api.server import JOB, TOKEN
+from tests.client.serving import serving
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202eevil"
+NVRX = '{"iteration": 40, "gpu_relative_perf_scores": {"0": 1.0, "7": 0.5, "3": NaN}}'
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A job with a window and the scores of two tools, and one that has neither."""
+    database = tmp_path_factory.mktemp("scores") / "paceline.db"
+    migrate(f"sqlite:///{database}")
+    with serving(database) as (url, api):
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        with httpx.Client(base_url=f"{url}/api/v1", headers=headers, trust_env=False) as http:
+            for job in ("llm-70b", "bare"):
+                assert http.put(f"/jobs/{job}", json=JOB).status_code == 201
+            text = {"content-type": "text/plain"}
+            query = {"format": "nvrx"}
+            path = "/jobs/llm-70b/scores"
+            assert http.post(path, params=query, content=NVRX, headers=text).status_code == 201
+            score = {"node": HOSTILE, "section": HOSTILE, "metric": "late-by", "value": 3.25}
+            own = {"source": "own", "scores": [score | {"unit": "ms"}] * 7}
+            assert http.post(path, json=own).status_code == 201
+        recorded.save(api, recorded.window())
+        yield url
+
+
+def test_a_jobs_page_shows_what_other_tools_say_and_that_there_is_no_what_if(served, open_page):
+    from playwright.sync_api import expect
+
+    page = open_page(f"{served}/jobs/llm-70b#token={TOKEN}").page
+    card = page.get_by_label("Scores of other tools")
+    expect(card.locator("header")).to_contain_text("scores, no what-if")
+    expect(card.locator("h3")).to_have_count(2)
+    nvrx = card.locator("table").filter(has_text="GPU kernels")
+    expect(nvrx.locator("tbody tr")).to_have_count(3)
+    expect(nvrx.locator("tbody tr").first).to_contain_text("7")
+    expect(nvrx.locator("tbody tr").first).to_contain_text("2.00\N{MULTIPLICATION SIGN}")
+    expect(nvrx.locator("tbody tr").last).to_contain_text("not known")
+    expect(card).to_contain_text("and 2 less bad scores")
+    expect(card).to_contain_text("3.25 ms")
+    expect(card).to_contain_text("<img src=x onerror=alert(1)>evil")
+    expect(card.locator("img")).to_have_count(0)
+    expect(card).to_contain_text("What it does not say")
+
+
+def test_a_job_without_scores_has_no_such_card(served, open_page):
+    from playwright.sync_api import expect
+
+    page = open_page(f"{served}/jobs/bare#token={TOKEN}").page
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.get_by_label("Scores of other tools")).to_have_count(0)

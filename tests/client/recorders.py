@@ -1,0 +1,35 @@
+"""Recorders for the client's tests: that of one worker, quick to try again."""
+
+from paceline_client import start
+from paceline_client.retry import Backoff
+
+from tests.client.conftest import TOKEN
+
+WITHIN_S = 30.0  # for what happens in the background: never reached where all is well
+
+
+def recorder(url, **changes):
+    options = {
+        "rank": 3,
+        "dp_rank": 1,
+        "stage": 1,
+        "dp_size": 2,
+        "pp_size": 2,
+        "vpp_size": 2,
+        "run_key": "run-1",
+        "host": "node-1",
+        "flush_interval_s": 0.01,
+        "gc_pauses": False,  # or there would be one more operation now and then
+        "backoff": Backoff(0.001, 0.01),
+    }
+    if "topology" in changes:
+        for name in ("rank", "dp_rank", "stage", "dp_size", "pp_size", "vpp_size"):
+            del options[name]
+    return start("my job", url, TOKEN, **{**options, **changes})
+
+
+def closed(run):
+    """Close it while the server is away, and wait for the end of its thread, which comes soon."""
+    run.close(0.4)
+    run._sender.join(WITHIN_S)
+    assert not run._sender._thread.is_alive()

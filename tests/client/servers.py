@@ -1,0 +1,86 @@
+"""Servers as no recorder wants them, on real sockets."""
+
+import socket
+import threading
+from contextlib import contextmanager
+
+NONSENSE = [
+    b"",  # closed at once
+    b"\x00\xff" * 100,
+    b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
+    b"HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\n\r\n{}",
+    b'HTTP/1.1 202 Accepted\r\nContent-Length: 19\r\n\r\n{"accepted": "all"}',
+    b"HTTP/1.1 204 No Content\r\n\r\n",
+    b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 500 Oops\r\nContent-Length: 1000\r\n\r\nshort",
+    b"HTTP/1.1 503 Busy\r\nRetry-After: tomorrow\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"HTTP/9.9 banana\r\n\r\n",
+]
+
+
+class Listener:
+    """Takes connections, and does with each what the test wants."""
+
+    def __init__(self):
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.num_connections = 0
+        self.came = threading.Condition()
+        self.is_over = False
+        self._held = []
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+
+    def hold(self, connection):
+        """Frozen: the connection is there, and nothing ever comes."""
+        self._held.append(connection)
+
+    def answer_nonsense(self, connection):
+        connection.settimeout(5)
+        try:
+            connection.recv(65536)
+            connection.sendall(NONSENSE[self.num_connections % len(NONSENSE)])
+        except OSError:
+            pass
+        connection.close()
+
+    def serve(self, deed):
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                break
+            if self.is_over:
+                connection.close()
+                break
+            deed(connection)
+            with self.came:
+                self.num_connections += 1
+                self.came.notify_all()
+
+    def close(self):
+        self.is_over = True
+        with socket.create_connection(self.socket.getsockname()):  # wake it
+            pass
+
+    def tidy(self):
+        self.socket.close()
+        for connection in self._held:
+            connection.close()
+
+
+@contextmanager
+def listening(kind):
+    """A server that is "frozen" or answers "nonsense"."""
+    found = Listener()
+    deed = found.hold if kind == "frozen" else found.answer_nonsense
+    thread = threading.Thread(target=found.serve, args=(deed,))
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.close()
+        thread.join()
+        found.tidy()

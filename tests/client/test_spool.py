@@ -1,0 +1,318 @@
+"""What the spool holds outlives the process, in order, within bounds; damage costs what it hit."""
+
+import errno
+import io
+import logging
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from paceline_client.spool import Spool
+from paceline_client.spool_format import (
+    Damaged,
+    Position,
+    position_bytes,
+    position_of,
+    read_record,
+    record_of,
+)
+from paceline_client.wire import batch_of
+
+from tests.client.recorders import WITHIN_S, closed, recorder
+
+MB = 1 << 20
+
+
+opened: list[Spool] = []
+
+
+def spool(directory, *, run_key="run-1", rank=3, max_bytes=MB):
+    found = Spool(directory, "my job", run_key, rank, max_bytes)
+    opened.append(found)
+    found.open()
+    return found
+
+
+def batch(number, num_ops=2):
+    ops = [(number, "gc", 10**18 + at, 5, at, -1, at, {"tokens": at}) for at in range(num_ops)]
+    return batch_of(ops, [(number, num_ops)], [(number, "eval")], dropped=number)
+
+
+def said(found):
+    """What tells one batch from another."""
+    return None if found is None else (
+        found.steps_done, found.step_kinds, found.dropped, found.optypes, found.codes,
+        {name: list(values) for name, values in found.columns.items()},
+    )  # fmt: skip
+
+
+def drained(found):
+    steps = []
+    while (head := found.head()) is not None:
+        steps.append((found.next_seq, *head.done))
+        found.pop(used_seq=True)
+    return steps
+
+
+def segments(directory):
+    return sorted(directory.glob("*.seg"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    caplog.set_level(logging.WARNING)
+    yield
+    while opened:
+        opened.pop().close(keep=True)
+
+
+def test_a_batch_comes_back_as_it_was(tmp_path):
+    kept = spool(tmp_path)
+    kept.put(batch(7))
+    kept.close(keep=True)
+    assert said(spool(tmp_path).head()) == said(batch(7))
+
+
+def test_what_one_process_leaves_the_next_sends_under_numbers_that_go_on(tmp_path):
+    kept = spool(tmp_path)
+    for number in range(5):
+        kept.put(batch(number))
+    for _ in range(2):
+        kept.head()
+        kept.pop(used_seq=True)
+    assert kept.close(keep=True) == 0
+    again = spool(tmp_path)
+    again.put(batch(5))
+    assert drained(again) == [(2, 2), (3, 3), (4, 4), (5, 5)]
+    again.close(keep=True)
+    assert spool(tmp_path).next_seq == 6
+    assert segments(tmp_path) == []
+
+
+def test_a_number_that_was_not_used_is_used_by_the_next(tmp_path):
+    kept = spool(tmp_path)
+    kept.put(batch(0))
+    kept.put(batch(1))
+    kept.head()
+    kept.pop(used_seq=False)
+    kept.close(keep=True)
+    assert drained(spool(tmp_path)) == [(0, 1)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(st.lists(st.sampled_from(["put", "pop", "restart"]), max_size=25), st.integers(1, 3))
+def test_it_is_a_queue_whatever_happens_in_between(tmp_path, deeds, num_ops):
+    directory = tmp_path / "spool"
+    shutil.rmtree(directory, ignore_errors=True)
+    kept, wanted, number, seq = spool(directory), [], 0, 0
+    kept._segment_bytes = 400  # a few batches
+    for deed in deeds:
+        if deed == "put":
+            kept.put(batch(number, num_ops))
+            wanted.append(number)
+            number += 1
+        elif deed == "pop" and wanted:
+            assert kept.head().done == {wanted.pop(0)}
+            kept.pop(used_seq=True)
+            seq += 1
+        elif deed == "restart":
+            kept.close(keep=True)
+            kept = spool(directory)
+            kept._segment_bytes = 400
+    assert drained(kept) == [(seq + at, step) for at, step in enumerate(wanted)]
+    assert segments(directory) == []
+    kept.close(keep=True)
+
+
+def test_a_full_spool_has_no_room_until_something_is_gone(tmp_path):
+    kept = spool(tmp_path, max_bytes=2000)
+    kept._segment_bytes = 500
+    number = 0
+    while kept.has_room:
+        kept.put(batch(number))
+        number += 1
+    size = sum(path.stat().st_size for path in segments(tmp_path))
+    assert 2000 <= size < 2500
+    while not kept.has_room:
+        kept.head()
+        kept.pop(used_seq=True)
+    assert len(segments(tmp_path)) >= 2
+    kept.close(keep=True)
+
+
+def test_a_torn_end_costs_its_own_batch_alone(tmp_path):
+    kept = spool(tmp_path)
+    for number in range(3):
+        kept.put(batch(number))
+    kept.close(keep=True)
+    [segment] = segments(tmp_path)
+    whole = segment.read_bytes()
+    third = len(whole) - len(whole) // 3
+    for end in range(third, len(whole), 7):
+        segment.write_bytes(whole[:end])
+        again = spool(tmp_path)
+        again.put(batch(9))
+        assert [step for _, step in drained(again)] == [0, 1, 9]
+        again.close(keep=True)
+        for path in tmp_path.iterdir():
+            path.unlink()
+        kept = spool(tmp_path)  # the position, back at the beginning
+        kept.close(keep=True)
+        segment.write_bytes(whole)
+
+
+@pytest.mark.parametrize("at", range(0, 300, 23))
+def test_a_changed_byte_never_comes_back_as_operations(tmp_path, at):
+    kept = spool(tmp_path)
+    kept._segment_bytes = 1
+    for number in range(3):
+        kept.put(batch(number))
+    kept.close(keep=True)
+    second = segments(tmp_path)[1]
+    changed = bytearray(second.read_bytes())
+    changed[at % len(changed)] ^= 0x10
+    second.write_bytes(changed)
+    again = spool(tmp_path)
+    steps = [step for _, step in drained(again)]
+    assert steps in ([0, 2], [0, 1, 2])  # its count of operations is not under the CRC
+    again.close(keep=True)
+
+
+def test_a_record_that_another_has_been_written_over_is_damaged():
+    first, second = (bytearray(record_of(batch(number))) for number in (1, 2))
+    whole = read_record(io.BytesIO(second))
+    assert whole is not None
+    assert whole.done == {2}
+    second[8:12] = first[8:12]  # the CRC
+    with pytest.raises(Damaged):
+        read_record(io.BytesIO(second))
+
+
+def test_without_its_position_a_spool_is_not_used(tmp_path, caplog):
+    kept = spool(tmp_path)
+    kept.put(batch(0))
+    kept.close(keep=True)
+    [state] = tmp_path.glob("*.state")
+    state.write_bytes(b"nonsense")
+    again = spool(tmp_path)
+    assert drained(again) == []
+    assert "is damaged" in caplog.text
+    again.close(keep=True)
+
+
+@given(st.binary(max_size=60))
+def test_no_other_bytes_are_a_position(content):
+    with pytest.raises(Damaged):
+        position_of(content)
+
+
+def test_a_position_comes_back_unless_a_bit_was_changed():
+    written = position_bytes(Position(3, 77, 12))
+    assert position_of(written) == (3, 77, 12)
+    for at in range(len(written)):
+        with pytest.raises(Damaged):
+            position_of(written[:at] + bytes([written[at] ^ 1]) + written[at + 1 :])
+
+
+def test_what_other_runs_of_this_rank_have_left_is_removed_and_nothing_else(tmp_path):
+    kept_runs = [("run-1", 3), ("run-1", 4), ("run-0", 5)]
+    for run_key, rank in kept_runs:
+        kept = spool(tmp_path, run_key=run_key, rank=rank)
+        kept.put(batch(0))
+        kept.close(keep=True)
+    spool(tmp_path, run_key="run-2", rank=3).close(keep=True)
+    assert len(segments(tmp_path)) == 2
+    assert drained(spool(tmp_path, run_key="run-1", rank=4)) == [(0, 0)]
+
+
+def test_two_recorders_of_one_rank_do_not_share_a_spool(tmp_path, caplog):
+    first, second = spool(tmp_path), spool(tmp_path)
+    second.put(batch(1))
+    assert segments(tmp_path) == []
+    assert second.head().done == {1}  # in memory
+    assert not second.has_room
+    assert "in use by another recorder" in caplog.text
+    assert second.close(keep=True) == 2
+    first.close(keep=True)
+
+
+def test_a_disk_that_fails_is_done_without(tmp_path, caplog, monkeypatch):
+    kept = spool(tmp_path)
+    kept.put(batch(0))
+
+    def full(record, num_ops):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(kept, "_append", full)
+    kept.put(batch(1))
+    assert not kept.has_room
+    assert drained(kept) == [(0, 0), (1, 1)]
+    assert kept.has_room
+    assert "No space left on device" in caplog.text
+    kept.close(keep=True)
+    assert spool(tmp_path).next_seq == 2
+
+
+def test_a_place_that_is_no_directory_is_said_and_done_without(tmp_path, paceline, caplog):
+    (tmp_path / "file").write_text("")
+    run = recorder(paceline.url, spool_dir=tmp_path / "file")
+    with run.step(1), run.op("gc"):
+        pass
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert paceline.steps_done == [(1, 1)]
+    assert "nothing is kept in" in caplog.text
+
+
+def test_what_could_not_be_sent_is_sent_by_the_next_process_of_the_run(paceline, tmp_path):
+    paceline.answers += [(503, b"", {})] * 200
+    run = recorder(paceline.url, spool_dir=tmp_path)
+    for step in range(20):
+        with run.step(step), run.op("gc"):
+            pass
+    closed(run)
+    assert run.dropped == 0
+    assert paceline.taken == []
+    paceline.answers.clear()
+    again = recorder(paceline.url, spool_dir=tmp_path)
+    with again.step(20), again.op("gc"):
+        pass
+    assert again.flush(WITHIN_S)
+    again.close()
+    assert paceline.steps_done == [(step, 1) for step in range(21)]
+    assert [batch.batch_seq for batch in paceline.taken] == list(range(len(paceline.taken)))
+    assert segments(tmp_path) == []
+
+
+def test_what_lies_on_disk_is_not_yet_delivered(tmp_path):
+    run = recorder("http://127.0.0.1:1", spool_dir=tmp_path)
+    with run.step(1), run.op("gc"):
+        pass
+    assert not any(run.flush(0.1) for _ in range(3))
+    closed(run)
+
+
+def test_a_token_that_is_refused_costs_no_spool(paceline, tmp_path):
+    run = recorder("http://127.0.0.1:1", spool_dir=tmp_path)
+    with run.step(1), run.op("gc"):
+        pass
+    closed(run)
+    paceline.registrations.append((401, b'{"detail": "no such token"}', {}))
+    run = recorder(paceline.url, spool_dir=tmp_path)
+    run._sender.join(WITHIN_S)
+    run = recorder(paceline.url, spool_dir=tmp_path)
+    assert run.flush(WITHIN_S)
+    paceline.wait_for(lambda: paceline.steps_done == [(1, 1)], WITHIN_S)
+    closed(run)
+
+
+def test_a_superseded_run_leaves_nothing_behind(paceline, tmp_path):
+    paceline.answers.append((409, b'{"code": "epoch_superseded"}', {}))
+    run = recorder(paceline.url, spool_dir=tmp_path)
+    with run.step(1), run.op("gc"):
+        pass
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert segments(tmp_path) == []
+    assert run.dropped_reasons == {"refused by the server": 1}

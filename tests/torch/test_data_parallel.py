@@ -1,0 +1,70 @@
+"""DDP and FSDP2, trained for real on two ranks: what is recorded, and that training is the same."""
+
+import pytest
+
+from tests.torch.launch import needs_torch, run_ranks
+
+pytestmark = [needs_torch, pytest.mark.timeout(900)]
+
+COMPUTES = ("forward-compute", "backward-compute")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("ranks")
+    return run_ranks("examples.torch_data_parallel", 2, directory)
+
+
+def _said(ranks, name):
+    """What the ranks say of one way to train."""
+    return [each for lines in ranks for each in lines if each["name"] == name]
+
+
+def _names(step):
+    return [name for name, *_ in step]
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+def test_recording_changes_nothing_in_training(ranks, name):
+    for said in _said(ranks, name):
+        assert said["loss"] == said["without"]
+
+
+def test_ddp_records_each_pass_and_a_bucket_only_where_gradients_are_synchronised(ranks):
+    for said in _said(ranks, "ddp"):
+        for step in said["steps"]:
+            names = _names(step)
+            assert [each for each in names if each in COMPUTES] == [*COMPUTES, *COMPUTES]
+            last_backward = len(names) - 1 - names[::-1].index("backward-compute")
+            # The one of the second micro-batch, which begins inside its backward.
+            assert set(names[last_backward + 1 : -1]) == {"grads-reduce-scatter"}
+            assert names.count("grads-reduce-scatter") == len(names) - last_backward - 2
+            assert names[-1] == "optimizer"
+
+
+def test_ddp_s_optimizer_begins_when_all_buckets_are_reduced(ranks):
+    for said in _said(ranks, "ddp"):
+        for step in said["steps"]:
+            ends_s = [end_s for name, _, _, end_s in step if name == "grads-reduce-scatter"]
+            assert step[-1][2] >= max(ends_s)
+
+
+def test_fsdp2_gathers_each_layer_and_scatters_its_gradients(ranks):
+    for said in _said(ranks, "fsdp2"):
+        for step in said["steps"]:
+            names = _names(step)
+            assert names[0] == "forward-compute"
+            assert names.count("grads-reduce-scatter") == 3  # one for each sharded layer
+            # Each layer before its forward, and again before its backward but for the last one,
+            # which is still there.
+            before_backward = names[: names.index("backward-compute")]
+            assert before_backward.count("params-all-gather") >= 3
+            assert names[-1] == "optimizer"
+
+
+def test_no_computation_has_a_wait_for_fsdp2_s_collectives_in_it(ranks):
+    for said in _said(ranks, "fsdp2"):
+        for step in said["steps"]:
+            computed = [(a, b) for name, _, a, b in step if name in COMPUTES]
+            waited = [(a, b) for name, _, a, b in step if name not in (*COMPUTES, "optimizer")]
+            assert not [1 for a, b in computed for c, d in waited if a < d and c < b]

@@ -1,0 +1,49 @@
+"""What is put in the place of FSDP2's collectives; needs no PyTorch."""
+
+import sys
+from types import SimpleNamespace
+
+from paceline_client.integrations import fsdp2
+
+from tests.torch.test_hooks import Listing
+
+
+class Sharded:
+    """As much of an FSDPModule as is hooked, with collectives that somebody has chosen."""
+
+    def __init__(self, said):
+        self.group = SimpleNamespace(
+            _all_gather_comm=lambda **_: said.append("gathered"),
+            _reduce_scatter_comm=lambda **_: said.append("scattered"),
+        )
+
+    def modules(self):
+        return [self]
+
+    def _get_fsdp_state(self):
+        return SimpleNamespace(_fsdp_param_groups=[self.group])
+
+    def set_custom_all_gather(self, comm):
+        self.group._all_gather_comm = comm
+
+    def set_custom_reduce_scatter(self, comm):
+        self.group._reduce_scatter_comm = comm
+
+
+def test_fsdp2_goes_on_with_the_collectives_that_it_has(monkeypatch):
+    recorder = Listing()
+    fsdp = SimpleNamespace(FSDPModule=Sharded)
+    monkeypatch.setitem(sys.modules, "torch.distributed.fsdp", fsdp)
+    model, inputs = Sharded(recorder.said), SimpleNamespace(device=SimpleNamespace(type="cuda"))
+    for _ in ("once", "and once more, which changes nothing"):
+        assert fsdp2.attach(recorder, model, computes=False)
+    model.group._all_gather_comm(input_tensor=inputs)
+    model.group._reduce_scatter_comm(input_tensor=inputs)
+    assert recorder.said == [
+        "params-all-gather -1/-1 begins",
+        "gathered",
+        "params-all-gather -1/-1 ends",
+        "grads-reduce-scatter -1/-1 begins",
+        "scattered",
+        "grads-reduce-scatter -1/-1 ends",
+    ]

@@ -1,0 +1,298 @@
+"""What the hooks in a pipeline record, on a schedule of our own: needs no PyTorch."""
+
+import sys
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+from paceline_client.integrations import ddp, fsdp2, torch_pipeline
+from paceline_client.integrations.computing import computing
+
+
+class Listing:
+    """A recorder that writes down what begins and ends, in order."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def begin(self, optype, *, microbatch=-1, chunk=-1, **told):
+        name = f"{optype} {microbatch}/{chunk}" + "".join(f" {k}={v}" for k, v in told.items())
+        self.said.append(f"{name} begins")
+        return name
+
+    def end(self, begun, **told):
+        self.said.append(f"{begun} ends")
+
+
+@dataclass
+class Work:
+    """What a transfer is waited for with."""
+
+    name: str
+    said: list[str]
+
+    def wait(self) -> None:
+        self.said.append(f"waited for {self.name}")
+
+
+@dataclass
+class Stage:
+    stage_index: int = 1
+    group_size: int = 2
+    is_last: bool = False
+    stage_index_to_group_rank: dict[int, int] = field(default_factory=lambda: {0: 0, 1: 1})
+
+    def forward_one_chunk(self, number, args=(), kwargs=None):
+        return f"forward {number}"
+
+    def backward_one_chunk(self, number, loss=None, full_backward=True, last_backward=False):
+        return f"backward {number} {loss} {full_backward}"
+
+    def backward_weight_one_chunk(self, number, last_backward=False):
+        return f"weights {number}"
+
+    def get_fwd_recv_ops(self, number):
+        return [SimpleNamespace(name="forward-recv")]
+
+    def get_fwd_send_ops(self, number):
+        return [SimpleNamespace(name="forward-send") for _ in range(2)]
+
+    def get_bwd_recv_ops(self, number):
+        return [SimpleNamespace(name="backward-recv")]
+
+    def get_bwd_send_ops(self, number):
+        return [SimpleNamespace(name="backward-send")]
+
+
+class Schedule:
+    """As a schedule of PyTorch's: it looks up the two functions when it needs them."""
+
+    def __init__(self, stage, module, script, loss=None) -> None:
+        self._stage = stage
+        self._loss_fn = loss
+        self._module = module
+        self._script = script
+
+    def _step_microbatches(self):
+        self._script(self._stage, self._module)
+
+    def step(self):
+        self._step_microbatches()
+
+
+@pytest.fixture
+def recorder():
+    return Listing()
+
+
+@pytest.fixture
+def module(monkeypatch, recorder):
+    """Stands in for torch.distributed.pipelining.schedules."""
+
+    def batch(ops, desc=None):
+        recorder.said.append("posted " + ", ".join(op.name for op in ops))
+        return [Work(op.name, recorder.said) for op in ops]
+
+    def wait(works):
+        for work in works:
+            work.wait()
+
+    found = SimpleNamespace(_batch_p2p=batch, _wait_batch_p2p=wait)
+    monkeypatch.setitem(sys.modules, "torch.distributed.pipelining.schedules", found)
+    return found
+
+
+def _said(recorder, module, script, **stage):
+    """What is recorded of a step that runs the script."""
+    schedule = Schedule(Stage(**stage), module, script)
+    torch_pipeline.attach(recorder, schedule)
+    schedule.step()
+    return recorder.said
+
+
+def test_a_receive_counts_from_when_the_worker_waits_for_it(recorder, module):
+    def script(stage, module):
+        works = module._batch_p2p(stage.get_fwd_recv_ops(3))
+        stage.forward_one_chunk(2)
+        module._wait_batch_p2p(works)
+
+    assert _said(recorder, module, script) == [
+        "posted forward-recv",
+        "forward-compute 2/0 begins",
+        "forward-compute 2/0 ends",
+        "forward-recv 3/0 begins",
+        "waited for forward-recv",
+        "forward-recv 3/0 ends",
+    ]
+
+
+def test_a_send_that_nobody_waits_for_counts_until_the_next_computation(recorder, module):
+    def script(stage, module):
+        works = module._batch_p2p(stage.get_bwd_send_ops(0))
+        stage.backward_one_chunk(1)
+        module._wait_batch_p2p(works)
+
+    assert _said(recorder, module, script) == [
+        "backward-send 0/0 begins",
+        "posted backward-send",
+        "backward-send 0/0 ends",
+        "backward-compute 1/0 begins",
+        "backward-compute 1/0 ends",
+        "waited for backward-send",
+    ]
+
+
+def test_of_a_fused_wait_each_transfer_ends_with_the_last_of_its_works(recorder, module):
+    def script(stage, module):
+        ops = stage.get_fwd_send_ops(1) + stage.get_bwd_recv_ops(0)
+        module._wait_batch_p2p(module._batch_p2p(ops))
+
+    assert _said(recorder, module, script) == [
+        "forward-send 1/0 begins",
+        "posted forward-send, forward-send, backward-recv",
+        "backward-recv 0/0 begins",
+        "waited for forward-send",
+        "waited for forward-send",
+        "forward-send 1/0 ends",
+        "waited for backward-recv",
+        "backward-recv 0/0 ends",
+    ]
+
+
+def test_transfers_that_are_one_work_together_end_with_it(recorder, module, monkeypatch):
+    monkeypatch.setattr(module, "_batch_p2p", lambda ops: [Work("all", recorder.said)])
+
+    def script(stage, module):
+        ops = stage.get_fwd_send_ops(1) + stage.get_bwd_recv_ops(0)
+        module._wait_batch_p2p(module._batch_p2p(ops))
+
+    assert _said(recorder, module, script)[-3:] == [
+        "waited for all",
+        "forward-send 1/0 ends",
+        "backward-recv 0/0 ends",
+    ]
+
+
+def _endless():
+    outputs: list[object] = []
+    outputs.append(outputs)
+    return outputs
+
+
+@pytest.mark.parametrize("outputs", [SimpleNamespace(register_hook=None), _endless()])
+def test_outputs_of_which_nothing_is_known_cost_no_training(recorder, outputs):
+    ddp._Passes(recorder, -1, None)._forward_ends(None, (), {}, outputs)
+    assert recorder.said == []
+
+
+def test_a_collective_of_a_backend_without_futures_is_handed_on(recorder):
+    def no_future():
+        raise RuntimeError("this backend has no futures")
+
+    work = SimpleNamespace(get_future=no_future)
+    gather = fsdp2._Recorded(recorder, lambda **_: work, "params-all-gather")
+    inputs = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+    assert gather(input_tensor=inputs, async_op=True) is work
+    assert recorder.said == ["params-all-gather -1/-1 begins"]
+
+
+def test_a_send_that_is_never_waited_for_ends_with_the_step(recorder, module):
+    said = _said(recorder, module, lambda stage, m: m._batch_p2p(stage.get_fwd_send_ops(0)))
+    assert said[-1] == "forward-send 0/0 ends"
+
+
+def test_split_backwards_are_recorded_as_their_halves(recorder, module):
+    def script(stage, module):
+        stage.backward_one_chunk(0, full_backward=False)
+        stage.backward_weight_one_chunk(0)
+
+    said = _said(recorder, module, script, stage_index=3, stage_index_to_group_rank={3: 1})
+    assert said[::2] == ["backward-input-compute 0/1 begins", "backward-weight-compute 0/1 begins"]
+
+
+def test_the_last_stage_s_forward_includes_the_loss(recorder, module):
+    def script(stage, module):
+        stage.forward_one_chunk(0)
+        schedule._loss_fn("output")
+
+    schedule = Schedule(Stage(is_last=True), module, script, lambda _: recorder.said.append("loss"))
+    torch_pipeline.attach(recorder, schedule, work=lambda microbatch: {"tokens": 7})
+    schedule.step()
+    begun = "forward-compute 0/0 tokens=7"
+    assert recorder.said == [f"{begun} begins", "loss", f"{begun} ends"]
+
+
+def test_what_the_schedule_gets_and_gives_is_what_it_was(recorder, module):
+    stage = Stage()
+    torch_pipeline.attach(recorder, Schedule(stage, module, None))
+    assert stage.forward_one_chunk(4, (), kwargs={}) == "forward 4"
+    assert stage.backward_one_chunk(5, loss=1, last_backward=True) == "backward 5 1 True"
+
+
+def test_detached_it_records_nothing(recorder, module):
+    stage = Stage(is_last=True)
+    schedule = Schedule(stage, module, lambda stage, m: stage.forward_one_chunk(0), loss=len)
+    torch_pipeline.attach(recorder, schedule).detach()
+    schedule.step()
+    assert (recorder.said, schedule._loss_fn) == ([], len)
+
+
+def test_a_schedule_that_is_attached_again_is_recorded_once(recorder, module):
+    schedule = Schedule(Stage(), module, lambda stage, m: stage.forward_one_chunk(0))
+    torch_pipeline.attach(recorder, schedule)
+    torch_pipeline.attach(recorder, schedule)
+    schedule.step()
+    assert recorder.said == ["forward-compute 0/0 begins", "forward-compute 0/0 ends"]
+
+
+def test_the_work_of_a_microbatch_that_cannot_be_told_costs_nothing(recorder, module):
+    schedule = Schedule(Stage(), module, lambda stage, m: stage.forward_one_chunk(0))
+    torch_pipeline.attach(recorder, schedule, work=lambda microbatch: [{}][microbatch + 1])
+    schedule.step()
+    assert recorder.said == ["forward-compute 0/0 begins", "forward-compute 0/0 ends"]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        object(),
+        Schedule(Stage(stage_index=2, stage_index_to_group_rank={2: 1}), None, None),
+    ],
+    ids=["no schedule", "stages that do not go round the ranks"],
+)
+def test_what_cannot_be_recorded_is_said_once_and_left_alone(recorder, module, caplog, schedule):
+    torch_pipeline.attach(recorder, schedule).detach()
+    assert len(caplog.messages) == 1
+    assert "the pipeline is not recorded" in caplog.text
+
+
+def test_a_computation_that_another_one_follows_has_ended(recorder):
+    here = computing(recorder)
+    here.begin("forward-compute", 0, 0)
+    here.begin("forward-compute", 1, 0)
+    here.end()
+    here.end()
+    assert [each for each in recorder.said if each.endswith("ends")] == [
+        "forward-compute 0/0 ends",
+        "forward-compute 1/0 ends",
+    ]
+
+
+def test_a_computation_goes_on_after_a_pause_if_there_was_one(recorder):
+    here = computing(recorder)
+    here.resume(here.pause())
+    assert recorder.said == []
+    here.begin("forward-compute", 0, 0)
+    here.resume(here.pause())
+    assert recorder.said.count("forward-compute 0/0 begins") == 2
+
+
+def test_a_pytorch_without_one_of_the_two_functions_is_left_as_it_was(recorder, module, caplog):
+    # PyTorch 2.5: one work for all of them, which the schedule itself waits for.
+    del module._wait_batch_p2p
+    module._batch_p2p = post = lambda ops, desc=None: Work("all", recorder.said)
+    for _ in ("to train", "to evaluate"):
+        said = _said(recorder, module, lambda stage, m: m._batch_p2p(stage.get_fwd_send_ops(0)))
+        assert said == []
+    assert module._batch_p2p is post
+    assert caplog.text.count("the pipeline is not recorded") == 2

@@ -1,0 +1,71 @@
+"""A real job, trained with PyTorch and pushed to a real server: is what is wrong with it named?"""
+
+import pytest
+
+from tests.e2e.stack import TOKEN, Stack
+from tests.torch.launch import needs_torch, run_ranks
+from tests.torch.verdicts import (
+    EXPECTED,
+    MAX_DISCREPANCY,
+    Result,
+    Verdict,
+    discrepancy,
+    is_as_expected,
+    windows_of,
+)
+
+pytestmark = [needs_torch, pytest.mark.timeout(1800)]
+
+WINDOW_STEPS = 4
+NUM_STEPS = 1 + 2 * WINDOW_STEPS  # the first one is not analysed
+ATTEMPTS = 3
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("stack")
+    url = f"sqlite:///{directory / 'paceline.db'}"
+    with Stack(directory, url, window_steps=str(WINDOW_STEPS)) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def runs(stack, tmp_path_factory):
+    """The windows of every run; where they are not as expected, those of another training, too.
+
+    A busy machine disturbs one run or another. What is told wrongly each time stays so: all windows
+    count, of all trainings.
+    """
+    found: dict[str, list[Result]] = {run: [] for run in EXPECTED}
+    for attempt in range(ATTEMPTS):
+        trained = _trained(stack, f"attempt-{attempt}", tmp_path_factory.mktemp("ranks"))
+        found = {run: found[run] + windows for run, windows in trained.items()}
+        if is_as_expected(found):
+            break
+    return found
+
+
+def _trained(stack, name, directory):
+    arguments = ["--url", stack.url, "--token", TOKEN, "--job", name, "--steps", str(NUM_STEPS)]
+    run_ranks("examples.torch_pipeline.train", 4, directory, *arguments, "--runs", *EXPECTED)
+    return {
+        run: windows_of(stack, f"{name}-{run.replace(':', '-')}", NUM_STEPS - 1) for run in EXPECTED
+    }
+
+
+@pytest.mark.parametrize("run", EXPECTED)
+def test_the_cause_and_the_rank_are_named_over_all_windows(runs, run):
+    verdict = Verdict.of(runs[run])
+    assert (verdict.cause, verdict.culprits) == EXPECTED[run], verdict
+
+
+def test_the_simulated_steps_are_as_long_as_the_measured_ones(runs):
+    assert discrepancy(runs) < MAX_DISCREPANCY
+
+
+@pytest.mark.parametrize("run", EXPECTED)
+def test_every_step_arrives_whole_and_the_first_one_is_left_out(runs, run):
+    steps = [step for window in runs[run] for step in window["steps"]]
+    skipped = [each["step"] for window in runs[run] for each in window["skipped_steps"]]
+    assert sorted(set(steps)) == [*range(1, NUM_STEPS)]
+    assert set(skipped) == {0}
