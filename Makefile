@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Tests start some hundred processes: where no bytecode is kept, each compiles all of app/ anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 SIDE_BY_SIDE := $(addprefix tests/,alerts api charts cli client consumer diagnosis e2e engine \
     ingest store synth trace)
 

@@ -5,6 +5,7 @@ import os
 import structlog
 from hypothesis import HealthCheck, settings
 
+import tests.examples  # noqa: F401 - registers the profile of all examples
 from tests.quick_files import keep_files_in_memory
 
 keep_files_in_memory()

@@ -1,5 +1,6 @@
 """The API as a process of its own, with a real event queue."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -32,7 +33,11 @@ def queue(tmp_path):
 @pytest.fixture
 def environment(tmp_path, empty_database, queue):
     """What a process needs to know."""
-    database = shutil.copy(empty_database, tmp_path / "paceline.db")
+    return process_environment(tmp_path, empty_database, queue)
+
+
+def process_environment(directory, empty_database, queue):
+    database = shutil.copy(empty_database, directory / "paceline.db")
     return {
         **os.environ,
         "PACELINE_REDIS_URL": queue.start(),
@@ -44,7 +49,13 @@ def environment(tmp_path, empty_database, queue):
 
 @pytest.fixture
 def api(environment):
-    """A process, and a client of it."""
+    """A process, a client of it, and its port."""
+    with process_of(environment) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def process_of(environment):
     port = int(environment["PACELINE_PORT"])
     process = subprocess.Popen([sys.executable, "-c", COMMAND], env=environment)
     base_url, headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {TOKEN}"}
@@ -53,6 +64,17 @@ def api(environment):
         yield process, client, port
     process.kill()
     process.wait()
+
+
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory, empty_database):
+    """A client and the port of a process for tests that leave it as they found it."""
+    directory = tmp_path_factory.mktemp("unharmed")
+    queue = EmbeddedQueue(directory)
+    environment = process_environment(directory, empty_database, queue)
+    with process_of(environment) as (_, client, port):
+        yield client, port
+    queue.stop()
 
 
 def answers(client):
@@ -100,8 +122,8 @@ def test_while_the_queue_is_down_the_api_answers_503_and_then_goes_on(api, queue
     assert client.post(f"{path}/ops", json=json_batch()).status_code == 202
 
 
-def test_a_header_without_end_is_cut_off(api):
-    _, client, port = api
+def test_a_header_without_end_is_cut_off(unharmed):
+    client, port = unharmed
     begun = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Long: "
     with socket.create_connection(("127.0.0.1", port), timeout=10) as flood:
         flood.sendall(begun)
@@ -122,8 +144,8 @@ LONG_LINE = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * 20_000)
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "no HTTP request"),
     ],
 )
-def test_headers_too_large_and_what_is_no_request_get_a_problem(api, sent, reason):
-    _, client, port = api
+def test_headers_too_large_and_what_is_no_request_get_a_problem(unharmed, sent, reason):
+    client, port = unharmed
     with socket.create_connection(("127.0.0.1", port), timeout=10) as caller:
         head, _, body = answer_to(caller, sent).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
@@ -135,8 +157,8 @@ def test_headers_too_large_and_what_is_no_request_get_a_problem(api, sent, reaso
     assert client.get("/healthz").status_code == 200
 
 
-def test_many_half_requests_keep_nobody_out(api):
-    _, client, port = api
+def test_many_half_requests_keep_nobody_out(unharmed):
+    client, port = unharmed
     halves = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(500)]
     for half in halves:
         half.sendall(b"GET / HTTP/1.1\r\nHost: local")
@@ -145,8 +167,8 @@ def test_many_half_requests_keep_nobody_out(api):
         half.close()
 
 
-def test_a_large_body_after_small_headers_is_no_large_header(api):
-    _, client, _ = api
+def test_a_large_body_after_small_headers_is_no_large_header(unharmed):
+    client, _ = unharmed
     answer = client.post("/api/v1/jobs/nobody/ops", content=b"x" * 100_000)
     assert answer.status_code in (404, 415)
 

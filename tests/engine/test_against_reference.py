@@ -1,10 +1,11 @@
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 
 from app.engine.report import analyse
 from app.engine.result import as_json
 from app.trace.window import Window
 from tests.comparison import agree
+from tests.examples import many
 from tests.reference import Reference, figures
 from tests.reference_rules import dependencies
 from tests.strategies import STRUCTURES, Structure, changing, made, seeds
@@ -13,15 +14,6 @@ pytestmark = pytest.mark.oracle
 
 ALL = pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
 SHARES = ("m_w", "m_w_exact", "m_s", "stage_share")
-
-
-def many(number: int) -> settings:
-    return settings(
-        max_examples=number,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
 
 
 def computed(window: Window) -> dict:

@@ -23,23 +23,23 @@ def payloads():
     return Payloads(seed=1)
 
 
-def test_twenty_thousand_payloads_are_read_in_a_process_that_lives_on():
-    command = ["bench", "fuzz", "--payloads=20000", "--seed=1", "--http-every=0"]
+def test_thousands_of_payloads_are_read_in_a_process_that_lives_on():
+    command = ["bench", "fuzz", "--payloads=8000", "--seed=1", "--http-every=0"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["wrong"] == []
     assert found["rss_growth_mb"] <= 64
-    assert sum(found["by_status"].values()) == 20_000
+    assert sum(found["by_status"].values()) == 8_000
     assert set(found["by_status"]) == {"202", "400", "413", "415", "422"}
 
 
 def test_a_running_service_takes_some_of_them_and_the_bombs():
-    command = ["bench", "fuzz", "--payloads=16000", "--seed=2", "--http-every=100"]
+    command = ["bench", "fuzz", "--payloads=8000", "--seed=2", "--http-every=80"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     posted = json.loads(result.stdout)["http"]
-    assert posted["requests"] == 160
+    assert posted["requests"] == 100
     assert set(posted["by_status"]) <= {"202", "400", "413", "415", "422"}
     assert posted["rss_growth_mb"] <= 64
 

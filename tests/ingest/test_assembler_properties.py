@@ -4,7 +4,7 @@ import random
 from dataclasses import fields
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ingest.assembler import Before, Rules, RunAssembler
@@ -12,6 +12,7 @@ from app.ingest.codec import encode, read
 from app.ingest.op_table import TABLE_DTYPES, OpTable
 from app.ingest.trace_codec import pack, unpack
 from app.trace.window import OPTIONAL
+from tests.examples import many
 from tests.ingest.factories import (
     DEADLINE_S,
     JOB,
@@ -78,14 +79,14 @@ def arrivals(draw, most_times=5):
     return batches, draw(st.permutations(order))
 
 
-@settings(deadline=None, max_examples=500)
+@many(500)
 @given(arrivals())
 def test_any_order_repetition_and_cutting_gives_the_same_windows(arrival):
     batches, order = arrival
     assert stripped(windows_of(batches, order)) == stripped(EXPECTED)
 
 
-@settings(deadline=None, max_examples=100)
+@many(100)
 @given(arrivals(2), st.data())
 def test_a_crash_anywhere_makes_no_difference(arrival, data):
     batches, order = arrival
@@ -96,7 +97,7 @@ def test_a_crash_anywhere_makes_no_difference(arrival, data):
     assert Life(batches, order, overdue).lived(crashes) == expected
 
 
-@settings(deadline=None, max_examples=200)
+@many(200)
 @given(arrivals(2), st.data())
 def test_whatever_was_late_all_comes_to_the_same_operations(arrival, data):
     batches, order = arrival

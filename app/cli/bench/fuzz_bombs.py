@@ -3,7 +3,8 @@
 import gzip
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -33,9 +34,10 @@ _HEADER = b'{"version":1,"epoch":1,"rank":0,"dp_rank":0,"stage":0,"batch_seq":0,
 Bomb = tuple[str, str, str, bytes]  # name, content type, encoding, body
 
 
-def bombs() -> list[Bomb]:
+@cache
+def bombs() -> Sequence[Bomb]:
     """Made once: some take a second."""
-    return [*_compressed_zeros(), *_many_values(), *_in_msgpack()]
+    return (*_compressed_zeros(), *_many_values(), *_in_msgpack())
 
 
 def _compressed_zeros() -> Iterator[Bomb]:

@@ -42,7 +42,6 @@ class Payloads:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._bombs = bombs()
         self._damages: list[Callable[[random.Random, int], Payload]] = [
             self._flipped,
             self._cut,
@@ -60,7 +59,8 @@ class Payloads:
     def __getitem__(self, number: int) -> Payload:
         """Payload of this number."""
         if number % ONE_BOMB_IN == 0:
-            name, media, encoding, body = self._bombs[number // ONE_BOMB_IN % len(self._bombs)]
+            of_all = bombs()
+            name, media, encoding, body = of_all[number // ONE_BOMB_IN % len(of_all)]
             return Payload(f"bomb: {name}", media, encoding, body)
         chance = random.Random(self._seed * _SPREAD + number)  # noqa: S311, no secret
         damage = self._damages[number % len(self._damages)]

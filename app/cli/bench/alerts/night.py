@@ -154,6 +154,9 @@ class Night:
     def _tell(self) -> None:
         while self._dispatcher.dispatch_due():
             pass
+        with self.store.read() as conn:
+            if not outbox.has_due(conn, now_s=self.now_s):
+                return
         with self.store.write() as conn:
             for each in outbox.claim(conn, now_s=self.now_s, lease_s=_LEASE_S, limit=_MANY):
                 outbox.delivered(conn, each, now_s=self.now_s)
