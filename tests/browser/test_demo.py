@@ -153,7 +153,8 @@ def test_the_theme_follows_the_system_until_chosen_and_stays_chosen(demo, open_p
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
 
 
-@pytest.mark.parametrize("width", [320, 390, 800, 1440])
+# 390 and 1440 px are looked at on every page of a server that stands still.
+@pytest.mark.parametrize("width", [320, 800])
 def test_nothing_scrolls_sideways(demo, open_page, keep, width):
     for path, name in (("", "fleet"), ("jobs/demo-slow-worker", "job-slow-worker")):
         page = open_page(demo.link.replace("/#", f"/{path}#"), width=width, theme="dark").page

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app.cli.bench.fuzz_bombs import bombs
 from app.cli.bench.fuzz_payloads import Payload, Payloads
 from app.engine.memory import give_large_memory_back
 from app.errors import PacelineError
@@ -58,6 +59,7 @@ def decode_all(seed: int, num_payloads: int) -> dict[str, Any]:
     """Figures of that many payloads; `rss_growth_mb` is the most that was held beyond the start."""
     give_large_memory_back()  # as the API does
     payloads, findings = Payloads(seed), Findings()
+    bombs()  # making them takes memory that reading does not
     for number in range(_WARM_UP):
         if number % 500:
             decoded(payloads[number])

@@ -4,6 +4,7 @@ import http.client
 import time
 from typing import Any
 
+from app.cli.bench.fuzz_bombs import bombs
 from app.cli.bench.fuzz_decode import Findings, peak_bytes
 from app.cli.bench.fuzz_payloads import Payload, Payloads
 from app.cli.bench.ingest_stack import JOB, Target
@@ -15,6 +16,7 @@ _TIMEOUT_S = 10.0
 def post_all(target: Target, payloads: Payloads, numbers: range) -> dict[str, Any]:
     """Figures of these payloads; a connection that is gone without an answer counts as 500."""
     findings, api = Findings(), str(target.api_pid)
+    bombs()  # a connection does not wait until they are made
     connection = _connect(target)
     # So many that kernels and whatever else is loaded beside the first requests are in memory.
     for number in range(1, _SETTLED_AFTER):
