@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from app.ingest.wire import LAST_STEP
-from app.store import jobs, steps
+from app.store import steps
 from app.store.engine import Connection
 from app.store.jobs import JobRecord
 from app.store.recordings import Plan, Sample
@@ -79,20 +79,28 @@ def step_to_go_by(job: JobRecord) -> int | None:
 
 
 def first_step_for_all(conn: Connection, job: JobRecord, now_s: float) -> int:
-    """A step that no rank comes to before it has heard of a plan that is made now."""
-    newest = job.last_step if job.last_step is not None else jobs.newest_step(conn, job.job_id)
+    """A step that no rank comes to before it has heard of a plan that is made now.
+
+    0 in a run of which no step was heard, which may be its first or any: its ranks go by the plan
+    as soon as they hear, and a few steps are not whole.
+    """
+    if job.last_step is None:
+        return 0
     step_s = _step_s(conn, job)
     lead = LEAD_STEPS
     if step_s:
         lead = max(LEAST_LEAD_STEPS, ceil((_unseen_s(job, now_s) + LEAD_S) / step_s))
-    soonest = (-1 if newest is None else newest) + 1 + lead
-    return max([soonest, *(plan.from_step for plan in job.plans)])
+    # A plan of a later step that was made before never holds: this one has a higher version.
+    return job.last_step + 1 + lead
 
 
 def _unseen_s(job: JobRecord, now_s: float) -> float:
-    """For how long the job may have gone on without a word: as it has been told to."""
+    """For how long the job may have gone on without a word: as it has been told to.
+
+    One that records nothing says every few seconds that it goes on, until it stalls.
+    """
     is_seen = all(plan.sample == EVERYTHING for plan in _in_force(job))
-    if job.last_data_s is None or is_seen:
+    if job.last_data_s is None or is_seen or job.stalled_since_s is not None:
         return 0.0
     return max(0.0, now_s - job.last_data_s)
 

@@ -21,6 +21,9 @@ REMEMBER_S = 2.0
 MAX_REMEMBERED = 10_000
 # The consumers look again before they count a batch, so this may be long.
 GOOD_WITHOUT_STORE_S = 3600.0
+# One rank says that the job has ended, and the others are still sending: for as long as a closed
+# window can be revised, theirs is taken.
+TAKEN_AFTER_END_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +101,14 @@ class Registrations:
         return job
 
 
-def check_epoch(job: JobRecord, epoch: int) -> None:
+def check_epoch(job: JobRecord, epoch: int, now_s: float) -> None:
     """Returns if the job takes batches of this epoch.
 
     Raises:
         EpochSuperseded: it is in another.
-        Conflict: it has ended.
+        Conflict: it has ended, and those of its ranks that ended later have had their time.
     """
     if epoch != job.epoch:
         raise EpochSuperseded(job.job_id, epoch, job.epoch)
-    if job.ended_s is not None:
+    if job.ended_s is not None and now_s - job.ended_s > TAKEN_AFTER_END_S:
         raise Conflict(f"job {plain(job.job_id)!r} has ended: register its next run first")

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Query
 from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, FailFast, Field, FiniteFloat, ValidationError, model_validator
@@ -21,6 +22,8 @@ from app.trace.scores import MAX_RANK, Score, ScoreReport, slowdown_of, worst_fi
 # 10,000 scores as JSON; a parser is busy with as much for a tenth of a second.
 MAX_BYTES = 2 << 20
 TEXT_TYPES = ("text/plain", "application/x-ndjson", json_body.JSON_TYPE)
+# A text of this size keeps a thread busy for a second or two, and takes some 40 MB meanwhile.
+AT_ONCE = CapacityLimiter(2)
 # One line each: a log, a table and a page show them as they are.
 _NAME = r"^[^\x00-\x1f\x7f]+$"
 
@@ -130,7 +133,7 @@ async def report_of(request: HttpRequest, asked: AskedFormat = None) -> ScoreRep
         return await run_in_threadpool(_of_json, body, media)
     if media not in TEXT_TYPES:
         raise UnsupportedMedia(f"send {', '.join(TEXT_TYPES)}")
-    return await run_in_threadpool(READERS[asked], [BodyText("body", body)])
+    return await to_thread.run_sync(READERS[asked], [BodyText("body", body)], limiter=AT_ONCE)
 
 
 ReportDep = Annotated[ScoreReport, Depends(report_of)]

@@ -6,9 +6,13 @@ from app.errors import InvalidRequest
 from app.ingest.batch import OpBatch, OpColumns
 from app.ingest.rows import Rules, all_kept
 from app.store.jobs import JobRecord
-from app.trace.readers.otlp_steps import P2P, RankStep
+from app.trace.readers.otlp_steps import NAMES, OPS, P2P, RankStep
 
 FIRST_STEP = "first_step"
+MOST_UNSAID = 1000  # steps that a run may have done before, without its registration saying so
+# Transfers are left out before they take room: Megatron records only some of them, and their peers'
+# are unknown here.
+LIVE_NAMES = NAMES - {name for name, optype in OPS.items() if optype in P2P}
 
 
 def first_step_of(job: JobRecord) -> int:
@@ -23,12 +27,16 @@ def batch_of(
     """The step's batch, which has its number: sent again it is the same, whoever sends it.
 
     A step that cannot be used becomes a batch without operations, so that nobody waits for it.
-    Transfers are left out: Megatron records only some of them, and their peers' are unknown here.
 
     Raises:
         InvalidRequest: the step cannot be one of this run.
     """
     first = first_step_of(job)
+    if FIRST_STEP not in job.labels and job.last_step is None and step.number > MOST_UNSAID:
+        raise InvalidRequest(
+            f"step {step.number} is the first to come, and the job is registered without the label "
+            f"{FIRST_STEP}: register its run with the number of its first step"
+        )
     if step.number < first:
         raise InvalidRequest(f"step {step.number} is before {first}, the first of this run")
     batch = OpBatch(
@@ -68,8 +76,7 @@ def why_unusable(step: RankStep) -> str:
 
 
 def _columns(step: RankStep, job: JobRecord) -> OpColumns:
-    is_usable = not why_unusable(step)
-    ops = [op for op in step.ops if op.optype not in P2P] if is_usable else []
+    ops = [] if why_unusable(step) else step.ops
 
     def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.array([getattr(op, name) for op in ops], np.int64)

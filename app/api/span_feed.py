@@ -4,14 +4,14 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from app.api.held_spans import RankKey
+from app.api.held_spans import Held, RankKey
 from app.api.principal import Principal
 from app.api.registrations import check_epoch
 from app.api.routes.jobs import ParallelismIn
@@ -20,7 +20,7 @@ from app.api.span_batch import FIRST_STEP, batch_of, why_unusable
 from app.errors import Conflict, InvalidRequest, JobNotFound, NotFound, TooManyRequests
 from app.ingest.codec import encode
 from app.store import jobs
-from app.store.jobs import JobRecord, Registration
+from app.store.jobs import TIMES, JobRecord, Registration
 from app.trace.job import Parallelism
 from app.trace.names import is_job, plain
 from app.trace.readers.otlp_sender import ANALYSE, HOST_TIMES_KEY, JOB_KEY, Sender, sender_of
@@ -28,11 +28,13 @@ from app.trace.readers.otlp_span import Sent, Span
 from app.trace.readers.otlp_steps import STEP, RankStep
 from app.trace.readers.otlp_waiting import Ready, WaitingSpans
 
-TIMES, HOST = "times", "host"  # the label of a run whose times are the hosts'
+HOST = "host"  # what the label TIMES says of a run whose times are the hosts'
 HOST_TIMES_LABEL = "host_times"  # by which who registers a job opts in
 _MAX_MESSAGE = 1000
 _MANY_SPANS = 2000  # to look through more would hold up everybody else for milliseconds
 _MAX_JOBS = 100  # in one request: each that is not known takes a look into the database
+_MAX_STEPS = 1000  # of a rank in one request: each is an entry of the queue
+_TOO_MANY = f"more than {_MAX_STEPS:,} steps of one rank in one request: send fewer at once"
 _AT_ONCE = 100  # processes or ranks, before others have their turn
 _REFUSALS = (InvalidRequest, NotFound, Conflict, TooManyRequests)
 _SOME_TEXT = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
@@ -106,14 +108,19 @@ class SpanFeed:
     async def _take(self, worker: "_Worker", spans: Sequence[Span]) -> None:
         held = self._service.spans.of(worker.rank_key)
         async with held.lock:
-            late = sum(not held.waiting.add(span) for span in spans)
-            if late:
-                self._outcome.refuse("they came after their step was taken, or twice", late)
+            if late := held.add(spans):
+                self._outcome.refuse("they came after their step was taken", late)
             try:
                 if any(span.name == STEP for span in spans):
-                    await self._pass_on(held.waiting, worker)
+                    await self._pass_on(held, worker)
             finally:
-                self._service.spans.count(worker.rank_key, held)
+                self._count(held, worker)
+
+    def _count(self, held: Held, worker: "_Worker") -> None:
+        spans = self._service.spans
+        if cleared := spans.count(worker.rank_key, held):
+            why = f"one step of a rank has more than {spans.most_of_rank:,}: it cannot be taken"
+            self._outcome.refuse(why, cleared)
 
     async def _worker(self, sender: Sender) -> "_Worker | None":
         """Who sends; None of who does the same work as a rank that is recorded."""
@@ -126,16 +133,22 @@ class SpanFeed:
         rank = sizes.usual_rank(dp_rank, stage) if sender.rank is None else sender.rank
         return None if peer else _Worker(key, sender, rank, (dp_rank, stage))
 
-    async def _pass_on(self, waiting: WaitingSpans, worker: "_Worker") -> None:
+    async def _pass_on(self, held: Held, worker: "_Worker") -> None:
         """Append the steps that are over; nothing is forgotten before all are in the queue."""
-        ready = await _ready(waiting)
-        if ready.steps:
-            job = await self._running(worker, min(step.number for step in ready.steps))
-            for step in ready.steps:
-                await self._append(step, job, worker)
-            waiting.done(ready)
-        if ready.outside:
-            self._outcome.refuse("they lie in no megatron.train_step", ready.outside)
+        ready = await _ready(held.waiting)
+        if not ready.steps:
+            return
+        job = await self._running(worker, min(step.number for step in ready.steps))
+        for step in ready.steps[:_MAX_STEPS]:
+            await self._append(step, job, worker)
+        if len(ready.steps) > _MAX_STEPS:
+            first_ns = ready.steps[_MAX_STEPS].start_ns
+            spans = held.waiting.spans
+            beyond = sum(spans[each].start_ns >= first_ns for each in ready.used)
+            self._outcome.refuse(_TOO_MANY, beyond)
+        held.took(ready.used)
+        if outside := held.waiting.done(ready):
+            self._outcome.refuse("they lie in no megatron.train_step", outside)
 
     async def _append(self, step: RankStep, job: JobRecord, worker: "_Worker") -> None:
         if why := why_unusable(step):
@@ -156,23 +169,21 @@ class SpanFeed:
                 raise InvalidRequest(
                     f"spans of more than {_MAX_JOBS} jobs in one request: split it"
                 )
-            self._jobs[key] = await self._known(key)
+            self._jobs[key] = await _found(self._service.registrations.find, key)
         return self._jobs[key]
-
-    async def _known(self, key: str) -> JobRecord | None:
-        try:
-            return await self._service.registrations.find(key)
-        except JobNotFound:
-            return None
 
     async def _running(self, worker: "_Worker", first_step: int) -> JobRecord:
         """The job in the run of these spans, which is registered if nobody has done so."""
-        job = await self._known(worker.key)
+        find, find_anew = self._service.registrations.find, self._service.registrations.find_anew
+        job = await _found(find, worker.key)
+        if job is None or _is_new_run(job, worker.sender):
+            # A run that began elsewhere a moment ago must not be superseded by an older one.
+            job = await _found(find_anew, worker.key)
         if job is None or _is_new_run(job, worker.sender):
             registration = _registration(worker, first_step, job)
             await run_in_threadpool(self._register, worker.key, registration)
-            job = await self._service.registrations.find_anew(worker.key)
-        check_epoch(job, job.epoch)
+            job = await find_anew(worker.key)
+        check_epoch(job, job.epoch, self._service.now_s())
         _check_of_spans(job)
         return job
 
@@ -188,6 +199,13 @@ class SpanFeed:
             )
         service.registrations.forget(key)
         service.announcer.announce({"event": "job", "job_id": key})
+
+
+async def _found(find: Callable[[str], Awaitable[JobRecord]], key: str) -> JobRecord | None:
+    try:
+        return await find(key)
+    except JobNotFound:
+        return None
 
 
 async def _in_turns(items: Iterable[_T]) -> AsyncIterator[_T]:

@@ -61,8 +61,8 @@ class Run:
         if added.verdict != "stranger":  # a rank that does not exist must not be missed later
             self.watch.heard(batch.rank, now_s, unix_s)
         self.used_s = now_s
-        if batch.columns.num_ops:
-            self.last_step = max(self.last_step or 0, int(batch.columns.step.max()))
+        if batch.newest_step is not None:
+            self.last_step = max(self.last_step or 0, batch.newest_step)
         self.counts = _counted(self.counts, batch, added)
         return added
 

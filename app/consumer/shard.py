@@ -142,8 +142,8 @@ class ShardWork:
             return
         each.taken.append(spool.Taken(entry.body, added.dropped))
         each.spooled_through = max(each.spooled_through, added.last_step)
-        if batch.columns.num_ops:
-            each.newest_step = max(each.newest_step or 0, int(batch.columns.step.max()))
+        if batch.newest_step is not None:
+            each.newest_step = max(each.newest_step or 0, batch.newest_step)
 
     def _take_alone(self, entry: Entry) -> None:
         """Take an entry that has failed among others; after some attempts it is a dead letter."""

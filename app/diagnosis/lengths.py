@@ -82,7 +82,7 @@ def _replicas(case: Case) -> tuple[Ints, Flags]:
     """Some replicas, and which of them are looked at; what is usual, all of them tell."""
     every = np.arange(case.parallelism.dp_size)
     some = _thinned(every)
-    uneven = uneven_replicas(case)
+    uneven = case.ask(uneven_replicas)
     if uneven is None:
         return some, np.ones(some.size, bool)
     chosen = _thinned(np.flatnonzero(uneven))

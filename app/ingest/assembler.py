@@ -51,8 +51,8 @@ class Change:
 class Added(NamedTuple):
     """What became of a batch.
 
-    `dropped` are its steps that it came too late for, with `num_late` operations in them;
-    `last_step` is its last other one.
+    `dropped` are its steps that it came too late for, with `num_late` operations of training in
+    them; `last_step` is its last other one.
     """
 
     verdict: Verdict
@@ -228,7 +228,8 @@ class RunAssembler:
                 self._steps.put(number, now_s, **said._asdict())
             elif not self._take_late(number, said):
                 dropped.append(number)
-                num_late += said.part.num_ops if said.part else 0
+                # Of what is no training nothing is kept, whenever it comes: it was not too late.
+                num_late += said.part.num_ops if said.part and said.kind is None else 0
         return Added("new", dropped, num_late, last_step)
 
     def _take_again(self, batch: OpBatch, worker: int, dropped: set[int], now_s: float) -> None:

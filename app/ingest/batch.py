@@ -57,8 +57,9 @@ class OpBatch:
 
     `steps_done` holds (step, number of its operations in all batches so far) for every step that
     the worker has finished, `step_kinds` which of them are no training steps. `dropped` is how many
-    operations its recorder has dropped since it began, `placement` where its host stands, None
-    where it does not say. `wire` is the body as it came, when it says exactly this batch.
+    operations its recorder has dropped since it began, `placement` where its host stands, `at_step`
+    a step that it has come to and does not record; None where it does not say. `wire` is the body
+    as it came, when it says exactly this batch.
     """
 
     epoch: int
@@ -72,4 +73,11 @@ class OpBatch:
     dropped: int | None = None
     step_kinds: tuple[tuple[int, StepKind], ...] = ()
     placement: Placement | None = None
+    at_step: int | None = None
     wire: bytes | None = field(default=None, repr=False)
+
+    @property
+    def newest_step(self) -> int | None:
+        """The newest step that the worker is known by it to have come to."""
+        recorded = int(self.columns.step.max()) if self.columns.num_ops else None
+        return max((step for step in (recorded, self.at_step) if step is not None), default=None)

@@ -152,6 +152,8 @@ def _said_beside(batch: OpBatch) -> dict[str, Any]:
         said["step_kinds"] = batch.step_kinds
     if batch.placement is not None:
         said["placement"] = batch.placement._asdict()
+    if batch.at_step is not None:
+        said["at_step"] = batch.at_step
     return said
 
 
@@ -230,6 +232,7 @@ def _batch(
         dropped=header.dropped,
         step_kinds=tuple(header.step_kinds),
         placement=None if placed is None else Placement(placed.rack, placed.switch),
+        at_step=header.at_step,
         wire=wire,
     )
 
@@ -240,11 +243,15 @@ def _check_batch(batch: OpBatch, rules: Rules) -> None:
         raise InvalidRequest(f"dp_rank {batch.dp_rank} of a job with dp_size {sizes.dp_size}")
     if batch.stage >= sizes.pp_size:
         raise InvalidRequest(f"stage {batch.stage} of a job with pp_size {sizes.pp_size}")
+    if batch.host and batch.host.endswith("\n"):
+        raise InvalidRequest("host ends with a line's end: send it without")
     steps = [step for step, _ in batch.steps_done]
     if any(step >= later for step, later in pairwise(steps)):
         raise InvalidRequest("steps_done must be ascending, each step once")
     if steps and steps[-1] > rules.last_step_taken:
         raise InvalidRequest(f"steps_done has {steps[-1]}: a {jump_message(rules)}")
+    if batch.at_step is not None and batch.at_step > rules.last_step_taken:
+        raise InvalidRequest(f"at_step is {batch.at_step}: a {jump_message(rules)}")
     if batch.step_kinds:
         _check_kinds([step for step, _ in batch.step_kinds], {*steps})
 

@@ -21,7 +21,7 @@ _COUNTED_BYTES = 1 << 20
 MAX_OPTYPES = 256  # an index into them is one byte
 # What a batch may have beside the first release's keys and forms, by the names that registering a
 # job answers with: a client sends nothing that it was not told of.
-EXTENSIONS = ("packed", "dropped", "step_kinds", "gpu_health", "placement")
+EXTENSIONS = ("packed", "dropped", "step_kinds", "gpu_health", "placement", "at_step")
 
 Body = bytes | bytearray
 ABSENT = msgspec.Raw(b"null")  # JSON's way to leave a key out
@@ -33,8 +33,9 @@ StepsDone = list[tuple[Count, Count]]
 Place = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 StepKinds = Annotated[list[tuple[Count, StepKind]], msgspec.Meta(max_length=MAX_ROWS)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
-# No control characters: a database refuses some of them, a log is split by others.
-Host = Annotated[str, msgspec.Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
+# No control characters: a database refuses some of them, a log is split by others. A line's end was
+# taken by mistake: what lies in queue and spool may have one, what is pushed may not (`codec`).
+Host = Annotated[str, msgspec.Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*\n?\Z")]
 
 
 class PlacementIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,6 +58,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     dropped: Count | None = None
     step_kinds: StepKinds = []
     placement: PlacementIn | None = None
+    at_step: Count | None = None
 
 
 class Packed(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

@@ -37,6 +37,7 @@ from app.trace.job import Job, Parallelism
 from app.trace.names import DEFAULT_PROJECT, plain, project_of, qualified
 from app.trace.ops import BUILT_IN, OpTypes
 
+TIMES = "times"  # the label that says whose clock a run's times are of, where not the GPUs'
 ACTIVE_FOR_S = 86_400.0  # a job that died without a word is not counted for ever
 MAX_NEW_RUNS = 600  # of a job, within:
 RUNS_WITHIN_S = 3600.0
@@ -133,7 +134,7 @@ def register(
         JobLimit: the project has that many jobs.
         RunLimit: the job begins too many runs.
         EpochSuperseded: a newer run has registered since.
-        Conflict: the same run registered with other parallel sizes or operation types.
+        Conflict: the same run registered with other parallel sizes, operation types or times.
     """
     _check_texts(registration)
     current = _lock(conn, job_id)
@@ -208,12 +209,6 @@ def run(conn: Connection, job_id: str, epoch: int) -> Registration:
     if row is None:
         raise JobNotFound(job_id)
     return _registration(row._mapping)
-
-
-def newest_step(conn: Connection, job_id: str) -> int | None:
-    """The newest step that any run of the job has come to."""
-    query = select(func.max(runs.c.last_step)).where(runs.c.job_id == job_id)
-    return conn.execute(query).scalar_one_or_none()
 
 
 def heard(conn: Connection, job_id: str, epoch: int) -> Heard:
@@ -305,6 +300,9 @@ def _check_agrees(job_id: str, known: Registration, registration: Registration) 
     # In any order: the first registration's order says which code each one has.
     elif set(known.op_types.user) != set(registration.op_types.user):
         differs = "op_types"
+    # What one way in sends, the other takes for batches of its own that have changed.
+    elif known.labels.get(TIMES) != registration.labels.get(TIMES):
+        differs = f"times (label {TIMES})"
     if differs is not None:
         raise Conflict(
             f"this run of job {plain(job_id)!r} has registered with other {differs}: "

@@ -1,6 +1,7 @@
 """Scores that other tools have measured: reports as they came, of each job the newest ones."""
 
 import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
 
@@ -36,6 +37,7 @@ class StoredReport:
 
 
 _TABLE = score_reports
+_FIELDS = [each.name for each in fields(Score)]
 _COLUMNS = tuple(_TABLE.c[each.name] for each in fields(StoredReport))
 
 
@@ -57,8 +59,7 @@ def add(conn: Connection, job_id: str, report: ScoreReport, *, now_s: float) -> 
         report.lacks,
     )
     values = asdict(stored) | {"lacks": [asdict(lack) for lack in report.lacks]}
-    rows = [[getattr(score, name) for name in Score.__slots__] for score in report.scores]
-    conn.execute(_TABLE.insert().values(job_id=job_id, scores=rows, **values))
+    conn.execute(_TABLE.insert().values(job_id=job_id, scores=_packed(report.scores), **values))
     _remove_oldest(conn, job_id)
     return stored
 
@@ -119,7 +120,22 @@ def scores_of(conn: Connection, job_id: str, report_id: str) -> tuple[StoredRepo
     if row is None:
         _epoch(conn, job_id)
         raise ReportNotFound(job_id, report_id)
-    return _stored(row), [Score(*values) for values in row._mapping["scores"]]
+    return _stored(row), _unpacked(row._mapping["scores"])
+
+
+def _packed(found: Sequence[Score]) -> dict[str, Any]:
+    """The fields' names once, and the values of each score in their order."""
+    return {
+        "fields": _FIELDS,
+        "rows": [[getattr(each, name) for name in _FIELDS] for each in found],
+    }
+
+
+def _unpacked(kept: Mapping[str, Any]) -> list[Score]:
+    """Scores of any release: a field that it did not have is not known, and others are left out."""
+    unknown: dict[str, Any] = dict.fromkeys(_FIELDS)
+    places = [(name, at) for at, name in enumerate(kept["fields"]) if name in unknown]
+    return [Score(**unknown | {name: row[at] for name, at in places}) for row in kept["rows"]]
 
 
 def _check_size(report: ScoreReport) -> None:

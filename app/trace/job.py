@@ -5,6 +5,10 @@ from dataclasses import dataclass, field
 from app.errors import InvalidRequest
 from app.trace.ops import BUILT_IN, OpTypes
 
+# What the columns of a trace hold: with as many chunks, a chunk of the whole model has 31 bits.
+MAX_STAGES = 2**15
+_MAX_RANKS = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
@@ -27,6 +31,9 @@ class Parallelism:
             size = getattr(self, name)
             if size < 1:
                 raise InvalidRequest(f"{name} is {size}: every parallel size is at least 1")
+            most = MAX_STAGES if name == "pp_size" else _MAX_RANKS
+            if size > most:
+                raise InvalidRequest(f"{name} is {str(size)[:40]}: give at most {most:,}")
         if self.dp_size % self.ep_size:
             raise InvalidRequest(
                 f"ep_size is {self.ep_size}, which does not divide dp_size {self.dp_size}: "

@@ -44,6 +44,12 @@ class StepDone(NamedTuple):
     kind: str = "train"
 
 
+class Aside(NamedTuple):
+    """Marks that a step which begins is no training step."""
+
+    step: int
+
+
 class Tell(NamedTuple):
     """Marks what is known of a micro-batch; holds for its computations recorded afterwards."""
 
@@ -99,11 +105,13 @@ class Buffer:
     """
 
     def __init__(self, max_ops: int, flush_interval_s: float) -> None:
-        self.items: deque[Op | Pending | StepDone | Tell] = deque()
+        self.items: deque[Op | Pending | StepDone | Aside | Tell] = deque()
         self.max_items = max_ops  # 0 once closed: one comparison on the way of every operation
         self.readings: Callable[[], dict[str, int]] | None = None  # of the GPU, once a step
         self.has_gone_on = False  # training has, in steps that are not recorded
+        self.at_step: int | None = None  # the last of these
         self.dropped_reasons: dict[str, int] = {}
+        self.asides: dict[int, bool] = {}  # unfinished; a set that remembers the order
         self._flush_interval_s = flush_interval_s
         self._num_ops: dict[int, int] = {}  # handed out so far, by unfinished step
         self._damaged: dict[int, bool] = {}  # a set that remembers the order
@@ -152,8 +160,8 @@ class Buffer:
         with self._changed:
             self._count(reason, number)
 
-    def tell(self, told: Tell) -> None:
-        """Keep what is known of a micro-batch, if there is room."""
+    def tell(self, told: Tell | Aside) -> None:
+        """Keep what is known of a micro-batch or a step, if there is room."""
         if len(self.items) < self.max_items:
             self.items.append(told)
 
@@ -249,7 +257,7 @@ class Buffer:
         """Take nothing more, and drop what is left."""
         self.close()
         left, self.items = self.items, deque()
-        num_left = sum(not isinstance(item, (StepDone, Tell)) for item in left)
+        num_left = sum(not isinstance(item, (StepDone, Aside, Tell)) for item in left)
         self.count_dropped(reason, num_left + len(self._held.ops))
         self._held = Taken([], [], [])
         self.sent()
@@ -287,6 +295,9 @@ class Buffer:
             self._popped()
             if isinstance(item, StepDone):
                 self._finish(item, taken)
+            elif isinstance(item, Aside):
+                self.asides[item.step] = True
+                forget_oldest(self.asides)
             elif isinstance(item, Tell):
                 self._told[item.step, item.microbatch] = item.told
                 if len(self._told) > MAX_OPEN_STEPS:
@@ -343,6 +354,7 @@ class Buffer:
         with self._changed:
             num_ops = self._num_ops.pop(done.step, 0)
             if not self._damaged.pop(done.step, False):
+                self.asides.pop(done.step, None)
                 taken.steps_done.append((done.step, num_ops))
                 if done.kind != "train":
                     taken.step_kinds.append((done.step, done.kind))

@@ -87,13 +87,15 @@ def _token(url: str | None, token: str | None, job: str | None) -> Line:
     """Asked by a batch that cannot be one: it is refused for itself where the token is good."""
     if not token:
         return BAD, "none: give token=, or set PACELINE_TOKEN"
+    if not _is_text(job or ""):
+        return BAD, f"not asked: job {job!r} holds what is no text"
     answer = _asked(url, token, "POST", job_path(job or NO_JOB, "/ops"))
     if isinstance(answer, str):
         return OPEN, "not asked: no server"
+    if answer.status in (400, 404, 415, 422) and not job:
+        return GOOD, "known; for which job, tell by job= or PACELINE_JOB"
     if answer.status in (400, 415, 422):
         return GOOD, f"may send operations of job {job!r}"
-    if answer.status == 404 and not job:
-        return GOOD, "known; for which job, tell by job= or PACELINE_JOB"
     if answer.status == 404:
         return GOOD, f"known; job {job!r} is not registered yet, or not this token's"
     return BAD, _without(answer.detail, token)
@@ -151,14 +153,23 @@ def _safely(told: Callable[[], Line]) -> Line:
         return OPEN, f"not known: {type(error).__name__}: {error}"
 
 
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+        return True
+    except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
+        return False
+
+
 def _without(text: str, token: str | None) -> str:
-    """The text in one line, without what nobody may read."""
-    shown = " ".join(text.split())
+    """The text in one line, without what nobody may read, and nothing that steers a terminal."""
+    shown = "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
     return shown.replace(token, "...") if token else shown
 
 
 def main() -> int:
     """Print the report; 1 if something in it is wrong."""
     report = check()
-    sys.stdout.write(f"{report}\n")
+    charset = sys.stdout.encoding or "utf-8"  # which need not know all of a name's characters
+    sys.stdout.write(report.encode(charset, "backslashreplace").decode(charset) + "\n")
     return 0 if is_good(report) else 1

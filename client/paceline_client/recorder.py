@@ -10,7 +10,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 from . import lifetime
-from .buffer import INVALID, OUTSIDE, Buffer, Exact, Tell, forget_oldest
+from .buffer import INVALID, OUTSIDE, Aside, Buffer, Exact, Tell, forget_oldest
 from .clock import anchored
 from .data_waits import DataWaits
 from .gc_pauses import GcPauses
@@ -37,18 +37,24 @@ ItemT = TypeVar("ItemT")
 AnyOp = Union[TimedOp, NoOp]
 
 
-def _harmless(method: CallT) -> CallT:
-    """The method, with every error logged in place of raised."""
+def _answers(in_place: Any) -> Callable[[CallT], CallT]:
+    """Makes a method log every error in place of raising it, and answer this."""
 
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except Exception:
-            log.debug("paceline: nothing was recorded", exc_info=True)
-            return None
+    def wrapped(method: CallT) -> CallT:
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            except Exception:
+                log.debug("paceline: nothing was recorded", exc_info=True)
+                return in_place
 
-    return cast(CallT, call)
+        return cast(CallT, call)
+
+    return wrapped
+
+
+_harmless = _answers(None)
 
 
 class Recorder:
@@ -96,9 +102,10 @@ class Recorder:
         """The recorder's own clock: nanoseconds since 1970, never set back."""
         return self._epoch_ns + perf_counter_ns()
 
+    @_answers(in_place=False)
     def records(self, step: int) -> bool:
         """Whether the server wants the step recorded."""
-        return not self._is_off and self._plans.records(step)
+        return not self._is_off and self._plans.records(operator.index(step))
 
     def op(
         self,
@@ -120,7 +127,7 @@ class Recorder:
         if not state.is_recording:
             return NO_OP
         cuda = self._cuda
-        if cuda is None or optype in HOST_TYPES or not cuda.is_usable():
+        if cuda is None or not self._is_of_gpu(optype):
             return TimedOp(self._buffer, self._epoch_ns, optype, state, microbatch, chunk, told)
         return cuda.op(self._buffer, self._epoch_ns, optype, state, microbatch, chunk, told)
 
@@ -138,7 +145,7 @@ class Recorder:
         """
         return DataWaits(self, iterable)
 
-    @_harmless
+    @_answers(NO_OP)
     def begin(
         self,
         optype: str,
@@ -193,12 +200,13 @@ class Recorder:
         state = self._at(step)
         self._states.pop(state.step, None)
         if not state.is_recording:
+            self._buffer.at_step = state.step
             self._buffer.has_gone_on = True
             return
         kind = state.kind if kind == TRAIN else _known(kind)
         self._buffer.step_done(state.step, kind)
 
-    @_harmless
+    @_answers(in_place=False)
     def flush(self, timeout_s: float = EXIT_S) -> bool:
         """Whether all that was recorded is off our hands, after at most so many seconds."""
         return self._is_off or self._buffer.flush(timeout_s)
@@ -219,6 +227,8 @@ class Recorder:
         self.is_recording = state.is_recording
         if state is not _NOWHERE:
             state.kind = _known(kind)
+            if state.kind != TRAIN and state.is_recording:
+                self._buffer.tell(Aside(state.step))
         if self._readings is not None and not self._readings.is_placed:
             self._readings.place()
         waits, self._waits = self._waits, []
@@ -283,6 +293,12 @@ class Recorder:
             seq_id = next(state.counts[optype])
             op = (state.step, optype, begun_ns, duration_ns, seq_id, -1, -1, None)
             self._buffer.add(op)
+
+    def _is_of_gpu(self, optype: str) -> bool:
+        try:
+            return optype not in HOST_TYPES and self._cuda is not None and self._cuda.is_usable()
+        except Exception:  # CUDA that is broken, or a name that is none
+            return False
 
     def _at(self, step: int) -> StepState:
         """The step's state, `_NOWHERE` for what is no step."""

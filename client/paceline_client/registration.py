@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from .transport import Answer, Transport, job_path
@@ -17,11 +18,15 @@ class Refused(Exception):
 
 
 class Registered(NamedTuple):
-    """What the server answered: the run's epoch, and what it accepts beyond format 1."""
+    """What the server answered: the run's epoch, and what it accepts beyond format 1.
+
+    `is_new` says that this began the run: nothing was ever sent of it.
+    """
 
     epoch: int
     accepts: frozenset[str]
     answer: Mapping[str, Any]
+    is_new: bool = False
 
 
 def register(
@@ -132,4 +137,5 @@ def register_with(transport: Transport, job: str, request: Mapping[str, Any]) ->
     if not answer.ok or not isinstance(epoch, int) or isinstance(epoch, bool):
         raise Refused(answer)
     named = accepts if isinstance(accepts, list) else []
-    return Registered(epoch, frozenset(name for name in named if isinstance(name, str)), fields)
+    known = frozenset(name for name in named if isinstance(name, str))
+    return Registered(epoch, known, fields, answer.status == HTTPStatus.CREATED)

@@ -41,6 +41,10 @@ class Plans:
                 return plan.records(step)
         return True
 
+    def forget(self) -> None:
+        """The run has begun anew at the server, and its plans are counted anew."""
+        self._newest_first = ()
+
     def hear(self, answer: Any) -> None:
         """Take over the plans in a server's answer, those that are news."""
         known = {plan.version: plan for plan in self._newest_first}

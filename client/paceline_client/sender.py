@@ -49,6 +49,7 @@ class Sender:
         self._worker = worker
         self._buffer = buffer
         self._request = request
+        self._registers = epoch is None
         self._registered = None if epoch is None else Registered(epoch, frozenset(), {})
         self._attempts = Attempts(backoff)
         self._outbox = outbox or Outbox()
@@ -56,6 +57,8 @@ class Sender:
         self._chores = chores  # done on this thread now and then; they decide themselves when
         self._body: bytes | None = None  # of the head, the same each time that it is sent
         self._may_be_there = False
+        self._is_plain = False  # the head, as a server without extensions reads it
+        self._is_unknown = False  # the job, to a server that has it registered anew
         self._errors = 0
         self.beat_every_s = BEAT_EVERY_S
         self._heard_s = time.monotonic()  # when the server has answered
@@ -128,13 +131,22 @@ class Sender:
             self._buffer.settle()
             return False
         taken = self._buffer.take()
+        at_step = None
         if taken is None and self._owes_a_beat():
-            taken = Taken([], [], [])
+            taken, at_step = Taken([], [], []), self._buffer.at_step
         if taken is None:
             self._settle()
             return False
+        asides = taken.steps & self._buffer.asides.keys()
         self._outbox.put(
-            batch_of(taken.ops, taken.steps_done, taken.step_kinds, self._buffer.dropped)
+            batch_of(
+                taken.ops,
+                taken.steps_done,
+                taken.step_kinds,
+                self._buffer.dropped,
+                at_step,
+                asides,
+            )
         )
         return True
 
@@ -186,6 +198,8 @@ class Sender:
         except Refused as refused:
             if refused.answer.retryable:
                 self._attempts.failed(refused.answer.retry_after_s)
+                if self._attempts.is_broken:
+                    self._warn(f"job {self._job!r} cannot be registered so far: {refused}")
                 return
             self._over = REFUSED
             self._warn(f"job {self._job!r} cannot be registered: {refused}")
@@ -194,13 +208,17 @@ class Sender:
             self._attempts.failed()
             return
         self._attempts.succeeded()
+        if self._registered.is_new:
+            self._outbox.next_seq = 0
+            self._plans.forget()
         self._plans.hear(self._registered.answer)
 
     def _body_of(self, batch: Batch, registered: Registered) -> bytes | None:
         if self._body is None:
             seq = self._outbox.next_seq
             try:
-                body = encode(self._worker, registered.epoch, seq, batch, registered.accepts)
+                accepts = frozenset() if self._is_plain else registered.accepts
+                body = encode(self._worker, registered.epoch, seq, batch, accepts)
             except Exception as error:
                 self._warn(f"dropped operations that cannot be sent: {error!r}")
                 self._give_up(batch, used_seq=False)
@@ -213,20 +231,39 @@ class Sender:
         if answer.is_acceptance:
             self._heard_s = time.monotonic()
             self._attempts.succeeded()
-            self._count_rejected(answer)
+            self._count_rejected(batch, answer)
             self._plans.hear(answer.json())
+            self._is_unknown = False
+            if self._is_plain:  # ask what this server accepts
+                self._registered = None
             self._next(used_seq=True)
             return
-        self._errors += answer.status in (500, 501) or answer.status > 504
+        self._errors += answer.is_of_a_proxy or answer.status in (500, 501) or answer.status > 504
         # Of an answer that makes no sense nobody knows who gave it, or what happened to the batch.
         self._may_be_there = self._may_be_there or answer.ok or answer.status >= 500
         if answer.retryable and self._errors < MAX_ERRORS:
             self._attempts.failed(answer.retry_after_s)
             return
         self._attempts.succeeded()
+        if self._is_worth_another(answer):
+            self._body = None
+            return
         # A number that the server may know must not come back with other operations.
         self._give_up(batch, used_seq=self._may_be_there)
         self._refused(answer)
+
+    def _is_worth_another(self, answer: Answer) -> bool:
+        """Whether a server that is not the one which has registered us may take the head yet."""
+        registered = self._registered
+        if not self._registers or registered is None:
+            return False
+        if answer.status == 404 and not self._is_unknown:  # removed, or older than the job
+            self._is_unknown, self._registered = True, None
+            return True
+        if answer.status in (400, 415, 422) and registered.accepts and not self._is_plain:
+            self._is_plain = True  # it may be of a version that knows no extension
+            return True
+        return False
 
     def _give_up(self, batch: Batch, *, used_seq: bool) -> None:
         self._buffer.lost(batch.steps, batch.done, batch.num_ops, REFUSED)
@@ -235,7 +272,7 @@ class Sender:
     def _next(self, *, used_seq: bool) -> None:
         self._outbox.pop(used_seq=used_seq)
         self._body = None
-        self._may_be_there = False
+        self._may_be_there = self._is_plain = False
         self._errors = 0
         self._settle()
 
@@ -246,10 +283,11 @@ class Sender:
             self._buffer.count_dropped(SPOOL_DAMAGED, self._outbox.damaged_ops)
             self._outbox.damaged_ops = 0
 
-    def _count_rejected(self, answer: Answer) -> None:
+    def _count_rejected(self, batch: Batch, answer: Answer) -> None:
         fields = answer.json()
         rejected, errors = fields.get("rejected"), fields.get("errors")
-        if isinstance(rejected, int) and rejected > 0:
+        if isinstance(rejected, int) and not isinstance(rejected, bool) and rejected > 0:
+            rejected = min(rejected, batch.num_ops)
             self._buffer.count_dropped(REFUSED, rejected)
             self._warn(f"the server refused {rejected} operations of a batch: {errors!r:.300}")
 

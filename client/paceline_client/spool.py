@@ -10,15 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .outbox import Outbox
-from .spool_format import (
-    Damaged,
-    Position,
-    position_bytes,
-    position_of,
-    read_record,
-    record_of,
-    skipped,
-)
+from .spool_format import Damaged, Position, read_record, record_of, skipped
+from .spool_state import AS_IT_IS, State
 from .wire import Batch
 
 try:
@@ -27,6 +20,11 @@ except ImportError:  # not on Windows: two processes of one rank are not told ap
     fcntl = None  # type: ignore[assignment]
 
 MAX_SEGMENT_BYTES = 8 << 20
+
+# Numbers that the server may have and that nobody knows any more are left out: it then speaks of
+# lost batches, where it would take new ones for repeated and say nothing. It lets so many go.
+MOST_LEFT_OUT = 1 << 20
+FEW_LEFT_OUT = 1 << 12  # more than are sent before a disk has what was written
 
 log = logging.getLogger("paceline_client")
 _in_use: set[Path] = set()  # by this process, which its own locks do not keep out
@@ -41,16 +39,25 @@ class Spool(Outbox):
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], job: str, run_key: str, rank: int, max_bytes: int
+        self,
+        directory: str | os.PathLike[str],
+        job: str,
+        run_key: str,
+        rank: int,
+        max_bytes: int,
+        *,
+        is_restart: bool = False,
     ) -> None:
         super().__init__()
         self._directory = Path(directory)
+        self._is_restart = is_restart  # of this run: somewhere else, if nothing of it is here
         self._worker = f"{_digest(job)}-{rank}"
         self._name = f"{self._worker}-{_digest(run_key)}"
         self._max_bytes = max_bytes
         self._segment_bytes = min(MAX_SEGMENT_BYTES, max(1 << 16, max_bytes // 8))
         self._num_ops: dict[int, int] = {}  # not off our hands, by segment
         self._bytes: dict[int, int] = {}  # by segment
+        self._state = State([self._path("state0"), self._path("state1")])
         self._position = Position(1, 0, 0)
         self._write_to = 1
         self._head: Batch | None = None
@@ -69,6 +76,7 @@ class Spool(Outbox):
             self._is_open = True
             self._save(self._position)
         except OSError as error:
+            self.next_seq = MOST_LEFT_OUT if self._is_restart else 0
             self._warn(error)
 
     @property
@@ -125,7 +133,7 @@ class Spool(Outbox):
         path = self._path("lock")
         if path in _in_use:
             raise OSError(f"{path} is in use by another recorder of this process")
-        self._lock = path.open("ab")
+        self._lock = _opened(path)
         if fcntl is not None:  # of this process alone: children that it forks do not hold it
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _in_use.add(path)
@@ -133,14 +141,17 @@ class Spool(Outbox):
     def _find(self) -> None:
         """Where the earlier process was; without that nobody knows which numbers are free."""
         segments = sorted(int(path.suffixes[-2][1:]) for path in self._segments())
-        try:
-            self._position = position_of(self._path("state").read_bytes())
-        except (OSError, Damaged):
-            if segments:
-                self._warn("what an earlier process left there is damaged")
-                self._remove(f"{self._name}.*.seg")
+        known, is_doubtful = self._state.read()
+        if known is None:
+            if segments or is_doubtful or self._is_restart:
+                self.next_seq = MOST_LEFT_OUT
+            self._give_up_all()
             segments = []
-        self.next_seq = self._position.next_seq
+        else:
+            self._position, self.next_seq = known, known.next_seq
+            # What the first number is of is gone, and others came after it.
+            is_late = is_doubtful or max(segments, default=0) > known.segment
+            self.next_seq += FEW_LEFT_OUT * (is_late and known.segment not in segments)
         for segment in segments:
             if segment < self._position.segment:
                 self._path(f"{segment}.seg").unlink()
@@ -169,7 +180,7 @@ class Spool(Outbox):
         path = self._path(f"{segment}.seg")
         size = self._bytes.get(segment, 0)
         try:
-            with path.open("ab") as file:
+            with _opened(path) as file:
                 file.write(record)
         except OSError:
             with contextlib.suppress(OSError):  # half a record would hide those behind it
@@ -181,7 +192,7 @@ class Spool(Outbox):
             self._go_to_first()
 
     def _read(self) -> None:
-        segment, offset, _ = self._position
+        segment, offset = self._position[:2]
         try:
             with self._path(f"{segment}.seg").open("rb") as file:
                 file.seek(offset)
@@ -213,19 +224,38 @@ class Spool(Outbox):
         if not self._is_open:
             return
         try:
-            file = os.open(self._path("state"), os.O_WRONLY | os.O_CREAT, 0o600)
-            try:
-                os.write(file, position_bytes(position))
-            finally:
-                os.close(file)
+            self._state.write(position)
         except OSError as error:
             self._warn(error)
 
     def _remove_other_runs(self) -> None:
-        for path in self._directory.glob(f"{self._worker}-*"):
-            if not path.name.startswith(f"{self._name}."):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        paths = [
+            path
+            for path in self._directory.glob(f"{self._worker}-*")
+            if not path.name.startswith(f"{self._name}.")
+        ]
+        num_ops = sum(map(_num_ops_in, paths))
+        if num_ops:
+            log.warning(
+                "paceline: %d operations of an earlier run are removed from %s: nobody wants them",
+                num_ops,
+                self._directory,
+            )
+        for path in paths:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def _give_up_all(self) -> None:
+        """Nobody knows which of the batches there were sent."""
+        num_ops = sum(map(_num_ops_in, self._segments()))
+        if num_ops:
+            self.damaged_ops += num_ops
+            log.warning(
+                "paceline: what an earlier process left in %s is damaged: %d operations are lost",
+                self._directory,
+                num_ops,
+            )
+        self._remove(f"{self._name}.*.seg")
 
     def _remove(self, pattern: str) -> None:
         for path in self._directory.glob(pattern):
@@ -246,6 +276,21 @@ class Spool(Outbox):
         if not self._warned:
             self._warned = True
             log.warning("paceline: nothing is kept in %s: %s", self._directory, error)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A file of ours to be appended to, which nobody else may read."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | AS_IT_IS, 0o600), "ab")
+
+
+def _num_ops_in(path: Path) -> int:
+    """Operations in what is left of a segment; none in any other file."""
+    num_ops = 0
+    if path.suffix == ".seg":
+        with contextlib.suppress(OSError, Damaged), path.open("rb") as file:
+            while (found := skipped(file)) is not None:
+                num_ops += found
+    return num_ops
 
 
 def _digest(text: str) -> str:

@@ -12,8 +12,8 @@ from .wire import Batch
 
 MAX_RECORD_BYTES = 64 << 20
 _RECORD = struct.Struct("<4sIII")  # mark, bytes, CRC of them, operations
-_STATE = struct.Struct("<4sQQQI")
-_RECORD_MARK, _STATE_MARK = b"plr1", b"pls1"
+_STATE = struct.Struct("<4sQQQQI")
+_RECORD_MARK, _STATE_MARK = b"plr1", b"pls2"
 
 
 class Damaged(Exception):
@@ -21,11 +21,15 @@ class Damaged(Exception):
 
 
 class Position(NamedTuple):
-    """Where the first batch lies that is not off our hands, and its number."""
+    """Where the first batch lies that is not off our hands, and its number.
+
+    The newest one is the one of the highest `turn`.
+    """
 
     segment: int
     offset: int
     next_seq: int
+    turn: int = 0
 
 
 def position_bytes(position: Position) -> bytes:
@@ -42,10 +46,10 @@ def position_of(content: bytes) -> Position:
     """
     if len(content) != _STATE.size:
         raise Damaged
-    mark, segment, offset, next_seq, crc = _STATE.unpack(content)
-    if mark != _STATE_MARK or crc != zlib.crc32(_STATE.pack(mark, segment, offset, next_seq, 0)):
+    mark, *fields, crc = _STATE.unpack(content)
+    if mark != _STATE_MARK or crc != zlib.crc32(_STATE.pack(mark, *fields, 0)):
         raise Damaged
-    return Position(segment, offset, next_seq)
+    return Position(*fields)
 
 
 def record_of(batch: Batch) -> bytes:
@@ -54,6 +58,8 @@ def record_of(batch: Batch) -> bytes:
         "steps_done": batch.steps_done,
         "step_kinds": batch.step_kinds,
         "dropped": batch.dropped,
+        "at_step": batch.at_step,
+        "asides": sorted(batch.asides),
         "optypes": batch.optypes,
         "columns": list(batch.columns),
     }
@@ -118,4 +124,6 @@ def _batch(content: bytes) -> Batch:
         at += 8 * num_ops
     done = [(int(step), int(count)) for step, count in about["steps_done"]]
     kinds = [(int(step), str(kind)) for step, kind in about["step_kinds"]]
-    return Batch(done, kinds, int(about["dropped"]), about["optypes"], codes, columns)
+    dropped, at_step = int(about["dropped"]), about["at_step"]
+    asides = {int(step) for step in about["asides"]}
+    return Batch(done, kinds, dropped, about["optypes"], codes, columns, at_step, asides)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import run_keys
 from .buffer import DEFAULT_MAX_OPS, Buffer
 from .cuda import cuda_timing
 from .null import NULL
@@ -18,11 +20,11 @@ from .retry import Backoff
 from .sampling import Plans
 from .sender import Sender
 from .spool import Spool
-from .topology import run_key as run_key_of
 from .transport import Transport
 from .wire import Worker
 
 SPOOL_BYTES = 256 << 20
+SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "ep_size")
 
 log = logging.getLogger("paceline_client")
 
@@ -67,10 +69,13 @@ def start(
 ) -> Recorder:
     """A recorder that registers the run (unless `epoch` is given) and sends in the background.
 
+    Where torch.distributed is initialised, every rank has to call this, as it has to take part in
+    any collective: that is how all get the run key of rank 0. One that is not to be recorded gets
+    `NULL`.
+
     Never raises: a server that is not up yet is waited for while operations are kept; one that
     refuses, or an address that is none, is logged once. Where something is missing, that is logged
-    and the recorder returned is `NULL`, which records nothing; so it is on a rank that is not
-    recorded.
+    and the recorder returned is `NULL`, which records nothing.
 
     `job`, `url`, `token` and `run_key` may stand in the environment: `PACELINE_JOB`,
     `PACELINE_URL`, `PACELINE_TOKEN`, `PACELINE_RUN_KEY`. Who this worker is is told by `topology`,
@@ -93,33 +98,34 @@ def start(
     given |= {"pp_size": pp_size}
     others = {"tp_size": tp_size, "vpp_size": vpp_size, "dsp_size": dsp_size, "ep_size": ep_size}
     try:
+        told_key, is_spooled = None if run_key is None else str(run_key), spool_dir is not None
+        # First of all: the others wait for this rank, whatever is wrong with it.
+        is_agreed = run_keys.is_initialised()
+        key = run_keys.agreed(told_key, is_spooled=is_spooled) if is_agreed else told_key
         place = topology if topology is not None else _Place(given, others)
         if topology is not None and any(value is not None for value in given.values()):
             raise CannotStart("topology= and rank= and the like contradict: give either")
-        # All ranks ask, those too that are not recorded: it may take them all to agree on one.
-        key = run_key or os.environ.get("PACELINE_RUN_KEY") or place.run_key()
         if not place.records:
             return NULL
-        job, url, token = _whole(job, "job"), _whole(url, "url"), _whole(token, "token")
-        sizes = Sizes(
-            place.dp_size,
-            place.pp_size,
-            place.tp_size,
-            place.vpp_size,
-            place.dsp_size,
-            place.ep_size,
-        )
+        job, url, token = _told(job, "job"), _told(url, "url"), _told(token, "token")
+        by_name = {size: _whole(size, getattr(place, size)) for size in SIZES}
+        sizes = Sizes(**by_name)
+        if epoch is not None:
+            epoch = _whole("epoch", epoch)
+        elif not is_agreed:
+            key = run_keys.by_itself(key, _world_size(by_name), is_spooled=is_spooled)
         if not key and epoch is None:
             raise CannotStart("no run_key: give one, equal on all ranks and new after a restart")
+        gpus = None if gpus is None else _whole("gpus", gpus)
         request = registration(sizes, key or "", name, gpus, framework, labels, op_types)
         worker = Worker(
-            place.rank,
-            place.dp_rank,
-            place.stage,
+            _whole("rank", place.rank),
+            _whole("dp_rank", place.dp_rank),
+            _whole("stage", place.stage),
             host or place.host or socket.gethostname(),
             placement(rack, switch),
         )
-        buffer, plans = Buffer(max_ops, flush_interval_s), Plans()
+        buffer, plans = Buffer(_whole("max_ops", max_ops), float(flush_interval_s)), Plans()
         cuda = cuda_timing(timing)
         readings = Readings() if gpu_readings else None
         buffer.readings = readings.take if readings else None
@@ -134,7 +140,14 @@ def start(
             outbox=(
                 None
                 if spool_dir is None
-                else Spool(spool_dir, job, key or f"epoch {epoch}", place.rank, spool_bytes)
+                else Spool(
+                    spool_dir,
+                    job,
+                    key or f"epoch {epoch}",
+                    worker.rank,
+                    spool_bytes,
+                    is_restart=key is not None and run_keys.is_old(key),
+                )
             ),
             plans=plans,
             chores=[chore.look for chore in (cuda, readings) if chore is not None],
@@ -164,11 +177,6 @@ class _Place:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
 
-    def run_key(self) -> str | None:
-        """As that of a topology."""
-        size: int = self.dp_size * self.pp_size * self.tp_size * self.dsp_size
-        return run_key_of(size)
-
 
 def placement(rack: str | None, switch: str | None) -> dict[str, str]:
     """Rack and switch of this host, as told or as Slurm's topology plugin tells it."""
@@ -186,8 +194,26 @@ def _slurm_switch() -> str | None:
     return switches[-1] if switches else None
 
 
-def _whole(value: str | None, name: str) -> str:
+def _told(value: str | None, name: str) -> str:
     value = os.environ.get(f"PACELINE_{name.upper()}") if value is None else value
     if value is None:
         raise CannotStart(f"no {name}: give {name}=, or set PACELINE_{name.upper()}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
+        shown = "" if name == "token" else f" {value!r}"
+        raise CannotStart(f"{name}{shown} holds what is no text") from None
     return value
+
+
+def _whole(name: str, value: Any) -> int:
+    """The number as Python's own, where numpy or the environment has it: JSON knows no other."""
+    try:
+        return int(value) if isinstance(value, str) else operator.index(value)
+    except (TypeError, ValueError):
+        raise CannotStart(f"{name} is {value!r:.60}: a whole number is wanted") from None
+
+
+def _world_size(sizes: Mapping[str, int]) -> int:
+    """Number of processes of the job."""
+    return sizes["dp_size"] * sizes["pp_size"] * sizes["tp_size"] * sizes["dsp_size"]

@@ -1,4 +1,4 @@
-"""Where in the job this process stands, and the key by which all its ranks know their run.
+"""Where in the job this process stands.
 
 Nothing here raises: a topology that cannot be is logged, carries its `problem`, and records
 nothing.
@@ -7,17 +7,16 @@ nothing.
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import sys
-import uuid
-import weakref
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-log = logging.getLogger("paceline_client")
+from .run_keys import is_initialised, run_key
 
-RUN_KEY = "PACELINE_RUN_KEY"
+log = logging.getLogger("paceline_client")
 
 # Names that mesh dimensions of one meaning have in torchtitan, veScale, Lightning and others.
 _SEQUENCE = ("cp", "sp", "dsp", "context_parallel", "sequence_parallel")
@@ -43,15 +42,15 @@ class Topology:
         host: str | None = None,
         problem: str | None = None,
     ) -> None:
-        self.rank = rank
-        self.dp_rank = dp_rank
-        self.stage = stage
-        self.dp_size = dp_size
-        self.pp_size = pp_size
-        self.tp_size = tp_size
-        self.vpp_size = vpp_size
-        self.dsp_size = dsp_size
-        self.ep_size = ep_size
+        self.rank: int = _number(rank)
+        self.dp_rank: int = _number(dp_rank)
+        self.stage: int = _number(stage)
+        self.dp_size: int = _number(dp_size)
+        self.pp_size: int = _number(pp_size)
+        self.tp_size: int = _number(tp_size)
+        self.vpp_size: int = _number(vpp_size)
+        self.dsp_size: int = _number(dsp_size)
+        self.ep_size: int = _number(ep_size)
         self.host = host
         self.problem = problem or self._contradiction()
         self.records = records and self.problem is None
@@ -72,8 +71,8 @@ class Topology:
         return self.dp_size * self.pp_size * self.tp_size * self.dsp_size
 
     def run_key(self) -> str | None:
-        """As the function of this name."""
-        return run_key(self.world_size)
+        """The key of this run, as `start` finds it out where none is told."""
+        return run_key(1 if self.problem is not None else self.world_size)
 
     def __repr__(self) -> str:
         """One line for people."""
@@ -115,6 +114,9 @@ def from_torch(pp_size: int = 1, vpp_size: int = 1, tp_size: int = 1) -> Topolog
     Ranks are taken to be numbered as torchtitan and Megatron do: those of one tensor-parallel
     group side by side, those of one stage next. For any other order, use `from_device_mesh`.
     """
+    for name, value in (("pp_size", pp_size), ("tp_size", tp_size)):
+        if not isinstance(_number(value), int):
+            return nowhere(f"{name} is {value!r}: a whole number from 1 is wanted")
     try:
         rank, world_size = _rank_of_world()
     except Exception as error:
@@ -154,6 +156,7 @@ def from_device_mesh(
         sizes = {name: int(mesh.size(at)) for at, name in enumerate(names)}
         places = {name: int(place[at]) for at, name in enumerate(names)}
         rank, world_size = int(mesh.get_rank()), int(mesh.size())
+        is_whole_world = world_size == _rank_of_world()[1]
     except Exception as error:
         return nowhere(f"the mesh does not tell where this rank is: {error}")
     if world_size > 1 and not names:
@@ -181,7 +184,7 @@ def from_device_mesh(
         "dsp_size": dsp_size,
         "ep_size": ep_size,
     }
-    if not _is_whole_world(world_size):
+    if not is_whole_world:
         return nowhere(f"the mesh holds {world_size} ranks, and the job more: give the whole mesh")
     return Topology(**found, vpp_size=vpp_size, records=places.get(tp, 0) == 0 and dsp_rank == 0)
 
@@ -210,79 +213,19 @@ def from_megatron(parallel_state: Any = None) -> Topology:
         return nowhere(f"Megatron's parallel state does not tell: {error!r}")
 
 
-def run_key(world_size: int | None = None) -> str | None:
-    """A key that is equal on all ranks and new after every restart; None where none can be agreed.
-
-    `PACELINE_RUN_KEY` if that is set. Else rank 0 makes one up and torch.distributed hands it to
-    all: every rank has to ask, once it is initialised; asking again costs nothing. Neither a count
-    of restarts nor the store of torch.distributed would do: torchrun's counts differ from node to
-    node, and it keeps one store through all restarts.
-    """
-    told = os.environ.get(RUN_KEY)
-    if told:
-        return told
-    if _is_initialised():
-        try:
-            return _handed_out()
-        except Exception as error:
-            log.warning("paceline: the ranks cannot agree on a run key, set %s: %s", RUN_KEY, error)
-            return None
-    if (_told_world_size() if world_size is None else world_size) > 1:
-        log.warning(
-            "paceline: torch.distributed is not initialised yet, so that the ranks cannot agree "
-            "on a run key: start after init_process_group, or set %s",
-            RUN_KEY,
-        )
-        return None
-    return uuid.uuid4().hex
-
-
-_agreed: tuple[weakref.ref[Any], str] | None = None
-
-
-def _handed_out() -> str:
-    """Rank 0's key, by one broadcast for each time that torch.distributed is initialised."""
-    global _agreed
-    dist = sys.modules["torch.distributed"]
-    world = dist.group.WORLD
-    if _agreed is None or _agreed[0]() is not world:
-        keys = [uuid.uuid4().hex]
-        dist.broadcast_object_list(keys, src=0, device=_device(dist))
-        _agreed = weakref.ref(world), str(keys[0])
-    return _agreed[1]
-
-
-def _device(dist: Any) -> Any:
-    """The GPU of this rank where the backend sends from GPUs; None for what it does by itself.
-
-    A script that has not chosen its GPU yet would send from the first one on every rank.
-    """
-    local_rank = int(os.environ.get("LOCAL_RANK") or 0)
-    cuda = import_module("torch").cuda
-    if "nccl" not in dist.get_backend() or cuda.current_device() or local_rank == 0:
-        return None
-    return f"cuda:{local_rank}" if local_rank < cuda.device_count() else None
-
-
-def _is_initialised() -> bool:
-    """Whether torch.distributed is up, without importing it where nobody did."""
-    dist = sys.modules.get("torch.distributed")
-    return dist is not None and dist.is_available() and dist.is_initialized()
-
-
 def _rank_of_world() -> tuple[int, int]:
-    if _is_initialised():
+    if is_initialised():
         dist = sys.modules["torch.distributed"]
         return dist.get_rank(), dist.get_world_size()
-    return int(os.environ.get("RANK", "0")), _told_world_size()
+    return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
 
-def _told_world_size() -> int:
-    return int(os.environ.get("WORLD_SIZE") or 1)
-
-
-def _is_whole_world(size: int) -> bool:
-    return size == _rank_of_world()[1]
+def _number(value: Any) -> Any:
+    """The number as Python's own, as also one of numpy may be; what is none stays as it is."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
 
 
 def _flat(

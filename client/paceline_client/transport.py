@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import json
 import socket
 import time
@@ -52,7 +53,18 @@ class Answer:
     @property
     def retryable(self) -> bool:
         """Whether the same request may be taken later; what makes no sense may be over, too."""
+        if self.is_of_a_proxy:
+            return True
         return self.status in (408, 429) or self.status >= 500 or self.status < 400
+
+    @property
+    def is_of_a_proxy(self) -> bool:
+        """Whether something in between said no, as where nobody is behind it for a minute.
+
+        Paceline's own refusals have a code.
+        """
+        is_usual = self.status in (401, 403, 404)
+        return is_usual and not isinstance(self.json().get("code"), str)
 
     @property
     def detail(self) -> str:
@@ -68,6 +80,39 @@ class Answer:
         except (ValueError, RecursionError):  # the second for very many brackets
             return {}
         return fields if isinstance(fields, dict) else {}
+
+
+class _InTime(io.RawIOBase):
+    """What a socket reads, until a moment: else each byte of an answer might take the limit."""
+
+    def __init__(self, sock: socket.socket, until_s: float) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)  # keeps the socket open until it is read
+        self._until_s = until_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer takes too long")
+        self._sock.settimeout(left_s)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer for which the socket's time limit holds as a whole."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp.close()  # nothing was read yet
+        until_s = time.monotonic() + (sock.gettimeout() or TIMEOUT_S)
+        self.fp = io.BufferedReader(_InTime(sock, until_s))
 
 
 class Transport:
@@ -104,8 +149,7 @@ class Transport:
             headers["Content-Encoding"] = "gzip"
         connection, prefix = self._opened()
         try:
-            if self._aborted:
-                self._shorten(connection)
+            self._limit(connection)
             began_s = time.monotonic()
             connection.request(method, prefix + path, payload, headers)
             return self._answer(connection.getresponse(), began_s)
@@ -122,10 +166,11 @@ class Transport:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def _shorten(self, connection: http.client.HTTPConnection) -> None:
-        connection.timeout = LAST_TIMEOUT_S
+    def _limit(self, connection: http.client.HTTPConnection) -> None:
+        """The last answer has used up a part of the socket's time."""
+        connection.timeout = LAST_TIMEOUT_S if self._aborted else self._timeout_s
         if connection.sock is not None:
-            connection.sock.settimeout(LAST_TIMEOUT_S)
+            connection.sock.settimeout(connection.timeout)
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
@@ -145,6 +190,7 @@ class Transport:
             secure = parts.scheme == "https"
             kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
             self._connection = kind(parts.hostname, parts.port, timeout=self._timeout_s)
+            self._connection.response_class = _Response
         return self._connection, parts.path.rstrip("/")
 
     def _answer(self, response: http.client.HTTPResponse, began_s: float) -> Answer:

@@ -62,6 +62,8 @@ class Batch:
         optypes: list[str],
         codes: bytes,
         columns: dict[str, array[int]],
+        at_step: int | None = None,
+        asides: Collection[int] = (),
     ) -> None:
         self.steps_done = steps_done
         self.step_kinds = step_kinds
@@ -69,6 +71,8 @@ class Batch:
         self.optypes = optypes
         self.codes = codes
         self.columns = columns
+        self.at_step = at_step  # that training has come to, where there is nothing else to say
+        self.asides = asides  # steps that are no training, of which more follows
 
     @property
     def num_ops(self) -> int:
@@ -101,6 +105,8 @@ class Batch:
             self.optypes,
             bytes([self.codes[row] for row in rows]),
             {name: array("q", [c[row] for row in rows]) for name, c in self.columns.items()},
+            self.at_step,
+            self.asides,
         )
 
     def by_microbatch(self) -> Batch:
@@ -143,6 +149,8 @@ def batch_of(
     steps_done: Sequence[tuple[int, int]],
     step_kinds: Sequence[tuple[int, str]] = (),
     dropped: int = 0,
+    at_step: int | None = None,
+    asides: Collection[int] = (),
 ) -> Batch:
     """A batch of operations that all fit; a step that was done twice is done once, with all."""
     codes: dict[str, int] = {}
@@ -157,7 +165,8 @@ def batch_of(
     for step, num_ops in steps_done:
         done[step] = done.get(step, 0) + num_ops
     kinds = sorted(dict(step_kinds).items())
-    return Batch(sorted(done.items()), kinds, dropped, list(codes), codes_of_ops, columns)
+    steps = sorted(done.items())
+    return Batch(steps, kinds, dropped, list(codes), codes_of_ops, columns, at_step, asides)
 
 
 def encode(
@@ -167,9 +176,9 @@ def encode(
 
     It is compressed by gzip where `accepts` names "packed".
     """
-    if batch.step_kinds and "step_kinds" not in accepts:
+    if "step_kinds" not in accepts and (batch.step_kinds or batch.asides):
         # Taken for training, an evaluation would pass for a slow step: better not to be seen.
-        batch = batch.without({step for step, _ in batch.step_kinds})
+        batch = batch.without({step for step, _ in batch.step_kinds}.union(batch.asides))
     if "packed" in accepts:
         batch = batch.by_microbatch()
     fields: dict[str, Any] = {
@@ -188,9 +197,11 @@ def encode(
     if worker.placement and "placement" in accepts:
         fields["placement"] = worker.placement
     if batch.dropped and "dropped" in accepts:
-        fields["dropped"] = batch.dropped
+        fields["dropped"] = min(batch.dropped, LARGEST)
     if batch.step_kinds:
         fields["step_kinds"] = batch.step_kinds
+    if "at_step" in accepts and 0 <= (-1 if batch.at_step is None else batch.at_step) <= LARGEST:
+        fields["at_step"] = batch.at_step
     body = pack(fields)
     if "packed" not in accepts:
         return body

@@ -37,5 +37,7 @@ class Metered:
     def op(self, optype: str, **about: int) -> Iterator[None]:
         """As the recorder does it."""
         begun = self.begin(optype, **about)
-        yield
-        self.end(begun)
+        try:
+            yield
+        finally:
+            self.end(begun)

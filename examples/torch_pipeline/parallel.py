@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .model import Pace, Stage, loss_of
 
-LAYERS = 2  # of a stage of the model, unless the fault says otherwise
+LAYERS = 2  # of a rank, unless the fault says otherwise
 
 
 @dataclass
@@ -69,7 +69,7 @@ def two_stages(mesh: DeviceMesh, pace: Pace, rows: int) -> Parallel:
     rank, size = mesh.get_local_rank("pp"), mesh.size(0)
     numbers = [rank, rank + size]
     modules: list[nn.Module] = [
-        Stage(LAYERS, is_first=each == 0, is_last=each == 2 * size - 1, pace=pace)
+        Stage(LAYERS // 2, is_first=each == 0, is_last=each == 2 * size - 1, pace=pace)
         for each in numbers
     ]
     stages = [

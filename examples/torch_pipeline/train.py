@@ -1,6 +1,6 @@
 """Trains a small transformer in a pipeline and tells Paceline about it.
 
-torchrun --nproc-per-node 4 -m examples.torch_pipeline.train --url http://127.0.0.1:8080
+torchrun --nproc-per-node 4 -m examples.torch_pipeline.train --url http://127.0.0.1:8642
 """
 
 from __future__ import annotations

@@ -35,10 +35,11 @@ JOB = {"parallelism": PARALLELISM, "run_key": "run-1"}
 
 
 class Clock:
-    """A clock that stands still until it is told."""
+    """A clock that stands still until it is told, and how far the database's is behind it."""
 
     def __init__(self) -> None:
         self.now_s = NOW_S
+        self.behind_s = 0.0
 
     def __call__(self) -> float:
         return self.now_s
@@ -121,7 +122,11 @@ async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
     )
     settings = Settings(token=TOKEN, **changes)
     app = create_app(
-        settings, parts, now_s=clock, database_time=lambda _conn: clock(), monotonic=monotonic
+        settings,
+        parts,
+        now_s=clock,
+        database_time=lambda _conn: clock() - clock.behind_s,
+        monotonic=monotonic,
     )
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     client = httpx.AsyncClient(

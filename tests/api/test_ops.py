@@ -8,7 +8,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.api.registrations import Registrations
+from app.api.registrations import TAKEN_AFTER_END_S, Registrations
 from app.ingest.codec import BINARY_TYPE, read
 from app.store import jobs
 from app.trace import user_types
@@ -112,11 +112,16 @@ async def test_another_epoch_gets_409(api, epoch):
     assert answer.json()["code"] == "epoch_superseded"
 
 
-async def test_an_ended_job_gets_409_until_its_next_run(api):
+async def test_an_ended_job_takes_what_its_other_ranks_still_send_and_then_nothing(api):
     await api.register()
     assert (await api.push(json_batch())).status_code == 202
     await api.client.post("/api/v1/jobs/llm-70b/end")
-    assert (await api.push(json_batch())).status_code == 409
+    api.clock.now_s += TAKEN_AFTER_END_S
+    assert (await api.push(json_batch(rank=1, dp_rank=1))).status_code == 202
+    api.clock.now_s += 1
+    answer = await api.push(json_batch(batch_seq=1))
+    assert answer.status_code == 409
+    assert "has ended: register its next run first" in answer.json()["detail"]
     await api.register(run_key="run-2")
     assert (await api.push(json_batch(epoch=2))).status_code == 202
 

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.store import jobs, recordings, shards, steps
+from app.ingest.codec import read
+from app.ingest.queue import shard_of
+from app.store import jobs, recordings, shards, silent, steps
 from app.store.steps import StepRow
 from tests.api.server import JOB, KEY, NOW_S, binary_batch, json_batch
 
@@ -124,18 +126,51 @@ async def test_a_job_that_sends_nothing_though_it_should_is_not_thought_to_go_on
     assert (await choose(api, every=10))["from_step"] == 1001 + 60
 
 
-async def test_a_run_that_has_not_begun_may_go_on_where_the_last_one_was(api):
+async def test_a_job_that_has_stalled_is_not_thought_to_go_on_unrecorded(api):
     await api.register()
-    come_to(api, 1000)
+    come_to(api, 1000, step_s=0.5)
+    await choose(api, enabled=False, from_step=1001)
+    with api.store.write() as conn:
+        silent.save(
+            conn,
+            KEY,
+            1,
+            silent_ranks=(),
+            silent_workers=(),
+            silent_since_s=None,
+            stalled_since_s=NOW_S,
+        )
+    api.clock.now_s += 48 * 3600
+    assert (await choose(api, every=10))["from_step"] == 1001 + 60
+
+
+async def test_a_run_of_which_no_step_is_known_goes_by_a_plan_as_soon_as_it_hears(api):
+    await api.register()
+    come_to(api, 5000)
+    await choose(api, enabled=False)
     await api.register(run_key="run-2")
-    assert (await choose(api, every=10))["from_step"] == 1101
+    assert (await choose(api))["from_step"] == 0
+    assert (await choose(api))["version"] == 2
 
 
-async def test_no_plan_begins_before_the_one_before_it(api):
+async def test_a_plan_is_not_held_up_by_one_that_is_to_begin_later(api):
     await api.register()
     come_to(api, 10)
-    await choose(api, every=10, from_step=5000)
-    assert (await choose(api, enabled=False))["from_step"] == 5000
+    await choose(api, every=10, from_step=2**53)
+    assert (await choose(api, every=10))["from_step"] == 111
+    shown = await choose(api, enabled=False)
+    assert (shown["version"], shown["from_step"]) == (3, 111)
+
+
+async def test_a_batch_may_name_a_step_that_is_not_recorded(api):
+    await api.register()
+    come_to(api, 10)
+    nothing: dict[str, Any] = {"steps_done": [], "columns": {"step": [], "optype": []}}
+    nothing["columns"] |= {"start_ns": [], "duration_ns": []}
+    for at_step, status in ((1_000_010, 202), (1_000_011, 422)):
+        assert (await api.push(json_batch(at_step=at_step, **nothing))).status_code == status
+    [entry] = api.queue.shards[shard_of(KEY, 4)].new
+    assert read(entry.body).at_step == 1_000_010
 
 
 async def test_whoever_records_again_may_have_come_to_any_step(api):
@@ -156,6 +191,7 @@ async def test_whoever_records_again_may_have_come_to_any_step(api):
 
 async def test_the_same_choice_again_changes_nothing(api):
     await api.register()
+    come_to(api, 450)
     first = await choose(api, every=10, from_step=500)
     assert await choose(api, every=10) == first
     assert len((await api.client.get("/api/v1/audit?object_kind=recording")).json()["items"]) == 1
@@ -242,7 +278,7 @@ async def test_only_a_few_plans_are_kept(api):
 
 async def test_an_older_consumer_at_work_keeps_extensions_back(api):
     """What lies in the queue must be readable by whoever takes it next."""
-    everything = ["packed", "dropped", "step_kinds", "gpu_health", "placement"]
+    everything = ["packed", "dropped", "step_kinds", "gpu_health", "placement", "at_step"]
     with api.store.write() as conn:
         shards.heartbeat(conn, "new", now_s=NOW_S, lease_s=15, knows=everything)
         shards.heartbeat(conn, "older", now_s=NOW_S, lease_s=15, knows=["packed"])
@@ -250,8 +286,8 @@ async def test_an_older_consumer_at_work_keeps_extensions_back(api):
     with api.store.write() as conn:
         shards.heartbeat(conn, "oldest", now_s=NOW_S, lease_s=20)
     assert (await api.client.put(JOB_PATH, json=JOB)).json()["accepts"] == []
-    api.clock.now_s += 16
-    assert (await api.client.put(JOB_PATH, json=JOB)).json()["accepts"] == []
+    api.clock.now_s += 16 + 30
+    api.clock.behind_s = 30  # leases are in the database's time
     api.clock.now_s += 5
     assert (await api.client.put(JOB_PATH, json=JOB)).json()["accepts"] == everything
 

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import anyio.lowlevel
+import httpx
 import pytest
 
-from app.api.score_body import MAX_BYTES
+from app.api.score_body import AT_ONCE, MAX_BYTES
 from app.trace.readers.registry import SCORE_FORMATS
 from app.trace.readers.score_formats import READERS
 
@@ -70,6 +72,26 @@ async def test_what_each_tool_writes_is_taken(job, name):
         assert answer.status_code == 201, answer.text
         assert answer.json()["source"] == name
     assert (await job.client.get(PATH)).json()["items"]
+
+
+async def test_no_more_than_two_texts_are_read_at_once(job):
+    places = [object() for _ in range(int(AT_ONCE.total_tokens))]
+    answers: list[httpx.Response] = []
+
+    async def send():
+        answers.append(await add(job, format="nvrx"))
+
+    with anyio.fail_after(30):
+        for place in places:
+            await AT_ONCE.acquire_on_behalf_of(place)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            while not AT_ONCE.statistics().tasks_waiting:
+                await anyio.lowlevel.checkpoint()
+            assert not answers
+            for place in places:
+                AT_ONCE.release_on_behalf_of(place)
+    assert [each.status_code for each in answers] == [201]
 
 
 async def test_a_report_says_what_it_lacks(job):

@@ -49,7 +49,7 @@ def body_of(rank, step, epoch=1, **more):
 def job(project):
     """A job whose first step was an evaluation, and one of whose recorders had no room."""
     registered = project.send("PUT", "/jobs/llm-70b", json=JOB)
-    assert registered["accepts"] == ["packed", "dropped", "step_kinds", "gpu_health", "placement"]
+    assert {"packed", "dropped", "step_kinds", "placement"} < {*registered["accepts"]}
     for step in range(3):
         for rank in range(4):
             kinds = [[0, "eval"]] if step == 0 else []
@@ -92,6 +92,11 @@ def test_some_steps_are_chosen_and_all_workers_hear_of_it(job, open_page):
     page = open_page(job.link("/jobs/llm-70b")).page
     card(page).get_by_role("button", name="Change which steps").click()
     card(page).get_by_role("button", name="Some").click()
+    card(page).get_by_label("The first").fill("7")
+    card(page).get_by_role("button", name="Cancel").click()
+    card(page).get_by_role("button", name="Change which steps").click()
+    card(page).get_by_role("button", name="Some").click()
+    expect(card(page).get_by_label("The first")).to_have_value("1")
     card(page).get_by_label("The first").fill("200")
     card(page).get_by_role("button", name="Save").click()
     expect(card(page).get_by_role("alert")).to_contain_text("Of 100 steps at most 100")

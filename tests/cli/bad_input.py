@@ -382,6 +382,6 @@ def the_world_is_of_another_size(files: Files) -> str:
 @fault
 def the_meta_file_is_of_another_trace(files: Files) -> str:
     name = files.chance.choice(["dp_size", "pp_size"])
-    size = getattr(files.sizes, name) + files.chance.choice([1, 10, 10**12])
+    size = getattr(files.sizes, name) + files.chance.choice([1, 10, 10**4])
     files.change_meta(**{name: size, "world_size": None})
     return rf"{name} is {size}, but the trace's highest .*: correct the meta file"

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.cli.exporting.tables import TABLES
+from app.cli.spreadsheet import cell
 from app.diagnosis.history import History
 from app.monitor import analysed
 from app.trace.readers import published
@@ -149,7 +150,7 @@ def test_what_is_unknown_is_empty_in_csv_and_null_in_parquet(tmp_path):
 
     unknown: dict[str, Any] = {
         "window": {"id": "1-0", "state": "open", "revision": 1},
-        "job": {"name": "a", **dict.fromkeys(("dp_size", "pp_size", "tp_size", "vpp_size"), 1)}
+        "job": {"name": "=a", **dict.fromkeys(("dp_size", "pp_size", "tp_size", "vpp_size"), 1)}
         | {"dsp_size": 1, "world_size": 1},
         "steps": [],
         "skipped_steps": [{"step": 3, "reason": 'rank "1",\nand more'}],
@@ -173,7 +174,16 @@ def test_what_is_unknown_is_empty_in_csv_and_null_in_parquet(tmp_path):
     [skipped] = csv.DictReader(io.StringIO(_text_of("skipped-steps", unknown, write_csv)))
     assert skipped["reason"] == 'rank "1",\nand more'
     [summary] = csv.DictReader(io.StringIO(_text_of("summary", unknown, write_csv)))
-    assert summary["slowdown"] == ""
+    assert (summary["job"], summary["slowdown"]) == ("'=a", "")
+
+
+def test_no_text_in_csv_is_a_formula_or_turns_what_follows():
+    texts = ["=HYPERLINK(1)", "+1", "-1", "@x", "host-1", "a=b", "\u202ehost", "a\x1b\nb", ""]
+    assert [cell(each) for each in texts] == [
+        *("'=HYPERLINK(1)", "'+1", "'-1", "'@x", "host-1", "a=b"),
+        *(r"\u202ehost", "a\\x1b\nb", ""),
+    ]
+    assert [cell(each) for each in (-1, -0.5, None)] == [-1, -0.5, None]
 
 
 def _text_of(name, result, write):
@@ -286,6 +296,19 @@ def test_all_of_it_works_from_a_server(trace, result, tmp_path):
     assert points(json.loads(sent))["paceline.job.slowdown"][0][0] == result["slowdown"]
     assert f"GET {WINDOW}/timeline?steps=3" in dict(asked)
     assert f"GET {WINDOW}?per_step=true" in dict(asked)
+
+
+def test_the_data_directorys_token_is_used_where_none_is_given(result, tmp_path):
+    out = tmp_path / "stages.csv"
+    of = ("--job", "llm-70b", "--table", "stages", "--out", out)
+    own = {"PACELINE_TOKEN": "", "PACELINE_DATA_DIR": str(tmp_path)}
+    with answering(**{WINDOW: (200, json.dumps(result).encode())}) as (url, _):
+        without = export("results", "--url", url, *of, **own)
+        (tmp_path / "token").write_text(f"{TOKEN}\n")
+        found = export("results", "--url", url, *of, **own)
+    assert (without.exit_code, found.exit_code) == (2, 0), found.stderr
+    assert f"no token in {tmp_path / 'token'}: give --token" in without.stderr
+    assert len(table(out)) == 2
 
 
 REFUSED = {

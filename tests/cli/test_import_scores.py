@@ -1,8 +1,11 @@
 """`paceline import` of scores: a table, a file or a server, each marked as without a what-if."""
 
 import csv
+import gzip
 import json
-from dataclasses import replace
+import os
+import threading
+from dataclasses import dataclass, replace
 
 import httpx
 import pyarrow.parquet as pq
@@ -12,13 +15,34 @@ from typer.testing import CliRunner
 
 from app.api.score_body import MAX_BYTES
 from app.cli import app
-from app.cli.importing.scores import fitting
+from app.cli.importing.scores import fitting, show_or_push
+from app.cli.importing.target import Target
 from app.store.migrate import migrate
 from app.store.scores import MAX_SCORES
 from app.trace.readers import megatron_log, nccl_inspector, nvrx
+from app.trace.readers.foreign import DescribedScores
+from app.trace.readers.registry import SCORE_FORMATS
 from app.trace.scores import Score
 from tests.api.server import JOB, TOKEN
 from tests.client.serving import serving
+
+LATE = Score(3, "n3", "s", "late-by", "ms", 0.5, 0.25, None, None, 2, 2, 7, 1.5)
+
+
+@dataclass
+class Found:
+    """An import that has found these."""
+
+    found: list[Score]
+
+    def describe(self):
+        return DescribedScores(None, len(self.found), (), source="own")
+
+    def scores(self):
+        return iter(self.found)
+
+    def close(self):
+        pass
 
 
 def paceline(*arguments, **environment):
@@ -77,6 +101,72 @@ def test_all_of_them_go_to_a_file(reports, tmp_path):
     assert [float(row["slowdown"] or 0) for row in rows] == [row["slowdown"] or 0 for row in table]
     assert {row["what_if"] for row in table} == {None}
     assert table[0]["at"] == "2025-09-21T14:13:20.500000Z"
+
+
+def written(scores, out):
+    opened = Found(scores)
+    show_or_push(opened, Target(out, None, None, None, None))
+    return out
+
+
+def test_a_file_of_scores_has_its_columns_whatever_is_known_of_them(tmp_path):
+    unknown = Score(None, None, "s", "m", None, None, None, None, None, 0, 1, None, None)
+    tables = [
+        pq.read_table(written(found, tmp_path / "a.parquet")) for found in ([], [unknown], [LATE])
+    ]
+    assert tables[0].schema == tables[1].schema == tables[2].schema
+    assert (tables[0].num_rows, tables[1].to_pylist()[0]["rank"]) == (0, None)
+    assert str(tables[0].schema.field("rank").type) == "int64"
+    names = written([], tmp_path / "a.csv").read_text().strip().split(",")
+    assert names == tables[0].schema.names
+    assert names[-2:] == ["at", "what_if"]
+
+
+def test_no_name_in_csv_is_a_formula(tmp_path):
+    found = [replace(LATE, node="=1+1", section="\u202eevil")]
+    with written(found, tmp_path / "a.csv").open(newline="") as file:
+        [row] = csv.DictReader(file)
+    assert (row["node"], row["section"]) == ("'=1+1", r"\u202eevil")
+    [kept] = pq.read_table(written(found, tmp_path / "a.parquet")).to_pylist()
+    assert kept["node"] == "=1+1"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--map", "^a=gc"),
+        ("--run-key", "b"),
+        ("--meta", "meta-a.yaml"),
+        *((f"--{axis}", "2") for axis in ("dp", "pp", "tp", "vpp", "dsp", "ep")),
+    ],
+)
+def test_options_of_operations_are_refused(option, value, reports):
+    result = paceline("import", "nvrx", reports, option, value)
+    assert result.exit_code == 2
+    assert f"{option} is about operations, and nvrx has scores of ranks" in result.stderr
+
+
+def test_a_pipe_is_read_once_or_refused(tmp_path):
+    def piped(name, content):
+        path = tmp_path / f"{name}.pipe"
+        os.mkfifo(path)
+        writer = threading.Thread(target=path.write_bytes, args=(content,))
+        writer.start()
+        try:
+            return paceline("import", name, path)
+        finally:
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # for who still waits for one
+            writer.join(30)
+            os.close(reader)
+
+    samples = {"nvrx": "training.log", "megatron-log": "training.log"}
+    for name, file in samples.items():
+        result = piped(name, gzip.compress(SCORE_FORMATS[name].sample()[file]))
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout.startswith(f"scores, no what-if: {name}, ")
+    result = piped("nccl-inspector", b"x")
+    assert result.exit_code == 2
+    assert "nccl-inspector.pipe: is a pipe, and these logs are read twice" in result.stderr
 
 
 def test_no_trace_can_be_made_of_them(reports, tmp_path):

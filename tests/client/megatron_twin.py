@@ -5,6 +5,7 @@ where megatron-core is installed.
 """
 
 import contextlib
+import inspect
 import types
 
 # Parameters of each function that is wrapped, as megatron-core 0.16.1 has them.
@@ -48,6 +49,14 @@ SIGNATURES = {
     ],
     "Timers.__call__": ["self", "name", "log_level"],
 }
+
+
+def parameters(module, name):
+    """Names of what a function of a module takes."""
+    found = module
+    for part in name.split("."):
+        found = getattr(found, part)
+    return list(inspect.signature(found).parameters)
 
 
 class Tensor:

@@ -27,6 +27,7 @@ class Listener:
         self.num_connections = 0
         self.came = threading.Condition()
         self.is_over = False
+        self.drips = b"", b""
         self._held = []
 
     @property
@@ -42,6 +43,21 @@ class Listener:
         try:
             connection.recv(65536)
             connection.sendall(NONSENSE[self.num_connections % len(NONSENSE)])
+        except OSError:
+            pass
+        connection.close()
+
+    def drip(self, connection):
+        """Answers piece by piece, and comes to an end only after long."""
+        connection.settimeout(5)
+        (begin, piece), goes_on = self.drips, threading.Event()
+        try:
+            connection.recv(65536)
+            connection.sendall(begin)
+            for _ in range(400):
+                connection.sendall(piece)
+                goes_on.wait(0.005)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         except OSError:
             pass
         connection.close()
@@ -73,9 +89,11 @@ class Listener:
 
 @contextmanager
 def listening(kind):
-    """A server that is "frozen" or answers "nonsense"."""
+    """A server that is "frozen", answers "nonsense", or sends a beginning and a piece for ever."""
     found = Listener()
     deed = found.hold if kind == "frozen" else found.answer_nonsense
+    if isinstance(kind, tuple):
+        found.drips, deed = kind, found.drip
     thread = threading.Thread(target=found.serve, args=(deed,))
     thread.start()
     try:

@@ -118,8 +118,33 @@ def test_a_clock_that_is_far_off_is_said(healthy):
     assert "ahead of the server's" in report
 
 
+@pytest.mark.parametrize("status", [400, 404])
+def test_of_no_job_nothing_is_said(healthy, status):
+    healthy.answers.clear()
+    healthy.answers.append((status, b"{}", {}))
+    report = paceline_client.check(healthy.url, TOKEN, None, PLACE)
+    assert line(report, "token")[1:] == ["ok", "known; for which job, tell by job= or PACELINE_JOB"]
+
+
+def test_a_name_that_is_no_text_is_said(healthy, monkeypatch):
+    monkeypatch.setenv("PACELINE_JOB", "j\udcff")
+    report = paceline_client.check(healthy.url, TOKEN, None, PLACE)
+    assert line(report, "token")[1:] == ["WRONG", r"not asked: job 'j\udcff' holds what is no text"]
+    assert report.isascii()
+
+
+def test_what_somebody_else_answers_does_not_reach_the_terminal(healthy):
+    healthy.answers.clear()
+    healthy.answers.append((403, b'{"detail": "no\\u001b[2J\\u202eway"}', {}))
+    report = paceline_client.check(healthy.url, TOKEN, "llm", PLACE)
+    assert line(report, "token")[1:] == ["WRONG", "403: no?[2J?way"]
+
+
 def test_it_is_a_command(monkeypatch):
-    command = [sys.executable, "-W", "error", "-m", "paceline_client.check"]
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    monkeypatch.setenv("PACELINE_TOKEN", "t")
+    monkeypatch.setenv("PACELINE_JOB", "j\u00f6b")
+    command = [sys.executable, "-W", "error", "-m", "paceline_client"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stdout.startswith("server   WRONG  no address")

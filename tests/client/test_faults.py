@@ -10,7 +10,7 @@ from pathlib import Path
 import paceline_client
 import pytest
 from paceline_client.buffer import DEFAULT_MAX_OPS, Buffer
-from paceline_client.transport import Answer, Transport
+from paceline_client.transport import Answer, Transport, Unreachable
 
 from tests.client.conftest import TOKEN
 from tests.client.recorders import WITHIN_S, closed, recorder
@@ -82,7 +82,7 @@ def test_a_server_that_comes_back_within_the_run_gets_everything(paceline):
 
 
 def test_refused_for_the_whole_run_everything_is_dropped_and_said_once(paceline, caplog):
-    paceline.answers += [(403, b'{"detail": "not for you"}', {})] * 1000
+    paceline.answers += [(403, b'{"code": "forbidden", "detail": "not for you"}', {})] * 1000
     run = recorder(paceline.url)
     train(run)
     assert run.flush(WITHIN_S)
@@ -108,6 +108,21 @@ def test_an_answer_of_nothing_but_brackets_is_nonsense_like_any_other():
     answer = Answer(200, 0.0, b"[" * 100_000)
     assert not answer.is_acceptance
     assert answer.retryable
+
+
+ENDLESS = [
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n", b"x"),
+    (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+]
+
+
+@pytest.mark.parametrize("answer", ENDLESS, ids=["a byte at a time", "soon"])
+def test_an_answer_that_takes_for_ever_is_let_go(answer):
+    with listening(answer) as server:
+        transport = Transport(server.url, TOKEN, timeout_s=0.1)
+        with pytest.raises(Unreachable):
+            transport.request("GET", "/", b"", "text/plain")
+        transport.close()
 
 
 def test_a_frozen_server_is_let_go_at_the_end(monkeypatch):

@@ -1,7 +1,6 @@
 """The hook into Megatron records what each stage does, by micro-batch and chunk."""
 
-import importlib
-import inspect
+import dataclasses
 import logging
 import sys
 import types
@@ -12,6 +11,11 @@ from hypothesis import strategies as st
 from paceline_client import NULL, Topology
 from paceline_client.buffer import Buffer
 from paceline_client.integrations import megatron
+from paceline_client.integrations.megatron_calls import (
+    config_of,
+    shares_embedding,
+    synchronises,
+)
 from paceline_client.integrations.megatron_ids import Expected
 from paceline_client.recorder import Recorder
 
@@ -375,18 +379,45 @@ def test_without_megatron_training_goes_on(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("name", twin.SIGNATURES)
-def test_the_twin_has_megatrons_own_signatures(name):
-    assert parameters(twin, name) == twin.SIGNATURES[name]
-    reason = "megatron-core 0.16.1 is not installed"
-    pytest.importorskip("megatron.core", reason=reason)
-    home = megatron.SCHEDULES
-    if "." in name:
-        home = megatron.P2P if name.startswith("P2P") else megatron.TIMERS
-    assert parameters(importlib.import_module(home), name) == twin.SIGNATURES[name]
+def test_the_twin_has_the_signatures_that_it_says(name):
+    assert twin.parameters(twin, name) == twin.SIGNATURES[name]
 
 
-def parameters(module, name):
-    found = module
-    for part in name.split("."):
-        found = getattr(found, part)
-    return list(inspect.signature(found).parameters)
+def test_a_recorder_that_cannot_start_is_said_once_however_many_chunks_ask(
+    job, caplog, monkeypatch
+):
+    for name in ("URL", "TOKEN", "JOB"):
+        monkeypatch.delenv(f"PACELINE_{name}", raising=False)
+    place = Topology(rank=0, dp_rank=0, stage=0, dp_size=1, pp_size=1)
+    for _ in range(3):
+        assert megatron.install(topology=place, run_key="a") is NULL
+    assert len(caplog.messages) == 1
+    assert "no job" in caplog.text
+
+
+def test_a_megatron_that_was_not_initialised_yet_can_be_installed_later(job, caplog, monkeypatch):
+    monkeypatch.setitem(sys.modules, "megatron", None)
+    assert megatron.install(job="llm", run_key="a") is NULL
+    run = job()
+    assert run.installed is run.recorder
+    assert hasattr(twin.forward_step, "__wrapped__")
+
+
+def test_what_megatron_leaves_open_or_closed_to_us_costs_no_training(job):
+    run, model = job(dp_size=2, pp_size=1), twin.model()
+    model.config = Frozen(None, 1.0, 2)
+    run.train(model=model, optimizer=twin.MixedPrecisionOptimizer(twin.config(clip_grad=None)))
+    found = {op[0] for op in run.ops()}
+    assert "optimizer" in found
+    assert "optimizer-clip-main-grad" not in found
+    for read in (config_of, shares_embedding, synchronises):
+        assert not read([])
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """A configuration that nobody may change."""
+
+    timers: None
+    clip_grad: float
+    microbatch_group_size_per_vp_stage: int

@@ -11,6 +11,7 @@ import inspect
 import itertools
 import logging
 import pickle
+import sys
 import threading
 import types
 import weakref
@@ -170,6 +171,33 @@ def test_an_evaluation_of_hugging_face_names_the_step_that_follows(recorded):
     assert recorded.recorder.dropped == 0
 
 
+def test_the_work_of_what_is_not_recorded_is_not_asked_for(recorded):
+    trainer, asked = HuggingFace(), []
+
+    def work(inputs):
+        asked.append(inputs)
+        return {}
+
+    huggingface.attach(trainer, recorder=recorded.recorder, work=work)
+    trainer.train(2, accumulate=2)
+    assert len(asked) == 4
+    trainer.model(input_ids=Tensor(2, 8))  # an evaluation, or a text that is generated
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize("event", ["on_evaluate", "on_save"])
+def test_evaluations_and_checkpoints_after_every_step_are_said_to_leave_nothing(
+    recorded, caplog, event
+):
+    steps = 2 * trainer_steps.MANY_MARKED
+    trainer = HuggingFace(huggingface.PacelineCallback(recorder=recorded.recorder))
+    trainer.train(steps, after={step: [event] for step in range(steps) if step % 5})
+    assert not caplog.text
+    trainer.train(steps, after={step: [event] for step in range(steps)})
+    assert len(caplog.messages) == 1
+    assert "10 steps in a row came after an evaluation or a checkpoint" in caplog.text
+
+
 def test_what_is_done_between_steps_is_no_wait_for_data(recorded):
     callback = huggingface.PacelineCallback(recorder=recorded.recorder)
     trainer = HuggingFace(callback)
@@ -205,6 +233,21 @@ def test_a_second_training_is_another_run(paceline, monkeypatch):
     assert len(trainer.model.before) == 1  # hooked once
 
 
+def test_a_key_that_is_told_for_all_trainings_is_another_one_for_each(monkeypatch):
+    keys = []
+
+    def start(*, run_key, **_):
+        keys.append(run_key)
+        return NULL
+
+    monkeypatch.setattr(trainer_steps, "start_recorder", start)
+    trainer = HuggingFace(huggingface.PacelineCallback(run_key="slurm-1", spool_dir="/spool"))
+    for _ in range(2):
+        trainer.train(1)
+    assert len(set(keys)) == 2
+    assert all(key.startswith("slurm-1") for key in keys)
+
+
 def test_a_training_that_broke_off_is_ended_before_it_is_tried_anew(monkeypatch):
     closed = []
 
@@ -221,6 +264,91 @@ def test_a_training_that_broke_off_is_ended_before_it_is_tried_anew(monkeypatch)
         trainer.train(1, fails_in=0)
     trainer.train(1)
     assert closed == started
+
+
+@pytest.fixture
+def places(monkeypatch):
+    """Where every recorder that is started stands."""
+    found = []
+
+    def start(*, topology, **_):
+        found.append(topology)
+        return NULL
+
+    monkeypatch.setattr(trainer_steps, "start_recorder", start)
+    return found
+
+
+class Mesh:
+    """A DeviceMesh of four ranks, seen by the last one."""
+
+    def __init__(self, *names):
+        self.mesh_dim_names = names
+
+    def get_coordinate(self):
+        return [1, 1]
+
+    def get_rank(self):
+        return 3
+
+    def size(self, dim=None):
+        return 4 if dim is None else 2
+
+
+@pytest.fixture
+def last_of_four(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("PACELINE_RUN_KEY", "launch-1")
+
+
+@pytest.mark.usefixtures("last_of_four")
+def test_data_parallel_ranks_of_hugging_face_all_record(places):
+    trainer = HuggingFace()
+    vars(trainer)["accelerator"] = types.SimpleNamespace(parallelism_config=parallel(dp_shard=4))
+    huggingface.attach(trainer)
+    trainer.train(1)
+    assert (places[0].dp_rank, places[0].dp_size, places[0].records) == (3, 4, True)
+
+
+def parallel(mesh=None, **sizes):
+    """As accelerate's ParallelismConfig."""
+    every = dict.fromkeys(("dp_replicate", "dp_shard", "tp", "cp", "sp"), 1) | sizes
+    fields = {f"{name}_size": size for name, size in every.items()}
+    return types.SimpleNamespace(device_mesh=mesh, **fields)
+
+
+@pytest.mark.usefixtures("last_of_four")
+@pytest.mark.parametrize("name", ["tp", "cp", "sp"])
+def test_peers_of_hugging_face_that_compute_the_same_data_are_one_dp_rank(places, name):
+    trainer = HuggingFace()
+    trainer.args.parallelism_config = parallel(Mesh("dp_shard", name), dp_shard=2, **{name: 2})
+    huggingface.attach(trainer)
+    trainer.train(1)
+    assert (places[0].dp_rank, places[0].dp_size, places[0].records) == (1, 2, False)
+    assert places[0].world_size == 4
+
+
+@pytest.mark.usefixtures("last_of_four")
+def test_peers_that_no_mesh_tells_are_said_and_nothing_is_recorded(places, caplog):
+    trainer = HuggingFace()
+    vars(trainer.model)["tp_size"] = 2  # sharded as it was loaded
+    huggingface.attach(trainer)
+    trainer.train(1)
+    assert not places[0].records
+    assert len(caplog.messages) == 1
+    assert "no mesh tells which ranks compute the same data: give topology=" in caplog.text
+
+
+@pytest.mark.usefixtures("last_of_four")
+def test_tensor_parallel_peers_of_lightning_are_one_dp_rank(places):
+    trainer = Lightning(lightning.PacelineCallback())
+    trainer.strategy.device_mesh = Mesh("data_parallel", "tensor_parallel")
+    trainer.fit(1)
+    assert (places[0].dp_rank, places[0].dp_size, places[0].records) == (1, 2, False)
+    trainer.strategy.device_mesh = object()
+    trainer.fit(1)
+    assert "give topology=" in str(places[1].problem)
 
 
 def test_without_a_job_hugging_face_trains_all_the_same(caplog):
@@ -287,8 +415,10 @@ def trained_under(wrapper, recorded):
     return types_of(recorded.taken(), 0)
 
 
-def test_buckets_are_hooked_where_ddp_has_room_for_it(recorded, caplog):
-    pytest.importorskip("torch", reason="torch is not installed")
+def test_buckets_are_hooked_where_ddp_has_room_for_it(recorded, monkeypatch):
+    hooks = types.SimpleNamespace(allreduce_hook=None)
+    name = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+    monkeypatch.setitem(sys.modules, name, hooks)
     wrapper = DistributedDataParallel()
     assert "forward-compute" in trained_under(wrapper, recorded)
     assert len(wrapper.hooks) == 1

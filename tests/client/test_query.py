@@ -165,6 +165,23 @@ def test_a_server_that_gives_the_same_steps_for_ever_is_not_asked_for_ever():
         assert len(server.asked) == 2
 
 
+@pytest.mark.parametrize(
+    ("items", "said"),
+    [
+        ([{"epoch": 1}] * 2, "has no step"),
+        ([{"step": 5}] * 2, "has no epoch"),
+        ([{"step": "5", "epoch": 1}] * 2, "has no step"),
+        ([5], "is no object"),
+    ],
+)
+def test_steps_that_are_none_of_pacelines_say_so(items, said):
+    content = json.dumps({"items": items}).encode()
+    with scripted((200, {}, content)) as server, Paceline(server.url, "t", page=2) as paceline:
+        with pytest.raises(NoAnswer, match=said):
+            paceline.steps("a").all()
+        assert len(server.asked) == 1
+
+
 def test_what_is_not_there_says_so(paceline):
     with pytest.raises(NotFound, match="no job 'nobody': register it"):
         paceline.windows("nobody").all()
@@ -253,6 +270,12 @@ def test_a_connection_that_the_server_has_closed_is_opened_again():
         (("localhost:8642", "t"), "no http or https address"),
         (("http://user:secret@localhost", "t"), "leave them out"),
         (("http://localhost", "t\n"), "the token has characters"),
+        (("http://localhost:port", "t"), "is no address: look at its host and its port"),
+        (("http://localhost:70000", "t"), "is no address: look at its host and its port"),
+        (("http://a..b", "t"), "is no address: look at its host and its port"),
+        (("http://[::1", "t"), "is no address: look at its host and its port"),
+        (("http://localhost/péage", "t"), "to be percent-encoded"),
+        (("http://localhost/a b", "t"), "to be percent-encoded"),
         ((None, "t"), "PACELINE_URL"),
         (("http://localhost", None), "PACELINE_TOKEN"),
     ],

@@ -75,7 +75,7 @@ def test_what_is_recorded_is_what_the_server_shows(stack, tmp_path):
         job = stack.get(f"/jobs/{JOB}")
         return job["last_step"] == recorded[-1] and job["ingest"]["accepted"] == operations
 
-    wait_until(is_analysed, "all is analysed", within_s=120)
+    wait_until(is_analysed, "all is analysed", within_s=WITHIN_S)
     job = stack.get(f"/jobs/{JOB}")
     assert job["ingest"]["conflict"] == job["ingest"]["lost_batches"] == job["ingest"]["dead"] == 0
     assert job["drops"]["worst"] == [{"dp_rank": 1, "stage": 0, "dropped": 1}]

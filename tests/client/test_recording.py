@@ -278,10 +278,18 @@ def test_a_server_that_does_not_know_kinds_sees_only_training(paceline):
     for step, kind in enumerate(("train", "eval", "train")):
         with run.step(step, kind=kind), run.op("gc"):
             pass
+    with run.step(3, kind="eval"):
+        for _ in range(2):
+            with run.op("gc"):
+                pass
+            assert run.flush(WITHIN_S)  # as of a step that takes longer than is waited
+    with run.step(4), run.op("gc"):
+        pass
     assert run.flush(WITHIN_S)
+    assert not run._buffer.asides
     run.close()
-    assert [op[0] for op in paceline.ops] == [0, 2]
-    assert paceline.steps_done == [(0, 1), (2, 1)]
+    assert [op[0] for op in paceline.ops] == [0, 2, 4]
+    assert paceline.steps_done == [(0, 1), (2, 1), (4, 1)]
 
 
 def test_packed_or_not_the_server_reads_the_same(paceline):
@@ -392,7 +400,13 @@ PLACE: dict[str, Any] = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 1, "pp_
         ({"rank": None, "stage": None}, "rank, stage not given"),
         ({"topology": Topology(**PLACE)}, "contradict: give either"),
         ({"topology": "rank 3"}, "nothing is recorded"),
-        ({"dp_size": "two"}, "nothing is recorded"),
+        ({"dp_size": "two"}, "dp_size is 'two': a whole number is wanted"),
+        ({"rank": 1.5}, "rank is 1.5: a whole number is wanted"),
+        ({"gpus": []}, "gpus is []: a whole number is wanted"),
+        ({"max_ops": None}, "max_ops is None: a whole number is wanted"),
+        ({"epoch": "last"}, "epoch is 'last': a whole number is wanted"),
+        ({"flush_interval_s": "soon"}, "nothing is recorded: could not convert"),
+        ({"job": "j\udcff"}, "job 'j\\udcff' holds what is no text"),
     ],
 )
 def test_what_is_missing_is_said_and_training_goes_on(given, said, caplog):
@@ -431,3 +445,47 @@ def test_every_built_in_type_can_be_sent(paceline):
     assert run.flush(WITHIN_S)
     run.close()
     assert sorted(columns(paceline).optype.tolist()) == sorted(OP_CODES.values())
+
+
+@pytest.mark.parametrize("nonsense", [None, "three", [], {}, object()], ids=repr)
+def test_nothing_that_training_says_is_raised_back_into_it(alone, nonsense):
+    run, _ = alone
+    run._plans.hear({"recording": {
+        "version": 1, "from_step": 0, "enabled": True, "every": 2, "steps": 1,
+    }})  # fmt: skip
+    assert run.records(nonsense) is False
+    run._cuda = Broken()
+    with run.step(0):
+        for name in ("gc", nonsense):
+            with run.op(name) as op:
+                op.tell(tokens=nonsense)
+            run.end(run.begin(name))
+    with run.step(nonsense), run.op("gc"):
+        pass
+    assert run.flush(nonsense) is False
+
+
+class Broken:
+    """CUDA after an error, of which every further call tells again."""
+
+    def is_usable(self):
+        raise RuntimeError("an illegal memory access was encountered")
+
+
+@pytest.mark.parametrize("told", [[3, 1, 1, 2, 2], ["3", "1", "1", "2", "2"]], ids=str)
+def test_numbers_may_be_of_numpy_or_of_the_environment(paceline, told):
+    import numpy as np
+
+    names = ("rank", "dp_rank", "stage", "dp_size", "pp_size")
+    numbers = {
+        name: value if isinstance(value, str) else np.int64(value)
+        for name, value in zip(names, told, strict=True)
+    }
+    run = recorder(paceline.url, **numbers, gpus=np.int32(8), max_ops="100")
+    with run.step(np.int64(1)), run.op("gc", microbatch=np.int32(2)):
+        pass
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert paceline.puts[0][1]["parallelism"]["dp_size"] == 2
+    assert [(batch.rank, batch.dp_rank, batch.stage) for batch in paceline.taken] == [(3, 1, 1)]
+    assert paceline.steps_done == [(1, 1)]

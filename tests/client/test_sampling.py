@@ -151,7 +151,7 @@ def test_the_server_turns_recording_off_and_on_by_its_answers(paceline):
 
 
 def test_where_nothing_is_recorded_the_server_is_asked_now_and_then(paceline):
-    paceline.recording = told(1, 1, enabled=False)
+    paceline.accepts, paceline.recording = ["at_step"], told(1, 1, enabled=False)
     run = recorder(paceline.url)
     with run.step(0), run.op("gc"):
         pass
@@ -171,3 +171,6 @@ def test_where_nothing_is_recorded_the_server_is_asked_now_and_then(paceline):
     run.close()
     assert paceline.steps_done == [(0, 1), (5, 1)]
     assert len(paceline.ops) == 2
+    beats = [batch for batch in paceline.taken if not batch.columns.num_ops]
+    assert {batch.at_step for batch in beats} <= {1, 2, 3, 4}
+    assert {batch.at_step for batch in paceline.taken if batch not in beats} == {None}

@@ -3,6 +3,7 @@
 import errno
 import io
 import logging
+import os
 import shutil
 
 import pytest
@@ -19,6 +20,7 @@ from paceline_client.spool_format import (
 )
 from paceline_client.wire import batch_of
 
+from app.ingest.cursor import MAX_GAP
 from tests.client.recorders import WITHIN_S, closed, recorder
 
 MB = 1 << 20
@@ -36,13 +38,14 @@ def spool(directory, *, run_key="run-1", rank=3, max_bytes=MB):
 
 def batch(number, num_ops=2):
     ops = [(number, "gc", 10**18 + at, 5, at, -1, at, {"tokens": at}) for at in range(num_ops)]
-    return batch_of(ops, [(number, num_ops)], [(number, "eval")], dropped=number)
+    return batch_of(ops, [(number, num_ops)], [(number, "eval")], number, number, {number})
 
 
 def said(found):
     """What tells one batch from another."""
     return None if found is None else (
         found.steps_done, found.step_kinds, found.dropped, found.optypes, found.codes,
+        found.at_step, found.asides,
         {name: list(values) for name, values in found.columns.items()},
     )  # fmt: skip
 
@@ -189,16 +192,134 @@ def test_a_record_that_another_has_been_written_over_is_damaged():
         read_record(io.BytesIO(second))
 
 
-def test_without_its_position_a_spool_is_not_used(tmp_path, caplog):
+def states(directory):
+    """The two files, the newest first."""
+    return sorted(
+        directory.glob("*.state?"),
+        key=lambda path: position_of(path.read_bytes()).turn,
+        reverse=True,
+    )
+
+
+TORN = {"empty": b"", "half": None, "gone": b"gone", "nonsense": b"nonsense"}
+
+
+def tear(path, how):
+    if how == "gone":
+        path.unlink()
+    else:
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2] if how == "half" else TORN[how])
+
+
+@pytest.mark.parametrize("how", TORN)
+@pytest.mark.parametrize("num_popped", [1, 2, 5])
+def test_a_torn_position_costs_nothing_as_there_is_the_one_before(tmp_path, how, num_popped):
     kept = spool(tmp_path)
-    kept.put(batch(0))
+    for number in range(6):
+        kept.put(batch(number))
+    for _ in range(num_popped):
+        kept.head()
+        kept.pop(used_seq=True)
     kept.close(keep=True)
-    [state] = tmp_path.glob("*.state")
-    state.write_bytes(b"nonsense")
+    tear(states(tmp_path)[0], how)
+    again = spool(tmp_path)
+    # The last one may come again, under the number that it had.
+    assert drained(again) == [(number, number) for number in range(num_popped - 1, 6)]
+
+
+@pytest.mark.parametrize("how", TORN)
+def test_a_torn_position_without_its_batches_leaves_some_numbers_out(tmp_path, how):
+    kept = spool(tmp_path)
+    for number in range(3):
+        kept.put(batch(number))
+    drained(kept)
+    kept.close(keep=True)
+    tear(states(tmp_path)[0], how)
+    assert spool(tmp_path).next_seq > 3
+
+
+def test_a_position_that_is_older_than_what_lies_there_leaves_some_numbers_out(tmp_path):
+    kept = spool(tmp_path)
+    kept._segment_bytes = 1
+    for number in range(3):
+        kept.put(batch(number))
+    kept.close(keep=True)
+    segments(tmp_path)[0].unlink()  # as a disk may know of after its power was gone
+    again = spool(tmp_path)
+    assert [step for _, step in drained(again)] == [1, 2]
+    assert again.next_seq > 3
+
+
+@pytest.mark.parametrize("how", sorted({*TORN} - {"gone"}))
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_without_any_position_all_numbers_that_may_be_known_are_left_out(
+    tmp_path, how, is_empty, caplog
+):
+    kept = spool(tmp_path)
+    for number in range(3):
+        kept.put(batch(number))
+    if is_empty:
+        drained(kept)
+    kept.close(keep=True)
+    for state in states(tmp_path):
+        tear(state, how)
     again = spool(tmp_path)
     assert drained(again) == []
-    assert "is damaged" in caplog.text
+    assert again.next_seq == MAX_GAP
+    assert again.damaged_ops == (0 if is_empty else 6)
+    assert ("is damaged: 6 operations are lost" in caplog.text) == (not is_empty)
+    assert "nothing is kept" not in caplog.text
+    again.put(batch(3))
+    assert len(segments(tmp_path)) == 1
+
+
+def test_a_restart_that_finds_nothing_leaves_out_what_was_sent_from_elsewhere(tmp_path):
+    (tmp_path / "file").write_text("")
+    for directory in (tmp_path, tmp_path / "file"):
+        elsewhere = Spool(directory, "my job", "run-1", 3, MB, is_restart=True)
+        opened.append(elsewhere)
+        elsewhere.open()
+        assert elsewhere.next_seq == MAX_GAP
+    opened.pop(0).close(keep=True)
+    again = Spool(tmp_path, "my job", "run-1", 3, MB, is_restart=True)
+    again.open()
+    assert again.next_seq == MAX_GAP  # and not once more
     again.close(keep=True)
+
+
+def test_a_run_that_the_server_has_not_known_begins_at_its_first_number(paceline, tmp_path):
+    paceline.registrations.append((201, b'{"epoch": 4}', {}))
+    kept = Spool(tmp_path, "my job", "run-1", 3, MB, is_restart=True)
+    kept.open()
+    kept.close(keep=True)
+    run = recorder(paceline.url, spool_dir=tmp_path)
+    with run.step(1), run.op("gc"):
+        pass
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert [batch.batch_seq for batch in paceline.taken] == [0]
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="links are followed on this system")
+def test_files_are_nobody_elses_and_no_link_is_followed(tmp_path, caplog):
+    before = os.umask(0)
+    try:
+        kept = spool(tmp_path)
+        kept.put(batch(0))
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+    kept.close(keep=True)
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"precious")
+    [lock] = tmp_path.glob("*.lock")
+    for path in (lock, *states(tmp_path), *segments(tmp_path)):
+        path.unlink()
+        path.symlink_to(mine)
+    spool(tmp_path).put(batch(1))
+    assert mine.read_bytes() == b"precious"
+    assert "nothing is kept in" in caplog.text
 
 
 @given(st.binary(max_size=60))
@@ -208,14 +329,14 @@ def test_no_other_bytes_are_a_position(content):
 
 
 def test_a_position_comes_back_unless_a_bit_was_changed():
-    written = position_bytes(Position(3, 77, 12))
-    assert position_of(written) == (3, 77, 12)
+    written = position_bytes(Position(3, 77, 12, 5))
+    assert position_of(written) == (3, 77, 12, 5)
     for at in range(len(written)):
         with pytest.raises(Damaged):
             position_of(written[:at] + bytes([written[at] ^ 1]) + written[at + 1 :])
 
 
-def test_what_other_runs_of_this_rank_have_left_is_removed_and_nothing_else(tmp_path):
+def test_what_other_runs_of_this_rank_have_left_is_removed_and_nothing_else(tmp_path, caplog):
     kept_runs = [("run-1", 3), ("run-1", 4), ("run-0", 5)]
     for run_key, rank in kept_runs:
         kept = spool(tmp_path, run_key=run_key, rank=rank)
@@ -223,6 +344,8 @@ def test_what_other_runs_of_this_rank_have_left_is_removed_and_nothing_else(tmp_
         kept.close(keep=True)
     spool(tmp_path, run_key="run-2", rank=3).close(keep=True)
     assert len(segments(tmp_path)) == 2
+    [warning] = caplog.messages
+    assert "2 operations of an earlier run are removed" in warning
     assert drained(spool(tmp_path, run_key="run-1", rank=4)) == [(0, 0)]
 
 
@@ -298,7 +421,8 @@ def test_a_token_that_is_refused_costs_no_spool(paceline, tmp_path):
     with run.step(1), run.op("gc"):
         pass
     closed(run)
-    paceline.registrations.append((401, b'{"detail": "no such token"}', {}))
+    refusal = b'{"code": "unauthorized", "detail": "no such token"}'
+    paceline.registrations.append((401, refusal, {}))
     run = recorder(paceline.url, spool_dir=tmp_path)
     run._sender.join(WITHIN_S)
     run = recorder(paceline.url, spool_dir=tmp_path)

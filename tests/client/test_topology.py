@@ -4,18 +4,24 @@ import itertools
 import logging
 import sys
 import types
+from typing import Any
 
+import paceline_client
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline_client import topology
+from paceline_client import run_keys, topology
 from paceline_client.topology import Topology
+
+from tests.client.conftest import TOKEN
+from tests.client.recorders import WITHIN_S, recorder
 
 
 @pytest.fixture(autouse=True)
 def _no_job(caplog, monkeypatch):
     caplog.set_level(logging.WARNING)
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "PACELINE_RUN_KEY"):
+    told = ("PACELINE_RUN_KEY", "TORCHELASTIC_RESTART_COUNT")
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", *told):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
 
@@ -30,9 +36,11 @@ class Torch:
     def __init__(self, monkeypatch):
         self.rank, self.world_size, self.backend = 0, 1, "gloo"
         self.group = types.SimpleNamespace(WORLD=World())
-        self.handed: list[str] = []
+        self.handed: list[list[str]] = []
         self.devices: list[str | None] = []
-        self.cuda = types.SimpleNamespace(current_device=lambda: 0, device_count=lambda: 8)
+        self.cuda = types.SimpleNamespace(
+            is_initialized=lambda: True, current_device=lambda: 0, device_count=lambda: 8
+        )
         dist = types.SimpleNamespace(
             is_available=lambda: True,
             is_initialized=lambda: True,
@@ -43,14 +51,15 @@ class Torch:
             group=self.group,
         )
         monkeypatch.setitem(sys.modules, "torch.distributed", dist)
+        self.cuda.is_available = lambda: False
         monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=self.cuda))
 
     def broadcast(self, objects, src, device):
         assert src == 0
         self.devices.append(device)
         if self.rank == 0:
-            self.handed.append(objects[0])
-        objects[0] = self.handed[-1]
+            self.handed.append(list(objects))
+        objects[:] = self.handed[-1]
 
 
 @pytest.fixture
@@ -112,6 +121,29 @@ def test_torch_itself_is_believed_before_the_variables(torch, monkeypatch):
     place = topology.from_torch(pp_size=2, vpp_size=3)
     assert (place.rank, place.dp_rank, place.stage) == (3, 1, 1)
     assert (place.dp_size, place.pp_size, place.vpp_size) == (2, 2, 3)
+
+
+@pytest.mark.parametrize("sizes", [{"pp_size": None}, {"tp_size": "2"}, {"vpp_size": 1.5}])
+def test_sizes_that_are_no_numbers_are_said_and_nothing_recorded(sizes, caplog):
+    place = topology.from_torch(**sizes)
+    assert not place.records
+    assert f"{next(iter(sizes))} is" in caplog.text
+    assert place.run_key()
+
+
+def test_variables_that_are_no_numbers_are_said_and_nothing_recorded(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "x")
+    for place in (topology.from_torch(), topology.from_device_mesh(Mesh(0, dp=2))):
+        assert "invalid literal" in str(place.problem)
+
+
+def test_numbers_may_be_of_numpy():
+    import numpy as np
+
+    told: dict[str, Any] = {"rank": np.int64(1), "dp_rank": np.int32(1), "dp_size": np.uint8(2)}
+    place = Topology(stage=0, pp_size=1, **told)
+    assert repr(place) == "rank 1 of 2: dp rank 1 of 2, stage 0 of 1"
+    assert {type(place.rank), type(place.dp_size)} == {int}
 
 
 @pytest.mark.parametrize("sizes", [{"pp_size": 3}, {"pp_size": 0}, {"tp_size": 0}, {"pp_size": 8}])
@@ -221,54 +253,116 @@ def test_a_place_that_cannot_be_is_said_and_nothing_recorded():
         assert "nowhere" in repr(place)
 
 
-def restarted(torch, rank):
+def restarted(torch, rank, told=None, **options):
     torch.rank, torch.group.WORLD = rank, World()
-    return topology.run_key()
+    return run_keys.run_key(None, told, **options)
 
 
 def test_all_ranks_of_a_run_get_the_key_of_the_first_one(torch):
     torch.world_size = 3
     keys = [restarted(torch, rank) for rank in range(3)]
-    assert keys == [torch.handed[0]] * 3
+    assert keys == [torch.handed[0][0]] * 3
     again = [restarted(torch, rank) for rank in range(3)]  # on as many nodes as you like
-    assert again == [torch.handed[1]] * 3
+    assert again == [torch.handed[1][0]] * 3
     assert again != keys
 
 
+def test_what_the_first_rank_was_told_is_told_to_all_and_is_new_after_a_restart(torch, monkeypatch):
+    told = ["job-7", None, "job-7", "another"]
+    keys = [restarted(torch, rank, each) for rank, each in enumerate(told)]
+    assert set(keys) == {torch.handed[0][0]}
+    assert keys[0].startswith("job-7-")
+    monkeypatch.setenv("PACELINE_RUN_KEY", "job-7")  # where the first rank is, and not elsewhere
+    again = restarted(torch, 0)
+    monkeypatch.delenv("PACELINE_RUN_KEY")
+    assert restarted(torch, 1) == again
+    assert again.startswith("job-7-")
+    assert again != keys[0]
+    restarted(torch, 0)
+    assert "job-7" not in restarted(torch, 1, "job-7")  # the first rank knew of none
+
+
+def test_a_spool_goes_on_under_the_key_that_was_told(torch):
+    told = [restarted(torch, rank, "job-7", is_spooled=True) for rank in (0, 1, 0)]
+    assert told == ["job-7"] * 3
+
+
+def test_a_further_key_of_one_process_is_new_without_asking_the_others(torch):
+    first = restarted(torch, 0, "job-7")
+    assert run_keys.run_key(None, "job-7") == first
+    assert run_keys.run_key(None, first) == first
+    assert run_keys.run_key(None, f"{first}-2") == f"{first}-2"
+    second = run_keys.run_key(None, "job-8")
+    assert second == first.replace("job-7", "job-8")
+    assert len(torch.devices) == 1
+
+
 def test_who_asks_again_is_answered_without_another_broadcast(torch):
-    assert topology.run_key() == topology.from_torch().run_key()
+    assert run_keys.run_key() == topology.from_torch().run_key()
     assert len(torch.handed) == 1
+
+
+def test_a_key_is_never_longer_than_the_server_takes(torch):
+    assert len(restarted(torch, 0, "k" * 300)) <= 256
 
 
 def test_a_rank_that_has_not_chosen_its_gpu_sends_from_its_own(torch, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "5")
-    topology.run_key()
-    torch.backend = "cpu:gloo,cuda:nccl"
-    restarted(torch, 0)
+    for backend in ("gloo", "cpu:gloo,cuda:nccl", "nccl"):  # the second sends from the host
+        torch.backend = backend
+        restarted(torch, 0)
     torch.cuda.current_device = lambda: 2  # the script's own choice
     restarted(torch, 0)
-    torch.cuda.current_device, torch.cuda.device_count = lambda: 0, lambda: 1
+    torch.cuda.is_initialized, torch.cuda.current_device = lambda: False, None  # not to be asked
+    restarted(torch, 0)
+    torch.cuda.device_count = lambda: 1
     restarted(torch, 0)  # it sees no more than one
-    assert torch.devices == [None, "cuda:5", None, None]
+    assert torch.devices == [None, None, "cuda:5", None, "cuda:5", None]
 
 
-def test_a_key_that_is_told_comes_first(torch, monkeypatch):
+def test_the_gpu_that_the_group_is_bound_to_comes_first(torch, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "5")
+    torch.backend, torch.group.WORLD.bound_device_id = "nccl", "cuda:3"
+    run_keys.run_key()
+    assert torch.devices == ["cuda:3"]
+
+
+def test_a_process_alone_puts_something_new_behind_what_it_was_told(monkeypatch):
     monkeypatch.setenv("PACELINE_RUN_KEY", "slurm-4711")
-    assert topology.alone().run_key() == "slurm-4711"
+    keys = [topology.alone().run_key() for _ in range(2)]
+    assert all(str(key).startswith("slurm-4711-") for key in keys)
+    assert len(set(keys)) == 2
+    assert run_keys.run_key(1, keys[0]) == keys[0]
+    assert run_keys.run_key(1, "slurm-4711", is_spooled=True) == "slurm-4711"
+
+
+def test_ranks_that_cannot_agree_keep_what_they_were_told_and_say_if_it_is_old(monkeypatch, caplog):
+    monkeypatch.setenv("PACELINE_RUN_KEY", "slurm-4711")
+    assert run_keys.run_key(4) == "slurm-4711"
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    for new in ("2", "slurm-4711-2"):
+        assert run_keys.run_key(4, new) == new
+    assert run_keys.run_key(4, is_spooled=True) == "slurm-4711"
+    assert caplog.text == ""
+    assert run_keys.run_key(4) == "slurm-4711"
+    assert "TORCHELASTIC_RESTART_COUNT is 2" in caplog.text
 
 
 def test_without_torch_only_a_process_alone_makes_up_a_key(monkeypatch, caplog):
-    assert topology.run_key() != topology.run_key()
+    assert run_keys.run_key() != run_keys.run_key()
     assert not caplog.text
+    monkeypatch.setenv("WORLD_SIZE", "x")
+    assert run_keys.run_key()
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert topology.run_key() is None
+    assert run_keys.run_key() is None
     assert "start after init_process_group" in caplog.text
 
 
 def test_a_broadcast_that_fails_costs_no_training(torch, caplog):
     torch.rank = 1  # and nothing was handed out
-    assert topology.run_key() is None
+    assert run_keys.run_key() is None
     assert "cannot agree on a run key" in caplog.text
+    assert run_keys.run_key(None, "job-7") == "job-7"
 
 
 def test_real_process_groups_agree_as_the_twin_does(torch, monkeypatch):
@@ -278,6 +372,25 @@ def test_real_process_groups_agree_as_the_twin_does(torch, monkeypatch):
     keys = []
     for _ in range(2):
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        keys += [topology.run_key(), topology.from_torch().run_key()]
+        keys += [run_keys.run_key(), topology.from_torch().run_key()]
         dist.destroy_process_group()
     assert keys[0] == keys[1] != keys[2] == keys[3]
+
+
+def test_every_rank_that_starts_takes_part_and_registers_the_key_of_the_first_one(torch, paceline):
+    torch.world_size = 4
+    runs = []
+    for rank, key in enumerate(["job-7", None]):
+        torch.rank, torch.group.WORLD = rank, World()
+        runs.append(recorder(paceline.url, rank=rank, run_key=key, gpu_readings=False))
+    # Whatever is wrong with a rank, the others must not wait for it in vain.
+    for options in ({"rank": None}, {"gpus": "x"}, {"topology": topology.nowhere("lost")}):
+        torch.group.WORLD = World()
+        run = paceline_client.start("j", paceline.url, TOKEN, **options)
+        assert run is paceline_client.NULL
+    assert len(torch.devices) == 5
+    for run in runs:
+        run.record("gc", 0, 1, 1)
+        assert run.flush(WITHIN_S)
+        run.close()
+    assert {body["run_key"] for _, body in paceline.puts} == {torch.handed[0][0]}

@@ -3,6 +3,9 @@
 import random
 from dataclasses import replace
 
+import pytest
+
+from app.ingest.trace_codec import unpack
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.place import DEADLINE_S, step_batches
 
@@ -123,3 +126,23 @@ def test_a_revised_window_is_bit_equal_to_one_that_nothing_was_late_for(make_pla
         result["window"].pop("revision")
         stored.append((trace, result, per_step))
     assert stored[0] == stored[1]
+
+
+@pytest.mark.parametrize("is_behind", [True, False], ids=["held back", "up to date"])
+def test_what_is_taken_around_the_end_of_a_job_is_in_its_windows(place, is_behind):
+    place.register("job", SIZES)
+    consumer = place.consumer()
+    batches = [step_batches(HEALTHY, step) for step in range(4)]
+    for first, *others in batches:
+        place.append("job", first, *others[:-1])
+    place.end("job")  # says the first rank, while the last one is still sending
+    if not is_behind:
+        place.turns(consumer)
+        assert place.windows("state") == [("incomplete",), ("incomplete",)]
+    place.append("job", *(step[-1] for step in batches))
+    place.turns(consumer)
+    assert place.windows("state", "num_steps") == [("complete", 3), ("complete", 1)]
+    sent = num_ops(batch for step in batches for batch in step)
+    assert sum(unpack(blob).num_ops for (blob,) in place.windows("trace")) == sent
+    found = counts(place)
+    assert (found["accepted"], sum(found.values())) == (sent, sent)

@@ -1,13 +1,14 @@
 """What recorders say of themselves: what they dropped, and which steps are no training."""
 
 import gzip
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import msgspec
 import pytest
 
 from app.consumer.parts import TURN_BYTES, in_parts
 from app.ingest import codec
+from app.ingest.batch import OpColumns
 from app.ingest.queue import Entry
 from app.ingest.trace_codec import unpack
 from app.ingest.wire import EXTENSIONS
@@ -72,6 +73,19 @@ def test_a_recorder_that_dropped_nothing_says_so(place):
     place.turns(place.consumer())
     assert drops_of(place) == (0, 0, [])
     assert of_worker(place, 0, 0) == 0
+
+
+def test_a_step_that_is_not_recorded_is_one_that_the_run_has_come_to(place):
+    place.register("job", SIZES)
+    place.push("job", HEALTHY, 0)
+    beat = step_batches(HEALTHY, 1)[0]
+    nothing = beat.columns.select(slice(0))
+    place.append("job", replace(beat, steps_done=(), columns=nothing, at_step=700))
+    place.turns(place.consumer())
+    with place.store.read() as conn:
+        job = stored_jobs.get(conn, "job")
+    assert (job.last_step, job.last_data_s) == (700, place.unix_clock() - 3)
+    assert place.windows("state", "num_steps") == [("open", 1)]
 
 
 def test_no_number_is_too_large(place):
@@ -215,12 +229,26 @@ def test_a_consumer_says_what_it_can_read(place):
         assert shards.known_to_all(conn, EXTENSIONS, now_s=now_s) == list(EXTENSIONS)
 
 
+def widest():
+    """A batch all of whose columns come in a byte a row, and how many bytes they take unpacked."""
+    [batch, *_] = step_batches(HEALTHY, 0)
+    columns = [each.name for each in fields(OpColumns)]
+    whole = msgspec.msgpack.decode(codec.encode(batch))
+    whole["columns"] = {name: [0, 1, bytes(10_000)] for name in columns}
+    body = msgspec.msgpack.encode(whole)
+    read = codec.read(body).columns
+    return body, sum(getattr(read, name).nbytes for name in columns)
+
+
 def test_turns_leave_room_for_what_unpacking_takes():
-    plain = Entry("1-0", 0, "job", bytes(TURN_BYTES // 4), 0.0)
-    packed_one = replace(plain, body=gzip.compress(plain.body, 1))
-    assert [len(part) for part in in_parts([plain] * 6)] == [4, 2]
-    assert [len(part) for part in in_parts([packed_one] * 3)] == [1, 1, 1]
-    assert [len(part) for part in in_parts([packed_one, plain, plain])] == [2, 1]
+    body, size = widest()
+    entry = Entry("1-0", 0, "job", body, 0.0)
+    num_entries = TURN_BYTES // size
+    for each in (entry, replace(entry, body=gzip.compress(body, 1))):
+        first, *_ = in_parts([each] * 2 * num_entries)
+        assert 0.8 * num_entries < len(first) <= num_entries
+    huge = replace(entry, body=bytes(TURN_BYTES))
+    assert [len(part) for part in in_parts([huge] * 3)] == [1, 1, 1]
 
 
 def placements_of(place):

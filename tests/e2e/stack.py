@@ -38,10 +38,14 @@ class Stack:
 
     def __enter__(self) -> "Stack":
         self._redis_url = self._queue.start()
-        self._run("migrate").wait(_READY_WITHIN_S)
-        self.start("api")
-        self.start("consumer")
-        wait_until(self.answers, "the API answers")
+        try:
+            self._run("migrate").wait(_READY_WITHIN_S)
+            self.start("api")
+            self.start("consumer")
+            wait_until(self.answers, "the API answers")
+        except BaseException:
+            self.__exit__()  # or they would run on, and slow down what follows
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

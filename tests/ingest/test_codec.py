@@ -257,6 +257,8 @@ def test_at_most_twenty_errors_are_told():
         {"steps_done": [[3, 1], [2, 1]]},
         {"steps_done": [[-1, 1]]},
         {"host": "x\x00"},
+        {"host": "x\n"},
+        {"host": "x\n\n"},
         {"host": "x" * 300},
         {"unknown": 1},
         {"rank": 1.5},
@@ -268,6 +270,10 @@ def test_at_most_twenty_errors_are_told():
 def test_a_batch_that_breaks_a_rule_is_refused(body_of, content_type, change):
     with pytest.raises(InvalidRequest):
         decode(body_of(message(**change)), content_type, SIZES)
+
+
+def test_a_line_s_end_after_the_host_was_taken_once_and_may_lie_in_the_queue():
+    assert read(binary(message(host="x\n"))).host == "x\n"
 
 
 @both_formats

@@ -235,11 +235,13 @@ def test_of_a_packed_batch_with_bad_rows_the_good_ones_go_on_plain():
 def test_what_is_said_beside_the_operations_goes_into_the_queue():
     placed = {"rack": "r1"}
     said_beside = {"dropped": 3, "step_kinds": [[7, "eval"]], "placement": placed}
+    said_beside["at_step"] = 9
     fields = message(columns={"duration_ns": [5, -6]}, **said_beside)
     for body in (binary_of(fields), packed_batch(fields, {"step": 0})):
         again = read(encode(decoded(body).batch))
         assert (again.dropped, again.step_kinds) == (3, ((7, "eval"),))
         assert again.placement == ("r1", None)
+        assert (again.at_step, again.newest_step) == (9, 9)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +258,8 @@ def test_what_is_said_beside_the_operations_goes_into_the_queue():
         ({"placement": {"rack": "a\n"}}, r"at `\$.placement.rack`"),
         ({"placement": {"switch": "x" * 65}}, r"at `\$.placement.switch`"),
         ({"placement": "r1"}, r"at `\$.placement`"),
+        ({"at_step": -1}, r"Expected `int` >= 0 - at `\$.at_step`"),
+        ({"at_step": 2**53 + 1}, r"at `\$.at_step`"),
     ],
 )
 def test_what_is_said_beside_the_operations_is_checked(change, words):

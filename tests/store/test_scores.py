@@ -46,6 +46,20 @@ def test_a_report_comes_back_as_it_was_kept(store):
     assert kept.lacks == (Lack("3 of 9 scores", "shown without"),)
 
 
+def test_a_report_of_another_release_can_be_read(store):
+    # As it lies there, with a field that is not known here and without one that is.
+    kept_fields = ["rank", "section", "metric", "colour", "value", "num", "of", "at_s"]
+    rows = [[7, "fwd", "late-by", "red", 0.5, 1, 2, 3.5]]
+    register(store, "default/a")
+    kept = add(store)
+    with store.write() as conn:
+        packed = {"fields": kept_fields, "rows": rows}
+        conn.execute(score_reports.update().values(scores=packed))
+    with store.read() as conn:
+        _, [found] = scores.scores_of(conn, "default/a", kept.report_id)
+    assert found == Score(7, None, "fwd", "late-by", None, 0.5, None, None, None, 1, 2, None, 3.5)
+
+
 def test_the_newest_of_each_tool_is_known(store):
     register(store, "default/a")
     register(store, "other/a")

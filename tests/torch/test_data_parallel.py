@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.torch.launch import needs_torch, run_ranks
+from tests.torch.launch import needs_torch, trained
 
 pytestmark = [needs_torch, pytest.mark.timeout(900)]
 
@@ -12,7 +12,7 @@ COMPUTES = ("forward-compute", "backward-compute")
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     directory = tmp_path_factory.mktemp("ranks")
-    return run_ranks("examples.torch_data_parallel", 2, directory)
+    return trained(2, directory, "examples.torch_data_parallel")
 
 
 def _said(ranks, name):

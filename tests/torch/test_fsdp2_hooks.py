@@ -47,3 +47,18 @@ def test_fsdp2_goes_on_with_the_collectives_that_it_has(monkeypatch):
         "scattered",
         "grads-reduce-scatter -1/-1 ends",
     ]
+
+
+def test_a_model_that_cannot_be_recorded_whole_is_left_as_it_was(monkeypatch, caplog):
+    class SeveralGroups(Sharded):
+        def set_custom_all_gather(self, comm):
+            raise ValueError("not supported with multiple param groups")
+
+    monkeypatch.setitem(sys.modules, "torch.distributed.fsdp", SimpleNamespace(FSDPModule=Sharded))
+    recorder = Listing()
+    first, second = Sharded(recorder.said), SeveralGroups(recorder.said)
+    monkeypatch.setattr(first, "modules", lambda: [first, second])
+    before = dict(vars(first.group)), dict(vars(second.group))
+    assert not fsdp2.attach(recorder, first, computes=False)
+    assert (vars(first.group), vars(second.group)) == before
+    assert "FSDP2 is not recorded: not supported with multiple param groups" in caplog.text

@@ -185,6 +185,99 @@ def test_outputs_of_which_nothing_is_known_cost_no_training(recorder, outputs):
     assert recorder.said == []
 
 
+class Output:
+    """A tensor that autograd knows."""
+
+    requires_grad = True
+
+    def __init__(self, *, is_leaf=False):
+        self.is_leaf, self.hooks = is_leaf, []
+
+    def register_hook(self, hook):
+        self.hooks.append(hook)
+
+
+class Autograd:
+    """Calls the hooks of outputs, and at the end of a backward what waits for that."""
+
+    def __init__(self):
+        self._at_end = []
+        self.Variable = SimpleNamespace(_execution_engine=self)
+
+    def queue_callback(self, call):
+        self._at_end.append(call)
+
+    def backward(self, *outputs):
+        for output in outputs:
+            for hook in output.hooks:
+                hook(None)
+        while self._at_end:
+            self._at_end.pop()()
+
+
+@pytest.fixture
+def autograd(monkeypatch):
+    found = Autograd()
+    monkeypatch.setitem(sys.modules, "torch.autograd", found)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(is_grad_enabled=lambda: True))
+    return found
+
+
+BACKWARD = ["backward-compute -1/-1 begins", "backward-compute -1/-1 ends"]
+
+
+@dataclass
+class Answered:
+    """What a model may answer."""
+
+    hidden: list[Output]
+    loss: Output
+    name: str = "no tensor"
+
+
+@pytest.mark.parametrize("shape", [list, tuple, dict, Answered])
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_a_backward_begins_with_the_first_gradient_of_any_output(recorder, autograd, shape, used):
+    outputs = [Output(), Output()]
+    given = {"hidden": outputs[:1], "loss": outputs[1]}
+    answer = shape(**given) if shape in (dict, Answered) else shape(given.values())
+    passes = ddp._Passes(recorder, -1, None)
+    for _ in range(2):
+        for each in outputs:
+            each.hooks.clear()
+        passes._forward_ends(None, (), {}, answer)
+        autograd.backward(*[outputs[each] for each in used])
+    assert recorder.said == [*BACKWARD, *BACKWARD]
+
+
+def test_a_parameter_that_is_an_output_itself_gets_no_hook_with_every_forward(recorder, autograd):
+    parameter = Output(is_leaf=True)
+    ddp._Passes(recorder, -1, None)._forward_ends(None, (), {}, [parameter])
+    assert not parameter.hooks
+
+
+def test_forwards_without_a_backward_are_said_once(recorder, autograd, caplog):
+    passes = ddp._Passes(recorder, -1, None)
+    for _ in range(3 * ddp.MANY_WITHOUT):
+        passes._forward_ends(None, (), {}, object())
+    assert len(caplog.messages) == 1
+    assert "not one backward that could be recorded" in caplog.text
+
+
+def test_forwards_that_are_not_to_be_learnt_from_are_none_without_a_backward(
+    recorder, autograd, caplog, monkeypatch
+):
+    passes, output = ddp._Passes(recorder, -1, None), Output()
+    for _ in range(2 * ddp.MANY_WITHOUT):
+        output.hooks.clear()
+        passes._forward_ends(None, (), {}, output)
+        autograd.backward(output)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(is_grad_enabled=lambda: False))
+    for _ in range(2 * ddp.MANY_WITHOUT):
+        passes._forward_ends(None, (), {}, object())
+    assert not caplog.messages
+
+
 def test_a_collective_of_a_backend_without_futures_is_handed_on(recorder):
     def no_future():
         raise RuntimeError("this backend has no futures")
@@ -194,6 +287,35 @@ def test_a_collective_of_a_backend_without_futures_is_handed_on(recorder):
     inputs = SimpleNamespace(device=SimpleNamespace(type="cuda"))
     assert gather(input_tensor=inputs, async_op=True) is work
     assert recorder.said == ["params-all-gather -1/-1 begins"]
+
+
+def test_collectives_may_be_called_by_position(recorder, monkeypatch):
+    called: list[tuple[object, ...]] = []
+
+    def gather(output, sent, *, group, async_op):
+        called.append(("gather", output, sent.name, group, async_op))
+
+    def scatter(output, sent, *, op, group, async_op):
+        called.append(("scatter", output, sent.name, op, group, async_op))
+
+    dist = SimpleNamespace(all_gather_into_tensor=gather, reduce_scatter_tensor=scatter)
+    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
+    sent = SimpleNamespace(name="sent", device=SimpleNamespace(type="cpu"))
+    computing(recorder).begin("forward-compute")
+    fsdp2._Recorded(recorder, fsdp2._Gather(), "params-all-gather")("to", sent, "us", False)
+    fsdp2._Recorded(recorder, fsdp2._Scatter(), "grads-reduce-scatter")("to", sent, "us", "sum")
+    assert called == [
+        ("gather", "to", "sent", "us", False),
+        ("scatter", "to", "sent", "sum", "us", False),
+    ]
+    names = [each.split()[0] for each in recorder.said if each.endswith("begins")]
+    assert names == [  # a computation around a wait is in parts
+        "forward-compute",
+        "params-all-gather",
+        "forward-compute",
+        "grads-reduce-scatter",
+        "forward-compute",
+    ]
 
 
 def test_a_send_that_is_never_waited_for_ends_with_the_step(recorder, module):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.e2e.stack import TOKEN, Stack
-from tests.torch.launch import needs_torch, run_ranks
+from tests.torch.launch import needs_torch, trained
 from tests.torch.verdicts import (
     EXPECTED,
     MAX_DISCREPANCY,
@@ -17,7 +17,7 @@ from tests.torch.verdicts import (
 pytestmark = [needs_torch, pytest.mark.timeout(1800)]
 
 WINDOW_STEPS = 4
-NUM_STEPS = 1 + 2 * WINDOW_STEPS  # the first one is not analysed
+NUM_STEPS = 1 + WINDOW_STEPS  # the first one is not analysed
 ATTEMPTS = 3
 
 
@@ -38,8 +38,8 @@ def runs(stack, tmp_path_factory):
     """
     found: dict[str, list[Result]] = {run: [] for run in EXPECTED}
     for attempt in range(ATTEMPTS):
-        trained = _trained(stack, f"attempt-{attempt}", tmp_path_factory.mktemp("ranks"))
-        found = {run: found[run] + windows for run, windows in trained.items()}
+        results = _trained(stack, f"attempt-{attempt}", tmp_path_factory.mktemp("ranks"))
+        found = {run: found[run] + windows for run, windows in results.items()}
         if is_as_expected(found):
             break
     return found
@@ -47,7 +47,7 @@ def runs(stack, tmp_path_factory):
 
 def _trained(stack, name, directory):
     arguments = ["--url", stack.url, "--token", TOKEN, "--job", name, "--steps", str(NUM_STEPS)]
-    run_ranks("examples.torch_pipeline.train", 4, directory, *arguments, "--runs", *EXPECTED)
+    trained(4, directory, "examples.torch_pipeline.train", *arguments, "--runs", *EXPECTED)
     return {
         run: windows_of(stack, f"{name}-{run.replace(':', '-')}", NUM_STEPS - 1) for run in EXPECTED
     }

@@ -11,7 +11,6 @@ CONTROL = "1f1b:none"
 # Of each run: the cause, and who is to blame, where somebody is.
 EXPECTED: dict[str, tuple[str | None, list[dict[str, int]]]] = {
     CONTROL: (None, []),
-    "1f1b:slow-rank": ("slow-worker", [{"dp_rank": 1, "stage": 0}]),
     "1f1b:long-sequences": ("sequence-imbalance", [{"dp_rank": 1}]),
     "1f1b:long-last-stage": ("stage-imbalance", [{"stage": 1}]),
     "1f1b:gc-pauses": ("gc-pause", []),

@@ -1,12 +1,17 @@
 """The NCCL Inspector: who comes late to what all ranks do together."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidTrace
+from app.trace.readers import nccl_inspector
 from app.trace.readers.nccl_lines import Collective, Place, Process
 from app.trace.readers.nccl_times import JoinedTimes
+from app.trace.readers.score_formats import READERS
+from app.trace.readers.score_text import BodyText
 from tests.trace.score_texts import by, collective, header, read_nccl
 
 
@@ -133,6 +138,14 @@ def test_memory_is_bounded_whatever_the_numbers_are():
     assert joined.num_left_out == 2
 
 
+def test_numbers_far_apart_in_a_request_cost_little():
+    lines = [header(0), *(collective(1000 * number, 1.0) for number in range(2_500))]
+    body = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    report = READERS["nccl-inspector"]([BodyText("body", body)])
+    assert "collectives of more than 256,000" in [each.what for each in report.lacks]
+    assert report.scores[0].num == 2_500
+
+
 BAD = [
     ('{"header": 1}', "got `int` - at `$.header`"),
     ("{}", "want header, coll_perf and the like"),
@@ -148,9 +161,6 @@ BAD = [
 
 @pytest.mark.parametrize(("line", "said"), BAD, ids=[said for _, said in BAD])
 def test_what_is_no_record_is_refused_with_its_line(line, said):
-    from app.trace.readers import nccl_inspector
-    from app.trace.readers.score_text import BodyText
-
     with pytest.raises(InvalidTrace) as refused:
         nccl_inspector.read([BodyText("0.log", line.encode())])
     assert said in str(refused.value)

@@ -4,11 +4,13 @@ import gzip
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.errors import InvalidTrace
 from app.trace.readers import nvrx
 from app.trace.readers.foreign import Lack, Options
-from app.trace.readers.score_text import BodyText, FileText
+from app.trace.readers.score_text import BodyText, FileText, lines_of
 from app.trace.scores import Score
 from tests.trace.score_texts import by, read_nvrx
 
@@ -188,7 +190,10 @@ def test_files_may_be_packed_and_damage_is_said(tmp_path):
     opened = nvrx.open_files([whole], Options(name="a job"))
     described = opened.describe()
     assert (described.name, described.num_scores) == ("a job", len([*opened.scores()]))
-    for path, said in ((cut, "cut.jsonl.gz: after line"), (tmp_path, "cannot be read")):
+    for path, said in (
+        (cut, "cut.jsonl.gz: the gzip file is damaged"),
+        (tmp_path, "cannot be read"),
+    ):
         with pytest.raises(InvalidTrace, match=said):
             nvrx.open_files([path], Options()).describe()
 
@@ -199,8 +204,24 @@ def test_a_line_is_bounded():
     assert lines == [(1, b"x" * 9, False), (2, b"end", True), (3, b"y" * 8, True)]
 
 
-def test_the_same_lines_whatever_packs_them(tmp_path):
-    body = b"one\r\ntwo\n\nlast"
+@pytest.mark.parametrize(
+    "body",
+    [b"one\r\ntwo\n\nlast", b"\xef\xbb\xbfone\ntwo\n", b"", b"a" * 70_000 + b"\n" + b"b" * 9],
+)
+def test_the_same_lines_whatever_packs_them(body, tmp_path):
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(body))
-    assert [*FileText(path).lines()] == [*BodyText("a", body).lines()]
+    lines = [*FileText(path).lines()]
+    assert lines == [*BodyText("a", body).lines()]
+    wanted = body.removeprefix(b"\xef\xbb\xbf").replace(b"\r", b"").splitlines()
+    assert [line.text for line in lines] == wanted
+    assert [line.number for line in lines] == list(range(1, len(wanted) + 1))
+
+
+@given(st.lists(st.binary(max_size=7), max_size=6), st.integers(0, 4))
+def test_lines_are_those_of_the_text_wherever_it_is_cut(pieces, most_bytes):
+    found = [*lines_of(pieces, most_bytes)]
+    whole = b"".join(pieces)
+    texts = whole.split(b"\n")[: None if whole.rpartition(b"\n")[2] else -1]
+    assert [line.is_whole for line in found] == [len(text) <= most_bytes for text in texts]
+    assert [line.text for line in found] == [text[: most_bytes + 1].rstrip(b"\r") for text in texts]

@@ -198,6 +198,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
         ("dp_size: 2\n", "pp_size is missing"),
         ("dp_size: two\npp_size: 2\n", "dp_size is 'two'"),
         ("dp_size: 2\npp_size: 0\n", "pp_size is 0"),
+        (f"dp_size: 2\npp_size: {'1' * 400}\n", "pp_size is 1{40}: give at most 32,768"),
+        ("dp_size: 9000000000\npp_size: 2\n", "dp_size is 9000000000: give at most 2,147,483,647"),
         ("dp_size: 2\npp_size: 2\nworld_size: 5\n", "world_size is 5, but .* is 4"),
         ("dp_size: 2\npp_size: 4\n", "pp_size is 4, but the trace's highest stage is 1"),
         ("dp_size: 2\npp_size: 2\nep_size: 3\n", "ep_size is 3, which does not divide dp_size 2"),

@@ -34,7 +34,7 @@ from app.store.counts import Counts
 from app.store.drops import Drops
 from app.store.engine import Connection
 from app.store.jobs import JobRecord, Registration
-from app.trace.job import Parallelism
+from app.trace.job import MAX_STAGES, Parallelism
 from app.trace.names import plain
 from app.trace.ops import MAX_USER_TYPES
 
@@ -43,7 +43,6 @@ router = APIRouter(tags=["jobs"])
 MAX_WORKERS = 131_072
 MAX_GPUS = 10_000_000
 MAX_SILENT_RANKS = 100  # told by number
-MAX_STAGES = 2**15  # what a trace's column holds
 
 Size = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
@@ -289,7 +288,9 @@ def register_job(
         registered = jobs.register(
             conn, job_id, registration, now_s=now_s, most_active=service.max_jobs
         )
-        accepts = shards.known_to_all(conn, EXTENSIONS, now_s=now_s)
+        # Leases are in the database's time, which may not be this machine's.
+        at_s = service.database_time(conn)
+        accepts = shards.known_to_all(conn, EXTENSIONS, now_s=at_s)
         plans = recordings.in_run(recordings.of_job(conn, job_id), registered.epoch)
     _changed(service, job_id)
     plan = told(plans, None)
@@ -309,7 +310,10 @@ def register_job(
     responses=refusals(404, *OF_BODIES),
 )
 def end_job(job_id: JobKey, service: ServiceDep) -> JobOut:
-    """A finished job is never called silent. Saying it twice changes nothing."""
+    """A finished job is never called silent. Saying it twice changes nothing.
+
+    What its other ranks are still sending is taken for ten minutes.
+    """
     with service.store.write() as conn:
         jobs.end(conn, job_id, now_s=service.now_s())
         job = jobs.get(conn, job_id)

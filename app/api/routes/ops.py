@@ -195,7 +195,7 @@ class PushOps:
             pushed.num_rows = error.num_rows
             raise
         num_rows = pushed.num_rows = decoded.batch.columns.num_ops + decoded.rejected
-        check_epoch(job, decoded.batch.epoch)
+        check_epoch(job, decoded.batch.epoch, self._service.now_s())
         if num_rows > self._service.max_batch_rows:
             most = self._service.max_batch_rows
             raise TooLarge(f"a batch has at most {most} operations: split it")

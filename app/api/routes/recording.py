@@ -77,13 +77,14 @@ def set_recording(
         recordings.lock(conn, job_id)
         job = jobs.get(conn, job_id)
         now_s = service.now_s()
-        if asked.from_step is None and sample == newest_plan(job).sample:
-            return RecordingOut.of(job)
         from_step = _from_step(conn, job, asked.from_step, now_s)
+        newest = newest_plan(job)
+        if asked.from_step is None and sample == newest.sample and newest.from_step <= from_step:
+            return RecordingOut.of(job)
         plan = recordings.add(
             conn, job_id, job.epoch, sample, from_step=from_step, now_s=now_s, by=caller.actor
         )
-        changes = changed(plan_out(newest_plan(job)), plan_out(plan))
+        changes = changed(plan_out(newest), plan_out(plan))
         note(conn, caller, "recording.set", plain(job_id), now_s=now_s, changes=changes)
         job = jobs.get(conn, job_id)
     service.registrations.forget(job_id)

@@ -31,8 +31,9 @@ _ID_EXAMPLE = "5f0c3a9be81d42670fa1c2d3"
 AskedSource = Annotated[
     str | None, Query(pattern=_SOURCE, description="Of this tool only.", examples=["nvrx"])
 ]
-_Source = Annotated[str, msgspec.Meta(pattern=_SOURCE)]
-_ReportId = Annotated[str, msgspec.Meta(pattern=_ID)]
+# In Python's patterns "$" takes a line's end, too.
+_Source = Annotated[str, msgspec.Meta(pattern=_SOURCE.replace("$", r"\Z"))]
+_ReportId = Annotated[str, msgspec.Meta(pattern=_ID.replace("$", r"\Z"))]
 _SAME = ("rank", "node", "section", "metric", "unit", "value", "mean", "score", "slowdown")
 
 
@@ -233,5 +234,6 @@ def _page(
 def _of_rank(
     conn: Connection, job_id: str, report_id: str, rank: int | None
 ) -> tuple[StoredReport, list[Score]]:
+    # All of a report's, for each page anew: they lie packed in one piece, of 10,000 at the most.
     stored, found = scores.scores_of(conn, job_id, report_id)
     return stored, [each for each in found if rank in (None, each.rank)]

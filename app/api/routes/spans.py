@@ -9,8 +9,8 @@ from app.api.deps import OF_BODIES, CallerDep, ServiceDep, refusals
 from app.api.fields import Answer
 from app.api.otlp_body import JSON_TYPE, PROTOBUF_TYPE, form_of
 from app.api.principal import TRACES_PATH
+from app.api.span_batch import LIVE_NAMES
 from app.api.span_feed import SpanFeed
-from app.trace.readers.otlp_steps import NAMES
 
 router = APIRouter(tags=["ops"])
 
@@ -74,7 +74,7 @@ async def push_spans(
     """
     form = form_of(content_type)
     body = await request.body()
-    found = await service.span_bodies.read(body, form, content_encoding, NAMES.__contains__)
+    found = await service.span_bodies.read(body, form, content_encoding, LIVE_NAMES.__contains__)
     outcome = await SpanFeed(service, caller).take(found)
     answer = form.answer(outcome.refused, outcome.message)
     return Response(answer, media_type=form.media_type)

@@ -1,10 +1,13 @@
 """What the importers do with damaged files, in a process of its own."""
 
+import io
 import json
 import subprocess
 import tempfile
 import time
 from collections import Counter
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ from app.cli.bench.fuzz_decode import MAX_TOLD, ROOM_BYTES, limit_memory, peak_b
 from app.cli.bench.fuzz_files import Damaged
 from app.cli.children import paceline
 from app.cli.files import printable
+from app.cli.importing import scores, screen
 from app.errors import PacelineError
-from app.trace.readers.foreign import Options
+from app.trace.readers import imported
+from app.trace.readers.foreign import Import, Options, ScoreImport
 from app.trace.readers.registry import FORMATS, SCORE_FORMATS, Format, ScoreFormat, named
 
 EVERY = "all"
@@ -101,14 +106,12 @@ class _Importing:
     def _import(self) -> None:
         # The meta file is found beside the trace.
         files = [self._folder / each for each in self._damaged.files if not each.endswith(".yaml")]
-        opened = self._format.opened(files, Options())
-        try:
-            opened.describe()
-            rows = opened.chunks() if isinstance(self._format, Format) else opened.scores()  # type: ignore[union-attr]
-            for _ in rows:
-                pass
-        finally:
-            opened.close()
+        if isinstance(self._format, Format):
+            with closing(self._format.opened(files, Options())) as of_ops:
+                use_ops(of_ops)
+        else:
+            with closing(self._format.opened(files, Options())) as opened:
+                use_scores(opened)
 
     def _check(self, number: int, message: str) -> None:
         """A refusal is one line that names a file."""
@@ -121,6 +124,26 @@ class _Importing:
         self._became["wrong"] += 1
         if len(self._wrong) < MAX_TOLD:
             self._wrong.append(printable(f"mutation {number}: {reason[:400]}"))
+
+
+def use_ops(opened: Import) -> None:
+    """Write what is taken as `paceline import --out` does."""
+    described = opened.describe()
+    job = described.job("nameless")
+    screen.found(described, job)
+    imported.meta_text(described, job)
+    imported.write(opened, job, io.BytesIO())
+
+
+def use_scores(opened: ScoreImport) -> None:
+    """Make of what is taken what a terminal, a file and a server get.
+
+    Raises:
+        ValueError: a number is none that JSON can hold.
+    """
+    described, found = opened.describe(), [*opened.scores()]
+    scores.table(described, found)
+    json.dumps([asdict(score) for score in found], allow_nan=False)
 
 
 def _quick_folder() -> str | None:

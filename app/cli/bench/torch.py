@@ -3,21 +3,20 @@
 import importlib.util
 import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal
 
 import typer
 
+from app.cli.bench.ranks import ROOT, TrainingFailed, run_ranks
 from app.errors import Unavailable
 
 BAR = 0.005  # of the step
 RANKS = 4
 EXAMPLE = "examples.torch_pipeline.train"
-ROOT = Path(__file__).parents[3]
+PATIENCE_S = 3600.0
 # Student's t, 95 % on both sides, by degrees of freedom; beyond, as the normal distribution.
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
 
@@ -25,7 +24,9 @@ T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2
 def torch(
     pairs: Annotated[int, typer.Option(min=2, help="Runs with, and as many without.")] = 6,
     steps: Annotated[int, typer.Option(min=3, help="Of each run.")] = 12,
-    schedule: Annotated[str, typer.Option(help="1f1b or interleaved.")] = "1f1b",
+    schedule: Annotated[
+        Literal["1f1b", "interleaved"], typer.Option(help="Of the pipeline.")
+    ] = "1f1b",
 ) -> None:
     """Train examples/torch_pipeline, by turns recorded and not recorded, on four processes.
 
@@ -46,8 +47,14 @@ def torch(
 
 
 def figures(recorded: list[dict[str, Any]], unrecorded: list[dict[str, Any]]) -> dict[str, Any]:
-    """From what rank 0 says of the runs with recording, and of each one's neighbour without."""
+    """From what rank 0 says of the runs with recording, and of each one's neighbour without.
+
+    Raises:
+        Unavailable: nothing was recorded in them.
+    """
     ops = sum(run["ops"] for run in recorded)
+    if not ops:
+        raise Unavailable(f"nothing was recorded: run {EXAMPLE} by itself, it says why")
     spent_s = sum(run["recording_s"] for run in recorded)
     num_steps = sum(len(run["step_s"]) + 1 for run in recorded)  # the first one is not timed
     step_s = statistics.median(took_s for run in recorded for took_s in run["step_s"])
@@ -84,29 +91,11 @@ def _check_there() -> None:
 
 def _trained(url: str, steps: int, runs: list[str]) -> list[dict[str, Any]]:
     """What rank 0 says of each run."""
-    from app.cli.bench.faults.waiting import free_port
-
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(RANKS),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", EXAMPLE, "--url", url, "--token", "none"]
-    command += ["--steps", str(steps), "--runs", *runs]
-    processes = [
-        subprocess.Popen(  # noqa: S603, our own example
-            command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        said = [process.communicate()[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    if any(process.returncode for process in processes):
-        raise Unavailable("the training failed: its messages are above")
+    arguments = ["--url", url, "--token", "none", "--steps", str(steps), "--runs", *runs]
+    with TemporaryDirectory() as directory:
+        try:
+            said = run_ranks(EXAMPLE, arguments, RANKS, Path(directory), PATIENCE_S)
+        except TrainingFailed as failed:
+            typer.echo(failed.said, err=True)
+            raise
     return [json.loads(line) for line in said[0].splitlines() if line.startswith("{")]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from app.cli.exporting.tables import KEY, TABLES, Result, Row
+from app.cli.spreadsheet import cell
 
 Write = Callable[[str, Result, BinaryIO], None]
 _ROWS_AT_ONCE = 10_000
@@ -16,7 +17,7 @@ def write_csv(name: str, result: Result, file: BinaryIO) -> None:
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow([*KEY, *TABLES[name].columns])
-    lines.writerows(_rows(name, result))
+    lines.writerows(map(cell, row) for row in _rows(name, result))
     text.detach()
 
 

@@ -20,7 +20,10 @@ OptionalTrace = Annotated[
 Url = Annotated[str | None, typer.Option(help="Ask this server instead.")]
 Token = Annotated[
     str | None,
-    typer.Option(envvar="PACELINE_TOKEN", help="Its token, with the scope read."),
+    typer.Option(
+        envvar="PACELINE_TOKEN",
+        help="Its token, with the scope read; left out: the one in the data directory.",
+    ),
 ]
 JobOption = Annotated[str | None, typer.Option(help="The job on the server.")]
 WindowOption = Annotated[
@@ -60,12 +63,15 @@ class Source:
         return self
 
     def server(self) -> "Server":
-        """The server that was named."""
-        from app.cli.exporting.server import Server
+        """The server that was named.
 
-        if not self.token:
-            raise InvalidRequest("--url needs a token: give --token, or set PACELINE_TOKEN")
-        return Server(self.url or "", self.token)
+        Raises:
+            InvalidRequest: no token was given, and none is in the data directory.
+        """
+        from app.cli.exporting.server import Server
+        from app.cli.replay import own_token
+
+        return Server(self.url or "", self.token or own_token())
 
     def result(self) -> dict[str, Any]:
         """All that was found, with the figures by step.

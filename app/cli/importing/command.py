@@ -75,7 +75,7 @@ def import_(
     """
     from app.cli.importing import screen
     from app.cli.importing.options import options_of
-    from app.cli.importing.target import Target, files, refuse_conflicts
+    from app.cli.importing.target import Target, files, refuse_conflicts, refuse_for_scores
     from app.trace.readers import registry
 
     if format_ == "formats":
@@ -84,6 +84,10 @@ def import_(
     chosen = registry.named(format_)
     paths = files(named)
     sizes = {"dp_size": dp, "pp_size": pp, "tp_size": tp, "vpp_size": vpp, "dsp_size": dsp}
+    if not isinstance(chosen, registry.Format):
+        told = {"--run-key": run_key, "--map": mapped, "--meta": meta, "--dp": dp, "--pp": pp}
+        axes = {"--tp": tp, "--vpp": vpp, "--dsp": dsp, "--ep": ep}
+        refuse_for_scores(chosen.name, {**told, **axes})
     options = options_of(mapped or (), {**sizes, "ep_size": ep}, meta, job)
     target = Target(out, url, token, job, run_key)
     refuse_conflicts(target, paths, meta)

@@ -7,7 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import typer
 
 from app.cli.files import printable, written_whole
 from app.cli.importing import screen
+from app.cli.spreadsheet import cell
 from app.errors import InvalidRequest, Unavailable
 from app.trace.scores import NO_WHAT_IF, Score
 from app.words import counted
@@ -103,16 +104,20 @@ def _write(scores: Sequence[Score], path: Path) -> None:
 
 def _fields(scores: Sequence[Score]) -> Iterator[dict[str, Any]]:
     for score in scores:
-        fields = asdict(score)
-        at_s = fields.pop("at_s")
-        yield {**fields, "at": _moment(at_s), "what_if": None}
+        known = asdict(score)
+        at_s = known.pop("at_s")
+        yield {**known, "at": _moment(at_s), "what_if": None}
+
+
+def _columns() -> list[str]:
+    return [*(each.name for each in fields(Score) if each.name != "at_s"), "at", "what_if"]
 
 
 def _as_csv(rows: Sequence[dict[str, Any]]) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*rows[0]] if rows else [])
+    writer = csv.DictWriter(text, _columns())
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue().encode()
 
 
@@ -124,8 +129,13 @@ def _as_parquet(rows: Sequence[dict[str, Any]]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    # By what a score is and not by what is known of these: a rank stays a number where none is.
+    texts, numbers = {"node", "section", "metric", "unit", "at"}, {"rank", "num", "of", "step"}
+    kinds = dict.fromkeys(texts, pa.string()) | dict.fromkeys(numbers, pa.int64())
+    kinds["what_if"] = pa.null()
+    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in _columns()])
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows), sink)
+    pq.write_table(pa.Table.from_pylist([*rows], schema=schema), sink)
     return sink.getvalue()
 
 
@@ -173,20 +183,20 @@ def fitting(scores: Sequence[Score]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     left_bytes = MAX_BYTES - _ROOM_BYTES
     for score in scores[:MAX_SCORES]:
-        fields = _sent(score)
-        left_bytes -= len(json.dumps(fields)) + len(", ")
+        sent = _sent(score)
+        left_bytes -= len(json.dumps(sent)) + len(", ")
         if left_bytes < 0:
             break
-        found.append(fields)
+        found.append(sent)
     return found
 
 
 def _sent(score: Score) -> dict[str, Any]:
     """The fields that are known; the slowdown is the server's to say."""
-    fields = asdict(score) | {"at": _moment(score.at_s)}
+    known = asdict(score) | {"at": _moment(score.at_s)}
     left_out = ("slowdown", "at_s")
     return {
-        name: value for name, value in fields.items() if value is not None and name not in left_out
+        name: value for name, value in known.items() if value is not None and name not in left_out
     }
 
 

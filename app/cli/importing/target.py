@@ -1,6 +1,6 @@
 """What is read and where it goes: checked before the first byte is read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,19 @@ def files(named: Sequence[Path] | None) -> tuple[Path, ...]:
             raise InvalidRequest(f"{path}: the same file as {seen[whole]}: name each file once")
         seen[whole] = path
     return tuple(named)
+
+
+def refuse_for_scores(name: str, given: Mapping[str, object]) -> None:
+    """Nothing, unless an option was given that says something of operations.
+
+    Raises:
+        InvalidRequest: one was; the message names it.
+    """
+    for option, value in given.items():
+        if value:
+            raise InvalidRequest(
+                f"{option} is about operations, and {name} has scores of ranks: leave it out"
+            )
 
 
 def refuse_conflicts(target: Target, paths: Sequence[Path], meta: Path | None) -> None:

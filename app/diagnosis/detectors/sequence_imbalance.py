@@ -84,7 +84,7 @@ class SequenceImbalance(Detector):
 
 def _culprits(case: Case) -> tuple[Culprit, ...]:
     """The dp ranks that alone have uneven sequences, where lengths are sent and say so."""
-    uneven = uneven_replicas(case)
+    uneven = case.ask(uneven_replicas)
     if uneven is None:
         return ()
     return tuple(Culprit(dp_rank=int(dp_rank)) for dp_rank in np.flatnonzero(uneven))

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,9 +18,12 @@ ROW = np.dtype(
     [("kind", "i1"), ("name", "i4"), ("lane", "i4"), ("start_ns", "i8"), ("duration_ns", "i8")]
 )
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,15})$")
+_RANK_AS_TEXT = re.compile(r"\s*\d{1,9}\s*$", re.ASCII)
 _RANK_IN_NAME = re.compile(r"rank[\[_-]?(\d{1,9})", re.IGNORECASE)
 _COLLECTIVE = b"Collective name"
 _MAX_NAMES = 200_000
+_LONGEST_NAME = 1_024  # what is beyond it no pattern needs
+_MAX_CHARACTERS = 1 << 25  # of all names together
 _MAX_STEPS = 100_000
 _LARGEST_US = 4e15  # beyond all clocks; with a length as great, still nanoseconds in 64 bits
 _LARGEST_BASE_NS = 2**62
@@ -40,14 +43,24 @@ class _Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"")
 
 
-class Collective(msgspec.Struct, frozen=True):
-    """What a kernel's args say of its collective."""
+class _CollectiveArgs(msgspec.Struct, gc=False):
+    """A kernel's args, of which ranks may be written as text."""
 
     name: str = msgspec.field(name="Collective name", default="")
     group: str = msgspec.field(name="Process Group Name", default="")
     description: str = msgspec.field(name="Process Group Description", default="")
-    source: int | None = msgspec.field(name="Src Rank", default=None)
-    target: int | None = msgspec.field(name="Dst Rank", default=None)
+    source: Any = msgspec.field(name="Src Rank", default=None)
+    target: Any = msgspec.field(name="Dst Rank", default=None)
+
+
+class Collective(NamedTuple):
+    """What a kernel's args say of its collective."""
+
+    name: str
+    group: str
+    description: str
+    source: int | None
+    target: int | None
 
 
 Named = str | Collective
@@ -56,7 +69,7 @@ _EVENTS = msgspec.json.Decoder(list[_Event])
 _INFO = msgspec.json.Decoder(DistributedInfo | None)
 _TEXT = msgspec.json.Decoder(str)
 _INTEGER = msgspec.json.Decoder(int)
-_COLLECTIVE_ARGS = msgspec.json.Decoder(Collective)
+_COLLECTIVE_ARGS = msgspec.json.Decoder(_CollectiveArgs)
 
 
 class KinetoFile:
@@ -68,7 +81,9 @@ class KinetoFile:
         InvalidTrace: it is no such file; the message names it and the event.
     """
 
-    def __init__(self, path: Path, folder: Path | None) -> None:
+    def __init__(
+        self, path: Path, folder: Path | None, *, most_characters: int = _MAX_CHARACTERS
+    ) -> None:
         self.path = path
         self.rows = RawRows(ROW, folder)
         self.names: list[Named] = []
@@ -81,6 +96,7 @@ class KinetoFile:
         self._ids: dict[Named, int] = {}
         self._lanes: dict[str, int] = {}
         self._latest_us = 0.0
+        self._left_characters = most_characters
         source = Source(path)
         self._stream = JsonStream(source, noun="event")
         try:
@@ -160,7 +176,8 @@ class KinetoFile:
             if kind == GPU:
                 self.steps_of_stream.setdefault(self._lane(event.tid), []).append(steps[-1])
             return
-        self.rows.add(kind, self._id(name), self._lane(event.tid), start_ns, duration_ns)
+        number = self._id(name[:_LONGEST_NAME])
+        self.rows.add(kind, number, self._lane(event.tid), start_ns, duration_ns)
 
     def _take_kernel(self, event: _Event) -> None:
         args = bytes(event.args)
@@ -171,7 +188,8 @@ class KinetoFile:
             found = _COLLECTIVE_ARGS.decode(args)
         except UNDECODABLE as error:
             raise self._stream.refusal(f"args: {str(error)[:120]}") from error
-        self.rows.add(COMM, self._id(found), self._lane(event.tid), *self._times(event))
+        number = self._id(_collective(found))
+        self.rows.add(COMM, number, self._lane(event.tid), *self._times(event))
 
     def _times(self, event: _Event) -> tuple[int, int]:
         ts, dur = event.ts, event.dur
@@ -187,11 +205,31 @@ class KinetoFile:
         found = self._ids.get(name)
         if found is None:
             found = self._ids[name] = len(self.names)
-            if found >= _MAX_NAMES:
-                raise self._stream.refusal(f"is the {_MAX_NAMES:,}th name: export fewer steps")
+            self._left_characters -= len(name if isinstance(name, str) else "".join(name[:3]))
+            if found >= _MAX_NAMES or self._left_characters < 0:
+                raise self._stream.refusal(
+                    f"has name {found + 1:,}: they are too many or too long: export fewer steps"
+                )
             self.names.append(name)
         return found
 
     def _lane(self, tid: object) -> int:
         lane = str(tid)[:40]
         return self._lanes.setdefault(lane, len(self._lanes)) if len(self._lanes) < 4096 else -1
+
+
+def _collective(args: _CollectiveArgs) -> Collective:
+    return Collective(
+        args.name[:_LONGEST_NAME],
+        args.group[:_LONGEST_NAME],
+        args.description[:_LONGEST_NAME],
+        _rank(args.source),
+        _rank(args.target),
+    )
+
+
+def _rank(value: object) -> int | None:
+    """The rank that a number, or a text with one, stands for; None for anything else."""
+    if isinstance(value, str) and _RANK_AS_TEXT.match(value):
+        return int(value)
+    return value if type(value) is int else None

@@ -47,7 +47,10 @@ class DistributedInfo(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """A rank's place, and the job's sizes as it knows them; `stages` are its pipeline's ranks."""
+    """A rank's place, and the job's sizes as it knows them; `stages` are its pipeline's ranks.
+
+    `only_axis` is that of groups whose description says none, "" where it cannot be told.
+    """
 
     rank: int
     dp_rank: int
@@ -55,6 +58,7 @@ class RankPlace:
     peer: int
     sizes: Mapping[str, int]
     stages: tuple[int, ...] = field(default=())
+    only_axis: str = ""
 
 
 def axis_of(description: str) -> str:
@@ -94,7 +98,8 @@ def place_of(
     }
     stages = groups["pp"].ranks if "pp" in groups else []
     peer = index["cp"] * tp + index["tp"]
-    return RankPlace(rank, index["dp"], index["pp"], peer, sizes, tuple(stages))
+    only_axis = "dp" if is_all_data_parallel(info) and dp == world else ""
+    return RankPlace(rank, index["dp"], index["pp"], peer, sizes, tuple(stages), only_axis)
 
 
 def _own_groups(rank: int, info: DistributedInfo | None) -> dict[str, Group]:
@@ -140,7 +145,9 @@ def _sizes(
 def is_all_data_parallel(info: DistributedInfo | None) -> bool:
     """Whether all ranks are in one group and there is no other: plain data parallelism."""
     groups = (info and info.pg_config) or []
-    return info is not None and len(groups) == 1 and groups[0].pg_size == info.world_size
+    if info is None or len(groups) != 1 or groups[0].axis not in ("", "dp"):
+        return False
+    return groups[0].pg_size == info.world_size
 
 
 def _fitting(where: str, sizes: dict[str, int], world: int | None) -> dict[str, int]:

@@ -37,6 +37,8 @@ _COLLECTIVES = {
 _WITH_CHUNK = {OP_CODES["params-all-gather"], OP_CODES["grads-reduce-scatter"]}
 _INSIDE = ("tp", "cp", "expert")
 _NOTHING = Meant(())
+_MAX_COUNTED = 1_000
+_LONGEST = 60
 
 
 class KinetoNames:
@@ -47,6 +49,7 @@ class KinetoNames:
         self._has_patterns = bool(options.patterns)
         self.unknown_collectives: Counter[str] = Counter()
         self.num_inside = 0
+        self.num_sums = 0
 
     def of_file(self, where: str, names: Sequence[Named], place: RankPlace) -> list[Meant]:
         """What each name stands for on this rank; nothing for what is no operation.
@@ -77,10 +80,16 @@ class KinetoNames:
         if isinstance(name, str):
             if not _IGNORED.match(name):
                 self._map.count_unknown(name, times)
-        elif axis_of(name.description) in _INSIDE:
+        elif _axis(name, place) in _INSIDE:
             self.num_inside += times
-        elif len(self.unknown_collectives) < 1000:
-            self.unknown_collectives[_words(name)] += times
+        elif len(self.unknown_collectives) < _MAX_COUNTED:
+            self.unknown_collectives[_words(name)[:_LONGEST]] += times
+
+    def is_sum(self, name: Named, place: RankPlace) -> bool:
+        """Whether it is taken for gradients, and may as well be the sum of something else."""
+        if isinstance(name, str) or _kind(name.name) != "allreduce" or _axis(name, place) != "dp":
+            return False
+        return not (self._has_patterns and self._map.meant(_words(name)))
 
     def lacks(self) -> list[Lack]:
         """What was left out because of its name."""
@@ -93,11 +102,19 @@ class KinetoNames:
                     "they are left out: their time is in the computation around them",
                 )
             )
+        if self.num_sums:
+            found.append(
+                Lack(
+                    f"sums: {self.num_sums:,} all-reduces over the data-parallel ranks are taken "
+                    "for gradients",
+                    "sums of losses and norms among them are not told apart: data-parallel "
+                    "communication looks as much longer",
+                )
+            )
         if self.unknown_collectives:
             total = self.unknown_collectives.total()
             shown = ", ".join(
-                f"{count:,} of {name[:60]!r}"
-                for name, count in self.unknown_collectives.most_common(4)
+                f"{count:,} of {name!r}" for name, count in self.unknown_collectives.most_common(4)
             )
             found.append(
                 Lack(
@@ -123,7 +140,7 @@ class KinetoNames:
     def _collective(self, collective: Collective, place: RankPlace) -> Meant:
         if self._has_patterns and (found := self._map.meant(_words(collective))):
             return found
-        axis = axis_of(collective.description)
+        axis = _axis(collective, place)
         if collective.name in ("send", "recv"):
             optype = _p2p(collective, place) if axis == "pp" else None
         else:
@@ -148,6 +165,11 @@ def _refuse_other_stages(where: str, stages: Sequence[int], place: RankPlace) ->
             f"{where}: rank {place.rank} runs stages {shown} of the model, and is taken for stage "
             f"{place.stage} of {size}: give --dp and --pp; folded (V) schedules cannot be read"
         )
+
+
+def _axis(collective: Collective, place: RankPlace) -> str:
+    """The axis of its group; of the only group there is it is that of the whole job."""
+    return axis_of(collective.description) or place.only_axis
 
 
 def _words(collective: Collective) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from app.errors import InvalidTrace
 from app.trace.ops import NUM_CODES, OP_CODES
 from app.trace.readers.foreign import Lack
-from app.trace.readers.kineto_file import GPU, HOST, KinetoFile
+from app.trace.readers.kineto_file import COMM, GPU, HOST, KinetoFile
 from app.trace.readers.kineto_groups import RankPlace
 from app.trace.readers.kineto_names import KinetoNames
 from app.trace.readers.kineto_steps import OUTSIDE, StepWindows
@@ -21,6 +21,8 @@ from app.trace.window import Ints
 Columns = dict[str, Ints]
 # They are of a model chunk, by whatever name or group they are known.
 _OF_CHUNK = [*NUMBERED, OP_CODES["params-all-gather"], OP_CODES["grads-reduce-scatter"]]
+# In place of a type's stream on the GPU.
+_NONE, _BY_HOST = -2, -3
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class Losses:
     num_ops: int = 0
     num_outside: int = 0
     num_on_host: int = 0
+    num_gpu_unused: int = 0
     num_by_host_steps: int = 0
     num_other_streams: int = 0
     num_without_group: int = 0
@@ -43,6 +46,14 @@ class Losses:
                 "host alone",
                 "a host's time has waits for receives in it, and on a GPU it is that of launching: "
                 "record with CUDA activities, or trust the order more than the durations",
+            ),
+            (
+                self.num_gpu_unused,
+                f"GPU spans: {self.num_gpu_unused:,} computations have one and others of their "
+                "rank have none",
+                "the host's times are taken for all computations of such a rank, since the two "
+                "clocks' times have no common order: autograd launches the backward pass from a "
+                "thread of its own, where no annotation is known",
             ),
             (
                 self.num_outside,
@@ -129,28 +140,41 @@ class OpsOfFile:
     def _streams(self, names: KinetoNames, place: RankPlace) -> dict[int, int]:
         """For each op type that the GPU annotates, the stream with most of its time."""
         total: Counter[tuple[int, int]] = Counter()
+        on_host: set[int] = set()
         for rows in self._file.rows.blocks():
             code = self._code[rows["name"]]
             on_gpu = rows[(rows["kind"] == GPU) & (code >= 0)]
             for key, length in _summed(self._code[on_gpu["name"]], on_gpu):
                 total[key] += length
+            on_host.update(np.unique(code[rows["kind"] == HOST]).tolist())
             # What the host annotates is told once, though the GPU may repeat it.
-            nothing = rows["name"][(code < 0) & (rows["kind"] != GPU)]
-            for name, times in zip(*np.unique(nothing, return_counts=True), strict=True):
-                names.count(self._file.names[int(name)], place, int(times))
+            self._count_names(rows[rows["kind"] != GPU], names, place)
         found: dict[int, int] = {}
         for (code_, lane), _ in sorted(total.items(), key=lambda each: each[1]):
             found[code_] = lane
+        computing = on_host.intersection(NUMBERED)
+        if not computing <= found.keys():
+            found |= dict.fromkeys(computing & found.keys(), _BY_HOST)
         return found
+
+    def _count_names(self, rows: Rows, names: KinetoNames, place: RankPlace) -> None:
+        code = self._code[rows["name"]]
+        for name, times in _counted(rows["name"][code < 0]):
+            names.count(self._file.names[name], place, times)
+        for name, times in _counted(rows["name"][(code >= 0) & (rows["kind"] == COMM)]):
+            names.num_sums += times * names.is_sum(self._file.names[name], place)
 
     def _is_op(self, rows: Rows) -> NDArray[np.bool_]:
         code = self._code[rows["name"]]
-        stream = np.full(NUM_CODES + 1, -2, np.int64)  # the last one for no code
+        stream = np.full(NUM_CODES + 1, _NONE, np.int64)  # the last one for no code
         stream[list(self._stream)] = list(self._stream.values())
         on_gpu, on_host = rows["kind"] == GPU, rows["kind"] == HOST
         is_main = stream[code] == rows["lane"]
-        has_gpu = stream[code] != -2
-        self._losses.num_other_streams += int((on_gpu & (code >= 0) & ~is_main).sum())
+        has_gpu = stream[code] > _NONE
+        is_unused = on_gpu & (stream[code] == _BY_HOST)
+        self._losses.num_gpu_unused += int(is_unused.sum())
+        is_elsewhere = on_gpu & (code >= 0) & ~is_main & ~is_unused
+        self._losses.num_other_streams += int(is_elsewhere.sum())
         return np.asarray((code >= 0) & np.where(on_gpu, is_main, ~on_host | ~has_gpu))
 
     def _steps(self, rows: Rows) -> Ints:
@@ -181,6 +205,12 @@ class OpsOfFile:
     def _count(self, rows: Rows) -> None:
         self._losses.num_ops += rows.size
         self._losses.num_on_host += int((rows["kind"] == HOST).sum())
+
+
+def _counted(names: NDArray[np.int32]) -> list[tuple[int, int]]:
+    """Each name, and how often it is there."""
+    found, times = np.unique(names, return_counts=True)
+    return list(zip(found.tolist(), times.tolist(), strict=True))
 
 
 def _summed(code: Ints, rows: Rows) -> list[tuple[tuple[int, int], int]]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from app.trace.readers.foreign import Lack, Options
 
 _MAX_NAMES = 50_000  # remembered; a file of more has numbers in its names
+_LONGEST_REMEMBERED = 200
 _MAX_COUNTED = 1_000
 _MAX_DIGITS = 15
 _SHOWN = 5
@@ -44,23 +45,22 @@ class NameMap:
         if name in self._found:
             return self._found[name]
         found = self._matched(name) or self._known.get(name)
-        if len(self._found) < _MAX_NAMES:
+        if len(self._found) < _MAX_NAMES and len(name) <= _LONGEST_REMEMBERED:
             self._found[name] = found
         return found
 
     def count_unknown(self, name: str, times: int = 1) -> None:
         """So many operations of this name are left out."""
         self.num_unknown += times
-        if name in self.unknown or len(self.unknown) < _MAX_COUNTED:
-            self.unknown[name] += times
+        shown = name[:_LONGEST]
+        if shown in self.unknown or len(self.unknown) < _MAX_COUNTED:
+            self.unknown[shown] += times
 
     def lacks(self, noun: str) -> list[Lack]:
         """What was left out."""
         if not self.num_unknown:
             return []
-        named = [
-            f"{count:,} of {name[:_LONGEST]!r}" for name, count in self.unknown.most_common(_SHOWN)
-        ]
+        named = [f"{count:,} of {name!r}" for name, count in self.unknown.most_common(_SHOWN)]
         more = len(self.unknown) - len(named)
         names = ", ".join(named) + (f" and {more:,} more names" if more > 0 else "")
         return [

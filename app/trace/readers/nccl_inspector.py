@@ -12,7 +12,7 @@ from typing import NamedTuple
 from app.errors import InvalidTrace
 from app.trace.readers.foreign import Lack, Options
 from app.trace.readers.nccl_lines import Collective, Counts, Place, Process, collectives
-from app.trace.readers.nccl_times import JoinedTimes
+from app.trace.readers.nccl_times import MAX_BLOCKS, JoinedTimes
 from app.trace.readers.nccl_worlds import Worlds
 from app.trace.readers.score_files import ScoreFiles
 from app.trace.readers.score_text import Text
@@ -29,7 +29,7 @@ def open_files(paths: Sequence[Path], options: Options) -> ScoreFiles:
     return ScoreFiles(paths, options, read)
 
 
-def read(texts: Sequence[Text]) -> ScoreReport:
+def read(texts: Sequence[Text], *, most_blocks: int = MAX_BLOCKS) -> ScoreReport:
     """How late each process comes to its collectives, and how long these take.
 
     The texts are read twice: a process's file says nothing of when the others came.
@@ -37,7 +37,8 @@ def read(texts: Sequence[Text]) -> ScoreReport:
     Raises:
         InvalidTrace: a line breaks the format, or there is no collective in any text.
     """
-    joined, worlds, counts = JoinedTimes(), Worlds(), Counts()
+    _refuse_pipes(texts)
+    joined, worlds, counts = JoinedTimes(most_blocks=most_blocks), Worlds(), Counts()
     seen: Place | None = None
     for each in collectives(texts, counts):
         if each.place is not seen:
@@ -58,6 +59,14 @@ def read(texts: Sequence[Text]) -> ScoreReport:
         rows.add(each)
     lacks = [*_lacks(counts, joined, worlds, rows.num_joined, has_ranks=ranks is not None)]
     return collected.report(NAME, lacks)
+
+
+def _refuse_pipes(texts: Sequence[Text]) -> None:
+    for text in texts:
+        if not text.can_be_read_again:
+            raise InvalidTrace(
+                f"{text.name}: is a pipe, and these logs are read twice: write it to a file first"
+            )
 
 
 class _Groups(NamedTuple):

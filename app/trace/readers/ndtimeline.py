@@ -28,6 +28,7 @@ _LARGEST = 1e17  # microseconds or seconds: beyond all clocks, and good to turn 
 _FIRST_LINE_BYTES = 1 << 20
 # Only an interleaved schedule has these on the first stage.
 _ROUND_TRIP = (OP_CODES["forward-recv"], OP_CODES["backward-send"])
+_LONGEST_HOST = 255
 _HAVE_CHUNKS = ("forward-compute", "backward-compute", "params-all-gather", "grads-reduce-scatter")
 _WITH_CHUNK = frozenset(OP_CODES[name] for name in _HAVE_CHUNKS)
 
@@ -132,7 +133,8 @@ class NdtimelineImport(SpooledImport):
             )
         for name in ("run_id", "trial", "role"):
             self._told.note(spool.at, name, getattr(record, name))
-        self._place(spool, rank, (dp_rank, stage, record.tp_rank or 0, record.ip))
+        host = record.ip[:_LONGEST_HOST] if record.ip else None
+        self._place(spool, rank, (dp_rank, stage, record.tp_rank or 0, host))
         found = self._meant(metric, len(starts))
         for code in found.codes:
             self._note(code, stage, len(starts))
@@ -188,6 +190,12 @@ class NdtimelineImport(SpooledImport):
             ),
             *self._names.lacks("operations"),
         ]
+        found.append(
+            Lack(
+                f"first step: the first NCCL operation of each stream of {len(self._seen):,} ranks",
+                "ndtimeline loses it: leave the first step out of what is analysed",
+            )
+        )
         if self._num_fused:
             found.append(
                 Lack(

@@ -1,7 +1,8 @@
 """Straggler reports of the NVIDIA Resiliency Extension: JSON, one report a line, or its log."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -95,20 +96,20 @@ def _read_text(text: Text, found: _Found) -> None:
     if first is None:
         return
     if not first.text.lstrip().startswith(b"{"):
-        _read_log(text, found)
+        _read_log(text, chain([first], lines), found)
         return
     if first.text.strip() == b"{":
-        _read_report(text, first, _whole(text, first), found)
+        _read_report(text, first, _whole(text, first, lines), found)
         return
     _read_report(text, first, json_object(text, first, MAX_LINE_BYTES), found)
     for line in lines:
         _read_report(text, line, json_object(text, line, MAX_LINE_BYTES), found)
 
 
-def _whole(text: Text, first: Line) -> dict[str, Any]:
+def _whole(text: Text, first: Line, lines: Iterator[Line]) -> dict[str, Any]:
     """The report in a file over many lines, as `json.dump(..., indent=2)` writes it."""
     parts, size_bytes = [], 0
-    for line in text.lines():
+    for line in chain([first], lines):
         parts.append(line.text)
         size_bytes += len(line.text) + 1
         if size_bytes > MAX_LINE_BYTES:
@@ -192,10 +193,11 @@ def _at_s(text: Text, line: Line, report: Mapping[str, Any]) -> float | None:
     return at_s
 
 
-def _read_log(text: Text, found: _Found) -> None:
+def _read_log(text: Text, lines: Iterable[Line], found: _Found) -> None:
     """Tables and warnings that the callbacks for Lightning and NeMo print."""
     metric: str | None = None
-    for line in text.lines(_LONGEST_LOG_LINE):
+    for whole in lines:
+        line = whole._replace(text=whole.text[:_LONGEST_LOG_LINE])
         if not any(mark in line.text for mark in _MARKS):
             continue
         if heading := _HEADING.search(line.text):

@@ -115,9 +115,8 @@ class OtlpImport(SpooledImport):
     def _ready(self, rank: int, *, is_end: bool = False) -> Iterator[tuple[int, RankStep]]:
         waiting = self._ranks[rank]
         ready, before = waiting.ready(self._names.optypes, is_end=is_end), len(waiting.spans)
-        waiting.done(ready)
+        self._tally.outside += waiting.done(ready)
         self._waiting -= before - len(waiting.spans)
-        self._tally.outside += ready.outside
         for step in ready.steps:
             self._tally.add(step)
             if not step.broken:

@@ -6,6 +6,7 @@ import msgspec
 
 from app.errors import BadRequest, TooLarge
 from app.trace.readers.otlp_span import (
+    MAX_SENDERS,
     MAX_SPANS,
     MAX_TEXT,
     SPAN_KEYS,
@@ -76,7 +77,10 @@ def read(body: bytes | bytearray, wanted: NameWanted) -> list[Sent]:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadRequest(f"the body is no OTLP trace in JSON: {error}") from error
     found, left = [], MAX_SPANS
-    for each in request.resource_spans or ():
+    senders = request.resource_spans or ()
+    if len(senders) > MAX_SENDERS:
+        raise TooLarge(f"more than {MAX_SENDERS:,} resources in one message: split it")
+    for each in senders:
         found.append(sent_of(each, wanted, left))
         left -= found[-1].num_spans
     return found

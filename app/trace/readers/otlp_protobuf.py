@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from app.errors import BadRequest, TooLarge
 from app.trace.readers.otlp_span import (
+    MAX_SENDERS,
     MAX_SPANS,
     MAX_TEXT,
     SPAN_KEYS,
@@ -96,10 +97,12 @@ def read(body: bytes | bytearray, wanted: NameWanted) -> list[Sent]:
         TooLarge: it has more spans or fields than are taken at once.
     """
     reader = _Reader(bytes(body))
-    found = []
+    found: list[Sent] = []
     left = MAX_SPANS
     for field in reader.fields(0, len(body)):
         if (field.number, field.kind) == (1, _BYTES):
+            if len(found) == MAX_SENDERS:
+                raise TooLarge(f"more than {MAX_SENDERS:,} resources in one message: split it")
             sent = _resource_spans(reader, field, wanted, left)
             left -= sent.num_spans
             found.append(sent)

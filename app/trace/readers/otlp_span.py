@@ -12,6 +12,7 @@ NameWanted = Callable[[str], bool]
 
 MAX_TEXT = 256  # of a name or a value: what is longer is none of those that we know
 MAX_SPANS = 50_000  # in one message
+MAX_SENDERS = 50_000  # in one message, with spans or without
 _LAST_INT = 2**53
 _DAY_NS = 86_400 * 10**9
 # Megatron-LM's, and Paceline's own where Megatron's say too little.

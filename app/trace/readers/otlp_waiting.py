@@ -10,11 +10,10 @@ from app.trace.readers.otlp_steps import OPS, RankStep, cut, rank_step
 
 @dataclass(slots=True)
 class Ready:
-    """Steps that are over, with the ids of the spans that made them; `outside` lay in no step."""
+    """Steps that are over, with the ids of the spans that made them."""
 
     steps: list[RankStep] = field(default_factory=list)
     used: list[str] = field(default_factory=list)
-    outside: int = 0
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class WaitingSpans:
         has as many operations of each type as the one before, or when a later one has ended.
         """
         found = cut(self.spans.values())
-        ready, usual = Ready(outside=found.outside), self.usual
+        ready, usual = Ready(), self.usual
         for at, (mark, spans) in enumerate(found.steps):
             step = rank_step(mark, spans, optypes)
             counted = Counter(op.optype for op in step.ops)
@@ -55,10 +54,13 @@ class WaitingSpans:
             usual = counted or usual
         return ready
 
-    def done(self, ready: Ready) -> None:
-        """These steps are safe: forget their spans, and what lay before them."""
+    def done(self, ready: Ready) -> int:
+        """These steps are safe: forget their spans, and what lay before them in no step.
+
+        Returns how many these were.
+        """
         if not ready.steps:
-            return
+            return 0
         self.done_ns = max(self.done_ns, *(step.end_ns for step in ready.steps))
         for span_id in ready.used:
             self.spans.pop(span_id, None)
@@ -68,3 +70,4 @@ class WaitingSpans:
         whole = [step for step in ready.steps if not step.broken]
         if whole:
             self.usual = Counter(op.optype for op in whole[-1].ops)
+        return len(before)

@@ -1,19 +1,17 @@
 """Lines of text files or of a request's body, in bounded memory, whatever is in them."""
 
-import gzip
-import io
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 from app.errors import InvalidTrace
+from app.trace.readers.source import Source, without_mark
 
 # A report of a hundred thousand ranks and three sections has some 10 MB.
 MAX_LINE_BYTES = 32 << 20
-_GZIP = b"\x1f\x8b"
-_READ_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 16
 
 
 class Line(NamedTuple):
@@ -25,19 +23,23 @@ class Line(NamedTuple):
 
 
 class Text(Protocol):
-    """What has lines, which can be read more than once."""
+    """What has lines, from number 1 on."""
 
     @property
     def name(self) -> str:
         """What to call it in a message."""
 
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether `lines` gives them each time that it is called, and not once."""
+
     def lines(self, most_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
-        """Its lines, from number 1 on."""
+        """Its lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """A file, packed by gzip or not."""
+    """A file, packed by gzip or not; or a pipe, which is read once."""
 
     path: Path
 
@@ -46,26 +48,19 @@ class FileText:
         """The file's own name."""
         return self.path.name
 
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether it is a file, and no pipe or terminal."""
+        return not (self.path.is_fifo() or self.path.is_char_device())
+
     def lines(self, most_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
-        """Its lines, from number 1 on.
+        """Its lines.
 
         Raises:
             InvalidTrace: the file cannot be read, or its gzip is damaged or cut off.
         """
-        number = 0
-        try:
-            with self.path.open("rb") as file:
-                for line in _lines(_unpacked(file), most_bytes):
-                    number = line.number
-                    yield line
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            place = f"{self.name}: after line {number}"
-            raise InvalidTrace(
-                f"{place}: the gzip file is damaged or cut off: copy it again"
-            ) from (error)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise InvalidTrace(f"{self.path}: cannot be read ({reason}): name a file") from error
+        with closing(Source(self.path)) as source:
+            yield from lines_of(iter(source.read, b""), most_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +70,16 @@ class BodyText:
     name: str
     body: bytes
 
+    @property
+    def can_be_read_again(self) -> bool:
+        """It is in memory."""
+        return True
+
     def lines(self, most_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
-        """Its lines, from number 1 on."""
-        return _lines(io.BytesIO(self.body), most_bytes)
+        """Its lines."""
+        body = without_mark(self.body)
+        begins = range(0, len(body), _PIECE_BYTES)
+        return lines_of((body[begin : begin + _PIECE_BYTES] for begin in begins), most_bytes)
 
 
 def broken(text: Text, line: Line, reason: str) -> InvalidTrace:
@@ -85,20 +87,44 @@ def broken(text: Text, line: Line, reason: str) -> InvalidTrace:
     return InvalidTrace(f"{text.name}: line {line.number}: {reason}")
 
 
-def _unpacked(file: BinaryIO) -> BinaryIO:
-    is_packed = file.read(2) == _GZIP
-    file.seek(0)
-    if not is_packed:
-        return file
-    return cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=file), _READ_BYTES))
+def lines_of(pieces: Iterable[bytes], most_bytes: int) -> Iterator[Line]:
+    """The lines of a text that comes piece by piece."""
+    number, begun = 0, _Begun(most_bytes)
+    for piece in pieces:
+        first, *others = piece.split(b"\n")
+        begun.add(first)
+        if not others:
+            continue
+        last = others.pop()
+        for text, size_bytes in (begun.taken(), *((each, len(each)) for each in others)):
+            number += 1
+            yield _line(number, text, size_bytes, most_bytes)
+        begun.add(last)
+    text, size_bytes = begun.taken()
+    if size_bytes:
+        yield _line(number + 1, text, size_bytes, most_bytes)
 
 
-def _lines(file: BinaryIO, most_bytes: int) -> Iterator[Line]:
-    number = 0
-    while first := file.readline(most_bytes + 1):
-        number += 1
-        is_whole = len(first) <= most_bytes or first.endswith(b"\n")
-        yield Line(number, first.rstrip(b"\r\n"), is_whole)
-        rest = first
-        while not is_whole and rest and not rest.endswith(b"\n"):
-            rest = file.readline(_READ_BYTES)
+def _line(number: int, text: bytes, size_bytes: int, most_bytes: int) -> Line:
+    return Line(number, text[: most_bytes + 1].rstrip(b"\r"), size_bytes <= most_bytes)
+
+
+class _Begun:
+    """A line whose end has not come yet; of one that is too long, the beginning is kept."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+
+    def add(self, part: bytes) -> None:
+        """It goes on."""
+        if self._size_bytes <= self._most_bytes:
+            self._parts.append(part)
+        self._size_bytes += len(part)
+
+    def taken(self) -> tuple[bytes, int]:
+        """What is kept of it, and how long it is; the next one begins."""
+        found = b"".join(self._parts), self._size_bytes
+        self._parts, self._size_bytes = [], 0
+        return found

@@ -11,6 +11,7 @@ from typing import BinaryIO, cast
 from app.errors import InvalidTrace
 
 _GZIP = b"\x1f\x8b"
+_MARK = b"\xef\xbb\xbf"
 _READ_BYTES = 1 << 20
 
 
@@ -33,6 +34,7 @@ class Source:
             if self._file is None:
                 self._raw = self._path.open("rb")
                 self._file = _unpacked(self._raw)
+                return without_mark(self._file.read(_READ_BYTES))
             # Whole pieces, as some streams give less than there is.
             return self._file.read(_READ_BYTES)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -51,6 +53,11 @@ class Source:
         for file in (self._file, self._raw):  # what unpacks does not close what is packed
             if file is not None:
                 file.close()
+
+
+def without_mark(text: bytes) -> bytes:
+    """A text's first bytes without the byte order mark that editors on Windows put there."""
+    return text.removeprefix(_MARK)
 
 
 def _unpacked(file: io.BufferedReader) -> BinaryIO:

@@ -15,8 +15,9 @@ wanted: `ddp.attach(recorder, stage_module, chunk=0, computes=False)`.
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -28,6 +29,9 @@ log = logging.getLogger("paceline_client")
 
 # Of a forward's arguments: what `Recorder.op` takes, for example {"tokens": inputs.numel()}.
 Work = Callable[..., Mapping[str, int]]
+
+# Forwards in a row, with autograd on: more than any script computes before its first backward.
+MANY_WITHOUT = 64
 
 
 def attach(
@@ -109,6 +113,9 @@ class _Passes:
         self._computing: Computing = computing(recorder)
         self._chunk = chunk
         self._work = work
+        self._now: Mapping[str, int] = {}  # what is known of the forward that runs
+        self._num_without = 0  # forwards since the last backward
+        self._warned = False
 
     def __reduce__(self) -> Any:
         """A copy of a model takes its hooks along: not the recorder."""
@@ -129,28 +136,72 @@ class _Passes:
             return {}
 
     def _forward_begins(self, _model: Any, args: Any, kwargs: Any) -> None:
-        told = self._told(args, kwargs)
-        self._computing.begin("forward-compute", chunk=self._chunk, **told)
+        self._now = self._told(args, kwargs)
+        self._computing.begin("forward-compute", chunk=self._chunk, **self._now)
 
-    def _forward_ends(self, _model: Any, args: Any, kwargs: Any, outputs: Any) -> None:
+    def _forward_ends(self, _model: Any, _args: Any, _kwargs: Any, outputs: Any) -> None:
         self._computing.end()
         try:
-            found = (tensor for tensor in _tensors(outputs) if tensor.requires_grad)
-            for tensor in itertools.islice(found, 1):
-                tensor.register_hook(self._backward_begins(dict(self._told(args, kwargs))))
+            if not self._computing.is_recording or not _is_learning():
+                return
+            self._count()
+            backward = _Backward(self, dict(self._now))
+            # Of all of them, since nobody knows which of them the loss is made of.
+            for tensor in _tensors(outputs):
+                if tensor.requires_grad and not getattr(tensor, "is_leaf", False):
+                    tensor.register_hook(backward.begins)
         except Exception:  # outputs may be anything
             log.debug("paceline: a backward is not recorded", exc_info=True)
 
-    def _backward_begins(self, told: dict[str, int]) -> Callable[[Any], None]:
-        def begins(_gradient: Any) -> None:
-            self._computing.begin("backward-compute", chunk=self._chunk, **told)
-            at_end_of_backward(self._computing.end)
+    def _count(self) -> None:
+        """Nothing else would say why there are no backwards."""
+        self._num_without += 1
+        if self._num_without == MANY_WITHOUT and not self._warned:
+            self._warned = True
+            log.warning(
+                "paceline: %d forwards and not one backward that could be recorded: the loss has "
+                "to come of tensors in what the forward returns, in lists, dicts or dataclasses",
+                MANY_WITHOUT,
+            )
 
-        return begins
+    def backward_begins(self, told: Mapping[str, int]) -> None:
+        """The first gradient of an output is there."""
+        self._num_without = 0
+        self._computing.begin("backward-compute", chunk=self._chunk, **told)
+
+    def backward_ends(self) -> None:
+        """Autograd has computed all of it."""
+        self._computing.end()
+
+
+class _Backward:
+    """The backward of one forward, which begins with the first gradient of any of its outputs."""
+
+    def __init__(self, passes: _Passes, told: Mapping[str, int]) -> None:
+        self._passes = passes
+        self._told = told
+        self._is_open = False
+
+    def begins(self, _gradient: Any) -> None:
+        """The gradient of an output is there."""
+        if not self._is_open:
+            self._is_open = True
+            self._passes.backward_begins(self._told)
+            at_end_of_backward(self._ends)
+
+    def _ends(self) -> None:
+        self._is_open = False
+        self._passes.backward_ends()
 
 
 def _unwatched() -> _Passes:
     return _Passes(NULL, -1, None)
+
+
+def _is_learning() -> bool:
+    """Whether autograd takes down what is computed."""
+    torch: Any = sys.modules.get("torch")
+    return torch is None or bool(torch.is_grad_enabled())
 
 
 def _tensors(outputs: Any) -> list[Any]:
@@ -158,6 +209,8 @@ def _tensors(outputs: Any) -> list[Any]:
         return [outputs]
     if isinstance(outputs, Mapping):
         outputs = list(outputs.values())
+    elif dataclasses.is_dataclass(outputs):
+        outputs = [getattr(outputs, each.name, None) for each in dataclasses.fields(outputs)]
     if isinstance(outputs, (list, tuple)):
         return [tensor for each in outputs for tensor in _tensors(each)]
     return []

@@ -46,19 +46,30 @@ def attach(
         sharded = [module for module in model.modules() if isinstance(module, kind)]
         if not sharded:
             raise TypeError("no module of it is sharded: call fully_shard first")
-        for module in sharded:
-            gather = all_gather or _present(module, "_all_gather_comm") or _Gather()
-            scatter = reduce_scatter or _present(module, "_reduce_scatter_comm") or _Scatter()
-            module.set_custom_all_gather(_Recorded(recorder, gather, _GATHER))
-            module.set_custom_reduce_scatter(_Recorded(recorder, scatter, _SCATTER))
-        if computes:
-            _Passes(recorder, chunk, work).watch(model)
-        if optimizer is not None:
-            record_optimizer(recorder, optimizer)
+        with contextlib.ExitStack() as undoing:  # in part is worse than not at all
+            for module in sharded:
+                _record(recorder, module, all_gather, reduce_scatter, undoing)
+            if computes:
+                _Passes(recorder, chunk, work).watch(model)
+            if optimizer is not None:
+                record_optimizer(recorder, optimizer)
+            undoing.pop_all()
     except Exception as error:
         log.warning("paceline: FSDP2 is not recorded: %s", error)
         return False
     return True
+
+
+def _record(
+    recorder: Any, module: Any, gather: Any, scatter: Any, undoing: contextlib.ExitStack
+) -> None:
+    """Both collectives of a module, and how they are put back."""
+    gathers = _present(module, "_all_gather_comm") or _Gather()
+    undoing.callback(module.set_custom_all_gather, gathers)
+    module.set_custom_all_gather(_Recorded(recorder, gather or gathers, _GATHER))
+    scatters = _present(module, "_reduce_scatter_comm") or _Scatter()
+    undoing.callback(module.set_custom_reduce_scatter, scatters)
+    module.set_custom_reduce_scatter(_Recorded(recorder, scatter or scatters, _SCATTER))
 
 
 _GATHER, _SCATTER = "params-all-gather", "grads-reduce-scatter"
@@ -85,14 +96,21 @@ class _Default:
 
 
 class _Gather(_Default):
-    def __call__(self, **call: Any) -> Any:
-        return import_module("torch.distributed").all_gather_into_tensor(**call)
+    def __call__(
+        self, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False
+    ) -> Any:
+        return import_module("torch.distributed").all_gather_into_tensor(
+            output_tensor, input_tensor, group=group, async_op=async_op
+        )
 
 
 class _Scatter(_Default):
-    def __call__(self, **call: Any) -> Any:
-        call["output"], call["input"] = call.pop("output_tensor"), call.pop("input_tensor")
-        return import_module("torch.distributed").reduce_scatter_tensor(**call)
+    def __call__(
+        self, output_tensor: Any, input_tensor: Any, group: Any, op: Any, async_op: bool = False
+    ) -> Any:
+        return import_module("torch.distributed").reduce_scatter_tensor(
+            output_tensor, input_tensor, op=op, group=group, async_op=async_op
+        )
 
 
 class _Recorded:
@@ -107,16 +125,25 @@ class _Recorded:
         """As the collective that is recorded does it."""
         return self._inner.allocate(*args, **kwargs)
 
-    def __call__(self, **call: Any) -> Any:
-        is_blocking = not call.get("async_op") and call["input_tensor"].device.type == "cpu"
+    def __call__(self, *args: Any, **call: Any) -> Any:
+        # The last one that FSDP's collectives take, whether it is told by name or by position.
+        is_async = bool(call.get("async_op", args and args[-1] is True))
         around = computing(self._recorder)
-        paused = around.pause() if is_blocking else None
+        paused = None if is_async or not _blocks(args, call) else around.pause()
         begun = self._recorder.begin(self._optype)
-        work = self._inner(**call)
-        if call.get("async_op") and work is not None:
+        work = self._inner(*args, **call)
+        if is_async and work is not None:
             with contextlib.suppress(Exception):  # a backend without futures does not tell when
                 work.get_future().add_done_callback(lambda _: self._recorder.end(begun))
         else:
             self._recorder.end(begun)
         around.resume(paused)
         return work
+
+
+def _blocks(args: Any, call: Any) -> bool:
+    """Whether a collective that is called so makes the worker wait."""
+    with contextlib.suppress(Exception):  # of a version that tells no tensor of this name
+        sent = call["input_tensor"] if "input_tensor" in call else args[1]
+        return bool(sent.device.type == "cpu")
+    return False

@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from . import ddp, fsdp2
+from .trainer_place import of_hugging_face
 from .trainer_steps import TrainerSteps, harmless, reduces_gradients
 
 log = logging.getLogger("paceline_client")
@@ -54,7 +55,8 @@ class PacelineCallback(_base()):  # type: ignore[misc]
     @harmless
     def on_train_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
         """The model is wrapped, and the first batch not yet asked for."""
-        self._steps.train_begins("transformers")
+        find_place = functools.partial(of_hugging_face, self._trainer, args, about.get("model"))
+        self._steps.train_begins("transformers", find_place)
         model = getattr(self._trainer, "model_wrapped", None) or about.get("model")
         if self._trainer is None and getattr(args, "torch_compile", False):
             log.warning("paceline: computations are not recorded: use attach(trainer, ...)")

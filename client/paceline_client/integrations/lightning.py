@@ -10,12 +10,14 @@ one batch.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from . import ddp, fsdp2
+from .trainer_place import of_lightning
 from .trainer_steps import TrainerSteps, harmless, reduces_gradients
 
 log = logging.getLogger("paceline_client")
@@ -46,7 +48,7 @@ class PacelineCallback(_base()):  # type: ignore[misc]
     @harmless
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The model is wrapped, and the first batch not yet asked for."""
-        self._steps.train_begins("lightning")
+        self._steps.train_begins("lightning", functools.partial(of_lightning, trainer.strategy))
         self._steps.watch_once(getattr(trainer.strategy, "model", None), self._watch)
         for optimizer in trainer.optimizers:
             self._steps.watch_once(optimizer, self._watch_optimizer)

@@ -42,6 +42,7 @@ TIMERS = "megatron.core.timers"
 OPTIMIZERS = "megatron.core.optimizer.optimizer"
 
 _installed: Installed | None = None
+_answered: Any = None  # by the call of install() that counts
 
 
 def install(
@@ -49,17 +50,19 @@ def install(
 ) -> Any:
     """Record this process from now on; the recorder, which is one that records nothing if need be.
 
-    Never raises. `start` is what `paceline_client.start` takes, the job's name among it; left out,
-    it comes from the environment. `first_step` counts where Megatron-LM's own count of iterations
-    is not to be had.
+    Never raises; called again, as for each chunk of a model, it answers as the first time. `start`
+    is what `paceline_client.start` takes, the job's name among it; left out, it comes from the
+    environment. `first_step` counts where Megatron-LM's own count of iterations is not to be had.
     """
-    global _installed
-    if _installed is not None:
-        return _installed.steps.recorder
+    global _installed, _answered
+    if _answered is not None:
+        return _answered
     try:
         place = topology or from_megatron()
         start.setdefault("framework", "megatron-core")
         recorder = recorder or start_recorder(topology=place, **start)
+        if getattr(place, "problem", None) is None:  # or Megatron may not have initialised it yet
+            _answered = recorder
         if place.records and recorder is not NULL:
             _installed = Installed(Steps(recorder, place, first_step))
     except Exception as error:
@@ -69,10 +72,10 @@ def install(
 
 def uninstall() -> None:
     """Leave Megatron as it was; the recorder goes on."""
-    global _installed
+    global _installed, _answered
     if _installed is not None:
         _installed.undo()
-    _installed = None
+    _installed = _answered = None
 
 
 def tell(**told: int) -> None:
@@ -220,7 +223,7 @@ class Installed:
         def step_with_ready_grads(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if self._is_stepping:
                 steps.update_begins()
-            with listening(steps, getattr(optimizer, "config", None)):
+            with listening(steps, config_of(optimizer)):
                 return original(optimizer, *args, **kwargs)
 
         return step_with_ready_grads

@@ -37,8 +37,9 @@ def argument(function: Any, name: str) -> Calls:
     return read
 
 
+@harmless
 def config_of(model: Any) -> Any:
-    """The configuration of a model, or of the first of its chunks, under whatever wraps it."""
+    """Of an optimizer, a model or the first of its chunks, under whatever wraps it."""
     module = model[0] if isinstance(model, (list, tuple)) else model
     while getattr(module, "config", None) is None and hasattr(module, "module"):
         module = module.module
@@ -48,14 +49,20 @@ def config_of(model: Any) -> Any:
 @contextlib.contextmanager
 def listening(steps: Steps, config: Any) -> Iterator[None]:
     """Meanwhile a configuration without timers has some, so that they can be heard."""
-    if getattr(config, "timers", "none to set") is not None:
-        yield
-        return
-    config.timers = OnlyHeard(steps.heard)
+    is_set = _lend_timers(steps, config)
     try:
         yield
     finally:
-        config.timers = None
+        if is_set:
+            config.timers = None
+
+
+@harmless
+def _lend_timers(steps: Steps, config: Any) -> bool:
+    if getattr(config, "timers", "none to set") is not None:
+        return False
+    config.timers = OnlyHeard(steps.heard)
+    return True
 
 
 def expected(steps: Steps, table: Table, call: Mapping[str, Any]) -> Expected:
@@ -71,6 +78,7 @@ def expected(steps: Steps, table: Table, call: Mapping[str, Any]) -> Expected:
         return nothing_expected()
 
 
+@harmless
 def shares_embedding(model: Any) -> bool:
     """Whether the first and the last stage hold the same embedding, and reduce its gradients."""
     module = model[0] if isinstance(model, (list, tuple)) else model
@@ -82,11 +90,12 @@ def shares_embedding(model: Any) -> bool:
     return True
 
 
+@harmless
 def synchronises(optimizer: Any) -> bool:
     """Whether all ranks agree on something before an optimizer steps."""
     parts = [optimizer, *getattr(optimizer, "chained_optimizers", ())]
     return any(
-        getattr(getattr(each, "config", None), "clip_grad", 0.0) > 0.0
+        (getattr(config_of(each), "clip_grad", None) or 0.0) > 0.0
         or getattr(each, "grad_scaler", None) is not None
         for each in parts
     )

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from ..null import NULL
+from ..run_keys import run_key
 from ..starting import start as start_recorder
-from ..topology import Topology, from_torch, run_key
+from ..topology import Topology, from_torch
 from .computing import Computing, computing
+from .trainer_place import placed
 
 log = logging.getLogger("paceline_client")
 CallT = TypeVar("CallT", bound=Callable[..., Any])
@@ -21,6 +23,9 @@ CallT = TypeVar("CallT", bound=Callable[..., Any])
 Work = Callable[[Any], Mapping[str, int]]
 
 _trainings = itertools.count(1)  # of this process: the second one's steps begin at 0 again
+
+# So many in a row that are left out of the analysis are no accident.
+MANY_MARKED = 10
 
 
 def harmless(method: CallT) -> CallT:
@@ -43,6 +48,11 @@ class InStep:
     def __init__(self) -> None:
         self.recorder: Any = NULL
         self.is_open = False
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether what runs now is recorded."""
+        return self.is_open
 
     def begin(self, optype: str, **about: Any) -> Any:
         """As the recorder's own."""
@@ -74,6 +84,8 @@ class TrainerSteps:
         self._step: Any = None
         self._number = 0
         self._kind = "first"
+        self._num_marked = 0  # in a row
+        self._warned = False
         self._optimizer: Any = None
         self._idle_ns = 0  # since when the trainer may be waiting for data
 
@@ -83,13 +95,14 @@ class TrainerSteps:
         return functools.partial(TrainerSteps, **options), ()
 
     @harmless
-    def train_begins(self, framework: str) -> None:
+    def train_begins(self, framework: str, find_place: Callable[[], Topology] = from_torch) -> None:
         """Training begins: with a recorder of its own, unless one is given."""
         self.train_ended()  # one that broke off, as for want of memory, before it is tried anew
-        self._kind = "first"
+        self._kind, self._num_marked = "first", 0
         if self._given is None:
-            place = self._topology or from_torch()
-            options = {"framework": framework, "run_key": _key(next(_trainings)), **self._start}
+            place = self._topology or placed(find_place)
+            key = _key(next(_trainings), self._start)
+            options = {"framework": framework, **self._start, "run_key": key}
             self.in_step.recorder = start_recorder(topology=place, **options)
         else:
             self.in_step.recorder = self._given
@@ -127,6 +140,7 @@ class TrainerSteps:
         self._step.__enter__()
         self._number = number
         self.in_step.is_open = bool(recorder.is_recording)
+        self._count_marked()
         self.waited()
 
     @harmless
@@ -187,6 +201,18 @@ class TrainerSteps:
         except Exception:
             return {}
 
+    def _count_marked(self) -> None:
+        """Nothing else would say why there is nothing to see."""
+        is_marked = self._kind in ("eval", "checkpoint")
+        self._num_marked = self._num_marked + 1 if is_marked else 0
+        if self._num_marked == MANY_MARKED and not self._warned:
+            self._warned = True
+            log.warning(
+                "paceline: %d steps in a row came after an evaluation or a checkpoint each, and "
+                "such steps are left out of the analysis: evaluate or save less often",
+                MANY_MARKED,
+            )
+
     def _close(self) -> None:
         self.computing.end()
         self.optimizer_ended()
@@ -202,6 +228,9 @@ def reduces_gradients(model: Any) -> bool:
     return is_ddp and model.process_group.size() > 1
 
 
-def _key(training: int) -> str | None:
-    key = run_key()
+def _key(training: int, start: Mapping[str, Any]) -> str | None:
+    """The run key of this training: all of a process's have the same one told, if any."""
+    told = start.get("run_key")
+    is_spooled = start.get("spool_dir") is not None
+    key = run_key(told=None if told is None else str(told), is_spooled=is_spooled)
     return key if key is None or training == 1 else f"{key}-{training}"

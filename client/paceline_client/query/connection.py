@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 from .errors import Busy, NoAnswer, Refused, refusal
 
@@ -37,17 +37,13 @@ class Connection:
         patience_s: float,
         sleep: Callable[[float], None],
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is no http or https address")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("the address has a user or a password in it: leave them out")
+        parts = _parts_of(url)
         if not token.isascii() or not token.isprintable():
             raise ValueError("the token has characters that no token has")
         self._kind = (
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         )
-        self._place = (parts.hostname, parts.port)
+        self._place = (str(parts.hostname), parts.port)
         self._prefix = parts.path.rstrip("/")
         self._name = f"{parts.scheme}://{parts.netloc}{self._prefix}"
         self._token = token
@@ -143,6 +139,26 @@ class Connection:
             wanted_s = 0.0
         error.retry_after_s = max(0.0, wanted_s) if wanted_s == wanted_s else 0.0
         return error
+
+
+def _parts_of(url: str) -> SplitResult:
+    """The address in its parts, each of which can be asked.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        parts = urlsplit(url)
+        parts.port, (parts.hostname or "").encode("idna")
+    except ValueError as error:  # no number, no name, half a bracket
+        raise ValueError(f"{url!r} is no address: look at its host and its port") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is no http or https address")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("the address has a user or a password in it: leave them out")
+    if not parts.path.isascii() or not parts.path.isprintable() or " " in parts.path:
+        raise ValueError(f"the path of {url!r} has characters that are to be percent-encoded")
+    return parts
 
 
 def _whole(response: http.client.HTTPResponse) -> bytes:

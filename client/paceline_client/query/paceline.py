@@ -175,13 +175,16 @@ class Paceline:
         while True:
             query = {"epoch": epoch, "first": first, "last": last, "limit": self._page}
             found = _listed(self._server.get(path, query))
-            if found and last is not None and int(found[-1]["step"]) > last:
+            if found and last is not None and shapes.whole(found[-1], "step") > last:
                 raise NoAnswer("the server gives steps that nobody asked for: it is not Paceline's")
             pages.append(found)
-            if len(found) < self._page or int(found[0]["step"]) <= (first or 0):
+            if len(found) < self._page:
+                break
+            last = shapes.whole(found[0], "step") - 1
+            if last < (first or 0):
                 break
             # Of the same run, even if another one begins meanwhile.
-            epoch, last = found[0]["epoch"], int(found[0]["step"]) - 1
+            epoch = shapes.whole(found[0], "epoch")
         for each in pages[::-1]:
             for fields in each:
                 yield shapes.row(StepRow, fields, job_id=job, window_id=fields.get("window"))
@@ -203,6 +206,8 @@ def _listed(page: Mapping[str, Any]) -> list[dict[str, Any]]:
     items = page.get("items")
     if not isinstance(items, list):
         raise NoAnswer("the answer has no items: it is not Paceline's address")
+    if not all(isinstance(each, dict) for each in items):
+        raise NoAnswer("an item of the answer is no object: it is not Paceline's address")
     return items
 
 

@@ -24,6 +24,14 @@ def row(row_type: type[Row], fields: Fields, **more: Any) -> Row:
     return cast(Row, found)
 
 
+def whole(fields: Fields, name: str) -> int:
+    """A whole number that an item cannot be without."""
+    value = fields.get(name)
+    if not isinstance(value, int):
+        raise NoAnswer(f"an item of the answer has no {name}: it is not Paceline's address")
+    return value
+
+
 def job(fields: Fields) -> JobRow:
     """A job, its sizes and counts among its own fields."""
     ingest, latest = fields.get("ingest") or {}, fields.get("latest_window") or {}

@@ -72,6 +72,7 @@ export class RecordingCard {
   open() {
     Object.assign(this, { isOpen: true, picked: null, refusal: "" })
     this.draw()
+    this.form.reset() // what was typed before and cancelled is gone
     this.form.querySelector("button").focus()
   }
 

@@ -48,11 +48,12 @@ function row(score) {
   return h("tr", {}, h("td", {}, who), h("td", {}, contained(section), h("small", {}, contained(metric.replaceAll("-", " ")))), h("td", { class: "number" }, worst(score)))
 }
 
-/** Its slowdown; of what is compared with nothing, the reading itself. */
-function worst({ slowdown, value, unit }) {
+/** Its slowdown; of what is compared with nothing the reading itself, of several their mean, by which they are sorted. */
+function worst({ slowdown, value, mean, num, unit }) {
   if (slowdown !== null) return ratio(slowdown)
-  if (value === null) return h("span", { class: "quiet" }, "not known")
-  return `${Number(value.toPrecision(4))}${unit === null ? "" : ` ${contained(unit)}`}`
+  const shown = num > 1 ? mean : value
+  if (shown === null) return h("span", { class: "quiet" }, "not known")
+  return `${Number(shown.toPrecision(4))}${unit === null ? "" : ` ${contained(unit)}`}${num > 1 ? " in the mean" : ""}`
 }
 
 function stepOf(scores) {

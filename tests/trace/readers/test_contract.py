@@ -189,6 +189,18 @@ def test_a_packed_file_is_the_same_and_refused_where_it_is_cut_off(name, tmp_pat
     assert "gzip" in line
 
 
+@of_any
+def test_a_byte_order_mark_is_no_part_of_a_text(name, tmp_path):
+    paths = put(ALL[name], tmp_path)
+    if paths[0].read_bytes()[:4] == b"PAR1":
+        pytest.skip("parquet is no text")
+    described, _ = imported(ALL[name], paths)
+    for path in paths:
+        is_text = path.suffix != ".pb"
+        path.write_bytes(b"\xef\xbb\xbf" * is_text + path.read_bytes())
+    assert str(imported(ALL[name], paths)[0]) == str(described)
+
+
 @of_operations
 def test_the_same_rank_twice_is_refused(name, tmp_path):
     paths = put(FORMATS[name], tmp_path)

@@ -126,7 +126,7 @@ def test_noise_is_refused_or_a_list(text, size):
 )
 def test_what_is_wrong_is_told_with_its_place(text, words):
     with pytest.raises(InvalidTrace, match=words):
-        list(stream(text).elements(LIST))
+        list(stream(text, max(7, len(text) // 100)).elements(LIST))
 
 
 def test_a_wrong_line_is_told_with_its_number():

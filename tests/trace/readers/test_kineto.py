@@ -7,6 +7,7 @@ import re
 import pytest
 
 from app.errors import InvalidTrace
+from app.trace.readers.kineto_file import KinetoFile
 from app.trace.readers.kineto_groups import axis_of
 from app.trace.readers.registry import FORMATS
 from app.trace.readers.sample_job import BEGAN_NS
@@ -56,6 +57,30 @@ def ops(described, chunks):
 
 def lack(described, what):
     return next((each for each in described.lacks if each.what.startswith(what)), None)
+
+
+def test_where_the_backward_pass_has_no_gpu_span_all_computations_are_by_the_host(tmp_path):
+    # Autograd launches it from a thread of its own. By the GPU's clock both forward passes would
+    # come after the backward pass of the first, which the host has timed.
+    host = [
+        event(name, 3000 + at, 5, "user_annotation")
+        for name, at in (("forward-compute", 10), ("backward-compute", 20), ("forward-compute", 30))
+    ]
+    gpu = [event("forward-compute", 3040, 50), event("forward-compute", 3100, 50)]
+    adam = [
+        event("optimizer", 3200, 9, "user_annotation"),
+        event("optimizer", 3300, 40),
+        *steps(3),
+        *steps(3, cat="user_annotation"),
+    ]
+    described, chunks = of(tmp_path, [*host, *gpu, *adam])
+    assert chunks[0].start_ns.tolist() == [BEGAN_NS + 1000 * at for at in (3010, 3020, 3030, 3300)]
+    assert [described.op_types.name(code) for code in chunks[0].optype.tolist()] == [
+        *("forward-compute", "backward-compute", "forward-compute", "optimizer")
+    ]
+    assert lack(described, "GPU spans: 2 computations have one and others of their rank have none")
+    assert lack(described, "GPU times: 3 of 4")
+    assert lack(described, "streams") is None
 
 
 def patterns(*pairs):
@@ -205,6 +230,53 @@ def test_collectives_are_told_by_their_group(tmp_path):
     assert "separate-grads-all-reduce" in {each[1] for each in ops(described, chunks)}
 
 
+@pytest.mark.parametrize("sizes", [{}, {"dp_size": 2, "pp_size": 1}], ids=["told", "given"])
+def test_collectives_of_the_only_group_of_all_are_data_parallel(sizes, tmp_path):
+    # Plain DDP and FSDP: nobody names a group, so all of them are of the default one.
+    kernels = [
+        collective("_allgather_base", 3001, "default_pg"),
+        collective("_reduce_scatter_base", 3002, "default_pg"),
+        collective("allreduce", 3003, ""),
+        collective("allreduce", 3004, "default_pg"),
+        collective("barrier", 3005, "default_pg"),
+    ]
+    path = write(tmp_path, [*steps(3), *kernels], 1, 2, [group("default_pg", [0, 1])])
+    described, chunks = imported(KINETO, [path], sizes=sizes)
+    assert [each[1] for each in ops(described, chunks)] == [
+        *["grads-reduce-scatter"] * 3,
+        "params-all-gather",
+    ]
+    assert chunks[0].mc.tolist() == [0] * 4
+    assert "sums: 2 all-reduces over the data-parallel ranks" in lack(described, "sums").what
+    assert "1 of 'barrier default_pg'" in lack(described, "collectives: 1").what
+
+
+def test_the_only_group_of_ranks_of_several_axes_is_not_taken_for_data_parallel(tmp_path):
+    kernels = [event("forward-compute", 3100, 5), collective("allreduce", 3003, "default_pg")]
+    path = write(tmp_path, [*steps(3), *kernels], 1, 2, [group("default_pg", [0, 1])])
+    described, _ = imported(KINETO, [path], sizes={"dp_size": 1, "pp_size": 2})
+    assert "1 of 'allreduce default_pg'" in lack(described, "collectives: 1").what
+    mapped = patterns(("^allreduce", "separate-grads-all-reduce"))
+    described, _ = imported(KINETO, [path], sizes={"dp_size": 2}, patterns=mapped)
+    assert lack(described, "sums") is None
+
+
+def test_long_names_are_cut_and_too_many_are_refused(tmp_path):
+    long = "forward-compute " + "x" * 3000
+    kernel = collective("allreduce" + "y" * 3000, 3003, "z" * 3000)
+    mapped = patterns(("^forward-compute x+$", "forward-compute"))
+    path = write(tmp_path, [*steps(3), event(long, 3100, 5), kernel])
+    file = KinetoFile(path, None)
+    assert [len(each) for each in (file.names[0], *file.names[1][:3])] == [1024, 1024, 1, 1024]
+    file.rows.close()
+    described, _ = imported(KINETO, [path], patterns=mapped)
+    assert described.num_ops == 1
+    many = [event(f"{number:04}" + "x" * 2000, 3100, 5) for number in range(40)]
+    path = write(tmp_path, [*steps(3), *many])
+    with pytest.raises(InvalidTrace, match=r"rank0.json: event 34: has name 33: they are too"):
+        KinetoFile(path, None, most_characters=32 * 1024)
+
+
 @pytest.mark.parametrize("peers", [(0, 2), (1, 5)], ids=["in the group", "of the job"])
 def test_transfers_are_told_by_their_neighbour(peers, tmp_path):
     pipeline = group("mesh_pp", [1, 3, 5])
@@ -230,6 +302,18 @@ def test_transfers_are_told_by_their_neighbour(peers, tmp_path):
         (3, 1, 1, "forward-send"),
     ]
     assert "5 of 6 (dp rank, stage) pairs are in no file" in lack(described, "workers").what
+
+
+@pytest.mark.parametrize("value", ["1", " 1 ", 1])
+def test_a_peer_may_be_written_as_text(value, tmp_path):
+    kernels = [
+        collective("send", 3002, "mesh_pp", **{"Dst Rank": value, "Src Rank": "[0, 1]"}),
+        collective("send", 3003, "mesh_pp", **{"Dst Rank": "none", "Src Rank": {"a": [2.5]}}),
+    ]
+    path = write(tmp_path, [*steps(3), *kernels], 0, 2, [group("mesh_pp", [0, 1])])
+    described, chunks = imported(KINETO, [path])
+    assert [each[1] for each in ops(described, chunks)] == ["forward-send"]
+    assert lack(described, "collectives: 1")
 
 
 def test_a_peer_whose_global_rank_is_the_number_of_a_stage_is_told_by_its_rank(tmp_path):

@@ -194,3 +194,10 @@ def test_what_is_wrong_is_told_with_file_and_record(changes, words, tmp_path):
     import re
 
     assert words in line or re.search(words, line), line
+
+
+def test_what_the_timeline_loses_itself_is_said_and_a_host_is_of_a_bounded_length(tmp_path):
+    described, chunks = of(tmp_path, {"ip": "h" * 10_000}, {"rank": 1, "dp_rank": 1})
+    told = lack(described, "first step: the first NCCL operation of each stream of 2 ranks")
+    assert "leave the first step out" in told.cost
+    assert [chunk.host for chunk in chunks] == ["h" * 255, "10.0.0.1"]

@@ -1,4 +1,4 @@
-"""`python -m paceline_client.check`: the report of `paceline_client.check()`."""
+"""`python -m paceline_client`: the report of `paceline_client.check()`."""
 
 import sys
 

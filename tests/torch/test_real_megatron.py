@@ -138,6 +138,14 @@ def stage(core, monkeypatch):
     megatron.uninstall()
 
 
+@pytest.mark.parametrize("name", twin.SIGNATURES)
+def test_the_twins_signatures_are_megatrons_own(core, name):
+    home = megatron.SCHEDULES
+    if "." in name:
+        home = megatron.P2P if name.startswith("P2P") else megatron.TIMERS
+    assert twin.parameters(import_module(home), name) == twin.SIGNATURES[name]
+
+
 @pytest.mark.parametrize(("rank", "size"), [(0, 2), (1, 2), (0, 4), (1, 4), (3, 4)])
 def test_the_twins_order_of_calls_is_megatrons_own(stage, rank, size, monkeypatch):
     real = stage(rank, size)
