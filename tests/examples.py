@@ -15,6 +15,7 @@ settings.register_profile(
 
 def many(number: int) -> settings:
     """`number` examples, always the same, or as large a share of them as the profile draws."""
+    assert settings.default is not None  # a profile is loaded before any test is
     share = min(1.0, settings.default.max_examples / _WHOLE_EXAMPLES)
     return settings(
         max_examples=max(1, round(number * share)),
