@@ -447,7 +447,9 @@ def test_every_built_in_type_can_be_sent(paceline):
     assert sorted(columns(paceline).optype.tolist()) == sorted(OP_CODES.values())
 
 
-@pytest.mark.parametrize("nonsense", [None, "three", [], {}, object()], ids=repr)
+@pytest.mark.parametrize(
+    "nonsense", [None, "three", [], {}, object()], ids=lambda it: type(it).__name__
+)
 def test_nothing_that_training_says_is_raised_back_into_it(alone, nonsense):
     run, _ = alone
     run._plans.hear({"recording": {
