@@ -212,7 +212,8 @@ def save_report(api):
     values = {"epoch": 1, "source": "own", "received_s": NOW_S, "num_scores": 0, "num_reports": 1}
     with api.store.write() as conn:
         if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
-            row = {"report_id": SAVED, "job_id": KEY, "lacks": [], "scores": [], **values}
+            kept = {"lacks": [], "scores": {"fields": [], "rows": []}}
+            row = {"report_id": SAVED, "job_id": KEY, **kept, **values}
             add_new(conn, score_reports, [row])
 
 

@@ -339,13 +339,13 @@ def test_a_process_alone_puts_something_new_behind_what_it_was_told(monkeypatch)
 def test_ranks_that_cannot_agree_keep_what_they_were_told_and_say_if_it_is_old(monkeypatch, caplog):
     monkeypatch.setenv("PACELINE_RUN_KEY", "slurm-4711")
     assert run_keys.run_key(4) == "slurm-4711"
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    for new in ("2", "slurm-4711-2"):
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "17")
+    for new in ("17", "slurm-4711-17"):
         assert run_keys.run_key(4, new) == new
     assert run_keys.run_key(4, is_spooled=True) == "slurm-4711"
     assert caplog.text == ""
     assert run_keys.run_key(4) == "slurm-4711"
-    assert "TORCHELASTIC_RESTART_COUNT is 2" in caplog.text
+    assert "TORCHELASTIC_RESTART_COUNT is 17" in caplog.text
 
 
 def test_without_torch_only_a_process_alone_makes_up_a_key(monkeypatch, caplog):
