@@ -20,10 +20,10 @@ serve: $(VENV)/.run-stamp ## API, consumer, queue and store on this machine
 test: $(VENV)/.test-stamp ## everything CI checks: lint, types, imports, tests
 	@.ci/system-packages
 	@$(MAKE) --no-print-directory lint
-	@# Three at a time, since many wait; whole files of those that share processes,
-	@# in their order: by number of tests those that wait longest would come last, and alone.
+	@# Three at a time, since many wait; two files of those that share processes, in their order:
+	@# by number of tests those that wait longest would come last, and alone.
 	$(BIN)/python -m pytest -n 3 $(SIDE_BY_SIDE) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/browser \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/browser \
 	    $(SIDE_BY_SIDE:%=--ignore=%) $(PYTEST_ARGS)
 	@# In a process of its own: the browser's driver keeps an event loop running.
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser $(PYTEST_ARGS)
