@@ -35,9 +35,12 @@ class Watched:
         self.page.on("dialog", lambda dialog: self._opened(dialog.message))
 
     def forgive(self, part: str) -> None:
-        """Drop the complaint that has this in it; it has to be there."""
-        forgiven = next(complaint for complaint in self.complaints if part in complaint)
-        self.complaints.remove(forgiven)
+        """Drop the complaint that has this in it; it has to be there, or to come."""
+        end_s = time.monotonic() + _DRAWN_WITHIN_S
+        while not (found := [complaint for complaint in self.complaints if part in complaint]):
+            assert time.monotonic() < end_s, f"no complaint has {part!r}: {self.complaints}"
+            self._lacking()  # Playwright hears of complaints, too, while it waits for the page
+        self.complaints.remove(found[0])
 
     def settle(self) -> None:
         """Returns when nothing is asked for any more and what was answered is drawn."""
