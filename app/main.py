@@ -105,7 +105,9 @@ def create_app(
         access=access,
         links=PictureLinks(parts.store, now_s=now_s, monotonic=monotonic),
         sign_ins=FailureLimit(monotonic),
-        registrations=Registrations(parts.store, monotonic=monotonic),
+        registrations=Registrations(
+            parts.store, monotonic=monotonic, revise_for_s=settings.revise_for_s
+        ),
         replays=replays,
         step_views=StepViews(replays),
         thresholds=Thresholds(settings.alert_slowdown, settings.silent_after_s),

@@ -21,8 +21,7 @@ REMEMBER_S = 2.0
 MAX_REMEMBERED = 10_000
 # The consumers look again before they count a batch, so this may be long.
 GOOD_WITHOUT_STORE_S = 3600.0
-# One rank says that the job has ended, and the others are still sending: for as long as a closed
-# window can be revised, theirs is taken.
+# One rank says that the job has ended, and the others are still sending.
 TAKEN_AFTER_END_S = 600.0
 
 
@@ -33,9 +32,16 @@ class _Lookup:
 
 
 class Registrations:
-    """Looks a job up once for all workers that push at the same time."""
+    """Looks a job up once for all workers that push at the same time.
 
-    def __init__(self, store: Store, *, monotonic: Callable[[], float]) -> None:
+    What comes within `taken_after_end_s` seconds of a job's end is taken: as long as it can revise
+    a window, and for `TAKEN_AFTER_END_S` at least.
+    """
+
+    def __init__(
+        self, store: Store, *, monotonic: Callable[[], float], revise_for_s: float = 0.0
+    ) -> None:
+        self.taken_after_end_s = max(revise_for_s, TAKEN_AFTER_END_S)
         self._store = store
         self._monotonic = monotonic
         self._lookups: OrderedDict[str, _Lookup] = OrderedDict()
@@ -86,6 +92,18 @@ class Registrations:
         self._lookups.pop(job_id, None)
         self._last_known.forget(job_id)
 
+    def check_epoch(self, job: JobRecord, epoch: int, now_s: float) -> None:
+        """Returns if the job takes batches of this epoch.
+
+        Raises:
+            EpochSuperseded: it is in another.
+            Conflict: it has ended, and those of its ranks that ended later have had their time.
+        """
+        if epoch != job.epoch:
+            raise EpochSuperseded(job.job_id, epoch, job.epoch)
+        if job.ended_s is not None and now_s - job.ended_s > self.taken_after_end_s:
+            raise Conflict(f"job {plain(job.job_id)!r} has ended: register its next run first")
+
     def _begin(self, job_id: str) -> _Lookup:
         found = asyncio.create_task(run_in_threadpool(self._read, job_id))
         lookup = _Lookup(found, self._monotonic() + REMEMBER_S)
@@ -99,16 +117,3 @@ class Registrations:
             job = jobs.get(conn, job_id)
         self._last_known.keep(job_id, job)
         return job
-
-
-def check_epoch(job: JobRecord, epoch: int, now_s: float) -> None:
-    """Returns if the job takes batches of this epoch.
-
-    Raises:
-        EpochSuperseded: it is in another.
-        Conflict: it has ended, and those of its ranks that ended later have had their time.
-    """
-    if epoch != job.epoch:
-        raise EpochSuperseded(job.job_id, epoch, job.epoch)
-    if job.ended_s is not None and now_s - job.ended_s > TAKEN_AFTER_END_S:
-        raise Conflict(f"job {plain(job.job_id)!r} has ended: register its next run first")

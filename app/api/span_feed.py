@@ -13,7 +13,6 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.held_spans import Held, RankKey
 from app.api.principal import Principal
-from app.api.registrations import check_epoch
 from app.api.routes.jobs import ParallelismIn
 from app.api.service import Service
 from app.api.span_batch import FIRST_STEP, batch_of, why_unusable
@@ -183,7 +182,8 @@ class SpanFeed:
             registration = _registration(worker, first_step, job)
             await run_in_threadpool(self._register, worker.key, registration)
             job = await find_anew(worker.key)
-        check_epoch(job, job.epoch, self._service.now_s())
+        now_s = self._service.now_s()
+        self._service.registrations.check_epoch(job, job.epoch, now_s)
         _check_of_spans(job)
         return job
 

@@ -40,11 +40,18 @@ class Books:
         self._shard = shard
         self._books: dict[str, Book] = {}
         self._epochs: dict[str, int] = {}  # the run whose labels a book has
+        self._over: dict[str, int] = {}  # the newest run that has ended and was closed; 0: none
         self._rules = ProjectRules(workplace.usual_rules)
 
     def window(self, job_id: str, facts: WindowFacts) -> list[Change]:
-        """After a window of the job has closed."""
-        book, changes = self._opened(job_id, facts.place[0])
+        """After a window of the job has closed; in a run that has ended it alerts nobody any more.
+
+        What comes late completes windows of such a run, which is closed again a moment later.
+        """
+        epoch = facts.place[0]
+        book, changes = self._opened(job_id, epoch)
+        if epoch <= self._over[job_id]:
+            return changes
         return changes + book.window(facts, self._work.unix_time())
 
     def silence(self, run: RunKey, facts: SilenceFacts) -> list[Change]:
@@ -52,9 +59,10 @@ class Books:
         book, changes = self._opened(*run)
         return changes + book.silence(facts, self._work.unix_time())
 
-    def ended(self, job_id: str) -> list[Change]:
-        """The job has ended."""
+    def ended(self, job_id: str, epoch: int) -> list[Change]:
+        """The job has ended, in this run."""
         book, changes = self._opened(job_id)
+        self._over[job_id] = epoch
         return changes + book.ended(self._work.unix_time())
 
     def adopted(self, job_id: str) -> list[Change]:
@@ -90,6 +98,7 @@ class Books:
         """What is in memory of a job may be wrong, or is not needed any more."""
         self._books.pop(job_id, None)
         self._epochs.pop(job_id, None)
+        self._over.pop(job_id, None)
 
     def keep(self, job_ids: Collection[str]) -> None:
         """Forget all others."""
@@ -110,6 +119,7 @@ class Books:
                 counted_through=_newest(conn, job_id),
             )
             rules = self._rules.of(conn, project_of(job_id))
+            self._over[job_id] = jobs.over_through(conn, job_id)
         self._books[job_id], self._epochs[job_id] = book, job.epoch
         return book, book.adopt(rules, self._work.unix_time())
 

@@ -175,7 +175,7 @@ class ShardWork:
             each.is_closed = True
             self._observe(turn, each, each.run.assembler.finish(now_s, ending_of(ended)))
             if not ended.is_superseded:
-                turn.alerts += self._books.ended(ended.job_id)
+                turn.alerts += self._books.ended(ended.job_id, ended.epoch)
 
     def _adopt(self, job_id: str, turn: Turn) -> None:
         """The rules of the job's project have changed."""

@@ -270,6 +270,13 @@ def unfinished(conn: Connection) -> list[EndedRun]:
     return [EndedRun(row.job_id, row.epoch, row.ended_s is None) for row in rows]
 
 
+def over_through(conn: Connection, job_id: str) -> int:
+    """The newest run that has ended and was closed; 0: none."""
+    ended = (runs.c.ended_s.is_not(None), runs.c.is_closed)
+    query = select(func.max(runs.c.epoch)).where(runs.c.job_id == job_id, *ended)
+    return int(conn.execute(query).scalar_one() or 0)
+
+
 def mark_closed(conn: Connection, job_id: str, epoch: int) -> None:
     """The run's last window has been closed."""
     conn.execute(_run_update(job_id, epoch).values(is_closed=True))

@@ -1,6 +1,7 @@
 import gzip
 import json
 import re
+import shutil
 from itertools import pairwise
 
 import pytest
@@ -12,7 +13,7 @@ from app.api.registrations import TAKEN_AFTER_END_S, Registrations
 from app.ingest.codec import BINARY_TYPE, read
 from app.store import jobs
 from app.trace import user_types
-from tests.api.server import JOB, Api, binary_batch, json_batch
+from tests.api.server import JOB, Api, binary_batch, json_batch, running
 
 pytestmark = pytest.mark.anyio
 
@@ -124,6 +125,19 @@ async def test_an_ended_job_takes_what_its_other_ranks_still_send_and_then_nothi
     assert "has ended: register its next run first" in answer.json()["detail"]
     await api.register(run_key="run-2")
     assert (await api.push(json_batch(epoch=2))).status_code == 202
+
+
+async def test_what_ranks_still_send_is_taken_as_long_as_windows_are_revised(
+    empty_database, tmp_path
+):
+    path = shutil.copy(empty_database, tmp_path / "paceline.db")
+    async with running(f"sqlite:///{path}", revise_for_s=3600.0) as api:
+        await api.register()
+        await api.client.post("/api/v1/jobs/llm-70b/end")
+        api.clock.now_s += 3600.0
+        assert (await api.push(json_batch())).status_code == 202
+        api.clock.now_s += 1
+        assert (await api.push(json_batch(batch_seq=1))).status_code == 409
 
 
 async def test_a_job_that_another_process_registered_again_is_looked_up_before_a_refusal(api):

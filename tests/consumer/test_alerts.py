@@ -95,6 +95,24 @@ def test_an_alert_resolves_when_its_job_ends(place, push):
     assert "has ended" in place.rows("alert_events", "sentence")[-1][0]
 
 
+@pytest.mark.parametrize("is_new_consumer", [False, True], ids=["the same", "another consumer"])
+def test_windows_that_ranks_complete_after_the_end_ring_for_nobody(place, is_new_consumer):
+    consumer = place.consumer()
+    place.push("job", SLOW, 0, 1)
+    place.turns(consumer)
+    place.end("job")
+    place.turns(consumer)
+    place.push("job", SLOW, 2, 3)
+    consumer = place.consumer() if is_new_consumer else consumer
+    place.turns(consumer)
+    assert place.windows("state")[-1] == ("complete",)
+    assert [row[0] for row in place.rows("alert_events", "kind")] == ["pending", "cleared"]
+    place.register("job", SIZES, "run-2")
+    place.push("job", SLOW, 0, 1, 2, 3, epoch=2)
+    place.turns(consumer)
+    assert events(place)[-1:] == ["firing"], "its next run is another matter"
+
+
 def test_a_new_run_does_not_resolve_what_the_old_one_fired(place, push):
     push(SLOW, SLOW)
     place.register("job", SIZES, "run-2")

@@ -25,7 +25,6 @@ from app.api.fields import Answer, JobId
 from app.api.principal import principal_of
 from app.api.recording_out import ToldPlanOut
 from app.api.recording_plans import step_to_go_by, told
-from app.api.registrations import check_epoch
 from app.api.service import Service
 from app.errors import Conflict, InvalidRequest, PacelineError, TooLarge
 from app.ingest.codec import (
@@ -195,7 +194,8 @@ class PushOps:
             pushed.num_rows = error.num_rows
             raise
         num_rows = pushed.num_rows = decoded.batch.columns.num_ops + decoded.rejected
-        check_epoch(job, decoded.batch.epoch, self._service.now_s())
+        now_s = self._service.now_s()
+        self._service.registrations.check_epoch(job, decoded.batch.epoch, now_s)
         if num_rows > self._service.max_batch_rows:
             most = self._service.max_batch_rows
             raise TooLarge(f"a batch has at most {most} operations: split it")
