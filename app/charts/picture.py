@@ -1,5 +1,7 @@
 """A figure as a PNG, for messages and tickets, where kaleido is installed."""
 
+import os
+import shutil
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,7 +39,7 @@ def png(figure: Figure, theme: Theme, *, width_px: int) -> bytes:
     size = {"width": width_px, "height": drawn["layout"]["height"]}
     options = {"format": "png", "scale": _SCALE, **size}
     # Nothing from a network: Plotly is the installed one, and MathJax is not wanted.
-    page = {"plotlyjs": _plotly(), "mathjax": False, "timeout": WITHIN_S}
+    page = {"plotlyjs": _plotly(), "mathjax": False, "timeout": WITHIN_S} | _browser()
     try:
         found: bytes = kaleido.calc_fig_sync(drawn, options, kopts=page)
     except TimeoutError as error:
@@ -47,6 +49,12 @@ def png(figure: Figure, theme: Theme, *, width_px: int) -> bytes:
     except (RuntimeError, OSError) as error:
         raise NotInstalled(f"kaleido cannot draw here: {error}; it needs Chromium") from error
     return found
+
+
+def _browser() -> dict[str, str]:
+    """Kaleido finds any browser but the one that Debian has for servers."""
+    path = shutil.which("chromium-headless-shell")
+    return {"path": path} if path and "BROWSER_PATH" not in os.environ else {}
 
 
 def _on_card(figure: Figure, theme: Theme, width_px: int) -> dict[str, Any]:

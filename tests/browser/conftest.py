@@ -3,8 +3,8 @@
 import contextlib
 import os
 import secrets
-import shutil
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -35,7 +35,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def chromium_path():
     """Where the browser is."""
-    path = os.environ.get("PACELINE_TEST_CHROMIUM") or shutil.which("chromium")
+    known = ("chromium-headless-shell", "chromium")
+    path = os.environ.get("PACELINE_TEST_CHROMIUM") or next(filter(None, map(which, known)), None)
     if not path or not Path(path).exists():
         _missing("no Chromium: apt-get install chromium, or set PACELINE_TEST_CHROMIUM to its path")
     return path

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PROBE = Path(__file__).with_name("probe.js")
 WIDTH_PX, HEIGHT_PX = 1440, 1000
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
+_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 
 
