@@ -17,7 +17,7 @@ from app.errors import InvalidRequest
 
 # In standard deviations; beyond these lies less than 1e-30 of a normal distribution.
 _REACH = 12.0
-_STEPS_PER_DEVIATION = 1_000
+_STEPS_PER_DEVIATION = 100
 
 
 @dataclass(frozen=True, slots=True)

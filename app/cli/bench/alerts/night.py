@@ -25,6 +25,7 @@ from app.consumer.desk import Desk
 from app.consumer.dispatcher import Dispatcher
 from app.consumer.runs import LISTEN_EVERY_S
 from app.consumer.saving import save_alerts
+from app.consumer.sender import LOOK_EVERY_S
 from app.consumer.silence import Watch
 from app.ingest.batch import OpBatch
 from app.settings import Settings
@@ -71,6 +72,7 @@ class Night:
         )
         self._wait_s = desk.timing.wait_s
         self._events: list[AlertEvent] = []
+        self._told_s = 0.0
         self._dispatcher = Dispatcher(desk)
         with self.store.write() as conn:
             endpoints.add(conn, _RECEIVER)
@@ -152,6 +154,9 @@ class Night:
             self._tell()
 
     def _tell(self) -> None:
+        if self.now_s < self._told_s + LOOK_EVERY_S:
+            return
+        self._told_s = self.now_s
         while self._dispatcher.dispatch_due():
             pass
         with self.store.read() as conn:
