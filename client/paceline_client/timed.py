@@ -29,7 +29,10 @@ class StepState:
 
 
 class TimedOp:
-    """Times one operation by the host's clock. Every line here costs training some 30 ns."""
+    """Times one operation by the host's clock. Every line here costs training some 30 ns.
+
+    `Recorder.op` sets what `__init__` does without calling it.
+    """
 
     __slots__ = (
         "_buffer",
