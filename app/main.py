@@ -48,8 +48,8 @@ from app.settings import Settings
 from app.store.durability import weaknesses
 from app.store.engine import Connection, Store
 from app.store.engine import now_s as database_now_s
-from app.store.migrate import is_current
 from app.store.retention import Keep
+from app.store.revision import is_current
 from app.telemetry import set_up_logging
 
 log = structlog.get_logger()

@@ -7,7 +7,7 @@ from pathlib import Path
 from app.errors import StartUpFailed
 from app.settings import Settings, load_settings
 from app.store.engine import Store, parse_url
-from app.store.migrate import is_current
+from app.store.revision import is_current
 
 
 @contextmanager

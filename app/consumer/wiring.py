@@ -28,8 +28,8 @@ from app.settings import Settings
 from app.store import endpoints
 from app.store.durability import weaknesses
 from app.store.engine import Store, now_s
-from app.store.migrate import is_current
 from app.store.retention import Keep
+from app.store.revision import is_current
 from app.telemetry import set_up_logging
 
 log = structlog.get_logger()

@@ -22,7 +22,7 @@ from app.errors import InvalidRequest
 from app.store.alert_tables import alert_events, audit, delivery_attempts, outbox
 from app.store.columns import is_bytes
 from app.store.engine import Store, without_time_limits
-from app.store.migrate import current_revision
+from app.store.revision import current_revision
 from app.store.tables import (
     consumers,
     dead_letters,

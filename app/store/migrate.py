@@ -4,13 +4,12 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-import app
 from app.errors import StartUpFailed
 from app.store.engine import Store, parse_url, without_time_limits
+from app.store.revision import current_revision, migrations_dir
 
 # Any number will do, as long as every Paceline uses the same.
 _ADVISORY_LOCK = 7_263_554_618
@@ -47,37 +46,6 @@ def downgrade(url: str, to_revision: str) -> None:
             command.downgrade(config(conn), to_revision)
     finally:
         store.close()
-
-
-def is_current(url: str) -> bool:
-    """Whether the database has exactly this version's tables.
-
-    Raises:
-        StoreUnavailable: the database does not answer.
-    """
-    store = Store(url)
-    try:
-        with store.read() as conn:
-            return current_revision(conn) == newest_revision()
-    finally:
-        store.close()
-
-
-def current_revision(conn: Connection) -> str | None:
-    """The newest migration that the database has had."""
-    return MigrationContext.configure(conn).get_current_revision()
-
-
-def newest_revision() -> str | None:
-    """The newest migration that this version knows."""
-    return ScriptDirectory.from_config(config()).get_current_head()
-
-
-def migrations_dir() -> Path:
-    """Where the migrations are: beside the package in a checkout, inside it when installed."""
-    package = Path(app.__file__).parent
-    installed = package / "_resources" / "migrations"
-    return installed if installed.is_dir() else package.parent / "migrations"
 
 
 def config(conn: Connection | None = None) -> Config:

@@ -20,7 +20,7 @@ from app.main import Parts, create_app
 from app.settings import Settings
 from app.store import steps, tokens, windows
 from app.store.engine import Store
-from app.store.migrate import is_current
+from app.store.revision import is_current
 from app.store.steps import StepRow
 from app.store.tokens import SCOPES, NewToken, Scope
 from app.store.windows import WindowRecord

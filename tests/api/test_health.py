@@ -11,7 +11,7 @@ from app.ingest.memory import MemoryQueue
 from app.ingest.queue import Lag
 from app.store import shards
 from app.store.engine import Store
-from app.store.migrate import is_current
+from app.store.revision import is_current
 from tests.api.server import NOW_S, json_batch, running
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from app.ingest.memory import MemoryQueue
 from app.main import Parts, create_app
 from app.settings import Settings
 from app.store.engine import Store
-from app.store.migrate import is_current
+from app.store.revision import is_current
 from tests.api.server import TOKEN, Api, Clock
 
 _LIMIT_S = 30.0

@@ -42,8 +42,9 @@ from app.store.backup import backup, restore
 from app.store.counts import Counts
 from app.store.engine import Store
 from app.store.losses import Loss
-from app.store.migrate import migrate, newest_revision
+from app.store.migrate import migrate
 from app.store.recordings import Sample
+from app.store.revision import newest_revision
 from app.store.spool import SpoolRow
 from app.store.steps import StepRow
 from app.store.tables import metadata, projects

@@ -5,19 +5,14 @@ import sys
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
 from app.errors import StartUpFailed, StoreUnavailable
 from app.store import jobs
 from app.store.engine import Store
-from app.store.migrate import (
-    current_revision,
-    downgrade,
-    is_current,
-    migrate,
-    migrations_dir,
-    newest_revision,
-)
+from app.store.migrate import config, downgrade, migrate
+from app.store.revision import current_revision, is_current, migrations_dir, newest_revision
 from app.store.tables import metadata
 from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN
@@ -43,8 +38,21 @@ def test_the_migrations_make_exactly_the_tables_that_the_code_uses(store):
         assert current_revision(conn) == newest_revision()
 
 
+def test_what_is_read_without_alembic_is_what_alembic_says(store):
+    assert newest_revision() == ScriptDirectory.from_config(config()).get_current_head()
+    with store.read() as conn:
+        assert current_revision(conn) == MigrationContext.configure(conn).get_current_revision()
+
+
+@pytest.mark.parametrize("module", ["app.main", "app.consumer.process"])
+def test_a_process_that_migrates_nothing_does_not_load_alembic(module):
+    program = f"import sys, {module}; sys.exit('alembic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 def test_a_downgrade_takes_every_table_away_and_an_upgrade_brings_them_back(url):
     downgrade(url, "base")
+    assert not is_current(url)
     store = Store(url)
     with store.read() as conn:
         assert set(inspect(conn).get_table_names()) == {"alembic_version"}

@@ -19,7 +19,8 @@ from app.store import (
     outbox,
 )
 from app.store.engine import Store
-from app.store.migrate import downgrade, is_current, migrate
+from app.store.migrate import downgrade, migrate
+from app.store.revision import is_current
 from tests.store import release_0005 as old
 from tests.store.factories import alert, do, endpoint, event, register, silence, tell
 
