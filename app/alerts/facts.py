@@ -68,7 +68,8 @@ class SilenceFacts:
     """Who sends nothing, by the consumer's clock; `names` are workers in words, the first few.
 
     Both moments are Unix times, None while nobody is silent. Of a run that `is_starting` nothing
-    has come so far, and that is nothing odd yet; of one that `has_unheard` nothing of some workers.
+    has come so far, and that is nothing odd yet; of one that `is_only_scored` nothing need come, as
+    another tool's scores do; of one that `has_unheard` nothing of some workers has.
     """
 
     is_starting: bool = False
@@ -80,6 +81,7 @@ class SilenceFacts:
     num_gpus: int = 0
     last_step: int | None = None
     has_unheard: bool = False
+    is_only_scored: bool = False
 
     @property
     def is_without_data(self) -> bool:

@@ -115,7 +115,7 @@ def _told_after(
     after: dict[str, Last] = {}
     for draft in drafts:
         if draft.kind == "refresh":
-            after |= _refreshed(draft, told, now_s)
+            after |= _refreshed(draft, told)
             continue
         for fingerprint, news in draft.news.items():
             if news == "acknowledged":
@@ -130,7 +130,7 @@ def _told_after(
     return after
 
 
-def _refreshed(draft: Draft, told: Mapping[str, Last], now_s: float) -> dict[str, Last]:
+def _refreshed(draft: Draft, told: Mapping[str, Last]) -> dict[str, Last]:
     """What people were told stays as it was: only who knows each alert was told more."""
     after: dict[str, Last] = {}
     for alert in draft.listed:
@@ -139,7 +139,7 @@ def _refreshed(draft: Draft, told: Mapping[str, Last], now_s: float) -> dict[str
             continue
         if alert.fingerprint in draft.news:
             is_known = last.kind != "lapsed"
-            now = Last("ended", last.at_s) if is_known else Last("resolved", now_s)
+            now = Last("ended" if is_known else "resolved", last.at_s)
             after[alert.fingerprint] = now
         elif last.kind == "ended":
             after[alert.fingerprint] = Last("firing", last.at_s)
@@ -155,5 +155,10 @@ def _over(alerts: Iterable[Standing], told: Mapping[str, Last], now_s: float) ->
 
 
 def _earliest(views: Iterable[View], free_at_s: float) -> float | None:
-    due_s = min((view.due_s for view in views if view.due_s is not None), default=None)
-    return None if due_s is None else max(due_s, free_at_s)
+    # An acknowledgement does not wait for the group's next turn, and may follow a silence's end.
+    due_s = (
+        view.due_s if view.alert.is_acked else max(view.due_s, free_at_s)
+        for view in views
+        if view.due_s is not None
+    )
+    return min(due_s, default=None)

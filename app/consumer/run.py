@@ -36,7 +36,8 @@ class Run:
     """The assembler of a run, and what is counted, watched and remembered beside it.
 
     `turn` numbers the commits that took batches of it; `history` is of its closed windows, and
-    `last_step` the last one that a worker has reported.
+    `last_step` the last one that a worker has reported. Of a run that `is_only_scored` scores came
+    and never an operation: nobody waits for one.
     """
 
     key: RunKey
@@ -48,6 +49,7 @@ class Run:
     told: Silence = SENDING
     used_s: float = 0.0
     last_step: int | None = None
+    is_only_scored: bool = False
 
     @property
     def is_at_first_steps(self) -> bool:

@@ -42,6 +42,7 @@ class Runs:
         self._next_listen_s = 0.0
         self._newest: str | None = None  # of the queue, when we last looked
         self._was_behind = False
+        self._only_scored: set[RunKey] = set()
 
     def kept(self) -> list[RunKey]:
         """Runs of this shard that have to be in memory: with an open window, or to be watched.
@@ -55,11 +56,17 @@ class Runs:
         return self._mine(kept)
 
     def starting(self) -> list[RunKey]:
-        """Runs that have registered and sent nothing so far, where it is the time to look."""
+        """Runs that have registered and sent nothing so far, where it is the time to look.
+
+        Those of which only scores come have not stalled, even if that was told before the first.
+        """
         if self._work.monotonic() < self._next_listen_s:
             return []
         with self._work.store.read() as conn:
-            return self._mine(jobs.starting(conn, now_s=self._work.unix_time()))
+            starting = set(jobs.starting(conn, now_s=self._work.unix_time()))
+            self._only_scored = set(jobs.only_scored(conn))
+            stalled = self._only_scored & set(jobs.stalled(conn, now_s=self._work.unix_time()))
+        return self._mine(starting | stalled)
 
     @property
     def forgotten(self) -> list[RunKey]:
@@ -160,6 +167,9 @@ class Runs:
         return is_behind
 
     def _silence(self, run: Run, now_s: float) -> Silence:
+        run.is_only_scored = run.key in self._only_scored
+        if run.is_only_scored:
+            return SENDING
         unix_s = self._work.unix_time()
         roll = run.assembler.roll
         unheard = roll.unheard() if run.watch.has_begun else ()

@@ -12,7 +12,11 @@ def silence_facts(run: Run, silence: Silence) -> SilenceFacts:
     """Who of the run sends nothing now."""
     roll, job = run.assembler.roll, run.assembler.job
     if silence == SENDING:
-        return SilenceFacts(is_starting=not run.watch.has_begun, has_unheard=roll.has_unheard)
+        return SilenceFacts(
+            is_starting=not run.watch.has_begun,
+            is_only_scored=run.is_only_scored,
+            has_unheard=roll.has_unheard,
+        )
     hosts, pp_size = roll.hosts(), job.parallelism.pp_size
     named = silence.silent_workers[:_MOST_NAMED]
     return SilenceFacts(

@@ -10,6 +10,7 @@ from sqlalchemy import (
     RowMapping,
     Select,
     and_,
+    exists,
     func,
     or_,
     select,
@@ -29,6 +30,7 @@ from app.store.drops import Drops, WorkerDrops
 from app.store.paging import JobId, from_cursor, split, to_cursor
 from app.store.projects import owns
 from app.store.recordings import Plan, in_run, parsed
+from app.store.score_tables import score_reports
 from app.store.tables import drops, ingest_counts, jobs, recordings, runs, windows
 from app.store.upsert import add_new
 from app.store.windows import SUMMARY, WindowSummary, newest_with_figures, summary_of
@@ -254,6 +256,14 @@ def starting(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
 def stalled(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
     """Runs that are not over and have stalled within a day."""
     return _going(conn, runs.c.stalled_since_s > now_s - ACTIVE_FOR_S)
+
+
+def only_scored(conn: Connection) -> list[tuple[str, int]]:
+    """Runs that are not over and of which scores came, but never an operation: none need come."""
+    is_scored = exists().where(
+        score_reports.c.job_id == runs.c.job_id, score_reports.c.epoch == runs.c.epoch
+    )
+    return _going(conn, runs.c.last_data_s.is_(None), is_scored)
 
 
 def reopen(conn: Connection, job_id: str, epoch: int) -> None:

@@ -3,7 +3,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.alerts.plan import Last, Plan, Timing
@@ -355,7 +355,17 @@ class Planner:
         self.next_at_s = done.next_at_s
 
 
+IN_A_SILENCE = [
+    [(0, "toggle", "b"), (0, "toggle", "a"), (1, "silence", "b"), (0, "toggle", "a"),
+     (7, "toggle", "b"), (1, "toggle", "b")],
+    [(1, "toggle", "b"), (5, "toggle", "c"), (6, "silence", "c"), (4, "ack", "c"),
+     (6, "toggle", "a"), (0, "ack", "b")],
+]  # fmt: skip
+
+
 @settings(max_examples=300)
+@example(IN_A_SILENCE[0])
+@example(IN_A_SILENCE[1])
 @given(
     st.lists(
         st.tuples(st.integers(0, 6), st.sampled_from(DEEDS), st.sampled_from(NAMES)), max_size=40

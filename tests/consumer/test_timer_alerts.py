@@ -11,8 +11,9 @@ from app.alerts.defaults import default_rules
 from app.alerts.rule import Rule
 from app.consumer.standings import standings
 from app.errors import StoreUnavailable
-from app.store import alert_rules, alerts, projects
+from app.store import alert_rules, alerts, projects, scores
 from app.store.engine import Store
+from app.trace.scores import Score, ScoreReport
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW
 from tests.consumer.place import slowdown_rules, step_batches
 
@@ -370,6 +371,32 @@ def test_who_has_failed_to_start_long_ago_has_all_the_time_again(make):
     go_on(place, consumer, 10)
     start_again(place, consumer, "run-3", HASTY["start_within_s"] - 20)
     assert rang(place) == [("stalled", "firing"), ("stalled", "resolved")]
+
+
+def score(place):
+    score = Score(3, "n3", "s", "late-by", "ms", 0.5, 0.25, None, None, 2, 2, 7, 1.5)
+    with Store.write(place.store) as conn:
+        scores.add(conn, JOB, ScoreReport("nvrx", (score,), 1), now_s=place.unix_clock())
+
+
+def test_a_run_of_which_only_scores_come_has_not_stalled(make):
+    place = make(by_clock(), **HASTY)
+    consumer = place.consumer()
+    go_on(place, consumer, 75)
+    score(place)
+    go_on(place, consumer, 3 * HASTY["start_within_s"])
+    assert rang(place) == []
+    assert place.rows("runs", "stalled_since_s") == [(None,)]
+
+
+def test_a_run_that_was_told_to_have_stalled_has_not_once_scores_come(make):
+    place = make(by_clock(), **HASTY)
+    go_on(place, place.consumer(), 10 * HASTY["start_within_s"])
+    assert rang(place) == [("stalled", "firing")]
+    score(place)
+    go_on(place, place.consumer("another"), 30)
+    assert rang(place) == [("stalled", "firing"), ("stalled", "resolved")]
+    assert place.rows("runs", "stalled_since_s") == [(None,)]
 
 
 def test_the_time_of_a_start_goes_on_over_a_restart_of_the_consumer(make):

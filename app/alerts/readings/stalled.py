@@ -15,7 +15,7 @@ class Stalled(Quiet):
     @override
     def is_known(self, facts: SilenceFacts) -> bool:
         # A job that hung and was started again sends nothing yet: it may hang again.
-        return not facts.is_starting
+        return facts.is_only_scored or not facts.is_starting
 
     @override
     def holds(self, facts: SilenceFacts) -> bool:
