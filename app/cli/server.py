@@ -100,8 +100,8 @@ class Server:
     ) -> list[paceline_client.Recorder]:
         """One recorder for each worker, by dp rank and stage, with room for so many operations.
 
-        `ranks` are the workers' global ranks in that order, `hosts` where they run as far as
-        known.
+        `ranks` are the workers' global ranks in that order, `hosts` where they ran as far as
+        known: not on this machine, for all that anybody knows.
         """
         sizes = job.parallelism
         return [
@@ -115,7 +115,7 @@ class Server:
                 **asdict(sizes),
                 run_key=run_key,
                 epoch=epoch,
-                host=hosts.get(divmod(worker, sizes.pp_size)),
+                host=hosts.get(divmod(worker, sizes.pp_size), ""),
                 max_ops=max_ops,
                 timing="host",  # what happens in this process is nobody's training
                 gc_pauses=False,

@@ -87,6 +87,9 @@ def start(
     In `spool_dir`, if it is given, batches are kept until the server has them, at most
     `spool_bytes` of them: also for the next process of the same run.
 
+    `host` is this machine's own name where it is not given, and "" where it is not known: of
+    operations that another machine has recorded.
+
     `rack` and `switch` tell where the host stands; from `PACELINE_RACK` and `PACELINE_SWITCH`, or
     from Slurm's topology, where they are not given.
 
@@ -118,12 +121,13 @@ def start(
             raise CannotStart("no run_key: give one, equal on all ranks and new after a restart")
         gpus = None if gpus is None else _whole("gpus", gpus)
         request = registration(sizes, key or "", name, gpus, framework, labels, op_types)
+        where = str(place.host or socket.gethostname() if host is None else host)
         worker = Worker(
             _whole("rank", place.rank),
             _whole("dp_rank", place.dp_rank),
             _whole("stage", place.stage),
-            host or place.host or socket.gethostname(),
-            placement(rack, switch),
+            where,
+            placement(rack, switch) if where else {},
         )
         buffer, plans = Buffer(_whole("max_ops", max_ops), float(flush_interval_s)), Plans()
         cuda = cuda_timing(timing)

@@ -62,11 +62,36 @@ def test_what_is_found_and_lacks_is_said_and_the_files_are_written(tmp_path):
     assert window.origin_ns is not None
 
 
+def test_one_is_said_as_one_and_whose_times_they_are(tmp_path):
+    path = tmp_path / "rank0.json"
+    span = {"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 0, "args": {}}
+    events = [
+        span | {"name": "ProfilerStep#3", "ts": 1, "dur": 9},
+        span | {"name": "forward-compute", "ts": 2, "dur": 5},
+    ]
+    path.write_text(json.dumps({"traceEvents": events, "baseTimeNanoseconds": 10**18}))
+    found = run("kineto", path, "--dp", 1, "--pp", 1).stderr.splitlines()[0]
+    assert found.endswith("times host: 1 operation, 1 step, 1 worker (dp 1, pp 1, tp 1)")
+
+
 def test_files_are_only_looked_at_where_nothing_is_to_be_written(tmp_path):
     result = run("ndtimeline", ndtimeline(tmp_path))
     assert result.exit_code == 0
     assert result.stdout == ""
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("wanted", [[], ["--out", "trace-mine.parquet"]], ids=["look", "out"])
+def test_a_copy_of_a_file_is_refused_whether_it_is_looked_at_or_written(
+    wanted, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = ndtimeline(tmp_path)
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(path.read_bytes())
+    line = refused("ndtimeline", path, copy, *wanted)
+    assert "are there twice" in line
+    assert "give each file once" in line
 
 
 @needs_shared
@@ -122,6 +147,7 @@ def test_a_trace_without_a_clock_is_laid_end_to_end(tmp_path):
     with twin(sizes=Parallelism(2, 2)) as server:
         assert run("published", path, "--url", server.url, "--token", TOKEN).exit_code == 0
     assert "PUT /api/v1/jobs/sample" in server.calls
+    assert {batch.host for batch in server.batches} == {None}, "not this machine"
     starts: dict[int, list[int]] = {7: [], 8: []}
     for batch in server.batches:
         for step, values in starts.items():

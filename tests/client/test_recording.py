@@ -350,6 +350,18 @@ def test_where_a_host_stands_and_how_its_gpu_is_goes_to_a_server_that_knows_of_i
     assert columns(paceline).xid.tolist() == [79]
 
 
+def test_of_operations_of_an_unknown_host_none_is_told_nor_where_it_stands(paceline, monkeypatch):
+    monkeypatch.setenv("PACELINE_RACK", "ours")
+    paceline.accepts = [*EVERYTHING, "gpu_health", "placement"]
+    run = recorder(paceline.url, host="")
+    with run.step(1), run.op("optimizer"):
+        pass
+    assert run.flush(WITHIN_S)
+    run.close()
+    [batch] = paceline.taken
+    assert (batch.host, batch.placement) == (None, None)
+
+
 def test_null_has_all_that_a_recorder_has_and_records_nothing():
     run = NULL
     assert not run.is_recording
