@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,6 +21,8 @@ import torch
 import torch.distributed as dist
 
 LENGTH, VOCABULARY = 64, 256
+LAYER_S = 0.02  # of a chunk's forward, slept: four processes share the cores that there are
+SLOWER = 2.5
 
 
 def on_cpu() -> None:
@@ -97,17 +100,45 @@ def batches(seed: int) -> Iterator[torch.Tensor]:
         yield (first + torch.arange(LENGTH + 1)) % VOCABULARY
 
 
-def forward_step(delay_s: float, data: Iterator[torch.Tensor], model: Any) -> tuple[Any, Any]:
+class Paced(torch.autograd.Function):
+    """Takes its time in the forward, and twice that in the backward, as a model's layers do."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, took_s: float) -> torch.Tensor:
+        """The same numbers, later."""
+        ctx.took_s = took_s
+        time.sleep(took_s)
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """The same gradient, later."""
+        time.sleep(2 * ctx.took_s)
+        return gradient, None
+
+
+def forward_step(took_s: float, data: Iterator[torch.Tensor], model: Any) -> tuple[Any, Any]:
     """One micro-batch through one chunk."""
     import paceline_client.integrations.megatron as paceline
 
     tokens = next(data)
     paceline.tell(tokens=2 * LENGTH, seq_len_sq=2 * LENGTH**2)
-    time.sleep(delay_s)
     inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     mask = torch.ones(1, 1, LENGTH, LENGTH).tril() < 0.5
     output = model(inputs, torch.arange(LENGTH).expand(2, LENGTH), mask, labels=labels)
+    output = Paced.apply(output, took_s)
     return output, lambda losses: (losses.mean(), {"loss": losses.detach().mean()})
+
+
+def say_that_it_is_over() -> None:
+    """One rank tells the server, once all have sent what they recorded."""
+    where = [os.environ.get(f"PACELINE_{name}") for name in ("URL", "TOKEN", "JOB")]
+    dist.barrier()
+    if dist.get_rank() == 0 and all(where):
+        import paceline_client
+
+        with contextlib.suppress(paceline_client.Refused, paceline_client.Unreachable):
+            paceline_client.end_job(*where)
 
 
 def main() -> None:
@@ -115,7 +146,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--pp", type=int, default=2)
     asked.add_argument("--vpp", type=int, default=None)
-    asked.add_argument("--steps", type=int, default=12)
+    asked.add_argument("--steps", type=int, default=24)
     asked.add_argument("--microbatches", type=int, default=4)
     asked.add_argument("--slow-rank", type=int, default=-1)
     asked.add_argument("--overlap-p2p", action="store_true")
@@ -145,14 +176,14 @@ def main() -> None:
     optimizer = get_megatron_optimizer(adam, chunks)
     schedule = get_forward_backward_func()
     data = [batches(parallel_state.get_data_parallel_rank()) for _ in chunks]
-    delay_s = 0.03 if dist.get_rank() == told.slow_rank else 0.0
+    took_s = LAYER_S * (SLOWER if dist.get_rank() == told.slow_rank else 1.0)
     for step in range(told.steps):
         began_s = time.perf_counter()
         for chunk in chunks:
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
         losses = schedule(
-            forward_step_func=partial(forward_step, delay_s),
+            forward_step_func=partial(forward_step, took_s),
             data_iterator=data if told.vpp else data[0],
             model=chunks if told.vpp else chunks[0],
             num_microbatches=told.microbatches,
@@ -165,7 +196,8 @@ def main() -> None:
             took_ms = 1e3 * (time.perf_counter() - began_s)
             print(f"step {step}: loss {loss:.4f}, {took_ms:.1f} ms", flush=True)  # noqa: T201
     if not told.unrecorded:
-        recorder.close()
+        recorder.close(timeout_s=10.0)
+        say_that_it_is_over()
     dist.destroy_process_group()
 
 

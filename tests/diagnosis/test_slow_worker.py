@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from app.diagnosis.finding import Culprit
 from app.synth.costs import Costs
@@ -42,6 +43,21 @@ def test_a_slow_worker_is_named_with_its_host_and_what_it_costs(slowdown):
     assert found.evidence["slowdown_against_peers"] == pytest.approx(slowdown, abs=0.01)
     assert found.persistence == "chronic"
     assert found.onset_step is None
+
+
+class SlowForward(SlowWorker):
+    """Of which only the forward takes longer: no GPU is slow in that way."""
+
+    @override
+    def change(self, drawn, world, lasts, rng_of):
+        drawn.forward_s[self.stage, ..., self.dp_rank] *= self.slowdown
+
+
+def test_of_one_that_is_slow_in_the_forward_alone_it_is_said_that_its_backward_is_not():
+    reason = reason_against(of(SlowForward(1, 0, 2.4)), "slow-worker")
+    assert reason.endswith(
+        "dp 1, stage 0 comes nearest and takes 2.4x as long in the forward and 1.00x in the backward"
+    )
 
 
 def test_a_worker_that_becomes_slow_has_an_onset_and_costs_its_steps_only():

@@ -70,7 +70,7 @@ class SlowWorker(Detector):
         return RuledOut(
             self.cause,
             f"no worker is slower than its peers in forward and backward alike: dp {dp_rank}, "
-            f"stage {stage} comes nearest and takes {times(ratio)} as long",
+            f"stage {stage} comes nearest and takes {_both(found, dp_rank, stage)}",
             score=float(of_workers.max()),
             figures={"slowdown_against_peers": ratio, "needed": found.needed},
         )
@@ -110,6 +110,17 @@ class SlowWorker(Detector):
             course=_course(case, found, workers),
             evidence=_evidence(case, found, hit, workers),
         )
+
+
+def _both(found: Slowness, dp_rank: int, stage: int) -> str:
+    """What its forward and its backward take, where they are not alike."""
+    forward, backward = (
+        float(side[found.usual, dp_rank, stage].mean()) for side in (found.forward, found.backward)
+    )
+    ratio = float(found.ratio[found.usual, dp_rank, stage].mean())
+    if not max(forward, backward) > _ALIKE * min(forward, backward):
+        return f"{times(ratio)} as long"
+    return f"{times(forward)} as long in the forward and {times(backward)} in the backward"
 
 
 def _scores(found: Slowness) -> Floats:
