@@ -4,7 +4,9 @@ import dataclasses
 import enum
 import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,9 +57,12 @@ def test_what_nvrx_users_are_told_to_write_is_what_is_read(tmp_path, monkeypatch
         json.dumps(dataclasses.asdict(report))
     (code,) = re.findall(r"```python\n(.*?)```", text("feeds/nvrx.md"), re.S)
     detector = type("Detector", (), {"generate_report_if_interval_elapsed": lambda: report})
+    (module,) = re.findall(r"^from ([\w.]+) import Detector$", code, re.M)
+    for name in (module, module.rpartition(".")[0], module.partition(".")[0]):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(Detector=detector))
     monkeypatch.chdir(tmp_path)
     for iteration in (100, 200):
-        exec(code, {"Detector": detector, "rank": 0, "iteration": iteration})
+        exec(code, {"rank": 0, "iteration": iteration})
     found = nvrx.read([FileText(tmp_path / "stragglers.jsonl")])
     assert found.num_reports == 2
     worst = found.scores[0]

@@ -21,6 +21,7 @@ from app.store.tokens import TokenRecord
 log = structlog.get_logger()
 
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+_SEND_ONE = "send 'Authorization: Bearer pl_...', or sign in on the page"
 MAX_SECRET_CHARS = 512  # of what a caller claims to be a token
 
 
@@ -82,7 +83,9 @@ class Access:
         if authorization is None:
             return await self._of_session(scope)
         kind, _, claimed = authorization.decode("latin-1").partition(" ")
-        found = await self.of_token(claimed.strip()) if kind.lower() == "bearer" else None
+        if kind.lower() != "bearer" or not claimed.strip():
+            raise Unauthorised(f"no token: {_SEND_ONE}")
+        found = await self.of_token(claimed.strip())
         if found is None:
             raise Unauthorised("the bearer token is not known here")
         self._remember(authorization, *found)
@@ -144,7 +147,7 @@ class Access:
         token_id = None if cookie is None else self.sessions.token_id(cookie)
         caller = None if token_id is None else await self._with_id(token_id)
         if caller is None:
-            raise Unauthorised("send 'Authorization: Bearer pl_...', or sign in on the page")
+            raise Unauthorised(f"no token: {_SEND_ONE}")
         if scope["method"] not in SAFE_METHODS:
             check_same_origin(scope["scheme"], headers)
         return caller

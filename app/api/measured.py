@@ -32,6 +32,7 @@ class Measured:
         )
         self._received = self._counter("ops_received", "Operations in batches that could be read.")
         self._refused = self._counter("ops_refused", "Those that were not taken, by why.", "reason")
+        self._rejected_spans = self._counter("spans_rejected", "Spans (OTLP) that were not taken.")
         self._requests = self._counter("requests", "Answers, by route and status.", "route status")
         self._scrape_errors = self._counter(
             "scrape_errors", "Readings of store, queue or jobs that failed: not shown.", "source"
@@ -61,6 +62,10 @@ class Measured:
         self._refused_whole.labels(reason).inc()
         self._received.inc(rows)
         self._refused.labels(reason).inc(rows)
+
+    def reject_spans(self, number: int) -> None:
+        """So many spans of a request were not taken; the log has the reasons."""
+        self._rejected_spans.inc(number)
 
     def request(self, route: str, status: int) -> None:
         """A request was answered; status 0 if the caller had gone before."""

@@ -20,6 +20,7 @@ from app.api.price import Price
 from app.api.registrations import Registrations
 from app.api.replays import Replays
 from app.api.results import Results
+from app.api.span_refusals import SpanRefusals
 from app.api.step_views import StepViews
 from app.api.watch import Watch
 from app.ingest.queue import Announcer, QueueWriter
@@ -63,3 +64,4 @@ class Service:
     kept: Kept = field(default_factory=Kept)
     spans: HeldSpans = field(default_factory=HeldSpans)
     span_bodies: BodyReader = field(default_factory=BodyReader)
+    span_refusals: SpanRefusals = field(default_factory=SpanRefusals)

@@ -82,7 +82,13 @@ class SpanFeed:
                 await self._take(worker, spans)
             except _REFUSALS as error:
                 self._outcome.refuse(str(error), len(spans))
+        self._tell()
         return self._outcome
+
+    def _tell(self) -> None:
+        if self._outcome.refused:
+            self._service.measured.reject_spans(self._outcome.refused)
+            self._service.span_refusals.tell(self._caller.project, self._outcome.reasons)
 
     async def _by_rank(self, found: Sequence[Sent]) -> "dict[RankKey, tuple[_Worker, list[Span]]]":
         """Spans by who sent them: into however many pieces they are cut, a rank is looked at once.

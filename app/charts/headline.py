@@ -134,7 +134,7 @@ def _more(seen: Seen) -> str:
 
 def _stalled(result: Mapping[str, Any] | None, seen: Seen) -> tuple[str, str]:
     sentence = f"No worker has sent anything{_since(seen)}."
-    if result is not None and seen.last_step is not None:
+    if result is not None and seen.last_step is not None and not _is_low(result):
         step, slowdown = words.whole(seen.last_step), words.ratio(result["slowdown"])
         sentence += f" It was at {slowdown} of its ideal by step {step}."
     return sentence, "It has ended, hangs or lost its network; Paceline cannot tell which."
@@ -178,13 +178,17 @@ def _finished(result: Mapping[str, Any] | None) -> tuple[str, str]:
     if result is None:
         return "This job has finished. None of its steps was analysed.", ""
     at = words.ratio(result["slowdown"])
-    if (result.get("fidelity") or {}).get("verdict") == "low":
+    if _is_low(result):
         told = _low_fidelity(result)[0]
         findings = result.get("findings")
         return "This job has finished.", _named(findings) if findings else told
     sentence = f"This job has finished. Its last steps ran at {at} of its ideal."
     findings = result.get("findings")
     return sentence, _named(findings) if findings else ""
+
+
+def _is_low(result: Mapping[str, Any]) -> bool:
+    return (result.get("fidelity") or {}).get("verdict") == "low"
 
 
 def _loses(result: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ def _stat_rows(result: Result) -> list[Row]:
             f"recorded {recorded} a step, {ideal} without stragglers",
         ),
         ("GPU time wasted", words.percent(result["gpu_time_wasted"]), "1 - 1 / slowdown"),
-        ("Lost in these steps", f"{result['gpu_hours_lost']:,.3g} GPU-h", _steps(result)),
+        ("Lost in these steps", f"{result['gpu_hours_lost']:z,.3g} GPU-h", _steps(result)),
         ("Won back by the slowest 3 %", _share(result["m_w"]), alone),
         _fidelity(result),
         _clocks(result),

@@ -78,8 +78,8 @@ def num_slowest(result: Result) -> int:
 
 
 def percent(share: float, digits: int) -> str:
-    """A share as it is written: 49 and the sign."""
-    return f"{100 * share:.{digits}f} %"
+    """A share as it is written: 49 and the sign; never minus zero."""
+    return f"{100 * share:z.{digits}f} %"
 
 
 def _share(share: float) -> str:

@@ -62,7 +62,7 @@ def _figure_rows(result: Result) -> list[tuple[str, str, str]]:
         ("launch slowdown", times(result["launch_slowdown"], 3), "recorded over simulated"),
         ("discrepancy", percent(discrepancy, 1), "simulated against recorded; low above 5 %"),
         ("GPU time wasted", percent(result["gpu_time_wasted"], 1), "1 - 1 / slowdown"),
-        ("GPU-hours lost", f"{result['gpu_hours_lost']:,.2f}", "in these steps"),
+        ("GPU-hours lost", f"{result['gpu_hours_lost']:z,.2f}", "in these steps"),
         ("M_W", _ratio(result["m_w"]), f"share won back with the {workers} ideal"),
         ("M_S", _ratio(result["m_s"]), "share won back with the last stage ideal"),
     ]

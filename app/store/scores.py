@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
 
 import msgspec
-from sqlalchemy import Connection, delete, func, select, tuple_
+from sqlalchemy import Connection, Subquery, delete, func, select, tuple_
 
 from app.errors import InvalidRequest, JobNotFound, ReportNotFound
 from app.store.paging import from_cursor, split, to_cursor
@@ -69,10 +69,13 @@ def page(
     job_id: str,
     *,
     source: str | None = None,
+    newest_only: bool = False,
     cursor: str | None = None,
     limit: int = 100,
 ) -> tuple[list[StoredReport], str | None]:
     """A job's reports, the newest first, and the cursor of the next page.
+
+    With `newest_only`, of each tool the newest alone.
 
     Raises:
         JobNotFound: the job never registered.
@@ -81,6 +84,10 @@ def page(
     query = select(*_COLUMNS).where(_TABLE.c.job_id == job_id)
     if source is not None:
         query = query.where(_TABLE.c.source == source)
+    if newest_only:
+        placed = _placed(job_id)
+        first = select(placed.c.report_id).where(placed.c.place == 1)
+        query = query.where(_TABLE.c.report_id.in_(first))
     if cursor is not None:
         query = query.where(key < from_cursor(cursor, tuple[float, _Id]))
     query = query.order_by(_TABLE.c.received_s.desc(), _TABLE.c.report_id.desc())
@@ -97,15 +104,20 @@ def newest(conn: Connection, job_id: str) -> list[StoredReport]:
     Raises:
         JobNotFound: the job never registered.
     """
-    order = (_TABLE.c.received_s.desc(), _TABLE.c.report_id.desc())
-    place = func.row_number().over(partition_by=_TABLE.c.source, order_by=order).label("place")
-    placed = select(*_COLUMNS, place).where(_TABLE.c.job_id == job_id).subquery()
+    placed = _placed(job_id)
     query = select(*(placed.c[column.name] for column in _COLUMNS)).where(placed.c.place == 1)
     rows = conn.execute(query.order_by(placed.c.source)).all()
     found = [_stored(row) for row in rows]
     if not found:
         _epoch(conn, job_id)
     return found
+
+
+def _placed(job_id: str) -> Subquery:
+    """A job's reports with their place among those of the same tool, the newest first."""
+    order = (_TABLE.c.received_s.desc(), _TABLE.c.report_id.desc())
+    place = func.row_number().over(partition_by=_TABLE.c.source, order_by=order).label("place")
+    return select(*_COLUMNS, place).where(_TABLE.c.job_id == job_id).subquery()
 
 
 def scores_of(conn: Connection, job_id: str, report_id: str) -> tuple[StoredReport, list[Score]]:

@@ -12,6 +12,7 @@ from typing import Any
 from . import topology as topologies
 from .clock import anchored
 from .nvml import Readings
+from .run_keys import is_initialised
 from .transport import Answer, Transport, Unreachable, job_path
 from .wire import CONTENT_TYPE
 
@@ -109,7 +110,16 @@ def _topology(topology: Any) -> Line:
     world_size = int(os.environ.get("WORLD_SIZE") or where.world_size)
     if world_size != where.world_size:
         return BAD, f"{where!r}, but WORLD_SIZE is {world_size}"
-    return GOOD, repr(where) + ("" if topology is not None else " (as torch.distributed tells)")
+    return GOOD, repr(where) + ("" if topology is not None else f" ({_found_by()})")
+
+
+def _found_by() -> str:
+    """What a topology rests on that nobody has given."""
+    if is_initialised():
+        return "as torch.distributed tells"
+    if os.environ.get("RANK") or os.environ.get("WORLD_SIZE"):
+        return "by RANK and WORLD_SIZE of the environment, without stages"
+    return "a job of one process: no RANK, no WORLD_SIZE, and torch.distributed is not up"
 
 
 def _clocks(health: Answer | str) -> Line:

@@ -200,7 +200,7 @@ def _slurm_switch() -> str | None:
 
 def _told(value: str | None, name: str) -> str:
     value = os.environ.get(f"PACELINE_{name.upper()}") if value is None else value
-    if value is None:
+    if not value:
         raise CannotStart(f"no {name}: give {name}=, or set PACELINE_{name.upper()}")
     try:
         value.encode()

@@ -220,6 +220,13 @@ async def test_use_is_noted_to_the_minute_and_not_more_often(place):
     assert place.used_s(record) == (NOW_S + 60) // 60 * 60
 
 
+@pytest.mark.parametrize("sent", [None, b"Bearer ", b"Bearer", b"", b"pl_abc"])
+async def test_who_sends_no_token_is_told_to_and_not_that_it_is_unknown(place, sent):
+    headers = [] if sent is None else [(b"authorization", sent)]
+    with pytest.raises(Unauthorised, match="no token: send 'Authorization: Bearer pl_"):
+        await place.access.admit(asking("") | {"headers": headers})
+
+
 @pytest.mark.parametrize(("way", "reason"), [("revoke", "was revoked"), ("expire", "is over")])
 async def test_who_has_the_secret_hears_why_it_is_refused_and_the_log_which_one(place, way, reason):
     record, text = place.made(expires_s=NOW_S + 2)

@@ -124,6 +124,20 @@ async def test_the_newest_of_each_tool_come_page_by_page(job):
     assert len(of_tool) == 2
 
 
+async def test_of_reports_the_newest_of_each_tool_can_be_asked_for(job):
+    await job.client.post(PATH, json=OWN)
+    for _ in range(3):
+        job.clock.now_s += 1
+        newest = (await add(job, format="nvrx")).json()["report_id"]
+    asked = {"newest": "true", "limit": 1}
+    first = (await job.client.get(f"{PATH}/reports", params=asked)).json()
+    asked["cursor"] = first["next_cursor"]
+    rest = (await job.client.get(f"{PATH}/reports", params=asked)).json()
+    found = first["items"] + rest["items"]
+    assert [each["source"] for each in found] == ["nvrx", "own-probe"]
+    assert (found[0]["report_id"], rest["next_cursor"]) == (newest, None)
+
+
 async def test_a_newer_report_does_not_shift_the_pages(job):
     await add(job, format="nvrx")
     first = (await job.client.get(PATH, params={"limit": 2})).json()

@@ -5,12 +5,15 @@ import itertools
 import json
 import shutil
 import threading
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.api.held_spans import HeldSpans
+from app.api.span_refusals import MOST_REASONS, SpanRefusals
 from app.cli.bench.fuzz_files import Damaged
 from app.cli.bench.fuzz_spans import samples
 from app.errors import QueueUnavailable
@@ -26,7 +29,7 @@ from app.trace.readers.otlp_sample import as_json, as_protobuf, resource, spans
 from app.trace.readers.otlp_span import Span
 from app.trace.readers.otlp_steps import STEP
 from app.trace.readers.otlp_waiting import WaitingSpans
-from tests.api.server import NOW_S, running
+from tests.api.server import NOW_S, Clock, running
 
 pytestmark = pytest.mark.anyio
 
@@ -499,6 +502,48 @@ async def test_counted_by_a_name_of_its_own(api, shared):
     await post(api, b"{}")
     await post(api, sent())
     assert [now - then for now, then in zip(await counted(), before, strict=True)] == [2, 12]
+
+
+async def test_what_the_exporter_keeps_to_itself_is_in_the_log_and_counted(api, shared, project):
+    async def rejected():
+        shown = (await shared.client.get("/metrics")).text.splitlines()
+        name = "paceline_spans_rejected_total "
+        [value] = [line.removeprefix(name) for line in shown if line.startswith(name)]
+        return float(value)
+
+    before = await rejected()
+    with capture_logs() as logs:
+        await post(api, sent(**{"paceline.host_times": "no"}))
+        await post(api, sent(**{"paceline.host_times": "no"}))
+        await post(api, sent())
+    [line] = [each for each in logs if each["event"] == "spans rejected"]
+    assert (line["log_level"], line["project"], line["spans"]) == ("warning", project, 16)
+    assert "add paceline.host_times=analyse to OTEL_RESOURCE_ATTRIBUTES" in line["reason"]
+    assert await rejected() - before == 32
+
+
+def reasons_told(refusals, *reasons, project="a"):
+    with capture_logs() as logs:
+        refusals.tell(project, Counter(reasons))
+    return [line["reason"] for line in logs]
+
+
+def test_a_reason_is_told_again_after_a_minute_and_of_another_project():
+    clock = Clock()
+    refusals = SpanRefusals(clock)
+    assert reasons_told(refusals, "step 5 is late") == ["step 5 is late"]
+    assert reasons_told(refusals, "step 6 is late") == []
+    assert reasons_told(refusals, "step 6 is late", project="b") == ["step 6 is late"]
+    clock.now_s += 61
+    assert reasons_told(refusals, "step 7 is late") == ["step 7 is late"]
+
+
+def test_who_makes_up_reasons_does_not_fill_the_log():
+    refusals = SpanRefusals(Clock())
+    made = [f"no job {'x' * at}" for at in range(100)]
+    assert len(reasons_told(refusals, *made)) == MOST_REASONS
+    assert reasons_told(refusals, *made) == []
+    assert len(reasons_told(refusals, "y" * 5000, project="b")[0]) == 300
 
 
 async def test_a_rank_that_never_ends_a_step_is_forgotten_again(api, monkeypatch):

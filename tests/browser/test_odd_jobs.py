@@ -54,6 +54,16 @@ def test_a_job_without_a_complete_step_says_how_many_are_missing(server, open_pa
     expect(page.locator("a.row", has_text="not-yet")).to_contain_text("no data has arrived")
 
 
+@pytest.mark.parametrize("label", [("times", "host"), ("host_times", "analyse")], ids="=".join)
+def test_whose_times_are_the_hosts_is_said_beside_its_name(server, open_page, label):
+    from playwright.sync_api import expect
+
+    job_id = "-".join(label).replace("_", "-")
+    server.register(job_id, made(), labels=dict([label]))
+    page = open_page(link(server, job_id)).page
+    expect(page.locator(".crumbs")).to_contain_text(", host times")
+
+
 def test_a_job_that_cannot_be_simulated_blames_nobody(server, open_page, keep):
     from playwright.sync_api import expect
 

@@ -5,11 +5,14 @@ import pytest
 
 from app.store.migrate import migrate
 from tests.api import recorded
-from tests.api.server import JOB, TOKEN
+from tests.api.server import JOB, TOKEN, recorded_record
 from tests.client.serving import serving
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202eevil"
 NVRX = '{"iteration": 40, "gpu_relative_perf_scores": {"0": 1.0, "7": 0.5, "3": NaN}}'
+
+
+NUM_TOOLS = 9
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +23,15 @@ def served(tmp_path_factory):
     with serving(database) as (url, api):
         headers = {"authorization": f"Bearer {TOKEN}"}
         with httpx.Client(base_url=f"{url}/api/v1", headers=headers, trust_env=False) as http:
-            for job in ("llm-70b", "bare"):
+            for job in ("llm-70b", "bare", "many"):
                 assert http.put(f"/jobs/{job}", json=JOB).status_code == 201
+            for number in range(NUM_TOOLS):
+                one = {"section": "a", "metric": "b", "rank": number}
+                report = {"source": f"tool-{number}", "scores": [one]}
+                assert http.post("/jobs/many/scores", json=report).status_code == 201
+            for _ in range(60):
+                last = {"source": "last", "scores": [one]}
+                assert http.post("/jobs/many/scores", json=last).status_code == 201
             text = {"content-type": "text/plain"}
             query = {"format": "nvrx"}
             path = "/jobs/llm-70b/scores"
@@ -30,7 +40,8 @@ def served(tmp_path_factory):
             score |= {"mean": 3.25, "num": 4}
             own = {"source": "own", "scores": [score | {"unit": "ms"}] * 7}
             assert http.post(path, json=own).status_code == 201
-        recorded.save(api, recorded.window())
+        for job in ("llm-70b", "many"):
+            api.save_window(recorded_record(recorded.window()), job)
         yield url
 
 
@@ -51,6 +62,18 @@ def test_a_jobs_page_shows_what_other_tools_say_and_that_there_is_no_what_if(ser
     expect(card).to_contain_text("<img src=x onerror=alert(1)>evil")
     expect(card.locator("img")).to_have_count(0)
     expect(card).to_contain_text("What it does not say")
+
+
+def test_no_tool_vanishes_without_a_word_however_many_there_are(served, open_page):
+    from playwright.sync_api import expect
+
+    page = open_page(f"{served}/jobs/many#token={TOKEN}").page
+    card = page.get_by_label("Scores of other tools")
+    expect(card.locator("h3")).to_have_count(8)
+    expect(card).to_contain_text("and 2 more tools: ")
+    expect(card).to_contain_text("GET /api/v1/jobs/many/scores has the scores of all.")
+    for name in ("last", *(f"tool-{number}" for number in range(NUM_TOOLS))):
+        expect(card).to_contain_text(name)
 
 
 def test_a_job_without_scores_has_no_such_card(served, open_page):

@@ -108,6 +108,12 @@ def test_a_stalled_job_says_since_when_and_how_it_was():
     )
 
 
+def test_of_a_stalled_job_no_figure_is_said_that_its_page_withholds():
+    low = result(fidelity={"discrepancy": 0.2, "verdict": "low"})
+    sentence, _ = told("stalled", low, last_step=3310, since_s=AT_14_02, now_s=AT_14_02)
+    assert sentence == "No worker has sent anything since 14:02 UTC."
+
+
 def test_a_stalled_job_without_figures_says_only_since_when():
     sentence, _ = told("stalled", None, since_s=AT_14_02, now_s=AT_14_02 + 36_000)
     assert sentence == "No worker has sent anything since 2026-09-22 14:02 UTC."

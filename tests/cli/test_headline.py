@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from app.cli.headline import headline, num_slowest
+from app.cli.headline import headline, num_slowest, percent
 
 RESULT: dict[str, Any] = {
     "job": {"name": "llm", "dp_size": 2, "pp_size": 2},
@@ -23,6 +23,11 @@ def said(ranks=None, **changes):
 
 def test_a_loss_is_told_with_its_cost():
     assert said() == ["llm runs at 1.25\u00d7 of its ideal: it loses 20 % of its GPU time."]
+
+
+def test_nothing_is_no_less_than_nothing():
+    assert said(gpu_time_wasted=-1e-17)[0].endswith("it loses 0 % of its GPU time.")
+    assert (percent(-1e-17, 1), percent(-0.012, 1)) == ("0.0 %", "-1.2 %")
 
 
 FOUND = [{"sentence": "dp 1 on h\x1b[2J is slow"}, {"sentence": "and so is the network"}]

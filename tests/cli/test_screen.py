@@ -1,10 +1,15 @@
 import io
+import re
 
 import pytest
 from rich.console import Console
 
 from app.cli.blocks import Heatmap, Steps
 from app.cli.colours import cell_style, colour
+from app.cli.screen import figures
+from app.engine.report import analyse
+from app.engine.result import as_json
+from tests.api.recorded import window
 
 
 def shown(renderable, width, **options):
@@ -20,6 +25,13 @@ def test_without_colour_the_heatmap_is_numbers():
         "stage 0  1.00 1.50 1.00",
         "stage 1  1.25 12.3 346",
     ]
+
+
+def test_no_figure_is_minus_zero():
+    result = as_json(analyse(window())) | {"gpu_time_wasted": -1e-9, "gpu_hours_lost": -1e-9}
+    lines = "\n".join(shown(figures(result), 120))
+    assert re.search(r"GPU time wasted +0\.0 %", lines)
+    assert re.search(r"GPU-hours lost +0\.00 ", lines)
 
 
 def test_a_wide_job_is_binned_by_its_slowest_and_says_so():

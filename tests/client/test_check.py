@@ -112,6 +112,35 @@ def test_a_topology_that_is_not_the_launchers_is_wrong(monkeypatch):
     assert line(paceline_client.check(topology=nowhere), "topology")[1] == "WRONG"
 
 
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({}, "(a job of one process: no RANK, no WORLD_SIZE, and torch.distributed is not up)"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "(by RANK and WORLD_SIZE of the environment"),
+    ],
+)
+def test_a_topology_that_nobody_gave_says_what_it_rests_on(monkeypatch, told, words):
+    monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert words in line(paceline_client.check(), "topology")[2]
+
+
+class _Distributed:
+    """What of torch.distributed is asked once it is up."""
+
+    def __getattr__(self, name):
+        answers = {"get_rank": 1, "get_world_size": 2}
+        return lambda: answers.get(name, True)
+
+
+def test_a_topology_of_torch_distributed_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.distributed", _Distributed())
+    found = line(paceline_client.check(), "topology")[2]
+    assert found.startswith("rank 1 of 2: ")
+    assert found.endswith("(as torch.distributed tells)")
+
+
 def test_a_clock_that_is_far_off_is_said(healthy):
     healthy.date = email.utils.formatdate(time.time() - 3600, usegmt=True)
     report = paceline_client.check(healthy.url, TOKEN, "llm", PLACE)

@@ -73,6 +73,9 @@ def test_jobs_come_over_several_pages(paceline):
     assert (job["dp_size"], job["pp_size"], job["world_size"]) == (2, 2, 4)
     assert json.loads(job["labels"]) == {"team": "pré"}
     assert (job["latest_window"], job["ops_accepted"]) == ("1-8", None)
+    [newest, _] = paceline.windows("llm-70b")
+    assert newest["verdict"] is not None
+    assert [each["verdict"] for each in found] == [newest["verdict"], None, None]
 
 
 def test_windows_come_newest_first(paceline):

@@ -430,7 +430,7 @@ def test_a_server_that_is_down_costs_training_nothing(nobody):
     assert run.dropped == 100
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://[", "http://host:port", "x y"])
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://[", "http://host:port", "x y"])
 def test_an_address_that_is_none_is_logged_and_costs_training_nothing(url, caplog):
     run = recorder(url)
     run.record("gc", 0, 1, 1)

@@ -409,6 +409,7 @@ PLACE: dict[str, Any] = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 1, "pp_
         ({"job": None}, "no job: give job=, or set PACELINE_JOB"),
         ({"url": None}, "no url: give url=, or set PACELINE_URL"),
         ({"token": None}, "no token: give token=, or set PACELINE_TOKEN"),
+        ({"token": ""}, "no token: give token=, or set PACELINE_TOKEN"),
         ({"rank": None, "stage": None}, "rank, stage not given"),
         ({"topology": Topology(**PLACE)}, "contradict: give either"),
         ({"topology": "rank 3"}, "nothing is recorded"),

@@ -55,9 +55,8 @@ class SlowForward(SlowWorker):
 
 def test_of_one_that_is_slow_in_the_forward_alone_it_is_said_that_its_backward_is_not():
     reason = reason_against(of(SlowForward(1, 0, 2.4)), "slow-worker")
-    assert reason.endswith(
-        "dp 1, stage 0 comes nearest and takes 2.4x as long in the forward and 1.00x in the backward"
-    )
+    assert "dp 1, stage 0 comes nearest" in reason
+    assert reason.endswith("takes 2.4x as long in the forward and 1.00x in the backward")
 
 
 def test_a_worker_that_becomes_slow_has_an_onset_and_costs_its_steps_only():

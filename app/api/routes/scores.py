@@ -167,12 +167,15 @@ def list_score_reports(
     job_id: JobKey,
     service: ServiceDep,
     source: AskedSource = None,
+    newest: Annotated[bool, Query(description="Of each tool the newest report alone.")] = False,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> ReportsOut:
     """The newest first, with what each could not tell."""
     with service.store.read() as conn:
-        found, more = scores.page(conn, job_id, source=source, cursor=cursor, limit=limit)
+        found, more = scores.page(
+            conn, job_id, source=source, newest_only=newest, cursor=cursor, limit=limit
+        )
     return ReportsOut(items=[ReportOut.of(each) for each in found], next_cursor=more)
 
 

@@ -70,7 +70,7 @@ def import_(
 
     Says what the files do not tell, and what that costs. Example:
 
-    paceline import kineto rank*.json.gz --dp 4 --pp 2 --map '^fwd (?P<mb>[0-9]+)=forward-compute'
+    paceline import kineto rank*.json.gz --dp 4 --pp 2 --map '^fwd (?P<mb>[0-9]+)$=forward-compute'
     --out trace-mine.parquet
     """
     from app.cli.importing import screen
@@ -119,6 +119,21 @@ def _import_ops(opened: "Import", target: "Target", first: Path) -> None:
             from app.cli.importing.pushed import push
 
             typer.echo(push(opened, described, job, target))
+        else:
+            _look(opened)
+
+
+def _look(opened: "Import") -> None:
+    """Nothing, if what is only looked at could be written, too.
+
+    Raises:
+        InvalidTrace: rows are wrong, as those of a file that is given twice.
+    """
+    from app.cli.console import notes
+
+    with notes().status("checking"):
+        for _ in opened.chunks():
+            pass
 
 
 def _import_scores(opened: "ScoreImport", target: "Target") -> None:

@@ -40,7 +40,7 @@ def _pattern(text: str, op_types: OpTypes) -> tuple[re.Pattern[str], str]:
     regex, equals, optype = text.rpartition("=")
     if not equals or not regex:
         raise InvalidRequest(
-            f"--map {text!r}: want REGEX=OPTYPE, as in '^fwd (?P<mb>\\d+)=forward-compute'"
+            f"--map {text!r}: want REGEX=OPTYPE, as in '^fwd (?P<mb>\\d+)$=forward-compute'"
         )
     if optype not in op_types.codes:
         raise InvalidRequest(

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from app.cli.files import printable
+from app.words import counted
 
 if TYPE_CHECKING:
     from app.trace.job import Job
@@ -23,16 +24,17 @@ def formats() -> str:
 def found(described: "Described", job: "Job") -> str:
     """How much of which job the files have, and what they lack."""
     sizes = job.parallelism
-    num_steps = len(described.steps)
     axes = (("dp", sizes.dp_size), ("pp", sizes.pp_size), ("tp", sizes.tp_size))
     more = (("vpp", sizes.vpp_size), ("dsp", sizes.dsp_size), ("ep", sizes.ep_size))
     named = [f"{name} {size}" for name, size in (*axes, *(each for each in more if each[1] > 1))]
     run = f", run {described.run_key}" if described.run_key is not None else ""
     labels = "".join(f", {key} {value}" for key, value in described.labels.items())
-    first = (
-        f"{job.name}{run}{labels}: {described.num_ops:,} operations, "
-        f"{num_steps:,} steps, {len(described.places):,} workers ({', '.join(named)})"
+    counts = (
+        counted(described.num_ops, "operation"),
+        counted(len(described.steps), "step"),
+        counted(len(described.places), "worker"),
     )
+    first = f"{job.name}{run}{labels}: {', '.join(counts)} ({', '.join(named)})"
     return "\n".join(map(printable, [first, *lacking(described.lacks)]))
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from app.trace.scores import Score
 
 MAX_CHUNK_ROWS = 50_000
+# Labels of a job none of whose times is a GPU's own; its page says so.
+HOST_TIMES: Mapping[str, str] = {"times": "host"}
 
 
 @dataclass(frozen=True, slots=True)

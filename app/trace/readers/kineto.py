@@ -7,7 +7,7 @@ import numpy as np
 from typing_extensions import override
 
 from app.errors import InvalidTrace
-from app.trace.readers.foreign import Import, Options
+from app.trace.readers.foreign import HOST_TIMES, Import, Options
 from app.trace.readers.kineto_file import Collective, KinetoFile
 from app.trace.readers.kineto_groups import RankPlace, is_all_data_parallel, place_of
 from app.trace.readers.kineto_names import KinetoNames
@@ -49,6 +49,7 @@ class KinetoImport(SpooledImport):
         return Facts(
             lacks=[*self._losses.lacks(), *self._names.lacks()],
             sizes=self._sizes_told,
+            labels=HOST_TIMES if self._losses.is_host_alone else {},
             has_clock=self._has_clock,
             numbers_microbatches=True,
         )

@@ -37,6 +37,11 @@ class Losses:
     num_other_streams: int = 0
     num_without_group: int = 0
 
+    @property
+    def is_host_alone(self) -> bool:
+        """Whether no operation has times of a GPU."""
+        return self.num_on_host == self.num_ops
+
     def lacks(self) -> list[Lack]:
         """The same in words."""
         said = (

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.errors import InvalidRequest, InvalidTrace
 from app.trace.job import Parallelism
-from app.trace.readers.foreign import Import, Options
+from app.trace.readers.foreign import HOST_TIMES, Import, Options
 from app.trace.readers.op_spool import OpSpool
 from app.trace.readers.otlp_files import found_in
 from app.trace.readers.otlp_lacks import Tally, lacks
@@ -26,7 +26,6 @@ from app.trace.readers.spooled import Facts, SpooledImport
 
 NAME = "otlp"
 __all__ = ["NAME", "open_files", "sample"]
-LABELS = {"times": "host"}
 _MOVED = ("optype", "mc", "mb_id", "seq_id", "start_ns", "duration_ns")
 MAX_WAITING = 1_000_000  # spans in memory, some 250 bytes each
 
@@ -60,7 +59,7 @@ class OtlpImport(SpooledImport):
         if self._tally.highest_chunk:
             sizes["vpp_size"] = max(sizes.get("vpp_size", 1), self._tally.highest_chunk + 1)
         job, run_key = self._run
-        return Facts(lacks(self._tally), sizes, name=job, run_key=run_key, labels=LABELS)
+        return Facts(lacks(self._tally), sizes, name=job, run_key=run_key, labels=HOST_TIMES)
 
     def _fill(self, spool: OpSpool, transfers: OpSpool) -> bool:
         """Whether each micro-batch's sends and receives are there."""

@@ -28,6 +28,7 @@ class JobRow(TypedDict):
     last_step: int | None
     slowdown: float | None
     gpu_time_wasted: float | None
+    verdict: str | None
     latest_window: str | None
     num_silent_ranks: int
     ops_accepted: int | None

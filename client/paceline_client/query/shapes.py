@@ -40,6 +40,7 @@ def job(fields: Fields) -> JobRow:
         {**(fields.get("parallelism") or {}), **fields},
         labels=_as_json(fields.get("labels") or {}),
         latest_window=latest.get("window_id"),
+        verdict=latest.get("verdict"),
         ops_accepted=ingest.get("accepted"),
         ops_late=ingest.get("late"),
     )

@@ -16,8 +16,7 @@ export function jobHead({ job, told, base, window, steps, result, pinned, before
 }
 
 function crumbs(job) {
-  // Times of the hosts say less than the GPUs' own (docs/feeds/otlp.md).
-  const more = [job.framework, job.labels?.times === "host" && "host times"].filter(Boolean).map((text) => `, ${contained(text)}`)
+  const more = [job.framework, hasHostTimes(job) && "host times"].filter(Boolean).map((text) => `, ${contained(text)}`)
   return h(
     "div",
     { class: "crumbs", "data-key": "crumbs" },
@@ -26,6 +25,11 @@ function crumbs(job) {
     h("b", {}, contained(job.name)),
     h("span", { class: "shape" }, `${shape(job.parallelism)}, ${counted(job.gpus, "GPU")}`, more),
   )
+}
+
+/** Times of the hosts say less than the GPUs' own (docs/feeds/otlp.md); who registers a job for spans says it by the second label. */
+function hasHostTimes({ labels }) {
+  return labels?.times === "host" || labels?.host_times === "analyse"
 }
 
 function buttons({ job, base, window, steps, result, pinned, before }) {

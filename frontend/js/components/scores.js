@@ -1,34 +1,41 @@
 /** What other tools have measured of a job's ranks: apart from our own figures, and without a what-if. */
 
-import { getJson, getJsonOrNull } from "../api.js"
+import { BASE, getJson, getJsonOrNull } from "../api.js"
 import { h } from "../dom.js"
 import { ago, contained, counted, ratio, whole } from "../words.js"
 
-const MAX_TOOLS = 3
+const MAX_TOOLS = 8 // each takes a request of its own
 const MAX_ROWS = 5
-const REPORTS_LOOKED_AT = 50
+const MAX_REPORTS = 500 // that a job keeps, so all tools are on one page
 
-/** The newest report of each tool with its worst scores; null where the job has none. */
+/** The newest report of each tool, of the first ones with its worst scores; null where the job has none. */
 export async function loadScores(base) {
-  const answer = await getJsonOrNull(`${base}/scores/reports?limit=${REPORTS_LOOKED_AT}`)
-  const newest = new Map()
-  for (const report of answer?.items ?? []) if (!newest.has(report.source)) newest.set(report.source, report)
-  if (!newest.size) return null
-  const reports = [...newest.values()].slice(0, MAX_TOOLS)
+  const answer = await getJsonOrNull(`${base}/scores/reports?newest=true&limit=${MAX_REPORTS}`)
+  const all = answer?.items ?? []
+  if (!all.length) return null
+  const reports = all.slice(0, MAX_TOOLS)
   const pages = await Promise.all(reports.map(({ report_id }) => getJson(`${base}/scores/reports/${report_id}?limit=${MAX_ROWS}`)))
-  return reports.map((report, at) => ({ ...report, scores: pages[at].items, note: pages[at].note }))
+  const shown = reports.map((report, at) => ({ ...report, scores: pages[at].items, note: pages[at].note }))
+  return { shown, others: all.slice(MAX_TOOLS).map(({ source }) => source), path: `${BASE}${base}/scores` }
 }
 
-/** The card; `reports` as `loadScores` gives them. */
-export function scoresCard(reports) {
-  if (!reports) return null
+/** The card; `known` as `loadScores` gives it. */
+export function scoresCard(known) {
+  if (!known) return null
   return h(
     "section",
     { class: "card scores", "data-key": "scores", "aria-label": "Scores of other tools" },
-    h("header", {}, h("h2", {}, "Scores of other tools"), h("span", { class: "explanation" }, reports[0].note)),
-    reports.map(tool),
+    h("header", {}, h("h2", {}, "Scores of other tools"), h("span", { class: "explanation" }, known.shown[0].note)),
+    known.shown.map(tool),
+    others(known),
     h("p", { class: "remark" }, "No operations are behind them, so no step can be replayed without what they show."),
   )
+}
+
+/** Tools that have no room here, by name, and where their scores are. */
+function others({ others: names, path }) {
+  if (!names.length) return null
+  return h("p", { class: "quiet", "data-key": "others" }, `and ${counted(names.length, "more tool")}: ${names.map(contained).join(", ")}. `, h("code", {}, `GET ${path}`), " has the scores of all.")
 }
 
 function tool({ source, received_at, num_scores, scores, lacks }) {

@@ -101,10 +101,13 @@ def test_the_gpu_s_annotation_goes_before_the_host_s(tmp_path):
     gpu = [event("forward-compute", 3200, 50), *steps(3)]
     described, chunks = of(tmp_path, host + gpu)
     assert chunks[0].duration_ns.tolist() == [50_000]
-    assert lack(described, "GPU times") is None
+    assert (lack(described, "GPU times"), described.labels) == (None, {})
     described, chunks = of(tmp_path, host)
     assert chunks[0].duration_ns.tolist() == [5_000]
     assert lack(described, "GPU times: 1 of 1 operations are timed by the host alone")
+    assert described.labels == {"times": "host"}
+    other = event("optimizer", 3200, 50)
+    assert of(tmp_path, [*host, *steps(3), other])[0].labels == {}
 
 
 def test_of_several_streams_the_one_with_most_time_is_taken(tmp_path):
