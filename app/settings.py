@@ -71,7 +71,10 @@ class Settings(BaseSettings):
         30.0, gt=0, description="Seconds to wait for a step's last worker after its first."
     )
     revise_for_s: float = Field(
-        600.0, ge=0, description="Seconds for which late operations still revise a closed window."
+        600.0,
+        ge=0,
+        description="Seconds for which late operations still revise a closed window; of a job that "
+        "has ended, too, and there 600 at least.",
     )
     alert_slowdown: float = Field(
         1.1, gt=1, description="Slowdown S at or above which a job is said to straggle."

@@ -111,9 +111,12 @@ class Book:
                 changes += self._went(key, machine.without_data(state), now_s)
         return changes
 
-    def ended(self, now_s: float) -> list[Change]:
-        """The job has ended: nothing of it is pending or fires any more."""
-        keys = sorted(self._states)
+    def ended(self, epoch: int, now_s: float) -> list[Change]:
+        """The job has ended, in this run: nothing of it is pending or fires any more.
+
+        But what a newer run has shown meanwhile.
+        """
+        keys = sorted(key for key, state in self._states.items() if (state.epoch or 0) <= epoch)
         return [change for key in keys for change in self._end(key, HAS_ENDED, now_s)]
 
     def _take(self, rules: Sequence[Rule]) -> None:

@@ -74,7 +74,7 @@ def trial(
             changes = book.window(facts, summary.updated_s)
             hearing.hear(changes, book.states, summary.updated_s)
         if job.ended_s is not None:
-            hearing.hear(book.ended(job.ended_s), [], job.ended_s)
+            hearing.hear(book.ended(job.epoch, job.ended_s), [], job.ended_s)
         events += hearing.told
         num_kept_back += hearing.num_kept_back
     events.sort(key=lambda event: event.at_s)

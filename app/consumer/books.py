@@ -59,11 +59,15 @@ class Books:
         book, changes = self._opened(*run)
         return changes + book.silence(facts, self._work.unix_time())
 
+    def opened(self, job_id: str) -> list[Change]:
+        """Before what came of the job is committed: by that a run that was over is reopened."""
+        return self._opened(job_id)[1]
+
     def ended(self, job_id: str, epoch: int) -> list[Change]:
         """The job has ended, in this run."""
         book, changes = self._opened(job_id)
-        self._over[job_id] = epoch
-        return changes + book.ended(self._work.unix_time())
+        self._over[job_id] = max(epoch, self._over[job_id])
+        return changes + book.ended(epoch, self._work.unix_time())
 
     def adopted(self, job_id: str) -> list[Change]:
         """The job is held to its project's rules as they are now."""

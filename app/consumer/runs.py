@@ -42,7 +42,6 @@ class Runs:
         self._next_listen_s = 0.0
         self._newest: str | None = None  # of the queue, when we last looked
         self._was_behind = False
-        self._only_scored: set[RunKey] = set()
 
     def kept(self) -> list[RunKey]:
         """Runs of this shard that have to be in memory: with an open window, or to be watched.
@@ -63,10 +62,9 @@ class Runs:
         if self._work.monotonic() < self._next_listen_s:
             return []
         with self._work.store.read() as conn:
-            starting = set(jobs.starting(conn, now_s=self._work.unix_time()))
-            self._only_scored = set(jobs.only_scored(conn))
-            stalled = self._only_scored & set(jobs.stalled(conn, now_s=self._work.unix_time()))
-        return self._mine(starting | stalled)
+            starting = jobs.starting(conn, now_s=self._work.unix_time())
+            wrongly_told = jobs.only_scored(conn, stalled=True)
+        return self._mine({*starting, *wrongly_told})
 
     @property
     def forgotten(self) -> list[RunKey]:
@@ -124,6 +122,7 @@ class Runs:
         if self._falls_behind():
             return {}
         found: dict[str, dict[RunKey, Silence]] = defaultdict(dict)
+        self._note_only_scored()
         for key, run in self._runs.items():
             found[key[0]][key] = self._silence(run, now_s)
         return found
@@ -166,8 +165,15 @@ class Runs:
         self._was_behind = is_behind
         return is_behind
 
+    def _note_only_scored(self) -> None:
+        """Once it was, a run is so until something of it comes: reports are not kept for ever."""
+        with self._work.store.read() as conn:
+            now = set(jobs.only_scored(conn))
+        for key, run in self._runs.items():
+            was = run.is_only_scored and not run.watch.has_begun
+            run.is_only_scored = was or key in now
+
     def _silence(self, run: Run, now_s: float) -> Silence:
-        run.is_only_scored = run.key in self._only_scored
         if run.is_only_scored:
             return SENDING
         unix_s = self._work.unix_time()

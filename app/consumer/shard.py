@@ -119,6 +119,8 @@ class ShardWork:
         turn.entry_ids += [entry.entry_id for entry in entries]
         for entry in entries:
             self._add(turn, entry)
+        if turn.runs:
+            turn.alerts += self._books.opened(turn.job_id)
         for each in list(turn.runs.values()):
             settle = each.run.assembler.settle
             changes = settle(self._work.monotonic(), tells_open=not self._more_waits)

@@ -258,12 +258,20 @@ def stalled(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
     return _going(conn, runs.c.stalled_since_s > now_s - ACTIVE_FOR_S)
 
 
-def only_scored(conn: Connection) -> list[tuple[str, int]]:
-    """Runs that are not over and of which scores came, but never an operation: none need come."""
+def only_scored(conn: Connection, *, stalled: bool = False) -> list[tuple[str, int]]:
+    """Runs that are not over, of which scores came, and of whose jobs never an operation.
+
+    Of these none need come. With `stalled`, those alone that are said to have stalled.
+    """
+    any_run = runs.alias()
     is_scored = exists().where(
         score_reports.c.job_id == runs.c.job_id, score_reports.c.epoch == runs.c.epoch
     )
-    return _going(conn, runs.c.last_data_s.is_(None), is_scored)
+    is_recorded = exists().where(
+        any_run.c.job_id == runs.c.job_id, any_run.c.last_data_s.is_not(None)
+    )
+    told = [runs.c.stalled_since_s.is_not(None)] if stalled else []
+    return _going(conn, is_scored, ~is_recorded, *told)
 
 
 def reopen(conn: Connection, job_id: str, epoch: int) -> None:

@@ -36,10 +36,10 @@ def current_revision(conn: Connection) -> str | None:
     return found
 
 
-def newest_revision() -> str:
+def newest_revision() -> str | None:
     """The newest migration that this version knows: its number begins its file's name."""
     names = (path.name for path in (migrations_dir() / "versions").glob("[0-9]*_*.py"))
-    return max(name.split("_")[0] for name in names)
+    return max((name.split("_")[0] for name in names), default=None)
 
 
 def migrations_dir() -> Path:

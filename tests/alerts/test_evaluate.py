@@ -50,6 +50,15 @@ def test_a_slow_window_fires_and_a_good_one_resolves():
     assert of_job.states == []
 
 
+def test_what_a_newer_run_has_shown_does_not_end_with_the_one_before():
+    of_job = book(SLOW)
+    of_job.window(facts(0, 1.4), NOW_S)
+    of_job.window(replace(facts(0, 1.4), window_id="2-0"), NOW_S)
+    assert of_job.ended(1, NOW_S) == []
+    assert [state.epoch for state in of_job.states] == [2]
+    assert [each.kind for each in events(of_job.ended(2, NOW_S))] == ["resolved"]
+
+
 @pytest.mark.parametrize(
     "given",
     [{"state": "open"}, {"state": "incomplete"}, {"state": "superseded"}, {"verdict": None},
@@ -170,7 +179,7 @@ def test_what_another_rule_finds_just_so_has_not_begun_with_that_rule(between, s
 def test_a_job_that_ends_leaves_nothing_firing_and_nothing_pending():
     of_job = book(SLOW, rule(name="later"))
     of_job.window(facts(0, 1.4), NOW_S)
-    changes = of_job.ended(NOW_S)
+    changes = of_job.ended(1, NOW_S)
     assert [(each.kind, each.reason) for each in events(changes)] == [
         ("cleared", "the job has ended"),
         ("resolved", "the job has ended"),

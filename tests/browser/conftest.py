@@ -32,11 +32,16 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.browser)
 
 
+def found_chromium():
+    """Where a browser is, None where there is none."""
+    known = ("chromium-headless-shell", "chromium")
+    return os.environ.get("PACELINE_TEST_CHROMIUM") or next(filter(None, map(which, known)), None)
+
+
 @pytest.fixture(scope="session")
 def chromium_path():
     """Where the browser is."""
-    known = ("chromium-headless-shell", "chromium")
-    path = os.environ.get("PACELINE_TEST_CHROMIUM") or next(filter(None, map(which, known)), None)
+    path = found_chromium()
     if not path or not Path(path).exists():
         _missing("no Chromium: apt-get install chromium, or set PACELINE_TEST_CHROMIUM to its path")
     return path

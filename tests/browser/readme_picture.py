@@ -3,14 +3,12 @@
 Run `python -m tests.browser.readme_picture` from the root of the repository.
 """
 
-import os
-import shutil
 import tempfile
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from tests.browser.conftest import FLAGS, IS_DRAWN
+from tests.browser.conftest import FLAGS, IS_DRAWN, found_chromium
 from tests.browser.paceline import Paceline, running
 from tests.e2e.stack import wait_until
 
@@ -23,7 +21,7 @@ _WIDTH_PX, _HEIGHT_PX = 1440, 900
 def take(demo: Paceline, path: Path) -> None:
     """Write the picture, once the demo's job has taken its twenty steps."""
     wait_until(lambda: (demo.figure(_JOB, "last_step") or 0) >= _AFTER_STEP, "20 steps")
-    chromium = os.environ.get("PACELINE_TEST_CHROMIUM") or shutil.which("chromium")
+    chromium = found_chromium()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         page = browser.new_page(

@@ -9,6 +9,7 @@ import pytest
 from paceline_client import NULL, Topology
 from paceline_client.buffer import GRAIN_NS, Buffer
 from paceline_client.recorder import Recorder
+from paceline_client.timed import TimedOp
 
 from app.trace.ops import OP_CODES, OP_NAMES
 from tests.client.conftest import TOKEN
@@ -90,6 +91,16 @@ def test_an_operation_that_names_its_step_needs_no_step_around_it(alone):
     taken = buffer.take()
     assert [(op[0], op[1]) for op in taken.ops] == [(4, "gc")]
     assert taken.steps_done == [(4, 1)]
+
+
+def test_an_operation_has_all_that_its_constructor_gives_it(alone):
+    run, _ = alone
+    with run.step(1):
+        quick = run.op("optimizer")
+    slow = TimedOp(quick._buffer, quick._epoch_ns, "optimizer", quick._state, -1, -1, {})
+    unset = {"_start_ns"}  # until it begins
+    for name in set(TimedOp.__slots__) - unset:
+        assert getattr(quick, name) == getattr(slow, name), name
 
 
 def test_after_an_inner_step_the_outer_one_goes_on(alone):

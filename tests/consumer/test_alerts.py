@@ -95,6 +95,22 @@ def test_an_alert_resolves_when_its_job_ends(place, push):
     assert "has ended" in place.rows("alert_events", "sentence")[-1][0]
 
 
+def test_late_batches_that_are_read_before_the_run_is_closed_again_ring_for_nobody_either(place):
+    work = place.shard_work()
+    place.push("job", HEALTHY, 0, 1)
+    work.take(place.entries())
+    place.end("job")
+    for _ in range(3):
+        work.tick()
+    batches = [batch for step in range(2, 6) for batch in step_batches(SLOW, step)]
+    for some in (batches[:3], batches[3:]):  # the first completes nothing, and reopens the run
+        place.append("job", *some)
+        work.take(place.entries())
+    assert place.windows("state") == [("complete",)] * 3
+    work.tick()
+    assert events(place) == []
+
+
 @pytest.mark.parametrize("is_new_consumer", [False, True], ids=["the same", "another consumer"])
 def test_windows_that_ranks_complete_after_the_end_ring_for_nobody(place, is_new_consumer):
     consumer = place.consumer()

@@ -13,6 +13,7 @@ from app.consumer.standings import standings
 from app.errors import StoreUnavailable
 from app.store import alert_rules, alerts, projects, scores
 from app.store.engine import Store
+from app.store.score_tables import score_reports
 from app.trace.scores import Score, ScoreReport
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW
 from tests.consumer.place import slowdown_rules, step_batches
@@ -397,6 +398,27 @@ def test_a_run_that_was_told_to_have_stalled_has_not_once_scores_come(make):
     go_on(place, place.consumer("another"), 30)
     assert rang(place) == [("stalled", "firing"), ("stalled", "resolved")]
     assert place.rows("runs", "stalled_since_s") == [(None,)]
+
+
+def test_scores_say_nothing_of_a_job_that_records_operations(make):
+    place = make(by_clock(), **HASTY)
+    consumer = place.consumer()
+    push(place, consumer, itertools.count())
+    place.register(JOB, SIZES, "run-2")
+    score(place)
+    go_on(place, consumer, 2 * HASTY["start_within_s"])
+    assert rang(place) == [("stalled", "firing")]
+
+
+def test_a_run_of_which_only_scores_came_stays_quiet_when_they_are_removed(make):
+    place = make(by_clock(), **HASTY)
+    consumer = place.consumer()
+    score(place)
+    go_on(place, consumer, 30)
+    with Store.write(place.store) as conn:
+        conn.execute(score_reports.delete())
+    go_on(place, consumer, 3 * HASTY["start_within_s"])
+    assert rang(place) == []
 
 
 def test_the_time_of_a_start_goes_on_over_a_restart_of_the_consumer(make):

@@ -312,7 +312,8 @@ def register_job(
 def end_job(job_id: JobKey, service: ServiceDep) -> JobOut:
     """A finished job is never called silent. Saying it twice changes nothing.
 
-    What its other ranks are still sending is taken for ten minutes.
+    What its other ranks are still sending is taken for ten minutes, or as long as closed windows
+    are revised where that is longer; it raises no alert.
     """
     with service.store.write() as conn:
         jobs.end(conn, job_id, now_s=service.now_s())

@@ -84,7 +84,7 @@ class Night:
                 self._pass_until(self.now_s + RESTART_TAKES_S)
             self._run(attempt, habits, window_steps)
         self.rang = list(self._events)
-        self._save(self._book.ended(self.now_s))
+        self._save(self._book.ended(attempts[-1].epoch, self.now_s))
         self._tell_for(_TOLD_WITHIN_S)
 
     def _run(self, attempt: Attempt, habits: Habits, window_steps: int) -> None:
