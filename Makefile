@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE := $(addprefix tests/,alerts api charts cli client consumer diagnosis e2e engine \
     ingest store synth trace)
 
-.PHONY: demo serve test coverage lint bench fmt lock browser-deps test-deps clean
+.PHONY: demo serve test coverage lint packages style types imports bench fmt lock browser-deps test-deps clean
 
 demo: $(VENV)/.run-stamp ## four live made jobs, analysed as they run
 	@exec $(BIN)/paceline demo
@@ -18,8 +18,8 @@ serve: $(VENV)/.run-stamp ## API, consumer, queue and store on this machine
 	@exec $(BIN)/paceline serve
 
 test: $(VENV)/.test-stamp ## everything CI checks: lint, types, imports, tests
-	@.ci/system-packages
-	@$(MAKE) --no-print-directory lint
+	@# At the same time, as none of them keeps more than one core busy.
+	@$(MAKE) --no-print-directory --output-sync=target -j packages lint
 	@# Three at a time, since many wait; two files of those that share processes, in their order:
 	@# by number of tests those that wait longest would come last, and alone.
 	$(BIN)/python -m pytest -n 3 $(SIDE_BY_SIDE) $(PYTEST_ARGS)
@@ -34,10 +34,19 @@ coverage: $(VENV)/.test-stamp ## which lines the tests run; without the oracle, 
 	$(BIN)/python -m coverage run -m pytest tests/browser $(PYTEST_ARGS)
 	@$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report --skip-covered --skip-empty
 
-lint: $(VENV)/.test-stamp
+lint: style types imports ## without the tests
+
+packages: $(VENV)/.test-stamp
+	@.ci/system-packages
+
+style: $(VENV)/.test-stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(VENV)/.test-stamp
 	$(BIN)/mypy
+
+imports: $(VENV)/.test-stamp
 	$(BIN)/lint-imports
 
 fmt: $(VENV)/.test-stamp
