@@ -124,6 +124,7 @@ class Buffer:
         self._urgent = False
         self._is_stalled = False
         self._closed = False
+        self._closed_for = CLOSED  # why nothing more is taken, once it is not
         self._woken = False
         self._num_settled = 0  # at the head, that wait for nothing but room further on
 
@@ -152,7 +153,7 @@ class Buffer:
     def drop(self, step: int, reason: str | None = None) -> None:
         """An operation of a step is lost; for want of room unless another reason is given."""
         with self._changed:
-            self._count(reason or (CLOSED if self._closed else FULL), 1)
+            self._count(reason or (self._closed_for if self._closed else FULL), 1)
             self._damage(step)
 
     def count_dropped(self, reason: str, number: int = 1) -> None:
@@ -187,6 +188,11 @@ class Buffer:
                     return
                 self._changed.wait(_least(left_s, self._look_in_s() if for_items else None))
             self._woken = False
+
+    def is_due(self) -> bool:
+        """Whether it is time to `take`: a request for each operation would be one too many."""
+        with self._changed:
+            return self._is_due()
 
     def take(self) -> Taken | None:
         """What is there, up to a batch; None when that is nothing.
@@ -254,7 +260,13 @@ class Buffer:
             self._hurry()
 
     def abandon(self, reason: str = UNDELIVERED) -> None:
-        """Take nothing more, and drop what is left."""
+        """Take nothing more, and drop what is left.
+
+        What still comes is counted for the same reason, unless training had closed the recorder.
+        """
+        with self._changed:
+            if not self._closed:
+                self._closed_for = reason
         self.close()
         left, self.items = self.items, deque()
         num_left = sum(not isinstance(item, (StepDone, Aside, Tell)) for item in left)
@@ -382,12 +394,15 @@ class Buffer:
         return max(0.0, self._flush_interval_s - since_s) or self._flush_interval_s
 
     def _is_due(self) -> bool:
+        if self._closed:
+            return True
         if not self.items:
             return False
         since_s = time.monotonic() - self._taken_s
         if self._is_stalled:
             return since_s >= GPU_LOOK_EVERY_S
-        return self._urgent or since_s >= self._flush_interval_s
+        is_whole = len(self.items) >= MAX_ROWS
+        return self._urgent or is_whole or since_s >= self._flush_interval_s
 
 
 def _is_text(name: str) -> bool:

@@ -130,9 +130,11 @@ class Sender:
         if not self._outbox.has_room:
             self._buffer.settle()
             return False
-        taken = self._buffer.take()
+        owes_a_beat = self._owes_a_beat()
+        taken = self._buffer.take() if owes_a_beat or self._buffer.is_due() else None
         at_step = None
-        if taken is None and self._owes_a_beat():
+        if taken is None and owes_a_beat:
+            self._buffer.has_gone_on = False
             taken, at_step = Taken([], [], []), self._buffer.at_step
         if taken is None:
             self._settle()
@@ -152,10 +154,7 @@ class Sender:
 
     def _owes_a_beat(self) -> bool:
         is_late = time.monotonic() - self._heard_s >= self.beat_every_s
-        if not is_late or not self._buffer.has_gone_on or self._outbox.head() is not None:
-            return False
-        self._buffer.has_gone_on = False
-        return True
+        return is_late and self._buffer.has_gone_on and self._outbox.head() is None
 
     def _is_due(self) -> bool:
         if self._registered is not None and self._outbox.head() is None:

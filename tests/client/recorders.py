@@ -18,7 +18,7 @@ def recorder(url, **changes):
         "vpp_size": 2,
         "run_key": "run-1",
         "host": "node-1",
-        "flush_interval_s": 0.01,
+        "flush_interval_s": 60.0,  # batches end where steps do, however slow the machine
         "gc_pauses": False,  # or there would be one more operation now and then
         "backoff": Backoff(0.001, 0.01),
     }

@@ -94,7 +94,7 @@ def test_refused_for_the_whole_run_everything_is_dropped_and_said_once(paceline,
 
 def test_a_batch_over_which_the_server_always_breaks_is_given_up_at_last(paceline):
     paceline.answers += [(500, b"", {})] * 20
-    run = recorder(paceline.url, flush_interval_s=60)
+    run = recorder(paceline.url)
     train(run, [0])
     assert run.flush(WITHIN_S)
     train(run, [1])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from paceline_client import Refused, Unreachable, end_job, register
-from paceline_client.buffer import Buffer
+from paceline_client.buffer import MAX_ROWS, Buffer
 from paceline_client.sender import Backoff
 
 from app.ingest.codec import BINARY_TYPE, decode
@@ -50,7 +50,7 @@ def test_a_recorded_step_arrives_whole(paceline):
 
 
 def test_what_is_told_of_operations_arrives_with_them(paceline):
-    run = recorder(paceline.url, flush_interval_s=60)  # one batch, however slow the machine
+    run = recorder(paceline.url)
     with run.step(7):
         with run.op("forward-compute", microbatch=0, tokens=4096, seq_len_sq=2**40):
             pass
@@ -144,7 +144,7 @@ def test_operations_of_a_type_that_nobody_registered_are_counted_and_the_rest_ar
     detail = {"index": 0, "message": "operation type 'a2a' is not known: register it"}
     answer = {"accepted": 1, "rejected": 1, "errors": [detail]}
     paceline.answers.append((202, json.dumps(answer).encode(), {}))
-    run = recorder(paceline.url, flush_interval_s=60)
+    run = recorder(paceline.url)
     with run.step(0):
         with run.op("a2a"):
             pass
@@ -265,9 +265,11 @@ def test_a_refused_registration_ends_the_recording(paceline, caplog):
     run = recorder(paceline.url)
     run.record("gc", 0, 1, 1)
     assert run.flush(WITHIN_S)
+    run.record("gc", 0, 2, 1)  # whether it comes before the refusal or after it: lost by that
     run.close()
+    run.record("gc", 0, 3, 1)
     assert paceline.posted == []
-    assert run.dropped_reasons == {"refused by the server": 1}
+    assert run.dropped_reasons == {"refused by the server": 3}
     assert "cannot be registered: 401: no such token" in caplog.text
 
 
@@ -469,6 +471,72 @@ def test_registering_by_hand_tells_what_went_wrong(paceline, nobody):
 def test_a_job_can_be_ended(paceline):
     end_job(paceline.url + "/", TOKEN, "j/1")
     assert paceline.ended == ["/api/v1/jobs/j%2F1/end"]
+
+
+def test_within_a_long_step_a_batch_is_sent_now_and_then(paceline):
+    run = recorder(paceline.url, flush_interval_s=0.01)
+    run.record("gc", 0, 1, 1)
+    paceline.wait_for(lambda: len(paceline.taken) == 1, WITHIN_S)
+    run.record("gc", 0, 2, 1)
+    paceline.wait_for(lambda: len(paceline.taken) == 2, WITHIN_S)
+    run.close()
+
+
+def test_what_is_recorded_during_a_request_waits_for_its_time(paceline):
+    asked = threading.Event()
+    let_go = threading.Event()
+    post = paceline.post
+
+    def post_slowly(*request):
+        asked.set()
+        assert let_go.wait(WITHIN_S)
+        return post(*request)
+
+    paceline.post = post_slowly
+    run = recorder(paceline.url)
+    run.record("gc", 0, 1, 1)
+    run.step_done(0)
+    assert asked.wait(WITHIN_S)
+    looked = threading.Event()
+    collect = run._sender._collect
+
+    def collect_and_say():
+        found = collect()
+        looked.set()
+        return found
+
+    run._sender._collect = collect_and_say
+    run.record("gc", 1, 1, 1)
+    let_go.set()
+    assert looked.wait(WITHIN_S)
+    run.record("gc", 1, 1, 1)
+    run.step_done(1)
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert [batch.columns.num_ops for batch in paceline.taken] == [1, 2]
+
+
+def test_a_batch_is_due_where_a_step_ends_or_it_is_whole_or_late_or_asked_for():
+    def given(interval_s=60.0, num_ops=1):
+        buffer = Buffer(10_000, interval_s)
+        for number in range(num_ops):
+            buffer.add((0, "gc", 1, 1, number, -1, -1, None))
+        return buffer
+
+    assert not given().is_due()
+    assert not given(num_ops=0, interval_s=0.0).is_due()
+    assert given(interval_s=0.0).is_due()
+    assert not given(num_ops=MAX_ROWS - 1).is_due()
+    assert given(num_ops=MAX_ROWS).is_due()
+    for ask in (lambda buffer: buffer.step_done(0), lambda buffer: buffer.flush(0), Buffer.close):
+        buffer = given()
+        ask(buffer)
+        assert buffer.is_due()
+    buffer = given()
+    buffer.step_done(0)
+    assert buffer.take() is not None
+    buffer.add((1, "gc", 1, 1, 0, -1, -1, None))
+    assert not buffer.is_due()
 
 
 def test_a_full_buffer_drops_new_operations_and_their_step():

@@ -118,7 +118,7 @@ def test_after_an_inner_step_the_outer_one_goes_on(alone):
 
 def test_steps_are_told_in_ascending_order_and_each_once(paceline):
     paceline.accepts = EVERYTHING
-    run = recorder(paceline.url, flush_interval_s=60)
+    run = recorder(paceline.url)
     for step, kind in ((5, "eval"), (3, "first"), (5, "eval"), (4, "train")):
         with run.step(step, kind), run.op("gc"):
             pass
@@ -285,7 +285,7 @@ def test_a_server_that_knows_them_is_told_kinds_of_steps_and_drops(paceline):
 
 
 def test_a_server_that_does_not_know_kinds_sees_only_training(paceline):
-    run = recorder(paceline.url, flush_interval_s=60)
+    run = recorder(paceline.url)
     for step, kind in enumerate(("train", "eval", "train")):
         with run.step(step, kind=kind), run.op("gc"):
             pass
@@ -306,7 +306,7 @@ def test_a_server_that_does_not_know_kinds_sees_only_training(paceline):
 def test_packed_or_not_the_server_reads_the_same(paceline):
     for accepts in ([], ["packed"]):
         paceline.accepts = accepts
-        run = recorder(paceline.url, flush_interval_s=60)
+        run = recorder(paceline.url)
         with run.step(7):
             for microbatch in range(3):
                 begun_ns = 10**18 + 1000 * microbatch
@@ -398,7 +398,7 @@ def test_where_to_send_may_stand_in_the_environment(paceline, monkeypatch):
     monkeypatch.setenv("PACELINE_JOB", "from outside")
     monkeypatch.setenv("PACELINE_RUN_KEY", "r7")
     place = Topology(rank=1, dp_rank=1, stage=0, dp_size=2, pp_size=1, host="n9")
-    run = paceline_client.start(topology=place, flush_interval_s=0.01)
+    run = paceline_client.start(topology=place)
     with run.step(1), run.op("gc"):
         pass
     assert run.flush(WITHIN_S)
@@ -461,7 +461,7 @@ def test_the_switch_is_taken_from_slurm(monkeypatch):
 
 def test_every_built_in_type_can_be_sent(paceline):
     paceline.accepts = EVERYTHING
-    run = recorder(paceline.url, flush_interval_s=60)
+    run = recorder(paceline.url)
     with run.step(1):
         for name in OP_NAMES:
             with run.op(name, microbatch=1, chunk=1):
