@@ -18,8 +18,9 @@ from app.api.service import Service
 from app.api.span_batch import FIRST_STEP, batch_of, why_unusable
 from app.errors import Conflict, InvalidRequest, JobNotFound, NotFound, TooManyRequests
 from app.ingest.codec import encode
-from app.store import jobs
-from app.store.jobs import TIMES, JobRecord, Registration
+from app.store import registering
+from app.store.jobs import JobRecord
+from app.store.registering import TIMES, Registration
 from app.trace.job import Parallelism
 from app.trace.names import is_job, plain
 from app.trace.readers.otlp_sender import ANALYSE, HOST_TIMES_KEY, JOB_KEY, Sender, sender_of
@@ -196,7 +197,7 @@ class SpanFeed:
     def _register(self, key: str, registration: Registration) -> None:
         service = self._service
         with service.store.write() as conn:
-            jobs.register(
+            registering.register(
                 conn,
                 key,
                 registration,

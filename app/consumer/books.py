@@ -13,7 +13,7 @@ from app.consumer.project_rules import ProjectRules
 from app.consumer.run import RunKey
 from app.consumer.workplace import Workplace
 from app.ingest.queue import shard_of
-from app.store import alerts, jobs, windows
+from app.store import alerts, jobs, watching, windows
 from app.store.engine import Connection
 from app.trace.names import project_of
 
@@ -83,7 +83,7 @@ class Books:
             found = {each for each in self._books if project_of(each) in changed}
             for project in changed:
                 found.update(self._with_alerts(conn, project))
-            stalled = jobs.stalled(conn, now_s=self._work.unix_time()) if changed else []
+            stalled = watching.stalled(conn, now_s=self._work.unix_time()) if changed else []
         of_projects = [key for key in stalled if project_of(key[0]) in changed]
         return Affected(sorted(found), [key for key in of_projects if self._is_mine(key[0])])
 
@@ -123,7 +123,7 @@ class Books:
                 counted_through=_newest(conn, job_id),
             )
             rules = self._rules.of(conn, project_of(job_id))
-            self._over[job_id] = jobs.over_through(conn, job_id)
+            self._over[job_id] = watching.over_through(conn, job_id)
         self._books[job_id], self._epochs[job_id] = book, job.epoch
         return book, book.adopt(rules, self._work.unix_time())
 

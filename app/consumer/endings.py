@@ -5,7 +5,7 @@ from typing import Literal
 
 from app.consumer.workplace import Workplace
 from app.ingest.queue import order_of, shard_of
-from app.store import jobs
+from app.store import watching
 
 RunKey = tuple[str, int]  # job_id, epoch
 
@@ -22,7 +22,7 @@ class Endings:
         self._shard = shard
         self._seen_at: dict[RunKey, str] = {}
 
-    def ready(self) -> list[jobs.EndedRun]:
+    def ready(self) -> list[watching.EndedRun]:
         """Runs to close now.
 
         What was acknowledged before the end lies in the queue before what came after it was seen.
@@ -43,17 +43,17 @@ class Endings:
                 ready.append(run)
         return ready
 
-    def _over(self) -> list[jobs.EndedRun]:
+    def _over(self) -> list[watching.EndedRun]:
         work = self._work
         with work.store.read() as conn:
-            over = jobs.unfinished(conn)
+            over = watching.unfinished(conn)
         return [run for run in over if shard_of(run.job_id, work.num_shards) == self._shard]
 
 
-def ending_of(run: jobs.EndedRun) -> Literal["complete", "superseded"]:
+def ending_of(run: watching.EndedRun) -> Literal["complete", "superseded"]:
     """What becomes of the windows that are open at the end of the run."""
     return "superseded" if run.is_superseded else "complete"
 
 
-def _key(run: jobs.EndedRun) -> RunKey:
+def _key(run: watching.EndedRun) -> RunKey:
     return run.job_id, run.epoch

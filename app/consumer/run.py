@@ -16,7 +16,7 @@ from app.ingest.batch import OpBatch
 from app.ingest.cursor import NO_STEP
 from app.ingest.op_table import OpTable
 from app.ingest.trace_codec import unpack
-from app.store import counts, histories, hosts, jobs, silent, windows
+from app.store import counts, histories, hosts, jobs, silent, watching, windows
 from app.store import spool as spools
 from app.store.counts import Counts
 from app.store.engine import Connection, Store
@@ -99,9 +99,9 @@ def load(conn: Connection, work: Workplace, key: RunKey) -> Run:
         now_s=now_s,
     )
     known = (cursor.rank for cursor in assembler.roll.cursors)
-    heard = jobs.heard(conn, *key)
+    heard = watching.heard(conn, *key)
     # A job that fails at each start registers again and again, and nothing ever comes of it.
-    since_s = jobs.starting_since(conn, *key, within_s=STARTS_ALIKE * work.start_within_s)
+    since_s = watching.starting_since(conn, *key, within_s=STARTS_ALIKE * work.start_within_s)
     waited_s = max(0.0, work.unix_time() - since_s)
     turn = max([assembler.turn, *(turn for turn, _ in rows)])
     told = Silence(*silent.load(conn, *key))

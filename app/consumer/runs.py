@@ -12,8 +12,8 @@ from app.consumer.workplace import Workplace
 from app.errors import PacelineError
 from app.ingest.assembler import RunAssembler
 from app.ingest.queue import order_of, shard_of
-from app.store import jobs
 from app.store import spool as spools
+from app.store import watching
 from app.store.engine import with_longer_limit
 
 log = structlog.get_logger()
@@ -50,8 +50,8 @@ class Runs:
         """
         now_s = self._work.unix_time()
         with self._work.store.read() as conn:
-            kept = {*spools.jobs(conn), *jobs.watched(conn, now_s=now_s)}
-            kept.update(jobs.stalled(conn, now_s=now_s))
+            kept = {*spools.jobs(conn), *watching.watched(conn, now_s=now_s)}
+            kept.update(watching.stalled(conn, now_s=now_s))
         return self._mine(kept)
 
     def starting(self) -> list[RunKey]:
@@ -62,8 +62,8 @@ class Runs:
         if self._work.monotonic() < self._next_listen_s:
             return []
         with self._work.store.read() as conn:
-            starting = jobs.starting(conn, now_s=self._work.unix_time())
-            wrongly_told = jobs.only_scored(conn, stalled=True)
+            starting = watching.starting(conn, now_s=self._work.unix_time())
+            wrongly_told = watching.only_scored(conn, stalled=True)
         return self._mine({*starting, *wrongly_told})
 
     @property
@@ -168,7 +168,7 @@ class Runs:
     def _note_only_scored(self) -> None:
         """Once it was, a run is so until something of it comes: reports are not kept for ever."""
         with self._work.store.read() as conn:
-            now = set(jobs.only_scored(conn))
+            now = set(watching.only_scored(conn))
         for key, run in self._runs.items():
             was = run.is_only_scored and not run.watch.has_begun
             run.is_only_scored = was or key in now

@@ -29,7 +29,7 @@ from app.ingest import codec, spool
 from app.ingest.assembler import Change
 from app.ingest.queue import Entry
 from app.monitor import observe
-from app.store import jobs, shards
+from app.store import shards, watching
 
 log = structlog.get_logger()
 
@@ -86,7 +86,7 @@ class ShardWork:
         due: dict[str, list[RunKey]] = defaultdict(list)
         for key in self._runs.due(now_s):
             due[key[0]].append(key)
-        over: dict[str, list[jobs.EndedRun]] = defaultdict(list)
+        over: dict[str, list[watching.EndedRun]] = defaultdict(list)
         for ended in self._endings.ready():
             over[ended.job_id].append(ended)
         self._commits.turn(
@@ -168,7 +168,9 @@ class ShardWork:
         turn = Turn(entry.job_id, letters=[letter], entry_ids=[entry.entry_id])
         self._commits.tried(entry.job_id, partial(self._commits.commit, [turn]))
 
-    def _tick(self, now_s: float, due: list[RunKey], over: list[jobs.EndedRun], turn: Turn) -> None:
+    def _tick(
+        self, now_s: float, due: list[RunKey], over: list[watching.EndedRun], turn: Turn
+    ) -> None:
         for key in due:
             each = turn.of(self._runs.get(key))
             self._observe(turn, each, each.run.assembler.settle(now_s))

@@ -11,7 +11,17 @@ from app.consumer.workplace import Workplace
 from app.diagnosis import history_codec
 from app.ingest import spool
 from app.ingest.queue import Message
-from app.store import counts, dead_letters, drops, histories, hosts, jobs, run_hosts, silent
+from app.store import (
+    counts,
+    dead_letters,
+    drops,
+    histories,
+    hosts,
+    jobs,
+    run_hosts,
+    silent,
+    watching,
+)
 from app.store import spool as spools
 from app.store.dead_letters import DeadLetter
 from app.store.engine import Connection
@@ -103,9 +113,9 @@ def _save_run(conn: Connection, work: Workplace, each: RunTurn) -> None:
         now_s = work.unix_time()
         jobs.touch(conn, job_id, epoch=epoch, last_data_s=now_s, last_step=each.newest_step)
     if each.is_closed:
-        jobs.mark_closed(conn, *run.key)
+        watching.mark_closed(conn, *run.key)
     elif each.taken:
-        jobs.reopen(conn, *run.key)
+        watching.reopen(conn, *run.key)
 
 
 def _save_history(conn: Connection, run: Run) -> None:

@@ -19,8 +19,8 @@ from app.cli.bench.fuzz_spans import samples
 from app.errors import QueueUnavailable
 from app.ingest.codec import read
 from app.ingest.inflate import inflated
-from app.store import jobs
-from app.store.jobs import Registration
+from app.store import jobs, registering
+from app.store.registering import Registration
 from app.trace.job import Parallelism
 from app.trace.ops import OP_NAMES
 from app.trace.readers import otlp_protobuf
@@ -232,7 +232,7 @@ async def test_a_run_that_began_elsewhere_a_moment_ago_is_not_superseded(api, pr
     await post(api, sent(**{"nemo.run.id": "run-6"}))
     elsewhere = Registration("llm-70b", sizes, 2, None, {}, "by-the-client")
     with api.store.write() as conn:
-        jobs.register(conn, key, elsewhere, now_s=api.clock())
+        registering.register(conn, key, elsewhere, now_s=api.clock())
     told = (await post(api, sent(steps=range(6, 8)))).json()["partialSuccess"]
     assert "is recorded by other means, in run 'by-the-client'" in told["errorMessage"]
     with api.store.read() as conn:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from app.alerts.alert import AlertState, Detail
-from app.store import alert_events, alert_groups, alerts, jobs, tokens
+from app.store import alert_events, alert_groups, alerts, registering, tokens
 from app.store.engine import Store
 from app.trace.names import qualified
 from tests.alerts.receiver import Receiver, receiver
@@ -117,7 +117,7 @@ class Project:
         long_ago_s = time.time() - 2 * 86_400
         registration = factories.registration(name=job, num_gpus=4)
         with self.server.store.write() as conn:
-            jobs.register(conn, qualified(self.name, job), registration, now_s=long_ago_s)
+            registering.register(conn, qualified(self.name, job), registration, now_s=long_ago_s)
         self._jobs.add(job)
 
     def tell(self, state: AlertState) -> None:

@@ -22,9 +22,9 @@ from app.ingest.batch import OpBatch
 from app.ingest.memory import MemoryQueue, MemoryReader
 from app.ingest.queue import Announcer, Entry, Message
 from app.ingest.run_state import RunState
-from app.store import jobs, shards
+from app.store import jobs, registering, shards
 from app.store.engine import Connection, Store
-from app.store.jobs import Registration
+from app.store.registering import Registration
 from app.store.tables import metadata
 from app.store.tables import shards as shards_table
 from app.synth.run import MadeJob
@@ -199,7 +199,7 @@ class Place:
         num_gpus = sizes.world_size
         registration = Registration(job_id, sizes, num_gpus, None, labels or {}, run_key, op_types)
         with Store.write(self.store) as conn:
-            return jobs.register(conn, job_id, registration, now_s=self.unix_clock()).epoch
+            return registering.register(conn, job_id, registration, now_s=self.unix_clock()).epoch
 
     def end(self, job_id: str) -> None:
         """The job says that it has ended."""

@@ -21,7 +21,15 @@ from app.alerts.wording import sentence
 from app.consumer.desk import Desk
 from app.consumer.dispatcher import Dispatcher
 from app.consumer.sender import Sender
-from app.store import alert_events, alert_groups, alert_rules, alerts, endpoints, jobs, muting
+from app.store import (
+    alert_events,
+    alert_groups,
+    alert_rules,
+    alerts,
+    endpoints,
+    muting,
+    registering,
+)
 from app.store.engine import Store
 from app.store.tables import metadata
 from app.trace.job import Parallelism
@@ -203,9 +211,9 @@ class Tellers:
             return
         self._registered.add(job_id)
         sizes = Parallelism(2, 2)
-        run = jobs.Registration(job_id.partition("/")[2], sizes, 4, None, {}, "run-1")
+        run = registering.Registration(job_id.partition("/")[2], sizes, 4, None, {}, "run-1")
         with self._write() as conn:
-            jobs.register(conn, job_id, run, now_s=self.clock())
+            registering.register(conn, job_id, run, now_s=self.clock())
 
     def _save(self, state: AlertState, kind: Kind) -> None:
         event = AlertEvent(

@@ -11,7 +11,7 @@ from app.alerts.rule import Rule
 from app.consumer.cordoner import Cordoner
 from app.consumer.dispatcher import Dispatcher
 from app.errors import StoreUnavailable
-from app.store import jobs, run_hosts
+from app.store import jobs, registering, run_hosts
 from tests.alerts.receiver import receiver
 from tests.consumer.tellers import Tellers
 from tests.store.factories import registration
@@ -155,7 +155,7 @@ def test_a_host_that_others_run_on_is_told_to_the_tool_and_to_nobody_else(teller
     """To take away what another project's job runs on, it must not do to claim it."""
     with tellers.store.write() as conn:
         for job_id, host in (("other/a", "host-7"), ("other/b", "host-9"), ("default/c", "host-7")):
-            epoch = jobs.register(conn, job_id, registration(), now_s=100.0).epoch
+            epoch = registering.register(conn, job_id, registration(), now_s=100.0).epoch
             run_hosts.add(conn, job_id, epoch, [host])
     with receiver() as tool:
         cordoner = cordoner_for(tellers, hook(url=tool.url, is_dry_run=False))
@@ -183,7 +183,7 @@ def test_a_database_that_is_away_is_no_reason_to_ask_for_nothing(tellers, monkey
 
 def test_a_host_that_others_were_on_is_not_disputed(tellers):
     with tellers.store.write() as conn:
-        epoch = jobs.register(conn, "other/a", registration(), now_s=100.0).epoch
+        epoch = registering.register(conn, "other/a", registration(), now_s=100.0).epoch
         run_hosts.add(conn, "other/a", epoch, ["host-7"])
         jobs.end(conn, "other/a", now_s=200.0)
     with tellers.store.read() as conn:

@@ -24,7 +24,7 @@ from app.consumer.desk import Desk
 from app.consumer.dispatcher import Dispatcher
 from app.consumer.saving import save_alerts, wake_tellers
 from app.consumer.sender import Sender
-from app.store import endpoints, jobs
+from app.store import endpoints, registering
 from app.store.engine import Store, now_s
 from tests.alerts.notices import SECRET
 from tests.api.server import running
@@ -78,7 +78,7 @@ def store(pg_url):  # noqa: F811 - the fixture
     with store.write() as conn:
         for job_id in JOBS:
             run = factories.registration(name=job_id.partition("/")[2])
-            jobs.register(conn, job_id, run, now_s=now_s(conn))
+            registering.register(conn, job_id, run, now_s=now_s(conn))
         for number, format_ in enumerate(("standard", "pagerduty", "slack")):
             url = f"https://receiver.example/{number}"
             made = factories.endpoint(f"ep_{number}", format=format_, url=url, secrets=(SECRET,))

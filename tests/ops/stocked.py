@@ -11,6 +11,7 @@ from app.store import (
     jobs,
     notifying,
     projects,
+    registering,
     shards,
     silent,
     windows,
@@ -49,7 +50,9 @@ def add_job(
     result: dict[str, Any] = {**record.result, "findings": [FINDING] if slowdown > 1.1 else []}
     with store.write() as conn:
         projects.make(conn, project, now_s=now_s)
-        jobs.register(conn, key, factories.registration(name=job, num_gpus=num_gpus), now_s=now_s)
+        registering.register(
+            conn, key, factories.registration(name=job, num_gpus=num_gpus), now_s=now_s
+        )
         windows.save(conn, key, record)
         briefs.save(conn, key, 1, 0, briefs.brief_of(result, num_gpus=num_gpus))
         hosts.save(conn, key, 1, {(1, 1): "gpu-node-7"})

@@ -7,10 +7,18 @@ from app.alerts.endpoint import Endpoint
 from app.alerts.matchers import Matcher
 from app.alerts.message import Message
 from app.alerts.silence import Silence
-from app.store import audit, jobs, outbox
-from app.store.jobs import Registration
+from app.store import audit, outbox, registering
+from app.store.registering import Registration
 from app.store.windows import WindowRecord
+from app.trace import user_types
 from app.trace.job import Parallelism
+
+OWN = user_types.parse(
+    [
+        {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"},
+        {"name": "router", "kind": "compute"},
+    ]
+)
 
 
 def registration(**given: Any) -> Registration:
@@ -29,7 +37,7 @@ def registration(**given: Any) -> Registration:
 def register(store: Any, job_id: str = "job", *, now_s: float = 100.0, **given: Any) -> int:
     """The epoch of a run that is registered now."""
     with store.write() as conn:
-        return jobs.register(conn, job_id, registration(**given), now_s=now_s).epoch
+        return registering.register(conn, job_id, registration(**given), now_s=now_s).epoch
 
 
 def window(first_step: int = 0, **given: Any) -> WindowRecord:

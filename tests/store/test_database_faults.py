@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from app.errors import StoreUnavailable
-from app.store import jobs, windows
+from app.store import jobs, registering, windows
 from app.store.engine import Store, now_s, without_time_limits
 from tests.store.factories import register, registration, window
 from tests.store.pg_proxy import CommitProxy
@@ -57,7 +57,7 @@ def test_row_15_a_registration_whose_answer_is_lost_is_the_same_run_when_it_come
     with pytest.raises(StoreUnavailable):
         register(store)
     with store.write() as conn:
-        assert jobs.register(conn, "job", registration(), now_s=1.0) == (1, False)
+        assert registering.register(conn, "job", registration(), now_s=1.0) == (1, False)
 
 
 def pids(store, number):
@@ -106,7 +106,7 @@ def test_row_16_a_backend_killed_in_a_transaction_takes_nobody_else_along(pg_sto
 
 def _register_and_lose_the_connection(conn, killer):
     pid = conn.execute(text("SELECT pg_backend_pid()")).scalar_one()
-    jobs.register(conn, "lost", registration(), now_s=1.0)
+    registering.register(conn, "lost", registration(), now_s=1.0)
     terminate(killer, pid)
     jobs.end(conn, "lost", now_s=2.0)
 

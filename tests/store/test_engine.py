@@ -7,7 +7,7 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import JobNotFound, StartUpFailed, StoreUnavailable
-from app.store import jobs, spool, tables
+from app.store import jobs, registering, spool, tables
 from app.store.durability import check_durable
 from app.store.engine import Store, parse_url
 from app.store.spool import SpoolRow
@@ -24,13 +24,13 @@ def test_a_write_is_kept_whole_or_not_at_all(store):
 
 
 def _register_and_fail(conn):
-    jobs.register(conn, "default/lost", registration(), now_s=1.0)
+    registering.register(conn, "default/lost", registration(), now_s=1.0)
     raise JobNotFound("another")
 
 
 def test_a_reader_does_not_wait_for_a_writer_and_sees_none_of_it(store):
     with store.write() as writing:
-        jobs.register(writing, "default/job", registration(), now_s=1.0)
+        registering.register(writing, "default/job", registration(), now_s=1.0)
         with store.read() as reading:
             assert jobs.page(reading)[0] == []
 

@@ -9,7 +9,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
 from app.errors import StartUpFailed, StoreUnavailable
-from app.store import jobs
+from app.store import jobs, registering
 from app.store.engine import Store
 from app.store.migrate import config, downgrade, migrate
 from app.store.revision import current_revision, is_current, migrations_dir, newest_revision
@@ -110,7 +110,7 @@ def test_runs_of_the_first_release_have_no_own_types_and_blocks_of_one(url):
     migrate(url)
     with store.write() as conn:
         kept = jobs.run(conn, "default/job", 1)
-        again = jobs.register(conn, "default/job", kept, now_s=6.0)
+        again = registering.register(conn, "default/job", kept, now_s=6.0)
     assert (kept.parallelism, kept.op_types) == (Parallelism(4, 2), BUILT_IN)
     assert again == (1, False)
     downgrade(url, "0001")

@@ -20,11 +20,13 @@ from app.store import (
     hosts,
     jobs,
     outbox,
+    registering,
     shards,
     spool,
     steps,
     tokens,
     totals,
+    watching,
     windows,
 )
 from app.store.counts import Counts
@@ -66,13 +68,13 @@ def test_jobs_and_their_runs_belong_to_the_default_project(upgraded):
         assert (job.epoch, job.num_gpus, job.labels) == (2, 8, {"ä": "b"})
         assert (job.silent_ranks, job.stalled_since_s, job.counts) == (None, None, None)
         assert jobs.run(conn, JOB, 1).run_key == "run-1"
-        assert [each.epoch for each in jobs.unfinished(conn)] == []
+        assert [each.epoch for each in watching.unfinished(conn)] == []
         assert hosts.load(conn, JOB, 2) == {
             divmod(worker, 2): f"node-{worker}" for worker in old.WORKERS
         }
         assert hosts.load(conn, JOB, 1) == {}
     with upgraded.write() as conn:
-        assert jobs.register(conn, JOB, jobs.run(conn, JOB, 2), now_s=1.0) == (2, False)
+        assert registering.register(conn, JOB, jobs.run(conn, JOB, 2), now_s=1.0) == (2, False)
 
 
 def test_windows_and_steps_are_read_as_they_were_written(upgraded):

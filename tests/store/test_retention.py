@@ -22,6 +22,7 @@ from app.store import (
     losses,
     muting,
     projects,
+    registering,
     retention,
     run_hosts,
     spool,
@@ -219,7 +220,7 @@ def test_a_run_goes_whole_once_it_is_closed_and_has_no_window_and_its_epoch_stay
     with store.write() as conn:
         assert counts.by_project(conn) == before
         assert jobs.page(conn) == ([], None)
-        assert jobs.register(conn, JOB, registration(), now_s=1.0) == (4, True)
+        assert registering.register(conn, JOB, registration(), now_s=1.0) == (4, True)
 
 
 @pytest.mark.parametrize("needed", ["not closed", "has a spool", "has an open window", "has data"])

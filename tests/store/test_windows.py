@@ -1,7 +1,7 @@
 import pytest
 
 from app.errors import InvalidRequest, JobNotFound, WindowNotFound
-from app.store import jobs, windows
+from app.store import registering, windows
 from tests.store.factories import register, registration, window
 
 
@@ -39,7 +39,7 @@ def test_one_figure_by_step_comes_of_the_named_windows_that_have_any(conn):
     for first_step in (0, 8, 16, 24):
         result = {"steps": [first_step, first_step + 7]}
         windows.save(conn, "job", window(first_step, last_step=first_step + 7, result=result))
-    jobs.register(conn, "job", registration(run_key="run-2"), now_s=200.0)
+    registering.register(conn, "job", registration(run_key="run-2"), now_s=200.0)
     windows.save(conn, "job", window(12, epoch=2))
     windows.save(conn, "job", window(32, slowdown=None, per_step=None))
     found = windows.figures_by_step(conn, "job", 1, "stage_slowdown", [24, 8, 16, 32, 12])

@@ -29,11 +29,12 @@ from app.api.worker_out import WorkerOut
 from app.engine.metrics import gpu_time_wasted
 from app.errors import InvalidRequest
 from app.ingest.wire import EXTENSIONS
-from app.store import jobs, recordings, shards
+from app.store import jobs, recordings, registering, shards
 from app.store.counts import Counts
 from app.store.drops import Drops
 from app.store.engine import Connection
-from app.store.jobs import JobRecord, Registration
+from app.store.jobs import JobRecord
+from app.store.registering import Registration
 from app.trace.job import MAX_STAGES, Parallelism
 from app.trace.names import plain
 from app.trace.ops import MAX_USER_TYPES
@@ -285,7 +286,7 @@ def register_job(
     registration = job.registration(plain(job_id))
     with service.store.write() as conn:
         now_s = service.now_s()
-        registered = jobs.register(
+        registered = registering.register(
             conn, job_id, registration, now_s=now_s, most_active=service.max_jobs
         )
         # Leases are in the database's time, which may not be this machine's.

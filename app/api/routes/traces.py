@@ -16,7 +16,7 @@ from app.api.download import Download
 from app.api.fields import WindowId
 from app.store import jobs
 from app.store.engine import Store
-from app.store.jobs import Registration
+from app.store.registering import Registration
 from app.trace.names import plain
 from app.trace.readers import meta
 from app.trace.readers.published import Writer

@@ -29,7 +29,7 @@ from app.consumer.sender import LOOK_EVERY_S
 from app.consumer.silence import Watch
 from app.ingest.batch import OpBatch
 from app.settings import Settings
-from app.store import alert_groups, endpoints, jobs, outbox
+from app.store import alert_groups, endpoints, outbox, registering
 from app.store.engine import Store
 from app.store.migrate import migrate
 from app.synth.life import Attempt
@@ -91,9 +91,9 @@ class Night:
         sizes = attempt.made.parallelism
         record = attempt.made.record(attempt.steps)
         name = f"run-{attempt.epoch}"
-        run = jobs.Registration("made", sizes, sizes.num_workers, None, {}, name)
+        run = registering.Registration("made", sizes, sizes.num_workers, None, {}, name)
         with self.store.write() as conn:
-            jobs.register(conn, _JOB, run, now_s=self.now_s)
+            registering.register(conn, _JOB, run, now_s=self.now_s)
         self._unheard = frozenset(record.rank.tolist())
         self._num_workers = sizes.num_workers
         self._hosts = record.hosts

@@ -7,9 +7,20 @@ from typing import Any
 from app.alerts.alert import AlertEvent, AlertState, Detail, fingerprint
 from app.diagnosis.history import History
 from app.monitor import analysed
-from app.store import alert_events, alerts, briefs, hosts, jobs, losses, run_hosts, steps, windows
+from app.store import (
+    alert_events,
+    alerts,
+    briefs,
+    hosts,
+    jobs,
+    losses,
+    registering,
+    run_hosts,
+    steps,
+    windows,
+)
 from app.store.engine import Connection, Store
-from app.store.jobs import Registration
+from app.store.registering import Registration
 from app.store.steps import StepRow
 from app.store.windows import WindowRecord
 from app.synth.costs import Costs
@@ -67,7 +78,7 @@ def _add_job(conn: Connection, number: int, made: Made, num_windows: int, now_s:
     key = qualified(DEFAULT_PROJECT, f"job-{number:04}")
     began_s = now_s - num_windows * WINDOW_S
     labels = {"owner": f"team-{number % 20}"}
-    jobs.register(
+    registering.register(
         conn,
         key,
         Registration(f"made job {number}", made.job.parallelism, made.job.num_gpus, "made", labels,

@@ -20,7 +20,7 @@ from app.cli.bench.faults.server import Server
 from app.cli.bench.faults.waiting import NotInTime, free_port, wait_until
 from app.errors import Unavailable
 from app.ingest.queue import stream_key
-from app.store import jobs
+from app.store import watching
 from app.store.engine import Store
 from app.trace.names import plain
 
@@ -212,7 +212,7 @@ class Stack:
         store = Store(self.store_url)
         try:
             with store.read() as conn:
-                return {plain(run.job_id) for run in jobs.unfinished(conn)}
+                return {plain(run.job_id) for run in watching.unfinished(conn)}
         except Unavailable:
             return None
         finally:
