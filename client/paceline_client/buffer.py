@@ -18,6 +18,7 @@ MAX_ROWS = 5_000  # a batch: putting one into order may keep training waiting fo
 MAX_OPEN_STEPS = 1024
 GRAIN_NS = 128  # recording an operation takes several times that; finer, it would only be noise
 DEFAULT_MAX_OPS = 1 << 18  # about 48 MiB as Python objects
+MAX_FLUSH_INTERVAL_S = 60.0
 GPU_LOOK_EVERY_S = 0.01  # while an operation at the head is still running on the GPU
 
 # Why an operation was dropped.
@@ -112,7 +113,7 @@ class Buffer:
         self.at_step: int | None = None  # the last of these
         self.dropped_reasons: dict[str, int] = {}
         self.asides: dict[int, bool] = {}  # unfinished; a set that remembers the order
-        self._flush_interval_s = flush_interval_s
+        self._flush_interval_s = min(MAX_FLUSH_INTERVAL_S, flush_interval_s)
         self._num_ops: dict[int, int] = {}  # handed out so far, by unfinished step
         self._damaged: dict[int, bool] = {}  # a set that remembers the order
         self._told: dict[tuple[int, int], dict[str, int]] = {}
@@ -122,8 +123,10 @@ class Buffer:
         self._taken_s = self._handed_s = time.monotonic()
         self._in_flight = False
         self._urgent = False
+        self._num_flushing = 0  # threads that wait until all is delivered
         self._is_stalled = False
         self._closed = False
+        self._is_abandoned = False
         self._closed_for = CLOSED  # why nothing more is taken, once it is not
         self._woken = False
         self._num_settled = 0  # at the head, that wait for nothing but room further on
@@ -155,6 +158,8 @@ class Buffer:
         with self._changed:
             self._count(reason or (self._closed_for if self._closed else FULL), 1)
             self._damage(step)
+            if reason is None:
+                self._make_room()
 
     def count_dropped(self, reason: str, number: int = 1) -> None:
         """So many operations were lost that belong to no step, or to one given up already."""
@@ -174,6 +179,7 @@ class Buffer:
                 self._damaged.pop(step, None)
                 # What was handed out of it is not to be counted for a step of the same number.
                 self._num_ops.pop(step, None)
+                self._make_room()
                 return
             self.items.append(StepDone(step, kind))
             self._hurry()
@@ -206,7 +212,8 @@ class Buffer:
         with self._changed:
             self._taken_s = time.monotonic()
             self._is_stalled = bool(self.items) and isinstance(self.items[0], Pending)
-            if self.items and not self._is_stalled:
+            # What has come meanwhile is no batch's rest: it waits for its own time.
+            if self.items and not self._is_stalled and len(taken.ops) >= MAX_ROWS:
                 self._urgent = True
             if self._is_early(taken):
                 return None
@@ -247,10 +254,12 @@ class Buffer:
     def flush(self, timeout_s: float) -> bool:
         """Whether everything recorded before was delivered (or given up) in time."""
         with self._changed:
-            self._hurry()
-            return self._changed.wait_for(
-                lambda: not self.items and not self._in_flight, max(0.0, timeout_s)
-            )
+            self._num_flushing += 1
+            try:
+                self._hurry()
+                return self._changed.wait_for(self._is_delivered, max(0.0, timeout_s))
+            finally:
+                self._num_flushing -= 1
 
     def close(self) -> None:
         """Take nothing more; what is left is still handed out."""
@@ -272,6 +281,7 @@ class Buffer:
         num_left = sum(not isinstance(item, (StepDone, Aside, Tell)) for item in left)
         self.count_dropped(reason, num_left + len(self._held.ops))
         self._held = Taken([], [], [])
+        self._is_abandoned = True
         self.sent()
 
     def wake(self) -> None:
@@ -285,6 +295,10 @@ class Buffer:
         self._changed = threading.Condition()
         self.items = deque()
         self._closed, self.max_items, self._in_flight = True, 0, False
+
+    def _is_delivered(self) -> bool:
+        # Training that was about to add something may still do so: nobody comes for it.
+        return self._is_abandoned or (not self.items and not self._in_flight)
 
     def _is_early(self, taken: Taken) -> bool:
         """Whether more of the step soon comes from the GPU: not each look is worth a request."""
@@ -382,6 +396,11 @@ class Buffer:
         self._damaged[step] = True
         forget_oldest(self._damaged)
 
+    def _make_room(self) -> None:
+        """The queue is full before its time."""
+        if not self._closed and not self._urgent:
+            self._hurry()
+
     def _hurry(self) -> None:
         self._urgent = bool(self.items)
         self._changed.notify_all()
@@ -390,8 +409,8 @@ class Buffer:
         """Time until there may be something due."""
         if self._is_stalled:
             return GPU_LOOK_EVERY_S
-        since_s = time.monotonic() - self._taken_s
-        return max(0.0, self._flush_interval_s - since_s) or self._flush_interval_s
+        left_s = self._flush_interval_s - (time.monotonic() - self._taken_s)
+        return max(GPU_LOOK_EVERY_S, left_s if left_s > 0 else self._flush_interval_s)
 
     def _is_due(self) -> bool:
         if self._closed:
@@ -402,7 +421,8 @@ class Buffer:
         if self._is_stalled:
             return since_s >= GPU_LOOK_EVERY_S
         is_whole = len(self.items) >= MAX_ROWS
-        return self._urgent or is_whole or since_s >= self._flush_interval_s
+        is_asked = self._urgent or self._num_flushing > 0
+        return is_asked or is_whole or since_s >= self._flush_interval_s
 
 
 def _is_text(name: str) -> bool:

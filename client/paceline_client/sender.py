@@ -114,7 +114,7 @@ class Sender:
             self._attempt()
 
     def _end(self) -> None:
-        while self._over is None and self._outbox.has_room and self._collect():
+        while self._over is None and self._outbox.has_room and self._collect(at_once=True):
             pass
         reason = self._over or UNDELIVERED
         lost = self._outbox.close(keep=self._over != SUPERSEDED)
@@ -123,15 +123,16 @@ class Sender:
         self._buffer.abandon(reason)
         self._transport.close()
 
-    def _collect(self) -> bool:
-        """Whether there was something in the buffer, and room for it."""
+    def _collect(self, *, at_once: bool = False) -> bool:
+        """Whether something in the buffer was due (or there `at_once`), and had room."""
         for chore in self._chores:
             chore()
         if not self._outbox.has_room:
             self._buffer.settle()
             return False
         owes_a_beat = self._owes_a_beat()
-        taken = self._buffer.take() if owes_a_beat or self._buffer.is_due() else None
+        is_due = at_once or owes_a_beat or self._buffer.is_due()
+        taken = self._buffer.take() if is_due else None
         at_step = None
         if taken is None and owes_a_beat:
             self._buffer.has_gone_on = False

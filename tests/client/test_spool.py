@@ -440,3 +440,23 @@ def test_a_superseded_run_leaves_nothing_behind(paceline, tmp_path):
     run.close()
     assert segments(tmp_path) == []
     assert run.dropped_reasons == {"refused by the server": 1}
+
+
+def test_a_sender_that_fails_leaves_what_it_has_not_looked_at_to_the_next(paceline, tmp_path):
+    run = recorder(paceline.url, spool_dir=tmp_path)
+    paceline.wait_for(lambda: paceline.puts, WITHIN_S)
+
+    def fail_while_training_goes_on(*_request):
+        run.record("gc", 2, 1, 1)
+        raise RuntimeError("of a kind that nobody thought of")
+
+    run._sender._transport.request = fail_while_training_goes_on
+    with run.step(1), run.op("gc"):
+        pass
+    run._sender.join(WITHIN_S)
+    run.close()
+    assert run.dropped == 0
+    again = recorder(paceline.url, spool_dir=tmp_path)
+    assert again.flush(WITHIN_S)
+    again.close()
+    assert [step for step, _, _ in paceline.ops] == [1, 2]
