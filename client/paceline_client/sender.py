@@ -114,14 +114,22 @@ class Sender:
             self._attempt()
 
     def _end(self) -> None:
+        reason = self._over or UNDELIVERED
+        try:
+            self._collect_the_rest()
+        except Exception as error:  # once more, where it was a chore that ended the recording
+            self._warn(f"stopped: {error!r}")
+        try:
+            lost = self._outbox.close(keep=self._over != SUPERSEDED)
+            if lost:
+                self._buffer.count_dropped(reason, lost)
+        finally:
+            self._buffer.abandon(reason)
+            self._transport.close()
+
+    def _collect_the_rest(self) -> None:
         while self._over is None and self._outbox.has_room and self._collect(at_once=True):
             pass
-        reason = self._over or UNDELIVERED
-        lost = self._outbox.close(keep=self._over != SUPERSEDED)
-        if lost:
-            self._buffer.count_dropped(reason, lost)
-        self._buffer.abandon(reason)
-        self._transport.close()
 
     def _collect(self, *, at_once: bool = False) -> bool:
         """Whether something in the buffer was due (or there `at_once`), and had room."""

@@ -500,8 +500,8 @@ def test_what_is_recorded_during_a_request_waits_for_its_time(paceline):
     looked = threading.Event()
     collect = run._sender._collect
 
-    def collect_and_say():
-        found = collect()
+    def collect_and_say(**how):
+        found = collect(**how)
         looked.set()
         return found
 
@@ -579,6 +579,20 @@ def test_a_full_queue_is_due_before_its_time(is_step_done):
         buffer.add(op)
     assert buffer.is_due()
     assert buffer.take() is not None
+
+
+def test_a_sender_that_cannot_even_look_ends_and_keeps_nobody_waiting(paceline, caplog):
+    def no_chore():
+        raise RuntimeError("of a kind that nobody thought of")
+
+    run = recorder(paceline.url)
+    run._sender._chores = [no_chore]
+    run.record("gc", 0, 1, 1)
+    assert run.flush(WITHIN_S)
+    run._sender.join(WITHIN_S)
+    run.close()
+    assert run.dropped_reasons == {"not delivered before the end": 1}
+    assert "stopped: RuntimeError" in caplog.text
 
 
 def test_a_full_buffer_drops_new_operations_and_their_step():
