@@ -397,7 +397,7 @@ class Buffer:
         forget_oldest(self._damaged)
 
     def _make_room(self) -> None:
-        """The queue is full before its time."""
+        """Have the sender come before its time, as the queue is full."""
         if not self._closed and not self._urgent:
             self._hurry()
 
