@@ -403,8 +403,10 @@ def test_what_could_not_be_sent_is_sent_by_the_next_process_of_the_run(paceline,
         pass
     assert again.flush(WITHIN_S)
     again.close()
-    assert paceline.steps_done == [(step, 1) for step in range(21)]
-    assert [batch.batch_seq for batch in paceline.taken] == list(range(len(paceline.taken)))
+    # What was under way when the first one let go may arrive all the same: under its own number.
+    taken = {batch.batch_seq: batch.steps_done for batch in paceline.taken}
+    assert [done for seq in sorted(taken) for done in taken[seq]] == [(n, 1) for n in range(21)]
+    assert sorted(taken) == list(range(len(taken)))
     assert segments(tmp_path) == []
 
 
@@ -457,6 +459,5 @@ def test_a_sender_that_fails_leaves_what_it_has_not_looked_at_to_the_next(paceli
     run.close()
     assert run.dropped == 0
     again = recorder(paceline.url, spool_dir=tmp_path)
-    assert again.flush(WITHIN_S)
-    again.close()
-    assert [step for step, _, _ in paceline.ops] == [1, 2]
+    paceline.wait_for(lambda: [step for step, _, _ in paceline.ops] == [1, 2], WITHIN_S)
+    closed(again)
