@@ -26,15 +26,26 @@ MIN_SCORE = 0.5
 
 @dataclass(frozen=True, slots=True, order=True)
 class Culprit:
-    """Who is to blame, with the fields that apply; None is "does not apply"."""
+    """Who is to blame, with the fields that apply; None is "does not apply".
+
+    `rank` is the global rank, `local_rank` the GPU's number on its host.
+    """
 
     dp_rank: int | None = None
     stage: int | None = None
     host: str | None = None
+    rank: int | None = None
+    local_rank: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Only the fields that apply."""
-        named = {"dp_rank": self.dp_rank, "stage": self.stage, "host": self.host}
+        named = {
+            "dp_rank": self.dp_rank,
+            "stage": self.stage,
+            "host": self.host,
+            "rank": self.rank,
+            "local_rank": self.local_rank,
+        }
         return {name: value for name, value in named.items() if value is not None}
 
 

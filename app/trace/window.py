@@ -3,13 +3,16 @@
 from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import InvalidRequest, InvalidTrace
 from app.trace.job import Job
+
+if TYPE_CHECKING:
+    from app.trace.collectives import Collectives
 
 Ints = NDArray[np.int64]
 Integers = NDArray[np.signedinteger[Any]]  # of any width
@@ -124,7 +127,8 @@ class Window:
     `hosts` names the host of each (dp rank, stage), as far as known, and `places` the (dp rank,
     stage) of ranks in `missing`, where the recorder knows them. `origin_ns` [steps] is the absolute
     time, by the workers' own clocks, from which the starts of each step's operations count; None
-    where times of different steps have nothing to do with each other.
+    where times of different steps have nothing to do with each other. `collectives` are those that
+    members of tensor-, context- and expert-parallel groups recorded; None where nobody did.
     """
 
     job: Job
@@ -138,6 +142,7 @@ class Window:
     hosts: Mapping[tuple[int, int], str] = field(default_factory=dict)
     places: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     origin_ns: tuple[int, ...] | None = None
+    collectives: "Collectives | None" = None
 
     @property
     def id(self) -> str:
@@ -163,7 +168,17 @@ class Window:
         origin_ns = self.origin_ns and tuple(
             each for step, each in zip(self.steps, self.origin_ns, strict=True) if step in chosen
         )
-        return replace(self, steps=chosen, trace=trace, skipped=(), origin_ns=origin_ns)
+        collectives = self.collectives and self.collectives.select(
+            np.isin(self.collectives.step, chosen)
+        )
+        return replace(
+            self,
+            steps=chosen,
+            trace=trace,
+            skipped=(),
+            origin_ns=origin_ns,
+            collectives=collectives,
+        )
 
     @property
     def missing(self) -> list[int]:
