@@ -1,0 +1,319 @@
+"""Complete occurrences of collectives, as one array of stays, occurrence by occurrence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.graph import EP_BLOCK, NOBODY
+from app.engine.replays import WindowReplay
+from app.engine.what_if import Replayer
+from app.trace.collectives import RECEIVE, SEND, Collectives, RankGroup, RankPlace
+from app.trace.ops import Kind
+from app.trace.window import Floats, Ints
+
+Number = TypeVar("Number", np.int64, np.float64)
+
+
+@dataclass(frozen=True)
+class Occurrences:
+    """Every occurrence that all members of its group recorded.
+
+    A seat is one member of one group; `seat_group` and `seat_rank` (an index into `places`)
+    [seats] say which, members of a group side by side in the order of its ranks. Occurrence o has
+    the rows `first_row[o]` to `first_row[o] + group size`, a row per member in that order.
+
+    Shapes: `stay_s` and `start_s` [rows] seconds, `start_s` by the rank's own clock (NaN where it
+    is not known; since the step's origin, or since one origin for all where `is_continuous`);
+    `group`, `step` (position in `steps`), `order` (place in the group's sequence within the step)
+    and `num_bytes` (mean over members, NaN where unknown) [occurrences].
+    """
+
+    steps: tuple[int, ...]
+    places: tuple[RankPlace, ...]
+    groups: tuple[RankGroup, ...]
+    seat_group: Ints
+    seat_rank: Ints
+    stay_s: Floats
+    start_s: Floats
+    first_row: Ints
+    group: Ints
+    step: Ints
+    order: Ints
+    num_bytes: Floats
+    num_incomplete: int = 0
+
+    @cached_property
+    def group_size(self) -> Ints:
+        """[groups], number of members."""
+        return np.array([len(each.ranks) for each in self.groups], np.int64)
+
+    @cached_property
+    def first_seat(self) -> Ints:
+        """[groups], each group's first seat."""
+        return np.cumsum(self.group_size) - self.group_size
+
+    @property
+    def num_occurrences(self) -> int:
+        """Number of occurrences."""
+        return int(self.group.size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Occurrences of some groups of one source, members contiguous."""
+
+    groups: list[RankGroup]
+    members: list[Ints]  # of each group, positions in `places`
+    group: Ints
+    step: Ints
+    order: Ints
+    stay_s: Floats
+    start_s: Floats
+    num_bytes: Floats
+
+
+def of_replay(replay: WindowReplay) -> Occurrences | None:
+    """Collectives that workers recorded and, where there are any, those inside groups.
+
+    None where nothing synchronises: one worker, or no collectives.
+    """
+    steps, workers = replay.steps, _workers(replay)
+    position = {step: at for at, step in enumerate(steps)}
+    parts = [
+        part
+        for group in replay.groups
+        for part in _of_group(group, np.array([position[step] for step in group.steps]), workers)
+    ]
+    places = list(workers)
+    num_incomplete = 0
+    inside = replay.window.collectives
+    if inside is not None and inside.num_rows:
+        part, places, num_incomplete = _of_table(inside, steps, places)
+        parts.append(part)
+    return _joined(steps, places, parts, num_incomplete)
+
+
+def of_collectives(table: Collectives, steps: Sequence[int]) -> Occurrences | None:
+    """Those of a table alone, as plain profiles have it; None where no occurrence is complete."""
+    part, places, num_incomplete = _of_table(table, tuple(steps), [])
+    return _joined(tuple(steps), places, [part], num_incomplete)
+
+
+def _workers(replay: WindowReplay) -> list[RankPlace]:
+    """Every (dp rank, stage), dp rank by dp rank."""
+    rank, hosts = replay.groups[0].grid.rank, replay.window.hosts
+    return [
+        RankPlace(int(rank[dp_rank, stage]), dp_rank, stage, hosts.get((dp_rank, stage)))
+        for dp_rank in range(rank.shape[0])
+        for stage in range(rank.shape[1])
+    ]
+
+
+def _of_group(replayer: Replayer, step_at: Ints, workers: list[RankPlace]) -> list[_Part]:
+    """A part per set of groups whose occurrences have one shape."""
+    template, graph = replayer.template, replayer.graph
+    kind_of = template.op_types.flags(lambda spec: spec.kind is Kind.COLLECTIVE)
+    by_stages: dict[tuple[tuple[int, ...], int], list[list[int]]] = {}
+    for unit in range(graph.meets.size):
+        rows = graph.unit_ops[graph.unit_ptr[unit] : graph.unit_ptr[unit + 1]]
+        meets = int(graph.meets[unit])
+        if rows[0] >= template.num_ops or not kind_of[template.optype[rows[0]]]:
+            continue
+        if meets == NOBODY and rows.size < 2:
+            continue
+        rows = rows[np.argsort(template.stage[rows], kind="stable")]
+        key = tuple(template.stage[rows].tolist()), meets
+        by_stages.setdefault(key, []).append(rows.tolist())
+    return [
+        part
+        for (stages, meets), units in by_stages.items()
+        if (part := _synchronised(replayer, step_at, stages, meets, units, workers)) is not None
+    ]
+
+
+def _synchronised(
+    replayer: Replayer,
+    step_at: Ints,
+    stages: tuple[int, ...],
+    meets: int,
+    units: list[list[int]],
+    workers: list[RankPlace],
+) -> _Part | None:
+    """Occurrences of one set of stages: of all dp ranks, of blocks of them, or of each replica."""
+    sizes = replayer.template.parallelism
+    block_size = {NOBODY: 1, EP_BLOCK: sizes.ep_size}.get(meets, sizes.dp_size)
+    num_members, num_steps = len(stages) * block_size, step_at.size
+    if num_members < 2:
+        return None
+    # In the order in which dp rank 0 recorded them, which all members share.
+    units = sorted(units, key=lambda rows: rows[0])
+    rows = np.asarray(units, np.int64)  # [units, stages]
+    num_blocks = sizes.dp_size // block_size
+
+    def occurrence_by_occurrence(times_s: Floats) -> Floats:
+        cells = times_s[rows].reshape(len(units), len(stages), num_blocks, block_size, num_steps)
+        return np.ascontiguousarray(cells.transpose(2, 4, 0, 3, 1)).ravel()
+
+    block, step, order = (axis.ravel() for axis in np.indices((num_blocks, num_steps, len(units))))
+    dp_ranks = np.arange(sizes.dp_size).reshape(num_blocks, block_size)
+    members = [(each[:, None] * sizes.pp_size + np.asarray(stages)).ravel() for each in dp_ranks]
+    axis = {NOBODY: "pp", EP_BLOCK: "ep"}.get(meets, "dp")
+    groups = [
+        RankGroup(
+            _name(axis, stages, sizes.pp_size, number if num_blocks > 1 else None),
+            axis,
+            tuple(workers[at].rank for at in mine.tolist()),
+        )
+        for number, mine in enumerate(members)
+    ]
+    return _Part(
+        groups,
+        members,
+        block,
+        step_at[step],
+        order,
+        occurrence_by_occurrence(replayer.grid.duration_s),
+        occurrence_by_occurrence(replayer.grid.start_s),
+        np.full(block.size, np.nan),
+    )
+
+
+def _name(axis: str, stages: tuple[int, ...], num_stages: int, block: int | None) -> str:
+    """Such as "dp, stage 3", "dp, all stages", "ep block 2, stage 0"."""
+    where = f"stage {stages[0]}" if len(stages) == 1 else f"stages {stages[0]} to {stages[-1]}"
+    if len(stages) == num_stages and num_stages > 1:
+        where = "all stages"
+    if block is None:
+        return f"{axis}, {where}"
+    return f"{axis} {'block' if axis == 'ep' else 'replica'} {block}, {where}"
+
+
+def _of_table(
+    table: Collectives, steps: tuple[int, ...], places: list[RankPlace]
+) -> tuple[_Part, list[RankPlace], int]:
+    """Complete occurrences of a table; ranks that are not among `places` are added to them."""
+    places = list(places)
+    index = {place.rank: at for at, place in enumerate(places)}
+    for rank in sorted({rank for group in table.groups for rank in group.ranks}):
+        if rank not in index:
+            index[rank] = len(places)
+            places.append(table.place(rank))
+        else:
+            places[index[rank]] = _merged(places[index[rank]], table.place(rank))
+    is_transfer = np.array([kind in (RECEIVE, SEND) for kind in table.kinds], np.bool_)
+    rows = np.flatnonzero(~is_transfer[table.kind] & np.isin(table.step, steps))
+    seat = _seats(table, rows)
+    rows, seat = rows[seat >= 0], seat[seat >= 0]
+    keys = (seat, table.sequence[rows], table.kind[rows], table.step[rows], table.group[rows])
+    rows = rows[np.lexsort(keys)]
+    is_new = np.ones(rows.size, np.bool_)
+    columns = (table.group, table.step, table.kind, table.sequence)
+    if rows.size:
+        is_new[1:] = np.logical_or.reduce([np.diff(each[rows]) != 0 for each in columns])
+    first = np.flatnonzero(is_new)
+    count = np.diff(np.append(first, rows.size))
+    sizes = np.array([len(group.ranks) for group in table.groups], np.int64)
+    group = table.group[rows[first]]
+    is_whole = (count == sizes[group]) & (count > 1)
+    chosen = rows[np.repeat(is_whole, count)]
+    first_chosen = rows[first[is_whole]]
+    size_chosen = count[is_whole]
+    starts = np.cumsum(size_chosen) - size_chosen
+    num_bytes = np.where(table.num_bytes[chosen] >= 0, table.num_bytes[chosen], np.nan)
+    known = np.add.reduceat(num_bytes, starts) / size_chosen if starts.size else np.empty(0)
+    step = np.searchsorted(np.asarray(steps), table.step[first_chosen])
+    # Kinds of one group follow each other by time, where it is known, else by their numbers.
+    begun_s = table.start_s[first_chosen]
+    part = _Part(
+        list(table.groups),
+        [np.array([index[rank] for rank in each.ranks], np.int64) for each in table.groups],
+        table.group[first_chosen],
+        step,
+        _places_in_step(table.group[first_chosen], step, begun_s, table.sequence[first_chosen]),
+        table.stay_s[chosen],
+        table.start_s[chosen],
+        known,
+    )
+    return part, places, int((~is_whole).sum())
+
+
+def _merged(mine: RankPlace, theirs: RankPlace) -> RankPlace:
+    """What either knows of a rank."""
+    return RankPlace(
+        mine.rank,
+        theirs.dp_rank if mine.dp_rank is None else mine.dp_rank,
+        theirs.stage if mine.stage is None else mine.stage,
+        mine.host or theirs.host,
+        theirs.local_rank if mine.local_rank is None else mine.local_rank,
+    )
+
+
+def _seats(table: Collectives, rows: Ints) -> Ints:
+    """[rows], each rank's place among its group's members, -1 where it is no member."""
+    seats = np.full(rows.size, -1, np.int64)
+    for number, group in enumerate(table.groups):
+        mine = np.flatnonzero(table.group[rows] == number)
+        ranks = np.asarray(group.ranks, np.int64)
+        order = np.argsort(ranks)
+        at = np.minimum(np.searchsorted(ranks[order], table.rank[rows[mine]]), ranks.size - 1)
+        found = order[at]
+        seats[mine] = np.where(ranks[found] == table.rank[rows[mine]], found, -1)
+    return seats
+
+
+def _places_in_step(group: Ints, step: Ints, begun_s: Floats, sequence: Ints) -> Ints:
+    """[occurrences], the place of each in its group's sequence within the step, from 0."""
+    order = np.lexsort((sequence, np.nan_to_num(begun_s, nan=0.0), step, group))
+    placed = np.zeros(group.size, np.int64)
+    if not group.size:
+        return placed
+    is_new = np.ones(group.size, np.bool_)
+    is_new[1:] = (np.diff(group[order]) != 0) | (np.diff(step[order]) != 0)
+    first = np.maximum.accumulate(np.where(is_new, np.arange(group.size), 0))
+    placed[order] = np.arange(group.size) - first
+    return placed
+
+
+def _joined(
+    steps: tuple[int, ...], places: list[RankPlace], parts: list[_Part], num_incomplete: int
+) -> Occurrences | None:
+    """All parts together; groups of the same name and members in several parts are one."""
+    groups: dict[RankGroup, int] = {}
+    members: list[Ints] = []
+    numbers: list[Ints] = []
+    for part in parts:
+        mine = []
+        for each, ranks in zip(part.groups, part.members, strict=True):
+            if each not in groups:
+                groups[each] = len(groups)
+                members.append(ranks)
+            mine.append(groups[each])
+        numbers.append(np.asarray(mine, np.int64)[part.group])
+    if not sum(part.group.size for part in parts):
+        return None
+    group = np.concatenate(numbers)
+    sizes = np.array([each.size for each in members], np.int64)
+    width = sizes[group]
+    return Occurrences(
+        steps=steps,
+        places=tuple(places),
+        groups=tuple(groups),
+        seat_group=np.repeat(np.arange(sizes.size), sizes),
+        seat_rank=np.concatenate(members),
+        stay_s=_flat([part.stay_s for part in parts]),
+        start_s=_flat([part.start_s for part in parts]),
+        first_row=np.cumsum(width) - width,
+        group=group,
+        step=_flat([part.step for part in parts]),
+        order=_flat([part.order for part in parts]),
+        num_bytes=_flat([part.num_bytes for part in parts]),
+        num_incomplete=num_incomplete,
+    )
+
+
+def _flat(arrays: list[NDArray[Number]]) -> NDArray[Number]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
