@@ -40,7 +40,7 @@ def delays(group: Features) -> Delays:
         flags[each[each >= 0]] = True
     rows = np.flatnonzero(is_one.any(axis=0))
     delay_s = np.empty((rows.size, grid.start_s.shape[1]))
-    earliest_s, _ = grid.spans_s
+    earliest_s = grid.began_s
     in_parallel(
         delay_s.size * 2,
         rows.size,

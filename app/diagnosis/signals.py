@@ -106,7 +106,7 @@ def _launch_s(group: Features) -> Floats | None:
     replayer, grid, graph = group.replayer, group.replayer.grid, group.replayer.graph
     rows, bounds = _of_stages(replayer, group.that_compute)
     late_s = np.zeros((replayer.pp_size, grid.start_s.shape[1]))
-    earliest_s, _ = grid.spans_s
+    earliest_s = grid.began_s
     in_parallel(
         rows.size * grid.start_s.shape[1] * 2,
         replayer.pp_size,

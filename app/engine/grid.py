@@ -1,6 +1,6 @@
 """Lay a window's rows out as a matrix: one row per operation of a replica, one column per lane."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,7 +35,11 @@ class OtherStructure(InvalidTrace):
 class Grid:
     """Recorded times of every operation in every lane; lane = dp_rank * steps + step position.
 
-    Shapes: `start_s` and `duration_s` [ops, lanes], `rank` [dp, pp].
+    Shapes: `start_s` and `duration_s` [ops, lanes], `rank` [dp, pp]. `origin_s` [steps] is what
+    each step's times count from, by one clock since the window's first step; None where times of
+    different steps have nothing to do with each other. `shift_s` [pp, lanes] is what a correction
+    of clocks added to a worker's starts. `steady_began_s` [steps] is when a step began where it
+    follows another (steady_state.py), in its own times.
     """
 
     template: Template
@@ -43,6 +47,9 @@ class Grid:
     start_s: Floats
     duration_s: Floats
     rank: Ints
+    origin_s: Floats | None = None
+    shift_s: Floats | None = None
+    steady_began_s: Floats | None = None
 
     @property
     def num_steps(self) -> int:
@@ -53,6 +60,17 @@ class Grid:
     def spans_s(self) -> tuple[Floats, Floats]:
         """Earliest start and latest end of every step over all workers, [steps] seconds."""
         return step_spans(self.start_s, self.duration_s, self.num_steps)
+
+    @property
+    def began_s(self) -> Floats:
+        """[steps], when each step began: with its predecessor's end, else its earliest start."""
+        return self.spans_s[0] if self.steady_began_s is None else self.steady_began_s
+
+    def with_begins(self, began_s: Floats) -> "Grid":
+        """The same times, of steps that began at these moments [steps]."""
+        grid = replace(self, steady_began_s=began_s)
+        vars(grid)["spans_s"] = self.spans_s  # the same times have the same spans
+        return grid
 
 
 def lay_out(window: Window) -> Grid:
@@ -81,7 +99,15 @@ def lay_out(window: Window) -> Grid:
     problem, row = placing.place(columns, start_s, duration_s, rank)
     if problem != placing.GOOD:
         _refuse(problem, row, trace, template, start_s)
-    return Grid(template, window.steps, start_s, duration_s, rank)
+    return Grid(template, window.steps, start_s, duration_s, rank, _origin_s(window))
+
+
+def _origin_s(window: Window) -> Floats | None:
+    """[steps], what the steps' times count from, since the first one's."""
+    if window.origin_ns is None:
+        return None
+    origin_ns = np.array(window.origin_ns, np.int64)
+    return (origin_ns - origin_ns[0]) * 1e-9
 
 
 def is_simulated(types: OpTypes) -> Any:

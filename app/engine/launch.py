@@ -32,7 +32,7 @@ def launch_delay(grid: Grid, graph: StepGraph) -> LaunchDelay:
     """
     template = grid.template
     dp_size, pp_size = template.parallelism.dp_size, template.parallelism.pp_size
-    earliest_s, _ = grid.spans_s
+    earliest_s = grid.began_s
     block = np.arange(dp_size) // template.parallelism.ep_size
     stage = np.concatenate([template.stage, template.stage[graph.milestone_of]])
     parts = in_parallel(

@@ -1,7 +1,7 @@
 """A window, ready to be replayed: steps of equal structure together, others apart."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +12,7 @@ from app.engine.graph import StepGraph, build
 from app.engine.grid import Grid, OtherStructure, lay_out
 from app.engine.parallel import all_of
 from app.engine.simulate import Keep
+from app.engine.steady_state import between_s, with_periods
 from app.engine.structures import structures
 from app.engine.what_if import Mask, Replayer, replayer
 from app.errors import InvalidRequest, InvalidTrace
@@ -45,8 +46,16 @@ class WindowReplay:
 
     @cached_property
     def recorded_s(self) -> Floats:
-        """[steps], seconds, latest end - earliest start over all operations on all workers."""
-        return self.joined(lambda group: group.grid.spans_s[1] - group.grid.spans_s[0])
+        """[steps], seconds from each step's begin (steady_state.py) to its latest end."""
+        return self.joined(lambda group: group.grid.spans_s[1] - group.grid.began_s)
+
+    @cached_property
+    def between_s(self) -> Floats:
+        """[steps], seconds before the first operation in which nobody works; part of `recorded_s`.
+
+        A replay of one step leaves it out.
+        """
+        return self.joined(lambda group: between_s(group.grid))
 
     @cached_property
     def simulated_s(self) -> Floats:
@@ -115,7 +124,7 @@ def prepare(window: Window) -> WindowReplay:
         drafts.append(_Draft(None, list(sorted_out.refused)))
     # The order of operations on a worker is by its own clock, so the graphs are known before.
     correction = measured(window, [each.laid_out for each in drafts if each.laid_out])
-    found = [_group(window, each, correction) for each in drafts]
+    found = [_group(window, each, correction) for each in _by_one_clock(drafts, correction)]
     groups = tuple(group for group, _ in found if group is not None)
     refused = [skip for _, skips in found for skip in skips]
     if not groups:
@@ -125,20 +134,30 @@ def prepare(window: Window) -> WindowReplay:
 
 
 def _group(window: Window, draft: _Draft, correction: Correction) -> Group:
-    """The draft's steps by one clock; those that then cannot be replayed are refused, too."""
+    """The draft's steps; those that by one clock cannot be replayed are refused, too."""
     refused, num_bad = draft.refused, 0
     while draft.laid_out is not None:
         grid, graph = draft.laid_out
         try:
-            return _checked(replayer(correction.of(grid), graph)), refused
+            return _checked(replayer(grid, graph)), refused
         except InvalidTrace as error:
             num_bad += 1
             if num_bad == MAX_BAD_STEPS:
                 return None, [*refused, *_all_refused(grid.steps, str(error))]
             refused = [*refused, *_all_refused(grid.steps[:1], str(error))]
-            draft = _draft(window, grid.steps[1:])
+            [draft] = _by_one_clock([_draft(window, grid.steps[1:])], correction)
             refused += draft.refused
     return None, refused
+
+
+def _by_one_clock(drafts: list[_Draft], correction: Correction) -> list[_Draft]:
+    """The drafts with all times by one clock, and the begin of each step."""
+    grids = [correction.of(each.laid_out[0]) for each in drafts if each.laid_out]
+    corrected = iter(with_periods(grids))
+    return [
+        replace(each, laid_out=(next(corrected), each.laid_out[1])) if each.laid_out else each
+        for each in drafts
+    ]
 
 
 def _draft(window: Window, steps: tuple[int, ...]) -> _Draft:

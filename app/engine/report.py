@@ -21,7 +21,7 @@ class Report:
 
     T is the mean simulated step time, T_ideal the mean of those with every operation idealised.
     `window` has only the steps that were replayed. Shapes: `recorded_s`, `simulated_s`, `ideal_s`
-    [steps]; `optype_step_s` {type: [steps]}; `dp_rank_step_s` [dp, steps], `stage_step_s`
+    [steps], and of `recorded_s` the part between steps, `between_s`, that no replay has; `optype_step_s` {type: [steps]}; `dp_rank_step_s` [dp, steps], `stage_step_s`
     [pp, steps], `worker_step_s` [dp, pp, steps]: step times with only that type, rank, stage or
     worker at its recorded durations. `structures` are the steps of each structure.
     """
@@ -29,6 +29,7 @@ class Report:
     window: Window
     structures: tuple[tuple[int, ...], ...]
     recorded_s: Floats
+    between_s: Floats
     simulated_s: Floats
     ideal_s: Floats
     optype_step_s: dict[str, Floats]
@@ -59,13 +60,17 @@ class Report:
 
     @property
     def discrepancy(self) -> float:
-        """How far the simulated mean step time is from the recorded one, as a share of it."""
-        return metrics.discrepancy(self.simulated_s, self.recorded_s)
+        """How far the simulated mean step is from the recorded one without what lies between steps.
+
+        As a share of the recorded one.
+        """
+        return metrics.discrepancy(self.simulated_s + self.between_s, self.recorded_s)
 
     @property
     def step_discrepancy(self) -> Floats:
         """[steps], the same of each step."""
-        return np.abs(self.simulated_s - self.recorded_s) / self.recorded_s
+        replayed_s = self.simulated_s + self.between_s
+        return np.abs(replayed_s - self.recorded_s) / self.recorded_s
 
     @property
     def is_low_fidelity(self) -> bool:
@@ -113,6 +118,7 @@ def analyse_replay(replay: WindowReplay) -> Report:
         window=replace(replay.window, steps=replay.steps, skipped=replay.skipped),
         structures=tuple(group.steps for group in replay.groups),
         recorded_s=replay.recorded_s,
+        between_s=replay.between_s,
         simulated_s=simulated_s,
         ideal_s=ideal_s,
         optype_step_s=optype_s,

@@ -66,15 +66,17 @@ class Clock:
 
 def clock_of(replay: WindowReplay) -> Clock:
     """The window's steps by their own origins; apart from each other where there are none."""
-    window, steps = replay.window, np.asarray(replay.steps)
+    steps = np.asarray(replay.steps)
     follows = np.zeros(steps.size, np.bool_)
-    if window.origin_ns is None:
-        ends_s = [float(group.grid.spans_s[1].max()) for group in replay.groups]
+    grids = [group.grid for group in replay.groups]
+    if any(grid.origin_s is None for grid in grids):
+        ends_s = [float(grid.spans_s[1].max()) for grid in grids]
         return Clock(np.arange(steps.size, dtype=np.float64) * (4.0 * max(ends_s)), follows)
-    origin = dict(zip(window.steps, window.origin_ns, strict=True))
-    since_ns = np.array([origin[step] - origin[window.steps[0]] for step in replay.steps])
+    offset_s = np.empty(steps.size)
+    for grid in grids:
+        offset_s[np.searchsorted(steps, grid.steps)] = grid.origin_s
     follows[1:] = np.diff(steps) == 1
-    return Clock(since_ns * 1e-9, follows)
+    return Clock(offset_s, follows)
 
 
 def continuous(num_steps: int) -> Clock:

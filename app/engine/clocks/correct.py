@@ -20,6 +20,9 @@ def corrected(grid: Grid, found: Lines, began_ns: Ints, host: Ints) -> Grid:
     since_ns = began_ns - found.origin_ns
     first_ns = since_ns + np.rint(grid.start_s[0, : grid.num_steps] * 1e9).astype(np.int64)
     first_ns -= found.offset_ns[host[0, grid.template.stage[0]]]
+    # The first operation of each stage stands for its worker's clock.
+    firsts = np.searchsorted(grid.template.stage, np.arange(grid.template.parallelism.pp_size))
+    before_s = grid.start_s[firsts]
     in_parallel(
         grid.start_s.size,
         grid.start_s.shape[0],
@@ -29,7 +32,11 @@ def corrected(grid: Grid, found: Lines, began_ns: Ints, host: Ints) -> Grid:
         ),
     )  # fmt: skip
     # A copy, so that nothing is left that was worked out before.
-    return replace(grid)
+    return replace(
+        grid,
+        origin_s=(first_ns - first_ns[0]) * 1e-9,
+        shift_s=grid.start_s[firsts] - before_s,
+    )
 
 
 @kernel

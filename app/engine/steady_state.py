@@ -1,0 +1,118 @@
+"""How long is a step where steps follow each other, and overlap? (docs/replay.md, "Step length")
+
+Without a barrier a stage that is done begins the next step while others still compute, and posts
+its first receive long before anything comes. From its earliest start a step then seems longer than
+it is. In steady state its length is the period: from the end of the step before to its own end.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.engine.grid import Grid
+from app.trace.ops import Kind
+from app.trace.window import Floats, Ints
+
+# A gap before a step that is so many times the usual one, and this share of a step, has something
+# in it that was not recorded, as an evaluation or a checkpoint: the step begins with its start.
+_TIMES_USUAL_GAP = 5.0
+_LARGE_GAP = 0.2
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step of some grid: its times count from `origin_s`."""
+
+    number: int
+    grid: int
+    position: int
+    origin_s: float
+    end_s: float
+    first_start_s: Floats  # [workers], of each worker's first operation that is no receive
+
+
+def with_periods(grids: Sequence[Grid]) -> list[Grid]:
+    """The grids of a window's structures, with the begin of each step in steady state."""
+    if any(grid.origin_s is None for grid in grids):
+        return list(grids)
+    steps: list[_Step] = sorted(
+        (step for at, grid in enumerate(grids) for step in _steps(at, grid)),
+        key=lambda step: step.number,
+    )
+    began_s = [grid.spans_s[0].copy() for grid in grids]
+    for step, begin_s in zip(steps, _begins(steps), strict=True):
+        began_s[step.grid][step.position] = begin_s
+    return [grid.with_begins(each) for grid, each in zip(grids, began_s, strict=True)]
+
+
+def between_s(grid: Grid) -> Floats:
+    """[steps], from each step's begin to the first operation that is no receive: nobody works."""
+    rows = _first_rows(grid)
+    if not rows.size or grid.steady_began_s is None:
+        return np.zeros(grid.num_steps)
+    first_s = grid.start_s[rows].reshape(-1, grid.num_steps).min(axis=0)
+    return np.maximum(0.0, first_s - grid.began_s)
+
+
+def _steps(at: int, grid: Grid) -> list[_Step]:
+    _, latest_s = grid.spans_s
+    origin_s = np.zeros(grid.num_steps) if grid.origin_s is None else grid.origin_s
+    rows = _first_rows(grid)
+    first_s = grid.start_s[rows].reshape(rows.size, -1, grid.num_steps)
+    return [
+        _Step(
+            number,
+            at,
+            position,
+            float(origin_s[position]),
+            float(latest_s[position]),
+            first_s[:, :, position].ravel(),
+        )
+        for position, number in enumerate(grid.steps)
+    ]
+
+
+def _first_rows(grid: Grid) -> Ints:
+    """Each stage's first operation that is no receive: a posted receive is no start."""
+    template = grid.template
+    receives = template.op_types.flags(
+        lambda spec: spec.kind is Kind.P2P and spec.name.endswith("-recv")
+    )
+    rows = np.flatnonzero(~receives[template.optype])
+    _, first = np.unique(template.stage[rows], return_index=True)
+    return np.asarray(rows[first])
+
+
+def _begins(steps: Sequence[_Step]) -> list[float]:
+    """When each step began, in its own times."""
+    gaps_s = [
+        _gap_s(before, step) if step.number == before.number + 1 else None
+        for before, step in zip(steps, steps[1:], strict=False)
+    ]
+    known_s = [gap_s for gap_s in gaps_s if gap_s is not None]
+    usual_s = float(np.median(known_s)) if known_s else 0.0
+    found = []
+    for at, step in enumerate(steps):
+        gap_s = gaps_s[at - 1] if at else None
+        own_s = float(step.first_start_s.min())
+        if gap_s is not None and not _is_odd(gap_s, usual_s, step.end_s - own_s):
+            found.append(own_s - gap_s)
+        elif at + 1 < len(steps) and (next_gap_s := gaps_s[at]) is not None:
+            # From start to start on the same workers; a gap is counted by the step after it.
+            after = steps[at + 1]
+            shift_s = after.origin_s - step.origin_s
+            period_s = float(np.median(after.first_start_s - step.first_start_s)) + shift_s
+            found.append(step.end_s - (period_s - max(0.0, next_gap_s)))
+        else:
+            found.append(own_s)
+    return found
+
+
+def _gap_s(before: _Step, step: _Step) -> float:
+    """From the end of the step before to the first start; below 0 where they overlap."""
+    return float(step.first_start_s.min()) + step.origin_s - before.origin_s - before.end_s
+
+
+def _is_odd(gap_s: float, usual_s: float, length_s: float) -> bool:
+    return gap_s > _LARGE_GAP * length_s and gap_s > _TIMES_USUAL_GAP * max(usual_s, 0.0)
