@@ -42,6 +42,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     temperature_c: Int64 | None = None
     power_w: Int64 | None = None
     xid: Int64 | None = None
+    contains_waits: Int64 | None = None
 
 
 class JsonOps(msgspec.Struct, kw_only=True):

@@ -55,6 +55,7 @@ class OpTable:
     temperature_c: Ints | None = None
     power_w: Ints | None = None
     xid: Ints | None = None
+    contains_waits: Ints | None = None
 
     @property
     def num_ops(self) -> int:

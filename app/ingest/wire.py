@@ -21,7 +21,7 @@ _COUNTED_BYTES = 1 << 20
 MAX_OPTYPES = 256  # an index into them is one byte
 # What a batch may have beside the first release's keys and forms, by the names that registering a
 # job answers with: a client sends nothing that it was not told of.
-EXTENSIONS = ("packed", "dropped", "step_kinds", "gpu_health", "placement", "at_step")
+EXTENSIONS = ("packed", "dropped", "step_kinds", "gpu_health", "placement", "at_step", "waits")
 
 Body = bytes | bytearray
 ABSENT = msgspec.Raw(b"null")  # JSON's way to leave a key out
@@ -92,6 +92,7 @@ class BinaryColumns(msgspec.Struct, forbid_unknown_fields=True):
     temperature_c: Column | None = None
     power_w: Column | None = None
     xid: Column | None = None
+    contains_waits: Column | None = None
 
 
 class BinaryBatch(Header, forbid_unknown_fields=True, kw_only=True):
@@ -119,6 +120,7 @@ class JsonColumns(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     temperature_c: msgspec.Raw = ABSENT
     power_w: msgspec.Raw = ABSENT
     xid: msgspec.Raw = ABSENT
+    contains_waits: msgspec.Raw = ABSENT
 
 
 class JsonBatch(Header, forbid_unknown_fields=True, kw_only=True):

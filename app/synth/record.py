@@ -54,6 +54,7 @@ class Record:
     temperature_c: Ints | None = None
     power_w: Ints | None = None
     xid: Ints | None = None
+    contains_waits: Ints | None = None
 
     @property
     def num_ops(self) -> int:

@@ -94,6 +94,8 @@ OP_SPECS: tuple[OpSpec, ...] = (
     # Zero-bubble schedules split the backward: only the first half is waited for by others.
     OpSpec("backward-input-compute", Kind.COMPUTE, Axis.NONE, Direction.BACKWARD, COMPUTE_STREAM),
     OpSpec("backward-weight-compute", Kind.COMPUTE, stream=COMPUTE_STREAM),
+    # In a computation, and taken out of it: its stream stood still for another stream or rank.
+    OpSpec("wait", Kind.ANNOTATION),
 )
 
 OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in OP_SPECS)

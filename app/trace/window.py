@@ -42,10 +42,12 @@ TRACE_DTYPES: dict[str, type[np.generic]] = {
 # What a client may say of an operation beside; -1 where it has not, and None where nobody has.
 # `tokens` and `seq_len_sq` (the sum of the squares of its sequences' lengths) are of a
 # micro-batch, `bytes` of a transfer, the others of the GPU when the operation ended: `xid` is the
-# number of the last error that its driver has logged since the step before.
+# number of the last error that its driver has logged since the step before. `contains_waits` is 1
+# for a computation that may contain waits for other ranks which no `wait` operation shows.
 OPTIONAL = (
     *("tokens", "seq_len_sq", "bytes"),
     *("sm_clock_mhz", "temperature_c", "power_w", "xid"),
+    "contains_waits",
 )
 
 
@@ -78,6 +80,7 @@ class Trace:
     temperature_c: Ints | None = None
     power_w: Ints | None = None
     xid: Ints | None = None
+    contains_waits: Ints | None = None
 
     def __post_init__(self) -> None:
         for name, dtype in TRACE_DTYPES.items():

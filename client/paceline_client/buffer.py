@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .told import NOTHING, told_of
+from .told import NOTHING, WAIT, told_of
 from .wire import MAX_OPTYPE_CHARS, MAX_OPTYPES, Op, fits
 
 MAX_ROWS = 5_000  # a batch: putting one into order may keep training waiting for a millisecond
@@ -87,6 +87,7 @@ class Taken(NamedTuple):
     ops: list[Op]
     steps_done: list[tuple[int, int]]
     step_kinds: list[tuple[int, str]]
+    waits_done: dict[int, int]  # of the operations of `steps_done`, the `wait` ones
 
     @property
     def steps(self) -> set[int]:
@@ -97,6 +98,11 @@ class Taken(NamedTuple):
     def is_empty(self) -> bool:
         """Whether there is nothing to send."""
         return not self.ops and not self.steps_done
+
+
+def nothing_taken() -> Taken:
+    """An empty batch, to be filled."""
+    return Taken([], [], [], {})
 
 
 class Buffer:
@@ -115,11 +121,12 @@ class Buffer:
         self.asides: dict[int, bool] = {}  # unfinished; a set that remembers the order
         self._flush_interval_s = min(MAX_FLUSH_INTERVAL_S, flush_interval_s)
         self._num_ops: dict[int, int] = {}  # handed out so far, by unfinished step
+        self._num_waits: dict[int, int] = {}  # of these, of type `wait`
         self._damaged: dict[int, bool] = {}  # a set that remembers the order
         self._told: dict[tuple[int, int], dict[str, int]] = {}
         self._optypes: set[str] = set()
         self._changed = threading.Condition()  # over a lock that a gc callback may take again
-        self._held = Taken([], [], [])  # taken, while what follows still runs on the GPU
+        self._held = nothing_taken()  # taken, while what follows still runs on the GPU
         self._taken_s = self._handed_s = time.monotonic()
         self._in_flight = False
         self._urgent = False
@@ -179,6 +186,7 @@ class Buffer:
                 self._damaged.pop(step, None)
                 # What was handed out of it is not to be counted for a step of the same number.
                 self._num_ops.pop(step, None)
+                self._num_waits.pop(step, None)
                 self._make_room()
                 return
             self.items.append(StepDone(step, kind))
@@ -217,7 +225,7 @@ class Buffer:
                 self._urgent = True
             if self._is_early(taken):
                 return None
-            self._held, self._handed_s = Taken([], [], []), self._taken_s
+            self._held, self._handed_s = nothing_taken(), self._taken_s
         return None if taken.is_empty else taken
 
     def sent(self) -> None:
@@ -280,7 +288,7 @@ class Buffer:
         left, self.items = self.items, deque()
         num_left = sum(not isinstance(item, (StepDone, Aside, Tell)) for item in left)
         self.count_dropped(reason, num_left + len(self._held.ops))
-        self._held = Taken([], [], [])
+        self._held = nothing_taken()
         self._is_abandoned = True
         self.sent()
 
@@ -360,6 +368,9 @@ class Buffer:
         taken.ops.append(op)
         self._num_ops[op[0]] = self._num_ops.get(op[0], 0) + 1
         forget_oldest(self._num_ops)
+        if op[1] == WAIT:
+            self._num_waits[op[0]] = self._num_waits.get(op[0], 0) + 1
+            forget_oldest(self._num_waits)
 
     def _popped(self) -> Any:
         self._num_settled -= self._num_settled > 0
@@ -379,9 +390,13 @@ class Buffer:
     def _finish(self, done: StepDone, taken: Taken) -> None:
         with self._changed:
             num_ops = self._num_ops.pop(done.step, 0)
+            num_waits = self._num_waits.pop(done.step, 0)
             if not self._damaged.pop(done.step, False):
                 self.asides.pop(done.step, None)
                 taken.steps_done.append((done.step, num_ops))
+                if num_waits:
+                    before = taken.waits_done.get(done.step, 0)
+                    taken.waits_done[done.step] = before + num_waits
                 if done.kind != "train":
                     taken.step_kinds.append((done.step, done.kind))
         for key in [key for key in self._told if key[0] == done.step]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .buffer import REFUSED, SPOOL_DAMAGED, UNDELIVERED, Buffer, Taken
+from .buffer import REFUSED, SPOOL_DAMAGED, UNDELIVERED, Buffer, nothing_taken
 from .outbox import Outbox
 from .registration import Refused, Registered, register_with
 from .retry import Attempts, Backoff
@@ -144,7 +144,7 @@ class Sender:
         at_step = None
         if taken is None and owes_a_beat:
             self._buffer.has_gone_on = False
-            taken, at_step = Taken([], [], []), self._buffer.at_step
+            taken, at_step = nothing_taken(), self._buffer.at_step
         if taken is None:
             self._settle()
             return False
@@ -157,6 +157,7 @@ class Sender:
                 self._buffer.dropped,
                 at_step,
                 asides,
+                taken.waits_done,
             )
         )
         return True

@@ -60,6 +60,7 @@ def record_of(batch: Batch) -> bytes:
         "dropped": batch.dropped,
         "at_step": batch.at_step,
         "asides": sorted(batch.asides),
+        "waits_done": sorted(batch.waits_done.items()),
         "optypes": batch.optypes,
         "columns": list(batch.columns),
     }
@@ -126,4 +127,7 @@ def _batch(content: bytes) -> Batch:
     kinds = [(int(step), str(kind)) for step, kind in about["step_kinds"]]
     dropped, at_step = int(about["dropped"]), about["at_step"]
     asides = {int(step) for step in about["asides"]}
-    return Batch(done, kinds, dropped, about["optypes"], codes, columns, at_step, asides)
+    # Earlier versions have written none.
+    waits_done = {int(step): int(count) for step, count in about.get("waits_done", ())}
+    optypes = about["optypes"]
+    return Batch(done, kinds, dropped, optypes, codes, columns, at_step, asides, waits_done)

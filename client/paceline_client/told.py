@@ -7,6 +7,9 @@ from typing import Any
 
 TOLD = ("tokens", "seq_len_sq", "bytes", "sm_clock_mhz", "temperature_c")
 GPU_HEALTH = ("power_w", "xid")  # only for servers that say that they know these columns
+WAITS = ("contains_waits",)  # likewise; and operations of this type:
+WAIT = "wait"
+KNOWN = frozenset(TOLD + GPU_HEALTH + WAITS)
 LARGEST = 2**53
 
 NOTHING: dict[str, int] = {}  # told of most operations: one for all, never written to
@@ -24,6 +27,6 @@ def told_of(values: Mapping[str, Any]) -> dict[str, int]:
             number = -1 if getattr(value, "is_cuda", False) else int(value)
         except Exception:  # noqa: S112 - a tensor of several elements raises what it likes
             continue
-        if (name in TOLD or name in GPU_HEALTH) and 0 <= number <= LARGEST:
+        if name in KNOWN and 0 <= number <= LARGEST:
             found[name] = number
     return found or NOTHING

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Optional
 
 from .packing import little_endian, packed
-from .told import GPU_HEALTH, LARGEST, TOLD
+from .told import GPU_HEALTH, LARGEST, TOLD, WAIT, WAITS
 
 CONTENT_TYPE = "application/vnd.paceline.ops+msgpack"
 VERSION = 1
@@ -64,6 +64,7 @@ class Batch:
         columns: dict[str, array[int]],
         at_step: int | None = None,
         asides: Collection[int] = (),
+        waits_done: Mapping[int, int] | None = None,
     ) -> None:
         self.steps_done = steps_done
         self.step_kinds = step_kinds
@@ -73,6 +74,7 @@ class Batch:
         self.columns = columns
         self.at_step = at_step  # that training has come to, where there is nothing else to say
         self.asides = asides  # steps that are no training, of which more follows
+        self.waits_done = waits_done or {}  # of the operations of `steps_done`, the `wait` ones
 
     @property
     def num_ops(self) -> int:
@@ -107,7 +109,20 @@ class Batch:
             {name: array("q", [c[row] for row in rows]) for name, c in self.columns.items()},
             self.at_step,
             self.asides,
+            self.waits_done,
         )
+
+    def without_waits(self) -> Batch:
+        """The same for a server that does not know `wait` operations."""
+        if WAIT not in self.optypes and not self.waits_done:
+            return self
+        code = self.optypes.index(WAIT) if WAIT in self.optypes else -1
+        left = self.of([row for row, of_row in enumerate(self.codes) if of_row != code])
+        left.steps_done = [
+            (step, num_ops - self.waits_done.get(step, 0)) for step, num_ops in self.steps_done
+        ]
+        left.waits_done = {}
+        return left
 
     def by_microbatch(self) -> Batch:
         """The same, with what follows on each other in a micro-batch side by side.
@@ -151,6 +166,7 @@ def batch_of(
     dropped: int = 0,
     at_step: int | None = None,
     asides: Collection[int] = (),
+    waits_done: Mapping[int, int] | None = None,
 ) -> Batch:
     """A batch of operations that all fit; a step that was done twice is done once, with all."""
     codes: dict[str, int] = {}
@@ -158,7 +174,7 @@ def batch_of(
     numbers: Sequence[Any] = ops
     columns = {name: array("q", [op[at] for op in numbers]) for name, _, at in _COLUMNS}
     names = {name for op in ops if op[7] for name in op[7]}
-    for name in TOLD + GPU_HEALTH:
+    for name in TOLD + GPU_HEALTH + WAITS:
         if name in names:
             columns[name] = array("q", [(op[7] or {}).get(name, -1) for op in ops])
     done: dict[int, int] = {}
@@ -166,7 +182,9 @@ def batch_of(
         done[step] = done.get(step, 0) + num_ops
     kinds = sorted(dict(step_kinds).items())
     steps = sorted(done.items())
-    return Batch(steps, kinds, dropped, list(codes), codes_of_ops, columns, at_step, asides)
+    return Batch(
+        steps, kinds, dropped, list(codes), codes_of_ops, columns, at_step, asides, waits_done
+    )
 
 
 def encode(
@@ -179,6 +197,8 @@ def encode(
     if "step_kinds" not in accepts and (batch.step_kinds or batch.asides):
         # Taken for training, an evaluation would pass for a slow step: better not to be seen.
         batch = batch.without({step for step, _ in batch.step_kinds}.union(batch.asides))
+    if "waits" not in accepts:
+        batch = batch.without_waits()
     if "packed" in accepts:
         batch = batch.by_microbatch()
     fields: dict[str, Any] = {
@@ -213,7 +233,8 @@ def _columns(batch: Batch, accepts: Collection[str]) -> dict[str, Any]:
     known = {
         name: values
         for name, values in batch.columns.items()
-        if name not in GPU_HEALTH or "gpu_health" in accepts
+        if (name not in GPU_HEALTH or "gpu_health" in accepts)
+        and (name not in WAITS or "waits" in accepts)
     }
     columns: dict[str, Any] = {"optype": batch.codes}
     for name, values in known.items():

@@ -34,7 +34,15 @@ async def test_a_new_run_gets_201_and_the_same_run_200_with_the_same_epoch(api):
     assert first.json() == {
         "job_id": "llm-70b",
         "epoch": 1,
-        "accepts": ["packed", "dropped", "step_kinds", "gpu_health", "placement", "at_step"],
+        "accepts": [
+            "packed",
+            "dropped",
+            "step_kinds",
+            "gpu_health",
+            "placement",
+            "at_step",
+            "waits",
+        ],
         "recording": None,
     }
 

@@ -16,7 +16,7 @@ from tests.client.conftest import TOKEN
 from tests.client.recorders import WITHIN_S, recorder
 
 FORWARD, OPTIMIZER, GC = (OP_CODES[name] for name in ("forward-compute", "optimizer", "gc"))
-EVERYTHING = ["packed", "dropped", "step_kinds"]
+EVERYTHING = ["packed", "dropped", "step_kinds", "waits"]
 
 
 @pytest.fixture(autouse=True)
