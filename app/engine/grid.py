@@ -107,7 +107,7 @@ def _origin_s(window: Window) -> Floats | None:
     if window.origin_ns is None:
         return None
     origin_ns = np.array(window.origin_ns, np.int64)
-    return (origin_ns - origin_ns[0]) * 1e-9
+    return np.asarray((origin_ns - origin_ns[0]) * 1e-9)
 
 
 def is_simulated(types: OpTypes) -> Any:

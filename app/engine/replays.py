@@ -6,6 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
+from app.engine.arrivals.arrivals import Arrivals, arrivals_of
+from app.engine.arrivals.hidden_waits import without_waits
 from app.engine.clocks.clocks import Clocks
 from app.engine.clocks.measure import Correction, measured
 from app.engine.graph import StepGraph, build
@@ -26,13 +28,16 @@ class WindowReplay:
     """A window's steps in groups of equal structure, each with graph and ideals of its own.
 
     `skipped` are the window's own skipped steps and those that cannot be replayed, ascending.
-    Times of the groups are by one clock, as far as `clocks` are measured.
+    Times of the groups are by one clock, as far as `clocks` are measured, and waits are taken out
+    of their computations. `arrivals` say whom the others waited for; None where no collective has
+    several members.
     """
 
     window: Window
     groups: tuple[Replayer, ...]
     skipped: tuple[SkippedStep, ...]
     clocks: Clocks = field(default_factory=Clocks)
+    arrivals: Arrivals | None = None
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -130,7 +135,9 @@ def prepare(window: Window) -> WindowReplay:
     if not groups:
         raise InvalidTrace(f"step {refused[0].step}: {refused[0].reason}")
     skipped = sorted([*window.skipped, *refused], key=lambda skip: skip.step)
-    return WindowReplay(window, groups, tuple(skipped), correction.clocks)
+    replay = WindowReplay(window, groups, tuple(skipped), correction.clocks)
+    arrivals = arrivals_of(replay, replay.recorded_s)
+    return replace(replay, groups=without_waits(replay, arrivals), arrivals=arrivals)
 
 
 def _group(window: Window, draft: _Draft, correction: Correction) -> Group:

@@ -21,9 +21,10 @@ class Report:
 
     T is the mean simulated step time, T_ideal the mean of those with every operation idealised.
     `window` has only the steps that were replayed. Shapes: `recorded_s`, `simulated_s`, `ideal_s`
-    [steps], and of `recorded_s` the part between steps, `between_s`, that no replay has; `optype_step_s` {type: [steps]}; `dp_rank_step_s` [dp, steps], `stage_step_s`
-    [pp, steps], `worker_step_s` [dp, pp, steps]: step times with only that type, rank, stage or
-    worker at its recorded durations. `structures` are the steps of each structure.
+    [steps], and `between_s`, the part of `recorded_s` between steps, which no replay has;
+    `optype_step_s` {type: [steps]}; `dp_rank_step_s` [dp, steps], `stage_step_s` [pp, steps],
+    `worker_step_s` [dp, pp, steps]: step times with only that type, rank, stage or worker at its
+    recorded durations. `structures` are the steps of each structure.
     """
 
     window: Window

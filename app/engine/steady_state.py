@@ -7,6 +7,7 @@ it is. In steady state its length is the period: from the end of the step before
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def between_s(grid: Grid) -> Floats:
     if not rows.size or grid.steady_began_s is None:
         return np.zeros(grid.num_steps)
     first_s = grid.start_s[rows].reshape(-1, grid.num_steps).min(axis=0)
-    return np.maximum(0.0, first_s - grid.began_s)
+    return np.asarray(np.maximum(0.0, first_s - grid.began_s))
 
 
 def _steps(at: int, grid: Grid) -> list[_Step]:
@@ -88,7 +89,7 @@ def _begins(steps: Sequence[_Step]) -> list[float]:
     """When each step began, in its own times."""
     gaps_s = [
         _gap_s(before, step) if step.number == before.number + 1 else None
-        for before, step in zip(steps, steps[1:], strict=False)
+        for before, step in pairwise(steps)
     ]
     known_s = [gap_s for gap_s in gaps_s if gap_s is not None]
     usual_s = float(np.median(known_s)) if known_s else 0.0

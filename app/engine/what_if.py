@@ -121,15 +121,16 @@ class Replayer:
         return np.asarray(kinds, np.int64)
 
 
-def replayer(grid: Grid, graph: StepGraph | None = None) -> Replayer:
-    """The steps' graph, if it is not known yet, transfer durations and ideals.
+def replayer(grid: Grid, graph: StepGraph | None = None, own_s: Floats | None = None) -> Replayer:
+    """The steps' graph, own durations [rows, lanes] and ideals, the first two unless known.
 
     Raises:
         InvalidTrace: the operations cannot be replayed.
     """
     template = grid.template
     graph = graph or build(template)
-    own_s = own_durations(grid, graph)
+    if own_s is None:
+        own_s = own_durations(grid, graph)
     ideal_s = ideal_durations(template, own_s[: template.num_ops])
     rows = np.concatenate([np.arange(template.num_ops), graph.milestone_of])
     share = np.concatenate([np.ones(template.num_ops), graph.milestone_share])

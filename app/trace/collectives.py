@@ -51,8 +51,8 @@ class Collectives:
     "all-reduce", or `RECEIVE` and `SEND`); `sequence` numbers the occurrences of a group and kind
     within a step from 0, equal on all members; `rank` is global. `start_s` is by the rank's own
     clock, NaN where the source tells none, and in a window counts from what the starts of the
-    window's trace in the same step count from; `stay_s` is end - start. `num_bytes` is -1 where it is
-    not known. `is_continuous` says that the starts of a rank's successive steps count from one
+    window's trace in the same step count from; `stay_s` is end - start. `num_bytes` is -1 where it
+    is not known. `is_continuous` says that the starts of a rank's successive steps count from one
     origin, so that what lies between steps is known.
     """
 

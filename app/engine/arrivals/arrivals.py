@@ -4,9 +4,12 @@ Read first: `arrivals_of` for a window that is replayed, `arrivals_in` for a tab
 occurrences.py, lateness.py, own_delay.py and blame.py, in the order in which they run.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +17,11 @@ from app.engine.arrivals.blame import LateRank, late_ranks
 from app.engine.arrivals.lateness import Lateness, lateness
 from app.engine.arrivals.occurrences import Occurrences, of_collectives, of_replay
 from app.engine.arrivals.waiting import Waits, clock_of, continuous
-from app.engine.replays import WindowReplay
 from app.trace.collectives import Collectives, RankPlace
 from app.trace.window import Floats, Ints
+
+if TYPE_CHECKING:
+    from app.engine.replays import WindowReplay
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,23 @@
 """Complete occurrences of collectives, as one array of stays, occurrence by occurrence."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.graph import EP_BLOCK, NOBODY
-from app.engine.replays import WindowReplay
 from app.engine.what_if import Replayer
 from app.trace.collectives import RECEIVE, SEND, Collectives, RankGroup, RankPlace
 from app.trace.ops import Kind
 from app.trace.window import Floats, Ints
+
+if TYPE_CHECKING:
+    from app.engine.replays import WindowReplay
 
 Number = TypeVar("Number", np.int64, np.float64)
 

@@ -1,16 +1,21 @@
 """When did a rank wait, by its own clock, and how much of a stretch of time was waiting?"""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.arrivals.lateness import Lateness
 from app.engine.arrivals.occurrences import Occurrences
-from app.engine.replays import WindowReplay
 from app.engine.what_if import Replayer
 from app.trace.ops import Kind
 from app.trace.window import Floats, Ints
+
+if TYPE_CHECKING:
+    from app.engine.replays import WindowReplay
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,270 @@
+"""Waits that lie inside computations: those that clients recorded, and those that arrivals prove.
+
+CUDA events mark a stream, so a computation's span contains what its stream waited for another one
+(`wait` spans, which the client records), and what a waiting NCCL kernel held its kernels up. The
+second is nowhere recorded. It shows between successive collectives of one group: with g the time
+from the end of one to the start of the next, w the wait in the first and c the same time on the
+late rank, which does not wait,
+
+- a rank that computes on while it waits has at most c of work there: g + w <= c, up to noise, and
+  where w is long nothing is left, g = 0;
+- a rank that is held up has all of its work still before it: g + w > c.
+
+docs/arrivals.md, "Waits inside computations".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.arrivals.arrivals import Arrivals
+from app.engine.arrivals.waiting import merged
+from app.engine.compiled import kernel
+from app.engine.grid import Grid
+from app.engine.parallel import in_parallel
+from app.engine.what_if import Replayer, replayer
+from app.trace.collectives import RankPlace
+from app.trace.ops import OP_CODES, Axis, Kind
+from app.trace.window import Floats, Ints, Window
+
+if TYPE_CHECKING:
+    from app.engine.replays import WindowReplay
+
+WAIT = OP_CODES["wait"]
+# What counts as more than c: recorded starts and ends are not that exact.
+HELD_UP_ABOVE = 1.15
+# Of c: a shorter wait proves nothing.
+MIN_WAIT_OF_HELD = 0.2
+# Of c: what is left where a computation went on behind a wait.
+FREE_BELOW = 0.1
+MIN_WAIT_OF_FREE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Intervals:
+    """Waits of every worker in every lane, ascending by start.
+
+    Cell `stage * lanes + lane` has the intervals `ptr[cell]` to `ptr[cell + 1]`; `is_stay`
+    [intervals] marks those that arrivals show, which count in held-up operations only.
+    """
+
+    ptr: Ints
+    start_s: Floats
+    end_s: Floats
+    is_stay: NDArray[np.bool_]
+
+
+def without_waits(replay: WindowReplay, found: Arrivals | None) -> tuple[Replayer, ...]:
+    """The replay's groups with waits taken out of the computations that they lie in."""
+    late = [] if found is None else _late_workers(found)
+    if not late and not (replay.window.trace.optype == WAIT).any():
+        return replay.groups
+    return tuple(_without(replay.window, group, late) for group in replay.groups)
+
+
+def _late_workers(found: Arrivals) -> list[RankPlace]:
+    """Culprits that all dp ranks waited for."""
+    groups = found.occurrences.groups
+    return [found.places[each.place] for each in found.culprits if groups[each.group].axis == "dp"]
+
+
+def _without(window: Window, group: Replayer, late: list[RankPlace]) -> Replayer:
+    template, grid = group.template, group.grid
+    held = np.zeros(template.num_ops, np.bool_)
+    for place in late:
+        held |= _held_up(group, place.dp_rank, place.stage)
+    intervals = _sorted(grid, _of_client(window, grid), _of_arrivals(grid, held))
+    if not intervals.start_s.size:
+        return group
+    hidden_s = np.zeros(grid.start_s.shape)
+    kinds = template.op_types.flags(lambda spec: spec.kind is Kind.COMPUTE)
+    rows = np.flatnonzero(kinds[template.optype])
+    bounds = np.searchsorted(template.stage[rows], np.arange(group.pp_size + 1))
+    in_parallel(
+        rows.size * grid.start_s.shape[1],
+        group.pp_size,
+        lambda first, end: _overlap(
+            rows, bounds, held, grid.start_s, grid.duration_s, intervals.ptr, intervals.start_s,
+            intervals.end_s, intervals.is_stay, first, end, hidden_s,
+        ),
+    )  # fmt: skip
+    return _shortened(group, hidden_s, held, intervals) if hidden_s.any() else group
+
+
+Spans = tuple[Ints, Floats, Floats]  # cells, starts, ends
+
+
+def _of_client(window: Window, grid: Grid) -> Spans:
+    """The `wait` spans of the grid's steps, by its clock."""
+    trace, num_lanes = window.trace, grid.start_s.shape[1]
+    steps = np.asarray(grid.steps)
+    rows = np.flatnonzero((trace.optype == WAIT) & np.isin(trace.step, steps))
+    at = np.searchsorted(steps, trace.step[rows])
+    stage = trace.stage[rows].astype(np.int64)
+    lane = trace.dp_rank[rows].astype(np.int64) * grid.num_steps + at
+    start_s = trace.start_s[rows].copy()
+    if grid.shift_s is not None:
+        start_s += grid.shift_s[stage, lane]
+    return stage * num_lanes + lane, start_s, start_s + trace.duration_s[rows]
+
+
+def _of_arrivals(grid: Grid, held: NDArray[np.bool_]) -> Spans:
+    """What workers waited in collectives of all dp ranks, on stages with held-up operations."""
+    template, num_steps = grid.template, grid.num_steps
+    num_lanes = grid.start_s.shape[1]
+    cells, starts, ends = [np.empty(0, np.int64)], [np.empty(0)], [np.empty(0)]
+    for row in _collectives(grid, np.unique(template.stage[held])):
+        stay_s = grid.duration_s[row].reshape(-1, num_steps)
+        waited_s = (stay_s - stay_s.min(axis=0)).ravel()
+        cells.append(template.stage[row] * num_lanes + np.arange(num_lanes))
+        starts.append(grid.start_s[row])
+        ends.append(grid.start_s[row] + waited_s)
+    return np.concatenate(cells), np.concatenate(starts), np.concatenate(ends)
+
+
+def _collectives(grid: Grid, stages: Ints) -> list[int]:
+    """The template's collectives of all dp ranks on some stages, in recorded order."""
+    template = grid.template
+    meet = template.op_types.flags(
+        lambda spec: spec.kind is Kind.COLLECTIVE and spec.axis is Axis.DP
+    )
+    chosen = meet[template.optype] & np.isin(template.stage, stages)
+    found: list[int] = np.flatnonzero(chosen).tolist()
+    return found
+
+
+def _sorted(grid: Grid, of_client: Spans, of_arrivals: Spans) -> _Intervals:
+    cell, start_s, end_s = (
+        np.concatenate(each) for each in zip(of_client, of_arrivals, strict=True)
+    )
+    is_stay = np.arange(cell.size) >= of_client[0].size
+    keep = end_s > start_s
+    order = np.flatnonzero(keep)
+    order = order[np.lexsort((start_s[order], cell[order]))]
+    num_cells = grid.template.parallelism.pp_size * grid.start_s.shape[1]
+    ptr = np.searchsorted(cell[order], np.arange(num_cells + 1))
+    return _Intervals(ptr, start_s[order], end_s[order], is_stay[order])
+
+
+def _held_up(group: Replayer, late_dp: int | None, stage: int | None) -> NDArray[np.bool_]:
+    """[ops], computations of the late rank's stage whose peers a waiting collective held up."""
+    template, grid = group.template, group.grid
+    held = np.zeros(template.num_ops, np.bool_)
+    if late_dp is None or stage is None or group.dp_size < 2:
+        return held
+    rows = _collectives(grid, np.array([stage]))
+    votes: dict[int, int] = {}
+    for before, row in pairwise(rows):
+        inside = _computation_around(grid, row, stage, late_dp)
+        if inside is None:
+            continue
+        gap_s, waited_s, own_s = _around(grid, before, row, late_dp)
+        if waited_s >= MIN_WAIT_OF_HELD * own_s and gap_s + waited_s > HELD_UP_ABOVE * own_s > 0:
+            votes[inside] = votes.get(inside, 0) + 1
+        elif waited_s >= MIN_WAIT_OF_FREE * own_s and gap_s < FREE_BELOW * own_s:
+            votes[inside] = votes.get(inside, 0) - 1
+    by_type: dict[int, int] = {}
+    for op, vote in votes.items():
+        code = int(template.optype[op])
+        by_type[code] = by_type.get(code, 0) + vote
+    for code, vote in by_type.items():
+        if vote > 0:
+            held |= (template.optype == code) & (template.stage == stage)
+    return held
+
+
+def _around(grid: Grid, before: int, row: int, late_dp: int) -> tuple[float, float, float]:
+    """Typical seconds between two collectives, of the wait in the first, and of the late rank."""
+    num_steps = grid.num_steps
+    gap_s = (grid.start_s[row] - grid.start_s[before] - grid.duration_s[before]).reshape(
+        -1, num_steps
+    )
+    stay_s = grid.duration_s[before].reshape(-1, num_steps)
+    waited_s = stay_s - stay_s.min(axis=0)
+    is_peer = np.arange(gap_s.shape[0]) != late_dp
+    return (
+        max(0.0, float(np.median(gap_s[is_peer]))),
+        float(np.median(waited_s[is_peer])),
+        max(0.0, float(np.median(gap_s[late_dp]))),
+    )
+
+
+def _computation_around(grid: Grid, row: int, stage: int, late_dp: int) -> int | None:
+    """The computation of the stage in which peers start a collective; None outside of any."""
+    template = grid.template
+    computes = np.array(template.computes(stage), np.int64)
+    peer = 1 if late_dp == 0 else 0
+    lane = peer * grid.num_steps
+    begun = grid.start_s[computes, lane] <= grid.start_s[row, lane]
+    running = begun & (
+        grid.start_s[computes, lane] + grid.duration_s[computes, lane] > grid.start_s[row, lane]
+    )
+    return int(computes[running][-1]) if running.any() else None
+
+
+def _shortened(
+    group: Replayer, hidden_s: Floats, held: NDArray[np.bool_], intervals: _Intervals
+) -> Replayer:
+    """The group with computations that take what they did themselves, and moments inside them."""
+    graph, num_ops = group.graph, group.template.num_ops
+    own_s = group.durations.recorded_s
+    share = graph.milestone_share.copy()
+    for number, op in enumerate(graph.milestone_of.tolist()):
+        share[number] = _own_share(group.grid, op, float(share[number]), held, intervals)
+    own_s[:num_ops] = np.maximum(0.0, own_s[:num_ops] - hidden_s)
+    own_s[num_ops:] = own_s[graph.milestone_of] * share[:, None]
+    return replayer(group.grid, replace(graph, milestone_share=share), own_s)
+
+
+def _own_share(
+    grid: Grid, op: int, share: float, held: NDArray[np.bool_], intervals: _Intervals
+) -> float:
+    """The share of an operation's own time that had passed at a moment of its recorded time.
+
+    In the first step of dp rank 0, where the moment was read.
+    """
+    start_s, took_s = float(grid.start_s[op, 0]), float(grid.duration_s[op, 0])
+    cell = int(grid.template.stage[op]) * grid.start_s.shape[1]
+    mine = slice(int(intervals.ptr[cell]), int(intervals.ptr[cell + 1]))
+    counts = ~intervals.is_stay[mine] | held[op]
+    waiting = merged(intervals.start_s[mine][counts], intervals.end_s[mine][counts])
+    moments_s = start_s + took_s * np.array([0.0, share, 1.0])
+    began_s, then_s, ended_s = waiting.until(moments_s).tolist()
+    own_s = took_s - (ended_s - began_s)
+    if own_s <= 0:
+        return share
+    return float(np.clip((share * took_s - (then_s - began_s)) / own_s, 0.0, 1.0))
+
+
+@kernel
+def _overlap(  # type: ignore[no-untyped-def]
+    rows, bounds, held, start_s, duration_s, ptr, wait_start_s, wait_end_s, is_stay, first, end,
+    hidden_s,
+):  # fmt: skip
+    num_lanes = start_s.shape[1]
+    for stage in range(first, end):
+        for lane in range(num_lanes):
+            low, high = ptr[stage * num_lanes + lane], ptr[stage * num_lanes + lane + 1]
+            for at in range(bounds[stage], bounds[stage + 1]):
+                row = rows[at]
+                began_s = start_s[row, lane]
+                ended_s = began_s + duration_s[row, lane]
+                while low < high and wait_end_s[low] <= began_s:
+                    low += 1
+                covered_s, total_s = began_s, 0.0
+                for each in range(low, high):
+                    if wait_start_s[each] >= ended_s:
+                        break
+                    if is_stay[each] and not held[row]:
+                        continue
+                    from_s = max(wait_start_s[each], covered_s)
+                    to_s = min(wait_end_s[each], ended_s)
+                    if to_s > from_s:
+                        total_s += to_s - from_s
+                        covered_s = to_s
+                hidden_s[row, lane] = total_s
