@@ -1,7 +1,7 @@
 """One window as detectors see it: replayed, reported on, with the job's own history."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -13,6 +13,8 @@ from app.diagnosis.course import Course, course_of
 from app.diagnosis.delays import Delays, delays
 from app.diagnosis.dp_groups import DpGroups, dp_groups
 from app.diagnosis.features import Computations, Features, Pace
+from app.diagnosis.finding import Culprit
+from app.diagnosis.grouping import Hosts, Worker, culprits
 from app.diagnosis.history import History
 from app.diagnosis.links import Links, links, same_host
 from app.diagnosis.load import load
@@ -26,6 +28,7 @@ from app.trace.job import Parallelism
 from app.trace.window import Floats, Ints
 
 Answer = TypeVar("Answer")
+Culprits = tuple[Culprit, ...]
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,20 @@ class Case:
     def host(self, dp_rank: int, stage: int) -> str | None:
         """Where a worker runs, if that is known."""
         return self.replay.window.hosts.get((dp_rank, stage))
+
+    def culprits(self, workers: Iterable[Worker], hosts: Hosts | None = None) -> Culprits:
+        """Who is to blame for these workers (grouping.py), with the global rank of a worker."""
+        named = culprits(
+            workers, self.replay.window.hosts if hosts is None else hosts, self.parallelism
+        )
+        return tuple(self.with_rank(culprit) for culprit in named)
+
+    def with_rank(self, culprit: Culprit) -> Culprit:
+        """The culprit with the global rank of its worker, where it is one."""
+        if culprit.rank is not None or culprit.dp_rank is None or culprit.stage is None:
+            return culprit
+        rank = int(self.replay.groups[0].grid.rank[culprit.dp_rank, culprit.stage])
+        return replace(culprit, rank=rank)
 
     @cached_property
     def steps(self) -> Ints:

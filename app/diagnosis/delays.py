@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from app.diagnosis.features import Features
 from app.engine.compiled import kernel
 from app.engine.parallel import in_parallel
+from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
 
 
@@ -33,22 +34,12 @@ def delays(group: Features) -> Delays:
 
     One that waits for nothing is measured from the step's earliest start.
     """
-    graph, grid = group.replayer.graph, group.replayer.grid
     computed = group.computed_rows
     is_one = np.zeros((2, group.replayer.template.num_ops), np.bool_)
     for flags, each in zip(is_one, computed, strict=True):
         flags[each[each >= 0]] = True
     rows = np.flatnonzero(is_one.any(axis=0))
-    delay_s = np.empty((rows.size, grid.start_s.shape[1]))
-    earliest_s = grid.began_s
-    in_parallel(
-        delay_s.size * 2,
-        rows.size,
-        lambda first, end: _delays(
-            rows, graph.pred_ptr, graph.preds, graph.milestone_of, graph.milestone_share,
-            grid.start_s, grid.duration_s, earliest_s, first, end, delay_s,
-        ),
-    )  # fmt: skip
+    delay_s = launch_delays_s(group.replayer, rows)
     # Operations of a worker are numbered in recorded order.
     firsts = [each[each >= 0].min(initial=rows.max(initial=0)) for each in computed[0]]
     is_first = np.zeros(is_one.shape[1], np.bool_)
@@ -63,6 +54,22 @@ def delays(group: Features) -> Delays:
         delay_s=delay_s,
         usual_s=_median(others_s if others_s.size else delay_s),
     )
+
+
+def launch_delays_s(replayer: Replayer, rows: Ints) -> Floats:
+    """[rows, lanes], seconds from the end of what an operation waits for to its recorded start."""
+    graph, grid = replayer.graph, replayer.grid
+    delay_s = np.empty((rows.size, grid.start_s.shape[1]))
+    earliest_s = grid.began_s
+    in_parallel(
+        delay_s.size * 2,
+        rows.size,
+        lambda first, end: _delays(
+            rows, graph.pred_ptr, graph.preds, graph.milestone_of, graph.milestone_share,
+            grid.start_s, grid.duration_s, earliest_s, first, end, delay_s,
+        ),
+    )  # fmt: skip
+    return delay_s
 
 
 # A median of so many values is as good as one of all.

@@ -19,6 +19,7 @@ class Costed:
     onset_step: int | None
     persistence: Persistence | None
     once_others_are_mended: float | None = None  # its cost then, where another one hides it now
+    cost_range: tuple[float, float] | None = None  # where replay and waits disagree
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Suspicion:
     read from it. None where these do not apply. `wording` makes the sentence. `delays` is for a
     cause that shows as launch delay, which a replay leaves out: its `duration_s` are the seconds
     that the operations of its rows were launched too late, 0 in lanes not blamed. T' has them
-    added to what is recorded; the cause's own repair takes them out again.
+    added to what is recorded; the cause's own repair takes them out again. `min_cost` is the share
+    of GPU time below which it is not worth naming, where its evidence is weaker than others'.
     """
 
     cause: str
@@ -43,6 +45,7 @@ class Suspicion:
     delays: Repair | None = None
     course: Floats | None = None
     cost: float | None = None
+    min_cost: float = 0.0
     onset_step: int | None = None
     persistence: Persistence | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)

@@ -14,8 +14,10 @@ from app.diagnosis.doubt import doubted
 from app.diagnosis.finding import MIN_SCORE, Finding, RuledOut
 from app.diagnosis.fingerprint import Fingerprint, fingerprint
 from app.diagnosis.history import History
+from app.diagnosis.late_workers import late_workers, wait_cost
 from app.diagnosis.registry import DETECTORS
 from app.diagnosis.settle import settle
+from app.diagnosis.unexplained import arrivals_block, coverage, unexplained_share
 from app.diagnosis.wording import percent
 from app.engine.metrics import MAX_DISCREPANCY, discrepancy
 from app.engine.replays import WindowReplay
@@ -27,6 +29,10 @@ SILENT = "silent-worker"
 MIN_COST = 0.02
 # One that is hidden by another has to be worth more: nothing is lost to it yet.
 MIN_COST_OF_HIDDEN = 0.05
+# Replay and waits that differ by no more than this share of the step say the same.
+COSTS_AGREE = 0.03
+# Causes of workers that are late by their own doing.
+_OF_LATE_WORKERS = ("slow-worker", "late-host", "gc-pause", "data-loading")
 # Where the loss that a replay sees is less than this share, shares of it say nothing.
 MIN_LOSS = 0.02
 
@@ -38,6 +44,9 @@ class Diagnosis:
     `findings` is None where causes are withheld, since the replay is too far from the record, and
     no worker is silent.
     `changes` are those of the whole course, `recent` is what the window adds to the history.
+    `arrivals` is their block of the result (docs/arrivals.md). `unexplained_share` is the share of
+    the step that is waiting which no finding explains, `coverage` the share that operations cover;
+    None where these are not known.
     """
 
     findings: tuple[Finding, ...] | None
@@ -45,6 +54,9 @@ class Diagnosis:
     fingerprint: Fingerprint
     changes: tuple[Happening, ...]
     recent: History
+    arrivals: dict[str, Any] | None
+    unexplained_share: float | None
+    coverage: float | None
 
     def as_json(self) -> dict[str, Any]:
         """The blocks of the result that are about causes."""
@@ -54,6 +66,9 @@ class Diagnosis:
             "ruled_out": [each.as_json() for each in self.ruled_out],
             "fingerprint": self.fingerprint.as_json(),
             "changes": [each.as_json() for each in self.changes],
+            "arrivals": self.arrivals,
+            "unexplained_share": self.unexplained_share,
+            "coverage": self.coverage,
         }
 
 
@@ -103,7 +118,16 @@ def _diagnosis(
     case: Case, findings: tuple[Finding, ...] | None, ruled_out: Iterable[RuledOut]
 ) -> Diagnosis:
     changes = happenings(case.course, case.replay.window.hosts, case.parallelism)
-    return Diagnosis(findings, tuple(ruled_out), fingerprint(case), changes, case.recent)
+    return Diagnosis(
+        findings,
+        tuple(ruled_out),
+        fingerprint(case),
+        changes,
+        case.recent,
+        arrivals=arrivals_block(case),
+        unexplained_share=unexplained_share(case, findings or ()),
+        coverage=coverage(case),
+    )
 
 
 def without_steps(window: Window) -> dict[str, Any]:
@@ -159,10 +183,10 @@ def _judged(
     case: Case, suspicions: Sequence[Suspicion], cost: Costs, index: int
 ) -> Finding | RuledOut:
     suspicion = suspicions[index]
-    share = cost.of(index)
-    share = suspicion.cost if share is None else share
+    share, cost_range = _cost(case, suspicion, cost.of(index))
     later = None
-    if share is not None and share < MIN_COST:
+    least = max(MIN_COST, suspicion.min_cost)
+    if share is not None and share < least and cost_range is None:
         later = _once_others_are_mended(case, suspicions, index)
         if later is None:
             return RuledOut(
@@ -173,7 +197,7 @@ def _judged(
             )
         share = max(share, 0.0)
     lasts = _lasting(case, suspicion)
-    costed = Costed(share, lasts.onset_step, lasts.persistence, later)
+    costed = Costed(share, lasts.onset_step, lasts.persistence, later, cost_range)
     return Finding(
         cause=suspicion.cause,
         score=suspicion.score,
@@ -189,7 +213,34 @@ def _judged(
             **({} if later is None else {"cost_once_others_are_mended": later}),
         },
         sentence=suspicion.wording(costed),
+        cost_range=cost_range,
     )
+
+
+def _cost(
+    case: Case, suspicion: Suspicion, replayed: float | None
+) -> tuple[float | None, tuple[float, float] | None]:
+    """The cost as the replay has it, and the range where what the others waited disagrees.
+
+    Waits are compared where they are for the very workers that the suspicion is about.
+    """
+    share = suspicion.cost if replayed is None else replayed
+    workers = [tuple(worker) for worker in suspicion.evidence.get("workers", ())]
+    late = [each for each in case.ask(late_workers) if each.worker in workers]
+    if suspicion.cause not in _OF_LATE_WORKERS or len({each.worker for each in late}) < len(
+        set(workers)
+    ):
+        return share, None
+    waits = wait_cost(case, late)
+    if waits is None:
+        return share, None
+    if share is None:
+        if waits.high - waits.low <= COSTS_AGREE:
+            return waits.high, None
+        return (waits.low + waits.high) / 2, (waits.low, waits.high)
+    if waits.low - COSTS_AGREE <= share <= waits.high + COSTS_AGREE:
+        return share, None
+    return share, (min(share, waits.low), max(share, waits.high))
 
 
 def _places(case: Case, suspicion: Suspicion) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Persistence = Literal["transient", "chronic", "rotating", "progressive"]
 # Names of the causes, as results have them.
 CAUSES = (
     "slow-worker",
+    "late-host",
     "stage-imbalance",
     "sequence-imbalance",
     "gc-pause",
@@ -28,14 +29,15 @@ MIN_SCORE = 0.5
 class Culprit:
     """Who is to blame, with the fields that apply; None is "does not apply".
 
-    `rank` is the global rank, `local_rank` the GPU's number on its host.
+    `rank` is the global rank, `local_rank` the GPU's number on its host: more names of the same,
+    which make it no other culprit.
     """
 
     dp_rank: int | None = None
     stage: int | None = None
     host: str | None = None
-    rank: int | None = None
-    local_rank: int | None = None
+    rank: int | None = field(default=None, compare=False)
+    local_rank: int | None = field(default=None, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """Only the fields that apply."""
@@ -54,7 +56,8 @@ class Finding:
     """One cause, with who, since when, what it costs and how we know.
 
     `score` and `confidence` are within 0..1, `cost` is the share of the job's GPU time that is
-    won back when the culprit's operations take what they should, None where that is unknown.
+    won back when the culprit's operations take what they should, None where that is unknown;
+    `cost_range` has the least and the most of it where replay and waits disagree.
     `onset_step` is None where the cause is older than what is known of the job.
     """
 
@@ -67,6 +70,7 @@ class Finding:
     cost: float | None
     evidence: Mapping[str, Any]
     sentence: str
+    cost_range: tuple[float, float] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The finding as results carry it (design of the result, section 7)."""
@@ -78,6 +82,7 @@ class Finding:
             "onset_step": self.onset_step,
             "persistence": self.persistence,
             "cost": self.cost,
+            "cost_range": None if self.cost_range is None else list(self.cost_range),
             "evidence": dict(self.evidence),
             "sentence": self.sentence,
         }

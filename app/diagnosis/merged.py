@@ -9,7 +9,7 @@ from app.diagnosis.wording import percent
 
 Result = Mapping[str, Any]
 
-_COST = re.compile(r"; it costs [\d.]+ % of the job's GPU time$")
+_COST = re.compile(r"; it costs [\d.]+ %( to [\d.]+ %)? of the job's GPU time$")
 _SINCE = re.compile(r", since step \d+(?=;|$)")
 _MEANS = ("score", "confidence")
 _SHARE = "share_of_loss"
@@ -91,10 +91,25 @@ def _one(
         **{name: sum(each.finding[name] for each in seen) / len(seen) for name in _MEANS},
         "onset_step": onset,
         "cost": cost,
+        "cost_range": _range(seen, total_s),
         "evidence": {**newest["evidence"], _SHARE: _mean(shares, total_lost_s)},
         "sentence": _sentence(newest["sentence"], onset, cost),
         "seen_in": {"windows": len({each.window for each in seen}), "of": num_windows},
     }
+
+
+def _range(seen: Sequence[_Seen], total_s: float) -> list[float] | None:
+    """The least and the most that it cost, where any window has only a range."""
+    if not any(each.finding.get("cost_range") for each in seen):
+        return None
+    ends = []
+    for at in (0, 1):
+        known = [
+            ((each.finding.get("cost_range") or [each.finding["cost"]] * 2)[at], each.recorded_s)
+            for each in seen
+        ]
+        ends.append(_mean(known, total_s) or 0.0)
+    return ends
 
 
 def _mean(values: Sequence[tuple[float | None, float]], total: float) -> float | None:

@@ -33,6 +33,10 @@ GROUP_BY_CHANCE = 1e-3
 FASTER = 0.25
 # In fewer steps it may have been anything.
 MIN_STEPS = 2
+# Slow steps of the only group are so many times further from the others than these from each other,
+# which differ by this share at least.
+APART = 3.0
+ALIKE = 0.1
 
 
 @dataclass(frozen=True)
@@ -146,8 +150,23 @@ class Network:
         limit = np.full(hits.size, MORE_PARAMETERS)
         limit[[0, -1]] = EMBEDDINGS
         always = np.median(pace, axis=1) >= limit
+        if hits.size == 1:
+            more &= self._is_bimodal(pace[0], slower[0])
         now_and_then = slower & (more & (hits >= MIN_STEPS))[:, None]
         return np.asarray(now_and_then | ((pace > SLOW) & always[:, None]))
+
+    @staticmethod
+    def _is_bimodal(pace: Floats, slower: NDArray[np.bool_]) -> bool:
+        """Whether the other steps of the only group are alike, so that the slow ones stand out.
+
+        Where they are not, transfers merely vary: on busy hosts, or with tiny messages.
+        """
+        others, slow = np.sort(pace[~slower]), pace[slower]
+        if not others.size or not slow.size:
+            return False
+        inner = others[others.size // 8 : others.size - others.size // 8]
+        spread = float(inner[-1] - inner[0])
+        return bool(np.median(slow) - inner[-1] > APART * max(spread, ALIKE * float(inner[0])))
 
     def _of_usual_steps(self, counts: Ints) -> Ints:
         """[links, dp], summed over the usual steps."""

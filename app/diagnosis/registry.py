@@ -5,6 +5,7 @@ from app.diagnosis.detectors.allocator_stall import AllocatorStall
 from app.diagnosis.detectors.data_loading import DataLoading
 from app.diagnosis.detectors.flapping_link import FlappingLink
 from app.diagnosis.detectors.gc_pause import GcPause
+from app.diagnosis.detectors.late_host import LateHost
 from app.diagnosis.detectors.sequence_imbalance import SequenceImbalance
 from app.diagnosis.detectors.silent_worker import SilentWorker
 from app.diagnosis.detectors.slow_link import SlowLink
@@ -14,6 +15,7 @@ from app.diagnosis.detectors.uniform_slowdown import UniformSlowdown
 
 DETECTORS: tuple[Detector, ...] = (
     SlowWorker(),
+    LateHost(),
     StageImbalance(),
     SequenceImbalance(),
     GcPause(),

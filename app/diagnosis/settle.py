@@ -14,6 +14,7 @@ import numpy as np
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.finding import RuledOut
+from app.diagnosis.noted import noted_s
 from app.diagnosis.repair import Repair
 from app.engine.what_if import Replayer
 from app.trace.window import Floats
@@ -27,6 +28,7 @@ _MAY_BE_ONE = frozenset(
         ("slow-worker", "gc-pause"),
         ("gc-pause", "allocator-stall"),
         ("data-loading", "allocator-stall"),
+        ("late-host", "allocator-stall"),
     )
 )
 # Of the time of the smaller one.
@@ -35,7 +37,8 @@ _MOST = 0.7
 
 def settle(case: Case, suspicions: Sequence[Suspicion]) -> tuple[list[Suspicion], list[RuledOut]]:
     """The suspicions that stand beside each other, and those that another one explains."""
-    explained: dict[str, RuledOut] = {}
+    explained: dict[str, RuledOut] = _late_hosts(case, suspicions)
+    suspicions = [each for each in suspicions if each.cause not in explained]
     for one, other in combinations(suspicions, 2):
         if frozenset((one.cause, other.cause)) not in _MAY_BE_ONE:
             continue
@@ -50,6 +53,32 @@ def settle(case: Case, suspicions: Sequence[Suspicion]) -> tuple[list[Suspicion]
             )
     left = [each for each in suspicions if each.cause not in explained]
     return left, list(explained.values())
+
+
+def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
+    """A late host whose reason has a name of its own is named once.
+
+    Waits for data are data-loading. Pauses for garbage are its own where most of them are, and
+    else gc-pause.
+    """
+    by_cause = {each.cause: each for each in suspicions}
+    late = by_cause.get("late-host")
+    if late is None:
+        return {}
+    because, workers = late.evidence["late_because"], late.evidence["workers"]
+    if because == "data-wait" and "data-loading" in by_cause:
+        return _explained(late, "data-loading")
+    if because == "gc" and (pauses := by_cause.get("gc-pause")):
+        pauses_s = noted_s(case, "gc-pause")
+        mine_s = sum(float(pauses_s[:, dp_rank, stage].sum()) for dp_rank, stage in workers)
+        is_its_own = mine_s >= _MOST * float(pauses_s.sum())
+        return _explained(pauses, "late-host") if is_its_own else _explained(late, "gc-pause")
+    return {}
+
+
+def _explained(suspicion: Suspicion, by: str) -> dict[str, RuledOut]:
+    reason = f"what it is about is explained by {by}"
+    return {suspicion.cause: RuledOut(suspicion.cause, reason, score=suspicion.score)}
 
 
 @dataclass(frozen=True, slots=True)

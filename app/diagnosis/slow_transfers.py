@@ -23,6 +23,9 @@ _MOST_LISTED = 64
 MIN_STEPS = 2
 # The only link there is has none to be held against but itself: it has to be so many times longer.
 ALONE = 5.0
+# Collectives of the only dp group, which have nothing but themselves to be held against, have to
+# cost this share of GPU time.
+MIN_COST_ALONE = 0.05
 
 
 def transfers(case: Case, cause: str, *, steady: bool) -> Suspicion | RuledOut:
@@ -119,6 +122,7 @@ def _suspicion(case: Case, cause: str, found: list[Trouble], *, steady: bool) ->
         culprits=to_blame,
         wording=wording,
         repair=repair_of(_blames(case, found)),
+        min_cost=MIN_COST_ALONE if only_group and case.parallelism.pp_size == 1 else 0.0,
         # Of bursts the mean tells no beginning.
         course=against_others(case, _signal(worst), worst.workers) if steady else None,
         onset_step=lasts.onset_step,

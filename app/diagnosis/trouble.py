@@ -246,4 +246,4 @@ def _ratio(network: Network, links: NDArray[np.bool_]) -> float:
 
 
 def _named(network: Network, worker: Worker) -> Culprit:
-    return of_worker(worker, network.case.replay.window.hosts)
+    return network.case.with_rank(of_worker(worker, network.case.replay.window.hosts))

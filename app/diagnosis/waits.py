@@ -29,6 +29,12 @@ MOST_OF_USUAL = 2.5
 # Of the late steps, for them to be one stretch.
 NEARLY_ALL = 0.75
 TIMES_OTHERS = 3.0
+# Of the longest wait: workers that wait less wait as everybody does.
+SHARE_OF_LONGEST = 0.4
+# Of the step, where all workers wait and their clients tell so: less is any loader's.
+LEAST_SHARE_OF_ALL = 0.1
+# Of a delay, what its client has to tell as a wait for data to explain it.
+MOST_OF_DELAY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +69,45 @@ def waits(case: Case) -> Waits:
     # Those who stop everywhere do so before a first forward too.
     again &= ~case.ask(stalls).is_stalled | (rate >= RATE_OF_STALLED)
     of_everybody = bool(again[:, 0].all())
-    is_noted = bool((noted[is_late & again] > 0).any())
+    is_noted = bool((noted >= MOST_OF_DELAY * delay_s)[is_late & again].any())
     if of_everybody and not is_noted:
         of_everybody = bool((rate[:, 0] >= RATE_OF_ALL).all())
         again &= of_everybody
+    told_s = _told_s(noted, delay_s, is_late)
+    if is_noted:
+        again &= _by_amount(case, told_s)
+        of_everybody = bool(again[:, 0].all())
     is_late = _together(is_late & again, case.is_usual)
     wait_s = _waits_s(case, delay_s, is_late)
-    return Waits(delay_s, wait_s, wait_s > 0, least_s, again, of_everybody, _tell(noted, is_late))
+    tells = _tell(noted, delay_s, is_late)
+    return Waits(delay_s, wait_s, wait_s > 0, least_s, again, of_everybody, tells)
 
 
-def _tell(noted_s: Floats, is_late: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """[dp, pp], workers whose client tells of waiting in most of the steps that are late."""
+def _told_s(noted_s: Floats, delay_s: Floats, is_late: NDArray[np.bool_]) -> Floats:
+    """[dp, pp], what each worker's client tells of waiting in the typical step that is late."""
     in_step = is_late.any(axis=(1, 2))
-    return np.asarray((noted_s[in_step] > 0).sum(axis=0) > HALF * in_step.sum())
+    return np.asarray(np.median(np.minimum(noted_s, delay_s)[in_step], axis=0))
+
+
+def _by_amount(case: Case, told_s: Floats) -> NDArray[np.bool_]:
+    """[dp, pp], workers whose waits are long: beside the longest, and beside the step if all wait.
+
+    Every worker that iterates over a loader waits a little, and longer on a busy host.
+    """
+    long = told_s >= SHARE_OF_LONGEST * told_s.max()
+    is_of_all = bool(long[:, 0].all())
+    least_s = (LEAST_SHARE_OF_ALL if is_of_all else LEAST_SHARE) * case.report.recorded_s.mean()
+    return np.asarray(long & (told_s >= least_s))
+
+
+def _tell(noted_s: Floats, delay_s: Floats, is_late: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[dp, pp], workers whose client tells of the waits that make them late, in most late steps.
+
+    Every worker that iterates over a loader waits a little: amounts count, not that it waits.
+    """
+    in_step = is_late.any(axis=(1, 2))
+    explained = (noted_s >= MOST_OF_DELAY * delay_s) & is_late
+    return np.asarray(explained[in_step].sum(axis=0) > HALF * in_step.sum())
 
 
 def _together(is_late: NDArray[np.bool_], is_usual: NDArray[np.bool_]) -> NDArray[np.bool_]:

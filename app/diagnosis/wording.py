@@ -78,4 +78,7 @@ def _cost(costed: Costed) -> str:
         return (
             f"; hidden by another cause now, it costs {later} of the GPU time once that is mended"
         )
+    if costed.cost_range is not None:
+        low, high = (percent(each) for each in costed.cost_range)
+        return f"; it costs {low} to {high} of the job's GPU time"
     return f"; it costs {percent(costed.cost)} of the job's GPU time"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.engine.arrivals.arrivals import Arrivals, arrivals_of
 from app.engine.arrivals.hidden_waits import without_waits
@@ -30,7 +31,8 @@ class WindowReplay:
     `skipped` are the window's own skipped steps and those that cannot be replayed, ascending.
     Times of the groups are by one clock, as far as `clocks` are measured, and waits are taken out
     of their computations. `arrivals` say whom the others waited for; None where no collective has
-    several members.
+    several members. `held_up` [ops] of each group says of the template's computations whether
+    waiting collectives hold them up (1), do not (-1), or may (0); empty where that did not matter.
     """
 
     window: Window
@@ -38,6 +40,7 @@ class WindowReplay:
     skipped: tuple[SkippedStep, ...]
     clocks: Clocks = field(default_factory=Clocks)
     arrivals: Arrivals | None = None
+    held_up: tuple[NDArray[np.int8], ...] = ()
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -136,8 +139,7 @@ def prepare(window: Window) -> WindowReplay:
         raise InvalidTrace(f"step {refused[0].step}: {refused[0].reason}")
     skipped = sorted([*window.skipped, *refused], key=lambda skip: skip.step)
     replay = WindowReplay(window, groups, tuple(skipped), correction.clocks)
-    arrivals = arrivals_of(replay, replay.recorded_s)
-    return replace(replay, groups=without_waits(replay, arrivals), arrivals=arrivals)
+    return without_waits(replay, arrivals_of(replay, replay.recorded_s))
 
 
 def _group(window: Window, draft: _Draft, correction: Correction) -> Group:

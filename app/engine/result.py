@@ -29,6 +29,9 @@ _NOT_MEASURED = (
     "ruled_out",
     "fingerprint",
     "changes",
+    "arrivals",
+    "unexplained_share",
+    "coverage",
     "per_step",
 )
 
@@ -48,7 +51,7 @@ def without_figures(window: Window) -> dict[str, Any]:
     """The result of a window without one complete step: its header, and nothing measured."""
     return {
         **_header(window),
-        "step_time_s": {"recorded": [], "simulated": [], "ideal": []},
+        "step_time_s": {"recorded": [], "between": [], "simulated": [], "ideal": []},
         "fidelity": {"discrepancy": None, "verdict": None, "step_discrepancy": []},
         "launch_delay": {"by_optype": {}, "by_worker": None, "others_waited": None},
         "structures": [],
@@ -90,6 +93,7 @@ def _step_times(report: Report) -> dict[str, Any]:
     return {
         "step_time_s": {
             "recorded": report.recorded_s.tolist(),
+            "between": report.between_s.tolist(),
             "simulated": report.simulated_s.tolist(),
             "ideal": report.ideal_s.tolist(),
         },
@@ -149,6 +153,9 @@ def _figures(report: Report) -> dict[str, Any]:
         "ruled_out": None,
         "fingerprint": None,
         "changes": None,
+        "arrivals": None,
+        "unexplained_share": None,
+        "coverage": None,
     }
 
 

@@ -10,7 +10,6 @@ from app.diagnosis.delays import Delays
 from app.diagnosis.detector import Costed, Detector, Suspicion
 from app.diagnosis.events import Events, late_ones, long_ones
 from app.diagnosis.finding import RuledOut
-from app.diagnosis.grouping import culprits
 from app.diagnosis.stalls import Stalls, stalls
 from app.diagnosis.waits import waits
 from app.diagnosis.wording import sentence, who
@@ -54,7 +53,7 @@ class AllocatorStall(Detector):
 
 def _suspicion(case: Case, found: Stalls, stops: Events) -> Suspicion:
     workers = [(int(dp), int(stage)) for dp, stage in np.argwhere(found.is_stalled)]
-    to_blame = culprits(workers, case.replay.window.hosts, case.parallelism)
+    to_blame = case.culprits(workers)
     longer = _of(case.ask(long_ones), found)
     # A first forward that waits in one step after the other is waiting for data.
     loads = waits(case).waits.any()

@@ -9,7 +9,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.comings import coming
 from app.diagnosis.detector import Costed, Detector, Suspicion
 from app.diagnosis.finding import Culprit, RuledOut
-from app.diagnosis.grouping import Worker, culprits
+from app.diagnosis.grouping import Worker
 from app.diagnosis.only_host import only_host
 from app.diagnosis.past import launched_late
 from app.diagnosis.waits import MIN_STEPS, Waits, waits
@@ -88,7 +88,7 @@ def _culprits(case: Case, found: Waits) -> tuple[Culprit, ...]:
     hosts = case.replay.window.hosts
     if found.tells.any():
         everybody = bool(found.tells.all())
-        return () if everybody else culprits(_workers(found.tells), hosts, case.parallelism)
+        return () if everybody else case.culprits(_workers(found.tells))
     if found.of_everybody:
         host = only_host(case, found)
         return () if host is None else (Culprit(host=host),)
@@ -96,7 +96,7 @@ def _culprits(case: Case, found: Waits) -> tuple[Culprit, ...]:
     # A later stage waits for its input anyway, and need not show that its host is slow.
     shows = {stage for _, stage in workers}
     able = {worker: host for worker, host in hosts.items() if worker[1] in shows}
-    return culprits(workers, able, case.parallelism)
+    return case.culprits(workers, able)
 
 
 def _workers(chosen: NDArray[np.bool_]) -> list[Worker]:

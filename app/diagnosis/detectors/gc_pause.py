@@ -15,7 +15,7 @@ from app.diagnosis.detector import Costed, Detector, Suspicion
 from app.diagnosis.events import Events
 from app.diagnosis.finding import Culprit, Persistence, RuledOut
 from app.diagnosis.garbage import Pauses, pauses, together
-from app.diagnosis.grouping import Worker, culprits
+from app.diagnosis.grouping import Worker
 from app.diagnosis.wording import sentence, who
 from app.trace.window import Ints
 
@@ -102,7 +102,7 @@ def _culprits(case: Case, sure: Events) -> tuple[Culprit, ...]:
     log_chance += sure.size * np.log(len(paused) / counts.size)
     if log_chance > np.log(BY_CHANCE):
         return ()
-    return culprits(_workers(paused), case.replay.window.hosts, case.parallelism)
+    return case.culprits(_workers(paused))
 
 
 def _log_comb(of: int, chosen: int) -> float:

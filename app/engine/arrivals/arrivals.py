@@ -82,8 +82,8 @@ class Arrivals:
         total = np.bincount(self.occurrences.seat_rank, num, len(self.places))
         return np.asarray(of_seat / np.maximum(total, 1))
 
-    def lost_to_others_s(self, explained: Sequence[int]) -> Floats:
-        """[steps], what was waited for late sets without any of these places, where most."""
+    def lost_without_s(self, explained: Sequence[int]) -> Floats:
+        """[groups, steps], what was waited for late sets that have none of these places."""
         found = self.occurrences
         is_explained = np.zeros(len(self.places), np.bool_)
         is_explained[list(explained)] = True
@@ -92,12 +92,8 @@ class Arrivals:
         seat = np.repeat(found.first_seat[found.group] - found.first_row, size)
         mine = is_explained[found.seat_rank[seat + np.arange(found.stay_s.size)]]
         ours = np.add.reduceat(mine & self.lateness.is_late, found.first_row) > 0
-        np.add.at(
-            lost_s,
-            (found.group[~ours], found.step[~ours]),
-            self.lateness.late_wait_s[~ours],
-        )
-        return np.asarray(lost_s.max(axis=0))
+        np.add.at(lost_s, (found.group[~ours], found.step[~ours]), self.lateness.late_wait_s[~ours])
+        return lost_s
 
     @cached_property
     def _in_groups(self) -> Ints:

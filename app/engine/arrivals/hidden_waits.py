@@ -8,7 +8,7 @@ late rank, which does not wait,
 
 - a rank that computes on while it waits has at most c of work there: g + w <= c, up to noise, and
   where w is long nothing is left, g = 0;
-- a rank that is held up has all of its work still before it: g + w > c.
+- a rank that is held up has all of its work still before it: g + w > c, with a g like c.
 
 docs/arrivals.md, "Waits inside computations".
 """
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 WAIT = OP_CODES["wait"]
 # What counts as more than c: recorded starts and ends are not that exact.
 HELD_UP_ABOVE = 1.15
-# Of c: a shorter wait proves nothing.
+# Of c: a shorter wait proves nothing, and a rank with less before it may have computed on.
 MIN_WAIT_OF_HELD = 0.2
+MIN_GAP_OF_HELD = 0.25
 # Of c: what is left where a computation went on behind a wait.
 FREE_BELOW = 0.1
 MIN_WAIT_OF_FREE = 0.5
@@ -59,12 +60,17 @@ class _Intervals:
     is_stay: NDArray[np.bool_]
 
 
-def without_waits(replay: WindowReplay, found: Arrivals | None) -> tuple[Replayer, ...]:
-    """The replay's groups with waits taken out of the computations that they lie in."""
+def without_waits(replay: WindowReplay, found: Arrivals | None) -> WindowReplay:
+    """The replay with waits taken out of the computations that they lie in, and its arrivals."""
     late = [] if found is None else _late_workers(found)
     if not late and not (replay.window.trace.optype == WAIT).any():
-        return replay.groups
-    return tuple(_without(replay.window, group, late) for group in replay.groups)
+        return replace(replay, arrivals=found)
+    held_up = tuple(_held_up_by(group, late) for group in replay.groups)
+    groups = tuple(
+        _without(replay.window, group, of_ops > 0)
+        for group, of_ops in zip(replay.groups, held_up, strict=True)
+    )
+    return replace(replay, groups=groups, arrivals=found, held_up=held_up)
 
 
 def _late_workers(found: Arrivals) -> list[RankPlace]:
@@ -73,11 +79,8 @@ def _late_workers(found: Arrivals) -> list[RankPlace]:
     return [found.places[each.place] for each in found.culprits if groups[each.group].axis == "dp"]
 
 
-def _without(window: Window, group: Replayer, late: list[RankPlace]) -> Replayer:
+def _without(window: Window, group: Replayer, held: NDArray[np.bool_]) -> Replayer:
     template, grid = group.template, group.grid
-    held = np.zeros(template.num_ops, np.bool_)
-    for place in late:
-        held |= _held_up(group, place.dp_rank, place.stage)
     intervals = _sorted(grid, _of_client(window, grid), _of_arrivals(grid, held))
     if not intervals.start_s.size:
         return group
@@ -151,31 +154,43 @@ def _sorted(grid: Grid, of_client: Spans, of_arrivals: Spans) -> _Intervals:
     return _Intervals(ptr, start_s[order], end_s[order], is_stay[order])
 
 
-def _held_up(group: Replayer, late_dp: int | None, stage: int | None) -> NDArray[np.bool_]:
-    """[ops], computations of the late rank's stage whose peers a waiting collective held up."""
-    template, grid = group.template, group.grid
-    held = np.zeros(template.num_ops, np.bool_)
-    if late_dp is None or stage is None or group.dp_size < 2:
-        return held
-    rows = _collectives(grid, np.array([stage]))
+def _held_up_by(group: Replayer, late: list[RankPlace]) -> NDArray[np.int8]:
+    """[ops], 1 where waiting collectives hold a computation up, -1 where not, 0 where unknown.
+
+    Of any late rank that shows it; elsewhere computations are what they seem.
+    """
+    template = group.template
+    found = np.zeros(template.num_ops, np.int8)
+    for place in late:
+        if place.dp_rank is None or place.stage is None or group.dp_size < 2:
+            continue
+        for code, vote in _votes(group.grid, place.dp_rank, place.stage).items():
+            mine = (template.optype == code) & (template.stage == place.stage)
+            found[mine] = np.where(found[mine] > 0, 1, np.sign(vote))
+    return found
+
+
+def _votes(grid: Grid, late_dp: int, stage: int) -> dict[int, int]:
+    """By op type, how many pairs of collectives inside say held up, less those that deny it."""
     votes: dict[int, int] = {}
-    for before, row in pairwise(rows):
+    for before, row in pairwise(_collectives(grid, np.array([stage]))):
         inside = _computation_around(grid, row, stage, late_dp)
         if inside is None:
             continue
         gap_s, waited_s, own_s = _around(grid, before, row, late_dp)
-        if waited_s >= MIN_WAIT_OF_HELD * own_s and gap_s + waited_s > HELD_UP_ABOVE * own_s > 0:
-            votes[inside] = votes.get(inside, 0) + 1
-        elif waited_s >= MIN_WAIT_OF_FREE * own_s and gap_s < FREE_BELOW * own_s:
-            votes[inside] = votes.get(inside, 0) - 1
-    by_type: dict[int, int] = {}
-    for op, vote in votes.items():
-        code = int(template.optype[op])
-        by_type[code] = by_type.get(code, 0) + vote
-    for code, vote in by_type.items():
-        if vote > 0:
-            held |= (template.optype == code) & (template.stage == stage)
-    return held
+        if own_s <= 0:
+            continue
+        code, vote = int(grid.template.optype[inside]), 0
+        if waited_s >= MIN_WAIT_OF_FREE * own_s and gap_s < FREE_BELOW * own_s:
+            vote = -1
+        elif (
+            waited_s >= MIN_WAIT_OF_HELD * own_s
+            and gap_s >= MIN_GAP_OF_HELD * own_s
+            and gap_s + waited_s > HELD_UP_ABOVE * own_s
+        ):
+            vote = 1
+        votes[code] = votes.get(code, 0) + vote
+    return votes
 
 
 def _around(grid: Grid, before: int, row: int, late_dp: int) -> tuple[float, float, float]:

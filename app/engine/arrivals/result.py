@@ -10,31 +10,36 @@ from app.engine.arrivals.blame import LateRank
 MAX_GROUPS = 50
 MAX_MEMBERS = 16
 MAX_RANKS_NAMED = 64
+# Ranks with figures of their own, those waited for most.
+MAX_RANKS = 256
 
 
 def as_json(found: Arrivals, kinds: dict[int, str] | None = None) -> dict[str, Any]:
     """The block; `kinds` says by place what a culprit's delay is made of, where that is known."""
-    num = found.occurrences.num_occurrences
     own_s = {each.place: each.own_delay_s for each in found.late}
-    places = found.places
+    waited_for_s = found.waited_for_s.mean(axis=1)
+    chosen = np.sort(np.argsort(-waited_for_s, kind="stable")[:MAX_RANKS])
+    places = [found.places[at] for at in chosen.tolist()]
     return {
-        "num_occurrences": num,
+        "num_occurrences": found.occurrences.num_occurrences,
+        "num_ranks": len(found.places),
         "waiting_share": found.waiting_share,
+        "largest_share": found.largest_share,
         "rank": [place.rank for place in places],
         "dp_rank": [place.dp_rank for place in places],
         "stage": [place.stage for place in places],
         "host": [place.host for place in places],
         "local_rank": [place.local_rank for place in places],
-        "waited_for_s": found.waited_for_s.mean(axis=1).tolist(),
-        "waited_s": found.waited_s.mean(axis=1).tolist(),
-        "late_share": found.late_share.tolist(),
-        "own_delay_s": [own_s.get(at) for at in range(len(places))],
+        "waited_for_s": waited_for_s[chosen].tolist(),
+        "waited_s": found.waited_s[chosen].mean(axis=1).tolist(),
+        "late_share": found.late_share[chosen].tolist(),
+        "own_delay_s": [own_s.get(at) for at in chosen.tolist()],
         "groups": groups_as_json(found),
         "culprits": [
             culprit_as_json(found, each, (kinds or {}).get(each.place, "unknown"))
             for each in found.culprits
         ],
-        "per_step": {"waited_for_s": found.waited_for_s.T.tolist()},
+        "per_step": {"waited_for_s": found.waited_for_s[chosen].T.tolist()},
     }
 
 

@@ -146,12 +146,13 @@ class Waits:
             ends.append(end_s)
         if self._replay is not None:
             for replayer in self._replay.groups:
-                start_s, end_s = _receives(replayer, place, self._offsets(replayer))
+                start_s, end_s = _receives(replayer, place, self.offsets_s(replayer))
                 starts.append(start_s)
                 ends.append(end_s)
         return merged(np.concatenate(starts), np.concatenate(ends))
 
-    def _offsets(self, replayer: Replayer) -> Floats:
+    def offsets_s(self, replayer: Replayer) -> Floats:
+        """[steps], where the times of a group's steps begin by the clock."""
         at = np.searchsorted(np.asarray(self._found.steps), replayer.steps)
         return self._clock.offset_s[at]
 

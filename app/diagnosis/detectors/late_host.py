@@ -1,0 +1,140 @@
+"""late-host: a host launches late, though its GPU computes as fast as its peers'.
+
+Python between operations, garbage collection, a wait for data, a busy CPU. It shows as arrivals
+that are late by their own doing (docs/arrivals.md) without longer computations.
+"""
+
+import numpy as np
+from typing_extensions import override
+
+from app.diagnosis.blamed import Blamed, Blames, delays_of, repair_of
+from app.diagnosis.case import Case
+from app.diagnosis.delays import launch_delays_s
+from app.diagnosis.detector import Costed, Detector, Suspicion
+from app.diagnosis.features import Features
+from app.diagnosis.finding import RuledOut
+from app.diagnosis.late_workers import (
+    MIN_SHARE,
+    DelayKind,
+    LateWorker,
+    arrivals_evidence,
+    late_workers,
+)
+from app.diagnosis.noted import noted_pauses
+from app.diagnosis.past import launched_late
+from app.diagnosis.wording import percent, sentence, who
+from app.trace.window import Floats
+
+# What a late host is late with, as `late_because` has it, and in the sentence.
+BECAUSE: dict[DelayKind, str] = {
+    "host": "unknown host work",
+    "gc": "gc",
+    "data-wait": "data-wait",
+}
+_WORDS: dict[DelayKind, str] = {
+    "host": "work of its host between operations, which is not recorded",
+    "gc": "garbage collection",
+    "data-wait": "waits for data",
+}
+_MOST_LISTED = 64
+_CONFIDENCE = 0.9
+
+
+class LateHost(Detector):
+    """Workers that the others wait for, though they compute no longer than their peers."""
+
+    cause = "late-host"
+
+    @override
+    def detect(self, case: Case) -> Suspicion | RuledOut:
+        found = [each for each in case.ask(late_workers) if each.kind in BECAUSE]
+        step_s = float(case.report.recorded_s.mean())
+        found = [each for each in found if each.late.waited_for_s >= MIN_SHARE * step_s]
+        if case.replay.arrivals is None:
+            return RuledOut(
+                self.cause,
+                "no collective was recorded by several ranks, so that none can be seen to be late",
+                insufficient=True,
+            )
+        if not found:
+            return RuledOut(
+                self.cause,
+                "no rank that computes as its peers do is late to collectives in most steps",
+                figures={"largest_share": case.replay.arrivals.largest_share},
+            )
+        return _suspicion(case, found, step_s)
+
+
+def _suspicion(case: Case, found: list[LateWorker], step_s: float) -> Suspicion:
+    # What several are late for is one suspicion each; the one waited for most comes first.
+    kind = found[0].kind
+    alike = [each for each in found if each.kind == kind]
+    workers = [each.worker for each in alike]
+    to_blame = case.culprits(workers)
+    worst = alike[0]
+    share = worst.late.waited_for_s / step_s
+    is_, its = ("is", "its") if len(to_blame) == 1 else ("are", "their")
+    fact = (
+        f"{who(to_blame)} {is_} late to {percent(worst.late.late_share)} of {its} collectives, "
+        f"though {its} computations take no longer than {its} peers': {its} host launches late, "
+        f"because of {_WORDS[kind]}"
+    )
+
+    def wording(costed: Costed) -> str:
+        return sentence(fact, costed)
+
+    return Suspicion(
+        cause=LateHost.cause,
+        score=_CONFIDENCE,
+        confidence=_CONFIDENCE,
+        culprits=to_blame,
+        wording=wording,
+        repair=repair_of(_pauses(case, workers)) if kind == "gc" else None,
+        delays=delays_of(_late_launches(case, workers)),
+        course=launched_late(case, workers),
+        persistence="chronic",
+        evidence={
+            "workers": [list(worker) for worker in workers[:_MOST_LISTED]],
+            "num_workers": len(workers),
+            "late_because": BECAUSE[kind],
+            "steps": case.steps.tolist(),
+            **arrivals_evidence(worst, share),
+        },
+    )
+
+
+def _late_launches(case: Case, workers: list[tuple[int, int]]) -> Blames:
+    """By how much their operations were launched later than their peers' were."""
+    blames = {}
+    for group in case.groups:
+        parts = [_of_worker(group, worker, workers) for worker in workers]
+        blames[group.steps] = Blamed(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    return blames
+
+
+def _of_worker(
+    group: Features, worker: tuple[int, int], workers: list[tuple[int, int]]
+) -> tuple[np.ndarray, np.ndarray, Floats]:
+    """Rows, lanes and seconds of one worker's late launches."""
+    replayer, (dp_rank, stage) = group.replayer, worker
+    rows = group.that_compute
+    rows = rows[replayer.template.stage[rows] == stage]
+    num_steps = replayer.grid.num_steps
+    late_s = launch_delays_s(replayer, rows).reshape(rows.size, -1, num_steps)
+    is_peer = np.ones(replayer.dp_size, np.bool_)
+    is_peer[[each for each, its_stage in workers if its_stage == stage]] = False
+    usual_s = np.median(late_s[:, is_peer], axis=1) if is_peer.any() else 0.0
+    seconds = np.maximum(0.0, late_s[:, dp_rank] - usual_s)
+    row = np.repeat(rows, num_steps)
+    lane = np.tile(dp_rank * num_steps + np.arange(num_steps), rows.size)
+    return row, lane, seconds.ravel()
+
+
+def _pauses(case: Case, workers: list[tuple[int, int]]) -> Blames:
+    """Their computations without the collector's pauses."""
+    pauses = noted_pauses(case)
+    mine = np.zeros(pauses.size, np.bool_)
+    for dp_rank, stage in workers:
+        mine |= (pauses.dp_rank == dp_rank) & (pauses.stage == stage)
+    chosen = pauses.where(mine)
+    return chosen.blames(case, chosen.least_s)

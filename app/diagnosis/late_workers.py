@@ -1,0 +1,232 @@
+"""Workers that everybody waited for: what their delay is made of, and what the waits cost.
+
+Arrivals say who was late by its own doing (docs/arrivals.md); here computations, garbage
+collection, data waits and late launches are held against the peers' to say by which.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from app.diagnosis import signals
+from app.diagnosis.case import Case
+from app.diagnosis.noted import noted_s
+from app.engine.arrivals.arrivals import Arrivals
+from app.engine.arrivals.blame import LateRank
+from app.engine.arrivals.waiting import Waiting
+from app.engine.what_if import Replayer
+from app.trace.collectives import RankPlace
+from app.trace.ops import Kind
+from app.trace.window import Floats
+
+DelayKind = Literal["compute", "gc", "data-wait", "host", "unknown"]
+
+# Of the step: what the others wait for a worker that is worth naming.
+MIN_SHARE = 0.05
+# Of what the others waited for a worker; below, no part of its delay is seen.
+MIN_PART = 0.1
+# Peers whose waits are looked at: more change nothing.
+MAX_PEERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LateWorker:
+    """A culprit of the arrivals that is a worker, or a GPU inside one.
+
+    `worker` is its (dp rank, stage). `parts_s` are mean seconds a step by which it exceeds its
+    peers' median: computing (garbage collection taken out), collecting garbage, waiting for data,
+    launching late for another reason. `is_inside` says that it was late inside a group of its
+    worker, where only collectives are recorded.
+    """
+
+    late: LateRank
+    place: RankPlace
+    worker: tuple[int, int]
+    kind: DelayKind
+    parts_s: dict[DelayKind, float]
+    is_inside: bool
+
+
+def late_workers(case: Case) -> list[LateWorker]:
+    """Every rank to blame for waits, most waited for first; empty where there are no arrivals."""
+    found = case.replay.arrivals
+    if found is None:
+        return []
+    groups = found.occurrences.groups
+    late = [
+        (each, found.places[each.place], groups[each.group].axis in ("tp", "cp", "ep"))
+        for each in found.culprits
+    ]
+    known = [
+        (each, place, (place.dp_rank, place.stage or 0), is_inside)
+        for each, place, is_inside in late
+        if place.dp_rank is not None and place.dp_rank < case.parallelism.dp_size
+    ]
+    if not known:
+        return []
+    excess_s = _excess_s(case, [worker for _, _, worker, _ in known])
+    return [
+        _late_worker(each, place, worker, is_inside, excess_s)
+        for each, place, worker, is_inside in known
+    ]
+
+
+def _late_worker(
+    late: LateRank,
+    place: RankPlace,
+    worker: tuple[int, int],
+    is_inside: bool,
+    excess_s: dict[str, Floats],
+) -> LateWorker:
+    of_worker = {name: float(values[worker]) for name, values in excess_s.items()}
+    gc_s, data_s = max(0.0, of_worker["gc"]), max(0.0, of_worker["data"])
+    launch_s = max(0.0, of_worker["launch"])
+    parts_s: dict[DelayKind, float] = {
+        # A pause stops the host: it is in a computation, or before a launch.
+        "compute": max(0.0, of_worker["work"] - max(0.0, gc_s - launch_s)),
+        "gc": gc_s,
+        "data-wait": min(data_s, launch_s) if launch_s > 0 else data_s,
+        "host": max(0.0, launch_s - data_s - gc_s),
+    }
+    kind = max(parts_s, key=parts_s.__getitem__)
+    if parts_s[kind] < MIN_PART * late.waited_for_s:
+        # Inside a worker nothing but collectives is recorded; else nothing on the GPU is longer.
+        kind = "unknown" if is_inside else "host"
+    return LateWorker(late, place, worker, kind, parts_s, is_inside)
+
+
+def _excess_s(case: Case, culprits: list[tuple[int, int]]) -> dict[str, Floats]:
+    """{figure: [dp, pp]}, mean seconds a step beyond the median of the stage's other workers."""
+    figures = {
+        "work": case.joined(signals.work_s),
+        "gc": noted_s(case, "gc-pause"),
+        "data": noted_s(case, "data-wait"),
+        "launch": case.signals.get("launch_s", np.zeros((case.steps.size, 1, 1))),
+    }
+    sizes = case.parallelism
+    is_peer = np.ones((sizes.dp_size, sizes.pp_size), np.bool_)
+    is_peer[tuple(np.transpose(culprits))] = False
+    is_peer[:, ~is_peer.any(axis=0)] = True
+    found = {}
+    for name, by_step_s in figures.items():
+        mean_s = np.broadcast_to(by_step_s.mean(axis=0), is_peer.shape)
+        usual_s = [
+            float(np.median(mean_s[is_peer[:, stage], stage])) for stage in range(sizes.pp_size)
+        ]
+        found[name] = mean_s - np.asarray(usual_s)
+    return found
+
+
+def arrivals_evidence(worst: LateWorker, share: float) -> dict[str, Any]:
+    """What arrivals say of a culprit, for the evidence of its finding."""
+    return {
+        "arrivals": {
+            "rank": worst.place.rank,
+            "waited_for_s": worst.late.waited_for_s,
+            "share": share,
+            "late_share": worst.late.late_share,
+            "steps_late": worst.late.steps_late,
+            "own_delay_s": worst.late.own_delay_s,
+            "parts_s": dict(worst.parts_s),
+        }
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCost:
+    """What the others waited for some culprits, as shares of the steps' time.
+
+    `low` leaves out waits that computations may have gone on behind, `high` has them.
+    """
+
+    low: float
+    high: float
+
+
+def wait_cost(case: Case, late: list[LateWorker]) -> WaitCost | None:
+    """The joint cost of several culprits by the waits of the largest group that they delay."""
+    found = case.replay.arrivals
+    if found is None or not late:
+        return None
+    group = max(late, key=lambda each: each.late.waited_for_s).late.group
+    mine = [each for each in late if each.late.group == group]
+    high_s = _waited_for_s(found, group, [each.late.place for each in mine])
+    worked = [
+        _worked_meanwhile_s(case, found, group, place)
+        for place in _peers(found, group, [each.late.place for each in late])
+    ]
+    waited_s, free_s, unknown_s = (
+        np.median(worked, axis=0).tolist() if worked else (high_s, 0.0, 0.0)
+    )
+    total_s = float(case.report.recorded_s.mean())
+    # Collectives that overlap each other are waited for at the same time.
+    high_s = max(0.0, min(high_s, waited_s) - free_s)
+    return WaitCost(max(0.0, high_s - unknown_s) / total_s, high_s / total_s)
+
+
+def _waited_for_s(found: Arrivals, group: int, places: list[int]) -> float:
+    """Mean seconds a step that the group waited for late sets with any of these places."""
+    all_s = found.lateness.lost_s[group].mean()
+    others_s = found.lost_without_s(places)[group].mean()
+    return float(all_s - others_s)
+
+
+def _peers(found: Arrivals, group: int, culprits: list[int]) -> list[int]:
+    occurrences = found.occurrences
+    first, size = int(occurrences.first_seat[group]), int(occurrences.group_size[group])
+    places = np.setdiff1d(occurrences.seat_rank[first : first + size], culprits)
+    if not places.size:
+        return []
+    chosen = np.linspace(0, places.size - 1, min(MAX_PEERS, places.size)).astype(np.int64)
+    peers: list[int] = places[chosen].tolist()
+    return peers
+
+
+def _worked_meanwhile_s(
+    case: Case, found: Arrivals, group: int, place: int
+) -> tuple[float, float, float]:
+    """Mean seconds a step that a worker waited, and what it computed then: surely, and maybe."""
+    where, sizes = found.places[place], case.parallelism
+    waiting = found.waits.of(place)
+    if not waiting.start_s.size:  # starts are not known
+        return np.inf, 0.0, 0.0
+    num_steps = case.steps.size
+    waited_s = float((waiting.end_s - waiting.start_s).sum()) / num_steps
+    if where.dp_rank is None or where.stage is None or where.dp_rank >= sizes.dp_size:
+        return waited_s, 0.0, 0.0
+    if found.occurrences.groups[group].axis not in ("dp", "pp"):
+        return waited_s, 0.0, 0.0
+    free_s = unknown_s = 0.0
+    for number, replayer in enumerate(case.replay.groups):
+        held_up = case.replay.held_up[number] if case.replay.held_up else None
+        both_s = _overlap_s(found, replayer, waiting, (where.dp_rank, where.stage))
+        for code, overlap_s in both_s.items():
+            verdict = 0
+            if held_up is not None:
+                mine = replayer.template.optype == code
+                verdict = int(held_up[mine & (replayer.template.stage == where.stage)][0])
+            if verdict < 0:
+                free_s += overlap_s
+            elif verdict == 0:
+                unknown_s += overlap_s
+    return waited_s, free_s / num_steps, unknown_s / num_steps
+
+
+def _overlap_s(
+    found: Arrivals, replayer: Replayer, waiting: Waiting, worker: tuple[int, int]
+) -> dict[int, float]:
+    """Seconds in all steps that a worker's computations of each op type overlap its waits."""
+    template, grid = replayer.template, replayer.grid
+    dp_rank, stage = worker
+    computes = template.op_types.flags(lambda spec: spec.kind is Kind.COMPUTE)
+    lanes = slice(dp_rank * grid.num_steps, (dp_rank + 1) * grid.num_steps)
+    offset_s = found.waits.offsets_s(replayer)
+    both_s: dict[int, float] = {}
+    for row in np.flatnonzero(computes[template.optype] & (template.stage == stage)).tolist():
+        start_s = grid.start_s[row, lanes] + offset_s
+        end_s = start_s + grid.duration_s[row, lanes]
+        code = int(template.optype[row])
+        spent_s = float((waiting.until(end_s) - waiting.until(start_s)).sum())
+        both_s[code] = both_s.get(code, 0.0) + spent_s
+    return both_s
