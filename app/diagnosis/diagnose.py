@@ -4,18 +4,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from app.diagnosis.case import Case
 from app.diagnosis.changes import Happening, happenings
 from app.diagnosis.cost import Costs, cost_once_others_are_mended, costs
 from app.diagnosis.course import Lasting, lasting
-from app.diagnosis.detector import Costed, Suspicion
+from app.diagnosis.detector import Costed, Detector, Suspicion
 from app.diagnosis.detectors.silent_worker import silent_worker
 from app.diagnosis.doubt import doubted
 from app.diagnosis.finding import MIN_SCORE, Finding, RuledOut
 from app.diagnosis.fingerprint import Fingerprint, fingerprint
 from app.diagnosis.history import History
 from app.diagnosis.late_workers import late_workers, wait_cost
-from app.diagnosis.registry import DETECTORS
+from app.diagnosis.registry import BY_ARRIVALS, DETECTORS
 from app.diagnosis.settle import settle
 from app.diagnosis.unexplained import arrivals_block, coverage, unexplained_share
 from app.diagnosis.wording import percent
@@ -29,6 +31,8 @@ SILENT = "silent-worker"
 MIN_COST = 0.02
 # One that is hidden by another has to be worth more: nothing is lost to it yet.
 MIN_COST_OF_HIDDEN = 0.05
+# Of the step, waiting for late ranks that no cause explains: from here on arrivals name one.
+MIN_UNEXPLAINED = 0.05
 # Replay and waits that differ by no more than this share of the step say the same.
 COSTS_AGREE = 0.03
 # Causes of workers that are late by their own doing.
@@ -73,17 +77,69 @@ class Diagnosis:
 
 
 def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosis:
-    """Every cause, either found or ruled out."""
+    """Every cause, either found or ruled out.
+
+    Arrivals alone are asked where the other evidence leaves waiting for late ranks unexplained.
+    """
     case = Case(replay, report, history)
-    suspicions, ruled_out = _suspected(case)
+    suspicions, ruled_out = _suspected(case, DETECTORS)
+    findings, ruled_out_then = _concluded(case, suspicions, ruled_out)
+    late, not_late = _suspected(case, BY_ARRIVALS)
+    late = [each for each in late if not _is_among(each, suspicions)]
+    if late and _leaves_waiting(case, findings):
+        with_late, ruled_out_with = _concluded(case, [*suspicions, *late], ruled_out)
+        if with_late is not None:
+            return _diagnosis(case, with_late, _but_found([*ruled_out_with, *not_late], with_late))
+    elif late:
+        reason = "what the others wait for late ranks is explained by other causes"
+        not_late += [RuledOut(each.cause, reason, score=each.score) for each in late]
+    return _diagnosis(case, findings, _but_found([*ruled_out_then, *not_late], findings or ()))
+
+
+def _is_among(late: Suspicion, suspicions: Sequence[Suspicion]) -> bool:
+    """Whether the same cause is suspected of the same workers by other evidence."""
+    return any(
+        each.cause == late.cause and each.evidence["workers"] == late.evidence["workers"]
+        for each in suspicions
+    )
+
+
+def _leaves_waiting(case: Case, findings: tuple[Finding, ...] | None) -> bool:
+    if findings is None:
+        return True
+    share = unexplained_share(case, findings)
+    return share is not None and share >= MIN_UNEXPLAINED
+
+
+def _but_found(ruled_out: Sequence[RuledOut], findings: Sequence[Finding]) -> Iterable[RuledOut]:
+    """Each cause once, and none that was found."""
+    seen = {each.cause for each in findings}
+    for each in ruled_out:
+        if each.cause not in seen:
+            seen.add(each.cause)
+            yield each
+
+
+Conclusion = tuple[tuple[Finding, ...] | None, list[RuledOut]]
+
+
+def _concluded(case: Case, suspicions: list[Suspicion], ruled_out: list[RuledOut]) -> Conclusion:
+    """Findings, most costly first, and causes ruled out; None where causes are withheld."""
     suspicions, explained = settle(case, suspicions)
-    ruled_out += explained
+    ruled_out = [*ruled_out, *explained]
     doubts = [doubted(case, each) for each in suspicions]
     suspicions = [each for each, doubt in zip(suspicions, doubts, strict=True) if doubt is None]
     ruled_out += [doubt for doubt in doubts if doubt is not None]
     cost = costs(case, suspicions)
     usual = case.usual_steps
-    away = discrepancy(cost.blamed_s[usual], report.recorded_s[usual])
+    between_s = case.report.between_s[usual]
+    blamed_s = cost.blamed_s[usual]
+    # What lies between steps is launch delay, which a suspicion may have put back already.
+    least_s = np.maximum(blamed_s, np.minimum(blamed_s + between_s, case.report.recorded_s[usual]))
+    away = min(
+        discrepancy(blamed_s, case.report.recorded_s[usual]),
+        discrepancy(least_s, case.report.recorded_s[usual]),
+    )
     if away > MAX_DISCREPANCY:
         return _all_but_silence(case, suspicions, ruled_out, cost, away)
     findings = []
@@ -93,7 +149,7 @@ def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosi
             findings.append(answer)
         else:
             ruled_out.append(answer)
-    return _diagnosis(case, _in_order(findings), ruled_out)
+    return _in_order(findings), ruled_out
 
 
 def _all_but_silence(
@@ -102,7 +158,7 @@ def _all_but_silence(
     ruled_out: Sequence[RuledOut],
     cost: Costs,
     away: float,
-) -> Diagnosis:
+) -> Conclusion:
     """Causes are withheld, but that somebody does not report is no matter of times."""
     silent = [
         _judged(case, suspicions, cost, index)
@@ -111,7 +167,7 @@ def _all_but_silence(
     ]
     findings = tuple(each for each in silent if isinstance(each, Finding))
     withheld = [each for each in suspicions if each.cause != SILENT or not findings]
-    return _diagnosis(case, findings or None, _withheld([*withheld, *ruled_out], away))
+    return findings or None, list(_withheld([*withheld, *ruled_out], away))
 
 
 def _diagnosis(
@@ -137,7 +193,8 @@ def without_steps(window: Window) -> dict[str, Any]:
     to be missing from.
     """
     answer = silent_worker(window)
-    others = (detector.cause for detector in DETECTORS if detector.cause != answer.cause)
+    all_ = dict.fromkeys(detector.cause for detector in (*DETECTORS, *BY_ARRIVALS))
+    others = (cause for cause in all_ if cause != answer.cause)
     no_step = "no step of the window could be replayed"
     ruled_out = [RuledOut(cause, no_step, insufficient=True) for cause in others]
     if isinstance(answer, RuledOut):
@@ -156,9 +213,9 @@ def without_steps(window: Window) -> dict[str, Any]:
     return {"findings": [found.as_json()], "ruled_out": [each.as_json() for each in ruled_out]}
 
 
-def _suspected(case: Case) -> tuple[list[Suspicion], list[RuledOut]]:
+def _suspected(case: Case, detectors: Sequence[Detector]) -> tuple[list[Suspicion], list[RuledOut]]:
     suspicions, ruled_out = [], []
-    for detector in DETECTORS:
+    for detector in detectors:
         answer = detector.detect(case)
         if isinstance(answer, RuledOut):
             ruled_out.append(answer)
@@ -231,7 +288,8 @@ def _cost(
         set(workers)
     ):
         return share, None
-    waits = wait_cost(case, late)
+    # In a pipeline others wait for a culprit through stages, which no one group shows.
+    waits = wait_cost(case, late) if share is None or case.parallelism.pp_size == 1 else None
     if waits is None:
         return share, None
     if share is None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from app.diagnosis import signals
 from app.diagnosis.case import Case
+from app.diagnosis.finding import Culprit
 from app.diagnosis.noted import noted_s
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.blame import LateRank
@@ -131,6 +132,12 @@ def arrivals_evidence(worst: LateWorker, share: float) -> dict[str, Any]:
             "parts_s": dict(worst.parts_s),
         }
     }
+
+
+def gpu(late: LateWorker) -> Culprit:
+    """The rank itself, which may be one of several of a worker."""
+    place = late.place
+    return Culprit(*late.worker, place.host, place.rank, place.local_rank)
 
 
 @dataclass(frozen=True, slots=True)

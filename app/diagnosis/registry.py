@@ -12,10 +12,10 @@ from app.diagnosis.detectors.slow_link import SlowLink
 from app.diagnosis.detectors.slow_worker import SlowWorker
 from app.diagnosis.detectors.stage_imbalance import StageImbalance
 from app.diagnosis.detectors.uniform_slowdown import UniformSlowdown
+from app.diagnosis.detectors.waited_for import WaitedFor
 
 DETECTORS: tuple[Detector, ...] = (
     SlowWorker(),
-    LateHost(),
     StageImbalance(),
     SequenceImbalance(),
     GcPause(),
@@ -26,3 +26,6 @@ DETECTORS: tuple[Detector, ...] = (
     SilentWorker(),
     UniformSlowdown(),
 )
+
+# Asked where the others leave waiting for late ranks unexplained.
+BY_ARRIVALS: tuple[Detector, ...] = (LateHost(), WaitedFor())

@@ -66,7 +66,9 @@ def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
     if late is None:
         return {}
     because, workers = late.evidence["late_because"], late.evidence["workers"]
-    if because == "data-wait" and "data-loading" in by_cause:
+    loading = by_cause.get("data-loading")
+    # A loader that no client speaks of is a late launch of the first computation, too.
+    if loading is not None and (because != "gc" or _names_all(loading, workers)):
         return _explained(late, "data-loading")
     if because == "gc" and (pauses := by_cause.get("gc-pause")):
         pauses_s = noted_s(case, "gc-pause")
@@ -74,6 +76,10 @@ def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
         is_its_own = mine_s >= _MOST * float(pauses_s.sum())
         return _explained(pauses, "late-host") if is_its_own else _explained(late, "gc-pause")
     return {}
+
+
+def _names_all(suspicion: Suspicion, workers: Sequence[Sequence[int]]) -> bool:
+    return all(worker in suspicion.evidence["workers"] for worker in workers)
 
 
 def _explained(suspicion: Suspicion, by: str) -> dict[str, RuledOut]:

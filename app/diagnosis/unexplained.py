@@ -13,7 +13,7 @@ from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.result import as_json
 from app.engine.what_if import Replayer
 
-# Causes that make transfers long, and nobody late.
+# Causes that make all transfers of a stage long, and none of its ranks late.
 _OF_TRANSFERS = ("slow-link", "flapping-link")
 # More workers hardly change what operations cover.
 _MAX_WORKERS = 64
@@ -42,10 +42,14 @@ def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
         for finding in findings
         for dp_rank, stage in finding.evidence.get("workers", ())
     }
+    # A culprit holds up all stages of its replica.
+    replicas = {dp_rank for dp_rank, _ in workers} if case.parallelism.pp_size > 1 else set()
     explained = [
         at
         for at, place in enumerate(found.places)
-        if (place.dp_rank, place.stage) in workers or _is_named(place, findings)
+        if place.dp_rank in replicas
+        or (place.dp_rank, place.stage) in workers
+        or _is_named(place, findings)
     ]
     if findings:
         explained += [each.place for each in found.late if not each.is_own]
@@ -58,9 +62,9 @@ def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
 def _is_named(place: Any, findings: Sequence[Finding]) -> bool:
     """Whether some finding's culprit is this rank, or has it as a part."""
     for finding in findings:
-        if finding.cause in _OF_TRANSFERS:
-            continue
         for culprit in finding.culprits:
+            if finding.cause in _OF_TRANSFERS and culprit.dp_rank is None and not culprit.host:
+                continue
             names = (
                 (culprit.dp_rank, place.dp_rank),
                 (culprit.stage, place.stage),

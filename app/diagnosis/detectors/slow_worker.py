@@ -15,19 +15,14 @@ from app.diagnosis.detector import Costed, Detector, Suspicion
 from app.diagnosis.device import device_figures
 from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut
 from app.diagnosis.grouping import Worker
-from app.diagnosis.late_workers import (
-    MIN_SHARE,
-    LateWorker,
-    arrivals_evidence,
-    late_workers,
-)
+from app.diagnosis.late_workers import LateWorker, arrivals_evidence, gpu, late_workers
 from app.diagnosis.noted import noted_s
 from app.diagnosis.own_history import against_itself
 from app.diagnosis.peers import ratios
 from app.diagnosis.scores import confidence, scores
 from app.diagnosis.shortened import Shortened, whole_stretch
 from app.diagnosis.slowness import MIN_DEVIATIONS, NO_COMPUTATIONS, Slowness
-from app.diagnosis.wording import percent, sentence, times, who
+from app.diagnosis.wording import sentence, times, who
 from app.trace.window import Floats
 
 # A worker so much slower than its peers leaves no doubt.
@@ -39,8 +34,6 @@ _ALIKE = 1.05
 _NEGLIGIBLE = 0.1
 # The score of what may be chance.
 _UNLIKELY = 0.49
-# Of one that arrivals alone show.
-_SURE_BY_ARRIVALS = 0.9
 # Of the time that a worker computes longer: garbage collection that explains it.
 _MOST_OF_EXCESS = 0.5
 
@@ -52,20 +45,18 @@ class SlowWorker(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        found, late = case.slowness, _late(case)
+        found = case.slowness
         if found is None:
-            return _waited_for(case, late) if late else self._cannot_tell(NO_COMPUTATIONS)
+            return self._cannot_tell(NO_COMPUTATIONS)
         of_workers = np.where(_is_paused(case, found), 0.0, _scores(found))
         if not of_workers.max() >= MIN_SCORE:
-            if late:
-                return _waited_for(case, late)
             return self._alone() if found.by_itself else self._none(found, of_workers)
         borne_out = _borne_out(case, found)
         is_clear = found.stretches.mean >= few_steps.LEAST_RATIO
         likely = np.where(is_clear | borne_out, of_workers, np.minimum(of_workers, _UNLIKELY))
         if likely.max() < MIN_SCORE:
-            return _waited_for(case, late) if late else self._too_few(found, of_workers)
-        return self._suspicion(case, found, likely, borne_out, late)
+            return self._too_few(found, of_workers)
+        return self._suspicion(case, found, likely, borne_out)
 
     def _cannot_tell(self, reason: str) -> RuledOut:
         return RuledOut(self.cause, reason, insufficient=True)
@@ -97,17 +88,13 @@ class SlowWorker(Detector):
         return RuledOut(self.cause, why, insufficient=True, score=_UNLIKELY, figures=figures)
 
     def _suspicion(
-        self,
-        case: Case,
-        found: Slowness,
-        of_workers: Floats,
-        borne_out: NDArray[np.bool_],
-        late: list[LateWorker],
+        self, case: Case, found: Slowness, of_workers: Floats, borne_out: NDArray[np.bool_]
     ) -> Suspicion:
         order = np.argsort(-of_workers * found.stretches.mean, kind="stable")
         hit = _worth_naming(found, [int(at) for at in order if of_workers[at] >= MIN_SCORE])
         sure = confidence(float(found.stretches.deviations[hit[0]]), MIN_DEVIATIONS)
         workers = [divmod(at, case.parallelism.pp_size) for at in hit]
+        late = case.ask(late_workers)
         blamed = tuple(_with_gpu(each, late) for each in case.culprits(workers))
         is_, its = ("is", "its") if len(blamed) == 1 else ("are", "their")
         than = "before" if found.by_itself else f"{its} peers"
@@ -130,16 +117,6 @@ class SlowWorker(Detector):
         )
 
 
-def _late(case: Case) -> list[LateWorker]:
-    """Workers that the others wait for, and whose computations are what is late."""
-    least_s = MIN_SHARE * float(case.report.recorded_s.mean())
-    return [
-        each
-        for each in case.ask(late_workers)
-        if each.kind in ("compute", "unknown") and each.late.waited_for_s >= least_s
-    ]
-
-
 def _is_paused(case: Case, found: Slowness) -> NDArray[np.bool_]:
     """[workers], whose computations are longer by what their clients say of garbage collection."""
     pauses_s = noted_s(case, "gc-pause")
@@ -160,13 +137,8 @@ def _with_gpu(culprit: Culprit, late: list[LateWorker]) -> Culprit:
     worker = (culprit.dp_rank, culprit.stage)
     for each in late:
         if each.is_inside and each.worker == worker:
-            return _gpu(each)
+            return gpu(each)
     return culprit
-
-
-def _gpu(late: LateWorker) -> Culprit:
-    place = late.place
-    return Culprit(*late.worker, place.host, place.rank, place.local_rank)
 
 
 def _arrivals(case: Case, workers: list[Worker]) -> dict[str, Any]:
@@ -176,48 +148,6 @@ def _arrivals(case: Case, workers: list[Worker]) -> dict[str, Any]:
         if each.worker in workers:
             return arrivals_evidence(each, each.late.waited_for_s / step_s)
     return {}
-
-
-def _waited_for(case: Case, late: list[LateWorker]) -> Suspicion:
-    """Where durations alone show nothing: they may hide waits, or only collectives are recorded."""
-    step_s = float(case.report.recorded_s.mean())
-    worst = late[0]
-    workers = list(dict.fromkeys(each.worker for each in late))
-    named = [
-        _gpu(each) if each.is_inside else case.with_rank(_of_worker(case, each)) for each in late
-    ]
-    # GPUs of one worker are different culprits.
-    blamed = tuple({each.rank: each for each in named}.values())
-    is_, its = ("is", "its") if len(blamed) == 1 else ("are", "their")
-    waited = 1e3 * worst.late.waited_for_s
-    fact = (
-        f"{who(blamed)} {is_} late to {percent(worst.late.late_share)} of {its} collectives by "
-        f"{its} own doing: the others wait {waited:.3g} ms for {'it' if is_ == 'is' else 'them'} "
-        "in each step"
-    )
-
-    def wording(costed: Costed) -> str:
-        return sentence(fact, costed)
-
-    return Suspicion(
-        SlowWorker.cause,
-        _SURE_BY_ARRIVALS,
-        _SURE_BY_ARRIVALS,
-        blamed,
-        wording,
-        persistence="chronic",
-        evidence={
-            "workers": [list(worker) for worker in workers[:_MOST_LISTED]],
-            "num_workers": len(workers),
-            "optypes": [],
-            "steps": case.steps.tolist(),
-            **arrivals_evidence(worst, worst.late.waited_for_s / step_s),
-        },
-    )
-
-
-def _of_worker(case: Case, late: LateWorker) -> Culprit:
-    return Culprit(*late.worker, case.host(*late.worker))
 
 
 def _both(found: Slowness, dp_rank: int, stage: int) -> str:

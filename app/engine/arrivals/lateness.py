@@ -3,6 +3,7 @@
     transfer = min(stay)      waited[r] = stay[r] - min(stay)      lateness[r] = max(stay) - stay[r]
 
 The late set is every member below the largest material gap among the stays, at most half of them.
+Groups over several pipeline stages have none.
 """
 
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def lateness(found: Occurrences) -> Lateness:
         )
         _sum(
             found.stay_s, found.first_row, found.group, found.step, found.group_size,
-            found.first_seat, GAP_SHARE, MIN_GAP_S, first, end, *sums,
+            found.first_seat, found.is_judged, GAP_SHARE, MIN_GAP_S, first, end, *sums,
             transfer_s, late_wait_s, num_late, is_late,
         )  # fmt: skip
         return sums
@@ -84,7 +85,8 @@ def lateness(found: Occurrences) -> Lateness:
 
 @kernel
 def _sum(  # type: ignore[no-untyped-def]
-    stay_s, first_row, group, step, group_size, first_seat, gap_share, min_gap_s, first, end,
+    stay_s, first_row, group, step, group_size, first_seat, is_judged, gap_share, min_gap_s,
+    first, end,
     waited_s, waited_for_s, late, expected, lost_s, num_occurrences,
     transfer_s, late_wait_s, num_late, is_late,
 ):  # fmt: skip
@@ -99,7 +101,7 @@ def _sum(  # type: ignore[no-untyped-def]
         num_occurrences[group[at], when] += 1
         for member in range(size):
             waited_s[mine + member, when] += stay_s[row + member] - least
-        if most - least <= min_gap_s:
+        if most - least <= min_gap_s or not is_judged[group[at]]:
             continue
         in_order = np.sort(stay_s[row : row + size])
         # The typical member's wait; of two or three members the longest.

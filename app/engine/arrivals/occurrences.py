@@ -60,6 +60,14 @@ class Occurrences:
         """[groups], each group's first seat."""
         return np.cumsum(self.group_size) - self.group_size
 
+    @cached_property
+    def is_judged(self) -> NDArray[np.bool_]:
+        """[groups], whether being late in one says anything.
+
+        Stages of a pipeline come when its schedule lets them: for them a group is only a wait.
+        """
+        return np.array([each.axis != "pp" for each in self.groups], np.bool_)
+
     @property
     def num_occurrences(self) -> int:
         """Number of occurrences."""
@@ -165,7 +173,7 @@ def _synchronised(
     block, step, order = (axis.ravel() for axis in np.indices((num_blocks, num_steps, len(units))))
     dp_ranks = np.arange(sizes.dp_size).reshape(num_blocks, block_size)
     members = [(each[:, None] * sizes.pp_size + np.asarray(stages)).ravel() for each in dp_ranks]
-    axis = {NOBODY: "pp", EP_BLOCK: "ep"}.get(meets, "dp")
+    axis = "pp" if len(stages) > 1 else {EP_BLOCK: "ep"}.get(meets, "dp")
     groups = [
         RankGroup(
             _name(axis, stages, sizes.pp_size, number if num_blocks > 1 else None),
@@ -193,7 +201,7 @@ def _name(axis: str, stages: tuple[int, ...], num_stages: int, block: int | None
         where = "all stages"
     if block is None:
         return f"{axis}, {where}"
-    return f"{axis} {'block' if axis == 'ep' else 'replica'} {block}, {where}"
+    return f"{axis} {'replica' if axis == 'pp' else 'block'} {block}, {where}"
 
 
 def _of_table(
