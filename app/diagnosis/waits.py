@@ -32,7 +32,7 @@ TIMES_OTHERS = 3.0
 # Of the longest wait: workers that wait less wait as everybody does.
 SHARE_OF_LONGEST = 0.4
 # Of the step, where all workers wait and their clients tell so: less is any loader's.
-LEAST_SHARE_OF_ALL = 0.1
+LEAST_SHARE_OF_ALL = 0.12
 # Of a delay, what its client has to tell as a wait for data to explain it.
 MOST_OF_DELAY = 0.5
 
@@ -73,9 +73,8 @@ def waits(case: Case) -> Waits:
     if of_everybody and not is_noted:
         of_everybody = bool((rate[:, 0] >= RATE_OF_ALL).all())
         again &= of_everybody
-    told_s = _told_s(noted, delay_s, is_late)
     if is_noted:
-        again &= _by_amount(case, told_s)
+        again &= _by_amount(case, np.minimum(noted, delay_s)[is_late.any(axis=(1, 2))])
         of_everybody = bool(again[:, 0].all())
     is_late = _together(is_late & again, case.is_usual)
     wait_s = _waits_s(case, delay_s, is_late)
@@ -83,21 +82,22 @@ def waits(case: Case) -> Waits:
     return Waits(delay_s, wait_s, wait_s > 0, least_s, again, of_everybody, tells)
 
 
-def _told_s(noted_s: Floats, delay_s: Floats, is_late: NDArray[np.bool_]) -> Floats:
-    """[dp, pp], what each worker's client tells of waiting in the typical step that is late."""
-    in_step = is_late.any(axis=(1, 2))
-    return np.asarray(np.median(np.minimum(noted_s, delay_s)[in_step], axis=0))
-
-
 def _by_amount(case: Case, told_s: Floats) -> NDArray[np.bool_]:
     """[dp, pp], workers whose waits are long: beside the longest, and beside the step if all wait.
 
-    Every worker that iterates over a loader waits a little, and longer on a busy host.
+    Every worker that iterates over a loader waits a little, and longer on a busy host. Where all
+    wait, each now and then, a step takes as long as the longest wait in it.
+
+    Args:
+        case: what is diagnosed.
+        told_s: [late steps, dp, pp], what each worker's client tells of its delay.
     """
-    long = told_s >= SHARE_OF_LONGEST * told_s.max()
-    is_of_all = bool(long[:, 0].all())
-    least_s = (LEAST_SHARE_OF_ALL if is_of_all else LEAST_SHARE) * case.report.recorded_s.mean()
-    return np.asarray(long & (told_s >= least_s))
+    typical_s = np.median(told_s, axis=0)
+    long = typical_s >= SHARE_OF_LONGEST * typical_s.max()
+    if long[:, 0].all():
+        least_s = LEAST_SHARE_OF_ALL * case.report.recorded_s.mean()
+        long &= np.median(told_s.max(axis=(1, 2))) >= least_s
+    return np.asarray(long)
 
 
 def _tell(noted_s: Floats, delay_s: Floats, is_late: NDArray[np.bool_]) -> NDArray[np.bool_]:
