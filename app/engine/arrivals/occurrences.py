@@ -153,7 +153,6 @@ def _synchronised(
     num_members, num_steps = len(stages) * block_size, step_at.size
     if num_members < 2:
         return None
-    # In the order in which dp rank 0 recorded them, which all members share.
     units = sorted(units, key=lambda rows: rows[0])
     rows = np.asarray(units, np.int64)  # [units, stages]
     num_blocks = sizes.dp_size // block_size
@@ -162,7 +161,11 @@ def _synchronised(
         cells = times_s[rows].reshape(len(units), len(stages), num_blocks, block_size, num_steps)
         return np.ascontiguousarray(cells.transpose(2, 4, 0, 3, 1)).ravel()
 
-    block, step, order = (axis.ravel() for axis in np.indices((num_blocks, num_steps, len(units))))
+    start_s = occurrence_by_occurrence(replayer.grid.start_s)
+    block, step, _ = (axis.ravel() for axis in np.indices((num_blocks, num_steps, len(units))))
+    # In the order in which the first member began them in this very step.
+    first_s = start_s[::num_members].reshape(num_blocks, num_steps, len(units))
+    order = first_s.argsort(axis=2, kind="stable").argsort(axis=2, kind="stable").ravel()
     dp_ranks = np.arange(sizes.dp_size).reshape(num_blocks, block_size)
     members = [(each[:, None] * sizes.pp_size + np.asarray(stages)).ravel() for each in dp_ranks]
     axis = {NOBODY: "pp", EP_BLOCK: "ep"}.get(meets, "dp")
@@ -181,7 +184,7 @@ def _synchronised(
         step_at[step],
         order,
         occurrence_by_occurrence(replayer.grid.duration_s),
-        occurrence_by_occurrence(replayer.grid.start_s),
+        start_s,
         np.full(block.size, np.nan),
     )
 
