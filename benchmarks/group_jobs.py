@@ -2,7 +2,7 @@
 
 Written apart from app/synth, so that the engine is not judged by its own model. Ranks compute with
 log-normal noise, in part shared by a host; GPUs differ for good by 1 to 3 %; transfers have Pareto
-tails; members leave a collective 1 to 16 us apart; every host's clock is up to 1 s wrong and drifts.
+tails; members leave a collective 1 to 16 us apart; a host's clock is up to 1 s wrong, and drifts.
 """
 
 from collections.abc import Sequence
@@ -267,14 +267,12 @@ def simulated(world: World, *, healthy: Sequence[int] = ()) -> Made:
     factor[list(healthy)] = usual
     run = Simulation(world, factor)
     ends_s, steps = [0.0], []
-    num_recorded = 0
     for number in range(world.num_steps):
         run.step = 100 + number * world.stride
         steps.append(run.step)
         run.sequence.clear()
         run.one_step()
         ends_s.append(float(run.now_s.max()))
-        num_recorded += 1
         if world.stride > 1:
             run.now_s += 5.0  # steps that nobody recorded
             ends_s[-1] += 5.0

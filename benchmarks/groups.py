@@ -167,8 +167,6 @@ def main(arguments: list[str]) -> int:
         verdicts = [judge(task) for task in tasks]
     report = summary(verdicts) | {"seconds": round(time.perf_counter() - began_s, 1)}
     if chosen.failures:
-        report["failures"] = [
-            str(each) for each in verdicts if each.outcome in ("wrong", "missed")
-        ]
+        report["failures"] = [str(each) for each in verdicts if each.outcome in ("wrong", "missed")]
     print(json.dumps(report, indent=2))
     return 0 if report["passed"] else 1

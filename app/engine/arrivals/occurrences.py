@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -96,7 +96,7 @@ def of_replay(replay: WindowReplay) -> Occurrences | None:
     num_incomplete = 0
     inside = replay.window.collectives
     if inside is not None and inside.num_rows:
-        part, places, num_incomplete = _of_table(inside, steps, places)
+        part, places, num_incomplete = _of_table(_by_one_clock(inside, replay), steps, places)
         parts.append(part)
     return _joined(steps, places, parts, num_incomplete)
 
@@ -105,6 +105,40 @@ def of_collectives(table: Collectives, steps: Sequence[int]) -> Occurrences | No
     """Those of a table alone, as plain profiles have it; None where no occurrence is complete."""
     part, places, num_incomplete = _of_table(table, tuple(steps), [])
     return _joined(tuple(steps), places, [part], num_incomplete)
+
+
+def _by_one_clock(table: Collectives, replay: WindowReplay) -> Collectives:
+    """The table with starts as the replay's workers have theirs where their clocks were corrected.
+
+    A member that is no worker has the clock of its own worker, or of its host.
+    """
+    if all(group.grid.shift_s is None for group in replay.groups):
+        return table
+    workers, steps = _workers(replay), np.asarray(replay.steps)
+    shift_s = np.zeros((len(workers) + 1, steps.size))  # the last row for ranks of no known clock
+    for group in replay.groups:
+        grid, sizes = group.grid, group.template.parallelism
+        if grid.shift_s is not None:
+            of_group = grid.shift_s.reshape(sizes.pp_size, sizes.dp_size, grid.num_steps)
+            at = np.searchsorted(steps, grid.steps)
+            shift_s[:-1, at] = of_group.swapaxes(0, 1).reshape(-1, grid.num_steps)
+    by_rank = {place.rank: at for at, place in enumerate(workers)}
+    by_place = {(place.dp_rank, place.stage): at for at, place in enumerate(workers)}
+    by_host = {place.host: at for at, place in enumerate(workers) if place.host is not None}
+    ranks, of_row = np.unique(table.rank, return_inverse=True)
+    places = [table.place(rank) for rank in ranks.tolist()]
+    worker = np.array(
+        [
+            by_rank.get(
+                place.rank,
+                by_place.get((place.dp_rank, place.stage), by_host.get(place.host, -1)),
+            )
+            for place in places
+        ],
+        np.int64,
+    )
+    step = np.minimum(np.searchsorted(steps, table.step), steps.size - 1)
+    return replace(table, start_s=table.start_s + shift_s[worker[of_row], step])
 
 
 def _workers(replay: WindowReplay) -> list[RankPlace]:
