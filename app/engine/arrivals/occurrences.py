@@ -32,8 +32,8 @@ class Occurrences:
 
     Shapes: `stay_s` and `start_s` [rows] seconds, `start_s` by the rank's own clock (NaN where it
     is not known; since the step's origin, or since one origin for all where `is_continuous`);
-    `group`, `step` (position in `steps`), `order` (place in the group's sequence within the step)
-    and `num_bytes` (mean over members, NaN where unknown) [occurrences].
+    `num_bytes` [rows], NaN where unknown; `group`, `step` (position in `steps`) and `order` (place
+    in the group's sequence within the step) [occurrences].
     """
 
     steps: tuple[int, ...]
@@ -124,7 +124,7 @@ def _by_one_clock(table: Collectives, replay: WindowReplay) -> Collectives:
             shift_s[:-1, at] = of_group.swapaxes(0, 1).reshape(-1, grid.num_steps)
     by_rank = {place.rank: at for at, place in enumerate(workers)}
     by_place = {(place.dp_rank, place.stage): at for at, place in enumerate(workers)}
-    by_host = {place.host: at for at, place in enumerate(workers) if place.host is not None}
+    by_host = {place.host: at for at, place in enumerate(workers)} | {None: -1}
     ranks, of_row = np.unique(table.rank, return_inverse=True)
     places = [table.place(rank) for rank in ranks.tolist()]
     worker = np.array(
@@ -219,7 +219,7 @@ def _synchronised(
         order,
         occurrence_by_occurrence(replayer.grid.duration_s),
         start_s,
-        np.full(block.size, np.nan),
+        np.full(start_s.size, np.nan),
     )
 
 
@@ -262,10 +262,7 @@ def _of_table(
     is_whole = (count == sizes[group]) & (count > 1)
     chosen = rows[np.repeat(is_whole, count)]
     first_chosen = rows[first[is_whole]]
-    size_chosen = count[is_whole]
-    starts = np.cumsum(size_chosen) - size_chosen
     num_bytes = np.where(table.num_bytes[chosen] >= 0, table.num_bytes[chosen], np.nan)
-    known = np.add.reduceat(num_bytes, starts) / size_chosen if starts.size else np.empty(0)
     step = np.searchsorted(np.asarray(steps), table.step[first_chosen])
     # Kinds of one group follow each other by time, where it is known, else by their numbers.
     begun_s = table.start_s[first_chosen]
@@ -277,7 +274,7 @@ def _of_table(
         _places_in_step(table.group[first_chosen], step, begun_s, table.sequence[first_chosen]),
         table.stay_s[chosen],
         table.start_s[chosen],
-        known,
+        num_bytes,
     )
     return part, places, int((~is_whole).sum())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -119,17 +120,38 @@ class Waits:
         self._replay = replay
         self._receives = receives or {}
         self._known: dict[int, Waiting] = {}
-        self._of_group = [
-            np.flatnonzero(found.group == group) for group in range(len(found.groups))
-        ]
+
+    @cached_property
+    def _of_group(self) -> list[Ints]:
+        """Occurrences of each group, in order of step and sequence."""
+        found = self._found
+        order = np.lexsort((found.order, found.step, found.group))
+        bounds = np.searchsorted(found.group[order], np.arange(len(found.groups) + 1))
+        return [order[first:end] for first, end in pairwise(bounds.tolist())]
+
+    def num_of_group(self, group: int) -> int:
+        """Number of occurrences of a group."""
+        return int(self._of_group[group].size)
+
+    def has_bytes(self, group: int) -> bool:
+        """Whether all members of some occurrence of the group say how many bytes they had."""
+        found, occurrences = self._found, self._of_group[group]
+        rows = found.first_row[occurrences][:, None] + np.arange(int(found.group_size[group]))
+        return bool(np.isfinite(found.num_bytes[rows]).all(axis=1).any())
 
     def rows(self, seat: int) -> tuple[Ints, Ints]:
         """A seat's rows in order of step and sequence, and their occurrences."""
         found, group = self._found, int(self._found.seat_group[seat])
-        occurrences = self._of_group[group]
-        occurrences = occurrences[np.lexsort((found.order[occurrences], found.step[occurrences]))]
         member = seat - int(found.first_seat[group])
-        return found.first_row[occurrences] + member, occurrences
+        return found.first_row[self._of_group[group]] + member, self._of_group[group]
+
+    def stay_s(self, seat: int) -> Floats:
+        """How long a seat stayed in each of its group's occurrences."""
+        return self._found.stay_s[self.rows(seat)[0]]
+
+    def num_bytes(self, seat: int) -> Floats:
+        """Bytes of a seat in each of its group's occurrences, NaN where unknown."""
+        return self._found.num_bytes[self.rows(seat)[0]]
 
     def span_s(self, seat: int) -> tuple[Floats, Floats, Ints]:
         """Start and end of each of a seat's rows by the clock, and their occurrences."""
