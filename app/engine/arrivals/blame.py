@@ -32,6 +32,8 @@ MIN_OWN_SHARE = 0.5
 MIN_DELAY_SHARE = 0.02
 # Healthy members differ as well: so many of their standard deviations.
 BEYOND_PEERS = 4.0
+# Suspects that the others waited for so long, of the mean step, show nothing of healthy members.
+SLOW_SHARE = 0.05
 MAX_SUSPECTS = 256
 
 
@@ -74,7 +76,8 @@ def late_ranks(
     suspects = np.array(
         [seat for seat in candidates.tolist() if _stands_out(found, late, waits, seat)], np.int64
     )
-    delays = OwnDelays(found, waits, OwnTimes(found, waits, clock), suspects)
+    slow = suspects[amount_s[suspects] >= SLOW_SHARE * mean_s]
+    delays = OwnDelays(found, waits, OwnTimes(found, waits, clock), suspects, slow)
     judged = [_judged(found, late, delays, int(seat), step_s) for seat in suspects]
     return _by_rank(judged)
 

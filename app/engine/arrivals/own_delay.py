@@ -19,6 +19,8 @@ from app.trace.window import Floats, Ints
 
 # Peers' medians hardly change with more.
 MAX_PEERS = 33
+# Members whose pairs tell how own time follows bytes.
+MAX_PAIRED = 16
 # Groups of an axis whose members show how much healthy ones differ, and how many have to.
 MAX_GROUPS = 16
 MIN_MEMBERS = 6
@@ -119,20 +121,25 @@ class OwnTimes:
 def routed_s(own_s: Floats, num_bytes: Floats) -> Floats:
     """[members, occurrences], the part of own times that members' bytes explain; 0 if unknown.
 
-    With e the slope of the logarithm of own time by that of bytes, over the members of one
-    occurrence and at least 0 and at most 1, it is own time x (1 - (bytes / median bytes)^-e).
+    With e the median slope (of all pairs of members at one occurrence, at least 0 and at most 1) of
+    the logarithm of own time by that of bytes, it is own time x (1 - (bytes / median bytes)^-e).
     """
     known = (np.isfinite(own_s) & (own_s > 0) & np.isfinite(num_bytes) & (num_bytes > 0)).all(0)
     found = np.zeros(own_s.shape)
     if not known.any():
         return found
     time, size = np.log(own_s[:, known]), np.log(num_bytes[:, known])
-    size -= np.median(size, axis=0)
-    apart = size - size.mean(axis=0)
-    spread = (apart**2).sum(axis=0)
-    slope = (apart * time).sum(axis=0) / np.maximum(spread, 1e-9)
-    slope = np.clip(slope, 0.0, 1.0)
-    found[:, known] = own_s[:, known] * (1.0 - np.exp(-slope * size))
+    chosen = evenly(len(size), MAX_PAIRED)
+    first, second = np.triu_indices(chosen.size, 1)
+    first, second = chosen[first], chosen[second]
+    apart = size[second] - size[first]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slopes = np.where(np.abs(apart) > 1e-6, (time[second] - time[first]) / apart, np.nan)
+    has_slope = np.isfinite(slopes).any(axis=0)
+    slope = np.zeros(slopes.shape[1])
+    slope[has_slope] = np.clip(np.nanmedian(slopes[:, has_slope], axis=0), 0.0, 1.0)
+    share = 1.0 - np.exp(-slope * (size - np.median(size, axis=0)))
+    found[:, known] = own_s[:, known] * share
     return found
 
 
@@ -147,8 +154,12 @@ def _steps_at(moment_s: Floats, length_s: Floats) -> Waiting:
 class OwnDelays:
     """Own delays of suspects, and how much healthy members of an axis differ."""
 
-    def __init__(self, found: Occurrences, waits: Waits, own: OwnTimes, suspects: Ints) -> None:
+    def __init__(
+        self, found: Occurrences, waits: Waits, own: OwnTimes, suspects: Ints, slow: Ints
+    ) -> None:
+        """`suspects` are no peers of each other; those of them in `slow` are surely not healthy."""
         self._found = found
+        self._slow = slow
         self._waits = waits
         self._own = own
         self._suspects = suspects
@@ -193,15 +204,15 @@ class OwnDelays:
         return [groups[at] for at in evenly(len(groups), MAX_GROUPS)]
 
     def _of_members_s(self, group: int, *, by_stays: bool) -> list[float]:
-        """The typical own delay a step of each member that is no suspect."""
-        peers = self._peers_of(group)
-        peers = peers[~np.isin(peers, self._suspects)]
-        if peers.size < 2:
+        """The typical own delay a step of each member that is not surely slow."""
+        members = np.setdiff1d(self._seats_of(group), self._slow)
+        members = members[evenly(members.size, MAX_PEERS)]
+        if members.size < 2:
             return []
-        times_s = self._times_s(peers.tolist(), by_stays=by_stays)
+        times_s = self._times_s(members.tolist(), by_stays=by_stays)
         delay_s = times_s - median_of_others(times_s)
         by_step_s = [
-            self._by_step(seat, each) for seat, each in zip(peers.tolist(), delay_s, strict=True)
+            self._by_step(seat, each) for seat, each in zip(members.tolist(), delay_s, strict=True)
         ]
         return [
             float(np.median(each[np.isfinite(each)])) if np.isfinite(each).any() else np.nan
@@ -211,13 +222,15 @@ class OwnDelays:
     def _peers_of(self, group: int) -> Ints:
         """Members that are no suspects, all where none is left; of many an even choice."""
         if group not in self._peers:
-            first = int(self._found.first_seat[group])
-            seats = first + np.arange(int(self._found.group_size[group]))
+            seats = self._seats_of(group)
             peers = np.setdiff1d(seats, self._suspects)
-            # One that is left out of a choice of all is replaced by the next.
             peers = peers if peers.size else seats
             self._peers[group] = peers[evenly(peers.size, MAX_PEERS)]
         return self._peers[group]
+
+    def _seats_of(self, group: int) -> Ints:
+        first = int(self._found.first_seat[group])
+        return first + np.arange(int(self._found.group_size[group]))
 
     def _times_s(self, seats: list[int], *, by_stays: bool) -> Floats:
         if by_stays:
