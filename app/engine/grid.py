@@ -1,5 +1,6 @@
 """Lay a window's rows out as a matrix: one row per operation of a replica, one column per lane."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -36,10 +37,10 @@ class Grid:
     """Recorded times of every operation in every lane; lane = dp_rank * steps + step position.
 
     Shapes: `start_s` and `duration_s` [ops, lanes], `rank` [dp, pp]. `origin_s` [steps] is what
-    each step's times count from, by one clock since the window's first step; None where times of
-    different steps have nothing to do with each other. `shift_s` [pp, lanes] is what a correction
-    of clocks added to a worker's starts. `steady_began_s` [steps] is when a step began where it
-    follows another (steady_state.py), in its own times.
+    each step's times count from, by one clock since a moment that all of the window's grids share;
+    None where times of different steps have nothing to do with each other. `shift_s` [pp, lanes] is
+    what a correction of clocks added to a worker's starts. `steady_began_s` [steps] is when a step
+    began where it follows another (steady_state.py), in its own times.
     """
 
     template: Template
@@ -99,15 +100,16 @@ def lay_out(window: Window) -> Grid:
     problem, row = placing.place(columns, start_s, duration_s, rank)
     if problem != placing.GOOD:
         _refuse(problem, row, trace, template, start_s)
-    return Grid(template, window.steps, start_s, duration_s, rank, _origin_s(window))
+    return Grid(template, window.steps, start_s, duration_s, rank, origin_s(window, window.steps))
 
 
-def _origin_s(window: Window) -> Floats | None:
-    """[steps], what the steps' times count from, since the first one's."""
+def origin_s(window: Window, steps: Sequence[int]) -> Floats | None:
+    """[steps], what the times of some steps count from, since that of the window's first step."""
     if window.origin_ns is None:
         return None
-    origin_ns = np.array(window.origin_ns, np.int64)
-    return np.asarray((origin_ns - origin_ns[0]) * 1e-9)
+    by_step = dict(zip(window.steps, window.origin_ns, strict=True))
+    since_ns = [by_step[step] - window.origin_ns[0] for step in steps]
+    return np.asarray(np.array(since_ns, np.int64) * 1e-9)
 
 
 def is_simulated(types: OpTypes) -> Any:

@@ -12,7 +12,7 @@ from app.engine.arrivals.hidden_waits import without_waits
 from app.engine.clocks.clocks import Clocks
 from app.engine.clocks.measure import Correction, measured
 from app.engine.graph import StepGraph, build
-from app.engine.grid import Grid, OtherStructure, lay_out
+from app.engine.grid import Grid, OtherStructure, lay_out, origin_s
 from app.engine.parallel import all_of
 from app.engine.simulate import Keep
 from app.engine.steady_state import between_s, with_periods
@@ -180,6 +180,7 @@ def _draft(window: Window, steps: tuple[int, ...]) -> _Draft:
     while left:
         try:
             grid = lay_out(window if left == window.steps else window.only(left))
+            grid = replace(grid, origin_s=origin_s(window, left))
         except OtherStructure:
             raise
         except InvalidTrace as error:

@@ -16,7 +16,7 @@ import numpy as np
 from app.engine.arrivals.blame import LateRank, late_ranks
 from app.engine.arrivals.lateness import Lateness, lateness
 from app.engine.arrivals.occurrences import Occurrences, of_collectives, of_replay
-from app.engine.arrivals.waiting import Waits, clock_of, continuous
+from app.engine.arrivals.waiting import Waits, clock_of, clock_of_table
 from app.trace.collectives import Collectives, RankPlace
 from app.trace.window import Floats, Ints
 
@@ -123,7 +123,7 @@ def arrivals_in(
     step_s: Floats,
     receives: Mapping[int, tuple[Floats, Floats]] | None = None,
 ) -> Arrivals | None:
-    """Arrivals of a table whose starts count from one origin in all steps.
+    """Arrivals of a table alone.
 
     `receives` are intervals (start, end) [receives] in which a rank waited for what it received,
     by global rank and the table's clock of that rank. None where no occurrence is complete.
@@ -131,7 +131,8 @@ def arrivals_in(
     found = of_collectives(table, steps)
     if found is None:
         return None
-    late, clock = lateness(found), continuous(len(steps))
+    late = lateness(found)
+    clock = clock_of_table(found, is_continuous=table.is_continuous)
     index = {place.rank: at for at, place in enumerate(found.places)}
     by_place = {index[rank]: each for rank, each in (receives or {}).items() if rank in index}
     waits = Waits(found, late, clock, receives=by_place)

@@ -10,9 +10,9 @@ import numpy as np
 
 from app.engine.arrivals.lateness import Lateness
 from app.engine.arrivals.occurrences import Occurrences
-from app.engine.arrivals.own_delay import own_delays_s
+from app.engine.arrivals.own_delay import OwnDelays, OwnTimes
 from app.engine.arrivals.waiting import Clock, Waits
-from app.trace.window import Floats, Ints
+from app.trace.window import Floats
 
 # Of the mean step: what others waited for a rank, for it to be looked at.
 MIN_SHARE = 0.01
@@ -22,14 +22,18 @@ MIN_STEP_SHARE = 0.005
 MIN_OF_TYPICAL = 0.25
 # A rank that is late in fewer steps is late now and then.
 MIN_STEPS_LATE = 0.5
-# By chance at most so often as it was late, among all members.
-MAX_CHANCE = 0.005
+# By chance at most so often as it was late, among all members, at occurrences at which the others
+# waited this share of what they wait where the rank is late.
+MAX_CHANCE = 0.02
+MATTERS = 0.1
 # Of what the others waited for a rank its own delay has to explain this much.
 MIN_OWN_SHARE = 0.5
+# Of the mean step: the own delay of a culprit.
+MIN_DELAY_SHARE = 0.02
 # Healthy members differ as well: so many of their standard deviations.
-BEYOND_PEERS = 3.0
-_MAD_TO_DEVIATION = 1.4826
-_ENOUGH_PEERS = 4
+BEYOND_PEERS = 4.0
+# Suspects that the others waited for so long, of the mean step, show nothing of healthy members.
+SLOW_SHARE = 0.05
 MAX_SUSPECTS = 256
 
 
@@ -70,9 +74,11 @@ def late_ranks(
     candidates = np.flatnonzero(amount_s >= MIN_SHARE * mean_s)
     candidates = candidates[np.argsort(-amount_s[candidates], kind="stable")][:MAX_SUSPECTS]
     suspects = np.array(
-        [seat for seat in candidates.tolist() if _stands_out(found, late, seat)], np.int64
+        [seat for seat in candidates.tolist() if _stands_out(found, late, waits, seat)], np.int64
     )
-    judged = [_judged(found, late, waits, clock, int(seat), suspects, step_s) for seat in suspects]
+    slow = suspects[amount_s[suspects] >= SLOW_SHARE * mean_s]
+    delays = OwnDelays(found, waits, OwnTimes(found, waits, clock), suspects, slow)
+    judged = [_judged(found, late, delays, int(seat), step_s) for seat in suspects]
     return _by_rank(judged)
 
 
@@ -90,78 +96,63 @@ def _weight(late: LateRank) -> tuple[bool, float]:
     return late.is_culprit, late.waited_for_s
 
 
-def _stands_out(found: Occurrences, late: Lateness, seat: int) -> bool:
-    """More often late than by chance, and by more than the others differ."""
-    group = int(found.seat_group[seat])
-    num = int(late.num_occurrences[group].sum())
-    expected = float(late.expected[group].sum())
-    times_late = int(late.late[seat].sum())
-    if times_late <= expected or _chance(times_late, num, expected / num) > MAX_CHANCE:
+def _stands_out(found: Occurrences, late: Lateness, waits: Waits, seat: int) -> bool:
+    """More often late than by chance, at occurrences that matter."""
+    rows, occurrences = waits.rows(seat)
+    wait_s = late.late_wait_s[occurrences]
+    is_late = late.is_late[rows]
+    if not is_late.any():
         return False
-    size, first = int(found.group_size[group]), int(found.first_seat[group])
-    waited_s = late.waited_s[first : first + size].mean(axis=1)
-    # Without those that are late as often, which are no measure of healthy ones.
-    often = late.late[first : first + size].sum(axis=1) * 2 >= times_late
-    others_s = waited_s[~often]
-    if others_s.size < _ENOUGH_PEERS:
-        return True
-    spread_s = _MAD_TO_DEVIATION * float(np.median(np.abs(others_s - np.median(others_s))))
-    return bool(late.waited_for_s[seat].mean() >= BEYOND_PEERS * spread_s)
+    matters = wait_s >= MATTERS * wait_s[is_late].mean()
+    num, times_late = int(matters.sum()), int((matters & is_late).sum())
+    size = int(found.group_size[found.seat_group[seat]])
+    expected = float(late.num_late[occurrences][matters].sum()) / size
+    return times_late > expected and _chance(times_late, num, expected / num) <= MAX_CHANCE
 
 
 def _judged(
-    found: Occurrences,
-    late: Lateness,
-    waits: Waits,
-    clock: Clock,
-    seat: int,
-    suspects: Ints,
-    step_s: Floats,
+    found: Occurrences, late: Lateness, delays: OwnDelays, seat: int, step_s: Floats
 ) -> LateRank:
     group = int(found.seat_group[seat])
     by_step_s = late.waited_for_s[seat]
     # The upper half, so that neither one long step nor many steps without hide what is typical.
     typical_s = float(np.median(np.sort(by_step_s)[by_step_s.size // 2 :]))
     limit_s = np.maximum(MIN_STEP_SHARE * step_s, MIN_OF_TYPICAL * typical_s)
-    steps_late = float((by_step_s >= limit_s).mean())
-    own_s = _own_delay_s(found, late, waits, clock, seat, suspects)
-    waited_for_s = float(by_step_s.mean())
-    if own_s is None:
+    is_late = by_step_s >= limit_s
+    steps_late = float(is_late.mean())
+    own_s = delays.of_steps_s(seat, by_stays=False)
+    by_stays = not np.isfinite(own_s[is_late]).any()
+    is_held_up = False
+    if by_stays:
+        own_s = delays.of_steps_s(seat, by_stays=True)
         # Without starts: what it waited elsewhere for others may be what made it late here.
         same_rank = found.seat_rank == found.seat_rank[seat]
         elsewhere = same_rank & (found.seat_group != group)
         held_up_s = float(late.waited_s[elsewhere].mean(axis=1).max(initial=0.0))
-        is_own = held_up_s < MIN_OWN_SHARE * waited_for_s
-    else:
-        is_own = own_s >= MIN_OWN_SHARE * waited_for_s
+        is_held_up = held_up_s >= MIN_OWN_SHARE * float(by_step_s.mean())
+    counts = is_late & np.isfinite(own_s)
+    # Typical late steps, so that one long pause makes nobody a culprit.
+    delay_s = steps_late * float(np.median(own_s[counts])) if counts.any() else 0.0
+    wait_s = steps_late * float(np.median(by_step_s[counts])) if counts.any() else 0.0
+    is_own = (
+        not is_held_up
+        and delay_s >= MIN_OWN_SHARE * wait_s
+        and delay_s >= MIN_DELAY_SHARE * float(step_s.mean())
+    )
+    if is_own:
+        spread_s = delays.spread_s(found.groups[group].axis, by_stays=by_stays)
+        is_own = spread_s is None or delay_s >= BEYOND_PEERS * spread_s
     return LateRank(
         place=int(found.seat_rank[seat]),
         group=group,
-        waited_for_s=waited_for_s,
+        waited_for_s=float(by_step_s.mean()),
         by_step_s=by_step_s,
         late_share=float(late.late[seat].sum() / late.num_occurrences[group].sum()),
         steps_late=steps_late,
-        own_delay_s=own_s,
+        own_delay_s=None if by_stays else delay_s,
         is_chronic=steps_late >= MIN_STEPS_LATE,
         is_own=is_own,
     )
-
-
-def _own_delay_s(
-    found: Occurrences, late: Lateness, waits: Waits, clock: Clock, seat: int, suspects: Ints
-) -> float | None:
-    """Mean own delay a step, before occurrences in which the rank was late; None if not known."""
-    rows, occurrences = waits.rows(seat)
-    own_s = own_delays_s(found, waits, clock, seat, suspects)
-    known = np.isfinite(own_s)
-    is_late = late.is_late[rows]
-    # The share of what was waited for whose stretch is known stands for the rest.
-    waited_s = late.late_wait_s[occurrences] * is_late
-    known_s = float(waited_s[known].sum())
-    if known_s <= 0:
-        return None
-    delay_s = float(own_s[known & is_late].sum())
-    return delay_s * float(waited_s.sum()) / known_s / len(found.steps)
 
 
 def _chance(times: int, num: int, rate: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,8 +32,8 @@ class Occurrences:
 
     Shapes: `stay_s` and `start_s` [rows] seconds, `start_s` by the rank's own clock (NaN where it
     is not known; since the step's origin, or since one origin for all where `is_continuous`);
-    `group`, `step` (position in `steps`), `order` (place in the group's sequence within the step)
-    and `num_bytes` (mean over members, NaN where unknown) [occurrences].
+    `num_bytes` [rows], NaN where unknown; `group`, `step` (position in `steps`) and `order` (place
+    in the group's sequence within the step) [occurrences].
     """
 
     steps: tuple[int, ...]
@@ -104,7 +104,7 @@ def of_replay(replay: WindowReplay) -> Occurrences | None:
     num_incomplete = 0
     inside = replay.window.collectives
     if inside is not None and inside.num_rows:
-        part, places, num_incomplete = _of_table(inside, steps, places)
+        part, places, num_incomplete = _of_table(_by_one_clock(inside, replay), steps, places)
         parts.append(part)
     return _joined(steps, places, parts, num_incomplete)
 
@@ -113,6 +113,40 @@ def of_collectives(table: Collectives, steps: Sequence[int]) -> Occurrences | No
     """Those of a table alone, as plain profiles have it; None where no occurrence is complete."""
     part, places, num_incomplete = _of_table(table, tuple(steps), [])
     return _joined(tuple(steps), places, [part], num_incomplete)
+
+
+def _by_one_clock(table: Collectives, replay: WindowReplay) -> Collectives:
+    """The table with starts as the replay's workers have theirs where their clocks were corrected.
+
+    A member that is no worker has the clock of its own worker, or of its host.
+    """
+    if all(group.grid.shift_s is None for group in replay.groups):
+        return table
+    workers, steps = _workers(replay), np.asarray(replay.steps)
+    shift_s = np.zeros((len(workers) + 1, steps.size))  # the last row for ranks of no known clock
+    for group in replay.groups:
+        grid, sizes = group.grid, group.template.parallelism
+        if grid.shift_s is not None:
+            of_group = grid.shift_s.reshape(sizes.pp_size, sizes.dp_size, grid.num_steps)
+            at = np.searchsorted(steps, grid.steps)
+            shift_s[:-1, at] = of_group.swapaxes(0, 1).reshape(-1, grid.num_steps)
+    by_rank = {place.rank: at for at, place in enumerate(workers)}
+    by_place = {(place.dp_rank, place.stage): at for at, place in enumerate(workers)}
+    by_host = {place.host: at for at, place in enumerate(workers)} | {None: -1}
+    ranks, of_row = np.unique(table.rank, return_inverse=True)
+    places = [table.place(rank) for rank in ranks.tolist()]
+    worker = np.array(
+        [
+            by_rank.get(
+                place.rank,
+                by_place.get((place.dp_rank, place.stage), by_host.get(place.host, -1)),
+            )
+            for place in places
+        ],
+        np.int64,
+    )
+    step = np.minimum(np.searchsorted(steps, table.step), steps.size - 1)
+    return replace(table, start_s=table.start_s + shift_s[worker[of_row], step])
 
 
 def _workers(replay: WindowReplay) -> list[RankPlace]:
@@ -161,7 +195,6 @@ def _synchronised(
     num_members, num_steps = len(stages) * block_size, step_at.size
     if num_members < 2:
         return None
-    # In the order in which dp rank 0 recorded them, which all members share.
     units = sorted(units, key=lambda rows: rows[0])
     rows = np.asarray(units, np.int64)  # [units, stages]
     num_blocks = sizes.dp_size // block_size
@@ -170,7 +203,11 @@ def _synchronised(
         cells = times_s[rows].reshape(len(units), len(stages), num_blocks, block_size, num_steps)
         return np.ascontiguousarray(cells.transpose(2, 4, 0, 3, 1)).ravel()
 
-    block, step, order = (axis.ravel() for axis in np.indices((num_blocks, num_steps, len(units))))
+    start_s = occurrence_by_occurrence(replayer.grid.start_s)
+    block, step, _ = (axis.ravel() for axis in np.indices((num_blocks, num_steps, len(units))))
+    # In the order in which the first member began them in this very step.
+    first_s = start_s[::num_members].reshape(num_blocks, num_steps, len(units))
+    order = first_s.argsort(axis=2, kind="stable").argsort(axis=2, kind="stable").ravel()
     dp_ranks = np.arange(sizes.dp_size).reshape(num_blocks, block_size)
     members = [(each[:, None] * sizes.pp_size + np.asarray(stages)).ravel() for each in dp_ranks]
     axis = "pp" if len(stages) > 1 else {EP_BLOCK: "ep"}.get(meets, "dp")
@@ -189,8 +226,8 @@ def _synchronised(
         step_at[step],
         order,
         occurrence_by_occurrence(replayer.grid.duration_s),
-        occurrence_by_occurrence(replayer.grid.start_s),
-        np.full(block.size, np.nan),
+        start_s,
+        np.full(start_s.size, np.nan),
     )
 
 
@@ -233,10 +270,7 @@ def _of_table(
     is_whole = (count == sizes[group]) & (count > 1)
     chosen = rows[np.repeat(is_whole, count)]
     first_chosen = rows[first[is_whole]]
-    size_chosen = count[is_whole]
-    starts = np.cumsum(size_chosen) - size_chosen
     num_bytes = np.where(table.num_bytes[chosen] >= 0, table.num_bytes[chosen], np.nan)
-    known = np.add.reduceat(num_bytes, starts) / size_chosen if starts.size else np.empty(0)
     step = np.searchsorted(np.asarray(steps), table.step[first_chosen])
     # Kinds of one group follow each other by time, where it is known, else by their numbers.
     begun_s = table.start_s[first_chosen]
@@ -248,7 +282,7 @@ def _of_table(
         _places_in_step(table.group[first_chosen], step, begun_s, table.sequence[first_chosen]),
         table.stay_s[chosen],
         table.start_s[chosen],
-        known,
+        num_bytes,
     )
     return part, places, int((~is_whole).sum())
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.blame import LateRank
+from app.trace.window import Floats
 
 MAX_GROUPS = 50
 MAX_MEMBERS = 16
@@ -96,7 +97,7 @@ def _group(found: Arrivals, at: int, most_members: int) -> dict[str, Any]:
         "num_occurrences": int(num),
         "transfer_s": float(np.median(late.transfer_s[mine])) if mine.any() else None,
         "waited_s": float(waited_s.mean()),
-        "bandwidth_bytes_s": _bandwidth(occurrences.num_bytes[mine], late.transfer_s[mine]),
+        "bandwidth_bytes_s": _bandwidth(_mean_bytes(found, at), late.transfer_s[mine]),
         "members": [
             {
                 "rank": places[member].rank,
@@ -109,6 +110,14 @@ def _group(found: Arrivals, at: int, most_members: int) -> dict[str, Any]:
             for member in members.tolist()
         ],
     }
+
+
+def _mean_bytes(found: Arrivals, group: int) -> Floats:
+    """[the group's occurrences], mean over members, NaN where one is unknown."""
+    occurrences = found.occurrences
+    first = occurrences.first_row[occurrences.group == group]
+    rows = first[:, None] + np.arange(int(occurrences.group_size[group]))
+    return np.asarray(occurrences.num_bytes[rows].mean(axis=1))
 
 
 def _bandwidth(num_bytes: Any, transfer_s: Any) -> float | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +19,8 @@ from app.trace.window import Floats, Ints
 
 if TYPE_CHECKING:
     from app.engine.replays import WindowReplay
+
+Transfers = dict[tuple[int, int], float]  # by code of op type and stage, seconds
 
 
 @dataclass(frozen=True)
@@ -84,11 +89,17 @@ def clock_of(replay: WindowReplay) -> Clock:
     return Clock(offset_s, follows)
 
 
-def continuous(num_steps: int) -> Clock:
-    """Times that count from one origin in all steps."""
-    follows = np.ones(num_steps, np.bool_)
-    follows[:1] = False
-    return Clock(np.zeros(num_steps), follows)
+def clock_of_table(found: Occurrences, *, is_continuous: bool) -> Clock:
+    """Times of a table: of all steps from one origin, or laid out apart from each other."""
+    steps = np.asarray(found.steps)
+    follows = np.zeros(steps.size, np.bool_)
+    if is_continuous:
+        follows[1:] = np.diff(steps) == 1
+        return Clock(np.zeros(steps.size), follows)
+    ends_s = found.start_s + found.stay_s
+    known = np.isfinite(ends_s)
+    apart_s = np.ptp(np.concatenate([found.start_s[known], ends_s[known], [0.0]]))
+    return Clock(np.arange(steps.size) * (4.0 * apart_s), follows)
 
 
 class Waits:
@@ -109,17 +120,38 @@ class Waits:
         self._replay = replay
         self._receives = receives or {}
         self._known: dict[int, Waiting] = {}
-        self._of_group = [
-            np.flatnonzero(found.group == group) for group in range(len(found.groups))
-        ]
+
+    @cached_property
+    def _of_group(self) -> list[Ints]:
+        """Occurrences of each group, in order of step and sequence."""
+        found = self._found
+        order = np.lexsort((found.order, found.step, found.group))
+        bounds = np.searchsorted(found.group[order], np.arange(len(found.groups) + 1))
+        return [order[first:end] for first, end in pairwise(bounds.tolist())]
+
+    def num_of_group(self, group: int) -> int:
+        """Number of occurrences of a group."""
+        return int(self._of_group[group].size)
+
+    def has_bytes(self, group: int) -> bool:
+        """Whether all members of some occurrence of the group say how many bytes they had."""
+        found, occurrences = self._found, self._of_group[group]
+        rows = found.first_row[occurrences][:, None] + np.arange(int(found.group_size[group]))
+        return bool(np.isfinite(found.num_bytes[rows]).all(axis=1).any())
 
     def rows(self, seat: int) -> tuple[Ints, Ints]:
         """A seat's rows in order of step and sequence, and their occurrences."""
         found, group = self._found, int(self._found.seat_group[seat])
-        occurrences = self._of_group[group]
-        occurrences = occurrences[np.lexsort((found.order[occurrences], found.step[occurrences]))]
         member = seat - int(found.first_seat[group])
-        return found.first_row[occurrences] + member, occurrences
+        return found.first_row[self._of_group[group]] + member, self._of_group[group]
+
+    def stay_s(self, seat: int) -> Floats:
+        """How long a seat stayed in each of its group's occurrences."""
+        return self._found.stay_s[self.rows(seat)[0]]
+
+    def num_bytes(self, seat: int) -> Floats:
+        """Bytes of a seat in each of its group's occurrences, NaN where unknown."""
+        return self._found.num_bytes[self.rows(seat)[0]]
 
     def span_s(self, seat: int) -> tuple[Floats, Floats, Ints]:
         """Start and end of each of a seat's rows by the clock, and their occurrences."""
@@ -146,10 +178,16 @@ class Waits:
             ends.append(end_s)
         if self._replay is not None:
             for replayer in self._replay.groups:
-                start_s, end_s = _receives(replayer, place, self.offsets_s(replayer))
+                start_s, end_s = _receives(
+                    replayer, place, self.offsets_s(replayer), self._transfers_s
+                )
                 starts.append(start_s)
                 ends.append(end_s)
         return merged(np.concatenate(starts), np.concatenate(ends))
+
+    @cached_property
+    def _transfers_s(self) -> Transfers:
+        return {} if self._replay is None else _transfers_s(self._replay.groups)
 
     def offsets_s(self, replayer: Replayer) -> Floats:
         """[steps], where the times of a group's steps begin by the clock."""
@@ -157,23 +195,42 @@ class Waits:
         return self._clock.offset_s[at]
 
 
-def _receives(replayer: Replayer, place: int, offset_s: Floats) -> tuple[Floats, Floats]:
-    """When a worker waited for what it received: all but the shortest receive of each kind."""
+def _receives(
+    replayer: Replayer, place: int, offset_s: Floats, transfer_s: Transfers
+) -> tuple[Floats, Floats]:
+    """When a worker waited for what it received: all but what the transfer takes at least."""
     template, grid = replayer.template, replayer.grid
     dp_rank, stage = divmod(place, template.parallelism.pp_size)
     starts, ends = [np.empty(0)], [np.empty(0)]
     if dp_rank >= template.parallelism.dp_size:
         return starts[0], ends[0]
     lanes = slice(dp_rank * grid.num_steps, (dp_rank + 1) * grid.num_steps)
-    for code in template.present:
-        spec = template.op_types.by_code[code]
-        if spec.kind is not Kind.P2P or not spec.name.endswith("-recv"):
-            continue
-        rows = np.flatnonzero((template.optype == code) & (template.stage == stage))
-        if not rows.size:
-            continue
+    for code, rows in _receiving(replayer, stage):
         stay_s = grid.duration_s[rows, lanes]
         start_s = grid.start_s[rows, lanes] + offset_s
         starts.append(start_s.ravel())
-        ends.append((start_s + stay_s - grid.duration_s[rows].min()).ravel())
+        ends.append((start_s + stay_s - transfer_s[code, stage]).ravel())
     return np.concatenate(starts), np.concatenate(ends)
+
+
+def _transfers_s(replayers: Sequence[Replayer]) -> Transfers:
+    """The shortest receive of each op type on each stage, over all of the window's steps."""
+    found: Transfers = {}
+    for replayer in replayers:
+        for stage in range(replayer.template.parallelism.pp_size):
+            for code, rows in _receiving(replayer, stage):
+                least_s = float(replayer.grid.duration_s[rows].min())
+                found[code, stage] = min(least_s, found.get((code, stage), least_s))
+    return found
+
+
+def _receiving(replayer: Replayer, stage: int) -> list[tuple[int, Ints]]:
+    """Op types that receive on a stage, and their rows in the template."""
+    template, types = replayer.template, replayer.template.op_types
+    names = {"forward-recv", "backward-recv", *(spec.pairs_with for spec in types.user)}
+    found = [
+        (int(code), np.flatnonzero((template.optype == code) & (template.stage == stage)))
+        for code in template.present
+        if types.by_code[code].kind is Kind.P2P and types.by_code[code].name in names
+    ]
+    return [(code, rows) for code, rows in found if rows.size]

@@ -34,7 +34,7 @@ def corrected(grid: Grid, found: Lines, began_ns: Ints, host: Ints) -> Grid:
     # A copy, so that nothing is left that was worked out before.
     return replace(
         grid,
-        origin_s=(first_ns - first_ns[0]) * 1e-9,
+        origin_s=np.asarray(first_ns * 1e-9, np.float64),
         shift_s=grid.start_s[firsts] - before_s,
     )
 
