@@ -10,6 +10,7 @@ from app.api.service import Service
 from app.diagnosis.history import History
 from app.diagnosis.merged import merged
 from app.engine.combine import combined, per_step_combined
+from app.engine.result_by_step import split
 from app.monitor import analysed
 from app.store import jobs, spans, windows
 from app.store.spans import Span
@@ -57,7 +58,7 @@ def _of_steps(service: Service, job_id: str, window: str, named: str, *, per_ste
             return analysed(whole.only(numbers), History())[1]
 
     result = service.results.kept((job_id, whole.id, whole.revision, numbers), analyse)
-    return result if per_step else {k: v for k, v in result.items() if k != "per_step"}
+    return result if per_step else split(result)[0]
 
 
 def _of_range(service: Service, job_id: str, named: str, *, per_step: bool) -> Result:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from app.engine.combine_arrivals import combined_arrivals
 from app.engine.combine_parts import (
     Result,
     Weights,
@@ -54,6 +55,7 @@ def combined(results: Sequence[Result]) -> dict[str, Any]:
         "optype_slowdown": _optypes(known, total),
         "stage_share": _stage_share(known, total),
         **op_times(known, total),
+        **combined_arrivals(known),
     }
 
 
