@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from app.api.results import ARRAYS, Result
+from app.api.results import ARRAYS, ARRAYS_BY_STEP, Result
 from app.api.service import Service
 from app.diagnosis.history import History
 from app.diagnosis.merged import merged
@@ -66,7 +66,8 @@ def _of_range(service: Service, job_id: str, named: str, *, per_step: bool) -> R
     with service.store.read() as conn:
         span = spans.between(conn, job_id, first, last)
         run = jobs.run(conn, job_id, span.epoch)
-    each_holds = run.parallelism.num_workers * (ARRAYS + (span.most_steps if per_step else 0))
+    by_step = ARRAYS_BY_STEP * span.most_steps if per_step else 0
+    each_holds = run.parallelism.num_workers * (ARRAYS + by_step)
     kept = thinned(span.first_steps, MAX_NUMBERS // each_holds)
 
     def read() -> Result:

@@ -112,9 +112,7 @@ def _group(seen: Sequence[tuple[Result, float]]) -> dict[str, Any]:
     return {
         **newest,
         "num_occurrences": sum(group["num_occurrences"] for group, _ in seen),
-        **{
-            name: mean_known([(group[name], steps) for group, steps in seen]) for name in _OF_GROUP
-        },
+        **{name: mean_known([(group[name], steps) for group, steps in seen]) for name in _OF_GROUP},
         "members": _members(seen),
     }
 

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import Field
 from starlette.responses import Response
 
 from app.api.deps import JobKey, Responses, ServiceDep, refusals
-from app.api.fields import Answer, ChosenSteps, WindowsId
+from app.api.fields import ChosenSteps, WindowsId
 from app.api.group_members import group_of
 from app.api.routes.windows import BY_RANK, json_response
 from app.api.service import Service
@@ -25,19 +24,6 @@ _SCHEMA = {"schema": {"$ref": "#/components/schemas/WindowArrivals"}}
 _ARRIVALS: Responses = {
     200: {"description": "The arrivals.", "content": {"application/json": _SCHEMA}}
 }
-
-
-class WindowArrivals(Answer):
-    """Arrivals of one window or of several."""
-
-    window: str
-    steps: list[int]
-    arrivals: dict[str, Any] | None = Field(
-        description="As in the window's result, with `per_step`; with `group`, of its members alone."
-    )
-    reason: str | None = Field(description="Why there are none.")
-    unexplained_share: float | None
-    coverage: float | None
 
 
 class GroupNotFound(NotFound):
