@@ -57,7 +57,7 @@ def block(
         "dp_rank": ranks,
         "stage": [0] * len(ranks),
         "host": [f"host-{rank}" for rank in ranks],
-        "local_rank": [0] * len(ranks),
+        "local_rank": [None] * len(ranks),
         "waited_for_s": list(waited_for_s),
         "waited_s": waited_s,
         "late_share": late_share,
@@ -75,7 +75,7 @@ def block(
                 "members": [
                     {
                         "rank": rank,
-                        "local_rank": 0,
+                        "local_rank": None,
                         "host": f"host-{rank}",
                         "waited_for_s": waited_for_s[rank],
                         "waited_s": waited_s[rank],
@@ -91,7 +91,7 @@ def block(
                 "dp_rank": rank,
                 "stage": 0,
                 "host": f"host-{rank}",
-                "local_rank": 0,
+                "local_rank": None,
                 "group": "dp, stage 0",
                 "axis": "dp",
                 "kind": "compute",

@@ -5,6 +5,7 @@ from html import escape
 from typing import Any
 
 from app import words
+from app.charts.arrivals import cost, remarks
 from app.charts.report_parts import facts
 
 Result = Mapping[str, Any]
@@ -20,7 +21,8 @@ def findings(result: Result) -> str:
     if found is None:
         body = "<p>Nothing can be told: see what was looked at.</p>"
     elif not found:
-        body = "<p>Nothing stands out.</p>"
+        said = remarks(result) or ["Nothing stands out."]
+        body = "".join(f"<p>{escape(each)}</p>" for each in said)
     else:
         body = f"<ol>{''.join(map(_finding, found))}</ol>"
     note = '<p class="told">Causes may overlap.</p>' if len(found or ()) > 1 else ""
@@ -41,10 +43,11 @@ def _finding(found: Mapping[str, Any]) -> str:
 
 
 def _cost(found: Mapping[str, Any]) -> str:
-    share, of = found["evidence"].get("share_of_loss"), "of loss"
-    if share is None:
-        share, of = found["cost"], "of GPU time"
-    return "no figure" if share is None else f"<b>{escape(words.percent(share))}</b> {of}"
+    share = found["evidence"].get("share_of_loss")
+    if share is not None and not found.get("cost_range"):
+        return f"<b>{escape(words.percent(share))}</b> of loss"
+    costs = cost(found)
+    return "no figure" if costs is None else f"<b>{escape(costs)}</b> of GPU time"
 
 
 def _title(found: Mapping[str, Any]) -> str:
@@ -58,9 +61,8 @@ def _title(found: Mapping[str, Any]) -> str:
 def _place(culprit: Mapping[str, Any]) -> str:
     axes = (("dp", "dp_rank"), ("stage", "stage"))
     known = [f"{word} {culprit[key]}" for word, key in axes if culprit.get(key) is not None]
-    worker = ", ".join(known)
     host = words.contained(culprit["host"]) if culprit.get("host") else ""
-    return f"{worker} on {host}" if worker and host else worker or host
+    return words.gpu(culprit.get("rank"), ", ".join(known), host, culprit.get("local_rank"))
 
 
 def ruled_out(result: Result) -> str:
