@@ -16,6 +16,9 @@ MATERIAL_SHARE = 0.05
 # Where operations cover less of the step, nothing can be ruled out.
 MIN_COVERAGE = 0.6
 
+_NEVER_UNKNOWN = ("waited_for_s", "waited_s", "late_share")
+_COLUMNS = ("rank", "dp_rank", "stage", "host", "local_rank", "own_delay_s", *_NEVER_UNKNOWN)
+
 
 @dataclass(frozen=True, slots=True)
 class RankWaits:
@@ -53,22 +56,14 @@ def ranks(result: Result) -> list[RankWaits]:
         return []
     step_s = mean_step_s(result)
     culprits = {each["rank"] for each in found["culprits"]}
-    rows = [
-        RankWaits(
-            *place,
-            waited_for_s=waited_for_s or 0.0,
-            waited_s=waited_s or 0.0,
-            share=(waited_for_s or 0.0) / step_s,
-            late_share=late_share or 0.0,
-            own_delay_s=own_delay_s,
-            is_culprit=place[0] in culprits,
-        )
-        for *place, waited_for_s, waited_s, late_share, own_delay_s in zip(
-            *(found[name] for name in ("rank", "dp_rank", "stage", "host", "local_rank")),
-            *(found[name] for name in ("waited_for_s", "waited_s", "late_share", "own_delay_s")),
-            strict=True,
-        )
-    ]
+    rows = []
+    for row in zip(*(found[name] for name in _COLUMNS), strict=True):
+        each: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
+        # What a window of several does not know of a rank is not waiting.
+        known: dict[str, Any] = {name: each[name] or 0.0 for name in _NEVER_UNKNOWN}
+        share = known["waited_for_s"] / step_s
+        is_culprit = each["rank"] in culprits
+        rows.append(RankWaits(**{**each, **known}, share=share, is_culprit=is_culprit))
     return sorted(rows, key=lambda each: (-each.waited_for_s, each.rank))
 
 
