@@ -52,6 +52,8 @@ def block(
     most_first = sorted(ranks, key=lambda rank: -waited_for_s[rank])
     return {
         "num_occurrences": num_steps,
+        "num_ranks": len(ranks),
+        "largest_share": max(waited_for_s) / step_s,
         "waiting_share": sum(waited_s) / len(ranks) / step_s,
         "rank": ranks,
         "dp_rank": ranks,

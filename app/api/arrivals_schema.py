@@ -45,11 +45,16 @@ def arrivals_schema() -> dict[str, Any]:
         "rank are parallel. Null where no collective was recorded by every member of its group.",
         "properties": {
             "num_occurrences": integer,
+            "num_ranks": {**integer, "description": "That recorded a collective."},
             "waiting_share": {
                 **number,
                 "description": "Share of GPU time that ranks spent waiting for later ones.",
             },
-            "rank": by_rank(integer, "Global, of those that recorded a collective."),
+            "largest_share": {
+                **number,
+                "description": "Share of the step that the others waited for one rank, at most.",
+            },
+            "rank": by_rank(integer, "Global, of the 256 that were waited for most; ascending."),
             "dp_rank": by_rank(unknown_integer),
             "stage": by_rank(unknown_integer),
             "host": by_rank(text),

@@ -4,7 +4,6 @@ from typing import Any
 
 from app.api.service import Service
 from app.api.window_range import RANGE
-from app.engine.arrivals.arrivals import arrivals_of
 from app.engine.arrivals.result import groups_as_json
 from app.engine.replays import prepare
 from app.errors import InvalidRequest
@@ -30,5 +29,5 @@ def group_of(
     with service.replays.at_work.taken():
         if steps is not None:
             replay = prepare(replay.window.only(chosen(steps, replay.window.steps)))
-        found = arrivals_of(replay, replay.recorded_s)
+        found = replay.arrivals
         return next(iter(groups_as_json(found, name)), None) if found is not None else None

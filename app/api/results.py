@@ -16,10 +16,10 @@ Result = Mapping[str, Any]
 MAX_KEPT_NUMBERS = 2_000_000
 # A result without its arrays has about as many.
 _FEWEST = 2_000
-# By worker: exact slowdown, estimate, two launch delays; arrivals have nine.
-ARRAYS = 13
-# By worker and step: slowdown, and what others waited.
-ARRAYS_BY_STEP = 2
+# By worker: exact slowdown, estimate, two launch delays.
+ARRAYS = 4
+# Of arrivals, by rank: places, waits and how often it was late.
+ARRIVAL_ARRAYS = 9
 # Each reader of a range holds as many numbers as are kept in all.
 MAX_RANGES = 4
 _TOO_MANY = "too many others ask for several windows now: ask again in a moment"
@@ -83,5 +83,9 @@ def num_numbers(result: Result) -> int:
     """About how many numbers a result holds."""
     num_workers: int = result["job"]["dp_size"] * result["job"]["pp_size"]
     num_steps = len(result["steps"])
-    by_step = ARRAYS_BY_STEP * num_steps * num_workers if result.get("per_step") else 0
-    return _FEWEST + ARRAYS * num_workers + 8 * num_steps + by_step
+    by_step = num_steps * num_workers if result.get("per_step") else 0
+    arrivals = result.get("arrivals") or {}
+    by_rank = len(arrivals.get("rank", ())) * (
+        ARRIVAL_ARRAYS + (num_steps if arrivals.get("per_step") else 0)
+    )
+    return _FEWEST + ARRAYS * num_workers + 8 * num_steps + by_step + by_rank

@@ -92,10 +92,7 @@ def largest_share(result: Result) -> float:
     found = result.get("arrivals")
     if not found:
         return 0.0
-    culprits = [each["share"] for each in found["culprits"]]
-    # A result without arrays by rank still says what its culprits cost.
-    waited_for_s = max((each or 0.0 for each in found.get("waited_for_s") or ()), default=0.0)
-    return float(max([*culprits, waited_for_s / mean_step_s(result) if waited_for_s else 0.0]))
+    return float(found["largest_share"])
 
 
 def is_covered(result: Result) -> bool:

@@ -142,7 +142,7 @@ def _label(each: RankWaits, theme: Theme) -> str:
 def _told(
     result: Mapping[str, Any], rows: Sequence[RankWaits], values_ms: Floats, at: StepAxis
 ) -> Any:
-    num_ranks = len(result["arrivals"]["rank"])
+    num_ranks = result["arrivals"]["num_ranks"]
     note = ""
     if num_ranks > len(rows):
         note = f"The {words.whole(len(rows))} ranks most waited for, of {words.whole(num_ranks)}."

@@ -47,6 +47,7 @@ def _joint(have: Sequence[Result]) -> dict[str, Any]:
     occurrences = [float(each["num_occurrences"]) for each in blocks]
     joint: dict[str, Any] = {
         "num_occurrences": sum(each["num_occurrences"] for each in blocks),
+        "num_ranks": max(each.get("num_ranks", len(each["rank"])) for each in blocks),
         "waiting_share": _mean(blocks, "waiting_share", recorded_s),
         **by_rank.places,
         **{name: by_rank.means(name, num_steps) for name in _BY_STEPS},
@@ -54,6 +55,8 @@ def _joint(have: Sequence[Result]) -> dict[str, Any]:
         "groups": _groups(blocks, num_steps),
     }
     mean_step_s = sum(recorded_s) / sum(num_steps)
+    most_s = max((each or 0.0 for each in joint["waited_for_s"]), default=0.0)
+    joint["largest_share"] = most_s / mean_step_s
     joint["culprits"] = _culprits(blocks, num_steps, joint, by_rank, mean_step_s)
     if all("per_step" in each for each in blocks):
         joint["per_step"] = {"waited_for_s": by_rank.by_step("waited_for_s")}

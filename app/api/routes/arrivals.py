@@ -110,6 +110,7 @@ def _only(found: Mapping[str, Any], ranks: set[int]) -> dict[str, Any]:
     return {
         **found,
         **by_rank,
+        "num_ranks": len(ranks),
         "culprits": culprits,
         "per_step": {"waited_for_s": waited_for_s},
     }

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from app.api.deps import JobKey, Responses, ServiceDep, refusals
 from app.api.fields import Answer, ChosenSteps, Cursor, Limit, WindowsId, timestamp
 from app.api.window_range import shown_result
-from app.charts.arrivals import largest_share
 from app.store import hosts, windows
 from app.store.windows import Verdict, WindowSummary
 from app.trace.window import WindowState
@@ -152,8 +151,7 @@ def _without_arrays(result: Mapping[str, Any]) -> dict[str, Any]:
     delay = kept["launch_delay"]
     kept["launch_delay"] = {k: v for k, v in delay.items() if k == "by_optype"}
     if arrivals := kept.get("arrivals"):
-        rest = {k: v for k, v in arrivals.items() if k not in BY_RANK}
-        kept["arrivals"] = rest | {"largest_share": largest_share(result)}
+        kept["arrivals"] = {k: v for k, v in arrivals.items() if k not in BY_RANK}
     return kept
 
 
