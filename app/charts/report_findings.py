@@ -33,7 +33,7 @@ def _finding(found: Mapping[str, Any]) -> str:
     sure = next(text for least, text in _CONFIDENCES if found["confidence"] >= least)
     onset = found["onset_step"]
     since = "before what is known" if onset is None else f"step {words.whole(onset)}"
-    evidence = ((_label(name), _text(value)) for name, value in found["evidence"].items())
+    evidence = ((_label(name), _evidence(name, value)) for name, value in found["evidence"].items())
     return (
         f'<li><p class="share">{_cost(found)}</p><div><h3>{escape(_title(found))}</h3>'
         f'<p>{escape(_sentence(found["sentence"]))}</p><p class="sure">{sure}</p>'
@@ -84,6 +84,22 @@ def _sentence(text: str) -> str:
 
 def _label(name: str) -> str:
     return name.replace("_", " ").replace("-", " ").capitalize()
+
+
+def _evidence(name: str, value: Any) -> str:
+    return _waits(value) if name == "arrivals" and isinstance(value, Mapping) else _text(value)
+
+
+def _waits(arrivals: Mapping[str, Any]) -> str:
+    """How long the others waited, how often, and how much of that is its own doing."""
+    waited, share = words.seconds(arrivals["waited_for_s"]), words.percent(arrivals["share"])
+    own_s = arrivals["own_delay_s"]
+    own = "" if own_s is None else f"; its own delay is {words.seconds(max(0.0, own_s))}"
+    late, steps = words.percent(arrivals["late_share"]), words.percent(arrivals["steps_late"])
+    return (
+        f"the others wait {waited} a step for it, {share} of it; late to {late} of its "
+        f"collectives, in {steps} of the steps{own}"
+    )
 
 
 def _text(value: Any) -> str:

@@ -104,7 +104,7 @@ def _times(known: Sequence[Result], total: Weights) -> dict[str, Any]:
         "steps": _joined(known, lambda each: each["steps"]),
         "structures": _joined(known, lambda each: each.get("structures", ())),
         "step_time_s": {
-            name: _joined(known, lambda each, name=name: _of_steps(each, name))
+            name: [value for each in known for value in _of_steps(each, name)]
             for name in ("recorded", "between", "simulated", "ideal")
         },
         "launch_slowdown": float(recorded_s / simulated_s),
