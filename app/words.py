@@ -90,6 +90,16 @@ def worker(dp_rank: int, stage: int, hosts: Hosts | None = None) -> str:
     return f"dp {dp_rank}, stage {stage}" + (f" on {contained(host)}" if host else "")
 
 
+def gpu(rank: int | None, place: str, host: str = "", local_rank: int | None = None) -> str:
+    """A GPU by its global rank, place, host and number there, as far as these are known.
+
+    Rank 11 (dp 3, stage 1) on host-043, GPU 5, without its first capital.
+    """
+    name = place if rank is None else f"rank {rank}" + (f" ({place})" if place else "")
+    where = f"{name} on {host}" if name and host else name or host
+    return where if local_rank is None else f"{where}, GPU {local_rank}"
+
+
 def ranks(numbers: Sequence[int]) -> str:
     """Up to four ranks by their numbers, more by the first three and how many follow."""
     if len(numbers) == 1:

@@ -34,8 +34,9 @@ def fingerprint(job_id: str, rule: str, subject: str) -> str:
 class Blame:
     """What a diagnosis found to cost most: one entry of a result's findings, in short.
 
-    `culprits` have those of dp_rank, stage and host that apply; `cost` is a share of the job's
-    GPU time, None where it is not known, and `since_step` the finding's own onset.
+    `culprits` have those of dp_rank, stage, host, rank and local_rank (the GPU) that apply; `cost`
+    is a share of the job's GPU time, None where it is not known, and `since_step` the finding's own
+    onset.
     """
 
     cause: str

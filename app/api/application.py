@@ -28,6 +28,7 @@ from app.api.requests import Requests, nouns_of
 from app.api.routes import (
     acknowledging,
     alerts,
+    arrivals,
     audit,
     charts,
     compare,
@@ -79,6 +80,7 @@ ROUTERS = (
     ribbon.router,
     timelines.router,
     traces.router,
+    arrivals.router,
     critical_path.router,
     what_if.router,
     saved_questions.router,

@@ -8,6 +8,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute
 
+from app.api.arrivals_schema import arrivals_schema, window_arrivals_schema
 from app.api.deps import ProblemOut
 from app.api.edits import QuestionIn
 from app.api.fields import PRINTABLE
@@ -99,6 +100,7 @@ def _schemas() -> dict[str, Any]:
         **models["$defs"],
         "OpsIn": _ops_in(),
         "WindowResult": _window_result(),
+        "WindowArrivals": window_arrivals_schema(),
         "Figure": {
             "type": "object",
             "required": ["data", "layout", "meta"],
@@ -206,7 +208,18 @@ def _window_result() -> dict[str, Any]:
     matrix = {"type": ["array", "null"], "items": {"type": "array", "items": {"type": "number"}}}
     thing = {"type": "object"}
     place = {"dp_rank": {"type": "integer"}, "stage": {"type": "integer"}}
-    culprit = {"type": "object", "properties": {**place, "host": {"type": "string"}}}
+    culprit = {
+        "type": "object",
+        "properties": {
+            **place,
+            "host": {"type": "string"},
+            "rank": {"type": "integer", "description": "Global."},
+            "local_rank": {
+                "type": "integer",
+                "description": "Number of the GPU on its host, where one inside a worker is meant.",
+            },
+        },
+    }
     share = {"type": "number", "minimum": 0, "maximum": 1}
     found = {
         "cause": {"enum": list(CAUSES)},
@@ -218,6 +231,14 @@ def _window_result() -> dict[str, Any]:
         "cost": {**number, "description": "Share of the job's GPU time."},
         "evidence": thing,
         "sentence": {"type": "string"},
+    }
+    cost_range = {
+        "type": ["array", "null"],
+        "items": {"type": "number"},
+        "minItems": 2,
+        "maxItems": 2,
+        "description": "What the replay says and what the waits say, where they are more than "
+        "3 points apart: the lower and the higher one; else null.",
     }
     seen_in = {
         **thing,
@@ -291,7 +312,7 @@ def _window_result() -> dict[str, Any]:
             ),
             **dict.fromkeys(("worker_slowdown", "worker_slowdown_estimate"), matrix),
             "findings": {
-                **_list_of(found, seen_in=seen_in),
+                **_list_of(found, cost_range=cost_range, seen_in=seen_in),
                 "description": "Causes, most costly first; empty where nothing is wrong, null "
                 "where nothing can be told.",
             },
@@ -312,6 +333,16 @@ def _window_result() -> dict[str, Any]:
                 "type": ["array", "null"],
                 "description": "When the job, or some workers, became slower or faster.",
                 "items": thing,
+            },
+            "arrivals": arrivals_schema(),
+            "unexplained_share": {
+                **number,
+                "description": "Share of the step that is waiting which no finding explains.",
+            },
+            "coverage": {
+                **number,
+                "description": "Share of the step that operations cover, mean over ranks: below "
+                "0.6 nothing can be ruled out.",
             },
             "per_step": {"type": "object", "description": "Only if asked for."},
         },

@@ -18,6 +18,8 @@ MAX_KEPT_NUMBERS = 2_000_000
 _FEWEST = 2_000
 # By worker: exact slowdown, estimate, two launch delays.
 ARRAYS = 4
+# Of arrivals, by rank: places, waits and how often it was late.
+ARRIVAL_ARRAYS = 9
 # Each reader of a range holds as many numbers as are kept in all.
 MAX_RANGES = 4
 _TOO_MANY = "too many others ask for several windows now: ask again in a moment"
@@ -82,4 +84,8 @@ def num_numbers(result: Result) -> int:
     num_workers: int = result["job"]["dp_size"] * result["job"]["pp_size"]
     num_steps = len(result["steps"])
     by_step = num_steps * num_workers if result.get("per_step") else 0
-    return _FEWEST + ARRAYS * num_workers + 8 * num_steps + by_step
+    arrivals = result.get("arrivals") or {}
+    by_rank = len(arrivals.get("rank", ())) * (
+        ARRIVAL_ARRAYS + (num_steps if arrivals.get("per_step") else 0)
+    )
+    return _FEWEST + ARRAYS * num_workers + 8 * num_steps + by_step + by_rank

@@ -63,15 +63,8 @@ def with_steps(
     """
     job = result["job"]
     width = job["dp_size"] * (job["pp_size"] if name == "worker_slowdown" else 1)
-    drawn = set(shown.axis.steps[-max(1, MAX_CELLS // width) :])
-    first_steps = {
-        int(row.window_id.split("-")[1])
-        for row in shown.rows
-        if row.step in drawn and row.recorded_s is not None
-    }
-    parts = windows.figures_by_step(
-        conn, job_id, result["window"]["epoch"], name, sorted(first_steps)
-    )
+    drawn, first_steps = _drawn(shown, width)
+    parts = windows.figures_by_step(conn, job_id, result["window"]["epoch"], name, first_steps)
     by_step = {
         step: figures
         for numbers, of_steps in parts
@@ -84,6 +77,30 @@ def with_steps(
     return {**result, "steps": joined, "per_step": {name: [by_step[step] for step in joined]}}
 
 
+def with_waits(
+    conn: Connection, job_id: str, result: Mapping[str, Any], shown: ShownSteps
+) -> dict[str, Any]:
+    """The result with what the others waited for each of its ranks, for the steps of the axis."""
+    arrivals = result["arrivals"]
+    column = {rank: at for at, rank in enumerate(arrivals["rank"])}
+    drawn, first_steps = _drawn(shown, len(column))
+    by_step: dict[int, list[float | None]] = {}
+    epoch = result["window"]["epoch"]
+    for numbers, ranks, of_steps in windows.waited_for_by_step(conn, job_id, epoch, first_steps):
+        for step, values in zip(numbers, of_steps, strict=True):
+            if step in drawn:
+                row: list[float | None] = [None] * len(column)
+                for rank, value in zip(ranks, values, strict=True):
+                    if rank in column:
+                        row[column[rank]] = value
+                by_step[step] = row
+    if own := arrivals.get("per_step"):
+        by_step |= dict(zip(result["steps"], own["waited_for_s"], strict=True))
+    joined = sorted(by_step)
+    per_step = {"waited_for_s": [by_step[step] for step in joined]}
+    return {**result, "steps": joined, "arrivals": {**arrivals, "per_step": per_step}}
+
+
 def recent_step_s(conn: Connection, job_id: str, epoch: int) -> float | None:
     """Mean time of the last steps of the run, or of the run before if it has none yet."""
     for run in (epoch, epoch - 1):
@@ -92,6 +109,17 @@ def recent_step_s(conn: Connection, job_id: str, epoch: int) -> float | None:
         if times_s:
             return sum(times_s) / len(times_s)
     return None
+
+
+def _drawn(shown: ShownSteps, width: int) -> tuple[set[int], list[int]]:
+    """The steps that are drawn, `width` cells each, and where their windows begin."""
+    drawn = set(shown.axis.steps[-max(1, MAX_CELLS // width) :])
+    first_steps = {
+        int(row.window_id.split("-")[1])
+        for row in shown.rows
+        if row.step in drawn and row.recorded_s is not None
+    }
+    return drawn, sorted(first_steps)
 
 
 def _around(conn: Connection, job_id: str, epoch: int, first: int, last: int) -> list[StepRow]:

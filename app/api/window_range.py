@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from app.api.results import ARRAYS, Result
+from app.api.results import ARRAYS, ARRIVAL_ARRAYS, Result
 from app.api.service import Service
 from app.diagnosis.history import History
 from app.diagnosis.merged import merged
+from app.engine.arrivals.result import MAX_RANKS
 from app.engine.combine import combined, per_step_combined
+from app.engine.result_by_step import split
 from app.monitor import analysed
 from app.store import jobs, spans, windows
 from app.store.spans import Span
@@ -57,7 +59,7 @@ def _of_steps(service: Service, job_id: str, window: str, named: str, *, per_ste
             return analysed(whole.only(numbers), History())[1]
 
     result = service.results.kept((job_id, whole.id, whole.revision, numbers), analyse)
-    return result if per_step else {k: v for k, v in result.items() if k != "per_step"}
+    return result if per_step else split(result)[0]
 
 
 def _of_range(service: Service, job_id: str, named: str, *, per_step: bool) -> Result:
@@ -65,7 +67,9 @@ def _of_range(service: Service, job_id: str, named: str, *, per_step: bool) -> R
     with service.store.read() as conn:
         span = spans.between(conn, job_id, first, last)
         run = jobs.run(conn, job_id, span.epoch)
-    each_holds = run.parallelism.num_workers * (ARRAYS + (span.most_steps if per_step else 0))
+    by_step = span.most_steps if per_step else 0
+    each_holds = run.parallelism.num_workers * (ARRAYS + by_step)
+    each_holds += min(MAX_RANKS, run.parallelism.num_workers) * (ARRIVAL_ARRAYS + by_step)
     kept = thinned(span.first_steps, MAX_NUMBERS // each_holds)
 
     def read() -> Result:

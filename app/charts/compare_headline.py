@@ -16,6 +16,7 @@ _MOST_NAMED = 2
 # In the singular, so that each "is" new or gone.
 _CAUSES = {
     "slow-worker": "a slow worker",
+    "late-host": "a late host",
     "stage-imbalance": "a long stage",
     "sequence-imbalance": "uneven sequence lengths",
     "gc-pause": "garbage collection",

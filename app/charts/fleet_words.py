@@ -5,6 +5,7 @@ from app import words
 # As in frontend/js/words.js, in lower case.
 _CAUSES = {
     "slow-worker": "slow worker",
+    "late-host": "late host",
     "stage-imbalance": "long stage",
     "sequence-imbalance": "sequence lengths",
     "gc-pause": "garbage collection",

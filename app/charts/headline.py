@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app import words
+from app.charts.arrivals import remarks
 from app.charts.remedy import remedy
 from app.engine.metrics import MAX_DISCREPANCY
 
@@ -75,20 +76,24 @@ def _running(state: JobState, result: Mapping[str, Any] | None, seen: Seen) -> t
     if result is None or state == "not-analysed":
         return _not_analysed(seen)
     runs_at = f"This job runs at {words.ratio(result['slowdown'])} of its ideal."
-    findings = result.get("findings")
+    findings, remarked = result.get("findings"), " ".join(remarks(result))
     if findings:
+        sentence = f"{_named(findings)} {remarked}".rstrip()
         if state != "straggling":
-            return _named(findings), runs_at
-        return _named(findings), _remedy(result, seen) or f"{runs_at} {_loses(result)}"
+            return sentence, runs_at
+        return sentence, _remedy(result, seen) or f"{runs_at} {_loses(result)}"
     if state == "healthy":
-        return f"{runs_at} Nothing stands out." if findings is not None else runs_at, ""
-    return f"{runs_at} {_loses(result)}", _unknown(result) if findings is not None else ""
+        quiet = "Nothing stands out." if findings is not None else ""
+        return f"{runs_at} {remarked or quiet}".rstrip(), ""
+    sentence = f"{runs_at} {_loses(result)} {remarked}".rstrip()
+    return sentence, _unknown(result) if findings is not None else ""
 
 
 def _named(findings: Sequence[Mapping[str, Any]]) -> str:
     """The most costly cause in its own words, and how many more there are."""
     first = words.contained(findings[0]["sentence"]).removesuffix(".")
-    if first.startswith(("every", "stage", "data")):  # "dp 3" and hosts stay as they are written
+    # "dp 3" and hosts stay as they are written.
+    if first.startswith(("every", "stage", "data", "rank ")):
         first = first[0].upper() + first[1:]
     more = len(findings) - 1
     return words.signs(first) + (f", and {words.counted(more, 'more cause')}." if more else ".")
@@ -183,8 +188,8 @@ def _finished(result: Mapping[str, Any] | None) -> tuple[str, str]:
         findings = result.get("findings")
         return "This job has finished.", _named(findings) if findings else told
     sentence = f"This job has finished. Its last steps ran at {at} of its ideal."
-    findings = result.get("findings")
-    return sentence, _named(findings) if findings else ""
+    findings, remarked = result.get("findings"), " ".join(remarks(result))
+    return sentence, f"{_named(findings) if findings else ''} {remarked}".strip()
 
 
 def _is_low(result: Mapping[str, Any]) -> bool:

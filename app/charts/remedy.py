@@ -12,8 +12,18 @@ _ACTS = {
     "data-loading": "Loading data in time",
     "allocator-stall": "Avoiding the memory allocator's stalls",
     "uniform-slowdown": "Computing as fast as before",
+    "late-host": "Launching in time",
     "sequence-imbalance": "Balancing documents over dp ranks by that sum",
 }
+# What to look at on a host that launches late, by what is known of the reason.
+_CHECKS = {
+    "data-wait": "Its launches wait for data: check its data loader.",
+    "gc": "Python's garbage collector pauses there: collect on all ranks in the same step.",
+}
+_CHECK_ALL = (
+    "Check its data loader, garbage collection, other processes on the host, CPU frequency, and "
+    "Python work between operations."
+)
 _LEAST_COST = 0.005
 _HOURS_A_DAY = 24
 # Less apart than this, rounding may show both as the same.
@@ -80,6 +90,9 @@ def _act(finding: Finding) -> str:
 
 def _why(finding: Finding, pp_size: int) -> str:
     match finding["cause"]:
+        case "late-host":
+            because = (finding.get("evidence") or {}).get("late_because")
+            return _CHECKS.get(str(because), _CHECK_ALL)
         case "stage-imbalance" if any(
             each.get("stage") == pp_size - 1 for each in finding["culprits"]
         ):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from app.charts.arrivals import is_shown
 from app.charts.figure import Figure
 from app.charts.steps import StepPoint, steps
 from app.charts.theme import Theme
@@ -12,8 +13,10 @@ from app.words import TIMES, Hosts
 Result = Mapping[str, Any]
 
 _STEPS = "steps"
+_WAITS = "waited-for"
 _TITLES = {
     "workers": "Which worker",
+    _WAITS: "Waited for",
     _STEPS: "Step time",
     "worker-steps": "Worst workers by step",
     "dp-steps": "Step time over dp rank by step",
@@ -26,6 +29,8 @@ KEYS = {
     _STEPS: "Solid: recorded. Dotted: simulated. Dashed: without stragglers. Area: time lost.",
     "workers": f"The slowdown if only this worker were slow. {_RAMP} A cross: not measured.",
     "worker-steps": _RAMP,
+    _WAITS: "How long the other ranks waited for each rank at collectives. Colours go from 0 to "
+    "half a step and over. Outlined: to blame.",
 }
 # The chart that best shows a cause; for all others it is that of the workers.
 _LEADS = {
@@ -33,6 +38,7 @@ _LEADS = {
     "sequence-imbalance": "dp-steps",
     "gc-pause": _STEPS,
     "uniform-slowdown": _STEPS,
+    "late-host": _WAITS,
 }
 # Naming a worker, a stage or an operation by these would be a guess when fidelity is low.
 _BLAMING = {"workers", "worker-steps", "dp-steps", "stages", "optypes"}
@@ -66,8 +72,10 @@ def _figure(key: str, result: Result, setting: Setting) -> Figure | None:
     if key == "stages" and result["job"]["pp_size"] == 1:
         return None
     chart = WINDOW_CHARTS[key]
-    has_steps = chart.per_step is None or chart.per_step in result["per_step"]
-    return chart.draw(result, setting) if has_steps and chart.can_draw(result) else None
+    if key == _WAITS and not is_shown(result):
+        return None
+    can_draw = chart.can_draw(result) and chart.has_steps(result)
+    return chart.draw(result, setting) if can_draw else None
 
 
 def _points(result: Result) -> list[StepPoint]:

@@ -5,6 +5,7 @@ from html import escape
 from typing import Any
 
 from app import words
+from app.charts.arrivals import cost, remarks
 from app.charts.report_parts import facts
 
 Result = Mapping[str, Any]
@@ -20,7 +21,8 @@ def findings(result: Result) -> str:
     if found is None:
         body = "<p>Nothing can be told: see what was looked at.</p>"
     elif not found:
-        body = "<p>Nothing stands out.</p>"
+        said = remarks(result) or ["Nothing stands out."]
+        body = "".join(f"<p>{escape(each)}</p>" for each in said)
     else:
         body = f"<ol>{''.join(map(_finding, found))}</ol>"
     note = '<p class="told">Causes may overlap.</p>' if len(found or ()) > 1 else ""
@@ -31,7 +33,7 @@ def _finding(found: Mapping[str, Any]) -> str:
     sure = next(text for least, text in _CONFIDENCES if found["confidence"] >= least)
     onset = found["onset_step"]
     since = "before what is known" if onset is None else f"step {words.whole(onset)}"
-    evidence = ((_label(name), _text(value)) for name, value in found["evidence"].items())
+    evidence = ((_label(name), _evidence(name, value)) for name, value in found["evidence"].items())
     return (
         f'<li><p class="share">{_cost(found)}</p><div><h3>{escape(_title(found))}</h3>'
         f'<p>{escape(_sentence(found["sentence"]))}</p><p class="sure">{sure}</p>'
@@ -41,10 +43,11 @@ def _finding(found: Mapping[str, Any]) -> str:
 
 
 def _cost(found: Mapping[str, Any]) -> str:
-    share, of = found["evidence"].get("share_of_loss"), "of loss"
-    if share is None:
-        share, of = found["cost"], "of GPU time"
-    return "no figure" if share is None else f"<b>{escape(words.percent(share))}</b> {of}"
+    share = found["evidence"].get("share_of_loss")
+    if share is not None and not found.get("cost_range"):
+        return f"<b>{escape(words.percent(share))}</b> of loss"
+    costs = cost(found)
+    return "no figure" if costs is None else f"<b>{escape(costs)}</b> of GPU time"
 
 
 def _title(found: Mapping[str, Any]) -> str:
@@ -58,9 +61,8 @@ def _title(found: Mapping[str, Any]) -> str:
 def _place(culprit: Mapping[str, Any]) -> str:
     axes = (("dp", "dp_rank"), ("stage", "stage"))
     known = [f"{word} {culprit[key]}" for word, key in axes if culprit.get(key) is not None]
-    worker = ", ".join(known)
     host = words.contained(culprit["host"]) if culprit.get("host") else ""
-    return f"{worker} on {host}" if worker and host else worker or host
+    return words.gpu(culprit.get("rank"), ", ".join(known), host, culprit.get("local_rank"))
 
 
 def ruled_out(result: Result) -> str:
@@ -82,6 +84,22 @@ def _sentence(text: str) -> str:
 
 def _label(name: str) -> str:
     return name.replace("_", " ").replace("-", " ").capitalize()
+
+
+def _evidence(name: str, value: Any) -> str:
+    return _waits(value) if name == "arrivals" and isinstance(value, Mapping) else _text(value)
+
+
+def _waits(arrivals: Mapping[str, Any]) -> str:
+    """How long the others waited, how often, and how much of that is its own doing."""
+    waited, share = words.seconds(arrivals["waited_for_s"]), words.percent(arrivals["share"])
+    own_s = arrivals["own_delay_s"]
+    own = "" if own_s is None else f"; its own delay is {words.seconds(max(0.0, own_s))}"
+    late, steps = words.percent(arrivals["late_share"]), words.percent(arrivals["steps_late"])
+    return (
+        f"the others wait {waited} a step for it, {share} of it; late to {late} of its "
+        f"collectives, in {steps} of the steps{own}"
+    )
 
 
 def _text(value: Any) -> str:

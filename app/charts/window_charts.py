@@ -12,11 +12,12 @@ from app.charts.stages import stages
 from app.charts.step_axis import StepAxis
 from app.charts.step_events import StepEvent
 from app.charts.theme import Theme
+from app.charts.waited_for import waited_for
 from app.charts.worker_steps import worker_steps
 from app.charts.workers import Sort, workers
 from app.words import Hosts
 
-PerStep = Literal["worker_slowdown", "dp_rank_slowdown"]
+PerStep = Literal["worker_slowdown", "dp_rank_slowdown", "waited_for_s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class WindowChart:
     """How to draw a chart from a window's result (what-if model, section 7).
 
     `needs` is the key without which there is nothing to draw; `per_step` is what else is needed
-    of each step, which is then in the result's `per_step`.
+    of each step, which is then in the result's `per_step`, or in that of its arrivals.
     """
 
     draw: Callable[[Mapping[str, Any], Setting], Figure]
@@ -52,6 +53,13 @@ class WindowChart:
     def can_draw(self, result: Mapping[str, Any]) -> bool:
         """Whether the result has been measured far enough."""
         return bool(result.get(self.needs))
+
+    def has_steps(self, result: Mapping[str, Any]) -> bool:
+        """Whether the result has what is needed of each step."""
+        if self.per_step is None:
+            return True
+        holder = result["arrivals"] if self.per_step == "waited_for_s" else result
+        return self.per_step in (holder.get("per_step") or {})
 
 
 WINDOW_CHARTS: dict[str, WindowChart] = {
@@ -94,6 +102,13 @@ WINDOW_CHARTS: dict[str, WindowChart] = {
         needs="steps",
         per_step="worker_slowdown",
         names_hosts=True,
+    ),
+    "waited-for": WindowChart(
+        lambda result, setting: waited_for(
+            result, theme=setting.theme, at=setting.axis, events=setting.events
+        ),
+        needs="arrivals",
+        per_step="waited_for_s",
     ),
     "dp-steps": WindowChart(
         lambda result, setting: dp_steps(

@@ -64,7 +64,8 @@ def _blamed(named: Named) -> str:
         return ""
     first = words.signs(words.contained(named[0]["sentence"])).removesuffix(".")
     more = f", and {words.counted(len(named) - 1, 'more cause')}" if len(named) > 1 else ""
-    return f"{first[0].upper() if first.startswith('stage') else first[0]}{first[1:]}{more}."
+    letter = first[0].upper() if first.startswith(("stage", "rank ")) else first[0]
+    return f"{letter}{first[1:]}{more}."
 
 
 def _among(place: int, num_workers: int) -> str:

@@ -6,6 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from app.charts.arrivals import remarks
 from app.cli.files import printable
 
 Result = dict[str, Any]
@@ -18,15 +19,15 @@ def causes(result: Result) -> list[RenderableType]:
         return []
     return [
         Text("\nCauses", style="bold"),
-        *(_found(found) if found is not None else [_withheld()]),
+        *(_found(result, found) if found is not None else [_withheld()]),
         Text("\nLooked at and ruled out", style="bold"),
         _ruled_out(others),
     ]
 
 
-def _found(findings: list[Result]) -> list[Text]:
+def _found(result: Result, findings: list[Result]) -> list[Text]:
     if not findings:
-        return [Text("None found.")]
+        return [Text("No known cause fits." if remarks(result) else "None found.")]
     return [Text(f"{each['cause']}: {printable(each['sentence'])}.") for each in findings]
 
 

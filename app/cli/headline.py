@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
+from app.charts.arrivals import remarks
 from app.cli.blocks import times
 from app.cli.files import printable
 
@@ -20,7 +21,8 @@ def headline(result: Result, ranks: Ranks | None = None) -> list[Text]:
     """The fact, then the cost; then what is to blame, if anything is known to be."""
     name, slowdown = printable(result["job"]["name"]), result["slowdown"]
     said = f"{name} runs at {times(slowdown, 2)} of its ideal"
-    late, found = _late_launches(result, ranks), _most_costly(result)
+    late = [*_late_launches(result, ranks), *_remarks(result)]
+    found = _most_costly(result)
     if result["fidelity"]["verdict"] == "low" and not found:
         return [Text(f"{said}.", style="bold"), _doubt(result), *late]
     if slowdown < _LOOK_CLOSER:
@@ -35,6 +37,10 @@ def headline(result: Result, ranks: Ranks | None = None) -> list[Text]:
 def _most_costly(result: Result) -> list[Text]:
     findings = result["findings"]
     return [Text(f"{printable(findings[0]['sentence'])}.")] if findings else []
+
+
+def _remarks(result: Result) -> list[Text]:
+    return [Text(printable(said)) for said in remarks(result)]
 
 
 def _doubt(result: Result) -> Text:

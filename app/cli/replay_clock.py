@@ -45,7 +45,10 @@ class Timeline:
 
 
 def end_to_end(window: Window) -> Timeline:
-    """The window's operations as if its steps had followed each other without a gap."""
+    """The window's operations as if its steps had followed each other without a gap.
+
+    Successive steps that overlapped as they were recorded do so here, by as much.
+    """
     trace = window.trace
     step_index = np.searchsorted(np.asarray(window.steps), trace.step)
     first_s = np.full(len(window.steps), np.inf)
@@ -54,13 +57,24 @@ def end_to_end(window: Window) -> Timeline:
     end_ns = start_ns + _nanoseconds(trace.duration_s)
     length_ns = np.zeros(len(window.steps), dtype=np.int64)
     np.maximum.at(length_ns, step_index, end_ns)
-    begins_ns = (np.cumsum(length_ns) - length_ns)[step_index]
+    begins_ns = _begins_ns(window, first_s, length_ns)[step_index]
     return laid_out(
         trace,
         start_ns=begins_ns + start_ns,
         end_ns=begins_ns + end_ns,
         pp_size=window.job.parallelism.pp_size,
     )
+
+
+def _begins_ns(window: Window, first_s: Floats, length_ns: Ints) -> Ints:
+    """[steps], when the first operation of each begins, from that of the earliest one."""
+    after_ns = length_ns[:-1].copy()
+    if window.origin_ns is not None:
+        recorded_ns = np.diff(np.asarray(window.origin_ns) + _nanoseconds(first_s))
+        overlaps = (np.diff(window.steps) == 1) & (recorded_ns < after_ns)
+        after_ns[overlaps] = recorded_ns[overlaps]
+    begins_ns = np.concatenate(([0], np.cumsum(after_ns)))
+    return np.asarray(begins_ns - begins_ns.min())
 
 
 def laid_out(trace: Trace, *, start_ns: Ints, end_ns: Ints, pp_size: int) -> Timeline:

@@ -8,6 +8,7 @@ from app.cli.blocks import TIMES, Heatmap, Steps, times
 from app.cli.causes import causes
 from app.cli.colours import full_share, share_style
 from app.cli.headline import Ranks, Result, clamped, headline, num_slowest, percent
+from app.cli.waited_for import waited_for
 
 _BAR_WIDTH = 30
 # Types below this would be lines that all say 1.00; this many are shown in any case.
@@ -25,6 +26,7 @@ def summary(result: Result, ranks: Ranks | None = None) -> RenderableType:
         Text(),
         figures(result),
         *causes(result),
+        *waited_for(result),
         Text("\nOperation types (slowdown with only this type as recorded)", style="bold"),
         *optypes(result),
         Text(f"\nSteps (a full block is 1.5{TIMES} and more)", style="bold"),
@@ -60,12 +62,20 @@ def _figure_rows(result: Result) -> list[tuple[str, str, str]]:
         ("step, ideal", _seconds(means["ideal"]), "mean, without stragglers"),
         ("slowdown", times(result["slowdown"], 3), "simulated over ideal"),
         ("launch slowdown", times(result["launch_slowdown"], 3), "recorded over simulated"),
+        *_coverage(result),
         ("discrepancy", percent(discrepancy, 1), "simulated against recorded; low above 5 %"),
         ("GPU time wasted", percent(result["gpu_time_wasted"], 1), "1 - 1 / slowdown"),
         ("GPU-hours lost", f"{result['gpu_hours_lost']:z,.2f}", "in these steps"),
         ("M_W", _ratio(result["m_w"]), f"share won back with the {workers} ideal"),
         ("M_S", _ratio(result["m_s"]), "share won back with the last stage ideal"),
     ]
+
+
+def _coverage(result: Result) -> list[tuple[str, str, str]]:
+    share = result.get("coverage")
+    if share is None:
+        return []
+    return [("coverage", percent(share, 0), "of a step is recorded operations; low below 60 %")]
 
 
 def _which_steps(result: Result) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from app.alerts.changes import Change as AlertChange
 from app.consumer.workplace import Workplace
+from app.engine.result_by_step import split
 from app.ingest.assembler import Change
 from app.ingest.queue import Message
 from app.monitor import Observation
@@ -85,7 +86,7 @@ def _save_for_fleet(conn: Connection, outcome: Outcome, record: WindowRecord) ->
 
 def _window_record(outcome: Outcome, now_s: float) -> WindowRecord:
     window, report = outcome.change.window, outcome.observation.report
-    result = dict(outcome.observation.result)
+    result, per_step = split(outcome.observation.result)
     settled = [*window.steps, *(skipped.step for skipped in window.skipped)]
     return WindowRecord(
         epoch=window.epoch,
@@ -97,7 +98,7 @@ def _window_record(outcome: Outcome, now_s: float) -> WindowRecord:
         num_ops=window.trace.num_ops,
         slowdown=None if report is None else report.slowdown,
         verdict=outcome.observation.verdict,
-        per_step=result.pop("per_step"),
+        per_step=per_step,
         result=result,
         trace=outcome.change.ops,
         updated_s=now_s,

@@ -73,9 +73,11 @@ def _key(finding: Result) -> tuple[Any, ...]:
 
 
 def _who(culprit: Result) -> tuple[str, ...]:
-    """A worker by its place: its host may become known later. A host where it is all of it."""
-    place = tuple(str(culprit.get(name, "")) for name in ("dp_rank", "stage"))
-    return place if any(place) else ("host", str(culprit.get("host", "")))
+    """A worker or GPU by its place: its host may become known later. Else a rank, or a host."""
+    place = tuple(str(culprit.get(name, "")) for name in ("dp_rank", "stage", "local_rank"))
+    if any(place):
+        return place
+    return tuple(f"{name} {culprit.get(name, '')}" for name in ("rank", "host"))
 
 
 def _one(
@@ -85,15 +87,16 @@ def _one(
     newest = seen[-1].finding
     onset = _onset([each.finding["onset_step"] for each in seen])
     cost = _mean([(each.finding["cost"], each.recorded_s) for each in seen], total_s)
+    cost_range = _range(seen, total_s)
     shares = [(each.finding["evidence"].get(_SHARE), each.lost_s) for each in seen]
     return {
         **newest,
         **{name: sum(each.finding[name] for each in seen) / len(seen) for name in _MEANS},
         "onset_step": onset,
         "cost": cost,
-        "cost_range": _range(seen, total_s),
+        "cost_range": cost_range,
         "evidence": {**newest["evidence"], _SHARE: _mean(shares, total_lost_s)},
-        "sentence": _sentence(newest["sentence"], onset, cost),
+        "sentence": _sentence(newest["sentence"], onset, cost, cost_range),
         "seen_in": {"windows": len({each.window for each in seen}), "of": num_windows},
     }
 
@@ -123,12 +126,17 @@ def _onset(steps: Sequence[int | None]) -> int | None:
     return None if steps[0] is None else min(known)
 
 
-def _sentence(newest: str, onset: int | None, cost: float | None) -> str:
+def _sentence(
+    newest: str, onset: int | None, cost: float | None, cost_range: Sequence[float] | None
+) -> str:
     """The newest words, with the onset and the cost of all windows."""
     said = _SINCE.sub("" if onset is None else f", since step {onset}", newest)
     if cost is None:
         return said
-    return _COST.sub(f"; it costs {percent(cost)} of the job's GPU time", said)
+    costs = percent(cost)
+    if cost_range is not None:
+        costs = " to ".join(percent(end) for end in cost_range)
+    return _COST.sub(f"; it costs {costs} of the job's GPU time", said)
 
 
 def _changes(results: Sequence[Result]) -> list[Any] | None:

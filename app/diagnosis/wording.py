@@ -6,6 +6,7 @@ The fact, then the cost; plain present tense, no blame.
 import re
 from collections.abc import Sequence
 
+from app import words
 from app.diagnosis.detector import Costed
 from app.diagnosis.finding import Culprit
 
@@ -23,7 +24,7 @@ def sentence(fact: str, costed: Costed) -> str:
 
 
 def who(culprits: Sequence[Culprit], num_stages: int | None = None) -> str:
-    """The culprits in words: "dp 3, stage 1 on host-17", "host-2 and host-5", "stage 3"."""
+    """The culprits in words: "rank 11 (dp 3, stage 1) on host-17, GPU 5", "host-2", "stage 3"."""
     if not culprits:
         return "every worker"
     named = [_name(culprit, num_stages) for culprit in culprits[:_MOST_NAMED]]
@@ -50,14 +51,14 @@ def percent(share: float) -> str:
 
 
 def _name(culprit: Culprit, num_stages: int | None) -> str:
-    if culprit.dp_rank is None and culprit.stage is None:
-        return _host(culprit.host) if culprit.host else "every worker"
+    host = _host(culprit.host) if culprit.host else ""
+    if culprit.dp_rank is None and culprit.stage is None and culprit.rank is None:
+        return host or "every worker"
     parts = [f"dp {culprit.dp_rank}"] if culprit.dp_rank is not None else []
     if culprit.stage is not None:
         is_last = culprit.dp_rank is None and culprit.stage + 1 == num_stages
         parts.append(f"stage {culprit.stage}" + (", the last stage," if is_last else ""))
-    place = ", ".join(parts)
-    return place if culprit.host is None else f"{place} on {_host(culprit.host)}"
+    return words.gpu(culprit.rank, ", ".join(parts), host, culprit.local_rank)
 
 
 def _host(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from app.engine.combine_arrivals import combined_arrivals
 from app.engine.combine_parts import (
     Result,
     Weights,
@@ -54,6 +55,7 @@ def combined(results: Sequence[Result]) -> dict[str, Any]:
         "optype_slowdown": _optypes(known, total),
         "stage_share": _stage_share(known, total),
         **op_times(known, total),
+        **combined_arrivals(known),
     }
 
 
@@ -102,12 +104,18 @@ def _times(known: Sequence[Result], total: Weights) -> dict[str, Any]:
         "steps": _joined(known, lambda each: each["steps"]),
         "structures": _joined(known, lambda each: each.get("structures", ())),
         "step_time_s": {
-            name: _at([each["step_time_s"] for each in known], name)
-            for name in ("recorded", "simulated", "ideal")
+            name: [value for each in known for value in _of_steps(each, name)]
+            for name in ("recorded", "between", "simulated", "ideal")
         },
         "launch_slowdown": float(recorded_s / simulated_s),
         "fidelity": _fidelity(known, float(abs(simulated_s - recorded_s) / recorded_s)),
     }
+
+
+def _of_steps(result: Result, name: str) -> Sequence[float | None]:
+    """Times by step; unknown where the release that wrote the result did not measure them."""
+    found: Sequence[float | None] | None = result["step_time_s"].get(name)
+    return [None] * len(result["steps"]) if found is None else found
 
 
 def _fidelity(known: Sequence[Result], discrepancy: float) -> dict[str, Any]:

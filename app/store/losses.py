@@ -20,7 +20,10 @@ LEAST_SHARE = 0.01
 MOST_HOSTS = 64
 _LEAST_LEFT = 1e-6  # less of a loss is a rounding
 # What a host itself, or what it is plugged into, is slow in.
-HOSTS_CAUSES = ("slow-worker", "slow-link", "flapping-link", "data-loading", "allocator-stall")
+HOSTS_CAUSES = (
+    *("slow-worker", "late-host", "slow-link", "flapping-link"),
+    *("data-loading", "allocator-stall"),
+)
 
 _RATIOS = ("slowdowns_against_peers", "slowdowns_against_itself")
 

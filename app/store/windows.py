@@ -19,6 +19,7 @@ from sqlalchemy import (
     type_coerce,
 )
 
+from app.engine.result_by_step import whole
 from app.errors import JobNotFound, WindowNotFound
 from app.store.columns import PackedBytes
 from app.store.paging import Int64, from_cursor, split, to_cursor
@@ -43,6 +44,20 @@ SUMMARY = (
 )
 
 
+class _Ranks(msgspec.Struct):
+    rank: list[int]
+
+
+class _StepsAndRanks(msgspec.Struct):
+    """Of a stored result only the steps, and the ranks that arrivals are about."""
+
+    steps: list[int]
+    arrivals: _Ranks | None = None
+
+
+_RANKS = msgspec.json.Decoder(_StepsAndRanks)
+
+
 @dataclass(frozen=True, slots=True)
 class WindowSummary:
     """A window without its arrays; the figures are None where no step could be analysed."""
@@ -63,8 +78,9 @@ class WindowSummary:
 class WindowRecord:
     """One revision of a window, to be saved.
 
-    `result` is the JSON of what-if-model.md, section 7, without its `per_step`; `trace` are the
-    raw operations, kept of closed windows only.
+    `result` is the JSON of what-if-model.md, section 7, without what it says of each step, which is
+    in `per_step` (app/engine/result_by_step.py); `trace` are the raw operations, kept of closed
+    windows only.
     """
 
     epoch: int
@@ -106,7 +122,7 @@ def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False
     """
     columns = (windows.c.result, windows.c.per_step) if per_step else (windows.c.result,)
     row = _find(conn, job_id, window_id, *columns)
-    return {**row["result"], "per_step": row["per_step"]} if per_step else dict(row["result"])
+    return whole(row["result"], row["per_step"]) if per_step else dict(row["result"])
 
 
 def summary(conn: Connection, job_id: str, window_id: str) -> WindowSummary:
@@ -132,6 +148,27 @@ def figures_by_step(
     )
     rows = conn.execute(query).all()
     return [(_one_key(row.numbers, "steps"), _one_key(row.figures, name)) for row in rows]
+
+
+def waited_for_by_step(
+    conn: Connection, job_id: str, epoch: int, first_steps: Sequence[int]
+) -> list[tuple[list[int], list[int], list[list[float]]]]:
+    """Steps, ranks and [step][rank] seconds that others waited, of windows that begin at these."""
+    numbers = type_coerce(windows.c.result, PackedBytes)
+    figures = type_coerce(windows.c.per_step, PackedBytes)
+    query = (
+        select(numbers.label("numbers"), figures.label("figures"))
+        .where(windows.c.job_id == job_id, windows.c.epoch == epoch)
+        .where(windows.c.first_step.in_(first_steps), windows.c.per_step.is_not(None))
+        .order_by(windows.c.first_step)
+    )
+    found = []
+    for row in conn.execute(query):
+        known = _RANKS.decode(row.numbers)
+        if known.arrivals is not None:
+            waited_for_s = _one_key(row.figures, "waited_for_s")
+            found.append((known.steps, known.arrivals.rank, waited_for_s))
+    return found
 
 
 def newest_with_figures() -> ScalarSelect[int]:

@@ -12,6 +12,7 @@ const DIRECTION_MARKS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
 /** A cause has one name everywhere: in chips, filters and findings. */
 export const CAUSE_NAMES = {
   "slow-worker": "Slow worker",
+  "late-host": "Late host",
   "stage-imbalance": "Long stage",
   "sequence-imbalance": "Sequence lengths",
   "gc-pause": "Garbage collection",

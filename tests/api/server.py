@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from app.engine.report import analyse
 from app.engine.result import as_json
+from app.engine.result_by_step import split
 from app.ingest.codec import BINARY_TYPE
 from app.ingest.memory import MemoryQueue
 from app.ingest.op_table import OpTable
@@ -165,7 +166,7 @@ def window_record(
 def recorded_record(window: Window) -> WindowRecord:
     """A window that has its operations with it, if it is closed."""
     report = analyse(window)
-    result = as_json(report)
+    result, per_step = split(as_json(report))
     return WindowRecord(
         epoch=window.epoch,
         first_step=window.first_step,
@@ -176,7 +177,7 @@ def recorded_record(window: Window) -> WindowRecord:
         num_ops=window.trace.num_ops,
         slowdown=report.slowdown,
         verdict="low" if report.is_low_fidelity else "ok",
-        per_step=result.pop("per_step"),
+        per_step=per_step,
         result=result,
         trace=None if window.state == "open" else pack(_op_table(window.trace)),
         updated_s=NOW_S,

@@ -86,6 +86,7 @@ GUARDED = {
     "get_window_workers": Operation("GET", f"{WINDOW}/workers", "read"),
     "get_window_timeline": Operation("GET", f"{WINDOW}/timeline", "read"),
     "get_window_trace": Operation("GET", f"{WINDOW}/trace", "read"),
+    "get_window_arrivals": Operation("GET", f"{WINDOW}/arrivals", "read"),
     "get_window_critical_path": Operation("GET", f"{WINDOW}/critical-path", "read"),
     "get_window_step": Operation("GET", f"{WINDOW}/step", "read"),
     "get_window_operation": Operation("GET", f"{WINDOW}/operation?{AN_OPERATION}", "read"),

@@ -93,7 +93,8 @@ async def test_transitions_are_filtered_by_kind_by_job_and_by_what_still_fires(a
 async def test_an_active_alert_says_how_slow_whose_doing_it_is_and_who_wants_to_know(api):
     await api.register("job-a")
     fact = "dp 3 on h-17 is 1.6x slower than its peers; it costs 29 % of the GPU time"
-    blame = Blame("slow-worker", fact, 0.29, 0.9, [{"dp_rank": 3, "host": "h-17"}], 1)
+    culprit = {"dp_rank": 3, "host": "h-17", "rank": 11, "local_rank": 5}
+    blame = Blame("slow-worker", fact, 0.29, 0.9, [culprit], 1)
     blamed = replace(SLOW, blame=blame)
     fire(api, detail=blamed, threshold=1.1, runbook_url="https://wiki.internal/slow")
     [told] = await found(api)
@@ -101,7 +102,7 @@ async def test_an_active_alert_says_how_slow_whose_doing_it_is_and_who_wants_to_
     assert told["sentence"].startswith("job-a runs at 1.42")
     assert "GPU-h an hour" in told["sub"]
     assert told["blame"]["cause"] == "slow-worker"
-    assert told["blame"]["culprits"] == [{"dp_rank": 3, "stage": None, "host": "h-17"}]
+    assert told["blame"]["culprits"] == [culprit | {"stage": None}]
     assert told["labels"] == {"job": "job-a", "rule": "slowdown", "severity": "warning"}
     assert told["runbook_url"] == "https://wiki.internal/slow"
     assert (told["acknowledged_at"], told["silenced_by"], told["inhibited_by"]) == (None, [], [])

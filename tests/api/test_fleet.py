@@ -88,7 +88,9 @@ async def test_a_straggling_jobs_line(api):
             {"cause": "sequence-imbalance", "cost": 0.1, "confidence": 0.9},
         ],
         "num_causes": 2,
-        "culprits": [{"dp_rank": 1, "stage": 1, "host": "host-b"}],
+        "culprits": [
+            {"dp_rank": 1, "stage": 1, "host": "host-b", "rank": None, "local_rank": None}
+        ],
         "num_culprits": 1,
         "persistence": "chronic",
         "since_step": 4,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.api import window_range
-from app.api.results import MAX_RANGES, Results
+from app.api.results import ARRAYS, ARRIVAL_ARRAYS, MAX_RANGES, Results
 from app.api.window_range import thinned
 from app.store import spans, windows
 from tests import factories
@@ -196,8 +196,8 @@ async def test_only_so_many_read_ranges_at_once_and_one_window_is_read_even_so(a
 
 async def test_windows_of_large_jobs_are_fewer(api, monkeypatch):
     await given(api, *(a_window(first) for first in FIRSTS))
-    # Four workers with four arrays each: three windows.
-    monkeypatch.setattr(window_range, "MAX_NUMBERS", 4 * 4 * 3)
+    # Four workers with all of their arrays: three windows.
+    monkeypatch.setattr(window_range, "MAX_NUMBERS", 4 * (ARRAYS + ARRIVAL_ARRAYS) * 3)
     assert (await got(api, "/windows/1-0..1-8"))["window"]["num_left_out"] == 2
     # With figures of two steps, too, these are two.
     by_step = await got(api, "/windows/1-0..1-8", per_step=True)

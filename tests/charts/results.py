@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.made_arrivals import block
+
 
 def result(worker_slowdown: Any = ((1.0, 1.0), (1.0, 1.4)), **parts: Any) -> dict[str, Any]:
     """A result of two steps; the worker (dp 1, stage 1) is slow unless told otherwise."""
@@ -28,6 +30,10 @@ def result(worker_slowdown: Any = ((1.0, 1.0), (1.0, 1.4)), **parts: Any) -> dic
             "forward-compute": {"recorded": 1.2, "transfer": None, "wait": None},
             "forward-pp-comm": {"recorded": 0.3, "transfer": 0.1, "wait": 0.2},
         },
+        "step_time_s": {"recorded": [2.2, 2.2]},
+        "arrivals": block(
+            (0.0, 0.1, *[0.01] * (len(by_worker) - 2))[: len(by_worker)], culprits=()
+        ),
         "findings": [found()],
         "per_step": {
             "worker_slowdown": np.stack([by_worker, by_worker]).tolist(),

@@ -75,3 +75,18 @@ def test_a_share_of_the_loss_that_is_not_known_is_one_of_all_time():
 
 def test_silence_is_mended_by_nothing_that_is_known_here():
     assert said(finding("silent-worker")) == ""
+
+
+@pytest.mark.parametrize(
+    ("because", "check"),
+    [
+        ("data-wait", "check its data loader"),
+        ("gc", "garbage collector pauses"),
+        ("unknown host work", "CPU frequency, and Python work between operations"),
+        (None, "other processes on the host"),
+    ],
+)
+def test_a_late_host_is_told_what_to_check(because, check):
+    told = said(finding("late-host", late_because=because), 0)
+    assert check in told
+    assert told.endswith("Launching in time would win back 86 % of the loss.")

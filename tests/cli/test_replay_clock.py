@@ -150,3 +150,19 @@ def test_nanoseconds_change_no_figure_of_the_published_traces(name):
         agree(got[figure], want[figure], figure, relative=1e-6)
     for figure in ("m_s", "m_w"):
         agree(got[figure], want[figure], figure, relative=0, absolute=1e-6)
+
+
+def test_successive_steps_that_overlapped_as_recorded_overlap_as_much():
+    rows = [
+        Row("forward-compute", begins_s, 1.0, step=step, dp_rank=dp_rank)
+        for step in (4, 5, 7)
+        for dp_rank, begins_s in ((0, 0.0), (1, 0.5))
+    ]
+    # Step 5 begins 0.3 s before step 4 ends; nobody knows what was between 5 and 7.
+    origin_ns = (0, 1_200_000_000, 1_300_000_000)
+    made = replace(window(rows, dp_size=2), origin_ns=origin_ns)
+    timeline = end_to_end(made)
+    begins = {step: timeline.start_ns[timeline.trace.step == step].min() for step in (4, 5, 7)}
+    assert begins == {4: 0, 5: 1_200_000_000, 7: 2_700_000_000}
+    unknown = end_to_end(replace(made, origin_ns=None))
+    assert unknown.start_ns[unknown.trace.step == 5].min() == 1_500_000_000

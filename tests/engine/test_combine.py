@@ -90,7 +90,7 @@ def test_a_window_without_a_type_lost_nothing_to_it():
 def test_steps_stand_one_after_the_other():
     found = combined(results())
     assert found["steps"] == [0, 1, 2, 3, 4, 5, 6]
-    assert [len(times) for times in found["step_time_s"].values()] == [7, 7, 7]
+    assert [len(times) for times in found["step_time_s"].values()] == [7, 7, 7, 7]
     assert len(found["step_slowdown"]) == len(found["fidelity"]["step_discrepancy"]) == 7
     assert found["window"]["id"] == "1-0..1-5"
     assert found["window"]["windows"] == ["1-0", "1-2", "1-5"]

@@ -118,12 +118,13 @@ def _names(detail: Detail) -> str | None:
 
 def _culprit(culprit: Mapping[str, Any]) -> str:
     dp_rank, stage, host = (culprit.get(name) for name in ("dp_rank", "stage", "host"))
+    rank, local_rank = culprit.get("rank"), culprit.get("local_rank")
     place = [f"dp {dp_rank}"] if dp_rank is not None else []
     place += [f"stage {stage}"] if stage is not None else []
-    where = words.contained(str(host)) if host is not None else None
-    if not place:
-        return f"host {where}" if where else ""
-    return ", ".join(place) + (f" on {where}" if where else "")
+    where = words.contained(str(host)) if host is not None else ""
+    if not place and rank is None:
+        where = f"host {where}" if where else ""
+    return words.gpu(rank, ", ".join(place), where, local_rank)
 
 
 def _alert(told: Told) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from app.api.shown_steps import (
     axis_of,
     shown_steps,
     with_steps,
+    with_waits,
 )
 from app.api.window_range import RANGE, shown_result
 from app.charts.figure import Figure
@@ -43,7 +44,9 @@ from app.trace.names import plain
 
 router = APIRouter(tags=["charts"])
 
-ChartName = Literal["workers", "optypes", "stages", "worker-steps", "dp-steps", "lengths"]
+ChartName = Literal[
+    "workers", "optypes", "stages", "worker-steps", "dp-steps", "waited-for", "lengths"
+]
 
 
 class ChartNotMeasured(NotFound):
@@ -87,7 +90,10 @@ def get_window_chart(
         if kind.per_step is not None:
             shown = shown_steps(conn, job_id, epoch, _ends(result))
             axis = shown.axis
-            result = with_steps(conn, job_id, result, shown, kind.per_step)
+            if kind.per_step == "waited_for_s":
+                result = with_waits(conn, job_id, result, shown)
+            else:
+                result = with_steps(conn, job_id, result, shown, kind.per_step)
             if not result["steps"]:
                 raise ChartNotMeasured(f"window {window_id!r} has no figures by step")
     events = [] if axis is None else step_events(service, job_id, epoch)

@@ -48,6 +48,8 @@ class CulpritOut(Answer):
     dp_rank: int | None = None
     stage: int | None = None
     host: str | None = None
+    rank: int | None = Field(None, description="Global.")
+    local_rank: int | None = Field(None, description="Number of the GPU on its host.")
 
 
 class FleetJobOut(Answer):

@@ -68,6 +68,10 @@ class WorkersOut(Answer):
 
 
 # By worker or by dp rank: megabytes of a large job.
+BY_RANK = (
+    *("rank", "dp_rank", "stage", "host", "local_rank"),
+    *("waited_for_s", "waited_s", "late_share", "own_delay_s", "per_step"),
+)
 _ARRAYS = ("worker_slowdown", "worker_slowdown_estimate", "dp_rank_slowdown")
 
 _SCHEMA = {"schema": {"$ref": "#/components/schemas/WindowResult"}}
@@ -146,6 +150,8 @@ def _without_arrays(result: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in result.items() if name not in _ARRAYS}
     delay = kept["launch_delay"]
     kept["launch_delay"] = {k: v for k, v in delay.items() if k == "by_optype"}
+    if arrivals := kept.get("arrivals"):
+        kept["arrivals"] = {k: v for k, v in arrivals.items() if k not in BY_RANK}
     return kept
 
 

@@ -12,6 +12,7 @@ from app.api.fields import Answer, ShownWindow, ThemeName
 from app.api.routes.windows import json_response
 from app.api.seen_worker import SeenWorker, seen_worker
 from app.api.service import Service
+from app.api.worker_groups import GroupOut, groups_of_worker
 from app.api.worker_windows import worker_windows
 from app.charts.figure import Figure
 from app.charts.theme import THEMES, Theme
@@ -73,6 +74,9 @@ class WorkerPageOut(Answer):
     dropped: int | None = Field(
         description="Operations of the run that its recorders have dropped; null where none says."
     )
+    groups: list[GroupOut] = Field(
+        description="That its ranks are members of and recorded collectives in; eight at most."
+    )
     on_its_host: list[NeighbourOut] = Field(description="The first 16 of the same job.")
     num_on_its_host: int
 
@@ -111,6 +115,7 @@ def get_worker(
         findings=_findings(seen),
         operations_of=_operations_of(service, job_id, window),
         dropped=seen.dropped,
+        groups=groups_of_worker(result, seen.dp_rank, seen.stage),
         on_its_host=[_neighbour(seen, *each) for each in seen.beside[:MAX_NEIGHBOURS]],
         num_on_its_host=len(seen.beside),
     )

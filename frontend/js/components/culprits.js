@@ -34,8 +34,11 @@ export const workerName = ({ dp_rank, stage }) => `dp ${whole(dp_rank)}, stage $
 const isKnown = (value) => value !== null && value !== undefined
 const isWorker = ({ dp_rank, stage }) => isKnown(dp_rank) && isKnown(stage)
 
-function place({ dp_rank, stage, host }) {
+/** As `gpu` in app/words.py: "rank 11 (dp 3, stage 1) on host-043, GPU 5". */
+function place({ rank, dp_rank, stage, host, local_rank }) {
   const worker = [isKnown(dp_rank) && `dp ${whole(dp_rank)}`, isKnown(stage) && `stage ${whole(stage)}`].filter(Boolean).join(", ")
+  const who = isKnown(rank) ? `rank ${whole(rank)}${worker && ` (${worker})`}` : worker
   const name = host && contained(host)
-  return worker && name ? `${worker} on ${name}` : worker || name || ""
+  const where = who && name ? `${who} on ${name}` : who || name || ""
+  return isKnown(local_rank) ? `${where}, GPU ${whole(local_rank)}` : where
 }

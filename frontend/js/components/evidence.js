@@ -46,6 +46,8 @@ const ROWS = {
   pearson_r_between_stages: ["The same micro-batch on other stages", (value) => `r ${two(value)}`],
   pearson_r_with_lengths_squared: ["Time goes with squared lengths", (value) => `r ${two(value)}`],
   coefficient_of_variation: ["A worker's computations vary by", (value) => `${percent(value)} of their mean`],
+  arrivals: ["The others wait for it", waits],
+  late_because: ["Late because of", (reason) => REASONS[reason] ?? contained(reason)],
   pauses: ["Pauses", whole],
   mean_pause_s: ["Mean pause", seconds],
   longest_pause_s: ["Longest pause", seconds],
@@ -75,6 +77,8 @@ const ROWS = {
   slowdown: ["Slowdown of the job", times],
 }
 
+const REASONS = { "data-wait": "waits for data", gc: "garbage collection", "unknown host work": "work of its host that is not recorded" }
+
 const LASTING = { transient: "a few steps", chronic: "most steps", rotating: "someone else each time", progressive: "it grows" }
 
 /** Every key of an evidence that has words here. */
@@ -101,6 +105,12 @@ const plain = (name) => name.charAt(0).toUpperCase() + name.slice(1).replaceAll(
 function some(texts, between = ", ") {
   const more = texts.length - MAX_PLACES
   return texts.slice(0, MAX_PLACES).join(between) + (more > 0 ? ` and ${whole(more)} more` : "")
+}
+
+/** What arrivals say of a culprit: how long, how often, and how much of that is its own doing. */
+function waits({ waited_for_s, share, late_share, steps_late, own_delay_s }) {
+  const own = own_delay_s === null ? "" : `; its own delay is ${seconds(Math.max(0, own_delay_s))}`
+  return `${seconds(waited_for_s)} a step, ${percent(share)} of it; late to ${percent(late_share)} of its collectives, in ${percent(steps_late)} of the steps${own}`
 }
 
 /** Steps as people write them: 3 to 7, 9. */

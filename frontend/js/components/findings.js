@@ -4,6 +4,7 @@ import { h } from "../dom.js"
 import { causeName, contained, percentNumber, ratio, tidy, whole } from "../words.js"
 import { culpritLinks, culpritWords } from "./culprits.js"
 import { evidenceRows } from "./evidence.js"
+import { waitRemarks } from "./waits.js"
 
 const CONFIDENCES = [
   [0.8, 3, "high confidence"],
@@ -35,27 +36,30 @@ export function findingsCard(result, page) {
     page.silence && h("p", { class: "since" }, page.silence),
     exceedsLoss(found[0], result) && h("p", { class: "since" }, OVER_LOSS),
     found.length ? h("ol", {}, found.map((each) => finding(each, page))) : h("p", { class: "none" }, nothing(result, page)),
+    waitRemarks(result).map((remark) => h("p", { class: "unexplained" }, tidy(remark))),
     ruledOut((ruled_out ?? []).filter(({ cause }) => !page.silence || cause !== "silent-worker")),
   )
 }
 
 const exceedsLoss = (first, { gpu_time_wasted }) => Number.isFinite(first?.cost) && Number.isFinite(gpu_time_wasted) && first.cost > gpu_time_wasted + SAME
 
-function nothing({ findings, ruled_out, fidelity, slowdown }, { silence }) {
+function nothing(result, { silence }) {
+  const { findings, ruled_out, fidelity, slowdown } = result
   if (findings && slowdown >= LOOK_CLOSER) return "No cause can be named. What it may be, and cannot be told, is below."
+  if (findings && waitRemarks(result).length) return "No known cause fits."
   if (findings) return silence ? "Until then no cause was found." : "Nothing stands out."
   if (fidelity?.verdict === "low") return "Withheld: low fidelity. Naming a cause would be a guess."
   return ruled_out ? "Nothing can be told: see below." : "Not looked for: no step of this window was analysed."
 }
 
 function finding(found, page) {
-  const { cause, culprits, confidence, cost, evidence, sentence, seen_in } = found
+  const { cause, culprits, confidence, evidence, sentence, seen_in } = found
   const where = culpritWords(culprits)
   const isHidden = Number.isFinite(evidence.cost_once_others_are_mended)
   return h(
     "li",
     { "data-key": `${cause} ${where}` },
-    share(cost),
+    share(found),
     h(
       "div",
       { class: "why" },
@@ -92,14 +96,15 @@ export function isOfLastStage(culprits, { numStages }) {
   return numStages > 1 && culprits.length === 1 && culprits[0].stage === numStages - 1
 }
 
-/** What it costs of the GPU time, as the headline says it too. */
-function share(cost) {
+/** What it costs of the GPU time, as the headline says it too; a range where replay and waits disagree. */
+function share({ cost, cost_range }) {
   if (cost === null || cost === undefined) return h("div", { class: "share" }, h("span", { class: "quiet" }, "no figure"))
   const width = Math.min(100, Math.max(0, 100 * cost))
+  const written = (value) => percentNumber(value, Math.abs(value) >= 0.0995 ? 0 : 1)
   return h(
     "div",
     { class: "share" },
-    h("b", { class: "number" }, tidy(`${percentNumber(cost, Math.abs(cost) >= 0.0995 ? 0 : 1)} %`)),
+    h("b", { class: "number" }, tidy(`${cost_range ? cost_range.map(written).join(" to ") : written(cost)} %`)),
     h("span", {}, "of GPU time"),
     h("i", { class: "bar" }, h("i", { style: `width: ${width.toFixed(1)}%` })),
   )
@@ -147,5 +152,5 @@ const lowered = (words) => words.charAt(0).toLowerCase() + words.slice(1)
 /** A sentence of the server, with spaces that never break and the sign for times. */
 function said(sentence) {
   const words = tidy(contained(sentence)).replaceAll(/(\d\.\d+)x(?= )/g, "$1\u00d7")
-  return words.replace(/^(every|stage|steps|no|a|transfers|some|collectives|simulated) /, (first) => first.charAt(0).toUpperCase() + first.slice(1)).replace(/([^.])$/, "$1.")
+  return words.replace(/^(every|rank|stage|steps|no|a|transfers|some|collectives|simulated) /, (first) => first.charAt(0).toUpperCase() + first.slice(1)).replace(/([^.])$/, "$1.")
 }

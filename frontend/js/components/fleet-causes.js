@@ -68,11 +68,14 @@ const lastKnown = ({ slowdown }) => (slowdown === null ? "" : `last known ${rati
 
 function blamed({ causes, culprits, num_culprits }) {
   if (!culprits.length) return NOBODY[causes[0].cause] ?? ["no single worker", ""]
-  const [{ dp_rank, stage, host }] = culprits
+  const [{ dp_rank, stage, host, rank, local_rank }] = culprits
   const others = num_culprits > 1 ? `and ${whole(num_culprits - 1)} more` : ""
   const place = [dp_rank !== null && `dp ${dp_rank}`, stage !== null && `stage ${stage}`].filter(Boolean).join(", ")
-  if (!place) return [host ? contained(host) : "no single worker", others]
-  return [place, [host && contained(host), others].filter(Boolean).join(" ")]
+  const gpu = local_rank !== null && `GPU ${whole(local_rank)}`
+  const name = place || (rank !== null && `rank ${whole(rank)}`)
+  const machine = [host && contained(host), gpu].filter(Boolean).join(", ")
+  if (!name) return [machine || "no single worker", others]
+  return [name, [machine, others].filter(Boolean).join(" ")]
 }
 
 const NOBODY = {

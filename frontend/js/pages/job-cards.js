@@ -2,6 +2,7 @@
 
 import { ChartCard, waitingCells } from "../components/chart-card.js"
 import { ramp } from "../components/scale.js"
+import { waitRamp } from "../components/waits.js"
 import { h } from "../dom.js"
 import { counted, whole } from "../words.js"
 
@@ -25,6 +26,7 @@ export function jobCards({ parallelism }, { spot, sortNow, onSort }) {
       spot,
       controls: workers > 1 ? () => sortField(sortNow(), onSort) : null,
     }),
+    waited: new ChartCard({ key: "waited-for", title: "Waited for", explanation: "how long the other ranks waited for each rank", legend: waitRamp, spot }),
     steps: steps("steps", "Step time and worst workers", workers > 14 ? `14 slowest of ${whole(workers)}` : `${counted(workers, "worker")}, slowest first`, "worker-steps", stepLegend),
     ranks: steps("ranks", "Step time and dp ranks", "the slowest rank, step by step", "dp-steps", () => [stepLegend(), ramp()]),
     optypes: new ChartCard({ key: "optypes", title: "Where the loss is", explanation: "by operation" }),

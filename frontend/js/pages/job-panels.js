@@ -10,6 +10,7 @@ import { missingCard } from "../components/missing.js"
 import { RecordingCard } from "../components/recording.js"
 import { loadScores, scoresCard } from "../components/scores.js"
 import { silenceFirst, silentNow } from "../components/silence.js"
+import { showsWaits } from "../components/waits.js"
 import { h, patch } from "../dom.js"
 import { percentNumber } from "../words.js"
 import { jobCards } from "./job-cards.js"
@@ -23,6 +24,7 @@ const LEADS = {
   "sequence-imbalance": "ranks",
   "gc-pause": "steps",
   "uniform-slowdown": "steps",
+  "late-host": "waited",
 }
 
 /** What stands in the left column, in the pair under it, and among the words at the right. */
@@ -31,6 +33,15 @@ const PLACES = {
   stages: { left: ["stages", "steps"], pair: [], right: ["workers", "optypes"] },
   ranks: { left: ["ranks", "workers", "stages"], pair: [], right: ["lengths", "optypes"] },
   steps: { left: ["steps", "workers"], pair: ["optypes", "stages"], right: [] },
+  waited: { left: ["waited", "workers", "steps"], pair: ["optypes", "stages"], right: [] },
+}
+
+/** The places of a lead panel; whom the others waited for stands under the workers, else under the lead. */
+function placesOf(lead, result) {
+  const { left, pair, right } = PLACES[lead ?? "workers"]
+  if (left.includes("waited") || !showsWaits(result)) return { left, pair, right }
+  const at = left.includes("workers") ? left.indexOf("workers") + 1 : 1
+  return { left: left.toSpliced(at, 0, "waited"), pair, right }
 }
 
 /** Cards in two columns; the one that best shows where the loss is comes first. */
@@ -72,7 +83,7 @@ export class Panels {
     const { seen, cards } = this
     const { job, result } = seen
     if (result?.slowdown) this.lead ??= leadOf(result)
-    const places = PLACES[this.lead ?? "workers"]
+    const places = placesOf(this.lead, result)
     const shown = (names) => names.filter((name) => name !== "stages" || job.parallelism.pp_size > 1).map((name) => cards[name])
     for (const card of Object.values(cards)) card.node.classList.toggle("is-lead", card === cards[places.left[0]])
     const nodes = (names) => shown(names).map((card) => card.node)
@@ -114,9 +125,11 @@ export class Panels {
     const { cards } = this
     const isWithheld = result.fidelity?.verdict === "low"
     const above = `${this.base}/charts/steps?window=${encodeURIComponent(window)}`
-    const shown = new Set(Object.values(PLACES[this.lead ?? "workers"]).flat())
+    const shown = new Set(Object.values(placesOf(this.lead, result)).flat())
     if (shown.has("steps")) cards.steps.load({ steps: above, ...(!isWithheld && { "worker-steps": `${at}/worker-steps${own}` }) })
     if (shown.has("ranks")) cards.ranks.load({ steps: `${above}&right=bars`, ...(!isWithheld && { "dp-steps": `${at}/dp-steps${own}` }) })
+    // Each rank's own clock tells how long it waited: that needs no replay.
+    if (shown.has("waited")) cards.waited.load({ "waited-for": `${at}/waited-for${own}` })
     if (isWithheld) return this.withhold(result)
     const sorted = sort ? `${own ? `${own}&` : "?"}sort=${encodeURIComponent(sort)}` : own
     cards.workers.load({ workers: `${at}/workers${sorted}` })
@@ -154,8 +167,12 @@ export class Panels {
   }
 }
 
-function leadOf({ findings, m_w, stage_share }) {
-  if (findings?.length) return LEADS[findings[0].cause] ?? "workers"
+function leadOf(result) {
+  const { findings, m_w, stage_share } = result
+  if (findings?.length) {
+    const lead = LEADS[findings[0].cause] ?? "workers"
+    return lead === "waited" && !showsWaits(result) ? "workers" : lead
+  }
   const best = Math.max(...(stage_share ?? []).map((share) => share ?? 0), 0)
   return stage_share?.length > 1 && best >= MIN_SHARE && (m_w ?? 0) < MIN_SHARE ? "stages" : "workers"
 }

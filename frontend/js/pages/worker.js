@@ -8,6 +8,7 @@ import { hostElsewhereCard } from "../components/host-elsewhere.js"
 import { hostMatesCard } from "../components/host-mates.js"
 import { panelFailed } from "../components/panel-failed.js"
 import { workerName } from "../components/culprits.js"
+import { workerGroupsCard } from "../components/worker-groups.js"
 import { workerStats } from "../components/worker-stats.js"
 import { h, patch } from "../dom.js"
 import { onChange } from "../live.js"
@@ -99,7 +100,7 @@ class WorkerPage {
     const hasPeers = this.job.parallelism.dp_size > 1
     this.cards.ops.explain(hasPeers ? "same stage, other dp ranks" : "other stages")
     patch(this.slots.panels, this.panels)
-    patch(this.columns[0], this.cards.course.node, this.cards.ops.node)
+    patch(this.columns[0], this.cards.course.node, this.cards.ops.node, workerGroupsCard(worker))
     patch(
       this.columns[1],
       worker.findings.length ? findingsCard({ findings: worker.findings }, { base, window }) : nothingFound(worker),

@@ -6,6 +6,7 @@ from typing import Any
 
 from app.alerts.alert import AlertEvent, AlertState, Detail, fingerprint
 from app.diagnosis.history import History
+from app.engine.result_by_step import split
 from app.monitor import analysed
 from app.store import (
     alert_events,
@@ -103,8 +104,7 @@ def _add_job(conn: Connection, number: int, made: Made, num_windows: int, now_s:
 def _records(made: Made, num_windows: int, began_s: float) -> Iterator[WindowRecord]:
     for number in range(num_windows):
         first_step = STEPS * number
-        result = dict(made.result)
-        per_step = result.pop("per_step")
+        result, per_step = split(made.result)
         result["window"] = {**result["window"], "id": f"1-{first_step}"}
         result["steps"] = list(range(first_step, first_step + STEPS))
         yield WindowRecord(

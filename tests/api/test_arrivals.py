@@ -1,0 +1,128 @@
+"""Whom everybody waited for, over HTTP: of a window, of several, and one group with all members."""
+
+import dataclasses
+
+import pytest
+
+from app.engine.arrivals import result as arrivals_result
+from app.engine.result_by_step import split, whole
+from tests import made_arrivals
+from tests.api.server import recorded_record
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/api/v1/jobs/llm-70b/windows"
+GROUP = "dp, stage 0"
+
+
+def record(first_step, *, state="complete", members=16, **about):
+    """A window of four dp ranks with the arrivals that are made for it."""
+    made = recorded_record(made_arrivals.late_window(first_step, state=state))
+    block = made_arrivals.block(members=members)
+    known = {"arrivals": block, "unexplained_share": 0.18, "coverage": 0.9} | about
+    result, per_step = split(whole(made.result, made.per_step) | known)
+    return dataclasses.replace(made, result=result, per_step=per_step)
+
+
+async def given(api, *records):
+    await api.register(parallelism={"dp_size": 4, "pp_size": 1})
+    for each in records:
+        api.save_window(each)
+
+
+async def got(api, path, **query):
+    answer = await api.client.get(f"{PATH}/{path}", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_arrivals_of_a_window_come_with_their_figures_by_step(api):
+    await given(api, record(0))
+    found = await got(api, "1-0/arrivals")
+    assert found["arrivals"] == made_arrivals.block()
+    assert (found["window"], found["steps"], found["reason"]) == ("1-0", [0, 1], None)
+    assert (found["unexplained_share"], found["coverage"]) == (0.18, 0.9)
+
+
+async def test_the_window_has_arrivals_by_step_only_if_asked_for(api):
+    await given(api, record(0))
+    assert "per_step" not in (await got(api, "1-0"))["arrivals"]
+    by_step = await got(api, "1-0", per_step=True)
+    assert by_step["arrivals"] == made_arrivals.block()
+    assert "waited_for_s" not in by_step["per_step"]
+    without = (await got(api, "1-0", arrays=False))["arrivals"]
+    assert "rank" not in without
+    assert without["culprits"] == made_arrivals.block()["culprits"]
+
+
+async def test_several_windows_have_the_mean_over_their_steps(api):
+    calm = made_arrivals.block((0.0, 0.0, 0.1, 0.0), culprits=())
+    await given(api, record(0), record(2, arrivals=calm), record(4, arrivals=None, coverage=0.6))
+    found = await got(api, "1-0..1-4/arrivals")
+    assert found["arrivals"]["waited_for_s"] == pytest.approx([0.0, 0.0, 0.3, 0.0])
+    assert found["arrivals"]["num_occurrences"] == 4
+    assert [each["rank"] for each in found["arrivals"]["culprits"]] == [2]
+    assert found["arrivals"]["culprits"][0]["steps_late"] == 0.5
+    assert found["arrivals"]["groups"][0]["members"][0]["waited_for_s"] == pytest.approx(0.3)
+    assert found["coverage"] == pytest.approx(0.8)
+
+
+async def test_without_arrivals_the_reason_is_said(api):
+    await given(api, record(0, arrivals=None))
+    found = await got(api, "1-0/arrivals")
+    assert found["arrivals"] is None
+    assert "recorded by every member" in found["reason"]
+    # A window of a release that did not look for any.
+    made = recorded_record(made_arrivals.late_window(2))
+    old = {name: value for name, value in made.result.items() if name != "arrivals"}
+    api.save_window(dataclasses.replace(made, result=old))
+    assert "release" in (await got(api, "1-2/arrivals"))["reason"]
+
+
+async def test_one_group_has_all_members_and_nobody_else(api):
+    elsewhere = made_arrivals.block((0.0, 0.0, 0.5, 0.0, 0.2))
+    elsewhere["groups"] = made_arrivals.block()["groups"]
+    await given(api, record(0, arrivals=elsewhere))
+    found = (await got(api, "1-0/arrivals", group=GROUP))["arrivals"]
+    assert found["rank"] == [0, 1, 2, 3]
+    assert found["per_step"]["waited_for_s"] == [[0.0, 0.0, 0.5, 0.0]] * 2
+    assert [each["name"] for each in found["groups"]] == [GROUP]
+
+
+async def test_members_that_the_result_leaves_out_are_worked_out_from_the_operations(api):
+    await given(api, record(0, members=1))
+    found = (await got(api, "1-0/arrivals", group=GROUP))["arrivals"]
+    assert [each["rank"] for each in found["groups"][0]["members"]] == [2, 0, 1, 3]
+    assert found["groups"][0]["members"][0]["waited_for_s"] == pytest.approx(0.5)
+    of_one = (await got(api, "1-0/arrivals", group=GROUP, steps="1"))["arrivals"]
+    assert of_one is None or len(of_one["groups"][0]["members"]) == 4
+
+
+async def test_a_group_that_is_not_there_is_refused(api):
+    await given(api, record(0), record(2, members=1), record(4, members=1, state="open"))
+    answer = await api.client.get(f"{PATH}/1-0/arrivals", params={"group": "tp <9>"})
+    assert (answer.status_code, answer.json()["code"]) == (404, "group_not_found")
+    # All members of several windows, or of an open one, cannot be had.
+    several = await api.client.get(f"{PATH}/1-0..1-2/arrivals", params={"group": "tp 9"})
+    assert several.status_code == 422
+    still_open = await api.client.get(f"{PATH}/1-4/arrivals", params={"group": GROUP})
+    assert still_open.status_code == 409
+
+
+async def test_work_on_operations_takes_a_place_of_those_that_there_are(api, monkeypatch):
+    await given(api, record(0, members=1))
+    taken = []
+
+    def count(found, name=None):
+        taken.append(api.app.state.service.replays.at_work._places._value)
+        return arrivals_result.groups_as_json(found, name)
+
+    monkeypatch.setattr("app.api.group_members.groups_as_json", count)
+    await got(api, "1-0/arrivals", group=GROUP)
+    assert taken == [3]
+
+
+async def test_windows_and_jobs_that_are_not_there_are_not_found(api):
+    await given(api, record(0))
+    assert (await api.client.get(f"{PATH}/1-77/arrivals")).status_code == 404
+    assert (await api.client.get("/api/v1/jobs/none/windows/1-0/arrivals")).status_code == 404
