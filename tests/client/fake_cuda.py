@@ -67,6 +67,7 @@ class Item:
     """Something on a stream. An event's record takes no time, and no processor."""
 
     is_kernel = False
+    num_made = 0
 
     def __init__(self, enqueued_ns, duration_ns=0, waits_for=None):
         self.enqueued_ns = enqueued_ns
@@ -74,6 +75,8 @@ class Item:
         self.waits_for = waits_for  # another item, for its end
         self.start_ns = None
         self.end_ns = None
+        # Of what is ready at the same time, the hardware takes what was launched first.
+        Item.num_made = self.number = Item.num_made + 1
 
     def begin(self, gpu, at_ns):
         self.start_ns, self.end_ns = at_ns, at_ns + self.duration_ns
@@ -140,7 +143,7 @@ class Gpu:
         self.collectives = [each for each in self.collectives if each.occurrence.met_ns is None]
         self._free_ns = max([self._free_ns, *(each for each in met if each is not None)])
         is_held = self.holds and None in met
-        for number, stream in enumerate(self.streams):
+        for stream in self.streams:
             if not stream.items or stream.free_ns is None:
                 continue
             item = stream.items[0]
@@ -154,7 +157,7 @@ class Gpu:
                     continue
                 # What could have started while a collective waited has not.
                 at_ns = max(at_ns, self._free_ns)
-            yield at_ns, number, self, stream
+            yield at_ns, item.number, self, stream
 
     _free_ns = 0
 
