@@ -7,8 +7,9 @@ stream comes to it and ends, on every rank, a transfer after the last member has
 Waiting is forbidden: whoever synchronises fails the test.
 
 Time is the test's (`World(Clock())`, several ranks in one world) or passes by itself (`Gpu()`).
-Where a GPU `holds`, a collective's kernel that waits for its members keeps other kernels from
-starting, as it does with few hardware queues or where it fills all processors.
+Where a GPU `holds`, it has one hardware queue, as under MPS or with CUDA_DEVICE_MAX_CONNECTIONS=1:
+kernels of all streams start in the order of their launches, and a collective's kernel that waits
+for its members keeps all others from starting, as its own takes up the processors.
 """
 
 import struct
@@ -120,7 +121,10 @@ class Occurrence:
 class Gpu:
     """One device, in a world of its own unless it is given one."""
 
-    def __init__(self, offset_ns=987_654_321, latency_ns=3_000, world=None, *, holds=False):
+    def __init__(
+        self, offset_ns=987_654_321, latency_ns=3_000, world=None, *, holds=False, gaps_ns=(0, 0, 0)
+    ):
+        self.gaps_ns = gaps_ns  # before a kernel, a collective's on its own stream, an event
         self._offset_ns = offset_ns
         self.latency_ns = latency_ns
         self.world = world or World(RealClock(offset_ns))
@@ -128,7 +132,8 @@ class Gpu:
         self.holds = holds
         self.hangs = False
         self.streams = []
-        self.collectives = []  # that have started, the last ones
+        self.collectives: list[Collective] = []  # that have started, the last ones
+        self.launched: deque[Item] = deque()  # kernels, in the order of their launches
 
     def now_ns(self):
         return self.world.clock.now_ns()
@@ -143,21 +148,34 @@ class Gpu:
         self.collectives = [each for each in self.collectives if each.occurrence.met_ns is None]
         self._free_ns = max([self._free_ns, *(each for each in met if each is not None)])
         is_held = self.holds and None in met
+        while self.launched and self.launched[0].start_ns is not None:
+            self.launched.popleft()
         for stream in self.streams:
             if not stream.items or stream.free_ns is None:
                 continue
             item = stream.items[0]
-            at_ns = max(item.enqueued_ns + self.latency_ns, stream.free_ns)
+            after_ns = stream.free_ns
             if item.waits_for is not None:
                 if item.waits_for.end_ns is None:
                     continue
-                at_ns = max(at_ns, item.waits_for.end_ns)
+                after_ns = max(after_ns, item.waits_for.end_ns)
+            at_ns = max(item.enqueued_ns + self.latency_ns, after_ns + self.gap_ns(item, stream))
             if self.holds and item.is_kernel:
-                if is_held:
+                if is_held or item is not self.launched[0]:
                     continue
                 # What could have started while a collective waited has not.
                 at_ns = max(at_ns, self._free_ns)
             yield at_ns, item.number, self, stream
+
+    def gap_ns(self, item, stream):
+        """Between the end of what an item comes after and its own beginning."""
+        of_kernel, of_collective, of_event = self.gaps_ns
+        is_after_wait = stream.last is not None and stream.last.waits_for is not None
+        if isinstance(item, Collective):
+            return of_collective - (of_kernel if is_after_wait else 0)
+        if item.waits_for is not None or item.is_kernel:
+            return 0 if is_after_wait and item.is_kernel else of_kernel
+        return of_event if item.duration_ns == 0 else of_kernel
 
     _free_ns = 0
 
@@ -199,6 +217,8 @@ class FakeStream:
 
     def add(self, item):
         self.items.append(item)
+        if item.is_kernel and self.cuda.gpu.holds:
+            self.cuda.gpu.launched.append(item)
         return item
 
     def wait_event(self, event):

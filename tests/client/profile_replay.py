@@ -21,6 +21,8 @@ from tests.client.fake_cuda import Clock, Occurrence, World
 from tests.client.virtual_gpu import Rank
 
 US = 1_000
+# By which times of events are longer than those of kernels: 0.015 % of 18.7 ms (gpu/README.md).
+EVENT_US = 2.8
 COMPUTE = 7  # PyTorch's own stream in these profiles
 FORWARD = ("aten::linear", "aten::relu", "Burn", "aten::sub", "aten::pow", "aten::mean")
 HOST = ("user_annotation", "cpu_op")
@@ -100,6 +102,21 @@ class Profile:
                     gaps.append(gap_us)
         return statistics.median(gaps)
 
+    def gap_before_nccl_us(self):
+        """From the end of what a collective waits for, on another stream, to its beginning."""
+        gaps = []
+        for each in self.launches:
+            is_alone = each.stream != COMPUTE
+            if each.is_collective and is_alone and each.host_us < each.start_us - 200:
+                ends_us = (
+                    other.start_us + other.duration_us
+                    for other in self.launches
+                    if other.stream != each.stream and other.host_us < each.host_us
+                )
+                before_us = max((end for end in ends_us if end < each.start_us), default=0)
+                gaps.append(each.start_us - before_us)
+        return statistics.median(gaps)
+
 
 class Script:
     """What one rank's host does, in order: (time, number, call of a `Player`)."""
@@ -114,9 +131,8 @@ class Script:
 class Player:
     """Plays a script on a rank of the fake GPU."""
 
-    def __init__(self, rank, gap_ns, occurrences):
+    def __init__(self, rank, occurrences):
         self.rank = rank
-        self.gap_ns = gap_ns
         self.occurrences = occurrences
         self.streams = {COMPUTE: rank.cuda.current}
         self.computing = computing(rank.recorder)
@@ -134,9 +150,9 @@ class Player:
         if launch.is_collective:
             item = self.rank.cuda.collective(self.occurrences[key], stream)
         elif launch.name.startswith("Mem"):
-            item = self.rank.cuda.copy(round(launch.duration_us * US) + self.gap_ns, stream)
+            item = self.rank.cuda.copy(round(launch.duration_us * US), stream)
         else:
-            item = self.rank.cuda.work(round(launch.duration_us * US) + self.gap_ns, stream)
+            item = self.rank.cuda.work(round(launch.duration_us * US), stream)
         self.kernels.append((launch, item))
 
     def wait(self, stream, on):
@@ -282,6 +298,8 @@ def fsdp2_script(profile):
                     script.at(span.end_us + 0.1, "wait", COPY_IN, COMPUTE)
                     script.at(span.end_us + 0.1, "wait", GATHER, COMPUTE)
                 awaited = COMPUTE if is_forward else None
+            elif what == "post_forward" and layer == 7:
+                script.at(span.end_us + 0.1, "computed")
             elif what == "pre_backward" and layer == 7:
                 script.at(span.end_us + 0.1, "compute", "backward-compute")
             elif what == "post_backward_reduce":
@@ -389,8 +407,11 @@ def group_of(mode, kind, rank):
     return (rank % 2, rank % 2 + 2) if kind == "SendRecv" else (rank // 2 * 2, rank // 2 * 2 + 1)
 
 
-def replayed(mode: str, folder: Path, *, holds: bool):
-    """The ranks, with all that they have recorded in the profile's three steps."""
+def replayed(mode: str, folder: Path, *, holds: bool, host_share: float = 1.0):
+    """The ranks, with all that they have recorded in the profile's three steps.
+
+    `host_share` of the time that the host took under the profiler is what it takes without.
+    """
     profiles = [
         Profile(folder / f"nccl-{mode}-slow-on-rank{rank}.pt.trace.json.gz") for rank in range(4)
     ]
@@ -413,13 +434,15 @@ def replayed(mode: str, folder: Path, *, holds: bool):
         occurrences[key] = Occurrence(len(key[0]), transfer_ns, holds=key[1] != "SendRecv")
     calls = []
     for rank, profile in enumerate(profiles):
-        of_rank = {
-            key[1:]: occurrence for key, occurrence in occurrences.items() if rank in key[0]
-        }
-        player = Player(Rank(world, holds=holds), round(profile.gap_us() * US), of_rank)
+        of_rank = {key[1:]: occurrence for key, occurrence in occurrences.items() if rank in key[0]}
+        gaps_us = (profile.gap_us(), profile.gap_before_nccl_us(), EVENT_US)
+        gaps_ns = tuple(round(gap_us * US) for gap_us in gaps_us)
+        player = Player(Rank(world, holds=holds, gaps_ns=gaps_ns), of_rank)
         players.append(player)
         for host_us, number, name, args in SCRIPTS[mode](profile).calls:
-            calls.append((host_us - origin_us, rank, number, getattr(player, name), args))
+            calls.append(
+                ((host_us - origin_us) * host_share, rank, number, getattr(player, name), args)
+            )
     for host_us, _, _, call, args in sorted(calls, key=lambda each: each[:3]):
         world.clock.at_ns = round(host_us * US)
         call(*args)

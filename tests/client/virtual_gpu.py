@@ -10,9 +10,9 @@ from tests.client.fake_cuda import Clock, FakeTorch, Gpu, World
 class Rank:
     """One rank's recorder, on a GPU of its own; `at_ns` of the world's clock is its host's time."""
 
-    def __init__(self, world, *, holds=False):
+    def __init__(self, world, **gpu):
         self.clock = world.clock
-        self.gpu = Gpu(0, 0, world, holds=holds)
+        self.gpu = Gpu(0, 0, world, **gpu)
         self.torch = FakeTorch(self.gpu)
         self.cuda = self.torch.cuda
         self.buffer = Buffer(1 << 20, 60.0)
