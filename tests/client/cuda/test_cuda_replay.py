@@ -1,18 +1,21 @@
 """What the client measures of real trainings, against what it has measured: see profile_replay.
 
-The profiles are three further steps of the runs that `trace-nccl-*` has eight of. Times are compared
-op type by op type and rank by rank, since the median of a slow rank and three others is that of
-none. What does not agree within 5 % is listed, with the reason.
+The profiles are three further steps of the runs that `trace-nccl-*` has eight of. Times are
+compared op type by op type and rank by rank, since the median of a slow rank and three others is
+that of none. What does not agree within 5 % is listed, with the reason.
 """
 
 import statistics
 from collections import defaultdict
 from functools import cache
+from itertools import pairwise
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.client.profile_replay import Profile, replayed
+from tests.client.cuda.gpu_profile import Profile
+from tests.client.cuda.profile_replay import replayed
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
 GPU = SHARED_TRACES.parent / "gpu"
@@ -76,14 +79,14 @@ def host_share(mode):
 def _forward_gathers(rank):
     profile = Profile(GPU / f"nccl-fsdp2-slow-on-rank{rank}.pt.trace.json.gz")
     gathers = profile.named("FSDP::all_gather (")
-    pairs = list(zip(gathers, gathers[1:], strict=False))
+    pairs = list(pairwise(gathers))
     return [pairs[16 * step + number] for step in range(3) for number in range(7)]
 
 
 @cache
 def measured(mode, *, holds):
     """What the client measures on the fake: (type, start, duration in ms, what is told) by rank."""
-    found = []
+    found: list[list[Any]] = []
     for rank in replayed(mode, GPU, holds=holds, host_share=host_share(mode))[0]:
         found.append([])
         while (taken := rank.buffer.take()) is not None:

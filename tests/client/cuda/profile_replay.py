@@ -6,116 +6,23 @@ the fake to find out. Which stream waits for which is not in the profiles, but i
 PyTorch 2.11, as it is written down here for DDP, FSDP2 and 1F1B; so is where our hooks are called.
 """
 
-import gzip
-import json
 import re
-import statistics
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from paceline_client.integrations.computing import computing
 from paceline_client.integrations.waiting import begin_wait
 
-from tests.client.fake_cuda import Clock, Occurrence, World
-from tests.client.virtual_gpu import Rank
+from tests.client.cuda.fake_cuda import Clock, Occurrence, World
+from tests.client.cuda.gpu_profile import COMPUTE, Launch, Profile
+from tests.client.cuda.virtual_gpu import Rank
 
 US = 1_000
 # By which times of events are longer than those of kernels: 0.015 % of 18.7 ms (gpu/README.md).
 EVENT_US = 2.8
-COMPUTE = 7  # PyTorch's own stream in these profiles
 FORWARD = ("aten::linear", "aten::relu", "Burn", "aten::sub", "aten::pow", "aten::mean")
-HOST = ("user_annotation", "cpu_op")
-LAUNCHES = ("cuda_runtime", "cuda_driver")
-DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-
-
-class Launch(NamedTuple):
-    """A kernel or copy: when the host launched it, and what the device did."""
-
-    host_us: float
-    stream: int
-    start_us: float
-    duration_us: float
-    name: str
-
-    @property
-    def is_collective(self):
-        return "nccl" in self.name
-
-
-class Span(NamedTuple):
-    """An operator or annotation of the host."""
-
-    start_us: float
-    end_us: float
-    name: str
-
-
-class Profile:
-    """One rank's."""
-
-    def __init__(self, path):
-        with gzip.open(path) as file:
-            events = [e for e in json.load(file)["traceEvents"] if e.get("ph") == "X"]
-        launched: dict[int, float] = {}
-        for event in events:
-            if event.get("cat") in LAUNCHES:
-                number = event["args"].get("correlation")
-                launched[number] = min(event["ts"], launched.get(number, event["ts"]))
-        self.launches = sorted(
-            Launch(
-                launched[e["args"]["correlation"]],
-                e["args"]["stream"],
-                e["ts"],
-                e["dur"],
-                e["name"],
-            )
-            for e in events
-            if e.get("cat") in DEVICE
-        )
-        self.host = sorted(
-            Span(e["ts"], e["ts"] + e["dur"], e["name"]) for e in events if e.get("cat") in HOST
-        )
-
-    def named(self, name):
-        return [span for span in self.host if span.name.startswith(name)]
-
-    def top_level(self):
-        """Spans of the host that lie in no other."""
-        found: list[Span] = []
-        for span in self.host:
-            if not found or span.start_us >= found[-1].end_us:
-                found.append(span)
-        return found
-
-    def gap_us(self):
-        """Between two kernels of a stream, of which the second was launched long before."""
-        gaps = []
-        last: dict[int, Launch] = {}
-        for launch in sorted(self.launches, key=lambda each: each.start_us):
-            before = last.get(launch.stream)
-            last[launch.stream] = launch
-            if before is not None and not (before.is_collective or launch.is_collective):
-                gap_us = launch.start_us - before.start_us - before.duration_us
-                if launch.host_us < launch.start_us - 200 and 0 <= gap_us < 50:
-                    gaps.append(gap_us)
-        return statistics.median(gaps)
-
-    def gap_before_nccl_us(self):
-        """From the end of what a collective waits for, on another stream, to its beginning."""
-        gaps = []
-        for each in self.launches:
-            is_alone = each.stream != COMPUTE
-            if each.is_collective and is_alone and each.host_us < each.start_us - 200:
-                ends_us = (
-                    other.start_us + other.duration_us
-                    for other in self.launches
-                    if other.stream != each.stream and other.host_us < each.host_us
-                )
-                before_us = max((end for end in ends_us if end < each.start_us), default=0)
-                gaps.append(each.start_us - before_us)
-        return statistics.median(gaps)
 
 
 class Script:
@@ -137,7 +44,7 @@ class Player:
         self.streams = {COMPUTE: rank.cuda.current}
         self.computing = computing(rank.recorder)
         self.begun: dict[Any, Any] = {}
-        self.step = None
+        self.step: Any = None
         self.kernels: list[tuple[Launch, Any]] = []
 
     def stream(self, number):
@@ -225,7 +132,7 @@ def ddp_script(profile):
     optimizers(profile, script)
     launches(profile, script)
     bounds = step_bounds(profile)
-    for step, (start_us, end_us) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for step, (start_us, end_us) in enumerate(pairwise(bounds)):
         script.at(start_us, "enter", step)
         [forward] = within(profile.named("DistributedDataParallel.forward"), start_us, end_us)
         script.at(forward.start_us - 0.1, "compute", "forward-compute")
@@ -262,7 +169,7 @@ def fsdp2_script(profile):
     optimizers(profile, script)
     launches(profile, script, wait_for_compute=())
     bounds = step_bounds(profile)
-    for step, (start_us, end_us) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for step, (start_us, end_us) in enumerate(pairwise(bounds)):
         script.at(start_us, "enter", step)
         spans = within(profile.host, start_us, end_us)
         fsdp = [span for span in spans if span.name.startswith("FSDP::")]
@@ -333,7 +240,7 @@ def pipe_script(profile):
     launches(profile, script)
     bounds = step_bounds(profile)
     is_first = not profile.named("aten::sub")
-    for step, (start_us, end_us) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for step, (start_us, end_us) in enumerate(pairwise(bounds)):
         script.at(start_us, "enter", step)
         doing, last_us, num_posted = "", start_us, 0
         spans = within(profile.top_level(), start_us, end_us)
@@ -375,7 +282,7 @@ def _of_pipe(name):
 
 def _open(script):
     """Transfers that have begun and not ended."""
-    found = set()
+    found: set[tuple[Any, ...]] = set()
     for _, _, name, args in script.calls:
         if name in ("begin", "end") and args[0][0] == "sent":
             (found.add if name == "begin" else found.discard)(args[0])

@@ -9,7 +9,7 @@ from paceline_client.buffer import GRAIN_NS, Buffer, Pending
 from paceline_client.cuda import CudaTiming, cuda_timing
 from paceline_client.recorder import Recorder
 
-from tests.client.fake_cuda import FakeTorch, Gpu
+from tests.client.cuda.fake_cuda import FakeTorch, Gpu
 from tests.client.recorders import WITHIN_S, recorder
 
 MS = 10**6

@@ -4,7 +4,7 @@ from paceline_client.buffer import Buffer
 from paceline_client.cuda import Anchor, CudaTiming
 from paceline_client.recorder import Recorder
 
-from tests.client.fake_cuda import Clock, FakeTorch, Gpu, World
+from tests.client.cuda.fake_cuda import Clock, FakeTorch, Gpu, World
 
 
 class Rank:

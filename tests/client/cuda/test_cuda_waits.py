@@ -7,12 +7,14 @@ What PyTorch does is written down here from its source: FSDP2's groups as in
 import functools
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from paceline_client.integrations import ddp, fsdp2
+from paceline_client.integrations.computing import computing
 
-from tests.client.fake_cuda import Occurrence
-from tests.client.virtual_gpu import ranks
+from tests.client.cuda.fake_cuda import Occurrence
+from tests.client.cuda.virtual_gpu import ranks
 
 US = 1_000
 ON_GPU = SimpleNamespace(device=SimpleNamespace(type="cuda"))
@@ -23,7 +25,8 @@ class ParamGroup:
 
     def __init__(self, model):
         self.model = model
-        self._all_gather_comm = self._reduce_scatter_comm = None
+        self._all_gather_comm: Any = None
+        self._reduce_scatter_comm: Any = None
         self.gathered = None
 
     def unshard(self, occurrence):
@@ -56,7 +59,7 @@ class Sharded:
         self.layers = layers
         self.gathers, self.scatters = rank.cuda.Stream(), rank.cuda.Stream()
         self.reduced = None
-        self.group = ParamGroup(self)
+        self.group: Any = ParamGroup(self)
         self.state = SimpleNamespace(
             _fsdp_param_groups=[self.group],
             _root_post_backward_final_callback=self._final_callback,
@@ -241,7 +244,7 @@ class Bucketed:
     def __init__(self, rank, autograd):
         self.cuda, self.autograd = rank.cuda, autograd
         self.nccl, self.after = rank.cuda.Stream(), rank.cuda.Stream()
-        self.hook = None
+        self.hook: Any = None
         self.process_group = None
 
     def register_comm_hook(self, state, hook):
@@ -266,7 +269,7 @@ def step_of_ddp(rank, monkeypatch, buckets, us=100):
     monkeypatch.setitem(sys.modules, "torch.autograd", module)
     model = Bucketed(rank, autograd)
     assert ddp.attach(rank.recorder, model, computes=False, hook=model.reduce)
-    around = ddp.computing(rank.recorder)
+    around = computing(rank.recorder)
     with rank.recorder.step(1):
         around.begin("forward-compute")
         rank.cuda.work(50 * US)
