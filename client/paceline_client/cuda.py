@@ -95,7 +95,7 @@ class CudaTiming:
         span.microbatch = microbatch
         span.chunk = chunk
         span.told = told or NOTHING
-        span.contains_waits = -1
+        span.contains_waits = False
         return span
 
     def give_back(self, held: list[CudaSpan]) -> None:

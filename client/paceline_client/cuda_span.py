@@ -48,7 +48,7 @@ class CudaSpan(Pending):
     )
     buffer: Buffer
     chunk: int
-    contains_waits: int  # -1 where nothing is known of it
+    contains_waits: bool  # may do so, with no event that shows them
     epoch_ns: int
     microbatch: int
     optype: str
@@ -77,10 +77,6 @@ class CudaSpan(Pending):
     def tell(self, **told: Any) -> None:
         """What was not known when it began; takes what `Recorder.op` takes."""
         self.told = {**self.told, **told}
-
-    def mark_waits(self, contains_waits: int) -> None:
-        """Whether it may contain waits that no event shows: 1 if so, else 0."""
-        self.contains_waits = contains_waits
 
     def __enter__(self) -> CudaSpan:
         try:
@@ -164,8 +160,8 @@ class CudaSpan(Pending):
 
     def _op(self, start_ns: int, duration_ns: int) -> Op:
         about = self.told
-        if self.contains_waits >= 0:
-            about = {**about, "contains_waits": self.contains_waits}
+        if self.contains_waits:
+            about = {**about, "contains_waits": 1}
         return (
             self.step, self.optype, self.epoch_ns + start_ns, duration_ns, self._seq_id,
             self.chunk, self.microbatch, about or None,

@@ -32,8 +32,6 @@ class Computing:
         if recorder is not None:
             self._what = (optype, microbatch, chunk)
             self._begun = recorder.begin(optype, microbatch=microbatch, chunk=chunk, **told)
-            if isinstance(self._begun, CudaSpan):
-                self._begun.mark_waits(0)
 
     def may_wait(self) -> None:
         """A collective is under way beside the open computation, and may hold up its kernels.
@@ -41,7 +39,7 @@ class Computing:
         Where NCCL's kernels wait for other ranks, others wait for processors or hardware queues.
         """
         if isinstance(self._begun, CudaSpan):
-            self._begun.mark_waits(1)
+            self._begun.contains_waits = True
 
     def end(self) -> None:
         """The open computation ends now, if there is one."""
