@@ -149,7 +149,7 @@ class Gpu:
         self._free_ns = max([self._free_ns, *(each for each in met if each is not None)])
         is_held = self.holds and None in met
         while self.launched and self.launched[0].start_ns is not None:
-            self.launched.popleft()
+            self._free_ns = max(self._free_ns, self.launched.popleft().start_ns)
         for stream in self.streams:
             if not stream.items or stream.free_ns is None:
                 continue
@@ -163,7 +163,7 @@ class Gpu:
             if self.holds and item.is_kernel:
                 if is_held or item is not self.launched[0]:
                     continue
-                # What could have started while a collective waited has not.
+                # What could have started while a collective waited, or one before it, has not.
                 at_ns = max(at_ns, self._free_ns)
             yield at_ns, item.number, self, stream
 

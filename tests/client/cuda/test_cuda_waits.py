@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from paceline_client.integrations import ddp, fsdp2
+from paceline_client.integrations import ddp, fsdp2, torch_pipeline
 from paceline_client.integrations.computing import computing
 
 from tests.client.cuda.fake_cuda import Occurrence
 from tests.client.cuda.virtual_gpu import ranks
+from tests.torch.test_hooks import Schedule, Stage
 
 US = 1_000
 ON_GPU = SimpleNamespace(device=SimpleNamespace(type="cuda"))
@@ -310,3 +311,32 @@ def test_on_a_gpu_that_holds_the_wait_hides_in_the_backward_which_is_marked(monk
     assert ops["backward-compute"][1] == {"contains_waits": 1}
     assert ops["forward-compute"][1] is None
     assert ops["wait"][0] == pytest.approx(110, abs=0.3)
+
+
+def test_a_pipelines_computation_beside_a_send_that_goes_on_is_marked(monkeypatch):
+    found = SimpleNamespace(
+        _batch_p2p=lambda ops, desc=None: [Work() for _ in ops],
+        _wait_batch_p2p=lambda works: [work.wait() for work in works],
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed.pipelining.schedules", found)
+
+    def script(stage, module):
+        sent = module._batch_p2p(stage.get_fwd_send_ops(0))
+        stage.forward_one_chunk(1)
+        module._wait_batch_p2p(sent)
+        stage.forward_one_chunk(2)
+        module._batch_p2p(stage.get_fwd_send_ops(2))  # which nobody waits for in this step
+
+    [rank] = ranks(1)
+    schedule = Schedule(Stage(), found, script)
+    torch_pipeline.attach(rank.recorder, schedule)
+    for step in range(2):
+        with rank.recorder.step(step):
+            schedule.step()
+    told = [about for name, _, _, about in later(rank).ops() if name == "forward-compute"]
+    assert told == [{"contains_waits": 1}, None] * 2
+
+
+class Work:
+    def wait(self):
+        pass
