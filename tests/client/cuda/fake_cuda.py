@@ -16,6 +16,7 @@ import struct
 from collections import Counter, deque
 from contextlib import contextmanager
 from time import perf_counter_ns
+from typing import Any
 
 FOREVER = 1 << 62
 
@@ -133,7 +134,7 @@ class Gpu:
         self.hangs = False
         self.streams = []
         self.collectives: list[Collective] = []  # that have started, the last ones
-        self.launched: deque[Item] = deque()  # kernels, in the order of their launches
+        self.launched: deque[Any] = deque()  # kernels, in the order of their launches
 
     def now_ns(self):
         return self.world.clock.now_ns()
