@@ -65,6 +65,13 @@ class Exact(tuple):  # type: ignore[type-arg]
     __slots__ = ()
 
 
+class Skipped(NamedTuple):
+    """Stands for an operation that turned out to be none."""
+
+
+SKIPPED = Skipped()
+
+
 class Pending:
     """An operation whose times are not known yet."""
 
@@ -72,13 +79,17 @@ class Pending:
 
     step: int
 
-    def resolved(self) -> Op | None:
+    def resolved(self) -> Op | Skipped | None:
         """The operation; None while it is still running.
 
         Raises:
             Exception: of any kind: its times will never be known.
         """
         raise NotImplementedError
+
+    @staticmethod
+    def give_back(held: list[Any]) -> None:
+        """It has been resolved: the only element of this list, which alone has it here."""
 
 
 class Taken(NamedTuple):
@@ -100,6 +111,9 @@ class Taken(NamedTuple):
         return not self.ops and not self.steps_done
 
 
+_NO_OPS = (StepDone, Aside, Tell, Skipped)
+
+
 def nothing_taken() -> Taken:
     """An empty batch, to be filled."""
     return Taken([], [], [], {})
@@ -112,7 +126,7 @@ class Buffer:
     """
 
     def __init__(self, max_ops: int, flush_interval_s: float) -> None:
-        self.items: deque[Op | Pending | StepDone | Aside | Tell] = deque()
+        self.items: deque[Op | Pending | Skipped | StepDone | Aside | Tell] = deque()
         self.max_items = max_ops  # 0 once closed: one comparison on the way of every operation
         self.readings: Callable[[], dict[str, int]] | None = None  # of the GPU, once a step
         self.has_gone_on = False  # training has, in steps that are not recorded
@@ -250,6 +264,9 @@ class Buffer:
                 if op is None:
                     return
                 self.items[at] = op
+                held = [item]
+                del item
+                held[0].give_back(held)
             self._num_settled = at + 1
 
     def lost(self, steps: set[int], steps_done: set[int], num_ops: int, reason: str) -> None:
@@ -286,7 +303,7 @@ class Buffer:
                 self._closed_for = reason
         self.close()
         left, self.items = self.items, deque()
-        num_left = sum(not isinstance(item, (StepDone, Aside, Tell)) for item in left)
+        num_left = sum(not isinstance(item, _NO_OPS) for item in left)
         self.count_dropped(reason, num_left + len(self._held.ops))
         self._held = nothing_taken()
         self._is_abandoned = True
@@ -326,7 +343,12 @@ class Buffer:
                     continue
                 if item is None:
                     break
-            self._popped()
+                held = [self._popped()]
+                held[0].give_back(held)
+            else:
+                self._popped()
+            if isinstance(item, Skipped):
+                continue
             if isinstance(item, StepDone):
                 self._finish(item, taken)
             elif isinstance(item, Aside):

@@ -1,8 +1,11 @@
 """Times of the GPU by CUDA events, which nobody ever waits for.
 
 Training records two events around an operation, on the stream that it uses; the sender's thread
-looks later whether the GPU has passed them. Where on the host's clock they were is told by anchors:
-events on an idle stream of our own, between two looks at that clock.
+looks later whether the GPU has passed the second one. Where on the host's clock they were is told
+by anchors: events on an idle stream of our own, between two looks at that clock.
+
+Spans are used again with their events, so that a warm operation creates nothing; a stream is looked
+up by its number, and whether a graph is being captured is asked only on streams that can be.
 """
 
 from __future__ import annotations
@@ -10,20 +13,22 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Callable
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Any, NamedTuple
 
-from .buffer import Buffer, Pending
-from .timed import StepState, TimedOp
-from .wire import Op
+from .buffer import Buffer
+from .cuda_span import ALONE, CudaSpan, num_references
+from .timed import StepState
+from .told import NOTHING
 
 ANCHOR_EVERY_S = 1.0  # elapsed times are of 24 bits: near anchors keep them to a microsecond
 TRIES = 5
 QUICK_LOOKS = 50  # an event on an idle stream is passed within 10 us
 LONGEST_TRY_S = 0.005
 DRIFT = 20e-6  # by which the two clocks may go differently
-MOST_EVENTS = 4096  # kept for further use
+MAX_FREE_SPANS = 4096
+MAX_STREAMS = 256
 
 log = logging.getLogger("paceline_client")
 
@@ -44,22 +49,27 @@ class CudaTiming:
     """Marks moments of the GPU, and tells them in nanoseconds of the host's monotonic clock."""
 
     def __init__(self, torch: Any) -> None:
+        self._torch = torch
         self._cuda = torch.cuda
-        self._free: list[Any] = []
+        self._free: list[CudaSpan] = []
         self._anchor: Anchor | None = None
         self._stream: Any = None
         self._device: int | None = None
-        self._is_usable = False
-        self._is_capturing = False
+        self._raw_stream: Callable[[Any], int] | None = None
+        self._streams: dict[int, Any] = {}
+        self.is_ready = False
+        self.is_capturing = False  # a graph, as far as the last operation has shown
         self._next_anchor_s = 0.0
         self._warned = False
 
     def is_usable(self) -> bool:
         """Whether CUDA has been initialised, which is not for us to do."""
-        if not self._is_usable and self._cuda.is_initialized():
+        if not self.is_ready and self._cuda.is_initialized():
             self._device = self._cuda.current_device()
-            self._is_usable = True
-        return self._is_usable
+            library = getattr(self._torch, "_C", None)
+            self._raw_stream = getattr(library, "_cuda_getCurrentRawStream", None)
+            self.is_ready = True
+        return self.is_ready
 
     def op(
         self,
@@ -70,45 +80,61 @@ class CudaTiming:
         microbatch: int,
         chunk: int,
         told: dict[str, Any],
-    ) -> CudaOp:
-        """What times an operation."""
-        return CudaOp(buffer, epoch_ns, optype, state, microbatch, chunk, told, self)
-
-    def mark(self) -> Any:
-        """An event on the current stream; None where there can be none, as in a graph's capture."""
+    ) -> CudaSpan:
+        """What times an operation: one whose last operation has been handed out, or a new one."""
         try:
-            self._is_capturing = self._cuda.is_current_stream_capturing()
-            if self._is_capturing:
-                return None
-            event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
-            event.record()
-            return event
+            span = self._free.pop()
+        except IndexError:
+            event = self._cuda.Event
+            span = CudaSpan(self, event(enable_timing=True), event(enable_timing=True))
+        span.buffer = buffer
+        span.epoch_ns = epoch_ns
+        span.optype = optype
+        span.state = state
+        span.step = state.step
+        span.microbatch = microbatch
+        span.chunk = chunk
+        span.told = told or NOTHING
+        span.contains_waits = False
+        return span
+
+    def give_back(self, held: list[CudaSpan]) -> None:
+        """Use a span again, unless somebody beside the list, its only element's owner, has it."""
+        if num_references(held) == ALONE and len(self._free) < MAX_FREE_SPANS:
+            self._free.append(held.pop())
+
+    def record(self, event: Any) -> bool:
+        """Record an event on the current stream; False where that cannot be, as in a capture."""
+        try:
+            if self._raw_stream is None:
+                self.is_capturing = self._cuda.is_current_stream_capturing()
+                if self.is_capturing:
+                    return False
+                event.record()
+                return True
+            number = self._raw_stream(self._device)
+            # The default stream, 0, cannot be captured.
+            self.is_capturing = bool(number) and self._cuda.is_current_stream_capturing()
+            if self.is_capturing:
+                return False
+            stream = self._streams.get(number)
+            event.record(self._seen(number) if stream is None else stream)
+            return True
         except Exception as error:
             self._warn(f"no CUDA event could be recorded, the host's clock is used: {error}")
-            return None
+            return False
 
-    def span_ns(self, begin: Any, end: Any) -> tuple[int, int] | None:
-        """Start, by the host's monotonic clock, and duration; None while the GPU is not there yet.
-
-        Raises:
-            Exception: of any kind: CUDA will not tell.
-        """
-        if self._is_capturing:  # a look from another thread may end the capture with an error
+    def anchor(self) -> Anchor | None:
+        """By which the GPU's times are told; None while none can be."""
+        if self.is_capturing:  # a look from another thread may end the capture with an error
             return None
         if self._anchor is None:
             self.look()
-        anchor = self._anchor
-        if anchor is None or not (begin.query() and end.query()):
-            return None
-        start_ns = anchor.host_ns + round(anchor.event.elapsed_time(begin) * 1e6)
-        duration_ns = round(begin.elapsed_time(end) * 1e6)
-        if len(self._free) < MOST_EVENTS:
-            self._free += (begin, end)
-        return start_ns, max(0, duration_ns)
+        return self._anchor
 
     def look(self) -> None:
         """Anchor the GPU's clock anew when that is due; for the sender's thread."""
-        if not self._is_usable or self._is_capturing or time.monotonic() < self._next_anchor_s:
+        if not self.is_ready or self.is_capturing or time.monotonic() < self._next_anchor_s:
             return
         self._next_anchor_s = time.monotonic() + ANCHOR_EVERY_S
         try:
@@ -139,73 +165,17 @@ class CudaTiming:
         width_ns = perf_counter_ns() - before_ns
         return Anchor(event, before_ns + width_ns // 2, width_ns)
 
+    def _seen(self, number: int) -> Any:
+        """The current stream, which is kept under its number."""
+        if len(self._streams) >= MAX_STREAMS:  # of somebody who creates one after the other
+            self._streams.clear()
+        self._streams[number] = stream = self._cuda.current_stream(self._device)
+        return stream
+
     def _warn(self, message: str) -> None:
         if not self._warned:
             self._warned = True
             log.warning("paceline: %s", message)
-
-
-class CudaOp(TimedOp):
-    """Times one operation by a pair of CUDA events, or by the host's clock where there are none."""
-
-    __slots__ = ("_begin", "_timing")
-
-    def __init__(
-        self,
-        buffer: Buffer,
-        epoch_ns: int,
-        optype: str,
-        state: StepState,
-        microbatch: int,
-        chunk: int,
-        told: dict[str, Any],
-        timing: CudaTiming,
-    ) -> None:
-        super().__init__(buffer, epoch_ns, optype, state, microbatch, chunk, told)
-        self._timing = timing
-        self._begin: Any = None
-
-    def __enter__(self) -> CudaOp:
-        super().__enter__()
-        self._begin = self._timing.mark()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        end = self._timing.mark() if self._begin is not None else None
-        if end is None:
-            super().__exit__(kind, error, traceback)
-        else:
-            self._buffer.add(CudaSpan(self, self._begin, end))
-
-
-class CudaSpan(Pending):
-    """An operation between two events."""
-
-    __slots__ = ("_begin", "_end", "_op", "step")
-
-    def __init__(self, op: CudaOp, begin: Any, end: Any) -> None:
-        self.step = op._state.step
-        self._op = op
-        self._begin = begin
-        self._end = end
-
-    def resolved(self) -> Op | None:
-        """The operation, once the GPU has passed both events."""
-        op = self._op
-        span_ns = op._timing.span_ns(self._begin, self._end)
-        if span_ns is None:
-            return None
-        start_ns, duration_ns = op._epoch_ns + span_ns[0], span_ns[1]
-        about = op._told or None
-        return (
-            self.step, op._optype, start_ns, duration_ns, op._seq_id, op._chunk, op._microbatch,
-            about,
-        )  # fmt: skip
 
 
 def cuda_timing(timing: str) -> CudaTiming | None:

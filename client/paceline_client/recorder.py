@@ -16,10 +16,11 @@ from .data_waits import DataWaits
 from .gc_pauses import GcPauses
 from .sampling import Plans
 from .timed import KINDS, NO_OP, TRAIN, NoOp, StepState, TimedOp, TimedStep
-from .told import told_of
+from .told import NOTHING, WAIT, told_of
 
 if TYPE_CHECKING:
     from .cuda import CudaTiming
+    from .cuda_span import CudaSpan
     from .nvml import Readings
     from .sender import Sender
     from .wire import Op
@@ -35,7 +36,7 @@ _blank = object.__new__
 _NOWHERE = StepState(-1, TRAIN, False)
 CallT = TypeVar("CallT", bound=Callable[..., Any])
 ItemT = TypeVar("ItemT")
-AnyOp = Union[TimedOp, NoOp]
+AnyOp = Union[TimedOp, NoOp, "CudaSpan"]
 
 
 def _answers(in_place: Any) -> Callable[[CallT], CallT]:
@@ -128,7 +129,7 @@ class Recorder:
         if not state.is_recording:
             return NO_OP
         cuda = self._cuda
-        if cuda is None or not self._is_of_gpu(optype):
+        if cuda is None or not self._is_of_gpu(optype, cuda):
             timed = _blank(TimedOp)  # calling __init__ would cost training a seventh of the whole
             timed._buffer = self._buffer
             timed._epoch_ns = self._epoch_ns
@@ -264,6 +265,17 @@ class Recorder:
         elif len(self._waits) < MAX_WAITS:
             self._waits.append((begun_ns, duration_ns))
 
+    @_answers(None)
+    def begin_wait(self) -> CudaSpan | None:
+        """The compute stream is about to wait; None where the GPU's times are not recorded."""
+        state, cuda = self._current, self._cuda
+        if cuda is None or state is None or not state.is_recording:
+            return None
+        if not self._is_of_gpu(WAIT, cuda):
+            return None
+        span = cuda.op(self._buffer, self._epoch_ns, WAIT, state, -1, -1, NOTHING)
+        return span.__enter__()
+
     def note_pause(self, begun_ns: int, duration_ns: int) -> None:
         """The garbage collector has stopped training, since then on the monotonic clock."""
         state = self._current
@@ -304,9 +316,9 @@ class Recorder:
             op = (state.step, optype, begun_ns, duration_ns, seq_id, -1, -1, None)
             self._buffer.add(op)
 
-    def _is_of_gpu(self, optype: str) -> bool:
+    def _is_of_gpu(self, optype: str, cuda: CudaTiming) -> bool:
         try:
-            return optype not in HOST_TYPES and self._cuda is not None and self._cuda.is_usable()
+            return optype not in HOST_TYPES and (cuda.is_ready or cuda.is_usable())
         except Exception:  # CUDA that is broken, or a name that is none
             return False
 

@@ -29,10 +29,12 @@ def recorded():
             pass
         with run.op("optimizer"):
             pass
+    last = buffer.take()
     assert first is not None
+    assert last is not None
     return [
         batch_of(each.ops, each.steps_done, each.step_kinds, waits_done=each.waits_done)
-        for each in (first, buffer.take())
+        for each in (first, last)
     ]
 
 

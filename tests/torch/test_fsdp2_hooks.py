@@ -3,6 +3,7 @@
 import sys
 from types import SimpleNamespace
 
+import pytest
 from paceline_client.integrations import fsdp2
 
 from tests.torch.test_hooks import Listing
@@ -62,3 +63,13 @@ def test_a_model_that_cannot_be_recorded_whole_is_left_as_it_was(monkeypatch, ca
     assert not fsdp2.attach(recorder, first, computes=False)
     assert (vars(first.group), vars(second.group)) == before
     assert "FSDP2 is not recorded: not supported with multiple param groups" in caplog.text
+
+
+def test_pytorch_has_the_methods_in_which_fsdp2_waits():
+    """They are private: where they go, waits are no longer recorded, and nothing else says so."""
+    within = "torch.distributed.fsdp._fully_shard"
+    group = pytest.importorskip(f"{within}._fsdp_param_group").FSDPParamGroup
+    state = pytest.importorskip(f"{within}._fsdp_state").FSDPState
+    assert callable(group.wait_for_unshard)
+    assert callable(group.post_backward)
+    assert callable(state._root_post_backward_final_callback)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from ..cuda_span import CudaSpan
+
 
 class Computing:
     """At most one computation of a recorder at a time.
@@ -30,6 +32,14 @@ class Computing:
         if recorder is not None:
             self._what = (optype, microbatch, chunk)
             self._begun = recorder.begin(optype, microbatch=microbatch, chunk=chunk, **told)
+
+    def may_wait(self) -> None:
+        """A collective is under way beside the open computation, and may hold up its kernels.
+
+        Where NCCL's kernels wait for other ranks, others wait for processors or hardware queues.
+        """
+        if isinstance(self._begun, CudaSpan):
+            self._begun.contains_waits = True
 
     def end(self) -> None:
         """The open computation ends now, if there is one."""

@@ -16,6 +16,7 @@ wanted: `ddp.attach(recorder, stage_module, chunk=0, computes=False)`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from typing import Any
 
 from ..null import NULL
 from .computing import Computing, computing
+from .waiting import begin_wait
 
 log = logging.getLogger("paceline_client")
 
@@ -76,10 +78,12 @@ def _buckets(
 
     # Without types: DDP compares them with its own.
     def record_bucket(state, bucket):  # type: ignore[no-untyped-def]
+        around = computing(recorder)
+        begun = recorder.begin("grads-reduce-scatter", chunk=chunk)
+        around.may_wait()
         if bucket.is_last():
             # What DDP does after the computation is waiting: for this its turn comes before.
-            at_end_of_backward(computing(recorder).end)
-        begun = recorder.begin("grads-reduce-scatter", chunk=chunk)
+            at_end_of_backward(functools.partial(_waits_for_buckets, recorder, around, begun))
 
         def reduced(future: Any) -> Any:
             recorder.end(begun)
@@ -88,6 +92,14 @@ def _buckets(
         return inner(state, bucket).then(reduced)
 
     return record_bucket
+
+
+def _waits_for_buckets(recorder: Any, around: Computing, last: Any) -> None:
+    """The computation is over; DDP has the stream wait for all buckets, the last one's end."""
+    around.end()
+    begun = begin_wait(recorder, until=last)
+    if begun is not None:
+        begun.end_with(last, at_once=True)
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:

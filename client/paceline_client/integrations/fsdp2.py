@@ -20,6 +20,7 @@ from typing import Any
 
 from .computing import computing
 from .ddp import Work, _Passes, record_optimizer
+from .fsdp2_waits import ModuleWaits, Reduced, watch_end
 
 log = logging.getLogger("paceline_client")
 
@@ -46,14 +47,19 @@ def attach(
         sharded = [module for module in model.modules() if isinstance(module, kind)]
         if not sharded:
             raise TypeError("no module of it is sharded: call fully_shard first")
+        reduced = Reduced(recorder)
         with contextlib.ExitStack() as undoing:  # in part is worse than not at all
-            for module in sharded:
-                _record(recorder, module, all_gather, reduce_scatter, undoing)
+            waits = [ModuleWaits(recorder, reduced) for _ in sharded]
+            for module, its in zip(sharded, waits):
+                _record(recorder, module, all_gather, reduce_scatter, its, undoing)
             if computes:
                 _Passes(recorder, chunk, work).watch(model)
             if optimizer is not None:
                 record_optimizer(recorder, optimizer)
             undoing.pop_all()
+        for module, its in zip(sharded, waits):
+            its.watch(module)
+        watch_end(model, reduced)
     except Exception as error:
         log.warning("paceline: FSDP2 is not recorded: %s", error)
         return False
@@ -61,15 +67,20 @@ def attach(
 
 
 def _record(
-    recorder: Any, module: Any, gather: Any, scatter: Any, undoing: contextlib.ExitStack
+    recorder: Any,
+    module: Any,
+    gather: Any,
+    scatter: Any,
+    waits: ModuleWaits,
+    undoing: contextlib.ExitStack,
 ) -> None:
     """Both collectives of a module, and how they are put back."""
     gathers = _present(module, "_all_gather_comm") or _Gather()
     undoing.callback(module.set_custom_all_gather, gathers)
-    module.set_custom_all_gather(_Recorded(recorder, gather or gathers, _GATHER))
+    module.set_custom_all_gather(_Recorded(recorder, gather or gathers, _GATHER, waits))
     scatters = _present(module, "_reduce_scatter_comm") or _Scatter()
     undoing.callback(module.set_custom_reduce_scatter, scatters)
-    module.set_custom_reduce_scatter(_Recorded(recorder, scatter or scatters, _SCATTER))
+    module.set_custom_reduce_scatter(_Recorded(recorder, scatter or scatters, _SCATTER, waits))
 
 
 _GATHER, _SCATTER = "params-all-gather", "grads-reduce-scatter"
@@ -116,13 +127,18 @@ class _Scatter(_Default):
 class _Recorded:
     """A collective of FSDP, recorded from its call to its end."""
 
-    def __init__(self, recorder: Any, inner: Any, optype: str) -> None:
+    def __init__(
+        self, recorder: Any, inner: Any, optype: str, waits: ModuleWaits | None = None
+    ) -> None:
         self._recorder = recorder
         self._inner = inner
         self._optype = optype
+        self._waits = waits
 
     def allocate(self, *args: Any, **kwargs: Any) -> Any:
         """As the collective that is recorded does it."""
+        if self._waits is not None and self._optype == _SCATTER:
+            self._waits.reduced.waited()
         return self._inner.allocate(*args, **kwargs)
 
     def __call__(self, *args: Any, **call: Any) -> Any:
@@ -131,12 +147,16 @@ class _Recorded:
         around = computing(self._recorder)
         paused = None if is_async or not _blocks(args, call) else around.pause()
         begun = self._recorder.begin(self._optype)
+        around.may_wait()
         work = self._inner(*args, **call)
         if is_async and work is not None:
             with contextlib.suppress(Exception):  # a backend without futures does not tell when
                 work.get_future().add_done_callback(lambda _: self._recorder.end(begun))
         else:
             self._recorder.end(begun)
+        if self._waits is not None:
+            posted = self._waits.gathered if self._optype == _GATHER else self._waits.reduced.last
+            posted(begun)
         around.resume(paused)
         return work
 

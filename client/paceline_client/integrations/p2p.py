@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from .computing import Computing
 
@@ -22,6 +22,7 @@ class Transfers:
         self._recorder = recorder
         self._computing = computing
         self._sent: dict[Label, Any] = {}
+        self.num_under_way = 0  # posted at once, and not waited for yet
 
     def begin(self, label: Label) -> Any:
         """The transfer begins."""
@@ -62,6 +63,10 @@ class _Posted(list):  # type: ignore[type-arg]
 
     labels: Sequence[Label | None] = ()
 
+    def transfers(self) -> set[Transfers]:
+        """Whose works they are."""
+        return {label.transfers for label in self.labels if label is not None}
+
 
 def label_with(ops: Sequence[Any], label: Label) -> None:
     """All of them are parts of one transfer."""
@@ -94,6 +99,8 @@ def _posting(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         # Where NCCL makes one work of several operations, they all end with it.
         same = len(posted) == len(labels)
         posted.labels = labels if same else [None] * (len(posted) - 1) + labels
+        for transfers in posted.transfers():
+            transfers.num_under_way += 1
         return posted
 
     post.__wrapped__ = original  # type: ignore[attr-defined]
@@ -106,6 +113,8 @@ def _waiting(original: Callable[[list[Any]], None]) -> Callable[[list[Any]], Non
         if not any(labels):
             original(work)
             return
+        for transfers in cast("_Posted", work).transfers():
+            transfers.num_under_way = max(0, transfers.num_under_way - 1)
         received = {
             label: label.transfers.begin(label)
             for label in dict.fromkeys(labels)

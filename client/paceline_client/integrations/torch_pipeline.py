@@ -125,6 +125,8 @@ class Attached:
     ) -> Iterator[None]:
         self._transfers.let_go()
         self._computing.begin(optype, microbatch, chunk, **self._told(microbatch))
+        if self._transfers.num_under_way:
+            self._computing.may_wait()
         try:
             yield
         finally:
@@ -151,6 +153,7 @@ class Attached:
         finally:
             self._computing.end()
             self._transfers.let_go()
+            self._transfers.num_under_way = 0
 
 
 class Nothing:

@@ -58,6 +58,10 @@ class InStep:
         """As the recorder's own."""
         return self.recorder.begin(optype, **about) if self.is_open else None
 
+    def begin_wait(self) -> Any:
+        """As the recorder's own."""
+        return self.recorder.begin_wait() if self.is_open else None
+
     def end(self, begun: Any, **told: Any) -> None:
         """As the recorder's own."""
         self.recorder.end(begun, **told)

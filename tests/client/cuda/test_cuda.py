@@ -9,7 +9,7 @@ from paceline_client.buffer import GRAIN_NS, Buffer, Pending
 from paceline_client.cuda import CudaTiming, cuda_timing
 from paceline_client.recorder import Recorder
 
-from tests.client.fake_cuda import FakeTorch, Gpu
+from tests.client.cuda.fake_cuda import FakeTorch, Gpu
 from tests.client.recorders import WITHIN_S, recorder
 
 MS = 10**6
@@ -209,11 +209,10 @@ def test_while_a_graph_is_captured_the_host_times_and_nobody_looks():
     with run.step(1):
         with run.op("optimizer"):
             torch.cuda.work(MS)
-        torch.cuda.capturing = True
-        with run.op("optimizer"):
-            pass
-        assert buffer.take() is None  # a look would end the capture
-        torch.cuda.capturing = False
+        with torch.cuda.graph():
+            with run.op("optimizer"):
+                pass
+            assert buffer.take() is None  # a look would end the capture
         with run.op("optimizer"):
             torch.cuda.work(MS)
     ops, _ = taken_when_there(buffer, 3)

@@ -1,0 +1,145 @@
+"""Waits of the compute stream in FSDP2: for a layer's gather, and for gradients to be reduced.
+
+FSDP has the stream wait for a gather in `wait_for_unshard`, for the scatter before in
+`post_backward`, and for the last ones when the backward is over. None of the three has a public
+hook: they are wrapped on the objects that are there, and where a version of PyTorch has no such
+method, waits of that kind are not recorded. How long a wait was is told by the collective's own
+event, so that neither the copies that follow nor a host that is late count as waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ..cuda_span import CudaSpan, release
+from .waiting import begin_wait
+
+log = logging.getLogger("paceline_client")
+
+
+class Reduced:
+    """The newest scatter of a model, and the wait for it that is going on."""
+
+    def __init__(self, recorder: Any) -> None:
+        self._recorder = recorder
+        self._last: list[CudaSpan] = []  # at most one
+        self._waiting: CudaSpan | None = None
+        self._is_ending = False
+
+    def last(self, begun: Any) -> None:
+        """This scatter has been posted."""
+        before, self._last = self._last, [begun] if isinstance(begun, CudaSpan) else []
+        if before:
+            release(before)
+
+    def wait(self) -> None:
+        """The compute stream may be about to wait."""
+        if self._last:
+            self._waiting = begin_wait(self._recorder, self._last[0])
+
+    def waited(self) -> None:
+        """If it has, that is over."""
+        begun, self._waiting = self._waiting, None
+        if begun is not None and self._last:
+            begun.end_with(self._last[0])
+
+    def module_done(self) -> None:
+        """A module's `post_backward` is over: within the root's last callback, more may follow."""
+        self.waited()
+        if self._is_ending:
+            self.wait()
+
+    def begin_end(self) -> None:
+        """The root's last callback begins, which has the stream wait for all scatters."""
+        self._is_ending = True
+        self.wait()
+
+    def end(self) -> None:
+        """It is over."""
+        self._is_ending = False
+        self.waited()
+
+
+class ModuleWaits:
+    """The gather of a module that nobody has waited for yet."""
+
+    def __init__(self, recorder: Any, reduced: Reduced) -> None:
+        self._recorder = recorder
+        self.reduced = reduced
+        self._gathered: list[CudaSpan] = []  # at most one
+        self._is_watched = False
+
+    def gathered(self, begun: Any) -> None:
+        """This gather has been posted."""
+        before = self._gathered
+        self._gathered = [begun] if self._is_watched and isinstance(begun, CudaSpan) else []
+        if before:
+            release(before)
+
+    def watch(self, module: Any) -> None:
+        """See where the compute stream waits, as far as this version of PyTorch shows it."""
+        try:
+            groups = module._get_fsdp_state()._fsdp_param_groups
+        except AttributeError:
+            groups = [getattr(module._get_fsdp_state(), "_fsdp_param_group", None)]
+        except Exception:
+            log.debug("paceline: FSDP's waits cannot be seen", exc_info=True)
+            return
+        found = [group for group in groups if group is not None]
+        for group in found:
+            _around(group, "post_backward", self.reduced.wait, self.reduced.module_done)
+        # Several groups of one module share its collective: which gather is whose is not known.
+        if len(found) == 1:
+            self._is_watched = _instead(found[0], "wait_for_unshard", self._wait)
+
+    def _wait(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        gathered, self._gathered = self._gathered, []
+        begun = begin_wait(self._recorder, gathered[0]) if gathered else None
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if begun is not None:
+                begun.end_with(gathered[0], at_once=True)
+            elif gathered:
+                release(gathered)
+
+
+def watch_end(model: Any, reduced: Reduced) -> None:
+    """See the wait for the last scatters, which the root does after its backward."""
+    try:
+        state = model._get_fsdp_state()
+    except Exception:  # the root is no FSDP module: its parts wait for themselves
+        return
+    _around(state, "_root_post_backward_final_callback", reduced.begin_end, reduced.end)
+
+
+def _around(owner: Any, name: str, before: Callable[[], None], after: Callable[[], None]) -> None:
+    def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            after()
+
+    _instead(owner, name, call)
+
+
+def _instead(owner: Any, name: str, call: Callable[..., Any]) -> bool:
+    """Put `call(original, ...)` in the place of a method, on this object; whether it has one."""
+    original = getattr(owner, name, None)
+    if not callable(original):
+        return False
+    # Attached anew, the method is wrapped once.
+    original = getattr(original, "paceline_original", original)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return call(original, *args, **kwargs)
+
+    wrapped.paceline_original = original  # type: ignore[attr-defined]
+    try:
+        setattr(owner, name, wrapped)
+    except AttributeError:
+        return False
+    return True

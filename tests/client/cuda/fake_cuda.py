@@ -1,0 +1,358 @@
+"""A twin of torch.cuda: streams, events and kernels with the semantics of the real ones.
+
+Held to the same contract as the real one (test_cuda.py). A stream is a queue that runs in order; an
+event is passed when its stream has come to it; `wait_event` holds a stream up until then; elapsed
+times are float32 milliseconds, and asking too early raises. A collective's kernel starts when its
+stream comes to it and ends, on every rank, a transfer after the last member has started its own.
+Waiting is forbidden: whoever synchronises fails the test.
+
+Time is the test's (`World(Clock())`, several ranks in one world) or passes by itself (`Gpu()`).
+Where a GPU `holds`, it has one hardware queue, as under MPS or with CUDA_DEVICE_MAX_CONNECTIONS=1:
+kernels of all streams start in the order of their launches, and a collective's kernel that waits
+for its members keeps all others from starting, as its own takes up the processors.
+"""
+
+import struct
+from collections import Counter, deque
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import Any
+
+FOREVER = 1 << 62
+
+
+class RealClock:
+    """Passes by itself; the GPU's clock has another origin."""
+
+    def __init__(self, offset_ns):
+        self.offset_ns = offset_ns
+
+    def now_ns(self):
+        return perf_counter_ns() + self.offset_ns
+
+
+class Clock:
+    """Stands still until the test moves it."""
+
+    def __init__(self, at_ns=0):
+        self.at_ns = at_ns
+
+    def now_ns(self):
+        return self.at_ns
+
+
+class World:
+    """GPUs whose collectives wait for each other, in one time."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.gpus = []
+
+    def run(self, until_ns=FOREVER):
+        """Start whatever can start until then, in order of time, on all GPUs."""
+        while True:
+            ready = [head for gpu in self.gpus for head in gpu.heads()]
+            if not ready:
+                return
+            at_ns, _, gpu, stream = min(ready, key=_by_time)
+            if at_ns > until_ns:
+                return
+            stream.last = stream.items.popleft()
+            stream.last.begin(gpu, at_ns)
+
+
+def _by_time(head):
+    return head[:2]
+
+
+class Item:
+    """Something on a stream. An event's record takes no time, and no processor."""
+
+    is_kernel = False
+    num_made = 0
+
+    def __init__(self, enqueued_ns, duration_ns=0, waits_for=None):
+        self.enqueued_ns = enqueued_ns
+        self.duration_ns = duration_ns
+        self.waits_for = waits_for  # another item, for its end
+        self.start_ns = None
+        self.end_ns = None
+        # Of what is ready at the same time, the hardware takes what was launched first.
+        Item.num_made = self.number = Item.num_made + 1
+
+    def begin(self, gpu, at_ns):
+        self.start_ns, self.end_ns = at_ns, at_ns + self.duration_ns
+
+
+class Kernel(Item):
+    is_kernel = True
+
+
+class Collective(Kernel):
+    """One rank's kernel of an `Occurrence`."""
+
+    def __init__(self, enqueued_ns, occurrence):
+        super().__init__(enqueued_ns)
+        self.occurrence = occurrence
+
+    def begin(self, gpu, at_ns):
+        self.start_ns = at_ns
+        gpu.collectives.append(self)
+        self.occurrence.arrived(self)
+
+
+class Occurrence:
+    """A collective that ends on all members a transfer after the last has come."""
+
+    def __init__(self, num_members, transfer_ns, holds=True):
+        self.num_members = num_members
+        self.transfer_ns = transfer_ns
+        self.holds = holds  # its kernel needs more processors than are free
+        self.met_ns = None
+        self.kernels = []
+
+    def arrived(self, kernel):
+        self.kernels.append(kernel)
+        if len(self.kernels) == self.num_members:
+            self.met_ns = max(each.start_ns for each in self.kernels)
+            for each in self.kernels:
+                each.end_ns = self.met_ns + self.transfer_ns
+
+
+class Gpu:
+    """One device, in a world of its own unless it is given one."""
+
+    def __init__(
+        self, offset_ns=987_654_321, latency_ns=3_000, world=None, *, holds=False, gaps_ns=(0, 0, 0)
+    ):
+        self.gaps_ns = gaps_ns  # before a kernel, a collective's on its own stream, an event
+        self._offset_ns = offset_ns
+        self.latency_ns = latency_ns
+        self.world = world or World(RealClock(offset_ns))
+        self.world.gpus.append(self)
+        self.holds = holds
+        self.hangs = False
+        self.streams = []
+        self.collectives: list[Collective] = []  # that have started, the last ones
+        self.launched: deque[Any] = deque()  # kernels, in the order of their launches
+
+    def now_ns(self):
+        return self.world.clock.now_ns()
+
+    def host_ns(self, gpu_ns):
+        """The same moment on the host's clock, which no program can know."""
+        return gpu_ns - self._offset_ns
+
+    def heads(self):
+        """When each stream's next item can start; those of which that is not known are left out."""
+        met = [each.occurrence.met_ns for each in self.collectives if each.occurrence.holds]
+        self.collectives = [each for each in self.collectives if each.occurrence.met_ns is None]
+        self._free_ns = max([self._free_ns, *(each for each in met if each is not None)])
+        is_held = self.holds and None in met
+        while self.launched and self.launched[0].start_ns is not None:
+            self._free_ns = max(self._free_ns, self.launched.popleft().start_ns)
+        for stream in self.streams:
+            if not stream.items or stream.free_ns is None:
+                continue
+            item = stream.items[0]
+            after_ns = stream.free_ns
+            if item.waits_for is not None:
+                if item.waits_for.end_ns is None:
+                    continue
+                after_ns = max(after_ns, item.waits_for.end_ns)
+            at_ns = max(item.enqueued_ns + self.latency_ns, after_ns + self.gap_ns(item, stream))
+            if self.holds and item.is_kernel:
+                if is_held or item is not self.launched[0]:
+                    continue
+                # What could have started while a collective waited, or one before it, has not.
+                at_ns = max(at_ns, self._free_ns)
+            yield at_ns, item.number, self, stream
+
+    def gap_ns(self, item, stream):
+        """Between the end of what an item comes after and its own beginning."""
+        of_kernel, of_collective, of_event = self.gaps_ns
+        is_after_wait = stream.last is not None and stream.last.waits_for is not None
+        if isinstance(item, Collective):
+            return of_collective - (of_kernel if is_after_wait else 0)
+        if item.waits_for is not None or item.is_kernel:
+            return 0 if is_after_wait and item.is_kernel else of_kernel
+        return of_event if item.duration_ns == 0 else of_kernel
+
+    _free_ns = 0
+
+
+class FakeTorch:
+    """What stands in for the module."""
+
+    def __init__(self, gpu, *, is_initialized=True):
+        self.cuda = FakeCuda(gpu, is_initialized)
+        self._C = FakeLibrary(self.cuda)
+
+
+class FakeLibrary:
+    """What of torch._C is used."""
+
+    def __init__(self, cuda):
+        self._cuda = cuda
+
+    def _cuda_getCurrentRawStream(self, device):  # noqa: N802
+        assert device == 0
+        self._cuda.count["number of the current stream"] += 1
+        return self._cuda.current.number
+
+
+class FakeStream:
+    """A queue of one device. The first is the default one, which cannot be captured."""
+
+    def __init__(self, cuda):
+        self.cuda = cuda
+        self.number = len(cuda.gpu.streams)
+        self.items: deque[Item] = deque()
+        self.last = None
+        cuda.gpu.streams.append(self)
+
+    @property
+    def free_ns(self):
+        """When what has started is over; None while that is not known."""
+        return 0 if self.last is None else self.last.end_ns
+
+    def add(self, item):
+        self.items.append(item)
+        if item.is_kernel and self.cuda.gpu.holds:
+            self.cuda.gpu.launched.append(item)
+        return item
+
+    def wait_event(self, event):
+        event.wait(self)
+
+    def wait_stream(self, stream):
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event=None):
+        event = event or self.cuda.Event(enable_timing=True)
+        event.record(self)
+        return event
+
+
+class FakeCuda:
+    def __init__(self, gpu, is_initialized):
+        self.gpu = gpu
+        self.initialized = is_initialized
+        self.capturing = False
+        self.count: Counter[str] = Counter()
+        cuda = self
+
+        class Event:
+            def __init__(self, enable_timing=False):
+                cuda.count["event created"] += 1
+                self._item = None
+
+            def record(self, stream=None):
+                if stream is None:
+                    stream = cuda.current_stream()
+                if cuda.capturing and stream is cuda.current:
+                    raise AssertionError("what is recorded while capturing becomes part of a graph")
+                cuda.count["event recorded"] += 1
+                self._item = stream.add(Item(gpu.now_ns()))
+
+            @property
+            def _at_ns(self):
+                if self._item is None:
+                    return None
+                gpu.world.run()
+                return self._item.end_ns
+
+            def query(self):
+                if cuda.capturing:
+                    raise RuntimeError("operation not permitted when stream is capturing")
+                cuda.count["event queried"] += 1
+                return self._is_passed()
+
+            def _is_passed(self):
+                if self._item is None:
+                    return True
+                gpu.world.run(gpu.now_ns())
+                at_ns = self._item.end_ns
+                return not gpu.hangs and at_ns is not None and at_ns <= gpu.now_ns()
+
+            def elapsed_time(self, other):
+                if self._item is None or other._item is None:
+                    raise ValueError("Both events must be recorded before calculating elapsed time")
+                if not (self._is_passed() and other._is_passed()):
+                    raise RuntimeError("device not ready")
+                ms = (other._item.end_ns - self._item.end_ns) / 1e6
+                return struct.unpack("f", struct.pack("f", ms))[0]
+
+            def wait(self, stream=None):
+                stream = stream or cuda.current_stream()
+                if self._item is not None:
+                    stream.add(Item(gpu.now_ns(), waits_for=self._item))
+
+            def synchronize(self):
+                raise AssertionError("nobody may wait for the GPU")
+
+        class Stream(FakeStream):
+            def __init__(self, device=None, priority=0):
+                assert device in (None, 0)
+                super().__init__(cuda)
+
+        self.Event, self.Stream = Event, Stream
+        self.current = FakeStream(cuda)
+
+    @property
+    def num_events(self):
+        return self.count["event created"]
+
+    def is_available(self):
+        return True
+
+    def is_initialized(self):
+        self.count["is_initialized"] += 1
+        return self.initialized
+
+    def current_device(self):
+        assert self.initialized, "asking would initialise CUDA"
+        self.count["current_device"] += 1
+        return 0
+
+    def current_stream(self, device=None):
+        self.count["current_stream"] += 1
+        return self.current
+
+    def is_current_stream_capturing(self):
+        self.count["is_current_stream_capturing"] += 1
+        return self.capturing
+
+    @contextmanager
+    def device(self, number):
+        assert number == 0
+        yield
+
+    @contextmanager
+    def stream(self, stream):
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    @contextmanager
+    def graph(self):
+        """A graph is captured, on a stream of its own, as the default one cannot be."""
+        with self.stream(FakeStream(self)):
+            self.capturing = True
+            yield
+            self.capturing = False
+
+    def synchronize(self, device=None):
+        raise AssertionError("nobody may wait for the GPU")
+
+    def work(self, duration_ns, stream=None):
+        """A kernel."""
+        return (stream or self.current).add(Kernel(self.gpu.now_ns(), duration_ns))
+
+    def copy(self, duration_ns, stream=None):
+        """A copy between memories, which takes no processor."""
+        return (stream or self.current).add(Item(self.gpu.now_ns(), duration_ns))
+
+    def collective(self, occurrence, stream=None):
+        """This rank's kernel of a collective."""
+        return (stream or self.current).add(Collective(self.gpu.now_ns(), occurrence))
