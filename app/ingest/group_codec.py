@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from app.ingest.group_table import TABLE_COLUMNS, GroupTable
-from app.ingest.group_wire import runs_of
+from app.ingest.group_wire import members_of, ranks_of
 from app.ingest.packed_column import pack_column, unpack_column
 from app.trace.collectives import RankGroup, RankPlace
 
@@ -25,7 +25,10 @@ def to_message(table: GroupTable) -> dict[str, Any]:
         "host": [-1 if each.host is None else host_at[each.host] for each in places],
     }
     return {
-        "groups": [[each.name, each.axis, runs_of(each.ranks)] for each in table.groups],
+        "groups": [
+            {"name": each.name, "axis": each.axis, **members_of(each.ranks)}
+            for each in table.groups
+        ],
         "kinds": list(table.kinds),
         "hosts": hosts,
         "columns": {name: pack_column(values) for name, values in table.columns().items()},
@@ -43,7 +46,7 @@ def of_message(message: dict[str, Any]) -> GroupTable:
     }
     places = [unpack_column(message["places"][name]).tolist() for name in _PLACE]
     return GroupTable(
-        groups=tuple(RankGroup(name, axis, _ranks(runs)) for name, axis, runs in message["groups"]),
+        groups=tuple(_group(each) for each in message["groups"]),
         kinds=tuple(message["kinds"]),
         places={
             rank: RankPlace(
@@ -63,12 +66,6 @@ def _or_none(number: int | None) -> int:
     return -1 if number is None else number
 
 
-def _ranks(runs: list[Any]) -> tuple[int, ...]:
-    ranks: list[int] = []
-    for run in runs:
-        if isinstance(run, int):
-            ranks.append(run)
-        else:
-            first, number, distance = run
-            ranks += range(first, first + number * distance, distance)
-    return tuple(ranks)
+def _group(message: dict[str, Any]) -> RankGroup:
+    ranks = ranks_of(message.get("ranks", ()), message.get("runs", ()))
+    return RankGroup(message["name"], message["axis"], tuple(ranks))

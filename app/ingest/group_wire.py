@@ -56,11 +56,12 @@ Local = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOCAL_RANK)]
 
 
 class GroupIn(msgspec.Struct, forbid_unknown_fields=True):
-    """A group: each member by itself, or as a run of ranks at equal distances."""
+    """A group: its members one by one in `ranks`, or as ranks at equal distances in `runs`."""
 
     name: Place
-    ranks: Annotated[list[Small | Run], msgspec.Meta(min_length=1, max_length=MAX_MEMBERS)]
     axis: Axis = ""
+    ranks: Annotated[list[Small], msgspec.Meta(max_length=MAX_MEMBERS)] = []
+    runs: Annotated[list[Run], msgspec.Meta(max_length=MAX_MEMBERS)] = []
 
 
 class _About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -124,23 +125,25 @@ class KnownGroups:
     def __init__(self, max_members: int = 1 << 21) -> None:
         self._max_members = max_members
         self._num_members = 0
-        self._groups: dict[tuple[str, str, tuple[int | Run, ...]], RankGroup] = {}
+        self._groups: dict[
+            tuple[str, str, tuple[int, ...], tuple[tuple[int, int, int], ...]], RankGroup
+        ] = {}
 
     def of(self, group: GroupIn) -> RankGroup:
         """The group with its members one by one.
 
         Raises:
-            InvalidRequest: a rank is in it twice, or too large.
+            InvalidRequest: it has no members, or one of them twice, or one too large.
             TooLarge: it has more members than all groups of a batch may have.
         """
-        key = (group.name, group.axis, tuple(group.ranks))
+        key = (group.name, group.axis, tuple(group.ranks), tuple(group.runs))
         found = self._groups.get(key)
         if found is None:
             found = RankGroup(group.name, group.axis, _members(group))
             if self._num_members > self._max_members:
                 self._groups, self._num_members = {}, 0
             self._groups[key] = found
-            self._num_members += len(found.ranks) + len(key[2])
+            self._num_members += len(found.ranks) + len(key[2]) + len(key[3])
         return found
 
 
@@ -238,8 +241,7 @@ def to_wire(rows: GroupRows) -> dict[str, Any]:
     named["bytes"] = named.pop("num_bytes")
     message: dict[str, Any] = {
         "groups": [
-            {"name": each.name, "axis": each.axis, "ranks": runs_of(each.ranks)}
-            for each in rows.groups
+            {"name": each.name, "axis": each.axis, **members_of(each.ranks)} for each in rows.groups
         ],
         "kinds": list(rows.kinds),
         "columns": {
@@ -255,35 +257,36 @@ def to_wire(rows: GroupRows) -> dict[str, Any]:
     return message
 
 
-def runs_of(ranks: Sequence[int]) -> list[int | Run]:
-    """Members as the format has them: (first, how many, distance) where at least three follow."""
-    found: list[int | Run] = []
-    at = 0
-    while at < len(ranks):
-        end = at + 1
-        distance = ranks[end] - ranks[at] if end < len(ranks) else 0
-        while distance > 0 and end < len(ranks) and ranks[end] - ranks[end - 1] == distance:
-            end += 1
-        if end - at >= 3:
-            found.append((ranks[at], end - at, distance))
-            at = end
-        else:
-            found.append(ranks[at])
-            at += 1
+def members_of(ranks: Sequence[int]) -> dict[str, Any]:
+    """Members as the format has them: in `runs` (first, how many, distance) where that is short."""
+    runs: list[tuple[int, int, int]] = []
+    for rank in ranks:
+        if runs:
+            first, number, distance = runs[-1]
+            if number == 1 and rank > first:
+                runs[-1] = (first, 2, rank - first)
+                continue
+            if number > 1 and rank == first + number * distance:
+                runs[-1] = (first, number + 1, distance)
+                continue
+        runs.append((rank, 1, 1))
+    return {"runs": runs} if 3 * len(runs) < len(ranks) else {"ranks": list(ranks)}
+
+
+def ranks_of(ranks: Sequence[int], runs: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Members one by one."""
+    found = list(ranks)
+    for first, number, distance in runs:
+        found += range(first, first + number * distance, distance)
     return found
 
 
 def _members(group: GroupIn) -> tuple[int, ...]:
-    size = sum(1 if isinstance(each, int) else each[1] for each in group.ranks)
-    if size > MAX_MEMBERS:
+    if len(group.ranks) + sum(number for _, number, _ in group.runs) > MAX_MEMBERS:
         raise TooLarge(f"the groups of a batch have at most {MAX_MEMBERS:,} members together")
-    ranks: list[int] = []
-    for each in group.ranks:
-        if isinstance(each, int):
-            ranks.append(each)
-        else:
-            first, number, distance = each
-            ranks += range(first, first + number * distance, distance)
+    ranks = ranks_of(group.ranks, group.runs)
+    if not ranks:
+        raise InvalidRequest(f"group {group.name!r} has no members: give ranks, or runs of them")
     if len(set(ranks)) < len(ranks) or max(ranks) > LAST_INT32:
         raise InvalidRequest(
             f"group {group.name!r}: each rank is in it once, and at most {LAST_INT32}"

@@ -14,6 +14,7 @@ from .buffer import INVALID, OUTSIDE, Aside, Buffer, Exact, Tell, forget_oldest
 from .clock import anchored
 from .data_waits import DataWaits
 from .gc_pauses import GcPauses
+from .groups import NO_GROUP, Group, GroupBuffer, TimedGroupOp
 from .sampling import Plans
 from .timed import KINDS, NO_OP, TRAIN, NoOp, StepState, TimedOp, TimedStep
 from .told import told_of
@@ -35,7 +36,7 @@ _blank = object.__new__
 _NOWHERE = StepState(-1, TRAIN, False)
 CallT = TypeVar("CallT", bound=Callable[..., Any])
 ItemT = TypeVar("ItemT")
-AnyOp = Union[TimedOp, NoOp]
+AnyOp = Union[TimedOp, NoOp, TimedGroupOp]
 
 
 def _answers(in_place: Any) -> Callable[[CallT], CallT]:
@@ -72,12 +73,18 @@ class Recorder:
         plans: Plans | None = None,
         cuda: CudaTiming | None = None,
         readings: Readings | None = None,
+        *,
+        groups: GroupBuffer | None = None,
+        rank: int | None = None,
     ) -> None:
         self._buffer = buffer
         self._sender = sender
         self._plans = plans or Plans()
         self._cuda = cuda
         self._readings = readings
+        self._groups = groups or GroupBuffer()
+        self._rank = rank
+        buffer.groups = self._groups
         self._pauses: GcPauses | None = None
         self._epoch_ns = anchored().epoch_ns
         self._current: StepState | None = None
@@ -106,7 +113,8 @@ class Recorder:
     @_answers(in_place=False)
     def records(self, step: int) -> bool:
         """Whether the server wants the step recorded."""
-        return not self._is_off and self._plans.records(operator.index(step))
+        is_on = not self._is_off and not self._groups.is_alone
+        return is_on and self._plans.records(operator.index(step))
 
     def op(
         self,
@@ -115,16 +123,21 @@ class Recorder:
         step: int | None = None,
         microbatch: int = -1,
         chunk: int = -1,
+        group: Group | None = None,
         **told: Any,
     ) -> AnyOp:
         """Times what stands in its `with` block; the step is the one of `with step(...)`.
 
-        `told` is any of `tokens`, `seq_len_sq`, `bytes`, `sm_clock_mhz` and `temperature_c`.
+        `told` is any of `tokens`, `seq_len_sq`, `bytes`, `sm_clock_mhz` and `temperature_c`. With a
+        `group` it is one of that group's collectives, recorded in a share of the steps: `optype` is
+        its kind, and `told` may be `bytes` and `sequence`.
         """
         state = self._current if step is None else self._at(step)
         if state is None:
             self._outside()
             return NO_OP
+        if group is not None:
+            return self._group_op(optype, group, state, told)
         if not state.is_recording:
             return NO_OP
         cuda = self._cuda
@@ -140,6 +153,44 @@ class Recorder:
             timed._seq_id = -1
             return timed
         return cuda.op(self._buffer, self._epoch_ns, optype, state, microbatch, chunk, told)
+
+    @_answers(NO_GROUP)
+    def group(self, name: str, axis: str, ranks: Any) -> Group:
+        """A group that this rank is in, to be named in `op`; every member declares it.
+
+        `axis` is "tp", "cp", "ep", "dp", "pp" or "". `ranks` are global ranks, or a ProcessGroup,
+        or a DeviceMesh of one dimension.
+        """
+        return self._groups.declare(name, axis, ranks, self._rank)
+
+    @_answers(in_place=False)
+    def records_groups(self, step: int | None = None) -> bool:
+        """Whether collectives of groups are recorded, in this step or another one."""
+        state = self._current if step is None else self._at(step)
+        return state is not None and state.records_groups
+
+    @_harmless
+    def record_group(
+        self,
+        kind: str,
+        group: Group,
+        step: int,
+        duration_ns: int,
+        start_ns: int = -1,
+        sequence: int | None = None,
+        num_bytes: int = -1,
+    ) -> None:
+        """A collective of a group that was timed elsewhere, by a clock of which starts need not be.
+
+        `sequence` numbers those of its kind in the group and step, the same on all members; it is
+        counted where it is left out.
+        """
+        state = self._at(step)
+        if not state.records_groups or group.at < 0 or not self._groups.has_room(state.step):
+            return
+        if sequence is None:
+            sequence = next(state.counts[f"{group.at} {kind}"])
+        self._groups.add((state.step, group.at, kind, sequence, start_ns, duration_ns, num_bytes))
 
     def step(self, step: int, kind: str = TRAIN) -> TimedStep:
         """Declares the step finished at the end of its `with` block.
@@ -163,10 +214,13 @@ class Recorder:
         step: int | None = None,
         microbatch: int = -1,
         chunk: int = -1,
+        group: Group | None = None,
         **told: Any,
     ) -> AnyOp:
         """An operation begins now; hand the result to `end`."""
-        return self.op(optype, step=step, microbatch=microbatch, chunk=chunk, **told).__enter__()
+        return self.op(
+            optype, step=step, microbatch=microbatch, chunk=chunk, group=group, **told
+        ).__enter__()
 
     @_harmless
     def end(self, begun: AnyOp | None, **told: Any) -> None:
@@ -212,6 +266,8 @@ class Recorder:
         if not state.is_recording:
             self._buffer.at_step = state.step
             self._buffer.has_gone_on = True
+            if state.records_groups:
+                self._buffer.hurry()
             return
         kind = state.kind if kind == TRAIN else _known(kind)
         self._buffer.step_done(state.step, kind)
@@ -298,6 +354,15 @@ class Recorder:
         self._current = self._sender = None
         self._buffer.turn_off()
 
+    @_answers(NO_OP)
+    def _group_op(
+        self, kind: str, group: Group, state: StepState, told: dict[str, Any]
+    ) -> TimedGroupOp | NoOp:
+        if not state.records_groups or group.at < 0:
+            return NO_OP
+        cuda = self._cuda if self._is_of_gpu(kind) else None
+        return TimedGroupOp(self._groups, self._epoch_ns, kind, group, state, told, cuda)
+
     def _note(self, optype: str, state: StepState, begun_ns: int, duration_ns: int) -> None:
         if state.is_recording:
             seq_id = next(state.counts[optype])
@@ -319,7 +384,13 @@ class Recorder:
             number = operator.index(step)
             if number < 0:
                 raise ValueError("no step")
-            state = StepState(number, TRAIN, self._plans.records(number))
+            groups, plans = self._groups, self._plans
+            state = StepState(
+                number,
+                TRAIN,
+                not groups.is_alone and plans.records(number),
+                bool(groups.groups) and plans.records_groups(number, groups.every),
+            )
             state = self._states.setdefault(number, state)
             forget_oldest(self._states)
             return state

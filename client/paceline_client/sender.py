@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .buffer import REFUSED, SPOOL_DAMAGED, UNDELIVERED, Buffer, nothing_taken
+from .groups import GroupBatch
 from .outbox import Outbox
 from .registration import Refused, Registered, register_with
 from .retry import Attempts, Backoff
@@ -141,6 +142,9 @@ class Sender:
         owes_a_beat = self._owes_a_beat()
         is_due = at_once or owes_a_beat or self._buffer.is_due()
         taken = self._buffer.take() if is_due else None
+        rows = self._take_groups() if is_due else None
+        if taken is None and rows is not None:
+            taken = nothing_taken()
         at_step = None
         if taken is None and owes_a_beat:
             self._buffer.has_gone_on = False
@@ -158,9 +162,20 @@ class Sender:
                 at_step,
                 asides,
                 taken.waits_done,
+                rows,
             )
         )
         return True
+
+    def _take_groups(self) -> GroupBatch | None:
+        groups = self._buffer.groups
+        if groups is None:
+            return None
+        rows = groups.take()
+        for reason, number in list(groups.dropped.items()):
+            del groups.dropped[reason]
+            self._buffer.count_dropped(reason, number)
+        return rows
 
     def _owes_a_beat(self) -> bool:
         is_late = time.monotonic() - self._heard_s >= self.beat_every_s
@@ -225,6 +240,15 @@ class Sender:
     def _body_of(self, batch: Batch, registered: Registered) -> bytes | None:
         if self._body is None:
             seq = self._outbox.next_seq
+            if self._worker.is_alone and (
+                self._is_plain or "collectives" not in registered.accepts
+            ):
+                # A server that knows no such ranks would wait for their steps.
+                self._warn(
+                    "the server takes no collectives of groups: nothing is sent by this rank"
+                )
+                self._give_up(batch, used_seq=False)
+                return None
             try:
                 accepts = frozenset() if self._is_plain else registered.accepts
                 body = encode(self._worker, registered.epoch, seq, batch, accepts)
@@ -275,7 +299,8 @@ class Sender:
         return False
 
     def _give_up(self, batch: Batch, *, used_seq: bool) -> None:
-        self._buffer.lost(batch.steps, batch.done, batch.num_ops, REFUSED)
+        num_lost = batch.num_ops + batch.num_group_rows
+        self._buffer.lost(batch.steps, batch.done, num_lost, REFUSED)
         self._next(used_seq=used_seq)
 
     def _next(self, *, used_seq: bool) -> None:
@@ -296,7 +321,7 @@ class Sender:
         fields = answer.json()
         rejected, errors = fields.get("rejected"), fields.get("errors")
         if isinstance(rejected, int) and not isinstance(rejected, bool) and rejected > 0:
-            rejected = min(rejected, batch.num_ops)
+            rejected = min(rejected, batch.num_ops + batch.num_group_rows)
             self._buffer.count_dropped(REFUSED, rejected)
             self._warn(f"the server refused {rejected} operations of a batch: {errors!r:.300}")
 
