@@ -150,6 +150,8 @@ def _stored(store: Store, key: RunKey, first_step: int) -> bytes:
 
 
 def _counted(before: Counts, batch: OpBatch, added: Added) -> Counts:
+    if batch.num_group_rows:
+        before = replace(before, in_groups=_counted_in_groups(before, batch, added))
     num_ops = batch.columns.num_ops
     if added.verdict == "duplicate":
         return replace(before, duplicate=before.duplicate + num_ops)
@@ -161,3 +163,13 @@ def _counted(before: Counts, batch: OpBatch, added: Added) -> Counts:
         accepted=before.accepted + num_ops - added.num_late,
         late=before.late + added.num_late,
     )
+
+
+def _counted_in_groups(before: Counts, batch: OpBatch, added: Added) -> dict[str, int]:
+    if added.verdict == "new":
+        new = added.groups._asdict()
+    else:
+        is_stranger = added.verdict == "stranger"
+        new = {"late" if is_stranger else "duplicate": batch.num_group_rows}
+    names = ("accepted", "duplicate", "late", "refused")
+    return {name: (before.in_groups or {}).get(name, 0) + new.get(name, 0) for name in names}
