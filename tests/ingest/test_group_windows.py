@@ -167,7 +167,7 @@ def test_what_comes_after_the_close_revises_the_window():
 
 
 def test_what_was_there_already_revises_nothing():
-    closed, run = closed_run()
+    _closed, run = closed_run()
     assert run.add(peer(0, 1, [1]), 1.0).groups.accepted == 2
     assert run.settle(1.0) == []
 
