@@ -61,15 +61,17 @@ class GroupTable:
     def collectives(self, steps: Sequence[int], origins_ns: Sequence[int]) -> Collectives | None:
         """The rows of these steps, as the engine wants them; None where there are none.
 
-        Starts of all steps count from the first of `origins_ns` [steps], those of operations.
-        Groups of one name are told apart by their ranks, and occurrences numbered from 0, however
-        their ranks number them.
+        Starts count from the step's `origins_ns` [steps], as those of its operations do. Groups of
+        one name are told apart by their ranks, and occurrences numbered from 0, however their ranks
+        number them. `steps` are ascending.
         """
-        taken = np.isin(self.step, np.array(sorted(steps), np.int64))
+        known = np.array(steps, np.int64)
+        taken = np.isin(self.step, known)
         if not taken.any():
             return None
         named = {name: values[taken] for name, values in self.columns().items()}
-        start_s = (named["start_ns"] - origins_ns[0]).astype(np.float64) * NS
+        origin_ns = np.array(origins_ns, np.int64)[np.searchsorted(known, named["step"])]
+        start_s = (named["start_ns"] - origin_ns).astype(np.float64) * NS
         return Collectives(
             groups=_distinct_names(self.groups),
             kinds=self.kinds,
@@ -86,7 +88,6 @@ class GroupTable:
                 for rank in np.unique(named["rank"]).tolist()
                 if rank in self.places
             },
-            is_continuous=True,
         )
 
 

@@ -111,7 +111,11 @@ def test_members_rows_are_in_the_window_beside_its_operations():
     assert table.place(10).host == "node-1"
     mine = table.select(table.rank == 31)
     assert mine.stay_s == pytest.approx([1.031e-6] * 4)
-    started_s = (AT_NS + 31 - window.origin_ns[0]) * 1e-9 + np.array([0.0, 0.0, 2.0, 2.0])
+    started_s = [
+        (AT_NS + 31 + step * 10**9 - origin_ns) * 1e-9
+        for step, origin_ns in zip((0, 2), (window.origin_ns[0], window.origin_ns[2]), strict=True)
+    ]
+    started_s = np.repeat(started_s, 2)
     assert mine.start_s == pytest.approx(started_s, abs=1e-12)
     assert window.hosts == {(0, 0): "node-0", (0, 1): "node-1", (1, 0): "node-2", (1, 1): "node-3"}
     assert window.only([2]).collectives.num_rows == 12
