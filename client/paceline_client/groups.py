@@ -25,6 +25,7 @@ from .topology import group_ranks
 
 if TYPE_CHECKING:
     from .cuda import CudaTiming
+    from .integrations.flight_recorder import FlightRecorder
     from .timed import StepState
 
 EVERY = 10  # of the recorded steps, one in so many has them
@@ -93,6 +94,8 @@ class GroupBuffer:
         self.is_alone = is_alone  # its rank records nothing else
         self.every = max(1, every)
         self.groups: list[Group] = []
+        self.is_used = False  # whether there is anything that could be recorded
+        self.beside: FlightRecorder | None = None  # what else knows of collectives
         self.max_rows = MAX_WAITING  # 0 once closed
         self.dropped: dict[str, int] = {}  # by reason, until the sender has taken the count
         self._rows: deque[Row | Waiting] = deque()
@@ -121,6 +124,7 @@ class GroupBuffer:
                 return group
         group = Group(len(self.groups), name, axis, members)
         self.groups.append(group)
+        self.is_used = True
         return group
 
     def _problem(
@@ -203,6 +207,23 @@ class GroupBuffer:
             else:
                 rows.append(good)
         return self._batch(rows) if rows else None
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the flight recorder has to be read soon."""
+        return self.beside is not None and self.beside.has_unread
+
+    def look_beside(self) -> bool:
+        """Whether PyTorch's flight recorder was due, and had rows; on the sender's thread."""
+        if self.beside is None or not self.max_rows:
+            return False
+        before = len(self._rows)
+        try:
+            self.beside.look(self)
+        except Exception as error:
+            self._warn(f"PyTorch's flight recorder is not read: {error!r:.200}")
+            self.beside = None
+        return len(self._rows) > before
 
     def close(self) -> None:
         """Take nothing more."""

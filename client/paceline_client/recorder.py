@@ -6,7 +6,7 @@ import functools
 import logging
 import operator
 from collections.abc import Callable, Iterable
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 from . import lifetime
@@ -21,6 +21,7 @@ from .told import told_of
 
 if TYPE_CHECKING:
     from .cuda import CudaTiming
+    from .integrations.flight_recorder import FlightRecorder
     from .nvml import Readings
     from .sender import Sender
     from .wire import Op
@@ -90,6 +91,7 @@ class Recorder:
         self._current: StepState | None = None
         self._states: dict[int, StepState] = {}
         self._waits: list[tuple[int, int]] = []  # for data, since the last step
+        self._begun_ns = 0  # of the step, by the clock of PyTorch's flight recorder
         self._warned_outside = False
         self._is_off = False
         self.is_recording = True
@@ -263,6 +265,8 @@ class Recorder:
         """This worker has recorded all of the step's operations."""
         state = self._at(step)
         self._states.pop(state.step, None)
+        if self._groups.beside is not None:
+            self._tell_ended(state, self._groups.beside)
         if not state.is_recording:
             self._buffer.at_step = state.step
             self._buffer.has_gone_on = True
@@ -284,12 +288,23 @@ class Recorder:
 
     # What follows is for this package.
 
+    @_answers(in_place=False)
+    def read_beside(self, beside: FlightRecorder) -> bool:
+        """Have the sender's thread read what PyTorch knows of collectives; False of `NULL`."""
+        if self._is_off or self._sender is None:
+            return False
+        self._groups.beside, self._groups.is_used = beside, True
+        self._begun_ns = time_ns()
+        return True
+
     @_harmless
     def enter(self, step: int, kind: str) -> StepState | None:
         """A step begins; the one that it begins within, if any."""
         before = self._current
         state = self._at(step)
         self._current = state
+        if state.records_groups:
+            self._begun_ns = time_ns()
         self.is_recording = state.is_recording
         if state is not _NOWHERE:
             state.kind = _known(kind)
@@ -354,6 +369,13 @@ class Recorder:
         self._current = self._sender = None
         self._buffer.turn_off()
 
+    def _tell_ended(self, state: StepState, beside: FlightRecorder) -> None:
+        """A step has ended that began when it was entered, or when the one before it ended."""
+        begun_ns, self._begun_ns = self._begun_ns, time_ns()
+        if state.records_groups:
+            beside.step_ended(state.step, begun_ns, self._begun_ns)
+            self._buffer.wake()
+
     @_answers(NO_OP)
     def _group_op(
         self, kind: str, group: Group, state: StepState, told: dict[str, Any]
@@ -389,7 +411,7 @@ class Recorder:
                 number,
                 TRAIN,
                 not groups.is_alone and plans.records(number),
-                bool(groups.groups) and plans.records_groups(number, groups.every),
+                groups.is_used and plans.records_groups(number, groups.every),
             )
             state = self._states.setdefault(number, state)
             forget_oldest(self._states)

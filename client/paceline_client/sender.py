@@ -136,6 +136,8 @@ class Sender:
         """Whether something in the buffer was due (or there `at_once`), and had room."""
         for chore in self._chores:
             chore()
+        if self._buffer.groups is not None and self._buffer.groups.look_beside():
+            self._buffer.hurry()
         if not self._outbox.has_room:
             self._buffer.settle()
             return False
@@ -193,7 +195,8 @@ class Sender:
         has_work = self._registered is None or self._outbox.head() is not None
         timeout_s = self._attempts.wait_s() if has_work else self.beat_every_s
         has_room = self._outbox.has_room
-        if not has_room:
+        groups = self._buffer.groups
+        if not has_room or (groups is not None and groups.has_unread):
             timeout_s = min(timeout_s, SETTLE_EVERY_S)
         self._buffer.wait(timeout_s, for_items=has_room)
 
