@@ -2,7 +2,9 @@
 
 import json
 import logging
+import sys
 import time
+from typing import Any
 
 import pytest
 from paceline_client import NULL
@@ -247,7 +249,7 @@ def test_a_step_s_rows_are_sent_from_the_sender_s_thread(paceline):
     """The step's time is that between its begin and its end, by the clock of PyTorch."""
     paceline.accepts = EVERYTHING
     run = started(paceline)
-    entries = []
+    entries: list[dict[str, Any]] = []
     assert run.read_beside(FlightRecorder(lambda: dump_of(entries), dict, {}))
     for step in range(3):
         with run.step(step):
@@ -260,7 +262,7 @@ def test_a_step_s_rows_are_sent_from_the_sender_s_thread(paceline):
 
 
 def test_attaching_needs_a_recorder_and_a_pytorch(paceline, monkeypatch, caplog):
-    monkeypatch.delitem(flight_recorder.sys.modules, "torch", raising=False)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
     run = started(paceline, PEER)
     assert not flight_recorder.attach(run)
     assert "PyTorch has not been imported" in caplog.text

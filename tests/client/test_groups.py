@@ -55,6 +55,14 @@ def offline(**options):
     return Recorder(Buffer(10_000, 60.0), None, groups=groups, rank=1), groups
 
 
+def decoded(body, encoding):
+    return decode(body, CONTENT_TYPE, SIZES, content_encoding=encoding).batch
+
+
+def read_again(batch):
+    return read_record(io.BytesIO(record_of(batch)))
+
+
 def rows_of(taken):
     """Group, kind, step, sequence and bytes of rows that were taken or came."""
     if hasattr(taken, "collectives"):
@@ -311,10 +319,10 @@ def test_a_spool_keeps_them():
     tp = run.group("tp", "tp", [0, 1, 2])
     run.record_group("all-reduce", tp, 3, 5, num_bytes=9)
     batch = batch_of([], [], groups=groups.take())
-    again = read_record(io.BytesIO(record_of(batch)))
+    again = read_again(batch)
     assert again.groups == batch.groups
     assert rows_of(again.groups) == [("tp", "all-reduce", 3, 0, 9)]
-    assert read_record(io.BytesIO(record_of(batch_of([], [])))).groups is None
+    assert read_again(batch_of([], [])).groups is None
 
 
 def test_a_peer_with_a_spool_sends_them(paceline, tmp_path):
@@ -361,8 +369,7 @@ def test_what_is_sent_is_what_the_server_reads_packed_or_not():
     for accepts in (["collectives"], ["collectives", "packed"]):
         body = encode(worker, 1, 0, batch, accepts)
         sizes.append(len(body))
-        encoding = "gzip" if "packed" in accepts else ""
-        read = decode(body, CONTENT_TYPE, SIZES, content_encoding=encoding).batch
+        read = decoded(body, "gzip" if "packed" in accepts else "")
         assert read.collectives.groups == (RankGroup("odd", "ep", (1, 5, 6)),)
         assert read.collectives.duration_ns.tolist() == [900 + at % 5 for at in range(300)]
         assert rows_of(read) == [

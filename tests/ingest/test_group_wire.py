@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,7 +19,7 @@ from tests.ingest.packing import packed
 from tests.ingest.test_wire_format import COMMENTS_FROM, PAGE, blocks
 
 SIZES = Parallelism(dp_size=2, pp_size=1, tp_size=4)
-COLUMNS = {
+COLUMNS: dict[str, list[Any]] = {
     "step": [100, 100, 101],
     "group": [0, 1, 0],
     "kind": ["all-reduce", "all-to-all", "all-reduce"],
@@ -27,7 +28,7 @@ COLUMNS = {
     "duration_ns": [3_000, 40, 500],
     "bytes": [4096, -1, 4096],
 }
-GROUPS = [
+GROUPS: list[dict[str, Any]] = [
     {"name": "tp", "axis": "tp", "ranks": [4, 5, 6, 7]},
     {"name": "world", "runs": [[0, 8, 1]]},
 ]
@@ -66,6 +67,10 @@ def binary(batch, pack=None):
 def taken(body, media=JSON_TYPE, **options):
     body = json.dumps(body).encode() if media == JSON_TYPE else body
     return decode(body, media, SIZES, **options)
+
+
+def of_binary(body):
+    return group_wire.of_binary(msgspec.Raw(body))
 
 
 def said(batch):
@@ -118,8 +123,7 @@ def test_the_worked_example_is_the_same_in_both_forms():
     [block] = re.findall(r"reads exactly this -->\n```\n(.*?)```", PAGE, re.DOTALL)
     body = bytes.fromhex("".join(line[:COMMENTS_FROM] for line in block.splitlines()))
     assert f"in binary, {len(body)} bytes" in PAGE
-    rows = group_wire.of_binary(msgspec.Raw(body))
-    batch = decode(text.encode(), JSON_TYPE, SIZES).batch
+    rows, batch = of_binary(body), taken(json.loads(text)).batch
     assert said(batch)["duration_ns"] == rows.duration_ns.tolist() == [3_000_000]
     assert batch.collectives.groups == rows.groups == (RankGroup("tp", "tp", (4, 5, 6, 7)),)
     assert (rows.local_rank, rows.is_alone, rows.num_bytes.tolist()) == (3, True, [4096])
