@@ -9,6 +9,7 @@ BENCHMARKS = {
     "profiles": "plain torch.profiler files: step time, coverage, who was waited for",
     "trainings": "real trainings on the CPU with a fault each: cause and rank",
     "groups": "made tp, cp and ep groups: is the slow GPU named, and is a healthy one never?",
+    "peers": "a real training of tensor-parallel peers: is the slow one named?",
     "arrivals": "how long arrivals take on jobs of thousands of ranks",
 }
 

@@ -3,8 +3,7 @@
 from typing import Any, NamedTuple
 
 from app.errors import Conflict
-from app.ingest.op_table import OpTable
-from app.ingest.trace_codec import unpack
+from app.ingest.trace_codec import StoredWindow, unpack_window
 from app.store import hosts, jobs, windows
 from app.store.engine import Connection, Store
 from app.store.windows import WindowSummary
@@ -103,24 +102,26 @@ def load(store: Store, key: Key) -> Window:
             "(PACELINE_KEEP_RAW_DAYS, or its project's own): its result is still there, and "
             "nothing more can be asked of it"
         )
-    return _window(key, result, unpack(blob), registration.job, names)
+    return _window(key, result, unpack_window(blob), registration.job, names)
 
 
 def _window(
-    key: Key, result: dict[str, Any], table: OpTable, job: Job, names: dict[hosts.Worker, str]
+    key: Key, result: dict[str, Any], stored: StoredWindow, job: Job, names: dict[hosts.Worker, str]
 ) -> Window:
     header, steps = result["window"], tuple(result["steps"])
     skipped = (SkippedStep(each["step"], each["reason"]) for each in result["skipped_steps"])
     epoch, first_step = (int(number) for number in key.window_id.split("-"))
+    origin_ns, groups = stored.ops.origins_ns(steps), stored.groups
     return Window(
         job=job,
         epoch=epoch,
         first_step=first_step,
         steps=steps,
-        trace=table.trace(steps),
+        trace=stored.ops.trace(steps),
         skipped=tuple(skipped),
         state=header["state"],
         revision=header["revision"],
         hosts=names,
-        origin_ns=table.origins_ns(steps),
+        origin_ns=origin_ns,
+        collectives=None if groups is None else groups.collectives(steps, origin_ns),
     )

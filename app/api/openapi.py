@@ -18,6 +18,7 @@ from app.api.rules_body import RulesIn
 from app.api.score_body import ScoresIn
 from app.api.sessions import COOKIE
 from app.diagnosis.finding import CAUSES
+from app.ingest.group_wire import GROUP_DTYPES, MAX_GROUP_ROWS, MAX_GROUPS, MAX_LOCAL_RANK, Axis
 from app.ingest.json_columns import MAX_JSON_ROWS
 from app.ingest.wire import KNOWN_VERSIONS
 from app.trace.ops import OP_NAMES
@@ -166,6 +167,7 @@ def _ops_in() -> dict[str, Any]:
                     "maxItems": 2,
                 },
             },
+            "collectives": _collectives_in(),
             "columns": {
                 "type": ["object", "null"],
                 "description": "optype is one of the job's op_types, or built in: "
@@ -182,6 +184,64 @@ def _ops_in() -> dict[str, Any]:
                     "additionalProperties": False,
                     "required": [*needed, "optype"],
                     "properties": row,
+                },
+            },
+        },
+    }
+
+
+def _collectives_in() -> dict[str, Any]:
+    natural = {"type": "integer", "minimum": 0}
+    integer = {"type": "integer"}
+    integers = {"type": "array", "items": integer, "maxItems": MAX_GROUP_ROWS}
+    kind = {"type": "string", "minLength": 1, "maxLength": 64, "pattern": PRINTABLE}
+    needed = ["step", "group", "sequence", "duration_ns"]
+    run = {"type": "array", "items": natural, "minItems": 3, "maxItems": 3}
+    columns = dict.fromkeys(GROUP_DTYPES, integers)
+    kinds = {"type": "array", "items": kind, "maxItems": MAX_GROUP_ROWS}
+    return {
+        "type": ["object", "null"],
+        "description": "What the rank recorded inside its groups, in `columns` or in `rows`.",
+        "additionalProperties": False,
+        "properties": {
+            "groups": {
+                "type": "array",
+                "maxItems": MAX_GROUPS,
+                "items": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["name"],
+                    "properties": {
+                        "name": kind,
+                        "axis": {"enum": list(get_args(Axis))},
+                        "ranks": {"type": "array", "items": natural},
+                        "runs": {
+                            "type": "array",
+                            "items": run,
+                            "description": "First rank, how many, and their distance.",
+                        },
+                    },
+                },
+            },
+            "local_rank": {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_LOCAL_RANK},
+            "alone": {
+                "type": "boolean",
+                "description": "The rank records nothing else: no step waits for it.",
+            },
+            "columns": {
+                "type": ["object", "null"],
+                "additionalProperties": False,
+                "required": [*needed, "kind"],
+                "properties": {**columns, "kind": kinds},
+            },
+            "rows": {
+                "type": ["array", "null"],
+                "maxItems": MAX_GROUP_ROWS,
+                "items": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": [*needed, "kind"],
+                    "properties": {**dict.fromkeys(GROUP_DTYPES, integer), "kind": kind},
                 },
             },
         },

@@ -14,8 +14,6 @@ from app.ingest import codec, spool
 from app.ingest.assembler import Added, Before, RunAssembler
 from app.ingest.batch import OpBatch
 from app.ingest.cursor import NO_STEP
-from app.ingest.op_table import OpTable
-from app.ingest.trace_codec import unpack
 from app.store import counts, histories, hosts, jobs, silent, watching, windows
 from app.store import spool as spools
 from app.store.counts import Counts
@@ -60,7 +58,9 @@ class Run:
     def add(self, batch: OpBatch, body: bytes | bytearray, now_s: float, unix_s: float) -> Added:
         """Take a batch and count its operations."""
         added = self.assembler.add(batch, now_s, digest(body))
-        if added.verdict != "stranger":  # a rank that does not exist must not be missed later
+        if (
+            added.verdict != "stranger" and not batch.is_alone
+        ):  # a rank that does not exist must not be missed later
             self.watch.heard(batch.rank, now_s, unix_s)
         self.used_s = now_s
         if batch.newest_step is not None:
@@ -98,7 +98,7 @@ def load(conn: Connection, work: Workplace, key: RunKey) -> Run:
         placements=hosts.placements(conn, *key),
         now_s=now_s,
     )
-    known = (cursor.rank for cursor in assembler.roll.cursors)
+    known = (cursor.rank for cursor in assembler.roll.cursors if not cursor.is_alone)
     heard = watching.heard(conn, *key)
     # A job that fails at each start registers again and again, and nothing ever comes of it.
     since_s = watching.starting_since(conn, *key, within_s=STARTS_ALIKE * work.start_within_s)
@@ -140,16 +140,18 @@ def _before(turn: int, taken: spool.Taken, op_types: OpTypes) -> Before:
     return Before(turn, batch, digest(plain), taken.dropped)
 
 
-def _stored(store: Store, key: RunKey, first_step: int) -> OpTable:
+def _stored(store: Store, key: RunKey, first_step: int) -> bytes:
     job_id, epoch = key
     with store.read() as conn:
         blob = windows.trace(conn, job_id, f"{epoch}-{first_step}")
     if blob is None:
         raise LookupError(f"the operations of window {epoch}-{first_step} are gone")
-    return unpack(blob)
+    return blob
 
 
 def _counted(before: Counts, batch: OpBatch, added: Added) -> Counts:
+    if batch.num_group_rows:
+        before = replace(before, in_groups=_counted_in_groups(before, batch, added))
     num_ops = batch.columns.num_ops
     if added.verdict == "duplicate":
         return replace(before, duplicate=before.duplicate + num_ops)
@@ -161,3 +163,13 @@ def _counted(before: Counts, batch: OpBatch, added: Added) -> Counts:
         accepted=before.accepted + num_ops - added.num_late,
         late=before.late + added.num_late,
     )
+
+
+def _counted_in_groups(before: Counts, batch: OpBatch, added: Added) -> dict[str, int]:
+    if added.verdict == "new":
+        new = added.groups._asdict()
+    else:
+        is_stranger = added.verdict == "stranger"
+        new = {"late" if is_stranger else "duplicate": batch.num_group_rows}
+    names = ("accepted", "duplicate", "late", "refused")
+    return {name: (before.in_groups or {}).get(name, 0) + new.get(name, 0) for name in names}

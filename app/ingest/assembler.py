@@ -8,8 +8,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from app.ingest.batch import OpBatch
-from app.ingest.closed_window import ClosedWindows, Recall
+from app.ingest.closed_window import MAX_GROUP_REVISIONS, ClosedWindows, Recall
 from app.ingest.cursor import NO_STEP, Verdict
+from app.ingest.group_records import NO_GROUPS, GroupCounts, GroupRecords, parts_of
 from app.ingest.op_table import Part
 from app.ingest.open_steps import OpenSteps
 from app.ingest.open_window import OpenWindow
@@ -52,13 +53,14 @@ class Added(NamedTuple):
     """What became of a batch.
 
     `dropped` are its steps that it came too late for, with `num_late` operations of training in
-    them; `last_step` is its last other one.
+    them; `last_step` is its last other one. `groups` counts its collectives inside groups.
     """
 
     verdict: Verdict
     dropped: list[int]
     num_late: int
     last_step: int
+    groups: GroupCounts = NO_GROUPS
 
 
 class Before(NamedTuple):
@@ -98,6 +100,7 @@ class RunAssembler:
         self._window = OpenWindow(job, epoch, rules.window_steps)
         self._closed = ClosedWindows((), 0.0)
         self._steps = OpenSteps()
+        self._groups = GroupRecords()
         self._resettle: set[int] = set()
         self._settled_through = NO_STEP
         self.closed_through = NO_STEP
@@ -130,6 +133,7 @@ class RunAssembler:
         run.closed_through = state.closed_through
         run.longest_span_s = state.longest_span_s
         run.turn = state.turn
+        run._groups.were_seen = state.has_groups
         for turn, batch, digest, dropped in before:
             if (worker := run._roll.worker(batch)) is not None:
                 if turn > state.turn:
@@ -158,6 +162,7 @@ class RunAssembler:
             revision=self._window.revision,
             settled=[(step.step, step.skipped) for step in self._window.settled],
             closed=self._closed.kept,
+            has_groups=self._groups.were_seen,
         )
         self.is_dirty = False
         return state.write()
@@ -198,7 +203,8 @@ class RunAssembler:
         changes += self._settle_again(now_s)
         changes += self._settle_due(now_s)
         if self._window.has_news and tells_open:
-            changes.append(Change(self._window.revised("open", self._roll)))
+            groups = self._groups.table(self._window.steps_with_groups)
+            changes.append(Change(self._window.revised("open", self._roll, groups)))
         return changes
 
     def finish(self, now_s: float, state: Literal["complete", "superseded"]) -> list[Change]:
@@ -230,12 +236,34 @@ class RunAssembler:
                 dropped.append(number)
                 # Of what is no training nothing is kept, whenever it comes: it was not too late.
                 num_late += said.part.num_ops if said.part and said.kind is None else 0
-        return Added("new", dropped, num_late, last_step)
+        if batch.collectives is None:
+            return Added("new", dropped, num_late, last_step)
+        groups, last_group_step = self._take_groups(batch)
+        return Added("new", dropped, num_late, max(last_step, last_group_step), groups)
+
+    def _take_groups(self, batch: OpBatch) -> tuple[GroupCounts, int]:
+        """What became of a batch's collectives inside groups, and the last step not yet closed."""
+        accepted = late = refused = 0
+        last_step = NO_STEP
+        for number, part in parts_of(batch):
+            self._groups.were_seen = True
+            num_rows = part.rows.num_rows
+            if number <= self.closed_through:
+                is_taken = self._closed.take_group(number, part)
+                accepted, late = accepted + is_taken * num_rows, late + (not is_taken) * num_rows
+            elif self._groups.put(number, part):
+                accepted, last_step = accepted + num_rows, number
+            else:
+                refused += num_rows
+        return GroupCounts(accepted, late, refused), last_step
 
     def _take_again(self, batch: OpBatch, worker: int, dropped: set[int], now_s: float) -> None:
         for number, said in _said(batch, worker).items():
             if number > self.closed_through and number not in dropped:
                 self._steps.put(number, now_s, **said._asdict())
+        for number, part in parts_of(batch):
+            if number > self.closed_through:
+                self._groups.put(number, part)
 
     def _take_late(self, number: int, said: "_Said") -> bool:
         """Whether a skipped step of the open window, or of a closed one, can still use it."""
@@ -259,8 +287,11 @@ class RunAssembler:
         revised = self._closed.revise(self.job, self._epoch, self._roll, self._recall)
         self.is_dirty |= bool(revised)
         return [
-            Change(window.revised(state, self._roll), pack(window.table))
-            for window, state in revised
+            Change(
+                each.window.revised(each.state, self._roll, each.groups),
+                pack(each.window.table, each.groups),
+            )
+            for each in revised
         ]
 
     def _settle_again(self, now_s: float) -> list[Change]:
@@ -309,8 +340,16 @@ class RunAssembler:
         window = self._window
         self.closed_through = self._settled_through
         self.is_dirty = True
-        change = Change(window.revised(state, self._roll), pack(window.table))
-        self._closed.add(window.settled, state, window.revision, now_s)
+        groups = self._groups.table(window.steps_with_groups)
+        self._groups.remove_through(self.closed_through)
+        change = Change(window.revised(state, self._roll, groups), pack(window.table, groups))
+        self._closed.add(
+            window.settled,
+            state,
+            window.revision,
+            now_s,
+            group_revisions=MAX_GROUP_REVISIONS if self._groups.were_seen else 0,
+        )
         self._window = OpenWindow(self.job, self._epoch, self._rules.window_steps)
         return change
 

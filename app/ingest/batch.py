@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.ingest.group_rows import GroupRows
 from app.trace.placement import Placement
 from app.trace.window import Ints, StepKind
 
@@ -59,8 +60,9 @@ class OpBatch:
     `steps_done` holds (step, number of its operations in all batches so far) for every step that
     the worker has finished, `step_kinds` which of them are no training steps. `dropped` is how many
     operations its recorder has dropped since it began, `placement` where its host stands, `at_step`
-    a step that it has come to and does not record; None where it does not say. `wire` is the body
-    as it came, when it says exactly this batch.
+    a step that it has come to and does not record; None where it does not say. `collectives` are
+    those that it recorded inside its groups. `wire` is the body as it came, when it says exactly
+    this batch.
     """
 
     epoch: int
@@ -75,7 +77,18 @@ class OpBatch:
     step_kinds: tuple[tuple[int, StepKind], ...] = ()
     placement: Placement | None = None
     at_step: int | None = None
+    collectives: GroupRows | None = None
     wire: bytes | None = field(default=None, repr=False)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether its rank records nothing but what happens inside its groups."""
+        return self.collectives is not None and self.collectives.is_alone
+
+    @property
+    def num_group_rows(self) -> int:
+        """Number of collectives inside groups."""
+        return 0 if self.collectives is None else self.collectives.num_rows
 
     @property
     def newest_step(self) -> int | None:

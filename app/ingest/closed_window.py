@@ -1,20 +1,30 @@
-"""Closed windows with skipped steps: for a while, late operations may still complete them."""
+"""Closed windows with skipped steps: for a while, late operations may still complete them.
+
+Collectives inside groups may come late, too: of the newest windows they are taken in.
+"""
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
 
-from app.ingest.op_table import OpTable, Part
-from app.ingest.open_window import OpenWindow
+from app.ingest.group_table import GroupPart, GroupTable, of_parts
+from app.ingest.op_table import Part
+from app.ingest.open_window import OpenWindow, has_groups
 from app.ingest.roll import Roll
 from app.ingest.step import OpenStep, SettledStep
+from app.ingest.trace_codec import unpack_window
 from app.ingest.verdict import settled
 from app.trace.job import Job
 from app.trace.window import SkippedStep, StepKind, WindowState
 
 MAX_DECLARED = 1_000_000  # of all that is remembered: beyond, the oldest windows are final
+# Members of groups send beside the workers whose last word closes a window. Each revision analyses
+# the window anew: what trickles in for longer is too late.
+MAX_GROUP_WINDOWS = 8
+MAX_GROUP_REVISIONS = 4
 
-Recall = Callable[[int], OpTable]  # stored operations of the window with this first step
+Recall = Callable[[int], bytes]  # what `trace_codec` packed of the window with this first step
 # Step, and what `OpenStep.take` wants: worker, rank, operations, number of declared ones, kind.
 Late = tuple[int, int, int, Part | None, int | None, StepKind | None]
 
@@ -22,13 +32,15 @@ Late = tuple[int, int, int, Part | None, int | None, StepKind | None]
 class ClosedWindow(msgspec.Struct):
     """What is known of a closed window beside its stored operations.
 
-    `declared` holds for every skipped step what its `OpenStep.declared()` said.
+    `declared` holds for every skipped step what its `OpenStep.declared()` said; it can be revised
+    `group_revisions` times for late collectives inside groups.
     """
 
     state: WindowState
     revision: int
     steps: list[tuple[int, SkippedStep | None]]
     declared: dict[int, dict[int, tuple[int, int]]]
+    group_revisions: int = 0
 
     @property
     def first_step(self) -> int:
@@ -44,10 +56,24 @@ class ClosedWindow(msgspec.Struct):
         skipped = dict(self.steps)[step]
         return skipped is not None and skipped.lacks(rank)
 
+    def takes_groups(self, step: int) -> bool:
+        """Whether late collectives inside groups of this step can be taken in."""
+        if not self.group_revisions:
+            return False
+        return any(number == step and has_groups(skipped) for number, skipped in self.steps)
+
     @property
     def size(self) -> int:
         """How much there is to remember."""
         return sum(map(len, self.declared.values()))
+
+
+class Revised(NamedTuple):
+    """A closed window with what has come for it."""
+
+    window: OpenWindow
+    state: WindowState
+    groups: GroupTable | None
 
 
 class ClosedWindows:
@@ -56,6 +82,7 @@ class ClosedWindows:
     def __init__(self, windows: Iterable[ClosedWindow], now_s: float) -> None:
         self._windows = {window.first_step: (window, now_s) for window in windows}
         self._late: dict[int, list[Late]] = {}
+        self._late_groups: dict[int, list[GroupPart]] = {}
 
     @property
     def kept(self) -> list[ClosedWindow]:
@@ -63,19 +90,31 @@ class ClosedWindows:
         return [window for window, _ in self._windows.values()]
 
     def add(
-        self, steps: list[SettledStep], state: WindowState, revision: int, now_s: float
+        self,
+        steps: list[SettledStep],
+        state: WindowState,
+        revision: int,
+        now_s: float,
+        *,
+        group_revisions: int = 0,
     ) -> None:
-        """A window has been closed; without skipped steps it is final."""
+        """A window has been closed; without skipped steps and groups it is final."""
         declared = {each.step: each.open.declared() for each in steps if each.open is not None}
-        if declared:
+        if declared or group_revisions:
             named = [(each.step, each.skipped) for each in steps]
-            window = ClosedWindow(state, revision, named, declared)
+            window = ClosedWindow(state, revision, named, declared, group_revisions)
             self._windows[window.first_step] = (window, now_s)
             self._windows = dict(sorted(self._windows.items()))
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
         """Remember no more than there is room for, but the newest and what is to be revised."""
+        with_groups = [first for first, (each, _) in self._windows.items() if each.group_revisions]
+        for first in with_groups[:-MAX_GROUP_WINDOWS]:
+            window = self._windows[first][0]
+            window.group_revisions = 0
+            if not window.declared and first not in self._late_groups:
+                del self._windows[first]
         size = sum(window.size for window, _ in self._windows.values())
         for first in list(self._windows)[:-1]:
             if size > MAX_DECLARED and first not in self._late:
@@ -85,8 +124,16 @@ class ClosedWindows:
         """Windows that were closed before this moment are final, unless something has just come."""
         old = [first for first, (_, at_s) in self._windows.items() if at_s < before_s]
         for first in old:
-            if first not in self._late:
+            if first not in self._late and first not in self._late_groups:
                 del self._windows[first]
+
+    def take_group(self, number: int, part: GroupPart) -> bool:
+        """Whether collectives inside groups of this step can be taken in; `revise` will."""
+        for first, (window, _) in self._windows.items():
+            if window.takes_groups(number):
+                self._late_groups.setdefault(first, []).append(part)
+                return True
+        return False
 
     def take(
         self,
@@ -105,25 +152,28 @@ class ClosedWindows:
                 return True
         return False
 
-    def revise(
-        self, job: Job, epoch: int, roll: Roll, recall: Recall
-    ) -> list[tuple[OpenWindow, WindowState]]:
+    def revise(self, job: Job, epoch: int, roll: Roll, recall: Recall) -> list[Revised]:
         """The windows that something has come for, with it in them; each is closed again."""
         revised = [
-            self._revised(first, late, job, epoch, roll, recall)
-            for first, late in sorted(self._late.items())
+            self._revised(first, job, epoch, roll, recall)
+            for first in sorted(self._late.keys() | self._late_groups.keys())
         ]
-        self._late = {}
-        return revised
+        self._late, self._late_groups = {}, {}
+        return [each for each in revised if each is not None]
 
     def _revised(
-        self, first: int, late: list[Late], job: Job, epoch: int, roll: Roll, recall: Recall
-    ) -> tuple[OpenWindow, WindowState]:
-        window, at_s = self._windows.pop(first)
-        stored = recall(first)
+        self, first: int, job: Job, epoch: int, roll: Roll, recall: Recall
+    ) -> Revised | None:
+        late, late_groups = self._late.get(first, []), self._late_groups.get(first, [])
+        window, at_s = self._windows[first]
+        stored = unpack_window(recall(first))
+        groups = of_parts(late_groups, stored.groups) if late_groups else stored.groups
+        if not late and _num_rows(groups) == _num_rows(stored.groups):  # all of it was there
+            return None
+        del self._windows[first]
         again = OpenWindow(job, epoch, len(window.steps), revision=window.revision)
         for number, skipped in window.steps:
-            table = stored.of_step(number)
+            table = stored.ops.of_step(number)
             if skipped is None or skipped.kind is not None:
                 again.add(SettledStep(number, table, skipped))
                 continue
@@ -133,8 +183,13 @@ class ClosedWindows:
                     step.take(worker, rank, part, num_declared, kind)
             again.add(settled(step, job, roll, "in time"))
         state = _state(window.state, again)
-        self.add(again.settled, state, window.revision + 1, at_s)
-        return again, state
+        left = max(0, window.group_revisions - bool(late_groups))
+        self.add(again.settled, state, window.revision + 1, at_s, group_revisions=left)
+        return Revised(again, state, groups)
+
+
+def _num_rows(groups: GroupTable | None) -> int:
+    return 0 if groups is None else groups.num_rows
 
 
 def _state(before: WindowState, window: OpenWindow) -> WindowState:

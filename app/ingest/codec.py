@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from app.errors import InvalidRequest, TooLarge
+from app.ingest import group_wire
 from app.ingest.batch import OpBatch, OpColumns
 from app.ingest.columns import (
     NameOf,
@@ -19,9 +20,18 @@ from app.ingest.columns import (
     num_ops_in,
     to_buffers,
 )
+from app.ingest.group_rows import GroupRows
 from app.ingest.inflate import MAX_BODY_BYTES, encoding_in, inflated, known_encoding
 from app.ingest.json_columns import ops_of, steps_done_of
-from app.ingest.rows import UNKNOWN_OPTYPE, RowError, Rules, all_kept, check, jump_message
+from app.ingest.rows import (
+    MAX_ERRORS,
+    UNKNOWN_OPTYPE,
+    RowError,
+    Rules,
+    all_kept,
+    check,
+    jump_message,
+)
 from app.ingest.unknown import UnknownFormat
 from app.ingest.wire import (
     WIRE_VERSION,
@@ -109,8 +119,13 @@ def decode(
 
 
 def _taken(batch: OpBatch, rules: Rules, name_of: NameOf) -> Decoded:
+    errors: list[RowError] = []
+    if batch.collectives is not None:
+        rows, errors = group_wire.checked(batch.collectives, batch.rank, rules.last_step_taken)
+        if errors:
+            batch = replace(batch, collectives=rows, wire=None)
     if all_kept(batch.columns, rules):
-        return Decoded(batch, 0, [])
+        return Decoded(batch, len(errors), errors[:MAX_ERRORS])
     checked = check(batch.columns, rules, name_of)
     rejected = int(checked.taken.size - checked.taken.sum())
     if rejected == checked.taken.size:
@@ -119,7 +134,7 @@ def _taken(batch: OpBatch, rules: Rules, name_of: NameOf) -> Decoded:
             f"no row can be taken; row {first.index}: {first.message}", num_rows=rejected
         )
     taken = replace(batch, columns=batch.columns.select(checked.taken), wire=None)
-    return Decoded(taken, rejected, checked.errors)
+    return Decoded(taken, rejected + len(errors), [*checked.errors, *errors][:MAX_ERRORS])
 
 
 def encode(batch: OpBatch, op_types: OpTypes = BUILT_IN) -> bytes:
@@ -154,6 +169,8 @@ def _said_beside(batch: OpBatch) -> dict[str, Any]:
         said["placement"] = batch.placement._asdict()
     if batch.at_step is not None:
         said["at_step"] = batch.at_step
+    if batch.collectives is not None:
+        said["collectives"] = group_wire.to_wire(batch.collectives)
     return said
 
 
@@ -191,7 +208,7 @@ def of_parsed(wire: BinaryBatch, op_types: OpTypes = BUILT_IN) -> OpBatch:
     if (unknown := columns.optype == UNKNOWN_OPTYPE).any():
         name = name_in(wire)(int(unknown.argmax()))
         raise InvalidRequest(f"the operation type {name!r} is not known to this version")
-    return _batch(wire, wire.steps_done, columns, None)
+    return _batch(wire, wire.steps_done, columns, group_wire.of_binary(wire.collectives), None)
 
 
 def read(body: bytes, op_types: OpTypes = BUILT_IN) -> OpBatch:
@@ -203,13 +220,15 @@ def _from_binary(plain: Body, body: bytes, op_types: OpTypes) -> tuple[OpBatch, 
     """The batch, and the type's name of each row as it came."""
     wire = parse_binary(plain)
     columns = from_buffers(wire.columns, wire.optypes, op_types)
-    return _batch(wire, wire.steps_done, columns, body), name_in(wire)
+    groups = group_wire.of_binary(wire.collectives)
+    return _batch(wire, wire.steps_done, columns, groups, body), name_in(wire)
 
 
 def _from_json(plain: Body, _body: bytes, op_types: OpTypes) -> tuple[OpBatch, NameOf]:
     wire = parse_json(plain)
     ops = ops_of(wire)
-    batch = _batch(wire, steps_done_of(wire), from_json(ops, op_types), None)
+    groups = group_wire.of_json(wire.collectives)
+    batch = _batch(wire, steps_done_of(wire), from_json(ops, op_types), groups, None)
     return batch, ops.optype.__getitem__
 
 
@@ -217,7 +236,11 @@ _PARSERS = {BINARY_TYPE: _from_binary, JSON_TYPE: _from_json}
 
 
 def _batch(
-    header: Header, steps_done: StepsDone, columns: OpColumns, wire: bytes | None
+    header: Header,
+    steps_done: StepsDone,
+    columns: OpColumns,
+    collectives: GroupRows | None,
+    wire: bytes | None,
 ) -> OpBatch:
     placed = header.placement
     return OpBatch(
@@ -233,6 +256,7 @@ def _batch(
         step_kinds=tuple(header.step_kinds),
         placement=None if placed is None else Placement(placed.rack, placed.switch),
         at_step=header.at_step,
+        collectives=collectives,
         wire=wire,
     )
 
@@ -252,6 +276,11 @@ def _check_batch(batch: OpBatch, rules: Rules) -> None:
         raise InvalidRequest(f"steps_done has {steps[-1]}: a {jump_message(rules)}")
     if batch.at_step is not None and batch.at_step > rules.last_step_taken:
         raise InvalidRequest(f"at_step is {batch.at_step}: a {jump_message(rules)}")
+    if batch.is_alone and (batch.steps_done or batch.columns.num_ops):
+        raise InvalidRequest(
+            "collectives has alone: true, which a rank says that records no operations and "
+            "declares no steps: leave it out, or leave these out"
+        )
     if batch.step_kinds:
         _check_kinds([step for step, _ in batch.step_kinds], {*steps})
 

@@ -19,7 +19,8 @@ class Cursor(msgspec.Struct):
     numbers below `next_seq` that were given up and may still turn up; `num_lost` counts all that
     did not. `watermark` is the highest step declared by the batches without gap: no lower one can
     turn up after it. `digests` maps the latest numbers to their batches' content. `dropped` is how
-    many operations its recorder has dropped, None where it has not said.
+    many operations its recorder has dropped, None where it has not said. A rank that `is_alone`
+    records only inside its groups, so that no step waits for it.
     """
 
     rank: int
@@ -31,6 +32,7 @@ class Cursor(msgspec.Struct):
     holes: list[int] = []  # ascending
     digests: dict[int, int] = {}
     dropped: int | None = None
+    is_alone: bool = False
 
     def see(self, batch_seq: int, highest_step: int, digest: int) -> Verdict:
         """Whether the batch is a new one; it is none from now on.

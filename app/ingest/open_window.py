@@ -1,10 +1,11 @@
 """The window that settled steps are put into, until it is full."""
 
+from app.ingest.group_table import GroupTable
 from app.ingest.op_table import OpTable, concatenate
 from app.ingest.roll import Roll
 from app.ingest.step import SettledStep
 from app.trace.job import Job
-from app.trace.window import Window, WindowState
+from app.trace.window import SkippedStep, Window, WindowState
 
 # Evaluations and the like close no window, unless there are very many of them in a row.
 MAX_LEFT_OUT = 256
@@ -70,12 +71,18 @@ class OpenWindow:
             self._table = concatenate([step.table for step in self.settled])
         return self._table
 
-    def revised(self, state: WindowState, roll: Roll) -> Window:
+    @property
+    def steps_with_groups(self) -> list[int]:
+        """Steps of which collectives inside groups are kept."""
+        return [step.step for step in self.settled if has_groups(step.skipped)]
+
+    def revised(self, state: WindowState, roll: Roll, groups: GroupTable | None = None) -> Window:
         """It as the engine wants it, in a new revision; the roll is the run's."""
         steps = tuple(step.step for step in self.settled if step.skipped is None)
         self.revision = max(len(self.settled), self.revision + 1)
         self.has_news = False
         skipped = tuple(step.skipped for step in self.settled if step.skipped)
+        origin_ns = self.table.origins_ns(steps)
         return Window(
             job=self._job,
             epoch=self._epoch,
@@ -87,13 +94,19 @@ class OpenWindow:
             revision=self.revision,
             hosts=roll.hosts(),
             places=roll.places({rank for step in skipped for rank in step.missing}),
-            origin_ns=self.table.origins_ns(steps),
+            origin_ns=origin_ns,
+            collectives=None if groups is None else groups.collectives(steps, origin_ns),
         )
 
     def _is_large(self) -> bool:
         """Whether one more step like the last would be too much."""
         sizes = [step.table.num_ops for step in self.settled]
         return sum(sizes) + sizes[-1] > MAX_OPS
+
+
+def has_groups(skipped: SkippedStep | None) -> bool:
+    """Whether collectives inside groups are kept of a step: of evaluations nothing is."""
+    return skipped is None or skipped.kind is None
 
 
 def _is_left_out(step: SettledStep) -> bool:

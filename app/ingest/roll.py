@@ -13,6 +13,7 @@ from app.trace.placement import Placement
 _FIRST_ROOM = 64
 # Ranks that record one worker's work, if the job names no more; made-up ones fill no memory.
 MAX_PEERS = 8
+_NEVER_WAITED_FOR = 2**62  # a step that none comes up to
 
 
 class Roll:
@@ -73,19 +74,27 @@ class Roll:
         if at is None and (batch.batch_seq > MAX_GAP or len(self._cursors) >= self._most_ranks):
             return "stranger"
         if at is None:
-            at = self._know(Cursor(batch.rank, worker))
+            at = self._know(Cursor(batch.rank, worker, is_alone=batch.is_alone))
+        cursor = self._cursors[at]
+        if batch.is_alone:
+            return self._seen(at, cursor.see(batch.batch_seq, NO_STEP, digest), batch.dropped)
+        if cursor.is_alone:  # it begins to record its operations, too
+            cursor.is_alone = False
+            self._rank[worker] = min(cursor.rank, self._rank.get(worker, cursor.rank))
         if batch.host and self._hosts.get(worker) != batch.host:
             self._hosts[worker] = batch.host
             self.has_new_hosts = True
         if batch.placement and self._placements.get(worker) != batch.placement:
             self._placements[worker] = batch.placement
             self.has_new_hosts = True
-        cursor = self._cursors[at]
         highest_step = batch.steps_done[-1][0] if batch.steps_done else NO_STEP
-        verdict = cursor.see(batch.batch_seq, highest_step, digest)
-        self._watermarks[at] = cursor.watermark
-        if batch.dropped is not None and verdict == "new":
-            self._note_dropped(cursor, batch.dropped)
+        return self._seen(at, cursor.see(batch.batch_seq, highest_step, digest), batch.dropped)
+
+    def _seen(self, at: int, verdict: Verdict, dropped: int | None) -> Verdict:
+        cursor = self._cursors[at]
+        self._watermarks[at] = _watermark(cursor)
+        if dropped is not None and verdict == "new":
+            self._note_dropped(cursor, dropped)
         return verdict
 
     def watermark(self) -> int:
@@ -99,13 +108,13 @@ class Roll:
         for at, cursor in enumerate(self._cursors):
             if cursor.ahead:
                 cursor.give_up_to(step)
-                self._watermarks[at] = cursor.watermark
+                self._watermarks[at] = _watermark(cursor)
 
     def give_up(self) -> None:
         """Wait for no missing batch any more: the run is over."""
         for at, cursor in enumerate(self._cursors):
             cursor.give_up()
-            self._watermarks[at] = cursor.watermark
+            self._watermarks[at] = _watermark(cursor)
 
     def ranks(self, workers: Iterable[int]) -> tuple[int, ...]:
         """Their global ranks, ascending; of a worker never heard of one that nobody else has."""
@@ -195,7 +204,12 @@ class Roll:
         if at == self._watermarks.size:
             self._watermarks = np.resize(self._watermarks, 2 * at)
         self._at[cursor.rank] = at
-        self._watermarks[at] = cursor.watermark
+        self._watermarks[at] = _watermark(cursor)
         self._cursors.append(cursor)
-        self._rank[cursor.worker] = min(cursor.rank, self._rank.get(cursor.worker, cursor.rank))
+        if not cursor.is_alone:
+            self._rank[cursor.worker] = min(cursor.rank, self._rank.get(cursor.worker, cursor.rank))
         return at
+
+
+def _watermark(cursor: Cursor) -> int:
+    return _NEVER_WAITED_FOR if cursor.is_alone else cursor.watermark

@@ -12,7 +12,8 @@ class RunState(msgspec.Struct):
 
     The cursors have seen all batches up to `turn`. `settled` are the steps of the open window,
     each with why it was skipped, if it was: a deadline that has passed cannot be told from the
-    batches. `closed` are windows that late operations may still change.
+    batches. `closed` are windows that late operations may still change. `has_groups` says that
+    collectives inside groups have come.
     """
 
     turn: int = 0
@@ -23,6 +24,7 @@ class RunState(msgspec.Struct):
     revision: int = 0
     settled: list[tuple[int, SkippedStep | None]] = []
     closed: list[ClosedWindow] = []
+    has_groups: bool = False
 
     def write(self) -> bytes:
         """The state as msgpack."""

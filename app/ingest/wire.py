@@ -21,10 +21,14 @@ _COUNTED_BYTES = 1 << 20
 MAX_OPTYPES = 256  # an index into them is one byte
 # What a batch may have beside the first release's keys and forms, by the names that registering a
 # job answers with: a client sends nothing that it was not told of.
-EXTENSIONS = ("packed", "dropped", "step_kinds", "gpu_health", "placement", "at_step", "waits")
+EXTENSIONS = (
+    *("packed", "dropped", "step_kinds", "gpu_health", "placement", "at_step"),
+    *("waits", "collectives"),
+)
 
 Body = bytes | bytearray
 ABSENT = msgspec.Raw(b"null")  # JSON's way to leave a key out
+ABSENT_BINARY = msgspec.Raw(b"\xc0")  # msgpack's
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
 Epoch = Annotated[int, msgspec.Meta(ge=1, le=LAST_STEP)]
@@ -101,6 +105,7 @@ class BinaryBatch(Header, forbid_unknown_fields=True, kw_only=True):
     steps_done: Annotated[StepsDone, msgspec.Meta(max_length=MAX_ROWS)]
     optypes: Annotated[list[Name], msgspec.Meta(max_length=MAX_OPTYPES)]
     columns: BinaryColumns
+    collectives: msgspec.Raw = ABSENT_BINARY
 
 
 class JsonColumns(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -129,6 +134,7 @@ class JsonBatch(Header, forbid_unknown_fields=True, kw_only=True):
     steps_done: msgspec.Raw
     columns: JsonColumns | None = None
     rows: msgspec.Raw = ABSENT
+    collectives: msgspec.Raw = ABSENT
 
 
 class _Version(msgspec.Struct):

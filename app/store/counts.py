@@ -1,4 +1,7 @@
-"""What became of every operation that was taken from the queue: exactly one of five things."""
+"""What became of every operation that was taken from the queue: exactly one of five things.
+
+Collectives inside groups are counted apart from operations.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,10 +20,12 @@ from app.trace.names import project_of
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Operations by what became of them; the last two are beside that.
+    """Operations by what became of them; the last three are beside that.
 
     `lost_batches` were skipped by their worker's later ones and never came, `last_conflict` is a
-    sample of a batch that came again with another content.
+    sample of a batch that came again with another content. `in_groups` counts collectives inside
+    groups that were "accepted", "duplicate" (with their batch), "late", or "refused" as too many
+    were in memory; None where none came.
     """
 
     accepted: int = 0
@@ -30,6 +35,7 @@ class Counts:
     dead: int = 0
     lost_batches: int = 0
     last_conflict: dict[str, Any] | None = None
+    in_groups: dict[str, int] | None = None
 
     @property
     def taken(self) -> int:
@@ -37,7 +43,7 @@ class Counts:
         return self.accepted + self.duplicate + self.conflict + self.late + self.dead
 
 
-_NUMBERS = tuple(field.name for field in fields(Counts) if field.name != "last_conflict")
+_NUMBERS = tuple(field.name for field in fields(Counts) if field.type is int)
 
 
 def save(conn: Connection, job_id: str, epoch: int, counts: Counts) -> None:

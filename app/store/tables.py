@@ -236,6 +236,8 @@ ingest_counts = Table(
     # Batches whose number was skipped by their worker's later ones and that never came.
     Column("lost_batches", BigInteger, nullable=False),
     Column("last_conflict", JsonText),  # a sample: rank, batch_seq, at
+    # Collectives inside groups by what became of them; null: none has come.
+    Column("in_groups", JsonText),
 )
 
 # Which machine each worker of a run is on, as far as the workers have said.

@@ -9,10 +9,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .told import NOTHING, WAIT, told_of
 from .wire import MAX_OPTYPE_CHARS, MAX_OPTYPES, Op, fits
+
+if TYPE_CHECKING:
+    from .groups import GroupBuffer
 
 MAX_ROWS = 5_000  # a batch: putting one into order may keep training waiting for a millisecond
 MAX_OPEN_STEPS = 1024
@@ -129,6 +132,7 @@ class Buffer:
         self.items: deque[Op | Pending | Skipped | StepDone | Aside | Tell] = deque()
         self.max_items = max_ops  # 0 once closed: one comparison on the way of every operation
         self.readings: Callable[[], dict[str, int]] | None = None  # of the GPU, once a step
+        self.groups: GroupBuffer | None = None  # what is sent beside, and waited for together
         self.has_gone_on = False  # training has, in steps that are not recorded
         self.at_step: int | None = None  # the last of these
         self.dropped_reasons: dict[str, int] = {}
@@ -204,6 +208,11 @@ class Buffer:
                 self._make_room()
                 return
             self.items.append(StepDone(step, kind))
+            self._hurry()
+
+    def hurry(self) -> None:
+        """Send what there is."""
+        with self._changed:
             self._hurry()
 
     def wait(self, timeout_s: float | None, *, for_items: bool = True) -> None:
@@ -291,6 +300,8 @@ class Buffer:
         with self._changed:
             self._closed = True
             self.max_items = 0
+            if self.groups is not None:
+                self.groups.close()
             self._hurry()
 
     def abandon(self, reason: str = UNDELIVERED) -> None:
@@ -304,6 +315,7 @@ class Buffer:
         self.close()
         left, self.items = self.items, deque()
         num_left = sum(not isinstance(item, _NO_OPS) for item in left)
+        num_left += self.groups.abandon() if self.groups is not None else 0
         self.count_dropped(reason, num_left + len(self._held.ops))
         self._held = nothing_taken()
         self._is_abandoned = True
@@ -320,10 +332,17 @@ class Buffer:
         self._changed = threading.Condition()
         self.items = deque()
         self._closed, self.max_items, self._in_flight = True, 0, False
+        if self.groups is not None:
+            self.groups.abandon()
 
     def _is_delivered(self) -> bool:
         # Training that was about to add something may still do so: nobody comes for it.
-        return self._is_abandoned or (not self.items and not self._in_flight)
+        if self._is_abandoned:
+            return True
+        return not self.items and not self._in_flight and not self._has_groups()
+
+    def _has_groups(self) -> bool:
+        return self.groups is not None and self.groups.has_rows
 
     def _is_early(self, taken: Taken) -> bool:
         """Whether more of the step soon comes from the GPU: not each look is worth a request."""
@@ -439,12 +458,12 @@ class Buffer:
             self._hurry()
 
     def _hurry(self) -> None:
-        self._urgent = bool(self.items)
+        self._urgent = bool(self.items) or self._has_groups()
         self._changed.notify_all()
 
     def _look_in_s(self) -> float:
         """Time until there may be something due."""
-        if self._is_stalled:
+        if self._is_stalled or (self.groups is not None and self.groups.is_stalled):
             return GPU_LOOK_EVERY_S
         left_s = self._flush_interval_s - (time.monotonic() - self._taken_s)
         return max(GPU_LOOK_EVERY_S, left_s if left_s > 0 else self._flush_interval_s)
@@ -452,7 +471,7 @@ class Buffer:
     def _is_due(self) -> bool:
         if self._closed:
             return True
-        if not self.items:
+        if not self.items and (self.groups is None or not self.groups.may_look):
             return False
         since_s = time.monotonic() - self._taken_s
         if self._is_stalled:

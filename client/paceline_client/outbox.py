@@ -36,6 +36,6 @@ class Outbox:
 
     def close(self, *, keep: bool) -> int:
         """End; the number of operations that are lost with it. To `keep` is to leave on disk."""
-        lost = self._held.num_ops if self._held is not None else 0
+        lost = self._held.num_ops + self._held.num_group_rows if self._held is not None else 0
         self._held = None
         return lost

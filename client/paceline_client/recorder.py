@@ -6,7 +6,7 @@ import functools
 import logging
 import operator
 from collections.abc import Callable, Iterable
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 from . import lifetime
@@ -14,6 +14,7 @@ from .buffer import INVALID, OUTSIDE, Aside, Buffer, Exact, Tell, forget_oldest
 from .clock import anchored
 from .data_waits import DataWaits
 from .gc_pauses import GcPauses
+from .groups import NO_GROUP, Group, GroupBuffer, TimedGroupOp
 from .sampling import Plans
 from .timed import KINDS, NO_OP, TRAIN, NoOp, StepState, TimedOp, TimedStep
 from .told import NOTHING, WAIT, told_of
@@ -21,6 +22,7 @@ from .told import NOTHING, WAIT, told_of
 if TYPE_CHECKING:
     from .cuda import CudaTiming
     from .cuda_span import CudaSpan
+    from .integrations.flight_recorder import FlightRecorder
     from .nvml import Readings
     from .sender import Sender
     from .wire import Op
@@ -36,7 +38,7 @@ _blank = object.__new__
 _NOWHERE = StepState(-1, TRAIN, False)
 CallT = TypeVar("CallT", bound=Callable[..., Any])
 ItemT = TypeVar("ItemT")
-AnyOp = Union[TimedOp, NoOp, "CudaSpan"]
+AnyOp = Union[TimedOp, NoOp, TimedGroupOp, "CudaSpan"]
 
 
 def _answers(in_place: Any) -> Callable[[CallT], CallT]:
@@ -73,17 +75,24 @@ class Recorder:
         plans: Plans | None = None,
         cuda: CudaTiming | None = None,
         readings: Readings | None = None,
+        *,
+        groups: GroupBuffer | None = None,
+        rank: int | None = None,
     ) -> None:
         self._buffer = buffer
         self._sender = sender
         self._plans = plans or Plans()
         self._cuda = cuda
         self._readings = readings
+        self._groups = groups or GroupBuffer()
+        self._rank = rank
+        buffer.groups = self._groups
         self._pauses: GcPauses | None = None
         self._epoch_ns = anchored().epoch_ns
         self._current: StepState | None = None
         self._states: dict[int, StepState] = {}
         self._waits: list[tuple[int, int]] = []  # for data, since the last step
+        self._begun_ns = 0  # of the step, by the clock of PyTorch's flight recorder
         self._warned_outside = False
         self._is_off = False
         self.is_recording = True
@@ -107,7 +116,8 @@ class Recorder:
     @_answers(in_place=False)
     def records(self, step: int) -> bool:
         """Whether the server wants the step recorded."""
-        return not self._is_off and self._plans.records(operator.index(step))
+        is_on = not self._is_off and not self._groups.is_alone
+        return is_on and self._plans.records(operator.index(step))
 
     def op(
         self,
@@ -116,16 +126,21 @@ class Recorder:
         step: int | None = None,
         microbatch: int = -1,
         chunk: int = -1,
+        group: Group | None = None,
         **told: Any,
     ) -> AnyOp:
         """Times what stands in its `with` block; the step is the one of `with step(...)`.
 
-        `told` is any of `tokens`, `seq_len_sq`, `bytes`, `sm_clock_mhz` and `temperature_c`.
+        `told` is any of `tokens`, `seq_len_sq`, `bytes`, `sm_clock_mhz` and `temperature_c`. With a
+        `group` it is one of that group's collectives, recorded in a share of the steps: `optype` is
+        its kind, and `told` may be `bytes` and `sequence`.
         """
         state = self._current if step is None else self._at(step)
         if state is None:
             self._outside()
             return NO_OP
+        if group is not None:
+            return self._group_op(optype, group, state, told)
         if not state.is_recording:
             return NO_OP
         cuda = self._cuda
@@ -141,6 +156,44 @@ class Recorder:
             timed._seq_id = -1
             return timed
         return cuda.op(self._buffer, self._epoch_ns, optype, state, microbatch, chunk, told)
+
+    @_answers(NO_GROUP)
+    def group(self, name: str, axis: str, ranks: Any) -> Group:
+        """A group that this rank is in, to be named in `op`; every member declares it.
+
+        `axis` is "tp", "cp", "ep", "dp", "pp" or "". `ranks` are global ranks, or a ProcessGroup,
+        or a DeviceMesh of one dimension.
+        """
+        return self._groups.declare(name, axis, ranks, self._rank)
+
+    @_answers(in_place=False)
+    def records_groups(self, step: int | None = None) -> bool:
+        """Whether collectives of groups are recorded, in this step or another one."""
+        state = self._current if step is None else self._at(step)
+        return state is not None and state.records_groups
+
+    @_harmless
+    def record_group(
+        self,
+        kind: str,
+        group: Group,
+        step: int,
+        duration_ns: int,
+        start_ns: int = -1,
+        sequence: int | None = None,
+        num_bytes: int = -1,
+    ) -> None:
+        """A collective of a group that was timed elsewhere, by a clock of which starts need not be.
+
+        `sequence` numbers those of its kind in the group and step, the same on all members; it is
+        counted where it is left out.
+        """
+        state = self._at(step)
+        if not state.records_groups or group.at < 0 or not self._groups.has_room(state.step):
+            return
+        if sequence is None:
+            sequence = next(state.counts[f"{group.at} {kind}"])
+        self._groups.add((state.step, group.at, kind, sequence, start_ns, duration_ns, num_bytes))
 
     def step(self, step: int, kind: str = TRAIN) -> TimedStep:
         """Declares the step finished at the end of its `with` block.
@@ -164,10 +217,13 @@ class Recorder:
         step: int | None = None,
         microbatch: int = -1,
         chunk: int = -1,
+        group: Group | None = None,
         **told: Any,
     ) -> AnyOp:
         """An operation begins now; hand the result to `end`."""
-        return self.op(optype, step=step, microbatch=microbatch, chunk=chunk, **told).__enter__()
+        return self.op(
+            optype, step=step, microbatch=microbatch, chunk=chunk, group=group, **told
+        ).__enter__()
 
     @_harmless
     def end(self, begun: AnyOp | None, **told: Any) -> None:
@@ -210,9 +266,13 @@ class Recorder:
         """This worker has recorded all of the step's operations."""
         state = self._at(step)
         self._states.pop(state.step, None)
+        if self._groups.beside is not None:
+            self._tell_ended(state, self._groups.beside)
         if not state.is_recording:
             self._buffer.at_step = state.step
             self._buffer.has_gone_on = True
+            if state.records_groups:
+                self._buffer.hurry()
             return
         kind = state.kind if kind == TRAIN else _known(kind)
         self._buffer.step_done(state.step, kind)
@@ -229,12 +289,23 @@ class Recorder:
 
     # What follows is for this package.
 
+    @_answers(in_place=False)
+    def read_beside(self, beside: FlightRecorder) -> bool:
+        """Have the sender's thread read what PyTorch knows of collectives; False of `NULL`."""
+        if self._is_off or self._sender is None:
+            return False
+        self._groups.beside, self._groups.is_used = beside, True
+        self._begun_ns = time_ns()
+        return True
+
     @_harmless
     def enter(self, step: int, kind: str) -> StepState | None:
         """A step begins; the one that it begins within, if any."""
         before = self._current
         state = self._at(step)
         self._current = state
+        if state.records_groups:
+            self._begun_ns = time_ns()
         self.is_recording = state.is_recording
         if state is not _NOWHERE:
             state.kind = _known(kind)
@@ -310,6 +381,22 @@ class Recorder:
         self._current = self._sender = None
         self._buffer.turn_off()
 
+    def _tell_ended(self, state: StepState, beside: FlightRecorder) -> None:
+        """A step has ended that began when it was entered, or when the one before it ended."""
+        begun_ns, self._begun_ns = self._begun_ns, time_ns()
+        if state.records_groups:
+            beside.step_ended(state.step, begun_ns, self._begun_ns)
+            self._buffer.wake()
+
+    @_answers(NO_OP)
+    def _group_op(
+        self, kind: str, group: Group, state: StepState, told: dict[str, Any]
+    ) -> TimedGroupOp | NoOp:
+        if not state.records_groups or group.at < 0:
+            return NO_OP
+        cuda = self._cuda if self._is_of_gpu(kind) else None
+        return TimedGroupOp(self._groups, self._epoch_ns, kind, group, state, told, cuda)
+
     def _note(self, optype: str, state: StepState, begun_ns: int, duration_ns: int) -> None:
         if state.is_recording:
             seq_id = next(state.counts[optype])
@@ -331,7 +418,13 @@ class Recorder:
             number = operator.index(step)
             if number < 0:
                 raise ValueError("no step")
-            state = StepState(number, TRAIN, self._plans.records(number))
+            groups, plans = self._groups, self._plans
+            state = StepState(
+                number,
+                TRAIN,
+                not groups.is_alone and plans.records(number),
+                groups.is_used and plans.records_groups(number, groups.every),
+            )
             state = self._states.setdefault(number, state)
             forget_oldest(self._states)
             return state

@@ -21,6 +21,11 @@ class Plan(NamedTuple):
         """Whether the step is recorded, as far as this plan goes."""
         return self.enabled and step % self.every < self.steps
 
+    def number(self, step: int) -> int:
+        """Which of the recorded steps it is, by its own number alone: all ranks count alike."""
+        turn, at = divmod(step, self.every)
+        return turn * min(self.steps, self.every) + at
+
 
 class Plans:
     """The plans heard of, newest first; before any of them begins, every step is recorded."""
@@ -40,6 +45,13 @@ class Plans:
             if step >= plan.from_step:
                 return plan.records(step)
         return True
+
+    def records_groups(self, step: int, every: int) -> bool:
+        """Whether what happens inside groups is recorded: in one of so many recorded steps."""
+        for plan in self._newest_first:
+            if step >= plan.from_step:
+                return plan.records(step) and plan.number(step) % every == 0
+        return step % every == 0
 
     def forget(self) -> None:
         """The run has begun anew at the server, and its plans are counted anew."""

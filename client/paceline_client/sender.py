@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .buffer import REFUSED, SPOOL_DAMAGED, UNDELIVERED, Buffer, nothing_taken
+from .groups import GroupBatch
 from .outbox import Outbox
 from .registration import Refused, Registered, register_with
 from .retry import Attempts, Backoff
@@ -135,12 +136,17 @@ class Sender:
         """Whether something in the buffer was due (or there `at_once`), and had room."""
         for chore in self._chores:
             chore()
+        if self._buffer.groups is not None and self._buffer.groups.look_beside():
+            self._buffer.hurry()
         if not self._outbox.has_room:
             self._buffer.settle()
             return False
         owes_a_beat = self._owes_a_beat()
         is_due = at_once or owes_a_beat or self._buffer.is_due()
         taken = self._buffer.take() if is_due else None
+        rows = self._take_groups() if is_due else None
+        if taken is None and rows is not None:
+            taken = nothing_taken()
         at_step = None
         if taken is None and owes_a_beat:
             self._buffer.has_gone_on = False
@@ -158,9 +164,20 @@ class Sender:
                 at_step,
                 asides,
                 taken.waits_done,
+                rows,
             )
         )
         return True
+
+    def _take_groups(self) -> GroupBatch | None:
+        groups = self._buffer.groups
+        if groups is None:
+            return None
+        rows = groups.take()
+        for reason, number in list(groups.dropped.items()):
+            del groups.dropped[reason]
+            self._buffer.count_dropped(reason, number)
+        return rows
 
     def _owes_a_beat(self) -> bool:
         is_late = time.monotonic() - self._heard_s >= self.beat_every_s
@@ -178,7 +195,8 @@ class Sender:
         has_work = self._registered is None or self._outbox.head() is not None
         timeout_s = self._attempts.wait_s() if has_work else self.beat_every_s
         has_room = self._outbox.has_room
-        if not has_room:
+        groups = self._buffer.groups
+        if not has_room or (groups is not None and groups.has_unread):
             timeout_s = min(timeout_s, SETTLE_EVERY_S)
         self._buffer.wait(timeout_s, for_items=has_room)
 
@@ -225,6 +243,15 @@ class Sender:
     def _body_of(self, batch: Batch, registered: Registered) -> bytes | None:
         if self._body is None:
             seq = self._outbox.next_seq
+            if self._worker.is_alone and (
+                self._is_plain or "collectives" not in registered.accepts
+            ):
+                # A server that knows no such ranks would wait for their steps.
+                self._warn(
+                    "the server takes no collectives of groups: nothing is sent by this rank"
+                )
+                self._give_up(batch, used_seq=False)
+                return None
             try:
                 accepts = frozenset() if self._is_plain else registered.accepts
                 body = encode(self._worker, registered.epoch, seq, batch, accepts)
@@ -275,7 +302,8 @@ class Sender:
         return False
 
     def _give_up(self, batch: Batch, *, used_seq: bool) -> None:
-        self._buffer.lost(batch.steps, batch.done, batch.num_ops, REFUSED)
+        num_lost = batch.num_ops + batch.num_group_rows
+        self._buffer.lost(batch.steps, batch.done, num_lost, REFUSED)
         self._next(used_seq=used_seq)
 
     def _next(self, *, used_seq: bool) -> None:
@@ -296,7 +324,7 @@ class Sender:
         fields = answer.json()
         rejected, errors = fields.get("rejected"), fields.get("errors")
         if isinstance(rejected, int) and not isinstance(rejected, bool) and rejected > 0:
-            rejected = min(rejected, batch.num_ops)
+            rejected = min(rejected, batch.num_ops + batch.num_group_rows)
             self._buffer.count_dropped(REFUSED, rejected)
             self._warn(f"the server refused {rejected} operations of a batch: {errors!r:.300}")
 

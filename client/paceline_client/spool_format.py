@@ -6,8 +6,9 @@ import json
 import struct
 import zlib
 from array import array
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+from .groups import Group, GroupBatch
 from .wire import Batch
 
 MAX_RECORD_BYTES = 64 << 20
@@ -64,6 +65,12 @@ def record_of(batch: Batch) -> bytes:
         "optypes": batch.optypes,
         "columns": list(batch.columns),
     }
+    if batch.groups is not None:
+        about["groups"] = {
+            "groups": [list(group) for group in batch.groups.groups],
+            "kinds": batch.groups.kinds,
+            "columns": {name: list(values) for name, values in batch.groups.columns.items()},
+        }
     head = json.dumps(about).encode()
     raw = b"".join([batch.codes, *(column.tobytes() for column in batch.columns.values())])
     payload = zlib.compress(struct.pack("<II", len(head), batch.num_ops) + head + raw, 1)
@@ -130,4 +137,13 @@ def _batch(content: bytes) -> Batch:
     # Earlier versions have written none.
     waits_done = {int(step): int(count) for step, count in about.get("waits_done", ())}
     optypes = about["optypes"]
-    return Batch(done, kinds, dropped, optypes, codes, columns, at_step, asides, waits_done)
+    groups = _groups(about["groups"]) if "groups" in about else None
+    return Batch(done, kinds, dropped, optypes, codes, columns, at_step, asides, waits_done, groups)
+
+
+def _groups(about: dict[str, Any]) -> GroupBatch:
+    return GroupBatch(
+        [Group(at, name, axis, tuple(ranks)) for at, name, axis, ranks in about["groups"]],
+        about["kinds"],
+        {name: array("q", values) for name, values in about["columns"].items()},
+    )

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import run_keys
+from . import topology as topologies
 from .buffer import DEFAULT_MAX_OPS, Buffer
 from .cuda import cuda_timing
+from .groups import EVERY, GroupBuffer
 from .null import NULL
 from .nvml import Readings
 from .recorder import Recorder
@@ -23,6 +25,7 @@ from .spool import Spool
 from .transport import Transport
 from .wire import Worker
 
+MAX_LOCAL_RANK = 4096
 SPOOL_BYTES = 256 << 20
 SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "ep_size")
 
@@ -61,6 +64,9 @@ def start(
     timing: str = "auto",
     gc_pauses: bool = True,
     gpu_readings: bool = True,
+    groups: bool = False,
+    group_every: int | None = None,
+    local_rank: int | None = None,
     spool_dir: str | os.PathLike[str] | None = None,
     spool_bytes: int = SPOOL_BYTES,
     flush_interval_s: float = 1.0,
@@ -93,6 +99,12 @@ def start(
     `rack` and `switch` tell where the host stands; from `PACELINE_RACK` and `PACELINE_SWITCH`, or
     from Slurm's topology, where they are not given.
 
+    With `groups`, ranks that record nothing else get a recorder, too, for the collectives of the
+    groups that they declare (`Recorder.group`): of tensor- and context-parallel peers all but the
+    first. Collectives of groups are recorded in one of `group_every` recorded steps: 10, or what
+    `PACELINE_GROUP_EVERY` says, the same on all ranks. `local_rank` numbers the GPUs of a host;
+    from `LOCAL_RANK` and the like where it is not given.
+
     `op_types` describes what the run records beside the built-in operation types, as `register`
     takes it. Operations of a type that nobody registered are refused one by one, and counted in
     `dropped`.
@@ -108,7 +120,8 @@ def start(
         place = topology if topology is not None else _Place(given, others)
         if topology is not None and any(value is not None for value in given.values()):
             raise CannotStart("topology= and rank= and the like contradict: give either")
-        if not place.records:
+        is_alone = not place.records and groups and getattr(place, "problem", None) is None
+        if not place.records and not is_alone:
             return NULL
         job, url, token = _told(job, "job"), _told(url, "url"), _told(token, "token")
         by_name = {size: _whole(size, getattr(place, size)) for size in SIZES}
@@ -127,11 +140,13 @@ def start(
             _whole("dp_rank", place.dp_rank),
             _whole("stage", place.stage),
             where,
-            placement(rack, switch) if where else {},
+            placement(rack, switch) if where and not is_alone else {},
+            local_rank=_local_rank(local_rank),
+            is_alone=is_alone,
         )
         buffer, plans = Buffer(_whole("max_ops", max_ops), float(flush_interval_s)), Plans()
         cuda = cuda_timing(timing)
-        readings = Readings() if gpu_readings else None
+        readings = Readings() if gpu_readings and not is_alone else None
         buffer.readings = readings.take if readings else None
         sender = Sender(
             Transport(url, token),
@@ -156,8 +171,12 @@ def start(
             plans=plans,
             chores=[chore.look for chore in (cuda, readings) if chore is not None],
         )
-        recorder = Recorder(buffer, sender, plans, cuda, readings)
-        if gc_pauses:
+        every = _whole("group_every", _every(group_every))
+        recorder = Recorder(
+            buffer, sender, plans, cuda, readings,
+            groups=GroupBuffer(is_alone=is_alone, every=every), rank=worker.rank,
+        )  # fmt: skip
+        if gc_pauses and not is_alone:
             recorder.note_pauses()
         sender.start()
         return recorder
@@ -188,6 +207,15 @@ def placement(rack: str | None, switch: str | None) -> dict[str, str]:
     switch = switch or os.environ.get("PACELINE_SWITCH") or _slurm_switch()
     found = {"rack": rack, "switch": switch}
     return {name: str(label) for name, label in found.items() if label}
+
+
+def _local_rank(told: int | None) -> int | None:
+    found = topologies.local_rank() if told is None else _whole("local_rank", told)
+    return found if found is None or 0 <= found <= MAX_LOCAL_RANK else None
+
+
+def _every(told: int | None) -> Any:
+    return os.environ.get("PACELINE_GROUP_EVERY") or EVERY if told is None else told
 
 
 def _slurm_switch() -> str | None:

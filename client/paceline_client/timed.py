@@ -19,12 +19,15 @@ KINDS = (TRAIN, "eval", "checkpoint", "first")
 class StepState:
     """A step that is going on: is it recorded, and how many operations of each type has it had?"""
 
-    __slots__ = ("counts", "is_recording", "kind", "step")
+    __slots__ = ("counts", "is_recording", "kind", "records_groups", "step")
 
-    def __init__(self, step: int, kind: str, is_recording: bool) -> None:
+    def __init__(
+        self, step: int, kind: str, is_recording: bool, records_groups: bool = False
+    ) -> None:
         self.step = step
         self.kind = kind
         self.is_recording = is_recording
+        self.records_groups = records_groups
         self.counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
 

@@ -213,6 +213,29 @@ def from_megatron(parallel_state: Any = None) -> Topology:
         return nowhere(f"Megatron's parallel state does not tell: {error!r}")
 
 
+def local_rank() -> int | None:
+    """Number of this process on its host, as torchrun, Slurm or Open MPI tell it."""
+    for name in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"):
+        text = os.environ.get(name, "")
+        if text.isdigit() and len(text) <= 4:
+            return int(text)
+    return None
+
+
+def group_ranks(group: Any) -> list[int]:
+    """Global ranks of a ProcessGroup, of a DeviceMesh of one dimension, or those of a sequence.
+
+    Raises:
+        Exception: of any kind: they are not known.
+    """
+    if hasattr(group, "get_group") and hasattr(group, "mesh_dim_names"):
+        group = group.get_group()
+    if isinstance(group, Iterable):
+        return [operator.index(rank) for rank in group]
+    dist: Any = sys.modules["torch.distributed"]
+    return [int(rank) for rank in dist.get_process_group_ranks(group)]
+
+
 def _rank_of_world() -> tuple[int, int]:
     if is_initialised():
         dist = sys.modules["torch.distributed"]

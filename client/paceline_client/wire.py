@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Optional
 
+from .groups import GroupBatch
 from .packing import little_endian, packed
 from .told import GPU_HEALTH, LARGEST, TOLD, WAIT, WAITS
 
@@ -42,6 +43,9 @@ class Worker:
         stage: int,
         host: str | None,
         placement: Mapping[str, str] | None = None,
+        *,
+        local_rank: int | None = None,
+        is_alone: bool = False,
     ) -> None:
         self.rank = rank
         self.dp_rank = dp_rank
@@ -49,6 +53,8 @@ class Worker:
         self.host = _plain(host or "", 255)
         placed = {name: _plain(label, 64) for name, label in (placement or {}).items()}
         self.placement = {name: label for name, label in placed.items() if label}
+        self.local_rank = local_rank
+        self.is_alone = is_alone  # it records nothing but what happens inside its groups
 
 
 class Batch:
@@ -65,6 +71,7 @@ class Batch:
         at_step: int | None = None,
         asides: Collection[int] = (),
         waits_done: Mapping[int, int] | None = None,
+        groups: GroupBatch | None = None,
     ) -> None:
         self.steps_done = steps_done
         self.step_kinds = step_kinds
@@ -75,11 +82,17 @@ class Batch:
         self.at_step = at_step  # that training has come to, where there is nothing else to say
         self.asides = asides  # steps that are no training, of which more follows
         self.waits_done = waits_done or {}  # of the operations of `steps_done`, the `wait` ones
+        self.groups = groups
 
     @property
     def num_ops(self) -> int:
         """Number of operations."""
         return len(self.codes)
+
+    @property
+    def num_group_rows(self) -> int:
+        """Number of collectives inside groups."""
+        return 0 if self.groups is None else self.groups.num_rows
 
     @property
     def steps(self) -> set[int]:
@@ -110,6 +123,7 @@ class Batch:
             self.at_step,
             self.asides,
             self.waits_done,
+            self.groups,
         )
 
     def without_waits(self) -> Batch:
@@ -167,6 +181,7 @@ def batch_of(
     at_step: int | None = None,
     asides: Collection[int] = (),
     waits_done: Mapping[int, int] | None = None,
+    groups: GroupBatch | None = None,
 ) -> Batch:
     """A batch of operations that all fit; a step that was done twice is done once, with all."""
     codes: dict[str, int] = {}
@@ -182,8 +197,18 @@ def batch_of(
         done[step] = done.get(step, 0) + num_ops
     kinds = sorted(dict(step_kinds).items())
     steps = sorted(done.items())
+    names_of_ops = list(codes)
     return Batch(
-        steps, kinds, dropped, list(codes), codes_of_ops, columns, at_step, asides, waits_done
+        steps,
+        kinds,
+        dropped,
+        names_of_ops,
+        codes_of_ops,
+        columns,
+        at_step,
+        asides,
+        waits_done,
+        groups,
     )
 
 
@@ -222,11 +247,48 @@ def encode(
         fields["step_kinds"] = batch.step_kinds
     if "at_step" in accepts and 0 <= (-1 if batch.at_step is None else batch.at_step) <= LARGEST:
         fields["at_step"] = batch.at_step
+    if "collectives" in accepts and (batch.groups is not None or worker.is_alone):
+        fields["collectives"] = _collectives(worker, batch.groups, accepts)
     body = pack(fields)
     if "packed" not in accepts:
         return body
     squeeze = zlib.compressobj(9, wbits=31)
     return squeeze.compress(body) + squeeze.flush()
+
+
+_GROUP_CODES = {"group": "B", "kind": "B", "sequence": "i"}
+
+
+def _collectives(
+    worker: Worker, groups: GroupBatch | None, accepts: Collection[str]
+) -> dict[str, Any]:
+    """Groups and their rows, and what only these tell of the sender."""
+    said: dict[str, Any] = {}
+    if groups is not None:
+        said["groups"] = [
+            {"name": group.name, "axis": group.axis, **_members(group.ranks)}
+            for group in groups.groups
+        ]
+        said["kinds"] = groups.kinds
+        said["columns"] = {
+            name: packed(name, values, groups.columns["duration_ns"])
+            if "packed" in accepts
+            else little_endian(array(_GROUP_CODES.get(name, "q"), values))
+            for name, values in groups.columns.items()
+        }
+    if worker.local_rank is not None:
+        said["local_rank"] = worker.local_rank
+    if worker.is_alone:
+        said["alone"] = True
+    return said
+
+
+def _members(ranks: Sequence[int]) -> dict[str, Any]:
+    """Ranks at equal distances as (first, how many, distance), as nearly all groups are."""
+    distance = ranks[1] - ranks[0]
+    if distance > 0 and all(ranks[at] - ranks[at - 1] == distance for at in range(1, len(ranks))):
+        return {"runs": [(ranks[0], len(ranks), distance)]}
+    return {"ranks": ranks}
 
 
 def _columns(batch: Batch, accepts: Collection[str]) -> dict[str, Any]:
@@ -247,6 +309,8 @@ def _columns(batch: Batch, accepts: Collection[str]) -> dict[str, Any]:
 
 def pack(value: Any) -> bytes:
     """A value as msgpack; only the types that a batch is made of."""
+    if isinstance(value, bool):
+        return b"\xc3" if value else b"\xc2"
     if isinstance(value, int):
         return _pack_int(value)
     if isinstance(value, str):

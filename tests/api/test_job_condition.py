@@ -136,4 +136,5 @@ async def test_a_job_says_what_became_of_its_operations(api, told):
         "dead": 2,
         "lost_batches": 1,
         "last_conflict": sample,
+        "in_groups": None,
     }

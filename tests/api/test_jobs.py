@@ -42,6 +42,7 @@ async def test_a_new_run_gets_201_and_the_same_run_200_with_the_same_epoch(api):
             "placement",
             "at_step",
             "waits",
+            "collectives",
         ],
         "recording": None,
     }

@@ -6,6 +6,7 @@ import pytest
 
 from app.ingest.codec import read
 from app.ingest.queue import shard_of
+from app.ingest.wire import EXTENSIONS
 from app.store import jobs, recordings, shards, silent, steps
 from app.store.steps import StepRow
 from tests.api.server import JOB, KEY, NOW_S, binary_batch, json_batch
@@ -278,7 +279,7 @@ async def test_only_a_few_plans_are_kept(api):
 
 async def test_an_older_consumer_at_work_keeps_extensions_back(api):
     """What lies in the queue must be readable by whoever takes it next."""
-    everything = ["packed", "dropped", "step_kinds", "gpu_health", "placement", "at_step", "waits"]
+    everything = [*EXTENSIONS]
     with api.store.write() as conn:
         shards.heartbeat(conn, "new", now_s=NOW_S, lease_s=15, knows=everything)
         shards.heartbeat(conn, "older", now_s=NOW_S, lease_s=15, knows=["packed"])

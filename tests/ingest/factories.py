@@ -7,8 +7,6 @@ import numpy as np
 
 from app.ingest.assembler import Change, Rules, RunAssembler
 from app.ingest.codec import OpBatch, OpColumns
-from app.ingest.op_table import OpTable
-from app.ingest.trace_codec import unpack
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
 
@@ -104,8 +102,8 @@ class Closed:
             if change.ops is not None:
                 self.ops[change.window.first_step] = change.ops
 
-    def __call__(self, first_step: int) -> OpTable:
-        return unpack(self.ops[first_step])
+    def __call__(self, first_step: int) -> bytes:
+        return self.ops[first_step]
 
 
 def assembler(

@@ -73,7 +73,7 @@ def test_the_worked_example_is_taken_and_goes_on_as_it_came(body):
 
 def test_the_same_batch_in_json_says_the_same(body):
     expected = decode(body, BINARY_TYPE, SIZES).batch
-    examples = [text for text in blocks("json") if '"epoch"' in text]
+    examples = [text for text in blocks("json") if '"epoch"' in text and "groups" not in text]
     assert len(examples) == 2
     for text in examples:
         batch = decode(text.encode(), JSON_TYPE, SIZES).batch

@@ -137,6 +137,15 @@ class ConflictOut(Answer):
     batch_seq: int
 
 
+class InGroupsOut(Answer):
+    """What became of collectives inside groups."""
+
+    accepted: int
+    duplicate: int = Field(description="In a batch that came twice.")
+    late: int = Field(description="Of a window that had been closed for too long.")
+    refused: int = Field(description="Too many of a rank in a step, or of all in memory.")
+
+
 class IngestOut(Answer):
     """What became of the operations of the present run that were taken from the queue."""
 
@@ -147,6 +156,9 @@ class IngestOut(Answer):
     dead: int
     lost_batches: int = Field(description="Skipped by their worker's later ones; never came.")
     last_conflict: ConflictOut | None
+    in_groups: InGroupsOut | None = Field(
+        description="Collectives inside groups; null where none came."
+    )
 
     @classmethod
     def of(cls, counts: Counts) -> "IngestOut":

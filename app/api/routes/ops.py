@@ -173,7 +173,8 @@ class PushOps:
             raise
         ack_s = self._monotonic() - began_s
         measured.batch(rows=pushed.num_rows or 0, refused=decoded.rejected, ack_s=ack_s)
-        answer = _Answer(decoded.batch.columns.num_ops, decoded.rejected, decoded.errors)
+        accepted = decoded.batch.columns.num_ops + decoded.batch.num_group_rows
+        answer = _Answer(accepted, decoded.rejected, decoded.errors)
         if (plan := told(job.plans, job.last_step)) is not None:
             answer.recording = plan
         return _ANSWER.encode(answer)
@@ -193,7 +194,8 @@ class PushOps:
         except NoRowTaken as error:
             pushed.num_rows = error.num_rows
             raise
-        num_rows = pushed.num_rows = decoded.batch.columns.num_ops + decoded.rejected
+        taken = decoded.batch.columns.num_ops + decoded.batch.num_group_rows
+        num_rows = pushed.num_rows = taken + decoded.rejected
         now_s = self._service.now_s()
         self._service.registrations.check_epoch(job, decoded.batch.epoch, now_s)
         if num_rows > self._service.max_batch_rows:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 
 from app.ingest.assembler import Change, Rules, RunAssembler
 from app.ingest.batch import OpBatch
-from app.ingest.trace_codec import unpack
 from app.trace.job import Job
 from app.trace.window import Window
 
@@ -17,7 +16,7 @@ def closed_windows(
     """Every window of the run when it closes, and again when what came late has revised it."""
     stored: dict[int, bytes] = {}
     rules = Rules(window_steps, DEADLINE_S)
-    run = RunAssembler(job, epoch, rules, lambda first_step: unpack(stored[first_step]))
+    run = RunAssembler(job, epoch, rules, stored.__getitem__)
     for change in _changes(run, arriving):
         if change.ops is not None:
             stored[change.window.first_step] = change.ops

@@ -1,0 +1,73 @@
+"""Collectives inside groups whose steps are not in a closed window yet, in bounded memory."""
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from app.ingest.batch import OpBatch
+from app.ingest.group_table import GroupPart, GroupTable, of_parts, runs_at
+from app.trace.collectives import RankPlace
+
+MAX_ROWS = 4_000_000  # of one run in memory, some 60 bytes each
+MAX_ROWS_OF_RANK = 10_000  # in one step
+
+
+class GroupCounts(NamedTuple):
+    """What became of a batch's rows: in a window (perhaps a closed one), too late, or too many."""
+
+    accepted: int = 0
+    late: int = 0
+    refused: int = 0
+
+
+NO_GROUPS = GroupCounts()
+
+
+class GroupRecords:
+    """Rows by step. They complete no step, and no step waits for them."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, list[GroupPart]] = {}
+        self._num_of_rank: dict[tuple[int, int], int] = {}
+        self._num_rows = 0
+        self.were_seen = False  # whether any has come in this run
+
+    def put(self, step: int, part: GroupPart) -> bool:
+        """Whether there is room for what a rank says of a step."""
+        key, num_rows = (step, part.place.rank), part.rows.num_rows
+        of_rank = self._num_of_rank.get(key, 0) + num_rows
+        if of_rank > MAX_ROWS_OF_RANK or self._num_rows + num_rows > MAX_ROWS:
+            return False
+        self._num_of_rank[key] = of_rank
+        self._num_rows += num_rows
+        self._parts.setdefault(step, []).append(part)
+        return True
+
+    def table(self, steps: Collection[int]) -> GroupTable | None:
+        """The rows of these steps; None where there are none."""
+        if not self._parts:
+            return None
+        parts = [part for step in steps for part in self._parts.get(step, ())]
+        return of_parts(parts) if parts else None
+
+    def remove_through(self, step: int) -> None:
+        """Forget the rows of this step and of all before it."""
+        if not self._parts:
+            return
+        for old in [number for number in self._parts if number <= step]:
+            for part in self._parts.pop(old):
+                self._num_rows -= part.rows.num_rows
+                self._num_of_rank.pop((old, part.place.rank), None)
+
+
+def parts_of(batch: OpBatch) -> Iterator[tuple[int, GroupPart]]:
+    """What a batch says of each step, ascending."""
+    rows = batch.collectives
+    if rows is None or not rows.num_rows:
+        return
+    place = RankPlace(batch.rank, batch.dp_rank, batch.stage, batch.host or None, rows.local_rank)
+    if (rows.step[1:] < rows.step[:-1]).any():
+        rows = rows.select(np.argsort(rows.step, kind="stable"))
+    for step, chosen in runs_at(rows.step):
+        yield step, GroupPart(place, rows.select(chosen))

@@ -1,0 +1,44 @@
+"""The flight recorder of the PyTorch that is installed, in a real job of four gloo processes."""
+
+import pytest
+
+from tests.torch.launch import needs_torch, trained
+
+pytestmark = [needs_torch, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("ranks")
+    return [lines[0] for lines in trained(4, directory, "tests.torch.flight_recorder_ranks")]
+
+
+def test_its_entries_name_groups_whose_ranks_are_known(ranks):
+    for said in ranks:
+        rank = said["rank"]
+        tp, dp = sorted({rank, rank ^ 1}), sorted({rank, rank ^ 2})
+        names = [(name.rpartition(":")[2], members) for name, members, _ in said["said"]]
+        assert names == [
+            ("all_reduce", tp),
+            ("all_reduce", tp),
+            ("all_reduce", dp),
+            ("all_gather", [0, 1, 2, 3]),
+        ]
+    for at in range(4):  # sequence numbers are the same on all members
+        assert len({said["said"][at][2] for said in ranks}) == 1
+
+
+def test_gloo_has_no_durations_and_so_no_rows(ranks):
+    assert [(said["has_rows"], said["is_over"]) for said in ranks] == [(False, True)] * 4
+
+
+def test_with_durations_each_group_has_its_axis_and_rows(ranks):
+    for said in ranks:
+        rank = said["rank"]
+        assert said["num_rows"] == 4
+        assert [ranks for _, ranks in said["groups"]] == [
+            sorted({rank, rank ^ 1}),
+            sorted({rank, rank ^ 2}),
+            [0, 1, 2, 3],
+        ]
+        assert [axis for axis, _ in said["groups"]] == ["tp", "dp", ""]
