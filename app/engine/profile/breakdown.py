@@ -28,6 +28,17 @@ class Breakdown:
     copying_s: Floats
     idle_s: Floats
 
+    def of_steps(self, at: Ints) -> "Breakdown":
+        """The steps at these places alone."""
+        return Breakdown(
+            self.step_s[at],
+            self.computing_s[at],
+            self.exposed_s[at],
+            self.hidden_s[at],
+            self.copying_s[at],
+            self.idle_s[at],
+        )
+
     @property
     def coverage(self) -> float:
         """Share of the steps in which the GPU worked."""

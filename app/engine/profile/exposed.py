@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.engine.arrivals.waiting import Waiting
+from app.engine.arrivals.waiting import Waiting, merged
 from app.trace.collectives import RECEIVE, SEND, Collectives
 from app.trace.window import Floats, Ints
 
@@ -47,6 +47,17 @@ def receives(table: Collectives) -> dict[int, tuple[Floats, Floats]]:
         int(rank): (table.start_s[mine], end_s[mine])
         for rank in np.unique(table.rank[is_receive]).tolist()
         for mine in (is_receive & (table.rank == rank),)
+    }
+
+
+def waiting(table: Collectives) -> dict[int, Waiting]:
+    """By rank, merged intervals in which it waited for others in collectives and receives."""
+    is_evidence = ~_is_kind(table, SEND)
+    end_s = table.start_s + table.stay_s - transfer_s(table)
+    return {
+        int(rank): merged(table.start_s[mine], end_s[mine])
+        for rank in np.unique(table.rank).tolist()
+        for mine in (is_evidence & (table.rank == rank),)
     }
 
 

@@ -128,6 +128,7 @@ class ProfileEvents:
     optimizer_steps: list[HostMark] = field(default_factory=list)
     gpu_steps: list[HostMark] = field(default_factory=list)
     annotated: list[HostMark] = field(default_factory=list)
+    data_waits: list[HostMark] = field(default_factory=list)
     host_collectives: list[HostCollective] = field(default_factory=list)
     devices_unread: Counter[str] = field(default_factory=Counter)
     num_ops: int = 0
@@ -315,6 +316,9 @@ class _Reader:
         elif names.annotated_collective(name) is not None:
             self._keep()
             events.annotated.append(self._mark(event))
+        elif names.is_loader(name):
+            self._keep()
+            events.data_waits.append(self._mark(event))
         elif not events.is_training and names.is_training_op(name):
             events.is_training = True
         elif not events.is_serving and names.is_serving(name):

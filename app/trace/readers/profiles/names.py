@@ -43,6 +43,7 @@ _COMMUNICATION = re.compile(r"nccl|rccl|mscclpp|oneccl|hccl|deep_ep|nvshmem", re
 _TRAINING_OP = re.compile(r"Backward|autograd::engine|Optimizer\.(?:step|zero_grad)#")
 _TRAINING_KERNEL = re.compile(r"backward|_bwd|bwd_|dgrad|wgrad|Adam|optimizer", re.IGNORECASE)
 _SERVING = re.compile(r"vllm|sglang|trtllm|tensorrt_llm|paged_attention", re.IGNORECASE)
+_LOADER = re.compile(r"enumerate\(DataLoader\)#|DataLoader.*__next__")
 _LAUNCH = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
 _ANNOTATED_COLLECTIVE = "nccl:"
 COALESCED = "nccl:coalesced"
@@ -114,6 +115,11 @@ def is_serving(name: str) -> bool:
     return bool(_SERVING.search(name[:1024]))
 
 
+def is_loader(name: str) -> bool:
+    """Whether the range is the wait for PyTorch's data loader."""
+    return bool(_LOADER.match(name))
+
+
 def is_launch(function: str) -> bool:
     """Whether a runtime or driver function starts GPU work."""
     return bool(_LAUNCH.search(function))
@@ -121,7 +127,8 @@ def is_launch(function: str) -> bool:
 
 def annotated_collective(name: str) -> str | None:
     """The collective that an annotation of PyTorch such as `nccl:all_reduce` names."""
-    return name.removeprefix(_ANNOTATED_COLLECTIVE) if name.startswith("nccl:") else None
+    found = name.startswith(_ANNOTATED_COLLECTIVE)
+    return name.removeprefix(_ANNOTATED_COLLECTIVE) if found else None
 
 
 def kind_of(collective: str) -> str:

@@ -11,8 +11,8 @@ from app.trace.readers.kineto_groups import DistributedInfo
 from app.trace.readers.profiles import events as profile_events
 from app.trace.readers.profiles.collectives import RankCollective, collectives_of
 from app.trace.readers.profiles.events import ProfileEvents
-from app.trace.readers.profiles.steps import gpu_steps, host_steps
-from app.trace.window import Ints
+from app.trace.readers.profiles.steps import HostSteps, gpu_steps, host_steps
+from app.trace.window import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class RankProfile:
     """One rank's file. `rank` and `world_size` are None where it does not say them.
 
     `steps` are numbers as the file has them and `steps_from` where they come from;
-    `bounds_ns` [steps + 1] are their ends on the GPU. `device` is the GPU's number on its host.
+    `bounds_ns` [steps + 1] are their ends on the GPU. `data_wait_s` [steps] is what the host waited
+    for PyTorch's data loader. `device` is the GPU's number on its host.
     """
 
     file: str
@@ -48,18 +49,21 @@ class RankProfile:
     steps_from: str
     steps: tuple[int, ...]
     bounds_ns: Ints
+    data_wait_s: Floats
     num_unlaunched: int
     work: GpuWork
     collectives: list[RankCollective] = field(default_factory=list)
 
     @property
-    def step_s(self) -> NDArray[np.float64]:
+    def step_s(self) -> Floats:
         """[steps] length of each step on the GPU."""
         return np.diff(self.bounds_ns) / 1e9
 
     def as_rank(self, rank: int) -> "RankProfile":
-        """The same file, of this rank."""
-        return replace(self, rank=rank)
+        """The same file, of this rank, without the GPU's single kernels."""
+        nothing = np.empty(0, np.int64)
+        work = GpuWork(nothing.astype(np.int8), nothing, nothing, nothing, nothing)
+        return replace(self, rank=rank, work=work)
 
 
 def read(path: Path) -> RankProfile:
@@ -98,10 +102,21 @@ def read(path: Path) -> RankProfile:
         host.source,
         host.numbers,
         gpu.bounds_ns,
+        _data_wait_s(events, host),
         gpu.num_unlaunched,
         work,
         collectives_of(events, work.step, work.launch_ns),
     )
+
+
+def _data_wait_s(events: ProfileEvents, host: HostSteps) -> Floats:
+    total_s = np.zeros(len(host.numbers))
+    if events.data_waits:
+        starts = np.array([mark.start_ns for mark in events.data_waits], np.int64)
+        lengths = np.array([mark.end_ns - mark.start_ns for mark in events.data_waits], np.int64)
+        step = host.at(starts)
+        np.add.at(total_s, step[step >= 0], lengths[step >= 0] / 1e9)
+    return total_s
 
 
 def _refuse_others(events: ProfileEvents) -> None:
