@@ -1,6 +1,5 @@
 """The files of some ranks of one job, brought together."""
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from app.engine.arrivals.waiting import Waiting
 from app.engine.profile.breakdown import Breakdown, breakdown, computing
 from app.engine.profile.exposed import exposed, receives, waiting
 from app.errors import InvalidRequest, InvalidTrace
+from app.trace.collectives import Collectives
 from app.trace.named_steps import chosen
 from app.trace.readers.profiles import profile
 from app.trace.readers.profiles.profile import RankProfile
@@ -22,9 +22,12 @@ from app.trace.window import Floats, Ints
 
 MAX_FILES = 16_384
 _MAX_REFUSALS_SHOWN = 10
+# Of a rank's communication, so much has to be in other files for its waiting to be known.
+_MOSTLY = 0.9
 # With so many steps that are counted by optimizer steps, the first is left out: it holds the start
 # of the profiler, at another moment on each rank.
 _MIN_STEPS_TO_DROP_FIRST = 3
+_BEFORE_RANK = re.compile(r"[-_ ]*rank[\[_-]?\d", re.IGNORECASE)
 _STARTS_PROFILE = "the first step without a ProfilerStep mark holds the start of the profiler"
 _NOT_ON_ALL = "some of the ranks' files do not have it"
 
@@ -34,7 +37,7 @@ class RankFigures:
     """One rank's file and its time in the steps of the job; see `Breakdown` for shapes.
 
     `waiting_s` [steps] is the part of exposed communication that is waiting for other ranks, None
-    where no other member's file was read.
+    where other members' files do not have most of its communication.
     """
 
     profile: RankProfile
@@ -47,8 +50,9 @@ class RankFigures:
 class ProfiledJob:
     """All ranks' files in the steps that all of them have; ranks ascending.
 
-    `refusals` say for each file that was left out why. Arrivals come from `table` with waits that
-    the ranks computed through taken out; None where no collective has two members that were read.
+    `refusals` say for each file that was left out why. `waits` has the collectives of `table` that
+    several files have and all transfers, less what ranks computed meanwhile; arrivals come from it,
+    None where no collective has two members that were read.
     """
 
     name: str
@@ -59,6 +63,7 @@ class ProfiledJob:
     skipped: tuple[tuple[int, str], ...]
     ranks: tuple[RankFigures, ...]
     table: ProfileTable
+    waits: Collectives
     arrivals: Arrivals | None
     refusals: tuple[str, ...]
 
@@ -101,10 +106,12 @@ def read(paths: Sequence[Path], steps: str | None = None) -> ProfiledJob:
 
 
 def _all_refused(refusals: Sequence[str]) -> str:
+    if len(refusals) == 1:
+        return refusals[0]
     shown = list(refusals[:_MAX_REFUSALS_SHOWN])
     if len(refusals) > len(shown):
         shown.append(f"and {len(refusals) - len(shown):,} more files")
-    return "\n".join(shown)
+    return f"none of the {len(refusals):,} files can be analysed: {'; '.join(shown)}"
 
 
 class _Reader:
@@ -171,10 +178,18 @@ def _job(reader: _Reader, named: str | None) -> ProfiledJob:
     found = table(profiles, steps, world_size)
     waits = exposed(found.collectives, reader.computing)
     step_s = np.median([each.step_s[_at(each, steps)] for each in profiles], axis=0)
-    shared = waits.select(_with_others(found))
+    rows = _with_others(found)
+    shared = waits.select(rows)
     waiting_of = waiting(shared)
     ranks = tuple(
-        _figures(each, reader.times[rank], waiting_of.get(rank), steps)
+        _figures(
+            each,
+            reader.times[rank],
+            waiting_of.get(rank)
+            if _is_mostly_shared(each, steps, found.collectives.select(rows))
+            else None,
+            steps,
+        )
         for rank, each in sorted(reader.profiles.items())
     )
     return ProfiledJob(
@@ -186,9 +201,22 @@ def _job(reader: _Reader, named: str | None) -> ProfiledJob:
         skipped=skipped,
         ranks=ranks,
         table=found,
+        waits=shared,
         arrivals=arrivals_in(shared, steps, step_s, receives(shared)) if shared.num_rows else None,
         refusals=tuple(reader.refusals),
     )
+
+
+def _is_mostly_shared(each: RankProfile, steps: Sequence[int], shared: Collectives) -> bool:
+    """Whether other files tell of nearly all that the rank communicates."""
+    chosen = set(steps)
+    total_ns = sum(
+        found.end_ns - found.start_ns
+        for found in each.collectives
+        if each.steps[found.step] in chosen
+    )
+    mine = shared.rank == each.rank
+    return bool(shared.stay_s[mine].sum() >= _MOSTLY * total_ns / 1e9)
 
 
 def _with_others(found: ProfileTable) -> Ints:
@@ -250,8 +278,6 @@ def _figures(
 
 def _name(files: Sequence[str]) -> str:
     """What the files' names have in common before the rank."""
-    common = os.path.commonprefix(list(files))
-    if len(files) == 1:
-        common = files[0].split(".")[0]
-    name = re.sub(r"[-_. ]*rank[\[_-]?\d*$", "", common, flags=re.IGNORECASE).strip("-_. ")
+    stems = [_BEFORE_RANK.split(file.split(".")[0])[0] for file in files]
+    name = stems[0].strip("-_ ") if len(set(stems)) == 1 else ""
     return name[:100] or "profile"

@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from app.diagnosis.profiles.causes import MAX_COST_APART, Blamed, Causes, causes
+import numpy as np
+
+from app.diagnosis.profiles.causes import (
+    MAX_COST_APART,
+    MIN_SAID_SHARE,
+    Blamed,
+    Causes,
+    causes,
+)
 from app.diagnosis.profiles.job import ProfiledJob, RankFigures
 from app.diagnosis.profiles.sentences import headline, of_finding
 from app.engine.arrivals.result import as_json as arrivals_as_json
@@ -57,9 +65,7 @@ def as_json(job: ProfiledJob) -> dict[str, Any]:
         "optype_slowdown": {},
         "optype_time_s": {},
         **dict.fromkeys(_REPLAYED),
-        "findings": None
-        if found.reason
-        else [_finding(job, each) for each in found.blamed],
+        "findings": None if found.reason else [_finding(job, each) for each in found.blamed],
         "ruled_out": _ruled_out(job, found),
         "arrivals": _arrivals(job, found),
         "unexplained_share": unexplained,
@@ -97,25 +103,43 @@ def _header(job: ProfiledJob) -> dict[str, Any]:
 def _arrivals(job: ProfiledJob, found: Causes) -> dict[str, Any] | None:
     if job.arrivals is None:
         return None
-    kinds = {each.place: each.kind for each in (*found.minor, *found.blamed)}
-    block = arrivals_as_json(job.arrivals, kinds)
-    # With members that were not read, another rank may have come later.
-    blamed = {each.rank for each in found.blamed}
-    return block | {"culprits": [each for each in block["culprits"] if each["rank"] in blamed]}
+    # Culprits by the profiles: of members that were not read, one may have come later still.
+    return arrivals_as_json(job.arrivals) | {
+        "culprits": [_culprit(job, each) for each in found.blamed]
+    }
+
+
+def _culprit(job: ProfiledJob, blamed: Blamed) -> dict[str, Any]:
+    place = job.table.collectives.place(blamed.rank)
+    groups = {group.name: group for group in job.table.collectives.groups}
+    return {
+        "rank": blamed.rank,
+        "dp_rank": place.dp_rank,
+        "stage": place.stage,
+        "host": place.host,
+        "local_rank": place.local_rank,
+        "group": blamed.group,
+        "axis": groups[blamed.group].axis,
+        "kind": blamed.kind,
+        "waited_for_s": blamed.waited_for_s,
+        "share": blamed.waited_for_s / float(job.step_s.mean()),
+        "late_share": blamed.late_share,
+        "steps_late": blamed.steps_late,
+        "own_delay_s": blamed.longer_s if blamed.kind == "compute" else blamed.own_delay_s,
+    }
 
 
 def _unexplained(job: ProfiledJob, found: Causes) -> float | None:
     if job.arrivals is None or found.reason:
         return None
-    places = [each.place for each in found.blamed]
-    lost_s = job.arrivals.lost_to_others_s(places)
+    lost_s = job.arrivals.lost_to_others_s(found.explained)
     return float(lost_s.mean() / job.step_s.mean())
 
 
 def cost(job: ProfiledJob, blamed: Blamed) -> tuple[float, float]:
     """Low and high share of the step that the rank costs: its longer computing, and the waits."""
     step_s = float(job.step_s.mean())
-    waited = min(blamed.waited_for_s / step_s, 1.0)
+    waited = min(max(blamed.waited_for_s, blamed.lost_s) / step_s, 1.0)
     if blamed.kind != "compute":
         return waited, waited
     longer = min(blamed.longer_s / step_s, 1.0)
@@ -188,7 +212,24 @@ def _no_late_host(job: ProfiledJob, found: Causes) -> dict[str, Any]:
             f"({share}), which the profiler itself may cost"
         )
         return _ruled("late-host", reason, True)
+    if (idle := _idlest(job)) is not None:
+        return _ruled("late-host", idle, True)
     return _ruled("late-host", "no host launches late far more often than by chance", False)
+
+
+def _idlest(job: ProfiledJob) -> str | None:
+    """The rank whose GPU idles much longer than the others', in words; None for none."""
+    idle_s = np.array([each.time.idle_s.mean() for each in job.ranks])
+    at = int(idle_s.argmax())
+    others_s = float(np.median(np.delete(idle_s, at)))
+    step_s = float(job.step_s.mean())
+    if idle_s[at] - others_s < MIN_SAID_SHARE * step_s:
+        return None
+    return (
+        f"the GPU of rank {job.ranks[at].profile.rank} idles {seconds(float(idle_s[at]))} a step, "
+        f"the others {seconds(others_s)}: its host launches late, but that is not what the others "
+        "wait for most"
+    )
 
 
 def _ruled(cause: str, reason: str, is_insufficient: bool) -> dict[str, Any]:

@@ -24,9 +24,7 @@ def of_finding(job: ProfiledJob, blamed: Blamed, cost: tuple[float, float]) -> s
             f"{who} waits {seconds(blamed.data_wait_s)} a step for its data loader where its peers "
             f"wait {seconds(blamed.peers_data_wait_s)}, and {waited}; {costs}"
         )
-    return (
-        f"{who} computes no longer than its peers, but its host launches late: {waited}; {costs}"
-    )
+    return f"{who} computes no longer than its peers, but its host launches late: {waited}; {costs}"
 
 
 def _where(job: ProfiledJob, blamed: Blamed) -> str:

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.engine.profile.exposed import occurrence
 from app.trace.collectives import RECEIVE, SEND, Collectives
+from app.trace.window import Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ def transfers(table: Collectives, num_members: Mapping[str, int]) -> list[Transf
 
 def _one(
     table: Collectives,
-    mine: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
-    occurrences: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    mine: NDArray[np.bool_],
+    occurrences: Ints,
     num_members: Mapping[str, int],
 ) -> Transfers:
     first = int(np.flatnonzero(mine)[0])

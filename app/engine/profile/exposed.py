@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.engine.arrivals.waiting import Waiting, merged
 from app.trace.collectives import RECEIVE, SEND, Collectives
@@ -50,6 +51,18 @@ def receives(table: Collectives) -> dict[int, tuple[Floats, Floats]]:
     }
 
 
+def receive_waits_s(table: Collectives) -> dict[tuple[int, int], float]:
+    """By (sender, receiver), total seconds that the receiver waited."""
+    found: dict[tuple[int, int], float] = {}
+    is_receive = _is_kind(table, RECEIVE)
+    waits_s = table.stay_s - transfer_s(table)
+    for group in np.unique(table.group[is_receive]).tolist():
+        sender, receiver = table.groups[group].ranks
+        mine = is_receive & (table.group == group)
+        found[sender, receiver] = float(waits_s[mine].sum())
+    return found
+
+
 def waiting(table: Collectives) -> dict[int, Waiting]:
     """By rank, merged intervals in which it waited for others in collectives and receives."""
     is_evidence = ~_is_kind(table, SEND)
@@ -72,5 +85,5 @@ def occurrence(table: Collectives) -> Ints:
     return np.asarray(numbers, np.int64).ravel()
 
 
-def _is_kind(table: Collectives, kind: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    return np.asarray(table.kinds, dtype=object)[table.kind] == kind
+def _is_kind(table: Collectives, kind: str) -> NDArray[np.bool_]:
+    return np.isin(table.kind, [at for at, name in enumerate(table.kinds) if name == kind])

@@ -132,4 +132,3 @@ def _enclosing(ranges: list[HostMark] | list[HostCollective], at_ns: int) -> int
     """Number of the range that began last and has not ended at that time."""
     place = bisect_right(ranges, at_ns, key=lambda each: each.start_ns) - 1
     return place if place >= 0 and at_ns <= ranges[place].end_ns else None
-

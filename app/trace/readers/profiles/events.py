@@ -397,7 +397,7 @@ def _ranks(args: _Args) -> tuple[int, ...]:
     if isinstance(found, str) and len(found) < 1 << 20 and _RANKS_AS_TEXT.match(found):
         found = [int(each) for each in found[1:-1].split(",") if each.strip()]
     if isinstance(found, list) and found and all(type(each) is int for each in found):
-        if size in (-1, len(found)) and 0 <= min(found):
+        if size in (-1, len(found)) and min(found) >= 0:
             return tuple(sorted(set(found)))
         return ()
     first, stride = _integer(args.first_rank), _integer(args.stride)

@@ -109,9 +109,7 @@ class _Table:
         calls = [call for call in each.calls if kind not in (SEND, RECEIVE) or call.kind == kind]
         sizes = [call.num_bytes for call in calls]
         num_bytes = -1 if not sizes or min(sizes) < 0 else sum(sizes)
-        self._rows.append(
-            _Row(group.name, kind, step, rank, each.start_ns, each.end_ns, num_bytes)
-        )
+        self._rows.append(_Row(group.name, kind, step, rank, each.start_ns, each.end_ns, num_bytes))
 
     def _match_by_order(self) -> None:
         """Collectives whose group no file names: by stream and order, where all ranks agree."""
