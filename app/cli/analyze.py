@@ -81,8 +81,7 @@ def _analyze_profiles(
     for option, given in (("--meta", meta), ("--html", html)):
         if given is not None:
             raise InvalidRequest(
-                f"{option}: is for parquet traces; torch.profiler files are analysed without: leave "
-                "it out"
+                f"{option}: is for parquet traces, and these are torch.profiler files: leave it out"
             )
     if json_out is not None and json_out != STANDARD_OUTPUT:
         refuse_to_overwrite("--json", json_out, files[0], None, *files[1:])

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.engine.arrivals.arrivals import Arrivals, arrivals_in
 from app.engine.arrivals.waiting import Waiting
-from app.engine.profile.breakdown import Breakdown, breakdown, computing
+from app.engine.profile.breakdown import Breakdown, breakdown, computing, kernel_span
 from app.engine.profile.exposed import exposed, receives, waiting
 from app.errors import InvalidRequest, InvalidTrace
 from app.trace.collectives import Collectives
@@ -36,12 +36,13 @@ _NOT_ON_ALL = "some of the ranks' files do not have it"
 class RankFigures:
     """One rank's file and its time in the steps of the job; see `Breakdown` for shapes.
 
-    `waiting_s` [steps] is the part of exposed communication that is waiting for other ranks, None
+    `kernel_span` is its time from the first kernel to the last, as one step. `waiting_s` [steps] is the part of exposed communication that is waiting for other ranks, None
     where other members' files do not have most of its communication.
     """
 
     profile: RankProfile
     time: Breakdown
+    kernel_span: Breakdown
     waiting_s: Floats | None
     data_wait_s: Floats
 
@@ -120,6 +121,7 @@ class _Reader:
     def __init__(self, num_files: int) -> None:
         self.profiles: dict[int, RankProfile] = {}
         self.times: dict[int, Breakdown] = {}
+        self.spans: dict[int, Breakdown] = {}
         self.computing: dict[int, Waiting] = {}
         self.refusals: list[str] = []
         self._num_files = num_files
@@ -132,6 +134,7 @@ class _Reader:
         except InvalidTrace as error:
             self.refusals.append(str(error))
             return
+        self.spans[rank] = kernel_span(found)
         self.times[rank] = breakdown(found.work, found.bounds_ns)
         self.computing[rank] = computing(found.work, int(found.bounds_ns[0]))
         self.profiles[rank] = found.as_rank(rank)
@@ -185,6 +188,7 @@ def _job(reader: _Reader, named: str | None) -> ProfiledJob:
         _figures(
             each,
             reader.times[rank],
+            reader.spans[rank],
             waiting_of.get(rank)
             if _is_mostly_shared(each, steps, found.collectives.select(rows))
             else None,
@@ -264,7 +268,11 @@ def _at(each: RankProfile, steps: Sequence[int]) -> Ints:
 
 
 def _figures(
-    each: RankProfile, time: Breakdown, waits: Waiting | None, steps: Sequence[int]
+    each: RankProfile,
+    time: Breakdown,
+    span: Breakdown,
+    waits: Waiting | None,
+    steps: Sequence[int],
 ) -> RankFigures:
     at = _at(each, steps)
     here = time.of_steps(at)
@@ -273,7 +281,7 @@ def _figures(
         bounds_s = (each.bounds_ns - each.bounds_ns[0]) / 1e9
         # A wait is communication; it may pass a step's end.
         waiting_s = np.minimum(np.diff(waits.until(bounds_s))[at], here.exposed_s)
-    return RankFigures(each, here, waiting_s, each.data_wait_s[at])
+    return RankFigures(each, here, span, waiting_s, each.data_wait_s[at])
 
 
 def _name(files: Sequence[str]) -> str:

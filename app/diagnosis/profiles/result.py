@@ -14,6 +14,7 @@ from app.diagnosis.profiles.causes import (
 from app.diagnosis.profiles.job import ProfiledJob, RankFigures
 from app.diagnosis.profiles.sentences import headline, of_finding
 from app.engine.arrivals.result import as_json as arrivals_as_json
+from app.engine.profile.breakdown import Breakdown
 from app.engine.profile.bandwidth import Transfers, transfers
 from app.engine.result import SCHEMA
 from app.trace.readers.profiles.groups import sizes
@@ -286,6 +287,7 @@ def _breakdown(each: RankFigures) -> dict[str, Any]:
         "copying_s": float(time.copying_s.mean()),
         "idle_s": float(time.idle_s.mean()),
         "data_wait_s": float(each.data_wait_s.mean()),
+        "kernel_span": _span(each.kernel_span),
         "per_step": {
             "step_s": time.step_s.tolist(),
             "computing_s": time.computing_s.tolist(),
@@ -295,6 +297,17 @@ def _breakdown(each: RankFigures) -> dict[str, Any]:
             "copying_s": time.copying_s.tolist(),
             "idle_s": time.idle_s.tolist(),
         },
+    }
+
+
+def _span(time: Breakdown) -> dict[str, float]:
+    return {
+        "span_s": float(time.step_s[0]),
+        "computing_s": float(time.computing_s[0]),
+        "communicating_exposed_s": float(time.exposed_s[0]),
+        "communicating_hidden_s": float(time.hidden_s[0]),
+        "copying_s": float(time.copying_s[0]),
+        "idle_s": float(time.idle_s[0]),
     }
 
 

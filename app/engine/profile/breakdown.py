@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from app.engine.arrivals.waiting import Waiting, merged
 from app.trace.readers.profiles.events import COMMUNICATING, COMPUTING
-from app.trace.readers.profiles.profile import GpuWork
+from app.trace.readers.profiles.profile import GpuWork, RankProfile
+from app.trace.readers.profiles.steps import PROFILER
 from app.trace.window import Floats, Ints
 
 
@@ -48,6 +49,27 @@ class Breakdown:
 def computing(work: GpuWork, origin_ns: int) -> Waiting:
     """Merged intervals of computing, in seconds since an origin by the file's clock."""
     return _merged(work, work.kind == COMPUTING, origin_ns)
+
+
+def kernel_span(profile: RankProfile) -> Breakdown:
+    """One step from the first kernel's start to the last one's end, as HolisticTraceAnalysis takes.
+
+    Of files with several ProfilerStep marks it leaves out what is launched in the last of them, or
+    before the file begins.
+    """
+    work = profile.work
+    if profile.steps_from == PROFILER and len(profile.steps) > 1:
+        is_earlier = work.launch_ns < profile.host_start_ns[-1]
+        chosen = (work.launch_ns >= 0) & is_earlier
+        work = GpuWork(
+            work.kind[chosen],
+            work.start_ns[chosen],
+            work.end_ns[chosen],
+            work.launch_ns[chosen],
+            work.step[chosen],
+        )
+    bounds_ns = np.array([work.start_ns.min(), work.end_ns.max()], np.int64)
+    return breakdown(work, bounds_ns)
 
 
 def breakdown(work: GpuWork, bounds_ns: Ints) -> Breakdown:

@@ -35,7 +35,8 @@ class RankProfile:
     """One rank's file. `rank` and `world_size` are None where it does not say them.
 
     `steps` are numbers as the file has them and `steps_from` where they come from;
-    `bounds_ns` [steps + 1] are their ends on the GPU. `data_wait_s` [steps] is what the host waited
+    `host_start_ns` [steps] is when the host began them and `bounds_ns` [steps + 1] are their ends
+    on the GPU. `data_wait_s` [steps] is what the host waited
     for PyTorch's data loader. `device` is the GPU's number on its host.
     """
 
@@ -48,6 +49,7 @@ class RankProfile:
     is_amd: bool
     steps_from: str
     steps: tuple[int, ...]
+    host_start_ns: Ints
     bounds_ns: Ints
     data_wait_s: Floats
     num_unlaunched: int
@@ -101,6 +103,7 @@ def read(path: Path) -> RankProfile:
         events.is_amd,
         host.source,
         host.numbers,
+        host.start_ns,
         gpu.bounds_ns,
         _data_wait_s(events, host),
         gpu.num_unlaunched,
