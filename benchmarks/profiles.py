@@ -118,7 +118,7 @@ def _against_hta(paths: Sequence[Path], python: str | None) -> dict[str, Any]:
     if python is None and importlib.util.find_spec("hta") is not None:
         python = sys.executable
     theirs = _by_definition(paths) if python is None else _by_hta(paths, python)
-    files = {}
+    files: dict[str, dict[str, Any]] = {}
     for path in paths:
         ours, other = _ours(path), theirs.get(str(path))
         if ours is None or other is None:
@@ -184,7 +184,9 @@ def _definition(path: Path) -> dict[str, float] | None:
         return None
     start = min(each["ts"] for each in gpu)
     total = max(each["ts"] + each["dur"] for each in gpu) - start
-    computing, comm, rest = [], [], []
+    computing: list[tuple[float, float]] = []
+    comm: list[tuple[float, float]] = []
+    rest: list[tuple[float, float]] = []
     for each in gpu:
         is_comm = each["cat"] == "kernel" and "nccl" in each["name"].lower()
         kind = comm if is_comm else computing if each["cat"] == "kernel" else rest

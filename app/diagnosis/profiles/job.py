@@ -36,8 +36,9 @@ _NOT_ON_ALL = "some of the ranks' files do not have it"
 class RankFigures:
     """One rank's file and its time in the steps of the job; see `Breakdown` for shapes.
 
-    `kernel_span` is its time from the first kernel to the last, as one step. `waiting_s` [steps] is the part of exposed communication that is waiting for other ranks, None
-    where other members' files do not have most of its communication.
+    `kernel_span` is its time from the first kernel to the last, as one step. `waiting_s` [steps] is
+    the part of exposed communication that is waiting for other ranks, None where other members'
+    files do not have most of its communication.
     """
 
     profile: RankProfile

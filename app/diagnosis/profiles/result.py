@@ -14,10 +14,11 @@ from app.diagnosis.profiles.causes import (
 from app.diagnosis.profiles.job import ProfiledJob, RankFigures
 from app.diagnosis.profiles.sentences import headline, of_finding
 from app.engine.arrivals.result import as_json as arrivals_as_json
-from app.engine.profile.breakdown import Breakdown
 from app.engine.profile.bandwidth import Transfers, transfers
+from app.engine.profile.breakdown import Breakdown
 from app.engine.result import SCHEMA
 from app.trace.readers.profiles.groups import sizes
+from app.trace.readers.profiles.steps import WHOLE_FILE
 from app.words import percent, seconds
 
 MAX_TRANSFERS = 200
@@ -249,11 +250,12 @@ def _profile(job: ProfiledJob, found: Causes, unexplained: float | None) -> dict
         "ranks_read": [each.profile.rank for each in job.ranks],
         "world_size": job.world_size,
         "is_world_size_known": job.is_world_size_known,
+        "platform": "ROCm" if job.ranks[0].profile.is_amd else "CUDA",
         "steps_from": job.steps_from,
         "step_time_s": float(job.step_s.mean()),
         "headline": headline(job, found, unexplained),
         "refusals": list(job.refusals),
-        "notes": [*table.notes, *_kernel_notes(job)],
+        "notes": [*table.notes, *_notes(job)],
         "breakdown": [_breakdown(each) for each in job.ranks[:MAX_RANKS_LISTED]],
         "collectives": [
             _transfers(each)
@@ -262,14 +264,30 @@ def _profile(job: ProfiledJob, found: Causes, unexplained: float | None) -> dict
     }
 
 
-def _kernel_notes(job: ProfiledJob) -> list[str]:
+def _notes(job: ProfiledJob) -> list[str]:
+    said = []
+    if not job.is_world_size_known:
+        said.append(
+            f"the files do not say how many ranks the job has: taken to be {job.world_size:,}"
+        )
+    if job.steps_from == WHOLE_FILE:
+        said.append(
+            "the files mark no steps: each is taken as one; call profiler.step() after each"
+        )
+    groups = job.table.collectives.groups
+    partial = [each for each in groups if 1 < len(each.ranks) < job.table.num_members[each.name]]
+    if partial:
+        said.append(
+            f"{len(partial):,} groups have members whose files were not given: waits in them are "
+            "at least what is shown"
+        )
     number = sum(each.profile.num_unlaunched for each in job.ranks)
-    if not number:
-        return []
-    return [
-        f"{number:,} kernels were launched before the files begin: they belong to the step within "
-        "which they start, or to none"
-    ]
+    if number:
+        said.append(
+            f"{number:,} kernels have no launch in the files: they belong to the step within which "
+            "they start, or to none"
+        )
+    return said
 
 
 def _breakdown(each: RankFigures) -> dict[str, Any]:

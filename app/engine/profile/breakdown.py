@@ -61,6 +61,8 @@ def kernel_span(profile: RankProfile) -> Breakdown:
     if profile.steps_from == PROFILER and len(profile.steps) > 1:
         is_earlier = work.launch_ns < profile.host_start_ns[-1]
         chosen = (work.launch_ns >= 0) & is_earlier
+        if not chosen.any():
+            chosen[:] = True
         work = GpuWork(
             work.kind[chosen],
             work.start_ns[chosen],

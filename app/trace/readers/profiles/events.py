@@ -48,6 +48,7 @@ class _Args(msgspec.Struct, gc=False):
 
     correlation: Any = None
     external_id: Any = msgspec.field(name="External id", default=None)
+    old_external_id: Any = msgspec.field(name="external id", default=None)  # until 2021
     stream: Any = None
     device: Any = None
     collective: Any = msgspec.field(name="Collective name", default=None)
@@ -257,7 +258,7 @@ class _Reader:
         events.start_ns.append(start_ns)
         events.duration_ns.append(duration_ns)
         events.correlation.append(_integer(args.correlation))
-        events.external_id.append(_integer(args.external_id))
+        events.external_id.append(_external_id(args))
         events.comm.append(comm)
 
     def _communicates(self, name: str, args: _Args) -> bool:
@@ -332,7 +333,7 @@ class _Reader:
         self._keep()
         start_ns, duration_ns = self._times(event)
         thread = str(event.tid)[:40]
-        external_id = _integer(args.external_id)
+        external_id = _external_id(args)
         self.events.host_collectives.append(
             HostCollective(thread, start_ns, start_ns + duration_ns, external_id, found)
         )
@@ -410,6 +411,11 @@ def _num_bytes(args: _Args) -> int:
     elements = max(_integer(args.num_in), _integer(args.num_out))
     item = names.ITEM_BYTES.get(str(args.dtype).lower()[:40])
     return elements * item if item and 0 < elements <= _MAX_ELEMENTS else -1
+
+
+def _external_id(args: _Args) -> int:
+    known = args.external_id
+    return _integer(args.old_external_id if known is None else known)
 
 
 def _integer(value: object) -> int:

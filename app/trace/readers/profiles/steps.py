@@ -5,7 +5,7 @@ their GPUs, by whole steps in a short profile. On the GPU a step ends with the l
 and begins where the one before it ended.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,13 +22,15 @@ class HostSteps:
     """The steps of one file as its host went through them, in order.
 
     `source` is `PROFILER`, `OPTIMIZER` or `WHOLE_FILE`; `numbers` as the file counts them, from 0
-    where it does not. Shapes: `start_ns` and `end_ns` [steps].
+    where it does not. Shapes: `start_ns` and `end_ns` [steps]. `is_on_gpu` says that the marks are
+    the GPU's own, as nothing was recorded on the host.
     """
 
     source: str
     numbers: tuple[int, ...]
     start_ns: Ints
     end_ns: Ints
+    is_on_gpu: bool = False
 
     def at(self, time_ns: Ints) -> Ints:
         """[times] index of the step that had begun last, `OUTSIDE` before the first, after all."""
@@ -40,6 +42,8 @@ def host_steps(events: ProfileEvents) -> HostSteps:
     """Steps by the profiler's marks, else by the optimizer's, else the file as one."""
     if events.profiler_steps:
         return _by_profiler(events.profiler_steps)
+    if events.gpu_steps:
+        return replace(_by_profiler(events.gpu_steps), is_on_gpu=True)
     if events.optimizer_steps:
         return _by_optimizer(events.optimizer_steps)
     low, high = -(2**62), 2**62
@@ -88,8 +92,9 @@ def _by_optimizer(marks: list[HostMark]) -> HostSteps:
 class GpuSteps:
     """The same steps on the GPU.
 
-    Shapes: `of_kernel` [kernels], index of the step or `OUTSIDE`; `is_launched` [kernels], whether
-    the file has the launch; `bounds_ns` [steps + 1], where steps begin and end.
+    Shapes: `of_kernel` [kernels], index of the step or `OUTSIDE`; `launch_ns` [kernels], when the
+    host launched it, -1 where the file does not say; `bounds_ns` [steps + 1], where steps begin and
+    end.
     """
 
     of_kernel: Ints
@@ -106,16 +111,15 @@ def gpu_steps(events: ProfileEvents, host: HostSteps) -> GpuSteps:
     """Kernels by step, and each step's bounds on the GPU.
 
     A kernel without a launch in the file belongs to the step within whose bounds it starts. Where
-    no kernel has one, steps are those of the profiler's marks on the GPU, else of the host's.
+    no kernel has one, or the marks are the GPU's own, kernels belong to the step that had begun
+    when they start.
     """
     start_ns = np.asarray(events.start_ns, np.int64)
     end_ns = start_ns + np.asarray(events.duration_ns, np.int64)
     launch_ns = _launches(events)
     has_launch = launch_ns >= 0
-    if not has_launch.any():
-        marks = _by_profiler(events.gpu_steps) if events.gpu_steps else host
-        same = marks if len(marks.numbers) == len(host.numbers) else host
-        of_kernel = same.at(start_ns)
+    if host.is_on_gpu or not has_launch.any():
+        of_kernel = host.at(start_ns)
         return GpuSteps(of_kernel, launch_ns, _bounds(of_kernel, start_ns, end_ns, host))
     of_kernel = np.where(has_launch, host.at(launch_ns), OUTSIDE)
     bounds_ns = _bounds(of_kernel, start_ns, end_ns, host)
