@@ -118,7 +118,7 @@ def gpu_steps(events: ProfileEvents, host: HostSteps) -> GpuSteps:
     end_ns = start_ns + np.asarray(events.duration_ns, np.int64)
     launch_ns = _launches(events)
     has_launch = launch_ns >= 0
-    if host.is_on_gpu or not has_launch.any():
+    if host.is_on_gpu or host.source == WHOLE_FILE or not has_launch.any():
         of_kernel = host.at(start_ns)
         return GpuSteps(of_kernel, launch_ns, _bounds(of_kernel, start_ns, end_ns, host))
     of_kernel = np.where(has_launch, host.at(launch_ns), OUTSIDE)
