@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class MadeProfile:
 
     def steps(self, *bounds: float, first: int = 0) -> "MadeProfile":
         """ProfilerStep marks between these times."""
-        for number, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False), first):
+        for number, (start, end) in enumerate(pairwise(bounds), first):
             self.event("user_annotation", f"ProfilerStep#{number}", start, end - start)
         return self
 

@@ -202,6 +202,7 @@ def test_ranks_of_a_group_are_read_as_text_as_list_and_by_start_and_stride():
         found = profile_events._collective(
             profile_events._ARGS.decode(json.dumps({"Collective name": "allreduce"} | args))
         )
+        assert found is not None
         return found.ranks
 
     assert ranks(**{"Process Group Ranks": "[0, 2]", "Group size": 2}) == (0, 2)
