@@ -36,8 +36,9 @@ def analyze(
 ) -> None:
     """Say how slow a recorded job is, why, and which workers, stages and operations make it so.
 
-    Examples: paceline analyze trace-AR.parquet --steps 100-200 --html report.html;
-    paceline analyze rank*.pt.trace.json.gz --json result.json
+    Example: paceline analyze trace-AR.parquet --steps 100-200 --html report.html
+
+    Example: paceline analyze rank*.pt.trace.json.gz --json result.json
     """
     from app.cli.console import notes
     from app.cli.html_report import write_report
