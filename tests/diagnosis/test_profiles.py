@@ -14,12 +14,21 @@ RANKS = (0, 1, 2, 3)
 
 
 def made(
-    folder, computing_us, late_us=None, *, num_steps=4, loader_us=None, optimizer=False, ranks=RANKS
+    folder,
+    computing_us,
+    late_us=None,
+    *,
+    num_steps=4,
+    loader_us=None,
+    optimizer=False,
+    ranks=RANKS,
+    blocks=None,
 ):
     """Files of a data-parallel job: each rank computes, then all reduce for 500 us.
 
     `late_us` is the time that each rank's host launches late, idle on the GPU, and `loader_us` how
-    much of it the host waits for the data loader. Ranks' clocks are a second apart.
+    much of it the host waits for the data loader; `blocks` are those of each rank's kernel. Ranks'
+    clocks are a second apart.
     """
     world = len(computing_us)
     late_us = late_us or [0] * world
@@ -39,7 +48,8 @@ def made(
                 name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
                 profile.event("user_annotation", name, at, loader_us[rank])
             start = at + late_us[rank]
-            profile.kernel(start, computing_us[rank], launch=at + 1)
+            grid = {"grid": [blocks[rank], 1, 1]} if blocks else {}
+            profile.kernel(start, computing_us[rank], launch=at + 1, **grid)
             arrival = start + computing_us[rank]
             profile.all_reduce(arrival, at + step_us, launch=at + 2, ranks=range(world))
         paths.append(profile.write(folder, f"mine-rank{rank}.json.gz"))
@@ -102,6 +112,51 @@ def test_a_rank_that_waits_for_its_loader_is_data_loading(tmp_path):
     (finding,) = found["findings"]
     assert finding["cause"] == "data-loading"
     assert finding["evidence"]["data_wait_s"] == pytest.approx(0.0029)
+
+
+def test_a_rank_with_larger_kernels_has_more_to_do_and_is_no_slow_worker(tmp_path):
+    computing_us = [6000, 9000, 6000, 6000]
+    found = result(made(tmp_path, computing_us, blocks=[100, 150, 100, 100]))
+    (finding,) = found["findings"]
+    assert finding["cause"] == "sequence-imbalance"
+    assert finding["evidence"]["more_work"] == pytest.approx(0.5)
+    assert "because its kernels have 50 % more to do" in finding["sentence"]
+    found = result(made(tmp_path, computing_us, blocks=[100, 101, 100, 100]))
+    assert [each["cause"] for each in found["findings"]] == ["slow-worker"]
+
+
+def test_a_late_host_is_named_after_two_steps_where_its_gpu_idles(tmp_path):
+    found = result(made(tmp_path, [6000] * 4, [0, 0, 3000, 0], num_steps=2))
+    assert [each["cause"] for each in found["findings"]] == ["late-host"]
+    assert found["unexplained_share"] == pytest.approx(0)
+
+
+def test_what_a_slow_rank_holds_up_in_its_own_group_is_not_blamed_in_another(tmp_path):
+    # tp groups [0, 1] and [2, 3], dp groups [0, 2] and [1, 3]; rank 3 is slow, rank 2 waits for it
+    # in their tp group and comes late to the dp group with rank 0.
+    paths = []
+    for rank in range(4):
+        profile = MadeProfile(rank, 4).backward()
+        pair, other = ([0, 1], rank + 2) if rank < 2 else ([2, 3], rank - 2)
+        for step in range(3):
+            at = step * 10_000
+            profile.steps(at, at + 10_000, first=step)
+            own_us = 8000 if rank == 3 else 5000
+            tp_end = at + (8100 if rank >= 2 else 5100)
+            dp_end = at + 8300
+            profile.kernel(at, own_us, launch=at + 1)
+            named = {"Process Group Description": "mesh_tp"}
+            profile.all_reduce(at + own_us, tp_end, launch=at + 2, ranks=pair, **named)
+            named = {"Process Group Description": "mesh_dp"}
+            ranks = sorted((rank, other))
+            profile.all_reduce(tp_end, dp_end, launch=at + 3, ranks=ranks, **named)
+            profile.kernel(dp_end, 1700, launch=at + 4)
+        paths.append(profile.write(tmp_path, f"rank{rank}.json"))
+    found = result(paths)
+    assert [each["cause"] for each in found["findings"]] == ["slow-worker"]
+    assert found["findings"][0]["culprits"][0]["rank"] == 3
+    assert found["arrivals"]["waited_for_s"][2] > 0.002
+    assert found["unexplained_share"] == pytest.approx(0)
 
 
 def test_a_late_host_that_costs_little_may_be_the_profilers_doing(tmp_path):

@@ -1,7 +1,8 @@
-"""Who held up the others, by profiles alone: a slow GPU, or a host that launches late?
+"""Who held up the others, by profiles alone: a slow GPU, more work, or a host that launches late?
 
 A profile has every kernel's own duration, so a rank that computes longer than its peers is known
-without trusting any wait. What a late rank did not compute, its host did.
+without trusting any wait, and the kernels' grids tell whether it had more to compute. What a late
+rank did not compute, its host did.
 """
 
 from collections.abc import Sequence
@@ -9,10 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.diagnosis.profiles.job import ProfiledJob
-from app.engine.profile.exposed import receive_waits_s
+from app.diagnosis.profiles.held_up import held_up
+from app.diagnosis.profiles.job import ProfiledJob, RankFigures
+from app.diagnosis.profiles.late_sets import LateSets
+from app.engine.arrivals.arrivals import Arrivals
 from app.trace.window import Floats
 
+COMPUTE, WORK, DATA_WAIT, HOST = "compute", "work", "data-wait", "host"
 # A verdict needs GPUs that work for this share of the step.
 MIN_COVERAGE = 0.6
 # Of the step, for a rank that computes longer than its peers.
@@ -26,30 +30,33 @@ MIN_STEPS_LATE = 0.5
 MIN_HOST_SHARE = 0.10
 # More than this may not be passed over.
 MIN_SAID_SHARE = 0.05
-# Two figures of the cost that are further apart are given both.
-MAX_COST_APART = 0.03
 
 
 @dataclass(frozen=True)
 class Blamed:
     """A rank that the others waited for, with seconds a step.
 
-    `lost_s` is what every other member waited in the group at least. `computing_s` and `peers_s`
-    are what it and its peers (median) compute; `kind` is "compute", "data-wait" or "host". `place`
-    indexes the arrivals' places.
+    `alone_s` is what was waited for it while no slow GPU was late, too; `lost_s` is what every
+    other member waited in the group at least. `computing_s` and `peers_s` are what it and its peers
+    (median) compute, `more_work` by which share its kernels have more blocks, None where files do
+    not say. `place` indexes the arrivals' places, `seat` their seats.
     """
 
     place: int
+    seat: int
     rank: int
     group: str
-    kind: str
     waited_for_s: float
+    alone_s: float
     lost_s: float
     late_share: float
     steps_late: float
+    kind: str = HOST
     computing_s: float = 0.0
     peers_s: float = 0.0
-    own_delay_s: float | None = None
+    more_work: float | None = None
+    idle_s: float = 0.0
+    peers_idle_s: float = 0.0
     data_wait_s: float = 0.0
     peers_data_wait_s: float = 0.0
 
@@ -63,8 +70,8 @@ class Blamed:
 class Causes:
     """Ranks to blame, most waited for first, and late hosts too small to blame.
 
-    `held_up` are places of ranks that are late because they waited for what one to blame sends.
-    `reason` says why nothing can be told, "" where it can; then the others are empty.
+    `held_up` are places of ranks that are late because they waited for one to blame. `reason` says
+    why nothing can be told, "" where it can; then the others are empty.
     """
 
     blamed: tuple[Blamed, ...]
@@ -82,20 +89,23 @@ def causes(job: ProfiledJob) -> Causes:
     """Who is to blame for waits in the job's steps."""
     if reason := _why_not(job):
         return Causes((), (), (), reason)
-    suspects = _suspects(job)
-    step_s = float(job.step_s.mean())
-    is_minor = [
-        each.kind != "compute" and each.waited_for_s < MIN_HOST_SHARE * step_s for each in suspects
-    ]
-    pairs = list(zip(suspects, is_minor, strict=True))
-    blamed = tuple(each for each, minor in pairs if not minor)
-    minor = tuple(each for each, minor in pairs if minor)
-    return Causes(blamed, minor, held_up(job, [each.rank for each in blamed]), "")
+    arrivals = job.arrivals
+    if arrivals is None:
+        return Causes((), (), (), "")
+    suspects = [_measured(job, arrivals, each) for each in _late(job, arrivals)]
+    slow = _most_waited_for([each for each in suspects if each.kind in (COMPUTE, WORK)])
+    slow_places = [each.place for each in slow]
+    explained = [*slow_places, *held_up(job, slow_places)]
+    hosts = _late_hosts(job, arrivals, suspects, explained)
+    limit_s = MIN_HOST_SHARE * float(job.step_s.mean())
+    blamed = (*slow, *(each for each in hosts if each.alone_s >= limit_s))
+    minor = tuple(each for each in hosts if each.alone_s < limit_s)
+    return Causes(blamed, minor, held_up(job, [each.place for each in blamed]), "")
 
 
 def _why_not(job: ProfiledJob) -> str:
     if job.coverage < MIN_COVERAGE:
-        return f"the GPUs work for {job.coverage:.0%} of the step only".replace("%", " %")
+        return f"the GPUs work for {100 * job.coverage:.0f} % of the step only"
     if job.world_size == 1:
         return "the job has one rank"
     if len(job.ranks) == 1:
@@ -105,115 +115,122 @@ def _why_not(job: ProfiledJob) -> str:
     return ""
 
 
-def _suspects(job: ProfiledJob) -> list[Blamed]:
-    arrivals = job.arrivals
-    if arrivals is None:
-        return []
+def _late(job: ProfiledJob, arrivals: Arrivals) -> list[Blamed]:
+    """Members of groups whose files were all read, for which the others wait 2 % of the step."""
     found, late = arrivals.occurrences, arrivals.lateness
-    step_s = job.step_s
-    by_engine = {(each.place, each.group): each for each in arrivals.culprits}
-    best: dict[int, Blamed] = {}
-    for seat in range(found.seat_rank.size):
+    limit_s = MIN_SHARE * job.step_s
+    suspects = []
+    for seat in np.flatnonzero(late.waited_for_s.mean(axis=1) >= limit_s.mean()).tolist():
         group, place = int(found.seat_group[seat]), int(found.seat_rank[seat])
-        name = found.groups[group].name
         first, size = int(found.first_seat[group]), int(found.group_size[group])
-        if job.table.num_members.get(name) != size:
-            continue  # of members without a file, one may have come later still
+        name = found.groups[group].name
         waited_for_s = late.waited_for_s[seat]
-        if waited_for_s.mean() < MIN_SHARE * step_s.mean():
-            continue
-        steps_late = float((waited_for_s >= MIN_SHARE / 2 * step_s).mean())
-        members = [found.places[int(each)].rank for each in found.seat_rank[first : first + size]]
+        steps_late = float((waited_for_s >= limit_s / 2).mean())
+        if job.table.num_members.get(name) != size or steps_late < MIN_STEPS_LATE:
+            continue  # of members without a file, one may have come later still
         waited_s = late.waited_s[first : first + size].mean(axis=1)
-        num = float(late.num_occurrences[group].sum())
-        culprit = by_engine.get((place, group))
-        blamed = _judged(
-            job,
+        suspects.append(
             Blamed(
                 place=place,
+                seat=seat,
                 rank=found.places[place].rank,
                 group=name,
-                kind="host",
                 waited_for_s=float(waited_for_s.mean()),
-                lost_s=float(np.delete(waited_s, seat - first).min(initial=np.inf)),
-                late_share=float(late.late[seat].sum()) / num,
+                alone_s=float(waited_for_s.mean()),
+                lost_s=float(np.delete(waited_s, seat - first).min()),
+                late_share=float(late.late[seat].sum() / late.num_occurrences[group].sum()),
                 steps_late=steps_late,
-                own_delay_s=culprit.own_delay_s if culprit else None,
-            ),
-            members,
-            is_culprit=culprit is not None,
+            )
         )
-        known = best.get(place)
-        if blamed and (known is None or blamed.waited_for_s > known.waited_for_s):
-            best[place] = blamed
-    return sorted(best.values(), key=lambda each: (each.kind != "compute", -each.waited_for_s))
+    return suspects
 
 
-def _judged(
-    job: ProfiledJob, late: Blamed, members: Sequence[int], *, is_culprit: bool
-) -> Blamed | None:
-    """The same with its figures and kind; None where it is not to blame."""
-    by_rank = {each.profile.rank: each for each in job.ranks}
-    mine = by_rank[late.rank]
-    peers = [by_rank[rank] for rank in members if rank != late.rank]
+def _measured(job: ProfiledJob, arrivals: Arrivals, late: Blamed) -> Blamed:
+    """The same with its figures and its peers', and its kind where it computes longer."""
+    mine, peers = _with_peers(job, arrivals, late)
     peers_s = _typical([each.time.computing_s for each in peers])
-    found = replace(
+    measured = replace(
         late,
         computing_s=float(mine.time.computing_s.mean()),
         peers_s=float(peers_s.mean()),
+        more_work=_more_work(mine, peers),
+        idle_s=float(mine.time.idle_s.mean()),
+        peers_idle_s=float(_typical([each.time.idle_s for each in peers]).mean()),
         data_wait_s=float(mine.data_wait_s.mean()),
         peers_data_wait_s=float(_typical([each.data_wait_s for each in peers]).mean()),
     )
-    longer_s = mine.time.computing_s - peers_s
-    is_longer = bool((longer_s >= MIN_LONGER * peers_s).mean() > MIN_STEPS_LATE)
-    if (
-        is_longer
-        and late.steps_late >= MIN_STEPS_LATE
-        and found.longer_s >= MIN_OWN_SHARE * late.waited_for_s
-    ):
-        return replace(found, kind="compute")
-    if not is_culprit:
-        return None
-    more_data_s = found.data_wait_s - found.peers_data_wait_s
-    is_data = more_data_s >= MIN_OWN_SHARE * late.waited_for_s
-    return replace(found, kind="data-wait" if is_data else "host")
+    is_longer = mine.time.computing_s - peers_s >= MIN_LONGER * peers_s
+    if is_longer.mean() <= MIN_STEPS_LATE:
+        return measured
+    if measured.longer_s < MIN_OWN_SHARE * late.waited_for_s:
+        return measured
+    longer = measured.longer_s / max(measured.peers_s, 1e-9)
+    has_more = measured.more_work is not None and measured.more_work >= MIN_OWN_SHARE * longer
+    return replace(measured, kind=WORK if has_more else COMPUTE)
+
+
+def _more_work(mine: RankFigures, peers: Sequence[RankFigures]) -> float | None:
+    typical = _typical([each.blocks for each in peers]).mean()
+    own = mine.blocks.mean()
+    return float(own / typical - 1.0) if np.isfinite(own) and typical > 0 else None
+
+
+def _most_waited_for(suspects: Sequence[Blamed]) -> list[Blamed]:
+    """One entry a rank, in the group where most is waited for it; most waited for first."""
+    best: dict[int, Blamed] = {}
+    for each in suspects:
+        known = best.get(each.place)
+        if known is None or each.waited_for_s > known.waited_for_s:
+            best[each.place] = each
+    return sorted(best.values(), key=lambda each: -each.waited_for_s)
+
+
+def _late_hosts(
+    job: ProfiledJob, arrivals: Arrivals, suspects: Sequence[Blamed], explained: Sequence[int]
+) -> list[Blamed]:
+    """Ranks that compute as their peers do and are late by themselves, most waited for first.
+
+    Arrivals blame them, or their GPU idles longer than their peers' by half of the wait in every
+    step: a few steps have too few collectives to tell lateness from chance.
+    """
+    sets = LateSets(arrivals)
+    by_arrivals = {(each.place, each.group) for each in arrivals.culprits}
+    limit_s = MIN_SHARE * float(job.step_s.mean())
+    hosts = []
+    for each in suspects:
+        group = int(arrivals.occurrences.seat_group[each.seat])
+        if each.place in explained or each.kind != HOST:
+            continue
+        is_blamed = (each.place, group) in by_arrivals
+        if not is_blamed and not _idles(job, arrivals, each):
+            continue
+        alone_s = float(sets.waited_for_alone_s(each.seat, explained).mean())
+        if alone_s < limit_s:
+            continue
+        more_data_s = each.data_wait_s - each.peers_data_wait_s
+        kind = DATA_WAIT if more_data_s >= MIN_OWN_SHARE * alone_s else HOST
+        hosts.append(replace(each, alone_s=alone_s, kind=kind))
+    return _most_waited_for(hosts)
+
+
+def _idles(job: ProfiledJob, arrivals: Arrivals, late: Blamed) -> bool:
+    mine, peers = _with_peers(job, arrivals, late)
+    more_s = mine.time.idle_s - _typical([each.time.idle_s for each in peers])
+    waited_for_s = arrivals.lateness.waited_for_s[late.seat]
+    return bool((more_s >= MIN_OWN_SHARE * waited_for_s).all() and late.steps_late == 1.0)
+
+
+def _with_peers(
+    job: ProfiledJob, arrivals: Arrivals, late: Blamed
+) -> tuple[RankFigures, list[RankFigures]]:
+    """The rank's own figures, and those of its group's other members."""
+    found = arrivals.occurrences
+    group = int(found.seat_group[late.seat])
+    members = found.groups[group].ranks
+    by_rank = {each.profile.rank: each for each in job.ranks}
+    return by_rank[late.rank], [by_rank[rank] for rank in members if rank != late.rank]
 
 
 def _typical(columns: Sequence[Floats]) -> Floats:
     """[steps], the median; the lower one of two, which is the less disturbed."""
-    return np.quantile(np.array(columns), 0.5, axis=0, method="lower")
-
-
-def held_up(job: ProfiledJob, blamed: Sequence[int]) -> tuple[int, ...]:
-    """Places that are late because they waited for these ranks to send, or for ones held up so.
-
-    A rank was held up where it waits longer for receives from them than its peers wait for theirs,
-    by half of what the others wait for it.
-    """
-    arrivals = job.arrivals
-    if arrivals is None or not blamed:
-        return ()
-    found, late = arrivals.occurrences, arrivals.lateness
-    waits_s = receive_waits_s(job.waits)
-    senders, reached = set(blamed), dict[int, int]()
-    while True:
-        before = len(senders)
-        for seat in range(found.seat_rank.size):
-            place, group = int(found.seat_rank[seat]), int(found.seat_group[seat])
-            rank = found.places[place].rank
-            waited_for_s = float(late.waited_for_s[seat].sum())
-            if rank in senders or waited_for_s <= 0:
-                continue
-            first, size = int(found.first_seat[group]), int(found.group_size[group])
-            members = [found.places[int(at)].rank for at in found.seat_rank[first : first + size]]
-            mine_s = sum(waits_s.get((sender, rank), 0.0) for sender in senders)
-            others_s = [
-                sum(each_s for (_, receiver), each_s in waits_s.items() if receiver == peer)
-                for peer in members
-                if peer != rank
-            ]
-            if mine_s - float(np.median(others_s)) >= MIN_OWN_SHARE * waited_for_s:
-                senders.add(rank)
-                reached[place] = rank
-        if len(senders) == before:
-            return tuple(reached)
+    return np.asarray(np.quantile(np.array(columns), 0.5, axis=0, method="lower"))

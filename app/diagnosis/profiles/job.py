@@ -46,6 +46,7 @@ class RankFigures:
     kernel_span: Breakdown
     waiting_s: Floats | None
     data_wait_s: Floats
+    blocks: Floats
 
 
 @dataclass(frozen=True)
@@ -282,7 +283,7 @@ def _figures(
         bounds_s = (each.bounds_ns - each.bounds_ns[0]) / 1e9
         # A wait is communication; it may pass a step's end.
         waiting_s = np.minimum(np.diff(waits.until(bounds_s))[at], here.exposed_s)
-    return RankFigures(each, here, span, waiting_s, each.data_wait_s[at])
+    return RankFigures(each, here, span, waiting_s, each.data_wait_s[at], each.blocks[at])
 
 
 def _name(files: Sequence[str]) -> str:

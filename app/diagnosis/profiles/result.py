@@ -5,8 +5,11 @@ from typing import Any
 import numpy as np
 
 from app.diagnosis.profiles.causes import (
-    MAX_COST_APART,
+    COMPUTE,
+    DATA_WAIT,
+    HOST,
     MIN_SAID_SHARE,
+    WORK,
     Blamed,
     Causes,
     causes,
@@ -23,12 +26,18 @@ from app.words import percent, seconds
 
 MAX_TRANSFERS = 200
 MAX_RANKS_LISTED = 4_096
-_CAUSE = {"compute": "slow-worker", "data-wait": "data-loading", "host": "late-host"}
+_CAUSE = {
+    COMPUTE: "slow-worker",
+    WORK: "sequence-imbalance",
+    DATA_WAIT: "data-loading",
+    HOST: "late-host",
+}
+# Two figures of the cost that are further apart are given both.
+_MAX_COST_APART = 0.03
 _SCORE, _CONFIDENCE = 0.9, 0.9
 # What only several windows or recorded operations can tell.
 _UNTOLD = {
     "slow-link": "a profile has no other time to compare transfers with",
-    "sequence-imbalance": "a profile does not say how many tokens a rank had",
     "stage-imbalance": "a profile does not tell the stages' computations apart",
 }
 # Figures of the replay.
@@ -122,28 +131,28 @@ def _culprit(job: ProfiledJob, blamed: Blamed) -> dict[str, Any]:
         "local_rank": place.local_rank,
         "group": blamed.group,
         "axis": groups[blamed.group].axis,
-        "kind": blamed.kind,
+        "kind": COMPUTE if blamed.kind == WORK else blamed.kind,
         "waited_for_s": blamed.waited_for_s,
         "share": blamed.waited_for_s / float(job.step_s.mean()),
         "late_share": blamed.late_share,
         "steps_late": blamed.steps_late,
-        "own_delay_s": blamed.longer_s if blamed.kind == "compute" else blamed.own_delay_s,
+        "own_delay_s": blamed.longer_s if blamed.kind in (COMPUTE, WORK) else blamed.alone_s,
     }
 
 
 def _unexplained(job: ProfiledJob, found: Causes) -> float | None:
     if job.arrivals is None or found.reason:
         return None
-    lost_s = job.arrivals.lost_to_others_s(found.explained)
+    lost_s = job.arrivals.lost_without_s(found.explained).max(axis=0)
     return float(lost_s.mean() / job.step_s.mean())
 
 
 def cost(job: ProfiledJob, blamed: Blamed) -> tuple[float, float]:
     """Low and high share of the step that the rank costs: its longer computing, and the waits."""
     step_s = float(job.step_s.mean())
+    if blamed.kind not in (COMPUTE, WORK):
+        return (min(blamed.alone_s / step_s, 1.0),) * 2
     waited = min(max(blamed.waited_for_s, blamed.lost_s) / step_s, 1.0)
-    if blamed.kind != "compute":
-        return waited, waited
     longer = min(blamed.longer_s / step_s, 1.0)
     return min(waited, longer), max(waited, longer)
 
@@ -166,14 +175,16 @@ def _finding(job: ProfiledJob, blamed: Blamed) -> dict[str, Any]:
         "peers_computing_s": blamed.peers_s,
         "group": blamed.group,
     }
-    if blamed.kind == "host":
+    if blamed.more_work is not None:
+        evidence["more_work"] = blamed.more_work
+    if blamed.kind == HOST:
         evidence["late_because"] = "unknown host work"
-    if blamed.kind == "data-wait":
+    if blamed.kind == DATA_WAIT:
         evidence |= {
             "data_wait_s": blamed.data_wait_s,
             "peers_data_wait_s": blamed.peers_data_wait_s,
         }
-    is_apart = high - low > MAX_COST_APART
+    is_apart = high - low > _MAX_COST_APART
     return {
         "cause": _CAUSE[blamed.kind],
         "score": _SCORE,
@@ -189,9 +200,14 @@ def _finding(job: ProfiledJob, blamed: Blamed) -> dict[str, Any]:
 
 
 def _ruled_out(job: ProfiledJob, found: Causes) -> list[dict[str, Any]]:
-    said = [] if any(each.kind == "compute" for each in found.blamed) else [_no_slow_worker(found)]
-    if not any(each.kind != "compute" for each in found.blamed):
+    kinds = {each.kind for each in found.blamed}
+    said = []
+    if COMPUTE not in kinds:
+        said.append(_no_slow_worker(found))
+    if not kinds & {HOST, DATA_WAIT}:
         said.append(_no_late_host(job, found))
+    if WORK not in kinds:
+        said.append(_no_imbalance(job, found))
     return [*said, *(_ruled(name, reason, True) for name, reason in _UNTOLD.items())]
 
 
@@ -203,14 +219,26 @@ def _no_slow_worker(found: Causes) -> dict[str, Any]:
     )
 
 
+def _no_imbalance(job: ProfiledJob, found: Causes) -> dict[str, Any]:
+    if found.reason:
+        return _ruled("sequence-imbalance", found.reason, True)
+    if not all(np.isfinite(each.blocks).all() for each in job.ranks):
+        return _ruled(
+            "sequence-imbalance", "the files do not say how large the kernels' grids are", True
+        )
+    return _ruled(
+        "sequence-imbalance", "kernels of late ranks are no larger than their peers'", False
+    )
+
+
 def _no_late_host(job: ProfiledJob, found: Causes) -> dict[str, Any]:
     if found.reason:
         return _ruled("late-host", found.reason, True)
     if found.minor:
         most = found.minor[0]
-        share = percent(most.waited_for_s / float(job.step_s.mean()))
+        share = percent(most.alone_s / float(job.step_s.mean()))
         reason = (
-            f"rank {most.rank} launches late and is waited for {seconds(most.waited_for_s)} a step "
+            f"rank {most.rank} launches late and is waited for {seconds(most.alone_s)} a step "
             f"({share}), which the profiler itself may cost"
         )
         return _ruled("late-host", reason, True)

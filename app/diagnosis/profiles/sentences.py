@@ -1,6 +1,14 @@
 """What the profiles tell, in sentences."""
 
-from app.diagnosis.profiles.causes import MIN_COVERAGE, MIN_SAID_SHARE, Blamed, Causes
+from app.diagnosis.profiles.causes import (
+    COMPUTE,
+    DATA_WAIT,
+    MIN_COVERAGE,
+    MIN_SAID_SHARE,
+    WORK,
+    Blamed,
+    Causes,
+)
 from app.diagnosis.profiles.job import ProfiledJob
 from app.words import percent, seconds
 
@@ -8,18 +16,23 @@ from app.words import percent, seconds
 def of_finding(job: ProfiledJob, blamed: Blamed, cost: tuple[float, float]) -> str:
     """One rank to blame, without a full stop; `cost` is low and high."""
     who = f"rank {blamed.rank}{_where(job, blamed)}"
-    waited = f"the others wait {seconds(blamed.waited_for_s)} a step for it"
+    is_slow = blamed.kind in (COMPUTE, WORK)
+    waited_s = blamed.waited_for_s if is_slow else blamed.alone_s
+    waited = f"the others wait {seconds(waited_s)} a step for it"
     low, high = cost
     costs = percent(high) if high - low < 5e-3 else f"{percent(low)} to {percent(high)}"
     costs = f"it costs {costs} of the step"
-    if blamed.kind == "compute":
+    if is_slow:
         ratio = blamed.computing_s / blamed.peers_s if blamed.peers_s > 0 else 0.0
         times = f" ({ratio:.1f}x)" if ratio > 0 else ""
-        return (
+        computes = (
             f"{who} computes {seconds(blamed.computing_s)} a step where its peers take "
-            f"{seconds(blamed.peers_s)}{times}, and {waited}; {costs}"
+            f"{seconds(blamed.peers_s)}{times}"
         )
-    if blamed.kind == "data-wait":
+        if blamed.kind == WORK:
+            computes += f" because its kernels have {percent(blamed.more_work or 0.0)} more to do"
+        return f"{computes}, and {waited}; {costs}"
+    if blamed.kind == DATA_WAIT:
         return (
             f"{who} waits {seconds(blamed.data_wait_s)} a step for its data loader where its peers "
             f"wait {seconds(blamed.peers_data_wait_s)}, and {waited}; {costs}"

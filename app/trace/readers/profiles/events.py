@@ -4,6 +4,7 @@ import re
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +52,7 @@ class _Args(msgspec.Struct, gc=False):
     old_external_id: Any = msgspec.field(name="external id", default=None)  # until 2021
     stream: Any = None
     device: Any = None
+    grid: Any = None
     collective: Any = msgspec.field(name="Collective name", default=None)
     group: Any = msgspec.field(name="Process Group Name", default=None)
     description: Any = msgspec.field(name="Process Group Description", default=None)
@@ -105,8 +107,8 @@ class HostCollective(NamedTuple):
 class ProfileEvents:
     """One file's events, columns [kernels] and [launches] in the file's order.
 
-    `comm` of a kernel is its number in `collectives`, -1 for none; `correlation` is -1 where it is
-    not known. `num_ops` counts host operations.
+    `comm` of a kernel is its number in `collectives`, -1 for none; `correlation` and `blocks` (of
+    its grid) are -1 where they are not known. `num_ops` counts host operations.
     """
 
     path: Path
@@ -119,6 +121,7 @@ class ProfileEvents:
     duration_ns: "array[int]" = field(default_factory=lambda: array("q"))
     correlation: "array[int]" = field(default_factory=lambda: array("q"))
     external_id: "array[int]" = field(default_factory=lambda: array("q"))
+    blocks: "array[int]" = field(default_factory=lambda: array("q"))
     comm: "array[int]" = field(default_factory=lambda: array("q"))
     launch_correlation: "array[int]" = field(default_factory=lambda: array("q"))
     launch_ns: "array[int]" = field(default_factory=lambda: array("q"))
@@ -259,6 +262,7 @@ class _Reader:
         events.duration_ns.append(duration_ns)
         events.correlation.append(_integer(args.correlation))
         events.external_id.append(_external_id(args))
+        events.blocks.append(_num_blocks(args.grid))
         events.comm.append(comm)
 
     def _communicates(self, name: str, args: _Args) -> bool:
@@ -405,6 +409,15 @@ def _ranks(args: _Args) -> tuple[int, ...]:
     if first >= 0 and stride >= 1 and 1 <= size <= 1 << 16:
         return tuple(range(first, first + size * stride, stride))
     return ()
+
+
+def _num_blocks(grid: object) -> int:
+    """Blocks of a kernel's grid, -1 where it is not known."""
+    if not isinstance(grid, list) or len(grid) != 3:
+        return -1
+    if not all(type(each) is int and 0 < each < 1 << 31 for each in grid):
+        return -1
+    return min(prod(grid), _MAX_ELEMENTS)
 
 
 def _num_bytes(args: _Args) -> int:

@@ -10,7 +10,7 @@ from app.errors import InvalidTrace
 from app.trace.readers.kineto_groups import DistributedInfo
 from app.trace.readers.profiles import events as profile_events
 from app.trace.readers.profiles.collectives import RankCollective, collectives_of
-from app.trace.readers.profiles.events import ProfileEvents
+from app.trace.readers.profiles.events import COMPUTING, ProfileEvents
 from app.trace.readers.profiles.steps import HostSteps, gpu_steps, host_steps
 from app.trace.window import Floats, Ints
 
@@ -36,8 +36,9 @@ class RankProfile:
 
     `steps` are numbers as the file has them and `steps_from` where they come from;
     `host_start_ns` [steps] is when the host began them and `bounds_ns` [steps + 1] are their ends
-    on the GPU. `data_wait_s` [steps] is what the host waited
-    for PyTorch's data loader. `device` is the GPU's number on its host.
+    on the GPU. `data_wait_s` [steps] is what the host waited for PyTorch's data loader, `blocks`
+    [steps] the blocks in the grids of the computing kernels, NaN where the file does not say them.
+    `device` is the GPU's number on its host.
     """
 
     file: str
@@ -52,6 +53,7 @@ class RankProfile:
     host_start_ns: Ints
     bounds_ns: Ints
     data_wait_s: Floats
+    blocks: Floats
     num_unlaunched: int
     work: GpuWork
     collectives: list[RankCollective] = field(default_factory=list)
@@ -106,10 +108,20 @@ def read(path: Path) -> RankProfile:
         host.start_ns,
         gpu.bounds_ns,
         _data_wait_s(events, host),
+        _blocks(events, work, len(host.numbers)),
         gpu.num_unlaunched,
         work,
         collectives_of(events, work.step, work.launch_ns),
     )
+
+
+def _blocks(events: ProfileEvents, work: GpuWork, num_steps: int) -> Floats:
+    """[steps], how much the kernels that compute have to do, by the size of their grids."""
+    chosen = (work.kind == COMPUTING) & (work.step >= 0)
+    blocks = np.asarray(events.blocks, np.int64)[chosen]
+    if not blocks.size or (blocks < 0).any():
+        return np.full(num_steps, np.nan)
+    return np.bincount(work.step[chosen], blocks, num_steps).astype(np.float64)
 
 
 def _data_wait_s(events: ProfileEvents, host: HostSteps) -> Floats:
