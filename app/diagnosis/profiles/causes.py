@@ -33,7 +33,7 @@ MIN_SAID_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class Blamed:
+class ProfileCulprit:
     """A rank that the others waited for, with seconds a step.
 
     `alone_s` is what was waited for it while no slow GPU was late, too; `lost_s` is what every
@@ -74,8 +74,8 @@ class Causes:
     why nothing can be told, "" where it can; then the others are empty.
     """
 
-    blamed: tuple[Blamed, ...]
-    minor: tuple[Blamed, ...]
+    blamed: tuple[ProfileCulprit, ...]
+    minor: tuple[ProfileCulprit, ...]
     held_up: tuple[int, ...]
     reason: str
 
@@ -115,7 +115,7 @@ def _why_not(job: ProfiledJob) -> str:
     return ""
 
 
-def _late(job: ProfiledJob, arrivals: Arrivals) -> list[Blamed]:
+def _late(job: ProfiledJob, arrivals: Arrivals) -> list[ProfileCulprit]:
     """Members of groups whose files were all read, for which the others wait 2 % of the step."""
     found, late = arrivals.occurrences, arrivals.lateness
     limit_s = MIN_SHARE * job.step_s
@@ -130,7 +130,7 @@ def _late(job: ProfiledJob, arrivals: Arrivals) -> list[Blamed]:
             continue  # of members without a file, one may have come later still
         waited_s = late.waited_s[first : first + size].mean(axis=1)
         suspects.append(
-            Blamed(
+            ProfileCulprit(
                 place=place,
                 seat=seat,
                 rank=found.places[place].rank,
@@ -145,7 +145,7 @@ def _late(job: ProfiledJob, arrivals: Arrivals) -> list[Blamed]:
     return suspects
 
 
-def _measured(job: ProfiledJob, arrivals: Arrivals, late: Blamed) -> Blamed:
+def _measured(job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit) -> ProfileCulprit:
     """The same with its figures and its peers', and its kind where it computes longer."""
     mine, peers = _with_peers(job, arrivals, late)
     peers_s = _typical([each.time.computing_s for each in peers])
@@ -175,9 +175,9 @@ def _more_work(mine: RankFigures, peers: Sequence[RankFigures]) -> float | None:
     return float(own / typical - 1.0) if np.isfinite(own) and typical > 0 else None
 
 
-def _most_waited_for(suspects: Sequence[Blamed]) -> list[Blamed]:
+def _most_waited_for(suspects: Sequence[ProfileCulprit]) -> list[ProfileCulprit]:
     """One entry a rank, in the group where most is waited for it; most waited for first."""
-    best: dict[int, Blamed] = {}
+    best: dict[int, ProfileCulprit] = {}
     for each in suspects:
         known = best.get(each.place)
         if known is None or each.waited_for_s > known.waited_for_s:
@@ -186,8 +186,11 @@ def _most_waited_for(suspects: Sequence[Blamed]) -> list[Blamed]:
 
 
 def _late_hosts(
-    job: ProfiledJob, arrivals: Arrivals, suspects: Sequence[Blamed], explained: Sequence[int]
-) -> list[Blamed]:
+    job: ProfiledJob,
+    arrivals: Arrivals,
+    suspects: Sequence[ProfileCulprit],
+    explained: Sequence[int],
+) -> list[ProfileCulprit]:
     """Ranks that compute as their peers do and are late by themselves, most waited for first.
 
     Arrivals blame them, or their GPU idles longer than their peers' by half of the wait in every
@@ -213,7 +216,7 @@ def _late_hosts(
     return _most_waited_for(hosts)
 
 
-def _idles(job: ProfiledJob, arrivals: Arrivals, late: Blamed) -> bool:
+def _idles(job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit) -> bool:
     mine, peers = _with_peers(job, arrivals, late)
     more_s = mine.time.idle_s - _typical([each.time.idle_s for each in peers])
     waited_for_s = arrivals.lateness.waited_for_s[late.seat]
@@ -221,7 +224,7 @@ def _idles(job: ProfiledJob, arrivals: Arrivals, late: Blamed) -> bool:
 
 
 def _with_peers(
-    job: ProfiledJob, arrivals: Arrivals, late: Blamed
+    job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit
 ) -> tuple[RankFigures, list[RankFigures]]:
     """The rank's own figures, and those of its group's other members."""
     found = arrivals.occurrences

@@ -10,8 +10,8 @@ from app.diagnosis.profiles.causes import (
     HOST,
     MIN_SAID_SHARE,
     WORK,
-    Blamed,
     Causes,
+    ProfileCulprit,
     causes,
 )
 from app.diagnosis.profiles.job import ProfiledJob, RankFigures
@@ -120,7 +120,7 @@ def _arrivals(job: ProfiledJob, found: Causes) -> dict[str, Any] | None:
     }
 
 
-def _culprit(job: ProfiledJob, blamed: Blamed) -> dict[str, Any]:
+def _culprit(job: ProfiledJob, blamed: ProfileCulprit) -> dict[str, Any]:
     place = job.table.collectives.place(blamed.rank)
     groups = {group.name: group for group in job.table.collectives.groups}
     return {
@@ -147,7 +147,7 @@ def _unexplained(job: ProfiledJob, found: Causes) -> float | None:
     return float(lost_s.mean() / job.step_s.mean())
 
 
-def cost(job: ProfiledJob, blamed: Blamed) -> tuple[float, float]:
+def cost(job: ProfiledJob, blamed: ProfileCulprit) -> tuple[float, float]:
     """Low and high share of the step that the rank costs: its longer computing, and the waits."""
     step_s = float(job.step_s.mean())
     if blamed.kind not in (COMPUTE, WORK):
@@ -157,7 +157,7 @@ def cost(job: ProfiledJob, blamed: Blamed) -> tuple[float, float]:
     return min(waited, longer), max(waited, longer)
 
 
-def _finding(job: ProfiledJob, blamed: Blamed) -> dict[str, Any]:
+def _finding(job: ProfiledJob, blamed: ProfileCulprit) -> dict[str, Any]:
     low, high = cost(job, blamed)
     place = job.table.collectives.place(blamed.rank)
     named = {

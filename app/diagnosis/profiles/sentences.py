@@ -6,14 +6,14 @@ from app.diagnosis.profiles.causes import (
     MIN_COVERAGE,
     MIN_SAID_SHARE,
     WORK,
-    Blamed,
     Causes,
+    ProfileCulprit,
 )
 from app.diagnosis.profiles.job import ProfiledJob
 from app.words import percent, seconds
 
 
-def of_finding(job: ProfiledJob, blamed: Blamed, cost: tuple[float, float]) -> str:
+def of_finding(job: ProfiledJob, blamed: ProfileCulprit, cost: tuple[float, float]) -> str:
     """One rank to blame, without a full stop; `cost` is low and high."""
     who = f"rank {blamed.rank}{_where(job, blamed)}"
     is_slow = blamed.kind in (COMPUTE, WORK)
@@ -40,7 +40,7 @@ def of_finding(job: ProfiledJob, blamed: Blamed, cost: tuple[float, float]) -> s
     return f"{who} computes no longer than its peers, but its host launches late: {waited}; {costs}"
 
 
-def _where(job: ProfiledJob, blamed: Blamed) -> str:
+def _where(job: ProfiledJob, blamed: ProfileCulprit) -> str:
     place = job.table.collectives.place(blamed.rank)
     host = f" on {place.host[-48:]}" if place.host else ""
     pipeline = f" (dp {place.dp_rank}, stage {place.stage})" if place.stage else ""
