@@ -48,8 +48,8 @@ def made(
                 name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
                 profile.event("user_annotation", name, at, loader_us[rank])
             start = at + late_us[rank]
-            grid = {"grid": [blocks[rank], 1, 1]} if blocks else {}
-            profile.kernel(start, computing_us[rank], launch=at + 1, **grid)
+            grid = [blocks[rank], 1, 1] if blocks else None
+            profile.kernel(start, computing_us[rank], launch=at + 1, grid=grid)
             arrival = start + computing_us[rank]
             profile.all_reduce(arrival, at + step_us, launch=at + 2, ranks=range(world))
         paths.append(profile.write(folder, f"mine-rank{rank}.json.gz"))
