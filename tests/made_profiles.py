@@ -62,7 +62,7 @@ class MadeProfile:
         return self
 
     def backward(self, at: float = 0) -> "MadeProfile":
-        """What tells training from inference."""
+        """An operation that only training has."""
         return self.event("cpu_op", "autograd::engine::evaluate_function: MulBackward0", at, 1)
 
     def kernel(

@@ -24,7 +24,7 @@ def summary(result: Result) -> RenderableType:
     shown = [
         *_headline(result),
         *_refusals(profile),
-        *(_untold(result) if result["findings"] is None else causes(result)),
+        *(_no_verdict(result) if result["findings"] is None else causes(result)),
         Text("\nWhere the time of a step goes, by rank", style="bold"),
         _breakdown(profile["breakdown"]),
     ]
@@ -40,15 +40,19 @@ def _headline(result: Result) -> list[RenderableType]:
     first, *others = result["profile"]["headline"]
     sentences = [each["sentence"] for each in result["findings"] or []]
     said = [Text(printable(first), style="bold")]
-    said += [Text(f"{printable(each)}.", style="bold") for each in sentences[:1]]
+    said += [Text(f"{_capital(printable(each))}.", style="bold") for each in sentences[:1]]
     return [*said, *(Text(printable(each)) for each in others)]
 
 
-def _untold(result: Result) -> list[RenderableType]:
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _no_verdict(result: Result) -> list[RenderableType]:
     reason = result["ruled_out"][0]["reason"]
     return [
         Text("\nCauses", style="bold"),
-        Text(f"Cannot be told: {printable(reason)}."),
+        Text(f"No verdict: {printable(reason)}."),
     ]
 
 

@@ -199,7 +199,7 @@ def test_one_rank_alone_tells_no_waits(tmp_path):
     assert found["findings"] is None
     assert found["arrivals"] is None
     assert found["profile"]["breakdown"][0]["waiting_s"] is None
-    assert "give the other ranks' too" in headline(found)
+    assert "give the other ranks' files" in headline(found)
 
 
 def test_without_profiler_steps_the_first_step_is_left_out(tmp_path):

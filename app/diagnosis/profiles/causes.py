@@ -1,7 +1,7 @@
 """Who held up the others, by profiles alone: a slow GPU, more work, or a host that launches late?
 
 A profile has every kernel's own duration, so a rank that computes longer than its peers is known
-without trusting any wait, and the kernels' grids tell whether it had more to compute. What a late
+without trusting any wait, and the kernels' grids say whether it had more to compute. What a late
 rank did not compute, its host did.
 """
 
@@ -71,7 +71,7 @@ class Causes:
     """Ranks to blame, most waited for first, and late hosts too small to blame.
 
     `held_up` are places of ranks that are late because they waited for one to blame. `reason` says
-    why nothing can be told, "" where it can; then the others are empty.
+    why there is no verdict, "" where there is one; then the others are empty.
     """
 
     blamed: tuple[ProfileCulprit, ...]
@@ -109,7 +109,9 @@ def _why_not(job: ProfiledJob) -> str:
     if job.world_size == 1:
         return "the job has one rank"
     if len(job.ranks) == 1:
-        return "one rank's file does not tell waiting from transferring: give the other ranks' too"
+        return (
+            "in one rank's file a wait looks like a slow transfer: give the other ranks' files, too"
+        )
     if job.arrivals is None:
         return "no collective is in the files of several ranks"
     return ""
@@ -194,7 +196,7 @@ def _late_hosts(
     """Ranks that compute as their peers do and are late by themselves, most waited for first.
 
     Arrivals blame them, or their GPU idles longer than their peers' by half of the wait in every
-    step: a few steps have too few collectives to tell lateness from chance.
+    step: a few steps have too few collectives to rule chance out.
     """
     sets = LateSets(arrivals)
     by_arrivals = {(each.place, each.group) for each in arrivals.culprits}

@@ -175,11 +175,11 @@ class _Reader:
         return rank
 
 
-def _job(reader: _Reader, named: str | None) -> ProfiledJob:
+def _job(reader: _Reader, chosen_steps: str | None) -> ProfiledJob:
     profiles = [reader.profiles[rank] for rank in sorted(reader.profiles)]
-    steps, skipped = _steps(profiles, named)
-    told = next((each.world_size for each in profiles if each.world_size), None)
-    world_size = told or max(reader.profiles) + 1
+    steps, skipped = _steps(profiles, chosen_steps)
+    named = next((each.world_size for each in profiles if each.world_size), None)
+    world_size = named or max(reader.profiles) + 1
     found = table(profiles, steps, world_size)
     waits = exposed(found.collectives, reader.computing)
     step_s = np.median([each.step_s[_at(each, steps)] for each in profiles], axis=0)
@@ -201,7 +201,7 @@ def _job(reader: _Reader, named: str | None) -> ProfiledJob:
     return ProfiledJob(
         name=_name([each.file for each in profiles]),
         world_size=world_size,
-        is_world_size_known=told is not None,
+        is_world_size_known=named is not None,
         steps=steps,
         steps_from=profiles[0].steps_from,
         skipped=skipped,
@@ -214,7 +214,7 @@ def _job(reader: _Reader, named: str | None) -> ProfiledJob:
 
 
 def _is_mostly_shared(each: RankProfile, steps: Sequence[int], shared: Collectives) -> bool:
-    """Whether other files tell of nearly all that the rank communicates."""
+    """Whether other files have nearly all that the rank communicates."""
     chosen = set(steps)
     total_ns = sum(
         found.end_ns - found.start_ns

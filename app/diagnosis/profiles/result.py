@@ -1,4 +1,4 @@
-"""Profiles as the JSON object of a result: its outline, with null for what a replay alone tells."""
+"""Profiles as the JSON object of a result: its outline, with null for figures of the replay."""
 
 from typing import Any
 
@@ -35,10 +35,10 @@ _CAUSE = {
 # Two figures of the cost that are further apart are given both.
 _MAX_COST_APART = 0.03
 _SCORE, _CONFIDENCE = 0.9, 0.9
-# What only several windows or recorded operations can tell.
+# Causes that only several windows or recorded operations show.
 _UNTOLD = {
     "slow-link": "a profile has no other time to compare transfers with",
-    "stage-imbalance": "a profile does not tell the stages' computations apart",
+    "stage-imbalance": "a profile does not name the computations of a micro-batch",
 }
 # Figures of the replay.
 _REPLAYED = (
@@ -306,7 +306,7 @@ def _notes(job: ProfiledJob) -> list[str]:
     partial = [each for each in groups if 1 < len(each.ranks) < job.table.num_members[each.name]]
     if partial:
         said.append(
-            f"{len(partial):,} groups have members whose files were not given: waits in them are "
+            f"groups with members whose files were not given: {len(partial):,}; waits in them are "
             "at least what is shown"
         )
     number = sum(each.profile.num_unlaunched for each in job.ranks)

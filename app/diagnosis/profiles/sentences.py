@@ -1,4 +1,4 @@
-"""What the profiles tell, in sentences."""
+"""The verdict on profiles, in sentences."""
 
 from app.diagnosis.profiles.causes import (
     COMPUTE,
@@ -83,13 +83,13 @@ def _verdict(job: ProfiledJob, found: Causes) -> list[str]:
     exposed = _exposed_share(job)
     if job.world_size == 1:
         return [
-            f"One rank, so nobody waits for anybody: it computes for "
+            "The job has one rank, so there are no stragglers. Its GPU computes for "
             f"{percent(_computing_share(job))} of the step and idles for {percent(idle)}."
         ]
     if found.reason:
         return [
             f"{percent(exposed)} of the step is communication that hides behind no computation. "
-            f"Who is waited for cannot be told: {found.reason}."
+            f"Stragglers are unknown: {found.reason}."
         ]
     if found.blamed:
         return []  # the finding's own sentence comes next

@@ -33,7 +33,7 @@ def exposed(table: Collectives, computing: Mapping[int, Waiting]) -> Collectives
 
 
 def transfer_s(table: Collectives) -> Floats:
-    """[rows], what the row's occurrence itself took, as far as its members' stays tell."""
+    """[rows], what the row's occurrence itself took, by its members' stays."""
     keys = occurrence(table)
     shortest_s = np.full(int(keys.max(initial=-1)) + 1, np.inf)
     np.minimum.at(shortest_s, keys, table.stay_s)

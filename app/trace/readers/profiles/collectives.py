@@ -88,7 +88,7 @@ class _HostCalls:
             (self._coalesced if is_coalesced else self._marks)[mark.thread].append(mark)
 
     def calls(self, external_id: int, thread: str, at_ns: int) -> tuple[CollectiveArgs, ...]:
-        """The calls behind a launch; empty where nothing tells."""
+        """The calls behind a launch; empty where the host was in none."""
         if (found := self._by_id.get(external_id)) is not None:
             return (found.args,)
         marks = self._coalesced[thread]

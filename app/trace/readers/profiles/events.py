@@ -378,7 +378,7 @@ class _Reader:
 
 
 def _collective(args: _Args) -> CollectiveArgs | None:
-    """The collective that the args tell of; None where they tell of none."""
+    """The collective that the args describe; None where they describe none."""
     if args.collective.__class__ is not str:
         return None
     group = args.group if isinstance(args.group, str | int) else ""

@@ -52,7 +52,7 @@ def _is_default(call: CollectiveArgs, info: DistributedInfo | None) -> bool:
 
 
 def is_data_parallel(info: DistributedInfo | None) -> bool:
-    """Whether no group but that of all ranks is known: plain data parallelism, as far as told."""
+    """Whether no group but that of all ranks is known: plain data parallelism."""
     groups: Sequence[Group] = (info and info.pg_config) or ()
     return all(group.pg_size == (info and info.world_size) for group in groups)
 

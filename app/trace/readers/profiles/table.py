@@ -66,7 +66,7 @@ class _Table:
         if self._num_several_sources:
             self._notes.append(
                 f"{self._num_several_sources:,} batches of receives are from several ranks at "
-                "once: which of them was late cannot be told"
+                "once: which of them was late is unknown"
             )
         members = {name: len(group.ranks) for name, group in self._groups.items()}
         return ProfileTable(self._columns(), members, tuple(self._notes))
@@ -124,14 +124,14 @@ class _Table:
             elif not _same_order(lists):
                 self._notes.append(
                     f"stream {stream}: {count:,} collectives name no group, and ranks do not have "
-                    "the same ones in the same order: who was late there cannot be told"
+                    "the same ones in the same order: who was late there is unknown"
                 )
                 self._add_alone(stream, ranks, lists)
             elif not _ends_agree(lists):
                 self._notes.append(
                     f"stream {stream}: {count:,} collectives name no group, and those of the same "
                     "place in the order do not end together: the files may lack some, and who was "
-                    "late there cannot be told"
+                    "late there is unknown"
                 )
                 self._add_alone(stream, ranks, lists)
             else:
@@ -146,7 +146,7 @@ class _Table:
     def _add_alone(
         self, stream: int, ranks: list[int], lists: list[list[tuple[int, RankCollective]]]
     ) -> None:
-        """Rows of groups with one member each, for what a rank's own kernels tell."""
+        """Rows of groups with one member each, for the rank's own figures."""
         for rank, found in zip(ranks, lists, strict=True):
             group = RankGroup(f"stream {stream} of rank {rank}", "", (rank,))
             self._add_ordered(group, [rank], [found])
@@ -184,7 +184,7 @@ class _Table:
         self._rows = [row for row in self._rows if (row.group, row.kind, row.step) not in uneven]
 
     def _columns(self) -> Collectives:
-        rows = sorted(self._rows, key=lambda row: row.rank)  # stable: order is kept within a rank
+        rows = sorted(self._rows, key=lambda row: row.rank)  # stable: stays in order within a rank
         groups = list(dict.fromkeys(row.group for row in rows))
         kinds = list(dict.fromkeys(row.kind for row in rows))
         group_number = {name: number for number, name in enumerate(groups)}
