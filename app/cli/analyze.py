@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.files import STANDARD_OUTPUT, write_json
-from app.cli.options import MetaFile, TraceFile
+from app.cli.options import MetaFile
+from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from app.trace.window import Window
 
 
 def analyze(
-    trace: TraceFile,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="A published parquet trace, or torch.profiler files of one job's ranks.",
+            metavar="TRACE.parquet | RANK.json.gz...",
+        ),
+    ],
     meta: MetaFile = None,
     steps: Annotated[
         str | None, typer.Option(help="Analyse only these: 3,5-9.", metavar="STEPS")
@@ -30,12 +37,19 @@ def analyze(
     """Say how slow a recorded job is, why, and which workers, stages and operations make it so.
 
     Example: paceline analyze trace-AR.parquet --steps 100-200 --html report.html
+
+    Example: paceline analyze rank*.pt.trace.json.gz --json result.json
     """
     from app.cli.console import notes
     from app.cli.html_report import write_report
     from app.cli.inputs import refuse_to_overwrite
+    from app.cli.profiles import are_profiles
     from app.cli.recorded import read
 
+    if are_profiles(files):
+        _analyze_profiles(files, meta, steps, json_out, html)
+        return
+    trace = files[0]
     if json_out != STANDARD_OUTPUT:
         refuse_to_overwrite("--json", json_out, trace, meta)
     refuse_to_overwrite("--html", html, trace, meta)
@@ -49,6 +63,35 @@ def analyze(
     _say_if_sizes_are_guessed(trace, meta)
     if json_out != STANDARD_OUTPUT:
         _show(result, window)
+
+
+def _analyze_profiles(
+    files: list[Path],
+    meta: Path | None,
+    steps: str | None,
+    json_out: Path | None,
+    html: Path | None,
+) -> None:
+    from rich.console import Console
+
+    from app.cli import profile_screen
+    from app.cli.console import notes
+    from app.cli.inputs import refuse_to_overwrite
+    from app.cli.profiles import analyse
+
+    for option, given in (("--meta", meta), ("--html", html)):
+        if given is not None:
+            raise InvalidRequest(
+                f"{option}: is for parquet traces, and these are torch.profiler files: leave it out"
+            )
+    if json_out is not None and json_out != STANDARD_OUTPUT:
+        refuse_to_overwrite("--json", json_out, files[0], None, *files[1:])
+    with notes().status("analysing"):
+        result = analyse(files, steps)
+    if json_out is not None:
+        write_json(result, json_out)
+    if json_out != STANDARD_OUTPUT:
+        Console().print(profile_screen.summary(result))
 
 
 def _result(trace: Path, window: "Window") -> dict[str, Any]:

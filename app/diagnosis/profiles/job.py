@@ -1,0 +1,293 @@
+"""The files of some ranks of one job, brought together."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.engine.arrivals.arrivals import Arrivals, arrivals_in
+from app.engine.arrivals.waiting import Waiting
+from app.engine.profile.breakdown import Breakdown, breakdown, computing, kernel_span
+from app.engine.profile.exposed import exposed, receives, waiting
+from app.errors import InvalidRequest, InvalidTrace
+from app.trace.collectives import Collectives
+from app.trace.named_steps import chosen
+from app.trace.readers.profiles import profile
+from app.trace.readers.profiles.profile import RankProfile
+from app.trace.readers.profiles.steps import OPTIMIZER
+from app.trace.readers.profiles.table import ProfileTable, table
+from app.trace.window import Floats, Ints
+
+MAX_FILES = 16_384
+_MAX_REFUSALS_SHOWN = 10
+# Of a rank's communication, so much has to be in other files for its waiting to be known.
+_MOSTLY = 0.9
+# With so many steps that are counted by optimizer steps, the first is left out: it holds the start
+# of the profiler, at another moment on each rank.
+_MIN_STEPS_TO_DROP_FIRST = 3
+_BEFORE_RANK = re.compile(r"[-_ ]*rank[\[_-]?\d", re.IGNORECASE)
+_STARTS_PROFILE = "the first step without a ProfilerStep mark holds the start of the profiler"
+_NOT_ON_ALL = "some of the ranks' files do not have it"
+
+
+@dataclass(frozen=True)
+class RankFigures:
+    """One rank's file and its time in the steps of the job; see `Breakdown` for shapes.
+
+    `kernel_span` is its time from the first kernel to the last, as one step. `waiting_s` [steps] is
+    the part of exposed communication that is waiting for other ranks, None where other members'
+    files do not have most of its communication.
+    """
+
+    profile: RankProfile
+    time: Breakdown
+    kernel_span: Breakdown
+    waiting_s: Floats | None
+    data_wait_s: Floats
+    blocks: Floats
+
+
+@dataclass(frozen=True)
+class ProfiledJob:
+    """All ranks' files in the steps that all of them have; ranks ascending.
+
+    `refusals` say for each file that was left out why. `waits` has the collectives of `table` that
+    several files have and all transfers, less what ranks computed meanwhile; arrivals come from it,
+    None where no collective has two members that were read.
+    """
+
+    name: str
+    world_size: int
+    is_world_size_known: bool
+    steps: tuple[int, ...]
+    steps_from: str
+    skipped: tuple[tuple[int, str], ...]
+    ranks: tuple[RankFigures, ...]
+    table: ProfileTable
+    waits: Collectives
+    arrivals: Arrivals | None
+    refusals: tuple[str, ...]
+
+    @property
+    def step_s(self) -> Floats:
+        """[steps], the median over ranks."""
+        return np.median([each.time.step_s for each in self.ranks], axis=0)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the steps in which the GPUs worked, mean over ranks."""
+        return float(np.mean([each.time.coverage for each in self.ranks]))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank of the job has its file."""
+        return len(self.ranks) == self.world_size
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks without a file, ascending."""
+        read = {each.profile.rank for each in self.ranks}
+        return [rank for rank in range(self.world_size) if rank not in read]
+
+
+def read(paths: Sequence[Path], steps: str | None = None) -> ProfiledJob:
+    """The job of these files; `steps` as people name them, or all.
+
+    Raises:
+        InvalidRequest: no file can be analysed, or none of the steps; the message says why.
+    """
+    if len(paths) > MAX_FILES:
+        raise InvalidRequest(f"{len(paths):,} files: give at most {MAX_FILES:,}")
+    reader = _Reader(len(paths))
+    for path in paths:
+        reader.take(path)
+    if not reader.profiles:
+        raise InvalidTrace(_all_refused(reader.refusals))
+    return _job(reader, steps)
+
+
+def _all_refused(refusals: Sequence[str]) -> str:
+    if len(refusals) == 1:
+        return refusals[0]
+    shown = list(refusals[:_MAX_REFUSALS_SHOWN])
+    if len(refusals) > len(shown):
+        shown.append(f"and {len(refusals) - len(shown):,} more files")
+    return f"none of the {len(refusals):,} files can be analysed: {'; '.join(shown)}"
+
+
+class _Reader:
+    """Reads one file after the other and keeps of each what a job needs."""
+
+    def __init__(self, num_files: int) -> None:
+        self.profiles: dict[int, RankProfile] = {}
+        self.times: dict[int, Breakdown] = {}
+        self.spans: dict[int, Breakdown] = {}
+        self.computing: dict[int, Waiting] = {}
+        self.refusals: list[str] = []
+        self._num_files = num_files
+
+    def take(self, path: Path) -> None:
+        """One more file; a refusal is remembered."""
+        try:
+            found = profile.read(path)
+            rank = self._rank(found)
+        except InvalidTrace as error:
+            self.refusals.append(str(error))
+            return
+        self.spans[rank] = kernel_span(found)
+        self.times[rank] = breakdown(found.work, found.bounds_ns)
+        self.computing[rank] = computing(found.work, int(found.bounds_ns[0]))
+        self.profiles[rank] = found.as_rank(rank)
+
+    def _rank(self, found: RankProfile) -> int:
+        rank, file = found.rank, found.file
+        if rank is None and self._num_files > 1:
+            raise InvalidTrace(
+                f"{file}: does not say of which rank it is: put it into the name, as rank3.json"
+            )
+        rank = rank or 0
+        if rank in self.profiles:
+            raise InvalidTrace(
+                f"{file}: is of rank {rank}, as {self.profiles[rank].file} is: give one file of "
+                "each rank"
+            )
+        if found.world_size is not None and rank >= found.world_size:
+            raise InvalidTrace(
+                f"{file}: is of rank {rank}, but of a job of {found.world_size:,} ranks: record it "
+                "again"
+            )
+        for other in self.profiles.values():
+            if found.world_size != other.world_size and None not in (
+                found.world_size,
+                other.world_size,
+            ):
+                raise InvalidTrace(
+                    f"{file}: is of a job of {found.world_size:,} ranks, {other.file} of "
+                    f"{other.world_size:,}: give the files of one run"
+                )
+            if found.steps_from != other.steps_from:
+                raise InvalidTrace(
+                    f"{file}: its steps come from {found.steps_from}, those of {other.file} from "
+                    f"{other.steps_from}: record all ranks in the same way"
+                )
+        return rank
+
+
+def _job(reader: _Reader, chosen_steps: str | None) -> ProfiledJob:
+    profiles = [reader.profiles[rank] for rank in sorted(reader.profiles)]
+    steps, skipped = _steps(profiles, chosen_steps)
+    named = next((each.world_size for each in profiles if each.world_size), None)
+    world_size = named or max(reader.profiles) + 1
+    found = table(profiles, steps, world_size)
+    waits = exposed(found.collectives, reader.computing)
+    step_s = np.median([each.step_s[_at(each, steps)] for each in profiles], axis=0)
+    rows = _with_others(found)
+    shared = waits.select(rows)
+    waiting_of = waiting(shared)
+    ranks = tuple(
+        _figures(
+            each,
+            reader.times[rank],
+            reader.spans[rank],
+            waiting_of.get(rank)
+            if _is_mostly_shared(each, steps, found.collectives.select(rows))
+            else None,
+            steps,
+        )
+        for rank, each in sorted(reader.profiles.items())
+    )
+    return ProfiledJob(
+        name=_name([each.file for each in profiles]),
+        world_size=world_size,
+        is_world_size_known=named is not None,
+        steps=steps,
+        steps_from=profiles[0].steps_from,
+        skipped=skipped,
+        ranks=ranks,
+        table=found,
+        waits=shared,
+        arrivals=arrivals_in(shared, steps, step_s, receives(shared)) if shared.num_rows else None,
+        refusals=tuple(reader.refusals),
+    )
+
+
+def _is_mostly_shared(each: RankProfile, steps: Sequence[int], shared: Collectives) -> bool:
+    """Whether other files have nearly all that the rank communicates."""
+    chosen = set(steps)
+    total_ns = sum(
+        found.end_ns - found.start_ns
+        for found in each.collectives
+        if each.steps[found.step] in chosen
+    )
+    mine = shared.rank == each.rank
+    return bool(shared.stay_s[mine].sum() >= _MOSTLY * total_ns / 1e9)
+
+
+def _with_others(found: ProfileTable) -> Ints:
+    """Rows of collectives that several files have, and of transfers."""
+    sizes = np.array([len(group.ranks) for group in found.collectives.groups], np.int64)
+    return np.flatnonzero(sizes[found.collectives.group] > 1)
+
+
+def _steps(
+    profiles: Sequence[RankProfile], named: str | None
+) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
+    """Steps to analyse, and those that are not with the reason."""
+    everywhere = set.intersection(*(set(each.steps) for each in profiles))
+    anywhere = sorted(set.union(*(set(each.steps) for each in profiles)))
+    if not everywhere:
+        first, last = profiles[0], profiles[-1]
+        raise InvalidTrace(
+            f"{first.file} has steps {first.steps[0]} to {first.steps[-1]} and {last.file} "
+            f"{last.steps[0]} to {last.steps[-1]}: no step is in all files"
+        )
+    wanted = set(chosen(named, anywhere)) if named is not None else set(anywhere)
+    reasons = {step: _NOT_ON_ALL for step in anywhere if step not in everywhere}
+    empty = {
+        step
+        for step in everywhere
+        for each in profiles
+        if not each.step_s[each.steps.index(step)] > 0
+    }
+    reasons |= dict.fromkeys(empty, "a rank's GPU did nothing in it")
+    is_first_partial = profiles[0].steps_from == OPTIMIZER
+    if named is None and is_first_partial and len(anywhere) >= _MIN_STEPS_TO_DROP_FIRST:
+        reasons[anywhere[0]] = _STARTS_PROFILE
+    found = tuple(step for step in anywhere if step in wanted and step not in reasons)
+    if not found:
+        step = next((step for step in anywhere if step in wanted), None)
+        why = reasons.get(step, "") if step is not None else "no file has it"
+        raise InvalidRequest(f"no step can be analysed: {why}")
+    skipped = tuple((step, why) for step, why in sorted(reasons.items()) if step in wanted)
+    return found, skipped
+
+
+def _at(each: RankProfile, steps: Sequence[int]) -> Ints:
+    place = {step: at for at, step in enumerate(each.steps)}
+    return np.array([place[step] for step in steps], np.int64)
+
+
+def _figures(
+    each: RankProfile,
+    time: Breakdown,
+    span: Breakdown,
+    waits: Waiting | None,
+    steps: Sequence[int],
+) -> RankFigures:
+    at = _at(each, steps)
+    here = time.of_steps(at)
+    waiting_s = None
+    if waits is not None:
+        bounds_s = (each.bounds_ns - each.bounds_ns[0]) / 1e9
+        # A wait is communication; it may pass a step's end.
+        waiting_s = np.minimum(np.diff(waits.until(bounds_s))[at], here.exposed_s)
+    return RankFigures(each, here, span, waiting_s, each.data_wait_s[at], each.blocks[at])
+
+
+def _name(files: Sequence[str]) -> str:
+    """What the files' names have in common before the rank."""
+    stems = [_BEFORE_RANK.split(file.split(".")[0])[0] for file in files]
+    name = stems[0].strip("-_ ") if len(set(stems)) == 1 else ""
+    return name[:100] or "profile"

@@ -1,0 +1,254 @@
+"""The collectives of all ranks' profiles in one table, as `app.engine.arrivals` reads it."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from app.trace.collectives import RECEIVE, SEND, Collectives, RankGroup, RankPlace
+from app.trace.readers.profiles.collectives import RankCollective
+from app.trace.readers.profiles.groups import group_of, place
+from app.trace.readers.profiles.profile import RankProfile
+
+# Kernels of one collective end together; clocks of hosts differ by a constant within a profile.
+_ENDS_AGREE_NS = 1_000_000
+UNKNOWN_KIND = "communication"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileTable:
+    """All ranks' collectives in the steps that every rank has.
+
+    In `collectives` a group has the members whose profiles were read; `num_members` is, by group
+    name, how many it really has. `notes` say what was left out and why.
+    """
+
+    collectives: Collectives
+    num_members: Mapping[str, int]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    group: str
+    kind: str
+    step: int
+    rank: int
+    start_ns: int
+    end_ns: int
+    num_bytes: int
+
+
+def table(profiles: Sequence[RankProfile], steps: Sequence[int], world_size: int) -> ProfileTable:
+    """The table of some ranks' profiles, in these steps; each profile has its rank."""
+    return _Table(profiles, steps, world_size).built()
+
+
+class _Table:
+    def __init__(
+        self, profiles: Sequence[RankProfile], steps: Sequence[int], world_size: int
+    ) -> None:
+        self._profiles = {each.rank: each for each in profiles if each.rank is not None}
+        self._steps = set(steps)
+        self._world_size = world_size
+        self._groups: dict[str, RankGroup] = {}
+        self._rows: list[_Row] = []
+        self._unmatched: dict[int, dict[int, list[tuple[int, RankCollective]]]] = {}
+        self._num_several_sources = 0
+        self._notes: list[str] = []
+
+    def built(self) -> ProfileTable:
+        for rank, profile in self._profiles.items():
+            self._take(rank, profile)
+        self._match_by_order()
+        self._drop_uneven()
+        if self._num_several_sources:
+            self._notes.append(
+                f"{self._num_several_sources:,} batches of receives are from several ranks at "
+                "once: which of them was late is unknown"
+            )
+        members = {name: len(group.ranks) for name, group in self._groups.items()}
+        return ProfileTable(self._columns(), members, tuple(self._notes))
+
+    def _take(self, rank: int, profile: RankProfile) -> None:
+        by_stream: dict[int, list[tuple[int, RankCollective]]] = defaultdict(list)
+        for each in profile.collectives:
+            step = profile.steps[each.step]
+            if step not in self._steps:
+                continue
+            kinds = {call.kind for call in each.calls}
+            if kinds <= {SEND, RECEIVE}:
+                self._take_transfer(rank, step, each)
+                continue
+            group = group_of(each.calls[0], profile.info)
+            if group is None:
+                by_stream[each.stream].append((step, each))
+            else:
+                self._add(group, each.calls[0].kind, rank, step, each)
+        self._unmatched[rank] = by_stream
+
+    def _take_transfer(self, rank: int, step: int, each: RankCollective) -> None:
+        sources = {call.source for call in each.calls if call.kind == RECEIVE}
+        targets = {call.target for call in each.calls if call.kind == SEND}
+        if len(sources) > 1:
+            self._num_several_sources += 1
+        elif sources and min(sources) >= 0:
+            self._add_pair(sources.pop(), rank, RECEIVE, rank, step, each)
+        elif len(targets) == 1 and min(targets) >= 0:
+            self._add_pair(rank, targets.pop(), SEND, rank, step, each)
+
+    def _add_pair(
+        self, source: int, target: int, kind: str, rank: int, step: int, each: RankCollective
+    ) -> None:
+        group = RankGroup(f"{source} to {target}", "pp", (source, target))
+        self._add(group, kind, rank, step, each)
+
+    def _add(self, group: RankGroup, kind: str, rank: int, step: int, each: RankCollective) -> None:
+        self._groups.setdefault(group.name, group)
+        calls = [call for call in each.calls if kind not in (SEND, RECEIVE) or call.kind == kind]
+        sizes = [call.num_bytes for call in calls]
+        num_bytes = -1 if not sizes or min(sizes) < 0 else sum(sizes)
+        self._rows.append(_Row(group.name, kind, step, rank, each.start_ns, each.end_ns, num_bytes))
+
+    def _match_by_order(self) -> None:
+        """Collectives whose group no file names: by stream and order, where all ranks agree."""
+        streams = sorted({stream for found in self._unmatched.values() for stream in found})
+        ranks = sorted(self._unmatched)
+        for stream in streams:
+            lists = [self._unmatched[rank].get(stream, []) for rank in ranks]
+            count = sum(map(len, lists))
+            if len(ranks) < 2:
+                self._notes.append(f"{count:,} collectives name no group, and one rank was read")
+                self._add_alone(stream, ranks, lists)
+            elif not _same_order(lists):
+                self._notes.append(
+                    f"stream {stream}: {count:,} collectives name no group, and ranks do not have "
+                    "the same ones in the same order: who was late there is unknown"
+                )
+                self._add_alone(stream, ranks, lists)
+            elif not _ends_agree(lists):
+                self._notes.append(
+                    f"stream {stream}: {count:,} collectives name no group, and those of the same "
+                    "place in the order do not end together: the files may lack some, and who was "
+                    "late there is unknown"
+                )
+                self._add_alone(stream, ranks, lists)
+            else:
+                self._notes.append(
+                    f"stream {stream}: {count:,} collectives name no group: matched between ranks "
+                    "by their order, as of all ranks"
+                )
+                world = tuple(range(max(self._world_size, max(ranks) + 1)))
+                group = RankGroup(f"stream {stream}", "", world)
+                self._add_ordered(group, ranks, lists)
+
+    def _add_alone(
+        self, stream: int, ranks: list[int], lists: list[list[tuple[int, RankCollective]]]
+    ) -> None:
+        """Rows of groups with one member each, for the rank's own figures."""
+        for rank, found in zip(ranks, lists, strict=True):
+            group = RankGroup(f"stream {stream} of rank {rank}", "", (rank,))
+            self._add_ordered(group, [rank], [found])
+
+    def _add_ordered(
+        self,
+        group: RankGroup,
+        ranks: list[int],
+        lists: list[list[tuple[int, RankCollective]]],
+    ) -> None:
+        for rank, found in zip(ranks, lists, strict=True):
+            for step, each in found:
+                self._add(group, each.calls[0].kind or UNKNOWN_KIND, rank, step, each)
+
+    def _drop_uneven(self) -> None:
+        """Leave out collectives of a step that one member has more often than another."""
+        counts: dict[tuple[str, str, int], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        for row in self._rows:
+            if row.kind not in (SEND, RECEIVE):
+                counts[row.group, row.kind, row.step][row.rank] += 1
+        uneven = set()
+        for key, by_rank in counts.items():
+            read = [rank for rank in self._groups[key[0]].ranks if rank in self._profiles]
+            if len({by_rank.get(rank, 0) for rank in read}) > 1:
+                uneven.add(key)
+        if not uneven:
+            return
+        num_steps = len({step for _, _, step in uneven})
+        names = sorted({f"{kind} of {group}" for group, kind, _ in uneven})
+        more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+        self._notes.append(
+            f"in {num_steps:,} of {len(self._steps):,} steps members do not have the same number "
+            f"of collectives ({'; '.join(names[:3])}{more}): left out"
+        )
+        self._rows = [row for row in self._rows if (row.group, row.kind, row.step) not in uneven]
+
+    def _columns(self) -> Collectives:
+        rows = sorted(self._rows, key=lambda row: row.rank)  # stable: stays in order within a rank
+        groups = list(dict.fromkeys(row.group for row in rows))
+        kinds = list(dict.fromkeys(row.kind for row in rows))
+        group_number = {name: number for number, name in enumerate(groups)}
+        kind_number = {name: number for number, name in enumerate(kinds)}
+        next_number: dict[tuple[str, str, int, int], int] = defaultdict(int)
+        sequence = []
+        for row in rows:
+            key = (row.group, row.kind, row.step, row.rank)
+            sequence.append(next_number[key])
+            next_number[key] += 1
+        origin = {rank: int(each.bounds_ns[0]) for rank, each in self._profiles.items()}
+
+        def column(values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+            return np.array(values, np.int64)
+
+        start_ns = column([row.start_ns - origin[row.rank] for row in rows])
+        stay_ns = column([row.end_ns - row.start_ns for row in rows])
+        return Collectives(
+            tuple(self._read_members(self._groups[name]) for name in groups),
+            tuple(kinds),
+            column([group_number[row.group] for row in rows]),
+            column([kind_number[row.kind] for row in rows]),
+            column([row.step for row in rows]),
+            column(sequence),
+            column([row.rank for row in rows]),
+            start_ns / 1e9,
+            stay_ns / 1e9,
+            column([row.num_bytes for row in rows]),
+            self._places(),
+            is_continuous=True,
+        )
+
+    def _read_members(self, group: RankGroup) -> RankGroup:
+        is_pair = " to " in group.name and len(group.ranks) == 2
+        if is_pair:
+            return group
+        return replace(group, ranks=tuple(rank for rank in group.ranks if rank in self._profiles))
+
+    def _places(self) -> dict[int, RankPlace]:
+        kinds = {row.kind for row in self._rows}
+        has_transfers = bool(kinds & {SEND, RECEIVE})
+        places = {
+            rank: place(profile, rank, has_transfers=has_transfers)
+            for rank, profile in self._profiles.items()
+        }
+        taken = [(each.host, each.local_rank) for each in places.values()]
+        # Ranks that show the same GPU number on one host see one GPU each: no number of the host.
+        return {
+            rank: replace(each, local_rank=None)
+            if taken.count((each.host, each.local_rank)) > 1
+            else each
+            for rank, each in places.items()
+        }
+
+
+def _same_order(lists: list[list[tuple[int, RankCollective]]]) -> bool:
+    """Whether all ranks have the same kinds of collectives in the same order in every step."""
+    orders = {tuple((step, each.calls[0].kind) for step, each in found) for found in lists}
+    return len(orders) == 1 and bool(next(iter(orders)))
+
+
+def _ends_agree(lists: list[list[tuple[int, RankCollective]]]) -> bool:
+    """Whether collectives of the same place end together, but for what clocks differ by."""
+    ends = np.array([[each.end_ns for _, each in found] for found in lists], np.int64)
+    apart = ends - ends[0]
+    residual = np.abs(apart - np.median(apart, axis=1, keepdims=True))
+    return bool((residual <= _ENDS_AGREE_NS).mean() >= 0.9)
