@@ -1,0 +1,125 @@
+"""`python -m benchmarks trainings`: trains, asks Paceline, judges."""
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from app.cli.bench.ranks import TrainingFailed, run_ranks
+from benchmarks.trainings import judge
+from benchmarks.trainings.cases import BY_NAME, CASES, Case, Run
+from benchmarks.trainings.judge import GOOD, Verdict
+from benchmarks.trainings.served import TOKEN, Served, keep
+
+MODULE = "benchmarks.trainings.train"
+TRAINED_WITHIN_S = 900.0
+
+
+def main(arguments: list[str]) -> int:
+    """Print figures as JSON; 1 while a bar is missed, 2 where nothing can be trained."""
+    told = _parser().parse_args(arguments)
+    if importlib.util.find_spec("torch") is None:
+        print("PyTorch is not installed: pip install torch==2.13.0", file=sys.stderr)
+        return 2
+    cases = [BY_NAME[name] for name in told.case] if told.case else list(CASES)
+    skipped = [case.name for case in cases if not _can_train(case)]
+    cases = [case for case in cases if case.name not in skipped]
+    verdicts: list[tuple[Run, Verdict]] = []
+    with TemporaryDirectory(prefix="paceline-") as name:
+        directory = Path(name)
+        with Served(directory) as served:
+            for number in range(told.runs):
+                runs = [Run.of(case, number, told.seed) for case in cases]
+                verdicts += _judged(served, directory, runs, told.seed, told.keep)
+    found = judge.figures(verdicts)
+    # What was not trained is not known to hold.
+    found |= {"skipped": skipped, "holds": found["holds"] and not skipped}
+    print(json.dumps(found, indent=1))
+    return 0 if found["holds"] else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks trainings", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5, help="of each case")
+    parser.add_argument(
+        "--case",
+        action="append",
+        choices=list(BY_NAME),
+        metavar="CASE",
+        help=f"only this one, or several times: {', '.join(BY_NAME)}",
+    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="where recordings are left")
+    parser.add_argument("--seed", type=int, default=7)
+    return parser
+
+
+def _can_train(case: Case) -> bool:
+    needed = ("transformers", "accelerate") if case.way == "huggingface" else ()
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"{case.name}: skipped: pip install {' '.join(missing)}", file=sys.stderr)
+    return not missing
+
+
+def _judged(
+    served: Served, directory: Path, runs: list[Run], seed: int, kept: Path | None
+) -> Iterator[tuple[Run, Verdict]]:
+    """Train the runs, those of one number of ranks after each other; what was said of each.
+
+    Raises:
+        TrainingFailed: a rank ended with an error; what it printed is on standard error.
+    """
+    of_size: dict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        of_size[run.case.num_ranks].append(run)
+    for num_ranks, together in of_size.items():
+        told = _trained(served, directory, num_ranks, together, seed)
+        for run in together:
+            windows = served.windows(run)
+            verdict = Verdict.of(run, [each.result for each in windows])
+            truth = {**run.truth(), **told[run.name], "verdict": asdict(verdict)}
+            if kept is not None:
+                keep(kept, run, windows, truth)
+            _report(run, verdict, told[run.name])
+            yield run, verdict
+
+
+def _trained(
+    served: Served, directory: Path, num_ranks: int, runs: list[Run], seed: int
+) -> dict[str, dict[str, Any]]:
+    """What the ranks said of each run: how long it took, and how much longer than asked it slept.
+
+    """
+    names = [f"{run.case.name}:{run.number}" for run in runs]
+    arguments = ["--url", served.url, "--token", TOKEN, "--seed", str(seed), "--runs", *names]
+    try:
+        said = run_ranks(MODULE, arguments, num_ranks, directory, TRAINED_WITHIN_S)
+    except TrainingFailed as failed:
+        print(failed.said, file=sys.stderr)
+        raise
+    found: dict[str, dict[str, Any]] = defaultdict(lambda: {"took_s": 0.0, "overslept": []})
+    for line in (line for each in said for line in each.splitlines() if line.startswith("{")):
+        of_rank = json.loads(line)
+        of_run = found[of_rank["run"]]
+        of_run["took_s"] = max(of_run["took_s"], of_rank["took_s"])
+        of_run["overslept"].append(of_rank["overslept"])
+    return dict(found)
+
+
+def _report(run: Run, verdict: Verdict, told: dict[str, Any]) -> None:
+    """One line of progress."""
+    mark = "ok" if verdict.outcome in GOOD else "NO"
+    extra = f", beside it {', '.join(verdict.extra_causes)}" if verdict.extra_causes else ""
+    said = verdict.sentence or "no finding"
+    print(
+        f"{mark} {run.name}: {verdict.outcome}, {verdict.num_right_windows} of "
+        f"{verdict.num_windows} windows{extra}; {told['took_s']:.0f} s; {said}",
+        file=sys.stderr,
+        flush=True,
+    )

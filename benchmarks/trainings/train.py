@@ -1,0 +1,248 @@
+"""Trains some runs of the cases, one after the other, on one rank; run on every rank.
+
+Each run is a job of its own, recorded as docs/feeds/torch.md says. Without barriers: ranks meet in
+the collectives of the training alone. Each rank prints one line of JSON a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import paceline_client
+import torch
+import torch.distributed as dist
+from paceline_client import topology
+from paceline_client.integrations import ddp, fsdp2, huggingface, torch_pipeline
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from examples.torch_pipeline import batches
+from examples.torch_pipeline import model as transformer
+
+from .cases import BY_NAME, NUM_STEPS, Run
+from .faults import (
+    HOST_WORK_S,
+    ITEM_S,
+    SLOW_COLLATE_S,
+    SLOW_ITEM_S,
+    SLOWDOWN,
+    Collate,
+    GcStorm,
+    Rows,
+    work_on_host,
+)
+from .layers import WIDTH, Pace, WithLoss, stack
+
+ROWS = 4  # of a micro-batch
+LAYERS = 4
+SHARDED_LAYERS = 6
+MICROBATCHES = 2  # of a step under DDP
+PIPELINE_MICROBATCHES = 4
+STAGE_LAYERS, LONG_STAGE_LAYERS = 2, 4
+STAGE_PACE = 0.6  # of the example's layers, whose steps would take long
+CLOSE_S = 10.0
+
+
+def main() -> None:
+    """Train as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--token", required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--runs", nargs="+", required=True, metavar="CASE:NUMBER")
+    told = parser.parse_args()
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for text in told.runs:
+        case, number = text.split(":")
+        training = Training(Run.of(BY_NAME[case], int(number), told.seed), told.url, told.token)
+        began_s = time.perf_counter()
+        training.run()
+        took_s = time.perf_counter() - began_s
+        said = {"run": training.name, "took_s": took_s, "overslept": training.pace.overslept()}
+        print(json.dumps(said), flush=True)
+    dist.destroy_process_group()
+
+
+class Training:
+    """One run, on one rank."""
+
+    def __init__(self, run: Run, url: str, token: str) -> None:
+        self._run, self._case = run, run.case
+        self.name = run.name
+        self._url, self._token = url, token
+        self._rank = dist.get_rank()
+        self._is_culprit = run.rank == self._rank
+        self._fault = run.case.fault
+        is_slow = self._is_culprit and self._fault == "slow-rank"
+        self.pace = Pace(SLOWDOWN if is_slow else 1.0, seed=1000 * run.number + self._rank)
+
+    def run(self) -> None:
+        """Train, deliver what was recorded, and say that the job is over."""
+        ways = {
+            "ddp": self._with_ddp,
+            "fsdp2": self._with_fsdp2,
+            "pipeline": self._in_pipeline,
+            "huggingface": self._with_trainer,
+        }
+        ways[self._case.way]()
+        dist.barrier()
+        if self._rank == 0:
+            with contextlib.suppress(paceline_client.Refused, paceline_client.Unreachable):
+                paceline_client.end_job(self._url, self._token, self.name)
+
+    def _options(self) -> dict[str, Any]:
+        host = "host" if self._run.shares_host else f"host-{self._rank}"
+        return {"job": self.name, "url": self._url, "token": self._token, "host": host}
+
+    def _started(self, place: Any = None) -> Any:
+        place = place or topology.from_torch()
+        return paceline_client.start(topology=place, framework="PyTorch", **self._options())
+
+    # Data parallelism: a loop of one's own.
+
+    def _with_ddp(self) -> None:
+        recorder = self._started()
+        layers = stack(self.pace, LAYERS)
+        storm = None
+        if self._is_culprit and self._fault == "gc-storms":
+            storm = GcStorm(layers, seed=self._run.number)
+        model = DistributedDataParallel(layers, bucket_cap_mb=0.02)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        ddp.attach(recorder, model, optimizer=optimizer)
+        for number, parts in self._steps(recorder, MICROBATCHES):
+            if storm is not None:
+                storm.begin_step(MICROBATCHES)
+            with recorder.step(number, kind="train" if number else "first"):
+                for at, (inputs, labels) in enumerate(parts):
+                    model.require_backward_grad_sync = at == MICROBATCHES - 1
+                    self._work(0)
+                    loss = ((model(inputs) - labels) ** 2).mean()
+                    self._work(1)
+                    loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        recorder.close(CLOSE_S)
+
+    def _with_fsdp2(self) -> None:
+        recorder = self._started()
+        model: Any = stack(self.pace, SHARDED_LAYERS)
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        fsdp2.attach(recorder, model, optimizer=optimizer)
+        for number, parts in self._steps(recorder, 1):
+            with recorder.step(number, kind="train" if number else "first"):
+                for inputs, labels in parts:
+                    ((model(inputs) - labels) ** 2).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        recorder.close(CLOSE_S)
+
+    def _steps(
+        self, recorder: Any, num_microbatches: int
+    ) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
+        """Each step's number and micro-batches: from a loader, or as they are in memory."""
+        if not self._case.has_loader:
+            part = torch.rand(ROWS, WIDTH), torch.zeros(ROWS, WIDTH)
+            yield from ((number, [part] * num_microbatches) for number in range(NUM_STEPS))
+            return
+        is_slow = self._fault == "starved" or self._is_culprit
+        rows = Rows(NUM_STEPS * ROWS, SLOW_ITEM_S if is_slow else ITEM_S)
+        loader: Any = DataLoader(rows, batch_size=ROWS)
+        for number, part in enumerate(recorder.data(loader)):
+            yield number, [part] * num_microbatches
+
+    def _work(self, variant: int) -> None:
+        """A late host's own work, before its forwards or before its backwards."""
+        is_late = self._is_culprit and self._fault == "host-work"
+        if is_late and variant == self._run.variant:
+            work_on_host(HOST_WORK_S)
+
+    # The Trainer of transformers.
+
+    def _with_trainer(self) -> None:
+        # Only needed here: not everybody has them.
+        from transformers import Trainer, TrainingArguments
+
+        with tempfile.TemporaryDirectory() as directory:
+            arguments = TrainingArguments(
+                output_dir=directory,
+                max_steps=NUM_STEPS,
+                per_device_train_batch_size=ROWS,
+                use_cpu=True,
+                report_to=[],
+                disable_tqdm=True,
+                logging_strategy="no",
+                save_strategy="no",
+                ddp_find_unused_parameters=False,
+                remove_unused_columns=False,
+                seed=self._run.number,
+            )
+            trainer = Trainer(
+                model=WithLoss(stack(self.pace, LAYERS)),
+                args=arguments,
+                train_dataset=Rows(NUM_STEPS * ROWS * dist.get_world_size(), ITEM_S),
+                data_collator=Collate(SLOW_COLLATE_S if self._is_culprit else 0.0),
+            )
+            huggingface.attach(trainer, **self._options())
+            trainer.train()
+
+    # A pipeline of two stages: the small transformer of the example.
+
+    def _in_pipeline(self) -> None:
+        mesh = init_device_mesh(
+            "cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("pp", "dp")
+        )
+        place = topology.from_device_mesh(mesh)
+        recorder = self._started(place)
+        is_first, is_last = place.stage == 0, place.stage == 1
+        num_layers = LONG_STAGE_LAYERS if place.stage == self._run.stage else STAGE_LAYERS
+        torch.manual_seed(place.stage)
+        pace = transformer.Pace(STAGE_PACE)
+        module: nn.Module = transformer.Stage(
+            num_layers, is_first=is_first, is_last=is_last, pace=pace
+        )
+        module = DistributedDataParallel(module, process_group=mesh.get_group("dp"))
+        ddp.attach(recorder, module, chunk=0, computes=False)
+        stage = PipelineStage(
+            module, place.stage, 2, torch.device("cpu"), group=mesh.get_group("pp")
+        )
+        schedule = Schedule1F1B(
+            stage, n_microbatches=PIPELINE_MICROBATCHES, loss_fn=transformer.loss_of
+        )
+        torch_pipeline.attach(recorder, schedule)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+        # In memory before the first step: there is no loader to wait for.
+        batch = batches.batch(0, place.dp_rank, PIPELINE_MICROBATCHES, are_uneven=False)
+        for number in range(NUM_STEPS):
+            with recorder.step(number, kind="train" if number else "first"):
+                schedule.step(
+                    *([batch.inputs] if is_first else []),
+                    lengths=batch.lengths,
+                    target=batch.targets if is_last else None,
+                )
+                with recorder.op("optimizer"):
+                    optimizer.step()
+                    module.zero_grad(set_to_none=False)
+        recorder.close(CLOSE_S)
+
+
+if __name__ == "__main__":
+    main()
