@@ -6,7 +6,7 @@ from typing import Any
 
 # Steps of a window, and of a run: the first step is not analysed.
 WINDOW_STEPS = 8
-NUM_STEPS = 3 * WINDOW_STEPS
+NUM_STEPS = 1 + 3 * WINDOW_STEPS
 
 Finding = dict[str, Any]
 

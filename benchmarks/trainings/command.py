@@ -18,6 +18,7 @@ from benchmarks.trainings.judge import GOOD, Verdict
 from benchmarks.trainings.served import TOKEN, Served, keep
 
 MODULE = "benchmarks.trainings.train"
+HUGGINGFACE_MODULE = "benchmarks.trainings.train_huggingface"
 TRAINED_WITHIN_S = 900.0
 
 
@@ -70,16 +71,17 @@ def _can_train(case: Case) -> bool:
 def _judged(
     served: Served, directory: Path, runs: list[Run], seed: int, kept: Path | None
 ) -> Iterator[tuple[Run, Verdict]]:
-    """Train the runs, those of one number of ranks after each other; what was said of each.
+    """Train the runs, those of one module and number of ranks in one launch; what was said of each.
 
     Raises:
         TrainingFailed: a rank ended with an error; what it printed is on standard error.
     """
-    of_size: dict[int, list[Run]] = defaultdict(list)
+    launches: dict[tuple[str, int], list[Run]] = defaultdict(list)
     for run in runs:
-        of_size[run.case.num_ranks].append(run)
-    for num_ranks, together in of_size.items():
-        told = _trained(served, directory, num_ranks, together, seed)
+        module = HUGGINGFACE_MODULE if run.case.way == "huggingface" else MODULE
+        launches[module, run.case.num_ranks].append(run)
+    for (module, num_ranks), together in launches.items():
+        told = _trained(served, directory, module, num_ranks, together, seed)
         for run in together:
             windows = served.windows(run)
             verdict = Verdict.of(run, [each.result for each in windows])
@@ -91,7 +93,7 @@ def _judged(
 
 
 def _trained(
-    served: Served, directory: Path, num_ranks: int, runs: list[Run], seed: int
+    served: Served, directory: Path, module: str, num_ranks: int, runs: list[Run], seed: int
 ) -> dict[str, dict[str, Any]]:
     """What the ranks said of each run: how long it took, and how much longer than asked it slept.
 
@@ -99,17 +101,22 @@ def _trained(
     names = [f"{run.case.name}:{run.number}" for run in runs]
     arguments = ["--url", served.url, "--token", TOKEN, "--seed", str(seed), "--runs", *names]
     try:
-        said = run_ranks(MODULE, arguments, num_ranks, directory, TRAINED_WITHIN_S)
+        said = run_ranks(module, arguments, num_ranks, directory, TRAINED_WITHIN_S)
     except TrainingFailed as failed:
         print(failed.said, file=sys.stderr)
         raise
     found: dict[str, dict[str, Any]] = defaultdict(lambda: {"took_s": 0.0, "overslept": []})
-    for line in (line for each in said for line in each.splitlines() if line.startswith("{")):
+    for line in _of_runs(said):
         of_rank = json.loads(line)
         of_run = found[of_rank["run"]]
         of_run["took_s"] = max(of_run["took_s"], of_rank["took_s"])
         of_run["overslept"].append(of_rank["overslept"])
     return dict(found)
+
+
+def _of_runs(said: list[str]) -> list[str]:
+    """Of what the ranks printed, their lines about runs: Trainer prints, too."""
+    return [line for each in said for line in each.splitlines() if line.startswith('{"run"')]
 
 
 def _report(run: Run, verdict: Verdict, told: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import json
 import os
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import paceline_client
 import torch
 import torch.distributed as dist
 from paceline_client import topology
-from paceline_client.integrations import ddp, fsdp2, huggingface, torch_pipeline
+from paceline_client.integrations import ddp, fsdp2, torch_pipeline
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -35,15 +34,13 @@ from .cases import BY_NAME, NUM_STEPS, Run
 from .faults import (
     HOST_WORK_S,
     ITEM_S,
-    SLOW_COLLATE_S,
     SLOW_ITEM_S,
     SLOWDOWN,
-    Collate,
     GcStorm,
     Rows,
     work_on_host,
 )
-from .layers import WIDTH, Pace, WithLoss, stack
+from .layers import WIDTH, Pace, stack
 
 ROWS = 4  # of a micro-batch
 LAYERS = 4
@@ -57,6 +54,11 @@ CLOSE_S = 10.0
 
 def main() -> None:
     """Train as the command line says."""
+    train_runs(Training)
+
+
+def train_runs(kind: type[Training]) -> None:
+    """Train what the command line says, each run by an object of this kind."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--token", required=True)
@@ -69,7 +71,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     for text in told.runs:
         case, number = text.split(":")
-        training = Training(Run.of(BY_NAME[case], int(number), told.seed), told.url, told.token)
+        training = kind(Run.of(BY_NAME[case], int(number), told.seed), told.url, told.token)
         began_s = time.perf_counter()
         training.run()
         took_s = time.perf_counter() - began_s
@@ -82,36 +84,36 @@ class Training:
     """One run, on one rank."""
 
     def __init__(self, run: Run, url: str, token: str) -> None:
-        self._run, self._case = run, run.case
+        self.drawn, self.case = run, run.case
         self.name = run.name
         self._url, self._token = url, token
         self._rank = dist.get_rank()
-        self._is_culprit = run.rank == self._rank
+        self.is_culprit = run.rank == self._rank
         self._fault = run.case.fault
-        is_slow = self._is_culprit and self._fault == "slow-rank"
+        is_slow = self.is_culprit and self._fault == "slow-rank"
         self.pace = Pace(SLOWDOWN if is_slow else 1.0, seed=1000 * run.number + self._rank)
 
     def run(self) -> None:
         """Train, deliver what was recorded, and say that the job is over."""
-        ways = {
-            "ddp": self._with_ddp,
-            "fsdp2": self._with_fsdp2,
-            "pipeline": self._in_pipeline,
-            "huggingface": self._with_trainer,
-        }
-        ways[self._case.way]()
+        self.train()
         dist.barrier()
         if self._rank == 0:
             with contextlib.suppress(paceline_client.Refused, paceline_client.Unreachable):
                 paceline_client.end_job(self._url, self._token, self.name)
 
-    def _options(self) -> dict[str, Any]:
-        host = "host" if self._run.shares_host else f"host-{self._rank}"
+    def train(self) -> None:
+        """Train all steps, recorded; returns when the server has what was recorded."""
+        ways = {"ddp": self._with_ddp, "fsdp2": self._with_fsdp2, "pipeline": self._in_pipeline}
+        ways[self.case.way]()
+
+    def options(self) -> dict[str, Any]:
+        """Of a recorder: the run's job on the server, and this rank's host."""
+        host = "host" if self.drawn.shares_host else f"host-{self._rank}"
         return {"job": self.name, "url": self._url, "token": self._token, "host": host}
 
     def _started(self, place: Any = None) -> Any:
         place = place or topology.from_torch()
-        return paceline_client.start(topology=place, framework="PyTorch", **self._options())
+        return paceline_client.start(topology=place, framework="PyTorch", **self.options())
 
     # Data parallelism: a loop of one's own.
 
@@ -119,8 +121,8 @@ class Training:
         recorder = self._started()
         layers = stack(self.pace, LAYERS)
         storm = None
-        if self._is_culprit and self._fault == "gc-storms":
-            storm = GcStorm(layers, seed=self._run.number)
+        if self.is_culprit and self._fault == "gc-storms":
+            storm = GcStorm(layers, seed=self.drawn.number)
         model = DistributedDataParallel(layers, bucket_cap_mb=0.02)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         ddp.attach(recorder, model, optimizer=optimizer)
@@ -159,11 +161,11 @@ class Training:
         self, recorder: Any, num_microbatches: int
     ) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
         """Each step's number and micro-batches: from a loader, or as they are in memory."""
-        if not self._case.has_loader:
+        if not self.case.has_loader:
             part = torch.rand(ROWS, WIDTH), torch.zeros(ROWS, WIDTH)
             yield from ((number, [part] * num_microbatches) for number in range(NUM_STEPS))
             return
-        is_slow = self._fault == "starved" or self._is_culprit
+        is_slow = self._fault == "starved" or self.is_culprit
         rows = Rows(NUM_STEPS * ROWS, SLOW_ITEM_S if is_slow else ITEM_S)
         loader: Any = DataLoader(rows, batch_size=ROWS)
         for number, part in enumerate(recorder.data(loader)):
@@ -171,38 +173,9 @@ class Training:
 
     def _work(self, variant: int) -> None:
         """A late host's own work, before its forwards or before its backwards."""
-        is_late = self._is_culprit and self._fault == "host-work"
-        if is_late and variant == self._run.variant:
+        is_late = self.is_culprit and self._fault == "host-work"
+        if is_late and variant == self.drawn.variant:
             work_on_host(HOST_WORK_S)
-
-    # The Trainer of transformers.
-
-    def _with_trainer(self) -> None:
-        # Only needed here: not everybody has them.
-        from transformers import Trainer, TrainingArguments
-
-        with tempfile.TemporaryDirectory() as directory:
-            arguments = TrainingArguments(
-                output_dir=directory,
-                max_steps=NUM_STEPS,
-                per_device_train_batch_size=ROWS,
-                use_cpu=True,
-                report_to=[],
-                disable_tqdm=True,
-                logging_strategy="no",
-                save_strategy="no",
-                ddp_find_unused_parameters=False,
-                remove_unused_columns=False,
-                seed=self._run.number,
-            )
-            trainer = Trainer(
-                model=WithLoss(stack(self.pace, LAYERS)),
-                args=arguments,
-                train_dataset=Rows(NUM_STEPS * ROWS * dist.get_world_size(), ITEM_S),
-                data_collator=Collate(SLOW_COLLATE_S if self._is_culprit else 0.0),
-            )
-            huggingface.attach(trainer, **self._options())
-            trainer.train()
 
     # A pipeline of two stages: the small transformer of the example.
 
@@ -213,7 +186,7 @@ class Training:
         place = topology.from_device_mesh(mesh)
         recorder = self._started(place)
         is_first, is_last = place.stage == 0, place.stage == 1
-        num_layers = LONG_STAGE_LAYERS if place.stage == self._run.stage else STAGE_LAYERS
+        num_layers = LONG_STAGE_LAYERS if place.stage == self.drawn.stage else STAGE_LAYERS
         torch.manual_seed(place.stage)
         pace = transformer.Pace(STAGE_PACE)
         module: nn.Module = transformer.Stage(
