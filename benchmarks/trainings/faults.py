@@ -17,8 +17,7 @@ SLOWDOWN = 1.6  # of a slow rank
 HOST_WORK_S = 0.030  # in each micro-batch of a late host
 PAUSE_S = 0.015  # of one collection of garbage
 PAUSES = 4  # of a step in a storm
-ITEM_S = 0.0005  # of a dataset as it should be
-SLOW_ITEM_S = 0.015  # of a slow one; 4 items are a batch
+SLOW_ITEM_S = 0.015  # of a slow dataset; 4 items are a batch
 SLOW_COLLATE_S = 0.060
 
 
@@ -65,21 +64,22 @@ class GcStorm:
 
 
 class Rows(Dataset[tuple[Tensor, Tensor]]):
-    """Rows of made data, each of which takes so long to read."""
+    """Rows of made data, in memory or each so long away."""
 
-    def __init__(self, num_rows: int, item_s: float) -> None:
-        self._num_rows = num_rows
+    def __init__(self, num_rows: int, item_s: float = 0.0) -> None:
+        self._inputs = torch.rand(num_rows, WIDTH)
+        self._labels = torch.zeros(WIDTH)
         self._item_s = item_s
 
     def __len__(self) -> int:
         """Number of rows."""
-        return self._num_rows
+        return self._inputs.shape[0]
 
     def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels, both [WIDTH]."""
-        time.sleep(self._item_s)
-        made = torch.Generator().manual_seed(row)
-        return torch.rand(WIDTH, generator=made), torch.zeros(WIDTH)
+        if self._item_s:
+            time.sleep(self._item_s)
+        return self._inputs[row], self._labels
 
 
 class Collate:
@@ -90,7 +90,8 @@ class Collate:
 
     def __call__(self, rows: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
         """Inputs and labels, both [rows, WIDTH]."""
-        time.sleep(self._seconds)
+        if self._seconds:
+            time.sleep(self._seconds)
         return {
             "inputs": torch.stack([inputs for inputs, _ in rows]),
             "labels": torch.stack([labels for _, labels in rows]),

@@ -33,7 +33,6 @@ from examples.torch_pipeline import model as transformer
 from .cases import BY_NAME, NUM_STEPS, Run
 from .faults import (
     HOST_WORK_S,
-    ITEM_S,
     SLOW_ITEM_S,
     SLOWDOWN,
     GcStorm,
@@ -43,8 +42,8 @@ from .faults import (
 from .layers import WIDTH, Pace, stack
 
 ROWS = 4  # of a micro-batch
-LAYERS = 4
-SHARDED_LAYERS = 6
+LAYERS = 3
+SHARDED_LAYERS = 4
 MICROBATCHES = 2  # of a step under DDP
 PIPELINE_MICROBATCHES = 4
 STAGE_LAYERS, LONG_STAGE_LAYERS = 2, 4
@@ -68,6 +67,9 @@ def train_runs(kind: type[Training]) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
+    # As on hosts of their own, which nothing else uses; where that is permitted.
+    with contextlib.suppress(OSError):
+        os.nice(-10)
     dist.init_process_group("gloo")
     for text in told.runs:
         case, number = text.split(":")
@@ -166,7 +168,7 @@ class Training:
             yield from ((number, [part] * num_microbatches) for number in range(NUM_STEPS))
             return
         is_slow = self._fault == "starved" or self.is_culprit
-        rows = Rows(NUM_STEPS * ROWS, SLOW_ITEM_S if is_slow else ITEM_S)
+        rows = Rows(NUM_STEPS * ROWS, SLOW_ITEM_S if is_slow else 0.0)
         loader: Any = DataLoader(rows, batch_size=ROWS)
         for number, part in enumerate(recorder.data(loader)):
             yield number, [part] * num_microbatches
@@ -180,9 +182,7 @@ class Training:
     # A pipeline of two stages: the small transformer of the example.
 
     def _in_pipeline(self) -> None:
-        mesh = init_device_mesh(
-            "cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("pp", "dp")
-        )
+        mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("pp", "dp"))
         place = topology.from_device_mesh(mesh)
         recorder = self._started(place)
         is_first, is_last = place.stage == 0, place.stage == 1

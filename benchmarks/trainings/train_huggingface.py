@@ -13,9 +13,11 @@ from paceline_client.integrations import huggingface
 from transformers import Trainer, TrainingArguments
 
 from .cases import NUM_STEPS
-from .faults import ITEM_S, SLOW_COLLATE_S, Collate, Rows
+from .faults import SLOW_COLLATE_S, Collate, Rows
 from .layers import WithLoss, stack
-from .train import LAYERS, ROWS, Training, train_runs
+from .train import ROWS, Training, train_runs
+
+LAYERS = 5
 
 
 class TrainerTraining(Training):
@@ -40,7 +42,7 @@ class TrainerTraining(Training):
             trainer = Trainer(
                 model=WithLoss(stack(self.pace, LAYERS)),
                 args=arguments,
-                train_dataset=Rows(NUM_STEPS * ROWS * dist.get_world_size(), ITEM_S),
+                train_dataset=Rows(NUM_STEPS * ROWS * dist.get_world_size()),
                 data_collator=Collate(SLOW_COLLATE_S if self.is_culprit else 0.0),
             )
             huggingface.attach(trainer, **self.options())
