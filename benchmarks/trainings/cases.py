@@ -27,7 +27,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A right name for a fault: its cause and, where the cause has it, `evidence["late_because"]`."""
+    """A right name for a fault: its cause and, with late-host, `evidence["late_because"]`."""
 
     cause: str
     late_because: str = ""

@@ -95,7 +95,7 @@ def _judged(
 def _trained(
     served: Served, directory: Path, module: str, num_ranks: int, runs: list[Run], seed: int
 ) -> dict[str, dict[str, Any]]:
-    """What the ranks said of each run: how long it took, and how much longer than asked it slept."""
+    """What the ranks said of each run: how long it took, how much longer than asked it slept."""
     names = [f"{run.case.name}:{run.number}" for run in runs]
     arguments = ["--url", served.url, "--token", TOKEN, "--seed", str(seed), "--runs", *names]
     try:
