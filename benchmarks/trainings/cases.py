@@ -95,6 +95,21 @@ class Run:
         """Of its job and of its folder of recordings."""
         return f"{self.case.name}-{self.number}"
 
+    def plan(self) -> dict[str, Any]:
+        """As examples/torch_faults takes it."""
+        return {
+            "name": self.name,
+            "way": self.case.way,
+            "fault": self.case.fault,
+            "rank": self.rank,
+            "stage": self.stage,
+            "has_loader": self.case.has_loader,
+            "shares_host": self.shares_host,
+            "variant": self.variant,
+            "steps": NUM_STEPS,
+            "seed": self.number,
+        }
+
     def truth(self) -> dict[str, Any]:
         """What there is to know of it, for a file beside its recording."""
         answers = ANSWERS[self.case.fault]

@@ -17,8 +17,8 @@ from benchmarks.trainings.cases import BY_NAME, CASES, Case, Run
 from benchmarks.trainings.judge import GOOD, Verdict
 from benchmarks.trainings.served import TOKEN, Served, keep
 
-MODULE = "benchmarks.trainings.train"
-HUGGINGFACE_MODULE = "benchmarks.trainings.train_huggingface"
+MODULE = "examples.torch_faults.train"
+HUGGINGFACE_MODULE = "examples.torch_faults.train_huggingface"
 TRAINED_WITHIN_S = 900.0
 
 
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         with Served(directory) as served:
             for number in range(told.runs):
                 runs = [Run.of(case, number, told.seed) for case in cases]
-                verdicts += _judged(served, directory, runs, told.seed, told.keep)
+                verdicts += _judged(served, directory, runs, told.keep)
     found = judge.figures(verdicts)
     # What was not trained is not known to hold.
     found |= {"skipped": skipped, "holds": found["holds"] and not skipped}
@@ -69,7 +69,7 @@ def _can_train(case: Case) -> bool:
 
 
 def _judged(
-    served: Served, directory: Path, runs: list[Run], seed: int, kept: Path | None
+    served: Served, directory: Path, runs: list[Run], kept: Path | None
 ) -> Iterator[tuple[Run, Verdict]]:
     """Train the runs, those of one module and number of ranks in one launch; what was said of each.
 
@@ -81,7 +81,7 @@ def _judged(
         module = HUGGINGFACE_MODULE if run.case.way == "huggingface" else MODULE
         launches[module, run.case.num_ranks].append(run)
     for (module, num_ranks), together in launches.items():
-        told = _trained(served, directory, module, num_ranks, together, seed)
+        told = _trained(served, directory, module, num_ranks, together)
         for run in together:
             windows = served.windows(run)
             verdict = Verdict.of(run, [each.result for each in windows])
@@ -93,11 +93,11 @@ def _judged(
 
 
 def _trained(
-    served: Served, directory: Path, module: str, num_ranks: int, runs: list[Run], seed: int
+    served: Served, directory: Path, module: str, num_ranks: int, runs: list[Run]
 ) -> dict[str, dict[str, Any]]:
     """What the ranks said of each run: how long it took, how much longer than asked it slept."""
-    names = [f"{run.case.name}:{run.number}" for run in runs]
-    arguments = ["--url", served.url, "--token", TOKEN, "--seed", str(seed), "--runs", *names]
+    plans = [json.dumps(run.plan()) for run in runs]
+    arguments = ["--url", served.url, "--token", TOKEN, "--runs", *plans]
     try:
         said = run_ranks(module, arguments, num_ranks, directory, TRAINED_WITHIN_S)
     except TrainingFailed as failed:

@@ -1,4 +1,4 @@
-"""Trains some runs of the cases, one after the other, on one rank; run on every rank.
+"""Trains some plans, one after the other, on one rank; run on every rank.
 
 Each run is a job of its own, recorded as docs/feeds/torch.md says. Without barriers: ranks meet in
 the collectives of the training alone. Each rank prints one line of JSON a run.
@@ -30,7 +30,6 @@ from torch.utils.data import DataLoader
 from examples.torch_pipeline import batches
 from examples.torch_pipeline import model as transformer
 
-from .cases import BY_NAME, NUM_STEPS, Run
 from .faults import (
     HOST_WORK_S,
     SLOW_ITEM_S,
@@ -40,6 +39,7 @@ from .faults import (
     work_on_host,
 )
 from .layers import WIDTH, Pace, stack
+from .plan import Plan
 
 ROWS = 4  # of a micro-batch
 LAYERS = 3
@@ -61,8 +61,7 @@ def train_runs(kind: type[Training]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--token", required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--runs", nargs="+", required=True, metavar="CASE:NUMBER")
+    parser.add_argument("--runs", nargs="+", required=True, metavar="JSON", type=Plan.of)
     told = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     warnings.filterwarnings("ignore")
@@ -71,29 +70,27 @@ def train_runs(kind: type[Training]) -> None:
     with contextlib.suppress(OSError):
         os.nice(-10)
     dist.init_process_group("gloo")
-    for text in told.runs:
-        case, number = text.split(":")
-        training = kind(Run.of(BY_NAME[case], int(number), told.seed), told.url, told.token)
+    for plan in told.runs:
+        training = kind(plan, told.url, told.token)
         began_s = time.perf_counter()
         training.run()
         took_s = time.perf_counter() - began_s
-        said = {"run": training.name, "took_s": took_s, "overslept": training.pace.overslept()}
-        print(json.dumps(said), flush=True)
+        said = {"run": plan.name, "took_s": took_s, "overslept": training.pace.overslept()}
+        print(json.dumps(said), flush=True)  # noqa: T201
     dist.destroy_process_group()
 
 
 class Training:
     """One run, on one rank."""
 
-    def __init__(self, run: Run, url: str, token: str) -> None:
-        self.drawn, self.case = run, run.case
-        self.name = run.name
+    def __init__(self, plan: Plan, url: str, token: str) -> None:
+        self.plan = plan
         self._url, self._token = url, token
         self._rank = dist.get_rank()
-        self.is_culprit = run.rank == self._rank
-        self._fault = run.case.fault
+        self.is_culprit = plan.rank == self._rank
+        self._fault = plan.fault
         is_slow = self.is_culprit and self._fault == "slow-rank"
-        self.pace = Pace(SLOWDOWN if is_slow else 1.0, seed=1000 * run.number + self._rank)
+        self.pace = Pace(SLOWDOWN if is_slow else 1.0, seed=1000 * plan.seed + self._rank)
 
     def run(self) -> None:
         """Train, deliver what was recorded, and say that the job is over."""
@@ -101,17 +98,17 @@ class Training:
         dist.barrier()
         if self._rank == 0:
             with contextlib.suppress(paceline_client.Refused, paceline_client.Unreachable):
-                paceline_client.end_job(self._url, self._token, self.name)
+                paceline_client.end_job(self._url, self._token, self.plan.name)
 
     def train(self) -> None:
-        """Train all steps, recorded; returns when the server has what was recorded."""
+        """Train all steps, recorded; return once the server has the record."""
         ways = {"ddp": self._with_ddp, "fsdp2": self._with_fsdp2, "pipeline": self._in_pipeline}
-        ways[self.case.way]()
+        ways[self.plan.way]()
 
     def options(self) -> dict[str, Any]:
         """Of a recorder: the run's job on the server, and this rank's host."""
-        host = "host" if self.drawn.shares_host else f"host-{self._rank}"
-        return {"job": self.name, "url": self._url, "token": self._token, "host": host}
+        host = "host" if self.plan.shares_host else f"host-{self._rank}"
+        return {"job": self.plan.name, "url": self._url, "token": self._token, "host": host}
 
     def _started(self, place: Any = None) -> Any:
         place = place or topology.from_torch()
@@ -124,7 +121,7 @@ class Training:
         layers = stack(self.pace, LAYERS)
         storm = None
         if self.is_culprit and self._fault == "gc-storms":
-            storm = GcStorm(layers, seed=self.drawn.number)
+            storm = GcStorm(layers, seed=self.plan.seed)
         model = DistributedDataParallel(layers, bucket_cap_mb=0.02)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         ddp.attach(recorder, model, optimizer=optimizer)
@@ -163,12 +160,12 @@ class Training:
         self, recorder: Any, num_microbatches: int
     ) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
         """Each step's number and micro-batches: from a loader, or as they are in memory."""
-        if not self.case.has_loader:
+        if not self.plan.has_loader:
             part = torch.rand(ROWS, WIDTH), torch.zeros(ROWS, WIDTH)
-            yield from ((number, [part] * num_microbatches) for number in range(NUM_STEPS))
+            yield from ((number, [part] * num_microbatches) for number in range(self.plan.steps))
             return
         is_slow = self._fault == "starved" or self.is_culprit
-        rows = Rows(NUM_STEPS * ROWS, SLOW_ITEM_S if is_slow else 0.0)
+        rows = Rows(self.plan.steps * ROWS, SLOW_ITEM_S if is_slow else 0.0)
         loader: Any = DataLoader(rows, batch_size=ROWS)
         for number, part in enumerate(recorder.data(loader)):
             yield number, [part] * num_microbatches
@@ -176,7 +173,7 @@ class Training:
     def _work(self, variant: int) -> None:
         """A late host's own work, before its forwards or before its backwards."""
         is_late = self.is_culprit and self._fault == "host-work"
-        if is_late and variant == self.drawn.variant:
+        if is_late and variant == self.plan.variant:
             work_on_host(HOST_WORK_S)
 
     # A pipeline of two stages: the small transformer of the example.
@@ -186,7 +183,7 @@ class Training:
         place = topology.from_device_mesh(mesh)
         recorder = self._started(place)
         is_first, is_last = place.stage == 0, place.stage == 1
-        num_layers = LONG_STAGE_LAYERS if place.stage == self.drawn.stage else STAGE_LAYERS
+        num_layers = LONG_STAGE_LAYERS if place.stage == self.plan.stage else STAGE_LAYERS
         torch.manual_seed(place.stage)
         pace = transformer.Pace(STAGE_PACE)
         module: nn.Module = transformer.Stage(
@@ -204,7 +201,7 @@ class Training:
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
         # In memory before the first step: there is no loader to wait for.
         batch = batches.batch(0, place.dp_rank, PIPELINE_MICROBATCHES, are_uneven=False)
-        for number in range(NUM_STEPS):
+        for number in range(self.plan.steps):
             with recorder.step(number, kind="train" if number else "first"):
                 schedule.step(
                     *([batch.inputs] if is_first else []),

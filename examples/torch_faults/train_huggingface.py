@@ -12,7 +12,6 @@ import torch.distributed as dist
 from paceline_client.integrations import huggingface
 from transformers import Trainer, TrainingArguments
 
-from .cases import NUM_STEPS
 from .faults import SLOW_COLLATE_S, Collate, Rows
 from .layers import WithLoss, stack
 from .train import ROWS, Training, train_runs
@@ -24,11 +23,11 @@ class TrainerTraining(Training):
     """One run of a Trainer under DDP, on one rank; the culprit's collate function is slow."""
 
     def train(self) -> None:
-        """Train all steps, recorded; returns when the server has what was recorded."""
+        """Train all steps, recorded; return once the server has the record."""
         with tempfile.TemporaryDirectory() as directory:
             arguments = TrainingArguments(
                 output_dir=directory,
-                max_steps=NUM_STEPS,
+                max_steps=self.plan.steps,
                 per_device_train_batch_size=ROWS,
                 use_cpu=True,
                 report_to=[],
@@ -37,12 +36,12 @@ class TrainerTraining(Training):
                 save_strategy="no",
                 ddp_find_unused_parameters=False,
                 remove_unused_columns=False,
-                seed=self.drawn.number,
+                seed=self.plan.seed,
             )
             trainer = Trainer(
                 model=WithLoss(stack(self.pace, LAYERS)),
                 args=arguments,
-                train_dataset=Rows(NUM_STEPS * ROWS * dist.get_world_size()),
+                train_dataset=Rows(self.plan.steps * ROWS * dist.get_world_size()),
                 data_collator=Collate(SLOW_COLLATE_S if self.is_culprit else 0.0),
             )
             huggingface.attach(trainer, **self.options())
@@ -52,3 +51,7 @@ class TrainerTraining(Training):
 def main() -> None:
     """Train as the command line says."""
     train_runs(TrainerTraining)
+
+
+if __name__ == "__main__":
+    main()
