@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from app.cli.bench.ranks import TrainingFailed, run_ranks
-from benchmarks.trainings import judge
+from benchmarks.trainings import judge, recorded
 from benchmarks.trainings.cases import BY_NAME, CASES, Case, Run
 from benchmarks.trainings.judge import GOOD, Verdict
-from benchmarks.trainings.served import TOKEN, Served, keep
+from benchmarks.trainings.served import TOKEN, Served
 
 MODULE = "examples.torch_faults.train"
 HUGGINGFACE_MODULE = "examples.torch_faults.train_huggingface"
@@ -25,6 +25,8 @@ TRAINED_WITHIN_S = 900.0
 def main(arguments: list[str]) -> int:
     """Print figures as JSON; 1 while a bar is missed, 2 where nothing can be trained."""
     told = _parser().parse_args(arguments)
+    if told.recorded is not None:
+        return _show(list(_judged_again(told.recorded, told.case or list(BY_NAME))), [])
     if importlib.util.find_spec("torch") is None:
         print("PyTorch is not installed: pip install torch==2.13.0", file=sys.stderr)
         return 2
@@ -38,6 +40,11 @@ def main(arguments: list[str]) -> int:
             for number in range(told.runs):
                 runs = [Run.of(case, number, told.seed) for case in cases]
                 verdicts += _judged(served, directory, runs, told.keep)
+    return _show(verdicts, skipped)
+
+
+def _show(verdicts: list[tuple[Run, Verdict]], skipped: list[str]) -> int:
+    """Print the figures; the exit status."""
     found = judge.figures(verdicts)
     # What was not trained is not known to hold.
     found |= {"skipped": skipped, "holds": found["holds"] and not skipped}
@@ -56,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
         help=f"only this one, or several times: {', '.join(BY_NAME)}",
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where recordings are left")
+    parser.add_argument(
+        "--recorded", type=Path, metavar="DIR", help="train nothing: judge what --keep has left"
+    )
     parser.add_argument("--seed", type=int, default=7)
     return parser
 
@@ -87,9 +97,17 @@ def _judged(
             verdict = Verdict.of(run, [each.result for each in windows])
             truth = {**run.truth(), **told[run.name], "verdict": asdict(verdict)}
             if kept is not None:
-                keep(kept, run, windows, truth)
-            _report(run, verdict, told[run.name])
+                recorded.keep(kept, run, windows, truth)
+            _report(run, verdict, f"; {told[run.name]['took_s']:.0f} s")
             yield run, verdict
+
+
+def _judged_again(directory: Path, names: list[str]) -> Iterator[tuple[Run, Verdict]]:
+    """What today's code says of recorded runs."""
+    for run, results in recorded.runs(directory, names):
+        verdict = Verdict.of(run, results)
+        _report(run, verdict)
+        yield run, verdict
 
 
 def _trained(
@@ -117,14 +135,14 @@ def _of_runs(said: list[str]) -> list[str]:
     return [line for each in said for line in each.splitlines() if line.startswith('{"run"')]
 
 
-def _report(run: Run, verdict: Verdict, told: dict[str, Any]) -> None:
+def _report(run: Run, verdict: Verdict, took: str = "") -> None:
     """One line of progress."""
     mark = "ok" if verdict.outcome in GOOD else "NO"
     extra = f", beside it {', '.join(verdict.extra_causes)}" if verdict.extra_causes else ""
     said = verdict.sentence or "no finding"
     print(
         f"{mark} {run.name}: {verdict.outcome}, {verdict.num_right_windows} of "
-        f"{verdict.num_windows} windows{extra}; {told['took_s']:.0f} s; {said}",
+        f"{verdict.num_windows} windows{extra}{took}; {said}",
         file=sys.stderr,
         flush=True,
     )

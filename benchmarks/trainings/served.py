@@ -1,12 +1,9 @@
 """A Paceline on loopback for one benchmark, and what it found in a job's windows."""
 
-import io
-import json
 import os
 import subprocess
 import sys
 import time
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,20 +117,3 @@ class Served:
             return self._http.get("/readyz").status_code == 200
         except httpx.TransportError:
             return False
-
-
-def keep(directory: Path, run: Run, windows: list[ClosedWindow], truth: dict[str, Any]) -> None:
-    """Write a run's recording: of each window its operations, meta file and result; the truth.
-
-    `paceline analyze trace-ID.parquet --meta meta-ID.yaml` analyses a window again.
-    """
-    folder = directory / run.name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "truth.json").write_text(json.dumps(truth, indent=1))
-    for window in windows:
-        with zipfile.ZipFile(io.BytesIO(window.packed)) as archive:
-            for each in archive.namelist():
-                kind = "trace" if each.endswith(".parquet") else "meta"
-                file = folder / f"{kind}-{window.name}{Path(each).suffix}"
-                file.write_bytes(archive.read(each))
-        (folder / f"result-{window.name}.json").write_text(json.dumps(window.result, indent=1))
