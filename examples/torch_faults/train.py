@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import time
@@ -66,9 +67,7 @@ def train_runs(kind: type[Training]) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    # As on hosts of their own, which nothing else uses; where that is permitted.
-    with contextlib.suppress(OSError):
-        os.nice(-10)
+    _run_undisturbed()
     dist.init_process_group("gloo")
     for plan in told.runs:
         training = kind(plan, told.url, told.token)
@@ -78,6 +77,20 @@ def train_runs(kind: type[Training]) -> None:
         said = {"run": plan.name, "took_s": took_s, "overslept": training.pace.overslept()}
         print(json.dumps(said), flush=True)  # noqa: T201
     dist.destroy_process_group()
+
+
+def _run_undisturbed() -> None:
+    """As far as permitted: as on a host that nothing else uses, and with a heap that stays small.
+
+    Linux lets a process that runs finish its time slice of some milliseconds before one that wakes
+    up, which on a busy machine makes collectives ten times as long. Ranks sleep most of the time,
+    so going first takes little from others.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    # PyTorch's modules take a tenth of a second to collect: a real pause, in a healthy run, too.
+    gc.collect()
+    gc.freeze()
 
 
 class Training:
