@@ -1,0 +1,1 @@
+"""Small trainings with DDP, FSDP2, a pipeline and transformers' Trainer, each with a fault."""

@@ -1,0 +1,88 @@
+"""Layers that take as long as they would on an accelerator: they sleep inside autograd.
+
+Two cores cannot compute for four ranks, but they can sleep for them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+WIDTH = 64
+# Forward of a layer; its backward takes twice as long. Long beside a collective on a busy machine,
+# which is a millisecond where all goes well and ten where it does not.
+LAYER_S = 0.016
+JITTER = 0.02  # of each pass, on both sides
+
+
+class Pace:
+    """How fast a rank's accelerator is: 1.6 takes 1.6 times as long; and how busy the machine."""
+
+    def __init__(self, slowdown: float, seed: int) -> None:
+        self._slowdown = slowdown
+        self._draw = random.Random(seed)  # noqa: S311
+        self._asked_s = 0.0
+        self._slept_s = 0.0
+
+    def sleep(self, usual_s: float) -> None:
+        """So long, times the slowdown, give or take the jitter."""
+        asked_s = usual_s * self._slowdown * self._draw.uniform(1 - JITTER, 1 + JITTER)
+        began_s = time.perf_counter()
+        time.sleep(asked_s)
+        self._asked_s += asked_s
+        self._slept_s += time.perf_counter() - began_s
+
+    def overslept(self) -> float | None:
+        """By which share the machine made sleeps longer than asked; None where there were none."""
+        return self._slept_s / self._asked_s - 1 if self._asked_s else None
+
+
+class _Sleeping(torch.autograd.Function):
+    """Sleeps in the forward, and twice as long in the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, pace: Pace, length_s: float) -> Tensor:
+        ctx.pace, ctx.length_s = pace, length_s
+        pace.sleep(length_s)
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        ctx.pace.sleep(2 * ctx.length_s)
+        return gradient, None, None
+
+
+class Layer(nn.Module):
+    """A linear layer that takes its time."""
+
+    def __init__(self, pace: Pace) -> None:
+        super().__init__()
+        self._pace = pace
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[rows, WIDTH]."""
+        return torch.relu(self.linear(_Sleeping.apply(inputs, self._pace, LAYER_S)))
+
+
+class WithLoss(nn.Module):
+    """The layers as transformers' Trainer takes a model: inputs and labels in, a dict out."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The mean square of what is between outputs and labels, both [rows, WIDTH]."""
+        outputs = self.layers(inputs)
+        return {"loss": ((outputs - labels) ** 2).mean(), "outputs": outputs}
+
+
+def stack(pace: Pace, num_layers: int) -> nn.Sequential:
+    """So many layers in a row, with equal weights on every rank."""
+    torch.manual_seed(0)
+    return nn.Sequential(*(Layer(pace) for _ in range(num_layers)))

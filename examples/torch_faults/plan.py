@@ -1,0 +1,42 @@
+"""What is trained in a run, and what is wrong in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run, as its JSON says it.
+
+    `way` is "ddp", "fsdp2", "pipeline" or "huggingface". `fault` is "" where it is healthy, or
+    "slow-rank" (fsdp2), "host-work", "gc-storms" (ddp), "slow-data", "starved" (ddp with
+    `has_loader`), "slow-collate" (huggingface) or "uneven-stages" (pipeline). `rank` has the
+    fault, or `stage` has more layers; -1 is none. All ranks have one host name where
+    `shares_host`, else each its own, as with one GPU a host. A late host works before its forwards
+    (`variant` 0) or before its backwards (1).
+    """
+
+    name: str
+    way: str
+    fault: str = ""
+    rank: int = -1
+    stage: int = -1
+    has_loader: bool = False
+    shares_host: bool = False
+    variant: int = 0
+    steps: int = 25
+    seed: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> Plan:
+        """The plan that a JSON object says.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{text[:200]!r} is no plan: {error}") from error

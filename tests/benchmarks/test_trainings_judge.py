@@ -1,0 +1,150 @@
+"""What the benchmark of real trainings makes of results worked out by hand."""
+
+import pytest
+
+from benchmarks.trainings.cases import BY_NAME, CASES, OF_A_RANK, OF_A_STAGE, Case, Run
+from benchmarks.trainings.judge import Verdict, figures
+
+
+def _run(fault, rank=-1, stage=-1, way="ddp"):
+    case = Case("made", way, 4, fault)
+    return Run(case, 0, 7, rank, stage, shares_host=False, variant=0)
+
+
+def _finding(cause, *culprits, cost=0.2, **evidence):
+    return {
+        "cause": cause,
+        "culprits": list(culprits),
+        "cost": cost,
+        "evidence": evidence,
+        "sentence": f"the sentence of {cause}",
+    }
+
+
+def _windows(*findings_of_each):
+    return [{"findings": findings} for findings in findings_of_each]
+
+
+def _outcome(run, *findings_of_each):
+    return Verdict.of(run, _windows(*findings_of_each)).outcome
+
+
+SLOW_1 = _finding("slow-worker", {"rank": 1, "dp_rank": 1, "stage": 0, "host": "host-1"})
+
+
+def test_a_slow_rank_named_alone_is_right():
+    assert _outcome(_run("slow-rank", rank=1), [SLOW_1], [SLOW_1]) == "right"
+
+
+def test_a_culprit_without_a_global_rank_goes_by_its_dp_rank():
+    finding = _finding("slow-worker", {"dp_rank": 1, "stage": 0})
+    assert _outcome(_run("slow-rank", rank=1), [finding]) == "right"
+
+
+@pytest.mark.parametrize(
+    "culprits", [[{"rank": 0, "dp_rank": 1}], [{"rank": 1}, {"rank": 2}], []], ids=str
+)
+def test_another_rank_one_more_rank_and_no_rank_are_the_wrong_culprit(culprits):
+    finding = _finding("slow-worker", *culprits)
+    assert _outcome(_run("slow-rank", rank=1), [finding]) == "wrong-culprit"
+
+
+def test_the_cause_goes_by_the_cost_over_all_windows():
+    run = _run("slow-rank", rank=1)
+    link = _finding("slow-link", cost=0.3)
+    assert _outcome(run, [link], [SLOW_1], [SLOW_1]) == "right"
+    assert _outcome(run, [link], [link], [SLOW_1]) == "wrong-cause"
+
+
+def test_a_culprit_named_in_most_windows_counts():
+    run, other = _run("slow-rank", rank=1), _finding("slow-worker", {"rank": 2})
+    assert _outcome(run, [other], [SLOW_1], [SLOW_1]) == "right"
+    assert _outcome(run, [other], [other], [SLOW_1]) == "wrong-culprit"
+
+
+def test_a_late_host_is_right_only_for_the_reason_that_it_had():
+    def late(because):
+        return _finding("late-host", {"rank": 3}, late_because=because)
+
+    for fault, because in (
+        ("host-work", "unknown host work"),
+        ("gc-storms", "gc"),
+        ("slow-data", "data-wait"),
+        ("slow-collate", "data-wait"),
+    ):
+        for said in ("unknown host work", "gc", "data-wait"):
+            expected = "right" if said == because else "wrong-cause"
+            assert _outcome(_run(fault, rank=3), [late(said)]) == expected
+
+
+def test_starved_ranks_have_no_single_culprit():
+    run = _run("starved")
+    everybody = [{"rank": rank} for rank in range(4)]
+    assert _outcome(run, [_finding("data-loading")]) == "right"
+    assert _outcome(run, [_finding("data-loading", *everybody)]) == "right"
+    assert _outcome(run, [_finding("data-loading", {"rank": 1})]) == "wrong-culprit"
+
+
+def test_a_stage_is_named_by_its_number():
+    run = _run("uneven-stages", stage=1, way="pipeline")
+    assert _outcome(run, [_finding("stage-imbalance", {"stage": 1})]) == "right"
+    assert _outcome(run, [_finding("stage-imbalance", {"stage": 0})]) == "wrong-culprit"
+
+
+@pytest.mark.parametrize("findings", [[], None], ids=["nothing", "cannot-tell"])
+def test_a_fault_without_a_finding_is_missed(findings):
+    assert _outcome(_run("slow-rank", rank=1), findings) == "missed"
+
+
+def test_one_finding_in_one_window_is_false_in_a_healthy_run():
+    assert _outcome(_run(""), [], [], []) == "healthy"
+    assert _outcome(_run(""), [], [_finding("slow-link", cost=0.02)], []) == "false-cause"
+
+
+def test_extra_causes_and_right_windows_are_counted_apart():
+    run = _run("uneven-stages", stage=1, way="pipeline")
+    right = _finding("stage-imbalance", {"stage": 1}, cost=0.3)
+    extra = _finding("data-loading", cost=0.1)
+    verdict = Verdict.of(run, _windows([right, extra], [right], [extra, right]))
+    assert verdict.outcome == "right"
+    assert verdict.extra_causes == ["data-loading"]
+    assert (verdict.num_windows, verdict.num_right_windows) == (3, 2)
+    assert verdict.sentence == "the sentence of stage-imbalance"
+
+
+def _verdicts(num_right, num_missed, num_false=0):
+    run, healthy = _run("slow-rank", rank=1), _run("")
+    right, nothing = _windows([SLOW_1]), _windows([])
+    return [
+        *[(run, Verdict.of(run, right))] * num_right,
+        *[(run, Verdict.of(run, nothing))] * num_missed,
+        *[(healthy, Verdict.of(healthy, nothing))] * 5,
+        *[(healthy, Verdict.of(healthy, right))] * num_false,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "holds"), [((19, 1), True), ((18, 2), False), ((20, 0, 1), False)], ids=str
+)
+def test_the_bar_is_95_in_100_right_and_nothing_false(counts, holds):
+    found = figures(_verdicts(*counts))
+    assert found["holds"] is holds
+    assert found["right_share"] == counts[0] / 20
+    assert found["faulty_runs"] == 20
+
+
+def test_every_case_has_a_control_of_its_own_way_and_size():
+    controls = {(case.way, case.num_ranks, case.has_loader) for case in CASES if not case.fault}
+    for case in CASES:
+        assert (case.way, case.num_ranks, case.has_loader) in controls
+    assert len(BY_NAME) == len(CASES)
+
+
+def test_a_seed_draws_the_same_culprit_again_and_numbers_draw_others():
+    for case in CASES:
+        drawn = [Run.of(case, number, 7) for number in range(20)]
+        assert drawn == [Run.of(case, number, 7) for number in range(20)]
+        if case.fault in OF_A_RANK:
+            assert {run.rank for run in drawn} == {*range(case.num_ranks)}
+        if case.fault in OF_A_STAGE:
+            assert {run.stage for run in drawn} == {0, 1}
