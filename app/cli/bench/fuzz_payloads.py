@@ -116,7 +116,9 @@ class Payloads:
 
     def _retyped(self, chance: random.Random, _: int) -> Payload:
         fields, is_binary = _fields(), chance.random() < 0.5
-        target = chance.choice([fields, fields["columns"]])
+        groups = fields["collectives"]
+        targets = [fields, fields["columns"], groups, groups["groups"][0], groups["columns"]]
+        target = chance.choice(targets)
         target[chance.choice(sorted(target))] = _value(chance, is_binary=is_binary)
         if is_binary:
             return Payload("retyped", BINARY_TYPE, "", _binary(fields))
@@ -167,7 +169,7 @@ class Payloads:
     def _packed(self, chance: random.Random, _: int) -> Payload:
         """Columns that are packed otherwise than they say, or say what cannot be."""
         batch = msgspec.msgpack.decode(_packed(_fields()))
-        columns = batch["columns"]
+        columns = chance.choice([batch, batch["collectives"]])["columns"]
         for name in chance.sample(sorted(columns), chance.randint(1, 3)):
             kind, width = chance.randint(0, 3), chance.randint(0, 9)
             planes = chance.randbytes(chance.choice([_ROWS * width, chance.randint(0, 80)]))
@@ -209,6 +211,22 @@ def _fields() -> dict[str, Any]:
         "dropped": 17,
         "step_kinds": [[8, "eval"]],
         "columns": {**integers, "optype": names},
+        "collectives": {
+            "groups": [
+                {"name": "tp", "axis": "tp", "ranks": [0, 1]},
+                {"name": "ep", "axis": "ep", "runs": [[0, 3, 4]]},
+            ],
+            "local_rank": 0,
+            "columns": {
+                "step": [7, 7, 8, 8],
+                "group": [0, 1, 0, 0],
+                "kind": ["all-reduce", "all-to-all", "all-reduce", "all-reduce"],
+                "sequence": [0, 0, 0, 1],
+                "start_ns": [10**18, 10**18 + 2, -1, -1],
+                "duration_ns": [5, 6, 7, 8],
+                "bytes": [64, -1, 64, 64],
+            },
+        },
     }
 
 
@@ -217,36 +235,54 @@ def _columnar(fields: dict[str, Any]) -> bytes:
 
 
 def _rowwise(fields: dict[str, Any]) -> bytes:
+    return json.dumps(_in_rows({**fields, "collectives": _in_rows(fields["collectives"])})).encode()
+
+
+def _in_rows(fields: dict[str, Any]) -> dict[str, Any]:
     columns = fields["columns"]
     rows = [{name: column[row] for name, column in columns.items()} for row in range(_ROWS)]
     rest = {key: value for key, value in fields.items() if key != "columns"}
-    return json.dumps({**rest, "rows": rows}).encode()
+    return {**rest, "rows": rows}
 
 
 def _binary(fields: dict[str, Any]) -> bytes:
     import numpy as np
 
     from app.ingest.columns import WIRE_DTYPES
+    from app.ingest.group_wire import GROUP_DTYPES
 
-    def buffer(name: str, column: Any) -> Any:
+    def buffer(name: str, column: Any, dtypes: dict[str, str]) -> Any:
         if name == "optype" and isinstance(column, list):
             column = list(range(len(column)))
+        if name == "kind" and isinstance(column, list):
+            column = [int(each != "all-reduce") for each in column]
         try:
             with np.errstate(invalid="ignore"):
-                return np.array(column).astype(WIRE_DTYPES[name]).tobytes()
+                return np.array(column).astype(dtypes[name]).tobytes()
         except (ValueError, TypeError, OverflowError, KeyError):
             return column  # it was made to be something else
 
-    columns = fields["columns"]
-    if isinstance(columns, dict):
-        columns = {name: buffer(name, column) for name, column in columns.items()}
+    def buffers(columns: Any, dtypes: dict[str, str]) -> Any:
+        if not isinstance(columns, dict):
+            return columns
+        return {name: buffer(name, column, dtypes) for name, column in columns.items()}
+
     names = ["forward-compute", "optimizer", "forward-send", "gc"]
-    return msgspec.msgpack.encode({**fields, "optypes": names, "columns": columns})
+    columns = buffers(fields["columns"], WIRE_DTYPES)
+    groups = fields["collectives"]
+    if isinstance(groups, dict):
+        kinds = ["all-reduce", "all-to-all"]
+        groups = {"kinds": kinds, **groups, "columns": buffers(groups.get("columns"), GROUP_DTYPES)}
+    return msgspec.msgpack.encode(
+        {**fields, "optypes": names, "columns": columns, "collectives": groups}
+    )
 
 
 def _packed(fields: dict[str, Any]) -> bytes:
     """Every column by its values, but for starts by the ends before them, in eight bytes each."""
     import numpy as np
+
+    from app.ingest.group_wire import GROUP_DTYPES
 
     batch = msgspec.msgpack.decode(_binary(fields))
     columns = {**fields["columns"], "optype": range(_ROWS)}
@@ -256,6 +292,10 @@ def _packed(fields: dict[str, Any]) -> bytes:
     for name, column in columns.items():
         planes = column.view(np.uint8).reshape(_ROWS, 8).T.tobytes()
         batch["columns"][name] = [2 if name == "start_ns" else 0, 8, planes]
+    groups = batch["collectives"]["columns"]
+    for name, dtype in GROUP_DTYPES.items():
+        column = np.frombuffer(groups[name], dtype).astype(np.int64)
+        groups[name] = [0, 8, column.view(np.uint8).reshape(_ROWS, 8).T.tobytes()]
     return msgspec.msgpack.encode(batch)
 
 
