@@ -148,7 +148,7 @@ class Simulation:
         self.rows: list[tuple[Ints, ...]] = []
         self.times: list[tuple[Floats, Floats]] = []
         self.posted: list[tuple[Ints, Floats, Floats]] = []
-        self.sequence: dict[tuple[str, int], int] = {}
+        self.sequence: dict[tuple[str, int, int], int] = {}
         self.step = 0
         # Hot experts stay hot: most of a rank's load is its own, for each layer.
         self.hot = np.exp(

@@ -57,6 +57,7 @@ class CudaTiming:
         self._device: int | None = None
         self._raw_stream: Callable[[Any], int] | None = None
         self._streams: dict[int, Any] = {}
+        self._marks: list[Any] = []
         self.is_ready = False
         self.is_capturing = False  # a graph, as far as the last operation has shown
         self._next_anchor_s = 0.0
@@ -123,6 +124,32 @@ class CudaTiming:
         except Exception as error:
             self._warn(f"no CUDA event could be recorded, the host's clock is used: {error}")
             return False
+
+    def mark(self) -> Any:
+        """An event on the current stream, for a collective of a group; None where there is none.
+
+        Operations have spans of their own (`op`); these are recorded in sampled steps only.
+        """
+        try:
+            event = self._marks.pop()
+        except IndexError:
+            event = self._cuda.Event(enable_timing=True)
+        return event if self.record(event) else None
+
+    def span_ns(self, begin: Any, end: Any) -> tuple[int, int] | None:
+        """Start and duration between two marks; None while the GPU has not come to the second.
+
+        Raises:
+            Exception: of any kind: CUDA gives no times.
+        """
+        anchor = self.anchor()
+        if anchor is None or not (begin.query() and end.query()):
+            return None
+        start_ns = anchor.host_ns + round(anchor.event.elapsed_time(begin) * 1e6)
+        duration_ns = round(begin.elapsed_time(end) * 1e6)
+        if len(self._marks) < MAX_FREE_SPANS:
+            self._marks += (begin, end)
+        return start_ns, max(0, duration_ns)
 
     def anchor(self) -> Anchor | None:
         """By which the GPU's times are told; None while none can be."""

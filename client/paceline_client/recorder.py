@@ -394,7 +394,9 @@ class Recorder:
     ) -> TimedGroupOp | NoOp:
         if not state.records_groups or group.at < 0:
             return NO_OP
-        cuda = self._cuda if self._is_of_gpu(kind) else None
+        cuda = self._cuda
+        if cuda is not None and not self._is_of_gpu(kind, cuda):
+            cuda = None
         return TimedGroupOp(self._groups, self._epoch_ns, kind, group, state, told, cuda)
 
     def _note(self, optype: str, state: StepState, begun_ns: int, duration_ns: int) -> None:

@@ -27,7 +27,7 @@ from paceline_client.wire import CONTENT_TYPE, Worker, batch_of, encode
 from app.ingest.codec import decode
 from app.trace.collectives import RankGroup
 from tests.client.conftest import SIZES
-from tests.client.fake_cuda import FakeTorch, Gpu
+from tests.client.cuda.fake_cuda import FakeTorch, Gpu
 from tests.client.recorders import WITHIN_S, recorder
 
 MS = 10**6
