@@ -128,7 +128,8 @@ def routed_s(own_s: Floats, num_bytes: Floats) -> Floats:
     found = np.zeros(own_s.shape)
     if not known.any():
         return found
-    time, size = np.log(own_s[:, known]), np.log(num_bytes[:, known])
+    time = np.log(own_s[:, known])
+    size = np.log(num_bytes[:, known] / np.median(num_bytes[:, known], axis=0))
     chosen = evenly(len(size), MAX_PAIRED)
     first, second = np.triu_indices(chosen.size, 1)
     first, second = chosen[first], chosen[second]
@@ -138,7 +139,7 @@ def routed_s(own_s: Floats, num_bytes: Floats) -> Floats:
     has_slope = np.isfinite(slopes).any(axis=0)
     slope = np.zeros(slopes.shape[1])
     slope[has_slope] = np.clip(np.nanmedian(slopes[:, has_slope], axis=0), 0.0, 1.0)
-    share = 1.0 - np.exp(-slope * (size - np.median(size, axis=0)))
+    share = 1.0 - np.exp(-slope * size)
     found[:, known] = own_s[:, known] * share
     return found
 

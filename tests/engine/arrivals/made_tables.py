@@ -15,10 +15,10 @@ TICK_S = 2.0**-16
 LAYOUTS = [(1, 2), (1, 3), (2, 2), (4, 2), (3, 3), (2, 4), (1, 9), (1, 17), (9, 2), (4, 4)]
 
 
-def groups_of(tp: int, dp: int) -> tuple[RankGroup, ...]:
-    """Tensor-parallel groups of neighbours, data-parallel ones across."""
+def groups_of(tp: int, dp: int, axis: str = "tp") -> tuple[RankGroup, ...]:
+    """Groups of neighbours along an axis, data-parallel ones across."""
     inside = [
-        RankGroup(f"tp{at}", "tp", tuple(range(at * tp, at * tp + tp)))
+        RankGroup(f"{axis}{at}", axis, tuple(range(at * tp, at * tp + tp)))
         for at in range(dp)
         if tp > 1
     ]
@@ -66,6 +66,7 @@ def random_rows(
     offset = {rank: chance.randrange(1 << 16) * TICK_S for rank in ranks}
     noise, share_missing = chance.choice([0, 1, 5, 40]), chance.choice([0.0, 0.0, 0.02])
     rounds = chance.randint(1, 4)
+    load = {rank: chance.choice([1.0, 1.0, 1.2, 1.6]) for rank in ranks}
     rows: list[Row] = []
     clock = dict.fromkeys(ranks, 0)
     for step in steps:
@@ -75,8 +76,11 @@ def random_rows(
         is_slow = {rank: chance.random() < share_of_steps[rank] for rank in ranks}
         for sequence in range(rounds):
             for number, group in enumerate(groups):
+                of_load = {rank: load[rank] * chance.choice([0.9, 1.0, 1.0]) for rank in ranks}
                 for rank in group.ranks:
-                    clock[rank] += 50 + chance.randint(0, noise) + is_slow[rank] * slow[rank]
+                    by_load = of_load[rank] if group.axis == "ep" else 1.0
+                    clock[rank] += round(50 * by_load) + chance.randint(0, noise)
+                    clock[rank] += is_slow[rank] * slow[rank]
                 left = max(clock[rank] for rank in group.ranks) + chance.randint(1, 20)
                 for rank in group.ranks:
                     end = left + chance.choice([0, 0, 0, 1])
@@ -87,6 +91,9 @@ def random_rows(
                     if chance.random() >= share_missing:
                         known = start if with_starts else float("nan")
                         kind = sequence % 2
-                        rows.append(Row(number, kind, step, sequence // 2, rank, known, stay, 8))
+                        num_bytes = -1 if chance.random() < 0.01 else round(1e6 * of_load[rank])
+                        rows.append(
+                            Row(number, kind, step, sequence // 2, rank, known, stay, num_bytes)
+                        )
     chance.shuffle(rows)
     return rows

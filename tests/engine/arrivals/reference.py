@@ -6,7 +6,9 @@ the engine; tests compare the two.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import comb, inf, isnan
+from functools import cached_property
+from itertools import combinations
+from math import comb, inf, isnan, log, nan
 from statistics import median
 
 NEGLIGIBLE_S = 10e-6
@@ -123,6 +125,7 @@ def complete(rows: Sequence[Row], groups: Sequence[Sequence[int]]) -> list[Occur
 def arrivals(
     rows: Sequence[Row],
     groups: Sequence[Sequence[int]],
+    axes: Sequence[str],
     steps: Sequence[int],
     step_s: Sequence[float],
     receives: Mapping[int, Sequence[tuple[float, float]]] | None = None,
@@ -153,16 +156,18 @@ def arrivals(
             if rank in each.late:
                 seat.times_late += 1
                 seat.waited_for[at] += each.lost
-    judged: list[Suspect] = []
-    for group in lost:
-        members = [rank for which, rank in seats if which == group]
-        by_rank = {rank: seats[group, rank] for rank in members}
-        suspects = {rank for rank in members if is_suspect(rank, by_rank, step_s)}
-        for rank in suspects:
-            own = own_delay(
-                found, steps, group, rank, suspects, receives or {}, is_continuous=is_continuous
-            )
-            judged.append(judge(group, rank, seats, own, step_s))
+    window = Window(found, groups, axes, steps, step_s, receives or {}, is_continuous)
+    suspects = {
+        group: {
+            rank
+            for which, rank in seats
+            if which == group and window.is_suspect(group, rank, seats[group, rank])
+        }
+        for group in lost
+    }
+    judged = [
+        window.judge(group, rank, seats, suspects) for group in lost for rank in suspects[group]
+    ]
     best: dict[int, Suspect] = {}
     for suspect in judged:
         other = best.get(suspect.rank)
@@ -188,138 +193,257 @@ def chance(times: int, num: int, rate: float) -> float:
     )
 
 
-def is_often_late(seat: Seat) -> bool:
-    """Whether chance would make it late as often in 0.5 % of cases or fewer."""
-    return seat.times_late > seat.expected and (
-        chance(seat.times_late, seat.num, seat.expected / seat.num) <= 0.005
-    )
+def even_choice(values: Sequence[int], most: int) -> list[int]:
+    """At most so many of them, first and last among them."""
+    if len(values) <= most:
+        return list(values)
+    return [values[at * (len(values) - 1) // (most - 1)] for at in range(most)]
 
 
-def is_suspect(rank: int, members: Mapping[int, Seat], step_s: Sequence[float]) -> bool:
-    """Conditions 1 to 3."""
-    seat = members[rank]
-    if mean(seat.waited_for) < 0.01 * mean(step_s) or not is_often_late(seat):
-        return False
-    others = [
-        sum(each.waited) for each in members.values() if each.times_late * 2 < seat.times_late
-    ]
-    if len(others) < 4:
-        return True
-    deviation = 1.4826 * median(abs(each - median(others)) for each in others)
-    return sum(seat.waited_for) >= 3 * deviation
+@dataclass
+class Window:
+    """Who is to blame; all occurrences are complete, and know who was late."""
+
+    found: list[Occurrence]
+    groups: Sequence[Sequence[int]]
+    axes: Sequence[str]
+    steps: Sequence[int]
+    step_s: Sequence[float]
+    receives: Mapping[int, Sequence[tuple[float, float]]]
+    is_continuous: bool
+
+    def is_suspect(self, group: int, rank: int, seat: Seat) -> bool:
+        """Conditions 1 and 2."""
+        if mean(seat.waited_for) < 0.01 * mean(self.step_s):
+            return False
+        mine = [each for each in self.found if each.group == group]
+        late = [each.lost for each in mine if rank in each.late]
+        if not late:
+            return False
+        counted = [each for each in mine if each.lost >= mean(late) / 10]
+        times = sum(rank in each.late for each in counted)
+        expected = sum(len(each.late) / len(each.stay) for each in counted)
+        return times > expected and chance(times, len(counted), expected / len(counted)) <= 0.02
+
+    def judge(
+        self,
+        group: int,
+        rank: int,
+        seats: Mapping[tuple[int, int], Seat],
+        suspects: Mapping[int, set[int]],
+    ) -> Suspect:
+        """Conditions 3 to 6."""
+        seat = seats[group, rank]
+        is_late = late_steps(seat.waited_for, self.step_s)
+        share = mean([float(each) for each in is_late])
+        by_stays = False
+        own = self.own_delay_of_steps(group, rank, suspects[group], by_stays=by_stays)
+        is_held_up = False
+        if all(each is None for each, late in zip(own, is_late, strict=True) if late):
+            by_stays = True
+            own = self.own_delay_of_steps(group, rank, suspects[group], by_stays=by_stays)
+            elsewhere = [
+                mean(each.waited)
+                for (which, who), each in seats.items()
+                if who == rank and which != group
+            ]
+            is_held_up = max(elsewhere, default=0.0) >= mean(seat.waited_for) / 2
+        both = [
+            (delay, waited)
+            for delay, waited, late in zip(own, seat.waited_for, is_late, strict=True)
+            if late and delay is not None
+        ]
+        delay = share * median(each for each, _ in both) if both else 0.0
+        waited = share * median(each for _, each in both) if both else 0.0
+        is_culprit = (
+            share >= 0.5
+            and not is_held_up
+            and delay >= waited / 2
+            and delay >= 0.02 * mean(self.step_s)
+        )
+        if is_culprit:
+            deviation = self.deviation(self.axes[group], seats, suspects, by_stays=by_stays)
+            is_culprit = deviation is None or delay >= 4 * deviation
+        reported = None if by_stays else delay
+        return Suspect(group, rank, mean(seat.waited_for), share, reported, is_culprit)
+
+    def deviation(
+        self,
+        axis: str,
+        seats: Mapping[tuple[int, int], Seat],
+        suspects: Mapping[int, set[int]],
+        *,
+        by_stays: bool,
+    ) -> float | None:
+        """By how much healthy members of an axis differ; None where too few are known."""
+        of_axis = [
+            group
+            for group in range(len(self.groups))
+            if self.axes[group] == axis and any(each.group == group for each in self.found)
+        ]
+        values = []
+        for group in even_choice(of_axis, 16):
+            slow = {
+                rank
+                for rank in suspects[group]
+                if mean(seats[group, rank].waited_for) >= 0.05 * mean(self.step_s)
+            }
+            members = [rank for rank in self.groups[group] if rank not in slow]
+            members = even_choice(members, MAX_PEERS)
+            if len(members) < 2:
+                continue
+            for rank in members:
+                peers = [each for each in members if each != rank]
+                by_step = self.by_step(group, rank, peers, by_stays=by_stays)
+                known = [each for each in by_step if each is not None]
+                if known:
+                    values.append(median(known))
+        if len(values) < 6:
+            return None
+        return 1.4826 * median(abs(each - median(values)) for each in values)
+
+    def own_delay_of_steps(
+        self, group: int, rank: int, suspects: set[int], *, by_stays: bool
+    ) -> list[float | None]:
+        """By how much it takes longer than its peers in each step."""
+        others = [each for each in self.groups[group] if each not in suspects]
+        if not others:
+            others = list(self.groups[group])
+        peers = [each for each in even_choice(others, MAX_PEERS) if each != rank]
+        return self.by_step(group, rank, peers, by_stays=by_stays)
+
+    def by_step(
+        self, group: int, rank: int, peers: Sequence[int], *, by_stays: bool
+    ) -> list[float | None]:
+        """[steps], the sum of own delays where half of the occurrences or more have them."""
+        delays: dict[int, list[float | None]] = {step: [] for step in self.steps}
+        for before, at in self.in_order(group):
+            if by_stays:
+                delays[at.step].append(median(at.stay[peer] for peer in peers) - at.stay[rank])
+                continue
+            own = {each: self.own(before, at, each) for each in [rank, *peers]}
+            if any(isnan(each) for each in own.values()):
+                delays[at.step].append(None)
+            else:
+                delays[at.step].append(own[rank] - median(own[each] for each in peers))
+        found: list[float | None] = []
+        for step in self.steps:
+            known = [each for each in delays[step] if each is not None]
+            enough = known and len(known) >= len(delays[step]) / 2
+            found.append(sum(known) if enough else None)
+        return found
+
+    def in_order(self, group: int) -> list[tuple[Occurrence | None, Occurrence]]:
+        """A group's occurrences, each with the one that it follows, if it is known."""
+        mine = [each for each in self.found if each.group == group]
+        first = self.groups[group][0]
+        position = {step: at for at, step in enumerate(self.steps)}
+        mine.sort(key=lambda each: (position[each.step], *place_in_step(each, first)))
+        found: list[tuple[Occurrence | None, Occurrence]] = []
+        for before, at in zip([None, *mine], mine, strict=False):
+            follows = before is not None and (
+                before.step == at.step or (self.is_continuous and at.step - before.step == 1)
+            )
+            found.append((before if follows else None, at))
+        return found
+
+    def stretch(
+        self, before: Occurrence | None, at: Occurrence, rank: int
+    ) -> tuple[float, float] | None:
+        """Where it begins and ends; None where there is none."""
+        end = at.start[rank]
+        if before is not None:
+            begin = before.end(rank)
+        else:
+            starts = [
+                each.start[rank]
+                for each in self.found
+                if rank in each.stay and each.step == at.step and not isnan(each.start[rank])
+            ]
+            begin = min(starts, default=inf)
+            if not begin < end:
+                return None
+        return None if isnan(begin) or isnan(end) else (begin, end)
+
+    def without_waits(self, before: Occurrence | None, at: Occurrence, rank: int) -> float:
+        """A rank's stretch less what it waited there; NaN where there is none."""
+        stretch = self.stretch(before, at, rank)
+        if stretch is None:
+            return nan
+        start, end = stretch
+        intervals = [
+            (each.start[rank], each.start[rank] + each.waited(rank))
+            for each in self.found
+            if rank in each.stay and (self.is_continuous or each.step == at.step)
+        ]
+        intervals += self.receives.get(rank, ())
+        waited, reached = 0.0, start
+        for opens, closes in sorted(each for each in intervals if not isnan(each[0])):
+            opens, closes = max(opens, reached), min(closes, end)
+            if closes > opens:
+                waited += closes - opens
+                reached = closes
+        return max(0.0, end - start - waited)
+
+    def own(self, before: Occurrence | None, at: Occurrence, rank: int) -> float:
+        """The same less what its tokens took."""
+        own = self.without_waits(before, at, rank)
+        stretch = self.stretch(before, at, rank)
+        if stretch is None:
+            return nan
+        begin, end = stretch
+        for (which, moment), extra in self.tokens(rank).items():
+            if begin < moment <= end and (self.is_continuous or which == at.step):
+                own -= extra
+        return max(0.0, own)
+
+    def tokens(self, rank: int) -> dict[tuple[int, float], float]:
+        """What a rank's tokens took it beyond its peers', by step and moment."""
+        if rank in self.known_tokens:
+            return self.known_tokens[rank]
+        found: dict[tuple[int, float], float] = {}
+        for group, members in enumerate(self.groups):
+            if self.axes[group] != "ep" or rank not in members:
+                continue
+            for before, at in self.in_order(group):
+                time = {each: self.without_waits(before, at, each) for each in at.stay}
+                size = at.num_bytes
+                if all(time[each] > 0 and size[each] > 0 for each in at.stay):
+                    exponent = slope(time, size)
+                    ratio = size[rank] / median(size.values())
+                    moment = at.step, at.start[rank]
+                    found[moment] = time[rank] * (1 - ratio**-exponent) + found.get(moment, 0.0)
+        self.known_tokens[rank] = found
+        return found
+
+    @cached_property
+    def known_tokens(self) -> dict[int, dict[tuple[int, float], float]]:
+        """Those of the ranks that were asked for."""
+        return {}
 
 
-def share_of_steps(waited_for: Sequence[float], step_s: Sequence[float]) -> float:
-    """Share of the steps in which a rank was late by enough to count."""
+def slope(time: Mapping[int, float], size: Mapping[int, int]) -> float:
+    """The median slope of log time by log size over all pairs, between 0 and 1."""
+    ranks = even_choice(sorted(time), 16)
+    slopes = []
+    for first, second in combinations(ranks, 2):
+        apart = log(size[second]) - log(size[first])
+        if abs(apart) > 1e-6:
+            slopes.append((log(time[second]) - log(time[first])) / apart)
+    return min(1.0, max(0.0, median(slopes))) if slopes else 0.0
+
+
+def late_steps(waited_for: Sequence[float], step_s: Sequence[float]) -> list[bool]:
+    """The steps in which a rank was late by enough to count."""
     upper = sorted(waited_for)[len(waited_for) // 2 :]
     least = median(upper) / 4
-    return mean(
-        [
-            float(each >= least and each >= 0.005 * step)
-            for each, step in zip(waited_for, step_s, strict=True)
-        ]
-    )
-
-
-def judge(
-    group: int,
-    rank: int,
-    seats: Mapping[tuple[int, int], Seat],
-    own: float | None,
-    step_s: Sequence[float],
-) -> Suspect:
-    """Conditions 4 and 5."""
-    seat = seats[group, rank]
-    waited_for = mean(seat.waited_for)
-    steps_late = share_of_steps(seat.waited_for, step_s)
-    if own is None:
-        elsewhere = [
-            mean(each.waited)
-            for (which, who), each in seats.items()
-            if who == rank and which != group
-        ]
-        is_own = max(elsewhere, default=0.0) < waited_for / 2
-    else:
-        is_own = own >= waited_for / 2
-    return Suspect(group, rank, waited_for, steps_late, own, steps_late >= 0.5 and is_own)
-
-
-def own_delay(
-    found: Sequence[Occurrence],
-    steps: Sequence[int],
-    group: int,
-    rank: int,
-    suspects: set[int],
-    receives: Mapping[int, Sequence[tuple[float, float]]],
-    *,
-    is_continuous: bool,
-) -> float | None:
-    """What a rank took longer than its peers before occurrences it was late at, seconds a step.
-
-    None where no stretch before such an occurrence is known.
-    """
-    position = {step: at for at, step in enumerate(steps)}
-    mine = [each for each in found if each.group == group]
-    first = min(mine[0].stay)
-    mine.sort(key=lambda each: (position[each.step], *place_in_step(each, first)))
-    members = sorted(mine[0].stay)
-    peers = [each for each in members if each != rank and each not in suspects]
-    if not peers:
-        peers = [each for each in members if each != rank]
-    if len(peers) > MAX_PEERS:
-        peers = [peers[at * (len(peers) - 1) // (MAX_PEERS - 1)] for at in range(MAX_PEERS)]
-    total = all_waited = 0.0
-    with_stretch = 0.0
-    for before, at in zip([None, *mine], mine, strict=False):
-        if rank not in at.late:
-            continue
-        all_waited += at.lost
-        if before is None:
-            continue
-        if before.step != at.step and not (is_continuous and at.step - before.step == 1):
-            continue
-        own = {
-            each: own_part(found, before, at, each, receives, is_continuous=is_continuous)
-            for each in [rank, *peers]
-        }
-        if any(isnan(each) for each in own.values()):
-            continue
-        with_stretch += at.lost
-        total += own[rank] - median(own[each] for each in peers)
-    if with_stretch == 0:
-        return None
-    return total * all_waited / with_stretch / len(steps)
+    return [
+        each >= least and each >= 0.005 * step
+        for each, step in zip(waited_for, step_s, strict=True)
+    ]
 
 
 def place_in_step(each: Occurrence, first: int) -> tuple[float, int, int]:
     """By start on the first member; where that is not known, by number, before all others."""
     start = each.start[first]
     return (-inf if isnan(start) else start), each.sequence, each.kind
-
-
-def own_part(
-    found: Sequence[Occurrence],
-    before: Occurrence,
-    at: Occurrence,
-    rank: int,
-    receives: Mapping[int, Sequence[tuple[float, float]]],
-    *,
-    is_continuous: bool,
-) -> float:
-    """The time of a rank between two occurrences, less what it waited between them."""
-    start, end = before.end(rank), at.start[rank]
-    intervals = [
-        (each.start[rank], each.start[rank] + each.waited(rank))
-        for each in found
-        if rank in each.stay and (is_continuous or each.step == at.step)
-    ]
-    intervals += receives.get(rank, ())
-    waited = 0.0
-    reached = start
-    for opens, closes in sorted(intervals):
-        opens, closes = max(opens, reached), min(closes, end)
-        if closes > opens:
-            waited += closes - opens
-            reached = closes
-    own = end - start - waited
-    return own if isnan(own) else max(0.0, own)

@@ -61,7 +61,7 @@ def assert_agrees(got: Arrivals | None, want: Result, groups: Sequence[Where]) -
 
 def assert_table_agrees(seed: int, *, with_starts: bool, is_continuous: bool) -> Result:
     chance = random.Random(seed)
-    groups = groups_of(*chance.choice(LAYOUTS))
+    groups = groups_of(*chance.choice(LAYOUTS), chance.choice(["tp", "ep"]))
     steps = chance.choice([(5,), (0, 1, 2, 3), (3, 4, 9, 10, 11, 20), tuple(range(10, 26))])
     rows = random_rows(chance, groups, steps, with_starts=with_starts, is_continuous=is_continuous)
     step_s = [chance.choice([0.02, 0.05, 0.4]) for _ in steps]
@@ -69,6 +69,7 @@ def assert_table_agrees(seed: int, *, with_starts: bool, is_continuous: bool) ->
     want = arrivals(
         rows,
         [group.ranks for group in groups],
+        [group.axis for group in groups],
         steps,
         step_s,
         receives,
@@ -84,13 +85,13 @@ def assert_table_agrees(seed: int, *, with_starts: bool, is_continuous: bool) ->
     return want
 
 
-@many(300)
+@many(100)
 @given(seed=seeds)
 def test_a_table_of_one_origin_agrees_with_the_definition(seed: int):
     assert_table_agrees(seed, with_starts=True, is_continuous=True)
 
 
-@many(100)
+@many(60)
 @given(seed=seeds)
 def test_a_table_whose_steps_count_from_their_own_begin_agrees_with_the_definition(seed: int):
     assert_table_agrees(seed, with_starts=True, is_continuous=False)
@@ -104,7 +105,7 @@ def test_a_table_without_starts_agrees_with_the_definition(seed: int):
 
 def test_the_random_tables_have_culprits_and_ranks_that_were_held_up():
     results = [
-        assert_table_agrees(seed, with_starts=True, is_continuous=True) for seed in range(200)
+        assert_table_agrees(seed, with_starts=True, is_continuous=True) for seed in range(80)
     ]
     assert sum(bool(each.culprits) for each in results) > 20
     assert sum(bool(set(each.suspects) - each.culprits) for each in results) > 20
@@ -187,6 +188,7 @@ def assert_window_agrees(window: Window, *, is_continuous: bool) -> Result:
     want = arrivals(
         rows,
         [ranks for _, ranks in groups],
+        [axis for axis, _ in groups],
         steps,
         step_s.tolist(),
         waits_for_receives(window, start_of),
