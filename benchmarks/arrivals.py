@@ -1,0 +1,147 @@
+"""How long arrivals take on jobs of thousands of ranks. (`benchmarks arrivals`)
+
+One warm process, as the consumer is. The whole analysis of a window is timed with and without
+arrivals in turn, so that both see the same machine.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from app.cli.bench.made import made_window
+from app.cli.bench.timing import Timings
+from app.engine import replays
+from app.engine.memory import keep_freed_memory
+from app.engine.report import analyse_replay
+from app.engine.result import as_json
+from app.trace.job import Job, Parallelism
+from app.trace.ops import BUILT_IN, OP_CODES, Kind
+from app.trace.window import Trace, Window
+
+MAX_RATIO, MAX_S = 1.15, 1.0
+MICROBATCHES, STAGES = 64, 16
+
+
+def dp_only(num_ranks: int, num_buckets: int, num_steps: int, *, late: int | None) -> Window:
+    """DDP: a backward in which buckets are reduced one after the other; `late` is 1.3x as slow."""
+    chance = np.random.default_rng(7)
+    forward_s, bucket_s, transfer_s = 10e-3, 0.5e-3, 0.1e-3
+    slow = np.where(np.arange(num_ranks) == late, 1.3, 1.0)[:, None]
+    starts, lengths = [], []
+    now_s = np.zeros((num_ranks, num_steps))
+    for bucket in range(num_buckets + 1):
+        took_s = (bucket_s if bucket else forward_s) * slow
+        now_s = now_s + took_s * np.exp(0.02 * chance.normal(size=now_s.shape))
+        if bucket:
+            starts.append(now_s)
+            ended_s = now_s.max(axis=0) + transfer_s
+            ended_s = ended_s + chance.uniform(1e-6, 7e-6, now_s.shape)
+            lengths.append(ended_s - now_s)
+            now_s = ended_s
+        else:
+            forward = now_s
+    names = ["forward-compute", "backward-compute", "optimizer"]
+    zero = np.zeros_like(forward)
+    start_s = np.stack([zero, forward, now_s, *starts])
+    duration_s = np.stack([forward, now_s - forward, zero + 1e-3, *lengths])
+    optype = [OP_CODES[name] for name in names]
+    optype += [OP_CODES["grads-reduce-scatter"]] * num_buckets
+    # Rows by step, rank, operation.
+    shape = num_steps, num_ranks, len(optype)
+
+    def column(values: object) -> np.ndarray:
+        return np.broadcast_to(np.asarray(values, np.int64), shape).ravel()
+
+    rank = np.arange(num_ranks)[:, None]
+    trace = Trace(
+        step=column(np.arange(num_steps)[:, None, None]),
+        dp_rank=column(rank),
+        stage=column(0),
+        rank=column(rank),
+        optype=column(optype).astype(np.int16),
+        seq_id=column([0, 0, 0, *range(num_buckets)]),
+        mc=column([0, 0, -1, *[0] * num_buckets]),
+        mb_id=column([0, 0, -1, *[-1] * num_buckets]),
+        start_s=start_s.transpose(2, 1, 0).ravel(),
+        duration_s=duration_s.transpose(2, 1, 0).ravel(),
+    )
+    job = Job.of("dp-only", Parallelism(num_ranks, 1, dsp_size=num_ranks), BUILT_IN)
+    origin_ns = tuple(int(at * 1e9) for at in range(num_steps))
+    return Window(job, 1, 0, tuple(range(num_steps)), trace, state="complete", origin_ns=origin_ns)
+
+
+def with_late_worker(window: Window, dp_rank: int, stage: int) -> Window:
+    """The window with a worker that comes late to its collectives."""
+    trace = window.trace
+    meets = window.job.op_types.flags(lambda spec: spec.kind is Kind.COLLECTIVE)
+    mine = (trace.dp_rank == dp_rank) & (trace.stage == stage) & meets[trace.optype]
+    shift_s = np.where(mine, 0.9 * trace.duration_s, 0.0)
+    trace = dataclasses.replace(
+        trace, start_s=trace.start_s + shift_s, duration_s=trace.duration_s - shift_s
+    )
+    return dataclasses.replace(window, trace=trace)
+
+
+@contextmanager
+def without_arrivals() -> Iterator[None]:
+    """An analysis inside of it is as it was before there were arrivals."""
+    known = replays.arrivals_of
+    replays.arrivals_of = lambda *_: None
+    try:
+        yield
+    finally:
+        replays.arrivals_of = known
+
+
+def measure(window: Window, repeats: int) -> dict[str, object]:
+    """Median seconds of an analysis with and without arrivals, and of arrivals alone."""
+
+    def analyse() -> object:
+        return as_json(analyse_replay(replays.prepare(window)))
+
+    analyse()
+    replay = replays.prepare(window)
+    timings = Timings()
+    for _ in range(repeats):
+        timings.time("with_s", analyse)
+        with without_arrivals():
+            timings.time("without_s", analyse)
+        timings.time("arrivals_s", lambda: replays.arrivals_of(replay, replay.recorded_s))
+    medians = timings.medians()
+    found = replay.arrivals
+    return {
+        **{name: round(seconds, 4) for name, seconds in medians.items()},
+        "ratio": round(medians["with_s"] / medians["without_s"], 3),
+        "ops": window.trace.num_ops,
+        "occurrences": 0 if found is None else found.occurrences.num_occurrences,
+        "culprits": [] if found is None else [found.places[c.place].rank for c in found.culprits],
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Print JSON; 1 while a bar is missed."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks arrivals", description=__doc__)
+    options.add_argument("--workers", type=int, default=16384, help="of the pipelined job")
+    options.add_argument("--ranks", type=int, default=4096, help="of the dp-only job")
+    options.add_argument("--repeats", type=int, default=9)
+    chosen = options.parse_args(arguments)
+    keep_freed_memory()  # as the consumer does
+    pipelined = made_window(chosen.workers // STAGES, STAGES, MICROBATCHES, 2)
+    jobs: dict[str, Callable[[], Window]] = {
+        "workers": lambda: pipelined,
+        "workers, one late": lambda: with_late_worker(pipelined, 5, 3),
+        "dp only": lambda: dp_only(chosen.ranks, 100, 8, late=None),
+        "dp only, one late": lambda: dp_only(chosen.ranks, 100, 8, late=chosen.ranks // 3),
+    }
+    report = {name: measure(make(), chosen.repeats) for name, make in jobs.items()}
+    passed = all(
+        each["with_s"] < MAX_S and (name.startswith("dp") or each["ratio"] <= MAX_RATIO)
+        for name, each in report.items()
+    )
+    bars = {"with_s": MAX_S, "ratio": MAX_RATIO}
+    print(json.dumps({**report, "bars": bars, "passed": passed}, indent=2))
+    return 0 if passed else 1
