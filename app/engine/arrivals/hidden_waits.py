@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.arrivals.arrivals import Arrivals
+from app.engine.arrivals.own_delay import MAX_PEERS, evenly
 from app.engine.arrivals.waiting import merged
 from app.engine.compiled import kernel
 from app.engine.grid import Grid
@@ -146,12 +147,27 @@ def _sorted(grid: Grid, of_client: Spans, of_arrivals: Spans) -> _Intervals:
         np.concatenate(each) for each in zip(of_client, of_arrivals, strict=True)
     )
     is_stay = np.arange(cell.size) >= of_client[0].size
-    keep = end_s > start_s
-    order = np.flatnonzero(keep)
-    order = order[np.lexsort((start_s[order], cell[order]))]
     num_cells = grid.template.parallelism.pp_size * grid.start_s.shape[1]
-    ptr = np.searchsorted(cell[order], np.arange(num_cells + 1))
+    keep = end_s > start_s
+    num = np.bincount(cell[keep], minlength=num_cells)
+    ptr = np.concatenate([[0], np.cumsum(num)])
+    order = np.empty(int(ptr[-1]), np.int64)
+    _sort_by_cell(cell, start_s, keep, ptr, order)
     return _Intervals(ptr, start_s[order], end_s[order], is_stay[order])
+
+
+@kernel
+def _sort_by_cell(cell, start_s, keep, ptr, order):  # type: ignore[no-untyped-def]
+    """Rows by cell and start; they come almost in order, so each moves past few."""
+    filled = ptr[:-1].copy()
+    for row in range(cell.size):
+        if keep[row]:
+            at, first = filled[cell[row]], ptr[cell[row]]
+            while at > first and start_s[order[at - 1]] > start_s[row]:
+                order[at] = order[at - 1]
+                at -= 1
+            order[at] = row
+            filled[cell[row]] += 1
 
 
 def _held_up_by(group: Replayer, late: list[RankPlace]) -> NDArray[np.int8]:
@@ -196,16 +212,17 @@ def _votes(grid: Grid, late_dp: int, stage: int) -> dict[int, int]:
 def _around(grid: Grid, before: int, row: int, late_dp: int) -> tuple[float, float, float]:
     """Typical seconds between two collectives, of the wait in the first, and of the late rank."""
     num_steps = grid.num_steps
-    gap_s = (grid.start_s[row] - grid.start_s[before] - grid.duration_s[before]).reshape(
-        -1, num_steps
-    )
     stay_s = grid.duration_s[before].reshape(-1, num_steps)
-    waited_s = stay_s - stay_s.min(axis=0)
-    is_peer = np.arange(gap_s.shape[0]) != late_dp
+    peers = np.delete(np.arange(stay_s.shape[0]), late_dp)
+    peers = peers[evenly(peers.size, MAX_PEERS)]
+    ranks = np.append(peers, late_dp)
+    end_s = (grid.start_s[before].reshape(-1, num_steps) + stay_s)[ranks]
+    gap_s = grid.start_s[row].reshape(-1, num_steps)[ranks] - end_s
+    waited_s = stay_s[peers] - stay_s.min(axis=0)
     return (
-        max(0.0, float(np.median(gap_s[is_peer]))),
-        float(np.median(waited_s[is_peer])),
-        max(0.0, float(np.median(gap_s[late_dp]))),
+        max(0.0, float(np.median(gap_s[:-1]))),
+        float(np.median(waited_s)),
+        max(0.0, float(np.median(gap_s[-1]))),
     )
 
 

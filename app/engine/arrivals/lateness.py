@@ -83,6 +83,49 @@ def lateness(found: Occurrences) -> Lateness:
     )
 
 
+# Ranges between the shortest and the typical stay: a gap that lies inside one is not material.
+NUM_RANGES = 16
+
+
+@kernel
+def _late_below(stay_s, gap_share, min_gap_s, least, most):  # type: ignore[no-untyped-def]
+    """The stay below which members are late, and what the others waited for them; 0 where none.
+
+    A material gap is a quarter of the way from the shortest stay to the typical one or more, so
+    that it lies between sixteenths of that way: nothing has to be sorted.
+    """
+    size = stay_s.size
+    # The typical member's wait; of two or three members the longest.
+    typical = np.partition(stay_s, size // 2)[size // 2] if size > 3 else most
+    first = np.full(NUM_RANGES + 1, np.inf)
+    last = np.full(NUM_RANGES + 1, -np.inf)
+    scale = NUM_RANGES / (typical - least) if typical > least else 0.0
+    second = most
+    for at in range(size):
+        stay = stay_s[at]
+        if stay > least:
+            second = min(second, stay)
+        if stay <= typical:
+            number = int((stay - least) * scale)
+            first[number] = min(first[number], stay)
+            last[number] = max(last[number], stay)
+    if size == 3:
+        # Only the shortest can be late.
+        second = least if (stay_s == least).sum() > 1 else second
+        gap, limit = second - least, second
+    else:
+        gap, limit = 0.0, least
+        reached = least
+        for number in range(NUM_RANGES + 1):
+            if first[number] - reached > gap and first[number] < np.inf:
+                gap, limit = first[number] - reached, first[number]
+            if last[number] > reached:
+                reached = last[number]
+    if gap <= min_gap_s or gap < gap_share * (typical - least):
+        return least, 0.0
+    return limit, limit - least
+
+
 @kernel
 def _sum(  # type: ignore[no-untyped-def]
     stay_s, first_row, group, step, group_size, first_seat, is_judged, gap_share, min_gap_s,
@@ -103,17 +146,12 @@ def _sum(  # type: ignore[no-untyped-def]
             waited_s[mine + member, when] += stay_s[row + member] - least
         if most - least <= min_gap_s or not is_judged[group[at]]:
             continue
-        in_order = np.sort(stay_s[row : row + size])
-        # The typical member's wait; of two or three members the longest.
-        typical = in_order[size // 2 if size > 3 else size - 1]
-        widest, count = 0.0, 0
-        for below in range(1, size // 2 + 1):
-            gap = in_order[below] - in_order[below - 1]
-            if gap > widest:
-                widest, count = gap, below
-        if widest <= min_gap_s or widest < gap_share * (typical - least):
+        limit, wait = _late_below(stay_s[row : row + size], gap_share, min_gap_s, least, most)
+        if wait == 0.0:
             continue
-        limit, wait = in_order[count], in_order[count] - least
+        count = 0
+        for member in range(row, row + size):
+            count += stay_s[member] < limit
         late_wait_s[at], num_late[at] = wait, count
         lost_s[group[at], when] += wait
         expected[group[at], when] += count / size

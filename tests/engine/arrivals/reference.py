@@ -145,7 +145,8 @@ def arrivals(
     }
     lost = {each.group: [0.0] * len(steps) for each in found}
     for each in found:
-        each.late, each.lost = late_set(each.stay)
+        if axes[each.group] != "pp":
+            each.late, each.lost = late_set(each.stay)
         at = position[each.step]
         lost[each.group][at] += each.lost
         for rank in each.stay:

@@ -61,7 +61,7 @@ def assert_agrees(got: Arrivals | None, want: Result, groups: Sequence[Where]) -
 
 def assert_table_agrees(seed: int, *, with_starts: bool, is_continuous: bool) -> Result:
     chance = random.Random(seed)
-    groups = groups_of(*chance.choice(LAYOUTS), chance.choice(["tp", "ep"]))
+    groups = groups_of(*chance.choice(LAYOUTS), chance.choice(["tp", "ep", "ep", "tp", "pp"]))
     steps = chance.choice([(5,), (0, 1, 2, 3), (3, 4, 9, 10, 11, 20), tuple(range(10, 26))])
     rows = random_rows(chance, groups, steps, with_starts=with_starts, is_continuous=is_continuous)
     step_s = [chance.choice([0.02, 0.05, 0.4]) for _ in steps]
@@ -122,7 +122,7 @@ def rows_of(window: Window) -> tuple[list[Row], list[Where]]:
                 ops = [part.op[step, *node] for node in nodes]
                 if len(ops) < 2 or ops[0].spec.kind is not Kind.COLLECTIVE:
                     continue
-                where = axis_of(ops[0]), tuple(op.rank for op in sorted(ops, key=place))
+                where = axis_of(ops), tuple(op.rank for op in sorted(ops, key=place))
                 if where not in groups:
                     groups.append(where)
                 number = groups.index(where)
@@ -137,8 +137,10 @@ def place(op: Op) -> tuple[int, int]:
     return op.place
 
 
-def axis_of(op: Op) -> str:
-    return {Axis.STAGES: "pp", Axis.EP: "ep"}.get(op.spec.axis, "dp")
+def axis_of(ops: list[Op]) -> str:
+    if len({op.key.stage for op in ops}) > 1:
+        return "pp"
+    return "ep" if ops[0].spec.axis is Axis.EP else "dp"
 
 
 def waits_for_receives(window: Window, start_of: dict[int, float]) -> dict:
