@@ -46,13 +46,13 @@ class Reduced:
             begun.end_with(self._last[0])
 
     def module_done(self) -> None:
-        """A module's `post_backward` is over: within the root's last callback, more may follow."""
+        """A module's `post_backward` is over: within the last callback, more may follow."""
         self.waited()
         if self._is_ending:
             self.wait()
 
     def begin_end(self) -> None:
-        """The root's last callback begins, which has the stream wait for all scatters."""
+        """The backward's last callback begins, which has the stream wait for all scatters."""
         self._is_ending = True
         self.wait()
 
@@ -81,12 +81,14 @@ class ModuleWaits:
     def watch(self, module: Any) -> None:
         """See where the compute stream waits, as far as this version of PyTorch shows it."""
         try:
-            groups = module._get_fsdp_state()._fsdp_param_groups
-        except AttributeError:
-            groups = [getattr(module._get_fsdp_state(), "_fsdp_param_group", None)]
+            state = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
         except Exception:
             log.debug("paceline: FSDP's waits cannot be seen", exc_info=True)
             return
+        # Of all modules' one is called, that of the first whose gradients are there.
+        end = "_root_post_backward_final_callback"
+        _around(state, end, self.reduced.begin_end, self.reduced.end)
         found = [group for group in groups if group is not None]
         for group in found:
             _around(group, "post_backward", self.reduced.wait, self.reduced.module_done)
@@ -104,15 +106,6 @@ class ModuleWaits:
                 begun.end_with(gathered[0], at_once=True)
             elif gathered:
                 release(gathered)
-
-
-def watch_end(model: Any, reduced: Reduced) -> None:
-    """See the wait for the last scatters, which the root does after its backward."""
-    try:
-        state = model._get_fsdp_state()
-    except Exception:  # the root is no FSDP module: its parts wait for themselves
-        return
-    _around(state, "_root_post_backward_final_callback", reduced.begin_end, reduced.end)
 
 
 def _around(owner: Any, name: str, before: Callable[[], None], after: Callable[[], None]) -> None:
