@@ -69,11 +69,6 @@ class CudaSpan(Pending):
         """Whether the event at its end has been recorded."""
         return self._phase > _OPEN and self._has_end
 
-    @property
-    def is_resolved(self) -> bool:
-        """Whether its times have been handed out."""
-        return self._phase == _RESOLVED
-
     def tell(self, **told: Any) -> None:
         """What was not known when it began; takes what `Recorder.op` takes."""
         self.told = {**self.told, **told}
@@ -166,9 +161,3 @@ class CudaSpan(Pending):
             self.step, self.optype, self.epoch_ns + start_ns, duration_ns, self._seq_id,
             self.chunk, self.microbatch, about or None,
         )  # fmt: skip
-
-
-def release(held: list[CudaSpan]) -> None:
-    """An integration has kept a span, alone in this list, and needs it no longer."""
-    if held[0].is_resolved:  # else the buffer has it
-        CudaSpan.give_back(held)

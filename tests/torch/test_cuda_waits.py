@@ -96,7 +96,7 @@ def reduced_at_once(_state, bucket):
     return future
 
 
-def test_ddp_waits_for_its_last_bucket_once_the_backward_is_computed(group, said):
+def test_ddp_waits_for_its_last_bucket_once_the_backward_is_computed(group, said, monkeypatch):
     recorder = on_a_fake_gpu()
     model = torch.nn.parallel.DistributedDataParallel(layers())
     assert ddp.attach(recorder, model, hook=reduced_at_once)
@@ -108,12 +108,9 @@ def test_ddp_waits_for_its_last_bucket_once_the_backward_is_computed(group, said
         seen.append(first.grad.clone())
         return end_with(span, cap, at_once=at_once)
 
-    CudaSpan.end_with = watched
-    try:
-        with recorder.step(1):
-            model(torch.ones(4, 8)).sum().backward()
-    finally:
-        CudaSpan.end_with = end_with
+    monkeypatch.setattr(CudaSpan, "end_with", watched)
+    with recorder.step(1):
+        model(torch.ones(4, 8)).sum().backward()
     assert said[-3:] == [
         "backward-compute ends",
         "wait begins",

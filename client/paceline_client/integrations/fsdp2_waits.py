@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ..cuda_span import CudaSpan, release
+from ..cuda_span import CudaSpan
 from .waiting import begin_wait
 
 log = logging.getLogger("paceline_client")
@@ -24,26 +24,23 @@ class Reduced:
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
-        self._last: list[CudaSpan] = []  # at most one
+        self._last: CudaSpan | None = None
         self._waiting: CudaSpan | None = None
         self._is_ending = False
 
     def last(self, begun: Any) -> None:
         """This scatter has been posted."""
-        before, self._last = self._last, [begun] if isinstance(begun, CudaSpan) else []
-        if before:
-            release(before)
+        self._last = begun if isinstance(begun, CudaSpan) else None
 
     def wait(self) -> None:
         """The compute stream may be about to wait."""
-        if self._last:
-            self._waiting = begin_wait(self._recorder, self._last[0])
+        self._waiting = begin_wait(self._recorder, self._last)
 
     def waited(self) -> None:
         """If it has, that is over."""
         begun, self._waiting = self._waiting, None
-        if begun is not None and self._last:
-            begun.end_with(self._last[0])
+        if begun is not None and self._last is not None:
+            begun.end_with(self._last)
 
     def module_done(self) -> None:
         """A module's `post_backward` is over: within the last callback, more may follow."""
@@ -68,15 +65,12 @@ class ModuleWaits:
     def __init__(self, recorder: Any, reduced: Reduced) -> None:
         self._recorder = recorder
         self.reduced = reduced
-        self._gathered: list[CudaSpan] = []  # at most one
+        self._gathered: CudaSpan | None = None
         self._is_watched = False
 
     def gathered(self, begun: Any) -> None:
         """This gather has been posted."""
-        before = self._gathered
-        self._gathered = [begun] if self._is_watched and isinstance(begun, CudaSpan) else []
-        if before:
-            release(before)
+        self._gathered = begun if self._is_watched and isinstance(begun, CudaSpan) else None
 
     def watch(self, module: Any) -> None:
         """See where the compute stream waits, as far as this version of PyTorch shows it."""
@@ -97,15 +91,13 @@ class ModuleWaits:
             self._is_watched = _instead(found[0], "wait_for_unshard", self._wait)
 
     def _wait(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        gathered, self._gathered = self._gathered, []
-        begun = begin_wait(self._recorder, gathered[0]) if gathered else None
+        gathered, self._gathered = self._gathered, None
+        begun = begin_wait(self._recorder, gathered)
         try:
             return original(*args, **kwargs)
         finally:
-            if begun is not None:
-                begun.end_with(gathered[0], at_once=True)
-            elif gathered:
-                release(gathered)
+            if begun is not None and gathered is not None:
+                begun.end_with(gathered, at_once=True)
 
 
 def _around(owner: Any, name: str, before: Callable[[], None], after: Callable[[], None]) -> None:
