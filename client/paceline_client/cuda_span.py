@@ -43,8 +43,8 @@ class CudaSpan(Pending):
 
     __slots__ = (
         *("_begin", "_cap", "_end", "_has_end", "_has_events", "_phase", "_seq_id", "_start_ns"),
-        *("_timing", "buffer", "chunk", "contains_waits", "epoch_ns", "microbatch", "optype"),
-        *("state", "step", "told"),
+        *("_timing", "buffer", "chunk", "contains_waits", "device", "epoch_ns", "microbatch"),
+        *("optype", "state", "step", "told"),
     )
     buffer: Buffer
     chunk: int
@@ -56,10 +56,11 @@ class CudaSpan(Pending):
     step: int
     told: dict[str, Any]
 
-    def __init__(self, timing: CudaTiming, begin: Any, end: Any) -> None:
+    def __init__(self, timing: CudaTiming, begin: Any, end: Any, device: int | None) -> None:
         self._timing = timing
         self._begin = begin
         self._end = end
+        self.device = device  # that its events belong to
         self._phase = _FREE
         self._cap: CudaSpan | None = None
         self._has_end = True

@@ -42,6 +42,7 @@ def test_a_warm_operation_takes_two_records_and_one_query():
     rank.cuda.count.clear()
     recorded(rank, 2)
     assert rank.cuda.count == {
+        "current_device": 1,  # as a step begins
         "event recorded": 2 * NUM_OPS,
         "number of the current stream": 2 * NUM_OPS,
     }
