@@ -127,6 +127,15 @@ def test_a_span_that_somebody_still_has_is_not_used_again():
     assert [op[0] for op in handed_out(rank)] == ["forward-compute"] * (NUM_OPS + 5)
 
 
+def test_a_span_that_comes_back_from_another_gpu_is_not_used_again():
+    rank = warm()
+    held = [rank.timing._free.pop()]
+    rank.cuda.set_device(1)
+    rank.timing.follow_device()
+    rank.timing.give_back(held)
+    assert rank.timing._free == []
+
+
 def test_an_operation_that_began_on_a_stream_that_is_behind_is_waited_for():
     [rank] = ranks(1)
     side = rank.cuda.Stream()
