@@ -72,6 +72,24 @@ class CudaTiming:
             self.is_ready = True
         return self.is_ready
 
+    def follow_device(self) -> None:
+        """A step begins: training may have moved to another device since CUDA was initialised.
+
+        What is still under way on the one before has no times that could be told any more.
+        """
+        if not self.is_ready:
+            return
+        try:
+            device = self._cuda.current_device()
+        except Exception as error:
+            self._warn(f"the current GPU is not known: {error}")
+            return
+        if device != self._device:
+            self._device = device
+            self._stream = self._anchor = None
+            self._next_anchor_s = 0.0
+            self._free, self._marks, self._streams = [], [], {}
+
     def op(
         self,
         buffer: Buffer,
@@ -87,7 +105,8 @@ class CudaTiming:
             span = self._free.pop()
         except IndexError:
             event = self._cuda.Event
-            span = CudaSpan(self, event(enable_timing=True), event(enable_timing=True))
+            events = event(enable_timing=True), event(enable_timing=True)
+            span = CudaSpan(self, *events, self._device)
         span.buffer = buffer
         span.epoch_ns = epoch_ns
         span.optype = optype
@@ -101,7 +120,9 @@ class CudaTiming:
 
     def give_back(self, held: list[CudaSpan]) -> None:
         """Use a span again, unless somebody beside the list, its only element's owner, has it."""
-        if num_references(held) == ALONE and len(self._free) < MAX_FREE_SPANS:
+        if held[0].device != self._device or len(self._free) >= MAX_FREE_SPANS:
+            return
+        if num_references(held) == ALONE:
             self._free.append(held.pop())
 
     def record(self, event: Any) -> bool:

@@ -43,8 +43,8 @@ class CudaSpan(Pending):
 
     __slots__ = (
         *("_begin", "_cap", "_end", "_has_end", "_has_events", "_phase", "_seq_id", "_start_ns"),
-        *("_timing", "buffer", "chunk", "contains_waits", "epoch_ns", "microbatch", "optype"),
-        *("state", "step", "told"),
+        *("_timing", "buffer", "chunk", "contains_waits", "device", "epoch_ns", "microbatch"),
+        *("optype", "state", "step", "told"),
     )
     buffer: Buffer
     chunk: int
@@ -56,10 +56,11 @@ class CudaSpan(Pending):
     step: int
     told: dict[str, Any]
 
-    def __init__(self, timing: CudaTiming, begin: Any, end: Any) -> None:
+    def __init__(self, timing: CudaTiming, begin: Any, end: Any, device: int | None) -> None:
         self._timing = timing
         self._begin = begin
         self._end = end
+        self.device = device  # that its events belong to
         self._phase = _FREE
         self._cap: CudaSpan | None = None
         self._has_end = True
@@ -68,11 +69,6 @@ class CudaSpan(Pending):
     def has_ended(self) -> bool:
         """Whether the event at its end has been recorded."""
         return self._phase > _OPEN and self._has_end
-
-    @property
-    def is_resolved(self) -> bool:
-        """Whether its times have been handed out."""
-        return self._phase == _RESOLVED
 
     def tell(self, **told: Any) -> None:
         """What was not known when it began; takes what `Recorder.op` takes."""
@@ -166,9 +162,3 @@ class CudaSpan(Pending):
             self.step, self.optype, self.epoch_ns + start_ns, duration_ns, self._seq_id,
             self.chunk, self.microbatch, about or None,
         )  # fmt: skip
-
-
-def release(held: list[CudaSpan]) -> None:
-    """An integration has kept a span, alone in this list, and needs it no longer."""
-    if held[0].is_resolved:  # else the buffer has it
-        CudaSpan.give_back(held)

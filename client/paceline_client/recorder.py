@@ -311,6 +311,8 @@ class Recorder:
             state.kind = _known(kind)
             if state.kind != TRAIN and state.is_recording:
                 self._buffer.tell(Aside(state.step))
+            if self._cuda is not None and state.is_recording:
+                self._cuda.follow_device()
         if self._readings is not None and not self._readings.is_placed:
             self._readings.place()
         waits, self._waits = self._waits, []

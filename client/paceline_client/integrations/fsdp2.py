@@ -20,7 +20,7 @@ from typing import Any
 
 from .computing import computing
 from .ddp import Work, _Passes, record_optimizer
-from .fsdp2_waits import ModuleWaits, Reduced, watch_end
+from .fsdp2_waits import ModuleWaits, Reduced
 
 log = logging.getLogger("paceline_client")
 
@@ -59,7 +59,6 @@ def attach(
             undoing.pop_all()
         for module, its in zip(sharded, waits):
             its.watch(module)
-        watch_end(model, reduced)
     except Exception as error:
         log.warning("paceline: FSDP2 is not recorded: %s", error)
         return False

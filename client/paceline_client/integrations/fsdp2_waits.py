@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ..cuda_span import CudaSpan, release
+from ..cuda_span import CudaSpan
 from .waiting import begin_wait
 
 log = logging.getLogger("paceline_client")
@@ -24,35 +24,32 @@ class Reduced:
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
-        self._last: list[CudaSpan] = []  # at most one
+        self._last: CudaSpan | None = None
         self._waiting: CudaSpan | None = None
         self._is_ending = False
 
     def last(self, begun: Any) -> None:
         """This scatter has been posted."""
-        before, self._last = self._last, [begun] if isinstance(begun, CudaSpan) else []
-        if before:
-            release(before)
+        self._last = begun if isinstance(begun, CudaSpan) else None
 
     def wait(self) -> None:
         """The compute stream may be about to wait."""
-        if self._last:
-            self._waiting = begin_wait(self._recorder, self._last[0])
+        self._waiting = begin_wait(self._recorder, self._last)
 
     def waited(self) -> None:
         """If it has, that is over."""
         begun, self._waiting = self._waiting, None
-        if begun is not None and self._last:
-            begun.end_with(self._last[0])
+        if begun is not None and self._last is not None:
+            begun.end_with(self._last)
 
     def module_done(self) -> None:
-        """A module's `post_backward` is over: within the root's last callback, more may follow."""
+        """A module's `post_backward` is over: within the last callback, more may follow."""
         self.waited()
         if self._is_ending:
             self.wait()
 
     def begin_end(self) -> None:
-        """The root's last callback begins, which has the stream wait for all scatters."""
+        """The backward's last callback begins, which has the stream wait for all scatters."""
         self._is_ending = True
         self.wait()
 
@@ -68,25 +65,24 @@ class ModuleWaits:
     def __init__(self, recorder: Any, reduced: Reduced) -> None:
         self._recorder = recorder
         self.reduced = reduced
-        self._gathered: list[CudaSpan] = []  # at most one
+        self._gathered: CudaSpan | None = None
         self._is_watched = False
 
     def gathered(self, begun: Any) -> None:
         """This gather has been posted."""
-        before = self._gathered
-        self._gathered = [begun] if self._is_watched and isinstance(begun, CudaSpan) else []
-        if before:
-            release(before)
+        self._gathered = begun if self._is_watched and isinstance(begun, CudaSpan) else None
 
     def watch(self, module: Any) -> None:
         """See where the compute stream waits, as far as this version of PyTorch shows it."""
         try:
-            groups = module._get_fsdp_state()._fsdp_param_groups
-        except AttributeError:
-            groups = [getattr(module._get_fsdp_state(), "_fsdp_param_group", None)]
+            state = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
         except Exception:
             log.debug("paceline: FSDP's waits cannot be seen", exc_info=True)
             return
+        # Of all modules' one is called, that of the first whose gradients are there.
+        end = "_root_post_backward_final_callback"
+        _around(state, end, self.reduced.begin_end, self.reduced.end)
         found = [group for group in groups if group is not None]
         for group in found:
             _around(group, "post_backward", self.reduced.wait, self.reduced.module_done)
@@ -95,24 +91,13 @@ class ModuleWaits:
             self._is_watched = _instead(found[0], "wait_for_unshard", self._wait)
 
     def _wait(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        gathered, self._gathered = self._gathered, []
-        begun = begin_wait(self._recorder, gathered[0]) if gathered else None
+        gathered, self._gathered = self._gathered, None
+        begun = begin_wait(self._recorder, gathered)
         try:
             return original(*args, **kwargs)
         finally:
-            if begun is not None:
-                begun.end_with(gathered[0], at_once=True)
-            elif gathered:
-                release(gathered)
-
-
-def watch_end(model: Any, reduced: Reduced) -> None:
-    """See the wait for the last scatters, which the root does after its backward."""
-    try:
-        state = model._get_fsdp_state()
-    except Exception:  # the root is no FSDP module: its parts wait for themselves
-        return
-    _around(state, "_root_post_backward_final_callback", reduced.begin_end, reduced.end)
+            if begun is not None and gathered is not None:
+                begun.end_with(gathered, at_once=True)
 
 
 def _around(owner: Any, name: str, before: Callable[[], None], after: Callable[[], None]) -> None:

@@ -196,7 +196,7 @@ class FakeLibrary:
         self._cuda = cuda
 
     def _cuda_getCurrentRawStream(self, device):  # noqa: N802
-        assert device == 0
+        assert device == self._cuda.number
         self._cuda.count["number of the current stream"] += 1
         return self._cuda.current.number
 
@@ -207,6 +207,7 @@ class FakeStream:
     def __init__(self, cuda):
         self.cuda = cuda
         self.number = len(cuda.gpu.streams)
+        self.device = cuda.number
         self.items: deque[Item] = deque()
         self.last = None
         cuda.gpu.streams.append(self)
@@ -239,20 +240,24 @@ class FakeCuda:
         self.gpu = gpu
         self.initialized = is_initialized
         self.capturing = False
+        self.number = 0  # of the current device
         self.count: Counter[str] = Counter()
         cuda = self
 
         class Event:
             def __init__(self, enable_timing=False):
                 cuda.count["event created"] += 1
-                self._item = None
+                self._item = self._device = None
 
             def record(self, stream=None):
                 if stream is None:
                     stream = cuda.current_stream()
                 if cuda.capturing and stream is cuda.current:
                     raise AssertionError("what is recorded while capturing becomes part of a graph")
+                if self._device not in (None, stream.device):
+                    raise RuntimeError("the event is of another device")
                 cuda.count["event recorded"] += 1
+                self._device = stream.device
                 self._item = stream.add(Item(gpu.now_ns()))
 
             @property
@@ -278,6 +283,8 @@ class FakeCuda:
             def elapsed_time(self, other):
                 if self._item is None or other._item is None:
                     raise ValueError("Both events must be recorded before calculating elapsed time")
+                if self._device != other._device:
+                    raise RuntimeError("the events are of different devices")
                 if not (self._is_passed() and other._is_passed()):
                     raise RuntimeError("device not ready")
                 ms = (other._item.end_ns - self._item.end_ns) / 1e6
@@ -293,7 +300,7 @@ class FakeCuda:
 
         class Stream(FakeStream):
             def __init__(self, device=None, priority=0):
-                assert device in (None, 0)
+                assert device in (None, cuda.number)
                 super().__init__(cuda)
 
         self.Event, self.Stream = Event, Stream
@@ -313,7 +320,13 @@ class FakeCuda:
     def current_device(self):
         assert self.initialized, "asking would initialise CUDA"
         self.count["current_device"] += 1
-        return 0
+        return self.number
+
+    def set_device(self, number):
+        """Go on with another one, whose default stream has the same number."""
+        self.number = number
+        self.current = FakeStream(self)
+        self.current.number = 0
 
     def current_stream(self, device=None):
         self.count["current_stream"] += 1
@@ -325,7 +338,7 @@ class FakeCuda:
 
     @contextmanager
     def device(self, number):
-        assert number == 0
+        assert number == self.number
         yield
 
     @contextmanager

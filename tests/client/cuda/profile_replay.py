@@ -72,15 +72,15 @@ class Player:
     def leave(self):
         self.step.__exit__(None, None, None)
 
-    def compute(self, optype):
-        self.computing.begin(optype)
+    def compute(self, optype, microbatch=-1, chunk=-1):
+        self.computing.begin(optype, microbatch, chunk)
 
     def computed(self):
         self.computing.end()
 
-    def begin(self, key, optype, stream=COMPUTE):
+    def begin(self, key, optype, stream=COMPUTE, microbatch=-1, chunk=-1):
         with self.rank.cuda.stream(self.stream(stream)):
-            self.begun[key] = self.rank.recorder.begin(optype)
+            self.begun[key] = self.rank.recorder.begin(optype, microbatch=microbatch, chunk=chunk)
         if not optype.endswith("-recv"):
             self.computing.may_wait()
 
@@ -243,6 +243,7 @@ def pipe_script(profile):
     for step, (start_us, end_us) in enumerate(pairwise(bounds)):
         script.at(start_us, "enter", step)
         doing, last_us, num_posted = "", start_us, 0
+        num_computed = {"forward-compute": 0, "backward-compute": 0}
         spans = within(profile.top_level(), start_us, end_us)
         num_posts = sum(span.name == "nccl:coalesced" for span in spans)
         for span in spans:
@@ -255,7 +256,8 @@ def pipe_script(profile):
             if does in ("forward-compute", "backward-compute"):
                 if (("sent", step, 0)) in _open(script):
                     script.at(span.start_us - 0.2, "end", ("sent", step, 0))
-                script.at(span.start_us - 0.1, "compute", does)
+                script.at(span.start_us - 0.1, "compute", does, num_computed[does], 0)
+                num_computed[does] += 1
             if does == "post":
                 _post(script, span, step, num_posted, num_posts, is_first)
                 num_posted, does = num_posted + 1, ""
@@ -264,7 +266,8 @@ def pipe_script(profile):
         if not is_first:  # the last send, waited for when the schedule is over
             script.at(reduces[0].start_us - 0.3, "wait", COMPUTE, 20)
             script.at(reduces[0].start_us - 0.2, "end", ("sent", step, num_posts - 1))
-        script.at(reduces[0].start_us - 0.1, "begin", ("grads", step), "grads-reduce-scatter")
+        gradients = ("grads-reduce-scatter", COMPUTE, -1, 0)
+        script.at(reduces[0].start_us - 0.1, "begin", ("grads", step), *gradients)
         script.at(reduces[-1].end_us + 0.1, "end", ("grads", step))
         script.at(end_us - 0.1, "leave")
     return script
@@ -294,10 +297,13 @@ def _post(script, span, step, number, num_posts, is_first):
     alone = 0 if is_first else num_posts - 1  # is a send without a receive
     has_receive, has_send = number != alone, number != num_posts - 1 - alone
     sent, received = ("sent", step, number), ("received", step, number)
+    # The first stage sends as many forwards as it has posted before, and receives one less.
+    sends, receives = (number, number - 1) if is_first else (number - 1, number)
     if has_send:
-        script.at(span.start_us - 0.4, "begin", sent, f"{send}-send")
+        script.at(span.start_us - 0.4, "begin", sent, f"{send}-send", COMPUTE, sends, 0)
     if has_receive:
-        script.at(span.end_us + 0.1, "begin", received, f"{receive}-recv")
+        receiving = (received, f"{receive}-recv", COMPUTE, receives, 0)
+        script.at(span.end_us + 0.1, "begin", *receiving)
         script.at(span.end_us + 0.2, "wait", COMPUTE, 20)
         if has_send:
             script.at(span.end_us + 0.3, "end", sent)

@@ -253,6 +253,33 @@ def test_an_event_that_fails_costs_the_operation_alone(caplog):
     assert "the host's clock is used" in caplog.text
 
 
+def test_training_that_moves_to_another_gpu_is_timed_there(caplog):
+    _, torch, timing, buffer, run = on_a_gpu()
+    anchored(timing)
+    with run.step(1), run.op("optimizer"):
+        torch.cuda.work(MS)
+    with run.step(2):
+        with run.op("optimizer"):
+            torch.cuda.work(MS)
+        torch.cuda.set_device(3)
+    with run.step(3), run.op("optimizer"):
+        torch.cuda.work(5 * MS)
+    until_s = time.monotonic() + WITHIN_S
+    ops: list = []
+    while not any(op[0] == 3 for op in ops):
+        assert time.monotonic() < until_s
+        taken = buffer.take()
+        ops += taken.ops if taken is not None else []
+    assert ops[-1][3] >= 5 * MS - ROUNDED_NS
+    assert run.dropped_reasons == {
+        "no time from the GPU": 2
+    }  # of the first one, whose clock is gone
+    with run.step(4), run.op("optimizer"):  # with events of this one
+        torch.cuda.work(MS)
+    assert taken_when_there(buffer, 1)[0][0][0] == 4
+    assert caplog.messages == []
+
+
 def test_steps_told_by_number_are_timed_on_the_gpu_too():
     _, torch, _, buffer, run = on_a_gpu()
     begun = run.begin("forward-compute", step=5)

@@ -42,6 +42,7 @@ def test_a_warm_operation_takes_two_records_and_one_query():
     rank.cuda.count.clear()
     recorded(rank, 2)
     assert rank.cuda.count == {
+        "current_device": 1,  # as a step begins
         "event recorded": 2 * NUM_OPS,
         "number of the current stream": 2 * NUM_OPS,
     }
@@ -124,6 +125,15 @@ def test_a_span_that_somebody_still_has_is_not_used_again():
         for other in others:
             rank.recorder.end(other)
     assert [op[0] for op in handed_out(rank)] == ["forward-compute"] * (NUM_OPS + 5)
+
+
+def test_a_span_that_comes_back_from_another_gpu_is_not_used_again():
+    rank = warm()
+    held = [rank.timing._free.pop()]
+    rank.cuda.set_device(1)
+    rank.timing.follow_device()
+    rank.timing.give_back(held)
+    assert rank.timing._free == []
 
 
 def test_an_operation_that_began_on_a_stream_that_is_behind_is_waited_for():

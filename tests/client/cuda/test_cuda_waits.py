@@ -150,6 +150,16 @@ def test_a_gather_that_is_over_before_it_is_needed_is_no_wait():
     assert rank.buffer.num_unfinished_steps == 0
 
 
+def test_what_lies_between_two_events_with_nothing_between_them_is_no_wait():
+    [rank] = ranks(1)
+    model = sharded(rank)
+    with rank.recorder.step(1):
+        model.group.unshard(Occurrence(1, 30 * US))
+        rank.cuda.work(30 * US - 500)
+        model.group.wait_for_unshard()
+    assert of_type(later(rank), "wait") == []
+
+
 def backward_of_two_layers(rank, model, scatters):
     with rank.recorder.step(1), rank.recorder.op("backward-compute"):
         for scatter in scatters:
