@@ -104,7 +104,8 @@ def _begins(steps: Sequence[_Step]) -> list[float]:
             after = steps[at + 1]
             shift_s = after.origin_s - step.origin_s
             period_s = float(np.median(after.first_start_s - step.first_start_s)) + shift_s
-            found.append(step.end_s - (period_s - max(0.0, next_gap_s)))
+            length_s = period_s - max(0.0, next_gap_s)
+            found.append(step.end_s - length_s if length_s > 0 else own_s)
         else:
             found.append(own_s)
     return found
@@ -116,4 +117,6 @@ def _gap_s(before: _Step, step: _Step) -> float:
 
 
 def _is_odd(gap_s: float, usual_s: float, length_s: float) -> bool:
+    if gap_s <= -length_s:
+        return True  # it would have ended before the one before did: no clock to go by
     return gap_s > _LARGE_GAP * length_s and gap_s > _TIMES_USUAL_GAP * max(usual_s, 0.0)

@@ -17,7 +17,7 @@ def test_a_report_is_one_file_with_plotly_in_it_and_the_numbers_of_the_json(trac
     text, result = page.read_text(), json.loads(out.read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "report.html"]
     assert f"{result['slowdown']:.2f}\u00d7" in text
-    assert "dp 1, stage 0 on host-000 is 2.5\u00d7 slower" in text
+    assert "Rank 1 (dp 1, stage 0) on host-000 is 2.5\u00d7 slower" in text
     assert "plotly.js v" in text
     assert "plotly.react" in text.lower()
 

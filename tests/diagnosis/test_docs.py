@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from app.diagnosis.finding import CAUSES
-from app.diagnosis.registry import DETECTORS
+from app.diagnosis.registry import BY_ARRIVALS, DETECTORS
 
 PAGE = Path(__file__).parents[2] / "docs" / "diagnosis.md"
 
@@ -12,4 +12,5 @@ PAGE = Path(__file__).parents[2] / "docs" / "diagnosis.md"
 def test_every_detector_has_its_name_and_its_row():
     rows = re.findall(r"^\| `([a-z-]+)` \|", PAGE.read_text(), re.MULTILINE)
     named = [row for row in rows if "-" in row]
-    assert sorted(named) == sorted(CAUSES) == sorted(each.cause for each in DETECTORS)
+    asked = {each.cause for each in (*DETECTORS, *BY_ARRIVALS)}
+    assert sorted(named) == sorted(CAUSES) == sorted(asked)

@@ -104,7 +104,8 @@ def test_a_few_workers_that_pause_are_named():
     found = suspicion(GC, job(GcPauses(rate=0.5, workers=((1, 2),))))
     assert found.culprits == (Culprit(1, 2, "host-004"),)
     assert found.evidence["workers"] == [[1, 2]]
-    assert found.wording(UNKNOWN).startswith("dp 1, stage 2 on host-004 stops in a forward")
+    said = found.wording(UNKNOWN)
+    assert said.startswith("rank 9 (dp 1, stage 2) on host-004 stops in a forward")
 
 
 @pytest.mark.parametrize("sent", [False, True])

@@ -55,8 +55,8 @@ def test_a_pair_is_both_its_ends():
     assert found.culprits == (Culprit(1, 1, "host-002"), Culprit(1, 2, "host-004"))
     assert found.evidence["workers"] == [[1, 1], [1, 2]]
     assert found.wording(UNKNOWN) == (
-        "Transfers between dp 1, stage 1 on host-002 and dp 1, stage 2 on host-004 take 6.0x as "
-        "long as those of other links, in both directions"
+        "Transfers between rank 5 (dp 1, stage 1) on host-002 and rank 9 (dp 1, stage 2) on "
+        "host-004 take 6.0x as long as those of other links, in both directions"
     )
 
 

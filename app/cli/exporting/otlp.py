@@ -55,8 +55,9 @@ def _gauges(result: Result, worst: int) -> Iterator[Gauge]:
     yield Gauge(
         "paceline.simulation.discrepancy", "1", "Low fidelity above 0.05.", (({}, discrepancy),)
     )
-    times = result["step_time_s"].items()
-    means = tuple(({"kind": kind}, _mean(values)) for kind, values in times)
+    times = result["step_time_s"]
+    kinds = ("recorded", "simulated", "ideal")
+    means = tuple(({"kind": kind}, _mean(times[kind])) for kind in kinds)
     yield Gauge("paceline.step.duration", "s", "Mean of the window.", means)
     by_type = tuple(
         ({"optype": name}, value) for name, value in sorted(result["optype_slowdown"].items())
