@@ -7,6 +7,7 @@ marked with `NO_WHAT_IF` and kept apart from what Paceline has computed itself.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from app.trace.collectives import Collectives
 from app.trace.readers.foreign import Lack
 
 NO_WHAT_IF = "scores, no what-if"
@@ -45,12 +46,16 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
-    """What one import has found; `lacks` says what could not be told, with its cost."""
+    """What one import has found; `lacks` says what could not be told, with its cost.
+
+    `collectives` are those behind the scores, where the tool logs them one by one.
+    """
 
     source: str
     scores: tuple[Score, ...]
     num_reports: int
     lacks: tuple[Lack, ...] = ()
+    collectives: Collectives | None = None
 
 
 def worst_first(scores: Iterable[Score]) -> list[Score]:

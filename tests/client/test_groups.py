@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+from pathlib import Path
 
 import pytest
 from paceline_client import NULL, Topology
@@ -24,6 +25,7 @@ from paceline_client.spool_format import read_record, record_of
 from paceline_client.topology import group_ranks, local_rank
 from paceline_client.wire import CONTENT_TYPE, Worker, batch_of, encode
 
+from app.ingest import group_records, group_wire
 from app.ingest.codec import decode
 from app.trace.collectives import RankGroup
 from tests.client.conftest import SIZES
@@ -376,3 +378,18 @@ def test_what_is_sent_is_what_the_server_reads_packed_or_not():
             ("odd", "all-to-all", at // 100, at % 100, at) for at in range(300)
         ]
     assert sizes[1] < sizes[0] / 8
+
+
+def test_the_page_has_the_limits_of_the_code():
+    page = (Path(__file__).parents[2] / "docs" / "feeds" / "groups.md").read_text()
+    for number in (
+        *(MAX_GROUPS, client_groups.MAX_MEMBERS, client_groups.MAX_NAME_CHARS, MAX_ROWS_OF_STEP),
+        *(client_groups.MAX_WAITING, group_records.MAX_ROWS),
+    ):
+        assert f"{number:,}" in page
+    assert "one in ten" in page
+    assert client_groups.EVERY == 10
+    assert group_records.MAX_ROWS_OF_RANK == MAX_ROWS_OF_STEP
+    assert group_wire.MAX_GROUPS == MAX_GROUPS
+    assert group_wire.MAX_MEMBERS == client_groups.MAX_MEMBERS
+    assert group_wire.MAX_GROUP_ROWS >= client_groups.MAX_ROWS

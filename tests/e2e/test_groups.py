@@ -1,5 +1,8 @@
 """Tensor-parallel peers record inside their groups, and the stored window has all their rows."""
 
+import io
+import zipfile
+
 import numpy as np
 import paceline_client
 import pytest
@@ -7,6 +10,7 @@ from paceline_client import Topology
 
 from app.api.closed_windows import key_of, load
 from app.store.engine import Store
+from app.trace.readers import published
 from tests.client.recorders import WITHIN_S
 from tests.e2e.stack import TOKEN, Stack, wait_until
 
@@ -51,7 +55,16 @@ def train(runs, steps):
                     pass
 
 
-def test_every_member_of_a_group_is_in_the_stored_window(stack):
+def downloaded(stack, window, directory):
+    """The window as the files that a server makes of it are read."""
+    answer = stack.http.get(f"/jobs/{JOB}/windows/{window}/trace").raise_for_status()
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        archive.extractall(directory)
+    [trace] = directory.glob("trace-*.parquet")
+    return published.read(trace)
+
+
+def test_every_member_of_a_group_is_in_the_stored_window(stack, tmp_path):
     runs = [start(stack, rank) for rank in range(DP * TP)]
     train(runs, range(STEPS))
     assert all(run.flush(WITHIN_S) for run in runs)
@@ -93,7 +106,16 @@ def test_every_member_of_a_group_is_in_the_stored_window(stack):
         assert (table.stay_s >= 0).all()
         assert np.isfinite(table.start_s).all()
         assert {*table.num_bytes.tolist()} == {64}
+    read, stored = downloaded(stack, "1-4", tmp_path).collectives, collectives(4)
+    assert (read.groups, read.places, read.num_rows) == (
+        stored.groups, stored.places, stored.num_rows
+    )  # fmt: skip
+    assert sorted(read.stay_s.tolist()) == sorted(stored.stay_s.tolist())
     job = stack.get(f"/jobs/{JOB}")
+    num_rows = 2 * 2 * 2 * PER_STEP * DP * TP
+    assert job["ingest"]["in_groups"] == {
+        "accepted": num_rows, "duplicate": 0, "late": 0, "refused": 0
+    }  # fmt: skip
     assert job["ingest"]["accepted"] == DP * 3 * STEPS
     assert job["ingest"]["late"] == job["ingest"]["conflict"] == job["ingest"]["lost_batches"] == 0
     assert job["silent_ranks"] == []

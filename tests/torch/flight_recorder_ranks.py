@@ -13,6 +13,7 @@ from paceline_client.integrations.flight_recorder import (
     _ranks_by_name,
     parsed,
 )
+from paceline_client.topology import group_ranks
 from torch.distributed.device_mesh import init_device_mesh
 
 
@@ -56,6 +57,7 @@ def main() -> None:
         "is_over": real.is_over,
         "groups": [(group.axis, group.ranks) for group in taken.groups] if taken else [],
         "num_rows": taken.num_rows if taken else 0,
+        "mesh_ranks": [group_ranks(mesh["tp"]), group_ranks(mesh.get_group("dp"))],
     }) + "\n")  # fmt: skip
     dist.barrier()
     dist.destroy_process_group()

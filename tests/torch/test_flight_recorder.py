@@ -28,6 +28,12 @@ def test_its_entries_name_groups_whose_ranks_are_known(ranks):
         assert len({said["said"][at][2] for said in ranks}) == 1
 
 
+def test_a_mesh_and_a_process_group_tell_their_ranks(ranks):
+    for said in ranks:
+        rank = said["rank"]
+        assert said["mesh_ranks"] == [sorted({rank, rank ^ 1}), sorted({rank, rank ^ 2})]
+
+
 def test_gloo_has_no_durations_and_so_no_rows(ranks):
     assert [(said["has_rows"], said["is_over"]) for said in ranks] == [(False, True)] * 4
 

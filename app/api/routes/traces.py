@@ -3,7 +3,7 @@
 import zipfile
 from collections.abc import Iterator
 from io import RawIOBase
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 from fastapi import APIRouter
@@ -18,7 +18,7 @@ from app.store import jobs
 from app.store.engine import Store
 from app.store.registering import Registration
 from app.trace.names import plain
-from app.trace.readers import meta
+from app.trace.readers import meta, published_collectives
 from app.trace.readers.published import Writer
 from app.trace.window import Window
 
@@ -30,7 +30,8 @@ router = APIRouter(tags=["windows"])
 _FILE: Responses = {
     200: {
         "description": "A zip file: trace-NAME.parquet and meta-NAME.yaml, columns and keys as "
-        "published traces have them.",
+        "published traces have them; collectives-NAME.parquet, where ranks recorded what happens "
+        "inside their groups.",
         "content": {ZIP: {"schema": {"type": "string", "format": "binary"}}},
     }
 }
@@ -69,6 +70,10 @@ def _zipped(store: Store, key: Key, registration: Registration, name: str) -> It
         with archive.open(f"trace-{name}.parquet", "w", force_zip64=True) as file:
             for _ in _written(window, file):
                 yield sink.taken()
+        # After the trace: earlier versions of the command line take the first parquet file.
+        if window.collectives is not None:
+            with archive.open(f"collectives-{name}.parquet", "w", force_zip64=True) as file:
+                published_collectives.write(window.collectives, cast(BinaryIO, file))
     yield sink.taken()
 
 

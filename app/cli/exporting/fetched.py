@@ -32,11 +32,16 @@ def unpacked(source: Source) -> Iterator[tuple[Path, Path]]:
 
 
 def _taken_out(packed: Path, folder: Path) -> tuple[Path, Path]:
+    from app.trace.readers.published_collectives import usual_path
+
     trace, meta = folder / "trace-fetched.parquet", folder / "meta-fetched.yaml"
     try:
         with zipfile.ZipFile(packed) as archive:
             _copy(archive, ".parquet", trace)
             _copy(archive, ".yaml", meta)
+            for each in archive.infolist():
+                if each.filename.startswith("collectives-"):
+                    _take_out(archive, each, usual_path(trace))
     except (zipfile.BadZipFile, EOFError, StopIteration, NotImplementedError) as error:
         raise InvalidRequest("the server's answer is no whole trace: ask again") from error
     return trace, meta
@@ -45,6 +50,10 @@ def _taken_out(packed: Path, folder: Path) -> tuple[Path, Path]:
 def _copy(archive: zipfile.ZipFile, ending: str, to: Path) -> None:
     """Of a name in the archive only the ending counts, so it can lead nowhere else."""
     found = next(each for each in archive.infolist() if each.filename.endswith(ending))
+    _take_out(archive, found, to)
+
+
+def _take_out(archive: zipfile.ZipFile, found: zipfile.ZipInfo, to: Path) -> None:
     with archive.open(found) as packed, to.open("wb") as file:
         while piece := packed.read(1 << 20):
             file.write(piece)

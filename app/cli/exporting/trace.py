@@ -43,6 +43,7 @@ def trace(
     """
     from app.cli.exporting.fetched import unpacked
     from app.cli.inputs import refuse_to_overwrite
+    from app.trace.readers import published_collectives
     from app.trace.readers.meta import usual_path
 
     if out == STANDARD_OUTPUT:
@@ -53,17 +54,18 @@ def trace(
         if read is None:
             read, about = stack.enter_context(unpacked(source))
         else:
-            for written in (out, usual_path(out)):
+            for written in (out, usual_path(out), published_collectives.usual_path(out)):
                 refuse_to_overwrite("--out", written, read, meta)
         _write(read, about, steps, out)
     typer.echo(printable(str(out)))
 
 
 def _write(read: Path, meta: Path | None, steps: str | None, out: Path) -> None:
+    from app.cli.files import written_whole
     from app.cli.importing.saving import save
     from app.cli.recorded import shown_as_they_are
     from app.trace.named_steps import chosen
-    from app.trace.readers import published_import
+    from app.trace.readers import published_collectives, published_import
     from app.trace.readers.foreign import Options
     from app.trace.readers.meta import trace_name
 
@@ -71,11 +73,16 @@ def _write(read: Path, meta: Path | None, steps: str | None, out: Path) -> None:
         opened = published_import.open_files([read], Options(meta=meta))
         with closing(opened):
             described = opened.describe()
+            named = described.steps.tolist()
             if steps is not None:
-                named = chosen(steps, described.steps.tolist())
+                named = chosen(steps, named)
                 opened = _OfSteps(opened, frozenset(named))
                 described = opened.describe()
             save(opened, described, described.job(trace_name(read)), out)
+            inside = published_collectives.beside(read, sorted(named))
+    if inside is not None:
+        with written_whole(published_collectives.usual_path(out)) as file:
+            published_collectives.write(inside, file)
 
 
 class _OfSteps:

@@ -20,7 +20,7 @@ def save(opened: "Import", described: "Described", job: "Job", out: Path) -> Non
     """
     from rich.progress import Progress
 
-    from app.trace.readers import imported
+    from app.trace.readers import imported, published_collectives
     from app.trace.readers.meta import usual_path
 
     total = described.num_ops
@@ -29,3 +29,5 @@ def save(opened: "Import", described: "Described", job: "Job", out: Path) -> Non
         with written_whole(usual_path(out)) as about, written_whole(out) as file:
             imported.write(opened, job, file, lambda rows: progress.advance(bar, rows))
             about.write(imported.meta_text(described, job).encode())
+    # Those of the trace that was there before are not of this one.
+    published_collectives.usual_path(out).unlink(missing_ok=True)

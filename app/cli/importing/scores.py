@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from app.cli.files import printable, written_whole
-from app.cli.importing import screen
+from app.cli.importing import screen, waited_for
 from app.cli.spreadsheet import cell
 from app.errors import InvalidRequest, Unavailable
 from app.trace.scores import NO_WHAT_IF, Score
@@ -46,6 +46,9 @@ def show_or_push(opened: "ScoreImport", target: "Target") -> None:
         typer.echo(printable(str(target.out)))
     else:
         typer.echo(table(described, scores))
+        collectives = opened.collectives()
+        if collectives is not None and (lines := waited_for.text(collectives)):
+            typer.echo(f"\n{lines}")
     for line in screen.lacking(described.lacks):
         typer.echo(printable(line), err=True)
 

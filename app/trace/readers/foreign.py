@@ -15,6 +15,7 @@ from app.trace.ops import BUILT_IN, OpTypes
 from app.trace.window import Floats, Integers, Ints
 
 if TYPE_CHECKING:
+    from app.trace.collectives import Collectives
     from app.trace.scores import Score
 
 MAX_CHUNK_ROWS = 50_000
@@ -166,6 +167,9 @@ class ScoreImport(Protocol):
 
     def scores(self) -> Iterator["Score"]:
         """The scores, in the files' order."""
+
+    def collectives(self) -> "Collectives | None":
+        """The collectives behind the scores, where the files have them one by one."""
 
     def close(self) -> None:
         """Give back what was kept on disk."""

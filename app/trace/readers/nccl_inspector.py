@@ -6,11 +6,14 @@ the shortest time came last, and the others waited for them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from app.errors import InvalidTrace
 from app.trace.readers.foreign import Lack, Options
+from app.trace.readers.nccl_collectives import MAX_ROWS, CollectiveTable
 from app.trace.readers.nccl_lines import Collective, Counts, Place, Process, collectives
 from app.trace.readers.nccl_times import MAX_BLOCKS, JoinedTimes
 from app.trace.readers.nccl_worlds import Worlds
@@ -26,13 +29,17 @@ _METRICS = {TIME: "ms", BANDWIDTH: "GB/s", LATE: "ms"}
 
 def open_files(paths: Sequence[Path], options: Options) -> ScoreFiles:
     """The files, to be read when they are asked for."""
-    return ScoreFiles(paths, options, read)
+    return ScoreFiles(paths, options, partial(read, keeps_collectives=True))
 
 
-def read(texts: Sequence[Text], *, most_blocks: int = MAX_BLOCKS) -> ScoreReport:
+def read(
+    texts: Sequence[Text], *, most_blocks: int = MAX_BLOCKS, keeps_collectives: bool = False
+) -> ScoreReport:
     """How late each process comes to its collectives, and how long these take.
 
-    The texts are read twice: a process's file says nothing of when the others came.
+    The report has each of the collectives, too, where `keeps_collectives` asks for them and all
+    processes have global ranks. The texts are read twice: a process's file says nothing of when the
+    others came.
 
     Raises:
         InvalidTrace: a line breaks the format, or there is no collective in any text.
@@ -55,10 +62,17 @@ def read(texts: Sequence[Text], *, most_blocks: int = MAX_BLOCKS) -> ScoreReport
     collected = Collected()
     collected.begin()
     rows = _Rows(joined, ranks, collected)
+    table = CollectiveTable(ranks) if keeps_collectives and ranks is not None else None
     for each in collectives(texts, Counts()):
         rows.add(each)
+        if table is not None:
+            table.add(each)
     lacks = [*_lacks(counts, joined, worlds, rows.num_joined, has_ranks=ranks is not None)]
-    return collected.report(NAME, lacks)
+    if table is not None and table.num_left_out:
+        what = f"{table.num_left_out:,} collectives beyond the first {MAX_ROWS:,}"
+        lacks.append(Lack(what, "whom the others waited for is told without them"))
+    report = collected.report(NAME, lacks)
+    return report if table is None else replace(report, collectives=table.collectives())
 
 
 def _refuse_pipes(texts: Sequence[Text]) -> None:

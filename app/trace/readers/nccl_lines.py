@@ -31,11 +31,24 @@ class _Metadata(msgspec.Struct):
     dump_timestamp_us: Annotated[int, msgspec.Meta(ge=0, le=2**62)] | None = None
 
 
+class _Channel(msgspec.Struct):
+    """When a channel of the kernel ran; 0 where that is not known."""
+
+    kernel_start_ts: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
+    kernel_stop_ts: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
+
+
+class _Events(msgspec.Struct):
+    kernel_events: list[_Channel] = []
+
+
 class _Perf(msgspec.Struct):
     coll: _Name
     coll_sn: Annotated[int, msgspec.Meta(ge=0, le=MAX_SN)]
     coll_exec_time_us: _Time
     coll_busbw_gbs: _Time | None = None
+    coll_msg_size_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**62)] | None = None
+    event_trace_ts: _Events | None = None
 
 
 class _Stats(msgspec.Struct):
@@ -79,13 +92,25 @@ class Place(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """What one process says of one collective."""
+    """What one process says of one collective.
+
+    `time_us` is that of the kernel's longest channel. With verbose logs the kernel's own span is
+    known, from the first channel's start (`start_us`) to the last one's end.
+    """
 
     place: Place
     kind: str
     sn: int
     time_us: float
     bandwidth_gbs: float | None
+    num_bytes: int = -1
+    start_us: float | None = None
+    span_us: float | None = None
+
+    @property
+    def stay_us(self) -> float:
+        """How long the process was in it, as far as the log tells."""
+        return self.time_us if self.span_us is None else self.span_us
 
 
 @dataclass(slots=True)
@@ -150,4 +175,26 @@ def _place(header: _Header, metadata: _Metadata) -> Place:
 
 def _collective(place: Place, perf: _Perf) -> Collective:
     kind = perf.coll if perf.coll.isidentifier() else named(perf.coll)
-    return Collective(place, kind, perf.coll_sn, perf.coll_exec_time_us, perf.coll_busbw_gbs)
+    num_bytes = -1 if perf.coll_msg_size_bytes is None else perf.coll_msg_size_bytes
+    start_us, span_us = _span(perf.event_trace_ts)
+    return Collective(
+        place,
+        kind,
+        perf.coll_sn,
+        perf.coll_exec_time_us,
+        perf.coll_busbw_gbs,
+        num_bytes,
+        start_us,
+        span_us,
+    )
+
+
+def _span(events: _Events | None) -> tuple[float | None, float | None]:
+    """From the first start of a channel to the last end of one; None where one of these lacks."""
+    channels = [] if events is None else events.kernel_events
+    if not channels or not all(
+        0 < each.kernel_start_ts <= each.kernel_stop_ts for each in channels
+    ):
+        return None, None
+    start_us = min(each.kernel_start_ts for each in channels)
+    return float(start_us), float(max(each.kernel_stop_ts for each in channels) - start_us)

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import InvalidRequest, InvalidTrace
+from app.trace.collectives import Collectives
 from app.trace.job import Job, Parallelism
 from app.trace.ops import BUILT_IN, COMPUTE_STREAM
-from app.trace.readers import columns, meta
+from app.trace.readers import columns, meta, published_collectives
 from app.trace.readers.completeness import completeness
 from app.trace.window import OPTIONAL, Ints, Trace, Window
 
@@ -21,7 +22,8 @@ def read(trace_path: Path, meta_path: Path | None = None) -> Window:
     """A recorded trace as one closed window; steps that lack operations are in `skipped`.
 
     Without `meta_path`, meta-NAME.yaml beside trace-NAME.parquet is taken; where that is missing
-    too, the sizes are those seen in the trace, with one GPU a worker.
+    too, the sizes are those seen in the trace, with one GPU a worker. Collectives inside groups are
+    those of collectives-NAME.parquet beside it, if it is there.
 
     Raises:
         InvalidTrace: no step can be analysed; the message says where the files are wrong.
@@ -53,6 +55,7 @@ def read(trace_path: Path, meta_path: Path | None = None) -> Window:
         state="complete",
         hosts=loaded.hosts,
         origin_ns=tuple(origin_ns[step] for step in found.steps) if origin_ns else None,
+        collectives=published_collectives.beside(trace_path, found.steps),
     )
 
 
@@ -64,13 +67,14 @@ def write(
     *,
     hosts: Mapping[tuple[int, int], str] | None = None,
     origin_ns: Mapping[int, int] | None = None,
+    collectives: Collectives | None = None,
 ) -> None:
     """Write a trace so that `read` and the published analyser take it as it is.
 
     Without `meta_path`, the meta file goes to meta-NAME.yaml beside trace-NAME.parquet. What else
     is known gets columns of its own, which only `read` looks at: `hosts` of (dp rank, stage),
     starts by the hosts' own clocks where `origin_ns` says what each step's times count from, and
-    the trace's optional columns.
+    the trace's optional columns. `collectives` go to a file of their own beside it.
 
     Raises:
         InvalidRequest: a file cannot be written.
@@ -78,6 +82,11 @@ def write(
     try:
         with trace_path.open("wb") as file, Writer(file, job) as writer:
             writer.add(trace, hosts=hosts, origin_ns=origin_ns)
+        beside = published_collectives.usual_path(trace_path)
+        beside.unlink(missing_ok=True)
+        if collectives is not None:
+            with beside.open("wb") as file:
+                published_collectives.write(collectives, file)
         meta.save(job, meta_path or meta.usual_path(trace_path))
     except OSError as error:
         raise InvalidRequest(

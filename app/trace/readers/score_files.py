@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from app.trace.collectives import Collectives
 from app.trace.readers.foreign import DescribedScores, Options
 from app.trace.readers.score_text import FileText, Text
 from app.trace.scores import Score, ScoreReport
@@ -43,6 +44,10 @@ class ScoreFiles:
     def scores(self) -> Iterator[Score]:
         """The scores, the worst first: that is the order in which they are of use."""
         return iter(self.report().scores)
+
+    def collectives(self) -> Collectives | None:
+        """The collectives behind the scores, where the files have them one by one."""
+        return self.report().collectives
 
     def close(self) -> None:
         """Nothing is kept on disk."""
