@@ -59,7 +59,8 @@ def outliers(group: Features) -> Outliers:
 
     expected = the worker's median of that direction * the micro-batch's factor * the worker's
     pace in that step, if it was slow; the factor is the lower median, over stages and directions,
-    of duration over median, so that nothing that happened once can raise it.
+    of duration over median, so that nothing that happened once can raise it. Where a stage has not
+    as many forwards as backwards, its computations are in no micro-batch's order: none is listed.
     """
     rows = group.computed_rows
     own_s, num_steps = group.replayer.durations.recorded_s, len(group.steps)
@@ -72,10 +73,11 @@ def outliers(group: Features) -> Outliers:
         flat.shape[0],
         lambda first, end: _medians(own_s, flat, num_steps, MOST_VALUES, first, end, median_s),
     )
+    paired = _in_both_directions(rows).reshape(flat.shape)
     parts = in_parallel(
         size,
         rows.shape[-1],
-        lambda first, end: _long(own_s, flat, median_s, num_steps, LOWEST_RATIO, first, end),
+        lambda first, end: _long(own_s, paired, median_s, num_steps, LOWEST_RATIO, first, end),
     )
     where, factor = (np.concatenate(part) for part in zip(*parts, strict=True))
     place, item, lane = where.T
@@ -98,6 +100,17 @@ def outliers(group: Features) -> Outliers:
         median_s=median_s.reshape(*rows.shape[:2], group.replayer.dp_size),
         num_ops=(rows >= 0).sum(axis=-1),
     )
+
+
+def _in_both_directions(rows: Ints) -> Ints:
+    """[2, pp, items], the rows of stages that compute as many items forward as backward.
+
+    Elsewhere items are parts of one computation, as FSDP2 is recorded around its collectives: the
+    third part of a forward is not the micro-batch of the third part of its backward.
+    """
+    num_items = (rows >= 0).sum(axis=-1)
+    is_paired = num_items[0] == num_items[1]
+    return np.ascontiguousarray(np.where(is_paired[None, :, None], rows, -1))
 
 
 def _paces(

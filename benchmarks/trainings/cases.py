@@ -15,7 +15,8 @@ Finding = dict[str, Any]
 class Case:
     """A training on `num_ranks` processes; healthy where `fault` is "".
 
-    `way` is "ddp", "fsdp2", "pipeline" (two stages of `num_ranks / 2` replicas) or "huggingface".
+    `way` is "ddp", "fsdp2", "pipeline" (two stages of `num_ranks / 2` replicas), "peers"
+    (`num_ranks / 4` replicas of 4 tensor-parallel peers) or "huggingface".
     """
 
     name: str
@@ -33,10 +34,13 @@ class Answer:
     late_because: str = ""
 
 
-# By fault. A rank's slow data or its garbage collector make its host late: both names are right.
+# By fault. A rank's slow data or its garbage collector make its host late: both names are right. Of
+# tensor-parallel peers all but the first record nothing but collectives, which tell who is late
+# and not what with.
 ANSWERS: dict[str, tuple[Answer, ...]] = {
     "": (),
     "slow-rank": (Answer("slow-worker"),),
+    "slow-peer": (Answer("slow-worker"), Answer("late-host")),
     "host-work": (Answer("late-host", "unknown host work"),),
     "gc-storms": (Answer("gc-pause"), Answer("late-host", "gc")),
     "slow-data": (Answer("data-loading"), Answer("late-host", "data-wait")),
@@ -45,7 +49,9 @@ ANSWERS: dict[str, tuple[Answer, ...]] = {
     "uneven-stages": (Answer("stage-imbalance"),),
 }
 # Faults of one rank, of one stage, and of all.
-OF_A_RANK = frozenset(("slow-rank", "host-work", "gc-storms", "slow-data", "slow-collate"))
+OF_A_RANK = frozenset(
+    ("slow-rank", "slow-peer", "host-work", "gc-storms", "slow-data", "slow-collate")
+)
 OF_A_STAGE = frozenset(("uneven-stages",))
 
 CASES = (
@@ -56,11 +62,13 @@ CASES = (
     Case("ddp-starved", "ddp", 4, "starved", has_loader=True),
     Case("huggingface-slow-collate", "huggingface", 4, "slow-collate", has_loader=True),
     Case("1f1b-uneven-stages", "pipeline", 4, "uneven-stages"),
+    Case("peers-slow-peer", "peers", 8, "slow-peer"),
     *(Case(f"fsdp2-{num}-healthy", "fsdp2", num) for num in (2, 3, 4)),
     Case("ddp-healthy", "ddp", 4),
     Case("ddp-loader-healthy", "ddp", 4, has_loader=True),
     Case("huggingface-healthy", "huggingface", 4, has_loader=True),
     Case("1f1b-healthy", "pipeline", 4),
+    Case("peers-healthy", "peers", 8),
 )
 BY_NAME = {case.name: case for case in CASES}
 

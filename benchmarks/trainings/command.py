@@ -6,9 +6,11 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Any
 
 from app.cli.bench.ranks import TrainingFailed, run_ranks
@@ -19,7 +21,7 @@ from benchmarks.trainings.served import TOKEN, Served
 
 MODULE = "examples.torch_faults.train"
 HUGGINGFACE_MODULE = "examples.torch_faults.train_huggingface"
-TRAINED_WITHIN_S = 900.0
+TRAINED_WITHIN_S = 1800.0  # all runs of one number of ranks
 
 
 def main(arguments: list[str]) -> int:
@@ -33,13 +35,11 @@ def main(arguments: list[str]) -> int:
     cases = [BY_NAME[name] for name in told.case] if told.case else list(CASES)
     skipped = [case.name for case in cases if not _can_train(case)]
     cases = [case for case in cases if case.name not in skipped]
-    verdicts: list[tuple[Run, Verdict]] = []
+    runs = [Run.of(case, number, told.seed) for number in range(told.runs) for case in cases]
     with TemporaryDirectory(prefix="paceline-") as name:
         directory = Path(name)
         with Served(directory) as served:
-            for number in range(told.runs):
-                runs = [Run.of(case, number, told.seed) for case in cases]
-                verdicts += _judged(served, directory, runs, told.keep)
+            verdicts = _trained(served, directory, runs, told.keep)
     return _show(verdicts, skipped)
 
 
@@ -78,10 +78,10 @@ def _can_train(case: Case) -> bool:
     return not missing
 
 
-def _judged(
+def _trained(
     served: Served, directory: Path, runs: list[Run], kept: Path | None
-) -> Iterator[tuple[Run, Verdict]]:
-    """Train the runs, those of one module and number of ranks in one launch; what was said of each.
+) -> list[tuple[Run, Verdict]]:
+    """Train the runs, those of one module and number of ranks in one launch; what was said.
 
     Raises:
         TrainingFailed: a rank ended with an error; what it printed is on standard error.
@@ -90,16 +90,54 @@ def _judged(
     for run in runs:
         module = HUGGINGFACE_MODULE if run.case.way == "huggingface" else MODULE
         launches[module, run.case.num_ranks].append(run)
+    found = []
     for (module, num_ranks), together in launches.items():
-        told = _trained(served, directory, module, num_ranks, together)
-        for run in together:
-            windows = served.windows(run)
-            verdict = Verdict.of(run, [each.result for each in windows])
-            truth = {**run.truth(), **told[run.name], "verdict": asdict(verdict)}
-            if kept is not None:
-                recorded.keep(kept, run, windows, truth)
-            _report(run, verdict, f"; {told[run.name]['took_s']:.0f} s")
-            yield run, verdict
+        plans = [json.dumps(run.plan()) for run in together]
+        arguments = ["--url", served.url, "--token", TOKEN, "--runs", *plans]
+        stop = Event()
+        with ThreadPoolExecutor(1) as pool:
+            # Beside the training, so that each run is told of once it is over.
+            judged = pool.submit(_judged, served, directory, together, kept, stop)
+            try:
+                run_ranks(module, arguments, num_ranks, directory, TRAINED_WITHIN_S)
+            except BaseException as error:
+                stop.set()
+                if isinstance(error, TrainingFailed):
+                    print(error.said, file=sys.stderr)
+                raise
+            found += judged.result()
+    return found
+
+
+def _judged(
+    served: Served, directory: Path, runs: list[Run], kept: Path | None, stop: Event
+) -> list[tuple[Run, Verdict]]:
+    """What was said of each run of a launch, as they end."""
+    found = []
+    for run in runs:
+        windows = served.windows(run, stop)
+        verdict = Verdict.of(run, [each.result for each in windows])
+        told = _told(directory, run)
+        if kept is not None:
+            recorded.keep(kept, run, windows, run.truth() | told | {"verdict": asdict(verdict)})
+        _report(run, verdict, f"; {told['took_s']:.0f} s")
+        found.append((run, verdict))
+    return found
+
+
+def _told(directory: Path, run: Run) -> dict[str, Any]:
+    """What ranks printed of a run: how long it took, how much longer than asked each one slept."""
+    printed = [
+        json.loads(line)
+        for rank in range(run.case.num_ranks)
+        for line in (directory / f"rank{rank}.log").read_text(errors="replace").splitlines()
+        if line.startswith('{"run"') and line.endswith("}")
+    ]
+    mine = [each for each in printed if each["run"] == run.name]
+    return {
+        "took_s": max((each["took_s"] for each in mine), default=0.0),
+        "overslept": [each["overslept"] for each in mine],
+    }
 
 
 def _judged_again(directory: Path, names: list[str]) -> Iterator[tuple[Run, Verdict]]:
@@ -108,31 +146,6 @@ def _judged_again(directory: Path, names: list[str]) -> Iterator[tuple[Run, Verd
         verdict = Verdict.of(run, results)
         _report(run, verdict)
         yield run, verdict
-
-
-def _trained(
-    served: Served, directory: Path, module: str, num_ranks: int, runs: list[Run]
-) -> dict[str, dict[str, Any]]:
-    """What the ranks said of each run: how long it took, how much longer than asked it slept."""
-    plans = [json.dumps(run.plan()) for run in runs]
-    arguments = ["--url", served.url, "--token", TOKEN, "--runs", *plans]
-    try:
-        said = run_ranks(module, arguments, num_ranks, directory, TRAINED_WITHIN_S)
-    except TrainingFailed as failed:
-        print(failed.said, file=sys.stderr)
-        raise
-    found: dict[str, dict[str, Any]] = defaultdict(lambda: {"took_s": 0.0, "overslept": []})
-    for line in _of_runs(said):
-        of_rank = json.loads(line)
-        of_run = found[of_rank["run"]]
-        of_run["took_s"] = max(of_run["took_s"], of_rank["took_s"])
-        of_run["overslept"].append(of_rank["overslept"])
-    return dict(found)
-
-
-def _of_runs(said: list[str]) -> list[str]:
-    """Of what the ranks printed, their lines about runs: Trainer prints, too."""
-    return [line for each in said for line in each.splitlines() if line.startswith('{"run"')]
 
 
 def _report(run: Run, verdict: Verdict, took: str = "") -> None:

@@ -35,12 +35,16 @@ def keep(directory: Path, run: Run, windows: list[ClosedWindow], truth: dict[str
 
 
 def runs(directory: Path, names: list[str]) -> Iterator[tuple[Run, list[dict[str, Any]]]]:
-    """Each recorded run of the cases of these names, and its windows' results by today's code."""
+    """Each recorded run of the cases of these names, and its windows' results by today's code.
+
+    Not of tensor-parallel peers: trace files have no place for collectives inside groups.
+    """
     for file in sorted(directory.glob(f"*/{TRUTH}")):
         truth = json.loads(file.read_text())
-        if truth["case"] in names:
+        case = BY_NAME[truth["case"]]
+        if case.name in names and case.way != "peers":
             number = int(file.parent.name.rpartition("-")[2])
-            yield Run.of(BY_NAME[truth["case"]], number, truth["seed"]), results(file.parent)
+            yield Run.of(case, number, truth["seed"]), results(file.parent)
 
 
 def results(folder: Path) -> list[dict[str, Any]]:

@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +16,7 @@ from benchmarks.trainings.cases import NUM_STEPS, WINDOW_STEPS, Run
 
 TOKEN = "pl_" + "t" * 43
 READY_WITHIN_S = 120.0
-CLOSED_WITHIN_S = 120.0
+CLOSED_WITHIN_S = 300.0
 _STOP_WITHIN_S = 15.0
 
 Result = dict[str, Any]
@@ -33,6 +33,10 @@ class ClosedWindow:
     def name(self) -> str:
         """Of the window."""
         return str(self.result["window"]["id"])
+
+
+class Stopped(Exception):
+    """The training has failed: there is nothing more to wait for."""
 
 
 class Served:
@@ -77,14 +81,15 @@ class Served:
             self._process.kill()
             self._process.wait()
 
-    def windows(self, run: Run) -> list[ClosedWindow]:
-        """All windows of a run that is over, oldest first.
+    def windows(self, run: Run, stop: Event) -> list[ClosedWindow]:
+        """All windows of a run once it is over, oldest first.
 
         Raises:
             NotInTime: its last step is in none of them.
+            Stopped: `stop` was set.
         """
         path = f"/api/v1/jobs/{quote(run.name, safe='')}/windows"
-        wait_until(lambda: self._is_whole(path), f"{run.name} is analysed", CLOSED_WITHIN_S)
+        wait_until(lambda: self._is_whole(path, stop), f"{run.name} is analysed", CLOSED_WITHIN_S)
         names = sorted(
             (item["window_id"] for item in self._get(path, limit=100)["items"]),
             key=lambda name: [int(part) for part in name.split("-")],
@@ -96,8 +101,9 @@ class Served:
         answer.raise_for_status()
         return ClosedWindow(self._get(path, per_step=True), answer.content)
 
-    def _is_whole(self, path: str) -> bool:
-        time.sleep(0.2)  # other trainings run meanwhile: ask seldom
+    def _is_whole(self, path: str, stop: Event) -> bool:
+        if stop.wait(0.5):  # trainings run meanwhile: ask seldom
+            raise Stopped
         items = self._http.get(path, params={"limit": 100})
         if items.status_code == 404:
             return False

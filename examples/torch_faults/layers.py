@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 WIDTH = 64
@@ -67,6 +68,42 @@ class Layer(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """[rows, WIDTH]."""
         return torch.relu(self.linear(_Sleeping.apply(inputs, self._pace, LAYER_S)))
+
+
+class _Shared(torch.autograd.Function):
+    """Sleeps and then sums over the tensor-parallel peers, in the forward and in the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, layer: SharedLayer) -> Tensor:
+        ctx.layer = layer
+        layer.pace.sleep(LAYER_S)
+        return layer.mean_of_peers(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        ctx.layer.pace.sleep(2 * LAYER_S)
+        return ctx.layer.mean_of_peers(gradient), None
+
+
+class SharedLayer(nn.Module):
+    """A layer that tensor-parallel peers compute together; each peer records the collectives."""
+
+    def __init__(self, pace: Pace, recorder: Any, declared: Any, peers: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.pace = pace
+        self._recorder, self._declared, self._peers = recorder, declared, peers
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[rows, WIDTH]."""
+        return torch.relu(self.linear(_Shared.apply(inputs, self)))
+
+    def mean_of_peers(self, part: Tensor) -> Tensor:
+        """The mean over the peers, as of parts of one matrix."""
+        total = part.clone()
+        with self._recorder.op("all-reduce", group=self._declared):
+            dist.all_reduce(total, group=self._peers)
+        return total / self._peers.size()
 
 
 class WithLoss(nn.Module):

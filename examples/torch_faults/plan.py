@@ -10,12 +10,13 @@ from dataclasses import dataclass
 class Plan:
     """One run, as its JSON says it.
 
-    `way` is "ddp", "fsdp2", "pipeline" or "huggingface". `fault` is "" where it is healthy, or
-    "slow-rank" (fsdp2), "host-work", "gc-storms" (ddp), "slow-data", "starved" (ddp with
-    `has_loader`), "slow-collate" (huggingface) or "uneven-stages" (pipeline). `rank` has the
-    fault, or `stage` has more layers; -1 is none. All ranks have one host name where
-    `shares_host`, else each its own, as with one GPU a host. A late host works before its forwards
-    (`variant` 0) or before its backwards (1).
+    `way` is "ddp", "fsdp2", "pipeline", "peers" (replicas of 4 tensor-parallel peers) or
+    "huggingface". `fault` is "" where it is healthy, or "slow-rank" (fsdp2), "slow-peer" (peers),
+    "host-work", "gc-storms" (ddp), "slow-data", "starved" (ddp with `has_loader`), "slow-collate"
+    (huggingface) or "uneven-stages" (pipeline). `rank` has the fault, or `stage` has more layers;
+    -1 is none. All ranks have one host name where `shares_host`, else each its own, as with one
+    GPU a host; peers share theirs. A late host works before its forwards (`variant` 0) or before
+    its backwards (1); peers record their collectives in all steps (0) or in every second one (1).
     """
 
     name: str

@@ -39,13 +39,14 @@ from .faults import (
     Rows,
     work_on_host,
 )
-from .layers import WIDTH, Pace, stack
+from .layers import WIDTH, Pace, SharedLayer, stack
 from .plan import Plan
 
 ROWS = 4  # of a micro-batch
 LAYERS = 3
 SHARDED_LAYERS = 4
 MICROBATCHES = 2  # of a step under DDP
+PEERS = 4  # of a tensor-parallel group
 PIPELINE_MICROBATCHES = 4
 STAGE_LAYERS, LONG_STAGE_LAYERS = 2, 4
 STAGE_PACE = 0.6  # of the example's layers, whose steps would take long
@@ -102,7 +103,7 @@ class Training:
         self._rank = dist.get_rank()
         self.is_culprit = plan.rank == self._rank
         self._fault = plan.fault
-        is_slow = self.is_culprit and self._fault == "slow-rank"
+        is_slow = self.is_culprit and self._fault in ("slow-rank", "slow-peer")
         self.pace = Pace(SLOWDOWN if is_slow else 1.0, seed=1000 * plan.seed + self._rank)
 
     def run(self) -> None:
@@ -115,7 +116,12 @@ class Training:
 
     def train(self) -> None:
         """Train all steps, recorded; return once the server has the record."""
-        ways = {"ddp": self._with_ddp, "fsdp2": self._with_fsdp2, "pipeline": self._in_pipeline}
+        ways = {
+            "ddp": self._with_ddp,
+            "fsdp2": self._with_fsdp2,
+            "pipeline": self._in_pipeline,
+            "peers": self._with_peers,
+        }
         ways[self.plan.way]()
 
     def options(self) -> dict[str, Any]:
@@ -138,6 +144,12 @@ class Training:
         model = DistributedDataParallel(layers, bucket_cap_mb=0.02)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         ddp.attach(recorder, model, optimizer=optimizer)
+        self._train(recorder, model, optimizer, storm)
+        recorder.close(CLOSE_S)
+
+    def _train(
+        self, recorder: Any, model: Any, optimizer: Any, storm: GcStorm | None = None
+    ) -> None:
         for number, parts in self._steps(recorder, MICROBATCHES):
             if storm is not None:
                 storm.begin_step(MICROBATCHES)
@@ -150,7 +162,6 @@ class Training:
                     loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-        recorder.close(CLOSE_S)
 
     def _with_fsdp2(self) -> None:
         recorder = self._started()
@@ -188,6 +199,33 @@ class Training:
         is_late = self.is_culprit and self._fault == "host-work"
         if is_late and variant == self.plan.variant:
             work_on_host(HOST_WORK_S)
+
+    # Replicas of tensor-parallel peers, under DDP: every peer records its group's collectives.
+
+    def _with_peers(self) -> None:
+        replica, peer = divmod(self._rank, PEERS)
+        mesh = init_device_mesh(
+            "cpu", (dist.get_world_size() // PEERS, PEERS), mesh_dim_names=("dp", "tp")
+        )
+        options = {**self.options(), "host": f"host-{replica}", "local_rank": peer}
+        recorder = paceline_client.start(
+            topology=topology.from_device_mesh(mesh),
+            framework="PyTorch",
+            groups=True,
+            group_every=1 + self.plan.variant,
+            **options,
+        )
+        declared = recorder.group("tp", "tp", mesh["tp"])
+        peers = mesh.get_group("tp")
+        torch.manual_seed(0)
+        layers = [SharedLayer(self.pace, recorder, declared, peers) for _ in range(LAYERS)]
+        model = DistributedDataParallel(
+            nn.Sequential(*layers), process_group=mesh.get_group("dp"), bucket_cap_mb=0.02
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        ddp.attach(recorder, model, optimizer=optimizer)
+        self._train(recorder, model, optimizer)
+        recorder.close(CLOSE_S)
 
     # A pipeline of two stages: the small transformer of the example.
 

@@ -74,6 +74,23 @@ def test_two_lone_forwards_by_hand_are_brought_back_to_their_workers_median():
     assert repaired.duration_s == pytest.approx(np.ones((2, 8)))
 
 
+def in_parts(first_backward_s):
+    """Two replicas of one stage: a forward in two parts of 1 s, a backward in three, as FSDP2's.
+
+    `first_backward_s` [steps] is what the first part of each step's backward takes; others 2 s.
+    """
+    rows: list[Row] = []
+    for step, first_s in enumerate(first_backward_s):
+        timed = [("forward-compute", 1.0)] * 2
+        timed += [("backward-compute", part_s) for part_s in (first_s, 2.0, 2.0)]
+        rows += [row.on(step=step, dp_rank=dp_rank) for dp_rank in (0, 1) for row in in_row(*timed)]
+    return window(rows, dp_size=2)
+
+
+def test_a_forward_in_parts_is_not_held_against_parts_of_its_backward():
+    assert isinstance(GC.detect(case_of(in_parts([2.0, 0.5, 2.0, 0.5]))), RuledOut)
+
+
 def test_one_long_forward_is_not_enough():
     found = GC.detect(case_of(by_hand((1, 0, "forward-compute", 1))))
     assert isinstance(found, RuledOut)
