@@ -19,6 +19,9 @@ from app.trace.window import Floats, Ints
 # in it that was not recorded, as an evaluation or a checkpoint: the step begins with its start.
 _TIMES_USUAL_GAP = 5.0
 _LARGE_GAP = 0.2
+# A period that is shorter than this share of what a step seems to take is none: the origins of the
+# steps do not tell their distance.
+_SHORTEST = 0.5
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,8 @@ def _begins(steps: Sequence[_Step]) -> list[float]:
             found.append(step.end_s - length_s if length_s > 0 else own_s)
         else:
             found.append(own_s)
+        if step.end_s - found[-1] < _SHORTEST * (step.end_s - own_s):
+            found[-1] = own_s
     return found
 
 
