@@ -32,7 +32,7 @@ TIMES_OTHERS = 3.0
 # Of the longest wait: workers that wait less wait as everybody does.
 SHARE_OF_LONGEST = 0.4
 # Of the step, where all workers wait and their clients tell so: less is any loader's.
-LEAST_SHARE_OF_ALL = 0.12
+LEAST_SHARE_OF_ALL = 0.1
 # Of a delay, what its client has to tell as a wait for data to explain it.
 MOST_OF_DELAY = 0.5
 
@@ -74,7 +74,8 @@ def waits(case: Case) -> Waits:
         of_everybody = bool((rate[:, 0] >= RATE_OF_ALL).all())
         again &= of_everybody
     if is_noted:
-        again &= _by_amount(case, np.minimum(noted, delay_s)[is_late.any(axis=(1, 2))])
+        told_s = np.where(noted >= MOST_OF_DELAY * delay_s, delay_s, noted)
+        again &= _by_amount(case, told_s[is_late.any(axis=(1, 2))])
         of_everybody = bool(again[:, 0].all())
     is_late = _together(is_late & again, case.is_usual)
     wait_s = _waits_s(case, delay_s, is_late)
