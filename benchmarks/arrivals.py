@@ -1,21 +1,26 @@
 """How long arrivals take on jobs of thousands of ranks. (`benchmarks arrivals`)
 
 One warm process, as the consumer is. The whole analysis of a window is timed with and without
-arrivals in turn, so that both see the same machine.
+arrivals in turn, so that both see the same machine; judged by the fastest run of each.
 """
 
 import argparse
 import dataclasses
 import json
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from app.cli.bench.made import made_window
-from app.cli.bench.timing import Timings
-from app.engine import replays
+from app.engine.arrivals.arrivals import arrivals_of
 from app.engine.memory import keep_freed_memory
+from app.engine.replays import prepare
 from app.engine.report import analyse_replay
 from app.engine.result import as_json
 from app.trace.job import Job, Parallelism
@@ -89,37 +94,75 @@ def with_late_worker(window: Window, dp_rank: int, stage: int) -> Window:
 @contextmanager
 def without_arrivals() -> Iterator[None]:
     """An analysis inside of it is as it was before there were arrivals."""
-    known = replays.arrivals_of
-    replays.arrivals_of = lambda *_: None
-    try:
+    with patch("app.engine.replays.arrivals_of", lambda *_: None):
         yield
-    finally:
-        replays.arrivals_of = known
 
 
-def measure(window: Window, repeats: int) -> dict[str, object]:
-    """Median seconds of an analysis with and without arrivals, and of arrivals alone."""
+@dataclass(frozen=True)
+class Measured:
+    """Runs of one job: [repeats] seconds of each, those of the processor of all cores together."""
 
-    def analyse() -> object:
-        return as_json(analyse_replay(replays.prepare(window)))
+    with_s: list[float]
+    without_s: list[float]
+    cpu_with_s: list[float]
+    cpu_without_s: list[float]
+    arrivals_s: list[float]
+    ops: int
+    occurrences: int
+    culprits: list[int]
+
+    @property
+    def best_s(self) -> float:
+        """The fastest run with arrivals: other work on the machine only adds to it."""
+        return min(self.with_s)
+
+    @property
+    def ratio(self) -> float:
+        """Time with arrivals by time without, of the fastest runs."""
+        return min(self.with_s) / min(self.without_s)
+
+    def as_json(self) -> dict[str, Any]:
+        """All figures, rounded; the lists as medians."""
+        return {
+            "best_s": round(self.best_s, 4),
+            "ratio": round(self.ratio, 3),
+            "cpu_ratio": round(min(self.cpu_with_s) / min(self.cpu_without_s), 3),
+            "medians": {
+                name: round(statistics.median(values), 4)
+                for name, values in asdict(self).items()
+                if name.endswith("_s")
+            },
+            "ops": self.ops,
+            "occurrences": self.occurrences,
+            "culprits": self.culprits,
+        }
+
+
+def measure(window: Window, repeats: int) -> Measured:
+    """An analysis with and without arrivals, and arrivals alone, in turn."""
+
+    def analyse() -> None:
+        as_json(analyse_replay(prepare(window)))
 
     analyse()
-    replay = replays.prepare(window)
-    timings = Timings()
-    for _ in range(repeats):
-        timings.time("with_s", analyse)
-        with without_arrivals():
-            timings.time("without_s", analyse)
-        timings.time("arrivals_s", lambda: replays.arrivals_of(replay, replay.recorded_s))
-    medians = timings.medians()
+    replay = prepare(window)
     found = replay.arrivals
-    return {
-        **{name: round(seconds, 4) for name, seconds in medians.items()},
-        "ratio": round(medians["with_s"] / medians["without_s"], 3),
-        "ops": window.trace.num_ops,
-        "occurrences": 0 if found is None else found.occurrences.num_occurrences,
-        "culprits": [] if found is None else [found.places[c.place].rank for c in found.culprits],
-    }
+    occurrences = 0 if found is None else found.occurrences.num_occurrences
+    culprits = [] if found is None else [found.places[c.place].rank for c in found.culprits]
+    runs = Measured([], [], [], [], [], window.trace.num_ops, occurrences, culprits)
+    for _ in range(repeats):
+        _time(analyse, runs.with_s, runs.cpu_with_s)
+        with without_arrivals():
+            _time(analyse, runs.without_s, runs.cpu_without_s)
+        _time(lambda: arrivals_of(replay, replay.recorded_s), runs.arrivals_s, [])
+    return runs
+
+
+def _time(call: Callable[[], object], wall_s: list[float], cpu_s: list[float]) -> None:
+    began_s, cpu_began_s = time.perf_counter(), time.process_time()
+    call()
+    wall_s.append(time.perf_counter() - began_s)
+    cpu_s.append(time.process_time() - cpu_began_s)
 
 
 def main(arguments: list[str]) -> int:
@@ -139,9 +182,10 @@ def main(arguments: list[str]) -> int:
     }
     report = {name: measure(make(), chosen.repeats) for name, make in jobs.items()}
     passed = all(
-        each["with_s"] < MAX_S and (name.startswith("dp") or each["ratio"] <= MAX_RATIO)
+        each.best_s < MAX_S and (name.startswith("dp") or each.ratio <= MAX_RATIO)
         for name, each in report.items()
     )
-    bars = {"with_s": MAX_S, "ratio": MAX_RATIO}
-    print(json.dumps({**report, "bars": bars, "passed": passed}, indent=2))
+    figures = {name: each.as_json() for name, each in report.items()}
+    bars = {"best_s": MAX_S, "ratio": MAX_RATIO}
+    print(json.dumps({**figures, "bars": bars, "passed": passed}, indent=2))
     return 0 if passed else 1
