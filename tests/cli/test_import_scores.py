@@ -41,6 +41,9 @@ class Found:
     def scores(self):
         return iter(self.found)
 
+    def collectives(self):
+        return None
+
     def close(self):
         pass
 
