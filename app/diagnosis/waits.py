@@ -74,8 +74,7 @@ def waits(case: Case) -> Waits:
         of_everybody = bool((rate[:, 0] >= RATE_OF_ALL).all())
         again &= of_everybody
     if is_noted:
-        told_s = np.where(noted >= MOST_OF_DELAY * delay_s, delay_s, noted)
-        again &= _by_amount(case, told_s[is_late.any(axis=(1, 2))])
+        again &= _by_amount(case, noted[is_late.any(axis=(1, 2))])
         of_everybody = bool(again[:, 0].all())
     is_late = _together(is_late & again, case.is_usual)
     wait_s = _waits_s(case, delay_s, is_late)
@@ -87,17 +86,17 @@ def _by_amount(case: Case, told_s: Floats) -> NDArray[np.bool_]:
     """[dp, pp], workers whose waits are long: beside the longest, and beside the step if all wait.
 
     Every worker that iterates over a loader waits a little, and longer on a busy host. Where all
-    wait, each now and then, a step takes as long as the longest wait in it.
+    wait, a step takes longer by the longest wait on each stage: stages wait one after the other.
 
     Args:
         case: what is diagnosed.
-        told_s: [late steps, dp, pp], what each worker's client tells of its delay.
+        told_s: [late steps, dp, pp], what each worker's client tells of its waits in the step.
     """
     typical_s = np.median(told_s, axis=0)
     long = typical_s >= SHARE_OF_LONGEST * typical_s.max()
     if long[:, 0].all():
         least_s = LEAST_SHARE_OF_ALL * case.report.recorded_s.mean()
-        long &= np.median(told_s.max(axis=(1, 2))) >= least_s
+        long &= np.median(told_s.max(axis=1).sum(axis=1)) >= least_s
     return np.asarray(long)
 
 

@@ -28,6 +28,8 @@ MOST = 0.8
 CERTAIN = 0.97
 
 _MOST_LISTED = 64
+# Of the pauses of the worker that has most.
+STRAY = 0.1
 
 
 class GcPause(Detector):
@@ -95,7 +97,8 @@ def _period(case: Case, sure: Events) -> int | None:
 def _culprits(case: Case, sure: Events) -> tuple[Culprit, ...]:
     """The few workers that have all pauses; nobody where they go round, or may."""
     counts = sure.counts(case)
-    paused = np.argwhere(counts > 0)
+    # A stray pause of another worker hides nobody who pauses again and again.
+    paused = np.argwhere(counts > STRAY * counts.max(initial=0))
     if len(paused) > max(1.0, FEW * counts.size) or sure.size < 2 or counts.size < 2:
         return ()
     log_chance = _log_comb(counts.size, len(paused))
