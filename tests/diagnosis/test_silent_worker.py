@@ -127,5 +127,7 @@ def test_it_is_told_though_times_are_too_far_from_the_record_for_any_other_cause
     found = diagnose(case.replay, report, case.history)
     assert found.findings is not None
     assert [each.cause for each in found.findings] == ["silent-worker"]
-    assert all(each.insufficient for each in found.ruled_out)
+    # Who is late to collectives is no matter of the replay.
+    of_replay = [each for each in found.ruled_out if each.cause != "late-host"]
+    assert all(each.insufficient for each in of_replay)
     assert len(found.ruled_out) >= len(DETECTORS) - 1

@@ -53,10 +53,18 @@ class SlowForward(SlowWorker):
         drawn.forward_s[self.stage, ..., self.dp_rank] *= self.slowdown
 
 
-def test_of_one_that_is_slow_in_the_forward_alone_it_is_said_that_its_backward_is_not():
-    reason = reason_against(of(SlowForward(1, 0, 2.4)), "slow-worker")
+def test_one_that_is_slow_in_the_forward_alone_is_named_by_what_the_others_wait_for_it():
+    seen = of(SlowForward(1, 0, 2.4))
+    found = only_finding(seen)
+    assert (found.cause, found.culprits[0].rank) == ("slow-worker", 1)
+    assert "late to 100 % of its collectives by its own doing" in found.sentence
+    assert found.evidence["arrivals"]["share"] > 0.05
+
+
+def test_of_one_that_nobody_waits_for_it_is_said_that_its_backward_is_not_slow():
+    reason = reason_against(of(SlowForward(1, 0, 1.2)), "slow-worker")
     assert "dp 1, stage 0 comes nearest" in reason
-    assert reason.endswith("takes 2.4x as long in the forward and 1.00x in the backward")
+    assert reason.endswith("takes 1.2x as long in the forward and 1.00x in the backward")
 
 
 def test_a_worker_that_becomes_slow_has_an_onset_and_costs_its_steps_only():

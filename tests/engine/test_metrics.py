@@ -78,7 +78,8 @@ def test_one_slow_worker_by_hand():
     # All clips end at 6 s, the last of them started at 5 s: each transfers for 1 s. Computes
     # take 2 s in the mean, so T_ideal = 2 + 1 + 1 and T = 5 + 1 + 1.
     result = as_json(analyse(window(slow_worker_job(), dp_size=2, pp_size=2)))
-    assert result["step_time_s"] == {"recorded": [7.0], "simulated": [7.0], "ideal": [4.0]}
+    steps_s = {"recorded": [7.0], "between": [0.0], "simulated": [7.0], "ideal": [4.0]}
+    assert result["step_time_s"] == steps_s
     assert result["slowdown"] == 7 / 4
     assert result["gpu_time_wasted"] == pytest.approx(3 / 7)
     assert result["optype_slowdown"] == {

@@ -45,6 +45,8 @@ MIN_GAP_OF_HELD = 0.25
 # Of c: what is left where a computation went on behind a wait.
 FREE_BELOW = 0.1
 MIN_WAIT_OF_FREE = 0.5
+# Fewer steps do not prove that a rank is late by more than chance.
+MIN_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class _Intervals:
 
 def without_waits(replay: WindowReplay, found: Arrivals | None) -> WindowReplay:
     """The replay with waits taken out of the computations that they lie in, and its arrivals."""
-    late = [] if found is None else _late_workers(found)
+    late = [] if found is None or len(replay.steps) < MIN_STEPS else _late_workers(found)
     if not late and not (replay.window.trace.optype == WAIT).any():
         return replace(replay, arrivals=found)
     held_up = tuple(_held_up_by(group, late) for group in replay.groups)
