@@ -12,15 +12,14 @@ from itertools import pairwise
 import numpy as np
 
 from app.engine.grid import Grid
-from app.trace.ops import Kind
 from app.trace.window import Floats, Ints
 
 # A gap before a step that is so many times the usual one, and this share of a step, has something
 # in it that was not recorded, as an evaluation or a checkpoint: the step begins with its start.
 _TIMES_USUAL_GAP = 5.0
 _LARGE_GAP = 0.2
-# A period that is shorter than this share of what a step seems to take is none: the origins of the
-# steps do not tell their distance.
+# A period that is shorter than this share of what a step seems to take is none: clocks were set
+# back, or the origins of the steps do not tell their distance.
 _SHORTEST = 0.5
 
 
@@ -33,7 +32,12 @@ class _Step:
     position: int
     origin_s: float
     end_s: float
-    first_start_s: Floats  # [workers], of each worker's first operation that is no receive
+    first_start_s: Floats  # [pp, dp], of each worker's first operation that is no receive, or NaN
+
+    @property
+    def own_s(self) -> float:
+        """Its first start, in its own times."""
+        return float(np.nanmin(self.first_start_s))
 
 
 def with_periods(grids: Sequence[Grid]) -> list[Grid]:
@@ -53,7 +57,7 @@ def with_periods(grids: Sequence[Grid]) -> list[Grid]:
 def between_s(grid: Grid) -> Floats:
     """[steps], from each step's begin to the first operation that is no receive: nobody works."""
     rows = _first_rows(grid)
-    if not rows.size or grid.steady_began_s is None:
+    if grid.steady_began_s is None:
         return np.zeros(grid.num_steps)
     first_s = grid.start_s[rows].reshape(-1, grid.num_steps).min(axis=0)
     return np.asarray(np.maximum(0.0, first_s - grid.began_s))
@@ -63,7 +67,10 @@ def _steps(at: int, grid: Grid) -> list[_Step]:
     _, latest_s = grid.spans_s
     origin_s = np.zeros(grid.num_steps) if grid.origin_s is None else grid.origin_s
     rows = _first_rows(grid)
-    first_s = grid.start_s[rows].reshape(rows.size, -1, grid.num_steps)
+    sizes = grid.template.parallelism
+    # In steps of other structure a stage may have no operation.
+    first_s = np.full((sizes.pp_size, sizes.dp_size, grid.num_steps), np.nan)
+    first_s[grid.template.stage[rows]] = grid.start_s[rows].reshape(rows.size, -1, grid.num_steps)
     return [
         _Step(
             number,
@@ -71,19 +78,20 @@ def _steps(at: int, grid: Grid) -> list[_Step]:
             position,
             float(origin_s[position]),
             float(latest_s[position]),
-            first_s[:, :, position].ravel(),
+            first_s[:, :, position],
         )
         for position, number in enumerate(grid.steps)
     ]
 
 
 def _first_rows(grid: Grid) -> Ints:
-    """Each stage's first operation that is no receive: a posted receive is no start."""
+    """Each stage's first operation that is no receive: a posted receive is no start.
+
+    Of stages that have such an operation; of all stages where none has.
+    """
     template = grid.template
-    receives = template.op_types.flags(
-        lambda spec: spec.kind is Kind.P2P and spec.name.endswith("-recv")
-    )
-    rows = np.flatnonzero(~receives[template.optype])
+    is_receive = template.op_types.is_receive[template.optype]
+    rows = np.flatnonzero(~is_receive | is_receive.all())
     _, first = np.unique(template.stage[rows], return_index=True)
     return np.asarray(rows[first])
 
@@ -94,34 +102,43 @@ def _begins(steps: Sequence[_Step]) -> list[float]:
         _gap_s(before, step) if step.number == before.number + 1 else None
         for before, step in pairwise(steps)
     ]
-    known_s = [gap_s for gap_s in gaps_s if gap_s is not None]
-    usual_s = float(np.median(known_s)) if known_s else 0.0
+    usual_s = _usual_s([gap_s for gap_s in gaps_s if gap_s is not None])
     found = []
     for at, step in enumerate(steps):
+        own_s = step.own_s
         gap_s = gaps_s[at - 1] if at else None
-        own_s = float(step.first_start_s.min())
+        next_gap_s = gaps_s[at] if at + 1 < len(steps) else None
+        began_s = own_s
         if gap_s is not None and not _is_odd(gap_s, usual_s, step.end_s - own_s):
-            found.append(own_s - gap_s)
-        elif at + 1 < len(steps) and (next_gap_s := gaps_s[at]) is not None:
+            began_s = own_s - gap_s
+        elif next_gap_s is not None:
             # From start to start on the same workers; a gap is counted by the step after it.
-            after = steps[at + 1]
-            shift_s = after.origin_s - step.origin_s
-            period_s = float(np.median(after.first_start_s - step.first_start_s)) + shift_s
-            length_s = period_s - max(0.0, next_gap_s)
-            found.append(step.end_s - length_s if length_s > 0 else own_s)
-        else:
-            found.append(own_s)
-        if step.end_s - found[-1] < _SHORTEST * (step.end_s - own_s):
-            found[-1] = own_s
+            period_s = _start_to_start_s(step, steps[at + 1])
+            began_s = step.end_s - (period_s - max(0.0, next_gap_s))
+        # False, too, where that is not known.
+        is_period = step.end_s - began_s >= _SHORTEST * (step.end_s - own_s)
+        found.append(began_s if is_period else own_s)
     return found
+
+
+def _usual_s(gaps_s: list[float]) -> float:
+    """The median; of an even number the lower one: half of two gaps may be odd."""
+    return sorted(gaps_s)[(len(gaps_s) - 1) // 2] if gaps_s else 0.0
 
 
 def _gap_s(before: _Step, step: _Step) -> float:
     """From the end of the step before to the first start; below 0 where they overlap."""
-    return float(step.first_start_s.min()) + step.origin_s - before.origin_s - before.end_s
+    return step.own_s + step.origin_s - before.origin_s - before.end_s
+
+
+def _start_to_start_s(step: _Step, after: _Step) -> float:
+    """Of the typical worker that has operations in both; NaN where there is none."""
+    apart_s = after.first_start_s - step.first_start_s
+    known_s = apart_s[np.isfinite(apart_s)]
+    if not known_s.size:
+        return np.nan
+    return float(np.median(known_s)) + after.origin_s - step.origin_s
 
 
 def _is_odd(gap_s: float, usual_s: float, length_s: float) -> bool:
-    if gap_s <= -length_s:
-        return True  # it would have ended before the one before did: no clock to go by
     return gap_s > _LARGE_GAP * length_s and gap_s > _TIMES_USUAL_GAP * max(usual_s, 0.0)

@@ -16,7 +16,9 @@ from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
 from app.trace.window import Trace, Window
 
-_OPS = ("forward-compute", "optimizer-clip-main-grad", "optimizer")
+_OPS = ("forward-compute", "optimizer-clip-main-grad", "optimizer", "wait")
+# A second each; the wait lies in the second half of the forward.
+_START_S = np.array([0.0, 1.0, 2.0, 0.5])
 
 
 @cache
@@ -46,7 +48,7 @@ def _window() -> Window:
         seq_id=zeros,
         mc=zeros - 1,
         mb_id=zeros - 1,
-        start_s=op.astype(np.float64),
+        start_s=_START_S[op],
         duration_s=np.ones(step.size),
     )
     job, hosts = Job.of("warm-up", Parallelism(2, 1)), {(0, 0): "a", (1, 0): "b"}

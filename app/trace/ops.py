@@ -137,5 +137,11 @@ class OpTypes:
             found[code] = holds(spec)
         return found
 
+    @cached_property
+    def is_receive(self) -> NDArray[np.bool_]:
+        """[NUM_CODES], whether operations of a type wait for what another stage sends."""
+        names = {"forward-recv", "backward-recv", *(spec.pairs_with for spec in self.user)}
+        return self.flags(lambda spec: spec.kind is Kind.P2P and spec.name in names)
+
 
 BUILT_IN = OpTypes()

@@ -19,6 +19,7 @@ from app.synth.faults.slow_link import SlowLink
 from app.synth.faults.throttling_gpu import ThrottlingGpu
 from app.synth.run import MadeJob
 from app.trace.job import Parallelism
+from tests.engine.arrivals.made_ddp import ddp
 
 FAULTS = (
     (),
@@ -28,6 +29,7 @@ FAULTS = (
 for faults in FAULTS:
     made = MadeJob(Parallelism(4, 2, 8), 6, faults=faults, cluster=Cluster())
     analysed(made.record(range(16)).window(), History())
+analysed(ddp([1.0, 1.6, 1.0, 1.0], held=True, steps=8), History())
 late = [each.__name__ for each in KERNELS if list(each.signatures) != seen[id(each)]]
 assert not late, f"compiled for a window: {late}"
 """

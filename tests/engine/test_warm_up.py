@@ -21,14 +21,19 @@ from app.synth.run import MadeJob
 from app.trace.job import Parallelism
 from app.trace.readers import published
 from app.trace.window import Window
+from tests.engine.arrivals.made_ddp import ddp
 
 made = MadeJob(Parallelism(4, 2, ep_size=2), 3)
 folder = Path(tempfile.mkdtemp())
 published.write(made.make([3, 4]), made.job, folder / "trace-made.parquet")
 held = Window(made.job, 1, 3, (3, 4), made.make([3, 4]))
-for window in (held, published.read(folder / "trace-made.parquet")):
+# With `wait` spans, a late rank, and kernels that hold up its peers.
+late = ddp([1.0, 1.6, 1.0, 1.0], held=True, steps=5)
+for window in (held, published.read(folder / "trace-made.parquet"), late):
     replay = prepare(window)
     analyse_replay(replay)
+    if window is late:
+        continue
     for kind in RUN_KINDS:
         play(replay.groups[0], 4, kind)
     edits = [

@@ -27,6 +27,7 @@ from app.engine.arrivals.own_delay import MAX_PEERS, evenly
 from app.engine.arrivals.waiting import merged
 from app.engine.compiled import kernel
 from app.engine.grid import Grid
+from app.engine.metrics import EQUAL_TIMES
 from app.engine.parallel import in_parallel
 from app.engine.what_if import Replayer, replayer
 from app.trace.collectives import RankPlace
@@ -99,7 +100,10 @@ def _without(window: Window, group: Replayer, held: NDArray[np.bool_]) -> Replay
             intervals.end_s, intervals.is_stay, first, end, hidden_s,
         ),
     )  # fmt: skip
-    return _shortened(group, hidden_s, held, intervals) if hidden_s.any() else group
+    left = 1.0 - hidden_s.sum() / grid.duration_s[rows].sum() if hidden_s.any() else 1.0
+    # Without any computation a step would take no time.
+    is_shorter = EQUAL_TIMES < left < 1.0
+    return _shortened(group, hidden_s, held, intervals) if is_shorter else group
 
 
 Spans = tuple[Ints, Floats, Floats]  # cells, starts, ends
@@ -284,10 +288,15 @@ def _overlap(  # type: ignore[no-untyped-def]
     for stage in range(first, end):
         for lane in range(num_lanes):
             low, high = ptr[stage * num_lanes + lane], ptr[stage * num_lanes + lane + 1]
+            before_s = -np.inf
             for at in range(bounds[stage], bounds[stage + 1]):
                 row = rows[at]
                 began_s = start_s[row, lane]
                 ended_s = began_s + duration_s[row, lane]
+                if began_s < before_s:
+                    # Their order is that of one lane; in this one it is another.
+                    low = ptr[stage * num_lanes + lane]
+                before_s = began_s
                 while low < high and wait_end_s[low] <= began_s:
                     low += 1
                 covered_s, total_s = began_s, 0.0

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from app.engine.arrivals.lateness import Lateness
 from app.engine.arrivals.occurrences import Occurrences
 from app.engine.what_if import Replayer
-from app.trace.ops import Kind
 from app.trace.window import Floats, Ints
 
 if TYPE_CHECKING:
@@ -226,11 +225,10 @@ def _transfers_s(replayers: Sequence[Replayer]) -> Transfers:
 
 def _receiving(replayer: Replayer, stage: int) -> list[tuple[int, Ints]]:
     """Op types that receive on a stage, and their rows in the template."""
-    template, types = replayer.template, replayer.template.op_types
-    names = {"forward-recv", "backward-recv", *(spec.pairs_with for spec in types.user)}
+    template = replayer.template
     found = [
-        (int(code), np.flatnonzero((template.optype == code) & (template.stage == stage)))
+        (code, np.flatnonzero((template.optype == code) & (template.stage == stage)))
         for code in template.present
-        if types.by_code[code].kind is Kind.P2P and types.by_code[code].name in names
+        if template.op_types.is_receive[code]
     ]
     return [(code, rows) for code, rows in found if rows.size]
