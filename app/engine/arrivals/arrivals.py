@@ -110,7 +110,7 @@ def arrivals_of(replay: WindowReplay, step_s: Floats) -> Arrivals | None:
     found = of_replay(replay)
     if found is None:
         return None
-    late, clock = lateness(found), clock_of(replay)
+    late, clock = lateness(found).in_all_steps(found), clock_of(replay)
     waits = Waits(found, late, clock, replay)
     return Arrivals(
         found, late, waits, tuple(late_ranks(found, late, waits, clock, step_s)), step_s

@@ -118,18 +118,23 @@ def _judged(
     # The upper half, so that neither one long step nor many steps without hide what is typical.
     typical_s = float(np.median(np.sort(by_step_s)[by_step_s.size // 2 :]))
     limit_s = np.maximum(MIN_STEP_SHARE * step_s, MIN_OF_TYPICAL * typical_s)
-    is_late = by_step_s >= limit_s
-    steps_late = float(is_late.mean())
+    seen = late.is_recorded(found)
+    is_late = (by_step_s >= limit_s) & seen[group]
+    steps_late = float(is_late.sum() / max(1, seen[group].sum()))
     own_s = delays.of_steps_s(seat, by_stays=False)
     by_stays = not np.isfinite(own_s[is_late]).any()
-    is_held_up = False
+    # What the rank waited in a sampled group of its own is not known in the other steps.
+    ours = seen[np.unique(found.seat_group[found.seat_rank == found.seat_rank[seat]])]
+    own_s = np.where((~ours & ours.any(axis=1, keepdims=True)).any(axis=0), np.nan, own_s)
+    # Without starts, here or elsewhere: what it waited for others elsewhere may be what made it
+    # late here.
+    elsewhere = (found.seat_rank == found.seat_rank[seat]) & (found.seat_group != group)
     if by_stays:
         own_s = delays.of_steps_s(seat, by_stays=True)
-        # Without starts: what it waited elsewhere for others may be what made it late here.
-        same_rank = found.seat_rank == found.seat_rank[seat]
-        elsewhere = same_rank & (found.seat_group != group)
-        held_up_s = float(late.waited_s[elsewhere].mean(axis=1).max(initial=0.0))
-        is_held_up = held_up_s >= MIN_OWN_SHARE * float(by_step_s.mean())
+    else:
+        elsewhere &= ~found.has_starts[found.seat_group]
+    held_up_s = late.waited_s[elsewhere].mean(axis=1)
+    is_held_up = bool((held_up_s >= MIN_OWN_SHARE * float(by_step_s.mean())).any())
     counts = is_late & np.isfinite(own_s)
     # Typical late steps, so that one long pause makes nobody a culprit.
     delay_s = steps_late * float(np.median(own_s[counts])) if counts.any() else 0.0

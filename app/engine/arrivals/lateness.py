@@ -6,7 +6,7 @@ The late set is every member below the largest material gap among the stays, at 
 Groups over several pipeline stages have none.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,34 @@ class Lateness:
     late_wait_s: Floats
     num_late: Ints
     is_late: NDArray[np.bool_]
+
+    def is_recorded(self, found: Occurrences) -> NDArray[np.bool_]:
+        """[groups, steps], False where a sampled group is not recorded in the step."""
+        recorded = np.ones(self.num_occurrences.shape, np.bool_)
+        sampled = sorted(found.sampled)
+        recorded[sampled] = self.num_occurrences[sampled] > 0
+        return recorded
+
+    def in_all_steps(self, found: Occurrences) -> "Lateness":
+        """The same, as if sampled groups had been recorded in every step.
+
+        What was waited in the others is the mean over those steps that have occurrences.
+        """
+        seen, seat_group = self.is_recorded(found), found.seat_group
+        if seen.all():
+            return self
+        return replace(
+            self,
+            waited_s=_filled(self.waited_s, seen[seat_group]),
+            waited_for_s=_filled(self.waited_for_s, seen[seat_group]),
+            lost_s=_filled(self.lost_s, seen),
+        )
+
+
+def _filled(values: Floats, seen: NDArray[np.bool_]) -> Floats:
+    num = np.maximum(1, seen.sum(axis=1))
+    means = np.where(seen, values, 0.0).sum(axis=1) / num
+    return np.where(seen, values, means[:, None])
 
 
 def lateness(found: Occurrences) -> Lateness:

@@ -33,7 +33,8 @@ class Occurrences:
     Shapes: `stay_s` and `start_s` [rows] seconds, `start_s` by the rank's own clock (NaN where it
     is not known; since the step's origin, or since one origin for all where `is_continuous`);
     `num_bytes` [rows], NaN where unknown; `group`, `step` (position in `steps`) and `order` (place
-    in the group's sequence within the step) [occurrences].
+    in the group's sequence within the step) [occurrences]. `sampled` are groups whose members may
+    record them in a share of the steps only.
     """
 
     steps: tuple[int, ...]
@@ -49,6 +50,7 @@ class Occurrences:
     order: Ints
     num_bytes: Floats
     num_incomplete: int = 0
+    sampled: frozenset[int] = frozenset()
 
     @cached_property
     def group_size(self) -> Ints:
@@ -68,6 +70,15 @@ class Occurrences:
         """
         return np.array([each.axis != "pp" for each in self.groups], np.bool_)
 
+    @cached_property
+    def has_starts(self) -> NDArray[np.bool_]:
+        """[groups], whether starts are known of any occurrence; True where there is none."""
+        known = np.logical_or.reduceat(np.isfinite(self.start_s), self.first_row)
+        found = np.zeros(len(self.groups), np.bool_)
+        np.logical_or.at(found, self.group, known)
+        found[np.bincount(self.group, minlength=found.size) == 0] = True
+        return found
+
     @property
     def num_occurrences(self) -> int:
         """Number of occurrences."""
@@ -86,6 +97,7 @@ class _Part:
     stay_s: Floats
     start_s: Floats
     num_bytes: Floats
+    is_sampled: bool = False
 
 
 def of_replay(replay: WindowReplay) -> Occurrences | None:
@@ -105,7 +117,7 @@ def of_replay(replay: WindowReplay) -> Occurrences | None:
     inside = replay.window.collectives
     if inside is not None and inside.num_rows:
         part, places, num_incomplete = _of_table(_by_one_clock(inside, replay), steps, places)
-        parts.append(part)
+        parts.append(replace(part, is_sampled=True))
     return _joined(steps, places, parts, num_incomplete)
 
 
@@ -331,6 +343,8 @@ def _joined(
     groups: dict[RankGroup, int] = {}
     members: list[Ints] = []
     numbers: list[Ints] = []
+    sampled: set[int] = set()
+    always: set[int] = set()
     for part in parts:
         mine = []
         for each, ranks in zip(part.groups, part.members, strict=True):
@@ -338,6 +352,7 @@ def _joined(
                 groups[each] = len(groups)
                 members.append(ranks)
             mine.append(groups[each])
+        (sampled if part.is_sampled else always).update(mine)
         numbers.append(np.asarray(mine, np.int64)[part.group])
     if not sum(part.group.size for part in parts):
         return None
@@ -358,6 +373,7 @@ def _joined(
         order=_flat([part.order for part in parts]),
         num_bytes=_flat([part.num_bytes for part in parts]),
         num_incomplete=num_incomplete,
+        sampled=frozenset(sampled - always),
     )
 
 
