@@ -7,7 +7,7 @@ from app.synth.run import MadeJob
 from app.trace.job import Parallelism
 from tests.browser.paceline import running
 
-NUM_STEPS = 10
+NUM_STEPS = 8
 
 
 @pytest.fixture(scope="module")
