@@ -22,7 +22,10 @@ _COLUMNS = ("rank", "dp_rank", "stage", "host", "local_rank", "own_delay_s", *_N
 
 @dataclass(frozen=True, slots=True)
 class RankWaits:
-    """One rank that recorded collectives; times in seconds a step, `share` is of the step."""
+    """One rank that recorded collectives; times in seconds a step, `share` is of the step.
+
+    `is_culprit` says whether arrivals alone, or some finding, blames it.
+    """
 
     rank: int
     dp_rank: int | None
@@ -55,16 +58,36 @@ def ranks(result: Result) -> list[RankWaits]:
     if not found or not found.get("rank"):
         return []
     step_s = mean_step_s(result)
-    culprits = {each["rank"] for each in found["culprits"]}
+    culprits = {each["rank"] for each in found["culprits"]} | _named_ranks(result)
+    workers = _named_workers(result)
     rows = []
     for row in zip(*(found[name] for name in _COLUMNS), strict=True):
         each: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
         # What a window of several does not know of a rank is not waiting.
         known: dict[str, Any] = {name: each[name] or 0.0 for name in _NEVER_UNKNOWN}
         share = known["waited_for_s"] / step_s
-        is_culprit = each["rank"] in culprits
+        is_culprit = each["rank"] in culprits or (each["dp_rank"], each["stage"]) in workers
         rows.append(RankWaits(**{**each, **known}, share=share, is_culprit=is_culprit))
     return sorted(rows, key=lambda each: (-each.waited_for_s, each.rank))
+
+
+def _named_ranks(result: Result) -> set[int]:
+    """GPUs that findings name; None is not among them."""
+    return {each["rank"] for each in _culprits(result) if each.get("rank") is not None}
+
+
+def _named_workers(result: Result) -> set[tuple[int, int]]:
+    """Workers that findings name as a whole, by dp rank and stage."""
+    return {
+        (each["dp_rank"], each["stage"])
+        for each in _culprits(result)
+        if {"dp_rank", "stage"} <= each.keys() and each.get("local_rank") is None
+    }
+
+
+def _culprits(result: Result) -> list[Mapping[str, Any]]:
+    findings = result.get("findings") or ()
+    return [culprit for each in findings for culprit in each.get("culprits") or ()]
 
 
 def mean_step_s(result: Result) -> float:

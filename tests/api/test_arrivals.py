@@ -126,3 +126,25 @@ async def test_windows_and_jobs_that_are_not_there_are_not_found(api):
     await given(api, record(0))
     assert (await api.client.get(f"{PATH}/1-77/arrivals")).status_code == 404
     assert (await api.client.get("/api/v1/jobs/none/windows/1-0/arrivals")).status_code == 404
+
+
+async def test_the_heatmap_is_over_the_steps_of_the_chart_above(api):
+    calm = made_arrivals.block((0.0, 0.0, 0.1, 0.0), culprits=())
+    await given(api, record(0, arrivals=calm), record(2), record(4, arrivals=None))
+    figure = await got(api, "1-2/charts/waited-for")
+    assert figure["meta"]["table"]["columns"][-4:] == ["step 0", "step 1", "step 2", "step 3"]
+    assert figure["meta"]["table"]["rows"][0][:3] == [2, "dp 2, stage 0", "host-2"]
+    assert figure["meta"]["table"]["rows"][0][-4:] == ["100 ms", "100 ms", "500 ms", "500 ms"]
+    several = await got(api, "1-0..1-4/charts/waited-for", theme="dark")
+    assert len(several["meta"]["table"]["columns"]) == 6 + 4
+    nothing = await api.client.get(f"{PATH}/1-4/charts/waited-for")
+    assert (nothing.status_code, nothing.json()["code"]) == (404, "not_measured")
+
+
+async def test_a_worker_s_page_has_the_groups_of_its_ranks(api):
+    await given(api, record(0))
+    path = PATH.removesuffix("windows")
+    found = (await api.client.get(f"{path}workers/2-0", params={"window": "1-0"})).json()
+    [group] = found["groups"]
+    assert group["name"] == GROUP
+    assert [each["rank"] for each in group["members"] if each["is_own"]] == [2]

@@ -30,7 +30,7 @@ def test_the_sentence_and_the_figures_are_the_apis(stocked, open_page, keep, the
         f"A {found['a']['slowdown']:.2f}\u00d7"
     )
     expect(page.locator(".causes")).to_contain_text("New on B")
-    expect(page.locator(".causes li b")).to_contain_text("Slow worker: dp 3, stage 1")
+    expect(page.locator(".causes li b")).to_contain_text("Slow worker: rank 88 (dp 3, stage 1)")
     expect(page.locator(".compare-panels .main-svg").first).to_be_visible()
     keep(page, f"compare-{theme}-{width}")
 

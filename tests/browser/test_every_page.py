@@ -212,7 +212,11 @@ def test_figures_on_the_fleet_are_the_api_s(visit, stocked):
 @pytest.mark.parametrize(
     ("job_id", "in_the_fleet", "after_a_click"),
     [
-        ("slow-worker", ("slow worker", "dp 3, stage 1", "host-021"), "dp 3, stage 1 on host-021"),
+        (
+            "slow-worker",
+            ("slow worker", "dp 3, stage 1", "host-021"),
+            "rank 88 (dp 3, stage 1) on host-021",
+        ),
         ("long-last-stage", ("long last stage", "stage 3"), "Stage 3, the last stage, takes"),
         (
             "sequence-lengths",

@@ -28,10 +28,10 @@ def test_the_finding_leads_and_its_evidence_stays_open(server, open_page, keep, 
 
     slow = SlowWorker(dp_rank=2, stage=1, slowdown=1.6)
     page = shown(server, open_page, f"slow-{theme}", (slow,), theme)
-    expect(page.locator("h1")).to_contain_text("dp 2, stage 1 is 1.6\u00d7 slower than its peers")
+    expect(page.locator("h1")).to_contain_text("Rank 6 (dp 2, stage 1) is 1.6\u00d7 slower")
     card = page.locator(".findings")
     expect(card.locator("li")).to_have_count(1)
-    expect(card.locator("li h3")).to_have_text("Slow worker: dp 2, stage 1")
+    expect(card.locator("li h3")).to_have_text("Slow worker: rank 6 (dp 2, stage 1)")
     expect(card.locator("li .sure > span")).to_have_text("high confidence")
     expect(card.locator(".ruled-out dt").first).to_be_visible()
     card.get_by_text("Evidence").click()

@@ -110,7 +110,9 @@ def test_a_finding_leads_to_its_worker_and_its_host(stocked, open_page):
 
     page = open_page(stocked.link("/jobs/shared-host-a")).page
     finding = page.locator(".findings li").first
-    expect(finding.locator("h3")).to_have_text("Slow worker: dp 1, stage 1 on node-shared-07")
+    expect(finding.locator("h3")).to_have_text(
+        "Slow worker: rank 40 (dp 1, stage 1) on node-shared-07"
+    )
     expect(finding.locator("p").first).to_contain_text("its peers")
     links = finding.locator(".sure a")
     expect(links.nth(0)).to_have_attribute("href", "/jobs/shared-host-a/workers/1-1")

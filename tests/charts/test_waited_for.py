@@ -48,6 +48,15 @@ def test_who_is_to_blame_comes_first_and_is_outlined():
     assert outline["line"] == {"color": LIGHT.ink, "width": 2}
 
 
+def test_who_a_finding_names_is_to_blame_too():
+    found = {"cause": "slow-worker", "culprits": [{"dp_rank": 1, "stage": 0, "rank": 1}]}
+    figure = waited_for(result(culprits=(), findings=[found]), theme=LIGHT)
+    assert rows_of(figure)[0] == "rank 1"
+    by_stage = {"cause": "stage-imbalance", "culprits": [{"stage": 0}]}
+    figure = waited_for(result(culprits=(), findings=[by_stage]), theme=LIGHT)
+    assert figure["layout"]["shapes"] == []
+
+
 def test_it_says_who_how_long_and_which_share():
     told = waited_for(result(), theme=LIGHT)["meta"]
     assert told["text"] == (
