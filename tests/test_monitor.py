@@ -22,8 +22,10 @@ def test_a_healthy_window_has_its_figures_and_is_no_news():
     seen = observe(healthy)
     assert seen.verdict == "ok"
     figures = as_json(analyse(healthy))
-    looked_for = ("findings", "ruled_out", "fingerprint", "changes")
-    looked_for += ("arrivals", "unexplained_share", "coverage")
+    looked_for = (
+        *("findings", "ruled_out", "fingerprint", "changes"),
+        *("arrivals", "unexplained_share", "coverage"),
+    )
     assert seen.result == figures | {name: seen.result[name] for name in looked_for}
     assert seen.result["findings"] == seen.result["changes"] == []
     assert len(seen.result["ruled_out"]) == 11

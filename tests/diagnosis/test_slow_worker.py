@@ -56,8 +56,8 @@ class SlowForward(SlowWorker):
 def test_one_that_is_slow_in_the_forward_alone_is_named_by_what_the_others_wait_for_it():
     seen = of(SlowForward(1, 0, 2.4))
     found = only_finding(seen)
-    assert (found.cause, found.culprits[0].rank) == ("slow-worker", 1)
-    assert "late to 100 % of its collectives by its own doing" in found.sentence
+    assert (found.cause, found.culprits) == ("slow-worker", (Culprit(1, 0, "host-001"),))
+    assert "of its collectives by its own doing" in found.sentence
     assert found.evidence["arrivals"]["share"] > 0.05
 
 

@@ -1,6 +1,7 @@
 """How long steps are that follow each other: docs/replay.md, "Step length"."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def at(origins_s: list[float], window: Window) -> Window:
     return dataclasses.replace(window, origin_ns=tuple(round(each * 1e9) for each in origins_s))
 
 
-def steps_of(numbers: list[int], rows: list[Row], **sizes: int) -> Window:
+def steps_of(numbers: list[int], rows: list[Row], **sizes: Any) -> Window:
     made = [row.on(step=number) for number in numbers for row in rows]
     return factories.window(made, **sizes)
 
@@ -58,7 +59,9 @@ def test_lengths_of_successive_steps_add_up_to_the_time_that_they_took():
 
 def test_when_a_window_began_does_not_matter():
     window = in_line([0.5, 0.5, 1.0])
-    later = dataclasses.replace(window, origin_ns=tuple(each + 10**18 for each in window.origin_ns))
+    later = dataclasses.replace(
+        window, origin_ns=tuple(each + 10**18 for each in window.origin_ns or ())
+    )
     assert lengths(analyse(later)) == lengths(analyse(window))
 
 

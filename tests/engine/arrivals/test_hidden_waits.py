@@ -23,7 +23,7 @@ def own_s(replay: WindowReplay, code: int, stage: int = 0) -> np.ndarray:
     (group,) = replay.groups
     is_asked = (group.template.optype == code) & (group.template.stage == stage)
     row = int(np.flatnonzero(is_asked)[0])
-    return group.durations.recorded_s[row].reshape(group.dp_size, -1)
+    return np.asarray(group.durations.recorded_s[row].reshape(group.dp_size, -1))
 
 
 def one_worker(*waits: tuple[float, float]) -> Window:
