@@ -23,6 +23,8 @@ GRAIN_NS = 128  # recording an operation takes several times that; finer, it wou
 DEFAULT_MAX_OPS = 1 << 18  # about 48 MiB as Python objects
 MAX_FLUSH_INTERVAL_S = 60.0
 GPU_LOOK_EVERY_S = 0.01  # while an operation at the head is still running on the GPU
+# Between batches of finished steps: each one takes the interpreter from training for 0.5 ms.
+STEPS_EVERY_S = 0.25
 
 # Why an operation was dropped.
 FULL = "buffer full"
@@ -146,6 +148,9 @@ class Buffer:
         self._changed = threading.Condition()  # over a lock that a gc callback may take again
         self._held = nothing_taken()  # taken, while what follows still runs on the GPU
         self._taken_s = self._handed_s = time.monotonic()
+        self._spacing_s = min(STEPS_EVERY_S, self._flush_interval_s)
+        self._next_steps_s = float("-inf")  # when a batch may go out because a step has ended
+        self._has_done = False  # there is one that has ended
         self._in_flight = False
         self._urgent = False
         self._num_flushing = 0  # threads that wait until all is delivered
@@ -208,7 +213,9 @@ class Buffer:
                 self._make_room()
                 return
             self.items.append(StepDone(step, kind))
-            self._hurry()
+            self._has_done = True
+            if time.monotonic() >= self._next_steps_s:
+                self._hurry()
 
     def hurry(self) -> None:
         """Send what there is."""
@@ -238,7 +245,7 @@ class Buffer:
         """
         with self._changed:
             self._in_flight = True  # before the queue is empty, or a flush would look finished
-            self._urgent = False
+            self._urgent = self._has_done = False
         taken = self._emptied()
         with self._changed:
             self._taken_s = time.monotonic()
@@ -249,6 +256,8 @@ class Buffer:
             if self._is_early(taken):
                 return None
             self._held, self._handed_s = nothing_taken(), self._taken_s
+            if not taken.is_empty:
+                self._next_steps_s = self._taken_s + self._spacing_s
         return None if taken.is_empty else taken
 
     def sent(self) -> None:
@@ -463,22 +472,32 @@ class Buffer:
 
     def _look_in_s(self) -> float:
         """Time until there may be something due."""
-        if self._is_stalled or (self.groups is not None and self.groups.is_stalled):
+        now_s = time.monotonic()
+        until_steps_s = self._next_steps_s - now_s
+        if self.groups is not None and self.groups.is_stalled:
             return GPU_LOOK_EVERY_S
-        left_s = self._flush_interval_s - (time.monotonic() - self._taken_s)
-        return max(GPU_LOOK_EVERY_S, left_s if left_s > 0 else self._flush_interval_s)
+        if self._is_stalled:
+            return max(GPU_LOOK_EVERY_S, 0.0 if self._is_asked() else until_steps_s)
+        left_s = self._flush_interval_s - (now_s - self._taken_s)
+        left_s = left_s if left_s > 0 else self._flush_interval_s
+        return max(GPU_LOOK_EVERY_S, min(left_s, until_steps_s) if until_steps_s > 0 else left_s)
 
     def _is_due(self) -> bool:
         if self._closed:
             return True
         if not self.items and (self.groups is None or not self.groups.may_look):
             return False
-        since_s = time.monotonic() - self._taken_s
+        now_s = time.monotonic()
+        since_s = now_s - self._taken_s
+        may_send_steps = now_s >= self._next_steps_s
         if self._is_stalled:
-            return since_s >= GPU_LOOK_EVERY_S
-        is_whole = len(self.items) >= MAX_ROWS
-        is_asked = self._urgent or self._num_flushing > 0
-        return is_asked or is_whole or since_s >= self._flush_interval_s
+            return since_s >= GPU_LOOK_EVERY_S and (may_send_steps or self._is_asked())
+        are_steps_due = self._has_done and may_send_steps
+        return are_steps_due or self._is_asked() or since_s >= self._flush_interval_s
+
+    def _is_asked(self) -> bool:
+        """Whether somebody waits for what is there, or for room."""
+        return self._urgent or self._num_flushing > 0 or len(self.items) >= MAX_ROWS
 
 
 def _is_text(name: str) -> bool:

@@ -129,6 +129,14 @@ class FakePaceline:
         return Handler
 
 
+@pytest.fixture(autouse=True)
+def _no_senders_left():
+    yield
+    from tests.client.recorders import end_senders  # which is built on this module
+
+    end_senders()
+
+
 @pytest.fixture
 def paceline():
     fake = FakePaceline()

@@ -2,10 +2,13 @@
 
 from paceline_client import start
 from paceline_client.retry import Backoff
+from paceline_client.sender import Sender
 
 from tests.client.conftest import TOKEN
 
 WITHIN_S = 30.0  # for what happens in the background: never reached where all is well
+
+_senders: list[Sender] = []
 
 
 def recorder(url, **changes):
@@ -25,7 +28,22 @@ def recorder(url, **changes):
     if "topology" in changes:
         for name in ("rank", "dp_rank", "stage", "dp_size", "pp_size", "vpp_size"):
             del options[name]
-    return start("my job", url, TOKEN, **{**options, **changes})
+    run = start("my job", url, TOKEN, **{**options, **changes})
+    if run._sender is not None:
+        _senders.append(run._sender)
+    return run
+
+
+def end_senders():
+    """End those that a test has left: trying again they ask for random numbers, as Hypothesis does.
+
+    It takes that for a strategy that does so, in whichever test it runs just then.
+    """
+    while _senders:
+        sender = _senders.pop()
+        if sender._thread.is_alive():
+            sender.finish()
+            sender.join(WITHIN_S)
 
 
 def closed(run):

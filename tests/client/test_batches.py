@@ -1,9 +1,11 @@
 """When a batch is sent, and what becomes of what finds no room."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
-from paceline_client.buffer import GPU_LOOK_EVERY_S, MAX_ROWS, Buffer
+from paceline_client import buffer as buffer_module
+from paceline_client.buffer import GPU_LOOK_EVERY_S, MAX_ROWS, STEPS_EVERY_S, Buffer, Pending
 
 from tests.client.recorders import WITHIN_S, recorder
 
@@ -135,3 +137,60 @@ def test_a_worker_that_finishes_no_step_fills_no_tables():
         buffer.add((step, "gc", 1, 1, 0, -1, -1, {}))
     assert buffer.dropped == 2999
     assert buffer.num_unfinished_steps <= 1025
+
+
+class Stalled(Pending):
+    """An operation that is still running on the GPU."""
+
+    step = 9
+
+    def resolved(self):
+        return None
+
+
+def test_short_steps_are_sent_together_and_a_flush_does_not_wait_for_that(monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr(buffer_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    buffer = Buffer(1000, 60.0)
+
+    def step(number):
+        buffer.add((number, "gc", 1, 1, 0, -1, -1, None))
+        buffer.step_done(number)
+
+    step(0)
+    assert buffer.is_due()  # the first one at once
+    assert buffer.take() is not None
+    for number in (1, 2, 3):
+        now_s[0] += STEPS_EVERY_S / 4
+        step(number)
+        assert not buffer.is_due()
+    assert 0 < buffer._look_in_s() <= STEPS_EVERY_S / 4 + 0.01
+    now_s[0] += STEPS_EVERY_S / 4
+    assert buffer.is_due()
+    taken = buffer.take()
+    assert taken is not None
+    assert taken.steps_done == [(1, 1), (2, 1), (3, 1)]
+    step(4)
+    assert not buffer.is_due()
+    buffer.flush(0.0)
+    assert buffer.is_due()
+
+
+def test_a_gpu_that_is_behind_is_looked_at_no_more_often_than_steps_are_sent(monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr(buffer_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    buffer = Buffer(1000, 60.0)
+    buffer.add((0, "gc", 1, 1, 0, -1, -1, None))
+    buffer.step_done(0)
+    buffer.add(Stalled())
+    assert buffer.take() is not None
+    now_s[0] += 2 * GPU_LOOK_EVERY_S
+    assert not buffer.is_due()
+    assert buffer._look_in_s() == pytest.approx(STEPS_EVERY_S - 2 * GPU_LOOK_EVERY_S)
+    now_s[0] += STEPS_EVERY_S
+    assert buffer.is_due()
+    assert buffer.take() is None
+    assert not buffer.is_due()
+    assert buffer._look_in_s() == GPU_LOOK_EVERY_S  # nothing has come since: as soon as it can be
+    now_s[0] += GPU_LOOK_EVERY_S + 0.001
+    assert buffer.is_due()
