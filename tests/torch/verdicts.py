@@ -53,7 +53,7 @@ def _can_tell(window: Result) -> bool:
 
 
 def _place(culprit: dict[str, Any]) -> dict[str, int]:
-    return {name: value for name, value in culprit.items() if name != "host"}
+    return {name: value for name, value in culprit.items() if name in ("dp_rank", "stage")}
 
 
 def discrepancy(runs: dict[str, list[Result]]) -> float:
