@@ -27,6 +27,10 @@ DelayKind = Literal["compute", "gc", "data-wait", "host", "unknown"]
 MIN_SHARE = 0.05
 # Of what the others waited for a worker; below, no part of its delay is seen.
 MIN_PART = 0.1
+# Groups inside a worker, and what its members wait there for a GPU that is late inside: of what
+# anybody waits for it.
+INSIDE_AXES = ("tp", "cp", "ep")
+MIN_INSIDE = 0.5
 # Peers whose waits are looked at: more change nothing.
 MAX_PEERS = 16
 
@@ -54,11 +58,7 @@ def late_workers(case: Case) -> list[LateWorker]:
     found = case.replay.arrivals
     if found is None:
         return []
-    groups = found.occurrences.groups
-    late = [
-        (each, found.places[each.place], groups[each.group].axis in ("tp", "cp", "ep"))
-        for each in found.culprits
-    ]
+    late = [(each, found.places[each.place], _is_inside(found, each)) for each in found.culprits]
     known = [
         (each, place, (place.dp_rank, place.stage or 0), is_inside)
         for each, place, is_inside in late
@@ -71,6 +71,16 @@ def late_workers(case: Case) -> list[LateWorker]:
         _late_worker(each, place, worker, is_inside, excess_s)
         for each, place, worker, is_inside in known
     ]
+
+
+def _is_inside(found: Arrivals, late: LateRank) -> bool:
+    """Whether it is late inside its worker: in a data-parallel group across, its peers wait too."""
+    occurrences = found.occurrences
+    seats = np.flatnonzero(occurrences.seat_rank == late.place)
+    axes = [occurrences.groups[at].axis for at in occurrences.seat_group[seats].tolist()]
+    inside = seats[np.isin(axes, INSIDE_AXES)]
+    waited_s = found.lateness.waited_for_s[inside].mean(axis=1)
+    return bool((waited_s >= MIN_INSIDE * late.waited_for_s).any())
 
 
 def _late_worker(

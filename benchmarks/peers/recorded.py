@@ -14,10 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from app.cli.bench.ranks import TrainingFailed, run_ranks
-from app.engine.replays import prepare
+from app.diagnosis.history import History
 from app.ingest.assembler import Rules, RunAssembler
 from app.ingest.codec import decode
 from app.ingest.wire import EXTENSIONS
+from app.monitor import analysed
 from app.trace.job import Job, Parallelism
 from app.trace.window import Window
 
@@ -129,14 +130,15 @@ def _served(collector: Collector) -> Iterator[str]:
 
 
 def named(window: Window) -> list[dict[str, Any]]:
-    """Who held up a window's steps by its arrivals, and for how long in each."""
-    found = prepare(window).arrivals
-    if found is None:
-        return []
-    late = [(found.places[each.place], each) for each in found.culprits]
+    """The causes that Paceline finds in a window, and the ranks that it names for each."""
+    _, result, _ = analysed(window, History())
     return [
-        {"rank": place.rank, "local_rank": place.local_rank, "waited_for_s": each.waited_for_s}
-        for place, each in late
+        {
+            "cause": finding["cause"],
+            "ranks": [culprit["rank"] for culprit in finding["culprits"]],
+            "sentence": finding["sentence"],
+        }
+        for finding in result["findings"] or []
     ]
 
 
@@ -152,7 +154,7 @@ def mean_stays_s(window: Window) -> dict[int, float]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print, window by window, whom the arrivals name; 1 where it is not who was slow."""
+    """Print, window by window, which ranks are named; 1 where they are not those that were slow."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks peers")
     parser.add_argument("--slow", type=int, nargs="*", default=[6], help="ranks (6)")
     parser.add_argument("--slowdown", type=float, default=1.6)
@@ -171,5 +173,6 @@ def main(arguments: list[str]) -> int:
         for each in windows
     ]
     print(json.dumps(found))
-    is_right = [[rank["rank"] for rank in named(each)] == told.slow for each in windows]
+    ranks = [[rank for each in named(one) for rank in each["ranks"]] for one in windows]
+    is_right = [each == told.slow for each in ranks]
     return 0 if windows and all(is_right) else 1
