@@ -25,9 +25,10 @@ def waited_for(result: Result) -> list[RenderableType]:
     every = ranks(result)
     listed = [each for each in every if each.is_culprit or each.share >= _MIN_SHARE]
     table = Table(box=None, pad_edge=False)
-    for name in ("rank", "place", "host"):
-        table.add_column(name)
-    for name in ("waited for", "of the step", "late in collectives", "own delay"):
+    for name in ("rank", "place"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("host", overflow="fold")
+    for name in ("waited for", "of step", "times late", "own delay"):
         table.add_column(name, justify="right")
     for each in listed[:_MAX_ROWS]:
         table.add_row(*_row(each))
