@@ -16,7 +16,7 @@ from app.diagnosis.doubt import doubted
 from app.diagnosis.finding import MIN_SCORE, Finding, RuledOut
 from app.diagnosis.fingerprint import Fingerprint, fingerprint
 from app.diagnosis.history import History
-from app.diagnosis.late_workers import late_workers, wait_cost
+from app.diagnosis.late_workers import LateWorker, late_workers, wait_cost
 from app.diagnosis.registry import BY_ARRIVALS, DETECTORS
 from app.diagnosis.settle import settle
 from app.diagnosis.unexplained import arrivals_block, coverage, unexplained_share
@@ -288,6 +288,8 @@ def _cost(
         set(workers)
     ):
         return share, None
+    if share is not None and _is_late_with_others(case, late):
+        return share, None  # what was waited for both says nothing of the one
     # In a pipeline others wait for a culprit through stages, which no one group shows.
     waits = wait_cost(case, late) if share is None or case.parallelism.pp_size == 1 else None
     if waits is None:
@@ -299,6 +301,12 @@ def _cost(
     if waits.low - COSTS_AGREE <= share <= waits.high + COSTS_AGREE:
         return share, None
     return share, (min(share, waits.low), max(share, waits.high))
+
+
+def _is_late_with_others(case: Case, late: Sequence[LateWorker]) -> bool:
+    """Whether ranks of other suspicions are late in the same groups."""
+    groups = {each.late.group for each in late}
+    return any(each.late.group in groups for each in case.ask(late_workers) if each not in late)
 
 
 def _places(case: Case, suspicion: Suspicion) -> dict[str, Any]:

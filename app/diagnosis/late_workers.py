@@ -15,7 +15,8 @@ from app.diagnosis.finding import Culprit
 from app.diagnosis.noted import noted_s
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.blame import LateRank
-from app.engine.arrivals.waiting import Waiting
+from app.engine.arrivals.hidden_waits import recorded_waits
+from app.engine.arrivals.waiting import Waiting, merged
 from app.engine.what_if import Replayer
 from app.trace.collectives import RankPlace
 from app.trace.ops import Kind
@@ -23,6 +24,8 @@ from app.trace.window import Floats
 
 DelayKind = Literal["compute", "gc", "data-wait", "host", "unknown"]
 
+# Delays that hosts make, not GPUs.
+OF_HOSTS: tuple[DelayKind, ...] = ("host", "gc", "data-wait")
 # Of the step: what the others wait for a worker that is worth naming.
 MIN_SHARE = 0.05
 # Of what the others waited for a worker; below, no part of its delay is seen.
@@ -59,10 +62,13 @@ def late_workers(case: Case) -> list[LateWorker]:
     if found is None:
         return []
     late = [(each, found.places[each.place], _is_inside(found, each)) for each in found.culprits]
+    sizes = case.parallelism
     known = [
         (each, place, (place.dp_rank, place.stage or 0), is_inside)
         for each, place, is_inside in late
-        if place.dp_rank is not None and place.dp_rank < case.parallelism.dp_size
+        if place.dp_rank is not None
+        and place.dp_rank < sizes.dp_size
+        and (place.stage or 0) < sizes.pp_size
     ]
     if not known:
         return []
@@ -81,6 +87,16 @@ def _is_inside(found: Arrivals, late: LateRank) -> bool:
     inside = seats[np.isin(axes, INSIDE_AXES)]
     waited_s = found.lateness.waited_for_s[inside].mean(axis=1)
     return bool((waited_s >= MIN_INSIDE * late.waited_for_s).any())
+
+
+def late_hosts(case: Case) -> list[LateWorker]:
+    """Those of them that compute as their peers do, as far as it matters."""
+    least_s = MIN_SHARE * float(case.report.recorded_s.mean())
+    return [
+        each
+        for each in case.ask(late_workers)
+        if each.kind in OF_HOSTS and each.late.waited_for_s >= least_s
+    ]
 
 
 def _late_worker(
@@ -217,7 +233,7 @@ def _worked_meanwhile_s(
     free_s = unknown_s = 0.0
     for number, replayer in enumerate(case.replay.groups):
         held_up = case.replay.held_up[number] if case.replay.held_up else None
-        both_s = _overlap_s(found, replayer, waiting, (where.dp_rank, where.stage))
+        both_s = _overlap_s(case, found, replayer, waiting, (where.dp_rank, where.stage))
         for code, overlap_s in both_s.items():
             verdict = 0
             if held_up is not None:
@@ -231,19 +247,29 @@ def _worked_meanwhile_s(
 
 
 def _overlap_s(
-    found: Arrivals, replayer: Replayer, waiting: Waiting, worker: tuple[int, int]
+    case: Case, found: Arrivals, replayer: Replayer, waiting: Waiting, worker: tuple[int, int]
 ) -> dict[int, float]:
-    """Seconds in all steps that a worker's computations of each op type overlap its waits."""
+    """Seconds in all steps that a worker's computations of each op type overlap its waits.
+
+    But for what its client recorded as waiting inside them: nothing was computed then.
+    """
     template, grid = replayer.template, replayer.grid
     dp_rank, stage = worker
     computes = template.op_types.flags(lambda spec: spec.kind is Kind.COMPUTE)
     lanes = slice(dp_rank * grid.num_steps, (dp_rank + 1) * grid.num_steps)
     offset_s = found.waits.offsets_s(replayer)
+    recorded = recorded_waits(case.replay.window, grid, worker, offset_s)
+    either = merged(
+        np.append(waiting.start_s, recorded.start_s), np.append(waiting.end_s, recorded.end_s)
+    )
     both_s: dict[int, float] = {}
     for row in np.flatnonzero(computes[template.optype] & (template.stage == stage)).tolist():
         start_s = grid.start_s[row, lanes] + offset_s
         end_s = start_s + grid.duration_s[row, lanes]
         code = int(template.optype[row])
-        spent_s = float((waiting.until(end_s) - waiting.until(start_s)).sum())
+        spent_s = sum(
+            sign * float((each.until(end_s) - each.until(start_s)).sum())
+            for sign, each in ((1, either), (-1, recorded))
+        )
         both_s[code] = both_s.get(code, 0.0) + spent_s
     return both_s

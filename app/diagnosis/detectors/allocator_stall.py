@@ -1,6 +1,9 @@
 """Root cause: the memory allocator, or a false dependency, stops a few workers here and there."""
 
+from dataclasses import replace
+
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from app.diagnosis.blamed import delays_of, repair_of
@@ -10,6 +13,7 @@ from app.diagnosis.delays import Delays
 from app.diagnosis.detector import Costed, Detector, Suspicion
 from app.diagnosis.events import Events, late_ones, long_ones
 from app.diagnosis.finding import RuledOut
+from app.diagnosis.late_workers import late_hosts
 from app.diagnosis.stalls import Stalls, stalls
 from app.diagnosis.waits import waits
 from app.diagnosis.wording import sentence, who
@@ -19,6 +23,9 @@ from app.trace.window import Floats
 MIN_STEPS = 2
 # Of a worker that stops, a delay this many times the usual one is no usual one.
 SHORT_TIMES_USUAL = 5.0
+# Of its computations and of its stops: a worker that is launched late so often is no stalled one.
+MOST_COMPUTATIONS = 0.5
+NEARLY_ALL = 0.9
 # One worker alone is compared with nobody.
 MIN_WORKERS = 2
 
@@ -33,6 +40,15 @@ class AllocatorStall(Detector):
         if case.parallelism.num_workers < MIN_WORKERS:
             return RuledOut(self.cause, "the only worker has nobody to be compared with", True)
         found = case.ask(stalls)
+        launched_late = _launched_late(case, found)
+        if launched_late.any():
+            found = replace(found, is_stalled=found.is_stalled & ~launched_late)
+            if not found.is_stalled.any():
+                return RuledOut(
+                    self.cause,
+                    "the workers that stop are launched late before most of their computations, "
+                    "none of which takes longer: that is work of their hosts",
+                )
         if not found.is_stalled.any():
             return RuledOut(
                 self.cause,
@@ -49,6 +65,16 @@ class AllocatorStall(Detector):
                 figures={"steps": num_steps},
             )
         return _suspicion(case, found, mine)
+
+
+def _launched_late(case: Case, found: Stalls) -> NDArray[np.bool_]:
+    """[dp, pp], late hosts that stop before most computations and, nearly always, in none."""
+    hosts = np.zeros(found.is_stalled.shape, np.bool_)
+    for each in case.ask(late_hosts):
+        hosts[each.worker] = True
+    stops, late = found.stops.counts(case), found.late.counts(case)
+    is_regular = late >= MOST_COMPUTATIONS * found.trials
+    return np.asarray(hosts & is_regular & (late >= NEARLY_ALL * stops))
 
 
 def _suspicion(case: Case, found: Stalls, stops: Events) -> Suspicion:

@@ -13,13 +13,7 @@ from app.diagnosis.delays import launch_delays_s
 from app.diagnosis.detector import Costed, Detector, Suspicion
 from app.diagnosis.features import Features
 from app.diagnosis.finding import RuledOut
-from app.diagnosis.late_workers import (
-    MIN_SHARE,
-    DelayKind,
-    LateWorker,
-    arrivals_evidence,
-    late_workers,
-)
+from app.diagnosis.late_workers import DelayKind, LateWorker, arrivals_evidence, late_hosts
 from app.diagnosis.noted import noted_pauses
 from app.diagnosis.past import launched_late
 from app.diagnosis.wording import percent, sentence, who
@@ -47,9 +41,7 @@ class LateHost(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        found = [each for each in case.ask(late_workers) if each.kind in BECAUSE]
-        step_s = float(case.report.recorded_s.mean())
-        found = [each for each in found if each.late.waited_for_s >= MIN_SHARE * step_s]
+        found = case.ask(late_hosts)
         if case.replay.arrivals is None:
             return RuledOut(
                 self.cause,
@@ -62,7 +54,7 @@ class LateHost(Detector):
                 "no rank that computes as its peers do is late to collectives in most steps",
                 figures={"largest_share": case.replay.arrivals.largest_share},
             )
-        return _suspicion(case, found, step_s)
+        return _suspicion(case, found, float(case.report.recorded_s.mean()))
 
 
 def _suspicion(case: Case, found: list[LateWorker], step_s: float) -> Suspicion:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.own_delay import MAX_PEERS, evenly
-from app.engine.arrivals.waiting import merged
+from app.engine.arrivals.waiting import Waiting, merged
 from app.engine.compiled import kernel
 from app.engine.grid import Grid
 from app.engine.metrics import EQUAL_TIMES
@@ -121,6 +121,21 @@ def _of_client(window: Window, grid: Grid) -> Spans:
     if grid.shift_s is not None:
         start_s += grid.shift_s[stage, lane]
     return stage * num_lanes + lane, start_s, start_s + trace.duration_s[rows]
+
+
+def recorded_waits(
+    window: Window, grid: Grid, worker: tuple[int, int], offset_s: Floats
+) -> Waiting:
+    """The `wait` spans of one worker (dp rank, stage), each step's times `offset_s` [steps] later.
+
+    On the clock of `Waits`, where `offset_s` is `Waits.offsets_s`.
+    """
+    cell, start_s, end_s = _of_client(window, grid)
+    (dp_rank, stage), num_steps = worker, grid.num_steps
+    position = cell - (stage * grid.start_s.shape[1] + dp_rank * num_steps)
+    mine = (position >= 0) & (position < num_steps)
+    later_s = offset_s[position[mine]]
+    return merged(start_s[mine] + later_s, end_s[mine] + later_s)
 
 
 def _of_arrivals(grid: Grid, held: NDArray[np.bool_]) -> Spans:
