@@ -1,6 +1,5 @@
 """Ranks that everybody waits for: what their delay is made of, its name, and what it costs."""
 
-import numpy as np
 import pytest
 
 from app.diagnosis import diagnose as diagnosing
