@@ -12,7 +12,7 @@ import numpy as np
 from app.diagnosis import signals
 from app.diagnosis.case import Case
 from app.diagnosis.finding import Culprit
-from app.diagnosis.noted import noted_s
+from app.diagnosis.noted import noted_pauses, noted_s
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.blame import LateRank
 from app.engine.arrivals.hidden_waits import recorded_waits
@@ -74,7 +74,7 @@ def late_workers(case: Case) -> list[LateWorker]:
         return []
     excess_s = _excess_s(case, [worker for _, _, worker, _ in known])
     return [
-        _late_worker(each, place, worker, is_inside, excess_s)
+        _late_worker(case, each, place, worker, is_inside, excess_s)
         for each, place, worker, is_inside in known
     ]
 
@@ -100,6 +100,7 @@ def late_hosts(case: Case) -> list[LateWorker]:
 
 
 def _late_worker(
+    case: Case,
     late: LateRank,
     place: RankPlace,
     worker: tuple[int, int],
@@ -108,19 +109,30 @@ def _late_worker(
 ) -> LateWorker:
     of_worker = {name: float(values[worker]) for name, values in excess_s.items()}
     gc_s, data_s = max(0.0, of_worker["gc"]), max(0.0, of_worker["data"])
-    launch_s = max(0.0, of_worker["launch"])
+    launch_s, inside_s = max(0.0, of_worker["launch"]), max(0.0, of_worker["gc_inside"])
     parts_s: dict[DelayKind, float] = {
         # A pause stops the host: it is in a computation, or before a launch.
-        "compute": max(0.0, of_worker["work"] - max(0.0, gc_s - launch_s)),
+        "compute": max(0.0, of_worker["work"] - inside_s),
         "gc": gc_s,
         "data-wait": min(data_s, launch_s) if launch_s > 0 else data_s,
-        "host": max(0.0, launch_s - data_s - gc_s),
+        "host": max(0.0, launch_s - data_s - max(0.0, gc_s - inside_s)),
     }
     kind = max(parts_s, key=parts_s.__getitem__)
     if parts_s[kind] < MIN_PART * late.waited_for_s:
-        # Inside a worker nothing but collectives is recorded; else nothing on the GPU is longer.
-        kind = "unknown" if is_inside else "host"
+        # Inside a worker nothing but collectives is recorded, and peers' computations that hide
+        # waits look as long as longer ones; else nothing on the GPU is longer.
+        kind = "unknown" if is_inside or _hides_waits(case, late) else "host"
     return LateWorker(late, place, worker, kind, parts_s, is_inside)
+
+
+def _hides_waits(case: Case, late: LateRank) -> bool:
+    """Whether computations of its peers may contain much of what they waited for it, unseen."""
+    found = case.replay.arrivals
+    if found is None:
+        return False
+    peers = _peers(found, late.group, [late.place])
+    unseen_s = [_worked_meanwhile_s(case, found, late.group, place)[2] for place in peers]
+    return bool(unseen_s) and float(np.median(unseen_s)) >= MIN_PART * late.waited_for_s
 
 
 def _excess_s(case: Case, culprits: list[tuple[int, int]]) -> dict[str, Floats]:
@@ -128,6 +140,7 @@ def _excess_s(case: Case, culprits: list[tuple[int, int]]) -> dict[str, Floats]:
     figures = {
         "work": case.joined(signals.work_s),
         "gc": noted_s(case, "gc-pause"),
+        "gc_inside": noted_pauses(case).seconds(case),
         "data": noted_s(case, "data-wait"),
         "launch": case.signals.get("launch_s", np.zeros((case.steps.size, 1, 1))),
     }

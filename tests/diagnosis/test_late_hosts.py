@@ -49,11 +49,18 @@ def test_parts_of_a_delay(job, kind, seconds):
     assert found.parts_s[kind] == pytest.approx(seconds, rel=0.05)
 
 
-def test_all_parts_of_a_mixed_delay():
-    mixed = LateJob(host_s={LATE: 0.05}, gc_s={LATE: 0.03}, data_s={LATE: 0.02}).window()
-    _, found = the_late_worker(mixed)
-    expected = {"host": 0.05, "gc": 0.03, "data-wait": 0.02, "compute": 0.0}
-    assert found.parts_s == pytest.approx(expected, abs=0.002)
+@pytest.mark.parametrize("inside_s", [0.0, 0.04, 0.08])
+def test_all_parts_of_a_mixed_delay(inside_s):
+    mixed = LateJob(
+        host_s={LATE: 0.05},
+        gc_s={LATE: 0.03},
+        gc_inside_s={LATE: inside_s},
+        data_s={LATE: 0.02},
+        noise=0.0,
+    )
+    _, found = the_late_worker(mixed.window())
+    expected = {"host": 0.05, "gc": 0.03 + inside_s, "data-wait": 0.02, "compute": 0.0}
+    assert found.parts_s == pytest.approx(expected)
 
 
 # Python between operations: from what hardly matters to five times what the rank computes.
@@ -201,6 +208,20 @@ def test_cost_of_a_slow_rank_under_ddp_is_one_figure_in_both_modes(held):
     assert waits is not None
     assert waits.low == pytest.approx(expected, abs=0.03)
     assert waits.high == pytest.approx(expected, abs=0.03)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_rank_that_is_slow_in_the_backward_only_is_named_in_both_modes(held):
+    # Held up, the peers' backwards are as long as the slow rank's, and nothing else tells which.
+    window = ddp([1.0, 1.6, 1.0, 1.0], held=held, steps=8, noise=0.005, slow_forward=False)
+    found = only_finding(diagnosed(window))
+    assert (found.cause, [each.rank for each in found.culprits]) == ("slow-worker", [1])
+    lost_s = 0.6 * BACKWARD_S
+    expected = lost_s / (FORWARD_S + BACKWARD_S + lost_s + TRANSFER_S + OPTIMIZER_S)
+    low, high = found.cost_range or (found.cost, found.cost)
+    assert low is not None
+    assert high is not None
+    assert low - 0.03 <= expected <= high + 0.03
 
 
 def test_the_waits_cost_of_a_late_host_is_what_the_others_waited():

@@ -17,15 +17,26 @@ FORWARD_S, BACKWARD_S, OPTIMIZER_S, TRANSFER_S = 0.100, 0.200, 0.010, 0.002
 BUCKETS = 8
 
 
-def ddp(factors: Sequence[float], *, held: bool, steps: int = 4, noise: float = 0.0) -> Window:
-    """Steps one after the other; rank r computes `factors[r]` times as long."""
+def ddp(
+    factors: Sequence[float],
+    *,
+    held: bool,
+    steps: int = 4,
+    noise: float = 0.0,
+    slow_forward: bool = True,
+) -> Window:
+    """Steps one after the other; rank r computes `factors[r]` times as long.
+
+    In the backward only, unless `slow_forward`.
+    """
     chance = np.random.default_rng(7)
     rows: list[Row] = []
     origins_s: list[float] = []
     began_s = 0.0
     for step in range(steps):
         of_rank = np.array(factors) * (1 + noise * chance.standard_normal(len(factors)))
-        made, length_s = _step(of_rank.tolist(), held=held)
+        of_forward = of_rank if slow_forward else np.ones(of_rank.size)
+        made, length_s = _step(of_rank.tolist(), of_forward.tolist(), held=held)
         rows += [row.on(step=step) for row in made]
         origins_s.append(began_s)
         began_s += length_s
@@ -33,9 +44,9 @@ def ddp(factors: Sequence[float], *, held: bool, steps: int = 4, noise: float = 
     return dataclasses.replace(window, origin_ns=tuple(round(each * 1e9) for each in origins_s))
 
 
-def _step(factors: list[float], *, held: bool) -> tuple[list[Row], float]:
+def _step(factors: list[float], of_forward: list[float], *, held: bool) -> tuple[list[Row], float]:
     part_s = BACKWARD_S / BUCKETS
-    computed_s = [FORWARD_S * factor for factor in factors]
+    computed_s = [FORWARD_S * factor for factor in of_forward]
     end_s, rows = 0.0, []
     for _ in range(BUCKETS):
         computed_s = [
@@ -48,7 +59,7 @@ def _step(factors: list[float], *, held: bool) -> tuple[list[Row], float]:
             rows.append(Row("grads-reduce-scatter", each, end_s - each, dp_rank=dp_rank))
         if held:
             computed_s = [all_came_s] * len(factors)
-    for dp_rank, factor in enumerate(factors):
+    for dp_rank, factor in enumerate(of_forward):
         forward_s = FORWARD_S * factor
         rows += [
             Row("forward-compute", 0.0, forward_s, dp_rank=dp_rank),

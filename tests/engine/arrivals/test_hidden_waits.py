@@ -9,7 +9,7 @@ from app.engine.arrivals.hidden_waits import without_waits
 from app.engine.replays import WindowReplay, prepare
 from app.engine.report import analyse_replay
 from app.trace.ops import OP_CODES
-from app.trace.window import Window
+from app.trace.window import Trace, Window
 from tests import factories
 from tests.engine.arrivals import made_ddp
 from tests.engine.clocks.shifted import Clock, recorded
@@ -125,7 +125,7 @@ def test_without_waits_and_late_ranks_the_replay_stays_as_it_is():
     assert all(mine is theirs for mine, theirs in zip(after.groups, before.groups, strict=True))
 
 
-def _but_waits(window: Window):
+def _but_waits(window: Window) -> Trace:
     return window.trace.select(window.trace.optype != OP_CODES["wait"])
 
 
