@@ -27,6 +27,7 @@ from app.engine.report import Report
 from app.trace.window import Window
 
 SILENT = "silent-worker"
+LATE_HOST = "late-host"
 # A cause that costs less is not worth waking anybody.
 MIN_COST = 0.02
 # One that is hidden by another has to be worth more: nothing is lost to it yet.
@@ -90,6 +91,7 @@ def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosi
         with_late, ruled_out_with = _concluded(case, [*suspicions, *late], ruled_out)
         if with_late is not None:
             return _diagnosis(case, with_late, _but_found([*ruled_out_with, *not_late], with_late))
+        ruled_out_then += [each for each in ruled_out_with if each.cause == LATE_HOST]
     elif late:
         reason = "what the others wait for late ranks is explained by other causes"
         not_late += [RuledOut(each.cause, reason, score=each.score) for each in late]
@@ -283,6 +285,8 @@ def _cost(
     """
     share = suspicion.cost if replayed is None else replayed
     workers = [tuple(worker) for worker in suspicion.evidence.get("workers", ())]
+    if suspicion.evidence.get("num_workers", 0) > len(workers):
+        return share, None  # too many to be listed, and so to be compared
     late = [each for each in case.ask(late_workers) if each.worker in workers]
     if suspicion.cause not in _OF_LATE_WORKERS or len({each.worker for each in late}) < len(
         set(workers)

@@ -235,7 +235,8 @@ def _worked_meanwhile_s(
     """Mean seconds a step that a worker waited, and what it computed then: surely, and maybe."""
     where, sizes = found.places[place], case.parallelism
     waiting = found.waits.of(place)
-    if not waiting.start_s.size:  # starts are not known
+    # Starts are not known, or not those of all steps.
+    if not waiting.start_s.size or group in found.occurrences.sampled:
         return np.inf, 0.0, 0.0
     num_steps = case.steps.size
     waited_s = float((waiting.end_s - waiting.start_s).sum()) / num_steps

@@ -68,7 +68,7 @@ def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
     because, workers = late.evidence["late_because"], late.evidence["workers"]
     loading = by_cause.get("data-loading")
     # A loader that no client speaks of is a late launch of the first computation, too.
-    if loading is not None and (because != "gc" or _names_all(loading, workers)):
+    if loading is not None and (not loading.culprits or _names_all(loading, workers)):
         return _explained(late, "data-loading")
     if because == "gc" and (pauses := by_cause.get("gc-pause")):
         pauses_s = noted_s(case, "gc-pause")

@@ -55,8 +55,13 @@ def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
         explained += [each.place for each in found.late if not each.is_own]
     left_s = found.lost_without_s(explained).max(axis=0)
     of_all = sum(finding.cost or 0.0 for finding in findings if not finding.culprits)
-    share = float(left_s.mean() / case.report.recorded_s.mean())
-    return max(0.0, min(share, _waited_share(found)) - of_all)
+    step_s = float(case.report.recorded_s.mean())
+    share = max(0.0, min(float(left_s.mean()) / step_s, _waited_share(found)) - of_all)
+    # Late together with somebody who is named: what the others wait is not explained by him alone.
+    unnamed_s = [each.waited_for_s for each in found.culprits if each.place not in set(explained)]
+    if findings and not of_all:
+        share = max([share, *(min(1.0, each_s / step_s) for each_s in unnamed_s)])
+    return share
 
 
 def _is_named(place: Any, findings: Sequence[Finding]) -> bool:
@@ -81,6 +86,8 @@ def _waited_share(found: Arrivals) -> float:
 
     Collectives that overlap each other are waited for at the same time, which sums do not show.
     """
+    if found.occurrences.sampled:  # in some steps only
+        return 1.0
     places = np.argsort(-found.waited_s.mean(axis=1), kind="stable")[:4]
     unions_s = []
     for place in places.tolist():

@@ -12,8 +12,8 @@ from app.diagnosis.case import Case
 from app.diagnosis.delays import launch_delays_s
 from app.diagnosis.detector import Costed, Detector, Suspicion
 from app.diagnosis.features import Features
-from app.diagnosis.finding import RuledOut
-from app.diagnosis.late_workers import DelayKind, LateWorker, arrivals_evidence, late_hosts
+from app.diagnosis.finding import Culprit, RuledOut
+from app.diagnosis.late_workers import DelayKind, LateWorker, arrivals_evidence, gpu, late_hosts
 from app.diagnosis.noted import noted_pauses
 from app.diagnosis.past import launched_late
 from app.diagnosis.wording import percent, sentence, who
@@ -26,7 +26,7 @@ BECAUSE: dict[DelayKind, str] = {
     "data-wait": "data-wait",
 }
 _WORDS: dict[DelayKind, str] = {
-    "host": "work of its host between operations, which is not recorded",
+    "host": "work between operations that is not recorded",
     "gc": "garbage collection",
     "data-wait": "waits for data",
 }
@@ -58,19 +58,19 @@ class LateHost(Detector):
 
 
 def _suspicion(case: Case, found: list[LateWorker], step_s: float) -> Suspicion:
-    # What several are late for is one suspicion each; the one waited for most comes first.
-    kind = found[0].kind
-    alike = [each for each in found if each.kind == kind]
-    workers = [each.worker for each in alike]
-    to_blame = case.culprits(workers)
-    worst = alike[0]
+    """One for all late hosts, the one waited for most first."""
+    workers = list(dict.fromkeys(each.worker for each in found))
+    to_blame = _culprits(case, found)
+    worst, kinds = found[0], list(dict.fromkeys(each.kind for each in found))
     share = worst.late.waited_for_s / step_s
     is_, its = ("is", "its") if len(to_blame) == 1 else ("are", "their")
+    host = "its host launches" if len(to_blame) == 1 else "their hosts launch"
     fact = (
         f"{who(to_blame)} {is_} late to {percent(worst.late.late_share)} of {its} collectives, "
-        f"though {its} computations take no longer than {its} peers': {its} host launches late, "
-        f"because of {_WORDS[kind]}"
+        f"though {its} computations take no longer than {its} peers': {host} late, "
+        f"because of {' and '.join(_WORDS[kind] for kind in kinds)}"
     )
+    paused = [each.worker for each in found if each.kind == "gc"]
 
     def wording(costed: Costed) -> str:
         return sentence(fact, costed)
@@ -81,18 +81,29 @@ def _suspicion(case: Case, found: list[LateWorker], step_s: float) -> Suspicion:
         confidence=_CONFIDENCE,
         culprits=to_blame,
         wording=wording,
-        repair=repair_of(_pauses(case, workers)) if kind == "gc" else None,
+        repair=repair_of(_pauses(case, paused)) if paused else None,
         delays=delays_of(_late_launches(case, workers)),
         course=launched_late(case, workers),
         persistence="chronic",
         evidence={
             "workers": [list(worker) for worker in workers[:_MOST_LISTED]],
             "num_workers": len(workers),
-            "late_because": BECAUSE[kind],
+            "late_because": BECAUSE[worst.kind],
+            "late_because_by_rank": {
+                str(each.place.rank): BECAUSE[each.kind] for each in found[:_MOST_LISTED]
+            },
             "steps": case.steps.tolist(),
             **arrivals_evidence(worst, share),
         },
     )
+
+
+def _culprits(case: Case, found: list[LateWorker]) -> tuple[Culprit, ...]:
+    """Workers, or their hosts; of GPUs inside a worker each by itself."""
+    if not any(each.is_inside for each in found):
+        return case.culprits(each.worker for each in found)
+    named = [gpu(each) if each.is_inside else case.culprits([each.worker])[0] for each in found]
+    return tuple({each.rank: each for each in named}.values())
 
 
 def _late_launches(case: Case, workers: list[tuple[int, int]]) -> Blames:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.engine.arrivals.blame import LateRank, late_ranks
-from app.engine.arrivals.lateness import Lateness, lateness
+from app.engine.arrivals.lateness import Lateness, filled, lateness
 from app.engine.arrivals.occurrences import Occurrences, of_collectives, of_replay
 from app.engine.arrivals.waiting import Waits, clock_of, clock_of_table
 from app.trace.collectives import Collectives, RankPlace
@@ -93,7 +93,7 @@ class Arrivals:
         mine = is_explained[found.seat_rank[seat + np.arange(found.stay_s.size)]]
         ours = np.add.reduceat(mine & self.lateness.is_late, found.first_row) > 0
         np.add.at(lost_s, (found.group[~ours], found.step[~ours]), self.lateness.late_wait_s[~ours])
-        return lost_s
+        return filled(lost_s, self.lateness.is_recorded(found))
 
     @cached_property
     def _in_groups(self) -> Ints:
@@ -108,7 +108,7 @@ class Arrivals:
 def arrivals_of(replay: WindowReplay, step_s: Floats) -> Arrivals | None:
     """Arrivals of a window's steps; None where no collective has several members."""
     found = of_replay(replay)
-    if found is None:
+    if found is None or not step_s.mean() > 0:
         return None
     late, clock = lateness(found).in_all_steps(found), clock_of(replay)
     waits = Waits(found, late, clock, replay)
@@ -129,7 +129,7 @@ def arrivals_in(
     by global rank and the table's clock of that rank. None where no occurrence is complete.
     """
     found = of_collectives(table, steps)
-    if found is None:
+    if found is None or not step_s.mean() > 0:
         return None
     late = lateness(found)
     clock = clock_of_table(found, is_continuous=table.is_continuous)

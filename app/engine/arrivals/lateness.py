@@ -61,13 +61,14 @@ class Lateness:
             return self
         return replace(
             self,
-            waited_s=_filled(self.waited_s, seen[seat_group]),
-            waited_for_s=_filled(self.waited_for_s, seen[seat_group]),
-            lost_s=_filled(self.lost_s, seen),
+            waited_s=filled(self.waited_s, seen[seat_group]),
+            waited_for_s=filled(self.waited_for_s, seen[seat_group]),
+            lost_s=filled(self.lost_s, seen),
         )
 
 
-def _filled(values: Floats, seen: NDArray[np.bool_]) -> Floats:
+def filled(values: Floats, seen: NDArray[np.bool_]) -> Floats:
+    """[rows, steps], values of steps that were not seen as the mean of those that were."""
     num = np.maximum(1, seen.sum(axis=1))
     means = np.where(seen, values, 0.0).sum(axis=1) / num
     return np.where(seen, values, means[:, None])

@@ -313,8 +313,13 @@ def _merged(mine: RankPlace, theirs: RankPlace) -> RankPlace:
 def _seats(table: Collectives, rows: Ints) -> Ints:
     """[rows], each rank's place among its group's members, -1 where it is no member."""
     seats = np.full(rows.size, -1, np.int64)
+    of_group = table.group[rows]
+    by_group = np.argsort(of_group, kind="stable")
+    bounds = np.searchsorted(of_group[by_group], np.arange(len(table.groups) + 1))
     for number, group in enumerate(table.groups):
-        mine = np.flatnonzero(table.group[rows] == number)
+        mine = by_group[bounds[number] : bounds[number + 1]]
+        if not mine.size:
+            continue
         ranks = np.asarray(group.ranks, np.int64)
         order = np.argsort(ranks)
         at = np.minimum(np.searchsorted(ranks[order], table.rank[rows[mine]]), ranks.size - 1)
