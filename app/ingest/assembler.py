@@ -243,19 +243,18 @@ class RunAssembler:
 
     def _take_groups(self, batch: OpBatch) -> tuple[GroupCounts, int]:
         """What became of a batch's collectives inside groups, and the last step not yet closed."""
-        accepted = late = refused = 0
+        counts = {"accepted": 0, "late": 0, "refused": 0}
         last_step = NO_STEP
         for number, part in parts_of(batch):
             self._groups.were_seen = True
-            num_rows = part.rows.num_rows
             if number <= self.closed_through:
-                is_taken = self._closed.take_group(number, part)
-                accepted, late = accepted + is_taken * num_rows, late + (not is_taken) * num_rows
+                fate = self._closed.take_group(number, part)
             elif self._groups.put(number, part):
-                accepted, last_step = accepted + num_rows, number
+                fate, last_step = "accepted", number
             else:
-                refused += num_rows
-        return GroupCounts(accepted, late, refused), last_step
+                fate = "refused"
+            counts[fate] += part.rows.num_rows
+        return GroupCounts(**counts), last_step
 
     def _take_again(self, batch: OpBatch, worker: int, dropped: set[int], now_s: float) -> None:
         for number, said in _said(batch, worker).items():

@@ -4,10 +4,11 @@ Collectives inside groups may come late, too: of the newest windows they are tak
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from app.ingest.group_records import RowCounts
 from app.ingest.group_table import GroupPart, GroupTable, of_parts
 from app.ingest.op_table import Part
 from app.ingest.open_window import OpenWindow, has_groups
@@ -15,6 +16,7 @@ from app.ingest.roll import Roll
 from app.ingest.step import OpenStep, SettledStep
 from app.ingest.trace_codec import unpack_window
 from app.ingest.verdict import settled
+from app.ingest.wire import LAST_STEP
 from app.trace.job import Job
 from app.trace.window import SkippedStep, StepKind, WindowState
 
@@ -83,6 +85,7 @@ class ClosedWindows:
         self._windows = {window.first_step: (window, now_s) for window in windows}
         self._late: dict[int, list[Late]] = {}
         self._late_groups: dict[int, list[GroupPart]] = {}
+        self._late_rows = RowCounts()  # of windows that can still be revised
 
     @property
     def kept(self) -> list[ClosedWindow]:
@@ -116,9 +119,11 @@ class ClosedWindows:
             if not window.declared and first not in self._late_groups:
                 del self._windows[first]
         size = sum(window.size for window, _ in self._windows.values())
-        for first in list(self._windows)[:-1]:
-            if size > MAX_DECLARED and first not in self._late:
-                size -= self._windows.pop(first)[0].size
+        for first, (window, _) in list(self._windows.items())[:-1]:
+            is_due = first in self._late or first in self._late_groups
+            if size > MAX_DECLARED and window.size and not is_due:
+                del self._windows[first]
+                size -= window.size
 
     def forget(self, before_s: float) -> None:
         """Windows that were closed before this moment are final, unless something has just come."""
@@ -126,14 +131,21 @@ class ClosedWindows:
         for first in old:
             if first not in self._late and first not in self._late_groups:
                 del self._windows[first]
+        with_groups = [first for first, (each, _) in self._windows.items() if each.group_revisions]
+        self._late_rows.remove_through(min(with_groups, default=LAST_STEP + 1) - 1)
 
-    def take_group(self, number: int, part: GroupPart) -> bool:
-        """Whether collectives inside groups of this step can be taken in; `revise` will."""
+    def take_group(self, number: int, part: GroupPart) -> Literal["accepted", "late", "refused"]:
+        """Whether collectives inside groups of this step can be taken in, or are too many.
+
+        `revise` will take them in.
+        """
         for first, (window, _) in self._windows.items():
             if window.takes_groups(number):
+                if not self._late_rows.add(number, part):
+                    return "refused"
                 self._late_groups.setdefault(first, []).append(part)
-                return True
-        return False
+                return "accepted"
+        return "late"
 
     def take(
         self,
@@ -168,7 +180,12 @@ class ClosedWindows:
         window, at_s = self._windows[first]
         stored = unpack_window(recall(first))
         groups = of_parts(late_groups, stored.groups) if late_groups else stored.groups
-        if not late and _num_rows(groups) == _num_rows(stored.groups):  # all of it was there
+        # Looking costs as much where all of it was there: that counts as a revision, too.
+        left = max(0, window.group_revisions - bool(late_groups))
+        if not late and _num_rows(groups) == _num_rows(stored.groups):
+            window.group_revisions = left
+            if not left and not window.declared:
+                del self._windows[first]
             return None
         del self._windows[first]
         again = OpenWindow(job, epoch, len(window.steps), revision=window.revision)
@@ -183,7 +200,6 @@ class ClosedWindows:
                     step.take(worker, rank, part, num_declared, kind)
             again.add(settled(step, job, roll, "in time"))
         state = _state(window.state, again)
-        left = max(0, window.group_revisions - bool(late_groups))
         self.add(again.settled, state, window.revision + 1, at_s, group_revisions=left)
         return Revised(again, state, groups)
 

@@ -24,23 +24,41 @@ class GroupCounts(NamedTuple):
 NO_GROUPS = GroupCounts()
 
 
+class RowCounts:
+    """Numbers of rows by step and rank, up to `MAX_ROWS_OF_RANK` of each and `MAX_ROWS` in all."""
+
+    def __init__(self) -> None:
+        self._of_rank: dict[tuple[int, int], int] = {}
+        self._num_rows = 0
+
+    def add(self, step: int, part: GroupPart) -> bool:
+        """Whether there is room for the rows; then they are counted."""
+        key, num_rows = (step, part.place.rank), part.rows.num_rows
+        of_rank = self._of_rank.get(key, 0) + num_rows
+        if of_rank > MAX_ROWS_OF_RANK or self._num_rows + num_rows > MAX_ROWS:
+            return False
+        self._of_rank[key] = of_rank
+        self._num_rows += num_rows
+        return True
+
+    def remove_through(self, step: int) -> None:
+        """Count nothing of this step and of all before it any more."""
+        for key in [key for key in self._of_rank if key[0] <= step]:
+            self._num_rows -= self._of_rank.pop(key)
+
+
 class GroupRecords:
     """Rows by step. They complete no step, and no step waits for them."""
 
     def __init__(self) -> None:
         self._parts: dict[int, list[GroupPart]] = {}
-        self._num_of_rank: dict[tuple[int, int], int] = {}
-        self._num_rows = 0
+        self._counts = RowCounts()
         self.were_seen = False  # whether any has come in this run
 
     def put(self, step: int, part: GroupPart) -> bool:
         """Whether there is room for what a rank says of a step."""
-        key, num_rows = (step, part.place.rank), part.rows.num_rows
-        of_rank = self._num_of_rank.get(key, 0) + num_rows
-        if of_rank > MAX_ROWS_OF_RANK or self._num_rows + num_rows > MAX_ROWS:
+        if not self._counts.add(step, part):
             return False
-        self._num_of_rank[key] = of_rank
-        self._num_rows += num_rows
         self._parts.setdefault(step, []).append(part)
         return True
 
@@ -55,10 +73,9 @@ class GroupRecords:
         """Forget the rows of this step and of all before it."""
         if not self._parts:
             return
+        self._counts.remove_through(step)
         for old in [number for number in self._parts if number <= step]:
-            for part in self._parts.pop(old):
-                self._num_rows -= part.rows.num_rows
-                self._num_of_rank.pop((old, part.place.rank), None)
+            del self._parts[old]
 
 
 def parts_of(batch: OpBatch) -> Iterator[tuple[int, GroupPart]]:

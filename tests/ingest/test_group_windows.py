@@ -188,6 +188,59 @@ def test_what_was_there_already_revises_nothing():
     assert run.settle(1.0) == []
 
 
+def test_rows_that_were_there_already_use_up_the_revisions():
+    _closed, run = closed_run()
+    for number in range(1, closed_window.MAX_GROUP_REVISIONS + 1):
+        assert run.add(peer(0, number, [1]), 1.0).groups == (2, 0, 0)
+        assert run.settle(1.0) == []
+    assert run.add(peer(0, 9, [1]), 1.0).groups == (0, 2, 0)
+    assert run._closed.kept == []
+
+
+def test_late_rows_that_there_is_no_room_for_are_refused_and_counted(monkeypatch):
+    closed, run = closed_run()
+    monkeypatch.setattr(group_records, "MAX_ROWS_OF_RANK", 5)
+    assert run.add(peer(1, 0, [0, 1], per_step=3), 1.0).groups == (6, 0, 0)
+    assert run.add(peer(1, 1, [0], per_step=3), 1.0).groups == (0, 0, 3)
+    closed.keep(run.settle(1.0))
+    assert run.add(peer(1, 2, [0], per_step=3), 1.0).groups == (0, 0, 3)
+    monkeypatch.setattr(group_records, "MAX_ROWS", 8)
+    assert run.add(peer(2, 0, [0], per_step=3), 1.0).groups == (0, 0, 3)
+    assert run.add(peer(2, 1, [0], per_step=2), 1.0).groups == (2, 0, 0)
+    # Once the window is final there is room for those of the next ones.
+    closed.keep(run.settle(1.0))
+    steps = range(WINDOW_STEPS, 2 * WINDOW_STEPS)
+    at_s = 2 * REVISE_FOR_S
+    closed.keep(fed(run, [each for step in steps for each in step_batches(step)], at_s))
+    closed.keep(run.settle(at_s))
+    assert run.add(peer(2, 2, [WINDOW_STEPS], per_step=5), at_s).groups == (5, 0, 0)
+
+
+def test_windows_that_rows_have_come_for_are_not_forgotten_for_want_of_room(monkeypatch):
+    closed = Closed()
+    run = RunAssembler(JOB, 1, Rules(WINDOW_STEPS, DEADLINE_S, REVISE_FOR_S), closed)
+    run.add(peer(0, 0, [0]), 0.0)
+    lacking = [each for step in range(3 * WINDOW_STEPS) for each in step_batches(step, range(3))]
+    closed.keep(fed(run, lacking))
+    closed.keep(run.settle(100_000.0))
+    assert len(run._closed.kept) == 3
+    monkeypatch.setattr(closed_window, "MAX_DECLARED", 3)
+    late = [peer(1, 0, [0]), peer(1, 1, [WINDOW_STEPS])]
+    assert [run.add(each, 100_000.0).groups for each in late] == [(2, 0, 0)] * 2
+    revised = run.settle(100_000.0)
+    assert [each.window.first_step for each in revised] == [0, WINDOW_STEPS]
+
+
+def test_a_window_with_nothing_to_remember_is_not_forgotten_for_want_of_room(monkeypatch):
+    closed, run = closed_run()
+    monkeypatch.setattr(closed_window, "MAX_DECLARED", 3)
+    steps = range(WINDOW_STEPS, 3 * WINDOW_STEPS)
+    lacking = [each for step in steps for each in step_batches(step, range(3))]
+    closed.keep(fed(run, lacking))
+    closed.keep(run.settle(100.0))
+    assert [each.first_step for each in run._closed.kept] == [0, 2 * WINDOW_STEPS]
+
+
 def test_a_window_is_revised_some_times_and_then_final():
     closed, run = closed_run()
     for number in range(closed_window.MAX_GROUP_REVISIONS):
