@@ -203,7 +203,7 @@ class RunAssembler:
         changes += self._settle_again(now_s)
         changes += self._settle_due(now_s)
         if self._window.has_news and tells_open:
-            groups = self._groups.table(self._window.steps_with_groups)
+            groups = self._groups.open_table(self._window.steps_with_groups)
             changes.append(Change(self._window.revised("open", self._roll, groups)))
         return changes
 

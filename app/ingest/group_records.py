@@ -11,6 +11,9 @@ from app.trace.collectives import RankPlace
 
 MAX_ROWS = 4_000_000  # of one run in memory, some 60 bytes each
 MAX_ROWS_OF_RANK = 10_000  # in one step
+# Each revision of an open window analyses all of its rows: of more than these they are left for its
+# close.
+MAX_OPEN_ROWS = 500_000
 
 
 class GroupCounts(NamedTuple):
@@ -53,6 +56,8 @@ class GroupRecords:
     def __init__(self) -> None:
         self._parts: dict[int, list[GroupPart]] = {}
         self._counts = RowCounts()
+        self._table: GroupTable | None = None
+        self._table_of: dict[int, int] = {}  # numbers of parts in `_table` by step
         self.were_seen = False  # whether any has come in this run
 
     def put(self, step: int, part: GroupPart) -> bool:
@@ -64,16 +69,28 @@ class GroupRecords:
 
     def table(self, steps: Collection[int]) -> GroupTable | None:
         """The rows of these steps; None where there are none."""
-        if not self._parts:
+        of_steps = {step: self._parts[step] for step in steps if step in self._parts}
+        if not of_steps:
             return None
+        table_of = {step: len(parts) for step, parts in of_steps.items()}
+        if self._table is None or table_of != self._table_of:
+            self._table = of_parts([part for parts in of_steps.values() for part in parts])
+            self._table_of = table_of
+        return self._table
+
+    def open_table(self, steps: Collection[int]) -> GroupTable | None:
+        """The rows of an open window's steps; None where there are none, or very many."""
         parts = [part for step in steps for part in self._parts.get(step, ())]
-        return of_parts(parts) if parts else None
+        if sum(part.rows.num_rows for part in parts) > MAX_OPEN_ROWS:
+            return None
+        return self.table(steps)
 
     def remove_through(self, step: int) -> None:
         """Forget the rows of this step and of all before it."""
         if not self._parts:
             return
         self._counts.remove_through(step)
+        self._table, self._table_of = None, {}
         for old in [number for number in self._parts if number <= step]:
             del self._parts[old]
 

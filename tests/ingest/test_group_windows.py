@@ -319,6 +319,36 @@ def test_more_than_there_is_room_for_is_refused_and_counted(monkeypatch):
     assert run.add(peer(1, 1, [WINDOW_STEPS], per_step=3), 0.0).groups == (3, 0, 0)
 
 
+def test_the_table_of_an_open_window_is_made_anew_only_for_new_rows(monkeypatch):
+    made = []
+
+    def counting(parts):
+        made.append(len(parts))
+        return of_parts(parts)
+
+    monkeypatch.setattr(group_records, "of_parts", counting)
+    run = run_of()
+    run.add(peer(0, 0, [0, 1]), 0.0)
+    tables = []
+    for step, rows in [(0, []), (1, [peer(1, 0, [0])])]:
+        [change] = fed(run, [*rows, *step_batches(step)])
+        tables.append(sizes(change.window.collectives))
+    assert tables == [[{0: 2}, {1: 2}], [{0: 4, 1: 2}, {1: 4, 11: 2}]]
+    assert made == [1, 3]
+    [change] = fed(run, step_batches(2))  # the close, too: nothing has come
+    assert sizes(change.window.collectives) == tables[1]
+    assert made == [1, 3]
+
+
+def test_very_many_rows_are_in_the_window_only_once_it_is_closed(monkeypatch):
+    monkeypatch.setattr(group_records, "MAX_OPEN_ROWS", 3)
+    run = run_of()
+    run.add(peer(0, 0, [0, 1]), 0.0)
+    changes = [change for step in range(3) for change in fed(run, step_batches(step))]
+    numbers = [inside(each.window) and inside(each.window).num_rows for each in changes]
+    assert numbers == [2, None, 4]
+
+
 def test_a_peer_that_becomes_a_worker_is_waited_for():
     run = run_of()
     run.add(peer(0, 0, [0]), 0.0)
