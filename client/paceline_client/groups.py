@@ -35,6 +35,7 @@ MAX_MEMBERS = 1 << 16  # of all of them together
 MAX_NAME_CHARS = 64
 MAX_KINDS = 250
 MAX_ROWS_OF_STEP = 10_000
+MAX_COUNTED_STEPS = 64  # of the newest ones rows are counted
 MAX_WAITING = 1 << 16  # rows in memory, some 200 bytes each
 MAX_ROWS = 5_000  # a batch
 LONGEST_NS = 86_400 * 10**9
@@ -152,10 +153,17 @@ class GroupBuffer:
         if number >= MAX_ROWS_OF_STEP or len(self._rows) >= self.max_rows:
             self.drop(TOO_MANY if number >= MAX_ROWS_OF_STEP else FULL)
             return False
-        if number == 0 and len(self._num_of_step) >= 64:
-            self._num_of_step.pop(next(iter(self._num_of_step)), None)
+        if number == 0 and len(self._num_of_step) >= MAX_COUNTED_STEPS:
+            self._forget_steps()
         self._num_of_step[step] = number + 1
         return True
+
+    def _forget_steps(self) -> None:
+        try:
+            while len(self._num_of_step) >= MAX_COUNTED_STEPS:
+                self._num_of_step.pop(next(iter(self._num_of_step)), None)
+        except (RuntimeError, StopIteration):
+            return  # training and the sender's thread both count; the next new step tries again
 
     def add(self, row: Row | Waiting) -> None:
         """Keep a row."""

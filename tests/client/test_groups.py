@@ -223,6 +223,36 @@ def test_groups_are_the_same_when_declared_again_and_not_more_than_fit():
     assert len(groups.groups) == MAX_GROUPS
 
 
+def test_steps_counted_by_two_threads_at_once_cost_training_nothing():
+    class Changing(dict[int, int]):
+        """As if the sender's thread came between each time that training looks."""
+
+        is_changing = True
+
+        def __iter__(self):
+            steps = super().__iter__()
+            if self.is_changing:
+                self[min(self) - 1] = 1
+            return steps
+
+    run, groups = offline()
+    tp = run.group("tp", "tp", [0, 1])
+    groups._num_of_step = counted = Changing()
+    num_steps = client_groups.MAX_COUNTED_STEPS + 5
+    for step in range(num_steps):
+        with run.step(step), run.op("all-reduce", group=tp):
+            pass
+    taken = groups.take()
+    assert taken is not None
+    assert list(taken.columns["step"]) == list(range(num_steps))
+    assert len(counted) > client_groups.MAX_COUNTED_STEPS
+    counted.is_changing = False
+    with run.step(num_steps), run.op("all-reduce", group=tp):
+        pass
+    assert len(counted) == client_groups.MAX_COUNTED_STEPS
+    assert num_steps in counted
+
+
 def test_more_rows_than_fit_are_dropped_and_counted(monkeypatch):
     run, groups = offline()
     tp = run.group("tp", "tp", [0, 1])
