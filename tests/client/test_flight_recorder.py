@@ -164,6 +164,64 @@ def test_what_was_overwritten_is_counted_and_said_once(caplog):
     assert "TORCH_FR_BUFFER_SIZE" in warning
 
 
+def test_what_was_overwritten_of_several_steps_is_counted_once():
+    found, groups = reader(
+        dump_of([entry(at, TP, at, 1.0) for at in range(3)]),
+        dump_of([entry(at, TP, at, 1.0) for at in range(10, 40)]),
+    )
+    found.step_ended(0, BEGUN_NS, BEGUN_NS + 3_000)
+    assert len(looked(found, groups)) == 3
+    for step, first in enumerate((4, 6, 8), start=1):
+        found.step_ended(step, BEGUN_NS + 1000 * first, BEGUN_NS + 1000 * (first + 4))
+    assert [row[2:4] for row in looked(found, groups)] == [(3, 10), (3, 11)]
+    assert groups.dropped == {OVERWRITTEN: 7}
+
+
+def test_what_is_overwritten_while_its_step_is_waited_for_is_counted():
+    """Steps of the entries 0 to 4 and 5 to 9, of which the second one's last has not ended."""
+    running = {"retired": False, "state": "started"}
+    ended = [entry(at, TP, at, 1.0) for at in range(9)]
+    found, groups = reader(
+        dump_of([*ended, entry(9, TP, 9, None, **running)]),
+        dump_of([entry(at, TP, at, 1.0) for at in range(7, 12)]),
+    )
+    now_ns = time.time_ns()  # later than the entries were made
+    found.step_ended(0, BEGUN_NS, BEGUN_NS + 5_000)
+    found.step_ended(1, BEGUN_NS + 5_000, now_ns)
+    assert [row[2:4] for row in looked(found, groups)] == [(0, at) for at in range(5)]
+    assert groups.dropped == {}
+    assert [row[2:4] for row in looked(found, groups)] == [(1, at) for at in range(7, 12)]
+    assert groups.dropped == {OVERWRITTEN: 2}
+
+
+def test_what_is_overwritten_before_its_step_has_ended_is_counted():
+    found, groups = reader(
+        dump_of([entry(at, TP, at, 1.0) for at in range(5)]),  # 3 and 4 are of the next step
+        dump_of([entry(at, TP, at, 1.0) for at in range(5, 8)]),
+    )
+    found.step_ended(0, BEGUN_NS, BEGUN_NS + 3_000)
+    assert len(looked(found, groups)) == 3
+    found.step_ended(1, BEGUN_NS + 3_000, BEGUN_NS + 8_000)
+    assert len(looked(found, groups)) == 3
+    assert groups.dropped == {OVERWRITTEN: 2}
+
+
+def test_a_step_that_ends_while_the_buffer_is_read_is_read_the_next_time():
+    entries = [entry(at, TP, at, 1.0) for at in range(3)]
+
+    def dump():
+        if len(found._ended) == 1:
+            found.step_ended(1, BEGUN_NS + 2_000, BEGUN_NS + 4_000)
+            return dump_of(entries)
+        return dump_of([*entries, entry(3, TP, 3, 1.0)])
+
+    found, groups = FlightRecorder(dump, dict, {}), GroupBuffer(every=1)
+    found.step_ended(0, BEGUN_NS, BEGUN_NS + 2_000)
+    assert [row[2:4] for row in looked(found, groups)] == [(0, 0), (0, 1)]
+    found.step_ended(2, BEGUN_NS + 9_000, BEGUN_NS + 9_001)
+    assert [row[2:4] for row in looked(found, groups)] == [(1, 2), (1, 3)]
+
+
 @pytest.mark.parametrize("config", [{}, {"": {"desc": "", "name": "", "ranks": "[]"}}])
 def test_without_durations_it_is_said_once_and_nothing_read_again(config, caplog):
     """As with gloo, whose groups are not in the dump either."""

@@ -89,7 +89,7 @@ class FlightRecorder:
 
     def step_ended(self, step: int, begun_ns: int, ended_ns: int) -> None:
         """Training has left a step in which groups are recorded."""
-        if len(self._ended) < MAX_STEPS:
+        if len(self._ended) < MAX_STEPS and not self.is_over:
             self._ended.append(Interval(step, begun_ns, ended_ns))
 
     @property
@@ -105,18 +105,22 @@ class FlightRecorder:
         if now_s < self._next_poll_s:
             return
         self._next_poll_s = now_s + POLL_EVERY_S
+        ended = list(self._ended)  # a step that ends from now on may be in the dump only in part
         text = self._dump()
         text = text.decode() if isinstance(text, bytes) else text
         if len(text) > MAX_DUMP_CHARS:
             self._stop("its dump is too large")
             return
         entries, about = parsed(text)
-        waiting = [
-            each for each in list(self._ended) if not self._read(each, entries, about, groups)
-        ]
-        del self._ended[: len(self._ended) - len(waiting)]
-        self._ended[: len(waiting)] = waiting
-        self._last_id = max([self._last_id, *(_id(entry) for entry in entries)])
+        self._count_overwritten(ended, entries, groups)
+        waiting = [each for each in ended if not self._read(each, entries, about, groups)]
+        if not self._ended:  # it has stopped
+            return
+        self._ended[: len(ended)] = waiting
+        # Later entries may be of steps that are not read yet: what is overwritten of them counts.
+        done_ns = min([each.begun_ns for each in waiting] or [max(each.ended_ns for each in ended)])
+        done = (_id(entry) for entry in entries if _number(entry, "time_created_ns") < done_ns)
+        self._last_id = max([self._last_id, *done])
 
     def _read(
         self,
@@ -134,7 +138,6 @@ class FlightRecorder:
         is_late = time.time_ns() - interval.ended_ns > GIVE_UP_S * 1e9
         if not is_late and not all(entry.get("retired") for entry in mine):
             return False
-        self._count_overwritten(interval, entries, groups)
         timed = [entry for entry in mine if _duration_ns(entry) is not None]
         if mine and not timed:
             self._stop(
@@ -147,14 +150,16 @@ class FlightRecorder:
         return True
 
     def _count_overwritten(
-        self, interval: Interval, entries: list[dict[str, Any]], groups: GroupBuffer
+        self, ended: list[Interval], entries: list[dict[str, Any]], groups: GroupBuffer
     ) -> None:
-        """Entries of a step that newer ones have taken the place of, as far as ids tell."""
+        """Entries of steps that newer ones have taken the place of, as far as ids tell."""
         if not entries:
             return
         oldest = min(entries, key=_id)
         num_lost = _id(oldest) - self._last_id - 1
-        if num_lost > 0 and _number(oldest, "time_created_ns") > interval.begun_ns:
+        begun_ns = min(interval.begun_ns for interval in ended)
+        self._last_id = max(self._last_id, _id(oldest) - 1)  # each of them counts once
+        if num_lost > 0 and _number(oldest, "time_created_ns") > begun_ns:
             groups.drop(OVERWRITTEN, num_lost)
             self._warn(
                 "has overwritten collectives before they could be read: raise TORCH_FR_BUFFER_SIZE"
