@@ -86,6 +86,7 @@ class ClosedWindows:
         self._late: dict[int, list[Late]] = {}
         self._late_groups: dict[int, list[GroupPart]] = {}
         self._late_rows = RowCounts()  # of windows that can still be revised
+        self._final_through = -1  # what comes late of steps up to this one is not counted any more
 
     @property
     def kept(self) -> list[ClosedWindow]:
@@ -132,7 +133,10 @@ class ClosedWindows:
             if first not in self._late and first not in self._late_groups:
                 del self._windows[first]
         with_groups = [first for first, (each, _) in self._windows.items() if each.group_revisions]
-        self._late_rows.remove_through(min(with_groups, default=LAST_STEP + 1) - 1)
+        final_through = min(with_groups, default=LAST_STEP + 1) - 1
+        if final_through != self._final_through:
+            self._final_through = final_through
+            self._late_rows.remove_through(final_through)
 
     def take_group(self, number: int, part: GroupPart) -> Literal["accepted", "late", "refused"]:
         """Whether collectives inside groups of this step can be taken in, or are too many.
