@@ -42,8 +42,7 @@ def _ruled_out(causes: list[Result]) -> Table:
     table.add_column("cause")
     table.add_column("reason", style="dim")
     for each in causes:
-        reason = printable(each["reason"])
-        table.add_row(
-            each["cause"], f"cannot tell: {reason}" if each["insufficient_evidence"] else reason
-        )
+        doubt = "cannot tell: " if each["insufficient_evidence"] else ""
+        # Plain text: a reason may name hosts, whose brackets rich would read as markup.
+        table.add_row(each["cause"], Text(f"{doubt}{printable(each['reason'])}"))
     return table

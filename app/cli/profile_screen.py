@@ -138,8 +138,9 @@ def _collectives(rows: list[Result]) -> RenderableType:
         table.add_column(name, justify="right")
     for each in rows[:_MAX_TRANSFERS]:
         table.add_row(
-            printable(each["kind"]),
-            printable(each["group"]),
+            # Plain text: names may have brackets, which rich would read as markup.
+            Text(printable(each["kind"])),
+            Text(printable(each["group"])),
             _bytes(each["num_bytes"]),
             f"{each['num_occurrences']:,}",
             seconds(each["stay_s"]),

@@ -31,7 +31,8 @@ def waited_for(result: Result) -> list[RenderableType]:
     for name in ("waited for", "of step", "times late", "own delay"):
         table.add_column(name, justify="right")
     for each in listed[:_MAX_ROWS]:
-        table.add_row(*_row(each))
+        # Plain text: hosts may have brackets, which rich would read as markup.
+        table.add_row(*map(Text, _row(each)))
     return [
         Text("\nWaited for (mean a step, at collectives)", style="bold"),
         table,

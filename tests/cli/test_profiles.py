@@ -1,5 +1,6 @@
 """`paceline analyze` on plain profiles."""
 
+import gzip
 import json
 
 import pytest
@@ -45,6 +46,15 @@ def test_the_result_is_written_as_json(tmp_path):
     assert found["findings"][0]["culprits"][0]["rank"] == 1
     alone = run(*paths, "--json", "-", "--steps", "1,2")
     assert json.loads(alone.stdout)["steps"] == [1, 2]
+
+
+@pytest.mark.parametrize("group", ["[/x]", "[red]a"])
+def test_brackets_in_a_group_s_name_are_no_markup(tmp_path, group):
+    paths = made(tmp_path, [6000] * 4)
+    for path in paths:
+        content = gzip.decompress(path.read_bytes())
+        path.write_bytes(gzip.compress(content.replace(b"default_pg", group.encode())))
+    assert f"all-reduce {group} [0-3]" in shown(*paths)
 
 
 def test_a_file_that_is_left_out_is_named(tmp_path):

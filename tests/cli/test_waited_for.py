@@ -78,6 +78,15 @@ def test_a_host_that_would_steer_the_terminal_is_written_out():
     assert r"h\x1b[2J" in "\n".join(lines(waited_for(result(arrivals=steering))))
 
 
+@pytest.mark.parametrize("host", ["[/x]", "[red]a"])
+def test_brackets_in_a_host_s_name_are_no_markup(host):
+    named = block()
+    named["host"][2] = host
+    assert host in "\n".join(lines(waited_for(result(arrivals=named))))
+    reason = {"cause": "slow-link", "reason": f"{host} is calm", "insufficient_evidence": True}
+    assert f"cannot tell: {host} is calm" in "\n".join(lines(causes(result(ruled_out=[reason]))))
+
+
 LOUD = [
     (
         {},
