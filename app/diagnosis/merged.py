@@ -52,12 +52,13 @@ def merged(results: Sequence[Result], figures: Result) -> dict[str, Any]:
 
 def _findings(looked_at: Sequence[Result]) -> list[dict[str, Any]]:
     seen: dict[tuple[Any, ...], list[_Seen]] = {}
+    first_rank = _first_ranks(looked_at)
     total_s = total_lost_s = 0.0
     for at, result in enumerate(looked_at):
         times = {name: sum(each) for name, each in result["step_time_s"].items()}
         lost_s = times["simulated"] - times["ideal"]
         for finding in result["findings"]:
-            of_it = seen.setdefault(_key(finding), [])
+            of_it = seen.setdefault(_key(finding, first_rank), [])
             of_it.append(_Seen(at, finding, times["recorded"], lost_s))
         total_s += times["recorded"]
         total_lost_s += lost_s
@@ -65,19 +66,47 @@ def _findings(looked_at: Sequence[Result]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: (-(each["cost"] or 0.0), -each["score"], each["cause"]))
 
 
-def _key(finding: Result) -> tuple[Any, ...]:
+def _key(finding: Result, first_rank: Mapping[tuple[str, int, int], int]) -> tuple[Any, ...]:
     """Of a cause that wanders who it was last says nothing: it is one finding."""
+    cause = finding["cause"]
     if finding["persistence"] == "rotating":
-        return (finding["cause"], "rotating")
-    return (finding["cause"], *sorted({_who(culprit) for culprit in finding["culprits"]}))
+        return (cause, "rotating")
+    return (cause, *sorted({_who(cause, each, first_rank) for each in finding["culprits"]}))
 
 
-def _who(culprit: Result) -> tuple[str, ...]:
-    """A worker or GPU by its place: its host may become known later. Else a rank, or a host."""
-    place = tuple(str(culprit.get(name, "")) for name in ("dp_rank", "stage", "local_rank"))
-    if any(place):
-        return place
-    return tuple(f"{name} {culprit.get(name, '')}" for name in ("rank", "host"))
+def _who(
+    cause: str, culprit: Result, first_rank: Mapping[tuple[str, int, int], int]
+) -> tuple[str, ...]:
+    """A worker or GPU by its global rank: its host and number there may become known later.
+
+    Results of older versions name workers by place only: such a one is the first rank there. A
+    dp rank or stage goes by its number, and a whole host by its name.
+    """
+    worker = _worker(culprit)
+    rank = culprit.get("rank")
+    if rank is None and worker is not None:
+        rank = first_rank.get((cause, *worker))
+    if rank is not None:
+        return ("rank", str(rank))
+    place = tuple(str(culprit.get(name, "")) for name in ("dp_rank", "stage"))
+    return ("place", *place) if any(place) else ("host", str(culprit.get("host", "")))
+
+
+def _first_ranks(looked_at: Sequence[Result]) -> dict[tuple[str, int, int], int]:
+    """By cause, dp rank and stage: the lowest global rank that any finding names there."""
+    found: dict[tuple[str, int, int], int] = {}
+    for finding in (each for result in looked_at for each in result["findings"]):
+        for culprit in finding["culprits"]:
+            worker, rank = _worker(culprit), culprit.get("rank")
+            if worker is not None and rank is not None:
+                key = (finding["cause"], *worker)
+                found[key] = min(rank, found.get(key, rank))
+    return found
+
+
+def _worker(culprit: Result) -> tuple[int, int] | None:
+    dp_rank, stage = culprit.get("dp_rank"), culprit.get("stage")
+    return None if dp_rank is None or stage is None else (dp_rank, stage)
 
 
 def _one(

@@ -84,6 +84,29 @@ def test_a_host_that_becomes_known_is_no_other_culprit():
     assert found["seen_in"] == {"windows": 2, "of": 2}
 
 
+def of_rank(rank, **more):
+    return finding() | {"culprits": [{"dp_rank": 0, "stage": 0, "rank": rank} | more]}
+
+
+def test_two_gpus_of_one_worker_are_two_findings():
+    found = findings_of(result(of_rank(1)), result(of_rank(2)))
+    assert sorted(each["culprits"][0]["rank"] for each in found) == [1, 2]
+    assert [each["seen_in"]["windows"] for each in found] == [1, 1]
+
+
+def test_a_number_on_the_host_that_becomes_known_is_no_other_culprit():
+    [found] = findings_of(result(of_rank(1)), result(of_rank(1, local_rank=1, host="host-0")))
+    assert found["culprits"][0]["local_rank"] == 1
+    assert found["seen_in"] == {"windows": 2, "of": 2}
+
+
+def test_a_worker_without_its_rank_is_the_first_rank_of_its_place():
+    bare = finding() | {"culprits": [{"dp_rank": 0, "stage": 0}]}
+    found = findings_of(result(bare), result(of_rank(0)), result(of_rank(1)))
+    windows = {each["culprits"][0]["rank"]: each["seen_in"]["windows"] for each in found}
+    assert windows == {0: 2, 1: 1}
+
+
 def test_whole_hosts_are_told_apart_by_their_names():
     one, other = (finding() | {"culprits": [{"host": host}]} for host in ("a", "b"))
     assert len(findings_of(result(one), result(other), result(one))) == 2
