@@ -186,14 +186,13 @@ def _job(reader: _Reader, chosen_steps: str | None) -> ProfiledJob:
     rows = _with_others(found)
     shared = waits.select(rows)
     waiting_of = waiting(shared)
+    recorded = found.collectives.select(rows)
     ranks = tuple(
         _figures(
             each,
             reader.times[rank],
             reader.spans[rank],
-            waiting_of.get(rank)
-            if _is_mostly_shared(each, steps, found.collectives.select(rows))
-            else None,
+            waiting_of.get(rank) if _is_mostly_shared(each, steps, recorded) else None,
             steps,
         )
         for rank, each in sorted(reader.profiles.items())
