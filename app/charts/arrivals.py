@@ -130,8 +130,7 @@ def remarks(result: Result) -> list[str]:
     Where there is one, "nothing stands out" would be wrong.
     """
     said = [] if is_covered(result) else [_little_covered(result["coverage"])]
-    waited_for = [] if result.get("findings") else _late_rank(result)
-    return [*said, *waited_for, *_unexplained(result)]
+    return [*said, *_late_rank(result), *_unexplained(result)]
 
 
 def cost(finding: Mapping[str, Any]) -> str | None:
@@ -160,8 +159,21 @@ def _late_rank(result: Result) -> list[str]:
     if largest_share(result) <= MATERIAL_SHARE:
         return []
     first = next(iter(ranks(result)), None)
-    if first is None:
+    if first is None or any(_names(culprit, first) for culprit in _culprits(result)):
         return []
     return [
         f"The other ranks waited for {first.name} for {words.percent(first.share)} of the step."
     ]
+
+
+def _names(culprit: Mapping[str, Any], rank: RankWaits) -> bool:
+    """Whether a finding's culprit is that rank, its worker, dp rank or stage, or its host."""
+    if culprit.get("rank") == rank.rank:
+        return True
+    if culprit.get("local_rank") is not None:
+        return False
+    places = [(culprit.get("dp_rank"), rank.dp_rank), (culprit.get("stage"), rank.stage)]
+    known = [(named, own) for named, own in places if named is not None]
+    if known:
+        return all(named == own for named, own in known)
+    return rank.host is not None and culprit.get("host") == rank.host

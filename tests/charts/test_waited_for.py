@@ -128,6 +128,26 @@ def test_it_is_shown_from_five_percent_of_the_step_on(most_s, is_worth_it):
     assert not is_shown(result(arrivals=None))
 
 
+LATE = "The other ranks waited for rank 2 (dp 2, stage 0) on host-2 for 25 % of the step."
+NAMED_OR_NOT = [
+    ({"rank": 2, "dp_rank": 2, "stage": 0, "local_rank": 5}, []),
+    ({"dp_rank": 2, "stage": 0}, []),
+    ({"dp_rank": 2}, []),
+    ({"host": "host-2"}, []),
+    ({"rank": 1, "dp_rank": 1, "stage": 0, "host": "host-2"}, [LATE]),
+    ({"rank": 7, "dp_rank": 2, "stage": 0, "local_rank": 7}, [LATE]),
+    ({"host": "host-1"}, [LATE]),
+    ({"stage": 1}, [LATE]),
+]
+
+
+@pytest.mark.parametrize(("culprit", "said"), NAMED_OR_NOT)
+def test_the_late_rank_is_said_unless_a_finding_names_it(culprit, said):
+    assert remarks(result(findings=[{"cause": "gc-pause", "culprits": [culprit]}])) == said
+    assert remarks(result(findings=[{"cause": "gc-pause", "culprits": []}])) == [LATE]
+    assert remarks(result()) == [LATE]
+
+
 def test_unknown_coverage_and_shares_are_no_remark():
     calm = result((0.0, 0.0), culprits=(), unexplained_share=None, coverage=None)
     assert remarks(calm) == []

@@ -26,7 +26,12 @@ RESULT: dict[str, Any] = {
     "coverage": 0.9,
 }
 CALM = block((0.0, 0.02, 0.1, 0.0), culprits=())
-FOUND = {"cause": "slow-worker", "sentence": "rank 2 is slow", "evidence": {}}
+FOUND = {
+    "cause": "slow-worker",
+    "sentence": "rank 2 is slow",
+    "evidence": {},
+    "culprits": [{"dp_rank": 2, "stage": 0, "rank": 2}],
+}
 
 
 def result(**changes: Any) -> dict[str, Any]:

@@ -66,7 +66,9 @@ def test_a_replayed_trace_has_the_offline_figures(stack, name):
     assert sorted(seen) == list(whole.steps)
 
 
-def _step_times_agree(got: dict[str, list[float]], want: dict[str, list[float]], where: str) -> None:
+def _step_times_agree(
+    got: dict[str, list[float]], want: dict[str, list[float]], where: str
+) -> None:
     for name in ("simulated", "ideal"):
         agree(got[name], want[name], f"{where}.{name}", relative=1e-6, absolute=1e-6)
     worked_s = [np.subtract(each["recorded"], each["between"]) for each in (got, want)]

@@ -31,11 +31,11 @@ export const hostHref = (host) => `/hosts/${encodeURIComponent(host)}`
 /** A worker's name: "dp 3, stage 1". */
 export const workerName = ({ dp_rank, stage }) => `dp ${whole(dp_rank)}, stage ${whole(stage)}`
 
-const isKnown = (value) => value !== null && value !== undefined
+export const isKnown = (value) => value !== null && value !== undefined
 const isWorker = ({ dp_rank, stage }) => isKnown(dp_rank) && isKnown(stage)
 
 /** As `gpu` in app/words.py: "rank 11 (dp 3, stage 1) on host-043, GPU 5". */
-function place({ rank, dp_rank, stage, host, local_rank }) {
+export function place({ rank, dp_rank, stage, host, local_rank }) {
   const worker = [isKnown(dp_rank) && `dp ${whole(dp_rank)}`, isKnown(stage) && `stage ${whole(stage)}`].filter(Boolean).join(", ")
   const who = isKnown(rank) ? `rank ${whole(rank)}${worker && ` (${worker})`}` : worker
   const name = host && contained(host)

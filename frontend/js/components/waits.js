@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js"
 import { percentNumber, seconds, tidy } from "../words.js"
+import { isKnown, place } from "./culprits.js"
 
 // As in app/charts/arrivals.py.
 const MATERIAL_SHARE = 0.05
@@ -20,12 +21,30 @@ export function showsWaits(result) {
 /** Sentences about what no finding says; where there is one, "nothing stands out" would be wrong. */
 export function waitRemarks({ arrivals, coverage, unexplained_share, findings }) {
   const isLow = Number.isFinite(coverage) && coverage < MIN_COVERAGE
-  const largest = arrivals?.largest_share ?? 0
+  const late = lateRank(arrivals)
+  const isNamed = late && (findings ?? []).some(({ culprits }) => (culprits ?? []).some((culprit) => names(culprit, late)))
   return [
     isLow && `Recorded operations cover only ${percent(coverage)} of the step: too little for a verdict.`,
-    !findings?.length && largest > MATERIAL_SHARE && `The other ranks wait for one rank for ${percent(largest)} of the step.`,
+    late && !isNamed && `The other ranks waited for ${place(late)} for ${percent(arrivals.largest_share)} of the step.`,
     unexplained_share > MATERIAL_SHARE && `${percent(unexplained_share)} of the step is waiting that no cause explains.`,
   ].filter(Boolean)
+}
+
+/** The rank that the others waited for most, with its place; null where that is little. */
+function lateRank(arrivals) {
+  if (!arrivals?.rank?.length || !(arrivals.largest_share > MATERIAL_SHARE)) return null
+  const { waited_for_s } = arrivals
+  const at = waited_for_s.reduce((most, value_s, index) => ((value_s ?? 0) > (waited_for_s[most] ?? 0) ? index : most), 0)
+  return Object.fromEntries(["rank", "dp_rank", "stage", "host", "local_rank"].map((name) => [name, arrivals[name][at]]))
+}
+
+/** Whether a finding's culprit is that rank, its worker, dp rank or stage, or its host. */
+function names(culprit, late) {
+  if (culprit.rank === late.rank) return true
+  if (isKnown(culprit.local_rank)) return false
+  const axes = ["dp_rank", "stage"].filter((axis) => isKnown(culprit[axis]))
+  if (axes.length) return axes.every((axis) => culprit[axis] === late[axis])
+  return isKnown(late.host) && culprit.host === late.host
 }
 
 /** The key of the heatmap: from nothing to half a step and over. */
