@@ -71,8 +71,8 @@ def _step_times_agree(
 ) -> None:
     for name in ("simulated", "ideal"):
         agree(got[name], want[name], f"{where}.{name}", relative=1e-6, absolute=1e-6)
-    worked_s = [np.subtract(each["recorded"], each["between"]) for each in (got, want)]
-    np.testing.assert_allclose(*worked_s, rtol=MOST_APART, err_msg=where)
+    got_s, want_s = (np.subtract(each["recorded"], each["between"]) for each in (got, want))
+    np.testing.assert_allclose(got_s, want_s, rtol=MOST_APART, err_msg=where)
 
 
 def _replay(stack: Stack, name: str) -> None:
