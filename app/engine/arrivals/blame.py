@@ -1,6 +1,6 @@
 """Who is to blame for waits: late far more often than by chance, by their own delay, and by much.
 
-The three conditions are those of docs/arrivals.md, "From last to to blame".
+The conditions are those of docs/arrivals.md, "Who is to blame".
 """
 
 from dataclasses import dataclass
