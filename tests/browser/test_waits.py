@@ -2,10 +2,12 @@
 
 import pytest
 
+from app.charts.arrivals import remarks
 from app.synth.faults.slow_worker import SlowWorker
 from app.synth.run import MadeJob
 from app.trace.job import Parallelism
 from tests.browser.paceline import running
+from tests.charts.test_waited_for import NAMED_OR_NOT, result
 
 NUM_STEPS = 8
 
@@ -66,6 +68,21 @@ def test_a_job_in_which_nobody_waits_has_no_heatmap(server, open_page):
     expect(page.get_by_role("region", name="Step time and worst workers")).to_be_visible()
     expect(page.locator(".findings .none")).to_have_text("Nothing stands out.")
     expect(page.get_by_label("Waited for", exact=True)).to_have_count(0)
+
+
+def test_the_page_names_the_late_rank_in_the_same_words_as_the_headline(server, open_page):
+    page = shown(server, open_page, "calm")
+    findings = [[], *([{"cause": "gc-pause", "culprits": [each]}] for each, _ in NAMED_OR_NOT)]
+    on_gpu = result()
+    on_gpu["arrivals"]["local_rank"] = [0, 1, 5, 7]
+    results = [on_gpu, *(result(findings=each) for each in findings)]
+    script = """async (results) => {
+      const { waitRemarks } = await import("/static/js/components/waits.js")
+      return results.map(waitRemarks)
+    }"""
+    said = page.evaluate(script, results)
+    assert said == [remarks(each) for each in results]
+    assert "rank 2 (dp 2, stage 0) on host-2, GPU 5" in said[0][0]
 
 
 def test_a_worker_s_groups_say_who_of_their_members_is_late(server, open_page, keep):
