@@ -32,7 +32,7 @@ async def test_the_page_on_the_wire_format_does_so_too(api):
     assert (await api.client.put("/api/v1/jobs/llm-70b", json=job)).status_code == 201
     batches = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", WIRE_FORMAT, re.S)]
     pushed = [batch for batch in batches if "batch_seq" in batch]
-    assert [len(batch.get("rows", (1, 1))) for batch in pushed] == [2, 2, 0]
-    for batch, num_ops in zip(pushed, (2, 2, 0), strict=True):
+    # Two operations, in columns and in rows, and one collective of a group.
+    for batch, num_rows in zip(pushed, (2, 2, 1), strict=True):
         answer = await api.push(batch)
-        assert (answer.status_code, answer.json()["accepted"]) == (202, num_ops), answer.text
+        assert (answer.status_code, answer.json()["accepted"]) == (202, num_rows), answer.text
