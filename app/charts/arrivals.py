@@ -156,7 +156,13 @@ def _unexplained(result: Result) -> list[str]:
 
 
 def _late_rank(result: Result) -> list[str]:
+    """The rank waited for most, where no finding names it and waiting is left unexplained.
+
+    A culprit holds up the other stages of its replica, which then come late as well.
+    """
     if largest_share(result) <= MATERIAL_SHARE:
+        return []
+    if result.get("findings") and not _unexplained(result):
         return []
     first = next(iter(ranks(result)), None)
     if first is None or any(_names(culprit, first) for culprit in _culprits(result)):

@@ -236,7 +236,7 @@ def test_who_never_saw_it_reads_the_cause_in_the_fleet_and_its_sentence_a_click_
     for words in in_the_fleet:
         expect(row).to_contain_text(words)
     row.click()
-    expect(page.locator("h1")).to_contain_text(after_a_click)
+    expect(page.locator("h1")).to_contain_text(after_a_click, ignore_case=True)
 
 
 def test_no_page_asks_for_anything_elsewhere(stocked, chromium):

@@ -75,8 +75,9 @@ def test_a_link_shows_a_colleague_the_same_thing(stocked, open_job):
     expect(page.get_by_label("Pinned")).to_contain_text(ratio(alone))
     timeline = page.get_by_label("Look closer").get_by_role("link", name="Timeline")
     expect(timeline).to_have_attribute("href", re.compile(r"timeline\?window=.*&step=25&dp=3$"))
-    # The worker in its heatmap, its row and its stage; the step in both charts over steps.
-    expect(page.locator(".marks .is-pinned")).to_have_count(5)
+    # The worker in its heatmap, its row and its stage; the step in both charts over steps; and
+    # both where the others' waits are.
+    expect(page.locator(".marks .is-pinned")).to_have_count(7)
     expect(page.locator(".marks .is-pinned.is-cell")).to_have_count(1)
     assert f"?{query_of(page)}" == query
     page.keyboard.press("Escape")
@@ -137,7 +138,7 @@ def test_arrows_walk_over_the_heatmap_enter_pins_and_escape_frees(open_job):
         page.keyboard.press(key)
     expect(page.locator("#announcer")).to_have_text("dp 3, stage 1")
     # Itself, its row among the worst workers, and its stage.
-    expect(page.locator(".marks .is-hovered")).to_have_count(3)
+    expect(page.locator(".marks .is-hovered")).to_have_count(4)
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(r"worker=3-1$"))
     page.keyboard.press("Escape")
@@ -152,7 +153,7 @@ def test_the_pointer_marks_everywhere_and_a_click_pins(open_job):
     box = plot(page, "Which worker").bounding_box()
     cell_px = (box["width"] - 60 - 8) / 8
     page.mouse.move(box["x"] + 60 + 3.5 * cell_px, box["y"] + 32 + 1.5 * 40)
-    expect(page.locator(".marks .is-hovered")).to_have_count(3)
+    expect(page.locator(".marks .is-hovered")).to_have_count(4)
     page.mouse.down()
     page.mouse.up()
     expect(page).to_have_url(re.compile(r"worker=3-1$"))

@@ -31,7 +31,8 @@ def test_new_figures_lose_no_choice_and_move_nothing(server, open_page):
 
     made = MadeJob(Parallelism(4, 2), 4, faults=(SlowWorker(2, 1, slowdown=1.6),))
     epoch = server.register(JOB, made)
-    server.push(JOB, made, epoch, 10)
+    # Of fewer than three steps arrivals are no evidence, which would be a line more.
+    server.push(JOB, made, epoch, 12)
     watched = open_page(server.link.replace("/#", f"/jobs/{JOB}?worker=2-1&step=9&sort=host#"))
     page = watched.page
     page.locator(".panels .main-svg").first.wait_for()
@@ -44,11 +45,11 @@ def test_new_figures_lose_no_choice_and_move_nothing(server, open_page):
     page.wait_for_function("scrollY >= 290")
     page.evaluate(_WATCH_SHIFTS)
     page.evaluate("window.isTheSamePage = true")
-    server.push(JOB, made, epoch, 12)
-    expect(page.locator(".scrubber .what")).to_contain_text("4 of 8 complete")
+    server.push(JOB, made, epoch, 14)
+    expect(page.locator(".scrubber .what")).to_contain_text("6 of 8 complete")
     watched.settle()
     known = server.get(f"/jobs/{JOB}/windows/latest")
-    assert known["steps"] == [8, 9, 10, 11]
+    assert known["steps"] == [8, 9, 10, 11, 12, 13]
     assert page.evaluate("window.isTheSamePage")
     expect(page.locator(".findings details dl")).to_be_visible()
     expect(page.get_by_label("Pinned")).to_contain_text("dp 2, stage 1, step 9")

@@ -75,7 +75,7 @@ def test_the_page_names_the_late_rank_in_the_same_words_as_the_headline(server, 
     findings = [[], *([{"cause": "gc-pause", "culprits": [each]}] for each, _ in NAMED_OR_NOT)]
     on_gpu = result()
     on_gpu["arrivals"]["local_rank"] = [0, 1, 5, 7]
-    results = [on_gpu, *(result(findings=each) for each in findings)]
+    results = [on_gpu, *(result(findings=each, unexplained_share=0.1) for each in findings)]
     script = """async (results) => {
       const { waitRemarks } = await import("/static/js/components/waits.js")
       return results.map(waitRemarks)

@@ -142,9 +142,11 @@ NAMED_OR_NOT = [
 
 
 @pytest.mark.parametrize(("culprit", "said"), NAMED_OR_NOT)
-def test_the_late_rank_is_said_unless_a_finding_names_it(culprit, said):
-    assert remarks(result(findings=[{"cause": "gc-pause", "culprits": [culprit]}])) == said
-    assert remarks(result(findings=[{"cause": "gc-pause", "culprits": []}])) == [LATE]
+def test_the_late_rank_is_said_unless_a_finding_names_it_or_explains_its_waits(culprit, said):
+    found = [{"cause": "gc-pause", "culprits": [culprit]}]
+    unexplained = "10 % of the step is waiting that no cause explains."
+    assert remarks(result(findings=found, unexplained_share=0.1)) == [*said, unexplained]
+    assert remarks(result(findings=found)) == []
     assert remarks(result()) == [LATE]
 
 

@@ -89,9 +89,6 @@ def _suspicion(case: Case, found: list[LateWorker], step_s: float) -> Suspicion:
             "workers": [list(worker) for worker in workers[:_MOST_LISTED]],
             "num_workers": len(workers),
             "late_because": BECAUSE[worst.kind],
-            "late_because_by_rank": {
-                str(each.place.rank): BECAUSE[each.kind] for each in found[:_MOST_LISTED]
-            },
             "steps": case.steps.tolist(),
             **arrivals_evidence(worst, share),
         },

@@ -25,7 +25,7 @@ export function waitRemarks({ arrivals, coverage, unexplained_share, findings })
   const isNamed = late && (findings ?? []).some(({ culprits }) => (culprits ?? []).some((culprit) => names(culprit, late)))
   return [
     isLow && `Recorded operations cover only ${percent(coverage)} of the step: too little for a verdict.`,
-    late && !isNamed && `The other ranks waited for ${place(late)} for ${percent(arrivals.largest_share)} of the step.`,
+    late && !isNamed && (!findings?.length || unexplained_share > MATERIAL_SHARE) && `The other ranks waited for ${place(late)} for ${percent(arrivals.largest_share)} of the step.`,
     unexplained_share > MATERIAL_SHARE && `${percent(unexplained_share)} of the step is waiting that no cause explains.`,
   ].filter(Boolean)
 }
