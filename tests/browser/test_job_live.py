@@ -6,6 +6,7 @@ from app.synth.faults.slow_worker import SlowWorker
 from app.synth.run import MadeJob
 from app.trace.job import Parallelism
 from tests.browser.paceline import running
+from tests.browser.watched import until
 
 JOB = "goes-on"
 # What moved up or down in sight without the reader's doing. Figures may grow along their line.
@@ -42,7 +43,7 @@ def test_new_figures_lose_no_choice_and_move_nothing(server, open_page):
     heatmap.focus()
     page.keyboard.press("ArrowRight")
     page.mouse.wheel(0, 300)
-    page.wait_for_function("scrollY >= 290")
+    until(page, "scrollY >= 290")
     page.evaluate(_WATCH_SHIFTS)
     page.evaluate("window.isTheSamePage = true")
     server.push(JOB, made, epoch, 14)

@@ -19,6 +19,15 @@ _LACKS_IN_TWO_FRAMES = """async () => {
 }"""
 
 
+def until(page: Page, expression: str) -> None:
+    """Ask until an expression holds: to wait in the page takes eval, which the page forbids."""
+    end_s = time.monotonic() + _DRAWN_WITHIN_S
+    while not page.evaluate(expression):
+        if time.monotonic() > end_s:
+            raise AssertionError(f"{expression} has not come to hold")
+        page.wait_for_timeout(20)
+
+
 class Watched:
     """One page and its complaints: errors, warnings, CSP violations, requests to elsewhere."""
 
