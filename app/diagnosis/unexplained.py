@@ -57,7 +57,7 @@ def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
     of_all = sum(finding.cost or 0.0 for finding in findings if not finding.culprits)
     step_s = float(case.report.recorded_s.mean())
     share = max(0.0, min(float(left_s.mean()) / step_s, _waited_share(found)) - of_all)
-    # Late together with somebody who is named: what the others wait is not explained by him alone.
+    # A culprit that no finding names, late together with one that is named, is not explained.
     unnamed_s = [each.waited_for_s for each in found.culprits if each.place not in set(explained)]
     if findings and not of_all:
         share = max([share, *(min(1.0, each_s / step_s) for each_s in unnamed_s)])

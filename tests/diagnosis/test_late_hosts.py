@@ -281,3 +281,18 @@ def test_figures_are_finite_and_shares():
     for share in shares:
         assert share is not None
         assert 0 <= share <= 1  # neither NaN nor infinite
+
+
+def named(job: LateJob) -> set[tuple[str, int | None]]:
+    found = findings_of(diagnosed(job.window()))
+    return {(each.cause, culprit.dp_rank) for each in found for culprit in each.culprits}
+
+
+def test_one_rank_s_loader_hides_no_other_late_host():
+    job = LateJob(data_s={1: 0.05}, host_s={3: 0.06})
+    assert named(job) == {("data-loading", 1), ("late-host", 3)}
+
+
+def test_late_hosts_of_different_reasons_are_named_together():
+    ranks = {dp_rank for _, dp_rank in named(LateJob(gc_s={5: 0.06}, host_s={3: 0.05}))}
+    assert ranks == {3, 5}

@@ -16,6 +16,7 @@ from app.diagnosis.finding import Culprit, RuledOut
 from app.diagnosis.late_workers import DelayKind, LateWorker, arrivals_evidence, gpu, late_hosts
 from app.diagnosis.noted import noted_pauses
 from app.diagnosis.past import launched_late
+from app.diagnosis.waits import waits
 from app.diagnosis.wording import percent, sentence, who
 from app.trace.window import Floats
 
@@ -42,6 +43,14 @@ class LateHost(Detector):
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
         found = case.ask(late_hosts)
+        # Beside other late hosts, a wait for data that data-loading sees is left to that.
+        loading = waits(case).waits if found else None
+        others = [
+            each
+            for each in found
+            if loading is None or each.kind != "data-wait" or not loading[each.worker]
+        ]
+        found = others or found
         if case.replay.arrivals is None:
             return RuledOut(
                 self.cause,
