@@ -6,10 +6,18 @@ BIN := $(VENV)/bin
 # Tests start some hundred processes: where no bytecode is kept, each compiles all of app/ anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-SIDE_BY_SIDE := $(addprefix tests/,alerts api charts cli client consumer diagnosis e2e engine \
-    ingest store synth trace)
+SIDE_BY_SIDE := $(addprefix tests/,alerts api benchmarks charts cli client consumer diagnosis e2e \
+    engine ingest store synth trace)
 
-.PHONY: demo serve test coverage lint packages style types imports bench fmt lock browser-deps test-deps clean
+# Folders whose tests start no process.
+QUICK := $(addprefix tests/,alerts charts diagnosis engine ingest/assembly ingest/wire synth trace) \
+    tests/test_monitor.py
+
+.PHONY: demo serve test quick coverage lint packages style page-style types imports layout bench fmt lock browser-deps test-deps clean
+
+# PyPI has Biome for Linux on x86-64 alone.
+biome = @if [ -x $(BIN)/biome ]; then $(BIN)/biome $(1); \
+    else echo "Biome has no package for this platform: JavaScript and CSS are not checked"; fi
 
 demo: $(VENV)/.run-stamp ## four live made jobs, analysed as they run
 	@exec $(BIN)/paceline demo
@@ -28,13 +36,18 @@ test: $(VENV)/.test-stamp ## everything CI checks: lint, types, imports, tests
 	@# In a process of its own: the browser's driver keeps an event loop running.
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser $(PYTEST_ARGS)
 
+quick: $(VENV)/.test-stamp ## the inner loop: no server, browser or oracle; mypy stays in memory as a daemon
+	@$(MAKE) --no-print-directory --output-sync=target -j style page-style imports layout
+	$(BIN)/dmypy run
+	$(BIN)/python -m pytest -q -n 2 -m "not oracle and not long" --hypothesis-profile=quick $(QUICK) $(PYTEST_ARGS)
+
 coverage: $(VENV)/.test-stamp ## which lines the tests run; without the oracle, which would take hours
 	@rm -f .coverage .coverage.*
 	$(BIN)/python -m coverage run -m pytest --ignore=tests/browser -m "not oracle and not long" $(PYTEST_ARGS)
 	$(BIN)/python -m coverage run -m pytest tests/browser $(PYTEST_ARGS)
 	@$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report --skip-covered --skip-empty
 
-lint: style types imports ## without the tests
+lint: style page-style types imports layout ## without the tests
 
 packages: $(VENV)/.test-stamp
 	@.ci/system-packages
@@ -43,18 +56,26 @@ style: $(VENV)/.test-stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
+page-style: $(VENV)/.test-stamp ## JavaScript and CSS, by biome.json; lines of at most 120 characters
+	$(call biome,ci --error-on-warnings --colors=off)
+	@! LC_ALL=C.UTF-8 grep -rnE --include='*.js' --include='*.css' --include='*.html' '.{121,}' frontend
+
 types: $(VENV)/.test-stamp
 	$(BIN)/mypy
 
 imports: $(VENV)/.test-stamp
 	$(BIN)/lint-imports
 
+layout: $(VENV)/.test-stamp ## sizes, names and import circles
+	$(BIN)/python .ci/layout.py
+
 fmt: $(VENV)/.test-stamp
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+	$(call biome,check --write)
 
 bench: $(VENV)/.run-stamp
-	$(BIN)/paceline bench analyze --synthetic dp=64,pp=8,microbatches=32,steps=4
+	$(BIN)/python -m benchmarks analyze --synthetic dp=64,pp=8,microbatches=32,steps=4
 
 $(VENV)/.run-stamp: requirements.lock pyproject.toml client/pyproject.toml
 	@PYTHON="$(PYTHON)" .ci/bootstrap $(VENV) run

@@ -7,7 +7,7 @@ PacelineError                500
 ├── NotFound                 404
 │   ├── AlertNotFound
 │   ├── DeliveryNotFound
-│   ├── EndpointNotFound
+│   ├── ReceiverNotFound
 │   ├── JobNotFound
 │   ├── PictureNotFound
 │   ├── QuestionNotFound
@@ -102,13 +102,13 @@ class DeliveryNotFound(NotFound):
         super().__init__(f"no delivery {delivery_id!r}: list them with GET /api/v1/deliveries")
 
 
-class EndpointNotFound(NotFound):
+class ReceiverNotFound(NotFound):
     """The project has no such receiver of alerts."""
 
     code = "endpoint_not_found"
 
     def __init__(self, endpoint_id: str) -> None:
-        super().__init__(f"no endpoint {endpoint_id!r}: list them with GET /api/v1/endpoints")
+        super().__init__(f"no receiver {endpoint_id!r}: list them with GET /api/v1/endpoints")
 
 
 class JobNotFound(NotFound):
@@ -381,5 +381,5 @@ class StartUpFailed(PacelineError):
 
 
 def _plain(job_id: str) -> str:
-    # As app.trace.names says it, which is above this module: callers know no project but theirs.
+    # As app.trace.job says it, which is above this module: callers know no project but theirs.
     return job_id.partition("/")[2] or job_id

@@ -1,4 +1,4 @@
-"""The HTTP process: builds what the routes use, and serves."""
+"""The API process: builds `Service`, and serves the application with uvicorn."""
 
 import gc
 import resource
@@ -18,38 +18,32 @@ import uvicorn
 from fastapi import FastAPI
 from typing_extensions import override
 
-from app.alerts.guard.guard import Guard
-from app.api.application import Limits, application
-from app.api.auth import Access
-from app.api.connection import BoundedHeaders
-from app.api.failures import FailureLimit
-from app.api.hub import Hub
-from app.api.in_force import InForce
-from app.api.job_state import Thresholds
-from app.api.limits import ProjectLimits
-from app.api.lossy import Lossy
-from app.api.measured import Measured
-from app.api.picture_links import PictureLinks
-from app.api.price import Price
-from app.api.registrations import Registrations
-from app.api.replays import Replays
-from app.api.service import Service
-from app.api.step_views import StepViews
-from app.api.watch import Watch
+from app.alerts.guard.guard import SsrfGuard
+from app.api.application import RequestLimits, application
+from app.api.http.auth import Authenticator
+from app.api.http.bodies import ProjectRates
+from app.api.http.connection import BoundedHeaders
+from app.api.http.limits import FailureLimit
+from app.api.http.picture_links import PictureLinkAuth
+from app.api.http.request_log import ApiMetrics
+from app.api.service.hub import EventHub
+from app.api.service.job_state import StateThresholds
+from app.api.service.registrations import RegistrationCache
+from app.api.service.replays import ReplayCache, StepViewCache
+from app.api.service.service import GpuPrice, PublicSettings, Service
+from app.api.service.status import LossWarnings, ServiceStatus
 from app.diagnosis.warm_up import warm_up
-from app.engine.memory import give_large_memory_back
+from app.engine.memory import release_large_blocks
 from app.errors import StartUpFailed, Unavailable
-from app.ingest.durability import refuse
-from app.ingest.guarded import open_writer
 from app.ingest.queue import Announcer, Listener, QueueWriter
-from app.ingest.redis_events import RedisAnnouncer, RedisListener
-from app.ingest.redis_queue import RedisReader
+from app.ingest.redis.admission import open_writer
+from app.ingest.redis.events import RedisAnnouncer, RedisListener
+from app.ingest.redis.queue import RedisReader
+from app.ingest.redis.server_checks import refuse_weaknesses
 from app.settings import Settings
-from app.store.durability import weaknesses
-from app.store.engine import Connection, Store
-from app.store.engine import now_s as database_now_s
-from app.store.retention import Keep
-from app.store.revision import is_current
+from app.store.database import Connection, Store, durability_weaknesses, is_migrated
+from app.store.database import now_s as database_now_s
+from app.store.retention import RetentionDays
 from app.telemetry import set_up_logging
 
 log = structlog.get_logger()
@@ -61,7 +55,7 @@ GC_THRESHOLDS = (50_000, 20, 100)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The doors of an API process; `close` frees what the app does not close itself."""
+    """Connections of an API process; `close` closes those that the app does not."""
 
     store: Store
     writer: QueueWriter
@@ -79,7 +73,7 @@ def create_app(
     database_time: Callable[[Connection], float] = database_now_s,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
-    """The HTTP application; with `parts`, over these instead of what the settings name.
+    """The HTTP application; with `parts`, over these instead of those of the settings.
 
     Raises:
         StartUpFailed: a setting is missing.
@@ -89,59 +83,59 @@ def create_app(
             "set PACELINE_TOKEN to pl_ and at least 16 characters that nobody can guess"
         )
     parts = parts or _parts(settings)
-    access = Access(
+    auth = Authenticator(
         settings.token.get_secret_value(),
         parts.store,
         session_s=timedelta(hours=settings.session_hours).total_seconds(),
         now_s=now_s,
         monotonic=monotonic,
     )
-    replays = Replays(parts.store)
+    replays = ReplayCache(parts.store)
     service = Service(
         store=parts.store,
         writer=parts.writer,
         announcer=parts.announcer,
-        hub=Hub(parts.listener),
-        access=access,
-        links=PictureLinks(parts.store, now_s=now_s, monotonic=monotonic),
+        hub=EventHub(parts.listener),
+        auth=auth,
+        picture_links=PictureLinkAuth(parts.store, now_s=now_s, monotonic=monotonic),
         sign_ins=FailureLimit(monotonic),
-        registrations=Registrations(
+        registrations=RegistrationCache(
             parts.store, monotonic=monotonic, revise_for_s=settings.revise_for_s
         ),
         replays=replays,
-        step_views=StepViews(replays),
-        thresholds=Thresholds(settings.alert_slowdown, settings.silent_after_s),
-        measured=Measured(),
-        watch=_watch(settings, parts, now_s, monotonic),
-        lossy=Lossy(
+        step_views=StepViewCache(replays),
+        thresholds=StateThresholds(settings.alert_slowdown, settings.silent_after_s),
+        metrics=ApiMetrics(),
+        status=_status(settings, parts, now_s, monotonic),
+        loss_warnings=LossWarnings(
             parts.store, parts.writer, is_allowed=settings.allow_lossy, monotonic=monotonic
         ),
-        in_force=_in_force(settings),
+        public_settings=_public_settings(settings),
         guard=_guard(settings),
         mail=settings.mail_server(),
         metrics_top_jobs=settings.metrics_top_jobs,
         window_steps=settings.window_steps,
         max_batch_rows=settings.max_batch_rows,
         max_jobs=settings.limit_jobs,
-        price=_price(settings),
+        gpu_price=_gpu_price(settings),
         viewer_url=settings.perfetto_url,
         is_migrated=parts.is_migrated,
         now_s=now_s,
         database_time=database_time,
     )
-    of_project = ProjectLimits(
+    of_project = ProjectRates(
         requests_per_s=settings.limit_requests_per_s,
         bytes_per_s=settings.limit_bytes_per_s,
         monotonic=monotonic,
     )
-    limits = Limits(_host_names(settings), settings.max_body_bytes, of_project)
+    limits = RequestLimits(_host_names(settings), settings.max_body_bytes, of_project)
     return application(service, limits, close=parts.close)
 
 
-def _watch(
+def _status(
     settings: Settings, parts: Parts, now_s: Callable[[], float], monotonic: Callable[[], float]
-) -> Watch:
-    return Watch(
+) -> ServiceStatus:
+    return ServiceStatus(
         parts.store,
         parts.writer,
         is_migrated=parts.is_migrated,
@@ -153,16 +147,16 @@ def _watch(
     )
 
 
-def _price(settings: Settings) -> Price | None:
+def _gpu_price(settings: Settings) -> GpuPrice | None:
     per_gpu_hour = settings.gpu_hour_price
-    return None if per_gpu_hour is None else Price(per_gpu_hour, settings.currency)
+    return None if per_gpu_hour is None else GpuPrice(per_gpu_hour, settings.currency)
 
 
-def _in_force(settings: Settings) -> InForce:
-    return InForce(
-        rules=settings.usual_rules(),
+def _public_settings(settings: Settings) -> PublicSettings:
+    return PublicSettings(
+        rules=settings.default_rules(),
         rules_source="defaults" if settings.alert_rules is None else "file",
-        keep=Keep(settings.keep_raw_days, settings.keep_results_days),
+        keep=RetentionDays(settings.keep_raw_days, settings.keep_results_days),
         public_url=settings.public_url,
         window_steps=settings.window_steps,
         step_deadline_s=settings.step_deadline_s,
@@ -173,9 +167,9 @@ def _in_force(settings: Settings) -> InForce:
     )
 
 
-def _guard(settings: Settings) -> Guard:
-    """Judges addresses of endpoints when they are given; nothing is sent from this process."""
-    return Guard(
+def _guard(settings: Settings) -> SsrfGuard:
+    """Checks addresses of receivers when they are set; this process sends nothing."""
+    return SsrfGuard(
         allowed=settings.webhook_allow,
         allows_http=settings.webhook_allow_http,
         ports=frozenset(settings.webhook_ports),
@@ -187,10 +181,10 @@ def run(settings: Settings) -> None:
     set_up_logging(settings.log_format)
     _check_certificate(settings)
     _allow_connections()
-    give_large_memory_back()
+    release_large_blocks()
     app = create_app(settings)
     _refuse_lossy(settings, app.state.service.store)
-    # Beside everything else, since a probe must not wait for it.
+    # In a thread: a probe must not wait for it.
     threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
     config = uvicorn.Config(
         app,
@@ -222,30 +216,30 @@ def _check_certificate(settings: Settings) -> None:
 
 
 def _refuse_lossy(settings: Settings, store: Store) -> None:
-    """Refuses to start on what is there and would lose data; what is away may come later."""
+    """Refuse to start on a queue or store that may lose data; one that is away is not checked."""
     reader = RedisReader(str(settings.redis_url))
     found: list[str] = []
-    for ask in (reader.weaknesses, partial(weaknesses, store)):
+    for ask in (reader.weaknesses, partial(durability_weaknesses, store)):
         try:
             found += ask()
         except Unavailable as error:
             log.warning("not there yet", reason=str(error))
     reader.close()
-    refuse(found, allow_lossy=settings.allow_lossy)
+    refuse_weaknesses(found, allow_lossy=settings.allow_lossy)
     for sentence in found:
         log.warning("data may be lost, as allowed", reason=sentence)
 
 
 def _allow_connections() -> None:
-    """A large job keeps a connection open for every worker: take what the system gives."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    """Raise the limit of open files: a large job keeps one connection per worker."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
 class _Server(uvicorn.Server):
-    """Ends event streams before it waits for requests to end, and tidies memory at the start.
+    """Ends event streams before it waits for requests, and tunes the collector at start.
 
-    Told to stop, it has done what it was told: it ends with status 0, not as killed by the signal.
+    Ends with status 0 when stopped by a signal.
     """
 
     def __init__(self, config: uvicorn.Config, *, on_stop: Callable[[], None]) -> None:
@@ -273,7 +267,7 @@ class _Server(uvicorn.Server):
 
 
 class _Once:
-    """Asks until the answer is yes, and remembers that; probes come every few seconds."""
+    """Asks until the answer is yes, and caches that."""
 
     def __init__(self, ask: Callable[[], bool]) -> None:
         self._ask = ask
@@ -304,7 +298,7 @@ def _parts(settings: Settings) -> Parts:
         ),
         listener=RedisListener(settings.redis_url),
         announcer=announcer,
-        is_migrated=_Once(lambda: is_current(settings.store_url)),
+        is_migrated=_Once(lambda: is_migrated(settings.store_url)),
         close=close,
     )
 

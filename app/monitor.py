@@ -1,4 +1,4 @@
-"""One window in, all it tells us out: how slow, and why? Nothing is read or saved."""
+"""Analyse one window: how slow is it, and why? Pure: nothing is read or saved."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -6,12 +6,12 @@ from typing import Any, Literal
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from app.alerts.facts import WindowFacts
+from app.alerts.readings.facts import WindowFacts
 from app.diagnosis.diagnose import diagnose, without_steps
-from app.diagnosis.history import History
+from app.diagnosis.job_history import History
 from app.engine.replays import prepare
 from app.engine.report import Report, analyse_replay
-from app.engine.result import as_json, without_figures
+from app.engine.result import report_as_json, result_without_figures
 from app.errors import InvalidTrace
 from app.trace.window import SkippedStep, Window
 
@@ -20,11 +20,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one revision of a window tells us; the consumer saves it.
+    """The analysis of one revision of a window, which the consumer saves.
 
-    `report` is None where the window has no complete step or cannot be replayed; `result` is
-    section 7's object either way, with the reason among its skipped steps. `facts` is what alert
-    rules look at, and `recent` what the window adds to the job's history.
+    `report` is None if the window has no complete step or cannot be replayed; `result` is
+    section 7's object either way, with the reason among its skipped steps. `facts` are the input
+    of alert rules, and `recent` is what the window adds to the job's history.
     """
 
     report: Report | None
@@ -34,12 +34,12 @@ class Observation:
 
     @property
     def verdict(self) -> Literal["ok", "low"] | None:
-        """Whether the figures can be trusted; None where there are none."""
+        """Whether the figures can be trusted; None without figures."""
         return _verdict(self.report)
 
 
 def observe(window: Window, history: History | None = None) -> Observation:
-    """How slow, and why? `history` is what is remembered of the same epoch's earlier windows."""
+    """Analyse a window; `history` is that of the same run's earlier windows."""
     history = history or History()
     with bound_contextvars(window=window.id, epoch=window.epoch, revision=window.revision):
         report, result, recent = _figures(window, history)
@@ -73,16 +73,16 @@ def _figures(window: Window, history: History) -> Figures:
         log.warning("window not analysed", name=window.job.name, reason=str(error))
         return None, _not_measured(_skipped(window, str(error))), None
     except (ArithmeticError, LookupError, TypeError, ValueError):
-        # A fault of ours. The operations are kept and the job goes on; the log has the traceback.
+        # A bug of Paceline. The operations are kept and the job goes on; the log has the traceback.
         log.exception("window not analysed", name=window.job.name)
         reason = "Paceline failed to analyse the window: its log says how"
         return None, _not_measured(_skipped(window, reason)), None
 
 
 def analysed(window: Window, history: History) -> tuple[Report, dict[str, Any], History | None]:
-    """Every figure of a window with at least one complete step, and the causes behind them.
+    """Report, result and added history of a window with at least one complete step.
 
-    The last is what the window adds to the job's history; None where diagnosing failed.
+    The added history is None if the diagnosis failed.
 
     Raises:
         InvalidTrace: no step can be replayed; the message names the operations.
@@ -94,20 +94,19 @@ def analysed(window: Window, history: History) -> tuple[Report, dict[str, Any], 
     except MemoryError:
         raise
     except Exception:
-        # A fault of ours, again, whichever it is: the figures are known all the same, and whoever
-        # is on call needs them. Let through, it would stop the job's other windows, too. Being out
-        # of memory is none: the process cannot go on as if nothing had happened.
+        # A bug of Paceline: the figures are still valid, and people on call need them. Raised, it
+        # would stop the job's other windows. Out of memory is different: the process must end.
         log.exception("window not diagnosed", name=window.job.name)
-        return report, as_json(report), None
-    return report, as_json(report) | diagnosis.as_json(), diagnosis.recent
+        return report, report_as_json(report), None
+    return report, report_as_json(report) | diagnosis.as_json(), diagnosis.new_history
 
 
 def _not_measured(window: Window) -> dict[str, Any]:
-    return without_figures(window) | without_steps(window)
+    return result_without_figures(window) | without_steps(window)
 
 
 def _skipped(window: Window, reason: str) -> Window:
-    """The window with none of its steps analysed, for one and the same reason."""
+    """The window with all of its steps skipped, for the same reason."""
     skipped = [*window.skipped, *(SkippedStep(step, reason) for step in window.steps)]
     in_order = tuple(sorted(skipped, key=lambda each: each.step))
     return replace(window, steps=(), skipped=in_order)

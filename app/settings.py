@@ -41,12 +41,13 @@ class Settings(BaseSettings):
     )
     data_dir: Path = Field(
         default_factory=_default_data_dir,
-        description="Directory of whatever is kept here: token, embedded store and queue.",
+        description="Directory of the token, the embedded store and the embedded queue.",
     )
     host: str = Field("127.0.0.1", min_length=1, description="Address that the API listens on.")
     port: int = Field(8642, ge=1, le=65535, description="Port that the API listens on.")
     token: SecretStr | None = Field(
-        None, description="Bearer token, pl_ and 16 characters or more; unset: made and kept."
+        None,
+        description="Bearer token, pl_ and 16 characters or more; unset: generated and stored.",
     )
     public: bool = Field(
         False, description="Whether the API may listen on other than loopback addresses."
@@ -73,45 +74,52 @@ class Settings(BaseSettings):
     revise_for_s: float = Field(
         600.0,
         ge=0,
-        description="Seconds for which late operations still revise a closed window; of a job that "
-        "has ended, too, and there 600 at least.",
+        description="Grace period in which late operations update a closed window; at least 600 s "
+        "for ended jobs.",
     )
     alert_slowdown: float = Field(
-        1.1, gt=1, description="Slowdown S at or above which a job is said to straggle."
+        1.1, gt=1, description="Slowdown S at or above which a window counts towards an alert."
     )
     alert_clear_slowdown: float = Field(
         1.05, gt=1, description="Slowdown S below which a firing alert is resolved."
     )
     alert_windows: int = Field(
-        3, ge=1, description="Closed windows in a row that have to straggle before an alert."
+        3,
+        ge=1,
+        description="Closed windows in a row at or above alert_slowdown before an alert fires.",
     )
     alert_for_s: float = Field(
-        30.0, ge=0, description="Seconds that the steps of these windows have to take, too."
+        30.0, ge=0, description="Seconds that the steps of these windows must cover, too."
     )
     alert_keep_firing_s: float = Field(
-        60.0, ge=0, description="Seconds of steps without cause that resolve a firing alert."
+        60.0, ge=0, description="Seconds of steps below the threshold that resolve a firing alert."
     )
     alert_rules: Path | None = Field(
-        None, description="YAML file with the alert rules of projects that have none of their own."
+        None, description="YAML file with the alert rules of projects without rules of their own."
     )
     alert_group_wait_s: float = Field(
-        1.0, ge=0, le=600, description="Seconds to wait for more alerts before the first notice."
+        1.0,
+        ge=0,
+        le=600,
+        description="Seconds to wait for more alerts before the first notification.",
     )
     alert_group_interval_s: float = Field(
-        60.0, ge=1, le=86_400, description="Seconds between notices of one rule on one job."
+        60.0, ge=1, le=86_400, description="Seconds between notifications of one rule on one job."
     )
     alert_damping_s: float = Field(
-        300.0, ge=0, description="Seconds in which an alert is told at most once, if it flaps."
+        300.0, ge=0, description="Seconds in which a flapping alert is notified at most once."
     )
     alert_repeat_h: float = Field(
-        4.0, gt=0, le=720, description="Hours after which an alert that still fires is told again."
+        4.0, gt=0, le=720, description="Hours after which a firing alert is notified again."
     )
     cordon_command: str | None = Field(
         None,
         description="Command that rules with a cordon call, without a shell; JSON on its input.",
     )
     cordon_url: str | None = Field(
-        None, pattern=r"^https?://[^\s]+$", description="URL that they POST the same to instead."
+        None,
+        pattern=r"^https?://[^\s]+$",
+        description="URL that rules with a cordon POST to instead of calling a command.",
     )
     cordon_dry_run: bool = Field(
         True, description="Whether cordons are only logged and audited, and nothing is called."
@@ -130,20 +138,20 @@ class Settings(BaseSettings):
     )
     webhook_allow: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = Field(
         (),
-        description="Private networks (10.2.0.0/16, ...) that projects' own endpoints may be in.",
+        description="Private networks (10.2.0.0/16, ...) that projects' own receivers may be in.",
     )
     webhook_allow_http: bool = Field(
-        False, description="Whether projects' own endpoints may be http:// ones, without TLS."
+        False, description="Whether projects' own receivers may be http:// ones, without TLS."
     )
     webhook_ports: Annotated[tuple[int, ...], NoDecode] = Field(
-        (80, 443, 8443), description="Ports that projects' own endpoints may be on."
+        (80, 443, 8443), description="Ports that projects' own receivers may be on."
     )
     smtp_url: SecretStr | None = Field(
-        None, description="Mail server of e-mail endpoints: smtp[s]://USER:PASSWORD@HOST:PORT."
+        None, description="Mail server of e-mail receivers: smtp[s]://USER:PASSWORD@HOST:PORT."
     )
     smtp_from: str | None = Field(None, description="Address that e-mail is from.")
     smtp_domains: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="Domains that e-mail endpoints may be in; unset: that of SMTP_FROM."
+        (), description="Domains that e-mail receivers may be in; unset: that of SMTP_FROM."
     )
     shards: int = Field(
         4, ge=1, le=1024, description="Parts of the event queue; equal for API and consumers."
@@ -155,8 +163,8 @@ class Settings(BaseSettings):
     max_batch_rows: int = Field(
         100_000, ge=1, le=100_000, description="Largest number of operations in a batch."
     )
-    # More than one process answers: a job of 16,384 workers that push twice a second is one
-    # project's good right. It is for those who share a service with many to set it lower.
+    # High enough for a job of 16,384 workers that push twice a second; operators of shared services
+    # may set it lower.
     limit_requests_per_s: float = Field(
         20_000.0, gt=0, description="Requests a second of one project, in each API process."
     )
@@ -172,7 +180,7 @@ class Settings(BaseSettings):
     start_within_s: float = Field(
         1800.0,
         gt=0,
-        description="Seconds that a run has for its first whole step before it is called silent.",
+        description="Seconds that a run has for its first complete step until it is silent.",
     )
     keep_raw_days: float = Field(
         14.0, ge=1, description="Days for which the operations of closed windows are kept."
@@ -181,26 +189,28 @@ class Settings(BaseSettings):
         180.0, ge=1, description="Days for which windows, ended runs and alerts are kept."
     )
     redis_maxmemory_mb: int = Field(
-        512, ge=16, description="Most memory of the embedded event queue in MiB."
+        512, ge=16, description="Memory limit of the embedded event queue in MiB."
     )
     allow_lossy: bool = Field(
-        False, description="Whether to run on a queue or store that may lose data in a crash."
+        False, description="Whether to start with a queue or store that may lose data in a crash."
     )
     wait_replicas: int = Field(
-        0, ge=0, description="Replicas of the event queue that have each batch before its answer."
+        0,
+        ge=0,
+        description="Replicas of the event queue that must have a batch before it is acknowledged.",
     )
     session_hours: float = Field(
         12.0, gt=0, le=720, description="Hours until a signed-in page has to sign in again."
     )
     gpu_hour_price: float | None = Field(
-        None, gt=0, le=1e6, description="What a GPU costs an hour; unset: nothing is said of money."
+        None, gt=0, le=1e6, description="Price of a GPU hour; unset: no amounts of money are shown."
     )
     currency: str = Field(
         "$",
         min_length=1,
         max_length=8,
         pattern=r"^[^\x00-\x1f\x7f]*$",
-        description="Sign that the page writes before amounts of money.",
+        description="Currency sign before amounts of money on the pages.",
     )
     metrics_top_jobs: int = Field(
         100, ge=1, le=1000, description="Jobs that /metrics names, those that lose most."
@@ -248,14 +258,14 @@ class Settings(BaseSettings):
         """URL of the database in use."""
         return self.database_url or f"sqlite:///{self.data_dir / 'paceline.db'}"
 
-    def usual_rules(self) -> list[Rule]:
-        """The alert rules of projects that have none of their own.
+    def default_rules(self) -> list[Rule]:
+        """The alert rules of projects without rules of their own.
 
         Raises:
-            StartUpFailed: they are in a file that cannot be read, or cannot be.
+            StartUpFailed: their file cannot be read, or a rule is invalid.
         """
-        # With what rules can be on comes numba, which most commands do without.
-        from app.alerts.defaults import default_rules, rules_of_file
+        # Imports numba, which most commands do not need.
+        from app.alerts.rules.defaults import default_rules, rules_of_file
 
         if self.alert_rules is not None:
             return rules_of_file(self.alert_rules)
@@ -268,12 +278,12 @@ class Settings(BaseSettings):
         )
 
     def mail_server(self) -> "MailServer | None":
-        """The operator's mail server; None where there is none.
+        """The operator's mail server; None if not set.
 
         Raises:
-            StartUpFailed: it cannot be used as it is set up.
+            StartUpFailed: a setting of it cannot be used.
         """
-        # With it comes an HTTP library, which most commands do without.
+        # Imports an HTTP library, which most commands do not need.
         from app.alerts.smtp import parse_mail_server
 
         if self.smtp_url is None:
@@ -283,7 +293,7 @@ class Settings(BaseSettings):
 
     @property
     def token_file(self) -> Path:
-        """Where a token that was made is kept."""
+        """File of the generated token."""
         return self.data_dir / "token"
 
     def as_environment(self) -> dict[str, str]:
@@ -292,14 +302,14 @@ class Settings(BaseSettings):
         return {_variable(name): _as_text(value) for name, value in values if value is not None}
 
     def with_token(self) -> "Settings":
-        """These settings with a token: the given one, else the data directory's own."""
+        """These settings with a token: the given one, else the one in the data directory."""
         if self.token is not None:
             return self
         return self.model_copy(update={"token": SecretStr(_kept_token(self.token_file))})
 
 
 def load_settings(**given: Any) -> Settings:
-    """Settings of the environment; arguments that are not None go before it.
+    """Settings of the environment; arguments that are not None override it.
 
     Raises:
         StartUpFailed: a variable cannot be used; the message names it.
@@ -315,14 +325,6 @@ def new_token() -> str:
     return f"pl_{secrets.token_urlsafe(32)}"
 
 
-def settings_rows() -> list[tuple[str, str, str]]:
-    """Variable, default and description of every setting, in the README's order."""
-    return [
-        (_variable(name), _default(name), field.description or "")
-        for name, field in Settings.model_fields.items()
-    ]
-
-
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address."""
     try:
@@ -333,13 +335,6 @@ def is_loopback(host: str) -> bool:
 
 def _variable(name: str) -> str:
     return f"{PREFIX}{name.upper()}"
-
-
-def _default(name: str) -> str:
-    if name == "data_dir":
-        return "~/.local/share/paceline"
-    default = Settings.model_fields[name].default
-    return "" if default is None else _as_text(default)
 
 
 def _as_text(value: object) -> str:

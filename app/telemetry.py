@@ -1,4 +1,4 @@
-"""Logging set-up: one line an event, on standard error, without secrets."""
+"""Logging: one line per event, on standard error, without secrets."""
 
 import logging
 import re
@@ -8,13 +8,13 @@ from typing import Any, Literal
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-# Wherever it begins: the letter of an escaped line end may stand right before it.
+# No word boundary before it: the letter of an escaped line end may precede it.
 _SECRET = re.compile(r"(pl_|whsec_)[A-Za-z0-9_\-+/=]{8,}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 
 def set_up_logging(log_format: Literal["text", "json"] = "text") -> None:
-    """From now on all log lines of this process, the libraries' too, are written our way."""
+    """Set the format of all log lines of this process, including those of libraries."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -24,7 +24,7 @@ def set_up_logging(log_format: Literal["text", "json"] = "text") -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO)
-    # httpx and alembic tell of every request and migration at INFO.
+    # These log every request and migration at INFO.
     for chatty in ("httpx", "httpcore", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     structlog.configure(
@@ -36,7 +36,7 @@ def set_up_logging(log_format: Literal["text", "json"] = "text") -> None:
 
 
 def without_secrets(line: str) -> str:
-    """The line with every token and webhook secret cut short."""
+    """The line with every token and webhook secret masked."""
     return _SECRET.sub(r"\1***", line)
 
 

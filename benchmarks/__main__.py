@@ -1,32 +1,110 @@
-"""`python -m benchmarks NAME [OPTIONS]`: runs one benchmark."""
+"""`python -m benchmarks NAME [OPTIONS]`: runs one benchmark; without a name, lists them all."""
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 
-# Name on the command line: what it measures.
-BENCHMARKS = {
-    "gpu": "recordings from a real GPU: is the slow rank named, and at what cost?",
-    "profiles": "plain torch.profiler files: step time, coverage, who was waited for",
-    "trainings": "real trainings on the CPU with a fault each: cause and rank",
-    "groups": "made tp, cp and ep groups: is the slow GPU named, and is a healthy one never?",
-    "peers": "a real training of tensor-parallel peers: is the slow one named?",
-    "arrivals": "how long arrivals take on jobs of thousands of ranks",
+import typer
+
+from app.cli.output import printable
+from app.errors import PacelineError
+
+EXIT_REFUSED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """Where a benchmark is, and what it measures.
+
+    `entry` is MODULE or MODULE:FUNCTION, below this package: a typer command, or without a function
+    a module whose `main` takes the arguments and returns the exit status.
+    """
+
+    entry: str
+    what: str
+
+    def run(self, name: str, arguments: Sequence[str]) -> int:
+        """The exit status; imports what it needs only now.
+
+        Raises:
+            SystemExit: a typer command ended, with its status.
+        """
+        module_name, _, function = self.entry.partition(":")
+        module = import_module(f"{__package__}.{module_name}")
+        if not function:
+            status: int = module.main(list(arguments))
+            return status
+        return _run_command(name, getattr(module, function), arguments)
+
+
+# By the question that they answer, then by name on the command line.
+GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
+    "How fast": {
+        "analyze": Benchmark("analysis:analyze", "load, analysis, one simulation, a question"),
+        "growth": Benchmark("analysis:growth", "time of an analysis, by size of the job"),
+        "first": Benchmark("analysis:first", "`paceline analyze` as a process of its own"),
+        "arrivals": Benchmark("arrivals", "how long arrivals take on jobs of thousands of ranks"),
+        "import": Benchmark("importing:importing", "memory and time of a large foreign file"),
+        "ingest": Benchmark("service.ingest:ingest", "batches to durable in the queue"),
+        "pipeline": Benchmark("service.pipeline:pipeline", "batches to stored results on the API"),
+        "api": Benchmark("service.api:api", "what pages ask, with 1,000 jobs stored"),
+        "page": Benchmark("service.page:page", "a job's page in Chromium: clicks, live, heap"),
+        "client": Benchmark("recording.client:client", "what recording costs a training"),
+        "torch": Benchmark("recording.training:torch", "the same in a real one, on the CPU"),
+    },
+    "How often right": {
+        "diagnosis": Benchmark(
+            "diagnosis.command:diagnosis", "cause and culprit on simulated jobs"
+        ),
+        "alerts": Benchmark("alerts.command:alerts", "do alerts fire where they should?"),
+        "groups": Benchmark("groups", "simulated tp, cp and ep groups: is the slow GPU named?"),
+        "profiles": Benchmark("profiles", "plain torch.profiler files: step time, coverage, waits"),
+        "trainings": Benchmark("trainings", "real trainings on the CPU with a fault each"),
+        "peers": Benchmark("peers", "a real training of tensor-parallel peers"),
+        "gpu": Benchmark("gpu", "recordings from a real GPU: is the slow rank named?"),
+    },
+    "How it reads": {
+        "journey": Benchmark("journey:journey", "files of app/ that one batch, turn, alert enters"),
+    },
+    "What breaks it": {
+        "faults": Benchmark("faults:faults", "kill everything at random: is every 2xx kept?"),
+        "fuzz": Benchmark("fuzz:fuzz", "wrong bytes of every kind, and wrong files"),
+        "fuzz-spans": Benchmark("fuzz:fuzz_spans", "wrong OTLP bodies"),
+        "schema": Benchmark("schema.command:schema", "does the API keep to /openapi.json?"),
+    },
 }
+BENCHMARKS = {name: each for group in GROUPS.values() for name, each in group.items()}
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the benchmark that the first argument names; 2 where there is none of that name."""
     name = arguments[0] if arguments else ""
-    if name not in BENCHMARKS:
-        width = max(map(len, BENCHMARKS))
-        print(
-            "usage: python -m benchmarks NAME [OPTIONS]   (--help after a name lists its options)"
-        )
-        for each, what in BENCHMARKS.items():
-            print(f"  {each:{width}}  {what}")
-        return 0 if name in ("-h", "--help") else 2
-    status: int = import_module(f"benchmarks.{name}").main(arguments[1:])
-    return status
+    if name in BENCHMARKS:
+        return BENCHMARKS[name].run(name, arguments[1:])
+    print("usage: python -m benchmarks NAME [OPTIONS]   (--help after a name lists its options)")
+    width = max(map(len, BENCHMARKS))
+    for question, group in GROUPS.items():
+        print(f"\n{question}")
+        for each, benchmark in group.items():
+            print(f"  {each:{width}}  {benchmark.what}")
+    return 0 if name in ("-h", "--help") else EXIT_REFUSED
+
+
+def _run_command(name: str, function: Callable[..., None], arguments: Sequence[str]) -> int:
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.command(name)(function)
+    command = typer.main.get_command(app)
+    try:
+        command.main(list(arguments), prog_name=f"python -m benchmarks {name}")
+    except PacelineError as error:
+        print(f"benchmarks: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        return EXIT_REFUSED
+    return 0
 
 
 if __name__ == "__main__":

@@ -17,15 +17,15 @@ from unittest.mock import patch
 
 import numpy as np
 
-from app.cli.bench.made import made_window
-from app.engine.arrivals.arrivals import arrivals_of
+from app.engine.arrivals.arrivals import arrivals_of_replay
 from app.engine.memory import keep_freed_memory
 from app.engine.replays import prepare
 from app.engine.report import analyse_replay
-from app.engine.result import as_json
+from app.engine.result import report_as_json
 from app.trace.job import Job, Parallelism
-from app.trace.ops import BUILT_IN, OP_CODES, Kind
+from app.trace.ops import BUILT_IN, OP_CODES, OpKind
 from app.trace.window import Trace, Window
+from benchmarks.measuring import made_window
 
 MAX_RATIO, MAX_S = 1.15, 1.0
 MICROBATCHES, STAGES = 64, 16
@@ -82,7 +82,7 @@ def dp_only(num_ranks: int, num_buckets: int, num_steps: int, *, late: int | Non
 def with_late_worker(window: Window, dp_rank: int, stage: int) -> Window:
     """The window with a worker that comes late to its collectives."""
     trace = window.trace
-    meets = window.job.op_types.flags(lambda spec: spec.kind is Kind.COLLECTIVE)
+    meets = window.job.op_types.flags(lambda spec: spec.kind is OpKind.COLLECTIVE)
     mine = (trace.dp_rank == dp_rank) & (trace.stage == stage) & meets[trace.optype]
     shift_s = np.where(mine, 0.9 * trace.duration_s, 0.0)
     trace = dataclasses.replace(
@@ -94,7 +94,7 @@ def with_late_worker(window: Window, dp_rank: int, stage: int) -> Window:
 @contextmanager
 def without_arrivals() -> Iterator[None]:
     """An analysis inside of it is as it was before there were arrivals."""
-    with patch("app.engine.replays.arrivals_of", lambda *_: None):
+    with patch("app.engine.replays.arrivals_of_replay", lambda *_: None):
         yield
 
 
@@ -142,7 +142,7 @@ def measure(window: Window, repeats: int) -> Measured:
     """An analysis with and without arrivals, and arrivals alone, in turn."""
 
     def analyse() -> None:
-        as_json(analyse_replay(prepare(window)))
+        report_as_json(analyse_replay(prepare(window)))
 
     analyse()
     replay = prepare(window)
@@ -154,7 +154,7 @@ def measure(window: Window, repeats: int) -> Measured:
         _time(analyse, runs.with_s, runs.cpu_with_s)
         with without_arrivals():
             _time(analyse, runs.without_s, runs.cpu_without_s)
-        _time(lambda: arrivals_of(replay, replay.recorded_s), runs.arrivals_s, [])
+        _time(lambda: arrivals_of_replay(replay, replay.recorded_s), runs.arrivals_s, [])
     return runs
 
 

@@ -95,10 +95,10 @@ def _misses(truth: Truth, findings: list[dict[str, Any]]) -> list[str]:
 
 
 def _result(folder: Path, name: str) -> dict[str, Any]:
-    from app.diagnosis.history import History
+    from app.diagnosis.job_history import History
     from app.monitor import analysed
-    from app.trace.readers import published
+    from app.trace.readers.published import trace_files
 
-    window = published.read(folder / f"trace-{name}.parquet", folder / f"meta-{name}.yaml")
+    window = trace_files.read(folder / f"trace-{name}.parquet", folder / f"meta-{name}.yaml")
     _, result, _ = analysed(window, History())
     return result

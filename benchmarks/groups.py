@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.arrivals.arrivals import arrivals_in
+from app.engine.arrivals.arrivals import arrivals_of_table
 from benchmarks.group_jobs import (
     GPUS_PER_HOST,
     LAYOUTS,
@@ -78,7 +78,7 @@ def _two(layout: Layout, times: float, chance: np.random.Generator) -> dict[int,
 def named(world: World) -> tuple[set[int], float]:
     """Ranks that the engine blames, and the job's mean step."""
     made = simulated(world)
-    found = arrivals_in(made.table, made.steps, made.step_s, made.receives)
+    found = arrivals_of_table(made.table, made.steps, made.step_s, made.receives)
     ranks = set() if found is None else {found.places[each.place].rank for each in found.culprits}
     return ranks, float(made.step_s.mean())
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from app.cli import profile_screen
+from app.cli.terminal import profiles
 from app.diagnosis.profiles import job, result
 from app.errors import InvalidRequest
 
@@ -93,7 +93,7 @@ def _real_file(name: str, paths: Sequence[Path]) -> dict[str, Any]:
         is_named = wanted is not None and wanted in str(error) and paths[0].name in str(error)
         return {"refused": str(error), "is_right": is_named}
     screen = Console(file=StringIO(), width=200)
-    screen.print(profile_screen.summary(found))
+    screen.print(profiles.profile_summary(found))
     shown = (screen.file.getvalue() + json.dumps(found)).lower()  # type: ignore[attr-defined]
     claims = [claim for claim in CLAIMS if claim in shown]
     is_low = found["coverage"] < MIN_COVERAGE

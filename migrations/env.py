@@ -1,4 +1,4 @@
-"""Run by Alembic, in the transaction that app.store.migrate hands over."""
+"""Run by Alembic, in the transaction that app.store.migrations hands over."""
 
 from alembic import context
 

@@ -5,8 +5,8 @@ import os
 import structlog
 from hypothesis import HealthCheck, settings
 
-import tests.examples  # noqa: F401 - registers the profile of all examples
-from tests.quick_files import keep_files_in_memory
+import tests.example_counts  # noqa: F401 - registers the profile of all examples
+from tests.files_in_memory import keep_files_in_memory
 
 keep_files_in_memory()
 
@@ -14,6 +14,7 @@ keep_files_in_memory()
 settings.register_profile(
     "dev", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50
 )
+settings.register_profile("quick", settings.get_profile("dev"), max_examples=10)  # `make quick`
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 import psycopg
 import pytest
 
-from app.cli.bench.faults.postgres import find_programs
-from tests.quick_files import QUICK
+from tests.files_in_memory import QUICK
+from tests.harness.backends import find_programs
 
 URL_VARIABLE = "PACELINE_TEST_PG_URL"
 _USER = "paceline"

@@ -14,7 +14,7 @@ from typing import Any
 
 import redis
 
-from app.ingest.embedded_server import dies_with_parent, find_server
+from app.ingest.embedded.server import dies_with_parent, find_server
 
 WITHIN_S = 30.0
 BUS = 10_000  # a cluster node also listens so far above its port

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from app.trace.job import Parallelism
-from app.trace.ops import Axis, Kind
+from app.trace.ops import Axis, OpKind
 from tests.reference_ops import Dependencies, Key, Op, is_own, last_to_end, of, passes
 from tests.reference_stage import CLEARLY_S, GRADIENTS, ROUNDING_S, Stage
 
@@ -18,42 +18,42 @@ def sends_and_receives(found: Dependencies, stages: list[Stage], sizes: Parallel
         by_id = _all_have_ids(stages, direction)
         sends: list[Matched] = []
         receives: list[Matched] = []
-        for here in stages:
+        for stage in stages:
             match = _match_by_id if by_id else _match_by_position
-            sent, received = match(found, here, direction, sizes)
+            sent, received = match(found, stage, direction, sizes)
             sends.append(sent)
             receives.append(received)
             if by_id:
-                _held(found, here, sent, direction)
+                _held(found, stage, sent, direction)
         pair = _pairs_by_id if by_id else _pairs_by_position
-        for here in stages:
-            peer = (here.number + ONWARD[direction]) % sizes.pp_size
-            found.pairs += pair(sends[here.number], receives[peer], ONWARD[direction])
+        for stage in stages:
+            peer = (stage.number + ONWARD[direction]) % sizes.pp_size
+            found.pairs += pair(sends[stage.number], receives[peer], ONWARD[direction])
     found.groups += found.pairs
 
 
 def _all_have_ids(stages: list[Stage], direction: str) -> bool:
-    ops = [op for here in stages for op in here.ops]
+    ops = [op for stage in stages for op in stage.ops]
     between = of(ops, f"{direction}-send", f"{direction}-recv")
     return all(op.mb_id >= 0 for op in between + passes(ops, direction))
 
 
 def _match_by_position(
-    found: Dependencies, here: Stage, direction: str, sizes: Parallelism
+    found: Dependencies, stage: Stage, direction: str, sizes: Parallelism
 ) -> tuple[Matched, Matched]:
-    computes = passes(here.ops, direction)
+    computes = passes(stage.ops, direction)
     sent: Matched = []
     received: Matched = []
     if not computes:
         return sent, received
     receives = [
         op
-        for op in of(here.ops, f"{direction}-recv")
+        for op in of(stage.ops, f"{direction}-recv")
         if not op.start_s > computes[-1].start_s + CLEARLY_S
     ]
     sends = [
         op
-        for op in of(here.ops, f"{direction}-send")
+        for op in of(stage.ops, f"{direction}-send")
         if not op.end_s < computes[0].end_s - CLEARLY_S
     ]
     first = 1 if len(receives) == len(computes) - 1 else 0
@@ -80,38 +80,38 @@ def _if_in_the_model(op: Op, compute: Op, towards: int, sizes: Parallelism) -> M
 
 
 def _match_by_id(
-    found: Dependencies, here: Stage, direction: str, sizes: Parallelism
+    found: Dependencies, stage: Stage, direction: str, sizes: Parallelism
 ) -> tuple[Matched, Matched]:
-    computes = passes(here.ops, direction)
+    computes = passes(stage.ops, direction)
     computed = _with_ids(computes, lambda op: op.chunk)
     sent: Matched = []
     received: Matched = []
-    for wanted, receive in _with_ids(of(here.ops, f"{direction}-recv"), lambda op: op.chunk):
+    for wanted, receive in _with_ids(of(stage.ops, f"{direction}-recv"), lambda op: op.chunk):
         for compute in [compute for its, compute in computed if its == wanted]:
             _receive(found, receive, computes, computes.index(compute))
             received += _inside(receive, -ONWARD[direction], sizes)
-    for wanted, send in _with_ids(of(here.ops, f"{direction}-send"), lambda op: op.chunk):
+    for wanted, send in _with_ids(of(stage.ops, f"{direction}-send"), lambda op: op.chunk):
         for compute in [compute for its, compute in computed if its == wanted]:
             found.add(compute.key, send.key)
             sent += _inside(send, ONWARD[direction], sizes)
     return sent, received
 
 
-def _held(found: Dependencies, here: Stage, sent: Matched, direction: str) -> None:
+def _held(found: Dependencies, stage: Stage, sent: Matched, direction: str) -> None:
     """Section 2: the last computation's send is held until gradients are reduced."""
-    computed = _with_ids(passes(here.ops, direction), lambda op: op.chunk)
-    sends = _with_ids(of(here.ops, f"{direction}-send"), lambda op: op.chunk)
-    last = last_to_end(here.computes)
+    computed = _with_ids(passes(stage.ops, direction), lambda op: op.chunk)
+    sends = _with_ids(of(stage.ops, f"{direction}-send"), lambda op: op.chunk)
+    last = last_to_end(stage.computes)
     wanted = [its for its, op in computed if op in last]
     for position, (send, _) in enumerate(sent):
-        if [its for its, op in sends if op is send] != wanted or not here.sizes.is_data_parallel:
+        if [its for its, op in sends if op is send] != wanted or not stage.sizes.is_data_parallel:
             continue
         before = [op.end_s for op, _ in sent[:position][-1:]]
         if send.start_s <= max([last[0].end_s, *before]) + CLEARLY_S:
             continue
         done = [
             op
-            for op in of(here.ops, *(here.beside & set(GRADIENTS)))
+            for op in of(stage.ops, *(stage.overlapping_types & set(GRADIENTS)))
             if last[0].end_s - ROUNDING_S <= op.end_s <= send.start_s + ROUNDING_S
         ]
         for op in last_to_end(done):
@@ -160,15 +160,15 @@ def _same_ids(sends: list[tuple[Id, Op]], receives: list[tuple[Id, Op]]) -> list
 
 def own_sends_and_receives(found: Dependencies, stages: list[Stage]) -> None:
     """Section 6: a job's own p2p types."""
-    ops = [op for here in stages for op in here.ops if is_own(op) and op.spec.kind is Kind.P2P]
+    ops = [op for stage in stages for op in stage.ops if is_own(op) and op.spec.kind is OpKind.P2P]
     for spec in {op.spec for op in ops if op.spec.pairs_with}:
         both = of(ops, spec.name, spec.pairs_with)
         by_id = all(op.mb_id >= 0 for op in both)
-        for here in stages:
-            there = here.number + spec.towards
+        for stage in stages:
+            there = stage.number + spec.towards
             if not 0 <= there < len(stages):
                 continue
-            sends = of(here.ops, spec.name)
+            sends = of(stage.ops, spec.name)
             receives = of(stages[there].ops, spec.pairs_with)
             found.groups += _own_pairs(sends, receives, by_id=by_id)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from app.trace.ops import COMPUTE_STREAM, OP_NAMES, Kind, OpSpec
+from app.trace.ops import COMPUTE_STREAM, OP_NAMES, OpKind, OpSpec
 from app.trace.window import Window
 
 
@@ -76,7 +76,7 @@ def ops_of(window: Window) -> list[Op]:
     found = []
     for row in range(trace.num_ops):
         spec = types.by_code[int(trace.optype[row])]
-        if spec.kind is not Kind.ANNOTATION:
+        if spec.kind is not OpKind.ANNOTATION:
             found.append(
                 Op(
                     int(trace.step[row]),

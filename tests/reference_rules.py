@@ -27,55 +27,55 @@ def dependencies(ops: Iterable[Op], sizes: Parallelism) -> Dependencies:
         Stage(number, [op for op in ops if op.key.stage == number], sizes, overlapped)
         for number in range(sizes.pp_size)
     ]
-    for here in stages:
-        for stream in here.streams.values():
+    for stage in stages:
+        for stream in stage.streams.values():
             found.chain(stream)
-        _first_backward(found, here)
-        _parameters(found, here)
-        _end_of_step(found, here)
-        launches(found, here)
+        _first_backward(found, stage)
+        _parameters(found, stage)
+        _end_of_step(found, stage)
+        launches(found, stage)
     sends_and_receives(found, stages, sizes)
     own_sends_and_receives(found, stages)
     stages_that_meet(found, ops, sizes)
     return found
 
 
-def _first_backward(found: Dependencies, here: Stage) -> None:
+def _first_backward(found: Dependencies, stage: Stage) -> None:
     """Section 2, its last sentence."""
     before: list[Op] = []
-    for first in passes(here.ops, "backward")[:1]:
-        order = in_recorded_order([*passes(here.ops, "forward"), first])
+    for first in passes(stage.ops, "backward")[:1]:
+        order = in_recorded_order([*passes(stage.ops, "forward"), first])
         before = order[: order.index(first)]
-    for op in of(here.ops, "backward-send", "backward-recv"):
+    for op in of(stage.ops, "backward-send", "backward-recv"):
         if op.key.seq_id == 0 and len(before) >= 2:
             found.add(before[-2].key, op.key)
 
 
-def _parameters(found: Dependencies, here: Stage) -> None:
+def _parameters(found: Dependencies, stage: Stage) -> None:
     """Section 3: a chunk's last gather comes before its first forward."""
-    if not here.sizes.is_data_parallel or GATHER in here.beside:
+    if not stage.sizes.is_data_parallel or GATHER in stage.overlapping_types:
         return
-    gathers = numbered(here.ops, GATHER)
+    gathers = numbered(stage.ops, GATHER)
     for chunk in {op.mc for op in gathers}:
         last = [op for op in gathers if op.mc == chunk][-1]
-        for forward in [op for op in passes(here.ops, "forward") if op.mc == chunk][:1]:
+        for forward in [op for op in passes(stage.ops, "forward") if op.mc == chunk][:1]:
             found.add(last.key, forward.key)
 
 
-def _end_of_step(found: Dependencies, here: Stage) -> None:
+def _end_of_step(found: Dependencies, stage: Stage) -> None:
     """Section 3: what follows the computation."""
-    found.chain(last_to_end(here.computes) + here.end_of_step)
-    scatters = numbered(here.ops, SCATTER)
-    if here.sizes.is_data_parallel and here.overlapped and SCATTER not in here.beside:
-        _overlapped(found, here, scatters)
+    found.chain(last_to_end(stage.computes) + stage.end_of_step)
+    scatters = numbered(stage.ops, SCATTER)
+    if stage.sizes.is_data_parallel and stage.overlapped and SCATTER not in stage.overlapping_types:
+        _overlapped(found, stage, scatters)
 
 
-def _overlapped(found: Dependencies, here: Stage, scatters: list[Op]) -> None:
+def _overlapped(found: Dependencies, stage: Stage, scatters: list[Op]) -> None:
     """Section 3: each chunk's gradients after its own backwards, all before the layernorm's."""
     for chunk in {op.mc for op in scatters}:
         first = next(op for op in scatters if op.mc == chunk)
-        for last in last_to_end([op for op in backwards(here.ops) if op.mc == chunk]):
+        for last in last_to_end([op for op in backwards(stage.ops) if op.mc == chunk]):
             found.add(last.key, first.key)
-    after_gc = [op for op in here.end_of_step if op.optype != "gc"]
+    after_gc = [op for op in stage.end_of_step if op.optype != "gc"]
     for scatter, after in zip(scatters[-1:], after_gc, strict=False):
         found.add(scatter.key, after.key)

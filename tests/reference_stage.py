@@ -31,8 +31,8 @@ class Stage:
         return [op for op in self.ops if is_on_compute_stream(op)]
 
     @cached_property
-    def beside(self) -> set[str]:
-        """Types of gradients and parameters that are exchanged beside the computation."""
+    def overlapping_types(self) -> set[str]:
+        """Types of gradients and parameters that are exchanged while the stage computes."""
         if not self.sizes.is_data_parallel:
             return set()
         found = {optype for optype in GRADIENTS if self._reduced_early(optype)}
@@ -70,7 +70,7 @@ class Stage:
             return op.spec.stream
         if op.optype in (GATHER, SCATTER) and self.sizes.is_data_parallel:
             return op.optype if self.has_two_dp_streams else op.spec.stream
-        return REDUCE if op.optype == REDUCE and REDUCE in self.beside else ""
+        return REDUCE if op.optype == REDUCE and REDUCE in self.overlapping_types else ""
 
     @cached_property
     def streams(self) -> dict[str, list[Op]]:
@@ -88,7 +88,7 @@ class Stage:
         if self.number in (0, self.sizes.pp_size - 1):
             chain += numbered(self.ops, "embedding-grads-all-reduce")
         gradients = REDUCE if self.overlapped else SCATTER
-        if self.sizes.is_data_parallel and gradients not in self.beside:
+        if self.sizes.is_data_parallel and gradients not in self.overlapping_types:
             chain += numbered(self.ops, gradients)
         chain += numbered(self.ops, "optimizer-clip-main-grad")
         return chain + numbered(self.ops, "optimizer")

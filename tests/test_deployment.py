@@ -8,7 +8,7 @@ import yaml
 from typer.main import get_command
 
 from app.cli import app
-from app.settings import settings_rows
+from tests.settings_table import settings_rows
 
 ROOT = Path(__file__).parent.parent
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

@@ -3,25 +3,25 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from app.diagnosis.history import History
+from app.diagnosis.job_history import History
 from app.engine.report import analyse
-from app.engine.result import as_json
+from app.engine.result import report_as_json
 from app.monitor import observe
-from app.synth.run import MadeJob
+from app.synth.job import SimulatedJob
 from app.trace.window import SkippedStep, Window
 from tests.consumer.jobs import HEALTHY, SLOW, UNEXPLAINED
-from tests.factories import Row, window
+from tests.window_factory import Row, window
 
 
-def made_window(made: MadeJob, *steps: int, state="complete") -> Window:
+def made_window(made: SimulatedJob, *steps: int, state="complete") -> Window:
     return Window(made.job, 1, steps[0], steps, made.make(steps), state=state)
 
 
-def test_a_healthy_window_has_its_figures_and_is_no_news():
+def test_healthy_window_has_figures_and_no_alert():
     healthy = made_window(HEALTHY, 0, 1, 2)
     seen = observe(healthy)
     assert seen.verdict == "ok"
-    figures = as_json(analyse(healthy))
+    figures = report_as_json(analyse(healthy))
     looked_for = (
         *("findings", "ruled_out", "fingerprint", "changes"),
         *("arrivals", "unexplained_share", "coverage"),
@@ -32,7 +32,7 @@ def test_a_healthy_window_has_its_figures_and_is_no_news():
     assert seen.result["slowdown"] < 1.1
 
 
-def test_alert_rules_are_told_what_they_look_at():
+def test_window_facts_are_the_input_of_alert_rules():
     slow = made_window(SLOW, 4, 5)
     seen = observe(slow)
     assert (seen.facts.window_id, seen.facts.place) == ("1-4", (1, 4))
@@ -63,7 +63,7 @@ def test_figures_that_the_replay_cannot_explain_are_shown_as_such():
     assert seen.result["slowdown"] >= 1.1
 
 
-def test_a_window_without_a_complete_step_has_no_figures_and_says_why():
+def test_window_without_a_complete_step_has_a_reason():
     skipped = SkippedStep(7, "rank 3 did not report the step in time", (3,))
     nothing = replace(
         made_window(HEALTHY, 7),
@@ -82,7 +82,7 @@ def test_a_window_without_a_complete_step_has_no_figures_and_says_why():
     assert seen.result["findings"] is None  # one step tells nothing of anybody
 
 
-def test_who_has_fallen_silent_is_told_without_one_complete_step():
+def test_silent_worker_is_found_without_a_complete_step():
     gone = tuple(SkippedStep(step, "rank 3 did not report it", (3,)) for step in range(7, 15))
     nothing = replace(
         made_window(HEALTHY, 7),
@@ -146,7 +146,7 @@ def test_a_fault_in_diagnosing_leaves_the_figures(monkeypatch, error):
         seen = observe(made_window(SLOW, 4, 5))
     assert seen.report is not None
     assert seen.recent is None
-    assert seen.result == as_json(seen.report)
+    assert seen.result == report_as_json(seen.report)
     assert [each["event"] for each in logs] == ["window not diagnosed"]
 
 

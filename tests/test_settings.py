@@ -5,7 +5,8 @@ from pydantic import SecretStr
 
 from app.errors import StartUpFailed
 from app.main import create_app
-from app.settings import Settings, is_loopback, load_settings, new_token, settings_rows
+from app.settings import Settings, is_loopback, load_settings, new_token
+from tests.settings_table import settings_rows
 
 TOKEN = "pl_" + "t" * 40
 
@@ -65,7 +66,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_setting_that_cannot_be_is_named_and_not_repeated(name):
+def test_invalid_setting_is_named_without_its_value(name):
     with pytest.raises(StartUpFailed, match=f"PACELINE_{name.upper()}") as refused:
         load_settings(**{name: BAD[name]})
     assert "short" not in str(refused.value)

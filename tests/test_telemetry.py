@@ -43,7 +43,7 @@ def test_one_event_is_one_line_whatever_is_in_it(lines, log_format):
     assert "\x1b" not in found
 
 
-def test_a_failure_is_told_with_its_reason(lines):
+def test_failure_is_logged_with_its_reason(lines):
     def write(log):
         try:
             raise ValueError("it broke\n2026-01-01 [info] all is well")
@@ -64,7 +64,7 @@ def test_control_characters_are_made_visible():
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_what_is_bound_to_a_request_is_on_its_lines_and_escaped_too(lines, log_format):
+def test_bound_context_is_on_every_line_and_escaped(lines, log_format):
     def write(log):
         with structlog.contextvars.bound_contextvars(request_id="r-1", path=f"/a\nb{TOKEN}"):
             log.info("request refused", status=404)

@@ -1,4 +1,4 @@
-"""An alert's state, its transitions, and what is known about what it is raised for: plain data."""
+"""An alert's state, its transitions and its details: plain data."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,8 @@ from typing import Any, Literal
 from app.alerts.rule import On, Severity
 
 Phase = Literal["pending", "firing"]
-# "cleared" ends a pending alert, "resolved" a firing one. Acknowledging is a person's doing.
-Kind = Literal[
+# "cleared" ends a pending alert, "resolved" a firing one. People acknowledge.
+AlertEventKind = Literal[
     "pending",
     "cleared",
     "firing",
@@ -32,11 +32,10 @@ def fingerprint(job_id: str, rule: str, subject: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What a diagnosis found to cost most: one entry of a result's findings, in short.
+    """A finding of the diagnosis in short.
 
     `culprits` have those of dp_rank, stage, host, rank and local_rank (the GPU) that apply; `cost`
-    is a share of the job's GPU time, None where it is not known, and `since_step` the finding's own
-    onset.
+    is a share of the job's GPU time, None if unknown; `since_step` is the finding's onset.
     """
 
     cause: str
@@ -50,15 +49,14 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What a message says beside the value; None is not known.
+    """Figures of an alert; None is unknown.
 
-    `value` is what a rule that is `on` it looks at, in its unit. `since_step` is the finding's
-    onset where it has one, else the first step of the first window that counted; of an alert that
-    has resolved, the first step of the window that resolved it. `gpu_hours_lost_per_hour` is what
-    the alert's subject costs.
+    `value` is the figure that the rule is `on`, in its unit. `since_step` is the finding's onset,
+    else the first step of the first window that counted; of a resolved alert, the first step of the
+    window that resolved it. `gpu_hours_lost_per_hour` is the cost of the alert's subject.
     """
 
-    on: On | None = None  # None of what is older than rules
+    on: On | None = None  # None: older than rules
     value: float | None = None
     slowdown: float | None = None
     gpu_time_wasted: float | None = None
@@ -75,7 +73,7 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class AlertState:
-    """An alert that is not at rest; one row of the store.
+    """A pending or firing alert; one row of the store.
 
     `num_windows` windows of run `epoch` in a row held, which took `held_s`; since then windows of
     `below_s` did not; a rule by the clock ceased to hold at `ceased_s`. `window_id` is the last one
@@ -109,17 +107,17 @@ class AlertState:
 
 @dataclass(frozen=True, slots=True)
 class AlertEvent:
-    """One transition, never changed once written; `event_id` is None before that.
+    """One transition, immutable once written; `event_id` is None before that.
 
-    `actor` is who did it, where a person did. `reason` is in words where the kind does not say it
-    all, such as that the job has ended.
+    `actor` is the person who did it, if any; `reason` says more than the kind, such as that the job
+    has ended.
     """
 
     fingerprint: str
     job_id: str
     rule: str
     subject: str
-    kind: Kind
+    kind: AlertEventKind
     at_s: float
     severity: Severity
     sentence: str

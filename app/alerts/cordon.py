@@ -1,45 +1,142 @@
-"""Hand a slow worker's host to the operator's own tool, once an alert fires: only if told to.
+"""Ask the operator's own tool to cordon a slow worker's host once an alert fires; off by default.
 
-Paceline itself takes no host out of service. The environment names a command or a URL; a rule
-names what it is to do. The environment also says whose rules may ask, and for what: the tool is
-the operator's, and every project writes its own rules. Unless it is meant, nothing is called and
-the log and the audit say what would have been.
+Paceline itself takes no host out of service. The environment names a command or a URL, and whose
+rules may ask for which actions, since every project writes its own rules; a rule names the
+action. In a dry run nothing is called: the log and the audit say what would have been. Host
+names are what the job's workers say, and the request says so.
 """
 
+import json
 import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 import httpcore
 
-from app.alerts.cordon_request import MOST_WORKERS, Request
-from app.alerts.guard.guard import Guard
+from app.alerts.guard.guard import SsrfGuard
+from app.alerts.notice import NoticeAlert
+from app.alerts.rule import Rule
 from app.errors import Blocked
+from app.trace.job import job_of, project_of
+
+MAX_WORKERS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class CordonRequest:
+    """What the rule's `action` is asked for: the workers ("3-1") and hosts that its alerts name.
+
+    `disputed_hosts` are those of them that running jobs of other projects name, too; None where
+    nobody could say.
+    """
+
+    action: str
+    job_id: str
+    rule: str
+    workers: Sequence[str]
+    hosts: Sequence[str]
+    reason: str
+    alerts: Sequence[Mapping[str, Any]]
+    disputed_hosts: Sequence[str] | None = ()
+
+    @property
+    def project(self) -> str:
+        """Whose rule asks."""
+        return project_of(self.job_id)
+
+    def body(self) -> str:
+        """The JSON that the tool is given."""
+        content = {
+            "action": self.action,
+            "project": self.project,
+            "job": job_of(self.job_id),
+            "rule": self.rule,
+            "workers": list(self.workers),
+            "hosts": list(self.hosts),
+            "hosts_are_declared_by": "the job",
+            "hosts_that_other_projects_declare": self.disputed_hosts,
+            "reason": self.reason,
+            "alerts": list(self.alerts),
+        }
+        return json.dumps(content, allow_nan=False, ensure_ascii=False)
+
+
+def cordon_request_for(
+    rule: Rule, job_id: str, fired: Sequence[NoticeAlert]
+) -> CordonRequest | None:
+    """What to ask for when these alerts begin to fire; None where nobody is to be asked.
+
+    A rule on workers or hosts asks for those that it fires for, one on causes for the culprits.
+    Others only know that the job is slow, which is no reason to take anything away.
+    """
+    if rule.cordon is None or not fired:
+        return None
+    workers = sorted({each for told in fired for each in _workers(rule, told)})
+    hosts = sorted({each for told in fired for each in _hosts(rule, told)})
+    if not workers and not hosts:
+        return None
+    alerts = [
+        {"fingerprint": told.fingerprint, "event_id": told.event_id, "labels": dict(told.labels)}
+        for told in fired[:MAX_WORKERS]
+    ]
+    return CordonRequest(rule.cordon, job_id, rule.name, workers, hosts, fired[0].sentence, alerts)
+
+
+def _workers(rule: Rule, told: NoticeAlert) -> Iterable[str]:
+    for culprit in _culprits(rule, told):
+        if "dp_rank" in culprit and "stage" in culprit:
+            yield f"{culprit['dp_rank']}-{culprit['stage']}"
+
+
+def _hosts(rule: Rule, told: NoticeAlert) -> Iterable[str]:
+    for culprit in _culprits(rule, told):
+        if culprit.get("host"):
+            yield str(culprit["host"])
+
+
+def _culprits(rule: Rule, told: NoticeAlert) -> Iterable[Mapping[str, Any]]:
+    """Whom a finding names that is sure enough; being slow alone makes nobody the culprit.
+
+    All workers of a long stage are slow, and none of their hosts is to blame.
+    """
+    blame = told.detail.blame
+    if blame is None or blame.confidence < rule.min_confidence:
+        return
+    for culprit in blame.culprits:
+        of_worker = f"{culprit.get('dp_rank')}-{culprit.get('stage')}"
+        named = {of_worker, culprit.get("host")}
+        if rule.on == "cause" or named & {told.labels.get("subject"), _host_of(rule, told)}:
+            yield culprit
+
+
+def _host_of(rule: Rule, told: NoticeAlert) -> str | None:
+    return told.labels.get("host") if rule.on == "worker" else None
+
 
 TIMEOUT_S = 10.0
 # More than this at once is no failing host: whatever it is, taking them all away makes it worse.
-MOST_HOSTS = 10
-_MOST_DETAIL_BYTES = 500
+MAX_HOSTS = 10
+_MAX_DETAIL_BYTES = 500
 
-Result = Literal["done", "failed"]
+CordonStatus = Literal["done", "failed"]
 _HEADERS = {"content-type": "application/json", "user-agent": "Paceline"}
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CordonResult:
     """Whether the tool was called and did it; `detail` is for people."""
 
-    result: Result
+    result: CordonStatus
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class Hook:
+class CordonHook:
     """The operator's tool: a command line or a URL. In a dry run neither is called.
 
     Rules of `projects` may ask for `actions`; both are patterns with * and ?, and none is nobody.
@@ -52,45 +149,45 @@ class Hook:
     actions: Sequence[str] = ()
     timeout_s: float = TIMEOUT_S  # of the command; the guard has its own
 
-    def refusal(self, request: Request) -> str | None:
+    def refusal(self, request: CordonRequest) -> str | None:
         """Why the operator does not let this be asked for; None where they do."""
-        if not _is_among(request.project, self.projects):
+        if not _matches_any(request.project, self.projects):
             return "the operator lets no rule of this project ask: PACELINE_CORDON_PROJECTS"
-        if not _is_among(request.action, self.actions):
+        if not _matches_any(request.action, self.actions):
             return "the operator lets no rule ask for this action: PACELINE_CORDON_ACTIONS"
         return None
 
 
-def call(hook: Hook, request: Request, guard: Guard) -> Outcome:
-    """Ask the operator's tool; whatever goes wrong is in the outcome.
+def call_cordon_hook(hook: CordonHook, request: CordonRequest, guard: SsrfGuard) -> CordonResult:
+    """Call the operator's tool; errors are in the outcome.
 
     `guard` lets the operator's own URL be anywhere.
     """
-    if len(request.hosts) > MOST_HOSTS or len(request.workers) > MOST_WORKERS:
-        return Outcome(
+    if len(request.hosts) > MAX_HOSTS or len(request.workers) > MAX_WORKERS:
+        return CordonResult(
             "failed",
             f"{len(request.hosts)} hosts and {len(request.workers)} workers at once are too many "
-            f"(at most {MOST_HOSTS} and {MOST_WORKERS}): nothing was called",
+            f"(at most {MAX_HOSTS} and {MAX_WORKERS}): nothing was called",
         )
     if hook.url is not None:
-        return _posted(guard, hook.url, request.body())
+        return _post(guard, hook.url, request.body())
     return _run(hook, request.body())
 
 
-def _posted(guard: Guard, url: str, body: str) -> Outcome:
+def _post(guard: SsrfGuard, url: str, body: str) -> CordonResult:
     try:
         reply = guard.post(url, headers=_HEADERS, body=body.encode())
     except Blocked as refusal:
-        return Outcome("failed", f"blocked: {refusal}")
+        return CordonResult("failed", f"blocked: {refusal}")
     except httpcore.TimeoutException:
-        return Outcome("failed", "no answer in time")
+        return CordonResult("failed", "no answer in time")
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
-        return Outcome("failed", f"not reached: {type(error).__name__}")
+        return CordonResult("failed", f"no connection: {type(error).__name__}")
     said = f"HTTP {reply.status} {_printable(reply.beginning)}".rstrip()
-    return Outcome("done" if 200 <= reply.status < 300 else "failed", said)
+    return CordonResult("done" if 200 <= reply.status < 300 else "failed", said)
 
 
-def _run(hook: Hook, body: str) -> Outcome:
+def _run(hook: CordonHook, body: str) -> CordonResult:
     """Run it without a shell; what comes from workers reaches it on its input alone."""
     with tempfile.TemporaryFile() as output:
         try:
@@ -103,18 +200,18 @@ def _run(hook: Hook, body: str) -> Outcome:
                 start_new_session=True,
             )
         except OSError as error:
-            return Outcome("failed", f"it could not be started: {error.strerror}")
-        status = _ended(process, body, hook.timeout_s)
+            return CordonResult("failed", f"it could not be started: {error.strerror}")
+        status = _wait(process, body, hook.timeout_s)
         output.seek(0)
-        said = _printable(output.read(_MOST_DETAIL_BYTES))
+        said = _printable(output.read(_MAX_DETAIL_BYTES))
     if status is None:
-        return Outcome("failed", f"it had not ended after {hook.timeout_s:g} s")
+        return CordonResult("failed", f"it had not ended after {hook.timeout_s:g} s")
     if status:
-        return Outcome("failed", f"it ended with status {status}: {said}".rstrip(": "))
-    return Outcome("done", said)
+        return CordonResult("failed", f"it ended with status {status}: {said}".rstrip(": "))
+    return CordonResult("done", said)
 
 
-def _ended(process: "subprocess.Popen[bytes]", body: str, timeout_s: float) -> int | None:
+def _wait(process: "subprocess.Popen[bytes]", body: str, timeout_s: float) -> int | None:
     """Its exit status; None if it was ended, with all that it had started, for want of one."""
     try:
         process.communicate(body.encode(), timeout=timeout_s)
@@ -130,7 +227,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
 
 
-def _is_among(name: str, patterns: Sequence[str]) -> bool:
+def _matches_any(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -1,14 +1,51 @@
-"""Labels of an alert: what silences and receivers choose by, and what they know it by."""
+"""Labels of alerts, matchers on labels, and what mutes an alert: silences and inhibition."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
 
 from app.alerts.alert import AlertState
-from app.alerts.matchers import BUILT_IN
-from app.alerts.rule import Rule
-from app.trace.names import plain, project_of
+from app.alerts.rule import SEVERITIES, Rule
+from app.trace.job import job_of, project_of
 
-# Whom a diagnosis blames may change while an alert fires.
-CULPRITS = ("cause", "worker", "host")
+# Labels that every alert has, beside those of its rule and its job.
+BUILT_IN_LABELS = (
+    "alertname",
+    "project",
+    "job",
+    "rule",
+    "subject",
+    "severity",
+    "cause",
+    "worker",
+    "host",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """One label and a pattern with * and ?, negated if `is_negative`.
+
+    A missing label counts as empty.
+    """
+
+    label: str
+    pattern: str
+    is_negative: bool = False
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an alert with these labels matches."""
+        return fnmatchcase(labels.get(self.label, ""), self.pattern) != self.is_negative
+
+
+def all_match(matchers: Sequence[Matcher], labels: Mapping[str, str]) -> bool:
+    """Whether each of them matches; an empty list matches everything."""
+    return all(matcher.matches(labels) for matcher in matchers)
+
+
+# They may change while an alert fires.
+CULPRIT_LABELS = ("cause", "worker", "host")
 
 
 def alert_name(rule: str) -> str:
@@ -24,16 +61,20 @@ def labels_of(
     culprit: Mapping[str, str],
     of_job: Mapping[str, str],
 ) -> dict[str, str]:
-    """All of them; a rule's go before its job's, and those that every alert has before both.
+    """All labels of an alert; the rule's win over the job's, built-in ones over both.
 
-    `culprit` are cause, worker and host, as far as there is one of each. What a job or a rule says
-    under such a name is left out: it would accuse, and silence, whom nobody has found.
+    `culprit` has cause, worker and host, as far as they are known. A job or a rule cannot set
+    labels of built-in names: they would name a culprit that no diagnosis found.
     """
-    own = {name: text for name, text in {**of_job, **rule.labels}.items() if name not in BUILT_IN}
+    own = {
+        name: text
+        for name, text in {**of_job, **rule.labels}.items()
+        if name not in BUILT_IN_LABELS
+    }
     built_in = {
         "alertname": alert_name(rule.name),
         "project": project_of(job_id),
-        "job": plain(job_id),
+        "job": job_of(job_id),
         "rule": rule.name,
         "severity": rule.severity,
     }
@@ -42,12 +83,95 @@ def labels_of(
 
 
 def with_culprits(labels: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """The labels, but cause, worker and host as those of `now` have them."""
-    kept = {name: text for name, text in labels.items() if name not in CULPRITS}
-    return kept | {name: now[name] for name in CULPRITS if name in now}
+    """The labels, with cause, worker and host taken from `now`."""
+    kept = {name: text for name, text in labels.items() if name not in CULPRIT_LABELS}
+    return kept | {name: now[name] for name in CULPRIT_LABELS if name in now}
 
 
-def relabelled(state: AlertState, rule: Rule, of_job: Mapping[str, str]) -> dict[str, str]:
-    """The alert's labels by what its rule and its job say now; whom it blames stays as it is."""
-    culprit = {name: state.labels[name] for name in CULPRITS if name in state.labels}
+def labels_by_current_rule(
+    state: AlertState, rule: Rule, of_job: Mapping[str, str]
+) -> dict[str, str]:
+    """The alert's labels by its current rule and job; the culprit labels stay."""
+    culprit = {name: state.labels[name] for name in CULPRIT_LABELS if name in state.labels}
     return labels_of(rule, state.job_id, state.subject, culprit=culprit, of_job=of_job)
+
+
+MAX_SILENCE_DAYS = 30.0
+SilenceKind = Literal["silence", "maintenance"]
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Mutes alerts that match all `matchers` from `starts_s` until `ends_s` (Unix seconds)."""
+
+    silence_id: str
+    project: str
+    kind: SilenceKind
+    matchers: Sequence[Matcher]
+    starts_s: float
+    ends_s: float
+    author: str
+    comment: str
+    created_s: float
+
+    def is_active(self, now_s: float) -> bool:
+        """Whether it has begun and not ended."""
+        return self.starts_s <= now_s < self.ends_s
+
+    def mutes(self, labels: Mapping[str, str], now_s: float) -> bool:
+        """Whether an alert with these labels is muted now."""
+        return self.is_active(now_s) and all_match(self.matchers, labels)
+
+
+def inhibited_fingerprints(states: Sequence[AlertState], rules: Iterable[Rule]) -> set[str]:
+    """Fingerprints of the firing alerts of one job that its other alerts inhibit.
+
+    A firing alert inhibits those of the rules that its own rule names. An alert of a host inhibits
+    those of its workers. Of rules that inhibit each other in a circle the most severe one is
+    notified. An alert without data inhibits no other.
+    """
+    by_name = {rule.name: rule for rule in rules}
+    firing = [state for state in states if state.phase == "firing" and state.rule in by_name]
+    inhibiting = [state for state in firing if not state.is_no_data]
+    names = {state.rule for state in inhibiting}
+    inhibited = _inhibited_rules({name: rule for name, rule in by_name.items() if name in names})
+    hosts = {state.subject for state in inhibiting if by_name[state.rule].on == "host"}
+    return {
+        state.fingerprint
+        for state in firing
+        if state.rule in inhibited
+        or (by_name[state.rule].on == "worker" and state.labels.get("host") in hosts)
+    }
+
+
+def _inhibited_rules(rules: Mapping[str, Rule]) -> set[str]:
+    reached = {name: _transitively_inhibited(name, rules) for name in rules}
+    found = set()
+    for name, rule in rules.items():
+        for other in rule.inhibits:
+            if other in rules and not _is_first_of_its_cycle(other, name, rules, reached):
+                found.add(other)
+    return found
+
+
+def _is_first_of_its_cycle(
+    name: str, inhibitor: str, rules: Mapping[str, Rule], reached: Mapping[str, set[str]]
+) -> bool:
+    """Whether both inhibit each other, perhaps through others, and this one goes first."""
+    circle = {other for other in reached[name] if name in reached[other]} | {name}
+    return inhibitor in circle and name == min(circle, key=lambda each: _rank(rules[each]))
+
+
+def _rank(rule: Rule) -> tuple[int, str]:
+    return -SEVERITIES.index(rule.severity), rule.name
+
+
+def _transitively_inhibited(name: str, rules: Mapping[str, Rule]) -> set[str]:
+    """The firing rules that this one inhibits, directly or through others."""
+    found: set[str] = set()
+    left = [name]
+    while left:
+        new = {each for each in rules[left.pop()].inhibits if each in rules} - found
+        found |= new
+        left += new
+    return found

@@ -1,23 +1,92 @@
-"""What receivers are told at once: the alerts of one rule on one job, as they stand now."""
+"""What receivers are sent: a notice lists the alerts of one rule on one job, a message is its text.
+
+A notice has no format; `formats` renders it into a message for one receiver.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import quote
 
 from app.alerts.alert import Detail
+from app.alerts.picture_links import SignedPictureLinks
 from app.alerts.rule import Severity
+from app.trace.job import job_of, project_of
 
-NoticeKind = Literal["firing", "resolved", "acknowledged", "refresh", "test", "notifier-unhealthy"]
-MAX_TOLD = 20  # alerts in one notice; of the others it says how many there are
+# Standard Webhooks' advice, and less than any receiver refuses; a routing key still has room.
+MAX_MESSAGE_BYTES = 19_800
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Message:
+    """A body with its headers; signatures and the moment are added at each attempt."""
+
+    body: str
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    subject: str | None = None  # of an e-mail
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the body on the wire."""
+        return len(self.body.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeGroup:
+    """The alerts of one rule on one job.
+
+    `base_url` is the public address of the pages, None if not configured; `pictures` makes links to
+    charts, None without any.
+    """
+
+    job_id: str
+    job_name: str
+    rule: str
+    base_url: str | None = None
+    pictures: SignedPictureLinks | None = None
+
+    @property
+    def project(self) -> str:
+        """Project of the job."""
+        return project_of(self.job_id)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels that the alerts of the group share."""
+        return {"job": job_of(self.job_id), "project": self.project, "rule": self.rule}
+
+    @property
+    def key(self) -> str:
+        """Key of the group, as an Alertmanager would write it."""
+        labels = ", ".join(f'{name}="{value}"' for name, value in self.labels.items())
+        return f"{{}}:{{{labels}}}"
+
+    def page_url(self, window_id: str | None) -> str | None:
+        """The job's page, at the window where there is one."""
+        if self.base_url is None:
+            return None
+        page = f"{self.base_url.rstrip('/')}/jobs/{quote(job_of(self.job_id), safe='')}"
+        return page if window_id is None else f"{page}?window={window_id}"
+
+    def image_url(self, window_id: str | None, now_s: float) -> str | None:
+        """A picture of the window's workers, readable without a token."""
+        if self.pictures is None or window_id is None:
+            return None
+        return self.pictures.heatmap(self.job_id, window_id, now_s)
+
+
+NoticeKind = Literal["firing", "resolved", "acknowledged", "refresh", "test", "notifier-unhealthy"]
+MAX_LISTED_ALERTS = 20  # alerts in one notice; of the others it says how many there are
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeAlert:
     """One alert in a notice; moments are Unix seconds, `ends_at_s` None while it fires.
 
-    Of one that is over, `detail` is how it is now and `was` what was last told while it fired.
-    Receivers to whom other labels are another alert know it by `known_as`, the labels with which
-    they were first told of it; empty before that.
+    Of a resolved alert, `detail` is how it is now and `was` how it was last notified as firing.
+    `known_as` are the labels of its first notification, by which receivers identify it; empty
+    before that.
     """
 
     fingerprint: str
@@ -39,11 +108,10 @@ class Told:
 class Notice:
     """One message before it has a format. Pages are complete addresses, None without public_url.
 
-    `group_key` is the same for all notices of one rule on one job. `sentence` is the first thing
-    that an on-call engineer reads: how slow, since which step, who or what; `sub` what it costs
-    per hour and how sure that is. `about` are the fingerprints of all that it is there for, listed
-    or not; what else it lists was told before. One of kind firing that `is_partly_resolved` has
-    only ends for news, while others of the group fire on.
+    `sentence` is what an on-call engineer reads first: how slow, since which step, who or what;
+    `sub` is the cost per hour and the confidence. `about` are the fingerprints of its news, listed
+    or not; other listed alerts were notified before. A firing notice that `is_partly_resolved` has
+    only resolved alerts for news.
     """
 
     notice_id: str
@@ -57,7 +125,7 @@ class Notice:
     at_s: float
     sentence: str
     sub: str
-    alerts: Sequence[Told] = ()
+    alerts: Sequence[NoticeAlert] = ()
     num_more: int = 0
     is_repeat: bool = False
     is_partly_resolved: bool = False

@@ -12,11 +12,8 @@ from fnmatch import fnmatchcase
 
 import httpx
 
-from app.alerts.guard.deadline import Deadline
-from app.alerts.guard.dialling import first_that_answers
+from app.alerts.guard.connection import Deadline, Dial, Resolver, SystemResolver, connect_to_first
 from app.alerts.guard.guard import CONNECT_S
-from app.alerts.guard.pinned import Dial
-from app.alerts.guard.resolve import Resolver, SystemResolver
 from app.errors import StartUpFailed
 
 TOTAL_S = 10.0
@@ -66,16 +63,16 @@ class MailServer:
     @contextmanager
     def _connected(self) -> Iterator[smtplib.SMTP]:
         deadline = Deadline(self.total_s)
-        with closing(self._dialled(deadline)) as line, _over_by(deadline, line):
+        with closing(self._connect(deadline)) as line, _ended_by(deadline, line):
             if self.is_tls:
                 line = self.tls.wrap_socket(line, server_hostname=self.host)
-            with closing(line), _Smtp(self.host, self.port, line) as smtp:
+            with closing(line), _SmtpOverSocket(self.host, self.port, line) as smtp:
                 self._sign_in(smtp)
                 yield smtp
 
-    def _dialled(self, deadline: Deadline) -> socket.socket:
+    def _connect(self, deadline: Deadline) -> socket.socket:
         connect_by = Deadline(min(CONNECT_S, self.total_s))
-        line = first_that_answers(
+        line = connect_to_first(
             list(dict.fromkeys(self.resolver(self.host))),
             lambda: min(connect_by.left_s(), deadline.left_s()),
             lambda address, within_s: self.dial((address, self.port), within_s),
@@ -133,7 +130,7 @@ def _is_made_of(text: str, signs: str) -> bool:
     return bool(text) and all(char.isalnum() or char in signs for char in text)
 
 
-class _Smtp(smtplib.SMTP):
+class _SmtpOverSocket(smtplib.SMTP):
     """Speaks over a connection that is there already; `host` is for its certificate."""
 
     def __init__(self, host: str, port: int, line: socket.socket) -> None:
@@ -145,7 +142,7 @@ class _Smtp(smtplib.SMTP):
 
 
 @contextmanager
-def _over_by(deadline: Deadline, line: socket.socket) -> Iterator[None]:
+def _ended_by(deadline: Deadline, line: socket.socket) -> Iterator[None]:
     """Each of its answers may take the timeout, all of them together may not."""
     # What speaks TLS from some moment on is another socket; its twin ends the connection of both.
     with closing(line.dup()) as twin:

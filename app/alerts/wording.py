@@ -1,178 +1,254 @@
-"""An alert in a sentence: how slow, since when and who; what it costs is in `second_sentence`.
+"""An alert in two sentences: how slow, since when and who; then its cost and the confidence.
 
-Present tense, no blame, and nothing from outside has power over the text around it.
+Present tense, no blame. Text from outside (names of jobs, hosts, subjects) cannot change the
+text around it.
 """
 
 import re
 from collections.abc import Callable, Mapping
 
-from app import words
-from app.alerts.alert import AlertState, Blame, Detail, Kind
-from app.alerts.readings.culprits import place_of
+from app import formatting
+from app.alerts.alert import AlertEventKind, AlertState, Blame, Detail
+from app.alerts.readings.facts import worker_of_name
 from app.alerts.rule import On
-from app.trace.names import plain
+from app.trace.job import job_of
 
-HAS_ENDED = "the job has ended"
-RULE_GONE = "the rule was removed"
-NOT_COMPARED = "the job began anew: there is nothing to compare with"
+JOB_ENDED = "the job has ended"
+RULE_REMOVED = "the rule was removed"
+NO_BASELINE_YET = "the job began anew: there is nothing to compare with"
 
 # What a finding's sentence says after the fact; both are said in other places here.
 _AFTER_FACT = re.compile(
     r"(?:, since step \d+)?(?:; (?:it costs|hidden by another cause) .*)?$", re.S
 )
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 
 
-def sentence(state: AlertState, kind: Kind | None = None, reason: str | None = None) -> str:
+def alert_sentence(
+    state: AlertState, kind: AlertEventKind | None = None, reason: str | None = None
+) -> str:
     """The first sentence, of an alert as it stands or of what has just happened to it."""
-    job = plain(state.job_id)
-    if reason == HAS_ENDED:
+    job = job_of(state.job_id)
+    if reason == JOB_ENDED:
         return f"{job} has ended.{_last_figure(state.detail)}"
-    if reason == RULE_GONE:
-        return f"The rule {state.rule} no longer watches {_whom(state, job)}."
-    if reason == NOT_COMPARED:
+    if reason == RULE_REMOVED:
+        return f"The rule {state.rule} no longer watches {_subject_of_job(state, job)}."
+    if reason == NO_BASELINE_YET:
         return f"{job} began anew: there is nothing yet to compare its steps with."
     if kind in ("resolved", "cleared"):
-        return f"{_is_over(state, job)}."
-    now = f"{_is_so(state, job)}."
+        return f"{_resolved_sentence(state, job)}."
+    now = f"{_firing_sentence(state, job)}."
     if kind == "no-data" or (kind is None and state.is_no_data):
-        return f"Nothing new is known of {job}. As it last was: {now}"
+        return f"No new data of {job}. Last known state: {now}"
     return f"Data come again. {now}" if kind == "data-again" else now
 
 
-def _is_so(state: AlertState, job: str) -> str:
+def _firing_sentence(state: AlertState, job: str) -> str:
     detail = state.detail
-    say = _SO.get(detail.on) if detail.on is not None and detail.value is not None else None
+    say = (
+        _FIRING_SENTENCES.get(detail.on)
+        if detail.on is not None and detail.value is not None
+        else None
+    )
     if say is not None:
         return f"{say(state, job, detail.value or 0.0)}{_since(detail)}{_fact(detail)}"
     if detail.on == "stalled":
         step = detail.since_step
-        since = "it began" if step is None else f"step {words.whole(step)}"
+        since = "it began" if step is None else f"step {formatting.count(step)}"
         return f"No worker of {job} has sent anything since {since}"
     if detail.on == "silent-worker":
-        return _silent(detail, job)
+        return _missing_data_sentence(detail, job)
     return f"{job} runs at {_ratio(detail.slowdown)} of its ideal{_since(detail)}"
 
 
-def _is_over(state: AlertState, job: str) -> str:
+def _resolved_sentence(state: AlertState, job: str) -> str:
     detail = state.detail
     if detail.on in ("stalled", "silent-worker"):
         return (
             f"All workers of {job} send again" if detail.on != "stalled" else f"{job} sends again"
         )
     if detail.on == "slowdown" and detail.value is not None:
-        return f"{job} runs at {words.ratio(detail.value)} of its ideal again{_since(detail)}"
-    say = _OVER.get(detail.on) if detail.on is not None else None
-    told = f"{job} is as it was" if say is None else say(state, job, detail.value or 0.0)
+        return f"{job} runs at {formatting.ratio(detail.value)} of its ideal again{_since(detail)}"
+    say = _RESOLVED_SENTENCES.get(detail.on) if detail.on is not None else None
+    told = f"{job} has recovered" if say is None else say(state, job, detail.value or 0.0)
     return f"{told}{_since(detail)}{_runs_now(detail)}"
 
 
 def _runs_now(detail: Detail) -> str:
-    """How the job is, where one of several things that slow it down is over."""
+    """The job's slowdown now, after one of several causes is over."""
     if detail.on not in ("cause", "worker", "host", "optype") or detail.slowdown is None:
         return ""
-    return f"; it runs at {words.ratio(detail.slowdown)} of its ideal now"
+    return f"; it runs at {formatting.ratio(detail.slowdown)} of its ideal now"
 
 
-def fact_of(blame: Blame) -> str:
-    """What a finding says of who does what, without since when and what it costs."""
-    return words.signs(words.contained(_AFTER_FACT.sub("", blame.sentence.removesuffix("."), 1)))
+def finding_sentence(blame: Blame) -> str:
+    """A finding's sentence without its onset and cost."""
+    return formatting.with_times_sign(
+        formatting.bidi_isolated(_AFTER_FACT.sub("", blame.sentence.removesuffix("."), 1))
+    )
 
 
 def _fact(detail: Detail) -> str:
     if detail.blame is not None:
-        # Whoever is to blame now may not have been when the alert began.
+        # The finding may be newer than the alert.
         own = detail.blame.since_step
-        since = "" if own in (None, detail.since_step) else f", since step {words.whole(own or 0)}"
-        return f": {fact_of(detail.blame)}{since}"
-    return "; no finding names it" if detail.on in _ACCUSING else ""
+        since = (
+            "" if own in (None, detail.since_step) else f", since step {formatting.count(own or 0)}"
+        )
+        return f": {finding_sentence(detail.blame)}{since}"
+    return "; no finding names it" if detail.on in _SUBJECTS_TO_BLAME else ""
 
 
-def _silent(detail: Detail, job: str) -> str:
+def _missing_data_sentence(detail: Detail, job: str) -> str:
     number = max(detail.num_named, len(detail.names))
     have = "has" if number == 1 else "have"
-    after = "" if detail.since_step is None else f" by step {words.whole(detail.since_step)}"
-    names = [words.contained(name) for name in detail.names[:_MOST_NAMES]]
-    more = [] if number <= len(names) else [f"{words.whole(number - len(names))} more"]
+    after = "" if detail.since_step is None else f" by step {formatting.count(detail.since_step)}"
+    names = [formatting.bidi_isolated(name) for name in detail.names[:_MAX_NAMES]]
+    more = [] if number <= len(names) else [f"{formatting.count(number - len(names))} more"]
     who = f": {'; '.join([*names, *more])}" if names else ""
-    return f"{words.counted(number, 'worker')} of {job} {have} fallen silent{after}{who}"
+    return f"{formatting.plural(number, 'worker')} of {job} {have} fallen silent{after}{who}"
 
 
 def _last_figure(detail: Detail) -> str:
     if detail.slowdown is None:
         return ""
-    return f" It last ran at {words.ratio(detail.slowdown)} of its ideal."
+    return f" It last ran at {formatting.ratio(detail.slowdown)} of its ideal."
 
 
 def _since(detail: Detail) -> str:
-    return "" if detail.since_step is None else f", since step {words.whole(detail.since_step)}"
+    return (
+        "" if detail.since_step is None else f", since step {formatting.count(detail.since_step)}"
+    )
 
 
 def _ratio(slowdown: float | None) -> str:
-    return "an unknown ratio" if slowdown is None else words.ratio(slowdown)
+    return "an unknown ratio" if slowdown is None else formatting.ratio(slowdown)
 
 
 def _worker(state: AlertState) -> str:
     host = state.labels.get("host")
-    worker = place_of(state.subject)
-    return words.worker(*worker, {worker: host} if host else None)
+    worker = worker_of_name(state.subject)
+    return formatting.worker(*worker, {worker: host} if host else None)
 
 
-def _whom(state: AlertState, job: str) -> str:
+def _subject_of_job(state: AlertState, job: str) -> str:
     if not state.subject:
         return job
     return f"{_worker(state) if state.detail.on == 'worker' else _subject(state)} of {job}"
 
 
 def _subject(state: AlertState) -> str:
-    return words.contained(state.subject)
+    return formatting.bidi_isolated(state.subject)
+
+
+def _cause(state: AlertState) -> str:
+    """The cause that a rule is on, in words; the whole name of one that is not known."""
+    if state.subject not in formatting.CAUSE_PHRASES:
+        return _subject(state)
+    blame = state.detail.blame
+    if blame is None or blame.cause != state.subject:
+        return formatting.cause_phrase(state.subject)
+    return formatting.cause_phrase(state.subject, blame.num_culprits)
 
 
 def _slowed(state: AlertState, job: str, value: float, who: str, slows: str) -> str:
-    """Without a finding that names it, it may only wait for others: that accuses nobody."""
-    figure = f"{words.ratio(value)} of its ideal"
+    """Without a finding that names it, it may only wait for others: not blamed."""
+    figure = f"{formatting.ratio(value)} of its ideal"
     if state.detail.blame is None:
         return f"With only the slowness of {who}, {job} would run at {figure}"
     return f"{who} {slows} {job} down to {figure}"
 
 
-# Rules on whoever may be to blame.
-_ACCUSING: frozenset[On] = frozenset({"worker", "host"})
-_Say = Callable[[AlertState, str, float], str]
-_SO: Mapping[On, _Say] = {
-    "slowdown": lambda _, job, value: f"{job} runs at {words.ratio(value)} of its ideal",
-    "waste": lambda _, job, value: f"{job} wastes {words.percent(value)} of its GPU time",
-    "gpu-hours-lost": lambda _, job, value: f"{job} loses {words.gpu_hours(value)} an hour",
+# Rules whose subjects may be culprits.
+_SUBJECTS_TO_BLAME: frozenset[On] = frozenset({"worker", "host"})
+_SentenceMaker = Callable[[AlertState, str, float], str]
+_FIRING_SENTENCES: Mapping[On, _SentenceMaker] = {
+    "slowdown": lambda _, job, value: f"{job} runs at {formatting.ratio(value)} of its ideal",
+    "waste": lambda _, job, value: f"{job} wastes {formatting.percent(value)} of its GPU time",
+    "gpu-hours-lost": lambda _, job, value: f"{job} loses {formatting.gpu_hours(value)} an hour",
     "cause": lambda state, job, value: (
-        f"{job} loses {words.percent(value)} of its GPU time to {_subject(state)}"
+        f"{job} loses {formatting.percent(value)} of its GPU time to {_cause(state)}"
     ),
     "worker": lambda state, job, value: _slowed(state, job, value, _worker(state), "alone slows"),
     "host": lambda state, job, value: _slowed(state, job, value, _subject(state), "slows"),
     "optype": lambda state, job, value: (
-        f"{_subject(state)} slows {job} down to {words.ratio(value)} of its ideal"
+        f"{_subject(state)} slows {job} down to {formatting.ratio(value)} of its ideal"
     ),
     "low-fidelity": lambda _, job, value: (
-        f"The simulated steps of {job} differ from the recorded ones by {words.percent(value)}"
+        f"The simulated steps of {job} differ from the recorded ones by {formatting.percent(value)}"
     ),
     "clock-residual": lambda _, job, value: (
-        f"The clocks of the hosts of {job} are known to {words.brief(value)} only"
+        f"The clocks of the hosts of {job} are uncertain by {formatting.short_seconds(value)}"
     ),
     "step-time": lambda _, job, value: (
-        f"Steps of {job} take {words.ratio(value)} as long as before"
+        f"Steps of {job} take {formatting.ratio(value)} as long as before"
     ),
 }
-_OVER: Mapping[On, _Say] = {
-    "waste": lambda _, job, value: f"{job} wastes {words.percent(value)} of its GPU time now",
-    "gpu-hours-lost": lambda _, job, value: f"{job} loses {words.gpu_hours(value)} an hour now",
-    "cause": lambda state, job, _: f"{job} no longer loses as much to {_subject(state)}",
+_RESOLVED_SENTENCES: Mapping[On, _SentenceMaker] = {
+    "waste": lambda _, job, value: f"{job} wastes {formatting.percent(value)} of its GPU time now",
+    "gpu-hours-lost": lambda _, job, value: (
+        f"{job} loses {formatting.gpu_hours(value)} an hour now"
+    ),
+    "cause": lambda state, job, _: f"{job} no longer loses as much to {_cause(state)}",
     "worker": lambda state, job, _: f"{_worker(state)} no longer slows {job} down",
     "host": lambda state, job, _: f"{_subject(state)} no longer slows {job} down",
     "optype": lambda state, job, _: f"{_subject(state)} no longer slows {job} down",
     "low-fidelity": lambda _, job, __: f"The simulated steps of {job} are like the recorded ones",
     "clock-residual": lambda _, job, value: (
-        f"The clocks of the hosts of {job} are known to {words.brief(value)} again"
+        f"The clocks of the hosts of {job} are uncertain by {formatting.short_seconds(value)} now"
     ),
     "step-time": lambda _, job, value: (
-        f"Steps of {job} take {words.ratio(value)} as long as before"
+        f"Steps of {job} take {formatting.ratio(value)} as long as before"
     ),
 }
+
+
+def cost_sentence(detail: Detail) -> str:
+    """What it costs per hour, and how sure the cause is; empty if neither is known."""
+    if detail.on == "stalled":
+        return f"It has ended, hangs or lost its network.{_cost(detail, 'It costs')}"
+    if detail.on == "silent-worker":
+        return (
+            "No step is complete without every worker: there are no figures meanwhile, and what it "
+            "costs is not measured."
+        )
+    if detail.on == "low-fidelity":
+        return "Naming a worker or a stage would be a guess."
+    cost = _cost(detail, "It costs")
+    return f"{cost}{_beside_slowdown(detail)}{_confidence(detail.blame)}".strip()
+
+
+def resolved_cost_sentence(was: Detail) -> str:
+    """What a resolved alert had cost when it was last notified."""
+    if was.on == "silent-worker":
+        return "What it had cost is not measured."
+    return _cost(was, "It had cost").strip()
+
+
+def _cost(detail: Detail, begins: str) -> str:
+    lost, num_gpus = detail.gpu_hours_lost_per_hour, detail.num_gpus
+    if lost is None or not num_gpus:
+        return ""
+    share, gpus = formatting.percent(lost / num_gpus), formatting.plural(num_gpus, "GPU")
+    return f" {begins} {formatting.gpu_hours(lost)} an hour, {share} of the time of {gpus}."
+
+
+def _beside_slowdown(detail: Detail) -> str:
+    """Explain why a cause costs more than the whole job's slowdown shows."""
+    slowdown, wasted = detail.slowdown, detail.gpu_time_wasted
+    if detail.on != "cause" or slowdown is None or wasted is None or detail.value is None:
+        return ""
+    if formatting.percent(detail.value) == formatting.percent(wasted) or detail.value < wasted:
+        return ""
+    return (
+        " That is by steps replayed without it: the slowdown of "
+        f"{formatting.ratio(slowdown)}, which only compares workers with each other, accounts for "
+        f"{formatting.percent(wasted)}."
+    )
+
+
+def _confidence(blame: Blame | None) -> str:
+    if blame is None:
+        return ""
+    confidence = formatting.percent(blame.confidence)
+    return f" Cause: {formatting.cause_name(blame.cause)} ({confidence} confidence)."

@@ -1,4 +1,4 @@
-"""The HTTP application: its routes, and what surrounds them."""
+"""The HTTP application: middleware from the outside in, and every router."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,89 +15,62 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute
 from typing_extensions import override
 
-from app.api import errors
-from app.api.bodies import Bodies, FairShares, InFlight
-from app.api.limits import ProjectLimits
-from app.api.linked_pictures import LinkedPictures
-from app.api.middleware import Guard, Hosts, Refusals, SecurityHeaders
+from app.api.http import errors
+from app.api.http.bodies import BodyLimit, InFlightLimit, ProjectRates, ProjectShareLimit
+from app.api.http.middleware import (
+    AuthMiddleware,
+    ErrorMiddleware,
+    HeaderMiddleware,
+    HostMiddleware,
+)
+from app.api.http.request_log import RequestLog, route_labels
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir
-from app.api.pictures import Pictures
 from app.api.reference import reference_page
-from app.api.requests import Requests, nouns_of
-from app.api.routes import (
-    acknowledging,
-    alerts,
+from app.api.routes import audit, events, health, pictures, session, settings, tokens
+from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
+from app.api.routes.fleet import fleet, hosts, metrics
+from app.api.routes.jobs import jobs, ops, otlp, recording, scores
+from app.api.routes.pictures import LinkedPictureMiddleware, PictureMiddleware
+from app.api.routes.windows import (
     arrivals,
-    audit,
     charts,
     compare,
-    critical_path,
-    deliveries,
-    endpoint_acts,
-    endpoints,
-    events,
-    fleet,
-    fleet_charts,
     headline,
-    health,
-    hosts,
-    jobs,
-    metrics,
-    one_step,
-    ops,
-    pictures,
-    recording,
     ribbon,
-    rules,
-    saved_questions,
-    scores,
-    session,
-    settings,
-    silences,
-    spans,
-    steps,
-    timeline_charts,
-    timelines,
-    tokens,
+    timeline,
     traces,
     what_if,
     windows,
     workers,
 )
-from app.api.service import Service
-from app.charts.picture import png
+from app.api.service.service import Service
+from app.charts.report.png import png
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 API = "/api/v1"
 ROUTERS = (
     fleet.router,
-    fleet_charts.router,
     hosts.router,
     jobs.router,
     recording.router,
     windows.router,
     ribbon.router,
-    timelines.router,
+    timeline.router,
     traces.router,
     arrivals.router,
-    critical_path.router,
     what_if.router,
-    saved_questions.router,
     scores.router,
-    steps.router,
-    one_step.router,
+    windows.steps_router,
     workers.router,
-    timeline_charts.router,  # before the charts of a window, which take any name
+    timeline.timeline_chart_router,  # before the charts of a window, which take any name
     charts.router,
     headline.router,
     compare.router,
     alerts.router,
-    acknowledging.router,
     rules.router,
     silences.router,
-    endpoints.router,
-    endpoint_acts.router,
+    receivers.router,
     deliveries.router,
     audit.router,
     events.router,
@@ -108,25 +81,25 @@ ROUTERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the application takes from outside, and for which names it answers."""
+class RequestLimits:
+    """Allowed host names, the body size, and the rates of projects."""
 
     allowed_hosts: tuple[str, ...]
     max_body_bytes: int
-    of_project: ProjectLimits
+    of_project: ProjectRates
 
 
 class Application(FastAPI):
-    """FastAPI with the whole description of our API."""
+    """FastAPI with our OpenAPI document."""
 
     @override
     def openapi(self) -> dict[str, Any]:
-        described = (*ops.described.routes, *pictures.described.routes)
+        described = (*ops.described_router.routes, *pictures.described_router.routes)
         return describe(self, [*self.routes, *described])
 
 
-def application(service: Service, limits: Limits, *, close: Callable[[], None]) -> FastAPI:
-    """The application over the given parts; `close` is called when it has stopped."""
+def application(service: Service, limits: RequestLimits, *, close: Callable[[], None]) -> FastAPI:
+    """The application over this service; calls `close` when it has stopped."""
     pages = Pages(frontend_dir())
     app = Application(
         title="Paceline",
@@ -140,7 +113,7 @@ def application(service: Service, limits: Limits, *, close: Callable[[], None]) 
         routes=[*_routes()],
     )
     app.state.service = service
-    errors.install(app)
+    errors.install_error_handlers(app)
     app.include_router(pages.router())
     app.mount("/static", pages.files())
     app.router.default = pages.or_else(app.router.default)
@@ -149,49 +122,54 @@ def application(service: Service, limits: Limits, *, close: Callable[[], None]) 
 
 @cache
 def _routes() -> Sequence[BaseRoute]:
-    """What every application answers; reading all its types takes as long as a hundred requests."""
+    """All routes; built once, as FastAPI takes as long for it as for a hundred requests."""
     api, answered = APIRouter(prefix=API), APIRouter()
     for router in ROUTERS:
         api.include_router(router)
-    for router in (api, spans.router, health.router, metrics.router, _documents):
+    for router in (api, otlp.router, health.router, metrics.router, _documents_router):
         answered.include_router(router)
     return answered.routes
 
 
-def _middleware(service: Service, limits: Limits) -> list[Middleware]:
-    """From the outside in: nothing is read from a caller before it has been let in."""
+def _middleware(service: Service, limits: RequestLimits) -> list[Middleware]:
+    """Middleware from the outside in: no body is read before the caller is admitted."""
     allowed = {*LOOPBACK_NAMES, *limits.allowed_hosts}
     routes = (route for router in ROUTERS for route in router.routes)
     paths = [f"{API}{route.path}" for route in routes if isinstance(route, APIRoute)]
-    nouns = nouns_of([*paths, ops.PUSH_PATH, pictures.LINK_PATH])
+    nouns = route_labels([*paths, ops.PUSH_PATH, pictures.LINK_PATH])
     return [
-        Middleware(SecurityHeaders),
-        Middleware(Requests, measured=service.measured, nouns=nouns),
-        Middleware(Refusals),
-        Middleware(Hosts, allowed=allowed),
-        Middleware(InFlight),
-        Middleware(Guard, access=service.access, links=service.links, limits=limits.of_project),
-        Middleware(FairShares),
-        Middleware(Bodies, max_bytes=limits.max_body_bytes),
-        Middleware(LinkedPictures, now_s=service.now_s),
-        Middleware(Pictures, draw=png),
-        Middleware(ops.PushOps, service=service),
+        Middleware(HeaderMiddleware),
+        Middleware(RequestLog, measured=service.metrics, nouns=nouns),
+        Middleware(ErrorMiddleware),
+        Middleware(HostMiddleware, allowed=allowed),
+        Middleware(InFlightLimit),
+        Middleware(
+            AuthMiddleware,
+            access=service.auth,
+            links=service.picture_links,
+            limits=limits.of_project,
+        ),
+        Middleware(ProjectShareLimit),
+        Middleware(BodyLimit, max_bytes=limits.max_body_bytes),
+        Middleware(ops.PushOpsMiddleware, service=service),
+        Middleware(LinkedPictureMiddleware, now_s=service.now_s),
+        Middleware(PictureMiddleware, draw=png),
     ]
 
 
-# FastAPI remembers every function that it was ever given, so none of them may hold an application.
-_documents = APIRouter(include_in_schema=False)
+# FastAPI keeps every function that it was given, so none of them may refer to an application.
+_documents_router = APIRouter(include_in_schema=False)
 
 
-@_documents.get("/openapi.json")
+@_documents_router.get("/openapi.json")
 def openapi_document(request: Request) -> Response:
-    """What the API can do, for programs."""
+    """The OpenAPI document."""
     return JSONResponse(request.app.openapi())
 
 
-@_documents.get("/docs")
+@_documents_router.get("/docs")
 def reference(request: Request) -> Response:
-    """The same for people."""
+    """The OpenAPI document as a page."""
     return HTMLResponse(reference_page(request.app.openapi()))
 
 
@@ -211,7 +189,7 @@ def _lifespan(
                 await listening
             await compressing
             await service.hub.close_listener()
-            await service.access.close()
+            await service.auth.close()
             await service.writer.close()
             close()
 

@@ -1,4 +1,4 @@
-"""The API's description of itself: FastAPI's, with what it cannot know."""
+"""The OpenAPI document: FastAPI's own, completed by hand."""
 
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -8,21 +8,26 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute
 
-from app.api.arrivals_schema import arrivals_schema, window_arrivals_schema
-from app.api.deps import ProblemOut
-from app.api.edits import QuestionIn
-from app.api.fields import PRINTABLE
-from app.api.pictures import describe_pictures
-from app.api.questions import SavedQuestionIn
-from app.api.rules_body import RulesIn
-from app.api.score_body import ScoresIn
-from app.api.sessions import COOKIE
+from app.api.http.auth import COOKIE
+from app.api.http.fields import PRINTABLE
+from app.api.openapi_schemas import arrivals_schema, window_arrivals_schema
+from app.api.routes.alerts.rules import RulesIn
+from app.api.routes.dependencies import ProblemOut
+from app.api.routes.jobs.scores import ScoresIn
+from app.api.routes.pictures import describe_pictures
+from app.api.routes.windows.what_if import SavedQuestionIn
+from app.api.routes.windows.what_if_edits import QuestionIn
 from app.diagnosis.finding import CAUSES
-from app.ingest.group_wire import GROUP_DTYPES, MAX_GROUP_ROWS, MAX_GROUPS, MAX_LOCAL_RANK, Axis
-from app.ingest.json_columns import MAX_JSON_ROWS
-from app.ingest.wire import KNOWN_VERSIONS
-from app.trace.ops import OP_NAMES
-from app.trace.user_types import MAX_NAME
+from app.ingest.wire.body import KNOWN_VERSIONS
+from app.ingest.wire.collectives import (
+    GROUP_DTYPES,
+    MAX_GROUP_ROWS,
+    MAX_GROUPS,
+    MAX_LOCAL_RANK,
+    Axis,
+)
+from app.ingest.wire.json_columns import MAX_JSON_ROWS
+from app.trace.ops import MAX_TYPE_NAME, OP_NAMES
 from app.trace.window import OPTIONAL, StepKind
 
 TAGS = [
@@ -33,8 +38,7 @@ TAGS = [
     {"name": "windows", "description": "Results of the analysis, by window."},
     {
         "name": "scores",
-        "description": "Scores of ranks that other tools have measured; no what-if can be asked "
-        "of them.",
+        "description": "Scores of ranks measured by other tools, without what-if.",
     },
     {"name": "steps", "description": "Step times: recorded, simulated, without stragglers."},
     {"name": "workers", "description": "One worker in a window, and over the run."},
@@ -45,13 +49,13 @@ TAGS = [
     },
     {
         "name": "alerts",
-        "description": "What is wrong with jobs, who looks after it, who is told, and who is not. "
+        "description": "What is wrong with jobs, who acknowledged it, and who is notified. "
         "Rules are YAML or JSON with the same keys; docs/alerts.md has them.",
     },
     {"name": "audit", "description": "Who acknowledged, silenced or changed what."},
     {"name": "events", "description": "Changes as they happen."},
     {"name": "tokens", "description": "Who may do what in the project."},
-    {"name": "settings", "description": "What the service goes by, and what the project keeps."},
+    {"name": "settings", "description": "Settings of the service, and retention of the project."},
     {"name": "session", "description": "Signing in on the page."},
     {"name": "health", "description": "For probes."},
 ]
@@ -65,7 +69,7 @@ DESCRIPTION = (
 
 
 def describe(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
-    """The OpenAPI document of these routes, made once."""
+    """The OpenAPI document of these routes; cached."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title,
@@ -116,7 +120,7 @@ def _schemas() -> dict[str, Any]:
 
 def _ops_in() -> dict[str, Any]:
     integers = {"type": "array", "items": {"type": "integer"}, "maxItems": MAX_JSON_ROWS}
-    name = {"type": "string", "maxLength": MAX_NAME, "examples": list(OP_NAMES)}
+    name = {"type": "string", "maxLength": MAX_TYPE_NAME, "examples": list(OP_NAMES)}
     names = {"type": "array", "items": name, "maxItems": MAX_JSON_ROWS}
     needed = ["step", "start_ns", "duration_ns"]
     optional = ["seq_id", "mc", "mb_id", *OPTIONAL]

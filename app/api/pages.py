@@ -1,4 +1,4 @@
-"""The page's own files, and Plotly from the package that draws the figures."""
+"""The frontend's files, and Plotly's script from its Python package."""
 
 import asyncio
 import gzip
@@ -43,7 +43,7 @@ NEVER_CHANGES = "public, max-age=31536000, immutable"
 
 
 def frontend_dir() -> Path:
-    """Where the page's files are: beside app/ in a checkout, inside it in a wheel.
+    """Directory of the frontend: beside app/ in a checkout, inside it in a wheel.
 
     Raises:
         StartUpFailed: in neither.
@@ -56,7 +56,7 @@ def frontend_dir() -> Path:
 
 
 class PageFiles(StaticFiles):
-    """Files with an ETag, which browsers ask about each time; fonts may be kept for a day."""
+    """Static files with an ETag, revalidated each time; fonts are cached for a day."""
 
     @override
     async def get_response(self, path: str, scope: Scope) -> Response:
@@ -67,8 +67,8 @@ class PageFiles(StaticFiles):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFile:
-    """A file in memory with its ETag, and small once `gzipped` is there."""
+class CachedFile:
+    """A file in memory with its ETag; `gzipped` once it is compressed."""
 
     plain: bytes
     media_type: str
@@ -76,7 +76,7 @@ class KeptFile:
     gzipped: bytes | None = None
 
     @classmethod
-    def of(cls, content: bytes, media_type: str) -> "KeptFile":
+    def of(cls, content: bytes, media_type: str) -> "CachedFile":
         """The file with its ETag."""
         digest = hashlib.sha256(content).hexdigest()[:32]
         return cls(content, media_type, f'"{digest}"')
@@ -104,11 +104,11 @@ class Pages:
         self._plotly = _plotly()
 
     def compress(self) -> None:
-        """Make Plotly small; takes a moment, and until then it is served as it is."""
+        """Compress Plotly; until that is done, it is served uncompressed."""
         self._plotly = _small_plotly()
 
     def router(self) -> APIRouter:
-        """The routes, none of them part of the API."""
+        """Routes of the pages; none is part of the API."""
         router = APIRouter(include_in_schema=False)
         for path in PAGE_PATHS:
             router.add_api_route(path, self._index, methods=["GET", "HEAD"])
@@ -116,13 +116,13 @@ class Pages:
         return router
 
     def files(self) -> PageFiles:
-        """Everything else under /static."""
+        """Static files under /static."""
         return PageFiles(directory=self._directory)
 
     def or_else(self, otherwise: ASGIApp) -> ASGIApp:
-        """An app for what has no route: the page to who reads it, and it says that it is no page.
+        """ASGI app for unknown paths: a page with status 404 for browsers.
 
-        All else goes on to `otherwise`, that of the API too.
+        Other callers get the answer of `otherwise`, the API's.
         """
 
         async def unknown(scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,10 +136,10 @@ class Pages:
         return unknown
 
     def _index(self, request: Request) -> Response:
-        return KeptFile.of(self._html(), "text/html").answer(request, ASK_AGAIN)
+        return CachedFile.of(self._html(), "text/html").answer(request, ASK_AGAIN)
 
     def _html(self) -> bytes:
-        # With its version in the address, Plotly's 4.8 MB are asked for once in a browser's life.
+        # The version is in the address, so a browser downloads Plotly's 4.8 MB once.
         html = (self._directory / "index.html").read_text("utf-8")
         return html.replace(f'"{PLOTLY_PATH}"', f'"{PLOTLY_PATH}?v={self.plotly_version}"').encode()
 
@@ -149,19 +149,19 @@ class Pages:
 
 
 @cache
-def _plotly() -> KeptFile:
+def _plotly() -> CachedFile:
     package_data = Path(plotly.__file__).parent / "package_data"
-    return KeptFile.of((package_data / "plotly.min.js").read_bytes(), "text/javascript")
+    return CachedFile.of((package_data / "plotly.min.js").read_bytes(), "text/javascript")
 
 
 @cache
-def _small_plotly() -> KeptFile:
+def _small_plotly() -> CachedFile:
     script = _plotly()
     return replace(script, gzipped=gzip.compress(script.plain, 6, mtime=0))
 
 
 def _is_for_reader(scope: Scope) -> bool:
-    """Whether a browser asks for a page, outside the API."""
+    """Whether a browser requests a page, outside the API."""
     if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
         return False
     is_api = scope["path"] == API_ROOT or scope["path"].startswith(f"{API_ROOT}/")

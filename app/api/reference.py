@@ -1,4 +1,4 @@
-"""The API's reference as one plain page, drawn from its OpenAPI document without a script."""
+"""API reference: one plain page without scripts, rendered from the OpenAPI document."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ _HEAD = """<!doctype html>
 <body>
 <main>
 """
-# Codes of answers that no error of ours becomes.
+# Codes of answers that are no `PacelineError`.
 _OTHER_CODES = {
     "method_not_allowed": (405, "The path takes other methods, which Allow names."),
     "not_ready": (503, "No batch can be taken now; the detail says why, and checks has all."),
@@ -144,7 +144,7 @@ def _errors() -> str:
 
 
 def _answered() -> Iterator[type[PacelineError]]:
-    # Of those with one code, the one that is nearest to the root gives its meaning.
+    # Of several classes with one code, the one nearest to the root gives its meaning.
     yield from reversed([*_all_errors(PacelineError)])
 
 
@@ -177,7 +177,7 @@ def _schemas(document: dict[str, Any]) -> str:
 
 
 def _kind(schema: Schema) -> str:
-    """A schema in a word or two."""
+    """Short name of a schema's type."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     for key in ("anyOf", "oneOf"):

@@ -1,6 +1,7 @@
-"""What can be done with Paceline from a terminal?
+"""Which commands does `paceline` have?
 
-Commands import what is heavy (numba, pyarrow, fastapi) when they run, so that `--help` is quick.
+Read the end of this file first: it lists them. Nothing imports this package. Commands import heavy
+modules (numba, pyarrow, fastapi) when they run, so that `--help` is quick.
 """
 
 import errno
@@ -14,21 +15,20 @@ from typing_extensions import override
 
 from app.cli import (
     analyze,
-    bench,
     critical_path,
     data,
     dead_letters,
     exporting,
-    perfetto,
     processes,
     replay,
     retention,
     rules,
+    timeline,
     token,
     what_if,
 )
-from app.cli.files import printable
 from app.cli.importing.command import import_
+from app.cli.output import printable
 from app.cli.simulating.command import simulate
 from app.errors import PacelineError
 
@@ -36,7 +36,7 @@ EXIT_REFUSED = 2
 
 
 class _Commands(TyperGroup):
-    """Turns every refusal into one line and an exit status."""
+    """Reports every expected error in one line, with an exit status."""
 
     @override
     def invoke(self, ctx: Any) -> Any:
@@ -46,12 +46,12 @@ class _Commands(TyperGroup):
         except PacelineError as error:
             raise _refusal(str(error)) from error
         except OSError as error:
-            # A directory that cannot be written to, a disk that is full: no news for a traceback.
+            # An unwritable directory or a full disk needs no traceback.
             if error.filename is not None:
                 raise _refusal(f"{error.filename}: {error.strerror}") from error
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
                 raise
-            _give_up_standard_output()
+            _discard_standard_output()
             raise _refusal(f"standard output cannot be written: {error.strerror}") from error
         return value
 
@@ -61,8 +61,8 @@ def _refusal(message: str) -> typer.Exit:
     return typer.Exit(EXIT_REFUSED)
 
 
-def _give_up_standard_output() -> None:
-    # What is still held for it would be tried once more, and fail once more, at the very end.
+def _discard_standard_output() -> None:
+    # Else Python would try to flush the rest at exit, and fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -94,27 +94,31 @@ def _root(
 ) -> None: ...
 
 
-app.command("demo")(processes.demo)
-app.command("serve")(processes.serve)
-app.command("api")(processes.api)
-app.command("consumer")(processes.consumer)
+_RUN = "Run the service"
+_ANALYSE = "Analyse a trace"
+_MOVE = "Import, export and simulate"
+_ADMINISTER = "Administration"
+
+app.command("demo", rich_help_panel=_RUN)(processes.demo)
+app.command("serve", rich_help_panel=_RUN)(processes.serve)
+app.command("api", rich_help_panel=_RUN)(processes.api)
+app.command("consumer", rich_help_panel=_RUN)(processes.consumer)
 app.command("demo-jobs", hidden=True)(processes.demo_jobs_command)
-app.command("analyze")(analyze.analyze)
-app.command("timeline")(perfetto.timeline)
-app.command("critical-path")(critical_path.critical_path)
-app.command("what-if")(what_if.what_if)
-app.command("import")(import_)
-app.command("replay")(replay.replay)
-app.command("simulate")(simulate)
-app.command("migrate")(data.migrate)
-app.command("backup")(data.backup)
-app.command("restore")(data.restore)
-app.add_typer(exporting.app, name="export")
-app.add_typer(token.app, name="token")
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(retention.app, name="retention")
-app.add_typer(rules.app, name="rules")
-app.add_typer(bench.app, name="bench")
+app.command("analyze", rich_help_panel=_ANALYSE)(analyze.analyze)
+app.command("timeline", rich_help_panel=_ANALYSE)(timeline.timeline)
+app.command("critical-path", rich_help_panel=_ANALYSE)(critical_path.critical_path)
+app.command("what-if", rich_help_panel=_ANALYSE)(what_if.what_if)
+app.command("import", rich_help_panel=_MOVE)(import_)
+app.add_typer(exporting.app, name="export", rich_help_panel=_MOVE)
+app.command("replay", rich_help_panel=_MOVE)(replay.replay)
+app.command("simulate", rich_help_panel=_MOVE)(simulate)
+app.add_typer(token.app, name="token", rich_help_panel=_ADMINISTER)
+app.add_typer(rules.app, name="rules", rich_help_panel=_ADMINISTER)
+app.command("migrate", rich_help_panel=_ADMINISTER)(data.migrate)
+app.command("backup", rich_help_panel=_ADMINISTER)(data.backup)
+app.command("restore", rich_help_panel=_ADMINISTER)(data.restore)
+app.add_typer(retention.app, name="retention", rich_help_panel=_ADMINISTER)
+app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=_ADMINISTER)
 
 
 def main() -> None:

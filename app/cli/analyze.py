@@ -1,12 +1,12 @@
-"""`paceline analyze`: how slow is a recorded job, and why, offline."""
+"""`paceline analyze`: how slow a recorded job is, and why, without a server."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.files import STANDARD_OUTPUT, write_json
 from app.cli.options import MetaFile
+from app.cli.output import STANDARD_OUTPUT, write_json
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -23,28 +23,27 @@ def analyze(
     ],
     meta: MetaFile = None,
     steps: Annotated[
-        str | None, typer.Option(help="Analyse only these: 3,5-9.", metavar="STEPS")
+        str | None, typer.Option(help="Analyse only these steps, as in 3,5-9.", metavar="STEPS")
     ] = None,
     json_out: Annotated[
         Path | None,
-        typer.Option("--json", help="Write the whole result here; - for standard output only."),
+        typer.Option("--json", help="Write the whole result here; - is standard output."),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(help="Write a report here: one file for a browser, with all charts in it."),
+        typer.Option(help="Write a report here: one HTML file with all charts."),
     ] = None,
 ) -> None:
-    """Say how slow a recorded job is, why, and which workers, stages and operations make it so.
+    """Show how slow a recorded job is, why, and which workers, stages and operations cause it.
 
     Example: paceline analyze trace-AR.parquet --steps 100-200 --html report.html
 
     Example: paceline analyze rank*.pt.trace.json.gz --json result.json
     """
-    from app.cli.console import notes
     from app.cli.html_report import write_report
-    from app.cli.inputs import refuse_to_overwrite
-    from app.cli.profiles import are_profiles
-    from app.cli.recorded import read
+    from app.cli.output import refuse_to_overwrite
+    from app.cli.terminal import stderr_console
+    from app.cli.trace_input import are_profiles, read_trace
 
     if are_profiles(files):
         _analyze_profiles(files, meta, steps, json_out, html)
@@ -53,14 +52,14 @@ def analyze(
     if json_out != STANDARD_OUTPUT:
         refuse_to_overwrite("--json", json_out, trace, meta)
     refuse_to_overwrite("--html", html, trace, meta)
-    with notes().status("analysing"):
-        window = read(trace, meta, steps)
+    with stderr_console().status("analysing"):
+        window = read_trace(trace, meta, steps)
         result = _result(trace, window)
     if json_out is not None:
         write_json(result, json_out)
     if html is not None:
         write_report(result, window, html)
-    _say_if_sizes_are_guessed(trace, meta)
+    _warn_of_guessed_sizes(trace, meta)
     if json_out != STANDARD_OUTPUT:
         _show(result, window)
 
@@ -74,51 +73,50 @@ def _analyze_profiles(
 ) -> None:
     from rich.console import Console
 
-    from app.cli import profile_screen
-    from app.cli.console import notes
-    from app.cli.inputs import refuse_to_overwrite
-    from app.cli.profiles import analyse
+    from app.cli.output import refuse_to_overwrite
+    from app.cli.terminal import profiles, stderr_console
+    from app.cli.trace_input import analyse_profiles
 
     for option, given in (("--meta", meta), ("--html", html)):
         if given is not None:
             raise InvalidRequest(
-                f"{option}: is for parquet traces, and these are torch.profiler files: leave it out"
+                f"{option} is for parquet traces, and these are torch.profiler files: leave it out"
             )
     if json_out is not None and json_out != STANDARD_OUTPUT:
         refuse_to_overwrite("--json", json_out, files[0], None, *files[1:])
-    with notes().status("analysing"):
-        result = analyse(files, steps)
+    with stderr_console().status("analysing"):
+        result = analyse_profiles(files, steps)
     if json_out is not None:
         write_json(result, json_out)
     if json_out != STANDARD_OUTPUT:
-        Console().print(profile_screen.summary(result))
+        Console().print(profiles.profile_summary(result))
 
 
 def _result(trace: Path, window: "Window") -> dict[str, Any]:
-    from app.cli.recorded import errors_about
-    from app.diagnosis.history import History
+    from app.cli.trace_input import errors_naming
+    from app.diagnosis.job_history import History
     from app.monitor import analysed
 
-    with errors_about(trace, "record the step again, or choose others with --steps"):
+    with errors_naming(trace, "record the step again, or choose other steps with --steps"):
         _, result, _ = analysed(window, History())
         return result
 
 
-def _say_if_sizes_are_guessed(trace: Path, meta: Path | None) -> None:
-    from app.cli.files import printable
-    from app.trace.readers.meta import beside
+def _warn_of_guessed_sizes(trace: Path, meta: Path | None) -> None:
+    from app.cli.output import printable
+    from app.trace.readers.published.meta import beside
 
     if meta is None and beside(trace) is None:
         name = printable(trace.name)
-        typer.echo(f"No meta file for {name}: sizes are those seen, tp_size is 1.", err=True)
+        typer.echo(f"No meta file for {name}: sizes are from the trace, tp_size is 1.", err=True)
 
 
 def _show(result: dict[str, Any], window: "Window") -> None:
     from rich.console import Console
 
-    from app.cli import screen
+    from app.cli.terminal import result as result_screen
 
-    Console().print(screen.summary(result, _ranks(window)))
+    Console().print(result_screen.summary(result, _ranks(window)))
 
 
 def _ranks(window: "Window") -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""`paceline critical-path`: which operations decided how long a step took."""
+"""`paceline critical-path`: the chain of operations that determined a step's length."""
 
 from itertools import groupby
 from pathlib import Path
@@ -6,51 +6,48 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.files import STANDARD_OUTPUT, write_json
 from app.cli.options import MetaFile, TraceFile
+from app.cli.output import STANDARD_OUTPUT, write_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from app.engine.chain import Link
-    from app.engine.critical_path import CriticalPath
+    from app.engine.timeline.critical_path import CriticalPath, PathLink
 
-_MOST_WORKERS = 8
+_MAX_WORKERS = 8
 
 
 def critical_path(
     trace: TraceFile,
     meta: MetaFile = None,
-    step: Annotated[
-        int | None, typer.Option(help="The step; left out: the one that took longest.")
-    ] = None,
-    run: Annotated[str, typer.Option(help="recorded, simulated or ideal.")] = "recorded",
+    step: Annotated[int | None, typer.Option(help="The step. Default: the slowest one.")] = None,
+    run: Annotated[str, typer.Option(help="recorded, simulated or ideal times.")] = "recorded",
     json_out: Annotated[
         Path | None,
-        typer.Option("--json", help="Write the whole chain here; - for standard output only."),
+        typer.Option("--json", help="Write the whole chain here; - is standard output."),
     ] = None,
 ) -> None:
-    """Say which operations, one after the other, decided how long a step took.
+    """Show the chain of operations that determined how long a step took.
 
     Example: paceline critical-path trace-AR.parquet --step 5 --run ideal
     """
     from rich.console import Console
 
-    from app.cli.console import notes
-    from app.cli.inputs import refuse_to_overwrite
-    from app.engine.critical_path import as_json
+    from app.cli.output import refuse_to_overwrite
+    from app.cli.terminal import stderr_console
+    from app.engine.timeline.critical_path import as_json
 
     refuse_to_overwrite("--json", json_out, trace, meta)
-    with notes().status("replaying"):
+    with stderr_console().status("replaying"):
         path = _path(trace, meta, step, run)
     if json_out is not None:
         write_json(as_json(path), json_out)
     if json_out != STANDARD_OUTPUT:
-        Console().print(shown(path))
+        Console().print(render_path(path))
 
 
-def shown(path: "CriticalPath") -> "RenderableType":
-    """The chain as a terminal shows it: its shares, then its operations in the order of time."""
+def render_path(path: "CriticalPath") -> "RenderableType":
+    """The chain for a terminal: shares of the step, then operations by time."""
     from rich.console import Group
     from rich.text import Text
 
@@ -58,23 +55,23 @@ def shown(path: "CriticalPath") -> "RenderableType":
         Text(f"Step {path.step}, {path.kind}: {_seconds(path.length_s)} s", style="bold"),
         Text("\nShare of the step", style="bold"),
         _shares(path),
-        Text("\nWhat decided its length, from its start to its end", style="bold"),
+        Text("\nCritical path, from start to end", style="bold"),
         _chain(path),
     )
 
 
 def _path(trace: Path, meta: Path | None, step: int | None, run: str) -> "CriticalPath":
-    from app.cli.recorded import errors_about, read
-    from app.engine import critical_path
+    from app.cli.trace_input import errors_naming, read_trace
     from app.engine.replays import prepare
-    from app.engine.timeline.choice import parse_run, slowest_step
+    from app.engine.timeline import critical_path as timeline_path
+    from app.engine.timeline.selection import parse_run, slowest_step
 
     kind = parse_run(run)
-    window = read(trace, meta)
-    with errors_about(trace):
+    window = read_trace(trace, meta)
+    with errors_naming(trace):
         replay = prepare(window)
         chosen = slowest_step(replay, kind) if step is None else step
-        return critical_path.critical_path(replay, chosen, kind)
+        return timeline_path.critical_path(replay, chosen, kind)
 
 
 def _shares(path: "CriticalPath") -> "RenderableType":
@@ -88,16 +85,16 @@ def _shares(path: "CriticalPath") -> "RenderableType":
     table.add_row("waiting", _percent(path.waiting_share), style="dim")
     table.add_section()
     shares = list(path.worker_shares.items())
-    for (dp_rank, stage, rank), share in shares[:_MOST_WORKERS]:
+    for (dp_rank, stage, rank), share in shares[:_MAX_WORKERS]:
         table.add_row(f"on dp {dp_rank} stage {stage} (rank {rank})", _percent(share))
-    if others := shares[_MOST_WORKERS:]:
+    if others := shares[_MAX_WORKERS:]:
         share = sum(share for _, share in others)
         table.add_row(f"on {len(others):,} other workers", _percent(share), style="dim")
     return table
 
 
 def _chain(path: "CriticalPath") -> "RenderableType":
-    """A row for each stretch of operations of one type on one worker."""
+    """One row per run of operations of one type on one worker."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -110,7 +107,7 @@ def _chain(path: "CriticalPath") -> "RenderableType":
     return table
 
 
-def _row(links: list["Link"]) -> tuple[str, ...]:
+def _row(links: list["PathLink"]) -> tuple[str, ...]:
     first, last = links[0], links[-1]
     gap_s = sum(link.gap_s for link in links)
     numbers = f"{first.seq_id}" if len(links) == 1 else f"{first.seq_id} to {last.seq_id}"

@@ -9,12 +9,12 @@ from app.cli.options import DataDir
 
 
 def migrate(data_dir: DataDir = None) -> None:
-    """Bring the database to this version's tables; does nothing where that is done.
+    """Migrate the database to this version's tables; does nothing if it is up to date.
 
     Example: PACELINE_DATABASE_URL=postgresql://... paceline migrate
     """
     from app.settings import load_settings
-    from app.store import migrate as migrations
+    from app.store import migrations
 
     settings = load_settings(data_dir=data_dir)
     migrations.migrate(settings.store_url)
@@ -22,20 +22,20 @@ def migrate(data_dir: DataDir = None) -> None:
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(help="A .zip that is not there yet.")],
+    file: Annotated[Path, typer.Argument(help="The .zip file to write; it must not exist.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Write all that is stored into one file, while everything runs.
+    """Write everything that is stored to one file; the service may be running.
 
     Example: paceline backup paceline-2026-11-21.zip
     """
-    from app.cli.opened_store import check_there_is_one
+    from app.cli.store_access import check_store_exists
     from app.settings import load_settings
     from app.store.backup import backup as write
-    from app.store.engine import Store
+    from app.store.database import Store
 
     settings = load_settings(data_dir=data_dir)
-    check_there_is_one(settings)
+    check_store_exists(settings)
     store = Store(settings.store_url)
     try:
         write(store, file)
@@ -45,17 +45,17 @@ def backup(
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(exists=True, help="A file that backup wrote.")],
+    file: Annotated[Path, typer.Argument(exists=True, help="A file written by backup.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Read a backup into an empty database; SQLite and PostgreSQL take each other's.
+    """Load a backup into an empty database, SQLite or PostgreSQL, whichever it came from.
 
     Example: PACELINE_DATABASE_URL=postgresql://... paceline restore paceline-2026-11-21.zip
     """
     from app.settings import load_settings
-    from app.store import migrate as migrations
+    from app.store import migrations
     from app.store.backup import restore as read
-    from app.store.engine import Store
+    from app.store.database import Store
 
     settings = load_settings(data_dir=data_dir)
     migrations.migrate(settings.store_url)

@@ -1,4 +1,4 @@
-"""Commands on the queue entries that nobody could take."""
+"""`paceline dead-letters`: queue entries that could not be processed."""
 
 import asyncio
 import time
@@ -8,34 +8,37 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from app.cli.files import printable
 from app.cli.options import DataDir
+from app.cli.output import printable
 
 if TYPE_CHECKING:
     from app.settings import Settings
+    from app.store.database import Store
     from app.store.dead_letters import LetterSummary
-    from app.store.engine import Store
 
-app = typer.Typer(no_args_is_help=True, help="Entries of the event queue that nobody could take.")
+app = typer.Typer(
+    no_args_is_help=True, help="Show, replay or drop queue entries that could not be processed."
+)
 
-Ids = Annotated[list[int] | None, typer.Argument(help="Numbers, as list shows them.")]
-All = Annotated[bool, typer.Option("--all", help="Every letter that is still dead.")]
+Ids = Annotated[list[int] | None, typer.Argument(help="Numbers, as shown by list.")]
+All = Annotated[bool, typer.Option("--all", help="Every letter in state dead.")]
 
 
 @app.command("list")
 def list_(
     state: Annotated[
-        Literal["dead", "replayed", "dropped", "any"], typer.Option(help="In this state only.")
+        Literal["dead", "replayed", "dropped", "any"],
+        typer.Option(help="Only in this state."),
     ] = "dead",
     data_dir: DataDir = None,
 ) -> None:
-    """List what could not be taken, the oldest first, and why.
+    """List dead letters and why they failed, the oldest first.
 
     Example: paceline dead-letters list --state any
     """
-    from app.cli.opened_store import opened_store
+    from app.cli.store_access import open_store
 
-    with opened_store(data_dir) as (store, _):
+    with open_store(data_dir) as (store, _):
         found = False
         for letter in _summaries(store, None if state == "any" else state):
             found = True
@@ -46,42 +49,42 @@ def list_(
 
 @app.command()
 def show(
-    letter_id: Annotated[int, typer.Argument(help="Number, as list shows it.")],
-    rows: Annotated[int, typer.Option(min=0, help="Operations to show.")] = 10,
+    letter_id: Annotated[int, typer.Argument(help="Number, as shown by list.")],
+    rows: Annotated[int, typer.Option(min=0, help="Number of operations to show.")] = 10,
     data_dir: DataDir = None,
 ) -> None:
-    """Show one letter: why it could not be taken, and what is in it as far as it can be read.
+    """Show one letter: why it failed, and its content as far as it is readable.
 
     Example: paceline dead-letters show 7
     """
-    from app.cli.letter_text import content
-    from app.cli.opened_store import opened_store
-    from app.store import counts, dead_letters, jobs
+    from app.cli.dead_letter_text import dead_letter_text
+    from app.cli.store_access import open_store
+    from app.store import dead_letters, jobs, runs
 
-    with opened_store(data_dir) as (store, _), store.read() as conn:
+    with open_store(data_dir) as (store, _), store.read() as conn:
         summary = dead_letters.summary(conn, letter_id)
         letter = dead_letters.get(conn, letter_id)
-        run = counts.has_run(conn, letter.job_id, letter.epoch or 0)
-        registration = jobs.run(conn, letter.job_id, letter.epoch or 0) if run else None
+        run = runs.has_run(conn, letter.job_id, letter.epoch or 0)
+        registration = jobs.registration(conn, letter.job_id, letter.epoch or 0) if run else None
     typer.echo(_line(summary))
-    typer.echo(f"taken into the queue {_moment(letter.received_s)}, {summary.size_bytes} bytes")
+    typer.echo(f"received {_utc(letter.received_s)}, {summary.size_bytes} bytes")
     op_types = registration.op_types if registration else None
-    for line in content(letter.body, op_types, most_rows=rows):
+    for line in dead_letter_text(letter.body, op_types, max_rows=rows):
         typer.echo(printable(line))
 
 
 @app.command()
 def replay(letter_ids: Ids = None, everything: All = False, data_dir: DataDir = None) -> None:
-    """Put letters into the event queue again, once what kept them from being taken is mended.
+    """Put letters into the event queue again, after their cause is fixed.
 
-    What a letter holds counts once, however often it is replayed.
+    Operations count once, however often a letter is replayed.
 
     Example: paceline dead-letters replay --all
     """
-    from app.cli.opened_store import opened_store
+    from app.cli.store_access import open_store
 
-    with opened_store(data_dir) as (store, settings):
-        wanted = _wanted(store, letter_ids, everything)
+    with open_store(data_dir) as (store, settings):
+        wanted = _selected_ids(store, letter_ids, everything)
         number = asyncio.run(_replay(store, settings, wanted))
     typer.echo(f"{number} replayed")
 
@@ -90,20 +93,20 @@ def replay(letter_ids: Ids = None, everything: All = False, data_dir: DataDir = 
 def drop(
     letter_ids: Ids = None,
     everything: All = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Give letters up; they stay readable until retention removes them.
+    """Mark letters as dropped; they stay readable until retention removes them.
 
     Example: paceline dead-letters drop 7 8
     """
-    from app.cli.opened_store import opened_store
+    from app.cli.store_access import open_store
     from app.store import dead_letters
 
-    with opened_store(data_dir) as (store, _):
-        wanted = _wanted(store, letter_ids, everything)
+    with open_store(data_dir) as (store, _):
+        wanted = _selected_ids(store, letter_ids, everything)
         if wanted and not yes:
-            typer.confirm(f"give up {len(wanted)} dead letters?", abort=True)
+            typer.confirm(f"drop {len(wanted)} dead letters?", abort=True)
         with store.write() as conn:
             for letter_id in wanted:
                 dead_letters.mark(conn, letter_id, "dropped", now_s=time.time())
@@ -111,9 +114,9 @@ def drop(
 
 
 async def _replay(store: "Store", settings: "Settings", wanted: list[int]) -> int:
-    from app.ingest.redis_queue import RedisWriter
-    from app.ingest.running_queue import running_url
-    from app.store import dead_letters, totals
+    from app.ingest.embedded.server import running_url
+    from app.ingest.redis.queue import RedisWriter
+    from app.store import dead_letters, runs
 
     url = settings.redis_url or running_url(settings.data_dir)
     writer = RedisWriter(url, settings.shards, wait_replicas=settings.wait_replicas)
@@ -122,20 +125,20 @@ async def _replay(store: "Store", settings: "Settings", wanted: list[int]) -> in
             with store.read() as conn:
                 letter = dead_letters.get(conn, letter_id)
             await writer.append(letter.job_id, letter.body)
-            # Only now: whoever is cut short before replays it twice, which counts once.
+            # After the append: a crash in between replays it twice, which counts once.
             with store.write() as conn:
                 dead_letters.mark(conn, letter_id, "replayed", now_s=time.time())
-                totals.add(conn, "ops_replayed", letter.num_ops)
+                runs.add_to_total(conn, "ops_replayed", letter.num_ops)
     finally:
         await writer.close()
     return len(wanted)
 
 
-def _wanted(store: "Store", letter_ids: list[int] | None, everything: bool) -> list[int]:
+def _selected_ids(store: "Store", letter_ids: list[int] | None, everything: bool) -> list[int]:
     from app.store import dead_letters
 
     if everything == bool(letter_ids):
-        raise typer.BadParameter("name letters by their numbers, or give --all")
+        raise typer.BadParameter("give the letters' numbers, or --all")
     if everything:
         return [letter.letter_id for letter in _summaries(store, "dead")]
     with store.read() as conn:
@@ -160,10 +163,10 @@ def _line(letter: "LetterSummary") -> str:
     epoch = "" if letter.epoch is None else f" epoch {letter.epoch}"
     ops = f"{letter.num_ops} operations" if letter.num_ops else "unreadable"
     return printable(
-        f"{letter.letter_id}{state}  {_moment(letter.died_s)}  {letter.job_id}{epoch}: {ops}, "
+        f"{letter.letter_id}{state}  {_utc(letter.died_s)}  {letter.job_id}{epoch}: {ops}, "
         f"delivered {letter.deliveries} times: {letter.reason}"
     )
 
 
-def _moment(unix_s: float) -> str:
+def _utc(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

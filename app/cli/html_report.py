@@ -1,24 +1,71 @@
-"""A result as a file that a browser opens without a server and without a network."""
+"""Results and single charts as HTML files that need no server and no network.
 
+The file contains Plotly's script, from the installed package.
+"""
+
+import html
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import plotly
+
+from app.charts.base.figure import PlotlyFigure
+from app.charts.base.theme import Theme
 
 if TYPE_CHECKING:
     from app.trace.window import Window
 
 
 def write_report(result: dict[str, Any], window: "Window", path: Path) -> None:
-    """Write the report whole or not at all.
+    """Write the report; atomic.
 
     Raises:
         InvalidRequest: the file cannot be written.
     """
-    from app.api.job_state import Thresholds, window_state
-    from app.charts.report import report
-    from app.cli.files import written_whole
-    from app.cli.plotly_script import plotly_script
+    from app.api.service.job_state import StateThresholds, state_of_window
+    from app.charts.report.html import html_report
+    from app.cli.output import written_whole
 
-    state = window_state(result["slowdown"], result["fidelity"]["verdict"], Thresholds())
-    page = report(result, state=state, hosts=window.hosts, script=plotly_script())
+    state = state_of_window(result["slowdown"], result["fidelity"]["verdict"], StateThresholds())
+    page = html_report(result, state=state, hosts=window.hosts, script=plotly_script())
     with written_whole(path) as file:
         file.write(page.encode(errors="replace"))
+
+
+def plotly_script() -> str:
+    """The script's text."""
+    script = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+    # Inside a page, this would end the script.
+    return script.read_text(encoding="utf-8").replace("</script", "<\\/script")
+
+
+_CHART_PAGE = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>body {{ box-sizing: border-box; margin: 0 auto; padding: 24px 16px; max-width: 992px;
+background: {surface}; color: {ink}; font: 14px/1.5 system-ui, sans-serif }}</style></head>
+<body><h1>{title}</h1><p>{text}</p><div id="chart" role="img" aria-label="{text}"></div>
+<script>{plotly}</script>
+<script>Plotly.newPlot("chart", {data}, {layout}, {{displayModeBar: false, responsive: true}})
+</script></body></html>
+"""
+
+
+def chart_page(title: str, figure: PlotlyFigure, theme: Theme) -> str:
+    """HTML page with the figure and its sentence."""
+    return _CHART_PAGE.format(
+        title=html.escape(title),
+        text=html.escape(figure["meta"]["text"]),
+        surface=theme.surface,
+        ink=theme.ink,
+        plotly=plotly_script(),
+        data=_script_json(figure["data"]),
+        layout=_script_json(figure["layout"]),
+    )
+
+
+def _script_json(content: object) -> str:
+    # "</script>" inside a text would end the script.
+    return json.dumps(content, allow_nan=False).replace("</", "<\\/")

@@ -11,12 +11,12 @@ Public = Annotated[
     bool,
     typer.Option(
         "--public",
-        help="Listen on other than loopback addresses without TLS, as behind a proxy; set "
-        "PACELINE_ALLOWED_HOSTS to the names by which it is asked.",
+        help="Allow addresses other than loopback without TLS, as behind a proxy; set "
+        "PACELINE_ALLOWED_HOSTS to the host names that clients use.",
     ),
 ]
 TlsCert = Annotated[
-    Path | None, typer.Option(help="Certificate chain (PEM): answer over TLS.", metavar="FILE")
+    Path | None, typer.Option(help="Certificate chain (PEM), for TLS.", metavar="FILE")
 ]
 TlsKey = Annotated[
     Path | None, typer.Option(help="Private key (PEM) of the certificate.", metavar="FILE")
@@ -24,15 +24,15 @@ TlsKey = Annotated[
 AllowLossy = Annotated[
     bool,
     typer.Option(
-        "--allow-lossy", help="Run although queue or store are set up to lose data in a crash."
+        "--allow-lossy", help="Start even if queue or store are configured to lose data in a crash."
     ),
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Where queue, store and token are kept.")]
+DataDir = Annotated[Path | None, typer.Option(help="Directory of queue, store and token.")]
 
 TraceFile = Annotated[
     Path, typer.Argument(help="Published parquet trace.", metavar="TRACE.parquet")
 ]
 MetaFile = Annotated[
     Path | None,
-    typer.Option(help="Its meta file; left out: meta-NAME.yaml beside trace-NAME.parquet."),
+    typer.Option(help="Its meta file. Default: meta-NAME.yaml beside trace-NAME.parquet."),
 ]

@@ -1,4 +1,4 @@
-"""Commands that run Paceline: all of it, or one process of it."""
+"""Commands that run Paceline: everything, or one of its processes."""
 
 import signal
 import socket
@@ -27,11 +27,11 @@ def serve(
     tls_key: TlsKey = None,
     allow_lossy: AllowLossy = False,
 ) -> None:
-    """Run everything on this machine: API, consumer, event queue and store, kept in a directory.
+    """Run everything on this machine: API, consumer, event queue and store, in one directory.
 
     Example: paceline serve --port 8642 --data-dir /var/lib/paceline
     """
-    from app.cli.serve import Everything, StopSignal, others_need
+    from app.cli.supervisor import StopSignal, Supervisor, remote_access_hint
     from app.settings import load_settings
 
     settings = load_settings(
@@ -47,10 +47,10 @@ def serve(
     settings = settings.with_token()
     stop = StopSignal()
     with ExitStack() as stack:
-        everything = Everything(settings, stop)
+        everything = Supervisor(settings, stop)
         everything.start(stack)
-        more = (f"Data:   {settings.data_dir}", *others_need(settings))
-        _say_where(settings, is_new, *more)
+        more = (f"Data:   {settings.data_dir}", *remote_access_hint(settings))
+        _print_address(settings, is_new, *more)
         everything.keep_running()
 
 
@@ -58,45 +58,51 @@ def demo(
     host: Host = None,
     port: Port = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Keep the demo's data here; a passing directory if unset.")
+        Path | None, typer.Option(help="Keep the demo's data here. Default: a temporary directory.")
     ] = None,
 ) -> None:
-    """Run everything, with four live made jobs: healthy, slow worker, long stage, uneven lengths.
+    """Run everything, with four simulated jobs: one healthy, three slow for different reasons.
 
     Example: paceline demo
     """
-    from app.cli.children import Child, end_with_parent, paceline
-    from app.cli.live_jobs import demo_jobs
-    from app.cli.serve import Everything, StopSignal, page_url
+    from app.cli.demo_jobs import demo_jobs
+    from app.cli.supervisor import (
+        ChildProcess,
+        StopSignal,
+        Supervisor,
+        end_with_parent,
+        paceline_command,
+        page_url,
+    )
     from app.settings import load_settings
 
     stop = StopSignal()
-    end_with_parent()  # whatever ends make or a script that runs the demo ends the demo
+    end_with_parent()  # so that stopping make or a script stops the demo
     with ExitStack() as stack:
         directory = data_dir or Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
         settings = load_settings(host=host, port=port, data_dir=directory)
         is_new = not _has_token(settings)
         settings = settings.with_token()
-        everything = Everything(settings, stop)
+        everything = Supervisor(settings, stop)
         everything.start(stack)
         url = page_url(settings)
         token = {"PACELINE_TOKEN": _token(settings)}
-        jobs = Child("jobs", paceline("demo-jobs", "--url", url), token)
+        jobs = ChildProcess("jobs", paceline_command("demo-jobs", "--url", url), token)
         everything.add(jobs, stack)
         to_see = [f"  {url}/jobs/{job.job_id}\n      {job.to_see}" for job in demo_jobs()]
-        _say_where(settings, is_new, "What to look at, from about 3 s on:", *to_see)
+        _print_address(settings, is_new, "What to look at, from about 3 s on:", *to_see)
         everything.keep_running()
 
 
 def demo_jobs_command(url: Annotated[str, typer.Option()]) -> None:
-    """Push the demo's jobs to a server until told to stop (the token comes by PACELINE_TOKEN)."""
-    from app.cli.live_jobs import demo_jobs, push
+    """Push the demo's jobs to a server until stopped; the token is in PACELINE_TOKEN."""
+    from app.cli.demo_jobs import demo_jobs, push_demo_job
     from app.settings import load_settings
 
     settings = load_settings()
     stop = _stop_event()
     threads = [
-        threading.Thread(target=push, args=(job, url, _token(settings), stop))
+        threading.Thread(target=push_demo_job, args=(job, url, _token(settings), stop))
         for job in demo_jobs()
     ]
     for thread in threads:
@@ -113,7 +119,7 @@ def api(
     tls_key: TlsKey = None,
     allow_lossy: AllowLossy = False,
 ) -> None:
-    """Run the API alone, for production; give it PACELINE_DATABASE_URL and PACELINE_REDIS_URL.
+    """Run only the API, for production; needs PACELINE_DATABASE_URL and PACELINE_REDIS_URL.
 
     Example: PACELINE_TOKEN=pl_... paceline api --host 0.0.0.0 --public
     """
@@ -135,26 +141,26 @@ def consumer(
     name: Annotated[
         str | None,
         typer.Option(
-            help="A name that is this consumer's alone; after a crash it has its jobs back at once."
+            help="Unique name of this consumer; after a crash it gets its jobs back at once."
         ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only say whether queue and store can be used.")
+        bool, typer.Option("--check", help="Only check that queue and store can be used.")
     ] = False,
     allow_lossy: AllowLossy = False,
 ) -> None:
-    """Run a consumer alone, for production; any number of them share the jobs.
+    """Run only a consumer, for production; several consumers share the jobs.
 
     Example: paceline consumer --name consumer-0
     """
-    from app.consumer import wiring
+    from app.consumer import main
     from app.settings import load_settings
 
     settings = load_settings(allow_lossy=allow_lossy or None)
     if check:
-        wiring.check(settings)
+        main.check(settings)
     else:
-        wiring.run(settings, name or socket.gethostname(), _stop_event())
+        main.run(settings, name or socket.gethostname(), _stop_event())
 
 
 def _token(settings: "Settings") -> str:
@@ -174,10 +180,10 @@ def _has_token(settings: "Settings") -> bool:
     return settings.token is not None or settings.token_file.exists()
 
 
-def _say_where(settings: "Settings", is_new: bool, *more: str) -> None:
-    from app.cli.serve import address_lines
+def _print_address(settings: "Settings", is_new: bool, *more: str) -> None:
+    from app.cli.supervisor import address_lines
 
-    # Plain lines: a frame or a line break in an address cannot be clicked or copied.
-    may_tell = is_new or sys.stdout.isatty()
-    lines = address_lines(settings, _token(settings), may_tell=may_tell)
+    # Plain lines: an address with a frame or a line break cannot be clicked or copied.
+    shows_token = is_new or sys.stdout.isatty()
+    lines = address_lines(settings, _token(settings), shows_token=shows_token)
     typer.echo("\n".join(["", *lines, "", *more, "", "Ctrl-C stops everything.", ""]))

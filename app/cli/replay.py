@@ -1,4 +1,4 @@
-"""`paceline replay`: push a recorded trace through HTTP, as its workers would have."""
+"""`paceline replay`: push a recorded trace over HTTP, as its workers would."""
 
 import math
 import re
@@ -9,14 +9,14 @@ import typer
 
 from app.cli.options import MetaFile, TraceFile
 from app.errors import InvalidRequest
-from app.trace.names import LONGEST_JOB
+from app.trace.job import MAX_JOB_CHARS
 
 if TYPE_CHECKING:
-    from app.cli.server import Server
+    from app.cli.ingest_client import IngestClient
     from app.trace.window import Window
 
-# What the API takes in a route.
-_SLOWEST = 0.001  # a step of a minute takes a working day
+_MIN_SPEED = 0.001  # a step of a minute takes a working day
+# Characters that the API does not allow in a job id.
 _NOT_IN_JOB_ID = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -24,54 +24,57 @@ def replay(
     trace: TraceFile,
     meta: MetaFile = None,
     speed: Annotated[
-        str, typer.Option(help="How many times as fast as recorded; max: as fast as it goes.")
+        str, typer.Option(help="Speed relative to the recording; max: as fast as possible.")
     ] = "1",
-    url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8642",
+    url: Annotated[str, typer.Option(help="Address of the server.")] = "http://127.0.0.1:8642",
     token: Annotated[
         str | None,
         typer.Option(
-            envvar="PACELINE_TOKEN", help="Its token; left out: the one in the data directory."
+            envvar="PACELINE_TOKEN", help="Its token. Default: the one in the data directory."
         ),
     ] = None,
     job: Annotated[
-        str | None, typer.Option(help="Id of the job; left out: the trace's name.")
+        str | None, typer.Option(help="Id of the job. Default: the trace's name.")
     ] = None,
     keep_open: Annotated[
-        bool, typer.Option("--keep-open", help="Do not tell the server that the job has ended.")
+        bool, typer.Option("--keep-open", help="Leave the job running; do not report its end.")
     ] = False,
 ) -> None:
-    """Push a recorded trace to a running server, step after step, as its workers would have.
+    """Push a recorded trace to a running server, step by step, as its workers would.
 
     Example: paceline replay trace-AR.parquet --meta meta-AR.yaml --speed 10
     """
-    from app.cli.server import Server
-    from app.trace.readers import published
+    from app.cli.ingest_client import IngestClient
+    from app.trace.readers.published import trace_files
 
-    times = times_as_fast("--speed", speed)
-    window = published.read(trace, meta)
-    server = Server(url, token or own_token(), job or job_id_of(window.job.name))
+    times = parse_speed("--speed", speed)
+    window = trace_files.read(trace, meta)
+    server = IngestClient(url, token or local_token(), job or job_id_of(window.job.name))
     _replay(server, window, times)
     if not keep_open:
         server.end()
     typer.echo(server.page)
 
 
-def _replay(server: "Server", window: "Window", speed: float) -> None:
+def _replay(server: "IngestClient", window: "Window", speed: float) -> None:
     from rich.progress import Progress
 
     from app.cli import pushing
-    from app.cli.console import notes
-    from app.cli.replay_clock import end_to_end
-    from app.cli.server import ranks_of
+    from app.cli.ingest_client import global_ranks
+    from app.cli.pushing import gapless_timeline
+    from app.cli.terminal import stderr_console
 
-    timeline = end_to_end(window)
+    timeline = gapless_timeline(window)
     run_key = f"replay-{time.time_ns()}"
     epoch = server.register(window.job, run_key)
     begin_ns = time.time_ns()
-    with pushing.Complaints() as complaints, Progress(console=notes(), transient=True) as progress:
+    with (
+        pushing.ClientLog() as client_log,
+        Progress(console=stderr_console(), transient=True) as progress,
+    ):
         recorders = server.recorders(
             window.job,
-            ranks_of(window.job, timeline),
+            global_ranks(window.job, timeline),
             run_key=run_key,
             epoch=epoch,
             hosts=window.hosts,
@@ -88,29 +91,29 @@ def _replay(server: "Server", window: "Window", speed: float) -> None:
                 progress=lambda num_ops: progress.advance(bar, num_ops),
                 op_types=window.job.op_types,
             )
-            pushing.deliver(recorders, complaints.messages)
+            pushing.deliver(recorders, client_log.messages)
         finally:
             for recorder in recorders:
                 recorder.close(timeout_s=0.0)
 
 
-def times_as_fast(option: str, text: str) -> float:
-    """How many times as fast as recorded; infinite for max.
+def parse_speed(option: str, text: str) -> float:
+    """Speed relative to the recording; infinite for max.
 
     Raises:
-        InvalidRequest: it is no such number; the message names the option.
+        InvalidRequest: it is not a valid number.
     """
     try:
         speed = math.inf if text == "max" else float(text)
     except ValueError:
         speed = math.nan
-    if not speed >= _SLOWEST:
-        raise InvalidRequest(f"{option} {text}: want a number of {_SLOWEST} or more, or max")
+    if not speed >= _MIN_SPEED:
+        raise InvalidRequest(f"{option} {text}: want a number of {_MIN_SPEED} or more, or max")
     return speed
 
 
-def own_token() -> str:
-    """The token of the server that keeps its data here.
+def local_token() -> str:
+    """The token in the local data directory.
 
     Raises:
         InvalidRequest: there is none.
@@ -127,12 +130,12 @@ def own_token() -> str:
 
 
 def job_id_of(name: str) -> str:
-    """The name as the API takes it in a route.
+    """A job id made from a name.
 
     Raises:
-        InvalidRequest: nothing is left of it.
+        InvalidRequest: no valid character is left.
     """
-    job_id = _NOT_IN_JOB_ID.sub("-", name).strip("-._")[:LONGEST_JOB]
+    job_id = _NOT_IN_JOB_ID.sub("-", name).strip("-._")[:MAX_JOB_CHARS]
     if not job_id:
-        raise InvalidRequest(f"no id can be made of the name {name!r}: give one with --job")
+        raise InvalidRequest(f"no job id can be derived from {name!r}: give one with --job")
     return job_id

@@ -1,4 +1,4 @@
-"""Commands on how long things are kept."""
+"""`paceline retention`: how long data is kept."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
@@ -9,54 +9,52 @@ from app.cli.options import DataDir
 
 if TYPE_CHECKING:
     from app.settings import Settings
-    from app.store.retention import Keep
+    from app.store.retention import RetentionDays
 
 app = typer.Typer(no_args_is_help=True, help="How long operations and results are kept.")
 
-Days = Annotated[
-    float | None, typer.Option(min=1, help="Days; left out: as long as the service's settings say.")
-]
+Days = Annotated[float | None, typer.Option(min=1, help="Days. Default: the service's setting.")]
 
 
 @app.command()
 def run(
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be removed.")
+        bool, typer.Option("--dry-run", help="Only show what would be removed.")
     ] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Remove what is older than its project keeps it, as the consumers do once an hour.
+    """Remove data older than its project's retention, as the consumers do once an hour.
 
     Example: paceline retention run --dry-run
     """
-    from app.cli.opened_store import opened_store
+    from app.cli.store_access import open_store
     from app.store import retention
 
-    ask = retention.count if dry_run else retention.sweep
+    ask = retention.count_old if dry_run else retention.sweep
     found: Counter[tuple[str, str]] = Counter()
-    with opened_store(data_dir) as (store, settings):
-        for batch in ask(store, _usual(settings)):
+    with open_store(data_dir) as (store, settings):
+        for batch in ask(store, _default_keep(settings)):
             found[batch.project, batch.kind] += batch.number
     for (project, kind), number in found.items():
         typer.echo(f"{project}: {number} {kind} {'to remove' if dry_run else 'removed'}")
     if not found:
-        typer.echo("nothing is old enough")
+        typer.echo("nothing to remove")
 
 
 @app.command()
 def show(data_dir: DataDir = None) -> None:
-    """How long each project keeps what it has.
+    """Show how long each project keeps its data.
 
     Example: paceline retention show
     """
-    from app.cli.opened_store import opened_store
+    from app.cli.store_access import open_store
     from app.store import retention
 
-    with opened_store(data_dir) as (store, settings), store.read() as conn:
-        found = retention.policies(conn, _usual(settings))
+    with open_store(data_dir) as (store, settings), store.read() as conn:
+        found = retention.policies(conn, _default_keep(settings))
     for policy in found:
-        days = (policy.keep.raw_days, policy.keep.results_days)
-        words = [_days(each, own) for each, own in zip(days, policy.has_own, strict=True)]
+        days = (policy.days.raw_days, policy.days.results_days)
+        words = [_days(each, own) for each, own in zip(days, policy.is_own, strict=True)]
         typer.echo(f"{policy.project}: operations {words[0]}, results {words[1]}")
 
 
@@ -67,26 +65,25 @@ def set_(
     results_days: Days = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Keep a project's operations and results for other than the usual time.
+    """Set how long a project's operations and results are kept.
 
     Example: paceline retention set --project research --raw-days 60
     """
-    from app.cli.audited import note
-    from app.cli.opened_store import opened_store
+    from app.cli.store_access import audit_action, open_store
     from app.store import retention
 
     days = {"raw_days": raw_days, "results_days": results_days}
-    with opened_store(data_dir) as (store, _), store.write() as conn:
-        retention.set_own(conn, project, **days)
-        note(conn, project, "retention.set", project, **days)
+    with open_store(data_dir) as (store, _), store.write() as conn:
+        retention.set_project_days(conn, project, **days)
+        audit_action(conn, project, "retention.set", project, **days)
     show(data_dir)
 
 
-def _usual(settings: "Settings") -> "Keep":
-    from app.store.retention import Keep
+def _default_keep(settings: "Settings") -> "RetentionDays":
+    from app.store.retention import RetentionDays
 
-    return Keep(settings.keep_raw_days, settings.keep_results_days)
+    return RetentionDays(settings.keep_raw_days, settings.keep_results_days)
 
 
 def _days(number: float, is_own: bool) -> str:
-    return f"{number:g} days{'' if is_own else ' (as usual)'}"
+    return f"{number:g} days{'' if is_own else ' (default)'}"

@@ -1,90 +1,129 @@
-"""Rules over stored history: what would have rung, and when it would have ceased."""
+"""Tests alert rules on stored windows: which alerts would have fired and resolved, and when.
+
+Alerts that another alert mutes (inhibits) are counted, not listed.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
-from app.alerts.alert import AlertEvent
-from app.alerts.evaluate import Book
-from app.alerts.facts import WindowFacts
+from app.alerts.alert import AlertEvent, AlertState
+from app.alerts.labels import inhibited_fingerprints
+from app.alerts.readings.facts import WindowFacts
 from app.alerts.rule import Rule
-from app.cli.rule_hearing import Hearing
-from app.diagnosis.history import History
+from app.alerts.rules.evaluation import AlertChange, JobAlerts
+from app.diagnosis.job_history import History
 from app.store import hosts, jobs, windows
-from app.store.engine import Store
+from app.store.database import Store
 from app.store.jobs import JobRecord
 from app.store.windows import WindowSummary
-from app.trace.names import plain
+from app.trace.job import job_of
 
-_PAGE = 200
+
+class InhibitionFilter:
+    """Collects in `sent` the firing and resolved events that are not muted, in order."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+        self._waiting: dict[str, AlertEvent] = {}
+        self.sent: list[AlertEvent] = []
+        self._num_missed: Counter[str] = Counter()
+
+    @property
+    def num_muted(self) -> Counter[str]:
+        """By rule, alerts that resolved while muted, or are still muted."""
+        return self._num_missed + Counter(event.rule for event in self._waiting.values())
+
+    def add(
+        self, changes: Iterable[AlertChange], states: Sequence[AlertState], now_s: float
+    ) -> None:
+        """Process the changes of one window; `states` are the alerts after it."""
+        for event in (event for change in changes for event in change.events):
+            if event.kind == "firing":
+                self._waiting[event.fingerprint] = event
+            elif event.kind == "resolved":
+                self._end(event)
+        quiet = inhibited_fingerprints(states, self._rules)
+        quiet |= {state.fingerprint for state in states if state.below_s > 0}
+        for fingerprint in [each for each in self._waiting if each not in quiet]:
+            self.sent.append(replace(self._waiting.pop(fingerprint), at_s=now_s))
+
+    def _end(self, event: AlertEvent) -> None:
+        if self._waiting.pop(event.fingerprint, None) is None:
+            self.sent.append(event)
+        else:
+            self._num_missed[event.rule] += 1
+
+
+_WINDOWS_PER_PAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """How many windows of how many jobs were looked at, and what rang and ceased, by time.
-
-    `num_kept_back` are alerts, by rule, for which others have spoken.
-    """
+class RuleTrial:
+    """Events by time, and numbers of jobs, windows and, by rule, muted alerts."""
 
     num_jobs: int
     num_windows: int
     events: Sequence[AlertEvent]
-    num_kept_back: Mapping[str, int]
+    num_muted: Mapping[str, int]
 
     def of_rule(self, name: str) -> list[AlertEvent]:
-        """What one rule would have done."""
+        """Events of one rule."""
         return [event for event in self.events if event.rule == name]
 
 
-def wanted_jobs(store: Store, project: str, pattern: str) -> list[JobRecord]:
+def matching_jobs(store: Store, project: str, pattern: str) -> list[JobRecord]:
     """Jobs of a project whose ids match."""
     found: list[JobRecord] = []
     cursor: str | None = None
     while True:
         with store.read() as conn:
-            page, cursor = jobs.page(conn, project=project, cursor=cursor, limit=_PAGE)
-        found += [job for job in page if fnmatchcase(plain(job.job_id), pattern)]
+            page, cursor = jobs.page(conn, project=project, cursor=cursor, limit=_WINDOWS_PER_PAGE)
+        found += [job for job in page if fnmatchcase(job_of(job.job_id), pattern)]
         if cursor is None:
             return found
 
 
-def trial(
+def try_rules(
     store: Store,
     of_jobs: Sequence[JobRecord],
     rules: Sequence[Rule],
     *,
     since_s: float,
-    watched: Callable[[Iterable[JobRecord]], Iterable[JobRecord]] = iter,
-) -> Trial:
-    """What the rules make of all closed windows that were stored since (Unix seconds).
+    progress: Callable[[Iterable[JobRecord]], Iterable[JobRecord]] = iter,
+) -> RuleTrial:
+    """Evaluate the rules on all closed windows stored since `since_s` (Unix seconds).
 
-    `watched` sees each job go by, for a progress bar.
+    `progress` wraps the iteration over jobs.
     """
     num_windows = 0
     events: list[AlertEvent] = []
-    num_kept_back: Counter[str] = Counter()
-    for job in watched(of_jobs):
-        book, hearing = Book(job.job_id, rules=rules, labels=job.labels), Hearing(rules)
+    num_muted: Counter[str] = Counter()
+    for job in progress(of_jobs):
+        job_alerts, filtered = (
+            JobAlerts(job.job_id, rules=rules, labels=job.labels),
+            InhibitionFilter(rules),
+        )
         for summary, facts in _facts(store, job, since_s):
             num_windows += 1
-            changes = book.window(facts, summary.updated_s)
-            hearing.hear(changes, book.states, summary.updated_s)
+            changes = job_alerts.add_window(facts, summary.updated_s)
+            filtered.add(changes, job_alerts.states, summary.updated_s)
         if job.ended_s is not None:
-            hearing.hear(book.ended(job.epoch, job.ended_s), [], job.ended_s)
-        events += hearing.told
-        num_kept_back += hearing.num_kept_back
+            filtered.add(job_alerts.end(job.epoch, job.ended_s), [], job.ended_s)
+        events += filtered.sent
+        num_muted += filtered.num_muted
     events.sort(key=lambda event: event.at_s)
-    return Trial(len(of_jobs), num_windows, events, num_kept_back)
+    return RuleTrial(len(of_jobs), num_windows, events, num_muted)
 
 
 def _facts(
     store: Store, job: JobRecord, since_s: float
 ) -> Iterator[tuple[WindowSummary, WindowFacts]]:
-    """Windows in their order, each with the step times of those before."""
+    """Windows in order, each with the step times of the earlier ones."""
     earlier: dict[int, History] = defaultdict(History)
     for summary in _summaries(store, job.job_id, since_s):
         with store.read() as conn:
@@ -101,7 +140,7 @@ def _window_facts(
     store: Store, job: JobRecord, of: WindowSummary, result: dict[str, Any], before: History
 ) -> WindowFacts:
     with store.read() as conn:
-        num_gpus = jobs.run(conn, job.job_id, of.epoch).num_gpus
+        num_gpus = jobs.registration(conn, job.job_id, of.epoch).num_gpus
         known_hosts = hosts.load(conn, job.job_id, of.epoch)
     return WindowFacts(
         window_id=of.window_id,
@@ -115,12 +154,12 @@ def _window_facts(
 
 
 def _summaries(store: Store, job_id: str, since_s: float) -> list[WindowSummary]:
-    """Closed windows, the oldest first, and those of the same runs that tell what was usual."""
+    """Closed windows, oldest first, including earlier ones of the same runs for their history."""
     found: list[WindowSummary] = []
     cursor: str | None = None
     while True:
         with store.read() as conn:
-            page, cursor = windows.page(conn, job_id, cursor=cursor, limit=_PAGE)
+            page, cursor = windows.page(conn, job_id, cursor=cursor, limit=_WINDOWS_PER_PAGE)
         found += [each for each in page if each.state != "open"]
         epochs = {each.epoch for each in found if each.updated_s >= since_s}
         if cursor is None or (page[-1].updated_s < since_s and page[-1].epoch not in epochs):

@@ -1,4 +1,4 @@
-"""Tokens: who may do what in which project. These commands work on the store itself."""
+"""`paceline token`: create, list and revoke access tokens, directly in the store."""
 
 import time
 from datetime import UTC, datetime
@@ -11,68 +11,67 @@ from app.cli.options import DataDir
 if TYPE_CHECKING:
     from app.store.tokens import TokenRecord
 
-app = typer.Typer(no_args_is_help=True, help="Make, list and revoke tokens.")
+app = typer.Typer(no_args_is_help=True, help="Create, list and revoke access tokens.")
 
 _DAY_S = 86_400.0
-_Project = Annotated[str, typer.Option(help="Whose jobs it is for; made if it is new.")]
+_Project = Annotated[str, typer.Option(help="Project of the token; created if it is new.")]
 
 
 @app.command()
 def create(
     scope: Annotated[
         list[str],
-        typer.Option(help="Of ingest, read, write and admin, several with commas."),
+        typer.Option(help="ingest, read, write or admin; several separated by commas."),
     ],
     project: _Project = "default",
     job: Annotated[
-        str | None, typer.Option(help="The only job it is good for, with scope ingest alone.")
+        str | None, typer.Option(help="Restrict the token to this job; only with scope ingest.")
     ] = None,
     expires_days: Annotated[
-        float | None, typer.Option(min=0, max=3650, help="Days until it is over; unset: never.")
+        float | None, typer.Option(min=0, max=3650, help="Days until it expires. Default: never.")
     ] = None,
-    name: Annotated[str, typer.Option(help="For people: where it is used.")] = "",
+    name: Annotated[str, typer.Option(help="A note on where it is used.")] = "",
     data_dir: DataDir = None,
 ) -> None:
-    """Make a token and print it, this once: only a hash of it is kept.
+    """Create a token and print it. It cannot be shown again: only a hash is stored.
 
-    To replace one, make its successor first, then revoke it.
+    To replace a token, create the new one first, then revoke the old one.
 
     Example: paceline token create --project research --scope ingest --expires-days 90
     """
-    from app.cli.audited import note
-    from app.cli.opened_store import opened_store
+    from app.cli.store_access import audit_action, open_store
     from app.errors import InvalidRequest
     from app.store import tokens
 
     if expires_days == 0:
-        raise InvalidRequest("--expires-days 0: such a token would be over at once; want more")
+        raise InvalidRequest("--expires-days 0: the token would expire at once; give more")
     names = [name.strip() for each in scope for name in each.split(",")]
     now_s = time.time()
     expires_s = None if expires_days is None else now_s + expires_days * _DAY_S
     wanted = tokens.NewToken(project, name, tokens.checked_scopes(names), job, expires_s)
-    with opened_store(data_dir) as (store, _), store.write() as conn:
+    with open_store(data_dir) as (store, _), store.write() as conn:
         record, text = tokens.create(conn, wanted, now_s=now_s)
-        said = {"name": name, "scopes": list(record.scopes), "job": job}
-        note(conn, project, "token.create", record.token_id, **said)
+        detail = {"name": name, "scopes": list(record.scopes), "job": job}
+        audit_action(conn, project, "token.create", record.token_id, **detail)
     typer.echo(text)
 
 
 @app.command(name="list")
 def list_(
     project: Annotated[
-        str | None, typer.Option(help="Of this project only; unset: of all.")
+        str | None, typer.Option(help="Only tokens of this project. Default: all.")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """List tokens, revoked ones too; no secret is shown, since none is kept.
+    """List tokens, including revoked ones. Secrets are not stored and not shown.
 
     Example: paceline token list --project research
     """
-    from app.cli.opened_store import opened_store
+    from app.cli.store_access import open_store
     from app.store import tokens
 
-    with opened_store(data_dir) as (store, _), store.read() as conn:
-        found = tokens.everyones(conn)
+    with open_store(data_dir) as (store, _), store.read() as conn:
+        found = tokens.all_tokens(conn)
     chosen = [record for record in found if project in (None, record.project)]
     rows = [_row(record) for record in chosen]
     heading = ("ID", "PROJECT", "SCOPES", "JOB", "STATE", "LAST USED (UTC)", "NAME")
@@ -84,24 +83,23 @@ def list_(
 
 @app.command()
 def revoke(
-    token_id: Annotated[str, typer.Argument(help="Its id, as list shows it.")],
+    token_id: Annotated[str, typer.Argument(help="Id of the token, as shown by list.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Make a token good for nothing, on every process within 5 s.
+    """Revoke a token; takes effect in every process within 5 s.
 
     Example: paceline token revoke x7Kq2mZ0aB
     """
-    from app.cli.audited import note
-    from app.cli.opened_store import opened_store
+    from app.cli.store_access import audit_action, open_store
     from app.errors import InvalidRequest
     from app.store import tokens
 
-    with opened_store(data_dir) as (store, _), store.write() as conn:
+    with open_store(data_dir) as (store, _), store.write() as conn:
         record = tokens.find(conn, token_id)
         if record is None:
             raise InvalidRequest(f"no token {token_id!r}: paceline token list shows them all")
         if tokens.revoke(conn, record.project, token_id, now_s=time.time()):
-            note(conn, record.project, "token.revoke", token_id)
+            audit_action(conn, record.project, "token.revoke", token_id)
     typer.echo(f"revoked: {token_id} ({record.name or 'without a name'}) of {record.project}")
 
 
@@ -112,7 +110,7 @@ def _row(record: "TokenRecord") -> tuple[str, ...]:
         ",".join(record.scopes),
         record.job or "all",
         _state(record),
-        "never" if record.last_used_s is None else _moment(record.last_used_s),
+        "never" if record.last_used_s is None else _utc(record.last_used_s),
         record.name,
     )
 
@@ -123,8 +121,8 @@ def _state(record: "TokenRecord") -> str:
     if record.expires_s is None:
         return "good"
     word = "good until" if record.is_good(time.time()) else "over since"
-    return f"{word} {_moment(record.expires_s)}"
+    return f"{word} {_utc(record.expires_s)}"
 
 
-def _moment(unix_s: float) -> str:
+def _utc(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,192 +1,377 @@
-"""Decides who is told what: looks at groups of alerts that are due, and fills the outbox.
+"""The dispatcher: plans the alert groups that are due, and writes messages to the outbox.
 
-One transaction reads where a group's alerts stand and what was told of them, and writes the
-messages together with the fact that they were told. A crash before its commit repeats it all, one
-after it leaves everything to whoever sends.
+One transaction reads a group's alerts and their last notifications, and writes the new messages
+and last notifications. A crash before its commit repeats it all; after it, the sender goes on.
 """
 
 import threading
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from app.alerts import planning
-from app.alerts.cordon_request import Request, request_for
-from app.alerts.formats.registry import refresh_every_s
-from app.alerts.plan import Plan, Timing
-from app.consumer import messages
-from app.consumer.catching_up import catch_up
+from app.alerts.cordon import CordonRequest, cordon_request_for
+from app.alerts.formats.registry import format_takes, refresh_every_s, render_notice
+from app.alerts.notice import Message, Notice, NoticeGroup
+from app.alerts.picture_links import KEY_NAME, SignedPictureLinks
+from app.alerts.planning import plan as planning
+from app.alerts.planning.addressing import notices_for
+from app.alerts.planning.plan import (
+    Draft,
+    DraftKind,
+    LastNotified,
+    NotificationPlan,
+    NotificationTiming,
+)
+from app.alerts.receiver import Receiver
+from app.consumer.context import NotifyContext
 from app.consumer.cordoner import Cordoner
-from app.consumer.desk import Desk
-from app.consumer.remembering import begun, remember
-from app.consumer.scene import Scene, scene_of
-from app.consumer.standings import last_of
+from app.consumer.group_snapshot import (
+    GroupSnapshot,
+    last_notified,
+    notification_rows,
+    read_snapshot,
+)
 from app.errors import LeaseLost, Unavailable
-from app.store import alert_groups, muting
-from app.store.alert_groups import Group
-from app.store.engine import Connection
-from app.trace.names import project_of
+from app.store import jobs, service_state
+from app.store.alerting import notifications, outbox, silences
+from app.store.alerting.notifications import AlertGroup, LastNotification
+from app.store.database import Connection
+from app.trace.job import project_of
 
 log = structlog.get_logger()
 
-# Part of what passes between a slow window and its first message: it has two seconds in all.
-LOOK_EVERY_S = 0.25
-_LEAST_PAUSE_S = 0.02
-_AFTER_TROUBLE_S = 5.0
-# Longer than planning as many groups takes, with as many alerts, silences and receivers as there
-# may be (3 s for each); then another dispatcher may.
+# Part of the two seconds allowed between a slow window and its first message.
+CHECK_EVERY_S = 0.25
+_MIN_PAUSE_S = 0.02
+_PAUSE_AFTER_ERROR_S = 5.0
+# Longer than planning _MAX_GROUPS groups with the maximum of alerts, silences and receivers (3 s
+# each); then another dispatcher may claim them.
 _CLAIM_S = 15.0
-_AT_ONCE = 4
+_MAX_GROUPS = 4
 
 
 class Dispatcher:
-    """Plans notices; any number of dispatchers share the groups.
+    """Plans notifications; any number of dispatchers share the groups.
 
     `nudge` is called when there are messages to send.
     """
 
     def __init__(
-        self, desk: Desk, cordoner: Cordoner | None = None, nudge: Callable[[], None] = lambda: None
+        self,
+        context: NotifyContext,
+        cordoner: Cordoner | None = None,
+        nudge: Callable[[], None] = lambda: None,
     ) -> None:
-        self._desk = desk
+        self._context = context
         self._cordoner = cordoner
         self._nudge = nudge
 
     def run(self, stop: threading.Event) -> None:
-        """Plan whatever is due until `stop` is set."""
-        pause_s = LOOK_EVERY_S
+        """Plan due groups until `stop` is set."""
+        pause_s = CHECK_EVERY_S
         while not stop.wait(pause_s):
-            pause_s = LOOK_EVERY_S
+            pause_s = CHECK_EVERY_S
             try:
                 while self.dispatch_due() and not stop.is_set():
                     pass
                 pause_s = self._pause_s()
             except Unavailable as error:
                 log.warning("no alert planned", reason=str(error))
-                pause_s = _AFTER_TROUBLE_S
+                pause_s = _PAUSE_AFTER_ERROR_S
             except Exception:
-                # Its claim lapses; one that cannot be planned must not be the end of all others.
+                # Its claim lapses; the other groups go on.
                 log.exception("alerts not planned")
 
     def dispatch_due(self) -> int:
-        """Number of groups looked at now.
+        """Plan the due groups; returns their number.
 
         Raises:
             StoreUnavailable: the store cannot be read.
         """
-        with self._desk.store.read() as conn:
-            # Most of the time nothing is due, and who only reads holds up nobody.
-            if not alert_groups.has_due(conn, now_s=self._desk.database_time(conn)):
+        with self._context.store.read() as conn:
+            # Mostly nothing is due, and reading locks nothing.
+            if not notifications.has_due_group(conn, now_s=self._context.database_time(conn)):
                 return 0
-        with self._desk.store.write() as conn:
-            now_s = self._desk.database_time(conn)
-            groups = alert_groups.claim(conn, now_s=now_s, lease_s=_CLAIM_S, limit=_AT_ONCE)
+        with self._context.store.write() as conn:
+            now_s = self._context.database_time(conn)
+            groups = notifications.claim_groups(
+                conn, now_s=now_s, lease_s=_CLAIM_S, limit=_MAX_GROUPS
+            )
         for group in groups:
             self._dispatch(group)
         return len(groups)
 
     def _pause_s(self) -> float:
-        """Until the next group is due, if that is soon: most wait for a second since they woke."""
-        with self._desk.store.read() as conn:
-            now_s = self._desk.database_time(conn)
-            due_s = alert_groups.next_due_s(conn, now_s=now_s)
+        """Time until the next group is due, at most CHECK_EVERY_S."""
+        with self._context.store.read() as conn:
+            now_s = self._context.database_time(conn)
+            due_s = notifications.next_due_s(conn, now_s=now_s)
         if due_s is None:
-            return LOOK_EVERY_S
-        return min(max(due_s - now_s, _LEAST_PAUSE_S), LOOK_EVERY_S)
+            return CHECK_EVERY_S
+        return min(max(due_s - now_s, _MIN_PAUSE_S), CHECK_EVERY_S)
 
-    def _dispatch(self, group: Group) -> None:
+    def _dispatch(self, group: AlertGroup) -> None:
         try:
-            with self._desk.store.write() as conn:
-                told = self._tell(conn, group, self._desk.database_time(conn))
+            with self._context.store.write() as conn:
+                result = self._plan_and_write(conn, group, self._context.database_time(conn))
         except LeaseLost as error:
             log.info("alerts planned by another", reason=str(error))
             return
         except Unavailable as error:
-            self._put_off(group, error)
+            self._postpone(group, error)
             return
         except Exception:
             log.exception("alerts not planned", job=group.job_id, rule=group.rule)
             return
-        self._after(group, told)
+        self._after_commit(group, result)
 
-    def _put_off(self, group: Group, error: Unavailable) -> None:
-        """One that takes too long, or is locked, must not keep back the others of its batch.
+    def _postpone(self, group: AlertGroup, error: Unavailable) -> None:
+        """Postpone a group that is locked or takes too long, so that it does not delay the others.
 
-        Where the store itself is away this raises, and they need not be tried.
+        Raises Unavailable if the store itself is away.
         """
-        log.warning("alerts put off", job=group.job_id, rule=group.rule, reason=str(error))
-        with self._desk.store.write() as conn:
-            now_s = self._desk.database_time(conn)
-            alert_groups.put_off(conn, group, next_at_s=now_s + _CLAIM_S)
+        log.warning("alerts postponed", job=group.job_id, rule=group.rule, reason=str(error))
+        with self._context.store.write() as conn:
+            now_s = self._context.database_time(conn)
+            notifications.postpone_group(conn, group, next_at_s=now_s + _CLAIM_S)
 
-    def _tell(self, conn: Connection, group: Group, now_s: float) -> "_Told":
-        scene = scene_of(conn, self._desk.rules, group, now_s)
-        if scene.rule is None and any(alert.is_firing for alert in scene.alerts):
-            # The rule is gone, and its consumer has yet to end its alerts: none of them is news.
-            alert_groups.done(
+    def _plan_and_write(
+        self, conn: Connection, group: AlertGroup, now_s: float
+    ) -> "_DispatchResult":
+        snapshot = read_snapshot(conn, self._context.default_rules, group, now_s)
+        if snapshot.rule is None and any(alert.is_firing for alert in snapshot.alerts):
+            # The rule was removed, and the consumer has yet to resolve its alerts: not news.
+            notifications.release(
                 conn,
                 group,
-                next_at_s=now_s + self._desk.timing.interval_s,
+                next_at_s=now_s + self._context.timing.interval_s,
                 last_at_s=None,
                 refreshed_at_s=group.refreshed_at_s,
             )
-            return _Told(0, None)
-        plan = planning.plan(
-            scene.alerts,
-            last_of(scene.told),
-            silences=muting.active(conn, project_of(group.job_id), now_s=now_s),
-            inhibited=scene.inhibited,
+            return _DispatchResult(0, None)
+        plan = planning.plan_notifications(
+            snapshot.alerts,
+            last_notified(snapshot.notified),
+            silences=silences.active(conn, project_of(group.job_id), now_s=now_s),
+            inhibited=snapshot.inhibited,
             last_at_s=group.last_at_s,
             now_s=now_s,
-            timing=self._timing(scene),
+            timing=self._timing(snapshot),
             refreshed_at_s=group.refreshed_at_s,
         )
-        written = messages.write(conn, self._desk, group, scene.receivers, plan.drafts, now_s)
-        num_late = catch_up(conn, self._desk, group, scene, plan, now_s)
-        fired = begun(plan, scene.told)
-        request = self._request(scene, group, plan, fired)
-        remember(conn, group, scene, plan, written, () if request is None else fired)
+        written = write_messages(conn, self._context, group, snapshot.receivers, plan.drafts, now_s)
+        num_late = notify_new_receivers(conn, self._context, group, snapshot, plan, now_s)
+        fired = newly_firing(plan, snapshot.notified)
+        request = self._request(snapshot, group, plan, fired)
+        save_notified(conn, group, snapshot, plan, written, () if request is None else fired)
         last_at_s = now_s if written.is_notice and plan.is_notice else None
-        alert_groups.done(
+        notifications.release(
             conn,
             group,
-            next_at_s=alert_groups.in_time(plan.next_at_s, now_s=now_s),
+            next_at_s=notifications.limit_wait(plan.next_at_s, now_s=now_s),
             last_at_s=last_at_s,
             refreshed_at_s=plan.refreshed_at_s,
         )
         if request is not None and self._cordoner is not None:
             self._cordoner.note(conn, request, now_s)
-        return _Told(written.kinds.total() + num_late, request)
+        return _DispatchResult(written.num_by_kind.total() + num_late, request)
 
-    def _timing(self, scene: Scene) -> Timing:
-        refresh_s = refresh_every_s(each.format for each in scene.receivers)
-        return replace(self._desk.timing, refresh_s=refresh_s)
+    def _timing(self, snapshot: GroupSnapshot) -> NotificationTiming:
+        refresh_s = refresh_every_s(each.format for each in snapshot.receivers)
+        return replace(self._context.timing, refresh_s=refresh_s)
 
     def _request(
-        self, scene: Scene, group: Group, plan: Plan, fired: Collection[str]
-    ) -> Request | None:
-        if self._cordoner is None or scene.rule is None:
+        self,
+        snapshot: GroupSnapshot,
+        group: AlertGroup,
+        plan: NotificationPlan,
+        fired: Collection[str],
+    ) -> CordonRequest | None:
+        if self._cordoner is None or snapshot.rule is None:
             return None
         begins = [
-            told
+            alert
             for draft in plan.drafts
-            for told in draft.listed
-            if told.fingerprint in fired and told.fingerprint in draft.news
+            for alert in draft.listed
+            if alert.fingerprint in fired and alert.fingerprint in draft.news
         ]
-        return request_for(scene.rule, group.job_id, begins)
+        return cordon_request_for(snapshot.rule, group.job_id, begins)
 
-    def _after(self, group: Group, told: "_Told") -> None:
-        if told.num_messages:
-            log.info("alerts told", job=group.job_id, rule=group.rule, messages=told.num_messages)
+    def _after_commit(self, group: AlertGroup, result: "_DispatchResult") -> None:
+        if result.num_messages:
+            log.info(
+                "notifications written",
+                job=group.job_id,
+                rule=group.rule,
+                messages=result.num_messages,
+            )
             self._nudge()
-        if told.request is not None and self._cordoner is not None:
-            self._cordoner.ask(told.request)
+        if result.request is not None and self._cordoner is not None:
+            self._cordoner.ask(result.request)
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What a transaction has left to do once it is committed."""
+class _DispatchResult:
+    """What is left to do once the transaction is committed."""
 
     num_messages: int
-    request: Request | None
+    request: CordonRequest | None
+
+
+@dataclass(slots=True)
+class WrittenMessages:
+    """Messages written, by kind of draft, and the alerts whose changes they report."""
+
+    num_by_kind: Counter[DraftKind] = field(default_factory=Counter)
+    fingerprints: set[str] = field(default_factory=set)
+
+    @property
+    def is_notice(self) -> bool:
+        """Whether a firing or resolved message was written."""
+        return any(self.num_by_kind[kind] for kind in ("firing", "resolved"))
+
+    def add(self, kind: DraftKind, fingerprints: Collection[str]) -> None:
+        """Count one message."""
+        self.num_by_kind[kind] += 1
+        self.fingerprints.update(fingerprints)
+
+
+def write_messages(
+    conn: Connection,
+    context: NotifyContext,
+    group: AlertGroup,
+    receivers: Sequence[Receiver],
+    drafts: Sequence[Draft],
+    now_s: float,
+) -> WrittenMessages:
+    """Write the messages of these drafts to these receivers."""
+    written = WrittenMessages()
+    if not drafts:
+        return written
+    name, _ = jobs.name_and_labels(conn, group.job_id)
+    links = _picture_links(conn, context)
+    addressee = NoticeGroup(group.job_id, name, group.rule, context.base_url, links)
+    for draft in drafts:
+        for receiver in receivers:
+            if format_takes(receiver.format, draft.kind):
+                for notice in _write_draft(conn, addressee, draft, receiver, now_s):
+                    written.add(draft.kind, notice.about)
+    return written
+
+
+def _picture_links(conn: Connection, context: NotifyContext) -> SignedPictureLinks | None:
+    if context.base_url is None or not context.has_pictures:
+        return None
+    return SignedPictureLinks(context.base_url, service_state.find_or_make_key(conn, KEY_NAME))
+
+
+def _write_draft(
+    conn: Connection, addressee: NoticeGroup, draft: Draft, receiver: Receiver, now_s: float
+) -> list[Notice]:
+    if draft.kind == "refresh":
+        notifications.drop_refreshes(conn, receiver.endpoint_id, addressee.job_id, addressee.rule)
+    notices = notices_for(draft, addressee, receiver, now_s=now_s)
+    return [notice for notice in notices if _add_to_outbox(conn, addressee, notice, receiver)]
+
+
+def _add_to_outbox(
+    conn: Connection, addressee: NoticeGroup, notice: Notice, receiver: Receiver
+) -> bool:
+    message = _render_message(notice, receiver)
+    if message is None:
+        return False
+    outbox.add(
+        conn,
+        endpoint_id=receiver.endpoint_id,
+        notice_id=notice.notice_id,
+        job_id=addressee.job_id,
+        rule=addressee.rule,
+        kind=notice.kind,
+        message=message,
+        fingerprints=notice.about,
+        listed=[alert.fingerprint for alert in notice.alerts],
+        now_s=notice.at_s,
+    )
+    return True
+
+
+def _render_message(notice: Notice, receiver: Receiver) -> Message | None:
+    try:
+        return render_notice(notice, receiver)
+    except Exception:
+        # The other receivers may have formats that work.
+        log.exception("message not written", receiver=receiver.endpoint_id)
+        return None
+
+
+def notify_new_receivers(
+    conn: Connection,
+    context: NotifyContext,
+    group: AlertGroup,
+    snapshot: GroupSnapshot,
+    plan: NotificationPlan,
+    now_s: float,
+) -> int:
+    """Notify receivers added after the group's first notification; returns how many messages."""
+    if not plan.repeatable:
+        return 0
+    since_s = notifications.new_receivers(conn, group.job_id, group.rule, now_s=now_s)
+    num_messages = 0
+    for receiver in (each for each in snapshot.receivers if each.endpoint_id in since_s):
+        draft = plan.for_new_receiver(
+            last_notified(snapshot.notified), since_s[receiver.endpoint_id]
+        )
+        drafts = [] if draft is None else [draft]
+        written = write_messages(conn, context, group, [receiver], drafts, now_s)
+        num_messages += written.num_by_kind.total()
+    return num_messages
+
+
+_AT_REST = ("resolved", "lapsed")
+
+
+def newly_firing(plan: NotificationPlan, notified: Mapping[str, LastNotification]) -> set[str]:
+    """Alerts that have begun to fire, without a notification or cordon request since."""
+    known = {fingerprint for fingerprint, row in notified.items() if row.kind != "resolved"}
+    fired = {each for draft in plan.drafts for each, news in draft.news.items() if news == "firing"}
+    return fired - known
+
+
+def save_notified(
+    conn: Connection,
+    group: AlertGroup,
+    snapshot: GroupSnapshot,
+    plan: NotificationPlan,
+    written: WrittenMessages,
+    asked: Collection[str],
+) -> None:
+    """Save the last notifications of the group's alerts.
+
+    A firing without any message stays due, for receivers to come; a resolution without one does
+    not. For the alerts `asked` about, the cordon hook was called, and is not called again.
+    """
+    after = dict(_notified_after(snapshot, plan, written, asked))
+    notifications.save_notifications(
+        conn, group.job_id, group.rule, notification_rows(snapshot.alerts, after, snapshot.notified)
+    )
+    notifications.forget_notifications(conn, plan.forgotten)
+
+
+def _notified_after(
+    snapshot: GroupSnapshot,
+    plan: NotificationPlan,
+    written: WrittenMessages,
+    asked: Collection[str],
+) -> Iterator[tuple[str, LastNotified]]:
+    known = {each for each, row in snapshot.notified.items() if row.kind not in _AT_REST}
+    for fingerprint, last in plan.notified.items():
+        # A repeat without this alert counts for it, too: else it would be repeated each time.
+        is_notified = fingerprint in written.fingerprints or (
+            written.is_notice and fingerprint in known
+        )
+        if last.kind != "firing" or is_notified:
+            yield fingerprint, last
+        elif fingerprint in asked:
+            yield fingerprint, replace(last, kind="lapsed")

@@ -1,4 +1,4 @@
-"""Removes what is older than its project keeps it, a little at a time, beside everything else."""
+"""The janitor: removes rows past their project's retention, in small batches."""
 
 import threading
 import time
@@ -9,23 +9,23 @@ import structlog
 
 from app.errors import LeaseLost, Unavailable
 from app.store import retention
-from app.store.engine import Store
-from app.store.retention import Keep
+from app.store.database import Store
+from app.store.retention import RetentionDays
 
 log = structlog.get_logger()
 
-_FIRST_AFTER_S = 60.0  # a start has better things to do
-_LOOK_EVERY_S = 3600.0
+_FIRST_AFTER_S = 60.0  # not during the start
+_CHECK_EVERY_S = 3600.0
 _TURN_S = 20.0
 _BETWEEN_TURNS_S = 40.0
-_BETWEEN_BATCHES_S = 0.1  # in which whoever waits to write has the database
+_BETWEEN_BATCHES_S = 0.1  # lets others write
 
 
 class Janitor:
-    """Sweeps once an hour; of many consumers' janitors one at a time goes on."""
+    """Sweeps once an hour; of several consumers' janitors one at a time."""
 
     def __init__(
-        self, store: Store, usual: Keep, *, monotonic: Callable[[], float] = time.monotonic
+        self, store: Store, usual: RetentionDays, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
         self._usual = usual
@@ -35,18 +35,18 @@ class Janitor:
         """Sweep until `stop` is set."""
         pause_s = _FIRST_AFTER_S
         while not stop.wait(pause_s):
-            pause_s = _LOOK_EVERY_S
+            pause_s = _CHECK_EVERY_S
             try:
                 if not self.turn(stop):
                     pause_s = _BETWEEN_TURNS_S
             except (LeaseLost, Unavailable) as error:
                 log.info("nothing old removed", reason=str(error))
             except Exception:
-                # What cannot be removed today must not end the consumer, nor this thread.
+                # An error must end neither the consumer nor this thread.
                 log.exception("removal failed")
 
     def turn(self, stop: threading.Event) -> bool:
-        """Remove old rows for a while; whether all are gone.
+        """Remove old rows for up to _TURN_S; True if none are left.
 
         Raises:
             LeaseLost: another process is at it.

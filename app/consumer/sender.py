@@ -1,58 +1,67 @@
-"""Sends what the outbox holds: claim, POST, write down how it went.
+"""The sender: claims messages of the outbox, sends them, and saves the results.
 
-Each message has a thread of its own while it is under way, so that a receiver which never answers
-keeps nobody else waiting; a receiver has at most two at a time.
+Each attempt has a thread of its own, so that a receiver which never answers delays no other; a
+receiver has at most two at a time. Queued messages whose alerts were silenced meanwhile are
+dropped. A receiver that keeps failing is disabled, and the project's others are notified.
 """
 
+import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import cache
 
 import structlog
 
-from app.alerts import send
-from app.alerts.answer import Answer
-from app.alerts.breaker import GONE, reason_to_disable
-from app.alerts.endpoint import Endpoint
+from app.alerts import sending
 from app.alerts.formats import slack
-from app.alerts.message import Message
-from app.alerts.retry import next_delay_s, parse_retry_after
-from app.consumer.desk import Desk
-from app.consumer.silenced import not_silenced
-from app.consumer.unhealthy import give_up
+from app.alerts.formats.registry import render_notice
+from app.alerts.labels import Silence
+from app.alerts.notice import Message, Notice
+from app.alerts.planning.plan import silenced_until
+from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver
+from app.alerts.retry import GONE_STATUS, next_delay_s, parse_retry_after, reason_to_disable
+from app.alerts.sending import AttemptResult
+from app.consumer.context import NotifyContext
 from app.errors import Unavailable
-from app.store import attempts, endpoints, outbox
-from app.store.engine import Connection
-from app.store.outbox import Delivery
+from app.store import audit, projects
+from app.store.alerting import deliveries, notifications, outbox
+from app.store.alerting import receivers as stored_receivers
+from app.store.alerting import silences as stored_silences
+from app.store.alerting.notifications import LastNotification, NotifiedKind
+from app.store.alerting.outbox import Delivery
+from app.store.database import Connection
+from app.trace.job import DEFAULT_PROJECT, project_of
 
 log = structlog.get_logger()
 
-_POLL_S = 0.25  # how soon it is noticed that we are to stop
-# Without a nudge: messages of other dispatchers, and those whose time has come.
-LOOK_EVERY_S = 1.0
-_AFTER_TROUBLE_S = 5.0
-# Longer than an attempt can take, its writing down included; then another sender may try.
+_POLL_S = 0.25  # how soon a stop is noticed
+# Without a nudge: for messages of other dispatchers, and for retries.
+CHECK_EVERY_S = 1.0
+_PAUSE_AFTER_ERROR_S = 5.0
+# Longer than an attempt and saving its result can take; then another sender may try.
 CLAIM_S = 30.0
-# Threads are made as they are needed, and most of the time wait for an answer. Four projects whose
-# receivers all hang leave some to the others, until their breakers find them out.
-AT_ONCE = 160
+# Threads are started on demand, and mostly wait for an answer. Four projects whose receivers all
+# hang (MAX_PER_PROJECT each) leave some to the others.
+MAX_AT_ONCE = 160
 
 
-class Sender:
+class OutboxSender:
     """Delivers messages; any number of senders share one outbox. Close it when done."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="send")
+    def __init__(self, context: NotifyContext) -> None:
+        self._context = context
+        self._pool = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="send")
         self._under_way: set[Future[None]] = set()
         self._nudged = threading.Event()
 
     def nudge(self) -> None:
-        """There is something to send: look soon."""
+        """Check the outbox soon."""
         self._nudged.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Deliver whatever is due until `stop` is set; returns when nothing is under way."""
+        """Deliver due messages until `stop` is set; returns when no attempt is in flight."""
         left_s = 0.0
         while not stop.is_set():
             if not self._nudged.wait(_POLL_S):
@@ -62,76 +71,78 @@ class Sender:
             self._nudged.clear()
             try:
                 self.send_due()
-                left_s = LOOK_EVERY_S
+                left_s = CHECK_EVERY_S
             except Unavailable as error:
                 log.warning("no alert sent", reason=str(error))
-                left_s = _AFTER_TROUBLE_S
+                left_s = _PAUSE_AFTER_ERROR_S
             except Exception:
                 log.exception("alerts not sent")
-                left_s = _AFTER_TROUBLE_S
+                left_s = _PAUSE_AFTER_ERROR_S
         self.close()
 
     def close(self) -> None:
-        """Returns when nothing is under way any more."""
+        """Wait until no attempt is in flight."""
         self._pool.shutdown(wait=True)
 
     def send_due(self) -> int:
-        """Number of attempts begun now, each in a thread.
+        """Begin the due attempts, each in a thread; returns their number.
 
         Raises:
             StoreUnavailable: the outbox cannot be read.
         """
         self._under_way = {each for each in self._under_way if not each.done()}
-        room = AT_ONCE - len(self._under_way)
+        room = MAX_AT_ONCE - len(self._under_way)
         due = self._claim(room) if room else []
-        for delivery, endpoint, now_s in due:
-            self._under_way.add(self._pool.submit(self._attempt, delivery, endpoint, now_s))
+        for delivery, receiver, now_s in due:
+            self._under_way.add(self._pool.submit(self._attempt, delivery, receiver, now_s))
         return len(due)
 
     def settle(self) -> None:
-        """Returns when all attempts that have begun are over."""
+        """Wait for all attempts that have begun."""
         wait(self._under_way)
 
-    def _claim(self, room: int) -> Sequence[tuple[Delivery, Endpoint, float]]:
-        with self._desk.store.read() as conn:
-            # Most of the time nothing is due, and who only reads holds up nobody.
-            if not outbox.has_due(conn, now_s=self._desk.database_time(conn)):
+    def _claim(self, room: int) -> Sequence[tuple[Delivery, Receiver, float]]:
+        with self._context.store.read() as conn:
+            # Mostly nothing is due, and reading locks nothing.
+            if not outbox.has_due(conn, now_s=self._context.database_time(conn)):
                 return []
-        with self._desk.store.write() as conn:
-            now_s = self._desk.database_time(conn)
+        with self._context.store.write() as conn:
+            now_s = self._context.database_time(conn)
             claimed = outbox.claim(conn, now_s=now_s, lease_s=CLAIM_S, limit=room)
-            # Asked again: a silence that began while we waited for others holds, too.
-            due = not_silenced(conn, claimed, self._desk.database_time(conn))
-            receivers = endpoints.of_ids(conn, [each.endpoint_id for each in due])
+            # Read the time again: a silence may have begun while we waited for locks.
+            due = drop_silenced(conn, claimed, self._context.database_time(conn))
+            receivers = stored_receivers.of_ids(conn, [each.endpoint_id for each in due])
         return [(each, receivers[each.endpoint_id], now_s) for each in due]
 
-    def _attempt(self, delivery: Delivery, endpoint: Endpoint, now_s: float) -> None:
+    def _attempt(self, delivery: Delivery, receiver: Receiver, now_s: float) -> None:
         try:
-            answer = self._sent(delivery, endpoint, now_s)
-            self._write_down(delivery, endpoint, answer, began_s=now_s)
+            answer = self._sent(delivery, receiver, now_s)
+            self._write_down(delivery, receiver, answer, began_s=now_s)
         except Unavailable as error:
             # Its claim lapses, and it is sent again under the same id.
-            log.warning("attempt not written down", reason=str(error))
+            log.warning("attempt not saved", reason=str(error))
         except Exception:
-            log.exception("attempt not written down", delivery=delivery.delivery_id)
+            log.exception("attempt not saved", delivery=delivery.delivery_id)
         finally:
-            self.nudge()  # what waited for this one
+            self.nudge()  # messages may have waited for this one
 
-    def _sent(self, delivery: Delivery, endpoint: Endpoint, now_s: float) -> Answer:
+    def _sent(self, delivery: Delivery, receiver: Receiver, now_s: float) -> AttemptResult:
         try:
-            message = _message(delivery, endpoint)
-            return send.send(self._desk.transport, endpoint, message, delivery.delivery_id, now_s)
+            message = _message(delivery, receiver)
+            return sending.send(
+                self._context.transport, receiver, message, delivery.delivery_id, now_s
+            )
         except Exception:
-            # One that cannot be sent must not be tried for ever, nor be the end of all others.
+            # A message that cannot be sent counts as failed; the others go on.
             log.exception("alert not sent", delivery=delivery.delivery_id)
-            return Answer(None, "an error of Paceline's own: its log has the traceback")
+            return AttemptResult(None, "an error of Paceline's own: its log has the traceback")
 
     def _write_down(
-        self, delivery: Delivery, endpoint: Endpoint, answer: Answer, *, began_s: float
+        self, delivery: Delivery, receiver: Receiver, answer: AttemptResult, *, began_s: float
     ) -> None:
-        with self._desk.store.write() as conn:
-            now_s = self._desk.database_time(conn)
-            attempts.add(
+        with self._context.store.write() as conn:
+            now_s = self._context.database_time(conn)
+            deliveries.add_attempt(
                 conn,
                 delivery.delivery_id,
                 delivery.attempt,
@@ -141,15 +152,15 @@ class Sender:
                 answer.detail,
             )
             if answer.is_success:
-                # The endpoint first, as whoever claims locks it first.
-                endpoints.succeeded(conn, delivery.endpoint_id, now_s)
-                outbox.delivered(conn, delivery, now_s=now_s)
+                # The receiver first: claiming locks in this order.
+                stored_receivers.mark_succeeded(conn, delivery.endpoint_id, now_s)
+                outbox.mark_delivered(conn, delivery, now_s=now_s)
             else:
-                self._failed(conn, delivery, endpoint, answer, now_s)
+                self._failed(conn, delivery, receiver, answer, now_s)
         log.info(
             "alert attempt",
             delivery=delivery.delivery_id,
-            endpoint=delivery.endpoint_id,
+            receiver=delivery.endpoint_id,
             attempt=delivery.attempt,
             detail=answer.detail,
         )
@@ -158,25 +169,27 @@ class Sender:
         self,
         conn: Connection,
         delivery: Delivery,
-        endpoint: Endpoint,
-        answer: Answer,
+        receiver: Receiver,
+        answer: AttemptResult,
         now_s: float,
     ) -> None:
-        is_first = endpoint.format == "slack" and delivery.attempt == 1
+        is_first = receiver.format == "slack" and delivery.attempt == 1
         if is_first and slack.is_image_refused(delivery.payload, answer.status):
-            # No trouble of the receiver, nor one that waiting mends: at once, without the image.
-            outbox.failed(conn, delivery, detail=answer.detail, next_at_s=now_s, now_s=now_s)
+            # Not a failure of the receiver: retry at once, without the image.
+            outbox.mark_failed(conn, delivery, detail=answer.detail, next_at_s=now_s, now_s=now_s)
             return
         delay_s = next_delay_s(
             delivery.attempt,
-            self._desk.rng,
+            self._context.rng,
             retry_after_s=parse_retry_after(answer.retry_after, now_s=now_s),
             is_overloaded=answer.is_overloaded,
         )
-        is_final = delay_s is None or answer.status == GONE
+        is_final = delay_s is None or answer.status == GONE_STATUS
         next_at_s = None if is_final or delay_s is None else now_s + delay_s
-        health = endpoints.failed(conn, delivery.endpoint_id, detail=answer.detail, now_s=now_s)
-        outbox.failed(conn, delivery, detail=answer.detail, next_at_s=next_at_s, now_s=now_s)
+        health = stored_receivers.mark_failed(
+            conn, delivery.endpoint_id, detail=answer.detail, now_s=now_s
+        )
+        outbox.mark_failed(conn, delivery, detail=answer.detail, next_at_s=next_at_s, now_s=now_s)
         reason = reason_to_disable(
             status=answer.status,
             failures=health.failures,
@@ -184,11 +197,194 @@ class Sender:
             now_s=now_s,
         )
         if reason is not None:
-            give_up(conn, self._desk, delivery, endpoint, reason, now_s)
+            disable_receiver(conn, self._context, delivery, receiver, reason, now_s)
 
 
-def _message(delivery: Delivery, endpoint: Endpoint) -> Message:
+def _message(delivery: Delivery, receiver: Receiver) -> Message:
     body = delivery.payload
-    if endpoint.format == "slack" and delivery.attempt > 1:
+    if receiver.format == "slack" and delivery.attempt > 1:
         body = slack.without_image(body)
     return Message(body, delivery.content_type, delivery.headers, delivery.subject)
+
+
+# Kinds that silences drop; an acknowledgement is sent all the same.
+_ALERT_KINDS = ("firing", "resolved")
+
+
+@dataclass(frozen=True, slots=True)
+class _SilencedDelivery:
+    """A dropped message, its alerts' last notifications, and when to plan their group again."""
+
+    delivery: Delivery
+    job_id: str
+    rule: str
+    notified: Mapping[str, LastNotification]
+    replan_at_s: float
+
+
+def drop_silenced(conn: Connection, claimed: Sequence[Delivery], now_s: float) -> list[Delivery]:
+    """Drop queued messages whose alerts were silenced meanwhile; returns the others.
+
+    Their alerts are notified again after the silence, if the state is still the same. A message
+    about several alerts cannot be split: its group is planned again at once, and a new message has
+    the alerts that are not silenced.
+    """
+
+    @cache
+    def silences(project: str) -> list[Silence]:
+        return stored_silences.active(conn, project, now_s=now_s)
+
+    kept, dropped = [], []
+    for delivery in claimed:
+        active = silences(project_of(delivery.job_id)) if delivery.job_id else []
+        held = _silenced_delivery(conn, delivery, active, now_s) if active else None
+        if held is None:
+            kept.append(delivery)
+        else:
+            outbox.mark_silenced(conn, delivery, now_s=now_s)
+            dropped.append(held)
+    unsent = [held for held in dropped if not _mark_unsent(conn, held)]
+    # Last, and in the order in which groups are locked everywhere.
+    for held in sorted(dropped, key=lambda each: (each.job_id, each.rule)):
+        if held in unsent:
+            notifications.clear_last_notified(
+                conn, held.job_id, held.rule, at_s=held.delivery.created_s
+            )
+        notifications.wake_group(conn, held.job_id, held.rule, at_s=held.replan_at_s)
+    return kept
+
+
+def _silenced_delivery(
+    conn: Connection, delivery: Delivery, silences: Sequence[Silence], now_s: float
+) -> _SilencedDelivery | None:
+    """The delivery, if an alert of it is silenced; None if it is to be sent."""
+    if delivery.job_id is None or delivery.rule is None or delivery.kind not in _ALERT_KINDS:
+        return None
+    notified = notifications.last_notifications(conn, delivery.job_id, delivery.rule)
+    mine = {each: notified[each] for each in delivery.fingerprints if each in notified}
+    labels = {fingerprint: row.labels for fingerprint, row in mine.items()}
+    until = silenced_until(labels, silences, now_s)
+    if not until:
+        return None
+    replan_at_s = min(until.values()) if len(until) == len(mine) else now_s
+    return _SilencedDelivery(delivery, delivery.job_id, delivery.rule, mine, replan_at_s)
+
+
+def _mark_unsent(conn: Connection, held: _SilencedDelivery) -> bool:
+    """Make the alerts due again; True if another receiver may have got the same news."""
+    at_s = held.delivery.created_s
+    sent = deliveries.fingerprints_sent(conn, held.job_id, held.rule, written_s=at_s)
+    notifications.save_notifications(
+        conn, held.job_id, held.rule, _due_again(at_s, held.notified, sent)
+    )
+    return bool(sent)
+
+
+def _due_again(
+    at_s: float, notified: Mapping[str, LastNotification], sent: Collection[str]
+) -> dict[str, LastNotification]:
+    """Last notifications that make the news of this time due again.
+
+    An alert that some receiver knows to fire counts as notified long ago: it is repeated while it
+    fires, and its resolution is sent, to all receivers, since others may have got their message.
+    An alert that no receiver knows is news if it still fires. Alerts with a later message are
+    left out.
+    """
+    due_again = {}
+    for fingerprint, row in notified.items():
+        if row.kind in _ALERT_KINDS and row.at_s == at_s:
+            is_unknown = row.first_at_s == at_s and fingerprint not in sent
+            is_news = is_unknown and row.kind == "firing"
+            kind: NotifiedKind = "lapsed" if is_news else "firing"
+            due_again[fingerprint] = replace(row, kind=kind, at_s=0.0)
+    return due_again
+
+
+def disable_receiver(
+    conn: Connection,
+    context: NotifyContext,
+    delivery: Delivery,
+    receiver: Receiver,
+    reason: str,
+    now_s: float,
+) -> None:
+    """Disable the receiver that has just failed, unless it is disabled; notify the others.
+
+    Its queued messages fail when they are claimed.
+    """
+    if not stored_receivers.disable(conn, receiver.endpoint_id, reason=reason, now_s=now_s):
+        return
+    log.error("receiver disabled", receiver=receiver.endpoint_id, reason=reason)
+    for project in _projects_of(conn, delivery, receiver):
+        _audit_disabling(conn, receiver, project, reason, now_s)
+        _notify_others(
+            conn, receiver, _unhealthy_notice(context, receiver, project, reason, now_s), now_s
+        )
+
+
+def _projects_of(conn: Connection, delivery: Delivery, receiver: Receiver) -> list[str]:
+    """The receiver's project; all projects for the receiver of the settings."""
+    if receiver.project is not None:
+        return [receiver.project]
+    of_it = DEFAULT_PROJECT if delivery.job_id is None else project_of(delivery.job_id)
+    return sorted({of_it, *projects.names(conn)})
+
+
+def _audit_disabling(
+    conn: Connection, receiver: Receiver, project: str, reason: str, now_s: float
+) -> None:
+    audit.add(
+        conn,
+        project=project,
+        at_s=now_s,
+        actor=audit.PACELINE,
+        action="endpoint.disable",
+        object_kind="endpoint",
+        object_id=receiver.endpoint_id,
+        detail={"name": receiver.name, "reason": reason},
+    )
+
+
+def _notify_others(conn: Connection, receiver: Receiver, notice: Notice, now_s: float) -> None:
+    for other in stored_receivers.for_project(conn, notice.project):
+        if other.is_enabled and other.endpoint_id != receiver.endpoint_id:
+            outbox.add(
+                conn,
+                endpoint_id=other.endpoint_id,
+                notice_id=notice.notice_id,
+                job_id=None,
+                rule=None,
+                kind=notice.kind,
+                message=render_notice(notice, other),
+                fingerprints=[],
+                now_s=now_s,
+                project=notice.project,
+            )
+
+
+def _unhealthy_notice(
+    context: NotifyContext, receiver: Receiver, project: str, reason: str, now_s: float
+) -> Notice:
+    key = f"endpoint-disabled:{receiver.endpoint_id}:{now_s:.3f}"
+    base = None if context.base_url is None else context.base_url.rstrip("/")
+    again = (
+        "Paceline's environment names it: correct its address there"
+        if receiver.endpoint_id == SETTINGS_RECEIVER_ID
+        else "Correct it and enable it again on the page of receivers"
+    )
+    return Notice(
+        notice_id=hashlib.sha256(key.encode()).hexdigest()[:32],
+        kind="notifier-unhealthy",
+        group_key=f'{{}}:{{endpoint="{receiver.endpoint_id}", project="{project}"}}',
+        project=project,
+        job=None,
+        job_name=None,
+        rule=None,
+        severity="critical",
+        at_s=now_s,
+        sentence=f"The receiver {receiver.name} is disabled: {reason}.",
+        sub=f"{again}; until then it gets no alerts.",
+        page_url=None if base is None else f"{base}/alerts/receivers",
+        base_url=context.base_url,
+        group_labels={"endpoint": receiver.endpoint_id, "project": project},
+    )

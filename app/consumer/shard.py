@@ -1,63 +1,66 @@
 """One shard's jobs, while this consumer holds the shard's lease: batches in, stored windows out.
 
-The order is what keeps the promise: assemble and analyse in memory, commit everything in one
-transaction that checks the lease, then tell the queue, then the pages. A crash anywhere repeats
-work and loses none. What goes wrong with one job stops no other.
+Order: assemble and analyse in memory, commit everything in one transaction that checks the lease,
+acknowledge to the queue, announce to the pages. A crash at any point repeats work and loses none.
+An error in one job stops no other job.
+
+Entries are taken in chunks that fit into memory. An entry that is delivered again and again is
+tried alone, and saved as a dead letter if that fails too. A run that has ended is closed once the
+queue holds no entry of it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from typing import Literal
 
 import structlog
 
-from app.consumer.books import Books
-from app.consumer.commits import Commits, Lease
-from app.consumer.endings import Endings, ending_of
-from app.consumer.parts import in_parts
-from app.consumer.poison import Poison, dead_letter
-from app.consumer.run import RunKey
-from app.consumer.runs import JobTrouble, Runs
-from app.consumer.saving import Outcome
-from app.consumer.silence import Silence
-from app.consumer.silent_facts import silence_facts
-from app.consumer.turn import RunTurn, Turn
-from app.consumer.workplace import Workplace
+from app.consumer.alert_state import ShardAlerts
+from app.consumer.commit import RunTurn, ShardLease, Turn, TurnCommitter, WindowOutcome
+from app.consumer.context import ConsumerContext
+from app.consumer.run_cache import JobStateUnreadable, RunCache, RunKey, SilentRanks, silence_facts
 from app.errors import PacelineError, Unavailable
-from app.ingest import codec, spool
-from app.ingest.assembler import Change
-from app.ingest.queue import Entry
+from app.ingest.assembly import run_state
+from app.ingest.assembly.assembler import WindowRevision
+from app.ingest.queue import Entry, entry_order, shard_of
+from app.ingest.wire import codec
+from app.ingest.wire.body import decompressed_size
 from app.monitor import observe
-from app.store import shards, watching
+from app.store import dead_letters, shards
+from app.store import runs as stored_runs
+from app.store.dead_letters import DeadLetter
 
 log = structlog.get_logger()
 
 
 class ShardWork:
-    """The runs of one shard. After any error, throw it away and make a new one from the store.
+    """The runs of one shard. After any error, discard it and make a new one from the store.
 
-    Whoever makes one hands it the entries that are pending, too.
+    The caller must pass it the pending entries of the queue, too.
     """
 
-    def __init__(self, workplace: Workplace, shard: int, owner: str, fence: int) -> None:
-        self._work = workplace
+    def __init__(self, context: ConsumerContext, shard: int, owner: str, fence: int) -> None:
+        self._context = context
         self._shard = shard
         self._more_waits = False
-        self._books = Books(workplace, shard)
-        self._poison = Poison(workplace, shard)
-        self._runs = Runs(workplace, shard)
-        self._commits = Commits(workplace, Lease(shard, owner, fence), self._runs, self._books)
-        self._endings = Endings(workplace, shard, self._runs.stuck)
-        with workplace.store.read() as conn:
+        self._alerts = ShardAlerts(context, shard)
+        self._poison = PoisonTracker(context, shard)
+        self._runs = RunCache(context, shard)
+        self._committer = TurnCommitter(
+            context, ShardLease(shard, owner, fence), self._runs, self._alerts
+        )
+        self._ended_runs = EndedRunTracker(context, shard, self._runs.stuck_entries)
+        with context.store.read() as conn:
             self._committed = shards.committed(conn, shard)
-        self._load([*self._runs.kept(), *self._books.waiting()])
+        self._load([*self._runs.to_load(), *self._alerts.runs_pending_by_clock()])
 
     def take(self, entries: Iterable[Entry], *, more_waits: bool = False) -> None:
         """Store the batches of these queue entries, and the windows that they revise or close.
 
-        While more waits behind them, open windows are left for a later turn. An entry that cannot
-        be taken becomes a dead letter; the others go on.
+        With `more_waits` (the queue holds more entries), open windows are left for a later turn.
+        An entry that cannot be processed becomes a dead letter.
 
         Raises:
             LeaseLost: another consumer owns the shard now; nothing was committed.
@@ -65,53 +68,57 @@ class ShardWork:
         entries = list(entries)
         self._more_waits = more_waits
         if known := [each.entry_id for each in entries if each.entry_id in self._committed]:
-            self._work.queue.done(self._shard, known)  # as it was not told in time before
+            self._context.queue.done(self._shard, known)  # the acknowledgement was lost
         new = [each for each in entries if each.entry_id not in self._committed]
-        for part in in_parts([each for each in new if not self._poison.is_suspect(each)]):
+        for part in split_by_memory([each for each in new if not self._poison.is_suspect(each)]):
             self._take_together(part)
         for entry in filter(self._poison.is_suspect, new):
             self._take_suspect(entry)
 
     def tick(self) -> None:
-        """Close what time, or the end of a run, closes; say who has fallen silent.
+        """Close windows that are due or whose run has ended; save which ranks are silent.
 
         Raises:
             LeaseLost: another consumer owns the shard now; nothing was committed.
         """
-        self._load(self._runs.forgotten)
-        affected = self._books.affected()
+        self._load(self._runs.to_reload)
+        affected = self._alerts.jobs_with_changed_rules()
         self._load(affected.stalled)
-        self._commits.turn({each: partial(self._adopt, each) for each in affected.jobs})
-        now_s = self._work.monotonic()
+        self._committer.run_turns(
+            {each: partial(self._apply_rules, each) for each in affected.jobs}
+        )
+        now_s = self._context.monotonic()
         due: dict[str, list[RunKey]] = defaultdict(list)
         for key in self._runs.due(now_s):
             due[key[0]].append(key)
-        over: dict[str, list[watching.EndedRun]] = defaultdict(list)
-        for ended in self._endings.ready():
+        over: dict[str, list[stored_runs.EndedRun]] = defaultdict(list)
+        for ended in self._ended_runs.ready():
             over[ended.job_id].append(ended)
-        self._commits.turn(
+        self._committer.run_turns(
             {
                 job_id: partial(self._tick, now_s, due[job_id], over[job_id])
                 for job_id in [*due, *(over.keys() - due.keys())]
             }
         )
         self._load(self._runs.starting())
-        heard = self._runs.heard()
-        self._commits.turn({each: partial(self._listen, heard[each]) for each in heard})
-        self._runs.let_go(self._books.is_waiting)
-        self._books.keep(self._runs.jobs)
+        silent = self._runs.silent_ranks()
+        self._committer.run_turns(
+            {each: partial(self._save_silent_ranks, silent[each]) for each in silent}
+        )
+        self._runs.evict_stalled(self._alerts.is_pending_by_clock)
+        self._alerts.evict_all_but(self._runs.jobs)
 
     def _load(self, keys: Iterable[RunKey]) -> None:
         for key in keys:
-            with suppress(JobTrouble):
-                self._commits.tried(key[0], partial(self._runs.get, key))
+            with suppress(JobStateUnreadable):
+                self._committer.run_isolated(key[0], partial(self._runs.get, key))
 
     def _take_together(self, entries: list[Entry]) -> None:
         by_job: dict[str, list[Entry]] = defaultdict(list)
         for entry in entries:
             by_job[entry.job_id].append(entry)
-        deeds = {job_id: partial(self._take, mine) for job_id, mine in by_job.items()}
-        for job_id in self._commits.turn(deeds):
+        actions = {job_id: partial(self._take, mine) for job_id, mine in by_job.items()}
+        for job_id in self._committer.run_turns(actions):
             for entry in by_job[job_id]:
                 self._take_alone(entry)
 
@@ -120,56 +127,56 @@ class ShardWork:
         for entry in entries:
             self._add(turn, entry)
         if turn.runs:
-            turn.alerts += self._books.opened(turn.job_id)
+            turn.alerts += self._alerts.load(turn.job_id)
         for each in list(turn.runs.values()):
             settle = each.run.assembler.settle
-            changes = settle(self._work.monotonic(), tells_open=not self._more_waits)
+            changes = settle(self._context.monotonic(), tells_open=not self._more_waits)
             self._observe(turn, each, changes)
 
     def _add(self, turn: Turn, entry: Entry) -> None:
         try:
-            plain = codec.opened(entry.body)
-            wire = codec.parsed(plain)
+            plain = codec.open_entry(entry.body)
+            wire = codec.parse_entry(plain)
             run = self._runs.get((entry.job_id, wire.epoch))
-            batch = codec.of_parsed(wire, run.assembler.job.op_types)
+            batch = codec.entry_batch(wire, run.assembler.job.op_types)
         except PacelineError as error:
             if isinstance(error, Unavailable):
                 raise
             log.error("entry unreadable", entry=entry.entry_id, job=entry.job_id, reason=str(error))
-            turn.letters.append(dead_letter(entry, str(error), self._work.unix_time()))
+            turn.letters.append(dead_letter(entry, str(error), self._context.unix_time()))
             return
         each = turn.of(run)
-        added = run.add(batch, plain, self._work.monotonic(), self._work.unix_time())
+        added = run.add(batch, plain, self._context.monotonic(), self._context.unix_time())
         if added.verdict != "new":
             return
-        each.taken.append(spool.Taken(entry.body, added.dropped))
+        each.taken.append(run_state.SpooledBatch(entry.body, added.dropped))
         each.spooled_through = max(each.spooled_through, added.last_step)
         if batch.newest_step is not None:
             each.newest_step = max(each.newest_step or 0, batch.newest_step)
 
     def _take_alone(self, entry: Entry) -> None:
-        """Take an entry that has failed among others; after some attempts it is a dead letter."""
-        for _ in range(self._poison.attempts):
-            if not self._commits.turn({entry.job_id: partial(self._take, [entry])}):
+        """Take an entry that failed among others; after MAX_ATTEMPTS it is a dead letter."""
+        for _ in range(MAX_ATTEMPTS):
+            if not self._committer.run_turns({entry.job_id: partial(self._take, [entry])}):
                 return
-        self._give_up(entry, "an error of Paceline's own: its log has the traceback")
+        self._save_as_dead_letter(entry, "an error of Paceline's own: its log has the traceback")
 
     def _take_suspect(self, entry: Entry) -> None:
-        """Take an entry that may have ended the consumers that had it before."""
+        """Take an entry that may have killed its earlier consumers."""
         if self._poison.begin(entry):
             self._take_alone(entry)
         else:
-            self._give_up(entry, "several consumers ended while they worked on it")
+            self._save_as_dead_letter(entry, "several consumers ended while they worked on it")
         self._poison.end(entry)
 
-    def _give_up(self, entry: Entry, reason: str) -> None:
+    def _save_as_dead_letter(self, entry: Entry, reason: str) -> None:
         log.error("entry given up", entry=entry.entry_id, job=entry.job_id)
-        letter = dead_letter(entry, reason, self._work.unix_time())
+        letter = dead_letter(entry, reason, self._context.unix_time())
         turn = Turn(entry.job_id, letters=[letter], entry_ids=[entry.entry_id])
-        self._commits.tried(entry.job_id, partial(self._commits.commit, [turn]))
+        self._committer.run_isolated(entry.job_id, partial(self._committer.commit, [turn]))
 
     def _tick(
-        self, now_s: float, due: list[RunKey], over: list[watching.EndedRun], turn: Turn
+        self, now_s: float, due: list[RunKey], over: list[stored_runs.EndedRun], turn: Turn
     ) -> None:
         for key in due:
             each = turn.of(self._runs.get(key))
@@ -177,28 +184,153 @@ class ShardWork:
         for ended in over:
             each = turn.of(self._runs.get((ended.job_id, ended.epoch)))
             each.is_closed = True
-            self._observe(turn, each, each.run.assembler.finish(now_s, ending_of(ended)))
+            self._observe(turn, each, each.run.assembler.finish(now_s, final_state_of(ended)))
             if not ended.is_superseded:
-                turn.alerts += self._books.ended(ended.job_id, ended.epoch)
+                turn.alerts += self._alerts.ended(ended.job_id, ended.epoch)
 
-    def _adopt(self, job_id: str, turn: Turn) -> None:
-        """The rules of the job's project have changed."""
-        turn.alerts += self._books.adopted(job_id)
+    def _apply_rules(self, job_id: str, turn: Turn) -> None:
+        turn.alerts += self._alerts.apply_rules(job_id)
 
-    def _listen(self, heard: Mapping[RunKey, Silence], turn: Turn) -> None:
-        """Say who has fallen silent, or is heard again; alerts go by the newest run."""
-        runs = {key: self._runs.get(key) for key in heard}
-        turn.silences = {key: each for key, each in heard.items() if each != runs[key].told}
-        newest = max(heard)
-        turn.alerts += self._books.silence(newest, silence_facts(runs[newest], heard[newest]))
+    def _save_silent_ranks(self, silent: Mapping[RunKey, SilentRanks], turn: Turn) -> None:
+        """Save changes of the silent ranks; alerts are evaluated for the newest run."""
+        runs = {key: self._runs.get(key) for key in silent}
+        turn.silences = {
+            key: each for key, each in silent.items() if each != runs[key].saved_silence
+        }
+        newest = max(silent)
+        turn.alerts += self._alerts.silence(newest, silence_facts(runs[newest], silent[newest]))
 
-    def _observe(self, turn: Turn, each: RunTurn, changes: list[Change]) -> None:
+    def _observe(self, turn: Turn, each: RunTurn, changes: list[WindowRevision]) -> None:
         job_id = each.run.key[0]
         for change in changes:
             observation = observe(change.window, each.run.history)
             if change.window.state != "open" and observation.recent is not None:
                 each.run.history = each.run.history.extended(observation.recent)
                 each.has_history = True
-            turn.outcomes.append(Outcome(job_id, change, observation))
+            turn.outcomes.append(WindowOutcome(job_id, change, observation))
             if change.window.state != "open":
-                turn.alerts += self._books.window(job_id, observation.facts)
+                turn.alerts += self._alerts.window(job_id, observation.facts)
+
+
+TURN_BYTES = 64 << 20  # of decoded columns
+# A packed row takes 14 bytes (one per column), and 106 decoded. Whether an entry is packed is known
+# only once it is decoded, so every entry is assumed to be.
+MAX_UNPACKED_RATIO = 8
+
+
+def split_by_memory(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """Split queue entries, in order, into chunks that fit TURN_BYTES decoded."""
+    part: list[Entry] = []
+    room = TURN_BYTES
+    for entry in entries:
+        size = decompressed_size(entry.body) * MAX_UNPACKED_RATIO
+        if part and size > room:
+            yield part
+            part, room = [], TURN_BYTES
+        part.append(entry)
+        room -= size
+    if part:
+        yield part
+
+
+SUSPECT_AFTER_DELIVERIES = 3  # its earlier consumers may have died of it
+MAX_TRIALS = 3  # processes
+MAX_ATTEMPTS = 2  # of one process, at an entry that fails without killing it
+
+
+class PoisonTracker:
+    """Finds entries of one shard that kill the process which works on them.
+
+    An entry that has been delivered several times is tried alone, and the trial is saved before
+    it. An entry that kills several processes in such trials is poison. A store that is
+    unavailable kills no process.
+    """
+
+    def __init__(self, context: ConsumerContext, shard: int) -> None:
+        self._store = context.store
+        self._shard = shard
+        self._process = context.process
+
+    def is_suspect(self, entry: Entry) -> bool:
+        """Whether the entry is to be tried alone."""
+        return entry.deliveries >= SUSPECT_AFTER_DELIVERIES
+
+    def begin(self, entry: Entry) -> bool:
+        """Count a trial by this process; False if too many processes have tried the entry."""
+        with self._store.write() as conn:
+            tried_by = dead_letters.begin_trial(conn, self._shard, entry.entry_id, self._process)
+        return tried_by <= MAX_TRIALS
+
+    def end(self, entry: Entry) -> None:
+        """Remove the entry's trials: it was taken, or became a dead letter."""
+        with self._store.write() as conn:
+            dead_letters.end_trials(conn, self._shard, entry.entry_id)
+
+
+def dead_letter(entry: Entry, reason: str, now_s: float) -> DeadLetter:
+    """The entry as a dead letter."""
+    epoch, num_ops = None, 0
+    try:
+        batch = codec.parse_entry(codec.open_entry(entry.body))
+        epoch, num_ops = batch.epoch, codec.num_ops_of_entry(batch)
+    except PacelineError:
+        pass  # unreadable: that is why it is dead
+    return DeadLetter(
+        job_id=entry.job_id,
+        epoch=epoch,
+        entry_id=entry.entry_id,
+        num_ops=num_ops,
+        deliveries=entry.deliveries,
+        reason=reason,
+        received_s=entry.received_s,
+        died_s=now_s,
+        body=entry.body,
+    )
+
+
+class EndedRunTracker:
+    """Runs of one shard that have ended or were superseded, and are not closed yet.
+
+    `stuck` maps entries that stay in the queue to their jobs; only those jobs wait for them.
+    """
+
+    def __init__(self, context: ConsumerContext, shard: int, stuck: Mapping[str, str]) -> None:
+        self._stuck = stuck
+        self._context = context
+        self._shard = shard
+        self._seen_at: dict[RunKey, str] = {}
+
+    def ready(self) -> list[stored_runs.EndedRun]:
+        """Runs to close now: every entry that was queued when the end was first seen is done."""
+        over = self._over()
+        self._seen_at = {
+            key: self._seen_at[key] for key in map(_run_key, over) if key in self._seen_at
+        }
+        if not over:
+            return []
+        newest = self._context.queue.newest(self._shard)
+        oldest = self._context.queue.oldest(self._shard, besides=self._stuck)
+        waiting = set(self._stuck.values())
+        ready = []
+        for run in (each for each in over if each.job_id not in waiting):
+            seen_at = self._seen_at.setdefault(_run_key(run), newest)
+            if entry_order(newest) < entry_order(seen_at):  # the server was wiped: its ids restart
+                seen_at = self._seen_at[_run_key(run)] = newest
+            if oldest is None or entry_order(oldest) > entry_order(seen_at):
+                ready.append(run)
+        return ready
+
+    def _over(self) -> list[stored_runs.EndedRun]:
+        context = self._context
+        with context.store.read() as conn:
+            over = stored_runs.ended_not_closed(conn)
+        return [run for run in over if shard_of(run.job_id, context.num_shards) == self._shard]
+
+
+def final_state_of(run: stored_runs.EndedRun) -> Literal["complete", "superseded"]:
+    """State of the windows that are open at the end of the run."""
+    return "superseded" if run.is_superseded else "complete"
+
+
+def _run_key(run: stored_runs.EndedRun) -> RunKey:
+    return run.job_id, run.epoch

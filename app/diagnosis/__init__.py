@@ -1,1 +1,4 @@
-"""Why is the job slow, who is to blame, since when, and what does it cost?"""
+"""Why is the job slow, who is the culprit, since when, and what does it cost?
+
+Read diagnose.py first, then case.py. `app.monitor` calls `diagnose`; the CLI calls profiles/.
+"""

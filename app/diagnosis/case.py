@@ -1,4 +1,4 @@
-"""One window as detectors see it: replayed, reported on, with the job's own history."""
+"""One window as detectors see it: its replay, its report and the job's history."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -6,83 +6,83 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from app.diagnosis import signals as figures
-from app.diagnosis.course import Course, course_of
-from app.diagnosis.delays import Delays, delays
-from app.diagnosis.dp_groups import DpGroups, dp_groups
-from app.diagnosis.features import Computations, Features, Pace
-from app.diagnosis.finding import Culprit
-from app.diagnosis.grouping import Hosts, Worker, culprits
-from app.diagnosis.history import History
-from app.diagnosis.links import Links, links, same_host
-from app.diagnosis.load import load
-from app.diagnosis.outliers import Outliers, outliers
-from app.diagnosis.slowness import Slowness, slowness, slowness_by_itself
-from app.diagnosis.usual import odd_steps
+from app.diagnosis.evidence.features import (
+    SIGNAL_NAMES,
+    Computations,
+    Features,
+    Pace,
+    group_signals,
+    work_s,
+    work_signals,
+)
+from app.diagnosis.evidence.links import DpGroups, Links, find_dp_groups, find_links, same_host
+from app.diagnosis.evidence.outliers import LaunchDelays, Outliers, find_outliers, launch_delays
+from app.diagnosis.evidence.slowness import Slowness, slowness_by_history, slowness_to_peers
+from app.diagnosis.finding import Culprit, Hosts, Worker, group_culprits
+from app.diagnosis.job_history import ExtendedHistory, History, extended_history
+from app.diagnosis.statistics.robust import medians
+from app.engine.metrics import MAD_TO_DEVIATION
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
 from app.engine.what_if import Replayer
 from app.trace.job import Parallelism
 from app.trace.window import Floats, Ints
 
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 Culprits = tuple[Culprit, ...]
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is known when a window is diagnosed; features.py says how to ask for it.
+    """A window to diagnose; every figure is computed once, when first used (see features.py).
 
-    Steps are those that were replayed, ascending; steps of different structure are in groups of
-    their own, and figures of all of them are joined in the order of `steps`.
+    Steps are those that were replayed, ascending. Steps of equal structure form a group; figures of
+    all groups are joined in the order of `steps`.
     """
 
     replay: WindowReplay
     report: Report
     history: History
 
-    def ask(self, question: Callable[["Case"], Answer]) -> Answer:
-        """The answer to what several detectors ask of a case, worked out once."""
-        if question not in self._answers:
-            self._answers[question] = question(self)
-        answer: Answer = self._answers[question]
-        return answer
+    def cached(self, compute: Callable[["Case"], AnswerT]) -> AnswerT:
+        """The result of `compute(self)`, computed once for all detectors."""
+        if compute not in self._cache:
+            self._cache[compute] = compute(self)
+        found: AnswerT = self._cache[compute]
+        return found
 
     @cached_property
-    def _answers(self) -> dict[Any, Any]:
+    def _cache(self) -> dict[Any, Any]:
         return {}
 
     @cached_property
     def groups(self) -> tuple[Features, ...]:
         """Steps of equal structure."""
-        return tuple(Features(group) for group in self.replay.groups)
+        return tuple(
+            Features(group, np.searchsorted(self.steps, group.steps))
+            for group in self.replay.groups
+        )
 
     def group_of(self, replayer: Replayer) -> Features:
         """The features of one of the replay's groups."""
         return next(group for group in self.groups if group.replayer is replayer)
 
-    def at(self, group: Features) -> Ints:
-        """[steps of the group], their positions in `steps`."""
-        return self._positions[group.replayer.steps]
+    @cached_property
+    def num_workers(self) -> int:
+        """dp ranks times stages."""
+        return self.parallelism.num_workers
 
     @cached_property
-    def _positions(self) -> dict[tuple[int, ...], Ints]:
-        return {group.steps: np.searchsorted(self.steps, group.steps) for group in self.groups}
-
-    @property
     def parallelism(self) -> Parallelism:
         """Sizes of the job."""
         return self.replay.window.job.parallelism
 
-    def host(self, dp_rank: int, stage: int) -> str | None:
-        """Where a worker runs, if that is known."""
-        return self.replay.window.hosts.get((dp_rank, stage))
-
     def culprits(self, workers: Iterable[Worker], hosts: Hosts | None = None) -> Culprits:
-        """Who is to blame for these workers (grouping.py), with the global rank of a worker."""
-        named = culprits(
+        """The culprits of these workers (`group_culprits`), with global ranks."""
+        named = group_culprits(
             workers, self.replay.window.hosts if hosts is None else hosts, self.parallelism
         )
         return tuple(self.with_rank(culprit) for culprit in named)
@@ -101,19 +101,19 @@ class Case:
 
     @cached_property
     def is_usual(self) -> NDArray[np.bool_]:
-        """[steps], False for first, evaluation and checkpoint steps (usual.py)."""
-        work_s, step_s = self.joined(figures.work_s), self.report.recorded_s
+        """[steps], False for odd steps: the first ones, evaluations, checkpoints (`odd_steps`)."""
+        own_s, step_s = self.joined(work_s), self.report.recorded_s
         launch_s = self.signals.get("launch_s")
-        begins = self.course.num_before == 0
+        begins = self.extended_history.num_before == 0
         if launch_s is None:
-            return ~odd_steps(work_s, step_s, begins=begins)
-        odd = odd_steps(work_s + launch_s, step_s, begins=begins)
-        # Planned pauses in computations may be too many to be odd, and evaluations beside be few.
+            return ~odd_steps(own_s, step_s, begins=begins)
+        odd = odd_steps(own_s + launch_s, step_s, begins=begins)
+        # Frequent planned pauses can hide rare evaluations in the sum: look at delays alone, too.
         return ~(odd | odd_steps(launch_s, step_s, begins=begins))
 
     @cached_property
     def usual_steps(self) -> Ints:
-        """Positions in `steps` of those that workers can be judged by."""
+        """Positions in `steps` of the usual steps, by which workers are judged."""
         return np.flatnonzero(self.is_usual)
 
     @cached_property
@@ -128,59 +128,61 @@ class Case:
 
     @cached_property
     def slowness(self) -> Slowness | None:
-        """Every worker against its peers; None without forward and backward, or usual steps."""
+        """Every worker compared with its peers; None without forward, backward or usual steps."""
         if self.forward is None or self.backward is None or not self.usual_steps.size:
             return None
         if self.parallelism.dp_size == 1:
-            return slowness_by_itself(self.course, self.forward, self.backward, self.usual_steps)
-        return slowness(self.forward, self.backward, self.usual_steps)
+            return slowness_by_history(
+                self.extended_history, self.forward, self.backward, self.usual_steps
+            )
+        return slowness_to_peers(self.forward, self.backward, self.usual_steps)
 
     @cached_property
     def outliers(self) -> tuple[Outliers, ...]:
-        """Lone long computations, of each group."""
-        return tuple(outliers(group) for group in self.groups)
+        """Single long computations, of each group."""
+        return tuple(find_outliers(group) for group in self.groups)
 
     @cached_property
-    def delays(self) -> tuple[Delays, ...]:
+    def delays(self) -> tuple[LaunchDelays, ...]:
         """Launch delays of computations, of each group."""
-        return tuple(delays(group) for group in self.groups)
+        return tuple(launch_delays(group) for group in self.groups)
 
     @cached_property
     def links(self) -> tuple[Links | None, ...]:
         """Transfers between stages by link, of each group; None where there are none."""
         where = same_host(self.replay.window.hosts, self.parallelism)
-        return tuple(links(group, where) for group in self.groups)
+        return tuple(find_links(group, where) for group in self.groups)
 
     @cached_property
     def dp_groups(self) -> tuple[DpGroups | None, ...]:
         """Collectives of dp ranks by stage, of each group; None where there are none."""
-        return tuple(dp_groups(group) for group in self.groups)
+        return tuple(find_dp_groups(group) for group in self.groups)
 
     @cached_property
     def signals(self) -> dict[str, Floats]:
-        """{name: [steps, dp, pp]}, those that every group has (signals.py)."""
-        of_groups = [figures.signals(group) for group in self.groups]
-        names = [name for name in figures.NAMES if all(name in each for each in of_groups)]
+        """{name: [steps, dp, pp]}, the signals that every group has (features.py)."""
+        of_groups = [group_signals(group) for group in self.groups]
+        names = [name for name in SIGNAL_NAMES if all(name in each for each in of_groups)]
         return {name: self._in_order([each[name] for each in of_groups]) for name in names}
 
     @cached_property
-    def recent(self) -> History:
+    def new_history(self) -> History:
         """What the window adds to the job's history."""
-        return History(self.steps, self.report.recorded_s, self.signals | load(self.replay))
+        return History(self.steps, self.report.recorded_s, self.signals | work_signals(self.replay))
 
     @cached_property
-    def course(self) -> Course:
+    def extended_history(self) -> ExtendedHistory:
         """The history before the window, and the window."""
-        return course_of(self.history, self.recent)
+        return extended_history(self.history, self.new_history)
 
-    def joined(self, ask: Callable[[Features], Floats]) -> Floats:
-        """[steps, ...], answers of all groups [steps of the group, ...] in the order of `steps`."""
-        return self._in_order([ask(group) for group in self.groups])
+    def joined(self, compute: Callable[[Features], Floats]) -> Floats:
+        """[steps, ...], figures of all groups [steps of the group, ...] in the order of `steps`."""
+        return self._in_order([compute(group) for group in self.groups])
 
     def _in_order(self, answers: list[Floats]) -> Floats:
         if len(answers) == 1:
             return answers[0]
-        order = np.argsort(np.concatenate([self.at(group) for group in self.groups]))
+        order = np.argsort(np.concatenate([group.positions for group in self.groups]))
         return np.concatenate(answers)[order]
 
     def _pace(self, choose: Callable[[Features], Computations | None]) -> Pace | None:
@@ -192,3 +194,80 @@ class Case:
             self._in_order([pace.mean_s for pace in paces]),
             self._in_order([pace.least_s for pace in paces]),
         )
+
+
+# Of the usual step; papers call that a straggler.
+_MIN_DIFFERENCE = 0.10
+# Standard deviations, for jobs whose steps vary by nature.
+_MANY_DEVIATIONS = 6.0
+# Warm-up takes fewer steps than this.
+_WARM_UP = 4
+# Fewer steps do not show what is usual, and if more than this share differ, none is odd.
+_MIN_STEPS = 4
+_MAX_SHARE = 1 / 3
+# Steps of the running median: three odd ones do not move it, and it follows a new level.
+_NEARBY_STEPS = 7
+# Steps of one new level differ by less than this share of the change; an evaluation and a
+# checkpoint in a row differ by more.
+_MAX_LEVEL_DIFFERENCE = 0.25
+# Odd steps in a row: an evaluation and a checkpoint.
+_MAX_ADJACENT = 2
+
+
+def odd_steps(own_s: Floats, step_s: Floats, *, begins: bool) -> NDArray[np.bool_]:
+    """[steps], steps in which the typical worker of some stage took far more or less than usual.
+
+    The job's first steps, an evaluation, a checkpoint: one or two steps between usual ones. A
+    change that lasts makes no step odd, and neither does a fault of a few workers.
+
+    Args:
+        own_s: [steps, dp, pp], seconds that each worker computed, and its launch delays.
+        step_s: [steps], seconds each step took.
+        begins: no earlier step is known, so the job may be warming up.
+    """
+    num_steps = step_s.size
+    odd = np.zeros(num_steps, np.bool_)
+    if num_steps < _MIN_STEPS:
+        return odd
+    above_s = _typical(own_s)
+    away_s = np.abs(above_s)
+    deviation_s = MAD_TO_DEVIATION * medians(away_s.T)
+    limit_s = np.maximum(_MIN_DIFFERENCE * medians(step_s), _MANY_DEVIATIONS * deviation_s)
+    far = np.asarray((away_s > limit_s).any(axis=1))
+    if not far.any():
+        return odd
+    for first, end in _runs(far):
+        may_go_on = end == num_steps and _alike(above_s[first], above_s[end - 1])
+        odd[first:end] = end - first <= (1 if may_go_on else _MAX_ADJACENT)
+    is_slow = np.asarray((above_s > limit_s).any(axis=1))
+    warm_up = int(np.argmin(is_slow)) if begins and not is_slow[:_WARM_UP].all() else 0
+    if odd[warm_up:].sum() > _MAX_SHARE * num_steps:
+        odd[:] = False
+    odd[:warm_up] = True
+    return odd if not odd.all() else np.zeros(num_steps, np.bool_)
+
+
+def _typical(own_s: Floats) -> Floats:
+    """[steps, pp], seconds of each stage's typical worker above the running median over steps.
+
+    By stage, as a delay may be on the first one only. The lower median over dp ranks: one slow rank
+    of two makes no step odd.
+    """
+    low = (own_s.shape[1] - 1) // 2
+    typical_s = np.partition(own_s, low, axis=1)[:, low]
+    size = min(_NEARBY_STEPS, typical_s.shape[0])
+    medians_s = medians(sliding_window_view(typical_s, size, axis=0))
+    nearest = np.clip(np.arange(typical_s.shape[0]) - size // 2, 0, len(medians_s) - 1)
+    return np.asarray(typical_s - medians_s[nearest])
+
+
+def _alike(one_s: Floats, other_s: Floats) -> bool:
+    """Whether two steps differ from usual by about the same on all stages."""
+    apart_s, size_s = np.abs(one_s - other_s).max(), np.abs(one_s).max()
+    return bool(apart_s <= _MAX_LEVEL_DIFFERENCE * size_s)
+
+
+def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First and end of each run of True."""
+    edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

@@ -1,4 +1,8 @@
-"""What is wrong with a window's steps, with who, since when, and what it costs."""
+"""Diagnosis of a window: causes, culprits, onsets and costs.
+
+Read `diagnose` first. To add a detector, add a file to app/diagnosis/detectors and a line to
+`DETECTORS`.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,64 +11,96 @@ from typing import Any
 import numpy as np
 
 from app.diagnosis.case import Case
-from app.diagnosis.changes import Happening, happenings
-from app.diagnosis.cost import Costs, cost_once_others_are_mended, costs
-from app.diagnosis.course import Lasting, lasting
-from app.diagnosis.detector import Costed, Detector, Suspicion
-from app.diagnosis.detectors.silent_worker import silent_worker
-from app.diagnosis.doubt import doubted
+from app.diagnosis.detector import CostFigures, Detector, Suspicion, percent
+from app.diagnosis.detectors.allocator_stall import AllocatorStall
+from app.diagnosis.detectors.data_loading import DataLoading
+from app.diagnosis.detectors.gc_pause import GcPause
+from app.diagnosis.detectors.late_host import LateHost
+from app.diagnosis.detectors.link import FlappingLink, SlowLink
+from app.diagnosis.detectors.sequence_imbalance import SequenceImbalance
+from app.diagnosis.detectors.silent_worker import SilentWorker, silent_worker
+from app.diagnosis.detectors.slow_worker import SlowWorker, SlowWorkerByArrivals
+from app.diagnosis.detectors.stage_imbalance import StageImbalance
+from app.diagnosis.detectors.uniform_slowdown import UniformSlowdown
+from app.diagnosis.evidence.fingerprint import (
+    Fingerprint,
+    arrivals_block,
+    coverage,
+    fingerprint,
+    unexplained_share,
+)
+from app.diagnosis.evidence.job_changes import JobChange, job_changes
+from app.diagnosis.evidence.late_workers import LateWorker, late_workers, wait_cost
 from app.diagnosis.finding import MIN_SCORE, Finding, RuledOut
-from app.diagnosis.fingerprint import Fingerprint, fingerprint
-from app.diagnosis.history import History
-from app.diagnosis.late_workers import LateWorker, late_workers, wait_cost
-from app.diagnosis.registry import BY_ARRIVALS, DETECTORS
-from app.diagnosis.settle import settle
-from app.diagnosis.unexplained import arrivals_block, coverage, unexplained_share
-from app.diagnosis.wording import percent
+from app.diagnosis.job_history import History, onset_in_history
+from app.diagnosis.statistics.persistence import Onset
+from app.diagnosis.suspicions import (
+    SuspicionCosts,
+    cost_after_other_repairs,
+    doubted_by_clocks,
+    drop_explained,
+    suspicion_costs,
+)
 from app.engine.metrics import MAX_DISCREPANCY, discrepancy
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
 from app.trace.window import Window
 
+DETECTORS: tuple[Detector, ...] = (
+    SlowWorker(),
+    StageImbalance(),
+    SequenceImbalance(),
+    GcPause(),
+    SlowLink(),
+    FlappingLink(),
+    DataLoading(),
+    AllocatorStall(),
+    SilentWorker(),
+    UniformSlowdown(),
+)
+
+# Used where the other detectors leave waiting for late ranks unexplained.
+ARRIVALS_DETECTORS: tuple[Detector, ...] = (LateHost(), SlowWorkerByArrivals())
+
+
 SILENT = "silent-worker"
 LATE_HOST = "late-host"
-# A cause that costs less is not worth waking anybody.
+# Cheaper causes are not named,
 MIN_COST = 0.02
-# One that is hidden by another has to be worth more: nothing is lost to it yet.
-MIN_COST_OF_HIDDEN = 0.05
-# Of the step, waiting for late ranks that no cause explains: from here on arrivals name one.
+# nor those that cost less after the repair of a cause that hides them.
+MIN_HIDDEN_COST = 0.05
+# Unexplained waiting, as a share of the step, from which ARRIVALS_DETECTORS are used.
 MIN_UNEXPLAINED = 0.05
-# Replay and waits that differ by no more than this share of the step say the same.
-COSTS_AGREE = 0.03
-# Causes of workers that are late by their own doing.
-_OF_LATE_WORKERS = ("slow-worker", "late-host", "gc-pause", "data-loading")
-# Where the loss that a replay sees is less than this share, shares of it say nothing.
+# Costs by replay and by waits agree within this share of the step.
+MAX_COST_DIFFERENCE = 0.03
+# Causes that make a worker late itself.
+_LATE_WORKER_CAUSES = ("slow-worker", "late-host", "gc-pause", "data-loading")
+# Shares of a smaller loss than this are not given.
 MIN_LOSS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found, most costly first, and what was looked at and not found.
+    """Findings, most costly first, and the causes ruled out.
 
-    `findings` is None where causes are withheld, since the replay is too far from the record, and
-    no worker is silent.
-    `changes` are those of the whole course, `recent` is what the window adds to the history.
-    `arrivals` is their block of the result (docs/arrivals.md). `unexplained_share` is the share of
-    the step that is waiting which no finding explains, `coverage` the share that operations cover;
-    None where these are not known.
+    `findings` is None where causes are withheld because the replay is too far from the record, and
+    no worker is silent. `changes` are those of the extended history, `new_history` is what the
+    window adds to it. `arrivals` is that block of the result (docs/arrivals.md).
+    `unexplained_share` is waiting that no finding explains, `coverage` the time with operations,
+    both as shares of the step; None where unknown.
     """
 
     findings: tuple[Finding, ...] | None
     ruled_out: tuple[RuledOut, ...]
     fingerprint: Fingerprint
-    changes: tuple[Happening, ...]
-    recent: History
+    changes: tuple[JobChange, ...]
+    new_history: History
     arrivals: dict[str, Any] | None
     unexplained_share: float | None
     coverage: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """The blocks of the result that are about causes."""
+        """The blocks of the result about causes."""
         found = self.findings
         return {
             "findings": None if found is None else [each.as_json() for each in found],
@@ -78,28 +114,30 @@ class Diagnosis:
 
 
 def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosis:
-    """Every cause, either found or ruled out.
+    """Find or rule out every cause.
 
-    Arrivals alone are asked where the other evidence leaves waiting for late ranks unexplained.
+    Detectors that use arrivals alone count only where the others leave waiting unexplained.
     """
     case = Case(replay, report, history)
     suspicions, ruled_out = _suspected(case, DETECTORS)
     findings, ruled_out_then = _concluded(case, suspicions, ruled_out)
-    late, not_late = _suspected(case, BY_ARRIVALS)
+    late, not_late = _suspected(case, ARRIVALS_DETECTORS)
     late = [each for each in late if not _is_among(each, suspicions)]
     if late and _leaves_waiting(case, findings):
         with_late, ruled_out_with = _concluded(case, [*suspicions, *late], ruled_out)
         if with_late is not None:
-            return _diagnosis(case, with_late, _but_found([*ruled_out_with, *not_late], with_late))
+            return _diagnosis(
+                case, with_late, _without_found([*ruled_out_with, *not_late], with_late)
+            )
         ruled_out_then += [each for each in ruled_out_with if each.cause == LATE_HOST]
     elif late:
         reason = "what the others wait for late ranks is explained by other causes"
         not_late += [RuledOut(each.cause, reason, score=each.score) for each in late]
-    return _diagnosis(case, findings, _but_found([*ruled_out_then, *not_late], findings or ()))
+    return _diagnosis(case, findings, _without_found([*ruled_out_then, *not_late], findings or ()))
 
 
 def _is_among(late: Suspicion, suspicions: Sequence[Suspicion]) -> bool:
-    """Whether the same cause is suspected of the same workers by other evidence."""
+    """Whether another detector suspects the same cause on the same workers."""
     return any(
         each.cause == late.cause and each.evidence["workers"] == late.evidence["workers"]
         for each in suspicions
@@ -113,8 +151,10 @@ def _leaves_waiting(case: Case, findings: tuple[Finding, ...] | None) -> bool:
     return share is not None and share >= MIN_UNEXPLAINED
 
 
-def _but_found(ruled_out: Sequence[RuledOut], findings: Sequence[Finding]) -> Iterable[RuledOut]:
-    """Each cause once, and none that was found."""
+def _without_found(
+    ruled_out: Sequence[RuledOut], findings: Sequence[Finding]
+) -> Iterable[RuledOut]:
+    """Each cause once, without those found."""
     seen = {each.cause for each in findings}
     for each in ruled_out:
         if each.cause not in seen:
@@ -126,24 +166,24 @@ Conclusion = tuple[tuple[Finding, ...] | None, list[RuledOut]]
 
 
 def _concluded(case: Case, suspicions: list[Suspicion], ruled_out: list[RuledOut]) -> Conclusion:
-    """Findings, most costly first, and causes ruled out; None where causes are withheld."""
-    suspicions, explained = settle(case, suspicions)
+    """Findings, most costly first (None where withheld), and causes ruled out."""
+    suspicions, explained = drop_explained(case, suspicions)
     ruled_out = [*ruled_out, *explained]
-    doubts = [doubted(case, each) for each in suspicions]
+    doubts = [doubted_by_clocks(case, each) for each in suspicions]
     suspicions = [each for each, doubt in zip(suspicions, doubts, strict=True) if doubt is None]
     ruled_out += [doubt for doubt in doubts if doubt is not None]
-    cost = costs(case, suspicions)
+    cost = suspicion_costs(case, suspicions)
     usual = case.usual_steps
     between_s = case.report.between_s[usual]
     blamed_s = cost.blamed_s[usual]
-    # What lies between steps is launch delay, which a suspicion may have put back already.
+    # Gaps between steps are launch delay, which a suspicion may have added already.
     least_s = np.maximum(blamed_s, np.minimum(blamed_s + between_s, case.report.recorded_s[usual]))
     away = min(
         discrepancy(blamed_s, case.report.recorded_s[usual]),
         discrepancy(least_s, case.report.recorded_s[usual]),
     )
     if away > MAX_DISCREPANCY:
-        return _all_but_silence(case, suspicions, ruled_out, cost, away)
+        return _withhold_all_but_silence(case, suspicions, ruled_out, cost, away)
     findings = []
     for index in range(len(suspicions)):
         answer = _judged(case, suspicions, cost, index)
@@ -151,17 +191,17 @@ def _concluded(case: Case, suspicions: list[Suspicion], ruled_out: list[RuledOut
             findings.append(answer)
         else:
             ruled_out.append(answer)
-    return _in_order(findings), ruled_out
+    return _by_cost(findings), ruled_out
 
 
-def _all_but_silence(
+def _withhold_all_but_silence(
     case: Case,
     suspicions: Sequence[Suspicion],
     ruled_out: Sequence[RuledOut],
-    cost: Costs,
+    cost: SuspicionCosts,
     away: float,
 ) -> Conclusion:
-    """Causes are withheld, but that somebody does not report is no matter of times."""
+    """Withhold all causes but silent workers, which do not depend on times."""
     silent = [
         _judged(case, suspicions, cost, index)
         for index, each in enumerate(suspicions)
@@ -175,13 +215,13 @@ def _all_but_silence(
 def _diagnosis(
     case: Case, findings: tuple[Finding, ...] | None, ruled_out: Iterable[RuledOut]
 ) -> Diagnosis:
-    changes = happenings(case.course, case.replay.window.hosts, case.parallelism)
+    changes = job_changes(case.extended_history, case.replay.window.hosts, case.parallelism)
     return Diagnosis(
         findings,
         tuple(ruled_out),
         fingerprint(case),
         changes,
-        case.recent,
+        case.new_history,
         arrivals=arrivals_block(case),
         unexplained_share=unexplained_share(case, findings or ()),
         coverage=coverage(case),
@@ -189,13 +229,12 @@ def _diagnosis(
 
 
 def without_steps(window: Window) -> dict[str, Any]:
-    """The blocks of the result that are about causes, where no step could be replayed.
+    """The blocks of the result about causes, where no step could be replayed.
 
-    All that can be told is who does not report. Nothing is said of a window that nobody is known
-    to be missing from.
+    Only a silent worker can be found; otherwise `findings` is None.
     """
     answer = silent_worker(window)
-    all_ = dict.fromkeys(detector.cause for detector in (*DETECTORS, *BY_ARRIVALS))
+    all_ = dict.fromkeys(detector.cause for detector in (*DETECTORS, *ARRIVALS_DETECTORS))
     others = (cause for cause in all_ if cause != answer.cause)
     no_step = "no step of the window could be replayed"
     ruled_out = [RuledOut(cause, no_step, insufficient=True) for cause in others]
@@ -210,7 +249,7 @@ def without_steps(window: Window) -> dict[str, Any]:
         persistence=answer.persistence,
         cost=None,
         evidence=answer.evidence,
-        sentence=answer.wording(Costed(None, answer.onset_step, answer.persistence)),
+        sentence=answer.wording(CostFigures(None, answer.onset_step, answer.persistence)),
     )
     return {"findings": [found.as_json()], "ruled_out": [each.as_json() for each in ruled_out]}
 
@@ -239,14 +278,14 @@ def _withheld(causes: Iterable[Suspicion | RuledOut], away: float) -> Iterable[R
 
 
 def _judged(
-    case: Case, suspicions: Sequence[Suspicion], cost: Costs, index: int
+    case: Case, suspicions: Sequence[Suspicion], cost: SuspicionCosts, index: int
 ) -> Finding | RuledOut:
     suspicion = suspicions[index]
     share, cost_range = _cost(case, suspicion, cost.of(index))
     later = None
     least = max(MIN_COST, suspicion.min_cost)
     if share is not None and share < least and cost_range is None:
-        later = _once_others_are_mended(case, suspicions, index)
+        later = _cost_after_others(case, suspicions, index)
         if later is None:
             return RuledOut(
                 suspicion.cause,
@@ -255,15 +294,15 @@ def _judged(
                 figures={"cost": share},
             )
         share = max(share, 0.0)
-    lasts = _lasting(case, suspicion)
-    costed = Costed(share, lasts.onset_step, lasts.persistence, later, cost_range)
+    onset = _onset(case, suspicion)
+    costs = CostFigures(share, onset.onset_step, onset.persistence, later, cost_range)
     return Finding(
         cause=suspicion.cause,
         score=suspicion.score,
         confidence=suspicion.confidence,
         culprits=suspicion.culprits,
-        onset_step=costed.onset_step,
-        persistence=costed.persistence,
+        onset_step=costs.onset_step,
+        persistence=costs.persistence,
         cost=share,
         evidence={
             **_places(case, suspicion),
@@ -271,7 +310,7 @@ def _judged(
             "share_of_loss": _share_of_loss(case, cost, index),
             **({} if later is None else {"cost_once_others_are_mended": later}),
         },
-        sentence=suspicion.wording(costed),
+        sentence=suspicion.wording(costs),
         cost_range=cost_range,
     )
 
@@ -279,70 +318,66 @@ def _judged(
 def _cost(
     case: Case, suspicion: Suspicion, replayed: float | None
 ) -> tuple[float | None, tuple[float, float] | None]:
-    """The cost as the replay has it, and the range where what the others waited disagrees.
-
-    Waits are compared where they are for the very workers that the suspicion is about.
-    """
+    """The cost by replay, and a range where the waits for the suspicion's workers disagree."""
     share = suspicion.cost if replayed is None else replayed
     workers = [tuple(worker) for worker in suspicion.evidence.get("workers", ())]
     if suspicion.evidence.get("num_workers", 0) > len(workers):
-        return share, None  # too many to be listed, and so to be compared
-    late = [each for each in case.ask(late_workers) if each.worker in workers]
-    if suspicion.cause not in _OF_LATE_WORKERS or len({each.worker for each in late}) < len(
+        return share, None  # too many workers to be listed
+    late = [each for each in case.cached(late_workers) if each.worker in workers]
+    if suspicion.cause not in _LATE_WORKER_CAUSES or len({each.worker for each in late}) < len(
         set(workers)
     ):
         return share, None
     if share is not None and _is_late_with_others(case, late):
-        return share, None  # what was waited for both says nothing of the one
-    # In a pipeline others wait for a culprit through stages, which no one group shows.
+        return share, None  # joint waits cannot be divided
+    # In a pipeline others wait through stages, which no single group shows.
     waits = wait_cost(case, late) if share is None or case.parallelism.pp_size == 1 else None
     if waits is None:
         return share, None
     if share is None:
-        if waits.high - waits.low <= COSTS_AGREE:
+        if waits.high - waits.low <= MAX_COST_DIFFERENCE:
             return waits.high, None
         return (waits.low + waits.high) / 2, (waits.low, waits.high)
-    if waits.low - COSTS_AGREE <= share <= waits.high + COSTS_AGREE:
+    if waits.low - MAX_COST_DIFFERENCE <= share <= waits.high + MAX_COST_DIFFERENCE:
         return share, None
     return share, (min(share, waits.low), max(share, waits.high))
 
 
 def _is_late_with_others(case: Case, late: Sequence[LateWorker]) -> bool:
-    """Whether ranks of other suspicions are late in the same groups."""
+    """Whether other ranks are late in the same groups."""
     groups = {each.late.group for each in late}
-    return any(each.late.group in groups for each in case.ask(late_workers) if each not in late)
+    return any(each.late.group in groups for each in case.cached(late_workers) if each not in late)
 
 
 def _places(case: Case, suspicion: Suspicion) -> dict[str, Any]:
-    """Stages and hosts of the workers that carry the evidence."""
+    """Stages and hosts of the workers in the evidence."""
     workers = [(dp_rank, stage) for dp_rank, stage in suspicion.evidence.get("workers", ())]
-    hosts = {host for worker in workers if (host := case.host(*worker)) is not None}
+    of_workers = case.replay.window.hosts
+    hosts = {of_workers[worker] for worker in workers if worker in of_workers}
     return {"stages": sorted({stage for _, stage in workers}), "hosts": sorted(hosts)}
 
 
-def _once_others_are_mended(
-    case: Case, suspicions: Sequence[Suspicion], index: int
-) -> float | None:
-    """What it will cost, where it costs little only because something else is as bad."""
+def _cost_after_others(case: Case, suspicions: Sequence[Suspicion], index: int) -> float | None:
+    """Its cost after the other repairs, if these hide a cost above MIN_HIDDEN_COST now."""
     if len(suspicions) < 2:
         return None
-    share = cost_once_others_are_mended(case, suspicions, index)
-    return share if share is not None and share >= MIN_COST_OF_HIDDEN else None
+    share = cost_after_other_repairs(case, suspicions, index)
+    return share if share is not None and share >= MIN_HIDDEN_COST else None
 
 
-def _lasting(case: Case, suspicion: Suspicion) -> Lasting:
-    """What the detector says itself, or else what its course shows."""
-    said = Lasting(suspicion.onset_step, suspicion.persistence)
-    if suspicion.course is None:
-        return said
-    shown = lasting(case.course, suspicion.course)
-    return Lasting(
-        shown.onset_step if said.onset_step is None else said.onset_step,
-        said.persistence or shown.persistence,
+def _onset(case: Case, suspicion: Suspicion) -> Onset:
+    """Onset and persistence given by the detector, else read from its badness."""
+    given = Onset(suspicion.onset_step, suspicion.persistence)
+    if suspicion.badness is None:
+        return given
+    shown = onset_in_history(case.extended_history, suspicion.badness)
+    return Onset(
+        shown.onset_step if given.onset_step is None else given.onset_step,
+        given.persistence or shown.persistence,
     )
 
 
-def _share_of_loss(case: Case, cost: Costs, index: int) -> float | None:
+def _share_of_loss(case: Case, cost: SuspicionCosts, index: int) -> float | None:
     """(T' - T'_repaired) / (T' - T_ideal); None where nothing is lost."""
     share, lost_s = cost.of(index), cost.blamed_s.mean() - case.report.ideal_s.mean()
     if share is None or lost_s < MIN_LOSS * cost.blamed_s.mean():
@@ -350,6 +385,6 @@ def _share_of_loss(case: Case, cost: Costs, index: int) -> float | None:
     return float(share * cost.blamed_s.mean() / lost_s)
 
 
-def _in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Most costly first; one of unknown cost has no loss to show for it."""
+def _by_cost(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Most costly first; unknown costs count as 0."""
     return tuple(sorted(findings, key=lambda each: (-(each.cost or 0.0), -each.score, each.cause)))

@@ -1,12 +1,18 @@
-"""What a diagnosis says: causes found, and causes looked at and ruled out."""
+"""Findings, causes ruled out, culprits, and how scores and confidences are computed."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
+from app.trace.job import Parallelism
+from app.trace.window import Floats
+
 Persistence = Literal["transient", "chronic", "rotating", "progressive"]
 
-# Names of the causes, as results have them.
+# Causes as results name them.
 CAUSES = (
     "slow-worker",
     "late-host",
@@ -27,10 +33,10 @@ MIN_SCORE = 0.5
 
 @dataclass(frozen=True, slots=True, order=True)
 class Culprit:
-    """Who is to blame, with the fields that apply; None is "does not apply".
+    """A worker, GPU, dp rank, stage or host; fields that do not apply are None.
 
-    `rank` is the global rank, `local_rank` the GPU's number on its host: more names of the same,
-    which make it no other culprit.
+    `rank` is the global rank and `local_rank` the GPU's number on its host; neither counts when
+    culprits are compared.
     """
 
     dp_rank: int | None = None
@@ -40,7 +46,7 @@ class Culprit:
     local_rank: int | None = field(default=None, compare=False)
 
     def as_json(self) -> dict[str, Any]:
-        """Only the fields that apply."""
+        """The fields that apply."""
         named = {
             "dp_rank": self.dp_rank,
             "stage": self.stage,
@@ -53,12 +59,11 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One cause, with who, since when, what it costs and how we know.
+    """One cause with its culprits, onset, cost and evidence.
 
-    `score` and `confidence` are within 0..1, `cost` is the share of the job's GPU time that is
-    won back when the culprit's operations take what they should, None where that is unknown;
-    `cost_range` has the least and the most of it where replay and waits disagree.
-    `onset_step` is None where the cause is older than what is known of the job.
+    `score` and `confidence` are within 0..1. `cost` is the share of the job's GPU time that a
+    repair wins back, None where unknown; `cost_range` are its bounds where replay and waits
+    disagree. `onset_step` is None where the cause began before the known steps.
     """
 
     cause: str
@@ -73,7 +78,7 @@ class Finding:
     cost_range: tuple[float, float] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The finding as results carry it (design of the result, section 7)."""
+        """The finding in a result."""
         return {
             "cause": self.cause,
             "score": self.score,
@@ -90,10 +95,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class RuledOut:
-    """A cause that was looked at and not found, or that the data cannot tell.
-
-    `insufficient` says which of the two: whether evidence is lacking rather than against it.
-    """
+    """A cause that was not found; `insufficient` where the data cannot tell."""
 
     cause: str
     reason: str
@@ -102,7 +104,7 @@ class RuledOut:
     figures: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The cause and the reason, in words and figures."""
+        """The cause and the reason against it in a result."""
         return {
             "cause": self.cause,
             "score": self.score,
@@ -110,3 +112,74 @@ class RuledOut:
             "reason": self.reason,
             "evidence": dict(self.figures),
         }
+
+
+Worker = tuple[int, int]  # dp rank, stage
+Hosts = Mapping[Worker, str]
+
+# A host is the culprit if this share of its workers is affected.
+MIN_SHARE_OF_HOST = 0.75
+
+
+def group_culprits(
+    workers: Iterable[Worker], hosts: Hosts, parallelism: Parallelism
+) -> tuple[Culprit, ...]:
+    """Culprits of these workers, in their order: hosts, then dp ranks or stages, then workers.
+
+    A host needs two workers and nearly all that it has in the job; a dp rank needs all stages, a
+    stage all dp ranks.
+    """
+    hit = list(dict.fromkeys(workers))
+    of_host = _hosts_hit(hit, hosts)
+    left = [worker for worker in hit if hosts.get(worker) not in of_host]
+    groups = {worker: _group(worker, set(left), hosts, parallelism) for worker in left}
+    named = (groups[worker] if worker in groups else Culprit(host=hosts[worker]) for worker in hit)
+    return tuple(dict.fromkeys(named))
+
+
+def worker_culprit(worker: Worker, hosts: Hosts) -> Culprit:
+    """One worker, with its host where known."""
+    return Culprit(*worker, hosts.get(worker))
+
+
+def _hosts_hit(hit: list[Worker], hosts: Hosts) -> set[str]:
+    there: dict[str, int] = defaultdict(int)
+    for host in hosts.values():
+        there[host] += 1
+    found: dict[str, int] = defaultdict(int)
+    for worker in hit:
+        if worker in hosts:
+            found[hosts[worker]] += 1
+    return {
+        host
+        for host, count in found.items()
+        if count >= 2 and count >= MIN_SHARE_OF_HOST * there[host]
+    }
+
+
+def _group(worker: Worker, hit: set[Worker], hosts: Hosts, sizes: Parallelism) -> Culprit:
+    dp_rank, stage = worker
+    if sizes.pp_size > 1 and all((dp_rank, each) in hit for each in range(sizes.pp_size)):
+        return Culprit(dp_rank=dp_rank)
+    if sizes.dp_size > 1 and all((each, stage) in hit for each in range(sizes.dp_size)):
+        return Culprit(stage=stage)
+    return worker_culprit(worker, hosts)
+
+
+def score(figure: float, limit: float, certain: float) -> float:
+    """0..1 for a ratio: 0 at 1, 0.5 at the limit, 1 from `certain` on."""
+    return float(scores(np.array([figure]), limit, certain)[0])
+
+
+def scores(figures: Floats, limit: float, certain: float) -> Floats:
+    """`score` of each of many ratios."""
+    below = MIN_SCORE * np.maximum(figures - 1, 0.0) / (limit - 1)
+    beyond = np.log(np.maximum(figures, limit) / limit) / np.log(certain / limit)
+    above = np.minimum(1.0, MIN_SCORE + (1 - MIN_SCORE) * beyond)
+    return np.where(figures < limit, below, above)
+
+
+def confidence(standard_errors: float, needed: float) -> float:
+    """0.5..0.99, by the standard errors shown and those needed."""
+    beyond = max(0.0, standard_errors / needed - 1)
+    return float(0.99 - 0.49 * np.exp(-1.5 * beyond))

@@ -1,9 +1,17 @@
-"""What if the culprit's operations took what they should? The other durations stay recorded."""
+"""Repairs: durations of operations without a cause; other operations stay as recorded.
 
-from collections.abc import Callable
+`durations_repair` replaces single operations, `delays_repair` removes launch delays,
+`ShortenedComputations` divides computations of workers, `FasterTypes` operations of some types.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from app.diagnosis.case import Case
 from app.engine.what_if import Replayer
+from app.trace.ops import OpSpec
 from app.trace.window import Floats, Ints
 
 
@@ -20,3 +28,138 @@ class Repaired:
 
 
 Repair = Callable[[Replayer], Repaired]
+
+
+@dataclass(frozen=True, slots=True)
+class BlamedOps:
+    """Operations of a group of steps that a cause affects, each once.
+
+    Shapes: [operations] for `row` of the template, `lane` and `seconds`, the duration without the
+    cause or the launch delay due to it.
+    """
+
+    row: Ints
+    lane: Ints
+    seconds: Floats
+
+
+# By the steps of the group.
+BlamedByGroup = Mapping[tuple[int, ...], BlamedOps]
+
+
+def durations_repair(by_group: BlamedByGroup) -> Repair:
+    """These operations take `seconds`, all others what was recorded."""
+
+    def repair(replayer: Replayer) -> Repaired:
+        return _repaired(replayer, by_group, replayer.durations.recorded_s)
+
+    return repair
+
+
+def delays_repair(by_group: BlamedByGroup) -> Repair:
+    """These operations were launched `seconds` late, all others in time."""
+
+    def late(replayer: Replayer) -> Repaired:
+        return _repaired(replayer, by_group, None)
+
+    return late
+
+
+def _repaired(replayer: Replayer, by_group: BlamedByGroup, else_s: Floats | None) -> Repaired:
+    ops = by_group.get(replayer.steps)
+    if ops is None:
+        return Repaired(np.empty(0, np.int64), np.empty((0, replayer.grid.start_s.shape[1])))
+    rows, at = np.unique(ops.row, return_inverse=True)
+    shape = (rows.size, replayer.grid.start_s.shape[1])
+    duration_s = np.zeros(shape) if else_s is None else else_s[rows]
+    duration_s[at, ops.lane] = ops.seconds
+    return Repaired(rows, duration_s)
+
+
+# A computation so many times longer than usual holds a pause.
+_PAUSE_RATIO = 3.0
+
+
+@dataclass(frozen=True)
+class ShortenedComputations:
+    """A repair: divide forward and backward computations by factors [steps, dp, pp].
+
+    Noise stays in. Stages with factors of 1 are not edited.
+    """
+
+    case: Case
+    forward: Floats
+    backward: Floats
+
+    def __call__(self, group: Replayer) -> Repaired:
+        """The group's computations divided by the factors."""
+        features = self.case.group_of(group)
+        at = features.positions
+        rows, durations_s = [np.empty(0, np.int64)], [np.empty((0, group.grid.start_s.shape[1]))]
+        for side, factor in (
+            (features.forward, self.forward),
+            (features.backward, self.backward),
+        ):
+            if side is None:
+                continue
+            for stage in np.flatnonzero((factor[at] != 1.0).any(axis=(0, 1))):
+                of_stage = side.rows[stage][side.rows[stage] >= 0]
+                lanes, usual_s = (
+                    each[:, :, stage].T.ravel() for each in (factor[at], side.pace.mean_s)
+                )
+                recorded_s = group.durations.recorded_s[of_stage]
+                rows.append(of_stage)
+                durations_s.append(without_factor(recorded_s, lanes, usual_s))
+        return Repaired(np.concatenate(rows), np.concatenate(durations_s))
+
+
+def without_factor(recorded_s: Floats, factor: Floats, usual_s: Floats) -> Floats:
+    """Durations divided by a factor; a pause within one is not shortened.
+
+    Args:
+        recorded_s: [rows, lanes], seconds.
+        factor: slowdown, 1 = none.
+        usual_s: usual seconds of such a computation, slowdown included.
+    """
+    shorter_s = recorded_s / factor
+    has_pause = recorded_s > _PAUSE_RATIO * usual_s
+    if has_pause.any():
+        shorter_s = np.where(has_pause, recorded_s - usual_s * (1 - 1 / factor), shorter_s)
+    return shorter_s
+
+
+def stretch_slice(usual: Ints, first: int, end: int, num_steps: int) -> slice:
+    """Positions in all steps of a stretch [first, end) of usual ones.
+
+    Odd steps at either end of the window belong to a stretch that reaches it.
+    """
+    return slice(
+        0 if first == 0 else int(usual[first]),
+        num_steps if end == usual.size else int(usual[end - 1]) + 1,
+    )
+
+
+TypePredicate = Callable[[OpSpec], bool]
+
+
+@dataclass(frozen=True)
+class FasterTypes:
+    """A repair: divide durations by factors [steps of the window], for each kind of types.
+
+    Noise stays in. No type is of two kinds.
+    """
+
+    case: Case
+    kinds: Sequence[tuple[TypePredicate, Floats]]
+
+    def __call__(self, group: Replayer) -> Repaired:
+        """The group's operations divided by the factors."""
+        at = self.case.group_of(group).positions
+        template = group.template
+        rows, durations_s = [], []
+        for types, factors in self.kinds:
+            chosen = np.flatnonzero(template.op_types.flags(types)[template.optype])
+            rows.append(chosen)
+            lanes = np.tile(factors[at], group.dp_size)
+            durations_s.append(group.durations.recorded_s[chosen] / lanes)
+        return Repaired(np.concatenate(rows), np.concatenate(durations_s))

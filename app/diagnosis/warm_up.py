@@ -1,40 +1,88 @@
-"""Compile every kernel of engine and diagnosis before a job needs it; see the engine's warm-up."""
+"""Compile every kernel of engine and diagnosis at install, or load it at the start of a process.
+
+Compiled kernels are cached on disk.
+"""
 
 from functools import cache
 
 import numpy as np
 
 from app.diagnosis.diagnose import diagnose
-from app.diagnosis.history import History
-from app.diagnosis.onset import changes
-from app.engine import warm_up as engine
+from app.diagnosis.job_history import History
+from app.diagnosis.statistics.change_points import level_changes
+from app.engine.questions.answer import Questions
+from app.engine.questions.edits import Edit, Factor, FromWorker, Selection
 from app.engine.replays import prepare
 from app.engine.report import analyse_replay
+from app.engine.timeline.step_run import RUN_KINDS, play_step
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
 from app.trace.window import Ints, Trace, Window
 
+_ENGINE_OPS = ("forward-compute", "optimizer-clip-main-grad", "optimizer", "wait")
+# A second each; the wait lies in the second half of the forward.
+_ENGINE_START_S = np.array([0.0, 1.0, 2.0, 0.5])
+
+
+@cache
+def warm_up_engine() -> None:
+    """Returns once every kernel can be called without being compiled."""
+    replay = prepare(_engine_window())
+    analyse_replay(replay)
+    for kind in RUN_KINDS:
+        play_step(replay.groups[0], 0, kind)
+    edits = [
+        Edit(Factor(2.0), Selection(dp_ranks=(1,))),
+        Edit(FromWorker(0, 0), Selection(dp_ranks=(1,))),
+    ]
+    Questions(replay).answer(edits)
+
+
+def _engine_window() -> Window:
+    """Two steps of two workers on two hosts, with some operations each."""
+    step, dp_rank, op = (axis.ravel() for axis in np.mgrid[0:2, 0:2, 0 : len(_ENGINE_OPS)])
+    zeros = np.zeros(step.size, np.int64)
+    trace = Trace(
+        step=step,
+        dp_rank=dp_rank,
+        stage=zeros,
+        rank=dp_rank,
+        optype=np.array([OP_CODES[name] for name in _ENGINE_OPS])[op],
+        seq_id=zeros,
+        mc=zeros - 1,
+        mb_id=zeros - 1,
+        start_s=_ENGINE_START_S[op],
+        duration_s=np.ones(step.size),
+    )
+    job, hosts = Job.of("warm-up", Parallelism(2, 1)), {(0, 0): "a", (1, 0): "b"}
+    return Window(job, 1, 0, (0, 1), trace, hosts=hosts, origin_ns=(0, 4 * 10**9))
+
+
+if __name__ == "__main__":
+    warm_up_engine()
+
+
 _NUM_STEPS, _NUM_MICROBATCHES = 8, 4
-# What each stage does for a micro-batch, one a second.
+# Operations of each stage for a micro-batch, one a second.
 _ONE_BY_ONE = (
     ("forward-compute", "forward-send", "backward-recv", "backward-compute"),
     ("forward-recv", "forward-compute", "backward-compute", "backward-send"),
 )
-_IN_THE_END = ("grads-reduce-scatter", "optimizer")
+_AT_END = ("grads-reduce-scatter", "optimizer")
 
 
 @cache
 def warm_up() -> None:
     """Returns once every kernel can be called without being compiled."""
-    engine.warm_up()
+    warm_up_engine()
     window = _window()
     replay = prepare(window)
     diagnose(replay, analyse_replay(replay), History())
-    changes(1 + np.clip(np.arange(40) / 20 - 0.5, 0.0, 1.0))
+    level_changes(1 + np.clip(np.arange(40) / 20 - 0.5, 0.0, 1.0))
 
 
 def _window() -> Window:
-    """Steps of two dp ranks with two stages, of which one worker is slow in the end."""
+    """Steps of two dp ranks and two stages; one worker is slow in the second half."""
     rows = np.array([(step, dp_rank, *op) for step in range(_NUM_STEPS) for dp_rank in range(2)
                      for op in _ops()], np.int64)  # fmt: skip
     step, dp_rank, stage, optype, seq_id, microbatch, start_s = rows.T
@@ -72,7 +120,7 @@ def _ops() -> list[tuple[int, int, int, int, int]]:
                 second = 6 * microbatch + at + (stage if at < 2 or stage else 2)
                 found.append((stage, OP_CODES[name], microbatch, microbatch, second))
     for stage in range(len(_ONE_BY_ONE)):
-        for at, name in enumerate(_IN_THE_END):
+        for at, name in enumerate(_AT_END):
             found.append((stage, OP_CODES[name], 0, -1, 6 * _NUM_MICROBATCHES + at))
     return found
 

@@ -1,38 +1,332 @@
-"""The result of several windows together, from their results: as if all their steps were one's.
+"""Combines the results of several windows into one, as if all steps were of one window.
 
 T, T_ideal and every T_keep are means over steps, so each ratio to T_ideal is the mean of the
 windows', weighted by what their steps would take without stragglers. Shares of the loss are
 weighted by the loss.
+
+Arrivals (docs/arrivals.md): means over steps are weighted by the windows' steps, shares of
+occurrences by their number of occurrences, shares of the step by its time. Windows without arrivals
+are left out.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from app.engine.combine_arrivals import combined_arrivals
-from app.engine.combine_parts import (
-    Result,
-    Weights,
-    clocks,
-    launch_delay,
-    mean,
-    op_times,
-    weighted,
-)
-from app.engine.metrics import MAX_DISCREPANCY, gpu_time_wasted
+from app.engine.arrivals.arrivals import MAX_GROUPS, PLACE_KEYS
+from app.engine.metrics import EQUAL_TIMES, MAX_DISCREPANCY, gpu_time_wasted
+from app.engine.result import MAX_CLOCKS
+from app.trace.window import Floats
+
+Result = Mapping[str, Any]
+
+# For results of the first releases.
+_NO_CLOCKS: dict[str, Any] = {
+    "residual_ms": None,
+    "hosts": {},
+    "reason": "the release that wrote this measured none",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """[windows] sums over each window's steps, seconds, and how many steps it has."""
+
+    recorded_s: Floats
+    simulated_s: Floats
+    ideal_s: Floats
+    steps: Floats
+
+    @classmethod
+    def of(cls, known: Sequence[Result]) -> "Weights":
+        """Weights of windows with figures."""
+        times = [each["step_time_s"] for each in known]
+        recorded_s, simulated_s, ideal_s = (
+            np.array([sum(each[name]) for each in times])
+            for name in ("recorded", "simulated", "ideal")
+        )
+        steps = np.array([float(len(each["steps"])) for each in known])
+        return cls(recorded_s, simulated_s, ideal_s, steps)
+
+    @property
+    def lost_s(self) -> Floats:
+        """Loss of each window's steps, seconds."""
+        return self.simulated_s - self.ideal_s
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the loss is more than rounding."""
+        return bool(abs(self.lost_s.sum()) > EQUAL_TIMES * self.ideal_s.sum())
+
+
+def combine_clocks(known: Sequence[Result]) -> dict[str, Any]:
+    """Each host's window with the largest residual; the overall residual is the largest, too."""
+    all_ = [each.get("clocks", _NO_CLOCKS) for each in known]
+    residuals = [each["residual_ms"] for each in all_ if each["residual_ms"] is not None]
+    if not residuals:
+        return dict(all_[-1])
+    hosts: dict[str, Any] = {}
+    for clock in (item for each in all_ for item in each["hosts"].items()):
+        name, figures = clock
+        if name not in hosts or figures["residual_ms"] > hosts[name]["residual_ms"]:
+            hosts[name] = figures
+    worst = sorted(hosts.items(), key=lambda each: (-each[1]["residual_ms"], each[0]))
+    reasons = [each["reason"] for each in all_ if each["reason"]]
+    return {
+        "residual_ms": max(residuals),
+        "hosts": dict(worst[:MAX_CLOCKS]),
+        "reason": reasons[-1] if reasons else None,
+    }
+
+
+def combine_launch_delay(known: Sequence[Result], total: Weights) -> dict[str, Any]:
+    """Means over steps; a type absent from a window counts as 0 there."""
+    delays = [each["launch_delay"] for each in known]
+    names = {name: None for each in delays for name in each["by_optype"]}
+    by_optype = {
+        name: weighted([each["by_optype"].get(name, 0.0) for each in delays], total.steps)
+        for name in names
+    }
+    arrays = ("by_worker", "others_waited")
+    return {"by_optype": by_optype} | {
+        name: mean(delays, name, total.steps)
+        for name in arrays
+        if all(each.get(name) is not None for each in delays)
+    }
+
+
+def combine_op_times(known: Sequence[Result], total: Weights) -> dict[str, Any]:
+    """Means over the windows that have op times; results of older releases have none."""
+    have = [at for at, each in enumerate(known) if each.get("optype_time_s")]
+    if not have:
+        return {}
+    parts, weights = [known[at] for at in have], total.steps[have]
+    stages = [each["stage_compute_s"] for each in parts]
+    types = [each["optype_time_s"] for each in parts]
+    names = {name: None for each in types for name in each}
+    return {
+        "stage_compute_s": {
+            side: [
+                _mean_or_none([each[side][stage] for each in stages], weights)
+                for stage in range(len(stages[0][side]))
+            ]
+            for side in ("forward", "backward")
+        },
+        "optype_time_s": {name: _of_type(types, name, weights) for name in names},
+    }
+
+
+def _of_type(types: Sequence[Result], name: str, weights: Floats) -> dict[str, float | None]:
+    """Means of one type; windows without it count as 0."""
+    known = next(each[name] for each in types if name in each)
+    nothing = {part: None if value is None else 0.0 for part, value in known.items()}
+    return {
+        part: _mean_or_none([each.get(name, nothing)[part] for each in types], weights)
+        for part in known
+    }
+
+
+def _mean_or_none(values: Sequence[float | None], weights: Floats) -> float | None:
+    pairs = [(v, w) for v, w in zip(values, weights, strict=True) if v is not None]
+    if not pairs:
+        return None
+    return weighted([value for value, _ in pairs], np.array([weight for _, weight in pairs]))
+
+
+def mean(known: Iterable[Result], name: str, weights: Floats) -> list[Any]:
+    """The weighted mean of an array over the windows."""
+    total: Any = 0.0
+    for each, weight in zip(known, weights, strict=True):
+        total = total + np.asarray(each[name], np.float64) * weight
+    found: list[Any] = (total / weights.sum()).tolist()
+    return found
+
+
+def weighted(values: Sequence[float], weights: Floats) -> float:
+    """The weighted mean."""
+    return float(np.dot(np.asarray(values, np.float64), weights) / weights.sum())
+
+
+_BY_STEPS = ("waited_for_s", "waited_s", "own_delay_s")
+_GROUP_KEYS = ("transfer_s", "waited_s", "bandwidth_bytes_s")
+
+# A value of each window, and its weight.
+WeightedValues = Sequence[tuple[float | None, float]]
+
+
+def combine_arrivals(known: Sequence[Result]) -> dict[str, Any]:
+    """The keys about arrivals of windows with figures, in their order and of one run."""
+    step_s = [float(sum(each["step_time_s"]["recorded"])) for each in known]
+    shares = {
+        name: mean_known([(each.get(name), s) for each, s in zip(known, step_s, strict=True)])
+        for name in ("unexplained_share", "coverage")
+    }
+    have = [each for each in known if each.get("arrivals")]
+    return {"arrivals": _joint(have) if have else None, **shares}
+
+
+def mean_known(values: WeightedValues) -> float | None:
+    """The weighted mean of those that are known; None where none is."""
+    pairs = [(value, weight) for value, weight in values if value is not None]
+    total = sum(weight for _, weight in pairs)
+    return sum(value * weight for value, weight in pairs) / total if total > 0 else None
+
+
+def _joint(have: Sequence[Result]) -> dict[str, Any]:
+    blocks = [each["arrivals"] for each in have]
+    num_steps = [len(each["steps"]) for each in have]
+    recorded_s = [float(sum(each["step_time_s"]["recorded"])) for each in have]
+    by_rank = _RankMeans(blocks)
+    occurrences = [float(each["num_occurrences"]) for each in blocks]
+    joint: dict[str, Any] = {
+        "num_occurrences": sum(each["num_occurrences"] for each in blocks),
+        "num_ranks": max(each.get("num_ranks", len(each["rank"])) for each in blocks),
+        "waiting_share": _mean(blocks, "waiting_share", recorded_s),
+        **by_rank.places,
+        **{name: by_rank.means(name, num_steps) for name in _BY_STEPS},
+        "late_share": by_rank.means("late_share", occurrences),
+        "groups": _groups(blocks, num_steps),
+    }
+    mean_step_s = sum(recorded_s) / sum(num_steps)
+    most_s = max((each or 0.0 for each in joint["waited_for_s"]), default=0.0)
+    joint["largest_share"] = most_s / mean_step_s
+    joint["culprits"] = _culprits(blocks, num_steps, joint, by_rank, mean_step_s)
+    if all("per_step" in each for each in blocks):
+        joint["per_step"] = {"waited_for_s": by_rank.by_step("waited_for_s")}
+    return joint
+
+
+class _RankMeans:
+    """Every rank of any window: places as the newest window that has it knows them."""
+
+    def __init__(self, blocks: Sequence[Result]) -> None:
+        self._blocks = blocks
+        every = sorted({rank for each in blocks for rank in each["rank"]})
+        self.at = {rank: at for at, rank in enumerate(every)}
+        self._columns = [np.array([self.at[rank] for rank in each["rank"]]) for each in blocks]
+        self.places: dict[str, list[Any]] = {name: [None] * len(self.at) for name in PLACE_KEYS}
+        for each, columns in zip(blocks, self._columns, strict=True):
+            for name in PLACE_KEYS:
+                for at, value in zip(columns, each[name], strict=True):
+                    if value is not None:
+                        self.places[name][at] = value
+
+    def means(self, name: str, weights: Sequence[float]) -> list[float | None]:
+        """The weighted mean of a rank's figures in the windows that know them."""
+        total, weight = np.zeros(len(self.at)), np.zeros(len(self.at))
+        for each, columns, of_window in zip(self._blocks, self._columns, weights, strict=True):
+            values = np.array(each[name], np.float64)
+            is_known = np.isfinite(values)
+            total[columns[is_known]] += values[is_known] * of_window
+            weight[columns[is_known]] += of_window
+        return [float(t / w) if w > 0 else None for t, w in zip(total, weight, strict=True)]
+
+    def by_step(self, name: str) -> list[list[float | None]]:
+        """[steps][ranks], None for ranks that a window does not have."""
+        rows: list[list[float | None]] = []
+        for each, columns in zip(self._blocks, self._columns, strict=True):
+            for values in each["per_step"][name]:
+                row: list[float | None] = [None] * len(self.at)
+                for at, value in zip(columns, values, strict=True):
+                    row[at] = value
+                rows.append(row)
+        return rows
+
+
+def _groups(blocks: Sequence[Result], num_steps: Sequence[int]) -> list[dict[str, Any]]:
+    """Groups by name, those that wait longest first; their members as far as windows name them."""
+    seen: dict[str, list[tuple[Result, float]]] = {}
+    for each, steps in zip(blocks, num_steps, strict=True):
+        for group in each["groups"]:
+            seen.setdefault(group["name"], []).append((group, float(steps)))
+    joint = [_group(of_group) for of_group in seen.values()]
+    return sorted(joint, key=lambda each: -(each["waited_s"] or 0.0))[:MAX_GROUPS]
+
+
+def _group(seen: Sequence[tuple[Result, float]]) -> dict[str, Any]:
+    newest = seen[-1][0]
+    return {
+        **newest,
+        "num_occurrences": sum(group["num_occurrences"] for group, _ in seen),
+        **{
+            name: mean_known([(group[name], steps) for group, steps in seen])
+            for name in _GROUP_KEYS
+        },
+        "members": _members(seen),
+    }
+
+
+def _members(seen: Sequence[tuple[Result, float]]) -> list[dict[str, Any]]:
+    """Members that every window names: of large groups each has the most waited for alone."""
+    by_rank: dict[int, list[tuple[Result, float, float]]] = {}
+    for group, steps in seen:
+        for each in group["members"]:
+            weights = (each, steps, float(group["num_occurrences"]))
+            by_rank.setdefault(each["rank"], []).append(weights)
+    found = [
+        {
+            **of_rank[-1][0],
+            "waited_for_s": mean_known([(each["waited_for_s"], s) for each, s, _ in of_rank]),
+            "waited_s": mean_known([(each["waited_s"], s) for each, s, _ in of_rank]),
+            "late_share": mean_known([(each["late_share"], n) for each, _, n in of_rank]),
+        }
+        for of_rank in by_rank.values()
+        if len(of_rank) == len(seen)
+    ]
+    return sorted(found, key=lambda each: -(each["waited_for_s"] or 0.0))
+
+
+def _culprits(
+    blocks: Sequence[Result],
+    num_steps: Sequence[int],
+    joint: Mapping[str, Any],
+    ranks: _RankMeans,
+    mean_step_s: float,
+) -> list[dict[str, Any]]:
+    """Culprits of any window, with their cost over all windows."""
+    newest: dict[int, Result] = {}
+    late_steps: dict[int, float] = {}
+    for each, steps in zip(blocks, num_steps, strict=True):
+        for culprit in each["culprits"]:
+            rank = culprit["rank"]
+            newest[rank] = culprit
+            late_steps[rank] = late_steps.get(rank, 0.0) + culprit["steps_late"] * steps
+    total = float(sum(num_steps))
+
+    def of(rank: int, name: str) -> Any:
+        return joint[name][ranks.at[rank]]
+
+    found = [
+        {
+            **culprit,
+            "waited_for_s": of(rank, "waited_for_s"),
+            "share": (of(rank, "waited_for_s") or 0.0) / mean_step_s,
+            "late_share": of(rank, "late_share"),
+            "steps_late": late_steps[rank] / total,
+            "own_delay_s": of(rank, "own_delay_s"),
+        }
+        for rank, culprit in newest.items()
+    ]
+    return sorted(found, key=lambda each: -each["share"])
+
+
+def _mean(blocks: Sequence[Result], name: str, weights: Sequence[float]) -> float | None:
+    return mean_known([(each[name], w) for each, w in zip(blocks, weights, strict=True)])
+
 
 _BY_IDEAL = ("dp_rank_slowdown", "stage_slowdown", "worker_slowdown")
 _BY_LOSS = ("m_w", "m_w_exact", "m_s")
 
 
-def combined(results: Sequence[Result]) -> dict[str, Any]:
+def combine_results(results: Sequence[Result]) -> dict[str, Any]:
     """Section 7's object of at least one window, ascending and of one run, without `per_step`.
 
     Windows without figures add their skipped steps and nothing else. The estimate of S_w and the
     share of a stage are exact; M_W is of each window's own slowest workers, lost GPU-hours are
     against each window's own ideal, and times by stage and type are of windows that have them. What
-    was found is the newest window's: see app.diagnosis.merged.
+    was found is the newest window's: see app.diagnosis.combine_causes.
     """
     known = [each for each in results if each["slowdown"] is not None]
     if not known:
@@ -46,20 +340,20 @@ def combined(results: Sequence[Result]) -> dict[str, Any]:
         **{name: mean(known, name, total.ideal_s) for name in _BY_IDEAL},
         **{name: _share(known, name, total) for name in _BY_LOSS},
         "worker_slowdown_estimate": _estimate(known, total),
-        "clocks": clocks(known),
+        "clocks": combine_clocks(known),
         "slowdown": slowdown,
         "gpu_time_wasted": gpu_time_wasted(slowdown),
         "gpu_hours_lost": sum(each["gpu_hours_lost"] for each in known),
-        "launch_delay": launch_delay(known, total),
-        "step_slowdown": _joined(known, lambda each: each["step_slowdown"]),
+        "launch_delay": combine_launch_delay(known, total),
+        "step_slowdown": _concatenated(known, lambda each: each["step_slowdown"]),
         "optype_slowdown": _optypes(known, total),
         "stage_share": _stage_share(known, total),
-        **op_times(known, total),
-        **combined_arrivals(known),
+        **combine_op_times(known, total),
+        **combine_arrivals(known),
     }
 
 
-def per_step_combined(parts: Sequence[Result]) -> dict[str, Any]:
+def combine_per_step(parts: Sequence[Result]) -> dict[str, Any]:
     """`per_step` of successive windows, one after the other.
 
     A type that one window lacks cost nothing there: its slowdown alone is 1.
@@ -94,15 +388,15 @@ def _header(results: Sequence[Result]) -> dict[str, Any]:
             "missing": sorted({rank for each in windows for rank in each["missing"]}),
             "windows": [each["id"] for each in windows],
         },
-        "skipped_steps": _joined(results, lambda each: each["skipped_steps"]),
+        "skipped_steps": _concatenated(results, lambda each: each["skipped_steps"]),
     }
 
 
 def _times(known: Sequence[Result], total: Weights) -> dict[str, Any]:
     recorded_s, simulated_s = total.recorded_s.sum(), total.simulated_s.sum()
     return {
-        "steps": _joined(known, lambda each: each["steps"]),
-        "structures": _joined(known, lambda each: each.get("structures", ())),
+        "steps": _concatenated(known, lambda each: each["steps"]),
+        "structures": _concatenated(known, lambda each: each.get("structures", ())),
         "step_time_s": {
             name: [value for each in known for value in _of_steps(each, name)]
             for name in ("recorded", "between", "simulated", "ideal")
@@ -127,7 +421,7 @@ def _fidelity(known: Sequence[Result], discrepancy: float) -> dict[str, Any]:
         "discrepancy": discrepancy,
         "verdict": "low" if is_low else "ok",
         "low_windows": num_low,
-        "step_discrepancy": _joined(all_, lambda each: each.get("step_discrepancy", ())),
+        "step_discrepancy": _concatenated(all_, lambda each: each.get("step_discrepancy", ())),
     }
 
 
@@ -166,8 +460,8 @@ def _estimate(known: Sequence[Result], total: Weights) -> list[list[float]]:
 
 
 def _at(parts: Iterable[Result], name: str) -> list[Any]:
-    return _joined(parts, lambda each: each[name])
+    return _concatenated(parts, lambda each: each[name])
 
 
-def _joined(parts: Iterable[Result], read: Callable[[Result], Iterable[Any]]) -> list[Any]:
+def _concatenated(parts: Iterable[Result], read: Callable[[Result], Iterable[Any]]) -> list[Any]:
     return [value for each in parts for value in read(each)]

@@ -1,7 +1,12 @@
-"""Dependencies of one replica's step, as units in topological order.
+"""Dependency graph of one replica's step, as units in topological order.
 
 A unit is a set of operations that meet and end together, each after its own transfer: a p2p
-pair, one collective over stages, or a single operation. (docs/replay.md)
+pair, one collective over stages, or a single operation. The rules (app/engine/rules) give the
+edges; units are sorted by Kahn's algorithm. (docs/replay.md)
+
+Replays keep the end of an operation only until its last successor is done, so that live ends fit
+the cache: of 98 MB of ends (6,000 operations in 2,048 lanes) a few hundred rows are live at a time
+(`RowSlots`).
 """
 
 from dataclasses import dataclass
@@ -11,25 +16,178 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.ordering import a_circle, in_topological_order
-from app.engine.rules import Edge
-from app.engine.rules.beside import beside
-from app.engine.rules.end_of_step import end_of_step_edges
-from app.engine.rules.gradients import launch_gradients
-from app.engine.rules.groups import stage_groups
-from app.engine.rules.launch import Launches
-from app.engine.rules.milestones import Milestones
-from app.engine.rules.parameters import parameter_edges
+from app.engine.kernels import kernel
+from app.engine.rules.end_of_step import (
+    end_of_step_edges,
+    in_streams,
+    one_before,
+    stage_groups,
+    stream_edges,
+)
+from app.engine.rules.overlap import (
+    Launches,
+    Milestones,
+    launch_gradients,
+    overlap_of,
+    parameter_edges,
+)
 from app.engine.rules.pipeline import DIRECTIONS, first_backward_edges, pipeline
-from app.engine.rules.streams import in_streams, one_before, stream_edges
-from app.engine.rules.user_types import own_edges, own_groups
-from app.engine.slots import Slots, slots
-from app.engine.template import Template
+from app.engine.rules.user_types import user_type_edges, user_type_groups
+from app.engine.template import Edge, Template
 from app.errors import InvalidTrace
 from app.trace.ops import Axis
 from app.trace.window import Floats, Ints
 
-NOBODY, ALL_DP_RANKS, EP_BLOCK = range(3)
+
+@dataclass(frozen=True, slots=True)
+class RowSlots:
+    """Slot of each row, `of_row` [rows], and the number of slots."""
+
+    of_row: Ints
+    num_slots: int
+
+
+def allot_slots(unit_ptr: Ints, unit_ops: Ints, pred_ptr: Ints, preds: Ints) -> RowSlots:
+    """Assign slots; a slot is free again after the last successor of its row."""
+    of_row, num_slots = _allot(unit_ptr, unit_ops, pred_ptr, preds)
+    return RowSlots(of_row, int(num_slots))
+
+
+@kernel
+def _allot(unit_ptr, unit_ops, pred_ptr, preds):  # type: ignore[no-untyped-def]
+    num_rows = unit_ops.size
+    last_user = np.full(num_rows, -1, np.int64)
+    for unit in range(unit_ptr.size - 1):
+        for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
+            row = unit_ops[member]
+            for edge in range(pred_ptr[row], pred_ptr[row + 1]):
+                last_user[preds[edge]] = unit
+    of_row = np.full(num_rows, -1, np.int64)
+    free = np.empty(num_rows, np.int64)
+    num_free, num_slots = 0, 0
+    for unit in range(unit_ptr.size - 1):
+        # A unit cannot use the slots that it frees: it reads them while it writes its own.
+        for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
+            row = unit_ops[member]
+            if num_free:
+                num_free -= 1
+                of_row[row] = free[num_free]
+            else:
+                of_row[row] = num_slots
+                num_slots += 1
+        for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
+            row = unit_ops[member]
+            for edge in range(pred_ptr[row], pred_ptr[row + 1]):
+                before = preds[edge]
+                if last_user[before] == unit:
+                    free[num_free] = of_row[before]
+                    num_free += 1
+                    last_user[before] = -2
+            if last_user[row] == -1:
+                free[num_free] = of_row[row]
+                num_free += 1
+    return of_row, num_slots
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Rows unit by unit; `unplaced` rows are in or behind a cycle.
+
+    `unit_of` [rows] numbers units as they were given.
+    """
+
+    unit_ptr: Ints
+    unit_ops: Ints
+    unit_of: Ints
+    unplaced: Ints
+
+
+def in_topological_order(
+    groups: list[list[int]], num_rows: int, pred_ptr: Ints, preds: Ints
+) -> Units:
+    """Units in topological order: the groups, and each other row as a unit of its own."""
+    unit_of = np.full(num_rows, -1, np.int64)
+    for unit, rows in enumerate(groups):
+        unit_of[rows] = unit
+    alone = np.flatnonzero(unit_of < 0)
+    unit_of[alone] = np.arange(len(groups), len(groups) + alone.size)
+    num_units = len(groups) + alone.size
+    members = np.argsort(unit_of, kind="stable")
+    member_ptr = np.concatenate(([0], np.cumsum(np.bincount(unit_of, minlength=num_units))))
+    order = _order(unit_of, members, member_ptr, pred_ptr, preds)
+    done = np.zeros(num_units, np.bool_)
+    done[order] = True
+    sizes = np.diff(member_ptr)[order]
+    unit_ptr = np.concatenate(([0], np.cumsum(sizes)))
+    unit_ops = np.empty(num_rows, np.int64)
+    _gather(order, members, member_ptr, unit_ops)
+    return Units(unit_ptr, unit_ops, unit_of, np.flatnonzero(~done[unit_of]))
+
+
+def find_cycle(units: Units, pred_ptr: Ints, preds: Ints) -> list[int]:
+    """Rows of which each waits for the next, or ends together with one that does; the last for
+    the first."""
+    unplaced = set(units.unplaced.tolist())
+    walked: list[int] = []
+    row = min(unplaced)
+    seen: set[int] = set()
+    while units.unit_of[row] not in seen:
+        seen.add(int(units.unit_of[row]))
+        walked.append(row)
+        together = [each for each in unplaced if units.unit_of[each] == units.unit_of[row]]
+        waits_for = [p for each in together for p in preds[pred_ptr[each] : pred_ptr[each + 1]]]
+        row = next(int(each) for each in waits_for if int(each) in unplaced)
+    units_walked = [int(units.unit_of[each]) for each in walked]
+    return walked[units_walked.index(int(units.unit_of[row])) :]
+
+
+@kernel
+def _order(unit_of, members, member_ptr, pred_ptr, preds):  # type: ignore[no-untyped-def]
+    num_units = member_ptr.size - 1
+    missing = np.zeros(num_units, np.int64)
+    num_followers = np.zeros(unit_of.size + 1, np.int64)
+    for row in range(unit_of.size):
+        missing[unit_of[row]] += pred_ptr[row + 1] - pred_ptr[row]
+        for edge in range(pred_ptr[row], pred_ptr[row + 1]):
+            num_followers[preds[edge] + 1] += 1
+    follower_ptr = np.cumsum(num_followers)
+    filled = follower_ptr.copy()
+    followers = np.empty(preds.size, np.int64)
+    for row in range(unit_of.size):
+        for edge in range(pred_ptr[row], pred_ptr[row + 1]):
+            followers[filled[preds[edge]]] = unit_of[row]
+            filled[preds[edge]] += 1
+    ready = np.empty(num_units, np.int64)
+    found = 0
+    for unit in range(num_units):
+        if missing[unit] == 0:
+            ready[found] = unit
+            found += 1
+    walked = 0
+    while walked < found:
+        unit = ready[walked]
+        walked += 1
+        for member in range(member_ptr[unit], member_ptr[unit + 1]):
+            row = members[member]
+            for edge in range(follower_ptr[row], follower_ptr[row + 1]):
+                follower = followers[edge]
+                missing[follower] -= 1
+                if missing[follower] == 0:
+                    ready[found] = follower
+                    found += 1
+    return ready[:found]
+
+
+@kernel
+def _gather(order, members, member_ptr, rows):  # type: ignore[no-untyped-def]
+    filled = 0
+    for unit in order:
+        for member in range(member_ptr[unit], member_ptr[unit + 1]):
+            rows[filled] = members[member]
+            filled += 1
+
+
+NO_PEERS, ALL_DP_RANKS, EP_BLOCK = range(3)
 _MEETS = {
     Axis.DP: ALL_DP_RANKS,
     Axis.DP_AND_STAGES: ALL_DP_RANKS,
@@ -46,7 +204,7 @@ class StepGraph:
     `unit_ops[unit_ptr[u] : unit_ptr[u + 1]]`; every row that they wait for is in a unit of
     smaller number. Row v waits for `preds[pred_ptr[v] : pred_ptr[v + 1]]`.
 
-    Shapes: `unit_ptr` [units + 1], `unit_ops` [rows], `meets` [units] (whom among the dp ranks),
+    Shapes: `unit_ptr` [units + 1], `unit_ops` [rows], `meets` [units] (which dp ranks meet),
     `pred_ptr` [rows + 1], `preds` [edges], `is_last` [rows].
     """
 
@@ -66,12 +224,12 @@ class StepGraph:
         return int(self.unit_ops.size)
 
     @cached_property
-    def slots(self) -> Slots:
-        """Where a replay keeps the ends that are still waited for."""
-        return slots(self.unit_ptr, self.unit_ops, self.pred_ptr, self.preds)
+    def slots(self) -> RowSlots:
+        """Slots of the live ends in a replay."""
+        return allot_slots(self.unit_ptr, self.unit_ops, self.pred_ptr, self.preds)
 
 
-def build(template: Template) -> StepGraph:
+def build_graph(template: Template) -> StepGraph:
     """The graph of one replica's step.
 
     Raises:
@@ -83,7 +241,7 @@ def build(template: Template) -> StepGraph:
     pred_ptr, preds = _predecessors(edges, milestones, num_rows)
     units = in_topological_order(groups, num_rows, pred_ptr, preds)
     if units.unplaced.size:
-        _refuse_circle(template, a_circle(units, pred_ptr, preds))
+        _refuse_cycle(template, find_cycle(units, pred_ptr, preds))
     of_op = np.asarray(milestones.of_op, np.int64)
     return StepGraph(
         num_ops=template.num_ops,
@@ -102,32 +260,32 @@ def _edges_and_groups(
     template: Template, milestones: Milestones
 ) -> tuple[list[Edge], list[list[int]]]:
     edges: list[Edge] = []
-    for stage in range(template.parallelism.pp_size):
-        here = beside(template, stage)
-        streams = in_streams(template, stage, here)
+    overlaps = [overlap_of(template, stage) for stage in range(template.parallelism.pp_size)]
+    for stage, overlap in enumerate(overlaps):
+        streams = in_streams(template, stage, overlap)
         before = one_before(streams)
         launches = Launches(template, stage, milestones, edges)
         edges += stream_edges(streams)
         edges += first_backward_edges(template, stage)
-        edges += parameter_edges(template, stage, here, launches, before)
-        edges += end_of_step_edges(template, stage, here)
-        launch_gradients(template, stage, here, launches, before)
-        edges += own_edges(template, stage, here, launches, before)
-    groups = stage_groups(template) + own_groups(template)
+        edges += parameter_edges(template, stage, overlap, launches, before)
+        edges += end_of_step_edges(template, stage, overlap)
+        launch_gradients(template, stage, overlap, launches, before)
+        edges += user_type_edges(template, stage, overlap, launches, before)
+    groups = stage_groups(template) + user_type_groups(template)
     for direction in DIRECTIONS:
-        more, pairs = pipeline(template, direction)
+        more, pairs = pipeline(template, direction, overlaps)
         edges += more
         groups += pairs
     return edges, groups
 
 
 def _predecessors(edges: list[Edge], milestones: Milestones, num_rows: int) -> tuple[Ints, Ints]:
-    """What each row waits for, each once and ascending, as pointers and rows."""
+    """Predecessors of each row, unique and ascending, as pointers and rows."""
     pairs = np.array(edges, np.int64).reshape(-1, 2)
     found = np.unique(pairs[:, 1] * num_rows + pairs[:, 0])
     after, before = np.divmod(found, num_rows)
     if milestones.of_op:
-        # A moment inside an operation comes after all that the operation waits for.
+        # A milestone has the predecessors of its operation.
         first = np.searchsorted(after, np.arange(num_rows + 1))
         waits = [before[first[op] : first[op + 1]] for op in milestones.of_op]
         of = np.arange(num_rows - len(waits), num_rows)
@@ -137,7 +295,7 @@ def _predecessors(edges: list[Edge], milestones: Milestones, num_rows: int) -> t
     return np.concatenate(([0], np.cumsum(counts))), before
 
 
-def _refuse_circle(template: Template, rows: list[int]) -> None:
+def _refuse_cycle(template: Template, rows: list[int]) -> None:
     ops = [op for op in rows if op < template.num_ops]
     named = ", ".join(template.describe(op) for op in ops[:6])
     raise InvalidTrace(
@@ -150,7 +308,7 @@ def _refuse_circle(template: Template, rows: list[int]) -> None:
 def _meets(template: Template, milestone_of: Ints) -> NDArray[np.int8]:
     by_code = np.zeros(max(template.op_types.by_code) + 1, np.int8)
     for code in template.present:
-        by_code[code] = _MEETS.get(template.op_types.by_code[code].axis, NOBODY)
+        by_code[code] = _MEETS.get(template.op_types.by_code[code].axis, NO_PEERS)
     of_row: Any = np.zeros(template.num_ops + milestone_of.size, np.int8)
     of_row[: template.num_ops] = by_code[template.optype]
     return np.asarray(of_row)
@@ -160,7 +318,7 @@ def _last_ops(template: Template, num_rows: int) -> NDArray[np.bool_]:
     """The optimizer ends the step; a trace without one ends with its latest operation."""
     last = np.zeros(num_rows, np.bool_)
     for stage in range(template.parallelism.pp_size):
-        last[template.ops(stage, "optimizer")] = True
+        last[template.of_stage[stage]["optimizer"]] = True
     if not last.any():
         last[: template.num_ops] = True
     return last

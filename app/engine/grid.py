@@ -1,4 +1,7 @@
-"""Lay a window's rows out as a matrix: one row per operation of a replica, one column per lane."""
+"""A window's operations as a matrix: one row per operation of a replica, one column per lane.
+
+A lane is one replica in one step. The second half finds row and lane of each recorded operation.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,14 +9,46 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.engine import placing
-from app.engine.spans import step_spans
+from app.engine.kernels import in_parallel, kernel
 from app.engine.template import Template
 from app.errors import InvalidTrace
 from app.trace.job import Job
-from app.trace.ops import Kind, OpTypes
+from app.trace.ops import OpKind, OpTypes
 from app.trace.window import Floats, Ints, Trace, Window
+
+
+def step_spans(start_s: Floats, duration_s: Floats, num_steps: int) -> tuple[Floats, Floats]:
+    """Earliest start and latest end of every step over all workers, [steps] seconds.
+
+    Shapes: `start_s` and `duration_s` [ops, lanes], lane = dp_rank * steps + step position.
+    """
+    parts = in_parallel(
+        start_s.size,
+        start_s.shape[0],
+        lambda first, end: _spans(start_s, duration_s, num_steps, first, end),
+    )
+    earliest_s, latest_s = (np.stack(part) for part in zip(*parts, strict=True))
+    return earliest_s.min(axis=0), latest_s.max(axis=0)
+
+
+@kernel
+def _spans(start_s, duration_s, num_steps, first, end):  # type: ignore[no-untyped-def]
+    num_lanes = start_s.shape[1]
+    earliest_s, latest_s = np.full(num_lanes, np.inf), np.full(num_lanes, -np.inf)
+    for op in range(first, end):
+        began_s, took_s = start_s[op], duration_s[op]
+        for lane in range(num_lanes):
+            earliest_s[lane] = min(earliest_s[lane], began_s[lane])
+            latest_s[lane] = max(latest_s[lane], began_s[lane] + took_s[lane])
+    first_s, last_s = np.full(num_steps, np.inf), np.full(num_steps, -np.inf)
+    for lane in range(num_lanes):
+        step = lane % num_steps
+        first_s[step] = min(first_s[step], earliest_s[lane])
+        last_s[step] = max(last_s[step], latest_s[lane])
+    return first_s, last_s
+
 
 # Op types whose model chunk is part of the structure (what-if model, section 1).
 _HAS_CHUNK = frozenset(
@@ -36,11 +71,11 @@ class OtherStructure(InvalidTrace):
 class Grid:
     """Recorded times of every operation in every lane; lane = dp_rank * steps + step position.
 
-    Shapes: `start_s` and `duration_s` [ops, lanes], `rank` [dp, pp]. `origin_s` [steps] is what
-    each step's times count from, by one clock since a moment that all of the window's grids share;
-    None where times of different steps have nothing to do with each other. `shift_s` [pp, lanes] is
-    what a correction of clocks added to a worker's starts. `steady_began_s` [steps] is when a step
-    began where it follows another (steady_state.py), in its own times.
+    Shapes: `start_s` and `duration_s` [ops, lanes], `rank` [dp, pp]. `origin_s` [steps] is the
+    origin of each step's times, on one clock and since one moment for all of the window's grids;
+    None if times of different steps are unrelated. `shift_s` [pp, lanes] is the clock correction of
+    a worker's starts. `steady_began_s` [steps] is the begin of a step that follows another
+    (steady_state.py), in its own times.
     """
 
     template: Template
@@ -52,7 +87,7 @@ class Grid:
     shift_s: Floats | None = None
     steady_began_s: Floats | None = None
 
-    @property
+    @cached_property
     def num_steps(self) -> int:
         """Number of steps."""
         return len(self.steps)
@@ -62,13 +97,13 @@ class Grid:
         """Earliest start and latest end of every step over all workers, [steps] seconds."""
         return step_spans(self.start_s, self.duration_s, self.num_steps)
 
-    @property
+    @cached_property
     def began_s(self) -> Floats:
-        """[steps], when each step began: with its predecessor's end, else its earliest start."""
+        """[steps], begin of each step: in steady state, else its earliest start."""
         return self.spans_s[0] if self.steady_began_s is None else self.steady_began_s
 
     def with_begins(self, began_s: Floats) -> "Grid":
-        """The same times, of steps that began at these moments [steps]."""
+        """The grid with these begins [steps] in steady state."""
         grid = replace(self, steady_began_s=began_s)
         vars(grid)["spans_s"] = self.spans_s  # the same times have the same spans
         return grid
@@ -89,7 +124,7 @@ def lay_out(window: Window) -> Grid:
     shape = (template.num_ops, num_lanes)
     start_s, duration_s = np.full(shape, np.nan), np.empty(shape)
     rank = np.full((job.parallelism.dp_size, job.parallelism.pp_size), -1, np.int64)
-    columns = placing.Columns(
+    columns = Columns(
         trace=trace,
         steps=np.asarray(window.steps, np.int64),
         simulated=is_simulated(job.op_types),
@@ -97,14 +132,14 @@ def lay_out(window: Window) -> Grid:
         table=_table(template),
         mc_of_op=template.mc,
     )
-    problem, row = placing.place(columns, start_s, duration_s, rank)
-    if problem != placing.GOOD:
+    problem, row = place_rows(columns, start_s, duration_s, rank)
+    if problem != GOOD:
         _refuse(problem, row, trace, template, start_s)
     return Grid(template, window.steps, start_s, duration_s, rank, origin_s(window, window.steps))
 
 
 def origin_s(window: Window, steps: Sequence[int]) -> Floats | None:
-    """[steps], what the times of some steps count from, since that of the window's first step."""
+    """[steps], origins of the times of some steps, since the origin of the window's first step."""
     if window.origin_ns is None:
         return None
     by_step = dict(zip(window.steps, window.origin_ns, strict=True))
@@ -114,7 +149,7 @@ def origin_s(window: Window, steps: Sequence[int]) -> Floats | None:
 
 def is_simulated(types: OpTypes) -> Any:
     """[codes], whether operations of a type are replayed at all."""
-    return types.flags(lambda spec: spec.kind is not Kind.ANNOTATION)
+    return types.flags(lambda spec: spec.kind is not OpKind.ANNOTATION)
 
 
 def has_chunk(types: OpTypes) -> Any:
@@ -125,7 +160,7 @@ def has_chunk(types: OpTypes) -> Any:
 def _template(window: Window) -> Template:
     trace, job = window.trace, window.job
     simulated = is_simulated(job.op_types)
-    rows = placing.rows_of(trace.step, trace.dp_rank, trace.optype, simulated, window.steps[0], 0)
+    rows = rows_of(trace.step, trace.dp_rank, trace.optype, simulated, window.steps[0], 0)
     if not rows.size:
         raise (OtherStructure if len(window.steps) > 1 else InvalidTrace)(
             f"no operation of dp rank 0 was recorded in step {window.steps[0]} of window "
@@ -149,8 +184,8 @@ def _template(window: Window) -> Template:
 def _times(window: Window, rows: Ints) -> tuple[Floats, Floats]:
     """[rows] starts and ends, in seconds.
 
-    Of whole nanoseconds they are by each stage's own first start, and exact: the same to the last
-    bit however far the stages' clocks are apart.
+    Nanosecond times count from each stage's first start, so the result does not depend on the
+    stages' clock offsets, to the last bit.
     """
     start_s, duration_s = window.trace.start_s[rows], window.trace.duration_s[rows]
     if window.origin_ns is None:
@@ -174,7 +209,7 @@ def _recorded_order(trace: Trace, rows: Ints, job: Job) -> Ints:
 
 def _table(template: Template) -> Any:
     """[stages, codes, seq ids], the template's operation, -1 where it has none."""
-    # Numbered from 0 without gaps on each worker, so never more of them than operations.
+    # seq ids count from 0 without gaps, so there are never more of them than operations.
     pp_size, last = template.parallelism.pp_size, int(template.seq_id.max())
     if template.stage.min() < 0 or template.stage.max() >= pp_size:
         raise InvalidTrace(f"stage {template.stage.max()} of a job with pp_size {pp_size}")
@@ -191,15 +226,15 @@ def _table(template: Template) -> Any:
 
 
 def _refuse(problem: int, row: int, trace: Trace, template: Template, start_s: Floats) -> None:
-    if problem == placing.STRAY:
+    if problem == STRAY:
         raise InvalidTrace(
             f"the trace has step {trace.step[row]}, which is not among the window's steps"
         )
-    if problem == placing.TWICE:
+    if problem == TWICE:
         raise InvalidTrace(f"{describe(trace, row, template)} is recorded more than once")
-    if problem == placing.NOT_FINITE:
+    if problem == NOT_FINITE:
         raise InvalidTrace(f"{describe(trace, row, template)} has a time that is no finite number")
-    if problem == placing.OTHER:
+    if problem == OTHER:
         raise OtherStructure(
             f"{describe(trace, row, template)} has no counterpart in the first step of dp rank 0"
         )
@@ -216,3 +251,228 @@ def describe(trace: Trace, row: int, template: Template) -> str:
         f"step {trace.step[row]}, dp rank {trace.dp_rank[row]}, stage {trace.stage[row]}: "
         f"{template.op_types.name(trace.optype[row])} {trace.seq_id[row]} (chunk {trace.mc[row]})"
     )
+
+
+GOOD, STRAY, OTHER, TWICE, MISSING, NOT_FINITE = range(6)
+
+# Lanes placed together: fills whole cache lines of the grid although rows come worker by worker.
+_SIDE_BY_SIDE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A trace's columns [rows] and the lookup tables for its rows.
+
+    Shapes: `steps` [steps], `simulated` and `has_chunk` [codes], `table` [stages, codes, seq ids]
+    the operation or -1, `mc_of_op` [ops].
+    """
+
+    trace: Trace
+    steps: Ints
+    simulated: NDArray[np.bool_]
+    has_chunk: NDArray[np.bool_]
+    table: NDArray[np.int32]
+    mc_of_op: Ints
+
+
+def rows_of(
+    step: Ints, dp_rank: Any, optype: Any, simulated: NDArray[np.bool_], of_step: int, of_dp: int
+) -> Ints:
+    """Numbers of the simulated rows of one replica's step."""
+    found: Ints = _rows_of(step, dp_rank, optype, simulated, of_step, of_dp)
+    return found
+
+
+def place_rows(
+    columns: Columns, start_s: Floats, duration_s: Floats, rank: Ints
+) -> tuple[int, int]:
+    """Fill the grid; returns (problem, row). The row has no meaning for `MISSING`.
+
+    `start_s` has to be NaN before.
+    """
+    first = _runs(columns.trace.step, columns.trace.dp_rank)
+    like, lanes = _like_the_first(columns, first, rank.shape[0])
+    op_of = np.full(first[1], -1, np.int64)
+    into = (start_s, duration_s, rank)
+    placed = 0
+    for since, until in _ranges(~like):
+        problem, row, count = _place_row_by_row(columns, first[since], first[until], op_of, into)
+        if problem != GOOD:
+            return problem, row
+        placed += count
+    row = _place_alike(columns.trace, first[:-1][like], lanes[like], op_of, into)
+    if row >= 0:
+        return NOT_FINITE, row
+    placed += int(like.sum() * (op_of >= 0).sum())
+    return (GOOD if placed == start_s.size else MISSING), 0
+
+
+def _ranges(chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First and end of each stretch of chosen ones."""
+    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _like_the_first(columns: Columns, first: Ints, num_dp: int) -> tuple[NDArray[np.bool_], Ints]:
+    """Whether each run is a whole lane with the operations of the first run; lane of each run."""
+    trace, rows = columns.trace, first[:-1]
+    dp_rank, step = trace.dp_rank[rows].astype(np.int64), trace.step[rows]
+    position = np.minimum(np.searchsorted(columns.steps, step), columns.steps.size - 1)
+    lanes = dp_rank * columns.steps.size + position
+    known = (dp_rank >= 0) & (dp_rank < num_dp) & (columns.steps[position] == step)
+    _, inverse, counts = np.unique(lanes, return_inverse=True, return_counts=True)
+    like = known & (counts[inverse] == 1)
+    # The first run itself is placed row by row, which checks all runs like it.
+    like[0] = False
+    in_parallel(
+        trace.num_ops,
+        rows.size,
+        lambda low, high: _keep_alike(
+            first, trace.stage, trace.optype, trace.seq_id, trace.mc, like, low, high
+        ),
+    )
+    return like, lanes
+
+
+def _place_alike(
+    trace: Trace, rows: Ints, lanes: Ints, op_of: Ints, into: tuple[Floats, Floats, Ints]
+) -> int:
+    """Place runs like the first; returns a row with times that are not finite, or -1."""
+    start_s, duration_s, rank = into
+    num_steps = start_s.shape[1] // rank.shape[0]
+    stage = trace.stage[: op_of.size]
+    for p in range(rank.shape[1]):
+        if (of_stage := np.flatnonzero((stage == p) & (op_of >= 0))).size:
+            rank[lanes // num_steps, p] = trace.rank[rows + of_stage[-1]]
+    bad = in_parallel(
+        trace.num_ops,
+        rows.size,
+        lambda low, high: _side_by_side(
+            rows[low:high], lanes[low:high], op_of, trace.start_s, trace.duration_s,
+            start_s, duration_s,
+        ),
+    )  # fmt: skip
+    return int(max(bad))
+
+
+def _place_row_by_row(
+    columns: Columns, first: int, end: int, op_of: Ints, into: tuple[Floats, Floats, Ints]
+) -> tuple[int, int, int]:
+    """Place rows one by one: (problem, row where it is, number of rows placed)."""
+    trace = columns.trace
+    problem, row, placed = _one_by_one(
+        trace.step, trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc, trace.rank,
+        trace.start_s, trace.duration_s, columns.steps, columns.simulated, columns.has_chunk,
+        columns.table, columns.mc_of_op, *into, op_of, first, end,
+    )  # fmt: skip
+    return int(problem), int(row), int(placed)
+
+
+@kernel
+def _rows_of(step, dp_rank, optype, simulated, of_step, of_dp):  # type: ignore[no-untyped-def]
+    found = 0
+    for row in range(step.size):
+        found += (step[row] == of_step) & (dp_rank[row] == of_dp)
+    rows = np.empty(found, np.int64)
+    found = 0
+    for row in range(step.size):
+        # Rows come step by step, so branch prediction works well here.
+        if step[row] == of_step and dp_rank[row] == of_dp and simulated[optype[row]]:
+            rows[found] = row
+            found += 1
+    return rows[:found]
+
+
+@kernel
+def _runs(step, dp_rank):  # type: ignore[no-untyped-def]
+    """First row of each run of rows of one lane, then the number of rows.
+
+    With more runs than a quarter of the rows, all rows count as one run.
+    """
+    most = step.size // 4 + 1
+    first = np.empty(most + 1, np.int64)
+    found = 0
+    for row in range(step.size):
+        if row == 0 or dp_rank[row] != dp_rank[row - 1] or step[row] != step[row - 1]:
+            if found == most:
+                found = 1
+                break
+            first[found] = row
+            found += 1
+    first[found] = step.size
+    return first[: found + 1]
+
+
+@kernel
+def _keep_alike(first, stage, optype, seq_id, mc, like, low, high):  # type: ignore[no-untyped-def]
+    """Leave in `like` those runs that record the same operations in the same order."""
+    num_rows = first[1] - first[0]
+    for run in range(low, high):
+        since = first[run]
+        if not like[run] or first[run + 1] - since != num_rows:
+            like[run] = False
+            continue
+        differences = 0
+        for row in range(num_rows):
+            differences |= stage[since + row] ^ stage[row]
+            differences |= optype[since + row] ^ optype[row]
+            differences |= seq_id[since + row] ^ seq_id[row]
+            differences |= mc[since + row] ^ mc[row]
+        like[run] = differences == 0
+
+
+@kernel
+def _one_by_one(  # type: ignore[no-untyped-def]
+    step, dp_rank, stage, optype, seq_id, mc, rank_of_row, start_of_row_s, duration_of_row_s,
+    steps, simulated, has_chunk, table, mc_of_op, start_s, duration_s, rank, op_of, first, end,
+):  # fmt: skip
+    num_steps, num_dp = steps.size, rank.shape[0]
+    num_stages, num_codes, num_seq_ids = table.shape
+    placed, position, last_step = 0, 0, steps[0] - 1
+    for row in range(first, end):
+        d, code, seq, p = dp_rank[row], optype[row], seq_id[row], stage[row]
+        if not simulated[code]:
+            continue
+        if d < 0 or d >= num_dp or p < 0 or p >= num_stages:
+            return OTHER, row, 0
+        if step[row] != last_step:
+            last_step = step[row]
+            position = np.searchsorted(steps, last_step)
+            if position == num_steps or steps[position] != last_step:
+                return STRAY, row, 0
+        if code >= num_codes or seq < 0 or seq >= num_seq_ids:
+            return OTHER, row, 0
+        op = table[p, code, seq]
+        if op < 0 or (has_chunk[code] and mc[row] != mc_of_op[op]):
+            return OTHER, row, 0
+        if not (np.isfinite(start_of_row_s[row]) and np.isfinite(duration_of_row_s[row])):
+            return NOT_FINITE, row, 0
+        lane = d * num_steps + position
+        if not np.isnan(start_s[op, lane]):
+            return TWICE, row, 0
+        start_s[op, lane], duration_s[op, lane] = start_of_row_s[row], duration_of_row_s[row]
+        rank[d, p] = rank_of_row[row]
+        if row < op_of.size:
+            op_of[row] = op
+        placed += 1
+    return GOOD, 0, placed
+
+
+@kernel
+def _side_by_side(  # type: ignore[no-untyped-def]
+    rows, lanes, op_of, start_of_row_s, duration_of_row_s, start_s, duration_s
+):
+    for base in range(0, rows.size, _SIDE_BY_SIDE):
+        top = min(base + _SIDE_BY_SIDE, rows.size)
+        for offset in range(op_of.size):
+            op = op_of[offset]
+            if op < 0:
+                continue
+            for each in range(base, top):
+                row = rows[each] + offset
+                began_s, took_s = start_of_row_s[row], duration_of_row_s[row]
+                if not (np.isfinite(began_s) and np.isfinite(took_s)):
+                    return row
+                start_s[op, lanes[each]] = began_s
+                duration_s[op, lanes[each]] = took_s
+    return -1

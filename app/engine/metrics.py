@@ -1,4 +1,7 @@
-"""The figures of the paper, one function each."""
+"""The figures of the paper and shared statistics, one function each; needs NumPy only."""
+
+from collections.abc import Mapping
+from math import exp, lgamma, log, log1p
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +13,9 @@ MAX_DISCREPANCY = 0.05
 
 # Step times this near to each other, as a share, differ by rounding only: a nanosecond a second.
 EQUAL_TIMES = 1e-9
+
+# Standard deviations of a normal variable in its median absolute deviation.
+MAD_TO_DEVIATION = 1.4826
 
 
 def slowdown(actual_s: Floats, ideal_s: Floats) -> Floats:
@@ -48,3 +54,34 @@ def slowest_workers(slowdown: Floats, rank: Ints) -> NDArray[np.bool_]:
     chosen = np.zeros(slowdown.size, np.bool_)
     chosen[order[:num_slowest]] = True
     return chosen.reshape(slowdown.shape)
+
+
+def loss_shares(optype_slowdown: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Each type's share of the loss: max(0, S_t - 1) over the sum of all types; None if unknown."""
+    losses = {
+        name: None if slowdown is None else max(0.0, slowdown - 1.0)
+        for name, slowdown in optype_slowdown.items()
+    }
+    total = sum(loss or 0.0 for loss in losses.values())
+    return {
+        name: None if loss is None else loss / total if total > 0 else 0.0
+        for name, loss in losses.items()
+    }
+
+
+def binomial_tail(hits: int, trials: int, chance: float) -> float:
+    """P(X >= hits) of a binomial, summed until a term is below 1e-12 of the sum."""
+    if hits <= 0:
+        return 1.0
+    if chance <= 0.0 or hits > trials:
+        return 0.0
+    if chance >= 1.0:
+        return 1.0
+    total, of_all = 0.0, lgamma(trials + 1)
+    for count in range(hits, trials + 1):
+        ways = of_all - lgamma(count + 1) - lgamma(trials - count + 1)
+        term = exp(ways + count * log(chance) + (trials - count) * log1p(-chance))
+        total += term
+        if term < 1e-12 * total:
+            break
+    return min(total, 1.0)

@@ -1,27 +1,161 @@
-"""How long operations took: a micro-batch on each stage, and each type a step on a worker."""
+"""Durations and launch delays of operations.
+
+Mean times by type and stage (`op_times`), launch delays by type and worker and the waits that they
+caused (`launch_delay`), and one worker's operations compared with its peers' (`ops_by_type`).
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from app.engine.compiled import kernel
-from app.engine.parallel import in_parallel
+from app.engine.graph import StepGraph
+from app.engine.grid import Grid
+from app.engine.kernels import in_parallel, kernel
 from app.engine.replays import WindowReplay
 from app.engine.template import Template
 from app.engine.what_if import Replayer
-from app.trace.ops import Direction, Kind
+from app.errors import InvalidRequest
+from app.trace.ops import BACKWARD_WEIGHT, Direction, OpKind
 from app.trace.window import Floats, Ints
 
-# The second half of a backward that a zero-bubble schedule has split: of the same micro-batch.
-_SECOND_HALF = "backward-weight-compute"
+
+@dataclass(frozen=True, slots=True)
+class LaunchDelay:
+    """Mean seconds per step: by op type for an average worker, and the total of each worker.
+
+    The sum over op types equals the mean over workers. `others_waited` is the wait of peers caused
+    by this worker's late launches. Shapes: `by_worker` and `others_waited` [dp, pp].
+    """
+
+    by_optype: dict[str, float]
+    by_worker: Floats
+    others_waited: Floats
+
+
+def launch_delay(grid: Grid, graph: StepGraph) -> LaunchDelay:
+    """The gap from the last end among an operation's predecessors to its recorded start.
+
+    The first operations of a step are measured from the step's earliest start.
+    """
+    template = grid.template
+    dp_size, pp_size = template.parallelism.dp_size, template.parallelism.pp_size
+    earliest_s = grid.began_s
+    block = np.arange(dp_size) // template.parallelism.ep_size
+    stage = np.concatenate([template.stage, template.stage[graph.milestone_of]])
+    parts = in_parallel(
+        grid.start_s.size,
+        graph.meets.size,
+        lambda first, end: _delays(
+            graph.unit_ptr, graph.unit_ops, graph.meets, graph.pred_ptr, graph.preds,
+            graph.milestone_of, graph.milestone_share, stage, grid.start_s,
+            grid.duration_s, earliest_s, block, pp_size, first, end,
+        ),
+    )  # fmt: skip
+    # Seconds by operation over all lanes; launch delay and caused waits by stage and lane.
+    by_op, late_s, waited_s = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
+    by_code = np.bincount(template.optype, weights=by_op) / (dp_size * pp_size * grid.num_steps)
+    return LaunchDelay(
+        {template.op_types.name(code): float(by_code[code]) for code in template.present},
+        *(_by_worker(lanes_s, dp_size) for lanes_s in (late_s, waited_s)),
+    )
+
+
+def _by_worker(lanes_s: Floats, dp_size: int) -> Floats:
+    """[dp, pp], the mean over steps of [pp, lanes]."""
+    by_step = lanes_s.reshape(lanes_s.shape[0], dp_size, -1)
+    return np.asarray(by_step.mean(axis=2).T)
+
+
+@kernel
+def _delays(  # type: ignore[no-untyped-def]
+    unit_ptr, unit_ops, meets, pred_ptr, preds, milestone_of, milestone_share, stage,
+    start_s, duration_s, earliest_s, block, num_stages, first, end,
+):  # fmt: skip
+    num_ops, num_lanes = start_s.shape
+    num_steps, num_dp = earliest_s.size, block.size
+    by_op = np.zeros(num_ops)
+    by_stage_s, waited_s = np.zeros((num_stages, num_lanes)), np.zeros((num_stages, num_lanes))
+    largest = 1
+    for unit in range(first, end):
+        largest = max(largest, unit_ptr[unit + 1] - unit_ptr[unit])
+    delay_s, began_s = np.empty((largest, num_lanes)), np.empty(num_lanes)
+    for lane in range(num_lanes):
+        began_s[lane] = earliest_s[lane % num_steps]
+    for unit in range(first, end):
+        low, high = unit_ptr[unit], unit_ptr[unit + 1]
+        if unit_ops[low] >= num_ops:
+            continue
+        for member in range(low, high):
+            op, late = unit_ops[member], member - low
+            for lane in range(num_lanes):
+                delay_s[late, lane] = began_s[lane]
+            for edge in range(pred_ptr[op], pred_ptr[op + 1]):
+                before, share = preds[edge], 1.0
+                if before >= num_ops:
+                    share = milestone_share[before - num_ops]
+                    before = milestone_of[before - num_ops]
+                for lane in range(num_lanes):
+                    ready_s = start_s[before, lane] + share * duration_s[before, lane]
+                    delay_s[late, lane] = max(delay_s[late, lane], ready_s)
+            total_s = 0.0
+            for lane in range(num_lanes):
+                late_s = max(0.0, start_s[op, lane] - delay_s[late, lane])
+                delay_s[late, lane] = late_s
+                by_stage_s[stage[op], lane] += late_s
+                total_s += late_s
+            by_op[op] += total_s
+        if meets[unit] != 0:
+            since = 0
+            for peer in range(1, num_dp + 1):
+                if peer < num_dp and (meets[unit] == 1 or block[peer] == block[since]):
+                    continue
+                for step in range(num_steps):
+                    _blame(
+                        unit_ops, low, high, start_s, delay_s, stage,
+                        since * num_steps + step, peer * num_steps, num_steps, waited_s,
+                    )  # fmt: skip
+                since = peer
+        elif high - low == 2:
+            one, two = unit_ops[low], unit_ops[low + 1]
+            for lane in range(num_lanes):
+                later_s = start_s[one, lane] - start_s[two, lane]
+                waited_s[stage[one], lane] += max(0.0, min(later_s, delay_s[0, lane]))
+                waited_s[stage[two], lane] += max(0.0, min(-later_s, delay_s[1, lane]))
+        elif high - low > 2:
+            for lane in range(num_lanes):
+                _blame(
+                    unit_ops, low, high, start_s, delay_s, stage, lane, lane + 1, 1, waited_s
+                )  # fmt: skip
+    return by_op, by_stage_s, waited_s
+
+
+@kernel
+def _blame(  # type: ignore[no-untyped-def]
+    unit_ops, low, high, start_s, delay_s, stage, first, end, stride, waited_s
+):
+    """Add to the last arrival the wait of all others that its launch delay caused."""
+    last, last_lane, second_s, others = low, first, -np.inf, -1
+    for member in range(low, high):
+        for lane in range(first, end, stride):
+            others += 1
+            came_s = start_s[unit_ops[member], lane]
+            if came_s > start_s[unit_ops[last], last_lane]:
+                second_s = max(second_s, start_s[unit_ops[last], last_lane])
+                last, last_lane = member, lane
+            elif member != last or lane != last_lane:
+                second_s = max(second_s, came_s)
+    alone_s = start_s[unit_ops[last], last_lane] - second_s
+    if others > 0:
+        waited_s[stage[unit_ops[last]], last_lane] += others * min(
+            delay_s[last - low, last_lane], alone_s
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class TypeTime:
-    """Mean seconds a step and worker in operations of one type.
+    """Mean seconds per step and worker in operations of one type.
 
-    Of communication: until all peers were there, it waited; from then on, its transfer ran. Both
-    are None of compute.
+    Communication waits until the last arrival, then transfers; both are None for compute.
     """
 
     recorded_s: float
@@ -33,8 +167,8 @@ class TypeTime:
 class OpTimes:
     """Mean times over all steps.
 
-    `forward_s` and `backward_s` [pp] are of one micro-batch on the stage, in all its chunks; None
-    where it has none. `by_type` has the names of the op-type slowdowns.
+    `forward_s` and `backward_s` [pp] are per micro-batch on the stage, over all its chunks; None if
+    it has none. The keys of `by_type` are those of the op-type slowdowns.
     """
 
     forward_s: list[float | None]
@@ -44,7 +178,7 @@ class OpTimes:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """[ops] sums over all lanes of a group of steps, seconds; recorded ones of communication."""
+    """[ops] sums over all lanes of a group, seconds: own time, and recorded communication."""
 
     group: Replayer
     own_s: Floats
@@ -52,7 +186,7 @@ class _Rows:
 
 
 def op_times(replay: WindowReplay) -> OpTimes:
-    """One pass over what operations took themselves, and over recorded communication."""
+    """Mean times of a window, from own durations and recorded communication."""
     sums = [_sums(group) for group in replay.groups]
     return OpTimes(
         _of_stages(replay, sums, Direction.FORWARD),
@@ -64,7 +198,7 @@ def op_times(replay: WindowReplay) -> OpTimes:
 def _sums(group: Replayer) -> _Rows:
     template, own_s = group.template, group.durations.recorded_s
     by_code = template.op_types.by_code
-    talks = [code for code in template.present if by_code[code].kind is not Kind.COMPUTE]
+    talks = [code for code in template.present if by_code[code].kind is not OpKind.COMPUTE]
     talking = np.isin(template.optype, talks)
     found = _Rows(group, np.empty(template.num_ops), np.zeros(template.num_ops))
     in_parallel(
@@ -111,10 +245,10 @@ def _computing(template: Template, direction: Direction) -> Ints:
     codes = [
         code
         for code in template.present
-        if by_code[code].kind is Kind.COMPUTE
+        if by_code[code].kind is OpKind.COMPUTE
         and (
             by_code[code].direction is direction
-            or (direction is Direction.BACKWARD and by_code[code].name == _SECOND_HALF)
+            or (direction is Direction.BACKWARD and by_code[code].name == BACKWARD_WEIGHT)
         )
     ]
     return np.flatnonzero(np.isin(template.optype, codes))
@@ -123,7 +257,7 @@ def _computing(template: Template, direction: Direction) -> Ints:
 def _microbatches(template: Template, ops: Ints, pp_size: int) -> Floats:
     """[pp], micro-batches of a step: each is computed once in every chunk of the stage."""
     by_code = template.op_types.by_code
-    second = [code for code in template.present if by_code[code].name == _SECOND_HALF]
+    second = [code for code in template.present if by_code[code].name == BACKWARD_WEIGHT]
     whole = ops[~np.isin(template.optype[ops], second)]
     stage, chunk = template.stage[whole], template.mc[whole]
     pairs = np.unique(np.stack([stage, chunk]), axis=1)[0]
@@ -139,7 +273,7 @@ def _of_types(replay: WindowReplay, sums: list[_Rows]) -> dict[str, TypeTime]:
     talks: dict[str, bool] = {}
     for code in sorted({code for rows in sums for code in rows.group.template.present}):
         name = by_code[code].group
-        talks[name] = by_code[code].kind is not Kind.COMPUTE
+        talks[name] = by_code[code].kind is not OpKind.COMPUTE
         for rows in sums:
             of_code = rows.group.template.optype == code
             own_s[name] = own_s.get(name, 0.0) + float(rows.own_s[of_code].sum())
@@ -157,3 +291,71 @@ def _time(own_s: float, recorded_s: float | None, num_worker_steps: int) -> Type
         return TypeTime(own_s, None, None)
     recorded_s /= num_worker_steps
     return TypeTime(recorded_s, own_s, recorded_s - own_s)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOpTimes:
+    """One op type of a worker in a window: seconds of computation or transfer.
+
+    `peers_s` are the quartiles of the peers' operations, None where it has no peer.
+    """
+
+    optype: str
+    num_ops: int
+    total_s: float
+    median_s: float
+    p95_s: float
+    peers_s: tuple[float, float, float] | None
+
+
+def ops_by_type(replay: WindowReplay, dp_rank: int, stage: int) -> list[WorkerOpTimes]:
+    """Every op type of the worker, longest total first.
+
+    Its peers are the other workers of the stage; with one replica, the other stages.
+
+    Raises:
+        InvalidRequest: the job has no such worker.
+    """
+    first = replay.groups[0]
+    if dp_rank >= first.dp_size or stage >= first.pp_size:
+        raise InvalidRequest(f"dp {dp_rank}, stage {stage} is no worker of this job")
+    by_type: dict[str, list[tuple[Floats, Floats]]] = {}
+    for group in replay.groups:
+        for name, ops in _types_of(group, stage):
+            by_type.setdefault(name, []).append(_own_and_peers(group, ops, dp_rank, stage))
+    found = [_times_of_type(name, parts) for name, parts in by_type.items()]
+    return sorted(found, key=lambda each: -each.total_s)
+
+
+def _types_of(group: Replayer, stage: int) -> list[tuple[str, Ints]]:
+    template = group.template
+    codes = np.unique(template.optype[template.stage == stage]).tolist()
+    return [
+        (template.op_types.name(code), np.flatnonzero(template.optype == code)) for code in codes
+    ]
+
+
+def _own_and_peers(group: Replayer, ops: Ints, dp_rank: int, stage: int) -> tuple[Floats, Floats]:
+    """Durations of the worker's operations of a type, and of its peers'."""
+    num_steps = group.grid.num_steps
+    is_here = group.template.stage[ops] == stage
+    here_s = group.durations.recorded_s[ops[is_here]]
+    mine = slice(dp_rank * num_steps, (dp_rank + 1) * num_steps)
+    own_s = here_s[:, mine].ravel()
+    if group.dp_size > 1:
+        return own_s, np.delete(here_s, np.r_[mine], axis=1).ravel()
+    return own_s, group.durations.recorded_s[ops[~is_here]].ravel()
+
+
+def _times_of_type(name: str, parts: list[tuple[Floats, Floats]]) -> WorkerOpTimes:
+    own_s, peers_s = (np.concatenate(each) for each in zip(*parts, strict=True))
+    median_s, p95_s = np.quantile(own_s, (0.5, 0.95)).tolist()
+    quartiles = np.quantile(peers_s, (0.25, 0.5, 0.75)).tolist() if peers_s.size else None
+    return WorkerOpTimes(
+        optype=name,
+        num_ops=int(own_s.size),
+        total_s=float(own_s.sum()),
+        median_s=median_s,
+        p95_s=p95_s,
+        peers_s=None if quartiles is None else (quartiles[0], quartiles[1], quartiles[2]),
+    )

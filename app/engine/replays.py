@@ -1,111 +1,119 @@
-"""A window, ready to be replayed: steps of equal structure together, others apart."""
+"""Prepares a window for replays: groups of steps with equal structure.
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+`prepare` builds the graphs, measures the clocks, takes waits out of computations and computes
+arrivals. Steps whose replicas differ in structure cannot be replayed and are refused.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.arrivals.arrivals import Arrivals, arrivals_of
+from app.engine.arrivals.arrivals import Arrivals, arrivals_of_replay
 from app.engine.arrivals.hidden_waits import without_waits
-from app.engine.clocks.clocks import Clocks
-from app.engine.clocks.measure import Correction, measured
-from app.engine.graph import StepGraph, build
-from app.engine.grid import Grid, OtherStructure, lay_out, origin_s
-from app.engine.parallel import all_of
-from app.engine.simulate import Keep
-from app.engine.steady_state import between_s, with_periods
-from app.engine.structures import structures
-from app.engine.what_if import Mask, Replayer, replayer
-from app.errors import InvalidRequest, InvalidTrace
-from app.trace.window import Floats, SkippedStep, Window, ranges
-
-Question = Callable[[Replayer], Floats]
-
-
-@dataclass(frozen=True)
-class WindowReplay:
-    """A window's steps in groups of equal structure, each with graph and ideals of its own.
-
-    `skipped` are the window's own skipped steps and those that cannot be replayed, ascending.
-    Times of the groups are by one clock, as far as `clocks` are measured, and waits are taken out
-    of their computations. `arrivals` say whom the others waited for; None where no collective has
-    several members. `held_up` [ops] of each group says of the template's computations whether
-    waiting collectives hold them up (1), do not (-1), or may (0); empty where that did not matter.
-    """
-
-    window: Window
-    groups: tuple[Replayer, ...]
-    skipped: tuple[SkippedStep, ...]
-    clocks: Clocks = field(default_factory=Clocks)
-    arrivals: Arrivals | None = None
-    held_up: tuple[NDArray[np.int8], ...] = ()
-
-    @cached_property
-    def steps(self) -> tuple[int, ...]:
-        """All replayed steps, ascending."""
-        return tuple(sorted(step for group in self.groups for step in group.steps))
-
-    @property
-    def size(self) -> int:
-        """Number of recorded operations."""
-        return sum(group.grid.start_s.size for group in self.groups)
-
-    @cached_property
-    def recorded_s(self) -> Floats:
-        """[steps], seconds from each step's begin (steady_state.py) to its latest end."""
-        return self.joined(lambda group: group.grid.spans_s[1] - group.grid.began_s)
-
-    @cached_property
-    def between_s(self) -> Floats:
-        """[steps], seconds before the first operation in which nobody works; part of `recorded_s`.
-
-        A replay of one step leaves it out.
-        """
-        return self.joined(lambda group: between_s(group.grid))
-
-    @cached_property
-    def simulated_s(self) -> Floats:
-        """[steps], seconds, every operation at its recorded duration: T."""
-        return self.joined(lambda group: group.simulated_s)
-
-    @cached_property
-    def ideal_s(self) -> Floats:
-        """[steps], seconds, every operation ideal: T_ideal of each step's structure."""
-        return self.joined(lambda group: np.full(len(group.steps), group.ideal_s))
-
-    def of_step(self, step: int) -> Replayer:
-        """The group that a step belongs to.
-
-        Raises:
-            InvalidRequest: the step is not among those replayed.
-        """
-        for group in self.groups:
-            if step in group.steps:
-                return group
-        reasons = {skip.step: f": {skip.reason}" for skip in self.skipped}
-        raise InvalidRequest(
-            f"step {step} of window {self.window.id} is not replayed"
-            + reasons.get(step, f": choose from {ranges(self.steps)}")
-        )
-
-    def joined(self, ask: Question) -> Floats:
-        """Answers of all groups, [..., steps], in the order of `steps`."""
-        answers = [ask(group) for group in self.groups]
-        if len(answers) == 1:
-            return answers[0]
-        order = np.argsort([step for group in self.groups for step in group.steps])
-        return np.concatenate(answers, axis=-1)[..., order]
-
-    def each(self, questions: list[Question]) -> list[Floats]:
-        """Answers to questions that do not know of each other, side by side where it pays."""
-        return all_of(self.size, [_bound(self.joined, question) for question in questions])
+from app.engine.clocks.measure import ClockCorrection, measure_clocks
+from app.engine.graph import StepGraph, build_graph
+from app.engine.grid import Grid, OtherStructure, has_chunk, is_simulated, lay_out, origin_s
+from app.engine.steady_state import with_step_begins
+from app.engine.what_if import Replayer, ReplayGroups, replayer
+from app.errors import InvalidTrace
+from app.trace.ops import NUM_CODES
+from app.trace.window import Ints, SkippedStep, Window
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
-    """Steps of one structure as they were recorded, and those that cannot be replayed."""
+class StepStructures:
+    """Groups of steps with equal structure, by their first steps, and the refused steps."""
+
+    groups: tuple[tuple[int, ...], ...]
+    refused: tuple[SkippedStep, ...]
+
+
+def group_by_structure(window: Window) -> StepStructures:
+    """Group the window's steps by structure; refuse steps whose replicas differ.
+
+    The structure of a replica in a step is its set of operations by stage, type, number, and
+    chunk where it has one (what-if model, section 6).
+    """
+    keys = _Keys(window)
+    groups: dict[bytes, list[int]] = {}
+    refused = []
+    for step in window.steps:
+        replicas = [keys.of(step, dp) for dp in range(window.job.parallelism.dp_size)]
+        usual = Counter(each.tobytes() for each in replicas).most_common(1)[0][0]
+        other = next((dp for dp, each in enumerate(replicas) if each.tobytes() != usual), None)
+        if other is None:
+            groups.setdefault(usual, []).append(step)
+        else:
+            reason = keys.difference(other, replicas[other], np.frombuffer(usual, np.int64))
+            refused.append(SkippedStep(step, reason))
+    return StepStructures(tuple(tuple(steps) for steps in groups.values()), tuple(refused))
+
+
+class _Keys:
+    """Every operation of every replica's step as one number, ascending."""
+
+    def __init__(self, window: Window) -> None:
+        trace, self._types = window.trace, window.job.op_types
+        trace = trace.select(is_simulated(self._types)[trace.optype])
+        self._num_seq_ids = int(trace.seq_id.max(initial=0)) + 1
+        self._num_chunks = int(trace.mc.max(initial=0)) + 2
+        chunk = np.where(has_chunk(self._types)[trace.optype], trace.mc, -1)
+        key = trace.stage.astype(np.int64) * NUM_CODES + trace.optype
+        key = (key * self._num_seq_ids + trace.seq_id) * self._num_chunks + chunk + 1
+        order = np.lexsort((key, trace.dp_rank, trace.step))
+        self._key, step, dp_rank = key[order], trace.step[order], trace.dp_rank[order]
+        starts = np.flatnonzero(
+            (np.diff(step, prepend=-1) != 0) | (np.diff(dp_rank, prepend=-1) != 0)
+        )
+        ends = np.append(starts[1:], step.size)
+        places = zip(step[starts].tolist(), dp_rank[starts].tolist(), strict=True)
+        self._rows = dict(
+            zip(places, zip(starts.tolist(), ends.tolist(), strict=True), strict=True)
+        )
+
+    def of(self, step: int, dp_rank: int) -> Ints:
+        """Operations of one replica in one step."""
+        first, end = self._rows.get((step, dp_rank), (0, 0))
+        return self._key[first:end]
+
+    def difference(self, dp_rank: int, mine: Ints, usual: Ints) -> str:
+        """Text about one operation that a replica has and the others lack, or the reverse."""
+        extra, lacking = np.setdiff1d(mine, usual), np.setdiff1d(usual, mine)
+        words = "lacks, unlike most others," if lacking.size else "has, unlike most others,"
+        if not (extra.size or lacking.size):
+            return f"dp rank {dp_rank} has an operation more than once"
+        named = self._describe(int((lacking if lacking.size else extra)[0]))
+        return (
+            f"dp rank {dp_rank} {words} {named}: replicas of different structure "
+            "cannot be replayed together"
+        )
+
+    def _describe(self, key: int) -> str:
+        key, chunk = divmod(key, self._num_chunks)
+        key, seq_id = divmod(key, self._num_seq_ids)
+        stage, code = divmod(key, NUM_CODES)
+        of_chunk = f" (chunk {chunk - 1})" if chunk else ""
+        return f"{self._types.name(code)} {seq_id}{of_chunk} on stage {stage}"
+
+
+@dataclass(frozen=True)
+class WindowReplay(ReplayGroups):
+    """A window that is ready for questions: waits are taken out of its computations.
+
+    `arrivals` is None where no collective has several members. `held_up` [ops] of each group says
+    of the template's computations whether waiting collectives hold them up (1), do not (-1), or
+    may (0); empty where no computation needed the distinction.
+    """
+
+    arrivals: Arrivals | None = None
+    held_up: tuple[NDArray[np.int8], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _GridDraft:
+    """Recorded grid and graph of steps with one structure, and the refused steps."""
 
     laid_out: tuple[Grid, StepGraph] | None
     refused: list[SkippedStep]
@@ -113,8 +121,7 @@ class _Draft:
 
 Group = tuple[Replayer | None, list[SkippedStep]]
 
-# Steps whose own record gives no order that they could be replayed in: so many are left out
-# before the whole structure is refused.
+# After this many steps whose record gives no valid order, the whole structure is refused.
 MAX_BAD_STEPS = 4
 
 
@@ -127,23 +134,25 @@ def prepare(window: Window) -> WindowReplay:
     try:
         drafts = [_draft(window, window.steps)]
     except OtherStructure:
-        sorted_out = structures(window)
+        sorted_out = group_by_structure(window)
         drafts = [_draft(window, steps) for steps in sorted_out.groups]
-        drafts.append(_Draft(None, list(sorted_out.refused)))
-    # The order of operations on a worker is by its own clock, so the graphs are known before.
-    correction = measured(window, [each.laid_out for each in drafts if each.laid_out])
+        drafts.append(_GridDraft(None, list(sorted_out.refused)))
+    # The order of operations on a worker is by its own clock: graphs need no corrected clocks.
+    correction = measure_clocks(window, [each.laid_out for each in drafts if each.laid_out])
     found = [_group(window, each, correction) for each in _by_one_clock(drafts, correction)]
     groups = tuple(group for group, _ in found if group is not None)
     refused = [skip for _, skips in found for skip in skips]
     if not groups:
         raise InvalidTrace(f"step {refused[0].step}: {refused[0].reason}")
     skipped = sorted([*window.skipped, *refused], key=lambda skip: skip.step)
-    replay = WindowReplay(window, groups, tuple(skipped), correction.clocks)
-    return without_waits(replay, arrivals_of(replay, replay.recorded_s))
+    recorded = ReplayGroups(window, groups, tuple(skipped), correction.clocks)
+    arrivals = arrivals_of_replay(recorded, recorded.recorded_s)
+    groups, held_up = without_waits(recorded, arrivals)
+    return WindowReplay(window, groups, recorded.skipped, recorded.clocks, arrivals, held_up)
 
 
-def _group(window: Window, draft: _Draft, correction: Correction) -> Group:
-    """The draft's steps; those that by one clock cannot be replayed are refused, too."""
+def _group(window: Window, draft: _GridDraft, correction: ClockCorrection) -> Group:
+    """Replayer of the draft's steps; also refuses steps without a valid order by one clock."""
     refused, num_bad = draft.refused, 0
     while draft.laid_out is not None:
         grid, graph = draft.laid_out
@@ -152,28 +161,28 @@ def _group(window: Window, draft: _Draft, correction: Correction) -> Group:
         except InvalidTrace as error:
             num_bad += 1
             if num_bad == MAX_BAD_STEPS:
-                return None, [*refused, *_all_refused(grid.steps, str(error))]
-            refused = [*refused, *_all_refused(grid.steps[:1], str(error))]
+                return None, [*refused, *_refusals(grid.steps, str(error))]
+            refused = [*refused, *_refusals(grid.steps[:1], str(error))]
             [draft] = _by_one_clock([_draft(window, grid.steps[1:])], correction)
             refused += draft.refused
     return None, refused
 
 
-def _by_one_clock(drafts: list[_Draft], correction: Correction) -> list[_Draft]:
-    """The drafts with all times by one clock, and the begin of each step."""
+def _by_one_clock(drafts: list[_GridDraft], correction: ClockCorrection) -> list[_GridDraft]:
+    """The drafts with all times by one clock and with step begins."""
     grids = [correction.of(each.laid_out[0]) for each in drafts if each.laid_out]
-    corrected = iter(with_periods(grids))
+    corrected = iter(with_step_begins(grids))
     return [
         replace(each, laid_out=(next(corrected), each.laid_out[1])) if each.laid_out else each
         for each in drafts
     ]
 
 
-def _draft(window: Window, steps: tuple[int, ...]) -> _Draft:
-    """Steps of one structure, but for those that cannot be replayed.
+def _draft(window: Window, steps: tuple[int, ...]) -> _GridDraft:
+    """Grid and graph of steps of one structure, without the steps that cannot be replayed.
 
-    The order of operations is read from the first step. Where that one's makes no sense, since a
-    clock was set in the middle of it, the next one's is taken.
+    The order of operations is read from the first step, or from the next one if it is not valid
+    (a clock was set in the middle of the step).
     """
     refused: list[SkippedStep] = []
     left, num_bad = steps, 0
@@ -184,28 +193,28 @@ def _draft(window: Window, steps: tuple[int, ...]) -> _Draft:
         except OtherStructure:
             raise
         except InvalidTrace as error:
-            return _Draft(None, [*refused, *_all_refused(left, str(error))])
-        if still := _of_no_length(grid):
-            refused += _all_refused(
+            return _GridDraft(None, [*refused, *_refusals(left, str(error))])
+        if still := _zero_length_steps(grid):
+            refused += _refusals(
                 still, "all of its operations are recorded at one moment, so it took no time"
             )
             left = tuple(step for step in left if step not in still)
             continue
         try:
-            return _Draft((grid, build(grid.template)), refused)
+            return _GridDraft((grid, build_graph(grid.template)), refused)
         except InvalidTrace as error:
-            refused += _all_refused(left[:1], str(error))
+            refused += _refusals(left[:1], str(error))
             left, num_bad = left[1:], num_bad + 1
             if num_bad == MAX_BAD_STEPS:
-                return _Draft(None, [*refused, *_all_refused(left, str(error))])
-    return _Draft(None, refused)
+                return _GridDraft(None, [*refused, *_refusals(left, str(error))])
+    return _GridDraft(None, refused)
 
 
-def _all_refused(steps: tuple[int, ...], reason: str) -> list[SkippedStep]:
+def _refusals(steps: tuple[int, ...], reason: str) -> list[SkippedStep]:
     return [SkippedStep(step, reason) for step in steps]
 
 
-def _of_no_length(grid: Grid) -> tuple[int, ...]:
+def _zero_length_steps(grid: Grid) -> tuple[int, ...]:
     earliest_s, latest_s = grid.spans_s
     return tuple(np.asarray(grid.steps)[latest_s <= earliest_s].tolist())
 
@@ -214,22 +223,3 @@ def _checked(group: Replayer) -> Replayer:
     if min(group.simulated_s.mean(), group.ideal_s) <= 0:
         raise InvalidTrace("a step that takes no time, replayed, has no slowdown")
     return group
-
-
-def keeping(make: Callable[[Replayer], Keep]) -> Question:
-    """Step times with only the operations of a mask at their recorded durations."""
-    return lambda group: group.step_times(make(group))
-
-
-def fixing(make: Callable[[Replayer], Keep]) -> Question:
-    """Step times with only the operations of a mask ideal."""
-    return lambda group: group.step_times(~make(group))
-
-
-def one_replica_kept(stages: Mask | None = None) -> Question:
-    """[dp, steps], with one replica's operations at their recorded durations."""
-    return lambda group: group.one_replica_kept(stages)
-
-
-def _bound(joined: Callable[[Question], Floats], question: Question) -> Callable[[], Floats]:
-    return lambda: joined(question)

@@ -1,23 +1,21 @@
 """All figures of one window (what-if model, section 5)."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from app.engine import metrics
-from app.engine.clocks.clocks import Clocks
-from app.engine.launch import LaunchDelay, launch_delay
-from app.engine.op_times import OpTimes, op_times
-from app.engine.replays import Question, WindowReplay, fixing, keeping, one_replica_kept, prepare
-from app.engine.what_if import Mask, Replayer
+from app.engine.clocks.measure import Clocks
+from app.engine.op_times import LaunchDelay, OpTimes, launch_delay, op_times
+from app.engine.replays import WindowReplay, prepare
+from app.engine.what_if import Mask, StepTimeQuestion, fix, keep_one_replica, keep_only
 from app.trace.ops import NUM_CODES
 from app.trace.window import Floats, Ints, Window
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a window's steps lost, and to whom; ratios are plain numbers, times seconds.
+    """What a window's steps lost, by type, rank, stage and worker; ratios are plain, times seconds.
 
     T is the mean simulated step time, T_ideal the mean of those with every operation idealised.
     `window` has only the steps that were replayed. Shapes: `recorded_s`, `simulated_s`, `ideal_s`
@@ -61,21 +59,18 @@ class Report:
 
     @property
     def discrepancy(self) -> float:
-        """How far the simulated mean step is from the recorded one without what lies between steps.
-
-        As a share of the recorded one.
-        """
+        """|simulated - recorded| mean step time without idle time between steps, over recorded."""
         return metrics.discrepancy(self.simulated_s + self.between_s, self.recorded_s)
 
     @property
     def step_discrepancy(self) -> Floats:
-        """[steps], the same of each step."""
+        """[steps], discrepancy of each step."""
         replayed_s = self.simulated_s + self.between_s
         return np.abs(replayed_s - self.recorded_s) / self.recorded_s
 
     @property
     def is_low_fidelity(self) -> bool:
-        """Whether the simulation is too far from the record to blame anybody by it."""
+        """Whether the simulation is too far from the record to name culprits."""
         return self.discrepancy > metrics.MAX_DISCREPANCY
 
     @property
@@ -99,13 +94,13 @@ def analyse_replay(replay: WindowReplay) -> Report:
     simulated_s, ideal_s = replay.simulated_s, replay.ideal_s
     stages = list(np.eye(replay.window.job.parallelism.pp_size, dtype=np.bool_))
     types = _types(replay)
-    questions: list[Question] = [
-        # The longest first, so that no core waits for another at the end.
-        *(one_replica_kept(stage) for stage in stages),
-        one_replica_kept(),
-        *(fixing(partial(_of_stages, stage)) for stage in stages),
-        *(keeping(partial(_of_stages, stage)) for stage in stages),
-        *(keeping(partial(_of_types, mask)) for mask in types.values()),
+    questions: list[StepTimeQuestion] = [
+        # Longest first, to keep all cores busy to the end.
+        *[keep_one_replica(stage) for stage in stages],
+        keep_one_replica(),
+        *[fix(stages=stage) for stage in stages],
+        *[keep_only(stages=stage) for stage in stages],
+        *[keep_only(optypes=mask) for mask in types.values()],
     ]
     answers = iter(replay.each(questions))
     worker_s = np.stack([next(answers) for _ in stages], axis=1)
@@ -135,18 +130,6 @@ def analyse_replay(replay: WindowReplay) -> Report:
     )
 
 
-def _of_stages(stages: Mask, group: Replayer) -> Mask:
-    return group.keep(stages=stages)
-
-
-def _of_types(types: Mask, group: Replayer) -> Mask:
-    return group.keep(optypes=types)
-
-
-def _of_workers(workers: Mask, group: Replayer) -> Mask:
-    return group.keep_workers(workers)
-
-
 def _types(replay: WindowReplay) -> dict[str, Mask]:
     """[codes] mask of each op type that occurs; a direction's sends and recvs are one type."""
     by_code = replay.window.job.op_types.by_code
@@ -162,10 +145,10 @@ def _estimate(dp_rank_s: Floats, stage_s: Floats, ideal_s: Floats) -> Floats:
 
 
 def _worker_shares(replay: WindowReplay, rankings: list[Floats]) -> list[float | None]:
-    """M_W by each ranking: share won back by fixing the slowest 3 % of workers."""
+    """M_W by each ranking: share recovered by fixing the slowest 3 % of workers."""
     rank = _ranks(replay)
     slowest = [metrics.slowest_workers(ranking, rank) for ranking in rankings]
-    repaired = replay.each([fixing(partial(_of_workers, workers)) for workers in slowest])
+    repaired = replay.each([fix(workers=workers) for workers in slowest])
     return [metrics.recovered_share(replay.simulated_s, each, replay.ideal_s) for each in repaired]
 
 

@@ -1,16 +1,18 @@
 """A report as the JSON object of the what-if model's section 7."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from app.engine.clocks.clocks import Clocks
+from app.engine.clocks.measure import Clocks
 from app.engine.metrics import gpu_time_wasted, slowdown
 from app.engine.op_times import OpTimes
 from app.engine.report import Report
 from app.trace.window import Window
 
-SCHEMA = 1
+RESULT_SCHEMA = 1
 MAX_CLOCKS = 20
 
+# Blocks that only a replay and a diagnosis fill; unknown is None.
 _NOT_MEASURED = (
     "launch_slowdown",
     "slowdown",
@@ -36,10 +38,10 @@ _NOT_MEASURED = (
 )
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def report_as_json(report: Report) -> dict[str, Any]:
     """The whole result, with `per_step`; unknown is None, never 0 or NaN."""
     return {
-        **_header(report.window),
+        **_window_header(report.window),
         **_step_times(report),
         "clocks": _clocks(report.clocks),
         **_figures(report),
@@ -47,15 +49,22 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def without_figures(window: Window) -> dict[str, Any]:
+def result_without_figures(window: Window) -> dict[str, Any]:
     """The result of a window without one complete step: its header, and nothing measured."""
     return {
-        **_header(window),
+        **_window_header(window),
         "step_time_s": {"recorded": [], "between": [], "simulated": [], "ideal": []},
+        **without_replay("no step can be replayed"),
+    }
+
+
+def without_replay(reason: str) -> dict[str, Any]:
+    """Every block that needs a replay or a diagnosis, empty; `reason` is that of the clocks."""
+    return {
         "fidelity": {"discrepancy": None, "verdict": None, "step_discrepancy": []},
         "launch_delay": {"by_optype": {}, "by_worker": None, "others_waited": None},
         "structures": [],
-        "clocks": {"residual_ms": None, "hosts": {}, "reason": "no step can be replayed"},
+        "clocks": {"residual_ms": None, "hosts": {}, "reason": reason},
         "step_slowdown": [],
         "optype_slowdown": {},
         "optype_time_s": {},
@@ -63,30 +72,31 @@ def without_figures(window: Window) -> dict[str, Any]:
     }
 
 
-def _header(window: Window) -> dict[str, Any]:
-    sizes = window.job.parallelism
+def header(
+    window: Mapping[str, Any],
+    job: Mapping[str, Any],
+    steps: Sequence[int],
+    skipped: Iterable[tuple[int, str]],
+) -> dict[str, Any]:
+    """The blocks that every result begins with; `skipped` has the steps left out and reasons."""
     return {
-        "schema": SCHEMA,
-        "window": {
-            "id": window.id,
-            "epoch": window.epoch,
-            "revision": window.revision,
-            "state": window.state,
-            "missing": window.missing,
-        },
-        "job": {
-            "name": window.job.name,
-            "dp_size": sizes.dp_size,
-            "pp_size": sizes.pp_size,
-            "tp_size": sizes.tp_size,
-            "vpp_size": sizes.vpp_size,
-            "dsp_size": sizes.dsp_size,
-            "ep_size": sizes.ep_size,
-            "world_size": sizes.world_size,
-        },
-        "steps": list(window.steps),
-        "skipped_steps": [{"step": skip.step, "reason": skip.reason} for skip in window.skipped],
+        "schema": RESULT_SCHEMA,
+        "window": dict(window),
+        "job": dict(job),
+        "steps": list(steps),
+        "skipped_steps": [{"step": step, "reason": reason} for step, reason in skipped],
     }
+
+
+def _window_header(window: Window) -> dict[str, Any]:
+    sizes = window.job.parallelism
+    names = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "ep_size", "world_size")
+    return header(
+        {name: getattr(window, name) for name in ("id", "epoch", "revision", "state", "missing")},
+        {"name": window.job.name} | {name: getattr(sizes, name) for name in names},
+        window.steps,
+        ((skip.step, skip.reason) for skip in window.skipped),
+    )
 
 
 def _step_times(report: Report) -> dict[str, Any]:
@@ -108,7 +118,7 @@ def _step_times(report: Report) -> dict[str, Any]:
 
 
 def _clocks(clocks: Clocks) -> dict[str, Any]:
-    """Those of hosts whose ends are furthest apart, the worst first."""
+    """Clocks of the hosts with the largest residuals, worst first."""
     by_residual = sorted(clocks.hosts.items(), key=lambda each: (-each[1].residual_s, each[0]))
     return {
         "residual_ms": None if clocks.residual_s is None else clocks.residual_s * 1e3,

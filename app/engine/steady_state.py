@@ -1,8 +1,8 @@
-"""How long is a step where steps follow each other, and overlap? (docs/replay.md, "Step length")
+"""How long is a step if successive steps overlap? (docs/replay.md, "Step length")
 
-Without a barrier a stage that is done begins the next step while others still compute, and posts
-its first receive long before anything comes. From its earliest start a step then seems longer than
-it is. In steady state its length is the period: from the end of the step before to its own end.
+Without a barrier a finished stage begins the next step while others still compute, and posts its
+first receive early. Measured from its earliest start, a step then seems too long. In steady state
+its length is the period: from the end of the previous step to its own end.
 """
 
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ import numpy as np
 from app.engine.grid import Grid
 from app.trace.window import Floats, Ints
 
-# A gap before a step that is so many times the usual one, and this share of a step, has something
-# in it that was not recorded, as an evaluation or a checkpoint: the step begins with its start.
-_TIMES_USUAL_GAP = 5.0
+# A gap this many times the usual one, and this share of a step, contains something not recorded
+# (an evaluation, a checkpoint): the step then begins at its earliest start.
+_LARGE_GAP_RATIO = 5.0
 _LARGE_GAP = 0.2
-# A period that is shorter than this share of what a step seems to take is none: clocks were set
-# back, or the origins of the steps do not tell their distance.
-_SHORTEST = 0.5
+# Shorter periods, as a share of the step's span, are invalid: clocks were set back, or the origins
+# do not give the distance between steps.
+_MIN_PERIOD = 0.5
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One step of some grid: its times count from `origin_s`."""
+    """One step of a grid; its times count from `origin_s`."""
 
     number: int
     grid: int
@@ -40,7 +40,7 @@ class _Step:
         return float(np.nanmin(self.first_start_s))
 
 
-def with_periods(grids: Sequence[Grid]) -> list[Grid]:
+def with_step_begins(grids: Sequence[Grid]) -> list[Grid]:
     """The grids of a window's structures, with the begin of each step in steady state."""
     if any(grid.origin_s is None for grid in grids):
         return list(grids)
@@ -55,7 +55,7 @@ def with_periods(grids: Sequence[Grid]) -> list[Grid]:
 
 
 def between_s(grid: Grid) -> Floats:
-    """[steps], from each step's begin to the first operation that is no receive: nobody works."""
+    """[steps], idle time from each step's begin to the first operation that is no receive."""
     rows = _first_rows(grid)
     if grid.steady_began_s is None:
         return np.zeros(grid.num_steps)
@@ -85,9 +85,9 @@ def _steps(at: int, grid: Grid) -> list[_Step]:
 
 
 def _first_rows(grid: Grid) -> Ints:
-    """Each stage's first operation that is no receive: a posted receive is no start.
+    """First operation of each stage that is no receive, for stages that have one.
 
-    Of stages that have such an operation; of all stages where none has.
+    If all operations are receives, the first operation of each stage.
     """
     template = grid.template
     is_receive = template.op_types.is_receive[template.optype]
@@ -109,30 +109,30 @@ def _begins(steps: Sequence[_Step]) -> list[float]:
         gap_s = gaps_s[at - 1] if at else None
         next_gap_s = gaps_s[at] if at + 1 < len(steps) else None
         began_s = own_s
-        if gap_s is not None and not _is_odd(gap_s, usual_s, step.end_s - own_s):
+        if gap_s is not None and not _is_outlier(gap_s, usual_s, step.end_s - own_s):
             began_s = own_s - gap_s
         elif next_gap_s is not None:
-            # From start to start on the same workers; a gap is counted by the step after it.
+            # From start to start on the same workers; the gap belongs to the next step.
             period_s = _start_to_start_s(step, steps[at + 1])
             began_s = step.end_s - (period_s - max(0.0, next_gap_s))
-        # False, too, where that is not known.
-        is_period = step.end_s - began_s >= _SHORTEST * (step.end_s - own_s)
+        # Also False for NaN.
+        is_period = step.end_s - began_s >= _MIN_PERIOD * (step.end_s - own_s)
         found.append(began_s if is_period else own_s)
     return found
 
 
 def _usual_s(gaps_s: list[float]) -> float:
-    """The median; of an even number the lower one: half of two gaps may be odd."""
+    """The median, the lower one of an even number: one of two gaps may be an outlier."""
     return sorted(gaps_s)[(len(gaps_s) - 1) // 2] if gaps_s else 0.0
 
 
 def _gap_s(before: _Step, step: _Step) -> float:
-    """From the end of the step before to the first start; below 0 where they overlap."""
+    """From the end of the previous step to the first start; negative if they overlap."""
     return step.own_s + step.origin_s - before.origin_s - before.end_s
 
 
 def _start_to_start_s(step: _Step, after: _Step) -> float:
-    """Of the typical worker that has operations in both; NaN where there is none."""
+    """Median over workers with operations in both steps; NaN if there are none."""
     apart_s = after.first_start_s - step.first_start_s
     known_s = apart_s[np.isfinite(apart_s)]
     if not known_s.size:
@@ -140,5 +140,5 @@ def _start_to_start_s(step: _Step, after: _Step) -> float:
     return float(np.median(known_s)) + after.origin_s - step.origin_s
 
 
-def _is_odd(gap_s: float, usual_s: float, length_s: float) -> bool:
-    return gap_s > _LARGE_GAP * length_s and gap_s > _TIMES_USUAL_GAP * max(usual_s, 0.0)
+def _is_outlier(gap_s: float, usual_s: float, length_s: float) -> bool:
+    return gap_s > _LARGE_GAP * length_s and gap_s > _LARGE_GAP_RATIO * max(usual_s, 0.0)

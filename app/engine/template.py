@@ -2,12 +2,21 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
 from app.trace.job import Parallelism
 from app.trace.ops import COMPUTE_STREAM, OpTypes
 from app.trace.window import Floats, Ints
+
+Edge = tuple[int, int]  # operation before, operation after
+
+# Two ends of one worker's clock nearer than this are the same moment.
+SAME_MOMENT_S = 1e-6
+
+# Nearer than this, one operation follows the other without the worker having waited.
+AT_ONCE_S = 50e-6
 
 
 @dataclass(frozen=True)
@@ -30,10 +39,15 @@ class Template:
     start_s: Floats
     end_s: Floats
 
-    @property
+    @cached_property
     def num_ops(self) -> int:
         """Number of operations of one replica in one step."""
         return int(self.stage.size)
+
+    @cached_property
+    def is_data_parallel(self) -> bool:
+        """Whether parameters and gradients are exchanged at all."""
+        return self.parallelism.is_data_parallel
 
     @cached_property
     def present(self) -> list[int]:
@@ -42,47 +56,41 @@ class Template:
         return found
 
     @cached_property
-    def _by_stage_and_type(self) -> dict[tuple[int, int], list[int]]:
-        found: dict[tuple[int, int], list[int]] = {}
-        for op, key in enumerate(zip(self.stage.tolist(), self.optype.tolist(), strict=True)):
-            found.setdefault(key, []).append(op)
+    def type_names(self) -> frozenset[str]:
+        """Names of the op types that occur."""
+        return frozenset(self.op_types.by_code[code].name for code in self.present)
+
+    @cached_property
+    def of_stage(self) -> tuple[dict[str, list[int]], ...]:
+        """Per stage, the operations of every known op type, in recorded order."""
+        names = {code: spec.name for code, spec in self.op_types.by_code.items()}
+        found: tuple[dict[str, list[int]], ...] = tuple(
+            {name: [] for name in self.op_types.codes} for _ in range(self.parallelism.pp_size)
+        )
+        self._collect(found, names)
         return found
 
     @cached_property
-    def _by_stream(self) -> dict[tuple[int, str], list[int]]:
-        stream_of = {code: self.op_types.by_code[code].stream for code in self.present}
-        found: dict[tuple[int, str], list[int]] = {}
+    def streams(self) -> tuple[dict[str, list[int]], ...]:
+        """Per stage, the operations of each stream in recorded order; "" is no stream."""
+        found: tuple[dict[str, list[int]], ...] = tuple({} for _ in range(self.parallelism.pp_size))
+        self._collect(found, {code: self.op_types.by_code[code].stream for code in self.present})
+        return found
+
+    @cached_property
+    def computes(self) -> tuple[list[int], ...]:
+        """Per stage, the operations of the compute stream in recorded order."""
+        return tuple(streams.get(COMPUTE_STREAM, []) for streams in self.streams)
+
+    def _collect(self, found: tuple[dict[str, list[int]], ...], key_of: dict[int, str]) -> None:
         for op, (stage, code) in enumerate(
             zip(self.stage.tolist(), self.optype.tolist(), strict=True)
         ):
-            found.setdefault((stage, stream_of[code]), []).append(op)
-        return found
+            found[stage].setdefault(key_of[code], []).append(op)
 
     def ops(self, stage: int, *names: str) -> list[int]:
         """Operations of some types on a stage, in recorded order."""
-        codes = self.op_types.codes
-        per_type = [self._by_stage_and_type.get((stage, codes[name]), []) for name in names]
-        return per_type[0] if len(per_type) == 1 else sorted(op for ops in per_type for op in ops)
-
-    def stream(self, stage: int, name: str) -> list[int]:
-        """Operations of a stream of a stage, in recorded order."""
-        return self._by_stream.get((stage, name), [])
-
-    def streams(self, stage: int) -> list[str]:
-        """Names of the streams that a stage has operations on; "" is none."""
-        return [name for where, name in self._by_stream if where == stage]
-
-    def computes(self, stage: int) -> list[int]:
-        """Operations of the compute stream of a stage, in recorded order."""
-        return self.stream(stage, COMPUTE_STREAM)
-
-    def by_seq_id(self, ops: list[int]) -> list[int]:
-        """The same operations, by their number on the worker."""
-        return sorted(ops, key=self.seq_id.__getitem__)
-
-    def has(self, name: str) -> bool:
-        """Whether any stage has an operation of this type."""
-        return self.op_types.codes[name] in self.present
+        return sorted(op for name in names for op in self.of_stage[stage][name])
 
     def name(self, op: int) -> str:
         """Name of an operation's type."""
@@ -91,3 +99,8 @@ class Template:
     def describe(self, op: int) -> str:
         """One operation in words, for messages."""
         return f"{self.name(op)} {self.seq_id[op]} on stage {self.stage[op]}"
+
+
+def in_sequence(ops: list[int]) -> list[Edge]:
+    """Each operation waits for the one before it in the list."""
+    return list(pairwise(ops))

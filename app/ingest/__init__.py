@@ -1,1 +1,6 @@
-"""How do the workers' batches wait, and become windows?"""
+"""How do batches come in, wait in the event queue, and become windows?
+
+Read `batch.py` first, then `wire/codec.py` (body to batch), `queue.py` (the queue's contract)
+and `assembly/assembler.py` (batches to windows). The API and the consumer import this package.
+Only it speaks Redis; it speaks no SQL and no HTTP.
+"""

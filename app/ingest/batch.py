@@ -1,56 +1,390 @@
-"""One batch of operations of one worker, as columns."""
+"""One batch of one worker: its operations as columns, and the collectives inside its groups.
 
-from dataclasses import dataclass, field, fields
+Also the columns of the wire as arrays, and which rows are accepted. Packed columns hold differences
+in as few bytes as they need, laid out so that they compress well: a value has `width` bytes,
+little-endian, two's complement; byte 0 of all rows comes first, then byte 1 of all rows, and so on.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ingest.group_rows import GroupRows
-from app.trace.placement import Placement
-from app.trace.window import Ints, StepKind
+from app.errors import InvalidRequest, TooLarge
+from app.ingest.wire.body import (
+    LAST_INT32,
+    LAST_STEP,
+    MAX_OPTYPES,
+    MAX_ROWS,
+    BinaryBatch,
+    BinaryColumns,
+    PackedColumn,
+)
+from app.ingest.wire.json_columns import JsonOps
+from app.trace.collectives import RankGroup
+from app.trace.job import Parallelism, Placement
+from app.trace.ops import BUILT_IN, OP_NAMES, OpTypes
+from app.trace.window import OPTIONAL, REQUIRED_WIRE_COLUMNS, WIRE_DTYPES, Ints, OpColumns, StepKind
 
-# As narrow as they came: int16, int32 or int64.
-Narrow = NDArray[np.signedinteger[Any]]
+Bools = NDArray[np.bool_]
+
+VALUES, DIFFERENCES, AFTER_END = 0, 1, 2
+_BYTES = 8  # of what a column is unpacked to
+# Differences of at most so many bytes cannot leave 64 bits, in however many rows a batch has.
+_SAFE_WIDTH = 5
+
+
+def num_packed_rows(name: str, column: PackedColumn) -> int:
+    """How many values there are.
+
+    Raises:
+        InvalidRequest: no whole number of them, or they count from another column's.
+    """
+    if column.kind == AFTER_END and name != "start_ns":
+        raise InvalidRequest(f"column {name} is packed by kind {AFTER_END}: only start_ns may be")
+    rows, rest = divmod(column.planes.nbytes, column.width)
+    if rest:
+        raise InvalidRequest(
+            f"column {name} has {column.planes.nbytes} bytes: not a multiple of its width, "
+            f"{column.width}"
+        )
+    return rows
+
+
+def unpack_values(name: str, column: PackedColumn, duration_ns: Ints | None = None) -> Ints:
+    """[ops] int64, of a column whose length was checked.
+
+    `duration_ns` are those of the same rows; starts may be packed as differences to the end of the
+    row before.
+
+    Raises:
+        InvalidRequest: the differences add up to what 64 bits do not hold.
+    """
+    values = _signed(column)
+    if column.kind == VALUES or not values.size:
+        return values
+    is_safe = column.width <= _SAFE_WIDTH
+    if column.kind == AFTER_END and duration_ns is not None:
+        gaps, values = values, values.copy()
+        values[1:] += duration_ns[:-1]
+        _check_overflow(name, values[1:] < gaps[1:], duration_ns[:-1] < 0)
+        is_safe = False
+    sums = np.cumsum(values, dtype=np.int64)
+    if not is_safe:
+        _check_overflow(name, sums[1:] < sums[:-1], values[1:] < 0)
+    return sums
+
+
+def _signed(column: PackedColumn) -> Ints:
+    """The values in eight bytes each: put into the upper ones, and shifted down with their sign."""
+    width = column.width
+    if width == 1:  # as many columns are
+        return np.frombuffer(column.planes, np.int8).astype(np.int64)
+    planes = np.frombuffer(column.planes, np.uint8).reshape(width, -1)
+    wide = np.zeros((planes.shape[1], _BYTES), np.uint8)
+    wide[:, _BYTES - width :] = planes.T
+    return wide.reshape(-1).view("<i8") >> np.int64(8 * (_BYTES - width))
+
+
+def _check_overflow(name: str, became_less: Bools, is_less: Bools) -> None:
+    """What was added is negative exactly where the sum is less than before, unless it ran over."""
+    if not np.array_equal(became_less, is_less):
+        row = int(np.argmax(became_less != is_less)) + 1
+        raise InvalidRequest(f"column {name} leaves 64 bits in row {row}")
+
+
+MAX_DURATION_NS = 86_400 * 10**9  # a day
+LAST_START_NS = 2**63 - 1 - MAX_DURATION_NS  # so that every end is a number, too
+MAX_STEP_JUMP = 1_000_000
+MAX_ERRORS = 20
+UNKNOWN_OPTYPE = -1
+_UNKNOWN = "unknown_optype"
+_MAX_NAMES = 30
+
+
+@dataclass(frozen=True, slots=True)
+class RowError:
+    """Why one row was refused."""
+
+    index: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRows:
+    """Which rows are taken ([ops] booleans), and the first few reasons for the others."""
+
+    taken: Bools
+    errors: list[RowError]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """What a job's rows must keep to; `last_step` is the newest step known of its run."""
+
+    parallelism: Parallelism
+    op_types: OpTypes = BUILT_IN
+    last_step: int | None = None
+
+    @property
+    def last_step_taken(self) -> int:
+        """The newest step that a row may be of."""
+        return LAST_STEP if self.last_step is None else self.last_step + MAX_STEP_JUMP
+
+    def bounds(self) -> Iterator[tuple[str, int, int]]:
+        """Name, least and greatest value of each column of integers."""
+        yield "step", 0, LAST_STEP
+        yield "start_ns", 0, LAST_START_NS
+        yield "duration_ns", 0, MAX_DURATION_NS
+        yield "seq_id", 0, LAST_INT32
+        yield "mc", -1, min(self.parallelism.vpp_size, 2**15) - 1
+        yield "mb_id", -1, LAST_INT32
+        for name in OPTIONAL:
+            yield name, -1, LAST_STEP
+
+
+def are_all_valid(columns: OpColumns, rules: RowRules) -> bool:
+    """Whether all rows are valid, by each column's least and greatest value."""
+    if not columns.num_ops:
+        return True
+    if columns.optype.min() == UNKNOWN_OPTYPE or columns.step.max() > rules.last_step_taken:
+        return False
+    for name, least, most in rules.bounds():
+        values = getattr(columns, name)
+        if values is not None and (values.min() < least or values.max() > most):
+            return False
+    return True
+
+
+def check_rows(columns: OpColumns, rules: RowRules, name_of: Callable[[int], str]) -> CheckedRows:
+    """The rows that keep to every rule; each other one has the first rule that it breaks.
+
+    `name_of` a row is the name of its operation type as it came.
+    """
+    kinds = _row_breaches(columns, rules)
+    broken = np.stack([bad for bad, _, _ in kinds])
+    taken: Bools = np.logical_not(broken.any(axis=0))
+    errors = []
+    for index in np.flatnonzero(~taken)[:MAX_ERRORS].tolist():
+        _, code, message = kinds[int(broken[:, index].argmax())]
+        if code == _UNKNOWN:
+            message = _unknown_optype_message(name_of(index), rules.op_types)
+        errors.append(RowError(index, code, message))
+    return CheckedRows(taken, errors)
+
+
+def _row_breaches(columns: OpColumns, rules: RowRules) -> list[tuple[Bools, str, str]]:
+    """Which rows break a rule, its code, and what to say; the first that a row breaks counts."""
+    return [
+        (columns.optype == UNKNOWN_OPTYPE, _UNKNOWN, ""),
+        *(
+            _out_of_range(getattr(columns, name), name, least, most)
+            for name, least, most in rules.bounds()
+            if getattr(columns, name) is not None
+        ),
+        (columns.step > rules.last_step_taken, "step_jump", jump_message(rules)),
+    ]
+
+
+def jump_message(rules: RowRules) -> str:
+    """Why a step is too far ahead."""
+    return (
+        f"step lies more than {MAX_STEP_JUMP} above {rules.last_step}, the newest of this run: "
+        "register a new run of the job if it is meant"
+    )
+
+
+def _out_of_range(values: NDArray[Any], name: str, least: int, most: int) -> tuple[Bools, str, str]:
+    bad = (values < least) | (values > most)
+    return bad, f"{name}_out_of_range", f"{name} must lie in {least}..{most}"
+
+
+def _unknown_optype_message(name: str, op_types: OpTypes) -> str:
+    known = [*(spec.name for spec in op_types.user), *OP_NAMES]
+    more = ", ..." if len(known) > _MAX_NAMES else ""
+    return (
+        f"operation type {name!r} is not known: register it in the job's op_types, or use one of "
+        f"{', '.join(known[:_MAX_NAMES])}{more}"
+    )
+
+
+_DTYPES = {name: np.dtype(code) for name, code in WIRE_DTYPES.items()}
+
+_NO_INDEX = -1  # in place of a packed number that is the position of no name
+
+OptypeNameOf = Callable[[int], str]  # of a row's operation type
+
+
+def columns_from_buffers(wire: BinaryColumns, optypes: list[str], op_types: OpTypes) -> OpColumns:
+    """Columns of a binary batch: views of it, but for the operation types and what is packed."""
+    arrays: dict[str, Any] = {}
+    packed: dict[str, PackedColumn] = {}
+    for name in WIRE_DTYPES:
+        column = getattr(wire, name)
+        if isinstance(column, memoryview):
+            arrays[name] = _column_array(name, column)
+        elif column is not None:
+            packed[name] = column
+    lengths = {name: array.size for name, array in arrays.items()}
+    _check_lengths(lengths | {name: num_packed_rows(name, each) for name, each in packed.items()})
+    if packed:
+        _unpack_columns(packed, arrays)
+    # Every index that a byte can hold has a code, with a sign (it counts from the end) or without.
+    codes = np.full(2 * MAX_OPTYPES, UNKNOWN_OPTYPE, dtype=np.int16)
+    codes[: len(optypes)] = [op_types.codes.get(name, UNKNOWN_OPTYPE) for name in optypes]
+    return OpColumns(optype=codes[arrays.pop("optype")], **arrays)
+
+
+def num_ops_in(wire: BinaryColumns) -> int:
+    """Number of rows of a binary batch that nothing else need be known of.
+
+    Raises:
+        InvalidRequest: no whole number of them.
+    """
+    step = wire.step
+    return (
+        num_packed_rows("step", step)
+        if isinstance(step, PackedColumn)
+        else _column_array("step", step).size
+    )
+
+
+def optype_names_in(wire: BinaryBatch) -> OptypeNameOf:
+    """The operation type of each row as sent; "none" for a row without one."""
+    column = wire.columns.optype
+    indices = column if isinstance(column, memoryview) else _indices(column)
+
+    def name(row: int) -> str:
+        index = indices[row]
+        return wire.optypes[index] if 0 <= index < len(wire.optypes) else "none"
+
+    return name
+
+
+def columns_from_json(ops: JsonOps, op_types: OpTypes) -> OpColumns:
+    """Columns of a JSON batch; what is left out is -1, and seq_id counted by start."""
+    lengths = {name: values.size for name, values in ops.integers.items() if values is not None}
+    _check_lengths({**lengths, "optype": len(ops.optype)})
+    integers = ops.integers
+    codes = [op_types.codes.get(name, UNKNOWN_OPTYPE) for name in ops.optype]
+    optype = np.array(codes, dtype=np.int16)
+    arrays: dict[str, Any] = {
+        name: np.full(optype.size, -1)
+        if values is None and name in REQUIRED_WIRE_COLUMNS
+        else values
+        for name, values in integers.items()
+    }
+    if integers["seq_id"] is None:
+        arrays["seq_id"] = _count_by_start(arrays["step"], optype, arrays["start_ns"])
+    return OpColumns(**arrays, optype=optype)
+
+
+def columns_to_buffers(columns: OpColumns, op_types: OpTypes) -> tuple[list[str], dict[str, bytes]]:
+    """Names of operation types, and the columns as the binary format has them.
+
+    `optype` is written as the position of its name: codes are another version's business.
+    """
+    codes, positions = np.unique(columns.optype, return_inverse=True)
+    numbered = replace(columns, optype=positions.astype(np.int16))
+    buffers = {
+        name: column.astype(dtype).tobytes()
+        for name, dtype in WIRE_DTYPES.items()
+        if (column := getattr(numbered, name)) is not None
+    }
+    return [op_types.name(code) for code in codes], buffers
+
+
+def _column_array(name: str, buffer: memoryview) -> NDArray[Any]:
+    dtype = _DTYPES[name]
+    if buffer.nbytes % dtype.itemsize:
+        raise InvalidRequest(
+            f"column {name} has {buffer.nbytes} bytes: not a multiple of {dtype.itemsize}"
+        )
+    return np.frombuffer(buffer, dtype=dtype)
+
+
+def _unpack_columns(packed: dict[str, PackedColumn], arrays: dict[str, Any]) -> None:
+    """Put the packed columns beside the others; starts last, since they may need durations."""
+    for name, each in sorted(packed.items(), key=lambda column: column[0] == "start_ns"):
+        if name == "optype":
+            arrays[name] = _indices(each)
+        else:
+            values = unpack_values(name, each, arrays.get("duration_ns"))
+            arrays[name] = _narrowed(values, _DTYPES[name], each)
+
+
+def _indices(column: PackedColumn) -> Ints:
+    """Positions in `optypes`, negative where a number can be none."""
+    indices = unpack_values("optype", column)
+    if column.width == 1 and column.kind == VALUES:
+        return indices
+    return np.where((indices < 0) | (indices >= MAX_OPTYPES), _NO_INDEX, indices)
+
+
+def _narrowed(values: Ints, dtype: np.dtype[Any], column: PackedColumn) -> NDArray[Any]:
+    """As wide as a column that is not packed, for memory's sake, unless a value has no room."""
+    if dtype.itemsize == values.itemsize or not values.size:
+        return values.astype(dtype, copy=False)
+    fits = column.kind == VALUES and column.width <= dtype.itemsize
+    if not fits:
+        limits = np.iinfo(dtype)
+        fits = limits.min <= values.min() and values.max() <= limits.max
+    return values.astype(dtype) if fits else values  # which the rules then refuse
+
+
+def _check_lengths(lengths: dict[str, int]) -> None:
+    if max(lengths.values()) > MAX_ROWS:
+        raise TooLarge(f"a batch has at most {MAX_ROWS} rows: split it")
+    if len(set(lengths.values())) > 1:
+        raise InvalidRequest(f"columns must be of equal length, got {lengths}")
+
+
+def _count_by_start(step: Ints, optype: NDArray[np.int16], start_ns: Ints) -> Ints:
+    order = np.lexsort((start_ns, optype, step))
+    is_first = np.ones(order.size, dtype=np.bool_)
+    is_first[1:] = (np.diff(step[order]) != 0) | (np.diff(optype[order]) != 0)
+    position = np.arange(order.size)
+    first = np.maximum.accumulate(np.where(is_first, position, 0))
+    seq_id = np.empty(order.size, dtype=np.int64)
+    seq_id[order] = position - first
+    return seq_id
+
+
+GROUP_COLUMNS = ("step", "group", "kind", "sequence", "start_ns", "duration_ns", "num_bytes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OpColumns:
-    """The operations of a batch as parallel columns, in the order they came; not to be written.
+class GroupRows:
+    """What one batch says of its rank's groups; arrays are not to be written.
 
-    Shapes: all [ops]. `optype` is a code of the job's `OpTypes`; times are nanoseconds of
-    the worker's own clock. Those that may be None are what `app.trace.window.OPTIONAL` says:
-    -1 where an operation has none, None where no operation has.
+    Shapes: all columns [rows] int64. `group` indexes `groups`, `kind` indexes `kinds`. `start_ns`
+    and `num_bytes` are -1 where they are not known. Of a rank that is `alone` nothing else is
+    recorded: no step waits for it. `local_rank` numbers the GPUs of its host, None if not known.
     """
 
+    groups: tuple[RankGroup, ...]
+    kinds: tuple[str, ...]
     step: Ints
+    group: Ints
+    kind: Ints
+    sequence: Ints
     start_ns: Ints
     duration_ns: Ints
-    seq_id: Narrow
-    mc: Narrow
-    mb_id: Narrow
-    optype: NDArray[np.int16]
-    tokens: Ints | None = None
-    seq_len_sq: Ints | None = None
-    bytes: Ints | None = None
-    sm_clock_mhz: Ints | None = None
-    temperature_c: Ints | None = None
-    power_w: Ints | None = None
-    xid: Ints | None = None
-    contains_waits: Ints | None = None
+    num_bytes: Ints
+    local_rank: int | None = None
+    is_alone: bool = False
 
     @property
-    def num_ops(self) -> int:
+    def num_rows(self) -> int:
         """Number of rows."""
         return int(self.step.size)
 
-    def select(self, rows: NDArray[np.bool_] | Ints | slice) -> "OpColumns":
-        """The columns with only some of their rows."""
-        chosen: list[Any] = []
-        for column in fields(self):
-            values = getattr(self, column.name)
-            chosen.append(None if values is None else values[rows])
-        return OpColumns(*chosen)
+    def select(self, rows: NDArray[Any] | slice) -> "GroupRows":
+        """The same with only some of the rows."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in GROUP_COLUMNS})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +426,6 @@ class OpBatch:
 
     @property
     def newest_step(self) -> int | None:
-        """The newest step that the worker is known by it to have come to."""
+        """The newest step that the worker has reached, by this batch."""
         recorded = int(self.columns.step.max()) if self.columns.num_ops else None
         return max((step for step in (recorded, self.at_step) if step is not None), default=None)

@@ -14,10 +14,41 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
+LARGEST_ENTRY_BYTES = 8 << 20  # the largest request that is taken
+BUDGET_BYTES = 192 << 20
+
+
+class ReadBudget:
+    """Keeps an answer within `budget_bytes`, by the largest entries seen lately.
+
+    The assumed entry size starts at the maximum and at most halves with each answer, so after 12
+    answers 2 KB entries are read hundreds at a time. If a queue of small entries turns into one of
+    large ones, a single answer may exceed the budget.
+    """
+
+    def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
+        self._budget_bytes = budget_bytes
+        self._entry_bytes = LARGEST_ENTRY_BYTES
+
+    @property
+    def num_shards(self) -> int:
+        """How many shards may be read at once, an entry of each."""
+        return max(1, self._budget_bytes // self._entry_bytes)
+
+    def count(self, num_shards: int, most: int) -> int:
+        """Entries to ask each of so many shards for, at least one and at most `most`."""
+        return max(1, min(most, self._budget_bytes // (self._entry_bytes * num_shards)))
+
+    def learn(self, sizes_bytes: list[int]) -> None:
+        """Learn from an answer."""
+        if sizes_bytes:
+            self._entry_bytes = max(1, *sizes_bytes, self._entry_bytes // 2)
+
+
 GROUP = "consumers"
 EVENTS_CHANNEL = "paceline:events"
 
-Message = dict[str, Any]
+EventMessage = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +68,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What waits in the queue, by shard: entries, and seconds since the oldest was taken.
+    """Backlog by shard: entries, and seconds since the oldest was accepted.
 
-    No batch is taken for the shards in `full`. Memory is the queue server's, in bytes; None where
-    it has no limit, or cannot tell.
+    The shards in `full` accept no batch. Memory is the queue server's, in bytes; None if unknown
+    or without a limit.
     """
 
     entries: tuple[int, ...]
@@ -55,7 +86,7 @@ def shard_of(job_id: str, num_shards: int) -> int:
     return crc32(job_id.encode()) % num_shards
 
 
-def order_of(entry_id: str) -> tuple[int, int]:
+def entry_order(entry_id: str) -> tuple[int, int]:
     """What entries of one shard are ordered by: milliseconds and a number within them."""
     milliseconds, _, sequence = entry_id.partition("-")
     return int(milliseconds), int(sequence)
@@ -67,7 +98,7 @@ def stream_key(shard: int) -> str:
 
 
 class QueueWriter(ABC):
-    """The end where batches go in."""
+    """Writing end of the queue."""
 
     @abstractmethod
     async def append(self, job_id: str, body: bytes) -> None:
@@ -88,7 +119,7 @@ class QueueWriter(ABC):
 
     @abstractmethod
     async def check(self) -> None:
-        """Returns if the queue answers and keeps what it takes.
+        """Check that the queue answers and is durable.
 
         Raises:
             QueueUnavailable: no answer.
@@ -112,7 +143,7 @@ class QueueReader(ABC):
     """The end where a consumer takes batches out. All methods may raise QueueUnavailable."""
 
     lost_entries: int
-    """Entries that were taken and then deleted by somebody else, so far; has to stay 0."""
+    """Claimed entries that were deleted elsewhere, so far; has to stay 0."""
 
     @abstractmethod
     def read(
@@ -156,18 +187,18 @@ class QueueReader(ABC):
 
 
 class Announcer(ABC):
-    """Tells whoever listens that something has changed."""
+    """Announces changes to listeners."""
 
     @abstractmethod
-    def announce(self, message: Message) -> None:
-        """Best effort: never raises, and nobody may be listening."""
+    def announce(self, message: EventMessage) -> None:
+        """Best effort: never raises; there may be no listener."""
 
 
 class Listener(ABC):
     """Hears what announcers say."""
 
     @abstractmethod
-    def messages(self) -> AsyncIterator[Message | None]:
+    def messages(self) -> AsyncIterator[EventMessage | None]:
         """Messages from now on; None when some may have been missed: look everything up again."""
 
     @abstractmethod

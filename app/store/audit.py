@@ -1,4 +1,4 @@
-"""Who did what, to what, and when: written in the transaction in which it is done."""
+"""The audit log: who did what, to what, and when; written in the same transaction."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
@@ -6,17 +6,18 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from app.store.alert_tables import audit
-from app.store.paging import Int64, from_cursor, split, to_cursor
-from app.store.texts import clipped, clipped_values
+from app.store.columns import clipped, clipped_values
+from app.store.sql import Int64, from_cursor, split_page, to_cursor
+from app.store.tables import audit
 
+PACELINE = "paceline"  # the actor of what Paceline does itself
 MAX_NAME = 256
 _MAX_TEXT = 1000  # of each text in a detail
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """One thing that somebody did; `action` is of the object's kind and the deed."""
+class AuditEntry:
+    """One action of a person or of Paceline."""
 
     audit_id: int
     at_s: float
@@ -27,7 +28,7 @@ class Deed:
     detail: Mapping[str, Any]
 
 
-_COLUMNS = tuple(audit.c[each.name] for each in fields(Deed))
+_COLUMNS = tuple(audit.c[each.name] for each in fields(AuditEntry))
 
 
 def add(
@@ -41,7 +42,7 @@ def add(
     object_id: str,
     detail: Mapping[str, Any],
 ) -> None:
-    """Write it down, without secrets; texts are cut where they are too long."""
+    """Save an entry; it must hold no secrets. Long texts are clipped."""
     named = {"actor": actor, "action": action, "object_kind": object_kind, "object_id": object_id}
     texts = {name: clipped(each, MAX_NAME) for name, each in named.items()}
     kept = clipped_values(dict(detail), _MAX_TEXT)
@@ -56,10 +57,10 @@ def page(
     actor: str | None = None,
     cursor: str | None = None,
     limit: int = 100,
-) -> tuple[list[Deed], str | None]:
-    """What was done in a project, newest first, and the next page's cursor.
+) -> tuple[list[AuditEntry], str | None]:
+    """A project's entries, newest first, and the next page's cursor.
 
-    To things of this kind, and by this actor, where one is given.
+    Filtered by kind of object and by actor, if given.
     """
     query = select(*_COLUMNS).where(audit.c.project == project)
     if object_kind is not None:
@@ -69,14 +70,14 @@ def page(
     if cursor is not None:
         query = query.where(audit.c.audit_id < from_cursor(cursor, tuple[Int64])[0])
     query = query.order_by(audit.c.audit_id.desc()).limit(limit + 1)
-    rows, more = split([Deed(*row) for row in conn.execute(query)], limit)
+    rows, more = split_page([AuditEntry(*row) for row in conn.execute(query)], limit)
     return rows, to_cursor(rows[-1].audit_id) if more else None
 
 
 def times(
     conn: Connection, project: str, actions: Collection[str], *, since_s: float
 ) -> list[float]:
-    """When something of this kind was done in a project after this moment, the first one first."""
+    """When these actions were done in a project after a time, ascending."""
     query = select(audit.c.at_s).where(audit.c.project == project, audit.c.at_s > since_s)
     query = query.where(audit.c.action.in_(sorted(actions))).order_by(audit.c.at_s)
     return list(conn.execute(query).scalars())

@@ -1,8 +1,8 @@
-"""What is stored in one file, from which either kind of database can be filled.
+"""Backup and restore: all tables in one file, for either kind of database.
 
-A zip file: `tables/NAME.jsonl` with one JSON object a row (bytes in base64), and
-`manifest.json` with the format, the migration and the version that it was written by, and the
-number of rows of each table. Left out is who works on what: that is of one moment and one place.
+A zip file: `tables/NAME.jsonl` with one JSON object per row (bytes in base64), and
+`manifest.json` with format, migration, version, and the number of rows of each table. Leases and
+live consumers are left out.
 """
 
 import base64
@@ -19,21 +19,23 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, true
 
 from app.errors import InvalidRequest
-from app.store.alert_tables import alert_events, audit, delivery_attempts, outbox
 from app.store.columns import is_bytes
-from app.store.engine import Store, without_time_limits
-from app.store.revision import current_revision
+from app.store.database import Store, current_revision, without_time_limits
 from app.store.tables import (
+    alert_events,
+    audit,
     consumers,
     dead_letters,
+    delivery_attempts,
     metadata,
+    outbox,
     projects,
     shards,
     totals,
 )
 
 _FORMAT = 1
-_KEPT = [table for table in metadata.sorted_tables if table not in (shards, consumers)]
+_TABLES = [table for table in metadata.sorted_tables if table not in (shards, consumers)]
 _SERIALS = (
     (alert_events, "event_id"),
     (dead_letters, "letter_id"),
@@ -42,8 +44,8 @@ _SERIALS = (
     (audit, "audit_id"),
 )
 # Rows that are there before anybody has done anything with the database: the backup's take their
-# place. The project is the one that the migrations make, as long as nobody has changed it.
-_OF_A_NEW_DATABASE: dict[Table, ColumnElement[bool]] = {
+# place. The project is the one that the migrations create, if unchanged.
+_ROWS_OF_A_NEW_DATABASE: dict[Table, ColumnElement[bool]] = {
     totals: true(),
     projects: and_(
         projects.c.project == "default",
@@ -56,8 +58,8 @@ _ROWS_AT_ONCE = 50
 _MANIFEST = "manifest.json"
 
 
-class Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """What a backup says about itself."""
+class BackupManifest(msgspec.Struct, forbid_unknown_fields=True):
+    """The manifest of a backup."""
 
     format: int
     revision: str | None
@@ -65,8 +67,8 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     rows: dict[str, int]
 
 
-def backup(store: Store, path: Path) -> Manifest:
-    """Write all tables, as they are at one moment, to a file that is there whole or not at all."""
+def backup(store: Store, path: Path) -> BackupManifest:
+    """Write a consistent snapshot of all tables to a file, atomically."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     unfinished = Path(name)
     try:
@@ -80,13 +82,13 @@ def backup(store: Store, path: Path) -> Manifest:
     return manifest
 
 
-def restore(store: Store, path: Path) -> Manifest:
+def restore(store: Store, path: Path) -> BackupManifest:
     """Fill an empty, migrated database from a backup; all of it or nothing.
 
-    One that processes have run on is still empty, as long as no job or token was ever made in it.
+    A database without jobs and tokens counts as empty, even if processes have run on it.
 
     Raises:
-        InvalidRequest: the file is no backup or one of other tables, or the database has rows.
+        InvalidRequest: the file is no backup, has other tables, or the database is not empty.
     """
     try:
         with zipfile.ZipFile(path) as archive, store.write() as conn:
@@ -94,20 +96,20 @@ def restore(store: Store, path: Path) -> Manifest:
             manifest = _read_manifest(archive)
             _check_fits(conn, manifest)
             _empty(conn)
-            for table in _KEPT:
+            for table in _TABLES:
                 _fill(conn, table, archive, manifest.rows.get(table.name))
-            _count_on(conn)
+            _restart_sequences(conn)
             return manifest
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise InvalidRequest(f"{path.name} is no whole backup: {error}") from error
 
 
-def _write_zip(store: Store, file: Any) -> Manifest:
+def _write_zip(store: Store, file: Any) -> BackupManifest:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive, store.snapshot() as conn:
         without_time_limits(conn)
-        rows = {table.name: _write_table(conn, table, archive) for table in _KEPT}
+        rows = {table.name: _write_table(conn, table, archive) for table in _TABLES}
         version = importlib.metadata.version("paceline")
-        manifest = Manifest(_FORMAT, current_revision(conn), version, rows)
+        manifest = BackupManifest(_FORMAT, current_revision(conn), version, rows)
         archive.writestr(_MANIFEST, msgspec.json.encode(manifest))
     return manifest
 
@@ -116,7 +118,7 @@ def _write_table(conn: Connection, table: Table, archive: zipfile.ZipFile) -> in
     query = select(table).order_by(*table.primary_key.columns)
     rows = conn.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
     num_rows = 0
-    with archive.open(_member(table), "w", force_zip64=True) as lines:
+    with archive.open(_archive_name(table), "w", force_zip64=True) as lines:
         for row in rows:
             values = {name: _to_json(value) for name, value in row._mapping.items()}
             lines.write(json.dumps(values, allow_nan=False, separators=(",", ":")).encode() + b"\n")
@@ -124,14 +126,14 @@ def _write_table(conn: Connection, table: Table, archive: zipfile.ZipFile) -> in
     return num_rows
 
 
-def _read_manifest(archive: zipfile.ZipFile) -> Manifest:
-    manifest = msgspec.json.decode(archive.read(_MANIFEST), type=Manifest)
+def _read_manifest(archive: zipfile.ZipFile) -> BackupManifest:
+    manifest = msgspec.json.decode(archive.read(_MANIFEST), type=BackupManifest)
     if manifest.format != _FORMAT:
         raise InvalidRequest(f"the backup has format {manifest.format}; this version reads 1")
     return manifest
 
 
-def _check_fits(conn: Connection, manifest: Manifest) -> None:
+def _check_fits(conn: Connection, manifest: BackupManifest) -> None:
     revision = current_revision(conn)
     if manifest.revision != revision:
         raise InvalidRequest(
@@ -141,16 +143,16 @@ def _check_fits(conn: Connection, manifest: Manifest) -> None:
 
 
 def _empty(conn: Connection) -> None:
-    for table, rows in _OF_A_NEW_DATABASE.items():
+    for table, rows in _ROWS_OF_A_NEW_DATABASE.items():
         conn.execute(delete(table).where(rows))
-    for table in _KEPT:
+    for table in _TABLES:
         if conn.execute(select(*table.primary_key.columns).limit(1)).first() is not None:
             raise InvalidRequest(f"the database is not empty: its table {table.name} has rows")
 
 
 def _fill(conn: Connection, table: Table, archive: zipfile.ZipFile, num_rows: int | None) -> None:
     filled = 0
-    with archive.open(_member(table)) as lines:
+    with archive.open(_archive_name(table)) as lines:
         while rows := [_row(table, line) for line in islice(lines, _ROWS_AT_ONCE)]:
             conn.execute(table.insert(), rows)
             filled += len(rows)
@@ -166,7 +168,7 @@ def _row(table: Table, line: bytes) -> dict[str, Any]:
     }
 
 
-def _count_on(conn: Connection) -> None:
+def _restart_sequences(conn: Connection) -> None:
     # Restored ids were not drawn from PostgreSQL's sequence: it would hand them out again.
     if conn.dialect.name == "postgresql":
         for table, serial in _SERIALS:
@@ -176,7 +178,7 @@ def _count_on(conn: Connection) -> None:
             conn.execute(select(at))
 
 
-def _member(table: Table) -> str:
+def _archive_name(table: Table) -> str:
     return f"tables/{table.name}.jsonl"
 
 

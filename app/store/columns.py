@@ -1,4 +1,7 @@
-"""Column types that hold the same values on SQLite and PostgreSQL."""
+"""Column types that hold the same values on SQLite and PostgreSQL, and texts that both take.
+
+Texts that Paceline writes are clipped; texts that users give are checked.
+"""
 
 import math
 import zlib
@@ -10,7 +13,9 @@ from sqlalchemy import BigInteger, Dialect, Double, Integer, LargeBinary, String
 from sqlalchemy.types import TypeDecorator, TypeEngine
 from typing_extensions import override
 
-# Of the fast levels the smallest, too, on results: nearly random digits.
+from app.errors import InvalidRequest
+
+# On results (nearly random digits), level 1 is both fast and the smallest.
 _ZSTD_LEVEL = 1
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -38,7 +43,7 @@ class JsonText(TypeDecorator[Any]):
 
     @override
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        return None if value is None else _dumps(value).decode()
+        return None if value is None else _to_json(value).decode()
 
     @override
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
@@ -53,11 +58,11 @@ class PackedJson(TypeDecorator[Any]):
 
     @override
     def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
-        return None if value is None else _packed(_dumps(value))
+        return None if value is None else _compress(_to_json(value))
 
     @override
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
-        return None if value is None else msgspec.json.decode(_unpacked(value))
+        return None if value is None else msgspec.json.decode(_decompress(value))
 
 
 class PackedBytes(TypeDecorator[bytes]):
@@ -68,11 +73,11 @@ class PackedBytes(TypeDecorator[bytes]):
 
     @override
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
-        return None if value is None else _packed(value)
+        return None if value is None else _compress(value)
 
     @override
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes | None:
-        return None if value is None else _unpacked(value)
+        return None if value is None else _decompress(value)
 
 
 def key_text(length: int) -> TypeEngine[str]:
@@ -90,18 +95,18 @@ def is_bytes(column_type: TypeEngine[Any]) -> bool:
     return isinstance(column_type, LargeBinary | PackedBytes)
 
 
-def _packed(value: bytes) -> bytes:
+def _compress(value: bytes) -> bytes:
     return zstandard.compress(value, _ZSTD_LEVEL)
 
 
-def _unpacked(blob: bytes) -> bytes:
+def _decompress(blob: bytes) -> bytes:
     # zlib is what the first releases wrote; it never begins like this.
     if blob.startswith(_ZSTD_MAGIC):
         return zstandard.decompress(blob)
     return zlib.decompress(blob)
 
 
-def _dumps(value: Any) -> bytes:
+def _to_json(value: Any) -> bytes:
     """The value as JSON, 15 times as fast as by the standard library.
 
     Raises:
@@ -120,11 +125,11 @@ def _check_finite(value: Any) -> None:
             for each in value:
                 _check_finite(each)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is no JSON number: it is not finite")
+        raise ValueError(f"{value} is not finite: JSON has no such number")
 
 
 def _has_finite_sum(values: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether all are numbers and finite, asked at once; now and then no for ones that are."""
+    """Whether all are finite numbers, by their sum; may be False for finite ones that overflow."""
     try:
         return math.isfinite(sum(values))
     except (TypeError, OverflowError):
@@ -134,7 +139,48 @@ def _has_finite_sum(values: list[Any] | tuple[Any, ...]) -> bool:
 def _as_float(value: Any) -> float:
     if isinstance(value, float):  # NumPy's is one, too
         return float(value)
-    raise TypeError(f"{type(value)} is nothing that JSON has")
+    raise TypeError(f"{type(value)} has no JSON form")
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_as_float)
+
+
+def clipped(text: str, max_chars: int) -> str:
+    """The text's first `max_chars` characters, with characters that no database takes replaced.
+
+    For texts that Paceline writes itself.
+    """
+    short = text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
+    return short.replace("\0", "�").encode(errors="replace").decode()
+
+
+def clipped_or_none(text: str | None, max_chars: int) -> str | None:
+    """`clipped`, or None for None."""
+    return None if text is None else clipped(text, max_chars)
+
+
+def checked_text(name: str, text: str, max_chars: int) -> str:
+    """The text unchanged; for texts that users give.
+
+    Raises:
+        InvalidRequest: it is too long, or has characters that no database takes.
+    """
+    if len(text) > max_chars:
+        raise InvalidRequest(f"{name}: want at most {max_chars:,} characters")
+    if clipped(text, max_chars) != text:
+        raise InvalidRequest(f"{name} holds a character that cannot be stored")
+    return text
+
+
+def clipped_values(value: Any, max_chars: int) -> Any:
+    """A JSON value with every text in it clipped."""
+    if isinstance(value, str):
+        return clipped(value, max_chars)
+    if isinstance(value, dict):
+        return {
+            clipped(str(key), max_chars): clipped_values(each, max_chars)
+            for key, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [clipped_values(each, max_chars) for each in value]
+    return value

@@ -1,24 +1,27 @@
-"""Queue entries that nobody could take: kept whole, until a person replays or drops them."""
+"""Dead letters: queue entries that could not be processed, until a person replays or drops them.
+
+Before that, an entry that is delivered again and again is tried alone. Trials are counted before
+the attempt, as it may kill the process: one per process, in the table `totals`.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, func, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, delete, func, select, update
 
 from app.errors import NotFound
-from app.store.paging import Int64, from_cursor, split, to_cursor
-from app.store.tables import dead_letters
-from app.store.upsert import insert
+from app.store.sql import Int64, from_cursor, insert, insert_new, split_page, to_cursor
+from app.store.tables import dead_letters, totals
 
-State = Literal["dead", "replayed", "dropped"]
+LetterState = Literal["dead", "replayed", "dropped"]
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An entry as the queue held it, and why it could not be taken.
+    """A queue entry and why it could not be processed.
 
-    `epoch` is None and `num_ops` 0 where even they cannot be read.
+    `epoch` is None and `num_ops` 0 if they cannot be read.
     """
 
     job_id: str
@@ -34,7 +37,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class LetterSummary:
-    """A dead letter without its body, of which only the size is told."""
+    """A dead letter, with the size of its body instead of the body."""
 
     letter_id: int
     job_id: str
@@ -45,7 +48,7 @@ class LetterSummary:
     reason: str
     received_s: float
     died_s: float
-    state: State
+    state: LetterState
     settled_s: float | None
     size_bytes: int
 
@@ -58,7 +61,7 @@ _SUMMARY = (
 
 
 def add(conn: Connection, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-    """Keep these; returns those that were not kept before, since an entry may come twice."""
+    """Save letters; returns the new ones, since an entry may come twice."""
     statement = insert(conn, dead_letters).on_conflict_do_nothing(
         index_elements=[dead_letters.c.job_id, dead_letters.c.entry_id]
     )
@@ -71,7 +74,11 @@ def add(conn: Connection, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
 
 
 def page(
-    conn: Connection, *, state: State | None = None, cursor: str | None = None, limit: int = 100
+    conn: Connection,
+    *,
+    state: LetterState | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
 ) -> tuple[list[LetterSummary], str | None]:
     """Letters in one state or in any, the oldest first, and the cursor of the next page."""
     query = select(*_SUMMARY).order_by(dead_letters.c.letter_id).limit(limit + 1)
@@ -79,7 +86,7 @@ def page(
         query = query.where(dead_letters.c.state == state)
     if cursor is not None:
         query = query.where(dead_letters.c.letter_id > from_cursor(cursor, tuple[Int64])[0])
-    rows, more = split([LetterSummary(*row) for row in conn.execute(query)], limit)
+    rows, more = split_page([LetterSummary(*row) for row in conn.execute(query)], limit)
     return rows, to_cursor(rows[-1].letter_id) if more else None
 
 
@@ -87,7 +94,7 @@ def get(conn: Connection, letter_id: int) -> DeadLetter:
     """The letter with its body.
 
     Raises:
-        NotFound: there is none of this number.
+        NotFound: there is no such letter.
     """
     return DeadLetter(**_find(conn, letter_id, _LETTER))
 
@@ -100,33 +107,51 @@ def summary(conn: Connection, letter_id: int) -> LetterSummary:
 def mark(
     conn: Connection, letter_id: int, state: Literal["replayed", "dropped"], *, now_s: float
 ) -> None:
-    """Somebody has dealt with the letter; a later word replaces an earlier one.
+    """Set the letter's state; a later call replaces an earlier one.
 
     Raises:
-        NotFound: there is none of this number.
+        NotFound: there is no such letter.
     """
     settled = update(dead_letters).where(dead_letters.c.letter_id == letter_id)
     if not conn.execute(settled.values(state=state, settled_s=now_s)).rowcount:
-        raise _unknown(letter_id)
+        raise _not_found(letter_id)
 
 
-def count(conn: Connection) -> dict[State, int]:
-    """How many there are in each state."""
+def count(conn: Connection) -> dict[LetterState, int]:
+    """Number of letters in each state."""
     query = select(dead_letters.c.state, func.count().label("number")).group_by(
         dead_letters.c.state
     )
     found = {row.state: row.number for row in conn.execute(query)}
-    return {each: found.get(each, 0) for each in get_args(State)}
+    return {each: found.get(each, 0) for each in get_args(LetterState)}
 
 
 def _find(conn: Connection, letter_id: int, columns: Sequence[ColumnElement[Any]]) -> RowMapping:
     query = select(*columns).where(dead_letters.c.letter_id == letter_id)
     row = conn.execute(query).one_or_none()
     if row is None:
-        raise _unknown(letter_id)
+        raise _not_found(letter_id)
     found: RowMapping = row._mapping
     return found
 
 
-def _unknown(letter_id: int) -> NotFound:
+def _not_found(letter_id: int) -> NotFound:
     return NotFound(f"no dead letter {letter_id}: see 'paceline dead-letters list'")
+
+
+def begin_trial(conn: Connection, shard: int, entry_id: str, process: str) -> int:
+    """Count a trial; returns the number of processes with an unfinished trial of the entry."""
+    prefix = _trial_prefix(shard, entry_id)
+    insert_new(conn, totals, [{"name": prefix + process, "value": 1}])
+    mine = totals.c.name.startswith(prefix, autoescape=True)
+    return int(conn.execute(select(func.count()).where(mine)).scalar_one())
+
+
+def end_trials(conn: Connection, shard: int, entry_id: str) -> None:
+    """Remove the entry's trials."""
+    mine = totals.c.name.startswith(_trial_prefix(shard, entry_id), autoescape=True)
+    conn.execute(delete(totals).where(mine))
+
+
+def _trial_prefix(shard: int, entry_id: str) -> str:
+    return f"tried:{shard}:{entry_id}:"

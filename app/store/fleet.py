@@ -1,7 +1,14 @@
-"""The fleet: one line a job, as its current run has it, read at once for a whole project."""
+"""The fleet: one line per job for its current run, and the GPU time lost over time.
 
-from collections.abc import Collection, Sequence
+A brief is a window's part of such a line, stored so that its whole result need not be read. Losses
+of closed windows are stored by cause, operation type and host, and summed up by the database.
+Windows of low fidelity have no losses: their figures cannot be trusted.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,26 +19,37 @@ from sqlalchemy import (
     Select,
     Text,
     and_,
+    delete,
     func,
     literal,
     select,
     type_coerce,
 )
 
-from app.store.alert_tables import alert_events, alerts
+from app.engine.metrics import loss_shares
 from app.store.columns import JsonText
 from app.store.projects import owns
-from app.store.tables import jobs, runs, steps, window_briefs, windows
-from app.store.windows import SUMMARY, WindowSummary, newest_with_figures
+from app.store.sql import insert_or_replace
+from app.store.tables import (
+    alert_events,
+    alerts,
+    jobs,
+    runs,
+    steps,
+    window_briefs,
+    window_losses,
+    windows,
+)
+from app.store.windows import SUMMARY_COLUMNS, WindowRecord, WindowSummary, newest_with_figures
 
 SHOWN_WINDOWS = 48
 
 
 class FleetLine(NamedTuple):
-    """A job as its current run has it; `latest` is that run's newest window with figures.
+    """A job and its current run; `latest` is that run's newest window with figures.
 
-    `brief` is what app/store/briefs.py says of that window, None of one from before there were
-    any. A tuple, since one is made of each job whenever anybody looks at the fleet.
+    `brief` is that window's brief, None for windows of releases without briefs. A tuple, for
+    speed: one is made per job at each request for the fleet.
     """
 
     job_id: str
@@ -58,29 +76,31 @@ class FleetLine(NamedTuple):
     brief: dict[str, Any] | None
 
 
-class Seen(NamedTuple):
-    """One window of a job's last ones; `slowdown` is None where it has no figures."""
+class RecentWindow(NamedTuple):
+    """A window of a job's last ones; `slowdown` is None if it has no figures."""
 
     first_step: int
     last_step: int
     slowdown: float | None
 
 
-_OF_RUN = FleetLine._fields[:-2]  # all but the window and its brief
-_JSON_AT = tuple(_OF_RUN.index(name) for name in ("labels", "silent_ranks", "silent_workers"))
-# Most jobs say the same as when somebody last looked: their texts need not be read again.
-_MOST_TEXTS = 4096
+_RUN_FIELDS = FleetLine._fields[:-2]  # all but the window and its brief
+_JSON_FIELDS = tuple(
+    _RUN_FIELDS.index(name) for name in ("labels", "silent_ranks", "silent_workers")
+)
+# Most texts are the same at the next request: they need not be decoded again.
+_MAX_CACHED_TEXTS = 4096
 
 
 def lines(conn: Connection, project: str) -> list[FleetLine]:
     """A project's jobs by id."""
-    return [_line(row) for row in conn.execute(_lines(project))]
+    return [_line(row) for row in conn.execute(_lines_query(project))]
 
 
-def last_windows(conn: Connection, job_ids: Collection[str]) -> dict[str, list[Seen]]:
+def last_windows(conn: Connection, job_ids: Collection[str]) -> dict[str, list[RecentWindow]]:
     """The last windows of these jobs' current runs, oldest first; at most `SHOWN_WINDOWS` each."""
     inner = windows.alias("inner_windows")
-    # The database goes back so many entries of the key's index, however long the run is.
+    # Reads SHOWN_WINDOWS entries of the key's index, however long the run is.
     oldest = (
         select(inner.c.first_step)
         .where(inner.c.job_id == jobs.c.job_id, inner.c.epoch == jobs.c.epoch)
@@ -98,14 +118,14 @@ def last_windows(conn: Connection, job_ids: Collection[str]) -> dict[str, list[S
         .where(windows.c.first_step >= func.coalesce(oldest, literal(0)))
         .order_by(jobs.c.job_id, windows.c.first_step)
     )
-    found: dict[str, list[Seen]] = {job_id: [] for job_id in job_ids}
+    found: dict[str, list[RecentWindow]] = {job_id: [] for job_id in job_ids}
     for job_id, *window in conn.execute(query):
-        found[job_id].append(Seen(*window))
+        found[job_id].append(RecentWindow(*window))
     return found
 
 
-def why_skipped(conn: Connection, job_id: str, epoch: int) -> str | None:
-    """Why the last step of a run that was skipped was; None where none was."""
+def last_skip_reason(conn: Connection, job_id: str, epoch: int) -> str | None:
+    """The skip reason of a run's last skipped step; None if no step was skipped."""
     query = (
         select(steps.c.skipped_reason)
         .where(steps.c.job_id == job_id, steps.c.epoch == epoch)
@@ -118,25 +138,28 @@ def why_skipped(conn: Connection, job_id: str, epoch: int) -> str | None:
 
 
 def num_firing(conn: Connection, project: str) -> int:
-    """How many alerts of a project fire now."""
+    """Number of firing alerts of a project."""
     query = select(func.count()).where(owns(project, alerts.c.job_id), alerts.c.phase == "firing")
     return int(conn.execute(query).scalar_one())
 
 
 def num_fired_since(conn: Connection, project: str, since_s: float) -> int:
-    """How many alerts of a project began to fire since a moment (Unix time)."""
+    """Number of alerts of a project that began to fire since a Unix time."""
     query = select(func.count()).select_from(alert_events)
     query = query.where(owns(project, alert_events.c.job_id), alert_events.c.kind == "firing")
     return int(conn.execute(query.where(alert_events.c.at_s >= since_s)).scalar_one())
 
 
-def _lines(project: str) -> Select[Any]:
+def _lines_query(project: str) -> Select[Any]:
     current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
     of_run = and_(windows.c.job_id == jobs.c.job_id, windows.c.epoch == jobs.c.epoch)
     same = [window_briefs.c[key] == windows.c[key] for key in ("job_id", "epoch", "first_step")]
     return (
         select(
-            *map(_as_text, (*(runs.c[name] for name in _OF_RUN), *SUMMARY, window_briefs.c.brief))
+            *map(
+                _as_text,
+                (*(runs.c[name] for name in _RUN_FIELDS), *SUMMARY_COLUMNS, window_briefs.c.brief),
+            )
         )
         .select_from(jobs.join(runs, current))
         .join(windows, and_(of_run, windows.c.first_step == newest_with_figures()), isouter=True)
@@ -147,21 +170,269 @@ def _lines(project: str) -> Select[Any]:
 
 
 def _as_text(column: Column[Any]) -> ColumnElement[Any]:
-    """The column, its JSON as it is written."""
+    """The column, its JSON undecoded."""
     return type_coerce(column, Text) if isinstance(column.type, JsonText) else column
 
 
 def _line(row: Sequence[Any]) -> FleetLine:
-    # By place, for speed: the columns are those of the run, of its window's summary, the brief.
-    of_run, window = list(row[: len(_OF_RUN)]), row[len(_OF_RUN) : -1]
-    for at in _JSON_AT:
-        of_run[at] = _value(of_run[at])
+    # By position, for speed: columns of the run, of its window's summary, the brief.
+    of_run, window = list(row[: len(_RUN_FIELDS)]), row[len(_RUN_FIELDS) : -1]
+    for at in _JSON_FIELDS:
+        of_run[at] = _json_value(of_run[at])
     epoch, first_step = window[:2]
     latest = None if epoch is None else WindowSummary(f"{epoch}-{first_step}", *window)
-    return FleetLine._make((*of_run, latest, _value(row[-1])))
+    return FleetLine._make((*of_run, latest, _json_value(row[-1])))
 
 
-@lru_cache(_MOST_TEXTS)
-def _value(json: str | None) -> Any:
-    """What is written there, which nobody may change: others may have it, too."""
+@lru_cache(_MAX_CACHED_TEXTS)
+def _json_value(json: str | None) -> Any:
+    """The decoded JSON; shared, so callers must not change it."""
     return None if json is None else msgspec.json.decode(json)
+
+
+MAX_FINDINGS = 3
+MAX_CULPRITS = 3
+
+_FINDING_FIELDS = ("cause", "cost", "confidence", "onset_step", "persistence", "sentence")
+
+
+def brief_of(result: Mapping[str, Any], *, num_gpus: int) -> dict[str, Any] | None:
+    """The brief of a window's result (section 7 of the model); None if nothing was measured.
+
+    `findings` is None if the window was not diagnosed, and empty if no cause was found.
+    """
+    if result["slowdown"] is None:
+        return None
+    recorded_s: Sequence[float] = result["step_time_s"]["recorded"]
+    findings = result["findings"]
+    return {
+        "gpu_hours_lost": result["gpu_hours_lost"],
+        "gpu_hours": sum(recorded_s) * num_gpus / 3600,
+        "step_s": sum(recorded_s) / len(recorded_s),
+        "discrepancy": result["fidelity"]["discrepancy"],
+        "clock_residual_ms": result.get("clocks", {}).get("residual_ms"),
+        "num_findings": None if findings is None else len(findings),
+        "findings": None
+        if findings is None
+        else [_finding_brief(each) for each in findings[:MAX_FINDINGS]],
+    }
+
+
+def save_brief(
+    conn: Connection, job_id: str, epoch: int, first_step: int, brief: dict[str, Any] | None
+) -> None:
+    """Save the brief of a window's newest revision; None removes the old one."""
+    if brief is None:
+        conn.execute(delete(window_briefs).where(*_brief_key(job_id, epoch, first_step)))
+        return
+    since_s = _onset_s(conn, job_id, epoch, brief)
+    key = {"job_id": job_id, "epoch": epoch, "first_step": first_step}
+    insert_or_replace(conn, window_briefs, [{**key, "brief": {**brief, "onset_at_s": since_s}}])
+
+
+def _finding_brief(finding: Mapping[str, Any]) -> dict[str, Any]:
+    culprits = finding["culprits"]
+    return {
+        **{name: finding[name] for name in _FINDING_FIELDS},
+        "culprits": culprits[:MAX_CULPRITS],
+        "num_culprits": len(culprits),
+    }
+
+
+def _onset_s(conn: Connection, job_id: str, epoch: int, brief: dict[str, Any]) -> float | None:
+    """When (Unix time) the window where the costliest cause began was saved; None if unknown."""
+    step = brief["findings"][0]["onset_step"] if brief["findings"] else None
+    if step is None:
+        return None
+    query = (
+        select(windows.c.updated_s)
+        .where(windows.c.job_id == job_id, windows.c.epoch == epoch, windows.c.first_step <= step)
+        .order_by(windows.c.first_step.desc())
+        .limit(1)
+    )
+    found: float | None = conn.execute(query).scalar_one_or_none()
+    return found
+
+
+def _brief_key(job_id: str, epoch: int, first_step: int) -> tuple[Any, ...]:
+    of = window_briefs.c
+    return (of.job_id == job_id, of.epoch == epoch, of.first_step == first_step)
+
+
+NOT_EXPLAINED = "not-explained"
+OTHER = "other"
+MIN_OPTYPE_SHARE = 0.01
+MAX_HOSTS = 64
+_MIN_UNEXPLAINED_SHARE = 1e-6  # less is a rounding error
+# Causes that lie in a host, or in its network connection.
+HOST_CAUSES = (
+    *("slow-worker", "late-host", "slow-link", "flapping-link"),
+    *("data-loading", "allocator-stall"),
+)
+
+_SLOWDOWN_FIELDS = ("slowdowns_against_peers", "slowdowns_against_itself")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """GPU-seconds lost; `kind` and `name` as in the table `window_losses`."""
+
+    kind: str
+    name: str
+    gpu_s: float
+    gpu_s_recorded: float | None = None
+    slowdown: float | None = None
+
+
+def losses_of(result: Mapping[str, Any], *, num_gpus: int) -> list[Loss]:
+    """The losses of a window's result (section 7 of the model); none for low fidelity.
+
+    Shares of causes overlap; the loss minus all of them is unexplained. Without a diagnosis, all
+    of it is.
+    """
+    if result["slowdown"] is None or result["fidelity"]["verdict"] != "ok":
+        return []
+    recorded = sum(result["step_time_s"]["recorded"]) * num_gpus
+    lost = max(0.0, 3600 * result["gpu_hours_lost"])
+    findings = result["findings"] or []
+    return [
+        Loss("total", "", lost, recorded, result["slowdown"]),
+        *_losses_by_cause(findings, recorded, lost),
+        *_losses_by_optype(loss_shares(result["optype_slowdown"]), lost),
+        *_losses_by_host(findings, recorded),
+    ]
+
+
+def save_losses(conn: Connection, job_id: str, record: WindowRecord, losses: Sequence[Loss], *,
+         num_gpus: int) -> None:  # fmt: skip
+    """Save a closed window's losses, replacing those of older revisions."""
+    of = window_losses.c
+    key = {"job_id": job_id, "epoch": record.epoch, "first_step": record.first_step}
+    conn.execute(delete(window_losses).where(*(of[name] == value for name, value in key.items())))
+    insert_or_replace(conn, window_losses, [
+        {**key, "kind": each.kind, "name": each.name, "updated_s": record.updated_s,
+         "gpu_s": each.gpu_s, "gpu_s_recorded": each.gpu_s_recorded, "num_gpus": num_gpus,
+         "slowdown": each.slowdown}
+        for each in losses
+    ])  # fmt: skip
+
+
+def _losses_by_cause(
+    findings: Sequence[Mapping[str, Any]], recorded: float, lost: float
+) -> list[Loss]:
+    by_cause: dict[str, float] = {}
+    for finding in findings:
+        cost = finding["cost"]
+        if cost is not None and cost > 0:
+            cause = finding["cause"]
+            by_cause[cause] = by_cause.get(cause, 0.0) + cost * recorded
+    left = lost - sum(by_cause.values())
+    if left > _MIN_UNEXPLAINED_SHARE * lost:
+        by_cause[NOT_EXPLAINED] = left
+    return [Loss("cause", cause, gpu_s) for cause, gpu_s in by_cause.items()]
+
+
+def _losses_by_optype(shares: Mapping[str, float | None], lost: float) -> list[Loss]:
+    """Losses by type; small ones are one row, to save rows."""
+    large = {name: share for name, share in shares.items() if share and share >= MIN_OPTYPE_SHARE}
+    small = sum(share for name, share in shares.items() if share and name not in large)
+    found = large | ({OTHER: small} if small else {})
+    return [Loss("optype", name, lost * share) for name, share in found.items()]
+
+
+def _losses_by_host(findings: Sequence[Mapping[str, Any]], recorded: float) -> list[Loss]:
+    """Each finding's cost in equal parts to its hosts; none for rotating culprits."""
+    found: dict[str, Loss] = {}
+    for finding in findings:
+        if finding["cause"] not in HOST_CAUSES or finding["persistence"] == "rotating":
+            continue
+        slowdowns = _host_slowdowns(finding)
+        part = max(0.0, finding["cost"] or 0.0) * recorded / max(1, len(slowdowns))
+        for host, slowdown in slowdowns.items():
+            before = found.get(host, Loss("host", host, 0.0))
+            largest = _larger(before.slowdown, slowdown)
+            found[host] = Loss("host", host, before.gpu_s + part, slowdown=largest)
+    return sorted(found.values(), key=lambda each: -each.gpu_s)[:MAX_HOSTS]
+
+
+def _host_slowdowns(finding: Mapping[str, Any]) -> dict[str, float | None]:
+    """Slowdown of each blamed host, by its slowest worker; None if unknown."""
+    evidence, culprits = finding["evidence"], finding["culprits"]
+    ratios: Sequence[float] = next(
+        (evidence[name] for name in _SLOWDOWN_FIELDS if name in evidence), []
+    )
+    of_worker = {
+        tuple(worker): ratio
+        for worker, ratio in zip(evidence.get("workers", ()), ratios, strict=False)
+    }
+    found: dict[str, float | None] = {}
+    for culprit in culprits:
+        if host := culprit.get("host"):
+            ratio = of_worker.pop((culprit.get("dp_rank"), culprit.get("stage")), None)
+            found[host] = _larger(found.get(host), ratio)
+    # A host that is blamed as a whole: its workers are among those without a culprit of their own.
+    left = max(of_worker.values(), default=None)
+    whole = [each["host"] for each in culprits if "host" in each and "dp_rank" not in each]
+    return found | {host: _larger(found[host], left) for host in whole}
+
+
+def _larger(one: float | None, other: float | None) -> float | None:
+    return max((each for each in (one, other) if each is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class LossSum:
+    """GPU-seconds lost, of the GPU-seconds recorded."""
+
+    gpu_s: float
+    gpu_s_recorded: float
+
+
+def loss_since(conn: Connection, project: str, since_s: float) -> LossSum:
+    """Sum over a project's windows that were revised since a Unix time."""
+    of = window_losses.c
+    query = select(func.sum(of.gpu_s), func.sum(of.gpu_s_recorded))
+    query = query.where(*_losses_of_kind("total", project), of.updated_s >= since_s)
+    lost, recorded = conn.execute(query).one()
+    return LossSum(lost or 0.0, recorded or 0.0)
+
+
+def loss_by_job(conn: Connection, project: str, since_s: float) -> list[tuple[str, int, LossSum]]:
+    """Name, GPUs and losses of each of a project's jobs since a Unix time."""
+    of = window_losses.c
+    sums = (
+        select(of.job_id, func.sum(of.gpu_s).label("lost"), func.sum(of.gpu_s_recorded).label("of"))
+        .where(*_losses_of_kind("total", project), of.updated_s >= since_s)
+        .group_by(of.job_id)
+        .subquery()
+    )
+    current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
+    query = select(runs.c.name, runs.c.num_gpus, sums.c.lost, sums.c.of)
+    query = query.select_from(sums.join(jobs, jobs.c.job_id == sums.c.job_id).join(runs, current))
+    found = conn.execute(query.order_by(sums.c.job_id))
+    return [(name, num_gpus, LossSum(lost, of)) for name, num_gpus, lost, of in found]
+
+
+def loss_by_name(conn: Connection, project: str, kind: str, since_s: float) -> dict[str, float]:
+    """GPU-seconds lost to each cause, operation type or host since a Unix time."""
+    of = window_losses.c
+    query = select(of.name, func.sum(of.gpu_s)).where(*_losses_of_kind(kind, project))
+    rows = conn.execute(query.where(of.updated_s >= since_s).group_by(of.name).order_by(of.name))
+    return {row[0]: row[1] for row in rows}
+
+
+def loss_by_interval(conn: Connection, project: str, edges_s: Sequence[float]) -> list[LossSum]:
+    """The losses between each two successive Unix times, ascending."""
+    of = window_losses.c
+    query = select(func.sum(of.gpu_s), func.sum(of.gpu_s_recorded))
+    query = query.where(*_losses_of_kind("total", project))
+    found = []
+    for from_s, to_s in pairwise(edges_s):
+        part = query.where(of.updated_s >= from_s, of.updated_s < to_s)
+        lost, recorded = conn.execute(part).one()
+        found.append(LossSum(lost or 0.0, recorded or 0.0))
+    return found
+
+
+def _losses_of_kind(kind: str, project: str) -> tuple[ColumnElement[bool], ...]:
+    return (window_losses.c.kind == kind, owns(project, window_losses.c.job_id))

@@ -1,35 +1,38 @@
-"""Jobs as they are kept and shown, each with its current run."""
+"""Jobs, each with its current run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, and_, or_, select
+from sqlalchemy import Connection, RowMapping, Select, and_, select
 
 from app.errors import JobNotFound
-from app.store.counts import Counts
-from app.store.drops import Drops, WorkerDrops
-from app.store.paging import JobId, from_cursor, split, to_cursor
 from app.store.projects import owns
-from app.store.recordings import Plan, in_run, parsed
-from app.store.registering import Registration, parallelism_of, registration_of
+from app.store.recordings import RecordingPlan, parse_plans, plans_of_run
+from app.store.runs import (
+    IngestCounts,
+    RecorderDrops,
+    Registration,
+    WorkerDrops,
+    parallelism_of,
+    registration_of,
+)
+from app.store.sql import JobId, from_cursor, split_page, to_cursor
 from app.store.tables import drops, ingest_counts, jobs, recordings, runs, windows
-from app.store.watching import update_of
-from app.store.windows import SUMMARY, WindowSummary, newest_with_figures, summary_of
-from app.trace import user_types
-from app.trace.job import Parallelism
-from app.trace.names import DEFAULT_PROJECT, plain, qualified
+from app.store.windows import SUMMARY_COLUMNS, WindowSummary, newest_with_figures, summary_of
+from app.trace import ops
+from app.trace.job import DEFAULT_PROJECT, Parallelism, job_key, job_of
 from app.trace.ops import BUILT_IN, OpTypes
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job as its current run has it; `latest` is that run's newest window with figures.
+    """A job and its current run; `latest` is that run's newest window with figures.
 
-    Of the ranks in `silent_ranks`, which are the `silent_workers` (dp_rank * pp_size + stage), in
-    the same order, nothing comes while others go on; since `stalled_since_s` nothing comes of any.
-    `counts` is what became of the run's operations, None before the first, `drops` what its
-    recorders have dropped, None where none has said. `plans` say which steps it is to record.
+    `silent_ranks` send nothing while others do; `silent_workers` (dp_rank * pp_size + stage) are
+    their workers, in the same order. Since `stalled_since_s` no rank sends. `counts` is None
+    before the first operation, `drops` None if no recorder has reported any. `plans` say which
+    steps it is to record.
     """
 
     job_id: str
@@ -50,27 +53,9 @@ class JobRecord:
     silent_workers: Sequence[int] | None = None
     silent_since_s: float | None = None
     stalled_since_s: float | None = None
-    counts: Counts | None = None
-    drops: Drops | None = None
-    plans: Sequence[Plan] = ()
-
-
-def end(conn: Connection, job_id: str, *, now_s: float) -> None:
-    """The current run has ended; a second call changes nothing."""
-    epoch = _current_epoch(conn, job_id)
-    conn.execute(update_of(job_id, epoch).where(runs.c.ended_s.is_(None)).values(ended_s=now_s))
-
-
-def touch(
-    conn: Connection, job_id: str, *, last_data_s: float, last_step: int | None, epoch: int
-) -> None:
-    """Data of this run came in; times and steps never go back."""
-    older = or_(runs.c.last_data_s.is_(None), runs.c.last_data_s < last_data_s)
-    run = update_of(job_id, epoch)
-    conn.execute(run.where(older).values(last_data_s=last_data_s))
-    if last_step is not None:
-        lower = or_(runs.c.last_step.is_(None), runs.c.last_step < last_step)
-        conn.execute(run.where(lower).values(last_step=last_step))
+    counts: IngestCounts | None = None
+    drops: RecorderDrops | None = None
+    plans: Sequence[RecordingPlan] = ()
 
 
 def get(conn: Connection, job_id: str) -> JobRecord:
@@ -85,6 +70,16 @@ def get(conn: Connection, job_id: str) -> JobRecord:
     return _record(row._mapping)
 
 
+def name_and_labels(conn: Connection, job_id: str) -> tuple[str, dict[str, str]]:
+    """Those of the job's current run; raises JobNotFound as `get` does."""
+    current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
+    query = select(runs.c.name, runs.c.labels).select_from(jobs.join(runs, current))
+    row = conn.execute(query.where(jobs.c.job_id == job_id)).one_or_none()
+    if row is None:
+        raise JobNotFound(job_id)
+    return row.name, row.labels
+
+
 def page(
     conn: Connection,
     *,
@@ -96,13 +91,13 @@ def page(
     query = _records().where(owns(project, jobs.c.job_id)).order_by(jobs.c.job_id).limit(limit + 1)
     if cursor is not None:
         # Without its project, which is the caller's own whatever a cursor says.
-        last = qualified(project, from_cursor(cursor, tuple[JobId])[0])
+        last = job_key(project, from_cursor(cursor, tuple[JobId])[0])
         query = query.where(jobs.c.job_id > last)
-    rows, more = split([_record(row._mapping) for row in conn.execute(query)], limit)
-    return rows, to_cursor(plain(rows[-1].job_id)) if more else None
+    rows, more = split_page([_record(row._mapping) for row in conn.execute(query)], limit)
+    return rows, to_cursor(job_of(rows[-1].job_id)) if more else None
 
 
-def run(conn: Connection, job_id: str, epoch: int) -> Registration:
+def registration(conn: Connection, job_id: str, epoch: int) -> Registration:
     """What one run registered with, current or not.
 
     Raises:
@@ -115,21 +110,14 @@ def run(conn: Connection, job_id: str, epoch: int) -> Registration:
     return registration_of(row._mapping)
 
 
-def _current_epoch(conn: Connection, job_id: str) -> int:
-    epoch = conn.execute(select(jobs.c.epoch).where(jobs.c.job_id == job_id)).scalar_one_or_none()
-    if epoch is None:
-        raise JobNotFound(job_id)
-    return int(epoch)
-
-
 def _records() -> Select[Any]:
     of_run = and_(windows.c.job_id == jobs.c.job_id, windows.c.epoch == jobs.c.epoch)
     current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
     counted = and_(ingest_counts.c.job_id == jobs.c.job_id, ingest_counts.c.epoch == jobs.c.epoch)
-    summary = [column.label(f"window_{column.name}") for column in SUMMARY]
-    counts = [ingest_counts.c[name].label(f"count_{name}") for name in Counts.__slots__]
+    summary = [column.label(f"window_{column.name}") for column in SUMMARY_COLUMNS]
+    counts = [ingest_counts.c[name].label(f"count_{name}") for name in IngestCounts.__slots__]
     dropped = and_(drops.c.job_id == jobs.c.job_id, drops.c.epoch == jobs.c.epoch)
-    beside = [drops.c[name].label(f"drops_{name}") for name in Drops._fields]
+    beside = [drops.c[name].label(f"drops_{name}") for name in RecorderDrops._fields]
     return (
         select(runs, *summary, *counts, *beside, recordings.c.plans)
         .select_from(jobs.join(runs, current))
@@ -143,22 +131,22 @@ def _records() -> Select[Any]:
 def _record(row: RowMapping) -> JobRecord:
     made = ("parallelism", "latest", "op_types", "counts", "drops", "plans")
     values = {name: row[name] for name in JobRecord.__slots__ if name not in made}
-    window = {column.name: row[f"window_{column.name}"] for column in SUMMARY}
+    window = {column.name: row[f"window_{column.name}"] for column in SUMMARY_COLUMNS}
     latest = None if window["epoch"] is None else summary_of(window)
-    counted = {name: row[f"count_{name}"] for name in Counts.__slots__}
+    counted = {name: row[f"count_{name}"] for name in IngestCounts.__slots__}
     return JobRecord(
         **values,
         parallelism=parallelism_of(row),
         latest=latest,
-        op_types=user_types.parse_stored(row["op_types"]),
-        counts=None if counted["accepted"] is None else Counts(**counted),
-        drops=_drops(row),
-        plans=in_run(parsed(row["plans"]), row["epoch"]),
+        op_types=ops.parse_stored_op_types(row["op_types"]),
+        counts=None if counted["accepted"] is None else IngestCounts(**counted),
+        drops=_recorder_drops(row),
+        plans=plans_of_run(parse_plans(row["plans"]), row["epoch"]),
     )
 
 
-def _drops(row: RowMapping) -> Drops | None:
-    total, num_workers, worst = (row[f"drops_{name}"] for name in Drops._fields)
+def _recorder_drops(row: RowMapping) -> RecorderDrops | None:
+    total, num_workers, worst = (row[f"drops_{name}"] for name in RecorderDrops._fields)
     if total is None:
         return None
-    return Drops(total, num_workers, [WorkerDrops(*each) for each in worst])
+    return RecorderDrops(total, num_workers, [WorkerDrops(*each) for each in worst])

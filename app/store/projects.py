@@ -1,25 +1,25 @@
-"""Projects: whose jobs, alerts and tokens are whose."""
+"""Projects, and which jobs belong to one."""
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
 from app.errors import InvalidRequest
+from app.store.sql import insert_new
 from app.store.tables import projects
-from app.store.upsert import add_new
-from app.trace.names import LONGEST_PROJECT, is_project
+from app.trace.job import MAX_PROJECT_CHARS, is_project_name
 
 
-def make(conn: Connection, project: str, *, now_s: float) -> None:
-    """The project is there from now on, if it was not before.
+def create_if_missing(conn: Connection, project: str, *, now_s: float) -> None:
+    """Create the project unless it exists.
 
     Raises:
-        InvalidRequest: no project may be called this.
+        InvalidRequest: the name is invalid.
     """
-    if not is_project(project):
+    if not is_project_name(project):
         raise InvalidRequest(
-            f"project {project!r}: want at most {LONGEST_PROJECT} lower-case letters, digits and "
+            f"project {project!r}: want at most {MAX_PROJECT_CHARS} lower-case letters, digits and "
             "hyphens, the first no hyphen"
         )
-    add_new(conn, projects, [{"project": project, "created_s": now_s}])
+    insert_new(conn, projects, [{"project": project, "created_s": now_s}])
 
 
 def names(conn: Connection) -> list[str]:
@@ -33,7 +33,7 @@ def owns(project: str, job_id: ColumnElement[str]) -> ColumnElement[bool]:
     return (job_id > f"{project}/") & (job_id < f"{project}{after}")
 
 
-def named(project: str, job_id: ColumnElement[str], text: str) -> ColumnElement[bool]:
-    """Whether a job of this project has the text in its id, in capitals or not."""
+def job_id_contains(project: str, job_id: ColumnElement[str], text: str) -> ColumnElement[bool]:
+    """Whether a job of this project has the text in its id, ignoring case."""
     own_name = func.lower(func.substr(job_id, len(project) + 2))
     return own_name.contains(text.lower(), autoescape=True)

@@ -1,32 +1,87 @@
-"""What is kept for how long, and the removal of what is older.
+"""Retention: how long rows are kept, and the removal of expired ones.
 
-Rows go in small batches, each in a transaction of its own. SQLite uses freed pages again, and
-PostgreSQL freed space; neither gets smaller by itself.
+Rows that a consumer may still need never expire: open windows, unclosed runs, pending and firing
+alerts, due messages, unsettled dead letters. Rows are removed in small batches, each in a
+transaction of its own. SQLite reuses freed pages and PostgreSQL freed space; files do not shrink.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    not_,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from app.errors import LeaseLost, NotFound
-from app.store.engine import Store, now_s
-from app.store.old_rows import KINDS
-from app.store.old_rows_kind import Kind
-from app.store.tables import projects
+from app.store import runs as stored_runs
+from app.store.database import Store, now_s
+from app.store.projects import owns
+from app.store.sql import rows_of_group
+from app.store.tables import (
+    alert_events,
+    alert_groups,
+    alert_told,
+    alerts,
+    audit,
+    cursors,
+    dead_letters,
+    delivery_attempts,
+    drops,
+    histories,
+    hosts,
+    muting,
+    outbox,
+    projects,
+    run_hosts,
+    runs,
+    score_reports,
+    spool,
+    steps,
+    window_briefs,
+    window_losses,
+    windows,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiringRows:
+    """One kind of rows that expire.
+
+    `find` selects the keys of a project's rows from before a Unix time, for large rows with their
+    `size_bytes`; `remove` deletes them.
+    """
+
+    name: str
+    find: Callable[[str, float], Select[Any]]
+    remove: Callable[[Connection, Sequence[Row[Any]]], None]
+    is_raw: bool = False
+
 
 _DAY_S = 86_400.0
-# SQLite lets nobody else write meanwhile: it frees some 100 MB a second.
-_ROWS_AT_ONCE = 100
-_BYTES_AT_ONCE = 32 << 20
-# Any number will do, as long as every Paceline uses the same, and no other lock has it.
+# SQLite blocks other writers meanwhile: it frees about 100 MB a second.
+_BATCH_ROWS = 100
+_BATCH_BYTES = 32 << 20
+# An arbitrary number that no other lock uses; the same in every Paceline.
 ADVISORY_LOCK = 7_263_554_619
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class RetentionDays:
     """Days for which the operations of closed windows, and all results, are kept."""
 
     raw_days: float
@@ -34,41 +89,41 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """What a project keeps; `has_own` says which of the two are its own, not the service's."""
+class RetentionPolicy:
+    """A project's retention; `is_own` says which of the two are not the service's default."""
 
     project: str
-    keep: Keep
-    has_own: tuple[bool, bool]
+    days: RetentionDays
+    is_own: tuple[bool, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
-    """Rows of one kind that a project has no longer, or would not have."""
+class RemovedRows:
+    """Rows of one kind that were removed from a project, or would be."""
 
     project: str
     kind: str
     number: int
 
 
-def policies(conn: Connection, usual: Keep) -> list[Policy]:
-    """What each project keeps, where `usual` is the service's own word."""
+def policies(conn: Connection, default: RetentionDays) -> list[RetentionPolicy]:
+    """The retention of each project; `default` is the service's."""
     rows = conn.execute(select(projects).order_by(projects.c.project))
-    return [_policy(row, usual) for row in rows]
+    return [_policy(row, default) for row in rows]
 
 
-def own(conn: Connection, project: str) -> dict[str, float | None]:
-    """What `set_own` was told last; None where a project goes by the service's word."""
+def project_days(conn: Connection, project: str) -> dict[str, float | None]:
+    """The project's own retention; None where the service's applies."""
     names = (projects.c.keep_raw_days, projects.c.keep_results_days)
     row = conn.execute(select(*names).where(projects.c.project == project)).one_or_none()
     raw_days, results_days = (None, None) if row is None else row
     return {"raw_days": raw_days, "results_days": results_days}
 
 
-def set_own(
+def set_project_days(
     conn: Connection, project: str, *, raw_days: float | None, results_days: float | None
 ) -> None:
-    """Keep a project's rows for as long as this from now on; None: as long as the service says.
+    """Set a project's retention; None: the service's applies.
 
     Raises:
         NotFound: there is no such project.
@@ -76,71 +131,231 @@ def set_own(
     of_project = update(projects).where(projects.c.project == project)
     values = {"keep_raw_days": raw_days, "keep_results_days": results_days}
     if not conn.execute(of_project.values(**values)).rowcount:
-        raise NotFound(f"no project {project!r}: it is made with its first token")
+        raise NotFound(f"no project {project!r}: it is created with its first token")
 
 
-def sweep(store: Store, usual: Keep) -> Iterator[Removed]:
-    """Remove what is old, one batch at each step; between two of them no transaction is open.
+def sweep(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
+    """Remove expired rows, one batch per iteration; no transaction is open in between.
 
     Raises:
-        LeaseLost: another process is at it.
+        LeaseLost: another process is sweeping.
         StoreUnavailable: the database does not answer; what was removed stays so.
     """
-    for project, kind, before_s in _tasks(store, usual):
-        while number := _remove_some(store, project, kind, before_s):
-            yield Removed(project, kind.name, number)
+    for project, kind, before_s in _tasks(store, default):
+        while number := _remove_batch(store, project, kind, before_s):
+            yield RemovedRows(project, kind.name, number)
 
 
-def count(store: Store, usual: Keep) -> Iterator[Removed]:
-    """What `sweep` would remove first; with operations and results gone, whole runs may follow."""
-    for project, kind, before_s in _tasks(store, usual):
-        old = kind.old(project, before_s).subquery()
+def count_old(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
+    """What `sweep` would remove now; runs may expire once their windows are removed."""
+    for project, kind, before_s in _tasks(store, default):
+        old = kind.find(project, before_s).subquery()
         with store.read() as conn:
             number = conn.execute(select(func.count()).select_from(old)).scalar_one()
         if number:
-            yield Removed(project, kind.name, number)
+            yield RemovedRows(project, kind.name, number)
 
 
-def _tasks(store: Store, usual: Keep) -> Iterator[tuple[str, Kind, float]]:
+def _tasks(store: Store, default: RetentionDays) -> Iterator[tuple[str, ExpiringRows, float]]:
     with store.read() as conn:
         today_s = now_s(conn)
-        found = policies(conn, usual)
+        found = policies(conn, default)
     for policy in found:
-        for kind in KINDS:
-            days = policy.keep.results_days
+        for kind in _EXPIRING_ROWS:
+            days = policy.days.results_days
             if kind.is_raw:  # before their windows, which then are small
-                days = min(days, policy.keep.raw_days)
+                days = min(days, policy.days.raw_days)
             yield policy.project, kind, today_s - days * _DAY_S
 
 
-def _remove_some(store: Store, project: str, kind: Kind, before_s: float) -> int:
+def _remove_batch(store: Store, project: str, kind: ExpiringRows, before_s: float) -> int:
     with store.write() as conn:
-        _check_alone(conn)
-        # Locked, so that nobody changes a row between the question and the removal.
-        old = kind.old(project, before_s).limit(_ROWS_AT_ONCE)
-        rows = _some(conn.execute(old.with_for_update(skip_locked=True)).all())
+        _lock_sweep(conn)
+        # Locked, so that no row changes before its removal.
+        old = kind.find(project, before_s).limit(_BATCH_ROWS)
+        rows = _within_batch_bytes(conn.execute(old.with_for_update(skip_locked=True)).all())
         if rows:
             kind.remove(conn, rows)
     return len(rows)
 
 
-def _some(rows: Sequence[Row[Any]]) -> list[Row[Any]]:
+def _within_batch_bytes(rows: Sequence[Row[Any]]) -> list[Row[Any]]:
     """The first rows, at least one, up to a sum of bytes."""
     sizes = accumulate(row._mapping.get("size_bytes", 0) for row in rows)
     return [row for at, (row, sum_) in enumerate(zip(rows, sizes, strict=True))
-            if at == 0 or sum_ <= _BYTES_AT_ONCE]  # fmt: skip
+            if at == 0 or sum_ <= _BATCH_BYTES]  # fmt: skip
 
 
-def _check_alone(conn: Connection) -> None:
+def _lock_sweep(conn: Connection) -> None:
     # On SQLite the write transaction keeps all others out.
     if conn.dialect.name == "postgresql":
         taken = select(func.pg_try_advisory_xact_lock(ADVISORY_LOCK))
         if not conn.execute(taken).scalar_one():
-            raise LeaseLost("another process is removing what is old")
+            raise LeaseLost("another process is removing expired rows")
 
 
-def _policy(row: Row[Any], usual: Keep) -> Policy:
-    has_own = (row.keep_raw_days is not None, row.keep_results_days is not None)
-    raw_days = row.keep_raw_days if has_own[0] else usual.raw_days
-    results_days = row.keep_results_days if has_own[1] else usual.results_days
-    return Policy(row.project, Keep(raw_days, results_days), has_own)
+def _policy(row: Row[Any], default: RetentionDays) -> RetentionPolicy:
+    is_own = (row.keep_raw_days is not None, row.keep_results_days is not None)
+    raw_days = row.keep_raw_days if is_own[0] else default.raw_days
+    results_days = row.keep_results_days if is_own[1] else default.results_days
+    return RetentionPolicy(row.project, RetentionDays(raw_days, results_days), is_own)
+
+
+def _old_deliveries(project: str, before_s: float) -> Select[Any]:
+    done = (outbox.c.state != "due", outbox.c.done_s < before_s)
+    query = select(outbox.c.seq, outbox.c.delivery_id).where(outbox.c.project == project, *done)
+    return query.order_by(outbox.c.seq)
+
+
+def _remove_deliveries(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    ids = [row.delivery_id for row in rows]
+    for table in (delivery_attempts, outbox):
+        conn.execute(delete(table).where(table.c.delivery_id.in_(ids)))
+
+
+def _old_events(project: str, before_s: float) -> Select[Any]:
+    # Events of a pending or firing alert are kept.
+    goes_on = select(alerts.c.fingerprint).where(alerts.c.fingerprint == alert_events.c.fingerprint)
+    query = select(alert_events.c.event_id).where(owns(project, alert_events.c.job_id))
+    query = query.where(alert_events.c.at_s < before_s, not_(goes_on.exists()))
+    return query.order_by(alert_events.c.event_id)
+
+
+def _old_told(project: str, before_s: float) -> Select[Any]:
+    # Only of resolved alerts: a firing one needs its last notification.
+    is_old = (alert_told.c.kind == "resolved", alert_told.c.at_s < before_s)
+    query = select(alert_told.c.fingerprint).where(owns(project, alert_told.c.job_id), *is_old)
+    return query.order_by(alert_told.c.fingerprint)
+
+
+def _old_groups(project: str, before_s: float) -> Select[Any]:
+    last_s = alert_groups.c.last_at_s
+    query = select(alert_groups.c.job_id, alert_groups.c.rule).where(
+        owns(project, alert_groups.c.job_id),
+        alert_groups.c.next_at_s.is_(None),
+        or_(last_s.is_(None), last_s < before_s),
+        *(not_(rows_of_group(table).exists()) for table in (alerts, alert_told)),
+    )
+    return query.order_by(alert_groups.c.job_id, alert_groups.c.rule)
+
+
+def _remove_groups(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    for row in rows:
+        mine = (alert_groups.c.job_id == row.job_id, alert_groups.c.rule == row.rule)
+        conn.execute(delete(alert_groups).where(*mine))
+
+
+def _old_silences(project: str, before_s: float) -> Select[Any]:
+    query = select(muting.c.silence_id).where(muting.c.project == project)
+    return query.where(muting.c.ends_s < before_s).order_by(muting.c.ends_s)
+
+
+def _old_audit_entries(project: str, before_s: float) -> Select[Any]:
+    query = select(audit.c.audit_id).where(audit.c.project == project, audit.c.at_s < before_s)
+    return query.order_by(audit.c.audit_id)
+
+
+def _remove_from(
+    table: Table, key: ColumnElement[Any]
+) -> Callable[[Connection, Sequence[Row[Any]]], None]:
+    def remove(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+        conn.execute(delete(table).where(key.in_([row[0] for row in rows])))
+
+    return remove
+
+
+# Groups last: they expire when none of their rows is left.
+_EXPIRING_ALERT_ROWS = (
+    ExpiringRows("deliveries", _old_deliveries, _remove_deliveries),
+    ExpiringRows("alert events", _old_events, _remove_from(alert_events, alert_events.c.event_id)),
+    ExpiringRows("alerts told", _old_told, _remove_from(alert_told, alert_told.c.fingerprint)),
+    ExpiringRows("alert groups", _old_groups, _remove_groups),
+    ExpiringRows("silences", _old_silences, _remove_from(muting, muting.c.silence_id)),
+    ExpiringRows("audit", _old_audit_entries, _remove_from(audit, audit.c.audit_id)),
+)
+
+
+_WINDOW_KEY = (windows.c.job_id, windows.c.epoch, windows.c.first_step)
+_RUN_KEY = ("job_id", "epoch")
+
+
+def _old_windows(project: str, before_s: float) -> Select[Any]:
+    closed = and_(windows.c.state != "open", windows.c.updated_s < before_s)
+    size_bytes = func.coalesce(func.length(windows.c.trace), 0).label("size_bytes")
+    query = select(*_WINDOW_KEY, windows.c.last_step, size_bytes).where(closed)
+    return query.where(owns(project, windows.c.job_id)).order_by(windows.c.updated_s)
+
+
+def _old_operations(project: str, before_s: float) -> Select[Any]:
+    return _old_windows(project, before_s).where(windows.c.trace.is_not(None))
+
+
+def _remove_operations(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    of_these = tuple_(*_WINDOW_KEY).in_([tuple(row)[:3] for row in rows])
+    conn.execute(update(windows).where(of_these).values(trace=None))
+
+
+def _remove_windows(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    names = (*_RUN_KEY, "first_step", "last_step")
+    keys = [{f"of_{name}": row._mapping[name] for name in names} for row in rows]
+    same_run = [steps.c[name] == bindparam(f"of_{name}") for name in _RUN_KEY]
+    its_steps = steps.c.step.between(bindparam("of_first_step"), bindparam("of_last_step"))
+    conn.execute(delete(steps).where(*same_run, its_steps), keys)
+    of_window = [tuple(row)[:3] for row in rows]
+    for table in (window_briefs, window_losses, windows):
+        key = tuple_(*(table.c[column.name] for column in _WINDOW_KEY))
+        conn.execute(delete(table).where(key.in_(of_window)))
+
+
+def _old_runs(project: str, before_s: float) -> Select[Any]:
+    moments = (runs.c.ended_s, runs.c.superseded_s, runs.c.last_data_s)
+    old = (or_(moment.is_(None), moment < before_s) for moment in moments)
+    query = select(runs.c.job_id, runs.c.epoch).where(runs.c.is_closed, *old)
+    for kept in (windows, spool):
+        same_run = (kept.c[name] == runs.c[name] for name in _RUN_KEY)
+        query = query.where(not_(select(kept.c.job_id).where(*same_run).exists()))
+    return query.where(owns(project, runs.c.job_id)).order_by(runs.c.job_id, runs.c.epoch)
+
+
+def _remove_runs(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    # The job stays, so that no later run of it reuses an epoch.
+    for row in rows:
+        stored_runs.remove(conn, row.job_id, row.epoch)
+        for table in (steps, hosts, run_hosts, drops, histories, cursors, runs):
+            same_run = (table.c[name] == row._mapping[name] for name in _RUN_KEY)
+            conn.execute(delete(table).where(*same_run))
+
+
+def _old_letters(project: str, before_s: float) -> Select[Any]:
+    settled = and_(dead_letters.c.state != "dead", dead_letters.c.settled_s < before_s)
+    size_bytes = func.length(dead_letters.c.body).label("size_bytes")
+    query = select(dead_letters.c.letter_id, size_bytes).where(settled)
+    return query.where(owns(project, dead_letters.c.job_id)).order_by(dead_letters.c.letter_id)
+
+
+def _remove_letters(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    ids = [row.letter_id for row in rows]
+    conn.execute(delete(dead_letters).where(dead_letters.c.letter_id.in_(ids)))
+
+
+def _old_scores(project: str, before_s: float) -> Select[Any]:
+    size_bytes = func.length(score_reports.c.scores).label("size_bytes")
+    query = select(score_reports.c.report_id, size_bytes)
+    query = query.where(score_reports.c.received_s < before_s)
+    return query.where(owns(project, score_reports.c.job_id)).order_by(score_reports.c.received_s)
+
+
+def _remove_scores(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    ids = [row.report_id for row in rows]
+    conn.execute(delete(score_reports).where(score_reports.c.report_id.in_(ids)))
+
+
+# In this order: a run expires when its windows have been removed.
+_EXPIRING_ROWS = (
+    ExpiringRows("operations of windows", _old_operations, _remove_operations, is_raw=True),
+    ExpiringRows("windows", _old_windows, _remove_windows),
+    ExpiringRows("runs", _old_runs, _remove_runs),
+    ExpiringRows("scores", _old_scores, _remove_scores),
+    *_EXPIRING_ALERT_ROWS,
+    ExpiringRows("dead letters", _old_letters, _remove_letters),
+)

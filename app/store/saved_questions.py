@@ -1,4 +1,4 @@
-"""What-if questions that somebody wants to see again."""
+"""Saved what-if questions of jobs."""
 
 import secrets
 from collections.abc import Mapping
@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import msgspec
 from sqlalchemy import Connection, delete, func, select, tuple_
 
-from app.errors import Conflict, JobNotFound, QuestionNotFound
-from app.store.paging import from_cursor, split, to_cursor
-from app.store.tables import jobs, saved_questions
-from app.trace.names import plain
+from app.errors import Conflict, QuestionNotFound
+from app.store.runs import current_epoch
+from app.store.sql import from_cursor, split_page, to_cursor
+from app.store.tables import saved_questions
+from app.trace.job import job_of
 
-# Of a job: more would be a list that nobody reads, and each may have thousands of bytes.
+# Of a job; each may have thousands of bytes.
 MAX_SAVED = 200
 _ID_BYTES = 12
 _Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]+\Z")]
@@ -21,7 +22,7 @@ _Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]+\Z")]
 
 @dataclass(frozen=True, slots=True)
 class SavedQuestion:
-    """A question with the name that somebody gave it; `question` is as POST .../what-if has it."""
+    """A named question; `question` is the body of POST .../what-if."""
 
     question_id: str
     name: str
@@ -43,18 +44,17 @@ def save(
     question: Mapping[str, Any],
     now_s: float,
 ) -> SavedQuestion:
-    """The question as it is kept from now on, under a new id.
+    """Save a question under a new id.
 
     Raises:
         JobNotFound: the job never registered.
-        Conflict: the job has as many of them as it may.
+        Conflict: the job has MAX_SAVED questions.
     """
-    _check_job(conn, job_id)
+    current_epoch(conn, job_id)
     counted = select(func.count()).select_from(_TABLE).where(_TABLE.c.job_id == job_id)
     if conn.execute(counted).scalar_one() >= MAX_SAVED:
         raise Conflict(
-            f"job {plain(job_id)!r} has {MAX_SAVED} saved questions, the most it may have: "
-            "delete one first"
+            f"job {job_of(job_id)!r} has {MAX_SAVED} saved questions, the maximum: delete one first"
         )
     saved = SavedQuestion(secrets.token_hex(_ID_BYTES), name, window_id, question, now_s)
     values = {each: getattr(saved, each) for each in SavedQuestion.__slots__}
@@ -72,7 +72,7 @@ def find(conn: Connection, job_id: str, question_id: str) -> SavedQuestion:
     mine = (_TABLE.c.job_id == job_id, _TABLE.c.question_id == question_id)
     row = conn.execute(select(*_COLUMNS).where(*mine)).one_or_none()
     if row is None:
-        _check_job(conn, job_id)
+        current_epoch(conn, job_id)
         raise QuestionNotFound(job_id, question_id)
     return SavedQuestion(**row._mapping)
 
@@ -91,19 +91,14 @@ def page(
         query = query.where(key < from_cursor(cursor, tuple[float, _Id]))
     query = query.order_by(_TABLE.c.saved_s.desc(), _TABLE.c.question_id.desc())
     found = [SavedQuestion(**row._mapping) for row in conn.execute(query.limit(limit + 1))]
-    rows, more = split(found, limit)
+    rows, more = split_page(found, limit)
     if not rows:
-        _check_job(conn, job_id)
+        current_epoch(conn, job_id)
     return rows, to_cursor(rows[-1].saved_s, rows[-1].question_id) if more else None
 
 
 def remove(conn: Connection, job_id: str, question_id: str) -> None:
-    """The question is kept no longer; raises as `find` does."""
+    """Delete a question; raises as `find` does."""
     find(conn, job_id, question_id)
     mine = (_TABLE.c.job_id == job_id, _TABLE.c.question_id == question_id)
     conn.execute(delete(_TABLE).where(*mine))
-
-
-def _check_job(conn: Connection, job_id: str) -> None:
-    if conn.execute(select(jobs.c.epoch).where(jobs.c.job_id == job_id)).one_or_none() is None:
-        raise JobNotFound(job_id)

@@ -1,4 +1,4 @@
-"""Scores that other tools have measured: reports as they came, of each job the newest ones."""
+"""Reports of scores that other tools have measured: the newest ones of each job."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import msgspec
 from sqlalchemy import Connection, Subquery, delete, func, select, tuple_
 
-from app.errors import InvalidRequest, JobNotFound, ReportNotFound
-from app.store.paging import from_cursor, split, to_cursor
-from app.store.score_tables import score_reports
-from app.store.tables import jobs
-from app.trace.readers.foreign import Lack
-from app.trace.scores import Score, ScoreReport
+from app.errors import InvalidRequest, ReportNotFound
+from app.store.runs import current_epoch
+from app.store.sql import from_cursor, split_page, to_cursor
+from app.store.tables import score_reports
+from app.trace.readers.importing import MissingData
+from app.trace.readers.scores.score_report import Score, ScoreReport
 
 # Of a report; 2 MB as JSON, and packed a few hundred kB.
 MAX_SCORES = 10_000
@@ -24,7 +24,7 @@ _Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]+\Z")]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredReport:
+class StoredScoreReport:
     """One report, without its scores."""
 
     report_id: str
@@ -33,32 +33,32 @@ class StoredReport:
     received_s: float
     num_scores: int
     num_reports: int
-    lacks: tuple[Lack, ...]
+    lacks: tuple[MissingData, ...]
 
 
 _TABLE = score_reports
 _FIELDS = [each.name for each in fields(Score)]
-_COLUMNS = tuple(_TABLE.c[each.name] for each in fields(StoredReport))
+_COLUMNS = tuple(_TABLE.c[each.name] for each in fields(StoredScoreReport))
 
 
-def add(conn: Connection, job_id: str, report: ScoreReport, *, now_s: float) -> StoredReport:
-    """The report as it is kept from now on; the job's oldest ones go where it has too many.
+def add(conn: Connection, job_id: str, report: ScoreReport, *, now_s: float) -> StoredScoreReport:
+    """Save a report; removes the job's oldest ones above MAX_REPORTS.
 
     Raises:
         JobNotFound: the job never registered.
         InvalidRequest: it has too many scores, or none.
     """
     _check_size(report)
-    stored = StoredReport(
+    stored = StoredScoreReport(
         secrets.token_hex(_ID_BYTES),
-        _epoch(conn, job_id),
+        current_epoch(conn, job_id),
         report.source,
         now_s,
         len(report.scores),
         report.num_reports,
-        report.lacks,
+        report.missing,
     )
-    values = asdict(stored) | {"lacks": [asdict(lack) for lack in report.lacks]}
+    values = asdict(stored) | {"lacks": [asdict(lack) for lack in report.missing]}
     conn.execute(_TABLE.insert().values(job_id=job_id, scores=_packed(report.scores), **values))
     _remove_oldest(conn, job_id)
     return stored
@@ -72,10 +72,10 @@ def page(
     newest_only: bool = False,
     cursor: str | None = None,
     limit: int = 100,
-) -> tuple[list[StoredReport], str | None]:
+) -> tuple[list[StoredScoreReport], str | None]:
     """A job's reports, the newest first, and the cursor of the next page.
 
-    With `newest_only`, of each tool the newest alone.
+    With `newest_only`, only the newest of each tool.
 
     Raises:
         JobNotFound: the job never registered.
@@ -85,42 +85,46 @@ def page(
     if source is not None:
         query = query.where(_TABLE.c.source == source)
     if newest_only:
-        placed = _placed(job_id)
-        first = select(placed.c.report_id).where(placed.c.place == 1)
+        ranked = _ranked_by_age(job_id)
+        first = select(ranked.c.report_id).where(ranked.c.age_rank == 1)
         query = query.where(_TABLE.c.report_id.in_(first))
     if cursor is not None:
         query = query.where(key < from_cursor(cursor, tuple[float, _Id]))
     query = query.order_by(_TABLE.c.received_s.desc(), _TABLE.c.report_id.desc())
     found = [_stored(row) for row in conn.execute(query.limit(limit + 1))]
-    rows, more = split(found, limit)
+    rows, more = split_page(found, limit)
     if not rows:
-        _epoch(conn, job_id)
+        current_epoch(conn, job_id)
     return rows, to_cursor(rows[-1].received_s, rows[-1].report_id) if more else None
 
 
-def newest(conn: Connection, job_id: str) -> list[StoredReport]:
+def newest(conn: Connection, job_id: str) -> list[StoredScoreReport]:
     """The newest report of each tool, by the tools' names.
 
     Raises:
         JobNotFound: the job never registered.
     """
-    placed = _placed(job_id)
-    query = select(*(placed.c[column.name] for column in _COLUMNS)).where(placed.c.place == 1)
-    rows = conn.execute(query.order_by(placed.c.source)).all()
+    ranked = _ranked_by_age(job_id)
+    query = select(*(ranked.c[column.name] for column in _COLUMNS)).where(ranked.c.age_rank == 1)
+    rows = conn.execute(query.order_by(ranked.c.source)).all()
     found = [_stored(row) for row in rows]
     if not found:
-        _epoch(conn, job_id)
+        current_epoch(conn, job_id)
     return found
 
 
-def _placed(job_id: str) -> Subquery:
-    """A job's reports with their place among those of the same tool, the newest first."""
+def _ranked_by_age(job_id: str) -> Subquery:
+    """A job's reports, numbered within each tool from the newest."""
     order = (_TABLE.c.received_s.desc(), _TABLE.c.report_id.desc())
-    place = func.row_number().over(partition_by=_TABLE.c.source, order_by=order).label("place")
-    return select(*_COLUMNS, place).where(_TABLE.c.job_id == job_id).subquery()
+    age_rank = (
+        func.row_number().over(partition_by=_TABLE.c.source, order_by=order).label("age_rank")
+    )
+    return select(*_COLUMNS, age_rank).where(_TABLE.c.job_id == job_id).subquery()
 
 
-def scores_of(conn: Connection, job_id: str, report_id: str) -> tuple[StoredReport, list[Score]]:
+def scores_of(
+    conn: Connection, job_id: str, report_id: str
+) -> tuple[StoredScoreReport, list[Score]]:
     """One report and its scores, the worst first.
 
     Raises:
@@ -130,7 +134,7 @@ def scores_of(conn: Connection, job_id: str, report_id: str) -> tuple[StoredRepo
     mine = (_TABLE.c.job_id == job_id, _TABLE.c.report_id == report_id)
     row = conn.execute(select(*_COLUMNS, _TABLE.c.scores).where(*mine)).one_or_none()
     if row is None:
-        _epoch(conn, job_id)
+        current_epoch(conn, job_id)
         raise ReportNotFound(job_id, report_id)
     return _stored(row), _unpacked(row._mapping["scores"])
 
@@ -144,7 +148,7 @@ def _packed(found: Sequence[Score]) -> dict[str, Any]:
 
 
 def _unpacked(kept: Mapping[str, Any]) -> list[Score]:
-    """Scores of any release: a field that it did not have is not known, and others are left out."""
+    """Scores saved by any release: missing fields are None, unknown ones are left out."""
     unknown: dict[str, Any] = dict.fromkeys(_FIELDS)
     places = [(name, at) for at, name in enumerate(kept["fields"]) if name in unknown]
     return [Score(**unknown | {name: row[at] for name, at in places}) for row in kept["rows"]]
@@ -152,7 +156,7 @@ def _unpacked(kept: Mapping[str, Any]) -> list[Score]:
 
 def _check_size(report: ScoreReport) -> None:
     if not report.scores:
-        raise InvalidRequest("there is no score in it")
+        raise InvalidRequest("the report has no score")
     if len(report.scores) > MAX_SCORES:
         raise InvalidRequest(
             f"{len(report.scores):,} scores are too many for one report: at most {MAX_SCORES:,}; "
@@ -168,13 +172,6 @@ def _remove_oldest(conn: Connection, job_id: str) -> None:
         conn.execute(delete(_TABLE).where(_TABLE.c.report_id.in_(old)))
 
 
-def _epoch(conn: Connection, job_id: str) -> int:
-    found = conn.execute(select(jobs.c.epoch).where(jobs.c.job_id == job_id)).scalar_one_or_none()
-    if found is None:
-        raise JobNotFound(job_id)
-    return int(found)
-
-
-def _stored(row: Any) -> StoredReport:
-    values = {each.name: row._mapping[each.name] for each in fields(StoredReport)}
-    return StoredReport(**values | {"lacks": tuple(Lack(**lack) for lack in row.lacks)})
+def _stored(row: Any) -> StoredScoreReport:
+    values = {each.name: row._mapping[each.name] for each in fields(StoredScoreReport)}
+    return StoredScoreReport(**values | {"lacks": tuple(MissingData(**lack) for lack in row.lacks)})

@@ -1,32 +1,35 @@
-"""How is the whole service doing? One reading of what its processes have written down."""
+"""The service as a whole: its state, and the keys that its processes share.
 
+A key is created once, by the first process that needs it.
+"""
+
+import secrets
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
-from app.store import counts, dead_letters, notifying, totals
-from app.store.alert_tables import outbox
-from app.store.counts import Counts
-from app.store.notifying import Notifying
+from app.store import dead_letters, runs
+from app.store.runs import IngestCounts, NotificationCounts
 from app.store.shards import count_live
-from app.store.tables import shards
+from app.store.sql import insert_new
+from app.store.tables import outbox, service_keys, shards
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """Sums over all projects; nothing here names one.
+    """Sums over all projects.
 
     `unheld_shards` are those whose lease was released, never taken, or lapsed longer than a lease
-    ago. `outbox_oldest_s` is the age in seconds of the oldest message that is still to be sent,
-    None where there is none.
+    ago. `outbox_oldest_s` is the age in seconds of the oldest due message, None if
+    there is none.
     """
 
-    counts: Counts
+    counts: IngestCounts
     totals: dict[str, int]
     dead_letters: int
     outbox_due: int
     outbox_oldest_s: float | None
-    notifying: Notifying
+    notifications: NotificationCounts
     live_consumers: int
     unheld_shards: tuple[int, ...]
 
@@ -36,20 +39,42 @@ def read(conn: Connection, *, num_shards: int, lease_s: float, now_s: float) -> 
     due = select(func.count(), func.min(outbox.c.created_s)).where(outbox.c.state == "due")
     num_due, oldest_s = conn.execute(due).one()
     return ServiceState(
-        counts=counts.total(conn),
-        totals=totals.all(conn),
+        counts=runs.service_counts(conn),
+        totals=runs.service_totals(conn),
         dead_letters=dead_letters.count(conn)["dead"],
         outbox_due=int(num_due),
         outbox_oldest_s=None if oldest_s is None else max(0.0, now_s - oldest_s),
-        notifying=notifying.read(conn),
+        notifications=runs.notification_counts(conn),
         live_consumers=count_live(conn, now_s=now_s),
-        unheld_shards=_unheld(conn, num_shards, now_s - lease_s),
+        unheld_shards=_unheld_shards(conn, num_shards, now_s - lease_s),
     )
 
 
-def _unheld(conn: Connection, num_shards: int, lapsed_by_s: float) -> tuple[int, ...]:
+def _unheld_shards(conn: Connection, num_shards: int, lapsed_by_s: float) -> tuple[int, ...]:
     held = select(shards.c.shard).where(
         shards.c.owner.is_not(None), shards.c.lease_until_s >= lapsed_by_s
     )
     known = set(conn.execute(held).scalars())
     return tuple(shard for shard in range(num_shards) if shard not in known)
+
+
+_KEY_BYTES = 32
+
+
+def find_key(conn: Connection, name: str) -> bytes | None:
+    """The key with this name; None if it was never created."""
+    query = select(service_keys.c.key).where(service_keys.c.name == name)
+    found: bytes | None = conn.execute(query).scalar_one_or_none()
+    return found
+
+
+def find_or_make_key(conn: Connection, name: str) -> bytes:
+    """The key with this name, created if missing; concurrent callers get the same key."""
+    known = find_key(conn, name)
+    if known is not None:
+        return known
+    insert_new(conn, service_keys, [{"name": name, "key": secrets.token_bytes(_KEY_BYTES)}])
+    made = find_key(conn, name)
+    if made is None:
+        raise AssertionError("the key was just made")
+    return made

@@ -1,16 +1,20 @@
-"""Who works on which shard: leases with a fence number, and the consumers that are alive.
+"""Leases of shards with fence numbers, and what a new owner needs to go on after a crash.
 
-A lease alone does not stop a consumer that slept through its end. Every commit therefore checks
-the fence number, which grows with every new holder.
+A lease alone does not stop a consumer that was frozen past its end. So every commit checks the
+fence number, which grows with every new holder. A turn stores one row with the batches whose
+windows are still open (the spool), the assembler's state, the history of earlier windows, and the
+silent ranks. The assembler's state says up to which turn batches are included, so that a batch
+counts once.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
-from sqlalchemy import Connection, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from app.errors import LeaseLost
-from app.store.tables import consumers, shards
-from app.store.upsert import add_new, replace
+from app.store.sql import insert_new, insert_or_replace
+from app.store.tables import consumers, cursors, histories, runs, shards, spool
 
 MAX_LEASES = 4
 _FORGET_AFTER_S = 3600.0
@@ -20,12 +24,12 @@ def acquire(
     conn: Connection, shard: int, owner: str, *, now_s: float, lease_s: float
 ) -> int | None:
     """The fence number of a new lease; None while another consumer holds the shard."""
-    add_new(conn, shards, [{"shard": shard, "owner": None, "fence": 0, "lease_until_s": 0.0}])
+    insert_new(conn, shards, [{"shard": shard, "owner": None, "fence": 0, "lease_until_s": 0.0}])
     free = or_(
         shards.c.owner.is_(None),
         shards.c.owner == owner,
         shards.c.lease_until_s < now_s,
-        # No lease is that long: the clock was ahead when it was given, and has been put right.
+        # No lease is that long: it was set by a clock that was ahead and has been set back.
         shards.c.lease_until_s > now_s + MAX_LEASES * lease_s,
     )
     return conn.execute(
@@ -39,7 +43,7 @@ def acquire(
 def renew(
     conn: Connection, shard: int, owner: str, fence: int, *, now_s: float, lease_s: float
 ) -> None:
-    """Hold the shard for `lease_s` from now on.
+    """Renew the lease for `lease_s` from now on.
 
     Raises:
         LeaseLost: another consumer has it.
@@ -51,7 +55,7 @@ def renew(
 
 
 def check(conn: Connection, shard: int, owner: str, fence: int) -> None:
-    """Returns when the lease still holds, and keeps others off until the transaction ends.
+    """Check that the lease is still held, and lock it until the transaction ends.
 
     Raises:
         LeaseLost: another consumer has it; commit nothing.
@@ -63,19 +67,19 @@ def check(conn: Connection, shard: int, owner: str, fence: int) -> None:
 
 
 def note_committed(conn: Connection, shard: int, entry_ids: Sequence[str]) -> None:
-    """These entries of the queue are taken with this transaction."""
+    """Save the queue entries that this transaction takes."""
     same = shards.c.shard == shard
     conn.execute(update(shards).where(same).values(committed=list(entry_ids)))
 
 
 def committed(conn: Connection, shard: int) -> set[str]:
-    """Entries of the last commit: the queue hands them out again if it was not told of it."""
+    """Entries of the last commit: the queue delivers them again if they were not acknowledged."""
     query = select(shards.c.committed).where(shards.c.shard == shard)
     return set(conn.execute(query).scalar_one_or_none() or ())
 
 
 def release(conn: Connection, shard: int, fence: int) -> None:
-    """Let go of the shard, if it is still held under this fence number."""
+    """Release the shard, if it is still held under this fence number."""
     held = (shards.c.shard == shard, shards.c.fence == fence)
     conn.execute(update(shards).where(*held).values(owner=None, lease_until_s=0.0))
 
@@ -83,32 +87,135 @@ def release(conn: Connection, shard: int, fence: int) -> None:
 def heartbeat(
     conn: Connection, owner: str, *, now_s: float, lease_s: float, knows: Sequence[str] = ()
 ) -> None:
-    """This consumer is alive, and will be said to be so for `lease_s`.
+    """Note that this consumer is alive, for `lease_s`.
 
-    It `knows` how to read these extensions of what the queue holds.
+    It `knows` these extensions of the wire format.
     """
     row = {"owner": owner, "lease_until_s": now_s + lease_s, "knows": list(knows)}
-    replace(conn, consumers, [row])
+    insert_or_replace(conn, consumers, [row])
     conn.execute(delete(consumers).where(consumers.c.lease_until_s < now_s - _FORGET_AFTER_S))
 
 
 def count_live(conn: Connection, *, now_s: float) -> int:
-    """How many consumers are alive."""
+    """Number of live consumers."""
     query = select(func.count()).where(consumers.c.lease_until_s >= now_s)
     return int(conn.execute(query).scalar_one())
 
 
-def known_to_all(conn: Connection, extensions: Sequence[str], *, now_s: float) -> list[str]:
-    """Those of these extensions that every consumer knows that is alive.
+def extensions_known_to_all(
+    conn: Connection, extensions: Sequence[str], *, now_s: float
+) -> list[str]:
+    """The extensions that every live consumer knows.
 
-    One of an older version may be at work until it is stopped. None is started any more, since the
-    tables are newer than it.
+    A consumer of an older version may still run. None can start: the tables are too new for it.
     """
     query = select(consumers.c.knows).where(consumers.c.lease_until_s >= now_s)
     known = [each or () for each in conn.execute(query).scalars()]
     return [name for name in extensions if all(name in each for each in known)]
 
 
-def forget(conn: Connection, owner: str) -> None:
-    """This consumer leaves."""
+def forget_consumer(conn: Connection, owner: str) -> None:
+    """Remove a consumer that stops."""
     conn.execute(delete(consumers).where(consumers.c.owner == owner))
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolRow:
+    """Batches of one run in one turn, needed until the window of `last_step` is closed."""
+
+    job_id: str
+    epoch: int
+    turn: int
+    last_step: int
+    blob: bytes
+
+
+def add_spooled(conn: Connection, rows: Sequence[SpoolRow]) -> None:
+    """Save batches."""
+    if rows:
+        conn.execute(insert(spool), [asdict(row) for row in rows])
+
+
+def spooled_batches(conn: Connection, job_id: str, epoch: int) -> list[tuple[int, bytes]]:
+    """Turn and batches of each spooled row of a run, in the order of turns."""
+    query = select(spool.c.turn, spool.c.blob).where(*_of_run(job_id, epoch))
+    return [(row.turn, row.blob) for row in conn.execute(query.order_by(spool.c.turn))]
+
+
+def spooled_runs(conn: Connection) -> list[tuple[str, int]]:
+    """Job id and epoch of every run with spooled batches."""
+    query = select(spool.c.job_id, spool.c.epoch).distinct()
+    rows = conn.execute(query.order_by(spool.c.job_id, spool.c.epoch))
+    return [(row.job_id, row.epoch) for row in rows]
+
+
+def forget_spooled(conn: Connection, job_id: str, epoch: int, *, through_step: int) -> None:
+    """Delete the rows without a step after this one, whose window is closed."""
+    old = spool.c.last_step <= through_step
+    conn.execute(delete(spool).where(*_of_run(job_id, epoch), old))
+
+
+def save_assembler(conn: Connection, job_id: str, epoch: int, blob: bytes) -> None:
+    """Save the state of the run's assembler."""
+    insert_or_replace(conn, cursors, [{"job_id": job_id, "epoch": epoch, "blob": blob}])
+
+
+def load_assembler(conn: Connection, job_id: str, epoch: int) -> bytes | None:
+    """The saved state of the run's assembler; None if there is none."""
+    same = (cursors.c.job_id == job_id, cursors.c.epoch == epoch)
+    blob: bytes | None = conn.execute(select(cursors.c.blob).where(*same)).scalar_one_or_none()
+    return blob
+
+
+def _of_run(job_id: str, epoch: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return spool.c.job_id == job_id, spool.c.epoch == epoch
+
+
+def save_history(
+    conn: Connection, job_id: str, epoch: int, *, through_step: int, blob: bytes
+) -> None:
+    """Save a run's history; `through_step` is its last step."""
+    row = {"job_id": job_id, "epoch": epoch, "through_step": through_step, "blob": blob}
+    insert_or_replace(conn, histories, [row])
+
+
+def load_history(conn: Connection, job_id: str, epoch: int) -> bytes | None:
+    """The saved history of a run; None if there is none."""
+    same = (histories.c.job_id == job_id, histories.c.epoch == epoch)
+    blob: bytes | None = conn.execute(select(histories.c.blob).where(*same)).scalar_one_or_none()
+    return blob
+
+
+def save_silent_ranks(
+    conn: Connection,
+    job_id: str,
+    epoch: int,
+    *,
+    silent_ranks: Sequence[int],
+    silent_workers: Sequence[int],
+    silent_since_s: float | None,
+    stalled_since_s: float | None,
+) -> None:
+    """Save which ranks are silent, or since when all are (stalled); Unix times.
+
+    `silent_workers` are these ranks' workers, each as dp_rank * pp_size + stage.
+    """
+    values = {
+        "silent_ranks": list(silent_ranks) or None,
+        "silent_workers": list(silent_workers) or None,
+        "silent_since_s": silent_since_s,
+        "stalled_since_s": stalled_since_s,
+    }
+    same = (runs.c.job_id == job_id, runs.c.epoch == epoch)
+    conn.execute(update(runs).where(*same).values(**values))
+
+
+def load_silent_ranks(
+    conn: Connection, job_id: str, epoch: int
+) -> tuple[tuple[int, ...], tuple[int, ...], float | None, float | None]:
+    """The arguments of the last `save_silent_ranks`, in order."""
+    columns = (runs.c.silent_ranks, runs.c.silent_workers)
+    query = select(*columns, runs.c.silent_since_s, runs.c.stalled_since_s)
+    row = conn.execute(query.where(runs.c.job_id == job_id, runs.c.epoch == epoch)).one()
+    ranks, workers, *since = row
+    return tuple(ranks or ()), tuple(workers or ()), *since

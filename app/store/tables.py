@@ -2,22 +2,28 @@
 
 projects ─< tokens               who may do what
 projects ─< jobs
-jobs ─< runs ─< windows          what was analysed, one row a window, replaced by revision
-             ─< steps            one row a training step
+jobs ─< runs ─< windows          analysed windows, one row each, replaced by newer revisions
+             ─< steps            one row per training step
              ─< spool            batches taken from the queue, window still open
-             ─< cursors          what the assembler of a run knows beside them
-             ─< ingest_counts    what became of every operation that was taken
-             ─< hosts            which machine each worker is on
-             ─< histories        what is remembered of a run's earlier windows
-             ─< run_hosts        which hosts a run was on, to be looked up by host
-             ─< drops            operations that the recorders of a run have dropped
-windows ─< window_briefs         what a line of the fleet says of it
-        ─< window_losses         what was lost in it, by cause, operation type and host
-jobs ─< saved_questions          what-if questions that somebody wants to see again
-     ── recordings               which steps the job is to record, now and from when on
-     ─< score_reports            what other tools have measured of its ranks: score_tables.py
-alerts, rules, outbox            app/store/alert_tables.py
-dead_letters                     queue entries that nobody could take
+             ─< cursors          state of a run's assembler
+             ─< ingest_counts    every operation taken, by what became of it
+             ─< hosts            which host each worker is on
+             ─< histories        figures of a run's earlier windows
+             ─< run_hosts        hosts of a run, for queries by host
+             ─< drops            operations that the recorders of a run dropped
+windows ─< window_briefs         the part of a window shown in the fleet
+        ─< window_losses         GPU time lost in it, by cause, operation type and host
+jobs ─< saved_questions          saved what-if questions
+     ── recordings               which steps the job is to record, from when on
+     ─< score_reports            scores of its ranks by other tools, one row per report
+     ─< alerts                   pending and firing alerts
+     ─< alert_events             every transition of an alert
+alert_rules                      what a project watches; none: the service's own rules
+alert_groups ─< alert_told       when a rule on a job is due for planning; last notifications
+endpoints ─< outbox ─< delivery_attempts      receivers, and what they are sent
+muting                           silences and maintenance windows
+audit                            who did what
+dead_letters                     queue entries that could not be processed
 shards, consumers                which background process works on what
 totals                           counts of the whole service
 service_keys                     secrets that its processes share
@@ -34,20 +40,40 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
+    MetaData,
     Table,
     Text,
     UniqueConstraint,
     text,
 )
 
-from app.store import alert_tables as alert_tables  # so that the metadata has its tables, too
-from app.store import score_tables as score_tables
 from app.store.columns import JsonText, PackedBytes, PackedJson, Real, key_text, serial
-from app.store.metadata import metadata as metadata
-from app.store.metadata import of_job, of_run
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
 
 
-def _of_window() -> ForeignKeyConstraint:
+def _job_key() -> Column[str]:
+    """The key of tables with one row per job."""
+    return Column("job_id", key_text(128), ForeignKey("jobs.job_id"), primary_key=True)
+
+
+def _run_key() -> tuple[Column[str], Column[int], ForeignKeyConstraint]:
+    """The key, or its beginning, of tables with rows per run."""
+    return (
+        Column("job_id", key_text(128), primary_key=True),
+        Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+        ForeignKeyConstraint(["job_id", "epoch"], ["runs.job_id", "runs.epoch"]),
+    )
+
+
+def _window_key() -> ForeignKeyConstraint:
     key = ("job_id", "epoch", "first_step")
     return ForeignKeyConstraint(key, [f"windows.{name}" for name in key])
 
@@ -87,7 +113,7 @@ jobs = Table(
 runs = Table(
     "runs",
     metadata,
-    of_job(),
+    _job_key(),
     Column("epoch", BigInteger, primary_key=True, autoincrement=False),
     Column("run_key", Text, nullable=False),
     Column("name", Text, nullable=False),
@@ -107,23 +133,22 @@ runs = Table(
     Column("is_closed", Boolean, nullable=False),  # ended, and its last window closed
     Column("last_data_s", Real),
     Column("last_step", BigInteger),
-    # By the consumer's clock: ranks of which nothing comes while others go on and their workers
-    # (dp_rank * pp_size + stage), since when the first of them is silent, and since when nothing
-    # comes of any.
+    # By the consumer's clock: silent ranks, their workers (dp_rank * pp_size + stage), since when
+    # the first of them is silent, and since when all ranks are.
     Column("silent_ranks", JsonText),
     Column("silent_workers", JsonText),
     Column("silent_since_s", Real),
     Column("stalled_since_s", Real),
     UniqueConstraint("job_id", "run_key"),
 )
-# Asked for every second by every consumer; runs that are done are not in it.
+# Queried every second by every consumer; closed runs are not in it.
 Index("ix_runs_not_closed", runs.c.job_id, runs.c.epoch,
       sqlite_where=text("is_closed = 0"), postgresql_where=text("NOT is_closed"))  # fmt: skip
 
 windows = Table(
     "windows",
     metadata,
-    *of_run(),
+    *_run_key(),
     Column("first_step", BigInteger, primary_key=True, autoincrement=False),
     Column("last_step", BigInteger, nullable=False),
     Column("revision", BigInteger, nullable=False),
@@ -133,21 +158,23 @@ windows = Table(
     Column("slowdown", Real),
     Column("verdict", Text),
     Column("updated_s", Real, nullable=False),
-    # The large ones last: whoever reads the columns before them need not read these pages.
+    # Large columns last: reading the others skips their pages.
     Column("result", PackedJson, nullable=False),
     Column("per_step", PackedJson),
-    Column("trace", LargeBinary),  # packed by app.ingest.trace_codec; null once retention took it
+    Column(
+        "trace", LargeBinary
+    ),  # packed by app.ingest.assembly.window_codec; null once retention took it
 )
 Index("ix_windows_updated", windows.c.updated_s)
 Index("ix_windows_with_trace", windows.c.updated_s,
       sqlite_where=windows.c.trace.is_not(None),
       postgresql_where=windows.c.trace.is_not(None))  # fmt: skip
-# The newest window with figures is wanted for every job of a page.
+# For the newest window with figures of every job of a page.
 Index("ix_windows_with_figures", windows.c.job_id, windows.c.epoch, windows.c.first_step,
       sqlite_where=windows.c.slowdown.is_not(None),
       postgresql_where=windows.c.slowdown.is_not(None))  # fmt: skip
 
-# What a line of the fleet says of a window with figures, open or closed: app/store/briefs.py.
+# The part of a fleet line about a window with figures, open or closed: app/store/fleet.py.
 # Not a column of `windows`: SQLite would have to read past the large ones to find it.
 window_briefs = Table(
     "window_briefs",
@@ -156,10 +183,10 @@ window_briefs = Table(
     Column("epoch", BigInteger, primary_key=True, autoincrement=False),
     Column("first_step", BigInteger, primary_key=True, autoincrement=False),
     Column("brief", JsonText, nullable=False),
-    _of_window(),
+    _window_key(),
 )
 
-# What closed windows lost, so that the fleet over time is summed by the database. `kind` is
+# Losses of closed windows, so that the database can sum them over the fleet. `kind` is
 # "total" (name ""), "cause", "optype" or "host"; `gpu_s` are GPU-seconds lost, for "total" of
 # `gpu_s_recorded` in all; `slowdown` is the window's, for "host" how slow the host was.
 window_losses = Table(
@@ -175,7 +202,7 @@ window_losses = Table(
     Column("gpu_s_recorded", Real),
     Column("num_gpus", BigInteger, nullable=False),
     Column("slowdown", Real),
-    _of_window(),
+    _window_key(),
     Index("ix_window_losses_kind", "kind", "updated_s"),
     Index("ix_window_losses_name", "kind", "name", "updated_s"),
 )
@@ -183,7 +210,7 @@ window_losses = Table(
 run_hosts = Table(
     "run_hosts",
     metadata,
-    *of_run(),
+    *_run_key(),
     Column("host", key_text(256), primary_key=True),
     Index(None, "host"),
 )
@@ -203,7 +230,7 @@ saved_questions = Table(
 steps = Table(
     "steps",
     metadata,
-    *of_run(),
+    *_run_key(),
     Column("step", BigInteger, primary_key=True, autoincrement=False),
     Column("recorded_s", Real),
     Column("simulated_s", Real),
@@ -213,50 +240,50 @@ steps = Table(
     Column("skipped_reason", Text),
 )
 
-# What one turn of a consumer took of one run. After a crash, open windows are built from it again.
+# Batches of one run in one turn of a consumer. After a crash, open windows are rebuilt from them.
 spool = Table(
     "spool",
     metadata,
-    *of_run(),
+    *_run_key(),
     Column("turn", BigInteger, primary_key=True, autoincrement=False),  # ascending
     Column("last_step", BigInteger, nullable=False),  # the row can go once this step's window is
-    Column("blob", LargeBinary, nullable=False),  # packed by app.ingest.spool
+    Column("blob", LargeBinary, nullable=False),  # packed by app.ingest.assembly.run_state
 )
 
 ingest_counts = Table(
     "ingest_counts",
     metadata,
-    *of_run(),
-    # Operations: each one that was taken from the queue is in exactly one of these.
+    *_run_key(),
+    # Each operation taken from the queue counts in exactly one of these.
     Column("accepted", BigInteger, nullable=False),
     Column("duplicate", BigInteger, nullable=False),
     Column("conflict", BigInteger, nullable=False),
     Column("late", BigInteger, nullable=False),
     Column("dead", BigInteger, nullable=False),
-    # Batches whose number was skipped by their worker's later ones and that never came.
+    # Batches whose number was skipped and that never came.
     Column("lost_batches", BigInteger, nullable=False),
     Column("last_conflict", JsonText),  # a sample: rank, batch_seq, at
-    # Collectives inside groups by what became of them; null: none has come.
+    # Collectives inside groups, by what became of them; null: none has come.
     Column("in_groups", JsonText),
 )
 
-# Which machine each worker of a run is on, as far as the workers have said.
-# `placements` are their racks and switches ([dp_rank, stage, rack, switch]); null: nobody says.
+# The host of each worker of a run, if reported.
+# `placements` are their racks and switches ([dp_rank, stage, rack, switch]); null: not reported.
 hosts = Table(
     "hosts",
     metadata,
-    *of_run(),
+    *_run_key(),
     Column("names", PackedJson, nullable=False),
     Column("placements", PackedJson),
 )
 
-# What the recorders of a run have dropped before it was sent, as far as they have said so: in all,
-# by the workers that dropped most ([dp_rank, stage, operations], a few), and by every rank
+# Operations that the recorders of a run have dropped before sending, if reported: in total, by the
+# workers that dropped most ([dp_rank, stage, operations], a few), and by every rank
 # ([rank, dp_rank, stage, operations]).
 drops = Table(
     "drops",
     metadata,
-    *of_run(),
+    *_run_key(),
     Column("total", BigInteger, nullable=False),
     Column("num_workers", BigInteger, nullable=False),
     Column("worst", JsonText, nullable=False),
@@ -264,18 +291,18 @@ drops = Table(
 )
 
 # Which steps a job is to record: its last few plans, ascending by version: app/store/recordings.py.
-recordings = Table("recordings", metadata, of_job(), Column("plans", JsonText, nullable=False))
+recordings = Table("recordings", metadata, _job_key(), Column("plans", JsonText, nullable=False))
 
-# Packed by app.diagnosis.history_codec; all that a later window needs of the ones before it.
+# Packed by app.diagnosis.job_history; all that a later window needs of the ones before it.
 histories = Table(
     "histories",
     metadata,
-    *of_run(),
+    *_run_key(),
     Column("through_step", BigInteger, nullable=False),  # the last one in it
     Column("blob", PackedBytes, nullable=False),
 )
 
-cursors = Table("cursors", metadata, *of_run(), Column("blob", PackedBytes, nullable=False))
+cursors = Table("cursors", metadata, *_run_key(), Column("blob", PackedBytes, nullable=False))
 
 shards = Table(
     "shards",
@@ -284,7 +311,7 @@ shards = Table(
     Column("owner", Text),
     Column("fence", BigInteger, nullable=False),
     Column("lease_until_s", Real, nullable=False),
-    Column("committed", JsonText),  # entries of the last commit, if the queue has not heard of it
+    Column("committed", JsonText),  # entries of the last commit, which may not be acknowledged
 )
 
 consumers = Table(
@@ -292,7 +319,7 @@ consumers = Table(
     metadata,
     Column("owner", key_text(256), primary_key=True),
     Column("lease_until_s", Real, nullable=False),
-    # Extensions of the wire format that it reads (app.ingest.wire); null: it is an older version.
+    # Extensions of the wire format that it reads (app.ingest.wire.body); null: an older version.
     Column("knows", JsonText),
 )
 
@@ -300,7 +327,7 @@ dead_letters = Table(
     "dead_letters",
     metadata,
     Column("letter_id", serial(), primary_key=True),
-    # No foreign key: it may be of a job that nobody knows.
+    # No foreign key: the job may be unknown.
     Column("job_id", key_text(128), nullable=False),
     Column("epoch", BigInteger),
     Column("entry_id", Text, nullable=False),
@@ -324,10 +351,235 @@ totals = Table(
     Column("value", BigInteger, nullable=False),
 )
 
-# What links are signed with, and the like: no route and no list ever reads it out.
+# Keys that sign links and the like; no route ever returns them.
 service_keys = Table(
     "service_keys",
     metadata,
     Column("name", key_text(64), primary_key=True),
     Column("key", LargeBinary, nullable=False),
+)
+
+
+def _job_column() -> Column[str]:
+    return Column("job_id", key_text(128), ForeignKey("jobs.job_id"), nullable=False)
+
+
+# A project's rules are replaced together. Null: the project went back to the service's rules; its
+# version still grows.
+alert_rules = Table(
+    "alert_rules",
+    metadata,
+    Column("project", key_text(32), primary_key=True),
+    Column("version", BigInteger, nullable=False),
+    Column("rules", JsonText),
+    Column("text", Text),  # as they were written, comments and all
+    Column("updated_s", Real, nullable=False),
+)
+
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("fingerprint", key_text(16), primary_key=True),
+    _job_column(),
+    Column("rule", key_text(64), nullable=False),
+    Column("subject", key_text(256), nullable=False),
+    Column("phase", Text, nullable=False),  # pending, firing
+    Column("severity", Text, nullable=False),
+    Column("began_at_s", Real, nullable=False),
+    Column("firing_at_s", Real),
+    Column("epoch", BigInteger),
+    Column("window_id", Text),
+    Column("num_windows", BigInteger, nullable=False),
+    Column("held_s", Real, nullable=False),
+    Column("below_s", Real, nullable=False),
+    Column("ceased_s", Real),
+    Column("unseen_since_s", Real),
+    Column("is_no_data", Boolean, nullable=False),
+    Column("threshold", Real),
+    Column("labels", JsonText, nullable=False),
+    Column("runbook_url", Text),
+    Column("detail", JsonText, nullable=False),  # app/store/alerting/alerts.py
+    Column("acked_at_s", Real),
+    Column("acked_by", Text),
+    Index(None, "job_id", "rule"),
+)
+
+alert_events = Table(
+    "alert_events",
+    metadata,
+    Column("event_id", serial(), primary_key=True),
+    Column("fingerprint", key_text(16), nullable=False),
+    _job_column(),
+    Column("rule", key_text(64), nullable=False),
+    Column("subject", key_text(256), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("at_s", Real, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("sentence", Text, nullable=False),
+    Column("threshold", Real),
+    Column("detail", JsonText, nullable=False),
+    Column("actor", Text),
+    Column("reason", Text),
+    Index(None, "job_id", "event_id"),
+    Index(None, "fingerprint", "event_id"),
+    Index(None, "at_s"),
+)
+
+# Alerts of one rule on a job are notified together. Null `next_at_s`: due when woken.
+alert_groups = Table(
+    "alert_groups",
+    metadata,
+    Column("job_id", key_text(128), ForeignKey("jobs.job_id"), primary_key=True),
+    Column("rule", key_text(64), primary_key=True),
+    Column("next_at_s", Real),
+    Column("last_at_s", Real),  # of the last notification
+    Column("refreshed_at_s", Real),  # when the last refresh was
+    Column("lease_until_s", Real, nullable=False),
+    Column("num_claims", BigInteger, nullable=False),
+    Column("num_wakes", BigInteger, nullable=False),
+    Index(None, "next_at_s"),
+)
+
+# The last notification of an alert; it outlives the alert. No foreign key to
+# the event: retention may have taken it.
+alert_told = Table(
+    "alert_told",
+    metadata,
+    Column("fingerprint", key_text(16), primary_key=True),
+    _job_column(),
+    Column("rule", key_text(64), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("at_s", Real, nullable=False),
+    Column("event_id", BigInteger, nullable=False),
+    Column("starts_at_s", Real, nullable=False),
+    Column("sentence", Text, nullable=False),
+    Column("detail", JsonText, nullable=False),
+    Column("labels", JsonText, nullable=False),
+    Column("known_as", JsonText, nullable=False),  # labels of its first notification
+    Column("first_at_s", Real, nullable=False),  # when that was
+    Column("threshold", Real),
+    Column("runbook_url", Text),
+    Index(None, "job_id", "rule"),
+    Index(None, "kind", "at_s"),
+)
+
+muting = Table(
+    "muting",
+    metadata,
+    Column("silence_id", key_text(32), primary_key=True),
+    Column("project", key_text(32), nullable=False),
+    Column("kind", Text, nullable=False),  # silence, maintenance
+    Column("matchers", JsonText, nullable=False),
+    Column("starts_s", Real, nullable=False),
+    Column("ends_s", Real, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("comment", Text, nullable=False),
+    Column("created_s", Real, nullable=False),
+    Index(None, "project", "ends_s", "silence_id"),
+)
+
+endpoints = Table(
+    "endpoints",
+    metadata,
+    Column("endpoint_id", key_text(32), primary_key=True),
+    Column("project", key_text(32)),  # null: of every project
+    Column("name", Text, nullable=False),
+    Column("format", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("matchers", JsonText, nullable=False),
+    Column("min_severity", Text, nullable=False),
+    Column("wants_resolved", Boolean, nullable=False),
+    Column("is_enabled", Boolean, nullable=False),
+    # Signing secrets, and headers, which may hold a password: lists never read this.
+    Column("secrets", JsonText, nullable=False),
+    Column("old_secret_until_s", Real),
+    Column("anew_at_s", Real),  # since when it wants what it wants, where that is known
+    # Health: failures in a row and since when, no attempt before `probe_at_s`, and when and why it
+    # was disabled.
+    Column("failures", Integer, nullable=False),
+    Column("failing_since_s", Real),
+    Column("probe_at_s", Real),
+    Column("disabled_at_s", Real),
+    Column("disabled_reason", Text),
+    Column("last_ok_s", Real),
+    Column("last_detail", Text),
+    Index(None, "project", "endpoint_id"),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("seq", serial(), primary_key=True),  # the order of sending
+    Column("delivery_id", key_text(64), nullable=False),  # the receiver's webhook-id
+    # No foreign key: messages outlive their receiver.
+    Column("endpoint_id", key_text(32), nullable=False),
+    Column("notice_id", key_text(64), nullable=False),
+    Column("project", key_text(32), nullable=False),
+    Column("job_id", key_text(128)),  # with the rule: whose news it is; null of a test
+    Column("rule", key_text(64)),
+    Column("kind", Text, nullable=False),
+    Column("fingerprints", JsonText, nullable=False),  # of what is news in it
+    Column("listed", JsonText, nullable=False),  # of all alerts that it tells how they stand
+    Column("payload", Text, nullable=False),
+    Column("content_type", Text, nullable=False),
+    Column("headers", JsonText, nullable=False),
+    Column("subject", Text),
+    Column("state", Text, nullable=False),  # due, delivered, failed, outdated, silenced
+    Column("attempt", Integer, nullable=False),  # how many have begun
+    Column("next_at_s", Real, nullable=False),
+    Column("lease_until_s", Real, nullable=False),
+    Column("detail", Text),  # of the last attempt
+    Column("created_s", Real, nullable=False),
+    Column("done_s", Real),
+    UniqueConstraint("delivery_id"),
+    UniqueConstraint("endpoint_id", "notice_id"),
+    Index(None, "state", "next_at_s"),
+    Index(None, "endpoint_id", "state", "next_at_s"),
+    Index(None, "job_id", "rule", "endpoint_id", "seq"),
+    Index(None, "project", "seq"),
+)
+
+delivery_attempts = Table(
+    "delivery_attempts",
+    metadata,
+    Column("attempt_id", serial(), primary_key=True),
+    Column("delivery_id", key_text(64), ForeignKey("outbox.delivery_id"), nullable=False),
+    Column("attempt", Integer, nullable=False),  # from 1 again after a replay
+    Column("at_s", Real, nullable=False),
+    Column("took_s", Real, nullable=False),
+    Column("status", Integer),  # null where nothing was answered
+    Column("detail", Text, nullable=False),
+    Index(None, "delivery_id", "attempt_id"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("audit_id", serial(), primary_key=True),
+    Column("project", key_text(32), nullable=False),
+    Column("at_s", Real, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("object_kind", Text, nullable=False),
+    Column("object_id", Text, nullable=False),
+    Column("detail", JsonText, nullable=False),
+    Index(None, "project", "audit_id"),
+    Index(None, "project", "at_s"),
+)
+
+
+score_reports = Table(
+    "score_reports",
+    metadata,
+    Column("report_id", key_text(32), primary_key=True),
+    Column("job_id", key_text(128), ForeignKey("jobs.job_id"), nullable=False),
+    Column("epoch", BigInteger, nullable=False),  # of the run that it came in
+    Column("source", key_text(64), nullable=False),
+    Column("received_s", Real, nullable=False),
+    Column("num_scores", BigInteger, nullable=False),
+    Column("num_reports", BigInteger, nullable=False),  # of the tool, that this one is made of
+    Column("lacks", JsonText, nullable=False),
+    Column("scores", PackedJson, nullable=False),  # the worst first
+    Index(None, "job_id", "received_s"),
+    Index(None, "job_id", "source", "received_s"),
 )

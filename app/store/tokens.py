@@ -1,16 +1,22 @@
-"""Tokens: who may do what in which project; a secret is stored as its digest alone."""
+"""Tokens: what each may do, in which project.
 
+A token is pl_, a readable id, _, and a secret. Of the secret only a digest is stored.
+"""
+
+import hashlib
+import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import Connection, or_, select, update
 
 from app.errors import InvalidRequest, TokenNotFound
-from app.store import projects, token_text
-from app.store.paging import from_cursor, split, to_cursor
+from app.store import projects
+from app.store.sql import from_cursor, split_page, to_cursor
 from app.store.tables import tokens
-from app.trace.names import LONGEST_JOB, is_job
+from app.trace.job import MAX_JOB_CHARS, is_job_name
 
 Scope = Literal["ingest", "read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -21,7 +27,7 @@ _MINUTE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """A token without its secret; `job`, where there is one, is the only job it is good for."""
+    """A token without its secret; `job`, if set, is the only job it is valid for."""
 
     token_id: str
     project: str
@@ -35,16 +41,16 @@ class TokenRecord:
     digest: str = field(repr=False)
 
     def is_good(self, now_s: float) -> bool:
-        """Whether it is neither revoked nor over."""
+        """Whether it is neither revoked nor expired."""
         return self.revoked_s is None and (self.expires_s is None or now_s < self.expires_s)
 
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """What a token is to be good for.
+    """A token to create.
 
     Raises:
-        InvalidRequest: there can be no such token.
+        InvalidRequest: a field is invalid.
     """
 
     project: str
@@ -62,9 +68,9 @@ class NewToken:
             self._check_job(self.job)
 
     def _check_job(self, job: str) -> None:
-        if not is_job(job):
+        if not is_job_name(job):
             raise InvalidRequest(
-                f"job {job!r}: want at most {LONGEST_JOB} letters, digits, dots, hyphens and "
+                f"job {job!r}: want at most {MAX_JOB_CHARS} letters, digits, dots, hyphens and "
                 "underscores, the first a letter or digit"
             )
         if set(self.scopes) != {"ingest"}:
@@ -83,17 +89,17 @@ def checked_scopes(names: Sequence[str]) -> list[Scope]:
     return [scope for scope in SCOPES if scope in names]
 
 
-_COLUMNS = tuple(tokens.c[name] for name in TokenRecord.__slots__)
+_TOKEN_COLUMNS = tuple(tokens.c[name] for name in TokenRecord.__slots__)
 
 
 def create(conn: Connection, wanted: NewToken, *, now_s: float) -> tuple[TokenRecord, str]:
-    """The new token and its text, which nothing can tell again; makes the project if it is new.
+    """Create a token, and its project if new; returns it and its text, which is not stored.
 
     Raises:
-        InvalidRequest: no project may be called this.
+        InvalidRequest: the project name is invalid.
     """
-    projects.make(conn, wanted.project, now_s=now_s)
-    text = token_text.new()
+    projects.create_if_missing(conn, wanted.project, now_s=now_s)
+    text = new_token()
     record = TokenRecord(
         token_id=text.token_id,
         project=wanted.project,
@@ -112,8 +118,8 @@ def create(conn: Connection, wanted: NewToken, *, now_s: float) -> tuple[TokenRe
 
 
 def find(conn: Connection, token_id: str) -> TokenRecord | None:
-    """The token of this id, good or not."""
-    row = conn.execute(select(*_COLUMNS).where(tokens.c.token_id == token_id)).one_or_none()
+    """The token with this id, valid or not."""
+    row = conn.execute(select(*_TOKEN_COLUMNS).where(tokens.c.token_id == token_id)).one_or_none()
     return None if row is None else _record(row)
 
 
@@ -121,22 +127,22 @@ def page(
     conn: Connection, project: str, *, cursor: str | None = None, limit: int = 100
 ) -> tuple[list[TokenRecord], str | None]:
     """A project's tokens in the order of their ids, and the cursor of the next page."""
-    query = select(*_COLUMNS).where(tokens.c.project == project)
+    query = select(*_TOKEN_COLUMNS).where(tokens.c.project == project)
     if cursor is not None:
         query = query.where(tokens.c.token_id > from_cursor(cursor, tuple[str])[0])
     rows = conn.execute(query.order_by(tokens.c.token_id).limit(limit + 1))
-    found, more = split([_record(row) for row in rows], limit)
+    found, more = split_page([_record(row) for row in rows], limit)
     return found, to_cursor(found[-1].token_id) if more else None
 
 
-def everyones(conn: Connection) -> list[TokenRecord]:
-    """All tokens of all projects, for who runs the service."""
-    query = select(*_COLUMNS).order_by(tokens.c.project, tokens.c.token_id)
+def all_tokens(conn: Connection) -> list[TokenRecord]:
+    """All tokens of all projects, for the operator."""
+    query = select(*_TOKEN_COLUMNS).order_by(tokens.c.project, tokens.c.token_id)
     return [_record(row) for row in conn.execute(query)]
 
 
 def revoke(conn: Connection, project: str, token_id: str, *, now_s: float) -> bool:
-    """The token is good for nothing any more; whether it was good for something before.
+    """Revoke a token; False if it was revoked already.
 
     Raises:
         TokenNotFound: the project has no such token.
@@ -149,7 +155,7 @@ def revoke(conn: Connection, project: str, token_id: str, *, now_s: float) -> bo
 
 
 def mark_used(conn: Connection, token_id: str, *, now_s: float) -> None:
-    """The token was used; remembered to the minute, so that it is rarely written."""
+    """Note that the token was used; to the minute, so that it is rarely written."""
     minute_s = used_minute_s(now_s)
     older = or_(tokens.c.last_used_s.is_(None), tokens.c.last_used_s < minute_s)
     mine = tokens.c.token_id == token_id
@@ -164,3 +170,39 @@ def used_minute_s(now_s: float) -> float:
 def _record(row: Sequence[Any]) -> TokenRecord:
     values = dict(zip(TokenRecord.__slots__, row, strict=True))
     return TokenRecord(**values | {"scopes": tuple(values["scopes"])})
+
+
+_BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_ID_CHARS = 10
+_SECRET_CHARS = 43  # 62 ** 43 is more than 2 ** 256
+_TOKEN_PATTERN = re.compile(rf"pl_([0-9A-Za-z]{{{_ID_CHARS}}})_([0-9A-Za-z]{{{_SECRET_CHARS}}})")
+
+
+class TokenText(NamedTuple):
+    """The two parts of a token."""
+
+    token_id: str
+    secret: str
+
+    def __str__(self) -> str:
+        return f"pl_{self.token_id}_{self.secret}"
+
+    @property
+    def digest(self) -> str:
+        """The stored digest; of 256 random bits, so it needs no slow hash."""
+        return hashlib.sha256(f"paceline token v1:{self}".encode()).hexdigest()
+
+
+def new_token() -> TokenText:
+    """A token that cannot be guessed."""
+    return TokenText(_random_text(_ID_CHARS), _random_text(_SECRET_CHARS))
+
+
+def parse_token(text: str) -> TokenText | None:
+    """The parts of a token; None if the text is not one."""
+    found = _TOKEN_PATTERN.fullmatch(text)
+    return None if found is None else TokenText(*found.groups())
+
+
+def _random_text(length: int) -> str:
+    return "".join(secrets.choice(_BASE62) for _ in range(length))

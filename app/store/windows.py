@@ -1,8 +1,12 @@
-"""Windows: what was found out about successive steps of one run, replaced by newer revisions."""
+"""Windows, their steps, ranges of windows, and the ribbon over a whole job.
+
+A window is the analysis of successive steps of one run; newer revisions replace it. Each training
+step has one row, analysed or skipped.
+"""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -13,25 +17,26 @@ from sqlalchemy import (
     RowMapping,
     ScalarSelect,
     Select,
+    and_,
     func,
+    or_,
     select,
     tuple_,
     type_coerce,
 )
 
-from app.engine.result_by_step import whole
-from app.errors import JobNotFound, WindowNotFound
+from app.errors import InvalidRequest, WindowNotFound
 from app.store.columns import PackedBytes
-from app.store.paging import Int64, from_cursor, split, to_cursor
-from app.store.tables import jobs, windows
-from app.store.upsert import insert
+from app.store.runs import current_epoch
+from app.store.sql import Int64, from_cursor, insert, insert_or_replace, split_page, to_cursor
+from app.store.tables import jobs, runs, steps, windows
 from app.trace.window import WindowState
 
 Verdict = Literal["ok", "low"]
 
-_KEY = (windows.c.job_id, windows.c.epoch, windows.c.first_step)
+_WINDOW_KEY = (windows.c.job_id, windows.c.epoch, windows.c.first_step)
 _WINDOW_ID = re.compile(r"([1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
-SUMMARY = (
+SUMMARY_COLUMNS = (
     windows.c.epoch,
     windows.c.first_step,
     windows.c.last_step,
@@ -49,7 +54,7 @@ class _Ranks(msgspec.Struct):
 
 
 class _StepsAndRanks(msgspec.Struct):
-    """Of a stored result only the steps, and the ranks that arrivals are about."""
+    """The parts of a stored result that name steps and ranks."""
 
     steps: list[int]
     arrivals: _Ranks | None = None
@@ -60,7 +65,7 @@ _RANKS = msgspec.json.Decoder(_StepsAndRanks)
 
 @dataclass(frozen=True, slots=True)
 class WindowSummary:
-    """A window without its arrays; the figures are None where no step could be analysed."""
+    """A window without its arrays; the figures are None if no step could be analysed."""
 
     window_id: str
     epoch: int
@@ -78,9 +83,8 @@ class WindowSummary:
 class WindowRecord:
     """One revision of a window, to be saved.
 
-    `result` is the JSON of what-if-model.md, section 7, without what it says of each step, which is
-    in `per_step` (app/engine/result_by_step.py); `trace` are the raw operations, kept of closed
-    windows only.
+    `result` is the JSON of what-if-model.md, section 7, without its figures by step, which are in
+    `per_step` (`split_by_step`); `trace` are the raw operations, for closed windows only.
     """
 
     epoch: int
@@ -98,14 +102,42 @@ class WindowRecord:
     updated_s: float
 
 
+_ARRIVALS = "arrivals"
+_BY_STEP = "per_step"
+
+
+def split_by_step(result: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Split a result into what lists need, and its figures by step: most of it for large jobs.
+
+    The figures are None where nothing was measured.
+    """
+    rest = {name: value for name, value in result.items() if name != _BY_STEP}
+    by_step = result.get(_BY_STEP)
+    arrivals = result.get(_ARRIVALS)
+    if not arrivals or _BY_STEP not in arrivals:
+        return rest, by_step
+    rest[_ARRIVALS] = {name: value for name, value in arrivals.items() if name != _BY_STEP}
+    return rest, None if by_step is None else {**by_step, **arrivals[_BY_STEP]}
+
+
+def join_by_step(result: Mapping[str, Any], by_step: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The result with its figures by step, at `per_step` and `arrivals.per_step`."""
+    arrivals = result.get(_ARRIVALS)
+    if not arrivals or by_step is None or "waited_for_s" not in by_step:
+        return {**result, _BY_STEP: by_step}
+    rest = {name: value for name, value in by_step.items() if name != "waited_for_s"}
+    own = {_BY_STEP: {"waited_for_s": by_step["waited_for_s"]}}
+    return {**result, _ARRIVALS: {**arrivals, **own}, _BY_STEP: rest}
+
+
 def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:
-    """Save a revision over older ones; False when this one or a newer is there already."""
+    """Save a revision over older ones; False if the same or a newer one is stored."""
     values = {"job_id": job_id} | {name: getattr(record, name) for name in record.__slots__}
     statement = insert(conn, windows).values(values)
     new = statement.excluded
-    key = {column.name for column in _KEY}
+    key = {column.name for column in _WINDOW_KEY}
     statement = statement.on_conflict_do_update(
-        index_elements=_KEY,
+        index_elements=_WINDOW_KEY,
         set_={name: new[name] for name in values if name not in key},
         where=new.revision > windows.c.revision,
     )
@@ -122,20 +154,20 @@ def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False
     """
     columns = (windows.c.result, windows.c.per_step) if per_step else (windows.c.result,)
     row = _find(conn, job_id, window_id, *columns)
-    return whole(row["result"], row["per_step"]) if per_step else dict(row["result"])
+    return join_by_step(row["result"], row["per_step"]) if per_step else dict(row["result"])
 
 
 def summary(conn: Connection, job_id: str, window_id: str) -> WindowSummary:
     """The summary of a window; raises as `get` does."""
-    return summary_of(_find(conn, job_id, window_id, *SUMMARY))
+    return summary_of(_find(conn, job_id, window_id, *SUMMARY_COLUMNS))
 
 
 def figures_by_step(
     conn: Connection, job_id: str, epoch: int, name: str, first_steps: Sequence[int]
 ) -> list[tuple[list[int], list[Any]]]:
-    """Steps and one figure of `per_step` for each of them, of windows that begin at these steps.
+    """Steps, and one figure of `per_step` for each, of the windows that begin at `first_steps`.
 
-    The other figures are passed over: of large jobs they are most of what is stored.
+    The other figures are not decoded: of large jobs they are most of what is stored.
     """
     numbers = type_coerce(windows.c.result, PackedBytes)
     figures = type_coerce(windows.c.per_step, PackedBytes)
@@ -153,7 +185,7 @@ def figures_by_step(
 def waited_for_by_step(
     conn: Connection, job_id: str, epoch: int, first_steps: Sequence[int]
 ) -> list[tuple[list[int], list[int], list[list[float]]]]:
-    """Steps, ranks and [step][rank] seconds that others waited, of windows that begin at these."""
+    """Steps, ranks and [step][rank] seconds that others waited, of windows at `first_steps`."""
     numbers = type_coerce(windows.c.result, PackedBytes)
     figures = type_coerce(windows.c.per_step, PackedBytes)
     query = (
@@ -172,7 +204,7 @@ def waited_for_by_step(
 
 
 def newest_with_figures() -> ScalarSelect[int]:
-    """First step of the newest window with figures, of each job's current run in a query."""
+    """Subquery: first step of the newest window with figures of each job's current run."""
     figures = windows.alias("figures")
     return (
         select(func.max(figures.c.first_step))
@@ -194,35 +226,28 @@ def page(
 ) -> tuple[list[WindowSummary], str | None]:
     """Summaries of all runs, the newest first, and the cursor of the next page."""
     key = tuple_(windows.c.epoch, windows.c.first_step)
-    query = _newest_first(job_id, *SUMMARY).limit(limit + 1)
+    query = _newest_first(job_id, *SUMMARY_COLUMNS).limit(limit + 1)
     if cursor is not None:
         query = query.where(key < from_cursor(cursor, tuple[Int64, Int64]))
-    rows, more = split([summary_of(row._mapping) for row in conn.execute(query)], limit)
+    rows, more = split_page([summary_of(row._mapping) for row in conn.execute(query)], limit)
     if not rows:
-        check_job(conn, job_id)
+        current_epoch(conn, job_id)
     return rows, to_cursor(rows[-1].epoch, rows[-1].first_step) if more else None
 
 
-def open_window(conn: Connection, job_id: str, epoch: int) -> WindowSummary | None:
-    """The window of a run that still takes steps, if it has one."""
-    query = _newest_first(job_id, *SUMMARY).where(windows.c.epoch == epoch)
-    row = conn.execute(query.where(windows.c.state == "open").limit(1)).one_or_none()
-    return None if row is None else summary_of(row._mapping)
-
-
 def summary_of(row: RowMapping | dict[str, Any]) -> WindowSummary:
-    """The summary in a row of the columns `SUMMARY`."""
-    values = {column.name: row[column.name] for column in SUMMARY}
+    """The summary in a row of the columns `SUMMARY_COLUMNS`."""
+    values = {column.name: row[column.name] for column in SUMMARY_COLUMNS}
     return WindowSummary(window_id=f"{row['epoch']}-{row['first_step']}", **values)
 
 
 def _one_key(document: bytes, name: str) -> list[Any]:
-    """The list at one key of a JSON object; what is beside it is passed over, unread."""
-    return list(getattr(_only(name).decode(document), name) or ())
+    """The list at one key of a JSON object; other keys are not decoded."""
+    return list(getattr(_one_key_decoder(name).decode(document), name) or ())
 
 
 @cache
-def _only(name: str) -> msgspec.json.Decoder[Any]:
+def _one_key_decoder(name: str) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(msgspec.defstruct("Only", [(name, list[Any] | None, None)]))
 
 
@@ -238,17 +263,17 @@ def _find(
     if window_id == "latest":
         row = _latest(conn, job_id, query)
     else:
-        epoch, first_step = place_of(job_id, window_id)
+        epoch, first_step = parse_window_id(job_id, window_id)
         query = query.where(windows.c.epoch == epoch, windows.c.first_step == first_step)
         row = conn.execute(query).one_or_none()
     if row is None:
-        check_job(conn, job_id)
+        current_epoch(conn, job_id)
         raise WindowNotFound(job_id, window_id)
     found: RowMapping = row._mapping
     return found
 
 
-def place_of(job_id: str, window_id: str) -> tuple[int, int]:
+def parse_window_id(job_id: str, window_id: str) -> tuple[int, int]:
     """Epoch and first step of a window's id.
 
     Raises:
@@ -261,18 +286,217 @@ def place_of(job_id: str, window_id: str) -> tuple[int, int]:
 
 
 def _latest(conn: Connection, job_id: str, newest_first: Select[Any]) -> Any:
-    # A window whose first step is not complete yet has nothing to show: the one before has.
+    # A window without a complete step has no figures: prefer the one before.
     current = select(jobs.c.epoch).where(jobs.c.job_id == job_id).scalar_subquery()
     query = newest_first.where(windows.c.epoch == current)
     with_figures = query.where(windows.c.slowdown.is_not(None))
     return conn.execute(with_figures).one_or_none() or conn.execute(query).one_or_none()
 
 
-def check_job(conn: Connection, job_id: str) -> None:
-    """See that the job exists.
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """Recorded, simulated and ideal time of one step; a skipped one has a reason and no figures."""
+
+    epoch: int
+    step: int
+    recorded_s: float | None
+    simulated_s: float | None
+    ideal_s: float | None
+    slowdown: float | None
+    window_id: str
+    skipped_reason: str | None = None
+
+
+_STEP_COLUMNS = tuple(steps.c[name] for name in StepRow.__slots__)
+
+
+def save_steps(conn: Connection, job_id: str, rows: Sequence[StepRow]) -> None:
+    """Save steps, replacing earlier rows."""
+    insert_or_replace(conn, steps, [{"job_id": job_id, **asdict(row)} for row in rows])
+
+
+def step_series(
+    conn: Connection,
+    job_id: str,
+    *,
+    epoch: int | None = None,
+    first: int | None = None,
+    last: int | None = None,
+    limit: int = 1000,
+) -> list[StepRow]:
+    """The last `limit` steps between `first` and `last` of one run (the current), ascending.
 
     Raises:
-        JobNotFound: it never registered.
+        JobNotFound: the job never registered.
     """
-    if conn.execute(select(jobs.c.epoch).where(jobs.c.job_id == job_id)).one_or_none() is None:
-        raise JobNotFound(job_id)
+    current = current_epoch(conn, job_id)
+    query = select(*_STEP_COLUMNS).where(steps.c.job_id == job_id)
+    query = query.where(steps.c.epoch == (current if epoch is None else epoch))
+    if first is not None:
+        query = query.where(steps.c.step >= first)
+    if last is not None:
+        query = query.where(steps.c.step <= last)
+    rows = conn.execute(query.order_by(steps.c.step.desc()).limit(limit)).all()
+    return [StepRow(*row) for row in reversed(rows)]
+
+
+# A job that reports for years has hundreds of thousands of windows.
+MAX_LISTED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRange:
+    """Successive windows of one run; sums are over all of them.
+
+    `first_steps` (ascending) are of all windows, or of `MAX_LISTED` of them, evenly spread with
+    both ends.
+    """
+
+    epoch: int
+    first_steps: Sequence[int]
+    last_step: int
+    num_windows: int
+    num_steps: int
+    most_steps: int  # of one window
+    revisions: int
+
+
+def window_range(conn: Connection, job_id: str, first_id: str, last_id: str) -> WindowRange:
+    """The windows from one to another of the same run.
+
+    Raises:
+        InvalidRequest: the ids are of different runs, or in the wrong order.
+        JobNotFound: the job never registered.
+        WindowNotFound: there is none.
+    """
+    (epoch, first), (last_epoch, last) = (
+        parse_window_id(job_id, each) for each in (first_id, last_id)
+    )
+    if epoch != last_epoch or first > last:
+        raise InvalidRequest(
+            f"windows {first_id} to {last_id} are no range: give the earlier window first, "
+            "and a later one of the same run"
+        )
+    of = windows.c
+    inside = and_(of.job_id == job_id, of.epoch == epoch, of.first_step.between(first, last))
+    counted = select(
+        func.max(of.last_step), func.count(), func.sum(of.num_steps), func.max(of.num_steps),
+        func.sum(of.revision),
+    ).where(inside)  # fmt: skip
+    last_step, num_windows, *sums = conn.execute(counted).one()
+    if not num_windows:
+        current_epoch(conn, job_id)
+        raise WindowNotFound(job_id, f"{first_id}..{last_id}")
+    listed = _listed_windows(conn, inside, num_windows)
+    return WindowRange(epoch, listed, last_step, num_windows, *(int(each) for each in sums))
+
+
+def gpu_s_lost(conn: Connection, job_id: str, span: WindowRange, *, num_gpus: int) -> float | None:
+    """GPU-seconds that all windows of the span lost, each by its own result.
+
+    None if some of their steps have been removed.
+    """
+    of = steps.c
+    total = {name: func.sum(of[name]).label(name) for name in ("recorded_s", "simulated_s",
+                                                               "ideal_s")}  # fmt: skip
+    by_window = (
+        select(*total.values(), func.count().label("num_steps"))
+        .where(of.job_id == job_id, of.epoch == span.epoch)
+        .where(of.step.between(span.first_steps[0], span.last_step))
+        .where(*(of[name].is_not(None) for name in total))
+        .group_by(of.window_id)
+        .subquery()
+    ).c
+    lost_s = by_window.recorded_s * (1 - by_window.ideal_s / by_window.simulated_s)
+    summed = select(func.sum(lost_s), func.sum(by_window.num_steps))
+    found_s, num_steps = conn.execute(summed).one()
+    # Steps may have been added since the windows were counted.
+    return None if num_steps is None or num_steps < span.num_steps else float(found_s) * num_gpus
+
+
+def _listed_windows(conn: Connection, inside: ColumnElement[Any], num_windows: int) -> list[int]:
+    stride = -(-num_windows // MAX_LISTED)
+    at = (func.row_number().over(order_by=windows.c.first_step) - 1).label("at")
+    numbered = select(windows.c.first_step, at).where(inside).subquery().c
+    kept = or_(numbered.at % stride == 0, numbered.at == num_windows - 1)
+    query = select(numbered.first_step).where(kept).order_by(numbered.first_step)
+    return list(conn.execute(query).scalars())
+
+
+StepPosition = tuple[int, int]  # epoch, step
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeSums:
+    """Sums over the measured steps of a window, seconds."""
+
+    simulated_s: float
+    ideal_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnanalysedStep:
+    """A skipped step, and why."""
+
+    epoch: int
+    step: int
+    reason: str
+
+
+def newest_windows(conn: Connection, job_id: str, *, limit: int) -> tuple[list[WindowSummary], int]:
+    """The newest windows of all runs, ascending, and how many older ones there are.
+
+    Raises:
+        JobNotFound: the job never registered.
+    """
+    query = select(*SUMMARY_COLUMNS).where(windows.c.job_id == job_id)
+    query = query.order_by(windows.c.epoch.desc(), windows.c.first_step.desc()).limit(limit)
+    found = [summary_of(row._mapping) for row in conn.execute(query)]
+    found.reverse()
+    if not found:
+        current_epoch(conn, job_id)
+    counted = select(func.count()).select_from(windows).where(windows.c.job_id == job_id)
+    return found, int(conn.execute(counted).scalar_one()) - len(found)
+
+
+def newest_measured(conn: Connection, job_id: str, epoch: int) -> WindowSummary | None:
+    """The newest window of a run that has figures."""
+    query = select(*SUMMARY_COLUMNS).where(windows.c.job_id == job_id, windows.c.epoch == epoch)
+    query = query.where(windows.c.slowdown.is_not(None)).order_by(windows.c.first_step.desc())
+    row = conn.execute(query.limit(1)).one_or_none()
+    return None if row is None else summary_of(row._mapping)
+
+
+def step_time_sums(
+    conn: Connection, job_id: str, *, since: StepPosition
+) -> dict[str, StepTimeSums]:
+    """Sums of step times by window id, from a step on."""
+    query = (
+        select(steps.c.window_id, func.sum(steps.c.simulated_s), func.sum(steps.c.ideal_s))
+        .where(steps.c.job_id == job_id, tuple_(steps.c.epoch, steps.c.step) >= since)
+        .where(steps.c.simulated_s.is_not(None), steps.c.ideal_s.is_not(None))
+        .group_by(steps.c.window_id)
+    )
+    return {window_id: StepTimeSums(*sums) for window_id, *sums in conn.execute(query)}
+
+
+def skipped_steps(
+    conn: Connection, job_id: str, *, since: StepPosition, limit: int, besides: Iterable[str] = ()
+) -> list[UnanalysedStep]:
+    """The newest skipped steps from a step on, ascending; none whose reason begins like these."""
+    query = (
+        select(steps.c.epoch, steps.c.step, steps.c.skipped_reason)
+        .where(steps.c.job_id == job_id, tuple_(steps.c.epoch, steps.c.step) >= since)
+        .where(steps.c.skipped_reason.is_not(None))
+        .where(*(~steps.c.skipped_reason.startswith(each, autoescape=True) for each in besides))
+        .order_by(steps.c.epoch.desc(), steps.c.step.desc())
+        .limit(limit)
+    )
+    return [UnanalysedStep(*row) for row in reversed(conn.execute(query).all())]
+
+
+def run_beginnings(conn: Connection, job_id: str, *, since: int) -> dict[int, float]:
+    """When (Unix time) each run from an epoch on registered."""
+    query = select(runs.c.epoch, runs.c.registered_s)
+    query = query.where(runs.c.job_id == job_id, runs.c.epoch >= since).order_by(runs.c.epoch)
+    return {row.epoch: row.registered_s for row in conn.execute(query)}

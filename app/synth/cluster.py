@@ -1,22 +1,62 @@
-"""Where a made job's workers run, and how wrong the clocks are there."""
+"""Hosts of a simulated job: which worker runs where, and how wrong the hosts' clocks are.
 
-from collections.abc import Sequence
+`World` is what a fault may know of the job. `rng_of` gives a fault its random generators: a fresh
+one for each step number, the same whatever steps are drawn together and whatever other faults
+there are. `WHOLE_JOB` stands for a step number where something is drawn once for the whole job.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from app.errors import InvalidRequest
-from app.synth.structure import Structure
-from app.synth.world import Worker
+from app.synth.structure import ReplicaStructure
 from app.trace.job import Parallelism
 from app.trace.ops import OP_SPECS, Axis
 from app.trace.window import Floats
 
-# Beside the seed, where a step's number and a fault's would stand: no step and no fault has these.
-_OF_CLOCKS = (2**63 - 1, 2**31)
-_OF_JITTER = 2**31 + 1
+# In place of a step: no job trains for so long.
+WHOLE_JOB = 2**63 - 1
 
-_MEET = frozenset(spec.name for spec in OP_SPECS if spec.axis is not Axis.NONE)
+Worker = tuple[int, int]  # dp rank, stage
+RngOf = Callable[[int], np.random.Generator]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A job's shape, and on which host each worker (dp rank, stage) runs."""
+
+    parallelism: Parallelism
+    num_microbatches: int
+    num_chunks: int
+    hosts: Mapping[Worker, str]
+
+    @property
+    def host_names(self) -> list[str]:
+        """Every host once, ascending."""
+        return sorted(set(self.hosts.values()))
+
+    def workers_of_host(self, name: str) -> list[Worker]:
+        """The host's workers, ascending; none if there is no such host."""
+        return sorted(worker for worker, host in self.hosts.items() if host == name)
+
+
+def rng_of(seed: int, fault: int) -> RngOf:
+    """The chance of a job's fault of this number, from 0."""
+
+    def of_step(step: int) -> np.random.Generator:
+        # The base noise of a step comes from [seed, step]; a third number of 0 would repeat it.
+        return np.random.default_rng([seed, step, fault + 1])
+
+    return of_step
+
+
+# Beside the seed, where a step's number and a fault's would stand: no step and no fault has these.
+_CLOCK_SEED = (2**63 - 1, 2**31)
+_JITTER_SEED = 2**31 + 1
+
+_SYNCHRONISING_OPS = frozenset(spec.name for spec in OP_SPECS if spec.axis is not Axis.NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +102,19 @@ class Cluster:
         """Offset in seconds and drift as a share of each worker's clock, [dp ranks, stages]."""
         host = self.host_numbers(parallelism)
         num_hosts = int(host.max()) + 1
-        rng = np.random.default_rng([seed, *_OF_CLOCKS])
+        rng = np.random.default_rng([seed, *_CLOCK_SEED])
         offset_s = rng.uniform(-self.clock_offset_s, self.clock_offset_s, num_hosts)
         drift = rng.uniform(-self.drift_ppm, self.drift_ppm, num_hosts) * 1e-6
         return offset_s[host], drift[host]
 
-    def jitter(self, structure: Structure, steps: Sequence[int], seed: int) -> Floats | None:
+    def jitter(self, structure: ReplicaStructure, steps: Sequence[int], seed: int) -> Floats | None:
         """[ops, steps, dp ranks] seconds, None where everybody sees the end at once."""
         if self.jitter_s == 0.0:
             return None
-        meets = np.flatnonzero([op.optype in _MEET for op in structure.ops])
+        meets = np.flatnonzero([op.optype in _SYNCHRONISING_OPS for op in structure.ops])
         jitter_s = np.zeros((structure.num_ops, len(steps), structure.parallelism.dp_size))
         for position, step in enumerate(steps):
-            rng = np.random.default_rng([seed, step, _OF_JITTER])
+            rng = np.random.default_rng([seed, step, _JITTER_SEED])
             normal = rng.standard_normal((meets.size, structure.parallelism.dp_size))
             jitter_s[meets, position] = self.jitter_s * np.abs(normal)
         return jitter_s

@@ -1,4 +1,4 @@
-"""How long does each operation of a made job take, before anybody waits for anybody?"""
+"""Mean duration of each operation of a simulated job, without waiting."""
 
 from dataclasses import dataclass, field, fields
 
@@ -12,8 +12,8 @@ from app.trace.window import Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """Mean seconds of every operation, and how far single ones stray from it.
+class OperationCosts:
+    """Mean seconds of every operation, and their variation.
 
     `forward_s` and `backward_s` are of one micro-batch on one stage, its chunks together, both
     halves of a split backward too; `weight_share` is the second half's. `noise` and
@@ -53,28 +53,9 @@ class Costs:
             if any(not (np.isfinite(factor) and factor > 0) for factor in getattr(self, name)):
                 raise InvalidRequest(f"{name}: every factor is a number above 0")
 
-    @classmethod
-    def of_compute_only(cls, forward_s: float, backward_s: float) -> "Costs":
-        """Nothing but forward and backward takes time, and never more or less than this."""
-        return cls(
-            forward_s=forward_s,
-            backward_s=backward_s,
-            optimizer_s=0.0,
-            gc_s=0.0,
-            stage_transfer_s=0.0,
-            params_all_gather_s=0.0,
-            grads_reduce_scatter_s=0.0,
-            layernorm_all_reduce_s=0.0,
-            embedding_all_reduce_s=0.0,
-            clip_s=0.0,
-            launch_delay_s=0.0,
-            noise=0.0,
-            transfer_noise=0.0,
-        )
-
     @property
     def once_s(self) -> dict[str, float]:
-        """Mean seconds of what is done once a step, or once a chunk, by op type."""
+        """Mean seconds of operations that occur once per step or chunk, by type."""
         return {
             "params-all-gather": self.params_all_gather_s,
             "gc": self.gc_s,
@@ -99,7 +80,7 @@ class Costs:
         return mean_s
 
     def _refuse_other_count(self, name: str, count: int) -> None:
-        """Returns if there is a factor for each."""
+        """Check that there is one factor for each stage or chunk."""
         if len(getattr(self, name)) != count:
             what, given = name.removesuffix("_factors"), len(getattr(self, name))
             raise InvalidRequest(f"{given} {what} factors for {count} {what}s: give one for each")

@@ -1,27 +1,83 @@
-"""Draw the durations and launch delays of some steps.
+"""Draws random durations and launch delays of some steps, before anyone waits for anyone.
 
-Each step has a chance of its own, so that it is the same whoever draws it and with whatever others.
+Each step has a random generator of its own: it comes out the same whoever draws it, with whatever
+other steps.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.synth.costs import Costs
-from app.synth.drawn import Drawn
+from app.synth.costs import OperationCosts
 from app.trace.job import Parallelism
 from app.trace.ops import Direction
-from app.trace.window import Floats
-
-Shape = tuple[int, ...]
-
-P2P = ("forward-send", "forward-recv", "backward-send", "backward-recv")
+from app.trace.window import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Slices:
+class Annotation:
+    """A gc-pause inside a forward or backward computation, or a data-wait in the delay before it.
+
+    Indices name the computation; `step` is a position in `DrawnSteps.steps`.
+    """
+
+    name: str
+    duration_s: float
+    direction: Direction
+    stage: int
+    chunk: int
+    microbatch: int
+    step: int
+    dp_rank: int
+
+
+@dataclass(slots=True)
+class DrawnSteps:
+    """Durations and launch delays of some steps; faults change them in place.
+
+    Shapes: computations, the delays before them, and transfers between stages [stages, chunks,
+    micro-batches, steps, dp ranks], a transfer under its receiver's stage and chunk; `once_s` and
+    `once_delay_s`, operations at a step's ends, {op type: [stages, chunks, steps, dp ranks]} with
+    size 1 for chunks where there is one a stage, and for every axis that a collective spans (one
+    transfer for all its members); `tokens` and `seq_len_sq` [micro-batches, steps, dp ranks];
+    `sm_clock_mhz` and `temperature_c` [stages, steps, dp ranks]; `is_silent` [stages, steps, dp
+    ranks], the worker reports nothing of the step. All times in seconds.
+
+    Where backwards are split, `backward_s` is still the whole of one, `backward_delay_s` the delay
+    before its first half, and `weight_share` and `weight_delay_s` are those of its second half,
+    all of the shape of computations. `p2p_delay_s` {op type: that shape}, 0 where there is none.
+    """
+
+    steps: Ints
+    forward_s: Floats
+    backward_s: Floats
+    forward_delay_s: Floats
+    backward_delay_s: Floats
+    forward_transfer_s: Floats
+    backward_transfer_s: Floats
+    once_s: dict[str, Floats]
+    once_delay_s: dict[str, Floats]
+    is_silent: NDArray[np.bool_]
+    tokens: Ints | None = None
+    seq_len_sq: Ints | None = None
+    sm_clock_mhz: Ints | None = None
+    temperature_c: Ints | None = None
+    annotations: list[Annotation] = field(default_factory=list)
+    weight_share: Floats | None = None
+    weight_delay_s: Floats | None = None
+    p2p_delay_s: dict[str, Floats] = field(default_factory=dict)
+
+
+Shape = tuple[int, ...]
+
+P2P_OPS = ("forward-send", "forward-recv", "backward-send", "backward-recv")
+
+
+@dataclass(frozen=True, slots=True)
+class DrawLayout:
     """Arrays that are cut from one stretch of numbers a step; all of their last axes are dp."""
 
     shapes: dict[str, Shape]
@@ -43,22 +99,22 @@ class Slices:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class StepDrawing:
     """What is to be drawn for a job; `splits` says whether its backwards are in two parts."""
 
     parallelism: Parallelism
     num_microbatches: int
-    costs: Costs
+    costs: OperationCosts
     splits: bool
 
-    def draw(self, steps: Sequence[int], seed: int) -> Drawn:
+    def draw(self, steps: Sequence[int], seed: int) -> DrawnSteps:
         """Steps of a healthy job."""
         computed, transferred, delays = self._numbers(steps, seed)
         forward, backward = (
             self.costs.computation_s(direction, self.parallelism)[:, :, None, None, None]
             for direction in (Direction.FORWARD, Direction.BACKWARD)
         )
-        drawn = Drawn(
+        drawn = DrawnSteps(
             steps=np.asarray(steps, np.int64),
             forward_s=computed.pop("forward") * forward,
             backward_s=computed.pop("backward") * backward,
@@ -69,7 +125,7 @@ class Drawing:
             once_s={},
             once_delay_s={},
             is_silent=np.zeros((self._pp_size, len(steps), self._dp_size), np.bool_),
-            p2p_delay_s={name: delays.pop(name) for name in P2P if name in delays},
+            p2p_delay_s={name: delays.pop(name) for name in P2P_OPS if name in delays},
         )
         if self.splits:
             self._split(drawn, computed.pop("weight"), backward)
@@ -80,7 +136,7 @@ class Drawing:
         drawn.once_delay_s |= delays
         return drawn
 
-    def _split(self, drawn: Drawn, weight: Floats, backward_s: Floats) -> None:
+    def _split(self, drawn: DrawnSteps, weight: Floats, backward_s: Floats) -> None:
         """Both parts stray from their means by themselves."""
         share = self.costs.weight_share
         drawn.backward_s *= 1 - share
@@ -103,13 +159,13 @@ class Drawing:
         return tuple(slices.cut(of_kind) for slices, of_kind in zip(kinds, numbers, strict=True))
 
     @cached_property
-    def _computed(self) -> Slices:
+    def _computed(self) -> DrawLayout:
         names = ["forward", "backward"] + ["weight"] * self.splits
         once = dict.fromkeys(("gc", "optimizer"), (self._pp_size, 1, self._dp_size))
-        return Slices(dict.fromkeys(names, self._each) | once)
+        return DrawLayout(dict.fromkeys(names, self._each) | once)
 
     @cached_property
-    def _transferred(self) -> Slices:
+    def _transferred(self) -> DrawLayout:
         """Of a collective there is one for all its members."""
         stages, chunks, dp_ranks = self._pp_size, self.parallelism.vpp_size, self._dp_size
         shapes: dict[str, Shape] = dict.fromkeys(("forward", "backward"), self._each)
@@ -120,18 +176,18 @@ class Drawing:
         if self.parallelism.is_data_parallel:
             shapes["params-all-gather"] = (stages, chunks, 1)
             shapes["grads-reduce-scatter"] = (stages, chunks, 1)
-        return Slices(shapes)
+        return DrawLayout(shapes)
 
     @cached_property
-    def _delayed(self) -> Slices:
+    def _delayed(self) -> DrawLayout:
         names = ["forward", "backward"] + ["weight"] * self.splits
         if self._pp_size > 1:
-            names += P2P
+            names += P2P_OPS
         shapes: dict[str, Shape] = dict.fromkeys(names, self._each)
         for name, shape in (self._transferred.shapes | self._computed.shapes).items():
             if name not in shapes:
                 shapes[name] = (self._pp_size, shape[1], self._dp_size)
-        return Slices(shapes)
+        return DrawLayout(shapes)
 
     @property
     def _each(self) -> Shape:

@@ -1,7 +1,8 @@
-"""Run some steps of a made job: who computes, sends and waits when?
+"""Runs some steps of a simulated job: who computes, sends and waits when?
 
 Every dp rank of every step is a lane of the arrays, so one pass over one replica's operations runs
-them all. This is the obvious simulation of a training step; it knows nothing of the engine's.
+them all. This is the obvious simulation of a training step; it shares nothing with the engine's
+replay.
 """
 
 from collections import deque
@@ -9,12 +10,35 @@ from collections import deque
 import numpy as np
 
 from app.errors import InvalidRequest
-from app.synth.drawn import Drawn
-from app.synth.parts import delays, durations
-from app.synth.schedules.schedule import Part, Work
-from app.synth.structure import Op, Structure
+from app.synth.drawing import DrawnSteps
+from app.synth.schedules import ComputeKind, StageWork
+from app.synth.structure import ReplicaOp, ReplicaStructure
 from app.trace.ops import Direction
 from app.trace.window import Floats
+
+
+def computation_durations(drawn: DrawnSteps) -> dict[ComputeKind, Floats]:
+    """Of computations, [stages, chunks, micro-batches, steps, dp ranks] seconds."""
+    found = {ComputeKind.FORWARD: drawn.forward_s, ComputeKind.BACKWARD: drawn.backward_s}
+    if drawn.weight_share is not None:
+        found[ComputeKind.BACKWARD_WEIGHT] = weight_s = drawn.backward_s * drawn.weight_share
+        found[ComputeKind.BACKWARD_INPUT] = drawn.backward_s - weight_s
+    return found
+
+
+def launch_delays(drawn: DrawnSteps) -> dict[str, Floats]:
+    """By op type, [stages, chunks, micro-batches, ...] or [stages, chunks, ...]."""
+    found = {
+        ComputeKind.FORWARD.value: drawn.forward_delay_s,
+        ComputeKind.BACKWARD.value: drawn.backward_delay_s,
+        ComputeKind.BACKWARD_INPUT.value: drawn.backward_delay_s,
+        **drawn.p2p_delay_s,
+        **drawn.once_delay_s,
+    }
+    if drawn.weight_delay_s is not None:
+        found[ComputeKind.BACKWARD_WEIGHT.value] = drawn.weight_delay_s
+    return found
+
 
 # Axes over which the members of a collective are found: [stages, steps, dp ranks].
 _ALL_DP_RANKS = (2,)
@@ -31,7 +55,9 @@ class Execution:
     sees the end of what they do together.
     """
 
-    def __init__(self, structure: Structure, drawn: Drawn, jitter_s: Floats | None = None) -> None:
+    def __init__(
+        self, structure: ReplicaStructure, drawn: DrawnSteps, jitter_s: Floats | None = None
+    ) -> None:
         lanes = drawn.is_silent.shape[1:]
         stages = structure.parallelism.pp_size
         self.start_s = np.empty((structure.num_ops, *lanes))
@@ -41,16 +67,16 @@ class Execution:
         self._jitter_s = jitter_s
         self._orders = structure.orders
         self._row = structure.row
-        self._duration_s = durations(drawn)
-        self._delay_s = delays(drawn)
+        self._duration_s = computation_durations(drawn)
+        self._delay_s = launch_delays(drawn)
         # When each worker's compute stream is free, [stages, steps, dp ranks].
         self._free_s = np.zeros((stages, *lanes))
         self._gathered_s: list[Floats] = []
         # Ends of what is done already, and the last of each direction, by stage.
-        self._done_s: dict[tuple[int, Work], Floats] = {}
+        self._done_s: dict[tuple[int, StageWork], Floats] = {}
         self._last_s: dict[tuple[int, Direction], Floats] = {}
         # Sends of one direction leave in order: which has its turn, and when the last had left.
-        self._sends: dict[tuple[int, Direction], deque[Work]] = {}
+        self._sends: dict[tuple[int, Direction], deque[StageWork]] = {}
         self._sent_s: dict[tuple[int, Direction], Floats] = {}
 
     def run(self) -> None:
@@ -73,46 +99,46 @@ class Execution:
                 self._sends[stage, direction] = deque(
                     work
                     for work in order
-                    if work.direction is direction and self._structure.taker(stage, work)
+                    if work.direction is direction and self._structure.receiver_of(stage, work)
                 )
         todo = [deque(order) for order in self._orders]
         while any(todo):
             if not sum(self._run_stage(stage, works) for stage, works in enumerate(todo)):
                 raise InvalidRequest("this schedule never ends: every stage waits for another one")
 
-    def _run_stage(self, stage: int, todo: deque[Work]) -> int:
+    def _run_stage(self, stage: int, todo: deque[StageWork]) -> int:
         """As far as its inputs are there; returns how many computations that is."""
         before = len(todo)
         while todo and self._has_input(stage, todo[0]):
             self._compute(stage, todo.popleft())
         return before - len(todo)
 
-    def _has_input(self, stage: int, work: Work) -> bool:
-        giver = self._structure.giver(stage, work)
-        if giver is None:
+    def _has_input(self, stage: int, work: StageWork) -> bool:
+        sender = self._structure.sender_of(stage, work)
+        if sender is None:
             return True
-        peer, given = giver
-        return giver in self._done_s and self._sends[peer, work.direction][0] == given
+        peer, given = sender
+        return sender in self._done_s and self._sends[peer, work.direction][0] == given
 
-    def _compute(self, stage: int, work: Work) -> None:
+    def _compute(self, stage: int, work: StageWork) -> None:
         ready_s = self._free_s[stage]
-        if (giver := self._structure.giver(stage, work)) is not None:
-            ready_s = np.maximum(ready_s, self._receive(stage, work, *giver))
-        if work.part is Part.FORWARD and self._gathered_s:
+        if (sender := self._structure.sender_of(stage, work)) is not None:
+            ready_s = np.maximum(ready_s, self._receive(stage, work, *sender))
+        if work.part is ComputeKind.FORWARD and self._gathered_s:
             ready_s = np.maximum(ready_s, self._gathered_s[work.chunk][stage])
         at = stage, work.chunk, work.microbatch
-        row = self._row[Op(stage, work.part.value, work.chunk, work.microbatch)]
+        row = self._row[ReplicaOp(stage, work.part.value, work.chunk, work.microbatch)]
         start_s, end_s = self.start_s[row], self.end_s[row]
         np.add(ready_s, self._delay_s[work.part.value][at], out=start_s)
         np.add(start_s, self._duration_s[work.part][at], out=end_s)
         self._free_s[stage] = end_s
         self._done_s[stage, work] = self._last_s[stage, work.direction] = end_s
 
-    def _receive(self, stage: int, work: Work, peer: int, given: Work) -> Floats:
+    def _receive(self, stage: int, work: StageWork, peer: int, given: StageWork) -> Floats:
         direction = work.direction
         name, (chunk, k) = direction.value, (work.chunk, work.microbatch)
-        send = self._row[Op(peer, f"{name}-send", given.chunk, k)]
-        recv = self._row[Op(stage, f"{name}-recv", chunk, k)]
+        send = self._row[ReplicaOp(peer, f"{name}-send", given.chunk, k)]
+        recv = self._row[ReplicaOp(stage, f"{name}-recv", chunk, k)]
         given_s = self._done_s[peer, given]
         if (peer, direction) in self._sent_s:
             given_s = np.maximum(given_s, self._sent_s[peer, direction])
@@ -173,6 +199,6 @@ class Execution:
         met_s = start_s.max(axis=meets, keepdims=True) if meets else start_s
         end_s = np.broadcast_to(met_s + duration_s, start_s.shape)
         for stage, began_s, ended_s in zip(on, start_s, end_s, strict=True):
-            row = self._row[Op(stage, name, chunk)]
+            row = self._row[ReplicaOp(stage, name, chunk)]
             self.start_s[row] = began_s
             self.end_s[row] = free_s[stage] = self._seen(row, ended_s) if meets else ended_s

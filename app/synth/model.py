@@ -1,16 +1,61 @@
-"""What a transformer costs: seconds from layers, hidden size and sequence lengths."""
+"""Cost of a transformer: seconds of operations from layers, hidden size and sequence lengths.
+
+Transfers follow the alpha-beta model: a fixed time for each message, then its bytes at the
+bandwidth. Collectives run as rings.
+"""
 
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from app.errors import InvalidRequest
-from app.synth.costs import Costs
-from app.synth.network import Network
+from app.synth.costs import OperationCosts
 from app.trace.job import Parallelism
 from app.trace.window import Floats
 
-_BYTES = 2  # of an activation or a parameter in bf16
+
+@dataclass(frozen=True, slots=True)
+class NetworkModel:
+    """Every message takes `alpha_s` to begin with, and then its bytes at `bytes_per_s`."""
+
+    alpha_s: float = 1e-5
+    bytes_per_s: float = 5e10  # 400 Gbit/s
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.alpha_s) and self.alpha_s >= 0):
+            raise InvalidRequest(f"alpha_s is {self.alpha_s}: give a number, 0 or more")
+        if not self.bytes_per_s > 0:
+            raise InvalidRequest(f"bytes_per_s is {self.bytes_per_s}: give a number above 0")
+
+    def transfer_s(self, num_bytes: float) -> float:
+        """From one worker to another.
+
+        alpha + s * beta
+        """
+        return self.alpha_s + num_bytes / self.bytes_per_s
+
+    def all_gather_s(self, num_ranks: int, num_bytes: float) -> float:
+        """Until each of n ranks has all s bytes, of which it had one n-th.
+
+        (n - 1) alpha + (n - 1) / n * s * beta
+        """
+        others = num_ranks - 1
+        return others * self.alpha_s + others / num_ranks * num_bytes / self.bytes_per_s
+
+    def reduce_scatter_s(self, num_ranks: int, num_bytes: float) -> float:
+        """Until each of n ranks has one n-th of the sum; the same the other way round."""
+        return self.all_gather_s(num_ranks, num_bytes)
+
+    def all_reduce_s(self, num_ranks: int, num_bytes: float) -> float:
+        """Until each of n ranks has the whole sum.
+
+        2 (n - 1) alpha + 2 (n - 1) / n * s * beta
+        """
+        scattered_s = self.reduce_scatter_s(num_ranks, num_bytes)
+        return scattered_s + self.all_gather_s(num_ranks, num_bytes)
+
+
+_BYTES_PER_ACTIVATION = 2  # of an activation or a parameter in bf16
 _GRADIENT_BYTES = 4  # summed in float32
 _BACKWARD = 2.0  # two matrix products for each one forward
 
@@ -19,7 +64,7 @@ _EMBEDDING_LAYERS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class TransformerModel:
     """A decoder of `num_layers` layers, one sequence of `seq_len` tokens a micro-batch.
 
     `layers` says how many each chunk of the whole model has, in its order; the first one has the
@@ -72,7 +117,9 @@ class Model:
         layers[-1] += logits
         return layers * layer_s
 
-    def costs(self, parallelism: Parallelism, network: Network, costs: Costs) -> Costs:
+    def costs(
+        self, parallelism: Parallelism, network: NetworkModel, costs: OperationCosts
+    ) -> OperationCosts:
         """The same costs with this model's computations and transfers."""
         chunks_s = self.chunks_s(parallelism)
         dp_size, tp_size = parallelism.dp_size * parallelism.dsp_size, parallelism.tp_size
@@ -99,10 +146,10 @@ class Model:
         tp_size, num_chunks = parallelism.tp_size, parallelism.pp_size * parallelism.vpp_size
         embedding = self.hidden_size * self.vocab_size // tp_size
         parameters = 12 * self.hidden_size**2 * self.num_layers // num_chunks // tp_size
-        activations = self.seq_len * self.hidden_size * _BYTES
+        activations = self.seq_len * self.hidden_size * _BYTES_PER_ACTIVATION
         p2p = ("forward-send", "forward-recv", "backward-send", "backward-recv")
         return dict.fromkeys(p2p, activations) | {
-            "params-all-gather": parameters * _BYTES,
+            "params-all-gather": parameters * _BYTES_PER_ACTIVATION,
             "grads-reduce-scatter": parameters * _GRADIENT_BYTES,
             "layernorm-grads-all-reduce": 4 * self.hidden_size * _GRADIENT_BYTES,
             "embedding-grads-all-reduce": embedding * _GRADIENT_BYTES,

@@ -11,7 +11,7 @@ from app.errors import InvalidRequest
 from app.trace.window import Floats
 
 # Beyond this many times the median an operation is no noise but a straggler.
-USUAL_CAP = 3.0
+DEFAULT_CAP = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Noise(ABC):
     """A kind of chance; `cap` is the most it may take, in medians, None for no limit."""
 
     name: ClassVar[str]
-    cap: float | None = USUAL_CAP
+    cap: float | None = DEFAULT_CAP
 
     def factors(self, spread: float, size: int, rng: np.random.Generator) -> Floats:
         """[size], around 1, with `spread` as coefficient of variation before the cap."""

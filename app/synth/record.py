@@ -1,4 +1,4 @@
-"""What the workers of a made job would have recorded, each by its own host's clock."""
+"""What the workers of a simulated job would have recorded, each by its own host's clock."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,14 +8,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.synth.instants import NS_PER_S
-from app.synth.world import Worker
+from app.synth.cluster import Worker
 from app.trace.job import Job
-from app.trace.window import OPTIONAL, TRACE_DTYPES, Ints, SkippedStep, Trace, Window
+from app.trace.window import NS_PER_S, Floats, Ints, PlacedOps, SkippedStep, Trace, Window
+
+JOB_START_NS = 1_790_000_000 * NS_PER_S  # an epoch time such as clocks show
+
+
+def times_ns(start_s: Floats, duration_s: Floats, began_s: Floats) -> tuple[Ints, Ints]:
+    """Since the job began, by the true clock; ends are rounded as starts are."""
+    began_ns = np.rint(began_s * NS_PER_S).astype(np.int64)[:, None, None]
+    start_ns = np.rint(start_s * NS_PER_S).astype(np.int64)
+    end_ns = np.rint((start_s + duration_s) * NS_PER_S).astype(np.int64)
+    return (start_ns + began_ns).ravel(), (end_ns - start_ns).ravel()
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WorkerStep:
     """What one worker recorded of one step: the record's rows `rows`."""
 
     step: int
@@ -25,43 +34,19 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class RecordedSteps(PlacedOps):
     """Successive steps as recorded: rows by step, dp rank, stage, op type, seq_id.
 
-    Shapes: all columns [ops], annotations among them. `start_ns` is an epoch time by the clock of
-    the worker's own host. Optional columns are -1 where an operation has none, None where none
-    has. `ended_s` is when the next step would begin: true seconds since the job began.
+    Shapes: all columns [ops]. `start_ns` is an epoch time by the clock of the worker's own host.
+    `ended_s` is when the next step would begin: true seconds since the job began.
     """
 
     job: Job
     steps: tuple[int, ...]
     hosts: Mapping[Worker, str]
     ended_s: float
-    step: Ints
-    dp_rank: Ints
-    stage: Ints
-    rank: Ints
-    optype: Ints
-    seq_id: Ints
-    mc: Ints
-    mb_id: Ints
-    start_ns: Ints
-    duration_ns: Ints
-    tokens: Ints | None = None
-    seq_len_sq: Ints | None = None
-    bytes: Ints | None = None
-    sm_clock_mhz: Ints | None = None
-    temperature_c: Ints | None = None
-    power_w: Ints | None = None
-    xid: Ints | None = None
-    contains_waits: Ints | None = None
 
-    @property
-    def num_ops(self) -> int:
-        """Number of rows."""
-        return int(self.step.size)
-
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[WorkerStep]:
         """One for every worker that reported something of a step, in the order of the rows."""
         keys = np.stack([self.step, self.dp_rank, self.stage])
         is_new = (np.diff(keys, axis=1) != 0).any(axis=0)
@@ -69,7 +54,7 @@ class Record:
         for first, end in pairwise(bounds):
             if first < end:
                 step, dp_rank, stage = keys[:, first].tolist()
-                yield Part(step, dp_rank, stage, slice(first, end))
+                yield WorkerStep(step, dp_rank, stage, slice(first, end))
 
     def window(self, epoch: int = 1) -> Window:
         """The same as the service sees it once everything has come."""
@@ -97,9 +82,8 @@ class Record:
 
     def _columns(self, rows: NDArray[np.bool_] | slice) -> dict[str, NDArray[Any]]:
         """What a trace has of the record as it is."""
-        names = [name for name in (*TRACE_DTYPES, *OPTIONAL) if hasattr(self, name)]
-        columns = ((name, getattr(self, name)) for name in names)
-        return {name: column[rows] for name, column in columns if column is not None}
+        columns = self.columns().items()
+        return {name: column[rows] for name, column in columns if not name.endswith("_ns")}
 
     def _skipped(self) -> tuple[SkippedStep, ...]:
         """Steps of which some worker reported nothing."""

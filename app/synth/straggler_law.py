@@ -16,7 +16,7 @@ from typing_extensions import override
 from app.errors import InvalidRequest
 
 # In standard deviations; beyond these lies less than 1e-30 of a normal distribution.
-_REACH = 12.0
+_MAX_DEVIATIONS = 12.0
 _STEPS_PER_DEVIATION = 100
 
 
@@ -62,7 +62,7 @@ class LogNormalTail(Tail):
         E = integral of exp(s z - s^2 / 2) N phi(z) Phi(z)^(N - 1) dz,  s^2 = ln(1 + cv^2)
         """
         sigma = math.sqrt(math.log1p(self.cv**2))
-        reach = _REACH + sigma
+        reach = _MAX_DEVIATIONS + sigma
         z = np.linspace(-reach, reach, math.ceil(2 * reach * _STEPS_PER_DEVIATION) + 1)
         # Phi(z) of the lower half; the upper half mirrors it, where 1 - Phi would round to 1.
         below = np.array([math.erfc(abs(each) / math.sqrt(2)) / 2 for each in z.tolist()])

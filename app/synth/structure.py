@@ -1,4 +1,4 @@
-"""The operations of one replica in one step of a made job; all replicas and steps have the same."""
+"""The operations of one replica in one step of a simulated job; equal in all replicas and steps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.synth.schedules.schedule import Schedule, Work
+from app.synth.schedules import Schedule, StageWork
 from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES, Direction
 from app.trace.window import Ints
 
 
-class Op(NamedTuple):
+class ReplicaOp(NamedTuple):
     """One operation; chunk and micro-batch are -1 where it has none."""
 
     stage: int
@@ -23,16 +23,18 @@ class Op(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Structure:
-    """What every stage computes, in order, and what it sends and exchanges beside."""
+class ReplicaStructure:
+    """Every stage's computations, in order, with their transfers and collectives."""
 
     parallelism: Parallelism
     num_microbatches: int
-    orders: tuple[tuple[Work, ...], ...]
+    orders: tuple[tuple[StageWork, ...], ...]
 
     @classmethod
-    def of(cls, parallelism: Parallelism, num_microbatches: int, schedule: Schedule) -> "Structure":
-        """The schedule's; the job has been checked for it."""
+    def of(
+        cls, parallelism: Parallelism, num_microbatches: int, schedule: Schedule
+    ) -> "ReplicaStructure":
+        """The structure of a schedule, which must fit the job."""
         orders = (
             schedule.order(
                 stage,
@@ -50,13 +52,13 @@ class Structure:
         return len(self.ops)
 
     @cached_property
-    def ops(self) -> list[Op]:
+    def ops(self) -> list[ReplicaOp]:
         """In the order in which windows are stored: stage, op type, seq_id."""
         everything = [op for stage in range(len(self.orders)) for op in self._of_stage(stage)]
         return sorted(everything, key=lambda op: (op.stage, OP_CODES[op.optype]))
 
     @cached_property
-    def row(self) -> dict[Op, int]:
+    def row(self) -> dict[ReplicaOp, int]:
         """Position of each operation."""
         return {op: row for row, op in enumerate(self.ops)}
 
@@ -76,15 +78,15 @@ class Structure:
             "mb_id": np.array([op.microbatch for op in self.ops]),
         }
 
-    def giver(self, stage: int, work: Work) -> tuple[int, Work] | None:
-        """The stage from which a computation has its input, and its computation there."""
-        return self._beside(stage, work, -1)
+    def sender_of(self, stage: int, work: StageWork) -> tuple[int, StageWork] | None:
+        """The stage that sends a computation's input, and its computation there."""
+        return self._neighbour(stage, work, -1)
 
-    def taker(self, stage: int, work: Work) -> tuple[int, Work] | None:
-        """The stage to which a computation's output is sent, and its computation there."""
-        return self._beside(stage, work, 1)
+    def receiver_of(self, stage: int, work: StageWork) -> tuple[int, StageWork] | None:
+        """The stage that receives a computation's output, and its computation there."""
+        return self._neighbour(stage, work, 1)
 
-    def _beside(self, stage: int, work: Work, onward: int) -> tuple[int, Work] | None:
+    def _neighbour(self, stage: int, work: StageWork, onward: int) -> tuple[int, StageWork] | None:
         pp_size, direction = self.parallelism.pp_size, work.direction
         if pp_size == 1 or direction is Direction.NONE:
             return None
@@ -94,22 +96,22 @@ class Structure:
             return None
         return peer, work._replace(chunk=chunk)
 
-    def _of_stage(self, stage: int) -> Iterator[Op]:
+    def _of_stage(self, stage: int) -> Iterator[ReplicaOp]:
         """In the order in which each type begins."""
         for work in self.orders[stage]:
-            yield Op(stage, work.part.value, work.chunk, work.microbatch)
-            if self.giver(stage, work):
-                yield Op(stage, f"{work.direction.value}-recv", work.chunk, work.microbatch)
-            if self.taker(stage, work):
-                yield Op(stage, f"{work.direction.value}-send", work.chunk, work.microbatch)
+            yield ReplicaOp(stage, work.part.value, work.chunk, work.microbatch)
+            if self.sender_of(stage, work):
+                yield ReplicaOp(stage, f"{work.direction.value}-recv", work.chunk, work.microbatch)
+            if self.receiver_of(stage, work):
+                yield ReplicaOp(stage, f"{work.direction.value}-send", work.chunk, work.microbatch)
         if self.parallelism.is_data_parallel:
             for chunk in range(self.parallelism.vpp_size):
-                yield Op(stage, "params-all-gather", chunk)
-                yield Op(stage, "grads-reduce-scatter", chunk)
+                yield ReplicaOp(stage, "params-all-gather", chunk)
+                yield ReplicaOp(stage, "grads-reduce-scatter", chunk)
         if stage in self.ends:
-            yield Op(stage, "embedding-grads-all-reduce")
+            yield ReplicaOp(stage, "embedding-grads-all-reduce")
         for name in ("gc", "layernorm-grads-all-reduce", "optimizer-clip-main-grad", "optimizer"):
-            yield Op(stage, name)
+            yield ReplicaOp(stage, name)
 
     @property
     def ends(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""What is wrong with a made job, and what it really costs: the same job is made without it."""
+"""The faults of a simulated job and their true costs, from simulating it without each fault."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -7,41 +7,43 @@ from typing import Any
 import numpy as np
 
 from app.synth.faults.fault import Fault
-from app.synth.run import MadeJob, Watched
+from app.synth.job import SimulatedJob, StepProgress
 from app.trace.window import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Recorded step times of a job as it is, and as it would be without each of its faults.
+class FaultStepTimes:
+    """Recorded step times of a job, and of the same job without each of its faults.
 
-    Shapes: `with_all_s` [steps]; `without_s` has [steps] for each fault, or None for one that
-    makes nothing longer.
+    Shapes: `with_all_s` [steps]; `without_s` has [steps] for each fault, or None for a fault that
+    slows nothing.
     """
 
     with_all_s: Floats
     without_s: tuple[Floats | None, ...]
 
     @classmethod
-    def of(cls, made: MadeJob, steps: Sequence[int], watched: Watched = iter) -> "StepTimes":
-        """The job is made once, and once more without each fault, from the same seed.
+    def of(
+        cls, job: SimulatedJob, steps: Sequence[int], progress: StepProgress = iter
+    ) -> "FaultStepTimes":
+        """Simulate the job, and again without each fault, from the same seed.
 
-        `watched` sees each step of each of these jobs go by, for a progress bar.
+        `progress` wraps the iteration over the steps of each simulation.
         """
         return cls(
-            step_times(made, steps, watched),
+            step_times(job, steps, progress),
             tuple(
-                step_times(without(made, index), steps, watched) if fault.is_slow else None
-                for index, fault in enumerate(made.faults)
+                step_times(without_fault(job, index), steps, progress) if fault.is_slow else None
+                for index, fault in enumerate(job.faults)
             ),
         )
 
     def costs(self, chosen: slice | Ints = slice(None)) -> list[float | None]:
-        """Share of the job's time that each fault costs over the steps at these positions.
+        """Fraction of the job's time that each fault costs over the steps at these positions.
 
             cost = (T - T_without) / T
 
-        T is the mean step time. Where faults share their effect, each counts as the last one.
+        T is the mean step time. Overlapping effects count in full for each fault.
         """
         total_s = float(self.with_all_s[chosen].sum())
         return [
@@ -50,53 +52,52 @@ class StepTimes:
         ]
 
 
-def costs_of(made: MadeJob, steps: Sequence[int]) -> list[float | None]:
-    """What each fault costs over these steps, as `StepTimes.costs` says."""
-    return StepTimes.of(made, steps).costs()
+def without_fault(job: SimulatedJob, index: int) -> SimulatedJob:
+    """The same job without one of its faults; the others keep their random numbers."""
+    faults = list(job.faults)
+    faults[index] = faults[index].baseline()
+    return replace(job, faults=tuple(faults))
 
 
-def without(made: MadeJob, index: int) -> MadeJob:
-    """The same job without one of its faults; the others strike as they did."""
-    faults = list(made.faults)
-    faults[index] = faults[index].undone()
-    return replace(made, faults=tuple(faults))
-
-
-def step_times(made: MadeJob, steps: Sequence[int], watched: Watched = iter) -> Floats:
+def step_times(job: SimulatedJob, steps: Sequence[int], progress: StepProgress = iter) -> Floats:
     """[steps], recorded seconds of each step: latest end - earliest start, on the true clock."""
     return np.concatenate(
         [
             block.end_s.max(axis=(0, 2)) - block.start_s.min(axis=(0, 2))
-            for block in made.blocks(steps, watched)
+            for block in job.blocks(steps, progress)
         ]
     )
 
 
-def truth_of(made: MadeJob, steps: Sequence[int], watched: Watched = iter) -> dict[str, Any]:
-    """The job's faults for JSON: cause, culprits, severity, when, and what each costs.
+def truth_of(
+    job: SimulatedJob, steps: Sequence[int], progress: StepProgress = iter
+) -> dict[str, Any]:
+    """The job's faults for JSON: cause, culprits, severity, steps and cost.
 
-    `cost` is over all of `steps`, `cost_while_it_lasts` over those of them in which it lasts.
+    `cost` is over all of `steps`, `cost_while_it_lasts` over those with the fault.
     """
-    times = StepTimes.of(made, steps, watched)
+    times = FaultStepTimes.of(job, steps, progress)
     return {
         "schema": 1,
-        "job": made.name,
-        "seed": made.seed,
+        "job": job.name,
+        "seed": job.seed,
         "steps": [int(step) for step in steps],
         "step_time_s": times.with_all_s.tolist(),
-        "faults": [_described(made, index, times, steps) for index in range(len(made.faults))],
+        "faults": [_described(job, index, times, steps) for index in range(len(job.faults))],
     }
 
 
-def _described(made: MadeJob, index: int, times: StepTimes, steps: Sequence[int]) -> dict[str, Any]:
-    fault = made.faults[index]
+def _described(
+    job: SimulatedJob, index: int, times: FaultStepTimes, steps: Sequence[int]
+) -> dict[str, Any]:
+    fault = job.faults[index]
     lasts = np.flatnonzero(fault.when.holds(np.asarray(steps)))
     without_s = times.without_s[index]
     return {
         "fault": fault.name,
         "cause": fault.cause,
-        "culprits": [culprit.as_json() for culprit in fault.culprits(made.world)],
-        "severity": severity(fault),
+        "culprits": [culprit.as_json() for culprit in fault.culprits(job.world)],
+        "severity": severity_of(fault),
         "first_step": fault.when.first_step,
         "last_step": fault.when.last_step,
         "cost": times.costs()[index],
@@ -105,6 +106,6 @@ def _described(made: MadeJob, index: int, times: StepTimes, steps: Sequence[int]
     }
 
 
-def severity(fault: Fault) -> dict[str, Any]:
-    """The fault's own numbers, by their names."""
+def severity_of(fault: Fault) -> dict[str, Any]:
+    """The fault's settings, by name."""
     return {each.name: getattr(fault, each.name) for each in fields(fault) if each.name != "when"}

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.trace.window import Floats, Ints
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 # Kinds of row that are one side of a point-to-point transfer. Only a receiver's stay is evidence
 # that its peer was late: a send may finish buffered.
@@ -34,7 +35,7 @@ class RankGroup:
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Where a global rank is, as far as known."""
+    """Position of a global rank; unknown parts are None."""
 
     rank: int
     dp_rank: int | None = None
@@ -50,7 +51,7 @@ class Collectives:
     Shapes: all columns [rows]. `group` indexes `groups`, `kind` indexes `kinds` (names such as
     "all-reduce", or `RECEIVE` and `SEND`); `sequence` numbers the occurrences of a group and kind
     within a step from 0, equal on all members; `rank` is global. `start_s` is by the rank's own
-    clock, NaN where the source tells none, and in a window counts from what the starts of the
+    clock, NaN where the source has none, and in a window counts from what the starts of the
     window's trace in the same step count from; `stay_s` is end - start. `num_bytes` is -1 where it
     is not known. `is_continuous` says that the starts of a rank's successive steps count from one
     origin, so that what lies between steps is known.
@@ -84,5 +85,5 @@ class Collectives:
         return Collectives(**columns)
 
     def place(self, rank: int) -> RankPlace:
-        """Where a rank is; only its number where nothing else is known."""
+        """Position of a rank; only its number if nothing else is known."""
         return self.places.get(rank, RankPlace(rank))

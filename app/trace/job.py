@@ -1,9 +1,60 @@
-"""A training job and how its model is spread over GPUs."""
+"""A training job: its names and sizes, and where its hosts are.
 
+Inside the service a job is called "project/job", in requests and answers only "job".
+"""
+
+import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from app.errors import InvalidRequest
 from app.trace.ops import BUILT_IN, OpTypes
+
+DEFAULT_PROJECT = "default"
+MAX_JOB_CHARS = 96
+MAX_PROJECT_CHARS = 31
+JOB_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_JOB_CHARS - 1}}}$"
+PROJECT_PATTERN = rf"^[a-z0-9][a-z0-9-]{{0,{MAX_PROJECT_CHARS - 1}}}$"
+
+_JOB = re.compile(JOB_PATTERN)
+_PROJECT = re.compile(PROJECT_PATTERN)
+
+
+def job_key(project: str, job: str) -> str:
+    """The key under which the store, the queue and the consumers know this job."""
+    return f"{project}/{job}"
+
+
+def project_of(key: str) -> str:
+    """Project of a job's key; the default one if the key names none."""
+    project, slash, _ = key.partition("/")
+    return project if slash else DEFAULT_PROJECT
+
+
+def job_of(key: str) -> str:
+    """A job's id as its own project knows it."""
+    return key.partition("/")[2] or key
+
+
+def is_job_name(text: str) -> bool:
+    """Whether it is a valid job name."""
+    return _JOB.fullmatch(text) is not None
+
+
+def is_project_name(text: str) -> bool:
+    """Whether it is a valid project name."""
+    return _PROJECT.fullmatch(text) is not None
+
+
+class Placement(NamedTuple):
+    """The rack that a host is in, and the switch that it is connected to; None where unknown."""
+
+    rack: str | None = None
+    switch: str | None = None
+
+
+UNKNOWN_PLACEMENT = Placement()
+
 
 # What the columns of a trace hold: with as many chunks, a chunk of the whole model has 31 bits.
 MAX_STAGES = 2**15
@@ -56,7 +107,7 @@ class Parallelism:
         return self.dp_size * self.dsp_size > 1
 
     def usual_rank(self, dp_rank: int, stage: int) -> int:
-        """Global rank in Megatron's usual order (tp, dsp, dp, pp), for a worker never heard of."""
+        """Global rank in Megatron's usual order (tp, dsp, dp, pp), for a worker without reports."""
         return (stage * self.dp_size + dp_rank) * self.tp_size * self.dsp_size
 
 

@@ -1,18 +1,143 @@
-"""A window: successive training steps of one job, as columns with one row per operation."""
+"""A window: successive training steps of one job, as columns with one row per operation.
+
+The columns' names and types are declared here, once, for batches, stored windows, traces and
+simulated records. The structs of `app.ingest.wire` are the wire format's own declaration; a test
+compares them. Step lists are written as ranges: 3,5-9.
+"""
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import InvalidRequest, InvalidTrace
+from app.trace.collectives import Collectives
 from app.trace.job import Job
 
-if TYPE_CHECKING:
-    from app.trace.collectives import Collectives
+NS_PER_S = 1_000_000_000
+S_PER_NS = 1e-9
+
+_Int64s = NDArray[np.int64]
+_Integers = NDArray[np.signedinteger[Any]]  # as narrow as they came
+
+
+@dataclass(frozen=True, slots=True)
+class OpColumn:
+    """One column: how tables and traces hold it, and the wire; None where the wire has it not."""
+
+    name: str
+    stored: type[np.generic]
+    wire: str | None
+    is_optional: bool = False
+
+
+# Held as narrow as they can be: a large job's window has tens of millions of rows, and one type
+# for each column means one compiled kernel.
+# The optional ones: `tokens` and `seq_len_sq` (the sum of the squares of its sequences' lengths)
+# are of a micro-batch, `bytes` of a transfer, the others of the GPU when the operation ended:
+# `xid` is the number of the last error that its driver has logged since the step before.
+# `contains_waits` is 1 for a computation that may contain waits for other ranks which no `wait`
+# operation shows.
+OP_COLUMNS = (
+    OpColumn("step", np.int64, "<i8"),
+    OpColumn("rank", np.int32, None),
+    OpColumn("dp_rank", np.int32, None),
+    OpColumn("stage", np.int16, None),
+    OpColumn("optype", np.int16, "u1"),
+    OpColumn("seq_id", np.int32, "<i4"),
+    OpColumn("mc", np.int16, "<i2"),
+    OpColumn("mb_id", np.int32, "<i4"),
+    OpColumn("start_ns", np.int64, "<i8"),
+    OpColumn("duration_ns", np.int64, "<i8"),
+    OpColumn("tokens", np.int64, "<i8", is_optional=True),
+    OpColumn("seq_len_sq", np.int64, "<i8", is_optional=True),
+    OpColumn("bytes", np.int64, "<i8", is_optional=True),
+    OpColumn("sm_clock_mhz", np.int64, "<i8", is_optional=True),
+    OpColumn("temperature_c", np.int64, "<i8", is_optional=True),
+    OpColumn("power_w", np.int64, "<i8", is_optional=True),
+    OpColumn("xid", np.int64, "<i8", is_optional=True),
+    OpColumn("contains_waits", np.int64, "<i8", is_optional=True),
+)
+OPTIONAL = tuple(each.name for each in OP_COLUMNS if each.is_optional)
+TABLE_DTYPES = {each.name: each.stored for each in OP_COLUMNS}
+# Without the optional columns; seconds in place of the clocks' nanoseconds.
+TRACE_DTYPES: dict[str, type[np.generic]] = {
+    **{
+        each.name: each.stored
+        for each in OP_COLUMNS
+        if not each.is_optional and not each.name.endswith("_ns")
+    },
+    "start_s": np.float64,
+    "duration_s": np.float64,
+}
+# In the order of the wire format (docs/wire-format.md).
+REQUIRED_WIRE_COLUMNS = ("step", "optype", "start_ns", "duration_ns", "seq_id", "mc", "mb_id")
+_WIRE_TYPES = {each.name: each.wire for each in OP_COLUMNS if each.wire is not None}
+WIRE_DTYPES = {name: _WIRE_TYPES[name] for name in (*REQUIRED_WIRE_COLUMNS, *OPTIONAL)}
+_NAMES = tuple({**TABLE_DTYPES, **TRACE_DTYPES})
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class OpAttributes:
+    """What every form of operations has, as parallel columns: all [ops], not to be written.
+
+    `optype` is a code of the job's `OpTypes`; `mc` is -1 where an operation has no model chunk,
+    `mb_id` -1 where it has no micro-batch. The `OPTIONAL` columns are -1 where an operation has no
+    value, None where no operation has.
+    """
+
+    step: _Int64s
+    optype: NDArray[np.int16]
+    seq_id: _Integers
+    mc: _Integers
+    mb_id: _Integers
+    tokens: _Int64s | None = None
+    seq_len_sq: _Int64s | None = None
+    bytes: _Int64s | None = None
+    sm_clock_mhz: _Int64s | None = None
+    temperature_c: _Int64s | None = None
+    power_w: _Int64s | None = None
+    xid: _Int64s | None = None
+    contains_waits: _Int64s | None = None
+
+    @property
+    def num_ops(self) -> int:
+        """Number of rows."""
+        return int(self.step.size)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns that are there, by name, in the order of `OP_COLUMNS`."""
+        named = ((name, getattr(self, name, None)) for name in _NAMES)
+        return {name: values for name, values in named if values is not None}
+
+    def select(self, rows: NDArray[Any] | slice) -> Self:
+        """The same with only some of the rows."""
+        return type(self)(**{name: values[rows] for name, values in self.columns().items()})
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class OpColumns(OpAttributes):
+    """Operations as one worker recorded them: times are nanoseconds of its own clock."""
+
+    start_ns: _Int64s
+    duration_ns: _Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PlacedOps(OpColumns):
+    """Operations of many workers, each row with its worker; clocks are the workers' own."""
+
+    rank: _Integers
+    dp_rank: _Integers
+    stage: _Integers
+
+    def recorded(self) -> OpColumns:
+        """The columns of a batch."""
+        return OpColumns(**{name: getattr(self, name) for name in WIRE_DTYPES})
+
 
 Ints = NDArray[np.int64]
 Integers = NDArray[np.signedinteger[Any]]  # of any width
@@ -20,92 +145,35 @@ Floats = NDArray[np.float64]
 
 WindowState = Literal["open", "complete", "incomplete", "superseded"]
 
-# What a step can be beside an ordinary training step, which is why it is not analysed.
+# Kinds of step that are not analysed; None is an ordinary training step.
 StepKind = Literal["eval", "checkpoint", "first"]
 
 
-# Held as narrow as they can be: a large job's window has tens of millions of rows, and one
-# type for each column means one compiled kernel.
-TRACE_DTYPES: dict[str, type[np.generic]] = {
-    "step": np.int64,
-    "dp_rank": np.int32,
-    "stage": np.int16,
-    "rank": np.int32,
-    "optype": np.int16,
-    "seq_id": np.int32,
-    "mc": np.int16,
-    "mb_id": np.int32,
-    "start_s": np.float64,
-    "duration_s": np.float64,
-}
-
-# What a client may say of an operation beside; -1 where it has not, and None where nobody has.
-# `tokens` and `seq_len_sq` (the sum of the squares of its sequences' lengths) are of a
-# micro-batch, `bytes` of a transfer, the others of the GPU when the operation ended: `xid` is the
-# number of the last error that its driver has logged since the step before. `contains_waits` is 1
-# for a computation that may contain waits for other ranks which no `wait` operation shows.
-OPTIONAL = (
-    *("tokens", "seq_len_sq", "bytes"),
-    *("sm_clock_mhz", "temperature_c", "power_w", "xid"),
-    "contains_waits",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace(OpAttributes):
     """Recorded operations as parallel columns, in any order; held as `TRACE_DTYPES`.
 
-    Shapes: all [ops]. `optype` is a code of the job's `OpTypes`. `start_s` counts from any
-    origin that the operations of one step share; `mc` is -1 where an operation has no model
-    chunk, `mb_id` -1 where it has no micro-batch.
+    Shapes: all [ops]. `start_s` counts from any origin that the operations of one step share.
 
     Raises:
         InvalidTrace: a number is too large for its column.
     """
 
-    step: Integers
     dp_rank: Integers
     stage: Integers
     rank: Integers
-    optype: Integers
-    seq_id: Integers
-    mc: Integers
-    mb_id: Integers
     start_s: Floats
     duration_s: Floats
-    tokens: Ints | None = None
-    seq_len_sq: Ints | None = None
-    bytes: Ints | None = None
-    sm_clock_mhz: Ints | None = None
-    temperature_c: Ints | None = None
-    power_w: Ints | None = None
-    xid: Ints | None = None
-    contains_waits: Ints | None = None
 
     def __post_init__(self) -> None:
-        for name, dtype in TRACE_DTYPES.items():
-            object.__setattr__(self, name, _held(name, getattr(self, name), np.dtype(dtype)))
-        for name in OPTIONAL:
-            if (values := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _held(name, values, np.dtype(np.int64)))
-
-    @property
-    def num_ops(self) -> int:
-        """Number of rows."""
-        return int(self.step.size)
-
-    def select(self, rows: NDArray[np.bool_] | Ints) -> "Trace":
-        """The trace with only some of its rows."""
-        named = ((each.name, getattr(self, each.name)) for each in fields(self))
-        chosen: dict[str, Any] = {
-            name: all_ if all_ is None else all_[rows] for name, all_ in named
-        }
-        return Trace(**chosen)
+        for name, values in self.columns().items():
+            dtype = np.dtype(TRACE_DTYPES.get(name, np.int64))
+            object.__setattr__(self, name, _as_column(name, values, dtype))
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedStep:
-    """A step that is not analysed, with the reason in words; nothing is guessed in its place.
+    """A step that is not analysed, with the reason in words.
 
     One of a `kind` is left out for what it is, whoever reported it: nothing that comes later
     changes that.
@@ -116,8 +184,8 @@ class SkippedStep:
     missing: tuple[int, ...] = ()  # global ranks, ascending
     kind: StepKind | None = None
 
-    def lacks(self, rank: int) -> bool:
-        """Whether it is this rank that did not report all of it."""
+    def is_missing(self, rank: int) -> bool:
+        """Whether this rank did not report the whole step."""
         at = bisect_left(self.missing, rank)
         return at < len(self.missing) and self.missing[at] == rank
 
@@ -145,18 +213,18 @@ class Window:
     hosts: Mapping[tuple[int, int], str] = field(default_factory=dict)
     places: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     origin_ns: tuple[int, ...] | None = None
-    collectives: "Collectives | None" = None
+    collectives: Collectives | None = None
 
     @property
     def id(self) -> str:
-        """Name of the window in routes."""
+        """Id of the window in routes."""
         return f"{self.epoch}-{self.first_step}"
 
     def only(self, steps: Collection[int]) -> "Window":
-        """The window as if it had these of its steps and no others, skipped ones left out.
+        """The window with only these of its steps.
 
         Raises:
-            InvalidRequest: one of them was not recorded, or not by everybody.
+            InvalidRequest: a step was not recorded by every rank.
         """
         if not steps:
             raise InvalidRequest(f"no step of window {self.id} is chosen: name at least one")
@@ -164,7 +232,7 @@ class Window:
             if step not in self.steps:
                 raise InvalidRequest(
                     f"step {step} is no complete step of window {self.id}, "
-                    f"which has {ranges(self.steps)}"
+                    f"which has {step_ranges(self.steps)}"
                 )
         chosen = tuple(sorted(set(steps)))
         trace = self.trace.select(np.isin(self.trace.step, chosen))
@@ -189,7 +257,7 @@ class Window:
         return sorted({rank for step in self.skipped for rank in step.missing})
 
 
-def _held(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _as_column(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if values.dtype != dtype and dtype.kind == "i" and values.size:
         limits = np.iinfo(dtype)
         if values.max() > limits.max or values.min() < limits.min:
@@ -198,8 +266,8 @@ def _held(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]
     return np.require(values, dtype, ["C", "A", "W"])
 
 
-def ranges(steps: tuple[int, ...]) -> str:
-    """Ascending numbers as people write them: 3-7, 9."""
+def step_ranges(steps: tuple[int, ...]) -> str:
+    """Ascending numbers as ranges: 3-7, 9."""
     found: list[list[int]] = []
     for step in steps:
         if found and step == found[-1][1] + 1:
@@ -208,3 +276,38 @@ def ranges(steps: tuple[int, ...]) -> str:
             found.append([step, step])
     shown = [f"{first}-{last}" if last > first else str(first) for first, last in found[:8]]
     return ", ".join(shown) + (", ..." if len(found) > 8 else "")
+
+
+_MAX_DIGITS = 18
+
+
+def parse_step_ranges(named: str, steps: Sequence[int]) -> tuple[int, ...]:
+    """The named ones, ascending; of a range those that are among `steps`, a single one anyway.
+
+    Raises:
+        InvalidRequest: the text names no step, or a range has none of `steps`.
+    """
+    found: set[int] = set()
+    for part in named.split(","):
+        low, high = _parse_range(part.strip())
+        inside = {low} if low == high else {step for step in steps if low <= step <= high}
+        if not inside:
+            raise InvalidRequest(
+                f"there is no step from {low} to {high}: choose from {steps[0]} to {steps[-1]}"
+            )
+        found |= inside
+    return tuple(sorted(found))
+
+
+def _parse_range(part: str) -> tuple[int, int]:
+    first, dash, last = part.partition("-")
+    low, high = (_parse_step(text, part) for text in (first, last if dash else first))
+    if low > high:
+        raise InvalidRequest(f"steps {part} end before they begin: write {high}-{low}")
+    return low, high
+
+
+def _parse_step(text: str, part: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+        raise InvalidRequest(f"{part[:40]!r} names no step: write 3 or 5-9, with commas between")
+    return int(text)

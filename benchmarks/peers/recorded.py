@@ -13,14 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from app.cli.bench.ranks import TrainingFailed, run_ranks
-from app.diagnosis.history import History
-from app.ingest.assembler import Rules, RunAssembler
-from app.ingest.codec import decode
-from app.ingest.wire import EXTENSIONS
+from app.diagnosis.job_history import History
+from app.ingest.assembly.assembler import RunAssembler, WindowRules
+from app.ingest.wire.body import EXTENSIONS
+from app.ingest.wire.codec import decode
 from app.monitor import analysed
 from app.trace.job import Job, Parallelism
 from app.trace.window import Window
+from tests.harness.ranks import TrainingFailed, run_ranks
 
 MODULE = "benchmarks.peers.train"
 SIZES = Parallelism(dp_size=2, pp_size=1, tp_size=4)
@@ -61,7 +61,7 @@ class Collector:
         self._windows: dict[int, Window] = {}
         self._stored: dict[int, bytes] = {}
         job = Job.of("peers", SIZES)
-        self._run = RunAssembler(job, 1, Rules(WINDOW_STEPS, 30.0), self._stored.__getitem__)
+        self._run = RunAssembler(job, 1, WindowRules(WINDOW_STEPS, 30.0), self._stored.__getitem__)
 
     def take(self, body: bytes, content_type: str, encoding: str) -> int:
         """Take one request's body; the number of rows in it."""

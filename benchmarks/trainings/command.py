@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any
 
-from app.cli.bench.ranks import TrainingFailed, run_ranks
 from benchmarks.trainings import judge, recorded
 from benchmarks.trainings.cases import BY_NAME, CASES, Case, Run
 from benchmarks.trainings.judge import GOOD, Verdict
 from benchmarks.trainings.served import TOKEN, Served
+from tests.harness.ranks import TrainingFailed, run_ranks
 
 MODULE = "examples.torch_faults.train"
 HUGGINGFACE_MODULE = "examples.torch_faults.train_huggingface"

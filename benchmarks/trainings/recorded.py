@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from app.cli.recorded import read
-from app.diagnosis.history import History
+from app.cli.trace_input import read_trace
+from app.diagnosis.job_history import History
 from app.monitor import analysed
 from benchmarks.trainings.cases import BY_NAME, Run
 from benchmarks.trainings.served import ClosedWindow
@@ -52,7 +52,7 @@ def results(folder: Path) -> list[dict[str, Any]]:
     history, found = History(), []
     for trace in sorted(folder.glob("trace-*.parquet"), key=_first_step):
         name = trace.stem.removeprefix("trace-")
-        _, result, recent = analysed(read(trace, folder / f"meta-{name}.yaml"), history)
+        _, result, recent = analysed(read_trace(trace, folder / f"meta-{name}.yaml"), history)
         if recent is not None:
             history = history.extended(recent)
         found.append(result)

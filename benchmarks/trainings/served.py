@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import httpx
 
-from app.cli.bench.faults.waiting import free_port, wait_until
 from benchmarks.trainings.cases import NUM_STEPS, WINDOW_STEPS, Run
+from tests.harness.processes import free_port, wait_until
 
 TOKEN = "pl_" + "t" * 43
 READY_WITHIN_S = 120.0

@@ -1,12 +1,11 @@
-"""Records what a training worker does, and sends it to Paceline without disturbing training."""
+"""Records operations of a training worker and sends them to Paceline."""
 
-from .checking import check
-from .null import NULL, NullRecorder
-from .recorder import Recorder
-from .registration import Refused, end_job, register
-from .starting import start
+from .recorder import NULL, NullRecorder, Recorder
+from .self_check import check
+from .sending.registration import Refused, end_job, register
+from .sending.transport import Unreachable
+from .startup import start
 from .topology import Topology
-from .transport import Unreachable
 
 __all__ = [
     "NULL",

@@ -2,7 +2,7 @@
 
 import sys
 
-from .checking import main
+from .self_check import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,7 @@
-"""Records how long a training worker's operations take; never raises or blocks into training."""
+"""Records how long a training worker's operations take; never raises into training or blocks it.
+
+`NULL` is a recorder that records nothing, so that a training script needs no special case.
+"""
 
 from __future__ import annotations
 
@@ -9,40 +12,55 @@ from collections.abc import Callable, Iterable
 from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
-from . import lifetime
-from .buffer import INVALID, OUTSIDE, Aside, Buffer, Exact, Tell, forget_oldest
-from .clock import anchored
-from .data_waits import DataWaits
-from .gc_pauses import GcPauses
-from .groups import NO_GROUP, Group, GroupBuffer, TimedGroupOp
-from .sampling import Plans
-from .timed import KINDS, NO_OP, TRAIN, NoOp, StepState, TimedOp, TimedStep
-from .told import NOTHING, WAIT, told_of
+from . import shutdown
+from .recording.buffer import (
+    INVALID,
+    OUTSIDE,
+    Buffer,
+    ExactOp,
+    MicrobatchAttributes,
+    NonTrainingStep,
+    evict_oldest_step,
+)
+from .recording.groups import CollectiveReader, GroupBuffer, TimedGroupOp
+from .recording.op_attributes import NO_ATTRIBUTES, WAIT_OP, valid_attributes
+from .recording.pauses import DataWaits, GcPauses
+from .recording.sampling import RecordingPlans
+from .recording.timing import (
+    NO_OP,
+    STEP_KINDS,
+    TRAIN_STEP,
+    NoOp,
+    StepState,
+    TimedOp,
+    TimedStep,
+    wall_clock_anchor,
+)
+from .recording.wire import NO_GROUP, Group
 
 if TYPE_CHECKING:
-    from .cuda import CudaTiming
-    from .cuda_span import CudaSpan
-    from .integrations.flight_recorder import FlightRecorder
-    from .nvml import Readings
-    from .sender import Sender
-    from .wire import Op
+    from .recording.cuda import CudaSpan, CudaTiming
+    from .recording.nvml import GpuReadings
+    from .recording.wire import Op
+    from .sending.sender import Sender
 
-EXIT_S = lifetime.EXIT_S
-MAX_WAITS = 64  # for data, between two steps
 
-# These happen on the host, whatever the GPU does meanwhile.
+EXIT_S = shutdown.EXIT_S
+MAX_WAITS = 64  # for data, kept between two steps
+
+# Timed on the host even where GPU timing is on.
 HOST_TYPES = frozenset(("gc", "gc-pause", "data-wait"))
 
 log = logging.getLogger("paceline_client")
-_blank = object.__new__
-_NOWHERE = StepState(-1, TRAIN, False)
+_new_object = object.__new__
+_NO_STEP = StepState(-1, TRAIN_STEP, False)
 CallT = TypeVar("CallT", bound=Callable[..., Any])
 ItemT = TypeVar("ItemT")
 AnyOp = Union[TimedOp, NoOp, TimedGroupOp, "CudaSpan"]
 
 
-def _answers(in_place: Any) -> Callable[[CallT], CallT]:
-    """Makes a method log every error in place of raising it, and answer this."""
+def returns_on_error(fallback: Any) -> Callable[[CallT], CallT]:
+    """Decorator: log every exception instead of raising it into training, and return this."""
 
     def wrapped(method: CallT) -> CallT:
         @functools.wraps(method)
@@ -51,53 +69,52 @@ def _answers(in_place: Any) -> Callable[[CallT], CallT]:
                 return method(*args, **kwargs)
             except Exception:
                 log.debug("paceline: nothing was recorded", exc_info=True)
-                return in_place
+                return fallback
 
         return cast(CallT, call)
 
     return wrapped
 
 
-_harmless = _answers(None)
+never_raises = returns_on_error(None)
 
 
 class Recorder:
     """One worker's recorder; `dropped` counts the operations that could not be delivered.
 
-    `is_recording` is False in a step that is not recorded: what such a step would tell need not
-    be looked up.
+    `is_recording` is False in a step that is not recorded: attributes need not be computed then.
     """
 
     def __init__(
         self,
         buffer: Buffer,
         sender: Sender | None,
-        plans: Plans | None = None,
+        plans: RecordingPlans | None = None,
         cuda: CudaTiming | None = None,
-        readings: Readings | None = None,
+        readings: GpuReadings | None = None,
         *,
         groups: GroupBuffer | None = None,
         rank: int | None = None,
     ) -> None:
         self._buffer = buffer
         self._sender = sender
-        self._plans = plans or Plans()
+        self._plans = plans or RecordingPlans()
         self._cuda = cuda
         self._readings = readings
         self._groups = groups or GroupBuffer()
         self._rank = rank
         buffer.groups = self._groups
         self._pauses: GcPauses | None = None
-        self._epoch_ns = anchored().epoch_ns
+        self._epoch_ns = wall_clock_anchor().epoch_ns
         self._current: StepState | None = None
         self._states: dict[int, StepState] = {}
         self._waits: list[tuple[int, int]] = []  # for data, since the last step
-        self._begun_ns = 0  # of the step, by the clock of PyTorch's flight recorder
+        self._begun_ns = 0  # start of the step, by the clock of PyTorch's flight recorder
         self._warned_outside = False
         self._is_off = False
         self.is_recording = True
         if sender is not None:
-            lifetime.began(self)
+            shutdown.track(self)
 
     @property
     def dropped(self) -> int:
@@ -110,10 +127,10 @@ class Recorder:
         return dict(self._buffer.dropped_reasons)
 
     def now_ns(self) -> int:
-        """The recorder's own clock: nanoseconds since 1970, never set back."""
+        """The recorder's clock: nanoseconds since 1970, monotonic."""
         return self._epoch_ns + perf_counter_ns()
 
-    @_answers(in_place=False)
+    @returns_on_error(False)
     def records(self, step: int) -> bool:
         """Whether the server wants the step recorded."""
         is_on = not self._is_off and not self._groups.is_alone
@@ -127,52 +144,53 @@ class Recorder:
         microbatch: int = -1,
         chunk: int = -1,
         group: Group | None = None,
-        **told: Any,
+        **attributes: Any,
     ) -> AnyOp:
-        """Times what stands in its `with` block; the step is the one of `with step(...)`.
+        """Times its `with` block; the step defaults to that of the enclosing `with step(...)`.
 
-        `told` is any of `tokens`, `seq_len_sq`, `bytes`, `sm_clock_mhz` and `temperature_c`. With a
-        `group` it is one of that group's collectives, recorded in a share of the steps: `optype` is
-        its kind, and `told` may be `bytes` and `sequence`.
+        `attributes` are any of `tokens`, `seq_len_sq`, `bytes`, `sm_clock_mhz` and
+        `temperature_c`. With a `group` it is a collective of that group, recorded in a sample of
+        the steps: `optype` is its kind, and the attributes are `bytes` and `sequence`.
         """
         state = self._current if step is None else self._at(step)
         if state is None:
             self._outside()
             return NO_OP
         if group is not None:
-            return self._group_op(optype, group, state, told)
+            return self._group_op(optype, group, state, attributes)
         if not state.is_recording:
             return NO_OP
         cuda = self._cuda
         if cuda is None or not self._is_of_gpu(optype, cuda):
-            timed = _blank(TimedOp)  # calling __init__ would cost training a seventh of the whole
+            # Calling __init__ would add a seventh to the cost of recording.
+            timed = _new_object(TimedOp)
             timed._buffer = self._buffer
             timed._epoch_ns = self._epoch_ns
             timed._optype = optype
             timed._state = state
             timed._microbatch = microbatch
             timed._chunk = chunk
-            timed._told = told
+            timed._attributes = attributes
             timed._seq_id = -1
             return timed
-        return cuda.op(self._buffer, self._epoch_ns, optype, state, microbatch, chunk, told)
+        return cuda.op(self._buffer, self._epoch_ns, optype, state, microbatch, chunk, attributes)
 
-    @_answers(NO_GROUP)
+    @returns_on_error(NO_GROUP)
     def group(self, name: str, axis: str, ranks: Any) -> Group:
-        """A group that this rank is in, to be named in `op`; every member declares it.
+        """Declare a group of this rank, to be passed to `op`; every member declares it.
 
         `axis` is "tp", "cp", "ep", "dp", "pp" or "". `ranks` are global ranks, or a ProcessGroup,
         or a DeviceMesh of one dimension.
         """
         return self._groups.declare(name, axis, ranks, self._rank)
 
-    @_answers(in_place=False)
+    @returns_on_error(False)
     def records_groups(self, step: int | None = None) -> bool:
-        """Whether collectives of groups are recorded, in this step or another one."""
+        """Whether group collectives are recorded in a step, by default the current one."""
         state = self._current if step is None else self._at(step)
         return state is not None and state.records_groups
 
-    @_harmless
+    @never_raises
     def record_group(
         self,
         kind: str,
@@ -183,10 +201,10 @@ class Recorder:
         sequence: int | None = None,
         num_bytes: int = -1,
     ) -> None:
-        """A collective of a group that was timed elsewhere, by a clock of which starts need not be.
+        """Record a group collective that was timed elsewhere; its start may be unknown (-1).
 
-        `sequence` numbers those of its kind in the group and step, the same on all members; it is
-        counted where it is left out.
+        `sequence` numbers the collectives of one kind in the group and step, equally on all
+        members; by default they are counted.
         """
         state = self._at(step)
         if not state.records_groups or group.at < 0 or not self._groups.has_room(state.step):
@@ -195,21 +213,21 @@ class Recorder:
             sequence = next(state.counts[f"{group.at} {kind}"])
         self._groups.add((state.step, group.at, kind, sequence, start_ns, duration_ns, num_bytes))
 
-    def step(self, step: int, kind: str = TRAIN) -> TimedStep:
-        """Declares the step finished at the end of its `with` block.
+    def step(self, step: int, kind: str = TRAIN_STEP) -> TimedStep:
+        """Context manager of a step; declares it finished at the end of the block.
 
-        `kind` is "train", "eval", "checkpoint" or "first": of these only training is analysed.
+        `kind` is "train", "eval", "checkpoint" or "first"; only "train" is analysed.
         """
         return TimedStep(self, step, kind)
 
     def data(self, iterable: Iterable[ItemT]) -> DataWaits[ItemT]:
-        """The same items, each wait for the next recorded as data-wait.
+        """The same items, with each wait for the next one recorded as data-wait.
 
-        A wait between two steps belongs to the second one.
+        A wait between two steps belongs to the second.
         """
         return DataWaits(self, iterable)
 
-    @_answers(NO_OP)
+    @returns_on_error(NO_OP)
     def begin(
         self,
         optype: str,
@@ -218,22 +236,22 @@ class Recorder:
         microbatch: int = -1,
         chunk: int = -1,
         group: Group | None = None,
-        **told: Any,
+        **attributes: Any,
     ) -> AnyOp:
-        """An operation begins now; hand the result to `end`."""
+        """Begin an operation now; pass the result to `end`."""
         return self.op(
-            optype, step=step, microbatch=microbatch, chunk=chunk, group=group, **told
+            optype, step=step, microbatch=microbatch, chunk=chunk, group=group, **attributes
         ).__enter__()
 
-    @_harmless
-    def end(self, begun: AnyOp | None, **told: Any) -> None:
-        """The operation ends now; `told` as with `op`, over what was told at its beginning."""
+    @never_raises
+    def end(self, begun: AnyOp | None, **attributes: Any) -> None:
+        """End an operation now; `attributes` as with `op`, added to those of `begin`."""
         if begun is not None:
-            if told:
-                begun.tell(**told)
+            if attributes:
+                begun.tell(**attributes)
             begun.__exit__(None, None, None)
 
-    @_harmless
+    @never_raises
     def record(
         self,
         optype: str,
@@ -243,74 +261,78 @@ class Recorder:
         seq_id: int | None = None,
         mc: int = -1,
         mb_id: int = -1,
-        **told: Any,
+        **attributes: Any,
     ) -> None:
-        """An operation that was timed elsewhere; in order of start where `seq_id` is left out."""
+        """Record an operation that was timed elsewhere; in order of start if `seq_id` is None."""
         state = self._at(step)
         if not state.is_recording:
             return
         if seq_id is None:
             seq_id = next(state.counts[optype])
-        op = (state.step, optype, start_ns, duration_ns, seq_id, mc, mb_id, told or None)
-        self._buffer.add(cast("Op", Exact(op)))
+        op = (state.step, optype, start_ns, duration_ns, seq_id, mc, mb_id, attributes or None)
+        self._buffer.add(cast("Op", ExactOp(op)))
 
-    @_harmless
-    def tell_microbatch(self, microbatch: int, *, step: int | None = None, **told: Any) -> None:
-        """What is known of a micro-batch; holds for its computations that end from now on."""
+    @never_raises
+    def tell_microbatch(
+        self, microbatch: int, *, step: int | None = None, **attributes: Any
+    ) -> None:
+        """Set attributes of a micro-batch, for its computations that end from now on."""
         state = self._current if step is None else self._at(step)
         if state is not None and state.is_recording:
-            self._buffer.tell(Tell(state.step, operator.index(microbatch), told_of(told)))
+            valid = valid_attributes(attributes)
+            number = operator.index(microbatch)
+            self._buffer.add_mark(MicrobatchAttributes(state.step, number, valid))
 
-    @_harmless
-    def step_done(self, step: int, kind: str = TRAIN) -> None:
-        """This worker has recorded all of the step's operations."""
+    @never_raises
+    def step_done(self, step: int, kind: str = TRAIN_STEP) -> None:
+        """Declare that this worker has recorded all operations of the step."""
         state = self._at(step)
         self._states.pop(state.step, None)
-        if self._groups.beside is not None:
-            self._tell_ended(state, self._groups.beside)
+        if self._groups.reader is not None:
+            self._report_end(state, self._groups.reader)
         if not state.is_recording:
             self._buffer.at_step = state.step
             self._buffer.has_gone_on = True
             if state.records_groups:
                 self._buffer.hurry()
             return
-        kind = state.kind if kind == TRAIN else _known(kind)
+        kind = state.kind if kind == TRAIN_STEP else _is_step_kind(kind)
         self._buffer.step_done(state.step, kind)
 
-    @_answers(in_place=False)
+    @returns_on_error(False)
     def flush(self, timeout_s: float = EXIT_S) -> bool:
-        """Whether all that was recorded is off our hands, after at most so many seconds."""
+        """Whether everything recorded was delivered (or given up) within the timeout."""
         return self._is_off or self._buffer.flush(timeout_s)
 
-    @_harmless
+    @never_raises
     def close(self, timeout_s: float = EXIT_S) -> None:
-        """Deliver what can be delivered in the time, and end."""
-        lifetime.close([self], timeout_s)
+        """Deliver as much as possible within the timeout, and end."""
+        shutdown.close_all([self], timeout_s)
 
-    # What follows is for this package.
+    # Internal to this package from here on.
 
-    @_answers(in_place=False)
-    def read_beside(self, beside: FlightRecorder) -> bool:
-        """Have the sender's thread read what PyTorch knows of collectives; False of `NULL`."""
+    @returns_on_error(False)
+    def read_collectives(self, reader: CollectiveReader) -> bool:
+        """Have the sender's thread read group collectives from it; False for `NULL`."""
         if self._is_off or self._sender is None:
             return False
-        self._groups.beside, self._groups.is_used = beside, True
+        self._groups.reader, self._groups.is_used = reader, True
         self._begun_ns = time_ns()
         return True
 
-    @_harmless
+    @never_raises
     def enter(self, step: int, kind: str) -> StepState | None:
-        """A step begins; the one that it begins within, if any."""
+        """Begin a step; returns the enclosing one, if any."""
         before = self._current
         state = self._at(step)
         self._current = state
         if state.records_groups:
             self._begun_ns = time_ns()
         self.is_recording = state.is_recording
-        if state is not _NOWHERE:
-            state.kind = _known(kind)
-            if state.kind != TRAIN and state.is_recording:
-                self._buffer.tell(Aside(state.step))
+        if state is not _NO_STEP:
+            state.kind = _is_step_kind(kind)
+            if state.kind != TRAIN_STEP and state.is_recording:
+                self._buffer.add_mark(NonTrainingStep(state.step))
             if self._cuda is not None and state.is_recording:
                 self._cuda.follow_device()
         if self._readings is not None and not self._readings.is_placed:
@@ -320,17 +342,17 @@ class Recorder:
             self._note("data-wait", state, begun_ns, duration_ns)
         return before
 
-    @_harmless
+    @never_raises
     def leave(self, step: int, before: StepState | None, *, is_done: bool) -> None:
-        """A step ends."""
+        """End a step."""
         self._current = before
         self.is_recording = not self._is_off and (before is None or before.is_recording)
         if is_done:
             self.step_done(step)
 
-    @_harmless
+    @never_raises
     def note_wait(self, begun_ns: int) -> None:
-        """Training has waited for data until now."""
+        """Record a wait for data that ends now."""
         duration_ns = self.now_ns() - begun_ns
         state = self._current
         if state is not None:
@@ -338,68 +360,68 @@ class Recorder:
         elif len(self._waits) < MAX_WAITS:
             self._waits.append((begun_ns, duration_ns))
 
-    @_answers(None)
+    @returns_on_error(None)
     def begin_wait(self) -> CudaSpan | None:
-        """The compute stream is about to wait; None where the GPU's times are not recorded."""
+        """Begin a wait of the compute stream; None without GPU timing."""
         state, cuda = self._current, self._cuda
         if cuda is None or state is None or not state.is_recording:
             return None
-        if not self._is_of_gpu(WAIT, cuda):
+        if not self._is_of_gpu(WAIT_OP, cuda):
             return None
-        span = cuda.op(self._buffer, self._epoch_ns, WAIT, state, -1, -1, NOTHING)
+        span = cuda.op(self._buffer, self._epoch_ns, WAIT_OP, state, -1, -1, NO_ATTRIBUTES)
         return span.__enter__()
 
     def note_pause(self, begun_ns: int, duration_ns: int) -> None:
-        """The garbage collector has stopped training, since then on the monotonic clock."""
+        """Record a garbage collection; `begun_ns` is on the monotonic clock."""
         state = self._current
         if state is not None:
             self._note("gc-pause", state, self._epoch_ns + begun_ns, duration_ns)
 
     def note_pauses(self) -> None:
-        """Note collections of garbage from now on."""
+        """Record garbage collections from now on."""
         self._pauses = GcPauses(self)
 
     def hurry(self) -> None:
-        """The end is near: try at once what waits for another attempt."""
+        """Retry at once: the process is about to end."""
         if self._sender is not None:
             self._sender.hurry()
 
     def begin_closing(self) -> None:
-        """Nothing more is recorded."""
+        """Record nothing more."""
         if self._pauses is not None:
             self._pauses.stop()
         if self._sender is not None:
             self._sender.finish()
 
     def wait_closed(self, timeout_s: float) -> None:
-        """Returns when the sender's thread has ended, or in time."""
+        """Wait for the sender's thread to end, at most so long."""
         if self._sender is not None:
             self._sender.join(timeout_s)
 
     def turn_off(self) -> None:
-        """Record nothing: as in a child process, whose parent does that and has the sender."""
+        """Record nothing, as in a child process: the sender's thread is in the parent."""
         self._is_off = True
         self.is_recording = False
         self._current = self._sender = None
         self._buffer.turn_off()
 
-    def _tell_ended(self, state: StepState, beside: FlightRecorder) -> None:
-        """A step has ended that began when it was entered, or when the one before it ended."""
+    def _report_end(self, state: StepState, reader: CollectiveReader) -> None:
+        """Pass on a step that began when it was entered, or when the previous one ended."""
         begun_ns, self._begun_ns = self._begun_ns, time_ns()
         if state.records_groups:
-            beside.step_ended(state.step, begun_ns, self._begun_ns)
+            reader.step_ended(state.step, begun_ns, self._begun_ns)
             self._buffer.wake()
 
-    @_answers(NO_OP)
+    @returns_on_error(NO_OP)
     def _group_op(
-        self, kind: str, group: Group, state: StepState, told: dict[str, Any]
+        self, kind: str, group: Group, state: StepState, attributes: dict[str, Any]
     ) -> TimedGroupOp | NoOp:
         if not state.records_groups or group.at < 0:
             return NO_OP
         cuda = self._cuda
         if cuda is not None and not self._is_of_gpu(kind, cuda):
             cuda = None
-        return TimedGroupOp(self._groups, self._epoch_ns, kind, group, state, told, cuda)
+        return TimedGroupOp(self._groups, self._epoch_ns, kind, group, state, attributes, cuda)
 
     def _note(self, optype: str, state: StepState, begun_ns: int, duration_ns: int) -> None:
         if state.is_recording:
@@ -410,31 +432,31 @@ class Recorder:
     def _is_of_gpu(self, optype: str, cuda: CudaTiming) -> bool:
         try:
             return optype not in HOST_TYPES and (cuda.is_ready or cuda.is_usable())
-        except Exception:  # CUDA that is broken, or a name that is none
+        except Exception:  # broken CUDA, or an invalid name
             return False
 
     def _at(self, step: int) -> StepState:
-        """The step's state, `_NOWHERE` for what is no step."""
+        """State of a step; `_NO_STEP` for an invalid number."""
         try:
             state = self._states.get(step)
             if state is not None or self._is_off:
-                return state or _NOWHERE
+                return state or _NO_STEP
             number = operator.index(step)
             if number < 0:
-                raise ValueError("no step")
+                raise ValueError("a step number must be 0 or more")
             groups, plans = self._groups, self._plans
             state = StepState(
                 number,
-                TRAIN,
+                TRAIN_STEP,
                 not groups.is_alone and plans.records(number),
                 groups.is_used and plans.records_groups(number, groups.every),
             )
             state = self._states.setdefault(number, state)
-            forget_oldest(self._states)
+            evict_oldest_step(self._states)
             return state
         except Exception:
             self._buffer.count_dropped(INVALID)
-            return _NOWHERE
+            return _NO_STEP
 
     def _outside(self) -> None:
         if self._is_off:
@@ -443,10 +465,22 @@ class Recorder:
         if not self._warned_outside:
             self._warned_outside = True
             log.warning(
-                "paceline: an operation outside of `with recorder.step(...)` and without step= "
+                "paceline: an operation outside `with recorder.step(...)` and without step= "
                 "is not recorded (further ones are counted in dropped_reasons)"
             )
 
 
-def _known(kind: str) -> str:
-    return kind if kind in KINDS else TRAIN
+def _is_step_kind(kind: str) -> str:
+    return kind if kind in STEP_KINDS else TRAIN_STEP
+
+
+class NullRecorder(Recorder):
+    """A recorder that records nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Buffer(0, 1.0), sender=None)
+        shutdown.untrack(self)
+        self.turn_off()
+
+
+NULL = NullRecorder()

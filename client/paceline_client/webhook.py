@@ -1,7 +1,7 @@
-"""For receivers of alerts: is this message from Paceline, and is it of now?
+"""Verifies that a webhook message is from Paceline, and recent.
 
-Standard Webhooks 1.0 with the standard library alone. Hand in the body as it came, byte for byte:
-parsed and written again, it would have another signature.
+Standard Webhooks 1.0 with the standard library alone. Pass the raw body: parsed and serialised
+again, it would have another signature.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PREFIX = "whsec_"
 
 
 class NotGenuine(Exception):
-    """The message is not signed with any of the secrets, or was signed at another time."""
+    """The message is not signed with any of the secrets, or the signature is too old."""
 
 
 def verify(
@@ -30,21 +30,21 @@ def verify(
     now_s: float | None = None,
     tolerance_s: float = TOLERANCE_S,
 ) -> Any:
-    """What the message says, once it is known to be genuine.
+    """Verify a message; returns its parsed content.
 
-    Its `webhook-id` is the same each time that it is sent: keep those seen, for at least as long as
-    the tolerance, to act on each message once.
+    Retries have the same `webhook-id`: remember ids for at least the tolerance, to act on each
+    message once.
 
     Args:
         headers: of the request, by name in any case.
-        body: of the request, as it came.
-        secrets: whsec_..., or several of which one has to fit, while they are being changed.
+        body: raw body of the request.
+        secrets: whsec_..., or several during a rotation, one of which must match.
         now_s: Unix time; None for this machine's.
-        tolerance_s: seconds by which the two clocks may differ.
+        tolerance_s: largest age of the signature, and clock difference, in seconds.
 
     Raises:
-        NotGenuine: it is from somebody else, was changed, or is sent again by somebody.
-        ValueError: a secret is none.
+        NotGenuine: the message is forged, changed, or replayed.
+        ValueError: a secret is malformed.
     """
     given = {name.lower(): value for name, value in headers.items()}
     message_id, signed_at = given.get("webhook-id", ""), given.get("webhook-timestamp", "")
@@ -53,8 +53,8 @@ def verify(
     _check_moment(signed_at, time.time() if now_s is None else now_s, tolerance_s)
     signed = b".".join((message_id.encode(), signed_at.encode(), body))
     keys = [_key(secret) for secret in ([secrets] if isinstance(secrets, str) else secrets)]
-    if not _any_fits(keys, signed, given.get("webhook-signature", "")):
-        raise NotGenuine("no signature fits")
+    if not _any_matches(keys, signed, given.get("webhook-signature", "")):
+        raise NotGenuine("no signature matches")
     return json.loads(body)
 
 
@@ -62,16 +62,16 @@ def _check_moment(signed_at: str, now_s: float, tolerance_s: float) -> None:
     if not (signed_at.isascii() and signed_at.isdecimal() and len(signed_at) <= 12):
         raise NotGenuine("the message's time cannot be read")
     if abs(now_s - int(signed_at)) > tolerance_s:
-        raise NotGenuine("the message was not signed just now")
+        raise NotGenuine("the signature is too old or from the future")
 
 
-def _any_fits(keys: Sequence[bytes], signed: bytes, header: str) -> bool:
+def _any_matches(keys: Sequence[bytes], signed: bytes, header: str) -> bool:
     given = [text[3:].encode() for text in header.split(" ") if text.startswith("v1,")]
     found = False
     for key in keys:
         wanted = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest())
         for signature in given:
-            # In constant time, and all of them: how long it takes tells nothing.
+            # Constant time, over all signatures, to leak nothing through timing.
             found |= hmac.compare_digest(wanted, signature)
     return found
 
@@ -82,5 +82,5 @@ def _key(secret: str) -> bytes:
     except (binascii.Error, ValueError):
         key = b""
     if not secret.startswith(_PREFIX) or not key:
-        raise ValueError("a secret is whsec_ and base64")
+        raise ValueError("a secret is whsec_ followed by base64")
     return key

@@ -1,29 +1,28 @@
-/** Starts the page: session, routes, the top bar, and what is live. */
+/** Starts the application: session, routes, the top bar, and the live status. */
 
-import { getSession, isSignedIn, signIn, whatMayBeLost } from "./api.js"
-import { lossyBar } from "./components/lossy-bar.js"
+import { lossyBar } from "./components/notices.js"
 import { topBar } from "./components/top-bar.js"
-import { patch } from "./dom.js"
-import { connection, onConnection, start as startLive } from "./live.js"
-import * as alerts from "./pages/alerts.js"
-import * as audit from "./pages/audit.js"
-import * as compare from "./pages/compare.js"
-import * as fleet from "./pages/fleet.js"
-import * as host from "./pages/host.js"
-import * as hosts from "./pages/hosts.js"
-import * as job from "./pages/job.js"
-import * as nowhere from "./pages/nowhere.js"
-import * as receivers from "./pages/receivers.js"
-import * as rules from "./pages/rules.js"
-import * as settings from "./pages/settings.js"
-import * as signInPage from "./pages/sign-in.js"
-import * as timeline from "./pages/timeline.js"
-import * as whatIf from "./pages/what-if.js"
-import * as worker from "./pages/worker.js"
-import { takePrice } from "./price.js"
-import { takeScopes } from "./scopes.js"
-import { onTheme } from "./theme.js"
-import { ago, clock, counted, whole } from "./words.js"
+import { getSession, isSignedIn, signIn, whatMayBeLost } from "./lib/api.js"
+import { patch } from "./lib/dom.js"
+import { connection, onConnection, start as startLive } from "./lib/events.js"
+import { ago, clock, counted, whole } from "./lib/formatting.js"
+import { takeSession } from "./lib/session.js"
+import { onTheme } from "./lib/theme.js"
+import * as alerts from "./pages/alerts/page.js"
+import * as audit from "./pages/audit/page.js"
+import * as compare from "./pages/compare/page.js"
+import * as fleet from "./pages/fleet/page.js"
+import * as host from "./pages/host/page.js"
+import * as hosts from "./pages/hosts/page.js"
+import * as job from "./pages/job/page.js"
+import * as nowhere from "./pages/not-found/page.js"
+import * as receivers from "./pages/receivers/page.js"
+import * as rules from "./pages/rules/page.js"
+import * as settings from "./pages/settings/page.js"
+import * as signInPage from "./pages/sign-in/page.js"
+import * as timeline from "./pages/timeline/page.js"
+import * as whatIf from "./pages/what-if/page.js"
+import * as worker from "./pages/worker/page.js"
 
 const PAGES = [fleet, job, worker, timeline, whatIf, hosts, host, alerts, rules, receivers, audit, settings, compare]
 const bar = document.getElementById("top-bar")
@@ -40,7 +39,7 @@ let leave = () => {}
 let subject = null
 let signedIn = false
 
-/** What the live mark speaks of: `{kind: "fleet" | "empty" | "job", job}`. */
+/** The subject of the live status: `{kind: "fleet" | "empty" | "job", job}`. */
 function setSubject(next) {
   subject = next
   drawBar()
@@ -92,7 +91,7 @@ function liveMark() {
   return { mark: "live", text: updatedAt ? `Live, updated ${ago(updatedAt)}` : "Live" }
 }
 
-/** The mark of a job; `step_s` is its usual step time, where that is known. */
+/** The live status of a job; `step_s` is its mean step time, where it is known. */
 function jobMark({ job: { state, last_step, last_data_at, num_silent_ranks }, step_s }) {
   if (state === "finished") return { mark: "finished", tone: "is-ok", text: "Finished, complete" }
   if (!last_data_at) return { mark: "silent", text: "Waiting for the first data" }
@@ -125,8 +124,10 @@ async function begin() {
   signedIn = true
   if (!isListening) startLive(onLiveRefused)
   isListening = true
-  // Before the first page, so that no amount of money and no button pushes anything aside later.
-  await getSession().then((session) => (takePrice(session), takeScopes(session))).catch(() => {})
+  // Before the first page, so that prices and buttons do not move anything later.
+  await getSession()
+    .then(takeSession)
+    .catch(() => {})
   route()
   drawLossy()
 }
@@ -136,7 +137,7 @@ function onLiveRefused() {
   showSignIn()
 }
 
-/** The token in an address such as /#token=pl_..., taken out of the address at once. */
+/** The token in an address such as /#token=pl_..., which is removed from the address at once. */
 function tokenFromAddress() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token")
   if (token) history.replaceState(null, "", location.pathname + location.search)

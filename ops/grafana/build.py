@@ -1,7 +1,7 @@
-"""Makes paceline.json, the Grafana dashboard: python ops/grafana/build.py writes it anew.
+"""Generates paceline.json, the Grafana dashboard: python ops/grafana/build.py writes it.
 
-It is built from the models of the grafana-foundation-sdk, for Grafana 10.1 and newer; a test holds
-the file to this script, and every figure in it to what /metrics tells.
+It is built from the models of the grafana-foundation-sdk, for Grafana 10.1 and newer. A test
+compares the file with this script, and every figure in it with /metrics.
 """
 
 from collections.abc import Sequence
@@ -36,18 +36,18 @@ Panel = stat.Panel | timeseries.Panel | bargauge.Panel | table.Panel
 
 
 class Query(NamedTuple):
-    """What is asked of Prometheus, and what a line of it is called."""
+    """A query to Prometheus, and the legend of its lines."""
 
     expr: str
     legend: str = ""
 
 
 def build() -> Dashboard:
-    """The dashboard: the fleet, its jobs, who is told, and how Paceline itself does."""
+    """The dashboard: fleet, jobs, alerts, and Paceline itself."""
     made = (
         dashboard.Dashboard("Paceline")
         .uid("paceline")
-        .description("Training jobs that stragglers make slow, and what that costs.")
+        .description("Training jobs slowed down by stragglers, and the cost.")
         .tags(["training", "stragglers"])
         .time("now-6h", "now")
         .refresh("30s")
@@ -68,14 +68,14 @@ def build() -> Dashboard:
 
 
 def text() -> str:
-    """The file as it is to be."""
+    """The content of the file."""
     return JSONEncoder(sort_keys=True, indent=2).encode(build()) + "\n"
 
 
 def _fleet() -> Sequence[Panel]:
     lost = "max(paceline_gpu_hours_lost_per_hour)"
     return [
-        _figure("Jobs that straggle", Query('max(paceline_jobs{state="straggling"})')),
+        _figure("Straggling jobs", Query('max(paceline_jobs{state="straggling"})')),
         _figure(
             "Jobs stalled or silent",
             Query('sum(max by (state) (paceline_jobs{state=~"stalled|silent"}))'),
@@ -85,7 +85,7 @@ def _fleet() -> Sequence[Panel]:
         _figure(
             "Share of GPUs lost", Query(f"{lost} / (max(paceline_gpus) > 0)"), "percentunit", 1
         ),
-        _figure("Alerts that fire", Query("sum(max by (severity) (paceline_alerts_firing))")),
+        _figure("Firing alerts", Query("sum(max by (severity) (paceline_alerts_firing))")),
     ]
 
 
@@ -105,11 +105,11 @@ def _alerts() -> Sequence[Panel]:
     outcomes = "max by (outcome) (increase(paceline_webhook_deliveries_total[5m]))"
     return [
         _course(
-            "Alerts that fire", Query("max by (severity) (paceline_alerts_firing)", "{{severity}}")
+            "Firing alerts", Query("max by (severity) (paceline_alerts_firing)", "{{severity}}")
         ),
-        _course("Messages in 5 minutes", Query(outcomes, "{{outcome}}")),
+        _course("Notifications in 5 minutes", Query(outcomes, "{{outcome}}")),
         _course(
-            "Messages that wait",
+            "Queued notifications",
             Query("max(paceline_outbox_due)", "number"),
             Query("max(paceline_outbox_oldest_seconds)", "age of the oldest, s"),
         ),
@@ -132,7 +132,7 @@ def _service() -> Sequence[Panel]:
         _course(
             "Consumers alive",
             Query("max(paceline_consumers_alive)", "consumers"),
-            Query("max(paceline_shards_unheld)", "shards that nobody holds"),
+            Query("max(paceline_shards_unheld)", "shards without a consumer"),
         ),
         _course("Refusals a second", Query(refused, "{{status}}")),
         _course("Dead letters", Query("max(paceline_dead_letters)", "dead letters")),
@@ -188,7 +188,7 @@ def _causes() -> bargauge.Panel:
     query = Query(f"topk(10, max by (project, job_id, cause) ({of}))", "{{job_id}}: {{cause}}")
     return (
         bargauge.Panel()
-        .title("What costs most, share of the job's GPU time")
+        .title("Most costly causes, share of the job's GPU time")
         .datasource(SOURCE)
         .with_target(_asked(query, now=True))
         .orientation(VizOrientation.HORIZONTAL)

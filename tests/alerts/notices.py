@@ -3,8 +3,8 @@
 from typing import Any
 
 from app.alerts.alert import Blame, Detail
-from app.alerts.endpoint import Endpoint
-from app.alerts.notice import Notice, Told
+from app.alerts.notice import Notice, NoticeAlert
+from app.alerts.receiver import Receiver
 
 SECRET = "whsec_" + "c2VjcmV0" * 4
 OLD_SECRET = "whsec_" + "b2xkZXIh" * 4
@@ -41,7 +41,7 @@ LABELS = {
 }
 
 
-def told(**given: Any) -> Told:
+def told(**given: Any) -> NoticeAlert:
     """The slowdown of llm-70b fires."""
     values: dict[str, Any] = {
         "fingerprint": "0123456789abcdef",
@@ -57,7 +57,7 @@ def told(**given: Any) -> Told:
         "threshold": 1.1,
         "runbook_url": "https://runbooks.example/slow",
     }
-    return Told(**values | given)
+    return NoticeAlert(**values | given)
 
 
 def notice(**given: Any) -> Notice:
@@ -74,8 +74,8 @@ def notice(**given: Any) -> Notice:
         "severity": "warning",
         "at_s": 1_700_000_030.5,
         "sentence": alerts[0].sentence if alerts else "This is a test.",
-        "sub": "It costs 19 GPU-h an hour, 30 % of the time of 64 GPUs. The cause, slow-worker, is "
-        "90 % sure.",
+        "sub": "It costs 19 GPU-h an hour, 30 % of the time of 64 GPUs. "
+        "Cause: slow worker (90 % confidence).",
         "alerts": alerts,
         "page_url": "https://paceline.example/jobs/llm-70b?window=2-1220",
         "runbook_url": "https://runbooks.example/slow",
@@ -85,7 +85,7 @@ def notice(**given: Any) -> Notice:
     return Notice(**values | given)
 
 
-def endpoint(format_: str = "standard", **given: Any) -> Endpoint:
+def make_receiver(format_: str = "standard", **given: Any) -> Receiver:
     """A receiver that wants everything."""
     values: dict[str, Any] = {
         "endpoint_id": "ep_1",
@@ -95,4 +95,4 @@ def endpoint(format_: str = "standard", **given: Any) -> Endpoint:
         "url": "mailto:on-call@example.com" if format_ == "email" else "https://receiver.example/x",
         "secrets": (SECRET,),
     }
-    return Endpoint(**values | given)
+    return Receiver(**values | given)

@@ -6,22 +6,22 @@ from email import message_from_bytes, policy
 
 import pytest
 
-from app.alerts.formats.registry import render
-from app.alerts.guard.guard import CONNECT_S, Guard
-from app.alerts.send import Transport, send
+from app.alerts.formats.registry import render_notice
+from app.alerts.guard.guard import CONNECT_S, SsrfGuard
+from app.alerts.sending import Transport, send
 from app.alerts.smtp import MailServer, parse_mail_server
 from tests.alerts.certificates import made_for
 from tests.alerts.mail_server import mail_server
-from tests.alerts.notices import endpoint, notice
+from tests.alerts.notices import make_receiver, notice
 
-TO = endpoint("email", url="mailto:oncall@example.com", secrets=())
-GUARD = Guard()
+TO = make_receiver("email", url="mailto:oncall@example.com", secrets=())
+GUARD = SsrfGuard()
 
 
 def attempt(mailbox, **given):
     server = MailServer("127.0.0.1", mailbox.port, False, "paceline@example.com", total_s=5.0)
     transport = Transport(GUARD, replace(server, **given))
-    return send(transport, TO, render(notice(), TO), "msg_1", 1_700_000_000.0)
+    return send(transport, TO, render_notice(notice(), TO), "msg_1", 1_700_000_000.0)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_the_operator_has_ceased_to_allow_is_not_sent():
     assert "PACELINE_SMTP_DOMAINS" in answer.detail
 
 
-def test_a_mail_arrives_as_it_was_made():
+def test_a_mail_arrives_unchanged():
     with mail_server() as mailbox:
         answer = attempt(mailbox)
     assert (answer.status, answer.detail, answer.is_success) == (250, "SMTP 250", True)
@@ -72,7 +72,7 @@ def test_a_mail_arrives_as_it_was_made():
         ({"TAKEN": "554 spam"}, 554),
     ],
 )
-def test_a_refusal_is_told_by_its_code_alone(answers, status):
+def test_an_smtp_refusal_is_its_code(answers, status):
     with mail_server(answers=answers) as mailbox:
         answer = attempt(mailbox)
     assert answer.status == status
@@ -81,11 +81,11 @@ def test_a_refusal_is_told_by_its_code_alone(answers, status):
     assert "spam" not in answer.detail
 
 
-def test_a_server_that_is_silent_is_given_up():
+def test_a_silent_mail_server_times_out():
     with mail_server(answers={"MAIL": "silence"}) as mailbox:
         answer = attempt(mailbox, total_s=0.2)
     assert answer.status is None
-    assert answer.detail.startswith("not reached: ")
+    assert answer.detail.startswith("no connection: ")
     assert answer.took_s < 5
 
 
@@ -114,16 +114,16 @@ def test_dead_addresses_of_a_mail_server_take_no_more_than_their_share():
     assert asked[0][1] <= CONNECT_S / 3
 
 
-def test_nobody_listening_is_told_so():
+def test_a_refused_connection_is_named_in_the_detail():
     with mail_server() as mailbox:
         pass
-    assert attempt(mailbox).detail == "not reached: ConnectionRefusedError"
+    assert attempt(mailbox).detail == "no connection: ConnectionRefusedError"
 
 
 def test_a_password_is_not_sent_in_the_clear():
     with mail_server() as mailbox:
         answer = attempt(mailbox, user="me", password="secret")
-    assert answer.detail == "not reached: SMTPNotSupportedError"
+    assert answer.detail == "no connection: SMTPNotSupportedError"
     assert mailbox.mails == []
     assert "secret" not in str(mailbox.commands)
 
@@ -136,7 +136,7 @@ def test_tls_is_used_where_it_is_offered_and_the_certificate_checked(tmp_path):
         assert mailbox.was_secure == [True]
         assert "\0me\0secret" in mailbox.commands
         strangers = attempt(mailbox, **secret | {"tls": MailServer("", 1, False, "").tls})
-    assert strangers.detail == "not reached: SSLCertVerificationError"
+    assert strangers.detail == "no connection: SSLCertVerificationError"
     assert len(mailbox.mails) == 1
 
 
@@ -145,7 +145,7 @@ def test_tls_is_spoken_from_the_first_byte_where_the_operator_says_so(tmp_path):
     given = {"host": "localhost", "is_tls": True}
     with mail_server(tls=server_side, is_tls=True) as mailbox:
         assert attempt(mailbox, **given, tls=client_side).status == 250
-        assert attempt(mailbox, **given).detail == "not reached: SSLCertVerificationError"
+        assert attempt(mailbox, **given).detail == "no connection: SSLCertVerificationError"
     assert mailbox.was_secure == [True]
 
 

@@ -3,9 +3,15 @@ from dataclasses import replace
 import pytest
 
 from app.alerts.alert import Blame, Detail
-from app.alerts.second_sentence import sub, sub_of_end
-from app.alerts.wording import HAS_ENDED, RULE_GONE, fact_of, sentence
-from tests.alerts.looks import fresh, rule
+from app.alerts.wording import (
+    JOB_ENDED,
+    RULE_REMOVED,
+    alert_sentence,
+    cost_sentence,
+    finding_sentence,
+    resolved_cost_sentence,
+)
+from tests.alerts.alert_factories import fresh, rule
 
 BLAME = Blame(
     "slow-worker",
@@ -31,7 +37,7 @@ DETAIL = Detail(
 
 def told(kind=None, reason=None, subject="", labels=None, **detail):
     state = replace(fresh(rule(), subject), detail=replace(DETAIL, **detail), labels=labels or {})
-    return sentence(state, kind, reason)
+    return alert_sentence(state, kind, reason)
 
 
 def test_the_first_sentence_says_how_slow_since_when_and_who():
@@ -42,15 +48,15 @@ def test_the_first_sentence_says_how_slow_since_when_and_who():
 
 
 def test_the_second_says_what_it_costs_an_hour_and_how_sure_the_cause_is():
-    assert sub(DETAIL) == (
+    assert cost_sentence(DETAIL) == (
         "It costs 19 GPU-h an hour, 29 % of the time of 64 GPUs. "
-        "The cause, slow-worker, is 95 % sure."
+        "Cause: slow worker (95 % confidence)."
     )
-    assert sub(replace(DETAIL, blame=None)) == (
+    assert cost_sentence(replace(DETAIL, blame=None)) == (
         "It costs 19 GPU-h an hour, 29 % of the time of 64 GPUs."
     )
-    assert sub(replace(DETAIL, on="low-fidelity")).startswith("Naming a worker")
-    assert sub(Detail()) == ""
+    assert cost_sentence(replace(DETAIL, on="low-fidelity")).startswith("Naming a worker")
+    assert cost_sentence(Detail()) == ""
 
 
 @pytest.mark.parametrize(
@@ -60,7 +66,7 @@ def test_the_second_says_what_it_costs_an_hour_and_how_sure_the_cause_is():
         ({"on": "gpu-hours-lost", "value": 18.6}, "llm-70b loses 19 GPU-h an hour"),
         (
             {"on": "cause", "value": 0.29, "subject": "slow-worker"},
-            f"llm-70b loses 29 % of its GPU time to slow-worker, since step 1,204: {FACT}.",
+            f"llm-70b loses 29 % of its GPU time to one slow worker, since step 1,204: {FACT}.",
         ),
         (
             {"on": "worker", "value": 1.3, "subject": "3-1", "labels": {"host": "host-017"}},
@@ -80,7 +86,7 @@ def test_the_second_says_what_it_costs_an_hour_and_how_sure_the_cause_is():
         ),
         (
             {"on": "clock-residual", "value": 0.003},
-            "The clocks of the hosts of llm-70b are known to 3 ms only, since step 1,204",
+            "The clocks of the hosts of llm-70b are uncertain by 3 ms, since step 1,204",
         ),
         ({"on": "step-time", "value": 1.25}, "Steps of llm-70b take 1.25\u00d7 as long as before"),
         ({"on": "stalled", "value": None}, "No worker of llm-70b has sent anything since step 1,2"),
@@ -96,7 +102,7 @@ def test_every_rule_has_words_of_its_own(given, expected):
     assert told("resolved", **given).endswith(".")
 
 
-def test_whom_no_finding_names_is_not_accused():
+def test_subjects_without_a_finding_are_not_blamed():
     assert told(on="worker", value=1.2, subject="1-0", blame=None) == (
         "With only the slowness of dp 1, stage 0, llm-70b would run at 1.20\u00d7 of its ideal, "
         "since step 1,204; no finding names it."
@@ -104,60 +110,65 @@ def test_whom_no_finding_names_is_not_accused():
     assert "host-2 slows" not in told(on="host", value=1.2, subject="host-2", blame=None)
 
 
-def test_an_end_says_how_it_is_now():
+def test_a_resolution_has_the_current_figure():
     assert told("resolved", value=1.01, since_step=1300) == (
         "llm-70b runs at 1.01\u00d7 of its ideal again, since step 1,300."
     )
-    assert told("resolved", HAS_ENDED) == (
+    assert told("resolved", JOB_ENDED) == (
         "llm-70b has ended. It last ran at 1.42\u00d7 of its ideal."
     )
-    assert told("resolved", RULE_GONE) == "The rule slow no longer watches llm-70b."
+    assert told("resolved", RULE_REMOVED) == "The rule slow no longer watches llm-70b."
     assert told("resolved", on="stalled", value=None) == "llm-70b sends again."
     assert told("resolved", on="worker", value=None, subject="3-1").startswith(
         "dp 3, stage 1 no longer slows llm-70b down"
     )
 
 
-def test_the_second_sentence_of_an_end_says_what_it_had_cost():
-    assert sub_of_end(DETAIL) == "It had cost 19 GPU-h an hour, 29 % of the time of 64 GPUs."
-    assert sub_of_end(replace(DETAIL, on="stalled")).startswith("It had cost 19 GPU-h an hour")
-    assert sub_of_end(Detail(on="silent-worker")) == "What it had cost is not measured."
-    assert sub_of_end(Detail()) == ""
+def test_a_resolved_cost_sentence_has_the_earlier_cost():
+    assert (
+        resolved_cost_sentence(DETAIL)
+        == "It had cost 19 GPU-h an hour, 29 % of the time of 64 GPUs."
+    )
+    assert resolved_cost_sentence(replace(DETAIL, on="stalled")).startswith(
+        "It had cost 19 GPU-h an hour"
+    )
+    assert resolved_cost_sentence(Detail(on="silent-worker")) == "What it had cost is not measured."
+    assert resolved_cost_sentence(Detail()) == ""
 
 
-def test_where_one_of_several_things_is_over_the_end_says_how_the_job_is():
+def test_a_resolved_cause_sentence_has_the_jobs_slowdown():
     over = told("resolved", on="cause", value=None, slowdown=1.02, subject="slow-worker")
     assert over == (
-        "llm-70b no longer loses as much to slow-worker, since step 1,204; "
+        "llm-70b no longer loses as much to one slow worker, since step 1,204; "
         "it runs at 1.02\u00d7 of its ideal now."
     )
 
 
 def test_a_cause_that_costs_more_than_the_slowdown_shows_says_why():
     of_cause = replace(DETAIL, on="cause", value=0.31, gpu_hours_lost_per_hour=19.8)
-    assert sub(replace(of_cause, slowdown=1.27, gpu_time_wasted=0.21)) == (
+    assert cost_sentence(replace(of_cause, slowdown=1.27, gpu_time_wasted=0.21)) == (
         "It costs 20 GPU-h an hour, 31 % of the time of 64 GPUs. That is by steps replayed "
         "without it: the slowdown of 1.27\u00d7, which only compares workers with each other, "
-        "accounts for 21 %. The cause, slow-worker, is 95 % sure."
+        "accounts for 21 %. Cause: slow worker (95 % confidence)."
     )
     for wasted in (0.4, 0.312):
-        assert "accounts for" not in sub(replace(of_cause, gpu_time_wasted=wasted))
+        assert "accounts for" not in cost_sentence(replace(of_cause, gpu_time_wasted=wasted))
 
 
-def test_what_a_silent_worker_costs_is_said_not_to_be_measured():
-    assert sub(Detail(on="silent-worker")).endswith("what it costs is not measured.")
+def test_the_cost_of_a_silent_worker_is_not_measured():
+    assert cost_sentence(Detail(on="silent-worker")).endswith("what it costs is not measured.")
 
 
-def test_without_data_what_is_said_is_of_before():
-    assert told("no-data").startswith("Nothing new is known of llm-70b. As it last was: llm-70b")
+def test_a_sentence_without_data_has_the_last_figures():
+    assert told("no-data").startswith("No new data of llm-70b. Last known state: llm-70b")
     assert told("data-again").startswith("Data come again. llm-70b runs at 1.42\u00d7")
 
 
-def test_what_is_known_of_an_alert_of_an_older_release_is_said_all_the_same():
+def test_alerts_of_older_releases_have_sentences():
     assert told(on=None, value=None, blame=None) == (
         "llm-70b runs at 1.42\u00d7 of its ideal, since step 1,204."
     )
-    assert told("resolved", on=None, value=None) == "llm-70b is as it was, since step 1,204."
+    assert told("resolved", on=None, value=None) == "llm-70b has recovered, since step 1,204."
 
 
 def test_text_from_outside_has_no_power_over_the_text_around_it():
@@ -166,4 +177,7 @@ def test_text_from_outside_has_no_power_over_the_text_around_it():
     hidden = (
         "host-1 is 2.0x slower than its peers; hidden by another cause now, it costs 9 % of the"
     )
-    assert fact_of(replace(BLAME, sentence=hidden)) == "host-1 is 2.0\u00d7 slower than its peers"
+    assert (
+        finding_sentence(replace(BLAME, sentence=hidden))
+        == "host-1 is 2.0\u00d7 slower than its peers"
+    )

@@ -1,11 +1,12 @@
-"""Alerts, endpoints and messages as a consumer would have left them, for tests of the API."""
+"""Alerts, receivers and messages as a consumer writes them, for tests of the API."""
 
 from typing import Any
 
 from app.alerts.alert import AlertState, Detail
-from app.alerts.message import Message
-from app.store import alert_events, alerts, endpoints, outbox, shards
-from app.trace.names import qualified
+from app.alerts.notice import Message
+from app.store import shards
+from app.store.alerting import alerts, outbox, receivers
+from app.trace.job import job_key
 from tests.api.server import NOW_S, Api
 from tests.store import factories
 
@@ -26,13 +27,13 @@ def fire(
     api: Api, job: str = "job-a", rule: str = "slowdown", subject: str = "", **given: Any
 ) -> AlertState:
     """An alert of a job that fires, or is `phase`, with its transition."""
-    key = qualified("default", job)
+    key = job_key("default", job)
     labels = {"job": job, "rule": rule, "severity": "warning"}
     state = factories.alert(key, rule, subject, **{"detail": SLOW, "labels": labels} | given)
     with api.store.write() as conn:
         alerts.save(conn, [state])
         told = factories.event(key, rule, subject, kind=state.phase, detail=SLOW, at_s=NOW_S)
-        alert_events.add(conn, told)
+        alerts.add_event(conn, told)
     return state
 
 
@@ -41,14 +42,14 @@ def resolve(api: Api, state: AlertState) -> None:
     told = factories.event(state.job_id, state.rule, state.subject, kind="resolved", at_s=NOW_S + 9)
     with api.store.write() as conn:
         alerts.remove(conn, [state.fingerprint])
-        alert_events.add(conn, told)
+        alerts.add_event(conn, told)
 
 
 def add_endpoint(api: Api, endpoint_id: str = "ep_1", **given: Any) -> str:
     """A receiver of the project's alerts."""
     made = factories.endpoint(endpoint_id, **{"secrets": (SECRET,)} | given)
     with api.store.write() as conn:
-        endpoints.add(conn, made)
+        receivers.add(conn, made)
     return endpoint_id
 
 
@@ -61,7 +62,7 @@ def send(api: Api, endpoint_id: str = "ep_1", job: str | None = "job-a", **given
         "message": Message("{}"),
         "fingerprints": ["0123456789abcdef"],
         "now_s": NOW_S,
-        "job_id": None if job is None else qualified("default", job),
+        "job_id": None if job is None else job_key("default", job),
     }
     with api.store.write() as conn:
         delivery_id = outbox.add(conn, endpoint_id=endpoint_id, **values | given)
@@ -76,9 +77,9 @@ def attempt(
     with api.store.write() as conn:
         for each in outbox.claim(conn, now_s=now_s, lease_s=30.0, limit=10):
             if detail is None:
-                outbox.delivered(conn, each, now_s=now_s)
+                outbox.mark_delivered(conn, each, now_s=now_s)
             else:
-                outbox.failed(conn, each, detail=detail, next_at_s=next_at_s, now_s=now_s)
+                outbox.mark_failed(conn, each, detail=detail, next_at_s=next_at_s, now_s=now_s)
 
 
 def have_consumer(api: Api) -> None:

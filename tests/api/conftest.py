@@ -1,10 +1,10 @@
-"""An API over a real SQLite store and the event queue's twin, spoken to without a socket."""
+"""An API over a real SQLite store and the in-memory event queue, without a socket."""
 
 import shutil
 
 import pytest
 
-from app.store.migrate import migrate
+from app.store.migrations import migrate
 from tests.api.server import running
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from app.trace.window import SkippedStep, Window, WindowState
-from tests import factories
+from tests import window_factory
 from tests.api.server import Api, recorded_record
 from tests.engine.questions.jobs import two_stages
 
@@ -19,7 +19,7 @@ def window(
 ) -> Window:
     """Two steps of 7.5 s on 2 x 2 workers."""
     rows = [*two_stages(2, step=first_step), *two_stages(2, step=first_step + 1)]
-    made = factories.window(rows, dp_size=2, pp_size=2, state=state, skipped=skipped)
+    made = window_factory.window(rows, dp_size=2, pp_size=2, state=state, skipped=skipped)
     return dataclasses.replace(made, epoch=epoch, **changes)
 
 

@@ -1,4 +1,4 @@
-"""The API under test, and what tests put into it."""
+"""The API under test, and helpers to fill it."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -11,27 +11,24 @@ import numpy as np
 from fastapi import FastAPI
 
 from app.engine.report import analyse
-from app.engine.result import as_json
-from app.engine.result_by_step import split
-from app.ingest.codec import BINARY_TYPE
-from app.ingest.memory import MemoryQueue
-from app.ingest.op_table import OpTable
-from app.ingest.trace_codec import pack
+from app.engine.result import report_as_json
+from app.ingest.assembly.op_table import OpTable
+from app.ingest.assembly.window_codec import pack_window
+from app.ingest.wire.codec import BINARY_TYPE
 from app.main import Parts, create_app
 from app.settings import Settings
-from app.store import steps, tokens, windows
-from app.store.engine import Store
-from app.store.revision import is_current
-from app.store.steps import StepRow
+from app.store import tokens, windows
+from app.store.database import Store, is_migrated
 from app.store.tokens import SCOPES, NewToken, Scope
-from app.store.windows import WindowRecord
-from app.trace.names import qualified
+from app.store.windows import StepRow, WindowRecord, split_by_step
+from app.trace.job import job_key
 from app.trace.window import Trace, Window
+from tests.ingest.memory_queue import MemoryQueue
 
 TOKEN = "pl_" + "t" * 40
 NOW_S = 1_790_000_000.0
 PARALLELISM = {"dp_size": 2, "pp_size": 2}
-KEY = qualified("default", "llm-70b")  # under which everything behind the API knows the job
+KEY = job_key("default", "llm-70b")  # under which everything behind the API knows the job
 JOB = {"parallelism": PARALLELISM, "run_key": "run-1"}
 
 
@@ -89,7 +86,7 @@ class Api:
 
     def save_window(self, record: WindowRecord, job_id: str = "llm-70b") -> None:
         """Put a window and its steps where the consumer would."""
-        key = qualified("default", job_id)
+        key = job_key("default", job_id)
         result = record.result
         times = result["step_time_s"]
         with self.store.write() as conn:
@@ -106,7 +103,7 @@ class Api:
                 )
                 for at, step in enumerate(result["steps"])
             ]
-            steps.save(conn, key, rows)
+            windows.save_steps(conn, key, rows)
 
 
 @contextlib.asynccontextmanager
@@ -118,7 +115,7 @@ async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
         writer=queue.writer,
         listener=queue.listener(),
         announcer=queue.announcer,
-        is_migrated=lambda: is_current(url),
+        is_migrated=lambda: is_migrated(url),
         close=store.close,
     )
     settings = Settings(token=TOKEN, **changes)
@@ -166,7 +163,7 @@ def window_record(
 def recorded_record(window: Window) -> WindowRecord:
     """A window that has its operations with it, if it is closed."""
     report = analyse(window)
-    result, per_step = split(as_json(report))
+    result, per_step = split_by_step(report_as_json(report))
     return WindowRecord(
         epoch=window.epoch,
         first_step=window.first_step,
@@ -179,7 +176,7 @@ def recorded_record(window: Window) -> WindowRecord:
         verdict="low" if report.is_low_fidelity else "ok",
         per_step=per_step,
         result=result,
-        trace=None if window.state == "open" else pack(_op_table(window.trace)),
+        trace=None if window.state == "open" else pack_window(_op_table(window.trace)),
         updated_s=NOW_S,
     )
 

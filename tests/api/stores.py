@@ -1,9 +1,9 @@
-"""Stores that are away when a test wants it."""
+"""Stores that fail when a test wants it."""
 
 from contextlib import contextmanager
 
 from app.errors import StoreUnavailable
-from app.store.engine import Store
+from app.store.database import Store
 
 
 class CountingStore(Store):

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from app.api.middleware import CSP
+from app.api.http.middleware import CSP
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ READER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 @pytest.mark.parametrize("path", ["/nothing", "/jobs", "/jobs/a/b", "/apis", "/alerts/"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_an_address_that_is_no_page_is_answered_with_the_page(api, method, path):
+async def test_unknown_address_gets_the_not_found_page(api, method, path):
     async with api.stranger() as client:
         answer = await client.request(method, path, headers=READER)
     assert answer.status_code == 404
@@ -74,22 +74,22 @@ async def test_an_address_that_is_no_page_is_answered_with_the_page(api, method,
         ("GET", "/static/nothing", READER),
     ],
 )
-async def test_whoever_reads_no_page_is_told_in_a_problem(api, method, path, headers):
+async def test_unknown_address_gets_a_problem_for_programs(api, method, path, headers):
     answer = await api.client.request(method, path, headers=headers)
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["code"] in {"not_found", "job_not_found"}
 
 
-async def test_a_browser_that_has_the_page_gets_304(api):
-    for path in ("/", "/static/js/api.js", "/static/plotly.min.js"):
+async def test_cached_page_gets_304(api):
+    for path in ("/", "/static/js/lib/api.js", "/static/plotly.min.js"):
         etag = (await api.client.get(path)).headers["etag"]
         again = await api.client.get(path, headers={"if-none-match": etag})
         assert again.status_code == 304
         assert again.content == b""
 
 
-async def test_plotly_is_asked_for_by_version_and_kept(api):
+async def test_plotly_is_cached_by_version(api):
     page = (await api.client.get("/")).text
     address = next(part for part in page.split('"') if "plotly.min.js" in part)
     answer = await api.client.get(address)
@@ -102,7 +102,7 @@ async def test_plotly_is_asked_for_by_version_and_kept(api):
 @pytest.mark.parametrize(
     "path", ["..%2fpyproject.toml", "%2e%2e/app/main.py", "..\\app\\main.py", "%00", "/etc/passwd"]
 )
-async def test_nothing_outside_the_page_is_served(api, path):
+async def test_files_outside_the_frontend_are_not_served(api, path):
     answer = await api.client.get(f"/static/{path}")
     assert answer.status_code == 404
 
@@ -118,7 +118,7 @@ async def test_the_reference_lists_every_operation_without_a_script_from_elsewhe
     assert 'href="http' not in page
 
 
-async def test_every_problem_leads_to_its_place_in_the_reference(api):
+async def test_every_problem_links_to_its_anchor_in_the_reference(api):
     page = (await api.client.get("/docs")).text
     problem = (await api.client.get("/api/v1/jobs/none")).json()
     assert f'id="{problem["type"].partition("#")[2]}"' in page
@@ -132,7 +132,7 @@ async def test_every_code_has_one_place_in_the_reference(api, code):
     assert len(found) == len(set(found))
 
 
-async def test_what_every_request_may_be_answered_is_described(api):
+async def test_common_refusals_are_documented(api):
     for path, methods in api.app.openapi()["paths"].items():
         for method, operation in methods.items():
             wanted = {"421", "500"}
@@ -148,7 +148,7 @@ async def test_what_every_request_may_be_answered_is_described(api):
             assert wanted <= set(operation["responses"]), f"{method} {path}"
 
 
-async def test_the_description_is_whole(api):
+async def test_openapi_document_is_complete(api):
     document = (await api.client.get("/openapi.json")).json()
     schemas = document["components"]["schemas"]
     for path, methods in document["paths"].items():
@@ -166,7 +166,7 @@ async def test_the_description_is_whole(api):
     assert document["security"] == [{"token": []}, {"session": []}]
 
 
-async def test_the_description_takes_operation_types_that_a_job_registered(api):
+async def test_openapi_schema_allows_registered_operation_types(api):
     schemas = (await api.client.get("/openapi.json")).json()["components"]["schemas"]
     columns = schemas["OpsIn"]["properties"]["columns"]
     assert columns["properties"]["optype"]["items"]["type"] == "string"

@@ -9,10 +9,11 @@ from typing import Any
 import httpx
 
 from app.alerts.alert import AlertState, Detail
-from app.store import alert_events, alert_groups, alerts, registering, tokens
-from app.store.engine import Store
-from app.trace.names import qualified
-from tests.alerts.receiver import Receiver, receiver
+from app.store import runs, tokens
+from app.store.alerting import alerts, notifications
+from app.store.database import Store
+from app.trace.job import job_key
+from tests.alerts.http_receiver import Receiver, receiver
 from tests.browser.paceline import Paceline, running
 from tests.store import factories
 
@@ -90,7 +91,7 @@ class Project:
     ) -> AlertState:
         """An alert that fires for a while, with its transition; `given` changes it."""
         self._register(job)
-        key = qualified(self.name, job)
+        key = job_key(self.name, job)
         now_s = time.time()
         labels = {"job": job, "project": self.name, "rule": rule, "severity": "warning"}
         values: dict[str, Any] = {
@@ -107,7 +108,7 @@ class Project:
         )
         with self.server.store.write() as conn:
             alerts.save(conn, [state])
-            alert_events.add(conn, event)
+            alerts.add_event(conn, event)
         return state
 
     def _register(self, job: str) -> None:
@@ -117,13 +118,13 @@ class Project:
         long_ago_s = time.time() - 2 * 86_400
         registration = factories.registration(name=job, num_gpus=4)
         with self.server.store.write() as conn:
-            registering.register(conn, qualified(self.name, job), registration, now_s=long_ago_s)
+            runs.register(conn, job_key(self.name, job), registration, now_s=long_ago_s)
         self._jobs.add(job)
 
     def tell(self, state: AlertState) -> None:
         """Have the dispatcher look at an alert, as a consumer does after each transition."""
         with self.server.store.write() as conn:
-            alert_groups.wake(conn, state.job_id, state.rule, at_s=0.0)
+            notifications.wake_group(conn, state.job_id, state.rule, at_s=0.0)
 
     def resolve(self, state: AlertState) -> None:
         """The alert is at rest again."""
@@ -137,7 +138,7 @@ class Project:
         )
         with self.server.store.write() as conn:
             alerts.remove(conn, [state.fingerprint])
-            alert_events.add(conn, event)
+            alerts.add_event(conn, event)
 
     def add_receiver(self, name: str = "on call", **given: Any) -> dict[str, Any]:
         """The API's answer to a new receiver, at the one that listens."""

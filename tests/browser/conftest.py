@@ -10,10 +10,11 @@ import pytest
 
 from tests.browser.alerting import alert_server
 from tests.browser.stocked import stocked_server
+from tests.browser.waiting import PATIENCE_S, until
 from tests.browser.watched import Watched
 
 ARTEFACTS = Path(__file__).parents[2] / ".artefacts" / "pages"
-PATIENCE_MS = 30_000
+PATIENCE_MS = 1000 * PATIENCE_S
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -30,12 +31,15 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if here in Path(item.path).parents:
             item.add_marker(pytest.mark.browser)
+            # The first test of a worker also starts servers, and fills them with jobs.
+            item.add_marker(pytest.mark.timeout(900))
 
 
 def found_chromium():
-    """Where a browser is, None where there is none."""
-    known = ("chromium-headless-shell", "chromium")
-    return os.environ.get("PACELINE_TEST_CHROMIUM") or next(filter(None, map(which, known)), None)
+    """Where a browser is: what PACELINE_TEST_CHROMIUM names or points to, else any; or None."""
+    wanted = os.environ.get("PACELINE_TEST_CHROMIUM")
+    known = (wanted,) if wanted else ("chromium-headless-shell", "chromium")
+    return next(filter(None, map(which, known)), None)
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +47,7 @@ def chromium_path():
     """Where the browser is."""
     path = found_chromium()
     if not path or not Path(path).exists():
-        _missing("no Chromium: apt-get install chromium, or set PACELINE_TEST_CHROMIUM to its path")
+        _missing("no Chromium: apt-get install chromium, or set PACELINE_TEST_CHROMIUM to its name")
     return path
 
 
@@ -136,7 +140,7 @@ def keep():
 
     def keep_one(page, name):
         ARTEFACTS.mkdir(parents=True, exist_ok=True)
-        page.wait_for_function(IS_DRAWN)
+        until(page, IS_DRAWN)
         page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
 
     return keep_one

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-_LOADS_WITHIN_MS = 60_000
+from tests.browser.waiting import until
+
 _ASK = """async sql => {
     const answer = await app.trace.engine.query(sql), rows = []
     for (const row = answer.iter({}); row.valid(); row.next())
@@ -53,7 +54,7 @@ def opened(chromium: Any, trace: bytes) -> Iterator[Perfetto]:
         context.route("**/*", admit)
         page = context.new_page()
         page.goto(f"{origin}/#!/?url={origin}/timeline.json.gz")
-        page.wait_for_function("() => window.app && app.trace", timeout=_LOADS_WITHIN_MS)
+        until(page, "Boolean(window.app && app.trace)")
         yield Perfetto(page, elsewhere)
         context.close()
 

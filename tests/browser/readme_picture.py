@@ -10,7 +10,7 @@ from playwright.sync_api import sync_playwright
 
 from tests.browser.conftest import FLAGS, IS_DRAWN, found_chromium
 from tests.browser.paceline import Paceline, running
-from tests.e2e.stack import wait_until
+from tests.browser.waiting import until, wait_until
 
 PICTURE = Path(__file__).parents[2] / "docs" / "job-slow-worker.png"
 _JOB = "demo-slow-worker"
@@ -29,7 +29,7 @@ def take(demo: Paceline, path: Path) -> None:
         )
         page.goto(demo.link.replace("/#", f"/jobs/{_JOB}#"))
         page.locator(".panels .main-svg").first.wait_for()
-        page.wait_for_function(IS_DRAWN)
+        until(page, IS_DRAWN)
         path.parent.mkdir(exist_ok=True)
         page.screenshot(path=path, full_page=True)
         browser.close()

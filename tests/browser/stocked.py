@@ -10,15 +10,16 @@ import numpy as np
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.ingest import codec
-from app.ingest.batch import OpBatch, OpColumns
-from app.store import silent, tokens
-from app.store.engine import Store
-from app.synth.record import Record
+from app.ingest.batch import OpBatch
+from app.ingest.wire import codec
+from app.store import shards, tokens
+from app.store.database import Store
+from app.synth.record import RecordedSteps
 from app.trace.job import Parallelism
+from app.trace.window import OpColumns
 from tests.browser.paceline import Paceline, running
 from tests.browser.stocked_jobs import StockedJob, made, stocked_jobs
-from tests.e2e.stack import wait_until
+from tests.browser.waiting import wait_until
 from tests.shared_traces import SHARED_TRACES
 
 PUBLISHED = "published-st"
@@ -94,7 +95,7 @@ def _push(server: Paceline, job: StockedJob) -> None:
         server.http.post(f"/jobs/{job.job_id}/end", json={}).raise_for_status()
 
 
-def batches(record: Record, job: StockedJob, epoch: int) -> Iterator[OpBatch]:
+def batches(record: RecordedSteps, job: StockedJob, epoch: int) -> Iterator[OpBatch]:
     """One of each worker with all that it recorded, as if the last step had just ended."""
     sizes = record.job.parallelism
     now_ns = time.time_ns() - int((record.start_ns + record.duration_ns).max())
@@ -115,7 +116,7 @@ def batches(record: Record, job: StockedJob, epoch: int) -> Iterator[OpBatch]:
         )
 
 
-def _columns(record: Record, rows: Any, later_ns: int) -> OpColumns:
+def _columns(record: RecordedSteps, rows: Any, later_ns: int) -> OpColumns:
     def optional(name: str) -> Any:
         column = getattr(record, name)
         return None if column is None else column[rows].astype(np.int64)
@@ -162,7 +163,7 @@ def _fall_silent(store: Store) -> None:
     since_s = time.time() - _SILENT_FOR_S
     sizes = Parallelism(4, 2, tp_size=8)
     with store.write() as conn:
-        silent.save(
+        shards.save_silent_ranks(
             conn,
             "default/stalled",
             1,
@@ -171,7 +172,7 @@ def _fall_silent(store: Store) -> None:
             silent_since_s=None,
             stalled_since_s=since_s,
         )
-        silent.save(
+        shards.save_silent_ranks(
             conn,
             "default/silent",
             1,

@@ -6,15 +6,13 @@ from typing import Any
 import numpy as np
 
 from app.synth.cluster import Cluster
-from app.synth.costs import Costs
-from app.synth.faults.fault import Fault, When
-from app.synth.faults.long_last_stage import LongLastStage
+from app.synth.costs import OperationCosts
+from app.synth.faults.fault import Fault, FaultSteps
+from app.synth.faults.interruptions import SilentWorker
 from app.synth.faults.sequence_imbalance import SequenceImbalance
-from app.synth.faults.silent_worker import SilentWorker
-from app.synth.faults.slow_worker import SlowWorker
-from app.synth.run import MadeJob
-from app.trace.job import Parallelism
-from app.trace.names import LONGEST_JOB
+from app.synth.faults.slow_compute import LongLastStage, SlowWorker
+from app.synth.job import SimulatedJob
+from app.trace.job import MAX_JOB_CHARS, Parallelism
 
 NUM_STEPS = 40
 ONSET = 20
@@ -27,7 +25,7 @@ _EVIL = (
 )
 HOSTILE_NAME = _EVIL.ljust(256, "\u5b57")  # the longest that is taken
 _EVIL_LINK = f"<a href='javascript:window.injected=1'>h</a>{_EVIL}"
-HOSTILE_ID = "hostile.".ljust(LONGEST_JOB, "x")
+HOSTILE_ID = "hostile.".ljust(MAX_JOB_CHARS, "x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class StockedJob:
     """
 
     job_id: str
-    made: MadeJob
+    made: SimulatedJob
     runs: tuple[int, ...] = (NUM_STEPS,)
     hosts: dict[tuple[int, int], str] = field(default_factory=dict)
     parts: dict[str, Any] = field(default_factory=dict)
@@ -52,12 +50,12 @@ class StockedJob:
 
 def made(
     dp: int, pp: int, *faults: Fault, seed: int = 1, first_host: int = 0, **costs: Any
-) -> MadeJob:
+) -> SimulatedJob:
     """About a second a step, eight GPUs a worker, so that each has a host of its own."""
-    return MadeJob(
+    return SimulatedJob(
         Parallelism(dp, pp, tp_size=8),
         6,
-        costs=replace(Costs(forward_s=0.03, backward_s=0.06), **costs),
+        costs=replace(OperationCosts(forward_s=0.03, backward_s=0.06), **costs),
         faults=faults,
         seed=seed,
         cluster=Cluster(first_host=first_host),
@@ -66,7 +64,7 @@ def made(
 
 def stocked_jobs() -> list[StockedJob]:
     """Those with figures; the ones without are registered by the server's fixture."""
-    since = When(first_step=ONSET)
+    since = FaultSteps(first_step=ONSET)
     shared = {(1, 1): SHARED_HOST}
     return [
         StockedJob("healthy", made(4, 2), parts=_about("data-team", "70b")),
@@ -81,7 +79,7 @@ def stocked_jobs() -> list[StockedJob]:
             made(8, 2, SequenceImbalance(is_sent=True), seed=4, first_host=70),
         ),
         StockedJob("stalled", made(2, 2, seed=5, first_host=90), runs=(16,)),
-        StockedJob("silent", made(4, 2, SilentWorker(1, 1, when=When(24)), first_host=100)),
+        StockedJob("silent", made(4, 2, SilentWorker(1, 1, when=FaultSteps(24)), first_host=100)),
         StockedJob(
             "half-heard", made(2, 2, SilentWorker(0, 1), first_host=110), runs=(8,), ends=True
         ),

@@ -1,10 +1,10 @@
-"""The alerts page: what fires, what another alert speaks for, and what fired before."""
+"""The alerts page: active alerts, muted ones, and past transitions."""
 
 import re
 
 import pytest
 
-from app.words import TIMES
+from app.formatting import TIMES
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def about(alert):
     return ", ".join(filter(None, (alert["rule"], alert["subject"])))
 
 
-def test_what_fires_is_what_the_api_says_fires(stocked, alerts):
+def test_the_active_alerts_are_those_of_the_api(stocked, alerts):
     from playwright.sync_api import expect
 
     active = stocked.get("/alerts/active", phase="firing", limit=200)["items"]
@@ -50,14 +50,14 @@ def test_what_fires_is_what_the_api_says_fires(stocked, alerts):
     expect(page).to_have_url(re.compile("/jobs/[^/?]+$"))
 
 
-def test_an_alert_that_another_speaks_for_says_so(stocked, alerts):
+def test_a_muted_alert_names_the_alert_that_covers_it(stocked, alerts):
     from playwright.sync_api import expect
 
     active = stocked.get("/alerts/active", limit=200)["items"]
     kept = next(each for each in active if each["inhibited_by"])
     page = alerts(f"?alert={kept['fingerprint']}")
     row = page.locator(".now-rows .is-chosen")
-    expect(row).to_contain_text("Kept back: slowdown speaks for it.")
+    expect(row).to_contain_text("Muted: covered by the slowdown alert.")
     expect(row.locator(".alert-details")).to_contain_text(kept["blame"]["cause"])
     keys = [each.get_attribute("data-key") for each in page.locator(".now-rows > .row").all()]
     place = keys.index(kept["fingerprint"])
@@ -67,7 +67,7 @@ def test_an_alert_that_another_speaks_for_says_so(stocked, alerts):
     assert before["fingerprint"] in kept["inhibited_by"] or before["inhibited_by"]
 
 
-def test_the_history_is_filtered_and_the_address_has_the_filter(stocked, alerts):
+def test_the_history_filter_is_kept_in_the_address(stocked, alerts):
     from playwright.sync_api import expect
 
     page = alerts()
@@ -82,24 +82,24 @@ def test_the_history_is_filtered_and_the_address_has_the_filter(stocked, alerts)
     expect(history.locator("a.row")).to_have_count(len(resolved))
     expect(history.locator("a.row").first).to_contain_text("the job has ended")
     history.get_by_label("Search the history by job").fill("no-such-job")
-    expect(page.get_by_text("No alert fits the filter.")).to_be_visible()
+    expect(page.get_by_text("No transition matches the filter.")).to_be_visible()
 
 
-def test_a_quiet_project_says_so(on_call):
+def test_a_project_without_alerts_shows_empty_lists(on_call):
     from playwright.sync_api import expect
 
     page = on_call().page
     expect(page.locator("h1")).to_have_text("No alert is firing.")
     for words in (
-        "No alert fires, and none is pending.",
-        "No alert has fired so far.",
-        "Nothing is silenced, and nothing is planned.",
-        "Alerts show on this page alone until there is a receiver.",
+        "No alert is firing or pending.",
+        "No alert has fired yet.",
+        "No silences, none planned.",
+        "Alerts show on this page only until there is a receiver.",
     ):
         expect(page.get_by_text(words)).to_be_visible()
 
 
-def test_a_link_shows_its_alert_while_it_fires_and_when_it_is_at_rest(project, on_call):
+def test_a_link_shows_its_alert_while_active_and_after_it_has_resolved(project, on_call):
     from playwright.sync_api import expect
 
     state = project.fire()
@@ -109,26 +109,26 @@ def test_a_link_shows_its_alert_while_it_fires_and_when_it_is_at_rest(project, o
     row = page.locator(".now-rows .is-chosen")
     expect(row.locator("a.job")).to_have_text("llm-70b")
     details = row.locator(".alert-details")
-    for words in (state.fingerprint, "GPU-hours lost per hour19", "rule slowdown", "Began"):
+    for words in (state.fingerprint, "GPU-hours lost per hour19", "rule slowdown", "Fired"):
         expect(details).to_contain_text(words)
     project.resolve(state)
     page.reload()
     card = region(page, "The alert of this link")
-    expect(card).to_contain_text("slowdown on llm-70b is at rest")
+    expect(card).to_contain_text("slowdown on llm-70b is not active")
     expect(card.locator(".transitions li")).to_have_count(2)
     expect(card.locator(".transitions li").first).to_contain_text("Resolved")
     card.get_by_role("button", name="Hide").click()
     expect(page).to_have_url(re.compile(r"/alerts$"))
 
 
-def test_a_link_to_no_alert_says_so(on_call):
+def test_a_link_to_an_unknown_alert_says_so(on_call):
     from playwright.sync_api import expect
 
     page = on_call(query="?alert=nothing-like-it").page
     expect(region(page, "The alert of this link")).to_contain_text("There is no such alert")
 
 
-def test_a_storm_shows_the_worst_and_how_to_see_more(project, on_call):
+def test_an_alert_storm_shows_the_most_severe_alerts_first(project, on_call):
     from playwright.sync_api import expect
 
     for number in range(45):
@@ -145,6 +145,6 @@ def test_a_storm_shows_the_worst_and_how_to_see_more(project, on_call):
     more.click()
     expect(rows).to_have_count(45)
     expect(more).to_have_count(0)
-    page.get_by_label("Search what fires by job").fill("job-44")
+    page.get_by_label("Search active alerts by job").fill("job-44")
     expect(rows).to_have_count(1)
     expect(page).to_have_url(re.compile("find=job-44"))

@@ -17,7 +17,7 @@ def audit(project, open_page):
     return audit
 
 
-def test_deeds_are_told_in_words_with_who_did_them(project, audit):
+def test_audit_entries_are_shown_in_words_with_their_actor(project, audit):
     from playwright.sync_api import expect
 
     state = project.fire()
@@ -32,17 +32,17 @@ def test_deeds_are_told_in_words_with_who_did_them(project, audit):
     acknowledged = rows.filter(has_text="Acknowledged an alert")
     expect(acknowledged).to_contain_text(f"{project.name} of ana")
     assert "secret" not in page.locator("main").inner_text()
-    page.get_by_label("What it was done to").select_option("alert")
+    page.get_by_label("Kind of object").select_option("alert")
     expect(rows).to_have_count(1)
     expect(page).to_have_url(re.compile(r"object=alert$"))
     page.get_by_label("Who", exact=True).fill("nobody")
-    expect(page.get_by_text("Nothing fits the filter.")).to_be_visible()
+    expect(page.get_by_text("No entry matches the filter.")).to_be_visible()
     page.get_by_label("Who", exact=True).fill("")
     acknowledged.get_by_role("link", name=state.fingerprint).click()
     expect(page.locator(".now-rows .is-chosen")).to_contain_text("Acknowledged by")
 
 
-def test_what_was_changed_is_told_before_and_after(project, audit):
+def test_an_audit_entry_shows_values_before_and_after(project, audit):
     from playwright.sync_api import expect
 
     made = project.add_receiver(min_severity="info", headers={"X-A": "hidden"})
@@ -64,7 +64,7 @@ def test_what_was_changed_is_told_before_and_after(project, audit):
     assert "hidden" not in page.locator("main").inner_text()
 
 
-def test_who_is_no_admin_is_told_what_it_takes(audit):
+def test_without_the_admin_scope_the_audit_page_names_the_scope(audit):
     from playwright.sync_api import expect
 
     page = audit("read", "write").page

@@ -14,7 +14,9 @@ def sides(page):
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
-def test_the_sentence_and_the_figures_are_the_apis(stocked, open_page, keep, theme, width):
+def test_headline_and_figures_of_a_comparison_are_those_of_the_api(
+    stocked, open_page, keep, theme, width
+):
     from playwright.sync_api import expect
 
     found = stocked.get("/compare", **SIDES)
@@ -35,7 +37,7 @@ def test_the_sentence_and_the_figures_are_the_apis(stocked, open_page, keep, the
     keep(page, f"compare-{theme}-{width}")
 
 
-def test_sides_are_picked_by_typing_and_swapped(stocked, open_page):
+def test_jobs_to_compare_are_chosen_by_typing_and_swapped(stocked, open_page):
     from playwright.sync_api import expect
 
     page = open_page(stocked.link("/compare")).page
@@ -56,7 +58,7 @@ def test_sides_are_picked_by_typing_and_swapped(stocked, open_page):
     assert sides(page) == {"a": picked["b"], "b": picked["a"]}
 
 
-def test_a_job_that_is_not_there_is_said_and_the_rest_stays(stocked, open_page):
+def test_an_unknown_job_in_a_comparison_is_reported_and_the_form_stays(stocked, open_page):
     from playwright.sync_api import expect
 
     watched = open_page(stocked.link(PAGE.replace("b=slow-worker", "b=nobody")))
@@ -66,7 +68,7 @@ def test_a_job_that_is_not_there_is_said_and_the_rest_stays(stocked, open_page):
         watched.forgive("404")
 
 
-def test_low_fidelity_withholds_where_the_loss_is(stocked, open_page):
+def test_a_comparison_with_low_fidelity_withholds_the_loss_charts(stocked, open_page):
     from playwright.sync_api import expect
 
     page = open_page(stocked.link("/compare?a=healthy:latest&b=low-fidelity:latest")).page

@@ -137,14 +137,14 @@ def visit(reader, stocked):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_whole_in_both_themes_and_at_both_widths(visit, keep, name):
+def test_a_page_has_no_layout_or_accessibility_errors_in_both_themes_and_widths(visit, keep, name):
     watched = visit(PAGES[name])
     assert wrong_in(LOOKS, watched, name, keep) == ""
     assert watched.complaints == []
 
 
 @pytest.mark.parametrize("name", ODD_PAGES)
-def test_a_page_with_little_to_show_is_whole_too(visit, keep, name, stocked):
+def test_a_page_with_little_data_has_no_layout_or_accessibility_errors(visit, keep, name, stocked):
     if name == "job-published" and not stocked.has_published:
         pytest.skip("the published traces are not beside the repository")
     watched = visit(ODD_PAGES[name])
@@ -154,13 +154,13 @@ def test_a_page_with_little_to_show_is_whole_too(visit, keep, name, stocked):
     assert watched.complaints == refused
 
 
-def test_the_first_start_is_whole(open_page, stocked, keep):
+def test_the_page_without_jobs_has_no_layout_or_accessibility_errors(open_page, stocked, keep):
     watched = open_page(stocked.link("/", stocked.empty_token))
     watched.page.get_by_text("Waiting for the first data").first.wait_for()
     assert wrong_in(LOOKED_INTO, watched, "first-start", keep) == ""
 
 
-def test_signing_in_is_whole(open_page, stocked, keep):
+def test_the_sign_in_page_has_no_layout_or_accessibility_errors(open_page, stocked, keep):
     watched = open_page(stocked.url)
     watched.page.get_by_label("Token").wait_for()
     assert wrong_in(LOOKED_INTO, watched, "sign-in", keep) == ""
@@ -175,7 +175,7 @@ INJECTED = """() => ({
 
 
 @pytest.mark.parametrize("name", HOSTILE_PAGES)
-def test_names_full_of_markup_are_text_on_every_page(visit, keep, name):
+def test_names_with_markup_are_shown_as_text_on_every_page(visit, keep, name):
     watched = visit(HOSTILE_PAGES[name])
     page = watched.page
     for width in (1440, 390):
@@ -191,7 +191,7 @@ def test_names_full_of_markup_are_text_on_every_page(visit, keep, name):
 SHOWN = "".join(letter for letter in HOSTILE_NAME if letter not in "\u202e\u202c")[:60]
 
 
-def test_the_hostile_name_is_shown_as_it_is(visit):
+def test_a_hostile_job_name_is_shown_unchanged(visit):
     from playwright.sync_api import expect
 
     for path in ("/", f"/jobs/{HOSTILE_ID}", HOSTILE_ALERT):
@@ -201,7 +201,7 @@ def test_the_hostile_name_is_shown_as_it_is(visit):
         assert "\u202e" not in text.replace("\u2068", "")
 
 
-def test_figures_on_the_fleet_are_the_api_s(visit, stocked):
+def test_slowdowns_on_the_fleet_page_are_those_of_the_api(visit, stocked):
     page = visit("/").page
     jobs = {job["job_id"]: job for job in stocked.get("/jobs")["items"]}
     for job_id in ("slow-worker", "long-last-stage", "healthy"):
@@ -225,7 +225,7 @@ def test_figures_on_the_fleet_are_the_api_s(visit, stocked):
         ),
     ],
 )
-def test_who_never_saw_it_reads_the_cause_in_the_fleet_and_its_sentence_a_click_on(
+def test_the_cause_is_in_the_fleet_line_and_its_sentence_one_click_away(
     visit, job_id, in_the_fleet, after_a_click
 ):
     from playwright.sync_api import expect
@@ -239,7 +239,7 @@ def test_who_never_saw_it_reads_the_cause_in_the_fleet_and_its_sentence_a_click_
     expect(page.locator("h1")).to_contain_text(after_a_click, ignore_case=True)
 
 
-def test_no_page_asks_for_anything_elsewhere(stocked, chromium):
+def test_the_document_loads_nothing_from_other_origins(stocked, chromium):
     """By the document's own account: what the policy allows, and what was loaded."""
     context = chromium.new_context()
     context.set_default_timeout(PATIENCE_MS)

@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from app.words import TIMES
+from app.formatting import TIMES
 
 OLD = {"stalled", "silent", "stale"}
 NONE = {"finished": "n/a"}
@@ -41,7 +41,7 @@ def query_of(page):
     return parse_qs(urlsplit(page.url).query)
 
 
-def test_each_line_says_what_the_api_does(stocked, fleet):
+def test_each_fleet_line_has_the_figures_of_the_api(stocked, fleet):
     page = fleet().page
     jobs = stocked.get("/fleet")["items"]
     assert shown(page) == ids({"items": jobs})
@@ -58,7 +58,7 @@ def test_each_line_says_what_the_api_does(stocked, fleet):
         assert lost == (missing if per_day is None else hours(per_day))
 
 
-def test_the_figures_of_the_fleet_are_the_apis(stocked, fleet, keep):
+def test_the_fleet_summary_has_the_figures_of_the_api(stocked, fleet, keep):
     page = fleet().page
     summary = stocked.get("/fleet")["summary"]
     strip = page.locator(".stat")
@@ -72,7 +72,7 @@ def test_the_figures_of_the_fleet_are_the_apis(stocked, fleet, keep):
     keep(page, "fleet-stocked-light")
 
 
-def test_the_culprit_is_named_and_where_it_began_is_marked(stocked, fleet):
+def test_a_fleet_line_names_the_culprit_and_marks_the_onset(stocked, fleet):
     page = fleet().page
     slow = page.locator('.fleet-line[data-key="slow-worker"]')
     assert slow.locator(".chip").all_inner_texts() == ["slow worker"]
@@ -86,7 +86,7 @@ def test_the_culprit_is_named_and_where_it_began_is_marked(stocked, fleet):
     assert withheld.locator("svg.sparkline").count() == 0
 
 
-def test_what_is_searched_for_stands_in_the_address_and_esc_takes_it_out(stocked, fleet):
+def test_a_search_is_kept_in_the_address_and_cleared_by_escape(stocked, fleet):
     from playwright.sync_api import expect
 
     page = fleet().page
@@ -106,7 +106,7 @@ def test_what_is_searched_for_stands_in_the_address_and_esc_takes_it_out(stocked
     expect(page.get_by_label("Search jobs")).not_to_be_focused()
 
 
-def test_an_address_that_is_no_page_says_so_and_leads_to_the_fleet(stocked, open_page):
+def test_an_unknown_address_links_to_the_fleet(stocked, open_page):
     watched = open_page(stocked.link("/nowhere"))
     page = watched.page
     page.get_by_role("heading", name="There is no such page").wait_for()
@@ -115,7 +115,7 @@ def test_an_address_that_is_no_page_says_so_and_leads_to_the_fleet(stocked, open
     watched.forgive("404 (Not Found)")
 
 
-def test_states_causes_and_orders_are_the_apis(stocked, fleet):
+def test_filters_and_orders_of_the_fleet_are_those_of_the_api(stocked, fleet):
     from playwright.sync_api import expect
 
     page = fleet().page
@@ -134,7 +134,7 @@ def test_states_causes_and_orders_are_the_apis(stocked, fleet):
     assert shown(page) == ids(stocked.get("/fleet", order="gpus", dir="asc"))
 
 
-def test_a_second_click_on_a_head_turns_the_order_round(stocked, fleet):
+def test_a_second_click_on_a_column_head_reverses_the_order(stocked, fleet):
     from playwright.sync_api import expect
 
     page = fleet().page
@@ -147,7 +147,7 @@ def test_a_second_click_on_a_head_turns_the_order_round(stocked, fleet):
     assert query_of(page) == {"order": ["name"], "dir": ["desc"]}
 
 
-def test_nothing_found_says_so_and_leads_back(stocked, fleet, keep):
+def test_a_search_without_matches_offers_all_jobs(stocked, fleet, keep):
     from playwright.sync_api import expect
 
     page = fleet("?q=no-such-thing").page
@@ -157,7 +157,7 @@ def test_nothing_found_says_so_and_leads_back(stocked, fleet, keep):
     expect(page.locator(".fleet-line")).to_have_count(len(stocked.get("/fleet")["items"]))
 
 
-def test_keys_walk_over_the_jobs_and_open_one(stocked, fleet):
+def test_keys_move_over_the_jobs_and_open_one(stocked, fleet):
     from playwright.sync_api import expect
 
     page = fleet().page
@@ -177,7 +177,7 @@ def test_keys_walk_over_the_jobs_and_open_one(stocked, fleet):
     assert focused.get_attribute("href") == f"/jobs/{second}"
 
 
-def test_two_jobs_are_picked_to_be_compared(stocked, fleet, keep):
+def test_two_picked_jobs_are_compared(stocked, fleet, keep):
     from playwright.sync_api import expect
 
     page = fleet().page
@@ -196,7 +196,7 @@ def test_two_jobs_are_picked_to_be_compared(stocked, fleet, keep):
     assert first not in page.url
 
 
-def test_without_the_server_the_figures_stay_and_say_of_when_they_are(stocked, fleet, keep):
+def test_without_the_server_old_figures_stay_with_their_time(stocked, fleet, keep):
     from playwright.sync_api import expect
 
     watched = fleet()
@@ -217,7 +217,7 @@ def test_without_the_server_the_figures_stay_and_say_of_when_they_are(stocked, f
     watched.forgive("net::ERR_FAILED")
 
 
-def test_a_first_load_that_fails_can_be_tried_again(stocked, open_page):
+def test_a_failed_first_load_can_be_retried(stocked, open_page):
     from playwright.sync_api import expect
 
     watched = open_page(stocked.link("/hosts"))
@@ -232,7 +232,7 @@ def test_a_first_load_that_fails_can_be_tried_again(stocked, open_page):
     watched.forgive("net::ERR_FAILED")
 
 
-def test_the_fleet_fits_every_width(fleet, keep):
+def test_the_fleet_page_fits_every_width(fleet, keep):
     page = fleet(theme="dark").page
     lines = page.locator(".fleet-line")
     for width in (320, 390, 800, 1200):
@@ -252,7 +252,7 @@ OUTSIDE = """fleet => {
 }"""
 
 
-def test_a_project_without_jobs_is_told_how_to_send_some(stocked, open_page, keep):
+def test_a_project_without_jobs_shows_how_to_send_steps(stocked, open_page, keep):
     from playwright.sync_api import expect
 
     page = open_page(stocked.link("/", token=stocked.empty_token)).page

@@ -3,7 +3,7 @@
 from tests.browser.stocked_jobs import SHARED_HOST
 
 
-def test_the_ledger_has_the_hosts_that_the_api_lists(stocked, open_page, keep):
+def test_the_hosts_table_lists_the_hosts_of_the_api(stocked, open_page, keep):
     page = open_page(stocked.link("/hosts")).page
     rows = page.locator(".ledger tbody tr")
     rows.first.wait_for()
@@ -17,7 +17,7 @@ def test_the_ledger_has_the_hosts_that_the_api_lists(stocked, open_page, keep):
     keep(page, "hosts-light")
 
 
-def test_hosts_of_one_job_are_there_when_asked_for(stocked, open_page):
+def test_the_filter_for_one_job_adds_hosts(stocked, open_page):
     from playwright.sync_api import expect
 
     page = open_page(stocked.link("/hosts")).page
@@ -28,7 +28,7 @@ def test_hosts_of_one_job_are_there_when_asked_for(stocked, open_page):
     assert "jobs=1" in page.url
 
 
-def test_a_host_has_its_runs_and_leads_to_the_windows_that_blame_it(stocked, open_page, keep):
+def test_a_host_page_lists_its_runs_with_links_to_windows(stocked, open_page, keep):
     from playwright.sync_api import expect
 
     page = open_page(stocked.link("/"), theme="dark").page
@@ -53,19 +53,19 @@ def test_a_host_has_its_runs_and_leads_to_the_windows_that_blame_it(stocked, ope
     keep(page, "host-dark")
 
 
-def test_a_host_that_no_job_named_is_said_to_be_unknown(stocked, open_page):
+def test_an_unknown_host_says_so(stocked, open_page):
     from playwright.sync_api import expect
 
     watched = open_page(stocked.link("/hosts"))
     page = watched.page
-    page.get_by_label("Any host").fill("no/such host")
-    page.get_by_label("Any host").press("Enter")
+    page.get_by_label("Host name").fill("no/such host")
+    page.get_by_label("Host name").press("Enter")
     expect(page).to_have_url(f"{stocked.url}/hosts/no%2Fsuch%20host")
     expect(page.locator("h1")).to_have_text("No job had a worker on no/such host.")
     watched.forgive("404")
 
 
-def test_a_host_that_was_never_slow_is_said_to_be_so(stocked, open_page):
+def test_a_host_that_was_never_slow_says_so(stocked, open_page):
     from playwright.sync_api import expect
 
     page = open_page(stocked.link("/hosts/host-000"), width=390).page

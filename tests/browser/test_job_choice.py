@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from app.words import ratio
+from app.formatting import ratio
 from tests.browser.stocked_jobs import ONSET
 
 JOB = "slow-worker"
@@ -59,7 +59,7 @@ def at_step(page, step):
     return box["x"] + _LEFT_PX + (step - first + 0.5) * cell_px, box["y"] + 90
 
 
-def test_a_link_shows_a_colleague_the_same_thing(stocked, open_job):
+def test_a_link_restores_windows_step_worker_and_order(stocked, open_job):
     from playwright.sync_api import expect
 
     query = "?window=1-24..1-32&worker=3-1&step=25&sort=slowdown"
@@ -85,7 +85,7 @@ def test_a_link_shows_a_colleague_the_same_thing(stocked, open_job):
     assert query_of(page) == "window=1-24..1-32&sort=slowdown"
 
 
-def test_since_onset_and_all_have_the_figures_of_those_windows(stocked, open_job):
+def test_since_onset_and_all_show_the_figures_of_their_windows(stocked, open_job):
     from playwright.sync_api import expect
 
     page = open_job()
@@ -109,7 +109,7 @@ def test_since_onset_and_all_have_the_figures_of_those_windows(stocked, open_job
     expect(page.get_by_role("button", name="Since onset")).to_have_attribute("aria-pressed", "true")
 
 
-def test_arrow_keys_move_the_windows_and_with_shift_ten(open_job):
+def test_arrow_keys_move_the_shown_windows_by_one_or_ten(open_job):
     from playwright.sync_api import expect
 
     page = open_job()
@@ -128,7 +128,7 @@ def test_arrow_keys_move_the_windows_and_with_shift_ten(open_job):
     expect(page).to_have_url(re.compile(r"window=1-0$"))
 
 
-def test_arrows_walk_over_the_heatmap_enter_pins_and_escape_frees(open_job):
+def test_arrow_keys_move_over_the_heatmap_enter_pins_and_escape_clears(open_job):
     from playwright.sync_api import expect
 
     page = open_job()
@@ -146,7 +146,7 @@ def test_arrows_walk_over_the_heatmap_enter_pins_and_escape_frees(open_job):
     expect(page.locator(".marks .is-pinned, .marks .is-hovered")).to_have_count(0)
 
 
-def test_the_pointer_marks_everywhere_and_a_click_pins(open_job):
+def test_the_pointer_highlights_a_worker_in_every_chart_and_a_click_pins_it(open_job):
     from playwright.sync_api import expect
 
     page = open_job()
@@ -161,7 +161,7 @@ def test_the_pointer_marks_everywhere_and_a_click_pins(open_job):
     assert link.get_attribute("href") == f"/jobs/{JOB}/workers/3-1"
 
 
-def test_steps_drawn_with_the_pointer_are_analysed_alone(stocked, open_job):
+def test_a_range_of_steps_drawn_with_the_pointer_is_analysed_alone(stocked, open_job):
     from playwright.sync_api import expect
 
     page = open_job()
@@ -180,7 +180,7 @@ def test_steps_drawn_with_the_pointer_are_analysed_alone(stocked, open_job):
     )
 
 
-def test_steps_over_several_windows_pick_those_windows(open_job):
+def test_a_range_over_several_windows_selects_those_windows(open_job):
     from playwright.sync_api import expect
 
     page = open_job()
@@ -191,7 +191,7 @@ def test_steps_over_several_windows_pick_those_windows(open_job):
     expect(page).to_have_url(re.compile(r"window=1-8\.\.1-24$"))
 
 
-def test_windows_that_are_not_stored_say_so(open_page, stocked):
+def test_windows_that_are_not_stored_are_reported(open_page, stocked):
     from playwright.sync_api import expect
 
     watched = open_page(stocked.link(f"/jobs/{JOB}?window=1-4000"))

@@ -50,7 +50,7 @@ def rows(stocked, open_page):
     def written(finding):
         return page.evaluate(
             """async finding => {
-                const { evidenceRows } = await import("/static/js/components/evidence.js")
+                const { evidenceRows } = await import("/static/js/components/findings-card.js")
                 return Object.fromEntries(evidenceRows(finding))
             }""",
             finding,
@@ -63,17 +63,17 @@ def rows(stocked, open_page):
 def known_keys(stocked, open_page):
     """The keys of evidence for which the page has words."""
     return open_page(stocked.link("/jobs/slow-worker")).page.evaluate(
-        "import('/static/js/components/evidence.js').then(module => module.KNOWN_KEYS)"
+        "import('/static/js/components/findings-card.js').then(module => module.KNOWN_KEYS)"
     )
 
 
-def test_every_figure_of_every_cause_has_words(known_keys):
+def test_every_evidence_key_of_every_cause_has_a_label(known_keys):
     keys = evidence_keys()
     assert {"pauses", "times_as_long", "interrupted", "mean_wait_s", "steps_missed"} <= keys
     assert keys - set(known_keys) == set()
 
 
-def test_figures_have_units_and_lists_are_cut(rows):
+def test_evidence_figures_have_units_and_long_lists_are_cut(rows):
     finding = {
         "onset_step": 1204,
         "persistence": "chronic",
@@ -100,12 +100,12 @@ def test_figures_have_units_and_lists_are_cut(rows):
         "A worker's computations vary by": "21\u202f% of their mean",
         "Workers": "; ".join(f"dp {dp}, stage 1" for dp in range(8)) + " and 3 more",
         "Seen in steps": "3 to 5, 9",
-        "Told by the client": "no",
+        "Reported by the client": "no",
         "A figure of tomorrow": "7",
     }
 
 
-def test_a_finding_leads_to_its_worker_and_its_host(stocked, open_page):
+def test_a_finding_links_to_its_worker_and_host(stocked, open_page):
     from playwright.sync_api import expect
 
     page = open_page(stocked.link("/jobs/shared-host-a")).page

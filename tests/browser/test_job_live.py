@@ -2,11 +2,11 @@
 
 import pytest
 
-from app.synth.faults.slow_worker import SlowWorker
-from app.synth.run import MadeJob
+from app.synth.faults.slow_compute import SlowWorker
+from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.browser.paceline import running
-from tests.browser.watched import until
+from tests.browser.waiting import until
 
 JOB = "goes-on"
 # What moved up or down in sight without the reader's doing. Figures may grow along their line.
@@ -27,10 +27,10 @@ def server(tmp_path):
         yield server
 
 
-def test_new_figures_lose_no_choice_and_move_nothing(server, open_page):
+def test_new_figures_reset_no_choice_and_shift_no_layout(server, open_page):
     from playwright.sync_api import expect
 
-    made = MadeJob(Parallelism(4, 2), 4, faults=(SlowWorker(2, 1, slowdown=1.6),))
+    made = SimulatedJob(Parallelism(4, 2), 4, faults=(SlowWorker(2, 1, slowdown=1.6),))
     epoch = server.register(JOB, made)
     # Of fewer than three steps arrivals are no evidence, which would be a line more.
     server.push(JOB, made, epoch, 12)

@@ -32,7 +32,7 @@ def tab_to(page, selector, *, back=False):
     pytest.fail(f"{selector} cannot be reached with Tab")
 
 
-def test_the_whole_flow_works_by_keyboard(stocked, open_page):
+def test_fleet_job_and_timeline_work_by_keyboard(stocked, open_page):
     from playwright.sync_api import expect
 
     watched = open_page(stocked.link("/"))
@@ -76,7 +76,7 @@ def test_the_whole_flow_works_by_keyboard(stocked, open_page):
     expect(page.get_by_role("region", name="Selected operation")).to_contain_text("ms")
 
 
-def test_an_alert_is_looked_after_by_keyboard(project, open_page):
+def test_alerts_are_acknowledged_and_silenced_by_keyboard(project, open_page):
     from playwright.sync_api import expect
 
     state = project.fire()
@@ -100,7 +100,7 @@ def test_an_alert_is_looked_after_by_keyboard(project, open_page):
     expect(page.locator(".alert-details")).to_be_visible()
 
 
-def test_the_first_stop_skips_to_the_page(stocked, open_page):
+def test_the_first_tab_stop_skips_to_the_page(stocked, open_page):
     from playwright.sync_api import expect
 
     page = open_page(stocked.link("/")).page

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tests.alerts.receiver import Answer
+from tests.alerts.http_receiver import Answer
 from tests.browser.test_every_page import LOOKS, wrong_in
-from tests.e2e.stack import wait_until
+from tests.browser.waiting import wait_until
 from tests.store import factories
 
 
@@ -37,25 +37,25 @@ def row(page, name="on call"):
 
 
 def messages(page):
-    return page.get_by_role("region", name="Messages", exact=True).locator(".row")
+    return page.get_by_role("region", name="Notifications", exact=True).locator(".row")
 
 
-def test_a_receiver_is_added_and_its_secret_is_shown_once(project, receivers):
+def test_an_added_receiver_shows_its_signing_secret_once(project, receivers):
     from playwright.sync_api import expect
 
     page = receivers().page
-    expect(page.locator("h1")).to_have_text("Nobody is told of alerts.")
+    expect(page.locator("h1")).to_have_text("No receivers: alerts notify nobody.")
     page.get_by_role("button", name="Add a receiver").click()
     form = page.get_by_role("form", name="Receiver")
     expect(form.get_by_label("Name", exact=True)).to_be_focused()
     form.get_by_label("Name", exact=True).fill("<b>on call</b>")
     form.get_by_label("Address").fill(f"{project.told.url}/{project.name}?key=secret-part")
-    form.get_by_label("Wants").select_option("warning")
+    form.get_by_label("Severity").select_option("warning")
     form.get_by_role("button", name="Add a label").click()
     form.get_by_label("Label 1", exact=True).fill("job")
     form.get_by_label("Pattern of label 1").fill("llm-*")
-    form.get_by_label("Headers of its own").fill("X-Team: pretraining\nAuthorization: Bearer abc")
-    form.get_by_label("Tell it, too").uncheck()
+    form.get_by_label("Extra headers").fill("X-Team: pretraining\nAuthorization: Bearer abc")
+    form.get_by_label("Also notify when resolved").uncheck()
     form.get_by_role("button", name="Add", exact=True).click()
     text = page.locator(".shown-once code").inner_text()
     assert re.fullmatch(r"whsec_\S+", text)
@@ -66,7 +66,7 @@ def test_a_receiver_is_added_and_its_secret_is_shown_once(project, receivers):
     assert made["matchers"] == [{"label": "job", "pattern": "llm-*", "is_negative": False}]
     assert (made["min_severity"], made["wants_resolved"]) == ("warning", False)
     expect(row(page)).to_contain_text("Warning and critical, where job is llm-*")
-    expect(row(page)).to_contain_text("without what resolves")
+    expect(row(page)).to_contain_text("not when resolved")
     expect(row(page)).to_contain_text("Not used yet")
     page.get_by_role("button", name="Done").click()
     expect(page.locator(".shown-once")).to_have_count(0)
@@ -74,13 +74,13 @@ def test_a_receiver_is_added_and_its_secret_is_shown_once(project, receivers):
     assert "secret-part" not in page.content()
 
 
-def test_the_button_sends_a_test_and_says_what_came_of_it(project, receivers):
+def test_a_test_notification_shows_its_result(project, receivers):
     from playwright.sync_api import expect
 
     project.add_receiver()
     page = receivers().page
     row(page).get_by_role("button", name="Send a test to on call").click()
-    expect(row(page).locator(".said")).to_contain_text("The test: told.", timeout=20_000)
+    expect(row(page).locator(".said")).to_contain_text("The test: delivered.")
     [body] = project.messages
     assert "test" in json.loads(body)["type"]
     expect(row(page)).to_contain_text("Works")
@@ -92,18 +92,18 @@ def test_the_button_sends_a_test_and_says_what_came_of_it(project, receivers):
     expect(messages(page).locator(".attempts")).to_contain_text("204")
 
 
-def test_a_test_that_fails_says_why_and_can_be_sent_again(project, receivers, fails):
+def test_a_failed_test_notification_shows_the_reason(project, receivers, fails):
     from playwright.sync_api import expect
 
     project.add_receiver()
     page = receivers().page
     row(page).get_by_role("button", name="Send a test").click()
-    expect(row(page).locator(".said")).to_contain_text("503", timeout=20_000)
+    expect(row(page).locator(".said")).to_contain_text("503")
     expect(row(page)).to_contain_text("Failing")
-    expect(page.locator("h1")).to_have_text("The one receiver of alerts cannot be told.")
+    expect(page.locator("h1")).to_have_text("The only receiver is failing.")
 
 
-def test_an_alert_that_was_told_says_to_whom(project, open_page):
+def test_a_notified_alert_names_its_receivers(project, open_page):
     from playwright.sync_api import expect
 
     project.add_receiver()
@@ -111,25 +111,25 @@ def test_an_alert_that_was_told_says_to_whom(project, open_page):
     project.tell(state)
     wait_until(lambda: project.messages, "the receiver is told")
     page = open_page(project.link(f"/alerts?alert={state.fingerprint}")).page
-    expect(page.locator(".now-rows .row")).to_contain_text("Told: on call at")
-    told = page.get_by_role("region", name="Who is told")
+    expect(page.locator(".now-rows .row")).to_contain_text("Notified: on call at")
+    told = page.get_by_role("region", name="Receivers")
     expect(told.locator("li")).to_contain_text("Works")
-    told.get_by_role("link", name="Receivers and messages").click()
+    told.get_by_role("link", name="Receivers and notifications").click()
     sent = messages(page)
-    expect(sent).to_contain_text("slowdown, began to fire")
+    expect(sent).to_contain_text("slowdown, firing")
     sent.get_by_role("button", name="Attempts").click()
     sent.get_by_role("link", name="Alerts of llm-70b").click()
     expect(page.locator(".now-rows .row")).to_have_count(1)
 
 
-def test_a_message_is_sent_again_under_the_same_id(project, receivers):
+def test_a_notification_is_sent_again_under_the_same_id(project, receivers):
     from playwright.sync_api import expect
 
     project.add_receiver()
     project.tell(project.fire())
     wait_until(lambda: project.messages, "the receiver is told")
     page = receivers().page
-    expect(messages(page).locator(".state")).to_have_text("told")
+    expect(messages(page).locator(".state")).to_have_text("delivered")
     messages(page).get_by_role("button", name="Send again").click()
     wait_until(lambda: len(project.messages) == 2, "the receiver is told again")
     paths = [path for path, _, _ in project.told.requests]
@@ -150,9 +150,9 @@ def test_a_receiver_is_changed_rotated_and_deleted(project, receivers):
     form = page.get_by_role("form", name="Receiver")
     expect(form.get_by_label("Name", exact=True)).to_have_value("on call")
     form.get_by_label("Name", exact=True).fill("night shift")
-    form.get_by_label("Wants").select_option("critical")
-    form.get_by_label("Drop them").check()
-    form.get_by_label("Send to it").uncheck()
+    form.get_by_label("Severity").select_option("critical")
+    form.get_by_label("Remove all").check()
+    form.get_by_label("Enabled").uncheck()
     form.get_by_role("button", name="Save").click()
     expect(row(page, "night shift")).to_contain_text("Critical only")
     expect(row(page, "night shift")).to_contain_text("Off")
@@ -160,7 +160,7 @@ def test_a_receiver_is_changed_rotated_and_deleted(project, receivers):
     assert (changed["name"], changed["is_enabled"]) == ("night shift", False)
     assert project.get(f"/endpoints/{changed['endpoint_id']}")["header_names"] == []
     row(page, "night shift").get_by_role("button", name="Make a new secret").click()
-    expect(page.locator(".shown-once")).to_contain_text("the one before is good for a day")
+    expect(page.locator(".shown-once")).to_contain_text("The old one stays valid for a day")
     page.get_by_role("button", name="Done").click()
     row(page, "night shift").get_by_role("button", name="Delete").click()
     page.get_by_role("button", name="Keep").click()
@@ -170,7 +170,7 @@ def test_a_receiver_is_changed_rotated_and_deleted(project, receivers):
     assert project.get("/endpoints")["items"] == []
 
 
-def test_an_address_of_the_private_network_is_refused_beside_the_form(receivers):
+def test_a_private_address_is_refused_in_the_receiver_form(receivers):
     from playwright.sync_api import expect
 
     watched = receivers()
@@ -183,19 +183,19 @@ def test_an_address_of_the_private_network_is_refused_beside_the_form(receivers)
     expect(form.get_by_role("alert")).to_contain_text("public Internet")
     expect(form.get_by_label("Address")).to_have_value("https://169.254.169.254/latest")
     watched.forgive("422")  # the browser itself writes down that it was refused
-    form.get_by_label("Headers of its own").fill("no header")
+    form.get_by_label("Extra headers").fill("no header")
     form.get_by_role("button", name="Add", exact=True).click()
-    expect(form.get_by_role("alert")).to_contain_text("write one a line")
+    expect(form.get_by_role("alert")).to_contain_text("one per line")
 
 
-def test_a_disabled_receiver_says_why_and_is_enabled_again(project, alert_service, receivers):
+def test_a_disabled_receiver_shows_the_reason_and_can_be_enabled(project, alert_service, receivers):
     from playwright.sync_api import expect
 
-    from app.store import endpoints
+    from app.store.alerting import receivers as stored_receivers
 
     made = project.add_receiver()
     with alert_service.store.write() as conn:
-        endpoints.disable(conn, made["endpoint_id"], reason="it said 410 Gone", now_s=1.7e9)
+        stored_receivers.disable(conn, made["endpoint_id"], reason="it said 410 Gone", now_s=1.7e9)
     page = receivers().page
     expect(row(page)).to_contain_text("Disabled")
     expect(row(page)).to_contain_text("it said 410 Gone")
@@ -205,50 +205,52 @@ def test_a_disabled_receiver_says_why_and_is_enabled_again(project, alert_servic
     assert project.get("/endpoints")["items"][0]["health"]["state"] == "ok"
 
 
-def test_one_that_rests_is_tried_at_once_when_a_reader_wants_it(project, alert_service, receivers):
+def test_a_failing_receiver_can_be_retried_at_once(project, alert_service, receivers):
     from playwright.sync_api import expect
 
-    from app.store import endpoints
+    from app.store.alerting import receivers as stored_receivers
 
     made = project.add_receiver()
     with alert_service.store.write() as conn:
         for _ in range(5):
-            endpoints.failed(conn, made["endpoint_id"], detail="HTTP 503", now_s=time.time())
+            stored_receivers.mark_failed(
+                conn, made["endpoint_id"], detail="HTTP 503", now_s=time.time()
+            )
     page = receivers().page
-    expect(row(page)).to_contain_text("the others wait for it")
-    row(page).get_by_role("button", name="Try now to tell on call").click()
-    expect(row(page).locator(".said")).to_contain_text("is tried again")
-    expect(row(page).get_by_role("button", name="Try now")).to_have_count(0)
+    expect(row(page)).to_contain_text("others are queued until then")
+    row(page).get_by_role("button", name="Retry now on call").click()
+    expect(row(page).locator(".said")).to_contain_text("is being retried")
+    expect(row(page).get_by_role("button", name="Retry now")).to_have_count(0)
 
 
-def test_the_operator_s_receiver_is_nobody_else_s_to_try(
+def test_the_operators_receiver_hides_address_and_results(
     project, alert_service, receivers, on_call
 ):
     from playwright.sync_api import expect
 
-    from app.store import endpoints
+    from app.store.alerting import receivers as stored_receivers
 
     operators = factories.endpoint("settings", project=None, url=f"{project.told.url}/hidden")
     with alert_service.store.write() as conn:
-        endpoints.put_settings_endpoint(conn, operators)
+        stored_receivers.put_settings_receiver(conn, operators)
     try:
         project.tell(project.fire())
         wait_until(lambda: project.get("/deliveries", state="delivered")["items"], "it is told")
         page = receivers().page
         messages(page).get_by_role("button", name="Attempts").click()
         tried = messages(page).locator(".attempts li")
-        expect(tried).to_contain_text("what came of it only the operator knows")
+        expect(tried).to_contain_text("result hidden (receiver set by the operator)")
         shown = row(page, "PACELINE_WEBHOOK_URL")
-        expect(shown).to_contain_text("where only the operator knows")
+        expect(shown).to_contain_text("address hidden (set by the operator)")
         expect(shown.get_by_role("button")).to_have_count(0)
-        told = on_call().page.get_by_role("region", name="Who is told")
-        expect(told.locator("li")).to_contain_text("where only the operator knows")
+        told = on_call().page.get_by_role("region", name="Receivers")
+        expect(told.locator("li")).to_contain_text("address hidden (set by the operator)")
     finally:
         with alert_service.store.write() as conn:
-            endpoints.put_settings_endpoint(conn, None)
+            stored_receivers.put_settings_receiver(conn, None)
 
 
-def test_messages_about_one_alert_are_found_from_it(project, open_page):
+def test_an_alert_links_to_its_notifications(project, open_page):
     from playwright.sync_api import expect
 
     project.add_receiver()
@@ -257,14 +259,14 @@ def test_messages_about_one_alert_are_found_from_it(project, open_page):
         project.tell(state)
     wait_until(lambda: len(project.messages) == 2, "the receiver is told of both")
     page = open_page(project.link(f"/alerts?alert={slow.fingerprint}")).page
-    page.get_by_role("link", name="Messages about it").click()
+    page.get_by_role("link", name="Its notifications").click()
     expect(messages(page)).to_have_count(1)
-    expect(messages(page)).to_contain_text("slowdown, began to fire")
+    expect(messages(page)).to_contain_text("slowdown, firing")
     page.get_by_role("button", name="Show all").click()
     expect(messages(page)).to_have_count(2)
 
 
-def test_who_is_no_admin_sees_receivers_and_may_change_none(project, receivers):
+def test_without_the_admin_scope_receivers_are_read_only(project, receivers):
     from playwright.sync_api import expect
 
     project.add_receiver()
@@ -274,7 +276,9 @@ def test_who_is_no_admin_sees_receivers_and_may_change_none(project, receivers):
     expect(page.get_by_role("button", name="Add a receiver")).to_have_count(0)
 
 
-def test_the_page_with_its_form_open_is_whole(project, receivers, keep):
+def test_the_receivers_page_with_its_form_has_no_layout_or_accessibility_errors(
+    project, receivers, keep
+):
     from playwright.sync_api import expect
 
     project.add_receiver(headers={"X-Team": "a"}, min_severity="warning")
@@ -282,7 +286,7 @@ def test_the_page_with_its_form_open_is_whole(project, receivers, keep):
     wait_until(lambda: project.messages, "the receiver is told")
     watched = receivers()
     page = watched.page
-    expect(messages(page).locator(".state")).to_have_text("told")
+    expect(messages(page).locator(".state")).to_have_text("delivered")
     messages(page).get_by_role("button", name="Attempts").click()
     page.locator(".attempts li").wait_for()
     row(page).get_by_role("button", name="Edit").click()

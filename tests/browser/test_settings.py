@@ -17,14 +17,14 @@ def settings(stocked, open_page):
     return settings
 
 
-def test_a_token_is_made_shown_once_and_revoked(stocked, settings):
+def test_a_token_is_created_shown_once_and_revoked(stocked, settings):
     from playwright.sync_api import expect
 
     name = '<b>cluster "A"</b>'
     page = settings()
     page.get_by_label("Name", exact=False).fill(name)
     page.get_by_role("checkbox", name=re.compile("^ingest")).check()
-    page.get_by_role("button", name="Make token").click()
+    page.get_by_role("button", name="Create token").click()
     text = page.locator(".shown-once code").inner_text()
     [made] = [each for each in stocked.get("/tokens")["items"] if each["name"] == name]
     assert re.fullmatch(rf"pl_{made['token_id']}_\S+", text)
@@ -43,20 +43,20 @@ def test_a_token_is_made_shown_once_and_revoked(stocked, settings):
     assert gone["revoked_at"] is not None
 
 
-def test_a_refused_token_says_why(stocked, open_page):
+def test_a_refused_token_form_shows_the_reason(stocked, open_page):
     from playwright.sync_api import expect
 
     watched = open_page(stocked.link("/settings"))
     page = watched.page
     page.get_by_label("Name", exact=False).fill("for one job")
-    page.get_by_label("Only for the job", exact=False).fill("job-a")
-    page.get_by_role("button", name="Make token").click()
+    page.get_by_label("Only for job", exact=False).fill("job-a")
+    page.get_by_role("button", name="Create token").click()
     refused = page.get_by_role("alert")
     expect(refused).to_have_text("a token for one job has the scope ingest and no other")
     watched.forgive("422")  # the browser itself writes down that it was refused
 
 
-def test_keeping_less_is_asked_for_twice(stocked, settings):
+def test_a_shorter_retention_needs_a_confirmation(stocked, settings):
     from playwright.sync_api import expect
 
     usual = stocked.get("/settings")["retention"]
@@ -65,7 +65,7 @@ def test_keeping_less_is_asked_for_twice(stocked, settings):
     days = card.get_by_label("Operations of closed windows", exact=False)
     days.fill(str(usual["usual_raw_days"] - 1))
     card.get_by_role("button", name="Save").click()
-    expect(card.get_by_role("alert")).to_contain_text("cannot be brought back")
+    expect(card.get_by_role("alert")).to_contain_text("cannot be restored")
     assert stocked.get("/settings")["retention"] == usual
     card.get_by_role("button", name="Keep less").click()
     expect(card.get_by_text("Saved at")).to_be_visible()
@@ -74,12 +74,12 @@ def test_keeping_less_is_asked_for_twice(stocked, settings):
     assert kept["has_own_raw_days"]
     days.fill("")
     card.get_by_role("button", name="Save").click()
-    expect(card.get_by_text("as the service says").first).to_be_visible()
+    expect(card.get_by_text("the server default").first).to_be_visible()
     expect(days).to_have_attribute("placeholder", f"{usual['usual_raw_days']:g}")
     assert stocked.get("/settings")["retention"] == usual
 
 
-def test_a_token_that_may_only_read_sees_no_tokens(stocked, open_page):
+def test_a_read_token_sees_no_tokens(stocked, open_page):
     from playwright.sync_api import expect
 
     watched = open_page(stocked.link("/settings", stocked.empty_token))
@@ -88,7 +88,7 @@ def test_a_token_that_may_only_read_sees_no_tokens(stocked, open_page):
     watched.forgive("403")  # the browser itself writes down that it was refused
 
 
-def test_signing_out_shows_the_form_for_a_token(settings):
+def test_signing_out_shows_the_sign_in_form(settings):
     from playwright.sync_api import expect
 
     page = settings()

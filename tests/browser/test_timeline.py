@@ -1,10 +1,12 @@
 """The timeline page: what is drawn, walked over, zoomed into, linked to and handed to Perfetto."""
 
+import re
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.browser.perfetto import served
+from tests.browser.waiting import until
 
 JOB = "/jobs/slow-worker"
 LATEST = "/jobs/slow-worker/windows/1-32"
@@ -36,10 +38,10 @@ def facts(page):
 
 def waits_for_address(page, name, wanted=True):
     script = f"wanted => new URLSearchParams(location.search).has('{name}') === wanted"
-    page.wait_for_function(script, arg=wanted)
+    until(page, script, wanted)
 
 
-def test_the_page_says_what_the_api_says_of_the_step(timeline, stocked):
+def test_the_timeline_page_shows_the_step_of_the_api(timeline, stocked):
     page = timeline()
     found = stocked.get(f"{LATEST}/step")
     assert page.inner_text("h1") == found["sentence"]
@@ -58,13 +60,13 @@ def test_the_page_says_what_the_api_says_of_the_step(timeline, stocked):
     assert told["On the critical path"] == "yes"
 
 
-def test_keys_and_mouse_walk_zoom_and_go_back(timeline):
+def test_keys_and_mouse_select_zoom_and_reset(timeline):
     page = timeline(f"{JOB}/timeline?op=recorded,1,forward-compute,0")
     page.focus(FRAME)
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("() => location.search.includes('compute,1')")
+    until(page, "location.search.includes('compute,1')")
     page.keyboard.press("ArrowDown")
-    page.wait_for_function("() => location.search.includes('op=recorded,1,')")
+    until(page, "location.search.includes('op=recorded,1,')")
     page.keyboard.press("+")
     waits_for_address(page, "from")
     page.keyboard.press("Escape")
@@ -80,16 +82,17 @@ def test_keys_and_mouse_walk_zoom_and_go_back(timeline):
     page.mouse.up()
     waits_for_address(page, "from")
     low, high = float(chosen(page, "from")), float(chosen(page, "to"))
-    page.wait_for_function(
+    until(
+        page,
         f"() => Math.abs(document.querySelector('{FRAME} .plot').layout.xaxis.range[0] - {low})"
-        " < 1e-6"
+        " < 1e-6",
     )
     assert 0 < low < high
     page.mouse.dblclick(x, y)
     waits_for_address(page, "from", wanted=False)
 
 
-def test_a_link_shows_the_same_stretch_and_operation(timeline):
+def test_a_link_restores_zoom_and_operation(timeline):
     page = timeline(
         f"{JOB}/timeline?window=1-32&step=34&dp=3&from=0.1&to=0.3&op=ideal,2,backward-compute,1"
     )
@@ -101,22 +104,24 @@ def test_a_link_shows_the_same_stretch_and_operation(timeline):
 
 
 def test_another_step_can_be_chosen_and_back_undoes_it(timeline, stocked):
+    from playwright.sync_api import expect
+
     page = timeline()
     first = page.inner_text("h1")
     page.select_option("select[aria-label=Step]", "Step 38")
-    page.wait_for_function("() => document.querySelector('h1').innerText.startsWith('Step 38 ')")
+    expect(page.locator("h1")).to_have_text(re.compile("^Step 38 "))
     assert page.inner_text("h1") == stocked.get(f"{LATEST}/step", step=38)["sentence"]
     page.go_back()
-    page.wait_for_function("first => document.querySelector('h1')?.innerText === first", arg=first)
+    expect(page.locator("h1")).to_have_text(first, use_inner_text=True)
 
 
-def test_a_step_alone_is_found_in_its_own_window(timeline):
+def test_a_step_without_a_window_is_found_in_its_window(timeline):
     page = timeline(f"{JOB}/timeline?step=12")
     assert page.inner_text("h1").startswith("Step 12 took")
     assert chosen(page, "window") == "1-8"
 
 
-def test_numbers_can_be_read_as_a_table_and_kept_as_a_file(timeline, stocked):
+def test_a_timeline_is_shown_as_a_table_and_downloaded(timeline, stocked):
     page = timeline()
     page.click("button[aria-label='Recorded and ideal: show as table']")
     rows = page.locator(".timeline tbody tr")
@@ -127,7 +132,7 @@ def test_numbers_can_be_read_as_a_table_and_kept_as_a_file(timeline, stocked):
     assert kept.value.suggested_filename == "slow-worker-1-32-timeline.json.gz"
 
 
-def test_nothing_but_the_timeline_scrolls_sideways_on_a_phone(timeline):
+def test_only_the_timeline_scrolls_sideways_on_a_phone(timeline):
     page = timeline(width=390, theme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     wide, shown = page.evaluate(
@@ -136,35 +141,36 @@ def test_nothing_but_the_timeline_scrolls_sideways_on_a_phone(timeline):
     assert wide > shown
 
 
-def test_a_step_that_is_not_there_is_told(open_page, stocked):
+def test_an_unknown_step_says_so(open_page, stocked):
+    from playwright.sync_api import expect
+
     watched = open_page(stocked.link(f"{JOB}/timeline?window=1-32&step=9999"))
-    watched.page.wait_for_function(
-        "() => document.querySelector('h1')?.innerText.includes('no such')"
-    )
+    expect(watched.page.locator("h1")).to_contain_text("no such")
     watched.forgive("422")
 
 
-def test_before_a_window_has_closed_the_page_says_what_is_missing(open_page, stocked):
+def test_the_timeline_page_before_the_first_closed_window_says_so(open_page, stocked):
+    from playwright.sync_api import expect
+
     page = open_page(stocked.link("/jobs/not-analysed/timeline")).page
-    page.wait_for_function("() => document.querySelector('h1')?.innerText.includes('no timeline')")
-    assert "kept when a window closes" in page.inner_text(".headline")
+    expect(page.locator("h1")).to_contain_text("no timeline")
+    assert "stored when a window closes" in page.inner_text(".headline")
 
 
-def test_the_viewer_gets_the_trace_after_it_has_answered(open_page, stocked):
+def test_perfetto_receives_the_trace_once_it_is_ready(open_page, stocked):
+    from playwright.sync_api import expect
+
     with served(b'{"traceEvents":[]}') as origin:
         watched = open_page(stocked.link(f"{JOB}/timeline"))
         page = watched.page
         page.wait_for_selector(".operation dl")
         page.route("**/windows/*/step?*", lambda route: with_viewer(route, f"{origin}/"))
         page.select_option("select[aria-label=Step]", "Step 38")
-        page.wait_for_function("() => document.querySelector('h1').innerText.startsWith('Step 38')")
+        expect(page.locator("h1")).to_have_text(re.compile("^Step 38"))
         with page.expect_popup() as opened:
             page.click("text=Open in Perfetto")
         viewer = opened.value
-        viewer.wait_for_function(
-            "() => window.app?.trace?.traceInfo.traceTitle.startsWith('slow-worker step 38')",
-            timeout=60_000,
-        )
+        until(viewer, "window.app?.trace?.traceInfo.traceTitle.startsWith('slow-worker step 38')")
         count = "SELECT count(*) FROM slice WHERE name GLOB 'forward-compute*'"
         [[num]] = viewer.evaluate(
             "async sql => { const rows = (await app.trace.engine.query(sql)).iter({});"

@@ -48,7 +48,7 @@ def expect_answer(page, found):
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
-def test_the_page_begins_with_what_the_leading_finding_suggests(
+def test_the_what_if_page_starts_with_the_suggestion_of_the_leading_finding(
     stocked, open_page, keep, theme, width
 ):
     from playwright.sync_api import expect
@@ -64,12 +64,12 @@ def test_the_page_begins_with_what_the_leading_finding_suggests(
     keep(page, f"what-if-{theme}-{width}")
 
 
-def test_what_is_typed_is_asked_at_once_and_kept_in_the_address(stocked, open_page):
+def test_a_typed_question_is_answered_and_kept_in_the_address(stocked, open_page):
     from playwright.sync_api import expect
 
     watched = open_page(with_edits(stocked))
     page = watched.page
-    expect(page.locator("h1")).to_have_text("What if some operations took another time?")
+    expect(page.locator("h1")).to_have_text("What if some operations took a different time?")
     page.get_by_label("Stages").fill("1-2")
     page.get_by_label("times as long").fill("0.5")
     expect(page.locator("h1")).to_contain_text("If every operation on stages 1 to 2 took 0.5\u00d7")
@@ -90,7 +90,7 @@ def test_what_is_typed_is_asked_at_once_and_kept_in_the_address(stocked, open_pa
     watched.forgive("422")
 
 
-def test_back_undoes_a_suggestion_and_every_change_can_be_removed(stocked, open_page):
+def test_back_undoes_a_suggestion_and_edits_can_be_removed(stocked, open_page):
     from playwright.sync_api import expect
 
     page = open_page(with_edits(stocked, HALF, {"change": {"kind": "ideal"}})).page
@@ -105,7 +105,7 @@ def test_back_undoes_a_suggestion_and_every_change_can_be_removed(stocked, open_
     assert asked(page)[1] == [HALF]
 
 
-def test_a_question_is_saved_and_shown_again_and_a_deleted_one_comes_back(stocked, open_page):
+def test_a_question_is_saved_opened_deleted_and_restored(stocked, open_page):
     from playwright.sync_api import expect
 
     page = open_page(with_edits(stocked, HALF)).page
@@ -130,7 +130,7 @@ def test_a_question_is_saved_and_shown_again_and_a_deleted_one_comes_back(stocke
     expect(page.get_by_text("None yet.")).to_be_visible()
 
 
-def test_the_commands_ask_the_same_whatever_stands_in_the_address(stocked, open_page):
+def test_the_commands_ask_the_same_question_and_quote_the_address(stocked, open_page):
     from playwright.sync_api import expect
 
     name = "x'; touch evil; echo '"
@@ -147,7 +147,7 @@ def test_the_commands_ask_the_same_whatever_stands_in_the_address(stocked, open_
     assert (option, edit) == ("--edit", f"op={name} ideal")
 
 
-def test_steps_of_the_job_page_are_those_of_the_first_change(stocked, open_page):
+def test_steps_chosen_on_the_job_page_are_those_of_the_first_edit(stocked, open_page):
     from playwright.sync_api import expect
 
     page = open_page(stocked.link(f"{PAGE}?window=1-24..1-32&steps=33-34")).page
@@ -156,7 +156,7 @@ def test_steps_of_the_job_page_are_those_of_the_first_change(stocked, open_page)
     assert asked(page)[0] == "1-32"
 
 
-def test_a_job_without_a_closed_window_says_so(stocked, open_page):
+def test_the_what_if_page_without_a_closed_window_says_so(stocked, open_page):
     from playwright.sync_api import expect
 
     page = open_page(stocked.link("/jobs/not-analysed/what-if")).page

@@ -18,7 +18,7 @@ def worker(open_page, stocked):
     return open_it
 
 
-def test_the_figures_on_the_page_are_those_of_the_api(worker, stocked):
+def test_figures_of_a_worker_are_those_of_the_api(worker, stocked):
     page = worker()
     found = stocked.get(PAGE)
     assert page.inner_text("h1").replace("\u202f", " ") == found["sentence"]
@@ -31,19 +31,19 @@ def test_the_figures_on_the_page_are_those_of_the_api(worker, stocked):
     assert found["slowdown"] == result["worker_slowdown"][3][1]
 
 
-def test_no_finding_is_shown_that_does_not_name_it(worker):
+def test_a_worker_page_shows_only_findings_that_name_the_worker(worker):
     other = worker("/jobs/slow-worker/workers/0-0")
     assert "No finding of this window names this worker" in other.inner_text(".findings")
 
 
-def test_the_host_that_two_jobs_share_is_told(worker, stocked):
+def test_a_worker_page_shows_its_host_in_other_jobs(worker, stocked):
     page = worker("/jobs/shared-host-a/workers/1-1")
     card = page.locator("section[aria-label='Host in other jobs']")
     assert "node-shared-07 in other jobs" in card.inner_text()
     assert "shared-host-b" in card.inner_text()
 
 
-def test_two_clicks_lead_from_the_worker_to_its_operation(worker):
+def test_the_timeline_of_a_worker_is_two_clicks_away(worker):
     page = worker(f"{PAGE}?window=1-32")
     page.click(".acts >> text=Timeline")
     page.wait_for_selector(".operation dl")
@@ -54,14 +54,14 @@ def test_two_clicks_lead_from_the_worker_to_its_operation(worker):
     assert "/workers/3-1?window=1-32" in page.url
 
 
-def test_before_the_first_window_every_figure_says_not_measured(open_page, stocked):
+def test_a_worker_before_the_first_window_has_no_figures(open_page, stocked):
     page = open_page(stocked.link("/jobs/not-analysed/workers/1-0")).page
     page.wait_for_selector(".stat-strip")
     assert page.locator(".figure.is-unknown").count() == page.locator(".figure").count() == 6
     assert "Nothing to compare yet" in page.inner_text(".panels")
 
 
-def test_a_worker_that_the_job_lacks_is_told(open_page, stocked):
+def test_an_unknown_worker_says_so(open_page, stocked):
     watched = open_page(stocked.link("/jobs/slow-worker/workers/99-0"))
     watched.page.wait_for_selector("text=There is no such worker")
     watched.forgive("404")

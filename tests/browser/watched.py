@@ -4,7 +4,8 @@ import time
 
 from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request
 
-_DRAWN_WITHIN_S = 60.0
+from tests.browser.waiting import PATIENCE_S
+
 # What a page lacks two frames from now: its title, pictures that something grey stands for.
 _LACKS_IN_TWO_FRAMES = """async () => {
     for (let frame = 0; frame < 2; frame += 1)
@@ -17,15 +18,6 @@ _LACKS_IN_TWO_FRAMES = """async () => {
         .map(node => node.closest("[aria-label]")?.ariaLabel ?? node.className)
         .concat(document.querySelector("main h1") ? [] : ["a title"])
 }"""
-
-
-def until(page: Page, expression: str) -> None:
-    """Ask until an expression holds: to wait in the page takes eval, which the page forbids."""
-    end_s = time.monotonic() + _DRAWN_WITHIN_S
-    while not page.evaluate(expression):
-        if time.monotonic() > end_s:
-            raise AssertionError(f"{expression} has not come to hold")
-        page.wait_for_timeout(20)
 
 
 class Watched:
@@ -45,7 +37,7 @@ class Watched:
 
     def forgive(self, part: str) -> None:
         """Drop the complaint that has this in it; it has to be there, or to come."""
-        end_s = time.monotonic() + _DRAWN_WITHIN_S
+        end_s = time.monotonic() + PATIENCE_S
         while not (found := [complaint for complaint in self.complaints if part in complaint]):
             assert time.monotonic() < end_s, f"no complaint has {part!r}: {self.complaints}"
             self._lacking()  # Playwright hears of complaints, too, while it waits for the page
@@ -53,7 +45,7 @@ class Watched:
 
     def settle(self) -> None:
         """Returns when nothing is asked for any more and what was answered is drawn."""
-        end_s = time.monotonic() + _DRAWN_WITHIN_S
+        end_s = time.monotonic() + PATIENCE_S
         while lacking := self._lacking():
             assert time.monotonic() < end_s, f"{self.page.url} still lacks {lacking}"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.made_arrivals import block
+from tests.arrival_results import block
 
 
 def result(worker_slowdown: Any = ((1.0, 1.0), (1.0, 1.4)), **parts: Any) -> dict[str, Any]:

@@ -6,14 +6,14 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.ingest import codec
-from app.ingest.embedded import EmbeddedQueue
+from app.ingest.embedded.queue import EmbeddedQueue
 from app.ingest.queue import shard_of
-from app.ingest.redis_queue import RedisReader
+from app.ingest.redis.queue import RedisReader
+from app.ingest.wire import codec
 from app.store import dead_letters
+from app.store.database import Store
 from app.store.dead_letters import DeadLetter
-from app.store.engine import Store
-from app.store.migrate import migrate
+from app.store.migrations import migrate
 from tests.ingest.factories import step_batches
 
 JOB = "default/llm"
@@ -125,7 +125,7 @@ def test_dropping_asks_first(store, paceline):
     bury(store, READABLE, b"second")
     assert paceline("drop", "--all", input="n\n").exit_code == 1
     assert states(store) == ["dead", "dead"]
-    assert "give up 1 dead letters?" in paceline("drop", "2", input="y\n").stdout
+    assert "drop 1 dead letters?" in paceline("drop", "2", input="y\n").stdout
     assert states(store) == ["dead", "dropped"]
     assert paceline("drop", "--all", "--yes").stdout == "1 dropped\n"
     assert states(store) == ["dropped", "dropped"]

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tests.cli.test_commands import made, paceline
+from tests.cli.test_analyze import made, paceline
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def test_a_report_never_takes_the_place_of_what_is_read(trace):
     done = paceline("analyze", str(trace), "--html", str(trace))
     assert done.exit_code != 0
     assert "--html" in done.stderr
-    assert "that is what is read" in " ".join(done.stderr.split())
+    assert "this is an input file" in " ".join(done.stderr.split())
 
 
 def test_a_report_that_cannot_be_written_says_where(trace, tmp_path):

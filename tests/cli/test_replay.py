@@ -7,19 +7,19 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.synth.run import MadeJob
-from app.trace import user_types
+from app.synth.job import SimulatedJob
+from app.trace import ops as ops_module
 from app.trace.job import Job, Parallelism
 from app.trace.ops import BUILT_IN
-from app.trace.readers import published
-from tests.cli.twin import TOKEN, twin
+from app.trace.readers.published import trace_files
+from tests.cli.recording_server import TOKEN, twin
 
-MADE = MadeJob(Parallelism(2, 2, tp_size=2), 3, name="small job")
+MADE = SimulatedJob(Parallelism(2, 2, tp_size=2), 3, name="small job")
 
 
 def recorded(tmp_path):
     path = tmp_path / "trace-small.parquet"
-    published.write(MADE.make([4, 5]), MADE.job, path)
+    trace_files.write(MADE.make([4, 5]), MADE.job, path)
     return path
 
 
@@ -39,17 +39,17 @@ def test_a_replay_sends_every_operation_once_and_ends_the_job(tmp_path):
     assert server.calls[0] == "PUT /api/v1/jobs/small-job"
     assert server.calls[-1] == "POST /api/v1/jobs/small-job/end"
     assert "op_types" not in server.registered
-    assert sent(server) == expected(published.read(path).trace)
+    assert sent(server) == expected(trace_files.read(path).trace)
 
 
 def test_a_replay_registers_the_trace_s_own_operation_types(tmp_path):
     described = [{"name": "moe-all-to-all", "kind": "collective", "axis": "ep", "stream": "moe"}]
-    own = user_types.parse(described)
+    own = ops_module.parse_op_types(described)
     trace = MADE.make([4, 5])
     clip = trace.optype == own.codes["optimizer-clip-main-grad"]
     trace = replace(trace, optype=np.where(clip, own.codes["moe-all-to-all"], trace.optype))
     job = Job.of("small job", replace(MADE.parallelism, ep_size=2), own)
-    published.write(trace, job, tmp_path / "trace-own.parquet")
+    trace_files.write(trace, job, tmp_path / "trace-own.parquet")
     with twin() as server:
         result = replay(tmp_path / "trace-own.parquet", server.url)
     assert result.exit_code == 0, result.stderr
@@ -82,7 +82,7 @@ def test_every_worker_declares_its_steps_with_their_number_of_operations(tmp_pat
         replay(path, server.url, "--job", "other", "--keep-open")
     assert not any(call.endswith("/end") for call in server.calls)
     done = {(batch.rank, *step) for batch in server.batches for step in batch.steps_done}
-    trace = published.read(path).trace
+    trace = trace_files.read(path).trace
     assert done == {
         (rank, step, int(((trace.rank == rank) & (trace.step == step)).sum()))
         for rank in (0, 2, 4, 6)
@@ -93,7 +93,7 @@ def test_every_worker_declares_its_steps_with_their_number_of_operations(tmp_pat
 
 @pytest.mark.parametrize(
     ("refuse", "message"),
-    [("small-job", "refused job small-job: 422"), ("/ops", "not taken"), ("/end", "not wanted")],
+    [("small-job", "refused job small-job: 422"), ("/ops", "not accepted"), ("/end", "not wanted")],
 )
 def test_a_refusal_is_one_line_and_exit_status_2(tmp_path, refuse, message):
     with twin(refuse=refuse) as server:

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.store import windows
-from app.store.engine import Store
-from app.store.migrate import migrate
+from app.store.database import Store
+from app.store.migrations import migrate
 from tests.store.factories import register, window
 
 DAY_S = 86_400.0
@@ -34,12 +34,12 @@ def paceline(tmp_path):
 
 def test_what_each_project_keeps_is_told(store, paceline):
     assert paceline("show").stdout == (
-        "default: operations 20 days (as usual), results 180 days (as usual)\n"
+        "default: operations 20 days (default), results 180 days (default)\n"
     )
     told = paceline("set", "--project", "default", "--results-days", "7.5")
-    assert told.stdout == "default: operations 20 days (as usual), results 7.5 days\n"
+    assert told.stdout == "default: operations 20 days (default), results 7.5 days\n"
     assert paceline("set", "--project", "default").stdout == paceline("show").stdout
-    assert "(as usual), results 180 days (as" in paceline("show").stdout
+    assert "(default), results 180 days (default)" in paceline("show").stdout
 
 
 def test_days_that_would_remove_what_consumers_need_are_refused(store, paceline):
@@ -48,7 +48,7 @@ def test_days_that_would_remove_what_consumers_need_are_refused(store, paceline)
 
 
 def test_old_rows_are_removed_by_hand_and_a_dry_run_removes_none(store, paceline):
-    assert paceline("run").stdout == "nothing is old enough\n"
+    assert paceline("run").stdout == "nothing to remove\n"
     register(store, "default/job")
     old_s = time.time() - 21 * DAY_S
     with store.write() as conn:
@@ -58,6 +58,6 @@ def test_old_rows_are_removed_by_hand_and_a_dry_run_removes_none(store, paceline
     would = paceline("run", "--dry-run").stdout
     assert would == "default: 30 operations of windows to remove\n"
     assert paceline("run").stdout == "default: 30 operations of windows removed\n"
-    assert paceline("run", "--dry-run").stdout == "nothing is old enough\n"
+    assert paceline("run", "--dry-run").stdout == "nothing to remove\n"
     with store.read() as conn:
         assert windows.trace(conn, "default/job", "1-7") is None

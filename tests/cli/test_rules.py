@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.store import windows
-from app.store.engine import Store
-from app.store.migrate import migrate
-from tests.alerts.looks import finding, result
+from app.store.database import Store
+from app.store.migrations import migrate
+from tests.alerts.alert_factories import finding, result
 from tests.store.factories import register, window
 
 RULES = """rules:
@@ -87,7 +87,7 @@ def test_every_line_that_is_wrong_is_told_as_a_compiler_would(rules, file):
     as_json = json.loads(rules("check", file, "--json").stdout)
     assert [each["line"] for each in as_json["problems"]] == [2, 4]
     file.write_bytes(b"\xff\xfe")
-    assert "this is no text" in rules("check", file).stderr
+    assert "not a text file" in rules("check", file).stderr
     assert "No such file" in rules("check", file.parent / "none.yaml").stderr
 
 
@@ -102,7 +102,7 @@ def test_rules_are_tried_on_what_is_stored(rules, file, store):
     assert lines[1].startswith("  2023-11-14 22:16:20 firing: llm-a, window 1-24: llm-a runs at")
     assert "since step 8: dp 0, stage 0 on host-1 is 1.6\u00d7 slower" in lines[1]
     assert lines[2].startswith("  2023-11-14 22:18:20 resolved: llm-a, window 1-40")
-    assert lines[3:] == ["late: fired 0 times", "quiet: goes by the clock: not tried"]
+    assert lines[3:] == ["late: fired 0 times", "quiet: on missing data: not tested"]
 
 
 def test_jobs_and_days_can_be_chosen(rules, file, store):
@@ -117,7 +117,7 @@ def test_jobs_and_days_can_be_chosen(rules, file, store):
     later = json.loads(rules("test", file, "--since", "2023-11-14T22:14:00", "--json").stdout)
     assert (later["windows"], later["rules"]["slow"]) == (4, [])
     assert json.loads(rules("test", file, "--since", "1h", "--json").stdout)["windows"] == 0
-    assert "want 12h, 7d or a day" in rules("test", file, "--since", "yesterday").stderr
+    assert "give 12h, 7d or a date" in rules("test", file, "--since", "yesterday").stderr
 
 
 INHIBITING = """rules:
@@ -143,7 +143,7 @@ def test_what_another_alert_keeps_back_is_counted_and_not_told(rules, file, stor
     job(store, "llm-c", [1.3])
     told = rules("test", file).stdout.splitlines()
     assert [line.partition(": llm")[0] for line in told if line.startswith("causes")] == [
-        "causes: fired 1 time, and 2 kept back by others"
+        "causes: fired 1 time, and 2 muted by other alerts"
     ]
     found = json.loads(rules("test", file, "--json").stdout)
     assert found["kept_back"] == {"causes": 2}

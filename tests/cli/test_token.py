@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.store import audit, token_text, tokens
-from app.store.engine import Store
-from app.store.migrate import migrate
+from app.store import audit, tokens
+from app.store.database import Store
+from app.store.migrations import migrate
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def paceline(tmp_path):
 def made(paceline, *options):
     result = paceline("create", *options)
     assert result.exit_code == 0, result.stderr
-    return token_text.parse(result.stdout.strip())
+    return tokens.parse_token(result.stdout.strip())
 
 
 def test_a_token_is_printed_once_and_listed_without_its_secret(paceline, tmp_path):
@@ -69,7 +69,7 @@ def test_a_revoked_token_is_listed_as_one(paceline):
         (("create", "--scope", "read", "--job", "a"), "a token for one job has the scope ingest"),
         (("create", "--scope", "read", "--project", "A"), "project 'A': want at most 31"),
         (("create", "--scope", "read,fly"), "no scope 'fly': want one or more of ingest, read"),
-        (("create", "--scope", "read", "--expires-days", "0"), "--expires-days 0: such a token"),
+        (("create", "--scope", "read", "--expires-days", "0"), "--expires-days 0: the token"),
         (("revoke", "nobody"), "no token 'nobody': paceline token list shows them all"),
     ],
 )

@@ -6,11 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.cli.edit_text import parse
+from app.cli.typed_text import parse_edit
 from app.engine.questions.edits import Add, Edit, Factor, FromWorker, Ideal, Selection, Set
 from app.errors import InvalidRequest
-from app.trace.readers import published
-from tests import factories
+from app.trace.readers.published import trace_files
+from tests import window_factory
 from tests.engine.questions.jobs import two_stages
 
 STEPS = (2, 3, 5, 8)
@@ -20,8 +20,8 @@ STEPS = (2, 3, 5, 8)
 def trace(tmp_path):
     """Two steps of 7.5 s on two workers."""
     path = tmp_path / "trace-tiny.parquet"
-    window = factories.window([*two_stages(step=3), *two_stages(step=4)], pp_size=2)
-    published.write(window.trace, window.job, path)
+    window = window_factory.window([*two_stages(step=3), *two_stages(step=4)], pp_size=2)
+    trace_files.write(window.trace, window.job, path)
     return path
 
 
@@ -58,7 +58,7 @@ def refusal(trace, *arguments, **options):
     ],
 )
 def test_an_edit_is_a_selection_and_a_change(text, edit):
-    assert parse(text, STEPS) == edit
+    assert parse_edit(text, STEPS) == edit
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_edit_is_a_selection_and_a_change(text, edit):
 )
 def test_what_is_no_edit_says_what_to_write(text, words):
     with pytest.raises(InvalidRequest) as refused:
-        parse(text, STEPS)
+        parse_edit(text, STEPS)
     assert words in str(refused.value)
 
 

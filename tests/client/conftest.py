@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from app.ingest.codec import BINARY_TYPE, decode
+from app.ingest.wire.codec import BINARY_TYPE, decode
 from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN
 

@@ -1,8 +1,8 @@
 """Recorders for the client's tests: that of one worker, quick to try again."""
 
 from paceline_client import start
-from paceline_client.retry import Backoff
-from paceline_client.sender import Sender
+from paceline_client.sending.retry import Backoff
+from paceline_client.sending.sender import Sender
 
 from tests.client.conftest import TOKEN
 

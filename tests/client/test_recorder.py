@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from paceline_client import Refused, Unreachable, end_job, register
-from paceline_client.sender import Backoff
+from paceline_client.sending.sender import Backoff
 
-from app.ingest.codec import BINARY_TYPE, decode
-from app.trace import user_types
+from app.ingest.wire.codec import BINARY_TYPE, decode
+from app.trace import ops
 from app.trace.ops import FIRST_USER_CODE, OP_CODES
 from tests.client.conftest import SIZES, TOKEN
 from tests.client.recorders import WITHIN_S, closed, recorder
@@ -106,7 +106,7 @@ def test_the_run_is_registered_in_the_background(paceline):
 
 def test_own_types_and_the_size_of_expert_blocks_are_registered(paceline):
     own = [{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}]
-    paceline.op_types = user_types.parse(own)
+    paceline.op_types = ops.parse_op_types(own)
     run = recorder(paceline.url, op_types=own, ep_size=2)
     with run.step(0), run.op("moe-all-to-all"):
         pass
@@ -292,7 +292,7 @@ def test_a_registration_that_something_else_answers_for_long_is_said(paceline, c
     run.close()
     assert len(paceline.puts) == 10
     [warning] = caplog.messages
-    assert "cannot be registered so far: 404: <html>no backend" in warning
+    assert "cannot be registered yet: 404: <html>no backend" in warning
 
 
 UNKNOWN: Any = (404, b'{"code": "job_not_found"}', {})

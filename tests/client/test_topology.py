@@ -178,13 +178,13 @@ def test_several_dimensions_may_be_data_parallel(torch):
 
 def test_a_mesh_that_does_not_tell_is_said_and_nothing_recorded(torch):
     problems = {
-        "'rows' is none that is known": of_mesh(torch, 0, rows=2),
+        "'rows' is unknown": of_mesh(torch, 0, rows=2),
         "have no names": topology.from_device_mesh(Nameless()),
         "not in the mesh": of_mesh(torch, 7, dp=2),
         "does not tell": topology.from_device_mesh(None),
     }
     torch.world_size = 4
-    problems["holds 2 ranks"] = topology.from_device_mesh(Mesh(0, dp=2))
+    problems["the mesh has 2 ranks"] = topology.from_device_mesh(Mesh(0, dp=2))
     for problem, place in problems.items():
         assert problem in str(place.problem)
         assert not place.records
@@ -240,17 +240,17 @@ def test_a_place_that_cannot_be_is_said_and_nothing_recorded():
     fields = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 2, "pp_size": 2}
     assert Topology.given(**fields).records
     for changes, problem in (
-        ({"stage": 2}, "stage is 2, and pp_size 2: it has to be less"),
-        ({"dp_rank": -1}, "dp_rank is -1: a whole number from 0 is wanted"),
-        ({"tp_size": 0}, "tp_size is 0: a whole number from 1 is wanted"),
-        ({"rank": 4}, "rank is 4, and world_size 4: it has to be less"),
-        ({"dp_size": "2"}, "dp_size is '2': a whole number from 1 is wanted"),
-        ({"shape": 1}, "the topology is not told whole"),
+        ({"stage": 2}, "stage is 2, but must be less than pp_size, 2"),
+        ({"dp_rank": -1}, "dp_rank is -1, not a whole number from 0"),
+        ({"tp_size": 0}, "tp_size is 0, not a whole number from 1"),
+        ({"rank": 4}, "rank is 4, but must be less than world_size, 4"),
+        ({"dp_size": "2"}, "dp_size is '2', not a whole number from 1"),
+        ({"shape": 1}, "the topology is incomplete"),
     ):
         place = Topology.given(**{**fields, **changes})
         assert problem in str(place.problem)
         assert not place.records
-        assert "nowhere" in repr(place)
+        assert "unknown position" in repr(place)
 
 
 def restarted(torch, rank, told=None, **options):
@@ -329,7 +329,7 @@ def test_the_gpu_that_the_group_is_bound_to_comes_first(torch, monkeypatch):
 
 def test_a_process_alone_puts_something_new_behind_what_it_was_told(monkeypatch):
     monkeypatch.setenv("PACELINE_RUN_KEY", "slurm-4711")
-    keys = [topology.alone().run_key() for _ in range(2)]
+    keys = [topology.single_process().run_key() for _ in range(2)]
     assert all(str(key).startswith("slurm-4711-") for key in keys)
     assert len(set(keys)) == 2
     assert run_keys.run_key(1, keys[0]) == keys[0]
@@ -384,7 +384,7 @@ def test_every_rank_that_starts_takes_part_and_registers_the_key_of_the_first_on
         torch.rank, torch.group.WORLD = rank, World()
         runs.append(recorder(paceline.url, rank=rank, run_key=key, gpu_readings=False))
     # Whatever is wrong with a rank, the others must not wait for it in vain.
-    for options in ({"rank": None}, {"gpus": "x"}, {"topology": topology.nowhere("lost")}):
+    for options in ({"rank": None}, {"gpus": "x"}, {"topology": topology.invalid_topology("lost")}):
         torch.group.WORLD = World()
         run = paceline_client.start("j", paceline.url, TOKEN, **options)
         assert run is paceline_client.NULL

@@ -45,13 +45,13 @@ def test_while_secrets_change_any_that_both_have_fits(sent, known):
 
 
 def test_a_secret_that_the_sender_does_not_have_does_not_fit():
-    with pytest.raises(NotGenuine, match="no signature fits"):
+    with pytest.raises(NotGenuine, match="no signature matches"):
         verify(headers(), BODY.encode(), OTHER, NOW_S)
 
 
 @pytest.mark.parametrize("late_s", [-301, 301, 86_400, -NOW_S])
 def test_a_message_that_is_sent_again_later_is_refused(late_s):
-    with pytest.raises(NotGenuine, match="just now"):
+    with pytest.raises(NotGenuine, match="too old or from the future"):
         verify(headers(), BODY.encode(), SECRET, NOW_S + late_s)
 
 

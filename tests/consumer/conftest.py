@@ -1,12 +1,12 @@
-"""Workplaces for the tests of the consumer, each with a database of its own."""
+"""Consumer twins, each with a database of its own."""
 
 import itertools
 import shutil
 
 import pytest
 
-from app.store.migrate import migrate
-from tests.consumer.place import Place
+from app.store.migrations import migrate
+from tests.consumer.twin import ConsumerTwin
 
 
 @pytest.fixture(scope="session")
@@ -18,20 +18,20 @@ def migrated_file(tmp_path_factory):
 
 
 @pytest.fixture
-def make_place(migrated_file, tmp_path):
-    """Makes another workplace, apart from all others."""
-    numbers, places = itertools.count(), []
+def make_twin(migrated_file, tmp_path):
+    """Makes a further twin with a database of its own."""
+    numbers, twins = itertools.count(), []
 
     def make(**settings):
         path = shutil.copy(migrated_file, tmp_path / f"{next(numbers)}.db")
-        places.append(Place(f"sqlite:///{path}", **settings))
-        return places[-1]
+        twins.append(ConsumerTwin(f"sqlite:///{path}", **settings))
+        return twins[-1]
 
     yield make
-    for place in places:
-        place.store.close()
+    for twin in twins:
+        twin.store.close()
 
 
 @pytest.fixture
-def place(make_place):
-    return make_place()
+def twin(make_twin):
+    return make_twin()

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from app.synth.costs import Costs
-from app.synth.faults.slow_worker import SlowWorker
-from app.synth.run import MadeJob
+from app.synth.costs import OperationCosts
+from app.synth.faults.slow_compute import SlowWorker
+from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 
 SIZES = Parallelism(2, 2)
-HEALTHY = MadeJob(SIZES, 2, name="job")
+HEALTHY = SimulatedJob(SIZES, 2, name="job")
 SLOW = replace(HEALTHY, faults=(SlowWorker(1, 0, 1.8),))
 # Operations begin long after all that they wait for has ended, which no replay explains.
-UNEXPLAINED = replace(SLOW, costs=replace(Costs(), launch_delay_s=0.02))
+UNEXPLAINED = replace(SLOW, costs=replace(OperationCosts(), launch_delay_s=0.02))

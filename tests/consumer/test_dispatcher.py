@@ -7,15 +7,15 @@ from datetime import datetime
 
 import pytest
 
-from app.alerts.matchers import Matcher
-from app.alerts.plan import Timing
+from app.alerts.labels import Matcher
+from app.alerts.planning.plan import NotificationTiming
 from app.alerts.rule import Rule
-from app.consumer.dispatcher import LOOK_EVERY_S
+from app.consumer.dispatcher import CHECK_EVERY_S
 from app.errors import StoreUnavailable
-from app.store import alert_groups, alert_told
-from tests.alerts.receiver import receiver
-from tests.consumer.place import Crash
-from tests.consumer.tellers import JOB, Tellers
+from app.store.alerting import notifications
+from tests.alerts.http_receiver import receiver
+from tests.consumer.notifier import JOB, NotifierTwin
+from tests.consumer.twin import Crash
 
 
 @pytest.fixture
@@ -25,19 +25,19 @@ def hook():
 
 
 @pytest.fixture
-def make_tellers(migrated_file, tmp_path):
+def make_notifier(migrated_file, tmp_path):
     with ExitStack() as open_ones:
 
         def make(**given):
-            url = f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'tellers.db')}"
-            return open_ones.enter_context(closing(Tellers(url, **given)))
+            url = f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'notifier.db')}"
+            return open_ones.enter_context(closing(NotifierTwin(url, **given)))
 
         yield make
 
 
 @pytest.fixture
-def tellers(make_tellers):
-    return make_tellers()
+def notifier(make_notifier):
+    return make_notifier()
 
 
 def bodies(hook):
@@ -53,172 +53,172 @@ def types(hook):
     return [body["type"] for body in bodies(hook)]
 
 
-def test_an_alert_is_told_when_it_fires_and_when_it_is_over(tellers, hook):
-    tellers.endpoint("hook", hook.url)
-    tellers.fire()
-    tellers.tell()
-    tellers.pass_time(301)
-    tellers.rest()
-    tellers.tell()
+def test_alert_is_notified_when_firing_and_resolved(notifier, hook):
+    notifier.endpoint("hook", hook.url)
+    notifier.fire()
+    notifier.dispatch()
+    notifier.pass_time(301)
+    notifier.resolve()
+    notifier.dispatch()
     assert types(hook) == ["alert.firing", "alert.resolved"]
-    assert tellers.states() == ["delivered", "delivered"]
+    assert notifier.states() == ["delivered", "delivered"]
     first, last = bodies(hook)
     assert first["data"]["url"] == "https://paceline.example/jobs/job"
     assert "again" in last["data"]["sentence"]
 
 
-def test_nothing_due_writes_nothing(tellers):
-    tellers.register()
-    tellers.fuse.blow(0, AssertionError("wrote"))
-    assert tellers.dispatcher.dispatch_due() == 0
+def test_nothing_due_writes_nothing(notifier):
+    notifier.register()
+    notifier.fuse.blow(0, AssertionError("wrote"))
+    assert notifier.dispatcher.dispatch_due() == 0
 
 
-def test_a_repeat_comes_after_four_hours_and_not_once_it_is_acknowledged(tellers, hook):
-    tellers.endpoint("hook", hook.url)
-    mark = tellers.fire()
-    tellers.tell()
-    tellers.pass_time(4 * 3600)
-    tellers.tell()
+def test_a_repeat_comes_after_four_hours_and_not_once_it_is_acknowledged(notifier, hook):
+    notifier.endpoint("hook", hook.url)
+    mark = notifier.fire()
+    notifier.dispatch()
+    notifier.pass_time(4 * 3600)
+    notifier.dispatch()
     assert types(hook) == ["alert.firing"] * 2
-    tellers.acknowledge(mark)
-    tellers.pass_time(4 * 3600)
-    tellers.tell()
+    notifier.acknowledge(mark)
+    notifier.pass_time(4 * 3600)
+    notifier.dispatch()
     assert len(hook.requests) == 2, "it only knows what fires and what does not"
-    with tellers.store.read() as conn:
-        assert alert_told.of_group(conn, JOB, "slowdown")[mark].kind == "acknowledged"
+    with notifier.store.read() as conn:
+        assert notifications.last_notifications(conn, JOB, "slowdown")[mark].kind == "acknowledged"
 
 
-def test_each_endpoint_is_told_what_it_wants(tellers, hook):
+def test_each_receiver_gets_its_matching_alerts(notifier, hook):
     with receiver() as critical, receiver() as of_b:
-        tellers.endpoint("all", hook.url)
-        tellers.endpoint("critical", critical.url, min_severity="critical")
-        tellers.endpoint("b", of_b.url, matchers=(Matcher("subject", "b"),), wants_resolved=False)
-        tellers.fire("a", rule="cause")
-        tellers.fire("b", rule="cause")
-        tellers.tell()
-        tellers.pass_time(301)
-        tellers.rest("a", rule="cause")
-        tellers.rest("b", rule="cause")
-        tellers.tell()
+        notifier.endpoint("all", hook.url)
+        notifier.endpoint("critical", critical.url, min_severity="critical")
+        notifier.endpoint("b", of_b.url, matchers=(Matcher("subject", "b"),), wants_resolved=False)
+        notifier.fire("a", rule="cause")
+        notifier.fire("b", rule="cause")
+        notifier.dispatch()
+        notifier.pass_time(301)
+        notifier.resolve("a", rule="cause")
+        notifier.resolve("b", rule="cause")
+        notifier.dispatch()
         assert len(hook.requests) == 2
         assert critical.requests == []
         assert (types(of_b), subjects(of_b)) == (["alert.firing"], ["b"])
 
 
-def test_what_nobody_was_told_is_told_to_whoever_comes(tellers, hook):
-    tellers.fire()
-    tellers.tell()
-    tellers.pass_time(1000)
-    tellers.endpoint("hook", hook.url)
-    tellers.tell()
+def test_alert_without_receiver_is_sent_to_a_new_receiver(notifier, hook):
+    notifier.fire()
+    notifier.dispatch()
+    notifier.pass_time(1000)
+    notifier.endpoint("hook", hook.url)
+    notifier.dispatch()
     assert types(hook) == ["alert.firing"]
 
 
-def test_a_rule_keeps_another_one_back_while_it_fires(tellers, hook):
-    tellers.endpoint("hook", hook.url)
-    tellers.fire()
-    tellers.fire("slow-worker", rule="cause")
-    tellers.tell()
+def test_firing_rule_inhibits_another(notifier, hook):
+    notifier.endpoint("hook", hook.url)
+    notifier.fire()
+    notifier.fire("slow-worker", rule="cause")
+    notifier.dispatch()
     assert [body["data"]["rule"] for body in bodies(hook)] == ["slowdown"]
-    tellers.pass_time(301)
-    tellers.rest()
-    tellers.tell()
+    notifier.pass_time(301)
+    notifier.resolve()
+    notifier.dispatch()
     rules = [body["data"]["rule"] for body in bodies(hook)]
     assert sorted(rules) == ["cause", "slowdown", "slowdown"]
 
 
-def test_the_alert_of_a_host_keeps_those_of_its_workers_back(make_tellers, hook):
-    tellers = make_tellers(rules=[Rule("host", "host", 1.1), Rule("worker", "worker", 1.1)])
-    tellers.endpoint("hook", hook.url)
-    tellers.fire("host-7", rule="host")
-    tellers.fire("3-1", rule="worker", labels={"host": "host-7"})
-    tellers.fire("4-1", rule="worker", labels={"host": "host-8"})
-    tellers.tell()
+def test_host_alert_inhibits_alerts_of_its_workers(make_notifier, hook):
+    notifier = make_notifier(rules=[Rule("host", "host", 1.1), Rule("worker", "worker", 1.1)])
+    notifier.endpoint("hook", hook.url)
+    notifier.fire("host-7", rule="host")
+    notifier.fire("3-1", rule="worker", labels={"host": "host-7"})
+    notifier.fire("4-1", rule="worker", labels={"host": "host-8"})
+    notifier.dispatch()
     assert sorted(subjects(hook)) == ["4-1", "host-7"]
 
 
 @pytest.mark.parametrize("point", range(4))
-def test_a_crash_of_the_dispatcher_loses_nothing_and_tells_once(tellers, hook, point):
-    tellers.endpoint("hook", hook.url)
-    tellers.fire()
-    tellers.fuse.blow(point, Crash())
+def test_dispatcher_crash_loses_and_repeats_no_message(notifier, hook, point):
+    notifier.endpoint("hook", hook.url)
+    notifier.fire()
+    notifier.fuse.blow(point, Crash())
     with pytest.raises(Crash):
-        tellers.dispatcher.dispatch_due()
-    tellers.pass_time(15)  # its claim lapses
-    tellers.tell()
-    tellers.pass_time(15)
-    tellers.tell()
+        notifier.dispatcher.dispatch_due()
+    notifier.pass_time(15)  # its claim lapses
+    notifier.dispatch()
+    notifier.pass_time(15)
+    notifier.dispatch()
     assert types(hook) == ["alert.firing"]
 
 
-def test_an_alert_that_changes_while_its_group_is_claimed_is_looked_at_again(tellers, hook):
-    tellers.endpoint("hook", hook.url)
-    tellers.fire("a", rule="cause")
-    tellers.fuse.then(1, lambda: tellers.fire("b", rule="cause"))  # just after the claim
-    tellers.tell()
-    tellers.pass_time(60)
-    tellers.tell()
+def test_alert_that_changes_during_a_claim_is_planned_again(notifier, hook):
+    notifier.endpoint("hook", hook.url)
+    notifier.fire("a", rule="cause")
+    notifier.fuse.then(1, lambda: notifier.fire("b", rule="cause"))  # just after the claim
+    notifier.dispatch()
+    notifier.pass_time(60)
+    notifier.dispatch()
     assert sorted(subjects(hook)) == ["a", "b"]
 
 
-def test_what_comes_just_after_a_notice_waits_for_the_next_one(tellers, hook):
-    tellers.endpoint("hook", hook.url)
-    tellers.fire("a", rule="cause")
-    tellers.tell()
-    tellers.fire("b", rule="cause")
-    tellers.pass_time(59)
-    tellers.tell()
+def test_alert_just_after_a_notification_waits_for_the_next(notifier, hook):
+    notifier.endpoint("hook", hook.url)
+    notifier.fire("a", rule="cause")
+    notifier.dispatch()
+    notifier.fire("b", rule="cause")
+    notifier.pass_time(59)
+    notifier.dispatch()
     assert len(hook.requests) == 1
-    tellers.pass_time(1)
-    tellers.tell()
+    notifier.pass_time(1)
+    notifier.dispatch()
     assert len(hook.requests) == 2
 
 
-def test_trouble_with_one_group_is_not_the_end_of_the_others(tellers, hook):
-    tellers.endpoint("hook", hook.url)
-    tellers.fire(job_id="default/job")
-    tellers.fire(job_id="default/other")
-    tellers.fuse.blow(2, RuntimeError("unforeseen"))  # after the claim's two points
-    tellers.dispatcher.dispatch_due()
-    tellers.send()
+def test_error_in_one_group_does_not_stop_the_others(notifier, hook):
+    notifier.endpoint("hook", hook.url)
+    notifier.fire(job_id="default/job")
+    notifier.fire(job_id="default/other")
+    notifier.fuse.blow(2, RuntimeError("unforeseen"))  # after the claim's two points
+    notifier.dispatcher.dispatch_due()
+    notifier.send()
     assert len(hook.requests) == 1
-    tellers.pass_time(15)
-    tellers.tell()
+    notifier.pass_time(15)
+    notifier.dispatch()
     assert len(hook.requests) == 2
 
 
-def test_a_group_that_takes_the_store_too_long_keeps_no_other_back(tellers, hook):
-    tellers.endpoint("hook", hook.url)
-    tellers.fire(job_id="default/job")
-    tellers.fire(job_id="default/other")
-    tellers.fuse.blow(2, StoreUnavailable("it does not answer in time"))  # as above
-    assert tellers.dispatcher.dispatch_due() == 2
-    tellers.send()
-    assert tellers.rows("outbox", "job_id", "state") == [("default/other", "delivered")]
-    tellers.pass_time(15)
-    tellers.tell()
+def test_slow_group_delays_no_other(notifier, hook):
+    notifier.endpoint("hook", hook.url)
+    notifier.fire(job_id="default/job")
+    notifier.fire(job_id="default/other")
+    notifier.fuse.blow(2, StoreUnavailable("it does not answer in time"))  # as above
+    assert notifier.dispatcher.dispatch_due() == 2
+    notifier.send()
+    assert notifier.rows("outbox", "job_id", "state") == [("default/other", "delivered")]
+    notifier.pass_time(15)
+    notifier.dispatch()
     assert len(hook.requests) == 2
 
 
-def test_no_group_is_tried_while_the_store_itself_is_away(tellers, monkeypatch):
+def test_no_group_is_tried_while_the_store_itself_is_away(notifier, monkeypatch):
     def put_off(*_args, **_given):
         raise StoreUnavailable("no answer")
 
-    monkeypatch.setattr(alert_groups, "put_off", put_off)
-    tellers.fire(job_id="default/job")
-    tellers.fire(job_id="default/other")
-    tellers.fuse.blow(2, StoreUnavailable("no answer"))
+    monkeypatch.setattr(notifications, "postpone_group", put_off)
+    notifier.fire(job_id="default/job")
+    notifier.fire(job_id="default/other")
+    notifier.fuse.blow(2, StoreUnavailable("no answer"))
     with pytest.raises(StoreUnavailable):
-        tellers.dispatcher.dispatch_due()
-    assert len(tellers.fuse.passed) == 3
+        notifier.dispatcher.dispatch_due()
+    assert len(notifier.fuse.passed) == 3
 
 
-def test_a_store_that_is_away_is_waited_for(tellers, hook):
-    tellers.endpoint("hook", hook.url)
-    tellers.fire()
-    tellers.fuse.blow(0, StoreUnavailable("no answer"))
-    tellers.dispatcher.run(Waits(tellers, 100))
-    tellers.send()
+def test_a_store_that_is_away_is_waited_for(notifier, hook):
+    notifier.endpoint("hook", hook.url)
+    notifier.fire()
+    notifier.fuse.blow(0, StoreUnavailable("no answer"))
+    notifier.dispatcher.run(Waits(notifier, 100))
+    notifier.send()
     assert types(hook) == ["alert.firing"]
 
 
@@ -234,114 +234,110 @@ def pushed(hook):
     return ends, times
 
 
-def test_an_alertmanager_is_told_of_every_alert_and_of_the_end_of_each(make_tellers, hook):
-    tellers = make_tellers(rules=[Rule("worker", "worker", 1.1)])
-    tellers.endpoint("am", hook.url, format="alertmanager-push", secrets=())
+def test_alertmanager_gets_every_firing_and_resolution(make_notifier, hook):
+    notifier = make_notifier(rules=[Rule("worker", "worker", 1.1)])
+    notifier.endpoint("am", hook.url, format="alertmanager-push", secrets=())
     names = [f"{number}-0" for number in range(120)]
     for name in names:
-        tellers.fire(name, rule="worker")
-    tellers.tell()
+        notifier.fire(name, rule="worker")
+    notifier.dispatch()
     ends, times = pushed(hook)
     assert times == dict.fromkeys(names, 1)
-    assert all(ends_s > tellers.clock() + 3600 for ends_s in ends.values())
-    tellers.pass_time(299)
+    assert all(ends_s > notifier.clock() + 3600 for ends_s in ends.values())
+    notifier.pass_time(299)
     for name in names:
-        tellers.rest(name, rule="worker")
-    tellers.pass_time(1)
-    tellers.tell()
+        notifier.resolve(name, rule="worker")
+    notifier.pass_time(1)
+    notifier.dispatch()
     ends, times = pushed(hook)
     assert times == dict.fromkeys(names, 2)
-    assert all(ends_s <= tellers.clock() for ends_s in ends.values())
+    assert all(ends_s <= notifier.clock() for ends_s in ends.values())
 
 
-def test_an_alertmanager_hears_every_five_minutes_what_fires_also_once_it_is_acknowledged(
-    tellers, hook
-):
+def test_alertmanager_gets_refreshes_of_acknowledged_alerts_too(notifier, hook):
     with receiver() as people:
-        tellers.endpoint("people", people.url)
-        tellers.endpoint("am", hook.url, format="alertmanager-push", secrets=())
-        mark = tellers.fire("a", rule="cause")
-        tellers.tell()
-        tellers.acknowledge(mark)
+        notifier.endpoint("people", people.url)
+        notifier.endpoint("am", hook.url, format="alertmanager-push", secrets=())
+        mark = notifier.fire("a", rule="cause")
+        notifier.dispatch()
+        notifier.acknowledge(mark)
         for _ in range(50):  # longer than one push lasts
-            tellers.pass_time(300)
-            tellers.tell()
-            assert pushed(hook)[0]["a"] > tellers.clock() + 3600
+            notifier.pass_time(300)
+            notifier.dispatch()
+            assert pushed(hook)[0]["a"] > notifier.clock() + 3600
         assert len(people.requests) == 1
-    kinds = [kind for (kind,) in tellers.rows("outbox", "kind")]
+    kinds = [kind for (kind,) in notifier.rows("outbox", "kind")]
     assert sorted(kinds) == ["firing", "firing", "refresh"], "only the last one is kept"
-    tellers.rest("a", rule="cause")
-    tellers.tell()
-    assert pushed(hook)[0]["a"] <= tellers.clock()
+    notifier.resolve("a", rule="cause")
+    notifier.dispatch()
+    assert pushed(hook)[0]["a"] <= notifier.clock()
 
 
-def test_what_fires_and_what_it_is_called_follows_its_rule_without_being_told_for_that(
-    tellers, hook
-):
+def test_rule_change_relabels_alerts_without_a_message(notifier, hook):
     with receiver() as am, receiver() as pager:
-        tellers.endpoint("hook", hook.url)
-        tellers.endpoint("pager", pager.url, min_severity="critical")
-        tellers.endpoint("am", am.url, format="alertmanager-push", secrets=())
-        tellers.ruled(Rule("cause", "cause", 0.1, labels={"team": "a"}))
-        tellers.fire("a", rule="cause", labels={"team": "a", "severity": "warning"})
-        tellers.tell()
-        tellers.ruled(Rule("cause", "cause", 0.1, severity="critical", labels={"crew": "b"}))
-        tellers.pass_time(301)
-        tellers.tell()
+        notifier.endpoint("hook", hook.url)
+        notifier.endpoint("pager", pager.url, min_severity="critical")
+        notifier.endpoint("am", am.url, format="alertmanager-push", secrets=())
+        notifier.set_rules(Rule("cause", "cause", 0.1, labels={"team": "a"}))
+        notifier.fire("a", rule="cause", labels={"team": "a", "severity": "warning"})
+        notifier.dispatch()
+        notifier.set_rules(Rule("cause", "cause", 0.1, severity="critical", labels={"crew": "b"}))
+        notifier.pass_time(301)
+        notifier.dispatch()
         assert len(hook.requests) == 1, "that alone is no news"
-        tellers.pass_time(4 * 3600)
-        tellers.tell()
+        notifier.pass_time(4 * 3600)
+        notifier.dispatch()
         (told,) = bodies(hook)[1]["data"]["alerts"]
         assert (told["severity"], told["labels"]["severity"]) == ("critical", "critical")
         assert (told["labels"]["crew"], "team" in told["labels"]) == ("b", False)
-        tellers.rest("a", rule="cause")
-        tellers.pass_time(301)
-        tellers.tell()
+        notifier.resolve("a", rule="cause")
+        notifier.pass_time(301)
+        notifier.dispatch()
         assert types(pager) == ["alert.firing", "alert.resolved"], "once it is critical"
         known = {json.dumps(each[0]["labels"]) for each in bodies(am)}
         assert len(known) == 1, "to an Alertmanager it is one alert from beginning to end"
 
 
-def test_a_disabled_endpoint_is_told_nothing(tellers, hook):
-    tellers.endpoint("hook", hook.url, is_enabled=False)
-    tellers.fire()
-    tellers.tell()
-    assert tellers.states() == []
+def test_disabled_receiver_gets_nothing(notifier, hook):
+    notifier.endpoint("hook", hook.url, is_enabled=False)
+    notifier.fire()
+    notifier.dispatch()
+    assert notifier.states() == []
 
 
-def test_the_worst_twenty_are_told_and_the_others_counted(make_tellers, hook):
-    tellers = make_tellers(rules=[Rule("worker", "worker", 1.1)])
-    tellers.endpoint("hook", hook.url)
+def test_message_lists_twenty_alerts_and_counts_the_rest(make_notifier, hook):
+    notifier = make_notifier(rules=[Rule("worker", "worker", 1.1)])
+    notifier.endpoint("hook", hook.url)
     for number in range(25):
-        tellers.fire(f"{number}-0", rule="worker")
-    tellers.tell()
+        notifier.fire(f"{number}-0", rule="worker")
+    notifier.dispatch()
     (message,) = bodies(hook)
     assert len(message["data"]["alerts"]) == 20
     assert message["data"]["num_more"] == 5
     assert "24 other alerts" in message["data"]["sentence"]
 
 
-def test_a_group_is_looked_at_as_soon_as_it_is_due(make_tellers, hook):
-    tellers = make_tellers(timing=Timing(wait_s=0.61))
-    tellers.endpoint("hook", hook.url)
-    tellers.fire()
-    waits = Waits(tellers, 5)
-    tellers.dispatcher.run(waits)
-    tellers.send()
+def test_due_group_is_planned_at_once(make_notifier, hook):
+    notifier = make_notifier(timing=NotificationTiming(wait_s=0.61))
+    notifier.endpoint("hook", hook.url)
+    notifier.fire()
+    waits = Waits(notifier, 5)
+    notifier.dispatcher.run(waits)
+    notifier.send()
     assert types(hook) == ["alert.firing"]
     # Not a whole quarter of a second after it; and nobody turns round and round.
     assert waits.passed_s[:3] == pytest.approx(
-        [LOOK_EVERY_S, LOOK_EVERY_S, 0.61 - 2 * LOOK_EVERY_S]
+        [CHECK_EVERY_S, CHECK_EVERY_S, 0.61 - 2 * CHECK_EVERY_S]
     )
-    assert waits.passed_s[3:5] == [LOOK_EVERY_S, LOOK_EVERY_S]
+    assert waits.passed_s[3:5] == [CHECK_EVERY_S, CHECK_EVERY_S]
 
 
 class Waits(threading.Event):
     """A stop signal that is set after so many waits, and lets time pass instead of waiting."""
 
-    def __init__(self, tellers, num_waits):
+    def __init__(self, notifier, num_waits):
         super().__init__()
-        self._tellers, self._left = tellers, num_waits
+        self._tellers, self._left = notifier, num_waits
         self.passed_s: list[float] = []
 
     def wait(self, timeout=None):

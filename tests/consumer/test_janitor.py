@@ -6,14 +6,14 @@ import pytest
 from app.consumer.janitor import Janitor
 from app.errors import LeaseLost
 from app.store import windows
-from app.store.engine import Store
-from app.store.migrate import migrate
-from app.store.retention import Keep
+from app.store.database import Store
+from app.store.migrations import migrate
+from app.store.retention import RetentionDays
 from tests.store.factories import register, window
 
 JOB = "default/job"
 NUM_WINDOWS = 250  # 100 at once
-USUAL = Keep(raw_days=14.0, results_days=180.0)
+USUAL = RetentionDays(raw_days=14.0, results_days=180.0)
 
 
 class Stop(threading.Event):
@@ -49,7 +49,7 @@ def num_left(store):
         return sum(windows.trace(conn, JOB, f"1-{step}") is not None for step in range(NUM_WINDOWS))
 
 
-def test_all_that_is_old_goes_with_pauses_for_others(store):
+def test_janitor_pauses_between_batches(store):
     stop = Stop()
     assert Janitor(store, USUAL, monotonic=lambda: 0.0).turn(stop)
     assert num_left(store) == 0
@@ -65,12 +65,12 @@ def test_a_turn_ends_when_its_time_is_over_and_another_goes_on(store):
     assert num_left(store) == 0
 
 
-def test_a_stop_is_heard_between_two_batches(store):
+def test_stop_ends_the_sweep_between_two_batches(store):
     assert not Janitor(store, USUAL).turn(Stop(0))
     assert num_left(store) == 150
 
 
-def test_it_looks_once_an_hour_and_soon_again_when_time_was_short(store):
+def test_janitor_sweeps_hourly_and_continues_after_a_full_turn(store):
     ticks = iter([0.0, 30.0, 100.0, 101.0, 102.0, 200.0])
     stop = Stop(4)
     Janitor(store, USUAL, monotonic=ticks.__next__).run(stop)
@@ -80,7 +80,7 @@ def test_it_looks_once_an_hour_and_soon_again_when_time_was_short(store):
 
 
 @pytest.mark.parametrize("error", [LeaseLost("another"), ValueError("broken")])
-def test_whatever_happens_it_looks_again(store, error):
+def test_janitor_goes_on_after_any_error(store, error):
     janitor = Janitor(store, USUAL, monotonic=_raising(error))
     stop = Stop(3)
     janitor.run(stop)

@@ -3,23 +3,23 @@
 from app.diagnosis.case import Case
 from app.diagnosis.diagnose import Diagnosis, diagnose
 from app.diagnosis.finding import Finding
-from app.diagnosis.history import History
+from app.diagnosis.job_history import History
 from app.engine.replays import prepare
 from app.engine.report import analyse_replay
 from app.synth.faults.fault import Fault
-from app.synth.run import MadeJob
+from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from app.trace.window import Window
 
 NUM_STEPS = 16
 
 
-def made(*faults: Fault, dp=4, pp=4, tp=8, vpp=1, microbatches=8, **about) -> MadeJob:
+def made(*faults: Fault, dp=4, pp=4, tp=8, vpp=1, microbatches=8, **about) -> SimulatedJob:
     """A job with a host for each worker, unless told otherwise."""
-    return MadeJob(Parallelism(dp, pp, tp, vpp), microbatches, faults=faults, **about)
+    return SimulatedJob(Parallelism(dp, pp, tp, vpp), microbatches, faults=faults, **about)
 
 
-def window_of(job: MadeJob, num_steps: int = NUM_STEPS, first: int = 0) -> Window:
+def window_of(job: SimulatedJob, num_steps: int = NUM_STEPS, first: int = 0) -> Window:
     """As the service has it when all workers have sent everything."""
     return job.record(range(first, first + num_steps)).window()
 

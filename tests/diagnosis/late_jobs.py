@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from app.trace.window import Window
-from tests import factories
-from tests.factories import Row
+from tests import window_factory
+from tests.window_factory import Row
 
 FORWARD_S, BACKWARD_S, TRANSFER_S, OPTIMIZER_S = 0.020, 0.040, 0.004, 0.002
 MICROBATCHES = 4
@@ -49,7 +49,7 @@ class LateJob:
             rows += made
             origins_s.append(began_s)
             began_s += length_s
-        window = factories.window(rows, dp_size=self.dp_size)
+        window = window_factory.window(rows, dp_size=self.dp_size)
         hosts = {(dp_rank, 0): f"host-{dp_rank}" for dp_rank in range(self.dp_size)}
         origin_ns = tuple(round(each * 1e9) for each in origins_s)
         return dataclasses.replace(window, origin_ns=origin_ns, hosts=hosts)

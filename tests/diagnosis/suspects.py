@@ -3,60 +3,60 @@
 from dataclasses import replace
 
 from app.diagnosis.case import Case
-from app.diagnosis.cost import costs
 from app.diagnosis.detector import Detector, Suspicion
 from app.diagnosis.finding import RuledOut
+from app.diagnosis.suspicions import suspicion_costs
 from app.synth.cluster import Cluster
-from app.synth.costs import Costs
+from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault
-from app.synth.run import MadeJob
-from app.synth.truth import costs_of
+from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.diagnosis.windows import case_of
-from tests.factories import Row
+from tests.synth.faulty_jobs import costs_of
+from tests.window_factory import Row
 
 NUM_STEPS = 16
 
 
-def job(*faults: Fault, dp=4, pp=4, microbatches=8, **changes) -> MadeJob:
+def job(*faults: Fault, dp=4, pp=4, microbatches=8, **changes) -> SimulatedJob:
     """A small job on hosts of two GPUs, whose transfers are long enough to matter."""
-    made = MadeJob(
+    made = SimulatedJob(
         Parallelism(dp, pp),
         microbatches,
         faults=faults,
-        costs=Costs(stage_transfer_s=4e-3),
+        costs=OperationCosts(stage_transfer_s=4e-3),
         cluster=Cluster(gpus_per_host=2),
         seed=5,
     )
     return replace(made, **changes)
 
 
-def recorded(made: MadeJob, num_steps: int = NUM_STEPS) -> Case:
+def recorded(made: SimulatedJob, num_steps: int = NUM_STEPS) -> Case:
     """Its first steps, as its workers recorded them."""
     return case_of(made.record(range(num_steps)).window())
 
 
-def suspicion(detector: Detector, made: MadeJob, num_steps: int = NUM_STEPS) -> Suspicion:
+def suspicion(detector: Detector, made: SimulatedJob, num_steps: int = NUM_STEPS) -> Suspicion:
     found = detector.detect(recorded(made, num_steps))
     assert isinstance(found, Suspicion), found
     assert found.score >= 0.5
     return found
 
 
-def ruled_out(detector: Detector, made: MadeJob, num_steps: int = NUM_STEPS) -> RuledOut:
+def ruled_out(detector: Detector, made: SimulatedJob, num_steps: int = NUM_STEPS) -> RuledOut:
     found = detector.detect(recorded(made, num_steps))
     assert isinstance(found, RuledOut), found.wording
     return found
 
 
 def attributed_and_real_cost(
-    detector: Detector, made: MadeJob, num_steps: int = NUM_STEPS
+    detector: Detector, made: SimulatedJob, num_steps: int = NUM_STEPS
 ) -> tuple[float, float]:
     """What the first fault costs by the replay, and what it cost when the job was made."""
     case = recorded(made, num_steps)
     found = detector.detect(case)
     assert isinstance(found, Suspicion), found
-    [attributed] = [costs(case, [found]).of(0)]
+    [attributed] = [suspicion_costs(case, [found]).of(0)]
     real = costs_of(made, range(num_steps))[0]
     assert attributed is not None
     assert real is not None

@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 from app.diagnosis.detector import Suspicion
-from app.diagnosis.doubt import doubted
 from app.diagnosis.finding import CAUSES, Culprit
 from app.diagnosis.repair import Repaired
-from app.diagnosis.settle import settle
-from app.engine.clocks.clocks import Clocks
-from app.synth.faults.slow_worker import SlowWorker
-from app.synth.odd_steps import OddSteps
-from app.synth.truth import costs_of
+from app.diagnosis.suspicions import doubted_by_clocks, drop_explained
+from app.engine.clocks.measure import Clocks
+from app.synth.faults.slow_compute import SlowWorker
+from app.synth.normal_variation import SpecialSteps
 from tests.diagnosis.jobs import (
     NUM_STEPS,
     case_of,
@@ -21,7 +19,8 @@ from tests.diagnosis.jobs import (
     reason_against,
     window_of,
 )
-from tests.factories import Row, in_row, replicas, window
+from tests.synth.faulty_jobs import costs_of
+from tests.window_factory import Row, in_row, replicas, window
 
 
 def suspicion(cause, repair=None, delays=None, **about):
@@ -48,13 +47,13 @@ def a_case():
     return case_of(window(replicas(rows, 2), dp_size=2))
 
 
-def test_a_cause_that_costs_next_to_nothing_is_ruled_out():
+def test_a_cause_below_the_minimum_cost_is_ruled_out():
     seen = diagnosed(window_of(made(SlowWorker(1, 1, 1.05), pp=8, microbatches=4)))
     assert seen.findings == ()
     assert "costs only" in reason_against(seen, "slow-worker")
 
 
-def test_causes_are_withheld_where_operations_do_not_explain_the_steps():
+def test_causes_are_withheld_where_the_replay_is_far_from_the_record():
     # A gap of 3 s in every step before the optimizer, which no cause is about.
     rows = [
         row.on(step=step, start_s=row.start_s + 3 * (row.optype == "optimizer"))
@@ -70,48 +69,48 @@ def test_causes_are_withheld_where_operations_do_not_explain_the_steps():
     assert "differ by 30 %" in seen.ruled_out[0].reason
 
 
-def test_odd_steps_do_not_withhold_and_are_time_that_the_job_takes():
-    job = made(SlowWorker(1, 1, 1.5), odd_steps=OddSteps(evaluate_every=6, evaluation_s=3.0))
+def test_odd_steps_do_not_withhold_causes_and_count_as_job_time():
+    job = made(SlowWorker(1, 1, 1.5), odd_steps=SpecialSteps(evaluate_every=6, evaluation_s=3.0))
     found = only_finding(diagnosed(window_of(job)))
     assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.005)
 
 
-def test_findings_come_most_costly_first_with_their_share_of_the_loss():
+def test_findings_are_most_costly_first_with_their_share_of_loss():
     seen = diagnosed(window_of(made(SlowWorker(1, 1, 1.3), SlowWorker(0, 3, 1.8))))
     found = only_finding(seen)
     assert [culprit.dp_rank for culprit in found.culprits] == [0, 1]
     assert found.evidence["share_of_loss"] == pytest.approx(1.0, abs=0.15)
 
 
-def test_a_slow_worker_that_only_stalls_is_no_slow_worker(a_case):
+def test_stalls_explain_a_slow_worker(a_case):
     # 6 of its 6 s are in the same operations that stall.
     slow, stalls = (
         suspicion("slow-worker", shorter_by(6.0)),
         suspicion("allocator-stall", shorter_by(10.0)),
     )
-    left, explained = settle(a_case, [slow, stalls])
+    left, explained = drop_explained(a_case, [slow, stalls])
     assert left == [stalls]
     assert [each.cause for each in explained] == ["slow-worker"]
     assert "explained by allocator-stall" in explained[0].reason
 
 
-def test_delays_are_told_apart_like_durations(a_case):
+def test_shared_delays_explain_a_suspicion_like_durations(a_case):
     loading, stalls = (
         suspicion("data-loading", delays=late_by(4.0)),
         suspicion("allocator-stall", delays=late_by(3.0)),
     )
-    left, _ = settle(a_case, [loading, stalls])
+    left, _ = drop_explained(a_case, [loading, stalls])
     assert left == [loading]
 
 
 def test_two_faults_of_one_worker_keep_their_names(a_case):
     slow, late = suspicion("slow-worker", shorter_by(6.0)), suspicion("gc-pause", shorter_by(0.0))
-    assert settle(a_case, [slow, late]) == ([slow, late], [])
+    assert drop_explained(a_case, [slow, late]) == ([slow, late], [])
 
 
-def test_a_slow_worker_of_a_slow_stage_is_no_contradiction(a_case):
+def test_a_slow_worker_and_its_slow_stage_both_remain(a_case):
     both = [suspicion(name, shorter_by(6.0)) for name in ("slow-worker", "stage-imbalance")]
-    assert settle(a_case, both) == (both, [])
+    assert drop_explained(a_case, both) == (both, [])
 
 
 @pytest.mark.parametrize(
@@ -125,19 +124,19 @@ def test_a_slow_worker_of_a_slow_stage_is_no_contradiction(a_case):
         ("slow-worker", 3e-3, False),
     ],
 )
-def test_a_transfer_is_not_blamed_for_less_than_clocks_differ(
+def test_a_transfer_excess_below_the_clock_error_is_ruled_out(
     a_case, cause, residual_s, is_doubted
 ):
     replay = dataclasses.replace(a_case.replay, clocks=Clocks(residual_s=residual_s))
     case = dataclasses.replace(a_case, replay=replay)
-    answer = doubted(case, suspicion(cause, shorter_by(2e-3)))
+    answer = doubted_by_clocks(case, suspicion(cause, shorter_by(2e-3)))
     assert (answer is not None) == is_doubted
     if answer is not None:
         assert answer.insufficient
         assert "2 ms too long, and the hosts' clocks are known to 3 ms only" in answer.reason
 
 
-def test_without_a_complete_structure_there_is_nothing_to_go_by():
+def test_without_a_replayed_step_findings_are_none():
     rows = [Row("forward-compute", 0, 2), Row("optimizer", 2, 1)]
     seen = diagnosed(window(rows))
     assert seen.findings == ()

@@ -1,15 +1,15 @@
 """Push made steps over HTTP."""
 
-from app.cli.bench.faults.batches import batch_of
-from app.ingest import codec
 from app.ingest.batch import OpBatch
-from app.synth.run import MadeJob
+from app.ingest.wire import codec
+from app.synth.job import SimulatedJob
 from tests.e2e.stack import Stack
+from tests.harness.batches import batch_of
 
 __all__ = ["batch_of", "push", "register"]
 
 
-def register(stack: Stack, job_id: str, made: MadeJob, run_key: str) -> int:
+def register(stack: Stack, job_id: str, made: SimulatedJob, run_key: str) -> int:
     """The epoch of a run of the job."""
     sizes = made.parallelism
     answer = stack.http.put(

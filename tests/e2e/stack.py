@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from app.cli.bench.faults.waiting import free_port, wait_until
-from app.ingest.embedded import EmbeddedQueue
+from app.ingest.embedded.queue import EmbeddedQueue
+from tests.harness.processes import free_port, wait_until
 
 __all__ = ["TOKEN", "Stack", "free_port", "wait_until"]
 

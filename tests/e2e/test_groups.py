@@ -8,9 +8,9 @@ import paceline_client
 import pytest
 from paceline_client import Topology
 
-from app.api.closed_windows import key_of, load
-from app.store.engine import Store
-from app.trace.readers import published
+from app.api.service.replays import load_window, window_key
+from app.store.database import Store
+from app.trace.readers.published import trace_files
 from tests.client.recorders import WITHIN_S
 from tests.e2e.stack import TOKEN, Stack, wait_until
 
@@ -61,7 +61,7 @@ def downloaded(stack, window, directory):
     with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
         archive.extractall(directory)
     [trace] = directory.glob("trace-*.parquet")
-    return published.read(trace)
+    return trace_files.read(trace)
 
 
 def test_every_member_of_a_group_is_in_the_stored_window(stack, tmp_path):
@@ -76,8 +76,8 @@ def test_every_member_of_a_group_is_in_the_stored_window(stack, tmp_path):
 
     def collectives(first_step):
         with store.read() as conn:
-            key = key_of(conn, f"default/{JOB}", f"1-{first_step}")
-        return load(store, key).collectives
+            key = window_key(conn, f"default/{JOB}", f"1-{first_step}")
+        return load_window(store, key).collectives
 
     def is_whole():
         if len(windows()) < STEPS // 4:

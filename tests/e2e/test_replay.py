@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from app.engine.report import analyse
-from app.engine.result import as_json
-from app.trace.readers import published
+from app.engine.result import report_as_json
+from app.trace.readers.published import trace_files
 from app.trace.window import Window
-from tests.comparison import agree
 from tests.e2e.stack import TOKEN, Stack, wait_until
+from tests.result_comparison import agree
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
 TRACES = ("AR", "ST", "ovlp", "puredp", "purepp", "flap", "inter")
@@ -49,14 +49,14 @@ def stack(database_url, tmp_path_factory):
 @pytest.mark.parametrize("name", TRACES)
 def test_a_replayed_trace_has_the_offline_figures(stack, name):
     _replay(stack, name)
-    whole = published.read(SHARED_TRACES / f"trace-{name}.parquet")
+    whole = trace_files.read(SHARED_TRACES / f"trace-{name}.parquet")
     wait_until(lambda: _num_closed(stack, name) == len(whole.steps), "all windows are closed")
     items = stack.get(f"/jobs/{name}/windows", limit=100)["items"]
     assert {item["state"] for item in items} == {"complete"}
     seen = []
     for item in items:
         got = stack.get(f"/jobs/{name}/windows/{item['window_id']}", per_step=True)
-        want = as_json(analyse(_steps_of(whole, got["steps"])))
+        want = report_as_json(analyse(_steps_of(whole, got["steps"])))
         figures = {key: want[key] for key in FIGURES}
         agree(got, figures, item["window_id"], relative=1e-6, absolute=1e-6)
         _step_times_agree(got["step_time_s"], want["step_time_s"], item["window_id"])

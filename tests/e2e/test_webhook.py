@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from app.synth.faults.slow_worker import SlowWorker
-from app.synth.run import MadeJob
+from app.synth.faults.slow_compute import SlowWorker
+from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.e2e.producers import batch_of, push, register
 from tests.e2e.stack import Stack, wait_until
@@ -61,7 +61,7 @@ def test_a_slow_job_is_told_of_once(receiver, tmp_path):
         "alert_windows": "2",
         "alert_for_s": "0",
     }
-    made = MadeJob(Parallelism(2, 2), 8, faults=(SlowWorker(1, 1, 1.8),))
+    made = SimulatedJob(Parallelism(2, 2), 8, faults=(SlowWorker(1, 1, 1.8),))
     with Stack(tmp_path, f"sqlite:///{tmp_path / 'paceline.db'}", **settings) as stack:
         epoch = register(stack, "slow", made, "run-1")
         for step in range(NUM_STEPS):

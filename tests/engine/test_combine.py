@@ -3,11 +3,11 @@ import math
 import numpy as np
 import pytest
 
-from app.engine.combine import combined, per_step_combined
+from app.engine.combine import combine_per_step, combine_results
 from app.engine.report import analyse
-from app.engine.result import as_json, without_figures
+from app.engine.result import report_as_json, result_without_figures
 from app.trace.window import SkippedStep
-from tests import factories
+from tests import window_factory
 from tests.engine.questions.jobs import two_stages
 
 
@@ -20,14 +20,14 @@ def report_of(first_step, *, num_steps=2, slow=()):
         for step in range(first_step, first_step + num_steps)
         for row in two_stages(2, step=step)
     ]
-    return analyse(factories.window(rows, dp_size=2, pp_size=2))
+    return analyse(window_factory.window(rows, dp_size=2, pp_size=2))
 
 
 REPORTS = [report_of(0), report_of(2, num_steps=3, slow=(1,)), report_of(5, slow=(0, 1))]
 
 
 def results():
-    return [as_json(each) for each in REPORTS]
+    return [report_as_json(each) for each in REPORTS]
 
 
 def ratio(read):
@@ -36,8 +36,8 @@ def ratio(read):
     return total / sum(each.ideal_s.sum() for each in REPORTS)
 
 
-def test_the_slowdown_of_all_is_all_time_over_all_ideal_time():
-    found = combined(results())
+def test_combined_slowdown_is_total_time_over_total_ideal_time():
+    found = combine_results(results())
     assert found["slowdown"] == pytest.approx(
         float(ratio(lambda each: each.simulated_s)), rel=1e-12
     )
@@ -45,7 +45,7 @@ def test_the_slowdown_of_all_is_all_time_over_all_ideal_time():
 
 
 def test_slowdowns_by_worker_rank_and_stage_are_exact():
-    found = combined(results())
+    found = combine_results(results())
     for name, read in (
         ("worker_slowdown", lambda each: each.worker_step_s),
         ("dp_rank_slowdown", lambda each: each.dp_rank_step_s),
@@ -59,18 +59,18 @@ def test_slowdowns_by_worker_rank_and_stage_are_exact():
     np.testing.assert_allclose(found["worker_slowdown_estimate"], least)
 
 
-def test_shares_are_weighted_by_what_was_lost():
+def test_shares_are_weighted_by_the_loss():
     # Worked by hand: 1 s of 2 is won back in one window and 4 s of 8 in the other, so half of 10;
     # and the window that lost nothing has no share to add.
     parts = [by_hand(0, lost_s=2.0, share=0.5), by_hand(1, lost_s=8.0, share=0.5)]
-    assert combined(parts)["m_s"] == pytest.approx(0.5)
+    assert combine_results(parts)["m_s"] == pytest.approx(0.5)
     parts = [by_hand(0, lost_s=2.0, share=1.0), by_hand(1, lost_s=8.0, share=0.25)]
-    assert combined(parts)["m_s"] == pytest.approx(0.4)
-    assert combined(parts)["stage_share"] == [pytest.approx(0.4)] * 2
+    assert combine_results(parts)["m_s"] == pytest.approx(0.4)
+    assert combine_results(parts)["stage_share"] == [pytest.approx(0.4)] * 2
     parts = [by_hand(0, lost_s=0.0, share=None), by_hand(1, lost_s=8.0, share=0.25)]
-    assert combined(parts)["m_s"] == pytest.approx(0.25)
+    assert combine_results(parts)["m_s"] == pytest.approx(0.25)
     nothing = [by_hand(0, lost_s=0.0, share=None), by_hand(1, lost_s=0.0, share=None)]
-    assert combined(nothing)["m_s"] is None
+    assert combine_results(nothing)["m_s"] is None
 
 
 def by_hand(first_step, *, lost_s, share):
@@ -80,15 +80,15 @@ def by_hand(first_step, *, lost_s, share):
     return results()[0] | shares | {"step_time_s": times, "steps": [first_step]}
 
 
-def test_a_window_without_a_type_lost_nothing_to_it():
+def test_a_type_absent_from_a_window_costs_nothing_there():
     with_gc, without = by_hand(0, lost_s=2.0, share=0.5), by_hand(1, lost_s=2.0, share=0.5)
     with_gc["optype_slowdown"] = with_gc["optype_slowdown"] | {"gc": 1.2}
     # Both would take 10 s: the mean of 1.2 and 1.
-    assert combined([with_gc, without])["optype_slowdown"]["gc"] == pytest.approx(1.1)
+    assert combine_results([with_gc, without])["optype_slowdown"]["gc"] == pytest.approx(1.1)
 
 
-def test_steps_stand_one_after_the_other():
-    found = combined(results())
+def test_combined_steps_are_concatenated():
+    found = combine_results(results())
     assert found["steps"] == [0, 1, 2, 3, 4, 5, 6]
     assert [len(times) for times in found["step_time_s"].values()] == [7, 7, 7, 7]
     assert len(found["step_slowdown"]) == len(found["fidelity"]["step_discrepancy"]) == 7
@@ -96,24 +96,24 @@ def test_steps_stand_one_after_the_other():
     assert found["window"]["windows"] == ["1-0", "1-2", "1-5"]
 
 
-def test_what_was_lost_adds_up():
+def test_gpu_hours_lost_add_up():
     parts = results()
     lost = sum(each["gpu_hours_lost"] for each in parts)
-    assert combined(parts)["gpu_hours_lost"] == pytest.approx(lost)
+    assert combine_results(parts)["gpu_hours_lost"] == pytest.approx(lost)
 
 
 @pytest.mark.parametrize(("num_low", "verdict"), [(0, "ok"), (1, "ok"), (2, "low"), (3, "low")])
-def test_windows_of_low_fidelity_are_counted_and_most_of_them_spoil_the_rest(num_low, verdict):
+def test_low_fidelity_windows_are_counted_and_a_majority_marks_the_result(num_low, verdict):
     parts = results()
     for each in parts[:num_low]:
         each["fidelity"] |= {"verdict": "low"}
-    found = combined(parts)["fidelity"]
+    found = combine_results(parts)["fidelity"]
     assert (found["low_windows"], found["verdict"]) == (num_low, verdict)
-    assert found["discrepancy"] == combined(results())["fidelity"]["discrepancy"]
+    assert found["discrepancy"] == combine_results(results())["fidelity"]["discrepancy"]
 
 
 def test_times_of_operations_are_means_over_steps():
-    found, parts = combined(results()), results()
+    found, parts = combine_results(results()), results()
     optimizer = [each["optype_time_s"]["optimizer"]["recorded"] for each in parts]
     assert found["optype_time_s"]["optimizer"]["recorded"] == pytest.approx(
         (2 * optimizer[0] + 3 * optimizer[1] + 2 * optimizer[2]) / 7
@@ -124,9 +124,9 @@ def test_times_of_operations_are_means_over_steps():
     }
 
 
-def test_a_window_alone_stays_what_it_is():
+def test_a_single_window_is_unchanged():
     [part] = results()[1:2]
-    found = combined([part])
+    found = combine_results([part])
     assert found["fidelity"].pop("low_windows") == 0
     for name, value in part.items():
         if name in ("window", "per_step"):
@@ -142,38 +142,38 @@ def flat(value):
     return [value] if isinstance(value, int | float) else []
 
 
-def test_windows_without_figures_add_only_what_they_skipped():
+def test_windows_without_figures_add_only_skipped_steps():
     skipped = (SkippedStep(7, "rank 3 did not report", (3,)),)
-    empty = without_figures(factories.window([], dp_size=2, pp_size=2, skipped=skipped))
-    found = combined([*results(), empty | {"window": empty["window"] | {"id": "1-7"}}])
-    assert found["slowdown"] == pytest.approx(combined(results())["slowdown"])
+    empty = result_without_figures(window_factory.window([], dp_size=2, pp_size=2, skipped=skipped))
+    found = combine_results([*results(), empty | {"window": empty["window"] | {"id": "1-7"}}])
+    assert found["slowdown"] == pytest.approx(combine_results(results())["slowdown"])
     assert [each["step"] for each in found["skipped_steps"]] == [7]
     assert found["window"]["missing"] == [3]
-    assert combined([empty])["slowdown"] is None
+    assert combine_results([empty])["slowdown"] is None
 
 
-def test_results_of_the_first_releases_are_joined_as_far_as_they_go():
+def test_results_of_the_first_releases_can_be_combined():
     later = ("structures", "clocks", "stage_compute_s", "optype_time_s")
     old = [{k: v for k, v in each.items() if k not in later} for each in results()]
-    found = combined(old)
-    assert found["slowdown"] == pytest.approx(combined(results())["slowdown"])
+    found = combine_results(old)
+    assert found["slowdown"] == pytest.approx(combine_results(results())["slowdown"])
     assert found["clocks"]["residual_ms"] is None
     assert "optype_time_s" not in found
 
 
-def test_a_worse_clock_is_not_lost_in_a_better_window():
+def test_the_clock_with_the_largest_residual_is_kept():
     parts = results()
     for part, residual_ms in zip(parts, (0.2, 3.0, 1.0), strict=True):
         clock = {"offset_ms": 0.0, "drift_ppm": None, "residual_ms": residual_ms}
         part["clocks"] = {"residual_ms": residual_ms, "hosts": {"a": clock}, "reason": None}
-    clocks = combined(parts)["clocks"]
+    clocks = combine_results(parts)["clocks"]
     assert clocks["residual_ms"] == clocks["hosts"]["a"]["residual_ms"] == 3.0
 
 
-def test_figures_by_step_are_joined_and_a_type_that_is_not_there_lost_nothing():
+def test_step_figures_are_joined_and_an_absent_type_costs_nothing():
     parts = [each["per_step"] for each in results()]
     del parts[1]["optype_slowdown"]["optimizer"]
-    found = per_step_combined(parts)
+    found = combine_per_step(parts)
     assert [len(found[name]) for name in found if name != "optype_slowdown"] == [7, 7, 7]
     assert found["optype_slowdown"]["optimizer"][2:5] == [1.0, 1.0, 1.0]
     assert all(math.isfinite(each) for each in flat(found))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.engine.combine_arrivals import combined_arrivals
-from tests.made_arrivals import block
+from app.engine.combine import combine_arrivals
+from tests.arrival_results import block
 
 
 def window(first_step, waited_for_s, *, num_steps=2, step_s=2.0, culprits=(), **about):
@@ -16,7 +16,7 @@ def window(first_step, waited_for_s, *, num_steps=2, step_s=2.0, culprits=(), **
 
 def test_means_are_weighted_by_steps_and_shares_by_time():
     short = window(0, (0.0, 1.0), num_steps=1, step_s=4.0, culprits=(1,))
-    found = combined_arrivals([short, window(1, (0.4, 0.0), num_steps=3)])
+    found = combine_arrivals([short, window(1, (0.4, 0.0), num_steps=3)])
     joint = found["arrivals"]
     assert joint["waited_for_s"] == pytest.approx([0.3, 0.25])
     assert joint["num_occurrences"] == 4
@@ -28,47 +28,47 @@ def test_means_are_weighted_by_steps_and_shares_by_time():
     assert joint["per_step"]["waited_for_s"] == [[0.0, 1.0], *[[0.4, 0.0]] * 3]
 
 
-def test_shares_of_the_step_are_of_windows_that_know_them():
+def test_step_shares_use_only_windows_that_have_them():
     parts = [
         window(0, (0.0, 0.0), step_s=1.0, unexplained_share=0.3),
         window(2, (0.0, 0.0), step_s=3.0, coverage=None),
     ]
-    found = combined_arrivals(parts)
+    found = combine_arrivals(parts)
     assert found["unexplained_share"] == pytest.approx(0.15)
     assert found["coverage"] == 0.8
-    nothing = combined_arrivals([window(0, (0.0, 0.0), unexplained_share=None, coverage=None)])
+    nothing = combine_arrivals([window(0, (0.0, 0.0), unexplained_share=None, coverage=None)])
     assert nothing["unexplained_share"] is nothing["coverage"] is None
 
 
-def test_windows_without_arrivals_are_no_windows_without_waits():
+def test_windows_without_arrivals_do_not_count_as_zero_waits():
     parts = [window(0, (0.0, 0.5)), window(2, (0.0, 0.0), arrivals=None)]
-    assert combined_arrivals(parts)["arrivals"]["waited_for_s"] == [0.0, 0.5]
-    assert combined_arrivals(parts[1:])["arrivals"] is None
+    assert combine_arrivals(parts)["arrivals"]["waited_for_s"] == [0.0, 0.5]
+    assert combine_arrivals(parts[1:])["arrivals"] is None
     # Of a release that measured none.
     old = {name: value for name, value in parts[1].items() if name in ("steps", "step_time_s")}
-    assert combined_arrivals([old]) == dict.fromkeys(("arrivals", "unexplained_share", "coverage"))
+    assert combine_arrivals([old]) == dict.fromkeys(("arrivals", "unexplained_share", "coverage"))
 
 
-def test_a_rank_that_one_window_lacks_is_unknown_in_its_steps():
+def test_a_rank_missing_from_a_window_is_unknown_in_its_steps():
     parts = [window(0, (0.0, 0.5)), window(2, (0.0, 0.1, 0.2))]
-    joint = combined_arrivals(parts)["arrivals"]
+    joint = combine_arrivals(parts)["arrivals"]
     assert joint["rank"] == [0, 1, 2]
     assert joint["waited_for_s"] == pytest.approx([0.0, 0.3, 0.2])
     assert joint["per_step"]["waited_for_s"][0] == [0.0, 0.5, None]
     assert joint["host"] == ["host-0", "host-1", "host-2"]
 
 
-def test_of_large_groups_only_members_that_every_window_names_have_a_mean():
+def test_members_of_large_groups_have_a_mean_only_if_every_window_lists_them():
     parts = [window(0, (0.5, 0.0, 0.1)), window(2, (0.0, 0.3, 0.2))]
     for part in parts:
         [group] = part["arrivals"]["groups"]
         group["members"] = group["members"][:2]
-    [group] = combined_arrivals(parts)["arrivals"]["groups"]
+    [group] = combine_arrivals(parts)["arrivals"]["groups"]
     assert [each["rank"] for each in group["members"]] == [2]
     assert group["members"][0]["waited_for_s"] == pytest.approx(0.15)
     assert group["num_occurrences"] == 4
 
 
-def test_one_window_stays_what_it_is():
+def test_arrivals_of_a_single_window_are_unchanged():
     part = window(0, (0.0, 0.5, 0.25), culprits=(1,))
-    assert combined_arrivals([part])["arrivals"] == part["arrivals"]
+    assert combine_arrivals([part])["arrivals"] == part["arrivals"]

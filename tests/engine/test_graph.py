@@ -2,20 +2,20 @@ from itertools import pairwise
 
 import pytest
 
-from app.engine.graph import StepGraph, build
+from app.engine.graph import StepGraph, build_graph
 from app.engine.grid import lay_out
 from app.engine.template import Template
 from app.errors import InvalidTrace
 from app.trace.window import Window
-from tests.factories import Row, in_row, replicas, window
+from tests.window_factory import Row, in_row, replicas, window
 
 
 class Named:
-    """A graph whose operations are told as "optype number@stage"."""
+    """A graph with operations named "optype number@stage"."""
 
     def __init__(self, a_window: Window) -> None:
         self.template: Template = lay_out(a_window).template
-        self.graph: StepGraph = build(self.template)
+        self.graph: StepGraph = build_graph(self.template)
 
     def name(self, op: int) -> str:
         return self.template.describe(op).replace(" on stage ", "@")
@@ -80,7 +80,7 @@ def test_computes_that_start_together_run_in_the_order_of_their_numbers_then_nam
 @pytest.mark.parametrize(
     "optype", ["forward-send", "forward-recv", "backward-send", "backward-recv"]
 )
-def test_sends_or_recvs_of_a_direction_are_a_stream_even_where_no_compute_uses_them(optype):
+def test_sends_and_recvs_of_a_direction_are_a_stream_even_without_computes(optype):
     named = Named(window([Row(optype, 0, 3), Row(optype, 1, 3)]))
     assert named.waits_for(f"{optype} 0@0") == set()
     assert named.waits_for(f"{optype} 1@0") == {f"{optype} 0@0"}
@@ -162,7 +162,7 @@ def interleaved(*, with_first_recv: bool) -> list[Row]:
 
 
 @pytest.mark.parametrize("with_first_recv", [True, False])
-def test_interleaved_chunks_meet_round_the_stages_and_nobody_beyond_the_model(with_first_recv):
+def test_interleaved_chunks_wrap_around_the_stages_but_not_beyond_the_model(with_first_recv):
     rows = interleaved(with_first_recv=with_first_recv)
     named = Named(window(rows, pp_size=2, vpp_size=2))
     later = 1 if with_first_recv else 0
@@ -175,13 +175,13 @@ def test_interleaved_chunks_meet_round_the_stages_and_nobody_beyond_the_model(wi
     assert named.waits_for("forward-send 1@1") == {"forward-send 0@1", "forward-compute 1@1"}
 
 
-def test_a_stage_of_one_chunk_need_not_name_it():
+def test_a_stage_with_one_chunk_may_omit_the_chunk():
     unnamed = [row.on(mc=-1) for row in two_stages()]
     named = Named(window(unnamed, pp_size=2))
     assert named.groups == Named(window(two_stages(), pp_size=2)).groups
 
 
-def test_with_several_chunks_a_compute_that_names_none_is_refused():
+def test_with_several_chunks_a_compute_without_chunk_is_refused():
     unnamed = [row.on(mc=-1) for row in two_stages()]
     with pytest.raises(InvalidTrace, match="forward-compute 0 on stage 0 names no model chunk"):
         Named(window(unnamed, pp_size=2, vpp_size=2))
@@ -204,11 +204,11 @@ def test_the_first_backward_send_and_recv_wait_for_the_second_last_compute_befor
     }
 
 
-def test_with_one_compute_before_it_the_first_backward_waits_for_none():
+def test_a_first_backward_after_one_compute_waits_for_no_compute():
     assert Named(window(two_stages(), pp_size=2)).waits_for("backward-recv 0@0") == set()
 
 
-def test_a_chunk_runs_when_the_last_of_its_gathers_has_ended():
+def test_a_chunk_runs_after_its_last_gather():
     rows = [
         Row("params-all-gather", 0, 1, mc=0),
         Row("params-all-gather", 1, 1, mc=1),
@@ -224,7 +224,7 @@ def test_a_chunk_runs_when_the_last_of_its_gathers_has_ended():
     }
 
 
-def test_without_data_parallelism_nobody_waits_for_parameters_or_gradients():
+def test_without_data_parallelism_nothing_waits_for_parameters_or_gradients():
     rows = in_row(
         ("params-all-gather", 1),
         ("forward-compute", 1),
@@ -238,13 +238,13 @@ def test_without_data_parallelism_nobody_waits_for_parameters_or_gradients():
     assert named.waits_for("optimizer 0@0") == {"backward-compute 0@0"}
 
 
-def test_a_sharded_sequence_alone_is_data_parallelism_too():
+def test_sequence_sharding_alone_counts_as_data_parallelism():
     rows = end_of_step("grads-reduce-scatter")
     named = Named(window(rows, dsp_size=2))
     assert named.waits_for("optimizer 0@0") == {"grads-reduce-scatter 0@0"}
 
 
-def test_the_step_ends_in_one_chain():
+def test_the_end_of_a_step_is_one_chain():
     names = [
         "gc",
         "layernorm-grads-all-reduce",
@@ -261,7 +261,7 @@ def test_the_step_ends_in_one_chain():
 @pytest.mark.parametrize(
     "left_out", ["gc", "layernorm-grads-all-reduce", "optimizer-clip-main-grad"]
 )
-def test_the_neighbours_of_an_operation_that_a_stage_lacks_join(left_out):
+def test_the_chain_skips_operations_that_a_stage_does_not_have(left_out):
     names = ["gc", "layernorm-grads-all-reduce", "optimizer-clip-main-grad"]
     rest = [name for name in names if name != left_out]
     named = Named(window(end_of_step(*rest)))
@@ -270,13 +270,13 @@ def test_the_neighbours_of_an_operation_that_a_stage_lacks_join(left_out):
         assert named.waits_for(f"{after} 0@0") == {f"{before} 0@0"}
 
 
-def test_a_second_gc_delays_nobody():
+def test_a_second_gc_delays_nothing():
     named = Named(window(end_of_step("gc", "gc")))
     assert named.waits_for("optimizer 0@0") == {"gc 0@0"}
     assert named.waits_for("gc 1@0") == set()
 
 
-def test_of_computes_that_end_together_the_one_that_ran_last_ends_the_stage():
+def test_of_computes_with_equal_ends_the_last_ends_the_stage():
     rows = in_row(("forward-compute", 1), ("backward-compute", 0), ("optimizer", 1))
     assert Named(window(rows)).waits_for("optimizer 0@0") == {"backward-compute 0@0"}
 
@@ -312,7 +312,7 @@ def test_overlapped_scatters_wait_for_their_chunks_backward_only():
     assert named.waits_for("optimizer 0@0") == {"separate-grads-all-reduce 0@0"}
 
 
-def test_the_ends_of_the_model_share_their_embedding_and_all_stages_the_clip():
+def test_first_and_last_stage_share_the_embedding_and_all_stages_the_clip():
     names = ["embedding-grads-all-reduce", "optimizer-clip-main-grad"]
     rows = [row for stage in range(3) for row in end_of_step(*names, stage=stage)]
     named = Named(window(rows, pp_size=3))
@@ -324,7 +324,7 @@ def test_the_ends_of_the_model_share_their_embedding_and_all_stages_the_clip():
     assert named.waits_for("optimizer-clip-main-grad 0@1") == {"backward-compute 0@1"}
 
 
-def test_every_operation_comes_after_what_it_waits_for():
+def test_every_operation_comes_after_its_predecessors():
     graph = Named(window(two_stages(), pp_size=2)).graph
     unit_of = {}
     for unit in range(graph.meets.size):
@@ -336,7 +336,7 @@ def test_every_operation_comes_after_what_it_waits_for():
         assert all(unit_of[int(other)] < unit for other in before)
 
 
-def test_operations_that_wait_for_each_other_in_a_circle_are_named():
+def test_a_cycle_of_operations_is_named():
     # By its record, stage 0 went backward before it went forward, whose result comes back to it.
     swapped = {"forward-compute": 6.0, "forward-send": 7.0, "backward-recv": 0.0}
     rows = [

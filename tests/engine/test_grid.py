@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from app.engine.grid import lay_out
 from app.engine.report import analyse
-from app.engine.result import as_json
+from app.engine.result import report_as_json
 from app.errors import InvalidTrace
-from tests.factories import Row, in_row, replicas, rows_of, window, with_columns
-from tests.strategies import windows
+from tests.job_strategies import windows
+from tests.window_factory import Row, in_row, replicas, rows_of, window, with_columns
 
 
 def a_step(step: int = 0) -> list[Row]:
@@ -43,11 +43,11 @@ def test_annotations_are_not_simulated():
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(windows(), st.randoms(use_true_random=False))
-def test_the_order_of_rows_changes_not_one_bit(a_window, chance):
+def test_the_order_of_rows_does_not_change_a_bit(a_window, chance):
     order = list(range(a_window.trace.num_ops))
     chance.shuffle(order)
     shuffled = rows_of(a_window, np.array(order))
-    assert as_json(analyse(shuffled)) == as_json(analyse(a_window))
+    assert report_as_json(analyse(shuffled)) == report_as_json(analyse(a_window))
 
 
 def test_an_operation_recorded_twice_is_named():
@@ -56,7 +56,7 @@ def test_an_operation_recorded_twice_is_named():
         lay_out(window(rows, dp_size=2))
 
 
-def test_an_operation_that_a_replica_lacks_is_named():
+def test_an_operation_missing_from_a_replica_is_named():
     with pytest.raises(InvalidTrace, match="optimizer 0 on stage 0 is missing"):
         lay_out(window(a_step()[:-1], dp_size=2))
 
@@ -73,7 +73,7 @@ def test_a_compute_of_another_chunk_is_another_structure():
         lay_out(window(rows, dp_size=2, vpp_size=2))
 
 
-def test_the_chunk_of_an_operation_that_has_none_is_ignored():
+def test_the_chunk_of_types_without_chunks_is_ignored():
     rows = [row.on(mc=row.dp_rank) if row.optype == "optimizer" else row for row in a_step()]
     assert lay_out(window(rows, dp_size=2)).template.num_ops == 3
 
@@ -89,7 +89,7 @@ def test_a_window_without_a_complete_step_is_refused():
         lay_out(window([]))
 
 
-def test_a_number_beyond_all_operations_is_refused():
+def test_a_seq_id_beyond_the_number_of_operations_is_refused():
     rows = [*a_step(), Row("gc", 6, 1, seq_id=2**30)]
     with pytest.raises(InvalidTrace, match="numbered from 0 without gaps"):
         lay_out(window(rows, dp_size=2))
@@ -107,7 +107,7 @@ def test_a_step_without_operations_is_refused(rows):
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(windows(), st.data())
-def test_rows_in_stored_order_are_placed_as_any_others(a_window, data):
+def test_rows_in_stored_order_give_the_same_grid(a_window, data):
     # Workers' rows that follow each other alike are placed together, which must change nothing,
     # wherever some lane has its rows in another order or in two pieces.
     trace = a_window.trace
@@ -123,7 +123,7 @@ def test_rows_in_stored_order_are_placed_as_any_others(a_window, data):
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(windows(), st.data())
-def test_a_row_that_is_twice_in_stored_order_is_found(a_window, data):
+def test_a_duplicate_row_in_stored_order_is_refused(a_window, data):
     trace = a_window.trace
     order = np.lexsort((trace.seq_id, trace.optype, trace.stage, trace.dp_rank, trace.step))
     again = data.draw(st.integers(0, order.size - 1))
@@ -133,7 +133,7 @@ def test_a_row_that_is_twice_in_stored_order_is_found(a_window, data):
 
 
 @pytest.mark.parametrize("column", ["start_s", "duration_s"])
-def test_a_time_that_is_no_number_is_refused_wherever_it_is(column):
+def test_a_time_that_is_not_finite_is_refused(column):
     # dp rank 1's rows are like those of dp rank 0, and placed together with them.
     a_window = window(a_step(), dp_size=2)
     for row in range(a_window.trace.num_ops):

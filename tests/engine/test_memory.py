@@ -26,7 +26,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
-def test_memory_that_is_kept_costs_no_new_pages():
+def test_kept_memory_causes_no_new_page_faults():
     faults = {
         how: int(subprocess.check_output([sys.executable, "-c", ROUNDS, how]))
         for how in ("keep", "give back")

@@ -5,15 +5,15 @@ from hypothesis import given, settings
 from app.engine.op_times import TypeTime, op_times
 from app.engine.replays import prepare
 from tests.engine.questions.jobs import two_stages
-from tests.factories import Row, in_row, replicas, window
-from tests.strategies import windows
+from tests.job_strategies import windows
+from tests.window_factory import Row, in_row, replicas, window
 
 
 def times_of(rows, **sizes):
     return op_times(prepare(window(rows, **sizes)))
 
 
-def test_a_micro_batch_takes_the_mean_of_its_stage_over_ranks_and_steps():
+def test_micro_batch_time_is_the_stage_mean_over_ranks_and_steps():
     slow = [row.on(duration_s=3.0) if row.optype == "forward-compute" else row
             for row in in_row(("forward-compute", 1.0), ("optimizer", 1.0))]  # fmt: skip
     fast = in_row(("forward-compute", 1.0), ("optimizer", 1.0))
@@ -22,7 +22,7 @@ def test_a_micro_batch_takes_the_mean_of_its_stage_over_ranks_and_steps():
     assert found.backward_s == [None]
 
 
-def test_stages_are_told_apart():
+def test_micro_batch_times_are_per_stage():
     found = times_of(two_stages(2), dp_size=2, pp_size=2)
     assert (found.forward_s, found.backward_s) == ([1.0, 2.0], [1.0, 2.0])
 
@@ -60,7 +60,7 @@ def test_communication_waits_until_its_peers_are_there():
     assert found.by_type["forward-compute"] == TypeTime(1.0, None, None)
 
 
-def test_every_step_counts_as_much_as_another():
+def test_every_step_has_equal_weight():
     rows = replicas(in_row(("forward-compute", 1.0)), 2)
     longer = [row.on(step=1, duration_s=2.0) for row in rows]
     assert times_of([*rows, *longer], dp_size=2).by_type["forward-compute"].recorded_s == 1.5
@@ -68,7 +68,7 @@ def test_every_step_counts_as_much_as_another():
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(windows())
-def test_transfer_and_wait_are_all_that_was_recorded(a_window):
+def test_transfer_and_wait_sum_to_the_recorded_time(a_window):
     found, trace = op_times(prepare(a_window)), a_window.trace
     sizes = a_window.job.parallelism
     per_worker_step = sizes.dp_size * sizes.pp_size * len(a_window.steps)

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 
 from app.engine.report import analyse
-from app.engine.result import as_json, without_figures
+from app.engine.result import report_as_json, result_without_figures
 from app.errors import InvalidTrace
 from app.trace.window import SkippedStep
-from tests.factories import Row, in_row, window
-from tests.strategies import windows
+from tests.job_strategies import windows
+from tests.window_factory import Row, in_row, window
 
 # What-if model, section 7.
 KEYS = [
@@ -23,7 +23,7 @@ KEYS = [
 
 def a_result(**about: object) -> dict:
     rows = in_row(("forward-compute", 1), ("optimizer", 1))
-    return as_json(analyse(window(rows, **about)))  # type: ignore[arg-type]
+    return report_as_json(analyse(window(rows, **about)))  # type: ignore[arg-type]
 
 
 def test_a_result_has_the_keys_of_its_definition():
@@ -38,14 +38,14 @@ def test_a_result_has_the_keys_of_its_definition():
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(windows())
-def test_a_result_is_finite_json_all_through(a_window):
-    json.dumps(as_json(analyse(a_window)), allow_nan=False)
+def test_a_result_is_finite_json(a_window):
+    json.dumps(report_as_json(analyse(a_window)), allow_nan=False)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(windows())
-def test_arrays_are_as_long_as_the_job_is_wide(a_window):
-    result, sizes = as_json(analyse(a_window)), a_window.job.parallelism
+def test_arrays_have_the_sizes_of_the_job(a_window):
+    result, sizes = report_as_json(analyse(a_window)), a_window.job.parallelism
     num_steps = len(a_window.steps)
     assert len(result["dp_rank_slowdown"]) == sizes.dp_size
     assert len(result["stage_slowdown"]) == len(result["stage_share"]) == sizes.pp_size
@@ -63,9 +63,9 @@ def test_arrays_are_as_long_as_the_job_is_wide(a_window):
     assert set(per_step["optype_slowdown"]) == set(result["optype_slowdown"])
 
 
-def test_a_window_without_a_complete_step_has_the_same_keys_and_measures_nothing():
+def test_a_window_without_a_complete_step_has_the_same_keys_without_figures():
     skipped = (SkippedStep(7, "worker 3 did not report", (3,)),)
-    empty = without_figures(window([], state="incomplete", skipped=skipped))
+    empty = result_without_figures(window([], state="incomplete", skipped=skipped))
     full = a_result()
     assert set(empty) == set(full)
     assert {name: set(empty[name]) for name in ("window", "job", "step_time_s", "fidelity")} == {
@@ -79,12 +79,12 @@ def test_a_window_without_a_complete_step_has_the_same_keys_and_measures_nothing
     json.dumps(empty, allow_nan=False)
 
 
-def test_missing_ranks_are_told_once_and_in_order():
+def test_missing_ranks_are_listed_once_and_in_order():
     skipped = (SkippedStep(5, "late", (9, 3)), SkippedStep(6, "late", (3,)))
     assert a_result(skipped=skipped)["window"]["missing"] == [3, 9]
 
 
-def test_the_job_is_named_with_its_sizes():
+def test_a_result_has_the_job_and_its_sizes():
     assert a_result(tp_size=2, dsp_size=3)["job"] == {
         "name": "a-job",
         "dp_size": 1,
@@ -98,21 +98,21 @@ def test_the_job_is_named_with_its_sizes():
 
 
 @pytest.mark.parametrize(("gap_s", "verdict"), [(0.5, "ok"), (0.6, "low")])
-def test_figures_too_far_from_the_record_are_marked(gap_s, verdict):
+def test_low_fidelity_is_marked(gap_s, verdict):
     # Simulated 10 s, recorded 10 s and the gap: 0.5 / 10.5 is under 5 %, 0.6 / 10.6 over it.
     rows = [Row("forward-compute", 0, 9), Row("optimizer", 9 + gap_s, 1)]
-    fidelity = as_json(analyse(window(rows)))["fidelity"]
+    fidelity = report_as_json(analyse(window(rows)))["fidelity"]
     assert fidelity["verdict"] == verdict
     assert fidelity["discrepancy"] == pytest.approx(gap_s / (10 + gap_s))
 
 
-def test_causes_nobody_looked_for_are_unknown_rather_than_none():
+def test_findings_are_null_without_a_diagnosis():
     assert a_result()["findings"] is a_result()["ruled_out"] is None
 
 
 def test_a_job_without_an_optimizer_ends_with_its_latest_operation():
     rows = in_row(("forward-compute", 1), ("backward-compute", 2))
-    assert as_json(analyse(window(rows)))["step_time_s"]["simulated"] == [3.0]
+    assert report_as_json(analyse(window(rows)))["step_time_s"]["simulated"] == [3.0]
 
 
 def test_a_step_that_takes_no_time_has_no_slowdown_and_is_refused():

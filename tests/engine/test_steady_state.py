@@ -8,13 +8,13 @@ import pytest
 
 from app.engine.metrics import discrepancy
 from app.engine.report import Report, analyse
-from app.engine.result import as_json
+from app.engine.result import report_as_json
 from app.trace.job import Parallelism
-from app.trace.ops import BUILT_IN, Kind, OpSpec, OpTypes
+from app.trace.ops import BUILT_IN, OpKind, OpSpec, OpTypes
 from app.trace.window import Window
-from tests import factories
+from tests import window_factory
 from tests.engine.questions.jobs import two_stages
-from tests.factories import Row
+from tests.window_factory import Row
 
 STEP_S = 7.5
 
@@ -26,7 +26,7 @@ def at(origins_s: list[float], window: Window) -> Window:
 
 def steps_of(numbers: list[int], rows: list[Row], **sizes: Any) -> Window:
     made = [row.on(step=number) for number in numbers for row in rows]
-    return factories.window(made, **sizes)
+    return window_factory.window(made, **sizes)
 
 
 def in_line(gaps_s: list[float], *, numbers: list[int] | None = None) -> Window:
@@ -44,20 +44,20 @@ def is_about(found: list[float], expected: list[float]) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
-def test_a_step_begins_with_the_end_of_the_step_before():
+def test_a_step_begins_at_the_end_of_the_previous_step():
     recorded_s, between_s = lengths(analyse(in_line([0.5, 0.5, 1.0])))
     is_about(recorded_s, [7.5, 8.0, 8.0, 8.5])
     is_about(between_s, [0.0, 0.5, 0.5, 1.0])
 
 
-def test_lengths_of_successive_steps_add_up_to_the_time_that_they_took():
+def test_lengths_of_successive_steps_add_up_to_their_total_time():
     gaps_s = [0.5, 0.0, 0.25, 1.0, 0.75]
     report = analyse(in_line(gaps_s))
     assert report.recorded_s.sum() == pytest.approx(6 * STEP_S + sum(gaps_s))
     assert (report.between_s <= report.recorded_s).all()
 
 
-def test_when_a_window_began_does_not_matter():
+def test_step_lengths_do_not_depend_on_the_windows_begin():
     window = in_line([0.5, 0.5, 1.0])
     later = dataclasses.replace(
         window, origin_ns=tuple(each + 10**18 for each in window.origin_ns or ())
@@ -65,7 +65,7 @@ def test_when_a_window_began_does_not_matter():
     assert lengths(analyse(later)) == lengths(analyse(window))
 
 
-def test_what_lies_between_steps_is_no_error_of_the_replay():
+def test_time_between_steps_is_no_discrepancy():
     report = analyse(in_line([0.5, 0.5, 1.0]))
     assert report.discrepancy == pytest.approx(0.0, abs=1e-9)
     is_about(report.step_discrepancy.tolist(), [0.0] * 4)
@@ -73,7 +73,7 @@ def test_what_lies_between_steps_is_no_error_of_the_replay():
 
 
 def test_results_have_the_time_between_steps():
-    times_s = as_json(analyse(in_line([0.5, 0.5, 1.0])))["step_time_s"]
+    times_s = report_as_json(analyse(in_line([0.5, 0.5, 1.0])))["step_time_s"]
     is_about(times_s["between"], [0.0, 0.5, 0.5, 1.0])
     is_about(times_s["recorded"], [7.5, 8.0, 8.0, 8.5])
 
@@ -90,21 +90,21 @@ def posted_early(by_s: float) -> list[Row]:
 
 def with_own_types(rows: list[Row]) -> tuple[list[Row], OpTypes]:
     """The forward transfers as types that the job registered itself."""
-    sends = OpSpec("tokens-out", Kind.P2P, stream="a", pairs_with="tokens-in", towards=1)
+    sends = OpSpec("tokens-out", OpKind.P2P, stream="a", pairs_with="tokens-in", towards=1)
     names = {"forward-send": "tokens-out", "forward-recv": "tokens-in"}
     own = [row.on(optype=names.get(row.optype, row.optype)) for row in rows]
-    return own, OpTypes((sends, OpSpec("tokens-in", Kind.P2P, stream="b")))
+    return own, OpTypes((sends, OpSpec("tokens-in", OpKind.P2P, stream="b")))
 
 
 @pytest.mark.parametrize("has_own_types", [False, True])
-def test_a_posted_receive_is_no_start(has_own_types):
+def test_a_posted_receive_does_not_start_a_step(has_own_types):
     rows, types = posted_early(2.0), BUILT_IN
     if has_own_types:
         rows, types = with_own_types(rows)
 
     def report(*origins_s: float) -> Report:
         made = [row.on(step=step) for step in range(len(origins_s)) for row in rows]
-        window = factories.window(made, pp_size=2, op_types=types)
+        window = window_factory.window(made, pp_size=2, op_types=types)
         return analyse(at(list(origins_s), window))
 
     alone, in_line, apart = report(0.0), report(0.0, 7.5, 15.0), report(0.0, 10.5)
@@ -116,7 +116,7 @@ def test_a_posted_receive_is_no_start(has_own_types):
     is_about(apart.between_s.tolist(), [0.0, 3.0])
 
 
-def test_steps_that_overlap_take_their_period():
+def test_the_length_of_overlapping_steps_is_the_period():
     # Rank 1 begins a second before rank 0, while that one is still in the step before.
     rows = [
         Row("forward-compute", 1.0, 10.0, dp_rank=0),
@@ -127,14 +127,14 @@ def test_steps_that_overlap_take_their_period():
     is_about(report.between_s.tolist(), [0.0, 0.0, 0.0])
 
 
-def test_an_evaluation_between_steps_is_part_of_none():
+def test_an_evaluation_between_steps_belongs_to_no_step():
     recorded_s, between_s = lengths(analyse(in_line([0.1, 0.1, 30.0, 0.1, 0.1])))
     is_about(recorded_s, [7.5, 7.6, 7.6, 7.5, 7.6, 7.6])
     is_about(between_s, [0.0, 0.1, 0.1, 0.0, 0.1, 0.1])
 
 
 @pytest.mark.parametrize("gaps_s", [[0.1, 30.0], [30.0, 0.1]])
-def test_an_evaluation_is_seen_beside_one_usual_gap(gaps_s):
+def test_an_evaluation_is_recognised_next_to_one_usual_gap(gaps_s):
     assert analyse(in_line(gaps_s)).recorded_s.max() == pytest.approx(7.6)
 
 
@@ -143,13 +143,13 @@ def test_long_gaps_before_every_step_belong_to_the_steps():
     is_about(recorded_s, [7.5, 12.5, 12.5, 13.5, 11.5])
 
 
-def test_a_step_after_one_that_is_missing_begins_with_its_start():
+def test_a_step_after_a_missing_one_begins_at_its_start():
     recorded_s, between_s = lengths(analyse(in_line([1.0, 0.5], numbers=[0, 2, 3])))
     is_about(recorded_s, [7.5, 7.5, 8.0])
     is_about(between_s, [0.0, 0.0, 0.5])
 
 
-def test_steps_without_a_common_origin_take_from_first_start_to_last_end():
+def test_steps_without_a_common_origin_last_from_first_start_to_last_end():
     window = dataclasses.replace(in_line([0.5, 0.5]), origin_ns=None)
     is_about(analyse(window).recorded_s.tolist(), [7.5, 7.5, 7.5])
     early = steps_of([0, 1], posted_early(2.0), pp_size=2)
@@ -157,16 +157,16 @@ def test_steps_without_a_common_origin_take_from_first_start_to_last_end():
 
 
 @pytest.mark.parametrize("apart_s", [0.0, 3.0, -3.0, -10.0, -1000.0])
-def test_steps_that_end_before_the_one_before_take_what_their_operations_take(apart_s):
+def test_steps_that_end_before_their_predecessor_last_as_long_as_their_operations(apart_s):
     window = at([0.0, apart_s], steps_of([0, 1], two_stages(2), dp_size=2, pp_size=2))
     np.testing.assert_allclose(analyse(window).recorded_s, [7.5, 7.5])
 
 
-def test_a_step_without_operations_on_some_stage_has_a_length_as_well():
+def test_a_step_without_operations_on_one_stage_has_a_length():
     def row(step: int, stage: int) -> Row:
         return Row("forward-compute", 0.0, 1.0, stage=stage, step=step)
 
     rows = [row(0, 0), row(0, 1), row(1, 0), row(2, 1)]
-    window = at([0.0, 2.0, 4.0], factories.window(rows, pp_size=2))
+    window = at([0.0, 2.0, 4.0], window_factory.window(rows, pp_size=2))
     assert window.job.parallelism == Parallelism(1, 2)
     is_about(analyse(window).recorded_s.tolist(), [1.0, 2.0, 2.0])

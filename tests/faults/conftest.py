@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.cli.bench.faults.stack import Stack, usual_store
+from tests.harness.stack import Stack, usual_store
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,13 @@ _QUEUE = f"{_HERE}test_queue.py::"
 _DATABASE = f"{_HERE}test_database.py::"
 _DATA = f"{_HERE}test_data.py::"
 _STORE_FAULTS = "tests/store/test_database_faults.py::"
-_QUEUE_FAULTS = "tests/ingest/test_queue_faults.py::"
-_ASSEMBLER = "tests/ingest/test_assembler.py::"
-_SILENCE = "tests/consumer/test_silence.py::"
+_QUEUE_FAULTS = "tests/ingest/redis/test_queue_faults.py::"
+_ASSEMBLER = "tests/ingest/assembly/test_assembler.py::"
+_SILENCE = "tests/consumer/test_run_cache_silent_ranks.py::"
 _SENDER = "tests/consumer/test_sender.py::"
-_STORMS = "tests/consumer/test_alert_storms.py::"
+_STORMS = "tests/consumer/test_alert_state_storms.py::"
 _TELLING = f"{_HERE}test_telling.py::"
-_SSRF = "tests/alerts/guard/test_ssrf.py::"
+_SSRF = "tests/alerts/guard/test_guard_ssrf.py::"
 
 TESTS: dict[int, tuple[str, ...]] = {
     1: (
@@ -32,8 +32,8 @@ TESTS: dict[int, tuple[str, ...]] = {
     5: (f"{_PROCESSES}test_row_05_sigterm_under_load_with_a_frozen_reader_ends_well_within_10_s",),
     6: (f"{_QUEUE}test_row_06_a_killed_queue_loses_nothing",),
     7: (
-        "tests/api/test_lossy.py::test_no_process_starts_on_a_queue_that_would_lose_batches",
-        "tests/consumer/test_counts.py::test_a_number_that_never_comes_is_a_lost_batch",
+        "tests/api/service/test_status_loss_warnings.py::test_start_is_refused_on_a_lossy_queue",
+        "tests/consumer/test_run_cache_counts.py::test_a_number_that_never_comes_is_a_lost_batch",
     ),
     8: (f"{_QUEUE}test_row_08_a_wiped_queue_is_used_as_a_new_one_and_nothing_is_invented",),
     9: (f"{_QUEUE}test_row_09_a_full_queue_refuses_and_is_drained_though_it_is_full",),
@@ -67,13 +67,13 @@ TESTS: dict[int, tuple[str, ...]] = {
     ),
     25: (f"{_DATA}test_row_25_another_batch_under_the_same_key_changes_no_window",),
     26: (
-        "tests/ingest/test_assembler_properties.py::"
+        "tests/ingest/assembly/test_assembler_properties.py::"
         "test_any_order_repetition_and_cutting_gives_the_same_windows",
         f"{_DATA}test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows",
     ),
-    27: (f"{_ASSEMBLER}test_what_comes_late_makes_a_new_revision_of_a_closed_window",),
+    27: (f"{_ASSEMBLER}test_late_data_revises_a_closed_window",),
     28: (
-        "tests/consumer/test_windows.py::test_a_silent_worker_makes_its_step_skipped_and_is_named",
+        "tests/consumer/test_shard_windows.py::test_a_silent_worker_makes_its_step_skipped_and_is_named",
     ),
     29: (f"{_SILENCE}test_a_job_of_which_nothing_comes_has_stalled_without_any_data",),
     32: (
@@ -84,21 +84,21 @@ TESTS: dict[int, tuple[str, ...]] = {
     ),
     34: (f"{_DATA}test_row_34_steps_that_never_were_are_in_no_window",),
     35: (
-        "tests/ingest/test_codec_forms.py::test_a_step_far_above_the_newest_is_refused_and_one_below_is_not",
+        "tests/ingest/wire/test_codec_forms.py::test_a_step_far_above_the_newest_is_refused_and_one_below_is_not",
     ),
     36: (
         f"{_DATA}test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own",
     ),
-    37: ("tests/ingest/test_codec.py::test_a_row_out_of_bounds_is_named",),
+    37: ("tests/ingest/wire/test_codec.py::test_a_row_out_of_bounds_is_named",),
     38: (
-        "tests/consumer/test_broken.py::"
+        "tests/consumer/test_commit_failures.py::"
         "test_a_batch_that_ends_its_consumers_becomes_a_dead_letter_after_some_of_them",
     ),
-    39: ("tests/ingest/test_codec.py::test_another_version_is_told_so",),
-    40: ("tests/api/test_ops.py::test_whatever_bytes_come_the_answer_is_never_a_5xx",),
-    41: ("tests/ingest/test_codec_forms.py::test_a_bomb_is_too_large",),
-    43: (f"{_SILENCE}test_a_stalled_job_is_let_go_of_and_comes_back",),
-    44: ("tests/api/test_limits.py::test_a_project_has_only_so_many_active_jobs",),
+    39: ("tests/ingest/wire/test_codec.py::test_another_version_is_refused_by_number",),
+    40: ("tests/api/routes/jobs/test_ops.py::test_random_bytes_never_give_a_5xx",),
+    41: ("tests/ingest/wire/test_codec_forms.py::test_a_bomb_is_too_large",),
+    43: (f"{_SILENCE}test_stalled_job_is_evicted_and_loaded_again",),
+    44: ("tests/api/http/test_limits.py::test_active_jobs_of_a_project_are_limited",),
     45: (
         f"{_SENDER}test_row_45_an_endpoint_that_never_ends_its_answer_is_cut_off",
         f"{_SENDER}test_row_45_an_endpoint_that_never_ends_its_answer_delays_nobody",
@@ -113,8 +113,8 @@ TESTS: dict[int, tuple[str, ...]] = {
         f"{_SSRF}test_a_redirect_to_it_is_not_followed",
     ),
     48: (
-        f"{_SENDER}test_row_48_an_endpoint_that_is_gone_is_disabled_and_the_others_are_told",
-        f"{_SENDER}test_row_48_what_was_still_to_be_sent_there_fails_and_can_be_replayed",
+        f"{_SENDER}test_row_48_receiver_that_is_gone_is_disabled_and_others_notified",
+        f"{_SENDER}test_row_48_messages_to_a_disabled_receiver_fail_and_can_be_replayed",
     ),
     49: (
         f"{_SSRF}test_among_good_answers_it_is_refused",
@@ -137,22 +137,22 @@ TESTS: dict[int, tuple[str, ...]] = {
     ),
     53: (f"{_STORMS}test_row_53_a_restart_of_the_consumer_changes_nothing_of_what_is_told",),
     54: (
-        f"{_SENDER}test_row_54_what_is_silenced_before_it_is_claimed_is_not_sent",
-        f"{_SENDER}test_row_54_what_waits_for_a_retry_is_not_sent_once_it_is_silenced",
-        f"{_SENDER}test_row_54_the_end_of_an_alert_that_came_in_a_silence_is_told_after_it",
-        f"{_SENDER}test_row_54_of_several_alerts_that_of_which_one_is_silenced_another_message_tells",
-        f"{_SENDER}test_row_54_a_silence_that_begins_while_a_sender_claims_holds_back_what_it_has_claimed",
+        f"{_SENDER}test_row_54_message_silenced_before_its_claim_is_not_sent",
+        f"{_SENDER}test_row_54_silenced_message_is_not_retried",
+        f"{_SENDER}test_row_54_resolution_during_a_silence_is_notified_after_it",
+        f"{_SENDER}test_row_54_partly_silenced_message_is_written_anew",
+        f"{_SENDER}test_row_54_silence_that_begins_during_a_claim_drops_the_message",
     ),
     55: (
         f"{_SENDER}"
         "test_row_55_an_endpoint_that_takes_nothing_for_a_day_is_disabled_and_its_outbox_bounded",
     ),
     56: ("tests/client/test_webhook.py::test_a_message_that_is_sent_again_later_is_refused",),
-    57: (f"{_SENDER}test_row_57_a_receiver_that_lies_is_believed_and_the_log_says_what_it_said",),
+    57: (f"{_SENDER}test_row_57_answer_of_a_receiver_is_believed_and_logged",),
 }
 
 REASONS: dict[int, str] = {
     30: "clocks of the workers' hosts belong to the diagnosis of causes",
     31: "the client reads a monotonic clock, so none goes back inside a step",
-    42: "100,000 workers are measured by paceline bench pipeline: no test is that large",
+    42: "100,000 workers are measured by python -m benchmarks pipeline: no test is that large",
 }

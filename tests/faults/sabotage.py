@@ -6,10 +6,11 @@ from typing import Any
 
 import redis.asyncio
 
-from app.ingest.cursor import Cursor
+from app.ingest.assembly.rank_tracker import RankCursor
 from app.ingest.queue import shard_of, stream_key
-from app.ingest.redis_queue import RedisWriter
-from app.store import outbox, shards
+from app.ingest.redis.queue import RedisWriter
+from app.store import shards
+from app.store.alerting import outbox
 
 KEPT_ENTRIES = 3
 NUM_SHARDS = 4
@@ -52,13 +53,13 @@ def leave_out_fences():
 
 def leave_out_keys():
     """Take every batch for a new one."""
-    see: Any = Cursor.see
+    add: Any = RankCursor.add
 
     def new(*arguments):
-        see(*arguments)
+        add(*arguments)
         return "new"
 
-    put(Cursor, "see", new)
+    put(RankCursor, "add", new)
 
 
 def mark_before_post():
@@ -68,7 +69,7 @@ def mark_before_post():
     def marked(conn, *, now_s, **given):
         found = claim(conn, now_s=now_s, **given)
         for delivery in found:
-            outbox.delivered(conn, delivery, now_s=now_s)
+            outbox.mark_delivered(conn, delivery, now_s=now_s)
         return found
 
     put(outbox, "claim", marked)

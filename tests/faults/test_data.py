@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
-from app.cli.bench.faults.load import Habits
-from app.cli.bench.faults.trial import SMALL, Trial
-from app.ingest import codec
-from app.synth.run import MadeJob
+from app.ingest.wire import codec
+from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
+from tests.harness.load import PushHabits
+from tests.harness.trial import SMALL, Trial
 
-WILD = Habits(parts=4, resent=0.6, held_back=0.4)
+WILD = PushHabits(parts=4, resent=0.6, held_back=0.4)
 
 
 def test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows(stack, name):
-    with Trial(stack, name, [(SMALL, WILD), (MadeJob(Parallelism(3, 2), 4), WILD)]) as trial:
+    with Trial(stack, name, [(SMALL, WILD), (SimulatedJob(Parallelism(3, 2), 4), WILD)]) as trial:
         trial.fault(lambda: None)
         trial.flow(12)
         verdict = trial.finish()
@@ -35,7 +35,7 @@ def test_row_25_another_batch_under_the_same_key_changes_no_window(stack, name):
 
 def altered(body):
     """Other operations under the same key."""
-    batch = codec.read(body)
+    batch = codec.read_entry(body)
     longer = replace(batch.columns, duration_ns=batch.columns.duration_ns + 1)
     return codec.encode(replace(batch, columns=longer, wire=None))
 
@@ -47,7 +47,7 @@ def test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_i
         trial.flow(5)
         trial.pause()
         for number, dp_size in enumerate((3, 1), start=2):
-            load.restart(MadeJob(Parallelism(dp_size, 2), 2), f"run-{number}", from_step=2)
+            load.restart(SimulatedJob(Parallelism(dp_size, 2), 2), f"run-{number}", from_step=2)
             load.push_steps(6)
         verdict = trial.finish()
     assert verdict["violations"] == []

@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 
-from app.api.last_known import ASK_AGAIN_S
-from app.api.registrations import REMEMBER_S
-from app.cli.bench.faults.trial import Trial
-from app.cli.bench.faults.waiting import wait_until
+from app.api.http.caching import RETRY_STORE_S
+from app.api.service.registrations import FRESH_S
+from tests.harness.processes import wait_until
+from tests.harness.trial import Trial
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_row_14_while_the_database_is_down_batches_are_taken_and_then_analysed(
 ):
     with Trial(stack, name) as trial:
         trial.fault(partial(stack.kill, "database"))
-        until_s = time.monotonic() + REMEMBER_S + ASK_AGAIN_S
+        until_s = time.monotonic() + FRESH_S + RETRY_STORE_S
         while time.monotonic() < until_s:
             trial.flow(8)
         database.start_and_wait()

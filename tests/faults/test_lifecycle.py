@@ -6,15 +6,14 @@ from functools import partial
 
 import pytest
 
-from app.cli.bench.faults.http import Http, Unreachable
-from app.cli.bench.faults.server import Server, children, is_alive
-from app.cli.bench.faults.stack import TOKEN
-from app.cli.bench.faults.waiting import free_port, wait_until
+from tests.harness.http_client import HttpClient, Unreachable
+from tests.harness.processes import ControlledProcess, children, free_port, is_alive, wait_until
+from tests.harness.stack import TOKEN
 
 COMMAND = [sys.executable, "-m", "app.cli", "serve"]
 
 
-class Serve(Server):
+class Serve(ControlledProcess):
     """`paceline serve` on a port and a directory of its own."""
 
     def __init__(self, directory, log):
@@ -24,7 +23,7 @@ class Serve(Server):
         super().__init__(COMMAND, directory / log, environment={**os.environ, **variables})
 
     def is_ready(self):
-        line = Http(self.port, TOKEN, timeout_s=3)
+        line = HttpClient(self.port, TOKEN, timeout_s=3)
         try:
             return line.request("GET", "/readyz").status == 200
         except Unreachable:
@@ -74,7 +73,7 @@ def test_while_one_runs_a_second_is_refused_and_sigkill_leaves_no_orphans(serve,
     second.start()
     wait_until(lambda: not second.is_running(), "the second gives up")
     assert second.ended() == 2
-    assert "another Paceline runs" in second.log_text()
+    assert "another Paceline uses" in second.log_text()
     assert serve.is_ready()
     left = [pid for pid, _ in children(serve.pid)]
     serve.kill()

@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from app.cli.bench.faults.load import Habits
-from app.cli.bench.faults.points import crash_at, freeze_at
-from app.cli.bench.faults.trial import SMALL, Trial
-from app.cli.bench.faults.waiting import wait_until
 from tests.faults import sabotage
+from tests.harness.crash_points import crash_at, freeze_at
+from tests.harness.load import PushHabits
+from tests.harness.processes import wait_until
+from tests.harness.trial import SMALL, Trial
 
 SHORT_S = 8.0  # what is lost never comes, however long one waits
 
@@ -73,7 +73,7 @@ def test_a_commit_without_a_fence_is_found(stack, name):
 def test_batches_that_count_as_often_as_they_come_are_found(stack, name):
     stack.kill("consumer-1")
     stack.restart("consumer-0", patch(sabotage.leave_out_keys))
-    with Trial(stack, name, [(SMALL, Habits(resent=0.5))], within_s=SHORT_S) as trial:
+    with Trial(stack, name, [(SMALL, PushHabits(resent=0.5))], within_s=SHORT_S) as trial:
         trial.fault(lambda: None)
         (load,) = trial.loads
         wait_until(lambda: load.closed_steps() >= 4, "it closes windows")

@@ -5,23 +5,21 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import delete, update
 
-from app.cli.bench.faults.judge import judge
-from app.cli.bench.faults.obligations import Obligations
-from app.cli.bench.faults.watch import Watch
-from app.ingest import codec
-from app.ingest.trace_codec import pack, unpack
+from app.ingest.assembly.window_codec import pack_window, unpack_ops
+from app.ingest.wire import codec
 from app.store import windows
-from app.store.migrate import migrate
+from app.store.migrations import migrate
 from app.store.tables import window_briefs, window_losses
 from app.store.tables import windows as table
-from app.synth.run import MadeJob
-from app.trace.job import Parallelism
-from app.trace.names import DEFAULT_PROJECT, qualified
-from tests.consumer.place import Place, step_batches
+from app.synth.job import SimulatedJob
+from app.trace.job import DEFAULT_PROJECT, Parallelism, job_key
+from tests.consumer.twin import ConsumerTwin, step_batches
+from tests.harness.judge import Obligations, judge
+from tests.harness.oracle import RevisionWatch
 
 JOB = "a"
-KEY = qualified(DEFAULT_PROJECT, JOB)
-MADE = MadeJob(Parallelism(2, 2), 2)
+KEY = job_key(DEFAULT_PROJECT, JOB)
+MADE = SimulatedJob(Parallelism(2, 2), 2)
 NUM_STEPS = 7
 ITEM = {"window_id": "1-0", "revision": 2, "state": "open", "num_steps": 2}
 
@@ -32,78 +30,78 @@ def owed():
 
 
 @pytest.fixture
-def place(tmp_path, owed):
+def twin(tmp_path, owed):
     """A store with all that is owed: three windows, of which the last has one step."""
     url = f"sqlite:///{tmp_path / 'paceline.db'}"
     migrate(url)
-    place = Place(url)
-    place.register(KEY, MADE.parallelism)
-    place.push(KEY, MADE, *range(NUM_STEPS))
-    place.end(KEY)
-    place.turns(place.consumer())
+    twin = ConsumerTwin(url)
+    twin.register(KEY, MADE.parallelism)
+    twin.push(KEY, MADE, *range(NUM_STEPS))
+    twin.end(KEY)
+    twin.turns(twin.consumer())
     for step in range(NUM_STEPS):
         for batch in step_batches(MADE, step):
             owed.owe(JOB, codec.encode(batch))
-    yield place
-    place.store.close()
+    yield twin
+    twin.store.close()
 
 
-def violations(place, owed):
-    return judge(place.store, owed, [JOB]).violations
+def violations(twin, owed):
+    return judge(twin.store, owed, [JOB]).violations
 
 
-def test_nothing_is_said_of_a_sound_store(place, owed):
-    judgement = judge(place.store, owed, [JOB])
+def test_nothing_is_said_of_a_sound_store(twin, owed):
+    judgement = judge(twin.store, owed, [JOB])
     assert judgement.violations == []
     assert judgement.windows == 3
     assert judgement.rows_judged == owed.rows > 0
 
 
-def test_a_batch_that_is_owed_and_not_there_is_missing(place, owed):
+def test_a_batch_that_is_owed_and_not_there_is_missing(twin, owed):
     (batch, *_) = step_batches(MADE, NUM_STEPS)
     owed.owe(JOB, codec.encode(batch))
-    judgement = judge(place.store, owed, [JOB])
+    judgement = judge(twin.store, owed, [JOB])
     assert judgement.missing == batch.columns.num_ops
     assert judgement.violations
 
 
-def test_a_window_that_is_gone_is_missing(place, owed):
+def test_a_window_that_is_gone_is_missing(twin, owed):
     for each in (window_briefs, window_losses, table):
-        change(place, delete(each).where(each.c.first_step == 3))
-    assert judge(place.store, owed, [JOB]).missing == 3 * MADE.make_step(0).num_ops
+        change(twin, delete(each).where(each.c.first_step == 3))
+    assert judge(twin.store, owed, [JOB]).missing == 3 * MADE.make_step(0).num_ops
 
 
-def test_what_nobody_sent_is_spurious(place, owed):
+def test_what_nobody_sent_is_spurious(twin, owed):
     less = Obligations()
     for step in range(NUM_STEPS):
         for batch in step_batches(MADE, step)[1:]:
             less.owe(JOB, codec.encode(batch))
-    judgement = judge(place.store, less, [JOB])
+    judgement = judge(twin.store, less, [JOB])
     assert judgement.spurious == owed.rows - less.rows
     assert judgement.missing == 0
 
 
-def test_operations_that_were_changed_are_missing_and_spurious(place, owed):
-    with place.store.read() as conn:
-        ops = unpack(windows.trace(conn, KEY, "1-0") or b"")
+def test_operations_that_were_changed_are_missing_and_spurious(twin, owed):
+    with twin.store.read() as conn:
+        ops = unpack_ops(windows.trace(conn, KEY, "1-0") or b"")
     ops.duration_ns[0] += 1
-    change(place, update(table).where(table.c.first_step == 0).values(trace=pack(ops)))
-    judgement = judge(place.store, owed, [JOB])
+    change(twin, update(table).where(table.c.first_step == 0).values(trace=pack_window(ops)))
+    judgement = judge(twin.store, owed, [JOB])
     assert (judgement.missing, judgement.spurious) == (1, 1)
 
 
-def test_a_result_that_differs_in_its_last_bit_is_found(place, owed):
-    with place.store.read() as conn:
+def test_a_result_that_differs_in_its_last_bit_is_found(twin, owed):
+    with twin.store.read() as conn:
         result = windows.get(conn, KEY, "1-0")
     result["slowdown"] *= 1 + 2**-52
-    change(place, update(table).where(table.c.first_step == 0).values(result=result))
-    (told,) = violations(place, owed)
+    change(twin, update(table).where(table.c.first_step == 0).values(result=result))
+    (told,) = violations(twin, owed)
     assert "another result" in told
 
 
-def test_a_window_that_is_still_open_is_found(place, owed):
-    change(place, update(table).where(table.c.first_step == 0).values(state="open"))
-    assert any("is open" in told for told in violations(place, owed))
+def test_a_window_that_is_still_open_is_found(twin, owed):
+    change(twin, update(table).where(table.c.first_step == 0).values(state="open"))
+    assert any("is open" in told for told in violations(twin, owed))
 
 
 def test_the_first_of_two_under_one_key_is_owed(owed):
@@ -127,12 +125,12 @@ def test_the_first_of_two_under_one_key_is_owed(owed):
     ],
 )
 def test_a_revision_never_goes_back_nor_changes_unnumbered(next_, found):
-    watch = Watch()
+    watch = RevisionWatch()
     watch.look(JOB, [ITEM])
     watch.look(JOB, next_)
     assert len(watch.violations) == found
 
 
-def change(place, statement):
-    with place.store.write() as conn:
+def change(twin, statement):
+    with twin.store.write() as conn:
         conn.execute(statement)

@@ -6,16 +6,16 @@ from functools import partial
 
 import pytest
 
-from app.cli.bench.faults.load import Habits
-from app.cli.bench.faults.points import CONSUMER_POINTS, crash_at, freeze_at
-from app.cli.bench.faults.stack import TOKEN
-from app.cli.bench.faults.trial import SMALL, Trial
-from app.cli.bench.faults.waiting import wait_until
-from app.ingest.redis_events import RedisAnnouncer
-from app.store import totals
-from app.store.engine import Store
+from app.ingest.redis.events import RedisAnnouncer
+from app.store import runs
+from app.store.database import Store
+from tests.harness.crash_points import CONSUMER_POINTS, crash_at, freeze_at
+from tests.harness.load import PushHabits
+from tests.harness.processes import wait_until
+from tests.harness.stack import TOKEN
+from tests.harness.trial import SMALL, Trial
 
-ONCE = Habits(parts=2)  # nothing is sent twice unless a fault makes the worker do it
+ONCE = PushHabits(parts=2)  # nothing is sent twice unless a fault makes the worker do it
 STREAM = f"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
 
 
@@ -59,7 +59,7 @@ def test_row_02_a_consumer_that_slept_through_its_lease_commits_nothing(stack, n
 def fenced_commits(stack):
     store = Store(stack.store_url)
     with store.read() as conn:
-        found = totals.all(conn).get("fenced_commits", 0)
+        found = runs.service_totals(conn).get("fenced_commits", 0)
     store.close()
     return found
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from app.cli.bench.faults.proxy import Proxy
-from app.cli.bench.faults.waiting import wait_until
+from tests.harness.processes import wait_until
+from tests.harness.proxy import Proxy
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from app.cli.bench.faults.trial import USUAL_HABITS, Trial
-from app.cli.bench.faults.waiting import wait_until
-from app.synth.run import MadeJob
+from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
+from tests.harness.processes import wait_until
+from tests.harness.trial import USUAL_HABITS, Trial
 
-BULKY = MadeJob(Parallelism(4, 2), 64)
+BULKY = SimulatedJob(Parallelism(4, 2), 64)
 
 
 def test_row_06_a_killed_queue_loses_nothing(stack, name):

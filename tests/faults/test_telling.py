@@ -1,28 +1,27 @@
 """Row 50 of the fault matrix with real processes: whoever tells people dies, and nobody misses it.
 
-`paceline bench alerts --part crashes` does the same a hundred times.
+`python -m benchmarks alerts --part crashes` does the same a hundred times.
 """
 
 import pytest
 
-from app.cli.bench.alerts.callers import Callers
-from app.cli.bench.alerts.crashes import (
-    HEARD_WITHIN_S,
+from tests.faults import sabotage
+from tests.harness.alerts.crashes import (
+    NOTIFIED_WITHIN_S,
     Killer,
     crash_at_points,
     crash_at_random,
-    crashed,
+    crash_verdict,
 )
-from app.cli.bench.alerts.heard import listening
-from app.cli.bench.alerts.receivers import RECEIVERS, SHAKY, add_receivers, settings_for
-from app.cli.bench.alerts.refusing import Refusing
-from app.cli.bench.faults.stack import Stack, usual_store
-from tests.faults import sabotage
+from tests.harness.alerts.listener import FlakyReplies, webhook_listener
+from tests.harness.alerts.receivers import RECEIVERS, SHAKY, add_receivers, settings_for
+from tests.harness.alerts.slow_jobs import SlowJobs
+from tests.harness.stack import Stack, usual_store
 
 
 @pytest.fixture(scope="module")
 def heard():
-    with listening(Refusing([SHAKY.name])) as heard:
+    with webhook_listener(FlakyReplies([SHAKY.name])) as heard:
         yield heard
 
 
@@ -35,9 +34,9 @@ def telling(heard, tmp_path_factory):
         yield stack
 
 
-def tried(telling, heard, name, crash, *given, within_s=HEARD_WITHIN_S, **more):
-    killer, callers = Killer(telling), Callers(telling, heard, name, within_s)
-    return crashed(killer, callers, crash(killer, *given, **more))
+def tried(telling, heard, name, crash, *given, within_s=NOTIFIED_WITHIN_S, **more):
+    killer, callers = Killer(telling), SlowJobs(telling, heard, name, within_s)
+    return crash_verdict(killer, callers, crash(killer, *given, **more))
 
 
 def patch(deed):

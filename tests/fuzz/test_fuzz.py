@@ -1,16 +1,14 @@
-"""Damaged batches and bombs: no crash, no 5xx, no memory; the long form is `bench fuzz`."""
+"""Damaged batches and bombs: no crash, no 5xx, no memory; the benchmark `fuzz` is the long form."""
 
 import json
 import subprocess
 from itertools import islice
 
 import pytest
-from typer.testing import CliRunner
 
-from app.cli import app
-from app.cli.bench.fuzz import result_of
-from app.cli.bench.fuzz_decode import decoded
-from app.cli.bench.fuzz_payloads import ONE_BOMB_IN, Payloads
+from tests.benchmarks.running import run_benchmark
+from tests.harness.fuzz.decoding import decoded, result_of
+from tests.harness.fuzz.payloads import ONE_BOMB_IN, Payloads
 
 KINDS = {
     *("flipped", "cut", "spliced", "lengthened", "retyped", "repeated"),
@@ -24,8 +22,8 @@ def payloads():
 
 
 def test_thousands_of_payloads_are_read_in_a_process_that_lives_on():
-    command = ["bench", "fuzz", "--payloads=8000", "--seed=1", "--http-every=0"]
-    result = CliRunner().invoke(app, command)
+    command = ["fuzz", "--payloads=8000", "--seed=1", "--http-every=0"]
+    result = run_benchmark(*command)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["wrong"] == []
@@ -35,8 +33,8 @@ def test_thousands_of_payloads_are_read_in_a_process_that_lives_on():
 
 
 def test_a_running_service_takes_some_of_them_and_the_bombs():
-    command = ["bench", "fuzz", "--payloads=8000", "--seed=2", "--http-every=80"]
-    result = CliRunner().invoke(app, command)
+    command = ["fuzz", "--payloads=8000", "--seed=2", "--http-every=80"]
+    result = run_benchmark(*command)
     assert result.exit_code == 0, result.output
     posted = json.loads(result.stdout)["http"]
     assert posted["requests"] == 100

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.ingest.embedded import EmbeddedQueue
+from app.ingest.embedded.queue import EmbeddedQueue
 from tests import redis_servers
 
 # Nobody dies here: who only waits for a busy disk or processor is not to be taken for dead.

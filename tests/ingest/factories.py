@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from app.ingest.assembler import Change, Rules, RunAssembler
-from app.ingest.codec import OpBatch, OpColumns
+from app.ingest.assembly.assembler import RunAssembler, WindowRevision, WindowRules
+from app.ingest.batch import OpBatch
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
+from app.trace.window import OpColumns
 
 # step, optype, start_ns, duration_ns, seq_id
 Row = tuple[int, str, int, int, int]
@@ -97,7 +98,7 @@ class Closed:
     def __init__(self) -> None:
         self.ops: dict[int, bytes] = {}
 
-    def keep(self, changes: Iterable[Change]) -> None:
+    def keep(self, changes: Iterable[WindowRevision]) -> None:
         for change in changes:
             if change.ops is not None:
                 self.ops[change.window.first_step] = change.ops
@@ -109,11 +110,11 @@ class Closed:
 def assembler(
     *, job: Job = JOB, window_steps: int = WINDOW_STEPS, closed: Closed | None = None
 ) -> RunAssembler:
-    rules = Rules(window_steps, DEADLINE_S, REVISE_FOR_S)
+    rules = WindowRules(window_steps, DEADLINE_S, REVISE_FOR_S)
     return RunAssembler(job, 1, rules, closed or Closed())
 
 
-def fed(run: RunAssembler, batches: Iterable[OpBatch], now_s: float = 0.0) -> list[Change]:
+def fed(run: RunAssembler, batches: Iterable[OpBatch], now_s: float = 0.0) -> list[WindowRevision]:
     """Changes after these batches, added one by one and settled together."""
     for each in batches:
         run.add(each, now_s)

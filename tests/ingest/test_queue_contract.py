@@ -9,11 +9,10 @@ import pytest
 import redis
 
 from app.errors import QueueFull, QueueUnavailable, StartUpFailed
-from app.ingest.memory import MemoryQueue
 from app.ingest.queue import Announcer, Listener, QueueReader, QueueWriter, shard_of, stream_key
-from app.ingest.redis_append import RedisAppender
-from app.ingest.redis_events import RedisAnnouncer, RedisListener
-from app.ingest.redis_queue import RedisReader, RedisWriter
+from app.ingest.redis.events import RedisAnnouncer, RedisListener
+from app.ingest.redis.queue import RedisAppender, RedisReader, RedisWriter
+from tests.ingest.memory_queue import MemoryQueue
 
 NUM_SHARDS = 4
 BUDGET_BYTES = 64 << 20
@@ -37,7 +36,7 @@ def ends(request, monkeypatch):
     wait_replicas = int(request.param == "sentinel that waits")
     # How soon a replica has to have a batch is not the question here, and its disk may be slow.
     patient = partial(RedisAppender, wait_ms=1500)
-    monkeypatch.setattr("app.ingest.redis_queue.RedisAppender", patient)
+    monkeypatch.setattr("app.ingest.redis.queue.RedisAppender", patient)
     writer = RedisWriter(url, NUM_SHARDS, wait_replicas=wait_replicas)
     reader, announcer = RedisReader(url, budget_bytes=BUDGET_BYTES), RedisAnnouncer(url)
     yield Ends(writer, reader, announcer, RedisListener(url))
@@ -109,7 +108,7 @@ def test_no_more_entries_than_asked_for_are_handed_out(ends):
     assert len(read_all(ends)) == 3
 
 
-def test_what_is_not_done_can_be_taken_over(ends):
+def test_pending_entries_can_be_taken_over(ends):
     shard = shard_of("job", NUM_SHARDS)
     append(ends, ("job", b"1"), ("job", b"2"))
     first, second = read_all(ends, consumer="dead")
@@ -126,7 +125,7 @@ def test_a_consumer_takes_its_own_entries_over_after_a_restart(ends):
     assert taken == replace(entries[0], deliveries=2)
 
 
-def test_each_entry_says_how_often_it_was_delivered(ends):
+def test_entries_count_their_deliveries(ends):
     shard = shard_of("job", NUM_SHARDS)
     append(ends, *[("job", b"old")] * 3)
     assert [entry.deliveries for entry in read_all(ends, consumer="a")] == [1, 1, 1]
@@ -183,7 +182,7 @@ def test_many_entries_are_taken_over_at_once(ends):
     assert len(ends.reader.take_over(shard, "heir", min_idle_s=0)) == 200
 
 
-def test_the_backlog_counts_what_is_not_done(ends):
+def test_the_backlog_counts_unfinished_entries(ends):
     shard = shard_of("job", NUM_SHARDS)
     assert ends.reader.backlog(shard) == 0
     append(ends, *[("job", b"x")] * 3)
@@ -195,7 +194,7 @@ def test_the_backlog_counts_what_is_not_done(ends):
     assert ends.reader.backlog(shard) == 1
 
 
-def test_the_oldest_entry_that_is_not_done_and_the_newest_of_all_are_known(ends):
+def test_oldest_unfinished_and_newest_entry(ends):
     shard = shard_of("job", NUM_SHARDS)
     assert ends.reader.oldest(shard) is None
     append(ends, ("job", b"1"), ("job", b"2"))
@@ -227,7 +226,7 @@ def test_a_sound_queue_passes_its_check(ends):
     assert ends.reader.weaknesses() == ()
 
 
-def test_what_waits_is_counted_by_shard(ends):
+def test_lag_is_counted_by_shard(ends):
     append(ends, *[("job", b"x")] * 2)
 
     async def run():
@@ -241,7 +240,7 @@ def test_what_waits_is_counted_by_shard(ends):
     assert [age is not None for age in lag.oldest_s] == [n == shard for n in range(NUM_SHARDS)]
 
 
-def test_a_listener_hears_what_is_announced(ends):
+def test_listeners_get_announcements(ends):
     async def run():
         messages = ends.listener.messages()
         heard = asyncio.ensure_future(anext(messages))
@@ -348,7 +347,7 @@ def test_a_server_that_would_lose_batches_is_refused(valkey_url, setting, value,
             pass
 
 
-def test_a_server_that_is_not_there_is_told_from_a_full_one():
+def test_unreachable_and_full_servers_differ():
     async def run():
         writer = RedisWriter("redis://127.0.0.1:1", 1)
         with pytest.raises(QueueUnavailable):

@@ -8,9 +8,9 @@ import time
 import httpx
 import pytest
 
-from app.ingest.embedded import EmbeddedQueue
-from app.store.engine import Store
-from app.store.migrate import migrate
+from app.ingest.embedded.queue import EmbeddedQueue
+from app.store.database import Store
+from app.store.migrations import migrate
 from tests.api.server import TOKEN, json_batch
 from tests.e2e.stack import free_port, wait_until
 from tests.ops.stocked import stock

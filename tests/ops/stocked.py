@@ -2,22 +2,11 @@
 
 from typing import Any
 
-from app.api.job_state import JobState
-from app.store import (
-    alerts,
-    briefs,
-    endpoints,
-    hosts,
-    jobs,
-    notifying,
-    projects,
-    registering,
-    shards,
-    silent,
-    windows,
-)
-from app.store.engine import Store
-from app.trace.names import qualified
+from app.api.service.job_state import JobState
+from app.store import fleet, hosts, projects, runs, shards, windows
+from app.store.alerting import alerts, receivers
+from app.store.database import Store
+from app.trace.job import job_key
 from tests.api.server import window_record
 from tests.store import factories
 
@@ -45,21 +34,19 @@ def add_job(
     num_gpus: int = 4,
 ) -> None:
     """A job with one window, which straggles unless its slowdown or its state says otherwise."""
-    key = qualified(project, job)
+    key = job_key(project, job)
     record = window_record(slowdown=slowdown)
     result: dict[str, Any] = {**record.result, "findings": [FINDING] if slowdown > 1.1 else []}
     with store.write() as conn:
-        projects.make(conn, project, now_s=now_s)
-        registering.register(
-            conn, key, factories.registration(name=job, num_gpus=num_gpus), now_s=now_s
-        )
+        projects.create_if_missing(conn, project, now_s=now_s)
+        runs.register(conn, key, factories.registration(name=job, num_gpus=num_gpus), now_s=now_s)
         windows.save(conn, key, record)
-        briefs.save(conn, key, 1, 0, briefs.brief_of(result, num_gpus=num_gpus))
+        fleet.save_brief(conn, key, 1, 0, fleet.brief_of(result, num_gpus=num_gpus))
         hosts.save(conn, key, 1, {(1, 1): "gpu-node-7"})
-        jobs.touch(conn, key, last_data_s=now_s, last_step=1, epoch=1)
+        runs.note_data(conn, key, last_data_s=now_s, last_step=1, epoch=1)
         if state in ("stalled", "silent"):
             is_stalled = state == "stalled"
-            silent.save(
+            shards.save_silent_ranks(
                 conn,
                 key,
                 1,
@@ -69,7 +56,7 @@ def add_job(
                 stalled_since_s=now_s if is_stalled else None,
             )
         elif state == "finished":
-            jobs.end(conn, key, now_s=now_s)
+            runs.end(conn, key, now_s=now_s)
 
 
 def stock(store: Store, *, now_s: float) -> None:
@@ -82,8 +69,8 @@ def stock(store: Store, *, now_s: float) -> None:
     add_job(store, "theirs", project="research", slowdown=1.5, now_s=now_s)
     with store.write() as conn:
         alerts.save(conn, [factories.alert("default/slow", severity="critical")])
-        endpoints.add(conn, factories.endpoint("ep_1"))
-        endpoints.disable(conn, "ep_1", reason="it answered 410", now_s=now_s)
-        notifying.count(conn, "delivered", 5)
-        notifying.count(conn, "failed", 2)
+        receivers.add(conn, factories.endpoint("ep_1"))
+        receivers.disable(conn, "ep_1", reason="it answered 410", now_s=now_s)
+        runs.count_deliveries(conn, "delivered", 5)
+        runs.count_deliveries(conn, "failed", 2)
         shards.heartbeat(conn, CONSUMER, now_s=now_s, lease_s=3600.0)

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from app.store.engine import Store
-from app.store.migrate import migrate
+from app.store.database import Store
+from app.store.migrations import migrate
 from tests.postgres import database, postgres_server
 
 

@@ -3,17 +3,17 @@
 from typing import Any
 
 from app.alerts.alert import AlertEvent, AlertState, Detail, fingerprint
-from app.alerts.endpoint import Endpoint
-from app.alerts.matchers import Matcher
-from app.alerts.message import Message
-from app.alerts.silence import Silence
-from app.store import audit, outbox, registering
-from app.store.registering import Registration
+from app.alerts.labels import Matcher, Silence
+from app.alerts.notice import Message
+from app.alerts.receiver import Receiver
+from app.store import audit, runs
+from app.store.alerting import outbox
+from app.store.runs import Registration
 from app.store.windows import WindowRecord
-from app.trace import user_types
+from app.trace import ops
 from app.trace.job import Parallelism
 
-OWN = user_types.parse(
+OWN = ops.parse_op_types(
     [
         {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"},
         {"name": "router", "kind": "compute"},
@@ -37,7 +37,7 @@ def registration(**given: Any) -> Registration:
 def register(store: Any, job_id: str = "job", *, now_s: float = 100.0, **given: Any) -> int:
     """The epoch of a run that is registered now."""
     with store.write() as conn:
-        return registering.register(conn, job_id, registration(**given), now_s=now_s).epoch
+        return runs.register(conn, job_id, registration(**given), now_s=now_s).epoch
 
 
 def window(first_step: int = 0, **given: Any) -> WindowRecord:
@@ -90,7 +90,7 @@ def event(
     return AlertEvent(job_id=job_id, rule=rule, subject=subject, **values | given)
 
 
-def endpoint(endpoint_id: str = "hook", **given: Any) -> Endpoint:
+def endpoint(endpoint_id: str = "hook", **given: Any) -> Receiver:
     """A receiver of webhooks."""
     values: dict[str, Any] = {
         "project": "default",
@@ -100,7 +100,7 @@ def endpoint(endpoint_id: str = "hook", **given: Any) -> Endpoint:
         "secrets": ("whsec_new", "whsec_old"),
         "headers": {"x-team": "a"},
     }
-    return Endpoint(endpoint_id=endpoint_id, **values | given)
+    return Receiver(endpoint_id=endpoint_id, **values | given)
 
 
 def silence(silence_id: str = "aa", **given: Any) -> Silence:

@@ -25,7 +25,7 @@ def actions(found):
     return [each.action for each in found]
 
 
-def test_what_was_done_is_listed_newest_first_and_of_one_project(store, noted):
+def test_audit_page_lists_one_project_newest_first(store, noted):
     for number in range(5):
         noted(f"silence.{number}")
     noted("silence.theirs", project="other")
@@ -36,7 +36,7 @@ def test_what_was_done_is_listed_newest_first_and_of_one_project(store, noted):
     assert end is None
 
 
-def test_it_says_who_did_what_to_what_and_how(store, noted):
+def test_audit_entry_has_actor_action_object_and_detail(store, noted):
     noted("silence.create", detail={"matchers": [{"label": "ä"}], "for_s": 0.1 + 0.2})
     noted("token.revoke", actor="another", object_id="t1")
     with store.read() as conn:
@@ -48,7 +48,7 @@ def test_it_says_who_did_what_to_what_and_how(store, noted):
     assert deed.detail == {"matchers": [{"label": "ä"}], "for_s": 0.1 + 0.2}
 
 
-def test_a_text_that_is_too_long_never_keeps_a_deed_from_being_written_down(store, noted):
+def test_audit_clips_long_texts(store, noted):
     noted("a.b", actor="\0" * 500, object_id="\ud800", detail={"k" * 5000: ["v" * 5000, None, 1]})
     with store.read() as conn:
         [deed], _ = audit.page(conn, "default")

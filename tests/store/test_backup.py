@@ -8,51 +8,34 @@ from sqlalchemy import select, text, update
 from app.alerts.rule import Rule
 from app.errors import InvalidRequest
 from app.store import (
-    alert_events,
-    alert_groups,
-    alert_rules,
-    alert_told,
-    alerts,
-    attempts,
     audit,
-    briefs,
-    counts,
     dead_letters,
-    deliveries,
-    drops,
-    endpoints,
-    histories,
+    fleet,
     hosts,
-    losses,
-    muting,
     recordings,
-    run_hosts,
+    runs,
     saved_questions,
     scores,
-    service_keys,
+    service_state,
     shards,
-    spool,
-    steps,
-    totals,
     windows,
 )
 from app.store import tokens as tokens_of_projects
-from app.store.alert_told import ToldRow
+from app.store.alerting import alert_rules, alerts, deliveries, notifications, receivers, silences
+from app.store.alerting.notifications import LastNotification
 from app.store.backup import backup, restore
-from app.store.counts import Counts
-from app.store.engine import Store
-from app.store.losses import Loss
-from app.store.migrate import migrate
-from app.store.recordings import Sample
-from app.store.revision import newest_revision
-from app.store.spool import SpoolRow
-from app.store.steps import StepRow
+from app.store.database import Store, newest_revision
+from app.store.fleet import Loss
+from app.store.migrations import migrate
+from app.store.recordings import StepSample
+from app.store.runs import IngestCounts
+from app.store.shards import SpoolRow
 from app.store.tables import metadata, projects
 from app.store.tokens import NewToken
-from app.trace import user_types
-from app.trace.job import Parallelism
-from app.trace.placement import Placement
-from app.trace.scores import Score, ScoreReport
+from app.store.windows import StepRow
+from app.trace import ops
+from app.trace.job import Parallelism, Placement
+from app.trace.readers.scores.score_report import Score, ScoreReport
 from tests.postgres import database
 from tests.store.factories import alert, do, endpoint, event, register, silence, tell, window
 from tests.store.test_dead_letters import LETTER
@@ -63,29 +46,31 @@ A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1,
 
 def fill(store):
     """At least one row in every table, with what is hard to carry in each."""
-    own = user_types.parse([{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}])
+    own = ops.parse_op_types([{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}])
     register(store, labels={"Ä": '"\n'}, op_types=own, parallelism=Parallelism(4, 1, ep_size=2))
     with store.write() as conn:
         windows.save(conn, "job", window(2**53, slowdown=0.1 + 0.2, trace=bytes(range(256))))
         windows.save(conn, "job", window(0, slowdown=None, per_step=None))
-        steps.save(conn, "job", [StepRow(1, 0, 1 / 3, 1e-300, 1e300, None, "1-0", "why not")])
-        spool.add(conn, [SpoolRow("job", 1, 2**53, 2**53, b"\0\xff")])
-        spool.save_state(conn, "job", 1, b"")
-        counts.save(conn, "job", 1, Counts(late=2**53, last_conflict={"at_s": 0.1 + 0.2}))
+        windows.save_steps(
+            conn, "job", [StepRow(1, 0, 1 / 3, 1e-300, 1e300, None, "1-0", "why not")]
+        )
+        shards.add_spooled(conn, [SpoolRow("job", 1, 2**53, 2**53, b"\0\xff")])
+        shards.save_assembler(conn, "job", 1, b"")
+        runs.save(conn, "job", 1, IngestCounts(late=2**53, last_conflict={"at_s": 0.1 + 0.2}))
         hosts.save(conn, "job", 1, {(0, 1): "host"}, {(0, 1): Placement("ü", None)})
-        run_hosts.add(conn, "job", 1, ["höst"])
-        briefs.save(conn, "job", 1, 0, {"findings": None, "step_s": 0.1 + 0.2})
-        losses.save(conn, "job", window(0), [Loss("cause", "slow-link", 1e-300)], num_gpus=8)
+        hosts.add_to_run(conn, "job", 1, ["höst"])
+        fleet.save_brief(conn, "job", 1, 0, {"findings": None, "step_s": 0.1 + 0.2})
+        fleet.save_losses(conn, "job", window(0), [Loss("cause", "slow-link", 1e-300)], num_gpus=8)
         saved_questions.save(
             conn, "job", name="ü", window_id="1-0", question={"edits": []}, now_s=1.0
         )
         scores.add(conn, "job", ScoreReport("nvrx", (A_SCORE,), 1), now_s=0.1 + 0.2)
-        drops.save(conn, "job", 1, [(7, 0, 0, 2**53), (8, 0, 1, 0)])
-        recordings.add(conn, "job", 1, Sample(), from_step=2**53, now_s=0.1 + 0.2, by="ü")
-        histories.save(conn, "job", 1, through_step=2**53, blob=b"\0history\xff")
+        runs.save_drops(conn, "job", 1, [(7, 0, 0, 2**53), (8, 0, 1, 0)])
+        recordings.add(conn, "job", 1, StepSample(), from_step=2**53, now_s=0.1 + 0.2, by="ü")
+        shards.save_history(conn, "job", 1, through_step=2**53, blob=b"\0history\xff")
         fill_alerts(conn)
         dead_letters.add(conn, [LETTER])
-        service_keys.find_or_make(conn, "pictures")
+        service_state.find_or_make_key(conn, "pictures")
         tokens_of_projects.create(conn, NewToken("of-mine", "ü", ["read"]), now_s=1.0)
     run_a_while(store)
 
@@ -95,13 +80,13 @@ def fill_alerts(conn):
     alerts.save(conn, [alert(labels={"a": "ü"})])
     alert_rules.replace_all(conn, "p", [Rule("r", "stalled")], text="# ü", now_s=1.0)
     for endpoint_id in ("a", "b"):
-        event_id = alert_events.add(conn, event())
-        endpoints.add(conn, endpoint(endpoint_id))
-        attempts.add(conn, tell(conn, endpoint_id), 1, 1.0, 0.1 + 0.2, None, "")
-    alert_groups.wake(conn, "job", "slowdown", at_s=1.0)
-    told = ToldRow("firing", 1.0, event_id, 1.0, "It is slow.")
-    alert_told.save(conn, "job", "slowdown", {"aa": told})
-    muting.add(conn, silence())
+        event_id = alerts.add_event(conn, event())
+        receivers.add(conn, endpoint(endpoint_id))
+        deliveries.add_attempt(conn, tell(conn, endpoint_id), 1, 1.0, 0.1 + 0.2, None, "")
+    notifications.wake_group(conn, "job", "slowdown", at_s=1.0)
+    told = LastNotification("firing", 1.0, event_id, 1.0, "It is slow.")
+    notifications.save_notifications(conn, "job", "slowdown", {"aa": told})
+    silences.add(conn, silence())
     do(conn, detail={"ü": [1]})
 
 
@@ -110,7 +95,7 @@ def run_a_while(store):
     with store.write() as conn:
         shards.acquire(conn, 1, "me", now_s=1.0, lease_s=2.0)
         shards.heartbeat(conn, "me", now_s=1.0, lease_s=2.0)
-        totals.add(conn, "fenced_commits", 1)
+        runs.add_to_total(conn, "fenced_commits", 1)
 
 
 def content(store):
@@ -159,10 +144,10 @@ def test_a_restored_database_gives_out_new_event_ids(store, new_store, tmp_path)
     target = new_store("sqlite" if store.is_sqlite else "postgresql")
     restore(target, tmp_path / "backup.zip")
     with target.write() as conn:
-        assert alert_events.add(conn, event()) == 3
+        assert alerts.add_event(conn, event()) == 3
         delivery_id = tell(conn, notice_id="new")
         assert deliveries.get(conn, "default", delivery_id).seq == 3
-        attempts.add(conn, delivery_id, 1, 1.0, 0.1, 200, "")
+        deliveries.add_attempt(conn, delivery_id, 1, 1.0, 0.1, 200, "")
         do(conn)
         assert [each.audit_id for each in audit.page(conn, "p")[0]] == [2, 1]
         dead_letters.add(conn, [replace(LETTER, entry_id="9-9")])
@@ -175,7 +160,7 @@ def test_an_empty_database_can_be_backed_up_and_restored(store, new_store, tmp_p
     restore(target, tmp_path / "backup.zip")
     register(target)
     with target.write() as conn:
-        assert alert_events.add(conn, event()) == 1
+        assert alerts.add_event(conn, event()) == 1
 
 
 def test_a_server_that_has_run_and_has_no_job_yet_takes_a_backup(store, new_store, tmp_path):
@@ -183,7 +168,7 @@ def test_a_server_that_has_run_and_has_no_job_yet_takes_a_backup(store, new_stor
     fill(source)
     with source.write() as conn:
         conn.execute(update(projects).values(keep_raw_days=3.0))
-        totals.add(conn, "fenced_commits", 6)
+        runs.add_to_total(conn, "fenced_commits", 6)
     backup(source, tmp_path / "backup.zip")
     run_a_while(store)
     at_work = {name: content(store)[name] for name in OF_THE_MOMENT}

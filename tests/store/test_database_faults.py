@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import text
 
 from app.errors import StoreUnavailable
-from app.store import jobs, registering, windows
-from app.store.engine import Store, now_s, without_time_limits
+from app.store import jobs, runs, windows
+from app.store.database import Store, now_s, without_time_limits
 from tests.store.factories import register, registration, window
 from tests.store.pg_proxy import CommitProxy
 
@@ -57,7 +57,7 @@ def test_row_15_a_registration_whose_answer_is_lost_is_the_same_run_when_it_come
     with pytest.raises(StoreUnavailable):
         register(store)
     with store.write() as conn:
-        assert registering.register(conn, "job", registration(), now_s=1.0) == (1, False)
+        assert runs.register(conn, "job", registration(), now_s=1.0) == (1, False)
 
 
 def pids(store, number):
@@ -106,9 +106,9 @@ def test_row_16_a_backend_killed_in_a_transaction_takes_nobody_else_along(pg_sto
 
 def _register_and_lose_the_connection(conn, killer):
     pid = conn.execute(text("SELECT pg_backend_pid()")).scalar_one()
-    registering.register(conn, "lost", registration(), now_s=1.0)
+    runs.register(conn, "lost", registration(), now_s=1.0)
     terminate(killer, pid)
-    jobs.end(conn, "lost", now_s=2.0)
+    runs.end(conn, "lost", now_s=2.0)
 
 
 def test_row_17_a_full_disk_is_unavailable_until_there_is_room_and_takes_nothing_kept(tmp_path):

@@ -30,7 +30,7 @@ def conn(store):
         yield conn
 
 
-def test_a_letter_is_read_as_it_was_kept(conn):
+def test_dead_letter_is_read_back(conn):
     unreadable = replace(LETTER, epoch=None, num_ops=0, entry_id="7-7", body=b"")
     assert dead_letters.add(conn, [LETTER, unreadable]) == [LETTER, unreadable]
     assert dead_letters.get(conn, 1) == LETTER
@@ -49,7 +49,7 @@ def test_a_body_as_large_as_a_request_may_be_is_kept_whole(conn):
     assert dead_letters.summary(conn, 1).size_bytes == len(body)
 
 
-def test_an_entry_that_dies_twice_is_one_letter(conn):
+def test_entry_that_fails_twice_is_one_dead_letter(conn):
     dead_letters.add(conn, [LETTER])
     assert dead_letters.add(conn, [replace(LETTER, reason="again")]) == []
     of_another = replace(LETTER, job_id="other/nobody-knows-it")
@@ -69,7 +69,7 @@ def test_pages_hold_every_letter_of_a_state_once_the_oldest_first(conn):
         dead_letters.page(conn, cursor="WyJhIl0")
 
 
-def test_letters_are_counted_by_what_became_of_them(conn):
+def test_dead_letters_are_counted_by_state(conn):
     assert dead_letters.count(conn) == {"dead": 0, "replayed": 0, "dropped": 0}
     dead_letters.add(conn, letters(3))
     dead_letters.mark(conn, 1, "replayed", now_s=1.0)
@@ -78,7 +78,7 @@ def test_letters_are_counted_by_what_became_of_them(conn):
     assert dead_letters.summary(conn, 3).settled_s == 2.0
 
 
-def test_a_letter_that_nobody_wrote_is_not_found(conn):
+def test_unknown_dead_letter_is_not_found(conn):
     for ask in (dead_letters.get, dead_letters.summary):
         with pytest.raises(NotFound, match="no dead letter 4"):
             ask(conn, 4)

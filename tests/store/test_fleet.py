@@ -1,8 +1,10 @@
 """The fleet's lines: each job as its current run has it."""
 
-from app.store import alert_events, alerts, fleet, run_hosts, steps, windows
-from app.store.fleet import SHOWN_WINDOWS, Seen
-from app.store.steps import StepRow
+from app.store import fleet, windows
+from app.store import hosts as stored_hosts
+from app.store.alerting import alerts
+from app.store.fleet import SHOWN_WINDOWS, RecentWindow
+from app.store.windows import StepRow
 from tests.store.factories import alert, event, register, window
 
 JOB = "default/job"
@@ -14,7 +16,7 @@ def save(store, job_id, *records):
             windows.save(conn, job_id, record)
 
 
-def test_a_line_has_the_newest_window_with_figures_of_the_current_run(store):
+def test_fleet_line_has_the_newest_window_with_figures(store):
     register(store, JOB, run_key="run-1")
     save(store, JOB, window(50))
     register(store, JOB, run_key="run-2")
@@ -31,7 +33,7 @@ def test_a_line_has_the_newest_window_with_figures_of_the_current_run(store):
     assert (first.num_gpus, first.dp_size, first.labels) == (4, 2, {})
 
 
-def test_a_course_is_the_last_windows_of_the_current_run_oldest_first(store):
+def test_last_windows_are_of_the_current_run_oldest_first(store):
     register(store, JOB, run_key="run-1")
     save(store, JOB, window(7))
     register(store, JOB, run_key="run-2")
@@ -44,20 +46,20 @@ def test_a_course_is_the_last_windows_of_the_current_run_oldest_first(store):
     with store.read() as conn:
         found = fleet.last_windows(conn, asked)
     assert [each.first_step for each in found[JOB]] == list(range(5, many))
-    assert found[JOB][0] == Seen(5, 5, 6.0)
-    assert found["default/short"] == [Seen(2, 2, 1.25), Seen(4, 4, None)]
+    assert found[JOB][0] == RecentWindow(5, 5, 6.0)
+    assert found["default/short"] == [RecentWindow(2, 2, 1.25), RecentWindow(4, 4, None)]
     assert found["default/none"] == []
 
 
-def test_why_the_last_skipped_step_was_skipped(store):
+def test_last_skip_reason_is_that_of_the_last_skipped_step(store):
     register(store, JOB)
     nothing = (None, None, None, None, "1-0")
     with store.write() as conn:
-        assert fleet.why_skipped(conn, JOB, 1) is None
-        steps.save(conn, JOB, [StepRow(1, 0, *nothing, "rank 3 did not report"),
+        assert fleet.last_skip_reason(conn, JOB, 1) is None
+        windows.save_steps(conn, JOB, [StepRow(1, 0, *nothing, "rank 3 did not report"),
                                StepRow(1, 1, *nothing, "rank 2 did not report"),
                                StepRow(1, 2, 1.0, 1.0, 1.0, 1.0, "1-0")])  # fmt: skip
-        assert fleet.why_skipped(conn, JOB, 1) == "rank 2 did not report"
+        assert fleet.last_skip_reason(conn, JOB, 1) == "rank 2 did not report"
 
 
 def test_alerts_that_fire_are_counted_by_project(store):
@@ -66,8 +68,8 @@ def test_alerts_that_fire_are_counted_by_project(store):
         with store.write() as conn:
             alerts.save(conn, [alert(job_id), alert(job_id, "cause", phase="pending")])
             for at_s in (100.0, 200.0):
-                alert_events.add(conn, event(job_id, at_s=at_s))
-            alert_events.add(conn, event(job_id, at_s=300.0, kind="resolved"))
+                alerts.add_event(conn, event(job_id, at_s=at_s))
+            alerts.add_event(conn, event(job_id, at_s=300.0, kind="resolved"))
     with store.read() as conn:
         assert fleet.num_firing(conn, "default") == 1
         assert fleet.num_fired_since(conn, "default", 150.0) == 1
@@ -77,15 +79,15 @@ def test_jobs_are_found_by_the_beginning_of_a_hosts_name(store):
     for job_id, hosts in ((JOB, ["node-1", "node-1"]), ("default/other", ["node-20", "x-node-1"])):
         register(store, job_id)
         with store.write() as conn:
-            run_hosts.add(conn, job_id, 1, hosts)
-            run_hosts.add(conn, job_id, 1, hosts)  # again, as with each new host
+            stored_hosts.add_to_run(conn, job_id, 1, hosts)
+            stored_hosts.add_to_run(conn, job_id, 1, hosts)  # again, as with each new host
     register(store, "research/job")
     with store.write() as conn:
-        run_hosts.add(conn, "research/job", 1, ["node-1"])
-        assert run_hosts.jobs_on(conn, "default", "node-") == {JOB, "default/other"}
-        assert run_hosts.jobs_on(conn, "default", "NODE-1") == {JOB}
-        assert run_hosts.jobs_on(conn, "default", "%") == set()
-        [run] = run_hosts.runs_on(conn, "default", "node-1", limit=10)
+        stored_hosts.add_to_run(conn, "research/job", 1, ["node-1"])
+        assert stored_hosts.jobs_on(conn, "default", "node-") == {JOB, "default/other"}
+        assert stored_hosts.jobs_on(conn, "default", "NODE-1") == {JOB}
+        assert stored_hosts.jobs_on(conn, "default", "%") == set()
+        [run] = stored_hosts.runs_on(conn, "default", "node-1", limit=10)
     assert (run.job_id, run.epoch, run.registered_s) == (JOB, 1, 100.0)
 
 
@@ -93,7 +95,7 @@ def test_the_runs_of_a_host_are_those_that_began_last(store):
     for number in range(3):
         register(store, f"default/job-{number}", now_s=100.0 + number)
         with store.write() as conn:
-            run_hosts.add(conn, f"default/job-{number}", 1, ["node-1"])
+            stored_hosts.add_to_run(conn, f"default/job-{number}", 1, ["node-1"])
     with store.read() as conn:
-        found = run_hosts.runs_on(conn, "default", "node-1", limit=2)
+        found = stored_hosts.runs_on(conn, "default", "node-1", limit=2)
     assert [run.job_id for run in found] == ["default/job-2", "default/job-1"]

@@ -4,7 +4,7 @@ from app.store import hosts
 from tests.store.factories import register
 
 
-def test_hosts_are_unknown_until_they_are_said(store):
+def test_hosts_are_empty_until_saved(store):
     register(store)
     with store.read() as conn:
         assert hosts.load(conn, "job", 1) == {}

@@ -3,9 +3,9 @@ from dataclasses import fields
 import pytest
 
 from app.errors import InvalidRequest, JobNotFound
-from app.store import jobs, registering, windows
+from app.store import jobs, runs, windows
 from app.trace.job import Parallelism
-from app.trace.ops import FIRST_USER_CODE, Axis, Kind, OpSpec, OpTypes
+from app.trace.ops import FIRST_USER_CODE, Axis, OpKind, OpSpec, OpTypes
 from tests.store.factories import OWN, register, registration, window
 
 
@@ -18,10 +18,10 @@ def test_a_job_is_read_as_it_registered(store):
         op_types=OWN,
     )
     with store.write() as conn:
-        assert registering.register(conn, "job", given, now_s=100.5) == (1, True)
+        assert runs.register(conn, "job", given, now_s=100.5) == (1, True)
     with store.read() as conn:
         record = jobs.get(conn, "job")
-        assert jobs.run(conn, "job", 1) == given
+        assert jobs.registration(conn, "job", 1) == given
     for field in fields(given):
         assert getattr(record, field.name) == getattr(given, field.name)
     assert (record.epoch, record.registered_s) == (1, 100.5)
@@ -30,16 +30,16 @@ def test_a_job_is_read_as_it_registered(store):
 
 
 def test_a_run_is_read_though_a_built_in_type_has_got_the_name_of_its_own(store):
-    register(store, op_types=OpTypes((OpSpec("gc", Kind.COLLECTIVE, Axis.EP, stream="gc"),)))
+    register(store, op_types=OpTypes((OpSpec("gc", OpKind.COLLECTIVE, Axis.EP, stream="gc"),)))
     with store.read() as conn:
-        assert jobs.run(conn, "job", 1).job.op_types.codes["gc"] == FIRST_USER_CODE
+        assert jobs.registration(conn, "job", 1).job.op_types.codes["gc"] == FIRST_USER_CODE
 
 
 def test_a_new_run_begins_without_the_figures_of_the_one_before(store):
     register(store, run_key="a", name="old")
     with store.write() as conn:
-        jobs.touch(conn, "job", last_data_s=5.0, last_step=9, epoch=1)
-        jobs.end(conn, "job", now_s=6.0)
+        runs.note_data(conn, "job", last_data_s=5.0, last_step=9, epoch=1)
+        runs.end(conn, "job", now_s=6.0)
         windows.save(conn, "job", window())
     register(store, run_key="b", name="new")
     with store.read() as conn:
@@ -51,9 +51,9 @@ def test_a_new_run_begins_without_the_figures_of_the_one_before(store):
 def test_times_and_steps_never_go_back(store):
     register(store)
     with store.write() as conn:
-        jobs.touch(conn, "job", last_data_s=5.0, last_step=9, epoch=1)
-        jobs.touch(conn, "job", last_data_s=4.0, last_step=8, epoch=1)
-        jobs.touch(conn, "job", last_data_s=6.0, last_step=None, epoch=1)
+        runs.note_data(conn, "job", last_data_s=5.0, last_step=9, epoch=1)
+        runs.note_data(conn, "job", last_data_s=4.0, last_step=8, epoch=1)
+        runs.note_data(conn, "job", last_data_s=6.0, last_step=None, epoch=1)
         record = jobs.get(conn, "job")
     assert (record.last_data_s, record.last_step) == (6.0, 9)
 
@@ -61,8 +61,8 @@ def test_times_and_steps_never_go_back(store):
 def test_a_job_ends_once(store):
     register(store)
     with store.write() as conn:
-        jobs.end(conn, "job", now_s=6.0)
-        jobs.end(conn, "job", now_s=7.0)
+        runs.end(conn, "job", now_s=6.0)
+        runs.end(conn, "job", now_s=7.0)
         assert jobs.get(conn, "job").ended_s == 6.0
 
 
@@ -71,9 +71,9 @@ def test_an_unknown_job_is_not_found(store):
         with pytest.raises(JobNotFound):
             jobs.get(conn, "nobody")
         with pytest.raises(JobNotFound):
-            jobs.end(conn, "nobody", now_s=1.0)
+            runs.end(conn, "nobody", now_s=1.0)
         with pytest.raises(JobNotFound):
-            jobs.run(conn, "nobody", 1)
+            jobs.registration(conn, "nobody", 1)
 
 
 def test_pages_hold_every_job_once_in_the_order_of_bytes(store):

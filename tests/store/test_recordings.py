@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy import text, update
 
 from app.errors import JobNotFound
-from app.store import drops, jobs, recordings, shards
-from app.store.engine import Store
-from app.store.migrate import downgrade, migrate
-from app.store.recordings import MAX_PLANS, Plan, Sample, in_run
+from app.store import jobs, recordings, runs, shards
+from app.store.database import Store
+from app.store.migrations import downgrade, migrate
+from app.store.recordings import MAX_PLANS, RecordingPlan, StepSample, plans_of_run
 from app.store.tables import consumers
 from tests.store.factories import register
 
@@ -17,7 +17,7 @@ from tests.store.factories import register
 def add(store, *, epoch=1, from_step=10, sample=None, by="me"):
     with store.write() as conn:
         recordings.lock(conn, "job")
-        sample = sample or Sample(every=10)
+        sample = sample or StepSample(every=10)
         return recordings.add(conn, "job", epoch, sample, from_step=from_step, now_s=1.5, by=by)
 
 
@@ -26,17 +26,17 @@ def plans(store):
         return recordings.of_job(conn, "job")
 
 
-def test_a_job_has_no_plan_until_somebody_makes_one(store):
+def test_job_without_plans_has_none(store):
     register(store)
     assert plans(store) == []
-    made = add(store, sample=Sample(enabled=False))
-    assert made == Plan(1, 1, 10, Sample(enabled=False), 1.5, "me")
+    made = add(store, sample=StepSample(enabled=False))
+    assert made == RecordingPlan(1, 1, 10, StepSample(enabled=False), 1.5, "me")
     assert plans(store) == [made]
     with store.read() as conn:
         assert jobs.get(conn, "job").plans == [made]
 
 
-def test_versions_go_on_when_old_plans_are_forgotten(store):
+def test_plan_versions_grow_though_old_plans_are_removed(store):
     register(store)
     for number in range(MAX_PLANS + 3):
         add(store, from_step=number)
@@ -46,13 +46,13 @@ def test_versions_go_on_when_old_plans_are_forgotten(store):
 
 
 def test_a_later_run_begins_with_the_newest_plan_of_earlier_ones():
-    one, two = (Plan(v, 1, 100 * v, Sample(every=v), 0.0, "") for v in (1, 2))
-    own = Plan(3, 2, 7, Sample(every=3), 0.0, "")
-    assert in_run([one, two], 1) == [one, two]
-    assert in_run([one, two], 2) == [Plan(2, 2, 0, Sample(every=2), 0.0, "")]
-    assert in_run([one, two, own], 2)[1:] == [own]
-    assert [plan.from_step for plan in in_run([one, two, own], 5)] == [0]
-    assert in_run([], 1) == []
+    one, two = (RecordingPlan(v, 1, 100 * v, StepSample(every=v), 0.0, "") for v in (1, 2))
+    own = RecordingPlan(3, 2, 7, StepSample(every=3), 0.0, "")
+    assert plans_of_run([one, two], 1) == [one, two]
+    assert plans_of_run([one, two], 2) == [RecordingPlan(2, 2, 0, StepSample(every=2), 0.0, "")]
+    assert plans_of_run([one, two, own], 2)[1:] == [own]
+    assert [plan.from_step for plan in plans_of_run([one, two, own], 5)] == [0]
+    assert plans_of_run([], 1) == []
 
 
 def test_a_job_that_never_registered_has_nothing_to_lock(store):
@@ -60,7 +60,7 @@ def test_a_job_that_never_registered_has_nothing_to_lock(store):
         recordings.lock(conn, "job")
 
 
-def test_plans_that_are_made_at_once_come_one_after_the_other(store):
+def test_concurrent_plans_get_successive_versions(store):
     register(store)
     threads = [Thread(target=add, args=[store], kwargs={"by": str(n)}) for n in range(4)]
     for thread in threads:
@@ -75,31 +75,31 @@ def test_drops_are_summed_over_the_ranks_of_a_worker(store):
     register(store)
     by_rank = [(0, 0, 0, 5), (1, 0, 0, 2), (2, 0, 1, 0), (3, 1, 0, 9)]
     with store.write() as conn:
-        drops.save(conn, "job", 1, by_rank[:1])
-        drops.save(conn, "job", 1, by_rank)
+        runs.save_drops(conn, "job", 1, by_rank[:1])
+        runs.save_drops(conn, "job", 1, by_rank)
     with store.read() as conn:
         assert jobs.get(conn, "job").drops == (16, 2, [(1, 0, 9), (0, 0, 7)])
-        assert drops.of_worker(conn, "job", 1, 0, 0) == 7
-        assert drops.of_worker(conn, "job", 1, 0, 1) == 0
-        assert drops.of_worker(conn, "job", 1, 1, 1) is None
-        assert drops.of_worker(conn, "job", 2, 0, 0) is None
+        assert runs.drops_of_worker(conn, "job", 1, 0, 0) == 7
+        assert runs.drops_of_worker(conn, "job", 1, 0, 1) == 0
+        assert runs.drops_of_worker(conn, "job", 1, 1, 1) is None
+        assert runs.drops_of_worker(conn, "job", 2, 0, 0) is None
 
 
-def test_only_the_workers_that_dropped_most_are_told_at_once(store):
+def test_drops_name_only_the_worst_workers(store):
     register(store)
     with store.write() as conn:
-        drops.save(conn, "job", 1, [(rank, rank, 0, rank % 40) for rank in range(100)])
+        runs.save_drops(conn, "job", 1, [(rank, rank, 0, rank % 40) for rank in range(100)])
     with store.read() as conn:
         found = jobs.get(conn, "job").drops
     assert found is not None
-    assert (found.num_workers, len(found.worst)) == (97, drops.MAX_WORST)
+    assert (found.num_workers, len(found.worst)) == (97, runs.MAX_WORST)
     assert [each[0] for each in found.worst] == [39, 79, 38, 78, 37, 77, 36, 76]
 
 
 def test_drops_are_of_one_run(store):
     register(store)
     with store.write() as conn:
-        drops.save(conn, "job", 1, [(0, 0, 0, 5)])
+        runs.save_drops(conn, "job", 1, [(0, 0, 0, 5)])
     register(store, run_key="run-2")
     with store.read() as conn:
         assert jobs.get(conn, "job").drops is None
@@ -107,10 +107,10 @@ def test_drops_are_of_one_run(store):
 
 def known(store, now_s=0.0):
     with store.read() as conn:
-        return shards.known_to_all(conn, ["a", "b"], now_s=now_s)
+        return shards.extensions_known_to_all(conn, ["a", "b"], now_s=now_s)
 
 
-def test_what_every_living_consumer_knows_may_be_used(store):
+def test_extensions_need_every_live_consumer(store):
     assert known(store) == ["a", "b"]  # of none that is started now, anything is known
     with store.write() as conn:
         shards.heartbeat(conn, "new", now_s=0.0, lease_s=60.0, knows=["b", "a", "c"])
@@ -119,14 +119,14 @@ def test_what_every_living_consumer_knows_may_be_used(store):
     assert known(store, now_s=31.0) == ["a", "b"]
 
 
-def test_a_consumer_of_before_writes_nothing_of_what_it_knows(store):
+def test_older_consumer_knows_no_extensions(store):
     with store.write() as conn:
         shards.heartbeat(conn, "old", now_s=0.0, lease_s=60.0, knows=["a"])
         conn.execute(update(consumers).values(knows=None))
     assert known(store) == []
 
 
-def test_a_consumer_that_was_at_work_before_an_upgrade_is_known_to_be_older(url):
+def test_consumer_from_before_an_upgrade_knows_no_extensions(url):
     downgrade(url, "0006")
     store = Store(url)
     row = "INSERT INTO consumers (owner, lease_until_s) VALUES ('old', 60.0)"

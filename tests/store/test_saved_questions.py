@@ -4,8 +4,8 @@ import pytest
 
 from app.errors import Conflict, InvalidRequest, JobNotFound, QuestionNotFound
 from app.store import saved_questions
-from app.store.paging import to_cursor
 from app.store.saved_questions import MAX_SAVED
+from app.store.sql import to_cursor
 from app.store.tables import saved_questions as table
 from tests.store.factories import register
 
@@ -25,7 +25,7 @@ def names(store, job_id="default/a", **page):
     return [each.name for each in found], cursor
 
 
-def test_a_question_comes_back_as_it_was_saved(store):
+def test_saved_question_is_read_back(store):
     register(store, "default/a")
     kept = saved(store)
     with store.read() as conn:
@@ -59,7 +59,7 @@ def test_a_job_sees_and_deletes_its_own_only(store):
     assert names(store)[0] == []
 
 
-def test_a_job_may_have_so_many(store):
+def test_saved_questions_of_a_job_are_limited(store):
     register(store, "default/a")
     register(store, "default/b")
     full = {"job_id": "default/a", "name": "n", "window_id": "1-0", "question": IDEAL}

@@ -6,13 +6,13 @@ import pytest
 
 from app.errors import InvalidRequest, JobNotFound, ReportNotFound
 from app.store import retention, scores
-from app.store.engine import now_s as database_now_s
-from app.store.paging import to_cursor
-from app.store.retention import Keep
-from app.store.score_tables import score_reports
+from app.store.database import now_s as database_now_s
+from app.store.retention import RetentionDays
 from app.store.scores import MAX_REPORTS, MAX_SCORES
-from app.trace.readers.foreign import Lack
-from app.trace.scores import Score, ScoreReport
+from app.store.sql import to_cursor
+from app.store.tables import score_reports
+from app.trace.readers.importing import MissingData
+from app.trace.readers.scores.score_report import Score, ScoreReport
 from tests.store.factories import register
 
 
@@ -25,8 +25,8 @@ def score(rank=0, **changes):
 
 
 def report(*found, source="nvrx"):
-    lacks = (Lack("3 of 9 scores", "shown without"),)
-    return ScoreReport(source, found or (score(),), num_reports=3, lacks=lacks)
+    lacks = (MissingData("3 of 9 scores", "shown without"),)
+    return ScoreReport(source, found or (score(),), num_reports=3, missing=lacks)
 
 
 def add(store, job_id="default/a", *, now_s=1.0, **more):
@@ -34,7 +34,7 @@ def add(store, job_id="default/a", *, now_s=1.0, **more):
         return scores.add(conn, job_id, report(**more), now_s=now_s)
 
 
-def test_a_report_comes_back_as_it_was_kept(store):
+def test_score_report_is_read_back(store):
     register(store, "default/a")
     found = (score(7), score(None, node="host-a, process 3", value=None, score=None, slowdown=None))
     with store.write() as conn:
@@ -43,7 +43,7 @@ def test_a_report_comes_back_as_it_was_kept(store):
         assert scores.scores_of(conn, "default/a", kept.report_id) == (kept, [*found])
         assert scores.page(conn, "default/a") == ([kept], None)
     assert (kept.epoch, kept.num_scores, kept.num_reports) == (1, 2, 3)
-    assert kept.lacks == (Lack("3 of 9 scores", "shown without"),)
+    assert kept.lacks == (MissingData("3 of 9 scores", "shown without"),)
 
 
 def test_a_report_of_another_release_can_be_read(store):
@@ -127,14 +127,16 @@ def test_a_cursor_of_another_list_is_refused(store, cursor):
         scores.page(conn, "default/a", cursor=cursor)
 
 
-def test_they_are_kept_as_long_as_results(store):
+def test_score_reports_expire_with_results(store):
     register(store, "default/a")
     with store.read() as conn:
         now_s = database_now_s(conn)
     add(store, now_s=now_s - 5 * 86_400)
     fresh = add(store, now_s=now_s - 3 * 86_400)
-    keep = Keep(raw_days=1.0, results_days=4.0)
-    assert [(each.kind, each.number) for each in retention.count(store, keep)] == [("scores", 1)]
+    keep = RetentionDays(raw_days=1.0, results_days=4.0)
+    assert [(each.kind, each.number) for each in retention.count_old(store, keep)] == [
+        ("scores", 1)
+    ]
     assert [(each.kind, each.number) for each in retention.sweep(store, keep)] == [("scores", 1)]
     with store.read() as conn:
         assert scores.page(conn, "default/a")[0] == [fresh]

@@ -34,7 +34,7 @@ def test_a_renewed_lease_lasts_from_then_on(store):
     assert acquire(store, "b", now_s=120.0) is None
 
 
-def test_a_consumer_that_slept_through_its_lease_may_not_commit(store):
+def test_consumer_that_was_frozen_past_its_lease_cannot_commit(store):
     old = acquire(store, "a", now_s=100.0)
     new = acquire(store, "b", now_s=200.0)
     with store.write() as conn:
@@ -46,7 +46,7 @@ def test_a_consumer_that_slept_through_its_lease_may_not_commit(store):
             shards.renew(conn, 3, "a", old, now_s=201.0, lease_s=LEASE_S)
 
 
-def test_a_released_shard_is_free_and_its_number_is_worth_nothing(store):
+def test_released_shard_is_free_and_its_fence_invalid(store):
     fence = acquire(store, "a", now_s=100.0)
     with store.write() as conn:
         shards.release(conn, 3, fence)
@@ -89,12 +89,12 @@ def test_consumers_are_alive_until_their_heartbeat_lapses_or_they_leave(store):
         for owner in ("a", "b", "b", "c"):
             shards.heartbeat(conn, owner, now_s=100.0, lease_s=LEASE_S)
         assert shards.count_live(conn, now_s=100.0 + LEASE_S) == 3
-        shards.forget(conn, "c")
+        shards.forget_consumer(conn, "c")
         shards.heartbeat(conn, "a", now_s=110.0, lease_s=LEASE_S)
         assert shards.count_live(conn, now_s=120.0) == 1
 
 
-def test_entries_of_the_last_commit_are_known_to_whoever_comes_next(store):
+def test_entries_of_the_last_commit_are_known_to_the_next_owner(store):
     acquire(store, "a", now_s=100.0)
     with store.write() as conn:
         assert shards.committed(conn, 3) == set()
@@ -106,6 +106,6 @@ def test_entries_of_the_last_commit_are_known_to_whoever_comes_next(store):
         assert shards.committed(conn, 4) == set()
 
 
-def test_a_lease_from_a_clock_that_was_ahead_holds_nobody_off(store):
+def test_lease_by_a_clock_ahead_is_ignored(store):
     acquire(store, "a", now_s=3700.0)
     assert acquire(store, "b", now_s=100.0) is not None

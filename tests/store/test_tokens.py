@@ -5,7 +5,7 @@ import re
 import pytest
 
 from app.errors import InvalidRequest, TokenNotFound
-from app.store import token_text, tokens
+from app.store import tokens
 from app.store.tokens import SCOPES, NewToken
 
 
@@ -20,12 +20,12 @@ def found(store, token_id):
         return tokens.find(conn, token_id)
 
 
-def test_a_token_is_read_as_it_was_made_and_makes_its_project(store):
+def test_created_token_is_read_back_and_creates_its_project(store):
     record, text = made(store, scopes=["admin", "ingest"], expires_s=200.0)
     assert found(store, record.token_id) == record
     assert record.scopes == ("ingest", "admin")
     assert re.fullmatch(r"pl_[0-9A-Za-z]{10}_[0-9A-Za-z]{43}", text)
-    parts = token_text.parse(text)
+    parts = tokens.parse_token(text)
     assert parts is not None
     assert (parts.token_id, parts.digest) == (record.token_id, record.digest)
     assert parts.secret not in repr(record)
@@ -36,7 +36,7 @@ def test_a_project_is_made_once_and_has_many_tokens(store):
     with store.read() as conn:
         assert {record.token_id for record in tokens.page(conn, "research")[0]} == ids
         assert tokens.page(conn, "default") == ([], None)
-        assert {record.token_id for record in tokens.everyones(conn)} == ids
+        assert {record.token_id for record in tokens.all_tokens(conn)} == ids
 
 
 def test_a_revoked_token_stays_revoked_since_the_first_time(store):
@@ -56,13 +56,13 @@ def test_another_projects_token_cannot_be_revoked(store):
     assert found(store, record.token_id).is_good(150.0)
 
 
-def test_a_token_is_good_until_it_is_over(store):
+def test_token_is_valid_until_it_expires(store):
     record, _ = made(store, expires_s=200.0)
     assert record.is_good(199.9)
     assert not record.is_good(200.0)
 
 
-def test_use_is_kept_to_the_minute_and_never_goes_back(store):
+def test_last_use_of_a_token_is_kept_to_the_minute(store):
     record, _ = made(store)
     for now_s in (179.0, 121.0, 119.0):
         with store.write() as conn:
@@ -82,7 +82,7 @@ def test_use_is_kept_to_the_minute_and_never_goes_back(store):
         ({"project": "a/b"}, "project 'a/b': want"),
     ],
 )
-def test_what_cannot_be_a_token_is_refused(store, changes, reason):
+def test_invalid_tokens_are_refused(store, changes, reason):
     with pytest.raises(InvalidRequest, match=reason):
         made(store, **changes)
 
@@ -95,5 +95,5 @@ def test_scopes_are_known_by_name():
 
 
 @pytest.mark.parametrize("text", ["", "pl_", "pl_a_b", "x" * 57, "pl_" + "x" * 54])
-def test_what_is_no_token_has_no_parts(text):
-    assert token_text.parse(text) is None
+def test_text_that_is_no_token_is_not_parsed(text):
+    assert tokens.parse_token(text) is None

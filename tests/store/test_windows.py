@@ -1,7 +1,7 @@
 import pytest
 
 from app.errors import InvalidRequest, JobNotFound, WindowNotFound
-from app.store import registering, windows
+from app.store import runs, windows
 from tests.store.factories import register, registration, window
 
 
@@ -35,11 +35,11 @@ def test_only_a_higher_revision_replaces_a_window(conn):
     assert windows.get(conn, "job", "1-0", per_step=True)["per_step"] is None
 
 
-def test_one_figure_by_step_comes_of_the_named_windows_that_have_any(conn):
+def test_figures_by_step_skips_windows_without_figures(conn):
     for first_step in (0, 8, 16, 24):
         result = {"steps": [first_step, first_step + 7]}
         windows.save(conn, "job", window(first_step, last_step=first_step + 7, result=result))
-    registering.register(conn, "job", registration(run_key="run-2"), now_s=200.0)
+    runs.register(conn, "job", registration(run_key="run-2"), now_s=200.0)
     windows.save(conn, "job", window(12, epoch=2))
     windows.save(conn, "job", window(32, slowdown=None, per_step=None))
     found = windows.figures_by_step(conn, "job", 1, "stage_slowdown", [24, 8, 16, 32, 12])
@@ -48,7 +48,7 @@ def test_one_figure_by_step_comes_of_the_named_windows_that_have_any(conn):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_numbers_that_json_does_not_have_are_never_saved(conn, bad):
+def test_windows_with_non_finite_numbers_are_refused(conn, bad):
     for record in (window(slowdown=bad), window(result={"slowdown": bad}), window(updated_s=bad)):
         with pytest.raises(Exception, match=r"finite|JSON"):
             windows.save(conn, "job", record)
@@ -105,12 +105,3 @@ def test_pages_hold_every_window_once_the_newest_first(store):
 def test_a_cursor_of_another_list_is_refused(conn, cursor):
     with pytest.raises(InvalidRequest):
         windows.page(conn, "job", cursor=cursor)
-
-
-def test_the_open_window_of_a_run_is_found(conn):
-    windows.save(conn, "job", window(0, state="complete"))
-    assert windows.open_window(conn, "job", 1) is None
-    windows.save(conn, "job", window(8))
-    opened = windows.open_window(conn, "job", 1)
-    assert opened is not None
-    assert opened.window_id == "1-8"

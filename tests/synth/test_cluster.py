@@ -5,7 +5,7 @@ import pytest
 
 from app.errors import InvalidRequest
 from app.synth.cluster import Cluster
-from app.synth.run import MadeJob
+from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
 
@@ -18,7 +18,7 @@ def test_hosts_hold_successive_ranks():
 
 
 def test_a_world_knows_who_is_where():
-    world = MadeJob(Parallelism(3, 2), 2, cluster=Cluster(gpus_per_host=4)).world
+    world = SimulatedJob(Parallelism(3, 2), 2, cluster=Cluster(gpus_per_host=4)).world
     assert world.host_names == ["host-000", "host-001"]
     assert world.workers_of_host("host-000") == [(0, 0), (0, 1), (1, 0), (2, 0)]
     assert world.workers_of_host("host-001") == [(1, 1), (2, 1)]
@@ -47,7 +47,7 @@ def test_without_wrong_clocks_there_are_none():
 
 
 def test_jitter_is_on_the_ends_of_what_is_done_together():
-    made = MadeJob(Parallelism(8, 2), 4)
+    made = SimulatedJob(Parallelism(8, 2), 4)
     jittery = replace(made, cluster=Cluster(jitter_s=5e-5))
     trace = jittery.make(range(20))
     end_s = trace.start_s + trace.duration_s
@@ -63,7 +63,7 @@ def test_jitter_is_on_the_ends_of_what_is_done_together():
 
 
 def test_jitter_of_a_step_does_not_hang_on_the_others():
-    jittery = MadeJob(Parallelism(2, 2), 2, cluster=Cluster(jitter_s=5e-5))
+    jittery = SimulatedJob(Parallelism(2, 2), 2, cluster=Cluster(jitter_s=5e-5))
     whole, alone = jittery.make([4, 9]), jittery.make_step(9)
     np.testing.assert_array_equal(whole.start_s[alone.num_ops :], alone.start_s)
 

@@ -9,20 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.report import analyse
-from app.engine.result import as_json
-from app.synth.costs import Costs
-from app.synth.drawing import Drawing
-from app.synth.drawn import Drawn
-from app.synth.faults.slow_worker import SlowWorker
-from app.synth.run import MadeJob
-from app.synth.schedules.known import SCHEDULES
-from app.synth.world import rng_of
+from app.engine.result import report_as_json
+from app.synth.cluster import rng_of
+from app.synth.costs import OperationCosts
+from app.synth.drawing import DrawnSteps, StepDrawing
+from app.synth.faults.slow_compute import SlowWorker
+from app.synth.job import SimulatedJob
+from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
 from app.trace.ops import COMPUTE_STREAM, OP_CODES, OP_SPECS
 from app.trace.window import Window
-from tests.synth.made_up import MadeUp
+from tests.synth.custom_fault import CustomFault
+from tests.synth.faulty_jobs import compute_only_costs
 
-AT_ONCE = replace(Costs(), launch_delay_s=0.0)
+AT_ONCE = replace(OperationCosts(), launch_delay_s=0.0)
 
 
 @st.composite
@@ -34,12 +34,14 @@ def jobs(draw, costs=AT_ONCE):
     count = pp_size * draw(st.integers(1, 2)) if vpp_size > 1 else count
     sizes = Parallelism(draw(st.integers(1, 3)), pp_size, vpp_size=vpp_size)
     seed = draw(st.integers(0, 2**32))
-    return MadeJob(sizes, count, costs=costs, schedule=SCHEDULES[name], seed=seed)
+    return SimulatedJob(sizes, count, costs=costs, schedule=SCHEDULES[name], seed=seed)
 
 
 def result_of(made, num_steps=2):
     steps = tuple(range(num_steps))
-    return as_json(analyse(Window(made.job, 1, 0, steps, made.make(steps), state="complete")))
+    return report_as_json(
+        analyse(Window(made.job, 1, 0, steps, made.make(steps), state="complete"))
+    )
 
 
 def quiet(made):
@@ -53,7 +55,7 @@ def test_the_engine_replays_every_schedule_exactly(made, is_quiet):
     np.testing.assert_allclose(times["simulated"], times["recorded"], rtol=1e-9)
 
 
-@given(jobs(replace(Costs(), noise=0.05)))
+@given(jobs(replace(OperationCosts(), noise=0.05)))
 @settings(max_examples=30, deadline=None)
 def test_launch_delays_cost_less_than_one_percent(made):
     costs = replace(made.costs, launch_delay_s=1e-5)
@@ -104,7 +106,7 @@ def test_a_step_is_the_same_in_whatever_block_it_is_made(made, steps):
 
 
 def test_large_jobs_are_made_in_several_blocks():
-    made = MadeJob(Parallelism(3, 2), 4, faults=(SlowWorker(1, 1, 1.5),))
+    made = SimulatedJob(Parallelism(3, 2), 4, faults=(SlowWorker(1, 1, 1.5),))
     ops_a_step = made.structure.num_ops * 3
     blocks = list(made.blocks(range(7), ops_a_block=3 * ops_a_step - 1))
     numbers = [block.drawn.steps.tolist() for block in blocks]
@@ -115,7 +117,7 @@ def test_large_jobs_are_made_in_several_blocks():
 
 
 def test_a_fault_leaves_the_noise_of_all_others_as_it_was():
-    made = MadeJob(Parallelism(2, 2), 3)
+    made = SimulatedJob(Parallelism(2, 2), 3)
     well, ill = made.make(range(3)), replace(made, faults=(SlowWorker(1, 0, 1.5),)).make(range(3))
     computes = np.isin(well.optype, [OP_CODES["forward-compute"], OP_CODES["backward-compute"]])
     is_hit = (well.dp_rank == 1) & (well.stage == 0)
@@ -124,8 +126,8 @@ def test_a_fault_leaves_the_noise_of_all_others_as_it_was():
 
 
 def test_both_halves_of_a_split_backward_stray_by_themselves():
-    sizes, costs = Parallelism(4, 2), replace(Costs(), noise=0.03, weight_share=0.4)
-    drawn = Drawing(sizes, 64, costs, splits=True).draw(range(4), seed=1)
+    sizes, costs = Parallelism(4, 2), replace(OperationCosts(), noise=0.03, weight_share=0.4)
+    drawn = StepDrawing(sizes, 64, costs, splits=True).draw(range(4), seed=1)
     assert drawn.weight_share is not None
     weight_s = drawn.backward_s * drawn.weight_share
     input_s = drawn.backward_s - weight_s
@@ -140,8 +142,8 @@ def late_second_forward_of_stage_1(drawn):
 
 
 def test_a_late_computation_makes_those_wait_who_need_it():
-    late = MadeUp(late_second_forward_of_stage_1)
-    made = MadeJob(Parallelism(1, 2), 2, costs=Costs.of_compute_only(1.0, 2.0), faults=(late,))
+    late = CustomFault(late_second_forward_of_stage_1)
+    made = SimulatedJob(Parallelism(1, 2), 2, costs=compute_only_costs(1.0, 2.0), faults=(late,))
     trace = made.make_step(0)
     code = [OP_CODES["forward-compute"], OP_CODES["backward-compute"]]
     start_s = {
@@ -163,20 +165,22 @@ def of_type(trace, name, **where):
     return ops.start_s, ops.start_s + ops.duration_s
 
 
-COMPUTE_ONLY = Costs.of_compute_only(1.0, 2.0)
+COMPUTE_ONLY = compute_only_costs(1.0, 2.0)
 
 
 def test_sends_of_one_direction_leave_one_after_the_other():
     # A transfer takes longer than a computation: the second send waits for the first.
     costs = replace(COMPUTE_ONLY, stage_transfer_s=3.0)
-    trace = MadeJob(Parallelism(1, 2), 2, costs=costs, schedule=SCHEDULES["gpipe"]).make_step(0)
+    trace = SimulatedJob(Parallelism(1, 2), 2, costs=costs, schedule=SCHEDULES["gpipe"]).make_step(
+        0
+    )
     start_s, end_s = of_type(trace, "forward-send", stage=0)
     assert start_s.tolist() == [1.0, 4.0]
     assert end_s.tolist() == [4.0, 8.0]  # its receive is posted when the first forward has ended
 
 
 def test_the_first_backward_receive_is_posted_one_computation_ahead():
-    trace = MadeJob(Parallelism(1, 2), 3, costs=COMPUTE_ONLY).make_step(0)
+    trace = SimulatedJob(Parallelism(1, 2), 3, costs=COMPUTE_ONLY).make_step(0)
     start_s, end_s = of_type(trace, "backward-recv", stage=0)
     # Stage 0 runs f0, f1, b0: posted when f0 has ended, given when stage 1 has ended its b0.
     assert (start_s[0], end_s[0]) == (1.0, 4.0)
@@ -185,7 +189,7 @@ def test_the_first_backward_receive_is_posted_one_computation_ahead():
 def test_a_chunk_waits_for_its_own_parameters():
     costs = replace(COMPUTE_ONLY, params_all_gather_s=4.0)
     sizes = Parallelism(2, 1, vpp_size=2)
-    made = MadeJob(sizes, 1, costs=costs, schedule=SCHEDULES["interleaved"])
+    made = SimulatedJob(sizes, 1, costs=costs, schedule=SCHEDULES["interleaved"])
     start_s, end_s = of_type(made.make_step(0), "forward-compute", dp_rank=1)
     # Half a second each; the gathers end after 4 and 8.
     assert list(zip(start_s, end_s, strict=True)) == [(4.0, 4.5), (8.0, 8.5)]
@@ -196,12 +200,12 @@ def slow_transfers_into_chunk_1(drawn):
 
 
 def test_transfers_are_of_the_chunk_that_receives():
-    made = MadeJob(
+    made = SimulatedJob(
         Parallelism(1, 2, vpp_size=2),
         2,
         costs=COMPUTE_ONLY,
         schedule=SCHEDULES["interleaved"],
-        faults=(MadeUp(slow_transfers_into_chunk_1),),
+        faults=(CustomFault(slow_transfers_into_chunk_1),),
     )
     trace = made.make_step(0)
     for chunk, expected_s in ((0, 0.0), (1, 5.0)):
@@ -217,10 +221,10 @@ def test_transfers_are_of_the_chunk_that_receives():
 
 
 @dataclass(frozen=True, slots=True)
-class Spy(MadeUp):
+class Spy(CustomFault):
     """Notes down what its chance says first."""
 
-    deed: Callable[[Drawn], None] = field(default=lambda drawn: None, kw_only=True)
+    deed: Callable[[DrawnSteps], None] = field(default=lambda drawn: None, kw_only=True)
     seen: list[float]
 
     def change(self, drawn, world, lasts, rng_of):
@@ -231,5 +235,5 @@ def test_each_fault_of_a_step_has_a_chance_of_its_own():
     rngs = [np.random.default_rng([5, 3]), rng_of(5, 0)(3), rng_of(5, 1)(3), rng_of(5, 0)(4)]
     assert len({rng.random() for rng in rngs}) == 4
     seen: list[float] = []
-    MadeJob(Parallelism(1, 1), 1, faults=(Spy(seen), Spy(seen)), seed=5).make_step(3)
+    SimulatedJob(Parallelism(1, 1), 1, faults=(Spy(seen), Spy(seen)), seed=5).make_step(3)
     assert seen == [rng_of(5, 0)(3).random(), rng_of(5, 1)(3).random()]

@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 
 from app.errors import InvalidRequest
-from app.synth.costs import Costs
-from app.synth.model import Model
-from app.synth.network import Network
-from app.synth.run import MadeJob
-from app.synth.schedules.interleaved import Interleaved
+from app.synth.costs import OperationCosts
+from app.synth.job import SimulatedJob
+from app.synth.model import NetworkModel, TransformerModel
+from app.synth.schedules import Interleaved
 from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
 
 # 24 h^2 T = 96,000 and 2 h T^2 = 40,000 operations a layer; 2 h V T = 68,000 for the loss.
-SMALL = Model(num_layers=4, hidden_size=20, seq_len=10, vocab_size=170, flops_per_s=1000.0)
+SMALL = TransformerModel(
+    num_layers=4, hidden_size=20, seq_len=10, vocab_size=170, flops_per_s=1000.0
+)
 
 
 def test_a_layer_is_linear_in_its_tokens_but_for_attention():
@@ -36,11 +37,11 @@ def test_the_first_stage_embeds_and_the_last_one_computes_the_loss():
 
 
 def test_chunks_go_round_the_stages():
-    made = MadeJob(
+    made = SimulatedJob(
         Parallelism(1, 2, vpp_size=2),
         2,
         costs=replace(SMALL, layers=(1, 1, 2, 0)).costs(
-            Parallelism(1, 2, vpp_size=2), Network(), Costs(noise=0.0)
+            Parallelism(1, 2, vpp_size=2), NetworkModel(), OperationCosts(noise=0.0)
         ),
         schedule=Interleaved(),
     )
@@ -52,8 +53,8 @@ def test_chunks_go_round_the_stages():
 
 
 def test_backwards_take_twice_as_long_and_rings_what_their_bytes_take():
-    sizes, network = Parallelism(4, 2, tp_size=2), Network(1e-3, 1e4)
-    costs = SMALL.costs(sizes, network, Costs())
+    sizes, network = Parallelism(4, 2, tp_size=2), NetworkModel(1e-3, 1e4)
+    costs = SMALL.costs(sizes, network, OperationCosts())
     assert costs.backward_s == 2 * costs.forward_s
     assert costs.forward_s == pytest.approx(478 / 2 / 2)
     # 12 h^2 = 4,800 parameters a layer, two layers a stage, halved by tensor parallelism.
@@ -63,7 +64,7 @@ def test_backwards_take_twice_as_long_and_rings_what_their_bytes_take():
     assert costs.params_all_gather_s == network.all_gather_s(4, 9_600)
     assert costs.grads_reduce_scatter_s == network.reduce_scatter_s(4, 19_200)
     assert costs.stage_transfer_s == network.transfer_s(400)
-    assert costs.noise == Costs().noise
+    assert costs.noise == OperationCosts().noise
 
 
 @pytest.mark.parametrize(

@@ -4,21 +4,21 @@ import numpy as np
 import pytest
 
 from app.engine.report import analyse
-from app.engine.result import as_json
+from app.engine.result import report_as_json
 from app.errors import InvalidRequest
 from app.synth.cluster import Cluster
-from app.synth.costs import Costs
-from app.synth.drawn import Annotation
-from app.synth.instants import BEGAN_NS
-from app.synth.run import MadeJob
-from app.synth.schedules.known import SCHEDULES
+from app.synth.costs import OperationCosts
+from app.synth.drawing import Annotation
+from app.synth.job import SimulatedJob
+from app.synth.record import JOB_START_NS
+from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES, Direction
 from app.trace.window import OPTIONAL, TRACE_DTYPES
-from tests.comparison import agree
-from tests.synth.made_up import MadeUp
+from tests.result_comparison import agree
+from tests.synth.custom_fault import CustomFault
 
-MADE = MadeJob(Parallelism(3, 2), 4, cluster=Cluster(gpus_per_host=2))
+MADE = SimulatedJob(Parallelism(3, 2), 4, cluster=Cluster(gpus_per_host=2))
 
 
 def columns(record):
@@ -36,7 +36,7 @@ def test_a_record_is_what_was_made_in_nanoseconds_of_an_absolute_clock():
         np.testing.assert_array_equal(getattr(record, name), getattr(trace, name))
     np.testing.assert_allclose(record.duration_ns, trace.duration_s * 1e9, atol=1)
     first = record.step == 0
-    since_ns = record.start_ns[first] - BEGAN_NS
+    since_ns = record.start_ns[first] - JOB_START_NS
     np.testing.assert_allclose(since_ns, trace.start_s[first] * 1e9, atol=1)
 
 
@@ -46,7 +46,7 @@ def test_steps_follow_one_another():
     starts = [record.start_ns[record.step == s].min() for s in range(4)]
     gaps_ns = np.array(starts[1:]) - np.array(ends[:-1])
     assert ((gaps_ns > 2e6) & (gaps_ns < 3e6)).all()
-    assert record.ended_s == pytest.approx((ends[-1] - BEGAN_NS) / 1e9 + 2e-3, abs=1e-6)
+    assert record.ended_s == pytest.approx((ends[-1] - JOB_START_NS) / 1e9 + 2e-3, abs=1e-6)
 
 
 def test_a_record_goes_on_where_the_last_one_ended():
@@ -57,7 +57,7 @@ def test_a_record_goes_on_where_the_last_one_ended():
 
 def test_steps_that_nobody_records_take_their_time():
     record = MADE.record([0, 1, 101])
-    began_s = [(record.start_ns[record.step == s].min() - BEGAN_NS) / 1e9 for s in (0, 1, 101)]
+    began_s = [(record.start_ns[record.step == s].min() - JOB_START_NS) / 1e9 for s in (0, 1, 101)]
     assert began_s[2] == pytest.approx(101 * began_s[1], rel=0.1)
 
 
@@ -79,7 +79,7 @@ def test_a_drifting_clock_counts_more_or_fewer_nanoseconds():
     _, drift = cluster.clocks(MADE.parallelism, MADE.seed)
     of_row = drift[off.dp_rank, off.stage]
     np.testing.assert_allclose(
-        off.start_ns - BEGAN_NS, (record.start_ns - BEGAN_NS) * (1 + of_row), atol=1
+        off.start_ns - JOB_START_NS, (record.start_ns - JOB_START_NS) * (1 + of_row), atol=1
     )
     np.testing.assert_allclose(off.duration_ns, record.duration_ns * (1 + of_row), atol=1)
 
@@ -107,7 +107,7 @@ def test_the_window_of_a_record_says_what_the_made_trace_says(name):
     np.testing.assert_allclose(window.trace.duration_s, trace.duration_s, atol=2e-9)
     np.testing.assert_allclose(window.trace.start_s, trace.start_s, rtol=0, atol=1e-4)
     of_trace = replace(window, trace=trace, origin_ns=None, hosts={})
-    one, other = (as_json(analyse(each)) for each in (window, of_trace))
+    one, other = (report_as_json(analyse(each)) for each in (window, of_trace))
     assert one["slowdown"] == pytest.approx(other["slowdown"], rel=1e-6)
     # Only the record tells what lies between its steps, which it counts to the second one.
     for each in (one, other):
@@ -135,7 +135,7 @@ def silence_of_rank_1_in_step_2(drawn):
 
 
 def test_who_is_silent_is_left_out_and_his_step_is_not_analysed():
-    made = replace(MADE, faults=(MadeUp(silence_of_rank_1_in_step_2),))
+    made = replace(MADE, faults=(CustomFault(silence_of_rank_1_in_step_2),))
     record, whole = made.record(range(4)), MADE.record(range(4))
     gone = (whole.step == 2) & (whole.dp_rank == 1) & (whole.stage == 0)
     for name, column in columns(record).items():
@@ -160,7 +160,7 @@ def two_pauses_and_a_wait_in_step_1(drawn):
 
 
 def test_annotations_are_rows_of_their_own():
-    record = replace(MADE, faults=(MadeUp(two_pauses_and_a_wait_in_step_1),)).record(range(3))
+    record = replace(MADE, faults=(CustomFault(two_pauses_and_a_wait_in_step_1),)).record(range(3))
     pauses, (wait,) = rows_of(record, "gc-pause"), rows_of(record, "data-wait")
     assert record.step[pauses].tolist() == [1, 1]
     assert record.seq_id[pauses].tolist() == [0, 1]
@@ -183,7 +183,7 @@ def test_annotations_are_rows_of_their_own():
     assert abs(ends_ns[wait] - record.start_ns[waited[0]]) <= 1
     keys = [record.step, record.dp_rank, record.stage, record.optype, record.seq_id]
     np.testing.assert_array_equal(np.lexsort(keys[::-1]), np.arange(record.num_ops))
-    slowdown = as_json(analyse(record.window()))["optype_slowdown"]
+    slowdown = report_as_json(analyse(record.window()))["optype_slowdown"]
     assert not {"gc-pause", "data-wait"} & set(slowdown)
 
 
@@ -196,8 +196,10 @@ def lengths_and_temperatures(drawn):
 
 
 def test_optional_columns_stand_where_they_belong():
-    costs = Costs(sizes=(("forward-send", 4096),))
-    record = replace(MADE, faults=(MadeUp(lengths_and_temperatures),), costs=costs).record(range(2))
+    costs = OperationCosts(sizes=(("forward-send", 4096),))
+    record = replace(MADE, faults=(CustomFault(lengths_and_temperatures),), costs=costs).record(
+        range(2)
+    )
     computes = np.isin(record.optype, [OP_CODES[f"{d}-compute"] for d in ("forward", "backward")])
     np.testing.assert_array_equal(record.tokens, np.where(computes, 100, -1))
     expected = record.mb_id * 6 + record.step * 3 + record.dp_rank

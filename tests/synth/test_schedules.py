@@ -6,17 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import InvalidRequest
-from app.synth.costs import Costs
-from app.synth.run import MadeJob
-from app.synth.schedules.known import SCHEDULES
-from app.synth.schedules.schedule import Part
+from app.synth.job import SimulatedJob
+from app.synth.schedules import SCHEDULES, ComputeKind
 from app.trace.job import Parallelism
+from tests.synth.faulty_jobs import compute_only_costs
 
 LETTERS = {
-    Part.FORWARD: "f",
-    Part.BACKWARD: "b",
-    Part.BACKWARD_INPUT: "i",
-    Part.BACKWARD_WEIGHT: "w",
+    ComputeKind.FORWARD: "f",
+    ComputeKind.BACKWARD: "b",
+    ComputeKind.BACKWARD_INPUT: "i",
+    ComputeKind.BACKWARD_WEIGHT: "w",
 }
 
 
@@ -30,9 +29,9 @@ def words(name, stage, *, pp_size, num_microbatches, num_chunks=1):
 
 
 def step_s(name, pp_size, num_microbatches, *, num_chunks=1, weight_share=0.5, dp_size=1):
-    costs = replace(Costs.of_compute_only(1.0, 2.0), weight_share=weight_share)
+    costs = replace(compute_only_costs(1.0, 2.0), weight_share=weight_share)
     sizes = Parallelism(dp_size, pp_size, vpp_size=num_chunks)
-    made = MadeJob(sizes, num_microbatches, costs=costs, schedule=SCHEDULES[name])
+    made = SimulatedJob(sizes, num_microbatches, costs=costs, schedule=SCHEDULES[name])
     trace = made.make_step(0)
     return float((trace.start_s + trace.duration_s).max())
 
@@ -79,9 +78,9 @@ def test_every_computation_is_done_once_and_forwards_come_first(
     position = {work: at for at, work in enumerate(order)}
     for work in order:
         before = {
-            Part.BACKWARD: Part.FORWARD,
-            Part.BACKWARD_INPUT: Part.FORWARD,
-            Part.BACKWARD_WEIGHT: Part.BACKWARD_INPUT,
+            ComputeKind.BACKWARD: ComputeKind.FORWARD,
+            ComputeKind.BACKWARD_INPUT: ComputeKind.FORWARD,
+            ComputeKind.BACKWARD_WEIGHT: ComputeKind.BACKWARD_INPUT,
         }.get(work.part)
         assert before is None or position[work._replace(part=before)] < position[work]
 
@@ -124,12 +123,12 @@ def test_replicas_change_nothing():
 @pytest.mark.parametrize("name", ["1f1b", "zero-bubble"])
 def test_several_chunks_want_a_schedule_that_has_a_place_for_them(name):
     with pytest.raises(InvalidRequest, match="set vpp_size to 1"):
-        MadeJob(Parallelism(1, 2, vpp_size=2), 2, schedule=SCHEDULES[name])
+        SimulatedJob(Parallelism(1, 2, vpp_size=2), 2, schedule=SCHEDULES[name])
 
 
 def test_interleaving_wants_whole_rounds():
     with pytest.raises(InvalidRequest, match="rounds of 4"):
-        MadeJob(Parallelism(1, 4, vpp_size=2), 6, schedule=SCHEDULES["interleaved"])
+        SimulatedJob(Parallelism(1, 4, vpp_size=2), 6, schedule=SCHEDULES["interleaved"])
 
 
 def test_names_are_those_of_the_schedules():

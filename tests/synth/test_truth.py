@@ -5,22 +5,20 @@ import json
 import numpy as np
 import pytest
 
-from app.synth.costs import Costs
-from app.synth.faults.fault import When
-from app.synth.faults.gc_pauses import GcPauses
-from app.synth.faults.planned_gc import PlannedGc
-from app.synth.faults.silent_worker import SilentWorker
-from app.synth.faults.slow_stage import SlowStage
-from app.synth.faults.slow_worker import SlowWorker
-from app.synth.run import MadeJob
-from app.synth.truth import StepTimes, costs_of, step_times, truth_of, without
+from app.synth.costs import OperationCosts
+from app.synth.faults.fault import FaultSteps
+from app.synth.faults.interruptions import GcPauses, PlannedGc, SilentWorker
+from app.synth.faults.slow_compute import SlowStage, SlowWorker
+from app.synth.job import SimulatedJob
+from app.synth.truth import FaultStepTimes, step_times, truth_of, without_fault
 from app.trace.job import Parallelism
+from tests.synth.faulty_jobs import compute_only_costs, costs_of
 
-EXACT = Costs.of_compute_only(forward_s=1.0, backward_s=2.0)
+EXACT = compute_only_costs(forward_s=1.0, backward_s=2.0)
 
 
 def made(*faults, dp=2, pp=1, num_microbatches=4, costs=EXACT):
-    return MadeJob(Parallelism(dp, pp), num_microbatches, costs=costs, faults=faults)
+    return SimulatedJob(Parallelism(dp, pp), num_microbatches, costs=costs, faults=faults)
 
 
 def test_a_slow_worker_without_a_pipeline_costs_what_everybody_waits_for():
@@ -36,7 +34,7 @@ def test_a_slow_stage_costs_by_the_closed_form_of_1f1b():
 
 
 def test_a_cost_is_over_the_steps_that_were_asked_for():
-    job = made(SlowWorker(1, 0, 1.5, when=When(2, 2)))
+    job = made(SlowWorker(1, 0, 1.5, when=FaultSteps(2, 2)))
     assert costs_of(job, [0, 1]) == [0.0]
     assert costs_of(job, [2, 3]) == [pytest.approx(1 / 3)]
     # 12, 12, 18 and 18 s, where 12 each would do.
@@ -59,15 +57,15 @@ def test_what_takes_no_time_has_no_cost():
 
 def test_the_job_without_a_fault_has_the_same_noise_and_the_other_faults_the_same_chance():
     pauses = GcPauses(0.3, 0.5)
-    both = made(SlowWorker(1, 0, 1.5), pauses, costs=Costs())
-    alone = made(SlowStage(0, 1.0), pauses, costs=Costs())
+    both = made(SlowWorker(1, 0, 1.5), pauses, costs=OperationCosts())
+    alone = made(SlowStage(0, 1.0), pauses, costs=OperationCosts())
     np.testing.assert_array_equal(
-        without(both, 0).make(range(6)).duration_s, alone.make(range(6)).duration_s
+        without_fault(both, 0).make(range(6)).duration_s, alone.make(range(6)).duration_s
     )
 
 
 def test_step_times_are_those_of_the_trace():
-    job = made(GcPauses(0.3, 0.5), dp=4, pp=3, costs=Costs())
+    job = made(GcPauses(0.3, 0.5), dp=4, pp=3, costs=OperationCosts())
     trace = job.make([4, 9])
     for step, seconds in zip([4, 9], step_times(job, [4, 9]), strict=True):
         of_step = trace.select(trace.step == step)
@@ -76,13 +74,13 @@ def test_step_times_are_those_of_the_trace():
 
 
 def test_costs_of_chosen_steps_need_no_further_making():
-    times = StepTimes.of(made(SlowWorker(1, 0, 1.5, when=When(2))), range(4))
+    times = FaultStepTimes.of(made(SlowWorker(1, 0, 1.5, when=FaultSteps(2))), range(4))
     assert times.costs(np.array([2, 3])) == [pytest.approx(1 / 3)]
     assert times.costs() == [pytest.approx(1 - 48 / 60)]
 
 
 def test_the_truth_names_cause_culprit_severity_and_time():
-    job = made(SlowWorker(1, 0, 1.5, when=When(2, 10)), PlannedGc(), SilentWorker(0, 0))
+    job = made(SlowWorker(1, 0, 1.5, when=FaultSteps(2, 10)), PlannedGc(), SilentWorker(0, 0))
     truth = json.loads(json.dumps(truth_of(job, range(4)), allow_nan=False))
     slow, collected, silent = truth["faults"]
     # Of 12, 12, 18 and 18 s, and the pause of about 0.3 s in the first step.
@@ -108,5 +106,5 @@ def test_the_truth_names_cause_culprit_severity_and_time():
 
 
 def test_a_fault_that_begins_later_costs_nothing_yet():
-    (fault,) = truth_of(made(SlowWorker(1, 0, 1.5, when=When(50))), range(4))["faults"]
+    (fault,) = truth_of(made(SlowWorker(1, 0, 1.5, when=FaultSteps(50))), range(4))["faults"]
     assert (fault["cost"], fault["cost_while_it_lasts"]) == (0.0, None)

@@ -6,13 +6,13 @@ import time
 
 import torch
 import torch.distributed as dist
-from paceline_client.groups import GroupBuffer
 from paceline_client.integrations.flight_recorder import (
     FlightRecorder,
     _dump,
     _ranks_by_name,
     parsed,
 )
+from paceline_client.recording.groups import GroupBuffer
 from paceline_client.topology import group_ranks
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -48,7 +48,7 @@ def main() -> None:
         found.step_ended(3, begun_ns, ended_ns)
         while not found.is_over and found.has_unread:
             found._next_poll_s = 0.0
-            found.look(rows)
+            found.poll(rows)
     taken = again.take()
     sys.stdout.write(json.dumps({
         "rank": dist.get_rank(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.bench.ranks import TrainingFailed, run_ranks
+from tests.harness.ranks import TrainingFailed, run_ranks
 
 PATIENCE_S = 540.0  # four processes may share one busy core
 

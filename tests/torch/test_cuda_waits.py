@@ -5,13 +5,12 @@ waits begin and end is what counts here, not how long they take (tests/client/cu
 """
 
 import pytest
-from paceline_client.buffer import Buffer
-from paceline_client.cuda import CudaTiming
-from paceline_client.cuda_span import CudaSpan
 from paceline_client.integrations import ddp, fsdp2
 from paceline_client.recorder import Recorder
+from paceline_client.recording.buffer import Buffer
+from paceline_client.recording.cuda import CudaSpan, CudaTiming
 
-from tests.client.cuda.fake_cuda import FakeTorch, Gpu
+from tests.client.recording.cuda.fake_cuda import FakeTorch, Gpu
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 dist = pytest.importorskip("torch.distributed")

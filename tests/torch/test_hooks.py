@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from paceline_client.integrations import ddp, fsdp2, torch_pipeline
-from paceline_client.integrations.computing import computing
+from paceline_client.integrations.computing import current_computation
 
 
 class Listing:
@@ -258,22 +258,22 @@ def test_a_parameter_that_is_an_output_itself_gets_no_hook_with_every_forward(re
 
 def test_forwards_without_a_backward_are_said_once(recorder, autograd, caplog):
     passes = ddp._Passes(recorder, -1, None)
-    for _ in range(3 * ddp.MANY_WITHOUT):
+    for _ in range(3 * ddp.MAX_UNSEEN_BACKWARDS):
         passes._forward_ends(None, (), {}, object())
     assert len(caplog.messages) == 1
-    assert "not one backward that could be recorded" in caplog.text
+    assert "no backward that could be recorded" in caplog.text
 
 
 def test_forwards_that_are_not_to_be_learnt_from_are_none_without_a_backward(
     recorder, autograd, caplog, monkeypatch
 ):
     passes, output = ddp._Passes(recorder, -1, None), Output()
-    for _ in range(2 * ddp.MANY_WITHOUT):
+    for _ in range(2 * ddp.MAX_UNSEEN_BACKWARDS):
         output.hooks.clear()
         passes._forward_ends(None, (), {}, output)
         autograd.backward(output)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(is_grad_enabled=lambda: False))
-    for _ in range(2 * ddp.MANY_WITHOUT):
+    for _ in range(2 * ddp.MAX_UNSEEN_BACKWARDS):
         passes._forward_ends(None, (), {}, object())
     assert not caplog.messages
 
@@ -301,7 +301,7 @@ def test_collectives_may_be_called_by_position(recorder, monkeypatch):
     dist = SimpleNamespace(all_gather_into_tensor=gather, reduce_scatter_tensor=scatter)
     monkeypatch.setitem(sys.modules, "torch.distributed", dist)
     sent = SimpleNamespace(name="sent", device=SimpleNamespace(type="cpu"))
-    computing(recorder).begin("forward-compute")
+    current_computation(recorder).begin("forward-compute")
     fsdp2._Recorded(recorder, fsdp2._Gather(), "params-all-gather")("to", sent, "us", False)
     fsdp2._Recorded(recorder, fsdp2._Scatter(), "grads-reduce-scatter")("to", sent, "us", "sum")
     assert called == [
@@ -389,7 +389,7 @@ def test_what_cannot_be_recorded_is_said_once_and_left_alone(recorder, module, c
 
 
 def test_a_computation_that_another_one_follows_has_ended(recorder):
-    here = computing(recorder)
+    here = current_computation(recorder)
     here.begin("forward-compute", 0, 0)
     here.begin("forward-compute", 1, 0)
     here.end()
@@ -401,7 +401,7 @@ def test_a_computation_that_another_one_follows_has_ended(recorder):
 
 
 def test_a_computation_goes_on_after_a_pause_if_there_was_one(recorder):
-    here = computing(recorder)
+    here = current_computation(recorder)
     here.resume(here.pause())
     assert recorder.said == []
     here.begin("forward-compute", 0, 0)

@@ -6,11 +6,11 @@ from importlib import import_module
 
 import pytest
 from paceline_client import Topology
-from paceline_client.buffer import Buffer
 from paceline_client.integrations import megatron
 from paceline_client.recorder import Recorder
+from paceline_client.recording.buffer import Buffer
 
-from tests.client import megatron_twin as twin
+from tests.client.integrations import fake_megatron as twin
 
 
 @pytest.fixture(scope="module")

@@ -1,27 +1,132 @@
-"""The body that an Alertmanager's webhooks have, version 4: for whatever takes those already."""
+"""Alerts as an Alertmanager knows them: its webhook body, version 4, and pushes into its API.
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+Labels say which alert it is, annotations all the rest. An Alertmanager that is pushed to groups,
+silences and routes alerts by itself.
+"""
 
-from app.alerts.endpoint import Endpoint
-from app.alerts.formats.json_text import json_text, rfc3339
-from app.alerts.formats.labelled import Labelled, labelled
-from app.alerts.message import Message
-from app.alerts.notice import Notice
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from app import formatting
+from app.alerts.formats.figures import culprit_names
+from app.alerts.formats.webhooks import json_text, rfc3339
+from app.alerts.notice import Message, Notice, NoticeAlert
+from app.alerts.receiver import Receiver
+from app.alerts.wording import cost_sentence, finding_sentence, resolved_cost_sentence
+
+# Whom a diagnosis blames may change while an alert fires, and with other labels it would be
+# another alert: these are labels only where the alert is about them.
+_CULPRIT_LABELS = ("cause", "worker", "host")
+_FNV_START, _FNV_PRIME, _64_BITS = 14695981039346656037, 1099511628211, (1 << 64) - 1
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
+_OTHER_ALERTNAMES = {"test": "PacelineTest", "notifier-unhealthy": "PacelineNotifierUnhealthy"}
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledAlert:
+    """One alert; `url` is empty where the page has no address."""
+
+    status: Literal["firing", "resolved"]
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    starts_at_s: float
+    ends_at_s: float | None
+    url: str
+
+    @property
+    def fingerprint(self) -> str:
+        """The Alertmanager's own, a hash of the labels (FNV-1a, 64 bits)."""
+        value = _FNV_START
+        for name in sorted(self.labels):
+            for byte in b"%b\xff%b\xff" % (name.encode(), self.labels[name].encode()):
+                value = ((value ^ byte) * _FNV_PRIME) & _64_BITS
+        return f"{value:016x}"
+
+
+def labelled_alerts(notice: Notice) -> list[LabelledAlert]:
+    """The notice's alerts; of one without any, such as a test, the notice itself."""
+    if not notice.alerts:
+        return [_of_notice(notice)]
+    return [_of_alert(notice, told) for told in notice.alerts]
+
+
+def _of_alert(notice: Notice, told: NoticeAlert) -> LabelledAlert:
+    return LabelledAlert(
+        told.status,
+        _labels(told.known_as or told.labels),
+        {name: value for name, value in _annotations(notice, told) if value},
+        told.starts_at_s,
+        told.ends_at_s,
+        notice.page_url or "",
+    )
+
+
+def _of_notice(notice: Notice) -> LabelledAlert:
+    labels = {
+        "alertname": _OTHER_ALERTNAMES.get(notice.kind, "Paceline"),
+        "project": notice.project,
+        "severity": notice.severity,
+    }
+    annotations = {"summary": notice.sentence, "description": notice.sub}
+    told = {name: value for name, value in annotations.items() if value}
+    return LabelledAlert("firing", labels, told, notice.at_s, None, notice.page_url or "")
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    subject = labels.get("subject")
+    kept: dict[str, str] = {}
+    for name in sorted(labels):
+        is_passing = name in _CULPRIT_LABELS and labels[name] != subject
+        if labels[name] and not is_passing:
+            kept.setdefault(_label_name(name), labels[name])
+    return kept
+
+
+def _label_name(name: str) -> str:
+    """A name that Prometheus takes: letters, digits and underscores."""
+    clean = _NOT_IN_NAMES.sub("_", name)
+    return f"_{clean}" if clean[:1].isdigit() or not clean else clean
+
+
+def _annotations(notice: Notice, told: NoticeAlert) -> Iterator[tuple[str, str | None]]:
+    detail, blame = told.detail, told.detail.blame
+    lost, since = detail.gpu_hours_lost_per_hour, detail.since_step
+    yield "summary", told.sentence
+    yield "description", _description(told)
+    yield "slowdown", None if detail.slowdown is None else f"{detail.slowdown:.2f}"
+    yield "since_step", None if since is None else str(since)
+    yield "gpu_hours_lost_per_hour", None if lost is None else f"{lost:.2f}"
+    yield "confidence", formatting.percent(blame.confidence) if blame else None
+    yield "culprits", culprit_names(blame) if blame else None
+    yield from ((name, told.labels.get(name)) for name in _CULPRIT_LABELS)
+    yield "runbook_url", told.runbook_url or notice.runbook_url
+
+
+def _description(told: NoticeAlert) -> str:
+    """The finding without its own figures, which compare other steps, and what the alert costs."""
+    if told.status == "resolved":
+        return resolved_cost_sentence(told.was or told.detail)
+    blame = told.detail.blame
+    fact = "" if blame is None else f"{finding_sentence(blame)}. "
+    return f"{fact}{cost_sentence(told.detail)}".strip()
+
 
 _NEVER = "0001-01-01T00:00:00Z"  # Go's zero time: it fires
 
 
-def render(notice: Notice, endpoint: Endpoint) -> Message:
+def render_alertmanager(notice: Notice, receiver: Receiver) -> Message:
     """The message."""
-    alerts = labelled(notice)
+    alerts = labelled_alerts(notice)
     is_firing = any(alert.status == "firing" for alert in alerts)
     return Message(
         json_text(
             {
-                "receiver": endpoint.name,
+                "receiver": receiver.name,
                 "status": "firing" if is_firing else "resolved",
-                "alerts": [_alert(alert) for alert in alerts],
+                "alerts": [_webhook_alert(alert) for alert in alerts],
                 "groupLabels": dict(notice.group_labels),
                 "commonLabels": _common([alert.labels for alert in alerts]),
                 "commonAnnotations": _common([alert.annotations for alert in alerts]),
@@ -34,7 +139,7 @@ def render(notice: Notice, endpoint: Endpoint) -> Message:
     )
 
 
-def _alert(alert: Labelled) -> dict[str, Any]:
+def _webhook_alert(alert: LabelledAlert) -> dict[str, Any]:
     ends_at_s = alert.ends_at_s if alert.status == "resolved" else None
     return {
         "status": alert.status,
@@ -56,3 +161,47 @@ def _common(of_alerts: Sequence[Mapping[str, str]]) -> dict[str, str]:
         for name, value in first.items()
         if all(other.get(name) == value for other in rest)
     }
+
+
+# An Alertmanager takes an alert for resolved at `endsAt`, and has forgotten it after a restart: it
+# is told again and again. What it is not told, since Paceline is down or cannot reach it, shall
+# not look as if all were well; nor shall what Paceline may not tell any more fire for days.
+REFRESH_EVERY_S = 300.0
+PUSH_FIRES_FOR_S = 4 * 3600.0
+_TEST_FIRES_FOR_S = 60.0
+_NEWS_FIRES_FOR_S = 3600.0
+PUSH_PATH = "/api/v2/alerts"
+
+
+def render_alertmanager_push(notice: Notice, receiver: Receiver) -> Message:
+    """The alerts as its API takes them."""
+    return Message(json_text([_pushed_alert(notice, alert) for alert in labelled_alerts(notice)]))
+
+
+def push_url(url: str) -> str:
+    """Where to push to, of the Alertmanager that is at this address."""
+    parts = urlsplit(url)
+    path = parts.path if parts.path.endswith(PUSH_PATH) else parts.path.rstrip("/") + PUSH_PATH
+    # What a proxy before it wants to know stays behind the path.
+    return urlunsplit(parts._replace(path=path))
+
+
+def _pushed_alert(notice: Notice, alert: LabelledAlert) -> dict[str, Any]:
+    pushed = {
+        "labels": dict(alert.labels),
+        "annotations": dict(alert.annotations),
+        "startsAt": rfc3339(alert.starts_at_s),
+        "endsAt": rfc3339(_ends_at_s(notice, alert)),
+    }
+    # It wants an address or nothing.
+    return pushed | ({"generatorURL": alert.url} if alert.url else {})
+
+
+def _ends_at_s(notice: Notice, alert: LabelledAlert) -> float:
+    if alert.status == "resolved" and alert.ends_at_s is not None:
+        return alert.ends_at_s
+    if notice.kind == "test":
+        return notice.at_s + _TEST_FIRES_FOR_S
+    if notice.kind == "notifier-unhealthy":
+        return notice.at_s + _NEWS_FIRES_FOR_S
+    return notice.at_s + PUSH_FIRES_FOR_S

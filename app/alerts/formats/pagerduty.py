@@ -5,12 +5,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from app.alerts.endpoint import Endpoint
-from app.alerts.formats.figures import content, facts, heading
-from app.alerts.formats.json_text import json_text, rfc3339
-from app.alerts.formats.text import each_text, one_line, unlinked
-from app.alerts.message import Message
-from app.alerts.notice import Notice, NoticeKind
+from app.alerts.formats.figures import notice_facts, notice_heading
+from app.alerts.formats.text import defang_links, map_texts, one_line
+from app.alerts.formats.webhooks import json_text, notice_content, rfc3339
+from app.alerts.notice import Message, Notice, NoticeKind
+from app.alerts.receiver import Receiver
 
 _ACTIONS: dict[NoticeKind, str] = {
     "firing": "trigger",
@@ -24,7 +23,7 @@ _MAX_SUMMARY_CHARS = 1024  # more is refused
 _MAX_SOURCE_CHARS = 255
 
 
-def render(notice: Notice, endpoint: Endpoint) -> Message:
+def render_pagerduty(notice: Notice, receiver: Receiver) -> Message:
     """The event without its routing key, which is a secret and stays out of the outbox."""
     action = _ACTIONS[notice.kind]
     event: dict[str, Any] = {"event_action": action, "dedup_key": dedup_key(notice)}
@@ -41,7 +40,7 @@ def render(notice: Notice, endpoint: Endpoint) -> Message:
 
 
 def dedup_key(notice: Notice) -> str:
-    """The same for all that is told of one rule on one job, whatever its names are."""
+    """Dedup key: one for each rule and job."""
     return "paceline-" + hashlib.sha256(notice.group_key.encode()).hexdigest()[:32]
 
 
@@ -53,9 +52,9 @@ def with_routing_key(body: str, secrets: Sequence[str]) -> str:
 
 def _payload(notice: Notice) -> dict[str, Any]:
     return {
-        "summary": one_line(unlinked(f"{notice.sentence} {notice.sub}"), _MAX_SUMMARY_CHARS),
+        "summary": one_line(defang_links(f"{notice.sentence} {notice.sub}"), _MAX_SUMMARY_CHARS),
         "source": one_line(
-            unlinked(notice.job_name or notice.job or "Paceline"), _MAX_SOURCE_CHARS
+            defang_links(notice.job_name or notice.job or "Paceline"), _MAX_SOURCE_CHARS
         ),
         "severity": notice.severity,
         "timestamp": rfc3339(notice.at_s),
@@ -68,9 +67,9 @@ def _payload(notice: Notice) -> dict[str, Any]:
 
 def _details(notice: Notice) -> dict[str, Any]:
     """All that is known, in which only our own addresses are links: its page makes some of all."""
-    known = content(notice)
-    told = {**dict(facts(notice)), "status": heading(notice), **known}
-    details: dict[str, Any] = each_text(told, unlinked)
+    known = notice_content(notice)
+    told = {**dict(notice_facts(notice)), "status": notice_heading(notice), **known}
+    details: dict[str, Any] = map_texts(told, defang_links)
     return details | {name: known[name] for name in _OWN_LINKS}
 
 

@@ -3,12 +3,16 @@
 import json
 from typing import Any
 
-from app.alerts.endpoint import Endpoint
-from app.alerts.formats.figures import facts, heading, others, title
-from app.alerts.formats.json_text import json_text
-from app.alerts.formats.text import ELLIPSIS, unlinked
-from app.alerts.message import Message
-from app.alerts.notice import Notice
+from app.alerts.formats.figures import (
+    notice_facts,
+    notice_heading,
+    notice_title,
+    unlisted_alerts,
+)
+from app.alerts.formats.text import ELLIPSIS, defang_links
+from app.alerts.formats.webhooks import json_text
+from app.alerts.notice import Message, Notice
+from app.alerts.receiver import Receiver
 
 # More is refused, and with it the whole message. The length counts as escaped.
 _MAX_HEADER_CHARS = 150
@@ -16,14 +20,16 @@ _MAX_TEXT_CHARS = 3000
 _MAX_FIELD_CHARS = 2000
 _MAX_FIELDS = 10
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_REFUSED = 400  # "invalid_blocks", also where it cannot fetch an image
+_REFUSED_STATUS = 400  # "invalid_blocks", also where it cannot fetch an image
 _ALT_TEXT = "Heatmap: slowdown of each worker"
 
 
-def render(notice: Notice, endpoint: Endpoint) -> Message:
+def render_slack(notice: Notice, receiver: Receiver) -> Message:
     """The message; its `text` is what notifications and screen readers show."""
     content = {
-        "text": _escaped(f"{heading(notice)}: {notice.sentence} {notice.sub}", _MAX_TEXT_CHARS),
+        "text": _escaped(
+            f"{notice_heading(notice)}: {notice.sentence} {notice.sub}", _MAX_TEXT_CHARS
+        ),
         "mrkdwn": False,
         "parse": "none",
         "link_names": False,
@@ -36,7 +42,7 @@ def render(notice: Notice, endpoint: Endpoint) -> Message:
 
 def is_image_refused(body: str, status: int | None) -> bool:
     """Whether it may well be the image for which Slack takes nothing of this message."""
-    return status == _REFUSED and any(
+    return status == _REFUSED_STATUS and any(
         block["type"] == "image" for block in json.loads(body)["blocks"]
     )
 
@@ -50,8 +56,8 @@ def without_image(body: str) -> str:
 
 def _blocks(notice: Notice) -> list[dict[str, Any]]:
     return [
-        {"type": "header", "text": _plain(title(notice), _MAX_HEADER_CHARS)},
-        {"type": "section", "text": _plain(f"{notice.sentence} {notice.sub}")},
+        {"type": "header", "text": _plain_text(notice_title(notice), _MAX_HEADER_CHARS)},
+        {"type": "section", "text": _plain_text(f"{notice.sentence} {notice.sub}")},
         *_figures(notice),
         *_listed(notice),
         *_image(notice),
@@ -60,18 +66,18 @@ def _blocks(notice: Notice) -> list[dict[str, Any]]:
 
 
 def _figures(notice: Notice) -> list[dict[str, Any]]:
-    known = facts(notice)[:_MAX_FIELDS]
+    known = notice_facts(notice)[:_MAX_FIELDS]
     if not known:
         return []
-    fields = [_plain(f"{name}: {value}", _MAX_FIELD_CHARS) for name, value in known]
+    fields = [_plain_text(f"{name}: {value}", _MAX_FIELD_CHARS) for name, value in known]
     return [{"type": "section", "fields": fields}]
 
 
 def _listed(notice: Notice) -> list[dict[str, Any]]:
     """The alerts beside the first, a line each."""
     lines = [alert.sentence for alert in notice.alerts[1:]]
-    lines += [more] if (more := others(notice)) else []
-    return [{"type": "section", "text": _plain("\n".join(lines))}] if lines else []
+    lines += [more] if (more := unlisted_alerts(notice)) else []
+    return [{"type": "section", "text": _plain_text("\n".join(lines))}] if lines else []
 
 
 def _image(notice: Notice) -> list[dict[str, Any]]:
@@ -83,14 +89,14 @@ def _image(notice: Notice) -> list[dict[str, Any]]:
 def _links(notice: Notice) -> list[dict[str, Any]]:
     links = (("Open in Paceline", notice.page_url), ("Runbook", notice.runbook_url))
     buttons = [
-        {"type": "button", "text": _plain(text), "url": url, "action_id": f"open-{number}"}
+        {"type": "button", "text": _plain_text(text), "url": url, "action_id": f"open-{number}"}
         for number, (text, url) in enumerate(links)
         if url
     ]
     return [{"type": "actions", "elements": buttons}] if buttons else []
 
 
-def _plain(text: str, most_chars: int = _MAX_TEXT_CHARS) -> dict[str, Any]:
+def _plain_text(text: str, most_chars: int = _MAX_TEXT_CHARS) -> dict[str, Any]:
     return {"type": "plain_text", "emoji": False, "text": _escaped(text, most_chars)}
 
 
@@ -98,7 +104,7 @@ def _escaped(text: str, most_chars: int) -> str:
     """The text without links, Slack's three signs escaped, cut so that no escape is cut through."""
     escaped: list[str] = []
     room = most_chars - len(ELLIPSIS)
-    for char in unlinked(text):
+    for char in defang_links(text):
         written = _ESCAPES.get(char, char)
         if room < len(written):
             return "".join(escaped) + ELLIPSIS

@@ -1,9 +1,18 @@
-"""Text from outside made harmless for any receiver: one line, nothing invisible, not too long."""
+"""A notice made safe and small enough for any receiver: fewer alerts first, then shorter texts.
+
+Text from outside is put on one line, without invisible characters and without links.
+"""
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from app.alerts.alert import Blame, Detail
+from app.alerts.labels import BUILT_IN_LABELS
+from app.alerts.notice import MAX_LISTED_ALERTS, MAX_MESSAGE_BYTES, Message, Notice, NoticeAlert
+from app.alerts.rule import MAX_RUNBOOK_CHARS
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 # Kept although they cannot be seen: some scripts, and compound emoji, are wrong without.
@@ -11,14 +20,14 @@ _JOINERS = "\u200c\u200d"
 # Around a name from outside, these keep its direction inside; harmless as long as they are paired.
 _ISOLATE, _END_ISOLATE = "\u2068", "\u2069"
 _ISOLATES = re.compile(f"[{_ISOLATE}{_END_ISOLATE}]")
-_KEPT = frozenset(_JOINERS + _ISOLATE + _END_ISOLATE)
+_ALLOWED_INVISIBLE = frozenset(_JOINERS + _ISOLATE + _END_ISOLATE)
 # What mailboxes and chats make a link of, whatever a format says. A bare name they may link all the
 # same: it cannot be told from a host's.
 _LINKS = re.compile(
     r"(?i)(?P<scheme>[a-z][a-z0-9+.-]{0,30})://|\b(?P<plain>mailto|tel|data):|\bwww\."
 )
 # Characters that take a line of their own; of control characters only these separate words.
-_BREAKS = frozenset("\t\n\v\f\r\x85\u2028\u2029")
+_LINE_BREAKS = frozenset("\t\n\v\f\r\x85\u2028\u2029")
 
 
 def one_line(text: str, most_chars: int) -> str:
@@ -29,46 +38,46 @@ def one_line(text: str, most_chars: int) -> str:
     """
     # A name of a million characters is not looked at as a whole; some of these may fall away.
     looked_at = text[: 4 * most_chars + 16]
-    shown = "".join(map(_shown, looked_at)).strip()
+    shown = "".join(map(_visible, looked_at)).strip()
     if len(shown) > most_chars or len(looked_at) < len(text):
         shown = shown[: most_chars - 1].rstrip() + ELLIPSIS
     return shown if _is_paired(shown) else _ISOLATES.sub("", shown)
 
 
-def unlinked(text: str) -> str:
+def defang_links(text: str) -> str:
     """The text with every address in it written so that nobody can click on it: https[:]//..."""
-    return _LINKS.sub(_written_out, text)
+    return _LINKS.sub(_defanged, text)
 
 
-def _written_out(link: re.Match[str]) -> str:
+def _defanged(link: re.Match[str]) -> str:
     if link["scheme"]:
         return f"{link['scheme']}[:]//"
     return f"{link['plain']}[:]" if link["plain"] else f"{link[0][:-1]}[.]"
 
 
-def tidy(value: Any, most_chars: int) -> Any:
+def one_line_texts(value: Any, most_chars: int) -> Any:
     """Plain data with every text in it on one line of at most so many characters."""
-    return each_text(value, lambda text: one_line(text, most_chars))
+    return map_texts(value, lambda text: one_line(text, most_chars))
 
 
-def each_text(value: Any, made: Callable[[str], str]) -> Any:
+def map_texts(value: Any, made: Callable[[str], str]) -> Any:
     """Plain data with every text in it, names included, as it is `made`."""
     if isinstance(value, str):
         return made(value)
     if isinstance(value, Mapping):
-        return {each_text(key, made): each_text(each, made) for key, each in value.items()}
+        return {map_texts(key, made): map_texts(each, made) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [each_text(each, made) for each in value]
+        return [map_texts(each, made) for each in value]
     return value
 
 
-def _shown(char: str) -> str:
-    if char in _BREAKS:
+def _visible(char: str) -> str:
+    if char in _LINE_BREAKS:
         return " "
     category = unicodedata.category(char)
     if category == "Cs":  # half a character, which no encoding takes
         return "\N{REPLACEMENT CHARACTER}"
-    hidden = category in ("Cc", "Cf", "Zl", "Zp") and char not in _KEPT
+    hidden = category in ("Cc", "Cf", "Zl", "Zp") and char not in _ALLOWED_INVISIBLE
     return "" if hidden else char
 
 
@@ -79,3 +88,109 @@ def _is_paired(text: str) -> bool:
         if depth < 0:
             return False
     return depth == 0
+
+
+# Alerts listed, and characters of each text, from which a notice is first fitting.
+_SIZES = (
+    *((num_alerts, 500) for num_alerts in (MAX_LISTED_ALERTS, 15, 10, 7, 5, 3, 2, 1)),
+    *((1, most_chars) for most_chars in (250, 120, 60, 30)),
+)
+_MAX_NAMES = 10
+_MAX_CULPRITS = 5
+# Names keep what tells them apart also where sentences are cut.
+_MIN_NAME_CHARS = 60
+# All labels of an alert together. Not part of `_SIZES`: some receivers know an alert by its labels,
+# which therefore have to be the same whatever else is in a message.
+_MAX_LABELS_BYTES = 2000
+_MAX_LABEL_CHARS = 256
+
+
+def fit_notice(notice: Notice, render: Callable[[Notice], Message]) -> Message:
+    """The message of as much of the notice as fits."""
+    message = None
+    for smaller in _shorter_notices(notice):
+        message = render(smaller)
+        if message.num_bytes <= MAX_MESSAGE_BYTES:
+            break
+    if message is None or message.num_bytes > MAX_MESSAGE_BYTES:
+        raise AssertionError("a notice of one alert with short texts fits")
+    return message
+
+
+def shorten_notice(
+    notice: Notice, num_alerts: int = MAX_LISTED_ALERTS, most_chars: int = 500
+) -> Notice:
+    """The notice with so many alerts at most, and all texts from outside harmless and short."""
+    kept = notice.alerts[:num_alerts]
+    name_chars = max(most_chars // 2, _MIN_NAME_CHARS)
+    return replace(
+        notice,
+        job_name=None if notice.job_name is None else one_line(notice.job_name, name_chars),
+        sentence=one_line(notice.sentence, most_chars),
+        sub=one_line(notice.sub, most_chars),
+        alerts=[_notice_alert(alert, most_chars) for alert in kept],
+        num_more=notice.num_more + len(notice.alerts) - len(kept),
+        page_url=_url(notice.page_url),
+        image_url=_url(notice.image_url),
+        runbook_url=_url(notice.runbook_url),
+        base_url=_url(notice.base_url),
+        group_key=one_line(notice.group_key, MAX_RUNBOOK_CHARS),
+        group_labels=_labels(notice.group_labels),
+    )
+
+
+def _shorter_notices(notice: Notice) -> Iterator[Notice]:
+    for num_alerts, most_chars in _SIZES:
+        yield shorten_notice(notice, num_alerts, most_chars)
+
+
+def _notice_alert(alert: NoticeAlert, most_chars: int) -> NoticeAlert:
+    return replace(
+        alert,
+        labels=_labels(alert.labels),
+        known_as=_labels(alert.known_as),
+        sentence=one_line(alert.sentence, most_chars),
+        detail=_detail(alert.detail, most_chars),
+        was=None if alert.was is None else _detail(alert.was, most_chars),
+        runbook_url=_url(alert.runbook_url),
+    )
+
+
+def _detail(detail: Detail, most_chars: int) -> Detail:
+    names = [one_line(name, _MIN_NAME_CHARS) for name in detail.names[:_MAX_NAMES]]
+    blame = None if detail.blame is None else _blame(detail.blame, most_chars)
+    return replace(detail, names=names, blame=blame)
+
+
+def _blame(blame: Blame, most_chars: int) -> Blame:
+    culprits: Sequence[Mapping[str, object]] = blame.culprits[:_MAX_CULPRITS]
+    return replace(
+        blame,
+        cause=one_line(blame.cause, _MIN_NAME_CHARS),
+        sentence=one_line(blame.sentence, most_chars),
+        culprits=one_line_texts(list(culprits), _MIN_NAME_CHARS),
+        num_culprits=max(blame.num_culprits, len(blame.culprits)),
+    )
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Built-in labels before others, by name, up to a size that is the alert's own."""
+    kept: dict[str, str] = {}
+    room = _MAX_LABELS_BYTES
+    for name in sorted(labels, key=_label_order):
+        value = one_line(str(labels[name]), _MAX_LABEL_CHARS)
+        room -= len(name.encode(errors="replace")) + len(value.encode()) + 8
+        if value and room >= 0:
+            kept[one_line(name, _MAX_LABEL_CHARS)] = value
+    return kept
+
+
+def _label_order(name: str) -> tuple[bool, str]:
+    return name not in BUILT_IN_LABELS, name
+
+
+def _url(url: str | None) -> str | None:
+    """The address, left out where it is longer than a rule's may be: cut it would be none."""
+    if url is None or len(url) > MAX_RUNBOOK_CHARS or not url.startswith(("https://", "http://")):
+        return None
+    return url if url == one_line(url, len(url)) else None

@@ -1,1 +1,5 @@
-"""Where may a message go that a project's own people addressed, and how long may that take?"""
+"""How does a message reach a project's receiver and nothing else (SSRF)?
+
+Read `guard.py` first. Every request of this service to an address that users chose goes
+through it.
+"""

@@ -1,27 +1,101 @@
-"""POST to where a project's own people say, and nowhere that is not theirs to reach."""
+"""POST to a URL that a project's users chose, but only to public or allowed addresses.
 
+A URL is parsed once and by one parser, so that no two parts read it differently.
+"""
+
+import re
 import socket
 import ssl
 from collections.abc import Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
 import httpcore
 import httpx
 
-from app.alerts.guard.addresses import (
+from app.alerts.guard.connection import (
     Address,
+    Deadline,
+    Dial,
     Network,
+    PinnedBackend,
+    Resolver,
+    SystemResolver,
     is_in,
     is_public,
     parse_address,
     parse_networks,
 )
-from app.alerts.guard.deadline import Deadline
-from app.alerts.guard.pinned import Dial, PinnedBackend
-from app.alerts.guard.resolve import Resolver, SystemResolver
-from app.alerts.guard.url import PORTS, Target, parse_target
 from app.errors import Blocked
+
+PORTS = frozenset({80, 443, 8443})
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_]([a-z0-9_-]{0,62}))*")
+# The last label of a name is never a number; resolvers take such a "name" for an address, in
+# notations (octal, hexadecimal, short) that others do not know of.
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTarget:
+    """Host, port and path of a request; `host` is ASCII, without brackets."""
+
+    scheme: str
+    host: str
+    port: int
+    path: bytes  # with the query
+    address: Address | None  # where the host is an address, not a name
+
+    @property
+    def authority(self) -> str:
+        """Host and port as HTTP writes them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        is_default = self.port == _DEFAULT_PORTS[self.scheme]
+        return host if is_default else f"{host}:{self.port}"
+
+
+def parse_target(text: str, *, ports: Set[int] | None, allows_http: bool) -> RequestTarget:
+    """The URL's parts; None for `ports` allows all.
+
+    Raises:
+        Blocked: it is no URL that messages may be sent to; the message says why.
+    """
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise Blocked(f"the receiver's URL cannot be read: {error}") from None
+    if url.scheme not in _DEFAULT_PORTS or (url.scheme == "http" and not allows_http):
+        wanted = "http:// or https://" if allows_http else "https://"
+        raise Blocked(f"the receiver's URL must begin with {wanted}")
+    if url.userinfo:
+        raise Blocked("the receiver's URL must not hold a user or password")
+    port = url.port or _DEFAULT_PORTS[url.scheme]
+    if url.port == 0 or (ports is not None and port not in ports):
+        raise Blocked(f"messages are not sent to port {port if url.port is None else url.port}")
+    # As httpx has it now, in ASCII: this, and nothing before it, is resolved and connected to.
+    host = url.raw_host.decode("ascii")
+    return RequestTarget(url.scheme, host, port, url.raw_path, _literal_address(host))
+
+
+def _literal_address(host: str) -> Address | None:
+    try:
+        if ":" in host:
+            return _without_zone(IPv6Address(host))
+        if _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
+            return IPv4Address(host)
+    except AddressValueError:
+        raise Blocked("the receiver's address is written in a way that is not taken") from None
+    if not _NAME.fullmatch(host):
+        raise Blocked("the receiver's host is no name and no address")
+    return None
+
+
+def _without_zone(address: IPv6Address) -> IPv6Address:
+    if address.scope_id is not None:
+        raise AddressValueError("a zone")
+    return address
+
 
 TOTAL_S = 10.0
 CONNECT_S = 3.0
@@ -31,7 +105,7 @@ _EVERYWHERE = parse_networks(["0.0.0.0/0", "::/0"])
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back; `beginning` is of the body of a refusal, the rest is never read."""
+    """The answer; `beginning` is the start of a refusal's body, the rest is never read."""
 
     status: int
     headers: Mapping[str, str]
@@ -39,7 +113,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class SsrfGuard:
     """Public addresses may be reached, and those `allowed`; no other, by no spelling or name.
 
     Every request resolves its host anew, and is refused if any of the answers is out of bounds;
@@ -56,7 +130,7 @@ class Guard:
     tls: ssl.SSLContext = field(default_factory=httpx.create_ssl_context)
     dial: Dial = socket.create_connection
 
-    def check(self, url: str) -> Target:
+    def check(self, url: str) -> RequestTarget:
         """The URL's parts, as far as they can be judged without resolving its host.
 
         Raises:
@@ -84,9 +158,9 @@ class Guard:
             dial=self.dial,
         )
         with closing(self._pool(backend)) as pool:
-            return _posted(pool, target, headers, body)
+            return _post(pool, target, headers, body)
 
-    def _addresses(self, target: Target) -> Sequence[Address]:
+    def _addresses(self, target: RequestTarget) -> Sequence[Address]:
         if target.address is not None:
             return [target.address]
         try:
@@ -101,7 +175,7 @@ class Guard:
         return list(dict.fromkeys(found))
 
     def _refuse_private(self, addresses: Sequence[Address]) -> None:
-        # Which address it is stays unsaid: nobody may learn from us what names mean inside.
+        # The message does not name the address: internal DNS must not leak.
         if not all(is_in(address, self.allowed) or is_public(address) for address in addresses):
             raise Blocked("the receiver's address is not one of the public Internet")
 
@@ -112,13 +186,13 @@ class Guard:
         )
 
 
-def of_operator(guard: Guard) -> Guard:
-    """The guard of the environment's own endpoint: whoever sets that may reach everything."""
+def operator_guard(guard: SsrfGuard) -> SsrfGuard:
+    """The guard of the receiver from the environment, which the operator may point anywhere."""
     return replace(guard, allowed=_EVERYWHERE, allows_http=True, ports=None)
 
 
-def _posted(
-    pool: httpcore.ConnectionPool, target: Target, headers: Mapping[str, str], body: bytes
+def _post(
+    pool: httpcore.ConnectionPool, target: RequestTarget, headers: Mapping[str, str], body: bytes
 ) -> Reply:
     url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
     sent = [("host", target.authority), *headers.items(), ("connection", "close")]

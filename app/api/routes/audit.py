@@ -1,19 +1,63 @@
-"""The audit: who acknowledged, silenced or changed what, and when."""
+"""Audit: who acknowledged, silenced or changed what, and when.
 
+`write_audit` adds an entry in the transaction of the change; `changed_fields` gives each field
+before and after.
+"""
+
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from app.api.deps import CallerDep, ServiceDep, refusals
-from app.api.fields import PRINTABLE, Answer, Cursor, Limit, timestamp
-from app.store import audit
+from app.api.http.fields import PRINTABLE, Cursor, Limit, ResponseModel, timestamp
+from app.api.http.principal import Principal
+from app.api.routes.dependencies import CallerDep, ServiceDep, refusals
+from app.store import audit, projects
+from app.store.database import Connection
+
+# Stands for a changed secret.
+CHANGED_VALUE = "changed"
+
+
+def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """{"old": ..., "new": ...} of each changed field, by its name."""
+    return {
+        name: {"old": before.get(name), "new": value}
+        for name, value in after.items()
+        if before.get(name) != value
+    }
+
+
+def write_audit(
+    conn: Connection,
+    caller: Principal,
+    action: str,
+    object_id: str,
+    *,
+    now_s: float,
+    **detail: Any,
+) -> None:
+    """Add an audit entry; `action` is object and verb, such as "silence.create"."""
+    # Retention is per project, and the root token's project may not exist yet.
+    projects.create_if_missing(conn, caller.project, now_s=now_s)
+    audit.add(
+        conn,
+        project=caller.project,
+        at_s=now_s,
+        actor=caller.actor,
+        action=action,
+        object_kind=action.partition(".")[0],
+        object_id=object_id,
+        detail=detail,
+    )
+
 
 router = APIRouter(tags=["audit"])
 
 
-class AuditOut(Answer):
-    """One deed; never changed once it is written."""
+class AuditOut(ResponseModel):
+    """One audit entry; never changed."""
 
     audit_id: int
     at: datetime
@@ -24,8 +68,8 @@ class AuditOut(Answer):
     detail: dict[str, Any]
 
 
-class AuditsOut(Answer):
-    """A page of deeds, newest first."""
+class AuditsOut(ResponseModel):
+    """A page of audit entries, newest first."""
 
     items: list[AuditOut]
     next_cursor: str | None
@@ -52,7 +96,7 @@ def list_audit(
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> AuditsOut:
-    """Takes the scope admin. Kept for as long as results are; no secret is among it."""
+    """Needs the scope admin. Kept for as long as results are; contains no secrets."""
     with service.store.read() as conn:
         found, next_cursor = audit.page(
             conn, caller.project, object_kind=object_kind, actor=actor, cursor=cursor, limit=limit

@@ -1,16 +1,124 @@
-"""Events: what has changed, as it changes."""
+"""Events: one stream of server-sent events for each page."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
 
-from app.api.deps import CallerDep, ServiceDep, refusals
-from app.api.event_stream import EventStream
-from app.api.routes.jobs import JobOut, jobs_out
+from app.api.routes.dependencies import CallerDep, ServiceDep, refusals
+from app.api.routes.jobs.jobs import JobOut, jobs_out
+from app.api.service.hub import EventHub, EventSubscription, StreamEvent
+from app.errors import PacelineError
+
+HEARTBEAT_EVERY_S = 15.0
+MAX_SEND_S = 10.0
+# With the 4 s for which tokens are cached: no event after 5 s for a revoked token.
+CHECK_EVERY_S = 1.0
+HEARTBEAT = b": still here\n"
+
+
+class EventStream(Response):
+    """Sends a snapshot, then each event; ends with the page, the server, or a frozen reader.
+
+    A page that reconnects with the id of its last event gets the missed events in place of the
+    snapshot, if they are still known. The stream also ends once `may_go_on` says that its caller is
+    no longer valid. The snapshot is taken after listening began, so no event is missed.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        hub: EventHub,
+        project: str,
+        snapshot: Callable[[], dict[str, Any]],
+        *,
+        may_go_on: Callable[[], Awaitable[bool]],
+        last_event_id: str = "",
+        check_every_s: float = CHECK_EVERY_S,
+        heartbeat_s: float = HEARTBEAT_EVERY_S,
+        send_within_s: float = MAX_SEND_S,
+    ) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self.headers["x-accel-buffering"] = "no"
+        self._hub = hub
+        self._project = project
+        self._snapshot = snapshot
+        self._may_go_on = may_go_on
+        self._last_event_id = last_event_id
+        self._check_every_s = check_every_s
+        self._heartbeat_s = heartbeat_s
+        self._send_within_s = send_within_s
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._hub.subscription(self._project, self._last_event_id) as subscription:
+            first = None if subscription.is_resumed else await self._first()
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            gone = asyncio.create_task(_close_on_disconnect(receive, subscription))
+            over = asyncio.create_task(self._close_when_over(subscription))
+            try:
+                await self._send_all(first, subscription, send)
+            except TimeoutError:
+                # The reader is frozen: nothing can be sent to it.
+                return
+            finally:
+                gone.cancel()
+                over.cancel()
+
+    async def _first(self) -> StreamEvent:
+        # The id before the snapshot: events meanwhile are sent again after it.
+        last_id = self._hub.last_id
+        return StreamEvent("snapshot", await run_in_threadpool(self._snapshot), event_id=last_id)
+
+    async def _send_all(
+        self, first: StreamEvent | None, subscription: EventSubscription, send: Send
+    ) -> None:
+        await self._send_part(send, first.encoded() if first else HEARTBEAT + b"\n")
+        while True:
+            event = await subscription.next(self._heartbeat_s)
+            if event is None and subscription.is_closed:
+                break
+            part = event.encoded() if event else self._still_here(subscription)
+            await self._send_part(send, part)
+        await self._send_part(send, b"", more=False)
+
+    def _still_here(self, subscription: EventSubscription) -> bytes:
+        """A heartbeat, with the latest id of all projects."""
+        last_id = "" if subscription.has_waiting else self._hub.last_id
+        return HEARTBEAT + StreamEvent("heartbeat", event_id=last_id).encoded()
+
+    async def _close_when_over(self, subscription: EventSubscription) -> None:
+        while not subscription.is_closed:
+            await asyncio.sleep(self._check_every_s)
+            try:
+                if not await self._may_go_on():
+                    subscription.close()
+            except PacelineError:
+                # While the database is away, the last answer holds.
+                continue
+
+    async def _send_part(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        async with asyncio.timeout(self._send_within_s):
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def _close_on_disconnect(receive: Receive, subscription: EventSubscription) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    subscription.close()
+
 
 router = APIRouter(tags=["events"])
 
-SNAPSHOT_JOBS = 200  # every page that opens gets them; who wants more asks for the jobs
+SNAPSHOT_JOBS = 200  # in the snapshot of every page; the jobs' route has all
 _KINDS = ["snapshot", "window", "job", "alert", "resync", "heartbeat"]
 
 _STREAM: dict[int | str, dict[str, Any]] = {
@@ -57,13 +165,12 @@ async def stream_events(
         str, Query(max_length=64, description="The same, for who cannot send that header.")
     ] = "",
 ) -> EventStream:
-    """Server-sent events. The first is a `snapshot` of the jobs; a `resync` says: look again.
+    """Server-sent events: first a `snapshot` of the jobs; a `resync` says: load everything again.
 
-    A `heartbeat` every 15 s says that the stream is alive.
-
-    Who comes back with the id of the last event gets what was missed in place of the snapshot, if
-    this process still knows it: it keeps the last 1,024 events. The stream ends within 5 s of the
-    caller's token being revoked, or when it or the session is over.
+    A `heartbeat` is sent every 15 s. A caller that reconnects with the id of the last event gets
+    the missed events in place of the snapshot, if this process still has them: it keeps the last
+    1,024 events. The stream ends within 5 s after the caller's token is revoked, or when the token
+    or the session expires.
     """
 
     def snapshot() -> dict[str, Any]:
@@ -71,7 +178,7 @@ async def stream_events(
         return {"items": [_in_short(job) for job in page.items], "next_cursor": page.next_cursor}
 
     async def may_go_on() -> bool:
-        return await service.access.is_known(request.scope)
+        return await service.auth.is_known(request.scope)
 
     return EventStream(
         service.hub,

@@ -1,35 +1,162 @@
-"""Health: does the process run, and can it do its work?"""
+"""Health: whether the process runs, can take batches, and has consumers.
 
-from typing import Literal
+Readiness has one sentence for each check.
+"""
 
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import structlog
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.deps import ServiceDep, only_refusals
-from app.api.errors import problem
-from app.api.fields import Answer
-from app.api.readiness import Check, look
+from app import formatting
+from app.api.http.errors import problem
+from app.api.http.fields import ResponseModel
+from app.api.routes.dependencies import ServiceDep, only_refusals
+from app.api.service.status import ServiceStatus
+from app.errors import PacelineError, Unavailable
+from app.ingest.queue import Lag
+from app.store.service_state import ServiceState
+
+log = structlog.get_logger()
+
+MAX_BACKLOG_S = 60.0
+_NO_STORE = "not known while the database does not answer"
+_STORE_OK = "it answers, with this version's tables"
+_LOSSY = "a crash may lose batches, as --allow-lossy or PACELINE_ALLOW_LOSSY allows"
+_NO_QUEUE = "not known while the event queue does not answer"
+
+AnswerT = TypeVar("AnswerT")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadinessCheck:
+    """One check; batches are refused while a check with `ingest_needs` fails."""
+
+    name: str
+    ok: bool
+    sentence: str
+    ingest_needs: bool = False
+
+
+async def check_readiness(watch: ServiceStatus) -> list[ReadinessCheck]:
+    """All checks: first what taking batches needs, then what analysis needs."""
+    queue, state, lag = await asyncio.gather(
+        _answer_or_error(watch.queue.get()),
+        _answer_or_error(watch.checked_state.get()),
+        _answer_or_error(watch.lag.get()),
+    )
+    known_lag = None if isinstance(lag, PacelineError) else lag
+    known_state = None if isinstance(state, PacelineError) else state
+    return [
+        _dependency_check(
+            "queue", queue, _ok_text("it answers", "keeps what it takes", watch.allow_lossy)
+        ),
+        room_check(known_lag),
+        _dependency_check("store", state, _ok_text(_STORE_OK, "keeps commits", watch.allow_lossy)),
+        _consumers_check(known_state),
+        _shards_check(known_state, watch.num_shards),
+        _backlog_check(known_lag),
+        _durability_check(watch.allow_lossy),
+    ]
+
+
+def _ok_text(answers: str, keeps: str, allow_lossy: bool) -> str:
+    # With --allow-lossy, durability is not checked.
+    return answers if allow_lossy else f"{answers}, and {keeps}"
+
+
+async def _answer_or_error(answer: Awaitable[AnswerT]) -> AnswerT | PacelineError:
+    try:
+        return await answer
+    except PacelineError as error:
+        return error
+
+
+def _dependency_check(name: str, answer: object, well: str) -> ReadinessCheck:
+    if not isinstance(answer, PacelineError):
+        return ReadinessCheck(name, True, well, ingest_needs=True)
+    reason = str(answer)
+    log.warning("not ready", what=name, reason=reason)
+    # The answer is public: addresses, which come after the colon, are only logged.
+    text = reason.partition(": ")[0] if isinstance(answer, Unavailable) else reason
+    return ReadinessCheck(name, False, text, ingest_needs=True)
+
+
+def room_check(lag: Lag | None) -> ReadinessCheck:
+    """Whether any queue server has room: one full server of several does not stop ingest."""
+    if lag is None:
+        return ReadinessCheck("room", False, _NO_QUEUE)
+    if not lag.full:
+        return ReadinessCheck("room", True, "the queue has room")
+    num_shards = len(lag.entries)
+    text = f"{len(lag.full)} of {num_shards} parts of the queue are full until consumers catch up"
+    return ReadinessCheck("room", False, text, ingest_needs=len(lag.full) == num_shards)
+
+
+def _consumers_check(state: ServiceState | None) -> ReadinessCheck:
+    if state is None:
+        return ReadinessCheck("consumers", False, _NO_STORE)
+    if state.live_consumers == 0:
+        return ReadinessCheck(
+            "consumers", False, "none is alive: what is taken waits to be analysed"
+        )
+    verb = "is" if state.live_consumers == 1 else "are"
+    return ReadinessCheck(
+        "consumers", True, f"{formatting.count(state.live_consumers)} {verb} alive"
+    )
+
+
+def _shards_check(state: ServiceState | None, num_shards: int) -> ReadinessCheck:
+    if state is None:
+        return ReadinessCheck("shards", False, _NO_STORE)
+    if state.unheld_shards:
+        unheld = f"{len(state.unheld_shards)} of {num_shards}"
+        return ReadinessCheck("shards", False, f"no consumer works on {unheld} parts of the queue")
+    return ReadinessCheck("shards", True, "consumers work on all parts of the queue")
+
+
+def _backlog_check(lag: Lag | None) -> ReadinessCheck:
+    if lag is None:
+        return ReadinessCheck("backlog", False, _NO_QUEUE)
+    waiting = sum(lag.entries)
+    if not waiting:
+        return ReadinessCheck("backlog", True, "no batch waits")
+    oldest_s = max(age_s for age_s in lag.oldest_s if age_s is not None)
+    batches = "1 batch waits" if waiting == 1 else f"{formatting.count(waiting)} batches wait"
+    text = f"{batches}, the oldest for {formatting.duration(oldest_s)}"
+    return ReadinessCheck("backlog", oldest_s <= MAX_BACKLOG_S, text)
+
+
+def _durability_check(allow_lossy: bool) -> ReadinessCheck:
+    if allow_lossy:
+        return ReadinessCheck("durability", False, _LOSSY)
+    return ReadinessCheck("durability", True, "a crash loses nothing that was acknowledged")
+
 
 router = APIRouter(tags=["health"])
 
 RETRY_AFTER_S = "2"
 
 
-class HealthOut(Answer):
+class HealthOut(ResponseModel):
     """The process runs."""
 
     status: Literal["ok"] = "ok"
 
 
-class CheckOut(Answer):
-    """One thing that was looked at."""
+class CheckOut(ResponseModel):
+    """One check."""
 
     ok: bool
     sentence: str
 
 
-class ReadyOut(Answer):
-    """Batches can be taken; `degraded` are the checks that only their analysis would need."""
+class ReadyOut(ResponseModel):
+    """Batches can be taken; `degraded` are failed checks that only the analysis needs."""
 
     status: Literal["ready"] = "ready"
     degraded: list[str]
@@ -44,7 +171,7 @@ class ReadyOut(Answer):
     openapi_extra={"security": []},
 )
 async def get_health() -> HealthOut:
-    """Asks nobody else, so it answers whatever else is down."""
+    """Needs no other process, so it answers whatever else is down."""
     return HealthOut()
 
 
@@ -57,21 +184,21 @@ async def get_health() -> HealthOut:
     openapi_extra={"security": []},
 )
 async def get_readiness(request: Request, service: ServiceDep) -> Response:
-    """Answers 503 with the reason while queue or store are down, or would lose what they take.
+    """Answers 503 with the reason while queue or store are down or would lose data.
 
-    Without a consumer, batches are still taken and kept: that is 200, and named in `degraded`.
+    Without a consumer, batches are still taken and kept: that is 200, with the check in `degraded`.
     """
-    checks = await look(service.watch)
-    told = {check.name: CheckOut(ok=check.ok, sentence=check.sentence) for check in checks}
+    checks = await check_readiness(service.status)
+    checks_out = {check.name: CheckOut(ok=check.ok, sentence=check.sentence) for check in checks}
     if reasons := [_reason(check) for check in checks if check.ingest_needs and not check.ok]:
         headers = {"retry-after": RETRY_AFTER_S}
-        shown = {name: check.model_dump() for name, check in told.items()}
+        shown = {name: check.model_dump() for name, check in checks_out.items()}
         detail = "; ".join(reasons)
         return problem(request.scope, 503, "not_ready", detail, headers, checks=shown)
     degraded = [check.name for check in checks if not check.ok]
-    ready = ReadyOut(degraded=degraded, checks=told)
+    ready = ReadyOut(degraded=degraded, checks=checks_out)
     return Response(ready.model_dump_json(), media_type="application/json")
 
 
-def _reason(check: Check) -> str:
+def _reason(check: ReadinessCheck) -> str:
     return f"{check.name}: {check.sentence}"

@@ -1,20 +1,258 @@
-"""Charts as pictures by a link that was made for one of them: their description."""
+"""Charts as PNG: by Accept: image/png, by .png after the path, or by a link in a message.
 
-from typing import Annotated
+A linked picture is drawn once for all who request it.
+"""
+
+import asyncio
+import json
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Path
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.alerts.picture_link import PATH
-from app.api.deps import Responses, only_refusals
-from app.api.pictures import PNG
+from app.alerts.picture_links import PICTURES_PATH, Picture
+from app.api.http.auth import header
+from app.api.http.errors import problem
+from app.api.http.picture_links import linked_picture
+from app.api.routes.dependencies import Responses, only_refusals
+from app.charts.base.figure import PlotlyFigure
+from app.charts.base.theme import LIGHT, THEMES, Theme
+from app.errors import InvalidRequest, TooManyRequests
 
-LINK_PATH = f"{PATH}{{link}}"
+PNG = "image/png"
+_CHART = re.compile(r"(?P<path>/api/v1/(?:.+/)?charts/[a-z][a-z-]*)(?P<suffix>\.png)?")
+_WIDTHS_PX = range(320, 2001)
+_DEFAULT_WIDTH_PX = 960
+# Each takes a browser and a second or two of CPU.
+_MAX_WAITING = 8
 
-# What `LinkedPictures` answers, for /openapi.json; nothing is routed by it.
-described = APIRouter(tags=["charts"])
+Draw = Callable[..., bytes]
 
-Link = Annotated[str, Path(description="As a message of an alert has it.", max_length=700)]
+
+class PictureMiddleware:
+    """Draws the figure of a chart's route as PNG, one at a time; passes on other requests.
+
+    `draw` makes a PNG of a figure, a theme and `width_px`.
+    """
+
+    def __init__(self, app: ASGIApp, *, draw: Draw) -> None:
+        self._app = app
+        self._draw = draw
+        self._one_at_a_time = asyncio.Semaphore(1)
+        self._num_waiting = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        path = _wanted_chart(scope)
+        if path is None:
+            return await self._app(scope, receive, send)
+        width_px = _width_px(scope)
+        answered = CapturedResponse()
+        await self._app(_without_picture(scope, path), receive, answered.take)
+        if answered.status != 200:
+            return await answered.hand_on(send)
+        picture = await self._drawn(json.loads(answered.body), _theme(scope), width_px)
+        return await Response(picture, media_type=PNG)(scope, receive, send)
+
+    async def _drawn(self, figure: PlotlyFigure, theme: Theme, width_px: int) -> bytes:
+        if self._num_waiting >= _MAX_WAITING:
+            raise TooManyRequests("too many pictures are being drawn", retry_after_s=5)
+        self._num_waiting += 1
+        try:
+            async with self._one_at_a_time:
+                work = partial(self._draw, figure, theme, width_px=width_px)
+                return await run_in_threadpool(work)
+        finally:
+            self._num_waiting -= 1
+
+
+class CapturedResponse:
+    """A captured answer of an inner app."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+
+    async def take(self, message: Message) -> None:
+        """Capture one message."""
+        self._messages.append(message)
+
+    async def hand_on(self, send: Send) -> None:
+        """Send all messages."""
+        for message in self._messages:
+            await send(message)
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return int(self._messages[0]["status"]) if self._messages else 500
+
+    @property
+    def body(self) -> bytes:
+        """The whole body."""
+        return b"".join(message.get("body", b"") for message in self._messages)
+
+
+def _wanted_chart(scope: Scope) -> str | None:
+    """Path of the chart that is requested as a picture; None of other requests."""
+    if scope["type"] != "http" or scope["method"] != "GET":
+        return None
+    found = _CHART.fullmatch(scope["path"])
+    if found is None or not (found["suffix"] or _prefers_png(scope)):
+        return None
+    return found["path"]
+
+
+def _without_picture(scope: Scope, path: str) -> Scope:
+    """The same request for the chart's figure."""
+    headers = [pair for pair in scope["headers"] if pair[0] != b"accept"]
+    return {**scope, "path": path, "raw_path": path.encode(), "headers": headers}
+
+
+def _prefers_png(scope: Scope) -> bool:
+    # PNG must come first: browsers accept it for any address.
+    accept = (header(scope, b"accept") or b"").decode("latin-1").lower()
+    return accept.split(",")[0].split(";")[0].strip() == PNG
+
+
+def _query(scope: Scope) -> dict[str, list[str]]:
+    return parse_qs(scope["query_string"].decode("latin-1"))
+
+
+def _theme(scope: Scope) -> Theme:
+    return THEMES.get(_query(scope).get("theme", [LIGHT.name])[0], LIGHT)
+
+
+def _width_px(scope: Scope) -> int:
+    text = _query(scope).get("width", [str(_DEFAULT_WIDTH_PX)])[0]
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 4
+    if not is_number or int(text) not in _WIDTHS_PX:
+        first, last = _WIDTHS_PX[0], _WIDTHS_PX[-1]
+        raise InvalidRequest(f"width: want pixels from {first} to {last}")
+    return int(text)
+
+
+def describe_pictures(document: dict[str, Any]) -> None:
+    """Add the PNG answer to each chart of the OpenAPI document."""
+    figure = {"$ref": "#/components/schemas/Figure"}
+    picture = {"schema": {"type": "string", "format": "binary"}}
+    problem = {"schema": {"$ref": "#/components/schemas/ProblemOut"}}
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            content = operation["responses"].get("200", {}).get("content", {})
+            if content.get("application/json", {}).get("schema") == figure:
+                content[PNG] = picture
+                operation["responses"]["501"] = {
+                    "description": "Pictures need what the detail names.",
+                    "content": {"application/problem+json": problem},
+                }
+
+
+# Drawing takes a second or two, and a link can be requested at any rate.
+PICTURE_TTL_S = 300.0
+_MAX_PICTURES = 32
+# A window's late operations may still change it.
+_BROWSER_TTL_S = 3600
+
+
+class LinkedPictureMiddleware:
+    """Answers an admitted link with its chart's picture, drawn by the inner app and cached."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        now_s: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app = app
+        self._now_s = now_s
+        self._monotonic = monotonic
+        self._drawn: OrderedDict[tuple[str, ...], tuple[asyncio.Task[CapturedResponse], float]]
+        self._drawn = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or not str(scope["path"]).startswith(PICTURES_PATH):
+            return await self._app(scope, receive, send)
+        picture = linked_picture(scope)
+        if picture is None:
+            refusal = problem(scope, 405, "method_not_allowed", "send GET", {"allow": "GET"})
+            return await refusal(scope, receive, send)
+        answered = await self._answered(scope, picture)
+        if answered.status != 200:
+            return await answered.hand_on(send)
+        return await self._response(picture, answered.body)(scope, receive, send)
+
+    async def _answered(self, scope: Scope, picture: Picture) -> CapturedResponse:
+        name = (picture.project, picture.job, picture.window, picture.chart, picture.theme)
+        task, until_s = self._drawn.get(name, (None, 0.0))
+        if task is None or until_s <= self._monotonic():
+            task = asyncio.create_task(self._ask(_chart_request(scope, picture)))
+            self._keep(name, task)
+        # Shielded: one caller that hangs up must not cancel the others' picture.
+        return await asyncio.shield(task)
+
+    async def _ask(self, scope: Scope) -> CapturedResponse:
+        answered = CapturedResponse()
+        await self._app(scope, _empty_body, answered.take)
+        return answered
+
+    def _keep(self, name: tuple[str, ...], task: asyncio.Task[CapturedResponse]) -> None:
+        def forget_refusal(done: asyncio.Task[CapturedResponse]) -> None:
+            # Refusals are not cached.
+            is_good = not done.cancelled() and not done.exception() and done.result().status == 200
+            if not is_good and self._drawn.get(name, (None,))[0] is done:
+                del self._drawn[name]
+
+        self._drawn[name] = task, self._monotonic() + PICTURE_TTL_S
+        self._drawn.move_to_end(name)
+        while len(self._drawn) > _MAX_PICTURES:
+            self._drawn.popitem(last=False)
+        task.add_done_callback(forget_refusal)
+
+    def _response(self, picture: Picture, drawn: bytes) -> Response:
+        left_s = max(0, picture.expires_s - int(self._now_s()))
+        headers = {
+            "cache-control": f"public, max-age={min(left_s, _BROWSER_TTL_S)}",
+            # Receivers' pages embed it.
+            "cross-origin-resource-policy": "cross-origin",
+        }
+        return Response(drawn, media_type=PNG, headers=headers)
+
+
+def _chart_request(scope: Scope, picture: Picture) -> Scope:
+    """The request for the chart's picture; nothing else of the link's request counts."""
+    path = f"/api/v1/jobs/{picture.job}/windows/{picture.window}/charts/{picture.chart}.png"
+    query = f"theme={picture.theme}".encode()
+    return {
+        **scope,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query,
+        "headers": [pair for pair in scope["headers"] if pair[0] == b"host"],
+    }
+
+
+async def _empty_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+LINK_PATH = f"{PICTURES_PATH}{{link}}"
+
+# Describes `LinkedPictureMiddleware` in /openapi.json; nothing is routed by it.
+described_router = APIRouter(tags=["charts"])
+
+PictureLinkPath = Annotated[
+    str, Path(description="As a message of an alert has it.", max_length=700)
+]
 
 _PICTURE: Responses = {
     200: {
@@ -24,7 +262,7 @@ _PICTURE: Responses = {
 }
 
 
-@described.get(
+@described_router.get(
     LINK_PATH,
     operation_id="get_linked_picture",
     summary="See the picture that a link was made for",
@@ -32,9 +270,9 @@ _PICTURE: Responses = {
     responses={**_PICTURE, **only_refusals(404, 409, 421, 429, 500, 501, 503)},
     openapi_extra={"security": []},
 )
-def get_linked_picture(link: Link) -> None:
-    """Takes no token: whoever has the link sees this one picture, for seven days.
+def get_linked_picture(link: PictureLinkPath) -> None:
+    """Takes no token: the link shows this one picture, for seven days.
 
-    Messages of alerts have such links where pictures can be drawn (`paceline[png]`) and
-    `PACELINE_PUBLIC_URL` is an https:// address. 404 is all that any other link gets.
+    Alert messages have such links where pictures can be drawn (`paceline[png]`) and
+    `PACELINE_PUBLIC_URL` is an https:// address. Any other link gets 404.
     """

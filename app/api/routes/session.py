@@ -1,4 +1,4 @@
-"""The session: a page trades the token for a cookie that its scripts cannot read."""
+"""Session: a page exchanges the token for a cookie that scripts cannot read."""
 
 from dataclasses import asdict
 
@@ -6,33 +6,32 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from pydantic import SecretStr
 
-from app.api.auth import client_address
-from app.api.deps import OF_BODIES, ServiceDep, refusals
-from app.api.fields import Answer, Request
-from app.api.sessions import COOKIE, check_same_origin
+from app.api.http.auth import COOKIE, check_same_origin, client_address
+from app.api.http.fields import RequestModel, ResponseModel
+from app.api.routes.dependencies import BODY_REFUSALS, ServiceDep, refusals
 from app.errors import Unauthorised
 from app.store.tokens import SCOPES, Scope
 
 router = APIRouter(tags=["session"])
 
 
-class SessionIn(Request):
+class SessionIn(RequestModel):
     """The token, once."""
 
     token: SecretStr
 
 
-class PriceOut(Answer):
-    """What a GPU costs an hour; the sign stands before an amount."""
+class PriceOut(ResponseModel):
+    """Price of a GPU-hour; the currency's sign stands before the amount."""
 
     per_gpu_hour: float
     currency: str
 
 
-class SessionOut(Answer):
-    """Whether the caller is signed in; who is hears what a crash could lose here, as allowed.
+class SessionOut(ResponseModel):
+    """Whether the caller is signed in; then also what a crash could lose, where that is allowed.
 
-    `scopes` are of the token they signed in with; `price` is null where the operator has set none.
+    `scopes` are those of the session's token; `price` is null where the operator has set none.
     """
 
     authenticated: bool
@@ -46,30 +45,30 @@ class SessionOut(Answer):
     operation_id="sign_in",
     summary="Sign in",
     status_code=204,
-    responses=refusals(*OF_BODIES),
+    responses=refusals(*BODY_REFUSALS),
     openapi_extra={"security": []},
 )
 async def sign_in(
     given: SessionIn, request: HttpRequest, response: Response, service: ServiceDep
 ) -> None:
-    """Sets the session cookie, for a token that may read.
+    """Sets the session cookie, for a token with the scope read.
 
-    Ten failures in a minute from one address, and it has to wait.
+    After ten failures in a minute, an address has to wait.
     """
     if "sec-fetch-site" in request.headers or "origin" in request.headers:
         check_same_origin(request.url.scheme, request.headers)
     address = client_address(request.scope)
     service.sign_ins.check(address)
-    found = await service.access.of_token(given.token.get_secret_value())
+    found = await service.auth.of_token(given.token.get_secret_value())
     if found is None:
         service.sign_ins.note(address)
-        raise Unauthorised("that is no token of this service")
+        raise Unauthorised("unknown token")
     caller, _ = found
     caller.check("read")
     response.set_cookie(
         COOKIE,
-        service.access.sessions.new(caller.token_id),
-        max_age=int(service.access.sessions.session_s),
+        service.auth.sessions.new(caller.token_id),
+        max_age=int(service.auth.sessions.session_s),
         path="/",
         secure=request.url.scheme == "https",
         httponly=True,
@@ -86,16 +85,16 @@ async def sign_in(
     openapi_extra={"security": []},
 )
 async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
-    """No refusal to who is not: a page asks before it shows the sign-in form."""
+    """Answers 200 without a session, too: a page asks before it shows the sign-in form."""
     try:
-        caller = await service.access.caller(request.scope)
+        caller = await service.auth.caller(request.scope)
     except Unauthorised:
         return SessionOut(authenticated=False)
     return SessionOut(
         authenticated=True,
         scopes=tuple(scope for scope in SCOPES if scope in caller.scopes),
-        lossy=await service.lossy.sentences(),
-        price=None if service.price is None else PriceOut(**asdict(service.price)),
+        lossy=await service.loss_warnings.sentences(),
+        price=None if service.gpu_price is None else PriceOut(**asdict(service.gpu_price)),
     )
 
 
@@ -104,12 +103,12 @@ async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
     operation_id="sign_out",
     summary="Sign out",
     status_code=204,
-    responses=refusals(*OF_BODIES),
+    responses=refusals(*BODY_REFUSALS),
 )
 async def sign_out(request: HttpRequest, response: Response) -> None:
-    """Takes the session cookie back from this browser, and from no other place.
+    """Deletes the session cookie in this browser only.
 
-    The cookie itself stays good until its time is over: revoke its token to end it at once.
+    The cookie stays valid until it expires: revoke its token to end it at once.
     """
     secure = request.url.scheme == "https"
     response.delete_cookie(COOKIE, path="/", secure=secure, httponly=True, samesite="strict")

@@ -1,4 +1,4 @@
-"""Settings: what the service goes by, and how long the project keeps what it has."""
+"""Settings of the service, and how long the project's data is kept."""
 
 from importlib.metadata import version
 from typing import Annotated
@@ -6,30 +6,29 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import Field
 
-from app.api.audited import note
-from app.api.changes import changed
-from app.api.deps import OF_BODIES, CallerDep, Responses, ServiceDep, refusals
-from app.api.fields import Answer, Request
-from app.api.service import Service
+from app.api.http.fields import RequestModel, ResponseModel
+from app.api.routes.audit import changed_fields, write_audit
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
+from app.api.service.service import Service
 from app.store import retention
-from app.store.retention import Policy
+from app.store.retention import RetentionPolicy
 
 router = APIRouter(tags=["settings"])
 
 MAX_DAYS = 36_500.0
 Days = Annotated[float, Field(ge=1, le=MAX_DAYS, allow_inf_nan=False)]
-_REFUSED: Responses = refusals(*OF_BODIES)
+_REFUSALS: Responses = refusals(*BODY_REFUSALS)
 
 
-class RetentionIn(Request):
-    """Days for which things are kept; null: as long as the service says."""
+class RetentionIn(RequestModel):
+    """Days for which data is kept; null: the service's setting."""
 
     raw_days: Days | None = Field(description="Operations of closed windows.")
     results_days: Days | None = Field(description="Windows, ended runs and alerts.")
 
 
-class RetentionOut(Answer):
-    """What is kept for how long in the project, and what the service would say."""
+class RetentionOut(ResponseModel):
+    """Retention of the project, and the service's setting."""
 
     raw_days: float
     results_days: float
@@ -39,8 +38,8 @@ class RetentionOut(Answer):
     usual_results_days: float
 
 
-class SettingsOut(Answer):
-    """What the service was started with, and the project's own words."""
+class SettingsOut(ResponseModel):
+    """Settings of the service and of the project."""
 
     project: str
     version: str
@@ -60,8 +59,8 @@ class SettingsOut(Answer):
     responses=refusals(),
 )
 def get_settings(service: ServiceDep, caller: CallerDep) -> SettingsOut:
-    """No secret is among it; what is an alert is under /rules, where they go under /endpoints."""
-    known = service.in_force
+    """Contains no secret; rules are under /rules, receivers under /endpoints."""
+    known = service.public_settings
     same = ("window_steps", "step_deadline_s", "revise_for_s", "silent_after_s", "session_hours")
     return SettingsOut(
         project=caller.project,
@@ -75,28 +74,30 @@ def get_settings(service: ServiceDep, caller: CallerDep) -> SettingsOut:
     "/settings/retention",
     operation_id="set_retention",
     summary="Set how long the project keeps what it has",
-    responses=_REFUSED,
+    responses=_REFUSALS,
 )
 def set_retention(days: RetentionIn, service: ServiceDep, caller: CallerDep) -> RetentionOut:
-    """Takes the scope admin: what is older goes within the hour, and cannot be brought back."""
+    """Needs the scope admin. Older data is deleted within the hour and cannot be restored."""
     with service.store.write() as conn:
         said = days.model_dump()
-        changes = changed(retention.own(conn, caller.project), said)
-        note(conn, caller, "retention.set", caller.project, now_s=service.now_s(), changes=changes)
-        retention.set_own(conn, caller.project, **said)
+        changes = changed_fields(retention.project_days(conn, caller.project), said)
+        write_audit(
+            conn, caller, "retention.set", caller.project, now_s=service.now_s(), changes=changes
+        )
+        retention.set_project_days(conn, caller.project, **said)
     return _retention_out(service, caller.project)
 
 
 def _retention_out(service: Service, project: str) -> RetentionOut:
-    usual = service.in_force.keep
+    usual = service.public_settings.keep
     with service.store.read() as conn:
         found = {policy.project: policy for policy in retention.policies(conn, usual)}
-    policy = found.get(project, Policy(project, usual, (False, False)))
+    policy = found.get(project, RetentionPolicy(project, usual, (False, False)))
     return RetentionOut(
-        raw_days=policy.keep.raw_days,
-        results_days=policy.keep.results_days,
-        has_own_raw_days=policy.has_own[0],
-        has_own_results_days=policy.has_own[1],
+        raw_days=policy.days.raw_days,
+        results_days=policy.days.results_days,
+        has_own_raw_days=policy.is_own[0],
+        has_own_results_days=policy.is_own[1],
         usual_raw_days=usual.raw_days,
         usual_results_days=usual.results_days,
     )

@@ -1,4 +1,4 @@
-"""Tokens of the caller's project: who else may do what."""
+"""Tokens of the caller's project."""
 
 from datetime import datetime
 from typing import Annotated
@@ -6,20 +6,20 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import Field
 
-from app.api.audited import note
-from app.api.deps import OF_BODIES, CallerDep, ServiceDep, refusals
-from app.api.fields import (
-    Answer,
+from app.api.http.fields import (
     Cursor,
     Limit,
-    Request,
-    SomeText,
+    NonEmptyText,
+    RequestModel,
+    ResponseModel,
     timestamp,
     timestamp_or_none,
 )
+from app.api.routes.audit import write_audit
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
 from app.store import tokens
 from app.store.tokens import NewToken, Scope, TokenRecord
-from app.trace.names import JOB_PATTERN
+from app.trace.job import JOB_PATTERN
 
 router = APIRouter(tags=["tokens"])
 
@@ -32,10 +32,10 @@ TokenId = Annotated[
 ]
 
 
-class TokenIn(Request):
-    """What a new token is to be good for."""
+class TokenIn(RequestModel):
+    """Scopes, job and lifetime of a new token."""
 
-    name: SomeText = Field(description="For people: where it is used.", examples=["cluster A"])
+    name: NonEmptyText = Field(description="For people: where it is used.", examples=["cluster A"])
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=4)]
     job: Annotated[str, Field(pattern=JOB_PATTERN)] | None = Field(
         None, description="The only job that it is good for, with the scope ingest alone."
@@ -45,14 +45,14 @@ class TokenIn(Request):
     )
 
     def wanted(self, project: str, now_s: float) -> NewToken:
-        """The token that the store is to make."""
+        """The token for the store."""
         days = self.expires_days
         expires_s = None if days is None else now_s + days * _DAY_S
         return NewToken(project, self.name, self.scopes, self.job, expires_s)
 
 
-class TokenOut(Answer):
-    """A token without its secret, which is kept nowhere."""
+class TokenOut(ResponseModel):
+    """A token without its secret, which is not stored."""
 
     token_id: str
     name: str
@@ -65,19 +65,19 @@ class TokenOut(Answer):
 
 
 class CreatedTokenOut(TokenOut):
-    """The new token; its text is told this once."""
+    """The new token; its text is shown only once."""
 
     token: str
 
 
-class TokensOut(Answer):
+class TokensOut(ResponseModel):
     """A page of tokens, by id."""
 
     items: list[TokenOut]
     next_cursor: str | None
 
 
-def _shown(record: TokenRecord) -> dict[str, object]:
+def _token_fields(record: TokenRecord) -> dict[str, object]:
     return {
         "token_id": record.token_id,
         "name": record.name,
@@ -102,7 +102,7 @@ def list_tokens(
     """All tokens, revoked ones too, by id, a page at a time."""
     with service.store.read() as conn:
         found, next_cursor = tokens.page(conn, caller.project, cursor=cursor, limit=limit)
-    items = [TokenOut.model_validate(_shown(record)) for record in found]
+    items = [TokenOut.model_validate(_token_fields(record)) for record in found]
     return TokensOut(items=items, next_cursor=next_cursor)
 
 
@@ -111,16 +111,16 @@ def list_tokens(
     operation_id="create_token",
     summary="Make a token",
     status_code=201,
-    responses=refusals(*OF_BODIES),
+    responses=refusals(*BODY_REFUSALS),
 )
 def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> CreatedTokenOut:
-    """A further token of the project; to replace one, make its successor first, then revoke it."""
+    """Creates a token; to replace one, create its successor first, then revoke the old one."""
     now_s = service.now_s()
     with service.store.write() as conn:
         record, text = tokens.create(conn, token.wanted(caller.project, now_s), now_s=now_s)
         said = token.model_dump(exclude_none=True)
-        note(conn, caller, "token.create", record.token_id, now_s=now_s, **said)
-    return CreatedTokenOut.model_validate(_shown(record) | {"token": text})
+        write_audit(conn, caller, "token.create", record.token_id, now_s=now_s, **said)
+    return CreatedTokenOut.model_validate(_token_fields(record) | {"token": text})
 
 
 @router.delete(
@@ -128,12 +128,12 @@ def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> Crea
     operation_id="revoke_token",
     summary="Revoke a token",
     status_code=204,
-    responses=refusals(404, *OF_BODIES),
+    responses=refusals(404, *BODY_REFUSALS),
 )
 def revoke_token(token_id: TokenId, service: ServiceDep, caller: CallerDep) -> None:
-    """Every process refuses it within 5 s. Saying it twice changes nothing."""
+    """Every process refuses it within 5 s. Revoking twice changes nothing."""
     now_s = service.now_s()
     with service.store.write() as conn:
         if tokens.revoke(conn, caller.project, token_id, now_s=now_s):
-            note(conn, caller, "token.revoke", token_id, now_s=now_s)
-    service.access.forget(token_id)
+            write_audit(conn, caller, "token.revoke", token_id, now_s=now_s)
+    service.auth.forget(token_id)

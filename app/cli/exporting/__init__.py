@@ -1,16 +1,20 @@
-"""How does what Paceline knows get into other tools?"""
+"""How do traces and results get into other tools?
+
+Each command has a file of its name; `source` says what is exported. Only `app.cli` imports this
+package.
+"""
 
 from typing import Any
 
 import typer
 
-from app.cli.exporting import metrics, perfetto, results, trace
+from app.cli.exporting import otlp_metrics, results, trace
 
 app: Any = typer.Typer(
     no_args_is_help=True,
-    help="Write traces and results for other tools, from a file or from a server.",
+    help="Write traces and results for other tools, from a file or a server.",
 )
 app.command("trace")(trace.trace)
-app.command("perfetto")(perfetto.perfetto)
+app.command("perfetto")(trace.perfetto)
 app.command("results")(results.results)
-app.command("otlp-metrics")(metrics.otlp_metrics)
+app.command("otlp-metrics")(otlp_metrics.otlp_metrics)

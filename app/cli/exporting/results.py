@@ -1,4 +1,4 @@
-"""`paceline export results`: what was found, as CSV or Parquet."""
+"""`paceline export results`: figures and findings as CSV or Parquet."""
 
 import sys
 from pathlib import Path
@@ -8,16 +8,16 @@ import typer
 
 from app.cli.exporting.source import (
     LATEST,
+    ExportSource,
     JobOption,
     OptionalTrace,
-    Source,
     Steps,
     Token,
     Url,
     WindowOption,
 )
-from app.cli.files import STANDARD_OUTPUT, printable, written_whole
 from app.cli.options import MetaFile
+from app.cli.output import STANDARD_OUTPUT, printable, written_whole
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def results(
     out: Annotated[
         Path,
-        typer.Option(help="A folder for all tables, or the file of --table; - is the terminal."),
+        typer.Option(help="A folder for all tables, or with --table a file; - is standard output."),
     ],
     trace_file: OptionalTrace = None,
     meta: MetaFile = None,
@@ -39,25 +39,24 @@ def results(
     table: Annotated[
         str | None,
         typer.Option(
-            help="Only this: summary, steps, workers, dp-ranks, stages, op-types, worker-steps, "
+            help="One table: summary, steps, workers, dp-ranks, stages, op-types, worker-steps, "
             "findings or skipped-steps."
         ),
     ] = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", help="csv or parquet; left out: by the file's name, or csv."),
+        typer.Option("--format", help="csv or parquet. Default: by the file's name, or csv."),
     ] = None,
 ) -> None:
     """Write slowdowns, step times and findings as tables.
 
     Example: paceline export results trace-AR.parquet --table workers --out workers.parquet
     """
-    from app.cli.console import notes
-    from app.cli.exporting.files import WRITERS
-    from app.cli.exporting.tables import TABLES
-    from app.cli.inputs import refuse_to_overwrite
+    from app.cli.exporting.tables import TABLES, WRITERS
+    from app.cli.output import refuse_to_overwrite
+    from app.cli.terminal import stderr_console
 
-    source = Source(trace_file, meta, url, token, job, window, steps).checked()
+    source = ExportSource(trace_file, meta, url, token, job, window, steps).checked()
     if table is not None and table not in TABLES:
         raise InvalidRequest(f"--table {table[:40]!r}: name one of {', '.join(TABLES)}")
     chosen = form or _by_name(out, table)
@@ -65,7 +64,7 @@ def results(
         raise InvalidRequest(f"--format {chosen[:40]!r}: name one of {', '.join(WRITERS)}")
     if source.trace is not None and table is not None:
         refuse_to_overwrite("--out", out, source.trace, meta)
-    with notes().status("analysing"):
+    with stderr_console().status("analysing"):
         result = source.result()
     if table is not None:
         _write_one(table, result, out, chosen)
@@ -78,28 +77,27 @@ def _by_name(out: Path, table: str | None) -> str:
 
 
 def _write_one(table: str, result: "Result", out: Path, form: str) -> None:
-    from app.cli.exporting.files import WRITERS
+    from app.cli.exporting.tables import WRITERS
 
     if out != STANDARD_OUTPUT:
         with written_whole(out) as file:
             WRITERS[form](table, result, file)
         return
     if form != "csv":
-        raise InvalidRequest("--out -: parquet is no text for a terminal: name a file")
+        raise InvalidRequest("--out -: parquet is binary: name a file")
     WRITERS[form](table, result, sys.stdout.buffer)
 
 
 def _write_all(result: "Result", out: Path, form: str) -> None:
-    from app.cli.exporting.files import WRITERS
-    from app.cli.exporting.tables import TABLES
+    from app.cli.exporting.tables import TABLES, WRITERS
 
     if out == STANDARD_OUTPUT:
-        raise InvalidRequest("--out -: many tables are many files: name one with --table")
+        raise InvalidRequest("--out -: only one table fits: choose it with --table")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidRequest(
-            f"{out}: cannot be made ({error.strerror}): name a folder that you may write to"
+            f"{out}: cannot be created ({error.strerror}): choose a folder that you may write to"
         ) from error
     for table in TABLES:
         with written_whole(out / f"{table}.{form}") as file:

@@ -9,32 +9,32 @@ import typer
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from app.cli.exporting.server import Server
+    from app.cli.exporting.http_client import QueryClient
 
 LATEST = "latest"
 
 OptionalTrace = Annotated[
     Path | None,
-    typer.Argument(help="Published parquet trace; left out with --url.", metavar="[TRACE.parquet]"),
+    typer.Argument(help="Published parquet trace; or use --url.", metavar="[TRACE.parquet]"),
 ]
-Url = Annotated[str | None, typer.Option(help="Ask this server instead.")]
+Url = Annotated[str | None, typer.Option(help="Export from this server instead.")]
 Token = Annotated[
     str | None,
     typer.Option(
         envvar="PACELINE_TOKEN",
-        help="Its token, with the scope read; left out: the one in the data directory.",
+        help="Its token, with the scope read. Default: the one in the data directory.",
     ),
 ]
 JobOption = Annotated[str | None, typer.Option(help="The job on the server.")]
 WindowOption = Annotated[
     str, typer.Option(help="Its window: latest, 3-1200, or (results) 3-1200..3-1264.")
 ]
-Steps = Annotated[str | None, typer.Option(help="Only these: 3,5-9.", metavar="STEPS")]
+Steps = Annotated[str | None, typer.Option(help="Only these steps, as in 3,5-9.", metavar="STEPS")]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What the caller named: a file, or a window of a job on a server."""
+class ExportSource:
+    """The source of an export: a file, or a window of a job on a server."""
 
     trace: Path | None
     meta: Path | None
@@ -44,40 +44,40 @@ class Source:
     window: str
     steps: str | None = None
 
-    def checked(self) -> "Source":
-        """The same, if it is one thing.
+    def checked(self) -> "ExportSource":
+        """Check that exactly one source is given.
 
         Raises:
-            InvalidRequest: it is none, or two; the message names the option.
+            InvalidRequest: there is none, or two.
         """
         if self.url is None:
             if self.trace is None:
                 raise InvalidRequest("name a trace file, or a server with --url and --job")
             if self.job is not None:
-                raise InvalidRequest("--job names a job on a server: give its --url, too")
+                raise InvalidRequest("--job is a job on a server: give --url too")
             return self
         if self.trace is not None or self.meta is not None:
-            raise InvalidRequest("a trace file and --url: export from one of them")
+            raise InvalidRequest("give a trace file or --url, not both")
         if self.job is None:
             raise InvalidRequest("--url needs --job, the job to export")
         return self
 
-    def server(self) -> "Server":
-        """The server that was named.
+    def server(self) -> "QueryClient":
+        """A client of the server.
 
         Raises:
-            InvalidRequest: no token was given, and none is in the data directory.
+            InvalidRequest: there is no token, neither given nor in the data directory.
         """
-        from app.cli.exporting.server import Server
-        from app.cli.replay import own_token
+        from app.cli.exporting.http_client import QueryClient
+        from app.cli.replay import local_token
 
-        return Server(self.url or "", self.token or own_token())
+        return QueryClient(self.url or "", self.token or local_token())
 
     def result(self) -> dict[str, Any]:
-        """All that was found, with the figures by step.
+        """The whole result, with figures by step.
 
         Raises:
-            PacelineError: the trace cannot be analysed, or the server said no.
+            PacelineError: the trace cannot be analysed, or the server refused.
         """
         self.checked()
         if self.url is None:
@@ -94,11 +94,11 @@ class Source:
         return f"/api/v1/jobs/{job}/windows/{window}{tail}"
 
     def _analysed(self) -> dict[str, Any]:
-        from app.cli.recorded import errors_about, read
-        from app.diagnosis.history import History
+        from app.cli.trace_input import errors_naming, read_trace
+        from app.diagnosis.job_history import History
         from app.monitor import analysed
 
         trace = self.trace
         assert trace is not None  # noqa: S101, `checked`
-        with errors_about(trace, "record the step again, or choose others with --steps"):
-            return analysed(read(trace, self.meta, self.steps), History())[1]
+        with errors_naming(trace, "record the step again, or choose others with --steps"):
+            return analysed(read_trace(trace, self.meta, self.steps), History())[1]

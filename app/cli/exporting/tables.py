@@ -1,28 +1,32 @@
-"""A window's result as flat tables: rows that a spreadsheet or a data frame can hold."""
+"""The result of a window as flat tables, in memory and as CSV or Parquet files.
 
+Unknown values are empty in CSV and null in Parquet.
+"""
+
+import csv
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
+
+from app.cli.output import safe_cell
 
 Result = Mapping[str, Any]
 Row = tuple[Any, ...]
 
 
-class Table(NamedTuple):
-    """A table's columns, with their types, and how a result's rows are made.
-
-    Each row is preceded by the job's name and the window's id.
-    """
+class ResultTable(NamedTuple):
+    """A table's columns with types, and its rows without the key columns."""
 
     columns: Mapping[str, type]
     rows: Callable[[Result], Iterator[Row]]
 
 
-KEY = {"job": str, "window": str}
+KEY_COLUMNS = {"job": str, "window": str}
 
 
 def key_of(result: Result) -> Row:
-    """What every row begins with."""
+    """The key columns of every row."""
     return result["job"]["name"], result["window"]["id"]
 
 
@@ -69,11 +73,11 @@ def _workers(result: Result) -> Iterator[Row]:
         delay.get("by_worker"),
         delay.get("others_waited"),
     )
-    for dp_rank, stage in _places(result) if grids[0] else ():
+    for dp_rank, stage in _workers_of(result) if grids[0] else ():
         yield dp_rank, stage, *(grid and grid[dp_rank][stage] for grid in grids)
 
 
-def _places(result: Result) -> Iterator[tuple[int, int]]:
+def _workers_of(result: Result) -> Iterator[tuple[int, int]]:
     return product(range(result["job"]["dp_size"]), range(result["job"]["pp_size"]))
 
 
@@ -100,19 +104,19 @@ def _optypes(result: Result) -> Iterator[Row]:
 def _worker_steps(result: Result) -> Iterator[Row]:
     by_step = (result.get("per_step") or {}).get("worker_slowdown") or ()
     for step, grid in zip(result["steps"], by_step, strict=False):
-        for dp_rank, stage in _places(result):
+        for dp_rank, stage in _workers_of(result):
             yield step, dp_rank, stage, grid[dp_rank][stage]
 
 
-_OF_FINDING = ("cause", "score", "confidence", "cost", "onset_step", "persistence", "sentence")
+_FINDING_COLUMNS = ("cause", "score", "confidence", "cost", "onset_step", "persistence", "sentence")
 
 
 def _findings(result: Result) -> Iterator[Row]:
-    """One row a culprit, or one for a cause that has none."""
+    """One row per culprit, or one for a cause without culprits."""
     for place, finding in enumerate(result["findings"] or ()):
         for culprit in finding["culprits"] or [{}]:
             where = (culprit.get(name) for name in ("dp_rank", "stage", "host"))
-            yield place, *(finding.get(name) for name in _OF_FINDING), *where
+            yield place, *(finding.get(name) for name in _FINDING_COLUMNS), *where
 
 
 def _skipped(result: Result) -> Iterator[Row]:
@@ -120,8 +124,8 @@ def _skipped(result: Result) -> Iterator[Row]:
         yield skipped["step"], skipped["reason"]
 
 
-TABLES: dict[str, Table] = {
-    "summary": Table(
+TABLES: dict[str, ResultTable] = {
+    "summary": ResultTable(
         {
             **{"state": str, "revision": int, "first_step": int, "last_step": int},
             **{"num_steps": int, "num_skipped": int},
@@ -132,39 +136,39 @@ TABLES: dict[str, Table] = {
         },
         _summary,
     ),
-    "steps": Table(
+    "steps": ResultTable(
         {
             **{"step": int, "recorded_s": float, "simulated_s": float, "ideal_s": float},
             **{"slowdown": float, "discrepancy": float},
         },
         _steps,
     ),
-    "workers": Table(
+    "workers": ResultTable(
         {
             **{"dp_rank": int, "stage": int, "slowdown": float, "slowdown_estimate": float},
             **{"launch_delay_s": float, "others_waited_s": float},
         },
         _workers,
     ),
-    "dp-ranks": Table({"dp_rank": int, "slowdown": float}, _dp_ranks),
-    "stages": Table(
+    "dp-ranks": ResultTable({"dp_rank": int, "slowdown": float}, _dp_ranks),
+    "stages": ResultTable(
         {
             **{"stage": int, "slowdown": float, "share": float},
             **{"forward_s": float, "backward_s": float},
         },
         _stages,
     ),
-    "op-types": Table(
+    "op-types": ResultTable(
         {
             **{"op_type": str, "slowdown": float, "recorded_s": float, "transfer_s": float},
             **{"wait_s": float, "launch_delay_s": float},
         },
         _optypes,
     ),
-    "worker-steps": Table(
+    "worker-steps": ResultTable(
         {"step": int, "dp_rank": int, "stage": int, "slowdown": float}, _worker_steps
     ),
-    "findings": Table(
+    "findings": ResultTable(
         {
             **{"place": int, "cause": str, "score": float, "confidence": float, "cost": float},
             **{"onset_step": int, "persistence": str, "sentence": str},
@@ -172,5 +176,55 @@ TABLES: dict[str, Table] = {
         },
         _findings,
     ),
-    "skipped-steps": Table({"step": int, "reason": str}, _skipped),
+    "skipped-steps": ResultTable({"step": int, "reason": str}, _skipped),
 }
+
+
+Write = Callable[[str, Result, BinaryIO], None]
+_ROWS_PER_CHUNK = 10_000
+
+
+def write_csv(name: str, result: Result, file: BinaryIO) -> None:
+    """Write a table with a header line."""
+    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([*KEY_COLUMNS, *TABLES[name].columns])
+    lines.writerows(map(safe_cell, row) for row in _rows(name, result))
+    text.detach()
+
+
+def write_parquet(name: str, result: Result, file: BinaryIO) -> None:
+    """Write a table with typed columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    columns = {**KEY_COLUMNS, **TABLES[name].columns}
+    schema = pa.schema([(column, kinds[kind]) for column, kind in columns.items()])
+    with pq.ParquetWriter(file, schema) as writer:
+        for rows in _chunks(_rows(name, result)):
+            made = [
+                pa.array(list(values), field.type)
+                for values, field in zip(zip(*rows, strict=True), schema, strict=True)
+            ]
+            writer.write_table(pa.table(made, schema=schema))
+
+
+WRITERS: dict[str, Write] = {"csv": write_csv, "parquet": write_parquet}
+
+
+def _rows(name: str, result: Result) -> Iterator[Row]:
+
+    key = key_of(result)
+    return ((*key, *row) for row in TABLES[name].rows(result))
+
+
+def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    found: list[Row] = []
+    for row in rows:
+        found.append(row)
+        if len(found) == _ROWS_PER_CHUNK:
+            yield found
+            found = []
+    if found:
+        yield found

@@ -1,4 +1,4 @@
-"""`paceline export trace`: operations as a published parquet file with its meta file."""
+"""`paceline export trace` and `export perfetto`: operations of a file or a server's window."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -9,25 +9,25 @@ import typer
 
 from app.cli.exporting.source import (
     LATEST,
+    ExportSource,
     JobOption,
     OptionalTrace,
-    Source,
     Steps,
     Token,
     Url,
     WindowOption,
 )
-from app.cli.files import STANDARD_OUTPUT, printable
 from app.cli.options import MetaFile
+from app.cli.output import STANDARD_OUTPUT, printable, written_whole
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from app.trace.readers.foreign import Described, Import, RankRows
+    from app.trace.readers.importing import ImportSummary, OperationImport, RankRows
 
 
 def trace(
     out: Annotated[
-        Path, typer.Option(help="Where to write; the meta file goes beside it.", metavar="FILE")
+        Path, typer.Option(help="File to write; the meta file goes beside it.", metavar="FILE")
     ],
     trace_file: OptionalTrace = None,
     meta: MetaFile = None,
@@ -37,63 +37,63 @@ def trace(
     window: WindowOption = LATEST,
     steps: Steps = None,
 ) -> None:
-    """Write operations as the parquet and meta files that analysers of published traces take.
+    """Write operations as a published trace: a parquet file and its meta file.
 
     Example: paceline export trace --url http://127.0.0.1:8642 --job llm-70b --out trace-70b.parquet
     """
-    from app.cli.exporting.fetched import unpacked
-    from app.cli.inputs import refuse_to_overwrite
-    from app.trace.readers import published_collectives
-    from app.trace.readers.meta import usual_path
+    from app.cli.exporting.download import downloaded_trace
+    from app.cli.output import refuse_to_overwrite
+    from app.trace.readers.published import collective_files
+    from app.trace.readers.published.meta import usual_path
 
     if out == STANDARD_OUTPUT:
-        raise InvalidRequest("--out -: a trace is no text for a terminal: name a file")
-    source = Source(trace_file, meta, url, token, job, window, steps).checked()
+        raise InvalidRequest("--out -: a trace is binary: name a file")
+    source = ExportSource(trace_file, meta, url, token, job, window, steps).checked()
     with ExitStack() as stack:
         read, about = source.trace, meta
         if read is None:
-            read, about = stack.enter_context(unpacked(source))
+            read, about = stack.enter_context(downloaded_trace(source))
         else:
-            for written in (out, usual_path(out), published_collectives.usual_path(out)):
+            for written in (out, usual_path(out), collective_files.usual_path(out)):
                 refuse_to_overwrite("--out", written, read, meta)
-        _write(read, about, steps, out)
+        _write_trace(read, about, steps, out)
     typer.echo(printable(str(out)))
 
 
-def _write(read: Path, meta: Path | None, steps: str | None, out: Path) -> None:
-    from app.cli.files import written_whole
-    from app.cli.importing.saving import save
-    from app.cli.recorded import shown_as_they_are
-    from app.trace.named_steps import chosen
-    from app.trace.readers import published_collectives, published_import
-    from app.trace.readers.foreign import Options
-    from app.trace.readers.meta import trace_name
+def _write_trace(read: Path, meta: Path | None, steps: str | None, out: Path) -> None:
+    from app.cli.importing.destinations import save_trace
+    from app.cli.output import written_whole
+    from app.cli.trace_input import printable_errors
+    from app.trace.readers.importing import ImportOptions
+    from app.trace.readers.published import collective_files, published_import
+    from app.trace.readers.published.meta import trace_name
+    from app.trace.window import parse_step_ranges
 
-    with shown_as_they_are():
-        opened = published_import.open_files([read], Options(meta=meta))
+    with printable_errors():
+        opened = published_import.open_files([read], ImportOptions(meta=meta))
         with closing(opened):
             described = opened.describe()
             named = described.steps.tolist()
             if steps is not None:
-                named = chosen(steps, named)
-                opened = _OfSteps(opened, frozenset(named))
+                named = parse_step_ranges(steps, named)
+                opened = _SelectedSteps(opened, frozenset(named))
                 described = opened.describe()
-            save(opened, described, described.job(trace_name(read)), out)
-            inside = published_collectives.beside(read, sorted(named))
+            save_trace(opened, described, described.job(trace_name(read)), out)
+            inside = collective_files.beside(read, sorted(named))
     if inside is not None:
-        with written_whole(published_collectives.usual_path(out)) as file:
-            published_collectives.write(inside, file)
+        with written_whole(collective_files.usual_path(out)) as file:
+            collective_files.write(inside, file)
 
 
-class _OfSteps:
-    """An import, with some of its steps alone."""
+class _SelectedSteps:
+    """An import restricted to some steps."""
 
-    def __init__(self, opened: "Import", steps: frozenset[int]) -> None:
+    def __init__(self, opened: "OperationImport", steps: frozenset[int]) -> None:
         self._opened = opened
         self._steps = steps
 
-    def describe(self) -> "Described":
-        """What is in these steps.
+    def describe(self) -> "ImportSummary":
+        """The import's description.
 
         Raises:
             InvalidRequest: one of them was not recorded.
@@ -104,9 +104,50 @@ class _OfSteps:
         return self._opened.describe()
 
     def chunks(self) -> "Iterator[RankRows]":
-        """Their rows."""
+        """Rows of these steps."""
         return (rows for rows in self._opened.chunks() if int(rows.step[0]) in self._steps)
 
     def close(self) -> None:
-        """Give back what was kept on disk."""
+        """Remove temporary files."""
         self._opened.close()
+
+
+def perfetto(
+    out: Annotated[Path, typer.Option(help="File to write.", metavar="FILE.json.gz")],
+    trace_file: OptionalTrace = None,
+    meta: MetaFile = None,
+    url: Url = None,
+    token: Token = None,
+    job: JobOption = None,
+    window: WindowOption = LATEST,
+    steps: Annotated[
+        str | None, typer.Option(help="Steps, as in 3,5-9. Default: the slowest one.")
+    ] = None,
+    workers: Annotated[
+        str | None, typer.Option(help="Workers as dp rank / stage, as in 0/1,3/*.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="The same workers by their global ranks, as in 0,8-11.")
+    ] = None,
+    runs: Annotated[
+        str | None, typer.Option(help="Some of recorded,simulated,ideal. Default: all three.")
+    ] = None,
+) -> None:
+    """Write the recorded, simulated and ideal timelines, as `paceline timeline` does.
+
+    Example: paceline export perfetto --url http://127.0.0.1:8642 --job llm-70b --out t.json.gz
+    """
+    from app.cli.exporting.download import download
+    from app.cli.timeline import timeline
+
+    source = ExportSource(trace_file, meta, url, token, job, window).checked()
+    if source.trace is not None:
+        timeline(source.trace, out, meta, steps, workers, ranks, runs)
+        return
+    if out == STANDARD_OUTPUT:
+        raise InvalidRequest("--out -: a timeline is binary: name a file")
+    asked = {"steps": steps, "workers": workers, "ranks": ranks, "runs": runs}
+    query = {name: value for name, value in asked.items() if value is not None}
+    with written_whole(out) as file:
+        download(source, source.window_path("/timeline"), query, file)
+    typer.echo(f"{printable(str(out))}: open it in https://ui.perfetto.dev", err=True)

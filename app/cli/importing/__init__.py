@@ -1,1 +1,4 @@
-"""How do traces and scores of other tools come into Paceline?"""
+"""How do traces and scores of other tools come into Paceline?
+
+Read `command` first. Only `app.cli` imports this package.
+"""

@@ -1,4 +1,4 @@
-"""`paceline import`: traces and scores of other tools, into a file or to a server."""
+"""`paceline import`: traces and scores of other tools, to a file or a server."""
 
 from contextlib import closing
 from pathlib import Path
@@ -6,24 +6,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.files import printable
-from app.cli.recorded import shown_as_they_are
+from app.cli.output import printable
+from app.cli.trace_input import printable_errors
 
 if TYPE_CHECKING:
-    from app.cli.importing.target import Target
-    from app.trace.readers.foreign import Import, ScoreImport
+    from app.cli.importing.options import ImportTarget
+    from app.trace.readers.importing import OperationImport
+    from app.trace.readers.scores.score_report import ScoreImport
 
 
 def import_(
     format_: Annotated[
         str,
         typer.Argument(
-            help="What the files are; `paceline import formats` lists them.", metavar="FORMAT"
+            help="Format of the files; `paceline import formats` lists them.", metavar="FORMAT"
         ),
     ],
     named: Annotated[
         list[Path] | None,
-        typer.Argument(help="All files of one run, plain or packed by gzip.", metavar="FILES..."),
+        typer.Argument(help="All files of one run, plain or gzip-compressed.", metavar="FILES..."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -35,112 +36,117 @@ def import_(
     token: Annotated[
         str | None,
         typer.Option(
-            envvar="PACELINE_TOKEN", help="Its token; left out: the one in the data directory."
+            envvar="PACELINE_TOKEN", help="Its token. Default: the one in the data directory."
         ),
     ] = None,
     job: Annotated[
-        str | None, typer.Option(help="Id of the new job; left out: the name in the files.")
+        str | None, typer.Option(help="Id of the new job. Default: the name in the files.")
     ] = None,
     run_key: Annotated[
         str | None,
-        typer.Option(help="Push as a new run of a job that is known already and does not run."),
+        typer.Option(help="Push as a new run of an existing job that has ended."),
     ] = None,
     mapped: Annotated[
         list[str] | None,
         typer.Option(
             "--map",
-            help="Names that match REGEX are operations of this type; its groups mb, chunk and "
-            "step are read as numbers. May be repeated, the first match counts.",
+            help="Map names that match REGEX to an operation type; its groups mb, chunk and step "
+            "are numbers. May be repeated; the first match counts.",
             metavar="REGEX=OPTYPE",
         ),
     ] = None,
     meta: Annotated[
-        Path | None, typer.Option(help="Meta file with sizes and own op types.")
+        Path | None, typer.Option(help="Meta file with sizes and custom op types.")
     ] = None,
     dp: Annotated[int | None, typer.Option(min=1, help="Data-parallel size.")] = None,
     pp: Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")] = None,
     tp: Annotated[int | None, typer.Option(min=1, help="Tensor-parallel size.")] = None,
-    vpp: Annotated[int | None, typer.Option(min=1, help="Model chunks on a stage.")] = None,
+    vpp: Annotated[int | None, typer.Option(min=1, help="Model chunks per stage.")] = None,
     dsp: Annotated[
         int | None, typer.Option(min=1, help="Ranks that share a sequence (context parallel).")
     ] = None,
     ep: Annotated[int | None, typer.Option(min=1, help="Expert-parallel size.")] = None,
 ) -> None:
-    """Turn a trace of another tool into one of Paceline's, or push it to a server.
+    """Convert a trace of another tool to Paceline's format, or push it to a server.
 
-    Says what the files do not tell, and what that costs. Example:
+    Reports what the files lack, and which figures suffer. Example:
 
     paceline import kineto rank*.json.gz --dp 4 --pp 2 --map '^fwd (?P<mb>[0-9]+)$=forward-compute'
     --out trace-mine.parquet
     """
     from app.cli.importing import screen
-    from app.cli.importing.options import options_of
-    from app.cli.importing.target import Target, files, refuse_conflicts, refuse_for_scores
+    from app.cli.importing.options import (
+        ImportTarget,
+        distinct_files,
+        import_options,
+        refuse_conflicts,
+        refuse_for_scores,
+    )
     from app.trace.readers import registry
 
     if format_ == "formats":
-        typer.echo(screen.formats())
+        typer.echo(screen.list_formats())
         return
-    chosen = registry.named(format_)
-    paths = files(named)
+    chosen = registry.format_named(format_)
+    paths = distinct_files(named)
     sizes = {"dp_size": dp, "pp_size": pp, "tp_size": tp, "vpp_size": vpp, "dsp_size": dsp}
     if not isinstance(chosen, registry.Format):
         told = {"--run-key": run_key, "--map": mapped, "--meta": meta, "--dp": dp, "--pp": pp}
         axes = {"--tp": tp, "--vpp": vpp, "--dsp": dsp, "--ep": ep}
         refuse_for_scores(chosen.name, {**told, **axes})
-    options = options_of(mapped or (), {**sizes, "ep_size": ep}, meta, job)
-    target = Target(out, url, token, job, run_key)
+    options = import_options(mapped or (), {**sizes, "ep_size": ep}, meta, job)
+    target = ImportTarget(out, url, token, job, run_key)
     refuse_conflicts(target, paths, meta)
-    with shown_as_they_are():
+    with printable_errors():
         if isinstance(chosen, registry.Format):
             _import_ops(chosen.opened(paths, options), target, paths[0])
         else:
             _import_scores(chosen.opened(paths, options), target)
 
 
-def _import_ops(opened: "Import", target: "Target", first: Path) -> None:
-    from app.cli.console import notes
+def _import_ops(opened: "OperationImport", target: "ImportTarget", first: Path) -> None:
     from app.cli.importing import screen
-    from app.engine.memory import give_large_memory_back
-    from app.trace.readers.meta import trace_name
+    from app.cli.terminal import stderr_console
+    from app.engine.memory import release_large_blocks
+    from app.trace.readers.published.meta import trace_name
 
-    give_large_memory_back()  # a file's size must not show in what is held
+    release_large_blocks()  # keeps memory independent of the file size
     with closing(opened):
-        with notes().status("reading"):
+        with stderr_console().status("reading"):
             described = opened.describe()
         job = described.job(target.job or trace_name(target.out or first))
-        typer.echo(screen.found(described, job), err=True)
+        typer.echo(screen.describe_import(described, job), err=True)
         if target.out is not None:
-            from app.cli.importing.saving import save
+            from app.cli.importing.destinations import save_trace
 
-            save(opened, described, job, target.out)
+            save_trace(opened, described, job, target.out)
             typer.echo(f"{printable(str(target.out))}")
         elif target.url is not None:
-            from app.cli.importing.pushed import push
+            from app.cli.importing.destinations import push_run
 
-            typer.echo(push(opened, described, job, target))
+            typer.echo(push_run(opened, described, job, target))
         else:
-            _look(opened)
+            _describe(opened)
 
 
-def _look(opened: "Import") -> None:
+def _describe(opened: "OperationImport") -> None:
     """Nothing, if what is only looked at could be written, too.
 
     Raises:
         InvalidTrace: rows are wrong, as those of a file that is given twice.
     """
-    from app.cli.console import notes
+    from app.cli.terminal import stderr_console
 
-    with notes().status("checking"):
+    with stderr_console().status("checking"):
         for _ in opened.chunks():
             pass
 
 
-def _import_scores(opened: "ScoreImport", target: "Target") -> None:
-    from app.cli.console import notes
+def _import_scores(opened: "ScoreImport", target: "ImportTarget") -> None:
     from app.cli.importing.scores import show_or_push
+    from app.cli.terminal import stderr_console
 
     with closing(opened):
-        with notes().status("reading"):
+        with stderr_console().status("reading"):
             opened.describe()
         show_or_push(opened, target)

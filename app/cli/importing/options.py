@@ -1,35 +1,105 @@
-"""What `paceline import` is told beside the files."""
+"""Checks the options of an import before anything is read.
+
+The target is a file, a server, or neither if the files are only described.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from app.cli.output import STANDARD_OUTPUT
 from app.errors import InvalidRequest
 from app.trace.ops import OpTypes
-from app.trace.readers import meta
-from app.trace.readers.foreign import Options
-
-_GROUPS = {"mb", "chunk", "step"}
+from app.trace.readers.importing import ImportOptions
+from app.trace.readers.published import meta
 
 
-def options_of(
+@dataclass(frozen=True, slots=True)
+class ImportTarget:
+    """A file, or a server; neither if the files are only described."""
+
+    out: Path | None
+    url: str | None
+    token: str | None
+    job: str | None
+    run_key: str | None
+
+
+def distinct_files(named: Sequence[Path] | None) -> tuple[Path, ...]:
+    """The files, each once.
+
+    Raises:
+        InvalidRequest: none is named, or one twice.
+    """
+    if not named:
+        raise InvalidRequest("no file is named: name all files of one run after the format")
+    seen: dict[Path, Path] = {}
+    for path in named:
+        whole = path.resolve()
+        if whole in seen:
+            raise InvalidRequest(f"{path}: the same file as {seen[whole]}: name each file once")
+        seen[whole] = path
+    return tuple(named)
+
+
+def refuse_for_scores(name: str, given: Mapping[str, object]) -> None:
+    """Check that no option is about operations, for score formats.
+
+    Raises:
+        InvalidRequest: one was; the message names it.
+    """
+    for option, value in given.items():
+        if value:
+            raise InvalidRequest(
+                f"{option} is about operations, and {name} has scores of ranks: leave it out"
+            )
+
+
+def refuse_conflicts(target: ImportTarget, paths: Sequence[Path], meta: Path | None) -> None:
+    """Check that there is one target, which is none of the input files.
+
+    Raises:
+        InvalidRequest: it is not; the message names the option.
+    """
+    from app.trace.readers.published.meta import usual_path
+
+    if target.out and target.url:
+        raise InvalidRequest("--out and --url: write a file or push to a server, not both")
+    if target.run_key is not None and not target.url:
+        raise InvalidRequest("--run-key is for a run on a server: give --url too")
+    if target.out is None:
+        return
+    if target.out == STANDARD_OUTPUT:
+        raise InvalidRequest("--out -: a trace is binary: name a file")
+    for written in (target.out, usual_path(target.out)):
+        for read in (*paths, *([meta] if meta else [])):
+            if written.exists() and read.exists() and written.samefile(read):
+                raise InvalidRequest(
+                    f"--out {target.out}: {written.name} is an input file: name another file"
+                )
+
+
+_PATTERN_GROUPS = {"mb", "chunk", "step"}
+
+
+def import_options(
     patterns: Sequence[str],
     sizes: Mapping[str, int | None],
     meta_path: Path | None,
     name: str | None,
-) -> Options:
-    """The options, checked; sizes that are given go before those of the meta file.
+) -> ImportOptions:
+    """The checked options; given sizes take precedence over those of the meta file.
 
     Raises:
         InvalidRequest: a pattern is none, or names no op type.
     """
     about = meta.load(meta_path) if meta_path else None
     op_types = about.op_types if about else OpTypes()
-    told = asdict(about.parallelism) if about else {}
-    return Options(
+    from_meta = asdict(about.parallelism) if about else {}
+    return ImportOptions(
         patterns=tuple(_pattern(each, op_types) for each in patterns),
-        sizes=told | {key: size for key, size in sizes.items() if size is not None},
+        sizes=from_meta | {key: size for key, size in sizes.items() if size is not None},
         op_types=op_types,
         name=name or (about.name if about else None),
         meta=meta_path,
@@ -53,7 +123,7 @@ def _pattern(text: str, op_types: OpTypes) -> tuple[re.Pattern[str], str]:
         raise InvalidRequest(
             f"--map {text!r}: {regex!r} is no regular expression ({error})"
         ) from error
-    if unknown := sorted(set(pattern.groupindex) - _GROUPS):
+    if unknown := sorted(set(pattern.groupindex) - _PATTERN_GROUPS):
         raise InvalidRequest(
             f"--map {text!r}: group {unknown[0]!r} means nothing here: name mb, chunk or step"
         )

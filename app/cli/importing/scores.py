@@ -1,6 +1,6 @@
 """Scores of an import: a table of the worst, a file of all, or a report on a server.
 
-They have no what-if, and each of the three says so.
+Each of them states that scores have no what-if.
 """
 
 import csv
@@ -14,25 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from app.cli.files import printable, written_whole
-from app.cli.importing import screen, waited_for
-from app.cli.spreadsheet import cell
+from app.cli.importing import screen
+from app.cli.output import printable, safe_cell, written_whole
 from app.errors import InvalidRequest, Unavailable
-from app.trace.scores import NO_WHAT_IF, Score
-from app.words import counted
+from app.formatting import plural
+from app.trace.readers.scores.score_report import NO_WHAT_IF, Score
 
 if TYPE_CHECKING:
-    from app.cli.importing.target import Target
-    from app.trace.readers.foreign import DescribedScores, ScoreImport
+    from app.cli.importing.options import ImportTarget
+    from app.trace.readers.scores.score_report import ScoreImport, ScoreSummary
 
-SHOWN = 20
-_ROOM_BYTES = 64 << 10  # of a request, for what is not scores
-_HEADINGS = ("RANK", "NODE", "WHAT", "NEWEST", "MEAN", "SLOWDOWN", "READINGS")
+MAX_SHOWN_SCORES = 20
+_RESERVED_BYTES = 64 << 10  # of a request, for what is not scores
+_SCORE_HEADINGS = ("RANK", "NODE", "WHAT", "NEWEST", "MEAN", "SLOWDOWN", "READINGS")
 _RIGHT = {0, 3, 4, 5, 6}
 
 
-def show_or_push(opened: "ScoreImport", target: "Target") -> None:
-    """Print the worst of them, and write or send them where that is wanted.
+def show_or_push(opened: "ScoreImport", target: "ImportTarget") -> None:
+    """Print the worst scores, and write or send all if asked.
 
     Raises:
         InvalidRequest: the file cannot be written, or the server refuses them.
@@ -40,29 +39,33 @@ def show_or_push(opened: "ScoreImport", target: "Target") -> None:
     """
     described, scores = opened.describe(), [*opened.scores()]
     if target.url is not None:
-        typer.echo(_pushed(described, scores, target))
+        typer.echo(_push(described, scores, target))
     elif target.out is not None:
         _write(scores, target.out)
         typer.echo(printable(str(target.out)))
     else:
-        typer.echo(table(described, scores))
+        typer.echo(score_table(described, scores))
         collectives = opened.collectives()
-        if collectives is not None and (lines := waited_for.text(collectives)):
+        if collectives is not None and (lines := screen.waits_table(collectives)):
             typer.echo(f"\n{lines}")
-    for line in screen.lacking(described.lacks):
+    for line in screen.describe_missing(described.missing):
         typer.echo(printable(line), err=True)
 
 
-def table(described: "DescribedScores", scores: Sequence[Score]) -> str:
-    """The worst scores, one a line, under a line that says what they are."""
-    shown = scores[:SHOWN]
-    more = f"; the first {SHOWN} are below, --out FILE.csv has all" if len(scores) > SHOWN else ""
+def score_table(described: "ScoreSummary", scores: Sequence[Score]) -> str:
+    """A heading, and the worst scores, one per line."""
+    shown = scores[:MAX_SHOWN_SCORES]
+    more = (
+        f"; the first {MAX_SHOWN_SCORES} are below, --out FILE.csv has all"
+        if len(scores) > MAX_SHOWN_SCORES
+        else ""
+    )
     first = (
         f"{NO_WHAT_IF}: {described.source}, {len(scores):,} series of "
-        f"{counted(described.num_reports, 'report')}{more}"
+        f"{plural(described.num_reports, 'report')}{more}"
     )
-    rows = [_HEADINGS, *map(_cells, shown)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEADINGS))]
+    rows = [_SCORE_HEADINGS, *map(_cells, shown)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(_SCORE_HEADINGS))]
     return "\n".join([first, "", *(_line(row, widths) for row in rows)])
 
 
@@ -97,7 +100,7 @@ def _write(scores: Sequence[Score], path: Path) -> None:
     writer = writers.get(path.suffix)
     if writer is None:
         raise InvalidRequest(
-            f"--out {path}: scores have no operations, so no trace can be made of them: "
+            f"--out {path}: scores have no operations, so they cannot become a trace: "
             f"name a file that ends in {', '.join(writers)}"
         )
     content = writer([*_fields(scores)])
@@ -109,7 +112,7 @@ def _fields(scores: Sequence[Score]) -> Iterator[dict[str, Any]]:
     for score in scores:
         known = asdict(score)
         at_s = known.pop("at_s")
-        yield {**known, "at": _moment(at_s), "what_if": None}
+        yield {**known, "at": _utc(at_s), "what_if": None}
 
 
 def _columns() -> list[str]:
@@ -120,7 +123,7 @@ def _as_csv(rows: Sequence[dict[str, Any]]) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, _columns())
     writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: safe_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue().encode()
 
 
@@ -132,7 +135,7 @@ def _as_parquet(rows: Sequence[dict[str, Any]]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # By what a score is and not by what is known of these: a rank stays a number where none is.
+    # Fixed types: a column of ranks stays numeric even if all are unknown.
     texts, numbers = {"node", "section", "metric", "unit", "at"}, {"rank", "num", "of", "step"}
     kinds = dict.fromkeys(texts, pa.string()) | dict.fromkeys(numbers, pa.int64())
     kinds["what_if"] = pa.null()
@@ -142,19 +145,19 @@ def _as_parquet(rows: Sequence[dict[str, Any]]) -> bytes:
     return sink.getvalue()
 
 
-def _pushed(described: "DescribedScores", scores: Sequence[Score], target: "Target") -> str:
-    """What was sent where, and how many were too many."""
+def _push(described: "ScoreSummary", scores: Sequence[Score], target: "ImportTarget") -> str:
+    """Send the scores; returns a message with the report and the number left out."""
     from paceline_client.query import NoAnswer, Paceline, Refused
 
-    from app.cli.replay import own_token
+    from app.cli.replay import local_token
 
     job = target.job or described.name
     if job is None:
-        raise InvalidRequest("--job is missing: name the job that these are scores of")
-    sent = fitting(scores)
-    body = _about(described) | {"scores": sent}
+        raise InvalidRequest("--job is missing: name the job of these scores")
+    sent = fit_report(scores)
+    body = _report_fields(described) | {"scores": sent}
     try:
-        with Paceline(target.url, target.token or own_token()) as server:
+        with Paceline(target.url, target.token or local_token()) as server:
             report_id = server.add_scores(job, body)
     except Refused as error:
         raise InvalidRequest(f"{target.url} refuses the scores: {error}") from error
@@ -163,30 +166,30 @@ def _pushed(described: "DescribedScores", scores: Sequence[Score], target: "Targ
     except ValueError as error:
         raise InvalidRequest(f"--url, --token: {error}") from error
     left_out = len(scores) - len(sent)
-    more = f"; {left_out:,} that are less bad were left out" if left_out else ""
+    more = f"; {left_out:,} less severe ones were left out" if left_out else ""
     report = f"report {printable(report_id)} of {len(sent):,} scores"
     return f"{report} for job {printable(job)} ({NO_WHAT_IF}){more}"
 
 
-def _about(described: "DescribedScores") -> dict[str, Any]:
+def _report_fields(described: "ScoreSummary") -> dict[str, Any]:
     return {
         "source": described.source,
         "num_reports": described.num_reports,
         "lacks": [
-            {"what": each.what[:256], "cost": each.cost[:256]} for each in described.lacks[:20]
+            {"what": each.what[:256], "cost": each.cost[:256]} for each in described.missing[:20]
         ],
     }
 
 
-def fitting(scores: Sequence[Score]) -> list[dict[str, Any]]:
-    """The worst ones, as many as the server takes in one report."""
-    from app.api.score_body import MAX_BYTES
+def fit_report(scores: Sequence[Score]) -> list[dict[str, Any]]:
+    """The worst scores, as many as fit into one report."""
+    from app.api.routes.jobs.scores import MAX_SCORE_BYTES
     from app.store.scores import MAX_SCORES
 
     found: list[dict[str, Any]] = []
-    left_bytes = MAX_BYTES - _ROOM_BYTES
+    left_bytes = MAX_SCORE_BYTES - _RESERVED_BYTES
     for score in scores[:MAX_SCORES]:
-        sent = _sent(score)
+        sent = _score_fields(score)
         left_bytes -= len(json.dumps(sent)) + len(", ")
         if left_bytes < 0:
             break
@@ -194,16 +197,16 @@ def fitting(scores: Sequence[Score]) -> list[dict[str, Any]]:
     return found
 
 
-def _sent(score: Score) -> dict[str, Any]:
-    """The fields that are known; the slowdown is the server's to say."""
-    known = asdict(score) | {"at": _moment(score.at_s)}
+def _score_fields(score: Score) -> dict[str, Any]:
+    """The known fields; the server computes the slowdown."""
+    known = asdict(score) | {"at": _utc(score.at_s)}
     left_out = ("slowdown", "at_s")
     return {
         name: value for name, value in known.items() if value is not None and name not in left_out
     }
 
 
-def _moment(unix_s: float | None) -> str | None:
+def _utc(unix_s: float | None) -> str | None:
     if unix_s is None:
         return None
     return datetime.fromtimestamp(unix_s, UTC).isoformat().replace("+00:00", "Z")

@@ -1,1 +1,4 @@
-"""What does `paceline simulate` need beside the job itself?"""
+"""How does `paceline simulate` make the trace of a job with known faults?
+
+Read `command` first. The simulation itself is `app.synth`.
+"""

@@ -1,4 +1,4 @@
-"""`paceline simulate`: what the workers of a job with known faults would record."""
+"""`paceline simulate`: the trace of a simulated job with known faults."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from app.cli.simulating import options
-from app.cli.simulating.together import refuse_ignored, refuse_no_parquet
+from app.cli.simulating.options import refuse_ignored, refuse_no_parquet
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from app.synth.life import Attempt
+    from app.synth.restarts import SimulatedRun
 
 
 def simulate(
@@ -39,7 +39,7 @@ def simulate(
     first_steps: options.FirstSteps = 0,
     evaluate_every: options.EvaluateEvery = 0,
     checkpoint_every: options.CheckpointEvery = 0,
-    gpus_tell: options.GpusTell = False,
+    records_gpus: options.RecordsGpus = False,
     seed: options.Seed = 1,
     pace: options.Pace = "1",
     token: options.Token = None,
@@ -48,7 +48,7 @@ def simulate(
     json_out: options.JsonOut = None,
     chart: options.ChartOut = None,
 ) -> None:
-    """Make what the workers of a job with known faults would record, and tell what these cost.
+    """Simulate a job with known faults: write its trace, and what each fault truly costs.
 
     Example: paceline simulate --fault slow-worker:dp=2,stage=1,factor=1.6 --out trace-slow.parquet
     """
@@ -60,39 +60,39 @@ def simulate(
         _print_faults()
         return
     if (out is None) == (to is None):
-        raise InvalidRequest("simulate wants either --out FILE.parquet or --to URL")
+        raise InvalidRequest("give either --out FILE.parquet or --to URL")
     if out is not None:
         refuse_no_parquet(out)
     if to is not None:
         _refuse_target(to, job)
 
-    from app.cli.made_size import refuse_too_large
     from app.cli.simulating import job as described
-    from app.cli.simulating.faults import typed
+    from app.cli.simulating.faults import parse_faults
+    from app.cli.simulating.job import refuse_too_large
     from app.synth.cluster import Cluster
-    from app.synth.odd_steps import OddSteps
-    from app.synth.run import MadeJob
+    from app.synth.job import SimulatedJob
+    from app.synth.normal_variation import SpecialSteps
     from app.trace.job import Parallelism
 
     sizes = Parallelism(dp, pp, tp_size=tp, vpp_size=chunks)
     model = described.ModelOptions(layers, hidden, seq_len)
-    said = typed(fault or [])
-    made = MadeJob(
+    parsed = parse_faults(fault or [])
+    simulated = SimulatedJob(
         sizes,
         microbatches,
         name=_name(out, job),
         costs=described.costs(sizes, model, noise, tail),
-        faults=said.faults,
+        faults=parsed.faults,
         seed=seed,
         schedule=described.schedule_named(schedule, chunks),
         cluster=Cluster(gpus_per_host, clock_offset, drift_ppm),
-        odd_steps=OddSteps(
+        odd_steps=SpecialSteps(
             num_first=first_steps, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every
         ),
-        gpus_tell=gpus_tell,
+        records_gpus=records_gpus,
     )
-    refuse_too_large(made, steps)
-    attempts = said.lived(made, described.steps_of(steps, sampled))
+    refuse_too_large(simulated, steps)
+    attempts = parsed.runs(simulated, described.recorded_steps(steps, sampled))
     if out is not None:
         _write(attempts, out)
     elif to is not None:
@@ -100,48 +100,50 @@ def simulate(
 
 
 def _name(out: Path | None, job: str | None) -> str:
-    from app.trace.readers import meta
+    from app.trace.readers.published import meta
 
     return meta.trace_name(out) if out is not None else job or "made"
 
 
 def _refuse_target(url: str, job: str | None) -> None:
-    """Say what is wrong with the address before asking for a token."""
-    from app.cli.server import refuse_address, refuse_job_id
+    """Check the address and the job id before looking for a token."""
+    from app.cli.ingest_client import refuse_address, refuse_job_id
 
     refuse_address("--to", url)
     if job is not None:
         refuse_job_id(job)
 
 
-def _write(attempts: "list[Attempt]", out: Path) -> None:
+def _write(attempts: "list[SimulatedRun]", out: Path) -> None:
     from rich.progress import track
 
-    from app.cli.console import notes
-    from app.cli.simulating.files import write
+    from app.cli.simulating.output import write_traces
+    from app.cli.terminal import stderr_console
 
-    def watched(steps: Sequence[int]) -> Iterable[int]:
-        return track(steps, "making steps", console=notes(), transient=True)
+    def progress(steps: Sequence[int]) -> Iterable[int]:
+        return track(steps, "simulating steps", console=stderr_console(), transient=True)
 
-    for line in write(attempts, out, watched):
+    for line in write_traces(attempts, out, progress):
         typer.echo(line)
 
 
-def _stream(attempts: "list[Attempt]", url: str, token: str | None, pace: str) -> None:
+def _stream(attempts: "list[SimulatedRun]", url: str, token: str | None, pace: str) -> None:
+    from app.cli.ingest_client import IngestClient
     from app.cli.pushing import WallClock
-    from app.cli.replay import job_id_of, own_token, times_as_fast
-    from app.cli.server import Server
-    from app.cli.simulating.stream import stream
+    from app.cli.replay import job_id_of, local_token, parse_speed
+    from app.cli.simulating.output import push_runs
 
-    speed = times_as_fast("--pace", pace)
-    server = Server(url, token or own_token(), job_id_of(attempts[0].made.name), option="--to")
-    stream(attempts, server, speed, WallClock())
+    speed = parse_speed("--pace", pace)
+    server = IngestClient(
+        url, token or local_token(), job_id_of(attempts[0].job.name), option="--to"
+    )
+    push_runs(attempts, server, speed, WallClock())
     server.end()
     typer.echo(server.page)
 
 
 def _print_faults() -> None:
-    from app.cli.simulating.fault_list import fault_list
+    from app.cli.simulating.faults import fault_list
 
     typer.echo(fault_list())
 
@@ -149,16 +151,16 @@ def _print_faults() -> None:
 def _print_study(json_out: Path | None, chart: Path | None) -> None:
     from rich.console import Console
 
-    from app.cli.files import STANDARD_OUTPUT, write_json
+    from app.cli.output import STANDARD_OUTPUT, write_json
     from app.cli.simulating.study import WIDTH as STUDY_WIDTH
-    from app.cli.simulating.study import shown, study, write_chart
+    from app.cli.simulating.study import straggler_study, study_table, write_chart
 
     if chart is not None:
         write_chart(chart)
     if json_out is not None:
-        write_json(study(), json_out)
+        write_json(straggler_study(), json_out)
     if json_out != STANDARD_OUTPUT:
         console = Console()
-        # Narrower than its columns, a table would lose digits.
+        # In a narrower console the table would lose digits.
         console.width = max(console.width, STUDY_WIDTH)
-        console.print(shown())
+        console.print(study_table())

@@ -1,52 +1,196 @@
-"""All `--fault` options of a job: what they say, and whether the job has room for it."""
+"""Faults of `paceline simulate`: the --fault option parsed, checked against the job, and listed.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+A fault reads slow-worker:dp=3,stage=1,factor=1.6,from=20.
+"""
 
-from app.cli.simulating.fault_text import parse
+import difflib
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, get_type_hints
+
 from app.errors import InvalidRequest
-from app.synth.faults.fault import Fault
-from app.synth.life import Attempt, Event, started_again
-from app.synth.run import MadeJob
+from app.synth.faults.fault import Fault, FaultSteps, WorkerPlaces
+from app.synth.faults.registry import FAULTS
+from app.synth.job import SimulatedJob
+from app.synth.restarts import EVENTS, JobEvent, SimulatedRun, unchecked_runs
+
+# Keys that are shorter than the field names.
+_KEYS = {"dp_rank": "dp", "dp_size": "dp", "slowdown": "factor", "at_step": "at"}
+_WHEN = {"from": "first_step", "for": "num_steps"}
+_TYPE_NAMES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "yes or no",
+    str: "a name",
+    str | None: "a name",
+    WorkerPlaces: "workers as DP/STAGE+DP/STAGE",
+}
+_BOOLEANS = {"yes": True, "no": False}
+_MEANING_OF_ALL: dict[Any, Any] = {str | None: None, WorkerPlaces: ()}
+_ALL = "all"
+# Fields that are slowdown factors.
+_TIMES = {"slowdown", "forward", "backward"}
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
-    """Faults, each with its text as it was typed, and the events in a job's life."""
+class FaultSetting:
+    """One key of a fault; `default` is None if it is required."""
+
+    key: str
+    field: str
+    type: Any
+    default: str | None
+
+
+def parse_fault(text: str) -> Fault | JobEvent:
+    """Parse one --fault: a fault, or an event such as a restart.
+
+    Raises:
+        InvalidRequest: it is invalid.
+    """
+    name, _, given = text.partition(":")
+    kind = (FAULTS | EVENTS).get(name)
+    if kind is None:
+        raise InvalidRequest(f"--fault {text}: there is no fault {name!r}: {_nearest(name)}")
+    try:
+        return _fault_of(kind, _given_values(given))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"--fault {text}: {error}") from error
+
+
+def fault_settings(kind: type[Fault | JobEvent]) -> list[FaultSetting]:
+    """The keys of a fault, required ones first."""
+    hints = get_type_hints(kind)
+    found = [
+        FaultSetting(option_key(field.name), field.name, hints[field.name], _default(field))
+        for field in fields(kind)
+        if field.name != "when"
+    ]
+    return sorted(found, key=lambda setting: setting.default is not None)
+
+
+def option_key(field: str) -> str:
+    """A field's name on the command line."""
+    return _KEYS.get(field, field.removeprefix("is_").replace("_", "-"))
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, (*FAULTS, *EVENTS), n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"{meant}--list-faults shows all"
+
+
+def _fault_of(kind: type[Fault | JobEvent], given: dict[str, str]) -> Fault | JobEvent:
+    known = {setting.key: setting for setting in fault_settings(kind)}
+    values: dict[str, Any] = {}
+    if issubclass(kind, Fault):
+        values["when"] = _when(given)
+    if unknown := [key for key in given if key not in known]:
+        also = list(_WHEN) if issubclass(kind, Fault) else []
+        raise InvalidRequest(f"there is no {unknown[0]!r}, only {', '.join((*known, *also))}")
+    for setting in known.values():
+        if setting.key in given:
+            values[setting.field] = _value(setting.key, setting.type, given[setting.key])
+        elif setting.default is None:
+            raise InvalidRequest(f"{setting.key} is missing: {_TYPE_NAMES[setting.type]}")
+    fault = kind(**values)
+    _refuse_no_change(fault)
+    return fault
+
+
+def _refuse_no_change(fault: Fault | JobEvent) -> None:
+    times = [getattr(fault, field.name) for field in fields(fault) if field.name in _TIMES]
+    if times and all(each == 1.0 for each in times):
+        raise InvalidRequest("a factor of 1 changes nothing: give another number")
+
+
+def _when(given: dict[str, str]) -> FaultSteps:
+    """Remove `from` and `for` from `given`; returns their steps."""
+    steps = {
+        field: _value(key, int, given.pop(key)) for key, field in _WHEN.items() if key in given
+    }
+    return FaultSteps(**steps)
+
+
+def _given_values(text: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for key, value in _key_values(text):
+        if key in given:
+            raise InvalidRequest(f"{key} is given twice: give it once")
+        given[key] = value
+    return given
+
+
+def _key_values(text: str) -> Iterator[tuple[str, str]]:
+    for part in filter(None, text.split(",")):
+        key, has_value, value = part.partition("=")
+        yield key.strip(), value.strip() if has_value else "yes"
+
+
+def _value(key: str, type_: Any, text: str) -> Any:
+    if text == _ALL and type_ in _MEANING_OF_ALL:
+        return _MEANING_OF_ALL[type_]
+    try:
+        if type_ is bool:
+            return _BOOLEANS[text]
+        if type_ == WorkerPlaces:
+            return tuple(_worker(each) for each in text.split("+"))
+        return text if type_ in (str, str | None) else type_(text)
+    except (KeyError, ValueError) as error:
+        raise InvalidRequest(f"{key} is {text!r}: want {_TYPE_NAMES[type_]}") from error
+
+
+def _worker(text: str) -> tuple[int, int]:
+    dp_rank, stage = text.split("/")
+    return int(dp_rank), int(stage)
+
+
+def _default(field: "Field[Any]") -> str | None:
+    if field.default is MISSING:
+        return None
+    if isinstance(field.default, bool):
+        return "yes" if field.default else "no"
+    return _ALL if field.default in (None, ()) else str(field.default)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFaults:
+    """Faults with the text of their options, and the events of the job."""
 
     texts: tuple[str, ...]
     faults: tuple[Fault, ...]
-    events: tuple[Event, ...]
+    events: tuple[JobEvent, ...]
 
-    def lived(self, made: MadeJob, steps: Sequence[int]) -> list[Attempt]:
-        """The job's attempts, in each of which every fault has its place.
+    def runs(self, job: SimulatedJob, steps: Sequence[int]) -> list[SimulatedRun]:
+        """The job's runs, after checking that every fault fits each of them.
 
         Raises:
-            InvalidRequest: one has not, or starts too late; the message says which.
+            InvalidRequest: one does not fit, or starts too late.
         """
-        attempts = started_again(made, steps, self.events)
+        attempts = unchecked_runs(job, steps, self.events)
         for text, fault in zip(self.texts, self.faults, strict=True):
             try:
                 _refuse_late(fault, steps[-1])
                 for attempt in attempts:
-                    fault.check(attempt.made.world)
+                    fault.check(attempt.job.world)
             except InvalidRequest as error:
                 raise InvalidRequest(f"--fault {text}: {error}") from error
         return attempts
 
 
-def typed(texts: Sequence[str]) -> Typed:
-    """What the options say.
+def parse_faults(texts: Sequence[str]) -> ParsedFaults:
+    """Parse all --fault options.
 
     Raises:
-        InvalidRequest: one says nothing that can be made.
+        InvalidRequest: one is invalid.
     """
-    parsed = [(text, parse(text)) for text in texts]
+    parsed = [(text, parse_fault(text)) for text in texts]
     faults = [(text, each) for text, each in parsed if isinstance(each, Fault)]
-    return Typed(
+    return ParsedFaults(
         texts=tuple(text for text, _ in faults),
         faults=tuple(fault for _, fault in faults),
-        events=tuple(each for _, each in parsed if isinstance(each, Event)),
+        events=tuple(each for _, each in parsed if isinstance(each, JobEvent)),
     )
 
 
@@ -55,3 +199,34 @@ def _refuse_late(fault: Fault, last_step: int) -> None:
         raise InvalidRequest(
             f"it starts after the last step {last_step}: give an earlier from, or more --steps"
         )
+
+
+def fault_list() -> str:
+    """Every fault with its cause, one sentence and its keys."""
+    kinds: list[type[Fault | JobEvent]] = [*FAULTS.values(), *EVENTS.values()]
+    return "\n".join(
+        [
+            *(_fault_lines(kind) for kind in kinds),
+            "Every fault but the last two also takes from=STEP and for=STEPS. Default: all steps.",
+        ]
+    )
+
+
+def _fault_lines(kind: type[Fault | JobEvent]) -> str:
+    sentence = (inspect.getdoc(kind) or "").split("\n")[0]
+    return "\n".join(
+        [
+            f"{kind.name} (cause: {kind.cause or 'none'})",
+            f"  {sentence}",
+            f"  {_usage(kind)}",
+            "",
+        ]
+    )
+
+
+def _usage(kind: type[Fault | JobEvent]) -> str:
+    keys = ",".join(
+        f"{setting.key}={setting.default if setting.default is not None else '?'}"
+        for setting in fault_settings(kind)
+    )
+    return f"--fault {kind.name}" + f":{keys}" * bool(keys)

@@ -1,24 +1,23 @@
-"""The made job that the options of `paceline simulate` describe."""
+"""Builds the simulated job from the options of `paceline simulate`, and limits its size."""
 
 from dataclasses import dataclass, replace
 
 from app.errors import InvalidRequest
-from app.synth.costs import Costs
-from app.synth.model import Model
-from app.synth.network import Network
+from app.synth.costs import OperationCosts
+from app.synth.job import SimulatedJob
+from app.synth.model import NetworkModel, TransformerModel
 from app.synth.noise import NOISES
-from app.synth.odd_steps import sampled
-from app.synth.schedules.known import SCHEDULES
-from app.synth.schedules.schedule import Schedule
+from app.synth.normal_variation import sampled_steps
+from app.synth.schedules import SCHEDULES, Schedule
 from app.trace.job import Parallelism
 
-# An operation of a day is the longest that a worker may send; a fault makes it longer still.
-_LONGEST_S = 3_600.0
+# The server accepts operations of up to a day; faults lengthen them.
+_MAX_S = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What is said of the model; all None: computations take their usual 20 and 40 ms."""
+    """Options that describe the model; with all None, computations take 20 and 40 ms."""
 
     layers: str | None
     hidden: int | None
@@ -26,16 +25,16 @@ class ModelOptions:
 
     @property
     def is_given(self) -> bool:
-        """Whether anything is said."""
+        """Whether any option is given."""
         return (self.layers, self.hidden, self.seq_len) != (None, None, None)
 
-    def model(self) -> Model:
-        """The model, with what is not said as usual.
+    def model(self) -> TransformerModel:
+        """The model, with defaults for options that are not given.
 
         Raises:
-            InvalidRequest: the layers are no numbers.
+            InvalidRequest: the layers are not numbers.
         """
-        model = Model()
+        model = TransformerModel()
         if self.layers is not None:
             counts = _counts(self.layers)
             each = () if len(counts) == 1 else counts
@@ -47,19 +46,19 @@ class ModelOptions:
         return model
 
 
-def costs(parallelism: Parallelism, model: ModelOptions, noise: float, tail: str) -> Costs:
-    """What operations cost.
+def costs(parallelism: Parallelism, model: ModelOptions, noise: float, tail: str) -> OperationCosts:
+    """Mean operation times, with noise.
 
     Raises:
-        InvalidRequest: there is no such tail, or the model does not fit the job.
+        InvalidRequest: unknown tail, or the model does not fit the job.
     """
     if tail not in NOISES:
         raise InvalidRequest(f"--tail {tail}: want {', '.join(NOISES)}")
-    usual = replace(Costs(), noise=noise, tail=NOISES[tail]())
+    usual = replace(OperationCosts(), noise=noise, tail=NOISES[tail]())
     if not model.is_given:
         return usual
-    found = model.model().costs(parallelism, Network(), usual)
-    if found.backward_s > _LONGEST_S:
+    found = model.model().costs(parallelism, NetworkModel(), usual)
+    if found.backward_s > _MAX_S:
         raise InvalidRequest(
             f"a micro-batch would take {found.backward_s:,.0f} s to go back through a stage: "
             "give a smaller model, or more stages or tensor-parallel ranks"
@@ -68,10 +67,10 @@ def costs(parallelism: Parallelism, model: ModelOptions, noise: float, tail: str
 
 
 def schedule_named(name: str | None, num_chunks: int) -> Schedule:
-    """The schedule; left out, the one that suits the number of chunks.
+    """A schedule by name; by default the one that suits the number of chunks.
 
     Raises:
-        InvalidRequest: there is none of this name.
+        InvalidRequest: unknown schedule.
     """
     name = name or ("interleaved" if num_chunks > 1 else "1f1b")
     if name not in SCHEDULES:
@@ -79,11 +78,11 @@ def schedule_named(name: str | None, num_chunks: int) -> Schedule:
     return SCHEDULES[name]
 
 
-def steps_of(num_steps: int, windows: str | None) -> list[int]:
-    """The steps that are recorded: all, or those of windows like 40/400.
+def recorded_steps(num_steps: int, windows: str | None) -> list[int]:
+    """Recorded steps: all, or for 40/400 the first 40 of every 400.
 
     Raises:
-        InvalidRequest: the windows are not two numbers.
+        InvalidRequest: `windows` is not two numbers.
     """
     if windows is None:
         return list(range(num_steps))
@@ -93,7 +92,7 @@ def steps_of(num_steps: int, windows: str | None) -> list[int]:
         raise InvalidRequest(
             f"--sampled {windows}: want RECORDED/EVERY, two whole numbers as in 40/400"
         ) from error
-    return sampled(num_steps, recorded=recorded, every=every)
+    return sampled_steps(num_steps, recorded=recorded, every=every)
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -103,3 +102,24 @@ def _counts(text: str) -> tuple[int, ...]:
         raise InvalidRequest(
             f"--layers {text}: want the number of layers, or of each chunk as in 17,16,16,15"
         ) from error
+
+
+# At 100 bytes each, more would not fit into a workstation's memory.
+MAX_OPS = 100_000_000
+
+
+def refuse_too_large(simulated: SimulatedJob, steps: int) -> None:
+    """Check that the steps fit into memory.
+
+    Raises:
+        InvalidRequest: they have too many operations.
+    """
+    workers = simulated.parallelism.num_workers
+    num_ops = (
+        steps * workers * (6 * simulated.num_microbatches * simulated.parallelism.vpp_size + 7)
+    )
+    if num_ops > MAX_OPS:
+        raise InvalidRequest(
+            f"this would be about {num_ops:,} operations, more than {MAX_OPS:,}: "
+            "ask for fewer steps or workers"
+        )

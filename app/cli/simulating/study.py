@@ -5,27 +5,27 @@ from typing import Any
 
 from rich.table import Table
 
-from app.charts.straggler_law import straggler_law
-from app.charts.theme import LIGHT
-from app.cli.files import written_whole
-from app.cli.simulating.chart_page import page
+from app.charts.base.theme import LIGHT
+from app.charts.worker.straggler_law import straggler_law
+from app.cli.html_report import chart_page
+from app.cli.output import written_whole
 from app.synth.straggler_law import TAILS, WORKERS, LogNormalTail, ParetoTail, Tail
 
 # Characters that the table takes, or a few more.
 WIDTH = 80
 
 
-def study() -> dict[str, Any]:
+def straggler_study() -> dict[str, Any]:
     """Efficiency by number of workers and heaviness of the tail, for JSON."""
     return {
         "schema": 1,
         "efficiency": "mean / expected largest",
         "workers": list(WORKERS),
-        "tails": [_described(tail) for tail in TAILS],
+        "tails": [_tail_fields(tail) for tail in TAILS],
     }
 
 
-def shown() -> Table:
+def study_table() -> Table:
     """The same for a terminal: a row for each number of workers."""
     title = "efficiency = mean / expected largest, in %"
     table = Table(box=None, pad_edge=False, collapse_padding=True, title=title)
@@ -46,10 +46,10 @@ def write_chart(path: Path) -> None:
     """
     figure = straggler_law(TAILS, WORKERS, theme=LIGHT)
     with written_whole(path) as file:
-        file.write(page("The straggler law", figure, LIGHT).encode())
+        file.write(chart_page("The straggler law", figure, LIGHT).encode())
 
 
-def _described(tail: Tail) -> dict[str, Any]:
+def _tail_fields(tail: Tail) -> dict[str, Any]:
     named: dict[str, Any] = {"kind": "log-normal" if isinstance(tail, LogNormalTail) else "pareto"}
     named["cv"] = tail.cv if isinstance(tail, LogNormalTail) else None
     named["shape"] = tail.shape if isinstance(tail, ParetoTail) else None

@@ -1,45 +1,49 @@
-"""Root cause: the memory allocator, or a false dependency, stops a few workers here and there."""
+"""allocator-stall: the memory allocator, or a false dependency, stops few workers irregularly."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from app.diagnosis.blamed import delays_of, repair_of
 from app.diagnosis.case import Case
-from app.diagnosis.comings import coming
-from app.diagnosis.delays import Delays
-from app.diagnosis.detector import Costed, Detector, Suspicion
-from app.diagnosis.events import Events, late_ones, long_ones
+from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of
+from app.diagnosis.evidence.data_waits import data_waits
+from app.diagnosis.evidence.interruptions import (
+    ComputationEvents,
+    Stalls,
+    late_computations,
+    long_computations,
+    stalls,
+)
+from app.diagnosis.evidence.late_workers import late_hosts
+from app.diagnosis.evidence.outliers import LaunchDelays
 from app.diagnosis.finding import RuledOut
-from app.diagnosis.late_workers import late_hosts
-from app.diagnosis.stalls import Stalls, stalls
-from app.diagnosis.waits import waits
-from app.diagnosis.wording import sentence, who
+from app.diagnosis.repair import delays_repair, durations_repair
+from app.diagnosis.statistics.persistence import onset_of_hits
 from app.trace.window import Floats
 
-# Stops in fewer steps than this may be one and the same hiccup.
+# Stops in fewer steps may be a single event.
 MIN_STEPS = 2
-# Of a worker that stops, a delay this many times the usual one is no usual one.
-SHORT_TIMES_USUAL = 5.0
-# Of its computations and of its stops: a worker that is launched late so often is no stalled one.
-MOST_COMPUTATIONS = 0.5
-NEARLY_ALL = 0.9
-# One worker alone is compared with nobody.
+# A stalled worker's delay counts from so many times the usual one.
+MIN_TIMES_USUAL = 5.0
+# A worker launched late in this share of its computations, and of its stops, is a late host.
+MAX_SHARE_OF_COMPUTATIONS = 0.5
+MIN_SHARE_OF_ALL = 0.9
 MIN_WORKERS = 2
 
 
 class AllocatorStall(Detector):
-    """Irregular delays on forward and backward of few workers, whatever the sequence lengths."""
+    """Irregular stops in forward and backward of few workers, whatever the sequence lengths."""
 
     cause = "allocator-stall"
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        if case.parallelism.num_workers < MIN_WORKERS:
+        if case.num_workers < MIN_WORKERS:
             return RuledOut(self.cause, "the only worker has nobody to be compared with", True)
-        found = case.ask(stalls)
+        found = case.cached(stalls)
         launched_late = _launched_late(case, found)
         if launched_late.any():
             found = replace(found, is_stalled=found.is_stalled & ~launched_late)
@@ -68,50 +72,48 @@ class AllocatorStall(Detector):
 
 
 def _launched_late(case: Case, found: Stalls) -> NDArray[np.bool_]:
-    """[dp, pp], late hosts that stop before most computations and, nearly always, in none."""
+    """[dp, pp], late hosts whose stops are launch delays before most computations."""
     hosts = np.zeros(found.is_stalled.shape, np.bool_)
-    for each in case.ask(late_hosts):
+    for each in case.cached(late_hosts):
         hosts[each.worker] = True
     stops, late = found.stops.counts(case), found.late.counts(case)
-    is_regular = late >= MOST_COMPUTATIONS * found.trials
-    return np.asarray(hosts & is_regular & (late >= NEARLY_ALL * stops))
+    is_regular = late >= MAX_SHARE_OF_COMPUTATIONS * found.trials
+    return np.asarray(hosts & is_regular & (late >= MIN_SHARE_OF_ALL * stops))
 
 
-def _suspicion(case: Case, found: Stalls, stops: Events) -> Suspicion:
+def _suspicion(case: Case, found: Stalls, stops: ComputationEvents) -> Suspicion:
     workers = [(int(dp), int(stage)) for dp, stage in np.argwhere(found.is_stalled)]
-    to_blame = case.culprits(workers)
-    longer = _of(case.ask(long_ones), found)
-    # A first forward that waits in one step after the other is waiting for data.
-    loads = waits(case).waits.any()
-    later = _of(late_ones(case, lambda late: ~(late.is_first & loads), _is_late), found)
+    culprits = case.culprits(workers)
+    longer = _of(case.cached(long_computations), found)
+    # A first forward that is late repeatedly waits for data.
+    loads = data_waits(case).waits.any()
+    later = _of(late_computations(case, lambda late: ~(late.is_first & loads), _is_late), found)
     later = later.where(case.is_usual[later.step])
     is_hit = np.zeros(case.steps.size, np.bool_)
     is_hit[stops.step] = True
-    lasts = coming(case.steps, is_hit)
+    onset = onset_of_hits(case.steps, is_hit)
     stop_in = (
         "stops for a while in {} of its"
-        if len(to_blame) == 1
+        if len(culprits) == 1
         else ("stop for a while in {} of their")
     )
-    certain = float(1 - np.exp(max(found.log_chance[found.is_stalled].max() / 4, -50.0)))
+    score = float(1 - np.exp(max(found.log_chance[found.is_stalled].max() / 4, -50.0)))
 
-    def wording(costed: Costed) -> str:
-        return sentence(
-            f"{who(to_blame)} {stop_in.format(f'{stops.size:,}')} computations, forward and "
-            "backward, whatever their length",
-            costed,
-        )
+    fact = (
+        f"{names_of(culprits)} {stop_in.format(f'{stops.size:,}')} computations, forward and "
+        "backward, whatever their length"
+    )
 
     return Suspicion(
         cause=AllocatorStall.cause,
-        score=certain,
-        confidence=0.95 * certain,
-        culprits=to_blame,
-        wording=wording,
-        repair=repair_of(longer.blames(case, longer.least_s)),
-        delays=delays_of(later.blames(case, later.excess_s)),
-        onset_step=lasts.onset_step,
-        persistence=lasts.persistence,
+        score=score,
+        confidence=0.95 * score,
+        culprits=culprits,
+        wording=partial(finding_sentence, fact),
+        repair=durations_repair(longer.blamed_ops(case, longer.least_s)),
+        delays=delays_repair(later.blamed_ops(case, later.excess_s)),
+        onset_step=onset.onset_step,
+        persistence=onset.persistence,
         evidence={
             "workers": [list(worker) for worker in workers],
             "optypes": ["forward-compute", "backward-compute"],
@@ -125,10 +127,10 @@ def _suspicion(case: Case, found: Stalls, stops: Events) -> Suspicion:
     )
 
 
-def _of(events: Events, found: Stalls) -> Events:
+def _of(events: ComputationEvents, found: Stalls) -> ComputationEvents:
     return events.where(found.is_stalled[events.dp_rank, events.stage])
 
 
-def _is_late(late: Delays) -> Floats:
-    """Short stops count as well, once it is known who has them."""
-    return np.full(late.rows.size, SHORT_TIMES_USUAL * late.usual_s)
+def _is_late(late: LaunchDelays) -> Floats:
+    """Shorter delays of stalled workers count as well."""
+    return np.full(late.rows.size, MIN_TIMES_USUAL * late.usual_s)

@@ -1,27 +1,40 @@
-"""late-host: a host launches late, though its GPU computes as fast as its peers'.
+"""late-host: a host launches late, though its GPU computes as fast as its peers.
 
-Python between operations, garbage collection, a wait for data, a busy CPU. It shows as arrivals
-that are late by their own doing (docs/arrivals.md) without longer computations.
+Reasons are Python between operations, garbage collection, data waits or a busy CPU. It shows as
+ranks that are late themselves (docs/arrivals.md) without longer computations.
 """
+
+from functools import partial
 
 import numpy as np
 from typing_extensions import override
 
-from app.diagnosis.blamed import Blamed, Blames, delays_of, repair_of
 from app.diagnosis.case import Case
-from app.diagnosis.delays import launch_delays_s
-from app.diagnosis.detector import Costed, Detector, Suspicion
-from app.diagnosis.features import Features
+from app.diagnosis.detector import (
+    Detector,
+    Suspicion,
+    finding_sentence,
+    names_of,
+    percent,
+)
+from app.diagnosis.evidence.data_waits import data_waits
+from app.diagnosis.evidence.features import Features
+from app.diagnosis.evidence.interruptions import annotated_pauses
+from app.diagnosis.evidence.job_changes import launch_lateness
+from app.diagnosis.evidence.late_workers import (
+    DelayKind,
+    LateWorker,
+    arrivals_evidence,
+    gpu_culprit,
+    late_hosts,
+)
+from app.diagnosis.evidence.outliers import launch_delays_s
 from app.diagnosis.finding import Culprit, RuledOut
-from app.diagnosis.late_workers import DelayKind, LateWorker, arrivals_evidence, gpu, late_hosts
-from app.diagnosis.noted import noted_pauses
-from app.diagnosis.past import launched_late
-from app.diagnosis.waits import waits
-from app.diagnosis.wording import percent, sentence, who
+from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair, durations_repair
 from app.trace.window import Floats
 
-# What a late host is late with, as `late_because` has it, and in the sentence.
-BECAUSE: dict[DelayKind, str] = {
+# Reasons in `late_because`, and in the sentence.
+LATE_BECAUSE: dict[DelayKind, str] = {
     "host": "unknown host work",
     "gc": "gc",
     "data-wait": "data-wait",
@@ -31,20 +44,20 @@ _WORDS: dict[DelayKind, str] = {
     "gc": "garbage collection",
     "data-wait": "waits for data",
 }
-_MOST_LISTED = 64
+_MAX_LISTED = 64
 _CONFIDENCE = 0.9
 
 
 class LateHost(Detector):
-    """Workers that the others wait for, though they compute no longer than their peers."""
+    """Workers that others wait for, though they compute no longer than their peers."""
 
     cause = "late-host"
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        found = case.ask(late_hosts)
-        # Beside other late hosts, a wait for data that data-loading sees is left to that.
-        loading = waits(case).waits if found else None
+        found = case.cached(late_hosts)
+        # Data waits that data-loading finds are left to it, if there are other late hosts.
+        loading = data_waits(case).waits if found else None
         others = [
             each
             for each in found
@@ -67,37 +80,34 @@ class LateHost(Detector):
 
 
 def _suspicion(case: Case, found: list[LateWorker], step_s: float) -> Suspicion:
-    """One for all late hosts, the one waited for most first."""
+    """One suspicion for all late hosts, most waited for first."""
     workers = list(dict.fromkeys(each.worker for each in found))
-    to_blame = _culprits(case, found)
+    culprits = _culprits(case, found)
     worst, kinds = found[0], list(dict.fromkeys(each.kind for each in found))
     share = worst.late.waited_for_s / step_s
-    is_, its = ("is", "its") if len(to_blame) == 1 else ("are", "their")
-    host = "its host launches" if len(to_blame) == 1 else "their hosts launch"
+    is_, its = ("is", "its") if len(culprits) == 1 else ("are", "their")
+    host = "its host launches" if len(culprits) == 1 else "their hosts launch"
     fact = (
-        f"{who(to_blame)} {is_} late to {percent(worst.late.late_share)} of {its} collectives, "
-        f"though {its} computations take no longer than {its} peers': {host} late, "
+        f"{names_of(culprits)} {is_} late to {percent(worst.late.late_share)} of {its} "
+        f"collectives, though {its} computations take no longer than {its} peers': {host} late, "
         f"because of {' and '.join(_WORDS[kind] for kind in kinds)}"
     )
     paused = [each.worker for each in found if each.kind == "gc"]
-
-    def wording(costed: Costed) -> str:
-        return sentence(fact, costed)
 
     return Suspicion(
         cause=LateHost.cause,
         score=_CONFIDENCE,
         confidence=_CONFIDENCE,
-        culprits=to_blame,
-        wording=wording,
-        repair=repair_of(_pauses(case, paused)) if paused else None,
-        delays=delays_of(_late_launches(case, workers)),
-        course=launched_late(case, workers),
+        culprits=culprits,
+        wording=partial(finding_sentence, fact),
+        repair=durations_repair(_pauses(case, paused)) if paused else None,
+        delays=delays_repair(_late_launches(case, workers)),
+        badness=launch_lateness(case, workers),
         persistence="chronic",
         evidence={
-            "workers": [list(worker) for worker in workers[:_MOST_LISTED]],
+            "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
             "num_workers": len(workers),
-            "late_because": BECAUSE[worst.kind],
+            "late_because": LATE_BECAUSE[worst.kind],
             "steps": case.steps.tolist(),
             **arrivals_evidence(worst, share),
         },
@@ -105,20 +115,24 @@ def _suspicion(case: Case, found: list[LateWorker], step_s: float) -> Suspicion:
 
 
 def _culprits(case: Case, found: list[LateWorker]) -> tuple[Culprit, ...]:
-    """Workers, or their hosts; of GPUs inside a worker each by itself."""
+    """Workers or hosts; GPUs inside a worker separately."""
     if not any(each.is_inside for each in found):
         return case.culprits(each.worker for each in found)
-    named = [gpu(each) if each.is_inside else case.culprits([each.worker])[0] for each in found]
+    named = [
+        gpu_culprit(each) if each.is_inside else case.culprits([each.worker])[0] for each in found
+    ]
     return tuple({each.rank: each for each in named}.values())
 
 
-def _late_launches(case: Case, workers: list[tuple[int, int]]) -> Blames:
-    """By how much their operations were launched later than their peers' were."""
-    blames = {}
+def _late_launches(case: Case, workers: list[tuple[int, int]]) -> BlamedByGroup:
+    """Launch delays of their computations above their peers' median."""
+    by_group = {}
     for group in case.groups:
         parts = [_of_worker(group, worker, workers) for worker in workers]
-        blames[group.steps] = Blamed(*(np.concatenate(each) for each in zip(*parts, strict=True)))
-    return blames
+        by_group[group.steps] = BlamedOps(
+            *(np.concatenate(each) for each in zip(*parts, strict=True))
+        )
+    return by_group
 
 
 def _of_worker(
@@ -126,7 +140,7 @@ def _of_worker(
 ) -> tuple[np.ndarray, np.ndarray, Floats]:
     """Rows, lanes and seconds of one worker's late launches."""
     replayer, (dp_rank, stage) = group.replayer, worker
-    rows = group.that_compute
+    rows = group.compute_rows
     rows = rows[replayer.template.stage[rows] == stage]
     num_steps = replayer.grid.num_steps
     late_s = launch_delays_s(replayer, rows).reshape(rows.size, -1, num_steps)
@@ -139,11 +153,11 @@ def _of_worker(
     return row, lane, seconds.ravel()
 
 
-def _pauses(case: Case, workers: list[tuple[int, int]]) -> Blames:
-    """Their computations without the collector's pauses."""
-    pauses = noted_pauses(case)
+def _pauses(case: Case, workers: list[tuple[int, int]]) -> BlamedByGroup:
+    """Their computations without garbage collection."""
+    pauses = annotated_pauses(case)
     mine = np.zeros(pauses.size, np.bool_)
     for dp_rank, stage in workers:
         mine |= (pauses.dp_rank == dp_rank) & (pauses.stage == stage)
     chosen = pauses.where(mine)
-    return chosen.blames(case, chosen.least_s)
+    return chosen.blamed_ops(case, chosen.least_s)

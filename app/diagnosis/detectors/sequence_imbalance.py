@@ -1,40 +1,44 @@
-"""sequence-imbalance: micro-batches of long sequences take longer, now here and now there.
+"""sequence-imbalance: micro-batches of long sequences take longer, on changing dp ranks.
 
-Forward and backward of one worker go together (r), and they differ by more than chance (CV):
-healthy workers reach an r of 0.92 on clock noise alone, and a CV of 0.015 to 0.03.
+Forward and backward times of a worker correlate (r) and vary beyond noise (CV, the coefficient of
+variation). Healthy workers reach r = 0.92 by clock noise alone, and a CV of 0.015 to 0.03.
 """
+
+from functools import partial
 
 import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Costed, Detector, Suspicion
-from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut
-from app.diagnosis.lengths import Variation, common_factor, rows_and_items, variation
-from app.diagnosis.persistence import rotation
-from app.diagnosis.repair import Repaired
-from app.diagnosis.scores import score
-from app.diagnosis.shortened import without
-from app.diagnosis.slowness import NO_COMPUTATIONS
-from app.diagnosis.uneven import uneven_replicas
-from app.diagnosis.wording import sentence, who
+from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of
+from app.diagnosis.evidence.sequence_lengths import (
+    Variation,
+    common_factor,
+    rows_and_items,
+    uneven_replicas,
+    variation,
+)
+from app.diagnosis.evidence.slowness import NO_COMPUTATIONS
+from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, score
+from app.diagnosis.repair import Repaired, without_factor
+from app.diagnosis.statistics.persistence import rotation
 from app.engine.what_if import Replayer
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats
 
-# [P]; both are required.
+# [P]; both are needed.
 MIN_R = 0.9
 MIN_VARIATION = 0.05
-# So uneven as the published jobs are that have this cause at all.
+# CV of the published jobs with this cause.
 _CERTAIN = 0.18
-# A micro-batch is long on all stages of its replica; clock noise is each worker's own.
+# A micro-batch is long on all stages of its replica, while clock noise differs by worker.
 MIN_STAGES_R = 0.6
-# Where lengths are sent and explain less than this of the time, it is not they.
+# Least r of times with squared lengths, where these are sent.
 MIN_LENGTH_R = 0.5
 
 
 class SequenceImbalance(Detector):
-    """Nobody is to blame, as a different dp rank is slow in every step; unless lengths tell who."""
+    """No culprit, as another dp rank is slow in every step, unless lengths show one."""
 
     cause = "sequence-imbalance"
 
@@ -47,7 +51,7 @@ class SequenceImbalance(Detector):
             return self._cannot_tell("too few computations to tell what varies with lengths")
         of_lengths = _length_r(case)
         figures = _figures(found, of_lengths)
-        value, reason = _judged(found, of_lengths)
+        value, reason = _score_and_reason(found, of_lengths)
         if reason is not None:
             return RuledOut(self.cause, reason, score=value, figures=figures)
         return self._suspicion(case, found, value, figures)
@@ -60,20 +64,19 @@ class SequenceImbalance(Detector):
     ) -> Suspicion:
         longest = case.joined(lambda group: common_factor(case, group).mean(axis=1).T)
         steps = case.steps[case.usual_steps].tolist()
-        to_blame = _culprits(case)
+        culprits = _culprits(case)
 
-        def wording(costed: Costed) -> str:
-            return sentence(f"Sequence lengths are uneven{_where(case, to_blame)}", costed)
+        fact = f"Sequence lengths are uneven{_where(case, culprits)}"
 
         return Suspicion(
             self.cause,
             value,
             min(0.99, 0.5 + 0.49 * _r(found)),
-            to_blame,
-            wording,
+            culprits,
+            partial(finding_sentence, fact),
             repair=lambda group: _repaired(case, group),
-            course=_course(case, longest),
-            persistence="chronic" if to_blame else rotation(longest.argmax(axis=1)),
+            badness=_badness(case, longest),
+            persistence="chronic" if culprits else rotation(longest.argmax(axis=1)),
             evidence={
                 "optypes": ["forward-compute", "backward-compute"],
                 "steps": list(steps),
@@ -83,27 +86,27 @@ class SequenceImbalance(Detector):
 
 
 def _culprits(case: Case) -> tuple[Culprit, ...]:
-    """The dp ranks that alone have uneven sequences, where lengths are sent and say so."""
-    uneven = case.ask(uneven_replicas)
+    """The dp ranks with uneven lengths, where lengths are sent and others are even."""
+    uneven = case.cached(uneven_replicas)
     if uneven is None:
         return ()
     return tuple(Culprit(dp_rank=int(dp_rank)) for dp_rank in np.flatnonzero(uneven))
 
 
-def _where(case: Case, to_blame: tuple[Culprit, ...]) -> str:
-    if to_blame:
-        return f" on {who(to_blame)} alone"
+def _where(case: Case, culprits: tuple[Culprit, ...]) -> str:
+    if culprits:
+        return f" on {names_of(culprits)} alone"
     each = "dp rank" if case.parallelism.dp_size > 1 else "micro-batch"
     return f": a different {each} is slow in every step"
 
 
 def _r(found: Variation) -> float:
-    """Of one worker, or of a replica's stages together where that is clearer."""
+    """r of one worker, or of a replica's stages together where that is higher."""
     return max(found.pearson_r, found.replica_r or 0.0)
 
 
-def _judged(found: Variation, of_lengths: float | None) -> tuple[float, str | None]:
-    """Score, and the reason against it."""
+def _score_and_reason(found: Variation, of_lengths: float | None) -> tuple[float, str | None]:
+    """The score, and the reason against the cause, if any."""
     spread, r = found.coefficient_of_variation, _r(found)
     value = score(1 + spread, 1 + MIN_VARIATION, 1 + _CERTAIN)
     if spread < MIN_VARIATION:
@@ -140,7 +143,7 @@ def _figures(found: Variation, of_lengths: float | None) -> dict[str, float]:
 
 
 def _length_r(case: Case) -> float | None:
-    """Pearson's r of forward time and the sum of squared lengths, where these are sent."""
+    """Pearson's r of forward times and squared lengths; None where these are not sent."""
     trace = case.replay.window.trace
     if trace.seq_len_sq is None:
         return None
@@ -155,14 +158,14 @@ def _length_r(case: Case) -> float | None:
     return float(np.median(found)) if found else None
 
 
-def _course(case: Case, longest: Floats) -> Floats:
-    """[steps of the course], how much more than its share the busiest replica had to do."""
-    before = np.full(case.course.num_before, np.nan)
+def _badness(case: Case, longest: Floats) -> Floats:
+    """[steps of the extended history], work of the busiest replica over its share."""
+    before = np.full(case.extended_history.num_before, np.nan)
     return np.concatenate([before, longest.max(axis=1)])
 
 
 def _repaired(case: Case, group: Replayer) -> Repaired:
-    """The same work in every step, dealt out evenly."""
+    """The same work in every step, evenly distributed."""
     features = case.group_of(group)
     common = common_factor(case, features)
     rows, durations_s = [], []
@@ -174,5 +177,5 @@ def _repaired(case: Case, group: Replayer) -> Repaired:
         recorded_s = group.durations.recorded_s[ops]
         usual_s = lanes * (recorded_s / lanes).mean(axis=1, keepdims=True)
         rows.append(ops)
-        durations_s.append(without(recorded_s, lanes, usual_s))
+        durations_s.append(without_factor(recorded_s, lanes, usual_s))
     return Repaired(np.concatenate(rows), np.concatenate(durations_s))

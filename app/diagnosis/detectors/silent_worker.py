@@ -1,4 +1,4 @@
-"""Root cause: a worker no longer reports, while the others do."""
+"""silent-worker: a worker stopped reporting while the others go on."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,20 +6,18 @@ import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Costed, Detector, Suspicion
-from app.diagnosis.finding import RuledOut
-from app.diagnosis.grouping import Worker, culprits
-from app.diagnosis.wording import counted, who
+from app.diagnosis.detector import CostFigures, Detector, Suspicion, names_of, plural
+from app.diagnosis.finding import RuledOut, Worker, group_culprits
 from app.trace.window import Integers, SkippedStep, Window
 
-# A late worker misses one or two steps, and is back.
+# A late worker misses only one or two steps.
 MIN_STEPS = 3
-# Nobody is silent where so many are: then it is what collects reports that has failed.
-MOST = 0.5
+# If more are missing, the collection of reports has failed.
+MAX_SILENT_SHARE = 0.5
 
 
 class SilentWorker(Detector):
-    """Missing from the last steps of the window, and not back to its end."""
+    """Missing from the last steps of the window."""
 
     cause = "silent-worker"
 
@@ -29,7 +27,7 @@ class SilentWorker(Detector):
 
 
 def silent_worker(window: Window) -> Suspicion | RuledOut:
-    """The same for a window that may have no complete step at all, and so no case."""
+    """The detector for any window: without a complete step there is no case."""
     cause = SilentWorker.cause
     missing = _missing_at_the_end(window)
     if not missing:
@@ -39,13 +37,13 @@ def silent_worker(window: Window) -> Suspicion | RuledOut:
     if not silent:
         return RuledOut(
             cause,
-            f"reports of {counted(len(missing), 'worker')} are missing in no more than the last "
-            f"{counted(longest, 'step')}, as those of late ones are",
+            f"reports of {plural(len(missing), 'worker')} are missing in no more than the last "
+            f"{plural(longest, 'step')}, as those of late ones are",
             insufficient=True,
             figures={"steps": longest},
         )
     workers = _workers(window, silent)
-    if len(workers) > MOST * window.job.parallelism.num_workers:
+    if len(workers) > MAX_SILENT_SHARE * window.job.parallelism.num_workers:
         return RuledOut(
             cause,
             f"{len(workers):,} of {window.job.parallelism.num_workers:,} workers miss: "
@@ -56,44 +54,44 @@ def silent_worker(window: Window) -> Suspicion | RuledOut:
 
 
 def _suspicion(window: Window, workers: Sequence[Worker], missing: Mapping[int, int]) -> Suspicion:
-    to_blame = culprits(workers, window.hosts, window.job.parallelism)
+    culprits = group_culprits(workers, window.hosts, window.job.parallelism)
     num_steps = max(missing.values())
     steps = _last_steps(window)
     since = steps[-num_steps]
     began_here = num_steps < len(steps)
 
-    def wording(costed: Costed) -> str:
+    def wording(costs: CostFigures) -> str:
         often = "the last step" if num_steps == 1 else f"the last {num_steps:,} steps"
         began = f", since step {since}" if began_here else ""
-        return f"{who(to_blame)} reports nothing in {often}{began}; the others go on"
+        return f"{names_of(culprits)} reports nothing in {often}{began}; the others go on"
 
     return Suspicion(
         cause=SilentWorker.cause,
         score=0.95,
         confidence=0.95,
-        culprits=to_blame,
+        culprits=culprits,
         wording=wording,
         onset_step=since if began_here else None,
         persistence="chronic",
         evidence={
-            "workers": [list(worker) for worker in workers[:_MOST_LISTED]],
+            "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
             "num_workers": len(workers),
-            "ranks": sorted(missing)[:_MOST_LISTED],
+            "ranks": sorted(missing)[:_MAX_LISTED],
             "steps_missed": num_steps,
         },
     )
 
 
-_MOST_LISTED = 64
+_MAX_LISTED = 64
 
 
 def _last_steps(window: Window) -> list[int]:
-    """Steps of which it is known who reported, ascending."""
+    """Steps whose reporting ranks are known, ascending."""
     return sorted({*window.steps, *(skip.step for skip in window.skipped if skip.missing)})
 
 
 def _missing_at_the_end(window: Window) -> dict[int, int]:
-    """For each rank missing from the last steps, from how many of them in a row."""
+    """Number of last steps in a row that each rank is missing from."""
     skipped: dict[int, SkippedStep] = {skip.step: skip for skip in window.skipped if skip.missing}
     found: dict[int, int] = {}
     for number, step in enumerate(reversed(_last_steps(window))):
@@ -106,7 +104,7 @@ def _missing_at_the_end(window: Window) -> dict[int, int]:
 
 
 def _workers(window: Window, ranks: Sequence[int]) -> list[Worker]:
-    """Workers of these ranks, as the recorder or the trace knows them, else in the usual order."""
+    """Workers of these ranks by the recorder or the trace, else by the usual rank order."""
     sizes, trace = window.job.parallelism, window.trace
     of_rank: dict[int, Worker] = {
         sizes.usual_rank(dp_rank, stage): (dp_rank, stage)

@@ -1,60 +1,61 @@
-"""uniform-slowdown: everybody is slower than the job was before (power cap, heat, software).
+"""uniform-slowdown: all workers are slower than before (power cap, heat, software).
 
-The slowdown S compares workers with each other and stays near 1; only the job's own earlier steps
-tell. A fault of some workers leaves the others as they were, so it is none of these.
+The slowdown S compares workers with each other and stays near 1, so only earlier steps of the job
+show it. A fault of some workers leaves the others unchanged and is another cause.
 """
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.course import Course, median_over_workers
-from app.diagnosis.detector import Costed, Detector, Suspicion
-from app.diagnosis.everybody import EVERYBODY, Rise, rise
-from app.diagnosis.faster import Faster, Types
-from app.diagnosis.finding import Persistence, RuledOut
-from app.diagnosis.onset import Change, latest_onset
-from app.diagnosis.per_work import per_work
-from app.diagnosis.persistence import MOST_STEPS, persistence
-from app.diagnosis.scores import confidence, score
-from app.diagnosis.splits import MIN_DEVIATIONS
-from app.diagnosis.wording import sentence, times
-from app.trace.ops import Direction, Kind, OpSpec
+from app.diagnosis.detector import Detector, Suspicion, as_ratio, finding_sentence
+from app.diagnosis.evidence.job_changes import (
+    COMMON_RISE,
+    CommonRise,
+    compute_per_work,
+    least_common_rises,
+)
+from app.diagnosis.finding import Persistence, RuledOut, confidence, score
+from app.diagnosis.job_history import ExtendedHistory, median_over_workers
+from app.diagnosis.repair import FasterTypes, TypePredicate
+from app.diagnosis.statistics.change_points import MIN_DEVIATIONS, latest_onset
+from app.diagnosis.statistics.persistence import MIN_CHRONIC_SHARE, persistence
+from app.trace.ops import Direction, OpKind, OpSpec
 from app.trace.window import Floats
 
-# Less is not told from chance; so much more than before leaves no doubt.
-_LEAST = 1.04
-_CERTAIN = 1.2
+# Ratios of score 0.5 and 1.
+_MIN_RATIO = 1.04
+_CERTAIN_RATIO = 1.2
 
 
-class _Part(NamedTuple):
-    """What everybody may do more slowly, in words and as operation types."""
+class _WorkPart(NamedTuple):
+    """A kind of work, in words and as operation types."""
 
     words: str
-    types: Types
+    types: TypePredicate
 
 
 def _computes(spec: OpSpec) -> bool:
-    return spec.kind is Kind.COMPUTE and spec.direction is not Direction.NONE
+    return spec.kind is OpKind.COMPUTE and spec.direction is not Direction.NONE
 
 
 def _computes_once(spec: OpSpec) -> bool:
-    is_once = spec.kind is Kind.COMPUTE and spec.direction is Direction.NONE
+    is_once = spec.kind is OpKind.COMPUTE and spec.direction is Direction.NONE
     return is_once and spec.name != "gc"
 
 
 def _transfers(spec: OpSpec) -> bool:
-    return spec.kind in (Kind.P2P, Kind.COLLECTIVE)
+    return spec.kind in (OpKind.P2P, OpKind.COLLECTIVE)
 
 
-_COMPUTE = _Part("forward and backward computations take", _computes)
-_ONCE = _Part("optimizer step takes", _computes_once)
-_NETWORK = _Part("transfers take", _transfers)
+_COMPUTE = _WorkPart("forward and backward computations take", _computes)
+_ONCE = _WorkPart("optimizer step takes", _computes_once)
+_NETWORK = _WorkPart("transfers take", _transfers)
 
-Risen = list[tuple[_Part, Rise]]
+RisenParts = list[tuple[_WorkPart, CommonRise]]
 
 
 class UniformSlowdown(Detector):
@@ -64,95 +65,89 @@ class UniformSlowdown(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        course = case.course
-        if course.num_steps < EVERYBODY.before + EVERYBODY.after:
+        history = case.extended_history
+        if history.num_steps < COMMON_RISE.before + COMMON_RISE.after:
             return self._cannot_tell(
-                f"only {course.num_steps} steps of the job are known, and it takes "
-                f"{EVERYBODY.before} before a change and {EVERYBODY.after} after it to see one"
+                f"only {history.num_steps} steps of the job are recorded, and it takes "
+                f"{COMMON_RISE.before} before a change and {COMMON_RISE.after} after it to see one"
             )
         if case.parallelism.dp_size * case.parallelism.pp_size == 1:
             return self._cannot_tell("with one worker, one and all of them look the same")
-        risen = _risen(course)
-        return _suspicion(case, risen) if risen else self._none(course)
+        risen = _risen(history)
+        return _suspicion(case, risen) if risen else self._none(history)
 
     def _cannot_tell(self, reason: str) -> RuledOut:
         return RuledOut(self.cause, reason, insufficient=True)
 
-    def _none(self, course: Course) -> RuledOut:
-        change = latest_onset(course.step_s)
+    def _none(self, history: ExtendedHistory) -> RuledOut:
+        change = latest_onset(history.step_s)
         if change is None:
             return RuledOut(
                 self.cause,
-                f"steps take no longer than before, as far as the {course.num_steps} steps show "
-                "that are known of the job",
+                f"steps take no longer than before, as far as the {history.num_steps} recorded "
+                "steps of the job show",
             )
         return RuledOut(
             self.cause,
-            f"steps take {times(change.ratio)} as long since step "
-            f"{course.steps[change.position]}, but not because everybody got slower alike",
+            f"steps take {as_ratio(change.ratio)} as long since step "
+            f"{history.steps[change.position]}, but not because everybody got slower alike",
             figures={"step_time_ratio": change.ratio},
         )
 
 
-def _risen(course: Course) -> Risen:
-    """What rose on every worker, the computations first."""
+def _risen(history: ExtendedHistory) -> RisenParts:
+    """Parts that rose on every worker, computations first.
+
+    Transfers count only where both kinds rose: one kind alone is the matter of a link or a group.
+    """
     of_parts = {
-        _COMPUTE: [per_work(course)],
-        _ONCE: [course.signals.get("once_s")],
-        _NETWORK: [course.signals.get(name) for name in ("transfer_s", "collective_s")],
+        _COMPUTE: [compute_per_work(history)],
+        _ONCE: [history.signals.get("once_s")],
+        _NETWORK: [history.signals.get(name) for name in ("transfer_s", "collective_s")],
     }
-    found = {part: _rise(signals) for part, signals in of_parts.items()}
-    known = next((up.change for up in found.values() if up is not None), None)
+    signals = list(of_parts.values())
+    found = least_common_rises(signals)
+    known = next((rise.change for rise in found if rise is not None), None)
     if known is None:
         return []
-    again = {part: found[part] or _rise(of_parts[part], known) for part in found}
-    return [(part, up) for part, up in again.items() if up is not None]
+    again = least_common_rises(signals, known)
+    rises = [one or other for one, other in zip(found, again, strict=True)]
+    return [(part, rise) for part, rise in zip(of_parts, rises, strict=True) if rise is not None]
 
 
-def _rise(signals: Sequence[Floats | None], known: Change | None = None) -> Rise | None:
-    """The least rise of the signals; None where not all rose.
-
-    So much for transfers: one kind of them alone is a link's matter, or a group's.
-    """
-    ups = [None if signal is None else rise(signal, known) for signal in signals]
-    rises = [up for up in ups if up is not None]
-    return min(rises, key=lambda up: up.ratio) if len(rises) == len(ups) else None
-
-
-def _suspicion(case: Case, risen: Risen) -> Suspicion:
+def _suspicion(case: Case, risen: RisenParts) -> Suspicion:
     part, up = risen[0]
-    num_before = case.course.num_before
-    fact = f"every worker's {part.words} {times(up.ratio)} as long as before"
-
-    def wording(costed: Costed) -> str:
-        return sentence(fact, costed)
+    num_before = case.extended_history.num_before
+    fact = f"every worker's {part.words} {as_ratio(up.ratio)} as long as before"
 
     return Suspicion(
         UniformSlowdown.cause,
-        score(up.ratio, _LEAST, _CERTAIN),
-        confidence(up.deviations, MIN_DEVIATIONS),
+        score(up.ratio, _MIN_RATIO, _CERTAIN_RATIO),
+        confidence(up.standard_errors, MIN_DEVIATIONS),
         (),
-        wording,
-        repair=Faster(case, [(each.types, of.factors(num_before)) for each, of in risen]),
-        course=up.badness,
-        onset_step=int(case.course.steps[up.change.position]),
+        partial(finding_sentence, fact),
+        repair=FasterTypes(case, [(each.types, of.factors(num_before)) for each, of in risen]),
+        badness=up.badness,
+        onset_step=int(case.extended_history.steps[up.change.position]),
         persistence=_persistence(up, num_before),
         evidence=_evidence(case, risen, up),
     )
 
 
-def _persistence(up: Rise, num_before: int) -> Persistence:
-    """A little more is as chronic as much more; the steps after the onset are the bad ones."""
+def _persistence(up: CommonRise, num_before: int) -> Persistence:
+    """Steps after the onset count as bad, however small the rise."""
     if persistence(up.badness, num_before) == "progressive":
         return "progressive"
     num_slow = up.badness.size - max(up.change.position, num_before)
-    return "chronic" if num_slow >= MOST_STEPS * (up.badness.size - num_before) else "transient"
+    return (
+        "chronic" if num_slow >= MIN_CHRONIC_SHARE * (up.badness.size - num_before) else "transient"
+    )
 
 
-def _evidence(case: Case, risen: Risen, up: Rise) -> dict[str, Any]:
-    course, change = case.course, up.change
-    before_s, after_s = course.step_s[: change.position], course.step_s[change.until :]
-    slow = course.steps[max(change.position, course.num_before) :]
+def _evidence(case: Case, risen: RisenParts, up: CommonRise) -> dict[str, Any]:
+    history, change = case.extended_history, up.change
+    before_s, after_s = history.step_s[: change.position], history.step_s[change.until :]
+    slow = history.steps[max(change.position, history.num_before) :]
     types = case.replay.window.job.op_types
     present = {code for group in case.replay.groups for code in group.template.present}
     return {
@@ -166,21 +161,21 @@ def _evidence(case: Case, risen: Risen, up: Rise) -> dict[str, Any]:
         "num_steps_before": int(change.position),
         "step_time_before_s": float(np.median(before_s)),
         "step_time_after_s": float(np.median(after_s)),
-        "standard_errors": up.deviations,
+        "standard_errors": up.standard_errors,
         "slowdown": case.report.slowdown,
         **_by_part(risen),
-        **_seconds(course, change.position, change.until),
+        **_seconds(history, change.position, change.until),
     }
 
 
-def _by_part(risen: Risen) -> dict[str, Any]:
+def _by_part(risen: RisenParts) -> dict[str, Any]:
     names = {_COMPUTE: "compute_ratio", _ONCE: "optimizer_ratio", _NETWORK: "transfer_ratio"}
     return {names[part]: up.ratio for part, up in risen}
 
 
-def _seconds(course: Course, position: int, until: int) -> dict[str, float]:
-    """A typical computation before and after."""
-    compute_s: Floats | None = course.signals.get("compute_s")
+def _seconds(history: ExtendedHistory, position: int, until: int) -> dict[str, float]:
+    """Median computation before and after the change."""
+    compute_s: Floats | None = history.signals.get("compute_s")
     if compute_s is None:
         return {}
     typical_s = median_over_workers(compute_s)

@@ -1,5 +1,5 @@
-"""Analysis of plain torch.profiler files of some ranks: step time, waits, and who is to blame.
+"""What do plain torch.profiler files of some ranks show: step time, waits and culprits?
 
-Start at `job.read`, which brings the ranks' files together; `causes.py` finds who was waited for
-and why, `result.py` gives all of it as the JSON object of a result.
+Read job.py first, which joins the ranks' files; gpu_time.py splits a step, causes.py finds the
+culprits, result.py makes the result. Only the CLI imports this package.
 """

@@ -1,49 +1,163 @@
-"""Who held up the others, by profiles alone: a slow GPU, more work, or a host that launches late?
+"""Culprits by profiles alone: a slow GPU, more work, or a host that launches late?
 
-A profile has every kernel's own duration, so a rank that computes longer than its peers is known
-without trusting any wait, and the kernels' grids say whether it had more to compute. What a late
-rank did not compute, its host did.
+A profile has the duration of every kernel, so a rank that computes longer than its peers is known
+without any wait, and the kernels' grids show whether it had more work. Otherwise its host was late.
+Read `causes`. A late rank may have been held up by another one, in another group or as a receiver
+(`held_up`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.diagnosis.profiles.held_up import held_up
+from app.diagnosis.profiles.gpu_time import receive_waits_s
 from app.diagnosis.profiles.job import ProfiledJob, RankFigures
-from app.diagnosis.profiles.late_sets import LateSets
 from app.engine.arrivals.arrivals import Arrivals
-from app.trace.window import Floats
+from app.engine.arrivals.occurrences import Occurrences
+from app.trace.window import Floats, Ints
+
+
+class LateSets:
+    """Late sets of all occurrences, by member (of a group) and place (of a rank)."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._found = arrivals.occurrences
+        self._late = arrivals.lateness
+
+    def waited_for_alone_s(self, member: int, others: Sequence[int]) -> Floats:
+        """[steps], waiting for late sets with this member and none of these places."""
+        is_mine = self._has_late(self._member_of_row == member) & ~self._with(others)
+        total_s = np.zeros(len(self._found.steps))
+        np.add.at(total_s, self._found.step[is_mine], self._late.late_wait_s[is_mine])
+        return total_s
+
+    def waited_on_s(self, places: Sequence[int]) -> Floats:
+        """[members], waiting of each, over all steps, while one of these places was late."""
+        found = self._found
+        is_theirs = self._with(places)[self._occurrence_of_row] & ~self._late.is_late
+        waited_s = found.stay_s - self._late.transfer_s[self._occurrence_of_row]
+        return np.bincount(
+            self._member_of_row[is_theirs], waited_s[is_theirs], found.member_rank.size
+        ).astype(np.float64)
+
+    def _with(self, places: Sequence[int]) -> NDArray[np.bool_]:
+        """[occurrences], whether one of these places is in the late set."""
+        is_named = np.zeros(len(self._found.places), np.bool_)
+        is_named[list(places)] = True
+        return self._has_late(is_named[self._found.member_rank[self._member_of_row]])
+
+    def _has_late(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """[occurrences], whether one of these rows is in the late set."""
+        return np.asarray(np.logical_or.reduceat(rows & self._late.is_late, self._found.first_row))
+
+    @cached_property
+    def _occurrence_of_row(self) -> Ints:
+        sizes = self._found.group_size[self._found.group]
+        return np.repeat(np.arange(sizes.size), sizes)
+
+    @cached_property
+    def _member_of_row(self) -> Ints:
+        at = self._occurrence_of_row
+        member = np.arange(at.size) - self._found.first_row[at]
+        return self._found.first_member[self._found.group[at]] + member
+
+
+# A rank was held up if it waited for this share of what the others wait for it.
+_MIN_SHARE = 0.5
+
+
+def held_up(job: ProfiledJob, culprits: Sequence[int]) -> tuple[int, ...]:
+    """Places held up by these places, directly or through others.
+
+    A rank was held up if it waits for them, in other groups and as a receiver, longer than its
+    peers do, by half of what the others wait for it.
+    """
+    arrivals = job.arrivals
+    if arrivals is None or not culprits:
+        return ()
+    found, sets = arrivals.occurrences, LateSets(arrivals)
+    waited_for_s = arrivals.lateness.waited_for_s.sum(axis=1)
+    sent_s = receive_waits_s(job.waits)
+    reached = list(culprits)
+    while True:
+        on_them_s = _elsewhere_s(found, sets.waited_on_s(reached)) + _received_s(
+            found, sent_s, reached
+        )
+        new = {
+            int(found.member_rank[member])
+            for member in np.flatnonzero(waited_for_s > 0).tolist()
+            if int(found.member_rank[member]) not in reached
+            and on_them_s[member] - _peers_median(found, on_them_s, member)
+            >= _MIN_SHARE * waited_for_s[member]
+        }
+        if not new:
+            return tuple(reached[len(culprits) :])
+        reached += sorted(new)
+
+
+def _elsewhere_s(found: Occurrences, waited_s: Floats) -> Floats:
+    """[members], the longest waiting of the member's rank in one of its other groups."""
+    most_s = np.zeros(waited_s.size)
+    for place in np.unique(found.member_rank).tolist():
+        members = np.flatnonzero(found.member_rank == place)
+        if members.size < 2:
+            continue
+        for member in members.tolist():
+            most_s[member] = waited_s[members[members != member]].max()
+    return most_s
+
+
+def _received_s(
+    found: Occurrences, sent_s: dict[tuple[int, int], float], senders: Sequence[int]
+) -> Floats:
+    """[members], waiting of the member's rank to receive from these places."""
+    ranks = {found.places[place].rank for place in senders}
+    by_rank: dict[int, float] = {}
+    for (sender, receiver), waited_s in sent_s.items():
+        if sender in ranks:
+            by_rank[receiver] = by_rank.get(receiver, 0.0) + waited_s
+    return np.array([by_rank.get(found.places[place].rank, 0.0) for place in found.member_rank])
+
+
+def _peers_median(found: Occurrences, of_members: Floats, member: int) -> float:
+    """The median of the group's other members."""
+    group = int(found.member_group[member])
+    first, size = int(found.first_member[group]), int(found.group_size[group])
+    members: Ints = first + np.arange(size)
+    return float(np.median(of_members[members[members != member]]))
+
 
 COMPUTE, WORK, DATA_WAIT, HOST = "compute", "work", "data-wait", "host"
 # A verdict needs GPUs that work for this share of the step.
 MIN_COVERAGE = 0.6
-# Of the step, for a rank that computes longer than its peers.
+# A rank is late if the others wait for it for this share of the step.
 MIN_SHARE = 0.02
-# Computing longer than peers by this share is more than GPUs of one kind differ.
+# GPUs of one kind differ by less than this share.
 MIN_LONGER = 0.03
-# Of what others waited for it, as much has to be its own.
+# Its own excess is this share of what the others waited for it.
 MIN_OWN_SHARE = 0.5
 MIN_STEPS_LATE = 0.5
-# The profiler itself slows hosts down, and not all alike: a late host has to cost this much.
+# The profiler delays hosts unequally, so a late host must cost this share of the step.
 MIN_HOST_SHARE = 0.10
-# More than this may not be passed over.
-MIN_SAID_SHARE = 0.05
+# Waiting from this share of the step is mentioned.
+MIN_MENTIONED_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class ProfileCulprit:
-    """A rank that the others waited for, with seconds a step.
+    """A rank that the others waited for; seconds are per step.
 
-    `alone_s` is what was waited for it while no slow GPU was late, too; `lost_s` is what every
-    other member waited in the group at least. `computing_s` and `peers_s` are what it and its peers
-    (median) compute, `more_work` by which share its kernels have more blocks, None where files do
-    not say. `place` indexes the arrivals' places, `seat` their seats.
+    `alone_s` is waiting for it while no slow GPU was late as well, `lost_s` the least waiting of
+    any other member. `computing_s` and `peers_s` are the computing of the rank and of its peers
+    (median), `more_work` the share of additional blocks of its kernels, None if unknown. `place`
+    and `member` are positions in the arrivals' places and members.
     """
 
     place: int
-    seat: int
+    member: int
     rank: int
     group: str
     waited_for_s: float
@@ -62,31 +176,31 @@ class ProfileCulprit:
 
     @property
     def longer_s(self) -> float:
-        """Seconds a step that it computes longer than its peers."""
+        """Computing above its peers', seconds a step."""
         return self.computing_s - self.peers_s
 
 
 @dataclass(frozen=True)
 class Causes:
-    """Ranks to blame, most waited for first, and late hosts too small to blame.
+    """Culprits, most waited for first, and late hosts below the minimum cost.
 
-    `held_up` are places of ranks that are late because they waited for one to blame. `reason` says
-    why there is no verdict, "" where there is one; then the others are empty.
+    `held_up` are places of ranks that a culprit delayed. `reason` says why there is no verdict and
+    all else is empty; otherwise it is "".
     """
 
-    blamed: tuple[ProfileCulprit, ...]
+    culprits: tuple[ProfileCulprit, ...]
     minor: tuple[ProfileCulprit, ...]
     held_up: tuple[int, ...]
     reason: str
 
     @property
     def explained(self) -> list[int]:
-        """Places of the ranks to blame and of those that these held up."""
-        return [*(each.place for each in self.blamed), *self.held_up]
+        """Places of the culprits and of the ranks that they held up."""
+        return [*(each.place for each in self.culprits), *self.held_up]
 
 
 def causes(job: ProfiledJob) -> Causes:
-    """Who is to blame for waits in the job's steps."""
+    """The culprits of waiting in the job's steps."""
     if reason := _why_not(job):
         return Causes((), (), (), reason)
     arrivals = job.arrivals
@@ -98,9 +212,9 @@ def causes(job: ProfiledJob) -> Causes:
     explained = [*slow_places, *held_up(job, slow_places)]
     hosts = _late_hosts(job, arrivals, suspects, explained)
     limit_s = MIN_HOST_SHARE * float(job.step_s.mean())
-    blamed = (*slow, *(each for each in hosts if each.alone_s >= limit_s))
+    culprits = (*slow, *(each for each in hosts if each.alone_s >= limit_s))
     minor = tuple(each for each in hosts if each.alone_s < limit_s)
-    return Causes(blamed, minor, held_up(job, [each.place for each in blamed]), "")
+    return Causes(culprits, minor, held_up(job, [each.place for each in culprits]), "")
 
 
 def _why_not(job: ProfiledJob) -> str:
@@ -118,29 +232,29 @@ def _why_not(job: ProfiledJob) -> str:
 
 
 def _late(job: ProfiledJob, arrivals: Arrivals) -> list[ProfileCulprit]:
-    """Members of groups whose files were all read, for which the others wait 2 % of the step."""
+    """Late members of complete groups, which others wait for from MIN_SHARE of the step."""
     found, late = arrivals.occurrences, arrivals.lateness
     limit_s = MIN_SHARE * job.step_s
     suspects = []
-    for seat in np.flatnonzero(late.waited_for_s.mean(axis=1) >= limit_s.mean()).tolist():
-        group, place = int(found.seat_group[seat]), int(found.seat_rank[seat])
-        first, size = int(found.first_seat[group]), int(found.group_size[group])
+    for member in np.flatnonzero(late.waited_for_s.mean(axis=1) >= limit_s.mean()).tolist():
+        group, place = int(found.member_group[member]), int(found.member_rank[member])
+        first, size = int(found.first_member[group]), int(found.group_size[group])
         name = found.groups[group].name
-        waited_for_s = late.waited_for_s[seat]
+        waited_for_s = late.waited_for_s[member]
         steps_late = float((waited_for_s >= limit_s / 2).mean())
         if job.table.num_members.get(name) != size or steps_late < MIN_STEPS_LATE:
-            continue  # of members without a file, one may have come later still
+            continue  # a member without a file may have come later
         waited_s = late.waited_s[first : first + size].mean(axis=1)
         suspects.append(
             ProfileCulprit(
                 place=place,
-                seat=seat,
+                member=member,
                 rank=found.places[place].rank,
                 group=name,
                 waited_for_s=float(waited_for_s.mean()),
                 alone_s=float(waited_for_s.mean()),
-                lost_s=float(np.delete(waited_s, seat - first).min()),
-                late_share=float(late.late[seat].sum() / late.num_occurrences[group].sum()),
+                lost_s=float(np.delete(waited_s, member - first).min()),
+                late_share=float(late.late[member].sum() / late.num_occurrences[group].sum()),
                 steps_late=steps_late,
             )
         )
@@ -148,7 +262,7 @@ def _late(job: ProfiledJob, arrivals: Arrivals) -> list[ProfileCulprit]:
 
 
 def _measured(job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit) -> ProfileCulprit:
-    """The same with its figures and its peers', and its kind where it computes longer."""
+    """The culprit with figures of the rank and its peers; its kind where it computes longer."""
     mine, peers = _with_peers(job, arrivals, late)
     peers_s = _typical([each.time.computing_s for each in peers])
     measured = replace(
@@ -178,7 +292,7 @@ def _more_work(mine: RankFigures, peers: Sequence[RankFigures]) -> float | None:
 
 
 def _most_waited_for(suspects: Sequence[ProfileCulprit]) -> list[ProfileCulprit]:
-    """One entry a rank, in the group where most is waited for it; most waited for first."""
+    """One entry a rank, of the group that waits longest for it; longest first."""
     best: dict[int, ProfileCulprit] = {}
     for each in suspects:
         known = best.get(each.place)
@@ -193,23 +307,23 @@ def _late_hosts(
     suspects: Sequence[ProfileCulprit],
     explained: Sequence[int],
 ) -> list[ProfileCulprit]:
-    """Ranks that compute as their peers do and are late by themselves, most waited for first.
+    """Late ranks that compute as their peers do and were not held up, longest waited for first.
 
-    Arrivals blame them, or their GPU idles longer than their peers' by half of the wait in every
-    step: a few steps have too few collectives to rule chance out.
+    Arrivals name them, or their GPU idles longer than their peers' by half of the waiting in every
+    step, as a few steps have too few collectives for arrivals.
     """
     sets = LateSets(arrivals)
     by_arrivals = {(each.place, each.group) for each in arrivals.culprits}
     limit_s = MIN_SHARE * float(job.step_s.mean())
     hosts = []
     for each in suspects:
-        group = int(arrivals.occurrences.seat_group[each.seat])
+        group = int(arrivals.occurrences.member_group[each.member])
         if each.place in explained or each.kind != HOST:
             continue
         is_blamed = (each.place, group) in by_arrivals
         if not is_blamed and not _idles(job, arrivals, each):
             continue
-        alone_s = float(sets.waited_for_alone_s(each.seat, explained).mean())
+        alone_s = float(sets.waited_for_alone_s(each.member, explained).mean())
         if alone_s < limit_s:
             continue
         more_data_s = each.data_wait_s - each.peers_data_wait_s
@@ -221,16 +335,16 @@ def _late_hosts(
 def _idles(job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit) -> bool:
     mine, peers = _with_peers(job, arrivals, late)
     more_s = mine.time.idle_s - _typical([each.time.idle_s for each in peers])
-    waited_for_s = arrivals.lateness.waited_for_s[late.seat]
+    waited_for_s = arrivals.lateness.waited_for_s[late.member]
     return bool((more_s >= MIN_OWN_SHARE * waited_for_s).all() and late.steps_late == 1.0)
 
 
 def _with_peers(
     job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit
 ) -> tuple[RankFigures, list[RankFigures]]:
-    """The rank's own figures, and those of its group's other members."""
+    """Figures of the rank and of its group's other members."""
     found = arrivals.occurrences
-    group = int(found.seat_group[late.seat])
+    group = int(found.member_group[late.member])
     members = found.groups[group].ranks
     by_rank = {each.profile.rank: each for each in job.ranks}
     return by_rank[late.rank], [by_rank[rank] for rank in members if rank != late.rank]

@@ -1,4 +1,4 @@
-"""The files of some ranks of one job, brought together."""
+"""A job from the profiles of some of its ranks."""
 
 import re
 from collections.abc import Sequence
@@ -7,25 +7,30 @@ from pathlib import Path
 
 import numpy as np
 
-from app.engine.arrivals.arrivals import Arrivals, arrivals_in
-from app.engine.arrivals.waiting import Waiting
-from app.engine.profile.breakdown import Breakdown, breakdown, computing, kernel_span
-from app.engine.profile.exposed import exposed, receives, waiting
+from app.diagnosis.profiles.gpu_time import (
+    GpuTimeBreakdown,
+    computing_intervals,
+    exposed_waits,
+    gpu_time_breakdown,
+    kernel_span,
+    receives,
+    waiting_intervals,
+)
+from app.engine.arrivals.arrivals import Arrivals, arrivals_of_table
+from app.engine.arrivals.lateness import WaitIntervals
 from app.errors import InvalidRequest, InvalidTrace
 from app.trace.collectives import Collectives
-from app.trace.named_steps import chosen
 from app.trace.readers.profiles import profile
-from app.trace.readers.profiles.profile import RankProfile
-from app.trace.readers.profiles.steps import OPTIMIZER
-from app.trace.readers.profiles.table import ProfileTable, table
-from app.trace.window import Floats, Ints
+from app.trace.readers.profiles.collective_table import ProfileTable, collective_table
+from app.trace.readers.profiles.profile import OPTIMIZER, RankProfile
+from app.trace.window import Floats, Ints, parse_step_ranges
 
 MAX_FILES = 16_384
 _MAX_REFUSALS_SHOWN = 10
-# Of a rank's communication, so much has to be in other files for its waiting to be known.
-_MOSTLY = 0.9
-# With so many steps that are counted by optimizer steps, the first is left out: it holds the start
-# of the profiler, at another moment on each rank.
+# A rank's waiting is known if other files have this share of its communication.
+_MIN_SHARED_SHARE = 0.9
+# With at least so many steps by optimizer marks the first is left out: it holds the start of the
+# profiler, which differs between ranks.
 _MIN_STEPS_TO_DROP_FIRST = 3
 _BEFORE_RANK = re.compile(r"[-_ ]*rank[\[_-]?\d", re.IGNORECASE)
 _STARTS_PROFILE = "the first step without a ProfilerStep mark holds the start of the profiler"
@@ -34,16 +39,16 @@ _NOT_ON_ALL = "some of the ranks' files do not have it"
 
 @dataclass(frozen=True)
 class RankFigures:
-    """One rank's file and its time in the steps of the job; see `Breakdown` for shapes.
+    """One rank's file and its time in the steps of the job; see `GpuTimeBreakdown` for shapes.
 
-    `kernel_span` is its time from the first kernel to the last, as one step. `waiting_s` [steps] is
-    the part of exposed communication that is waiting for other ranks, None where other members'
-    files do not have most of its communication.
+    `kernel_span` is the time from the first kernel to the last, as one step. `waiting_s` [steps] is
+    the part of exposed communication spent waiting for other ranks; None where files of other
+    members lack most of its communication.
     """
 
     profile: RankProfile
-    time: Breakdown
-    kernel_span: Breakdown
+    time: GpuTimeBreakdown
+    kernel_span: GpuTimeBreakdown
     waiting_s: Floats | None
     data_wait_s: Floats
     blocks: Floats
@@ -53,8 +58,8 @@ class RankFigures:
 class ProfiledJob:
     """All ranks' files in the steps that all of them have; ranks ascending.
 
-    `refusals` say for each file that was left out why. `waits` has the collectives of `table` that
-    several files have and all transfers, less what ranks computed meanwhile; arrivals come from it,
+    `refusals` has the reason for each file left out. `waits` has all transfers and the collectives
+    of `table` that several files have, with waits shortened by computing; arrivals come from it,
     None where no collective has two members that were read.
     """
 
@@ -77,7 +82,7 @@ class ProfiledJob:
 
     @property
     def coverage(self) -> float:
-        """Share of the steps in which the GPUs worked, mean over ranks."""
+        """Share of the steps in which the GPUs were busy, mean over ranks."""
         return float(np.mean([each.time.coverage for each in self.ranks]))
 
     @property
@@ -93,10 +98,10 @@ class ProfiledJob:
 
 
 def read(paths: Sequence[Path], steps: str | None = None) -> ProfiledJob:
-    """The job of these files; `steps` as people name them, or all.
+    """The job of these files; `steps` as ranges in text, by default all.
 
     Raises:
-        InvalidRequest: no file can be analysed, or none of the steps; the message says why.
+        InvalidRequest: no file or none of the steps can be analysed; the message says why.
     """
     if len(paths) > MAX_FILES:
         raise InvalidRequest(f"{len(paths):,} files: give at most {MAX_FILES:,}")
@@ -118,13 +123,13 @@ def _all_refused(refusals: Sequence[str]) -> str:
 
 
 class _Reader:
-    """Reads one file after the other and keeps of each what a job needs."""
+    """Reads one file after the other and keeps what a job needs."""
 
     def __init__(self, num_files: int) -> None:
         self.profiles: dict[int, RankProfile] = {}
-        self.times: dict[int, Breakdown] = {}
-        self.spans: dict[int, Breakdown] = {}
-        self.computing: dict[int, Waiting] = {}
+        self.times: dict[int, GpuTimeBreakdown] = {}
+        self.spans: dict[int, GpuTimeBreakdown] = {}
+        self.computing: dict[int, WaitIntervals] = {}
         self.refusals: list[str] = []
         self._num_files = num_files
 
@@ -137,8 +142,8 @@ class _Reader:
             self.refusals.append(str(error))
             return
         self.spans[rank] = kernel_span(found)
-        self.times[rank] = breakdown(found.work, found.bounds_ns)
-        self.computing[rank] = computing(found.work, int(found.bounds_ns[0]))
+        self.times[rank] = gpu_time_breakdown(found.work, found.bounds_ns)
+        self.computing[rank] = computing_intervals(found.work, int(found.bounds_ns[0]))
         self.profiles[rank] = found.as_rank(rank)
 
     def _rank(self, found: RankProfile) -> int:
@@ -180,12 +185,12 @@ def _job(reader: _Reader, chosen_steps: str | None) -> ProfiledJob:
     steps, skipped = _steps(profiles, chosen_steps)
     named = next((each.world_size for each in profiles if each.world_size), None)
     world_size = named or max(reader.profiles) + 1
-    found = table(profiles, steps, world_size)
-    waits = exposed(found.collectives, reader.computing)
+    found = collective_table(profiles, steps, world_size)
+    waits = exposed_waits(found.collectives, reader.computing)
     step_s = np.median([each.step_s[_at(each, steps)] for each in profiles], axis=0)
     rows = _with_others(found)
     shared = waits.select(rows)
-    waiting_of = waiting(shared)
+    waiting_of = waiting_intervals(shared)
     recorded = found.collectives.select(rows)
     ranks = tuple(
         _figures(
@@ -207,13 +212,15 @@ def _job(reader: _Reader, chosen_steps: str | None) -> ProfiledJob:
         ranks=ranks,
         table=found,
         waits=shared,
-        arrivals=arrivals_in(shared, steps, step_s, receives(shared)) if shared.num_rows else None,
+        arrivals=arrivals_of_table(shared, steps, step_s, receives(shared))
+        if shared.num_rows
+        else None,
         refusals=tuple(reader.refusals),
     )
 
 
 def _is_mostly_shared(each: RankProfile, steps: Sequence[int], shared: Collectives) -> bool:
-    """Whether other files have nearly all that the rank communicates."""
+    """Whether other files have nearly all communication of the rank."""
     chosen = set(steps)
     total_ns = sum(
         found.end_ns - found.start_ns
@@ -221,7 +228,7 @@ def _is_mostly_shared(each: RankProfile, steps: Sequence[int], shared: Collectiv
         if each.steps[found.step] in chosen
     )
     mine = shared.rank == each.rank
-    return bool(shared.stay_s[mine].sum() >= _MOSTLY * total_ns / 1e9)
+    return bool(shared.stay_s[mine].sum() >= _MIN_SHARED_SHARE * total_ns / 1e9)
 
 
 def _with_others(found: ProfileTable) -> Ints:
@@ -233,7 +240,7 @@ def _with_others(found: ProfileTable) -> Ints:
 def _steps(
     profiles: Sequence[RankProfile], named: str | None
 ) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
-    """Steps to analyse, and those that are not with the reason."""
+    """Steps to analyse, and skipped steps with the reason."""
     everywhere = set.intersection(*(set(each.steps) for each in profiles))
     anywhere = sorted(set.union(*(set(each.steps) for each in profiles)))
     if not everywhere:
@@ -242,7 +249,7 @@ def _steps(
             f"{first.file} has steps {first.steps[0]} to {first.steps[-1]} and {last.file} "
             f"{last.steps[0]} to {last.steps[-1]}: no step is in all files"
         )
-    wanted = set(chosen(named, anywhere)) if named is not None else set(anywhere)
+    wanted = set(parse_step_ranges(named, anywhere)) if named is not None else set(anywhere)
     reasons = {step: _NOT_ON_ALL for step in anywhere if step not in everywhere}
     empty = {
         step
@@ -270,9 +277,9 @@ def _at(each: RankProfile, steps: Sequence[int]) -> Ints:
 
 def _figures(
     each: RankProfile,
-    time: Breakdown,
-    span: Breakdown,
-    waits: Waiting | None,
+    time: GpuTimeBreakdown,
+    span: GpuTimeBreakdown,
+    waits: WaitIntervals | None,
     steps: Sequence[int],
 ) -> RankFigures:
     at = _at(each, steps)
@@ -280,13 +287,13 @@ def _figures(
     waiting_s = None
     if waits is not None:
         bounds_s = (each.bounds_ns - each.bounds_ns[0]) / 1e9
-        # A wait is communication; it may pass a step's end.
+        # A wait is part of communication, and may extend into the next step.
         waiting_s = np.minimum(np.diff(waits.until(bounds_s))[at], here.exposed_s)
     return RankFigures(each, here, span, waiting_s, each.data_wait_s[at], each.blocks[at])
 
 
 def _name(files: Sequence[str]) -> str:
-    """What the files' names have in common before the rank."""
+    """The common beginning of the file names, before the rank."""
     stems = [_BEFORE_RANK.split(file.split(".")[0])[0] for file in files]
     name = stems[0].strip("-_ ") if len(set(stems)) == 1 else ""
     return name[:100] or "profile"

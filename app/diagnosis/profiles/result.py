@@ -1,4 +1,4 @@
-"""Profiles as the JSON object of a result: its outline, with null for figures of the replay."""
+"""Profiles as a result: the same JSON blocks, null where only a replay has figures."""
 
 from typing import Any
 
@@ -8,21 +8,20 @@ from app.diagnosis.profiles.causes import (
     COMPUTE,
     DATA_WAIT,
     HOST,
-    MIN_SAID_SHARE,
+    MIN_MENTIONED_SHARE,
     WORK,
     Causes,
     ProfileCulprit,
     causes,
 )
+from app.diagnosis.profiles.gpu_time import GpuTimeBreakdown, TransferTotals, transfer_totals
 from app.diagnosis.profiles.job import ProfiledJob, RankFigures
 from app.diagnosis.profiles.sentences import headline, of_finding
-from app.engine.arrivals.result import as_json as arrivals_as_json
-from app.engine.profile.bandwidth import Transfers, transfers
-from app.engine.profile.breakdown import Breakdown
-from app.engine.result import SCHEMA
-from app.trace.readers.profiles.groups import sizes
-from app.trace.readers.profiles.steps import WHOLE_FILE
-from app.words import percent, seconds
+from app.engine.arrivals.arrivals import arrivals_as_json
+from app.engine.result import header, without_replay
+from app.formatting import percent, seconds
+from app.trace.readers.profiles.collective_table import job_sizes
+from app.trace.readers.profiles.profile import WHOLE_FILE
 
 MAX_TRANSFERS = 200
 MAX_RANKS_LISTED = 4_096
@@ -32,33 +31,14 @@ _CAUSE = {
     DATA_WAIT: "data-loading",
     HOST: "late-host",
 }
-# Two figures of the cost that are further apart are given both.
-_MAX_COST_APART = 0.03
+# Above this difference of the two cost figures both are given.
+_MAX_COST_DIFFERENCE = 0.03
 _SCORE, _CONFIDENCE = 0.9, 0.9
-# Causes that only several windows or recorded operations show.
-_UNTOLD = {
+# Causes that a profile cannot show.
+_NOT_SHOWN = {
     "slow-link": "a profile has no other time to compare transfers with",
     "stage-imbalance": "a profile does not name the computations of a micro-batch",
 }
-# Figures of the replay.
-_REPLAYED = (
-    "launch_slowdown",
-    "slowdown",
-    "gpu_time_wasted",
-    "gpu_hours_lost",
-    "dp_rank_slowdown",
-    "stage_slowdown",
-    "worker_slowdown",
-    "worker_slowdown_estimate",
-    "m_w",
-    "m_w_exact",
-    "m_s",
-    "stage_share",
-    "stage_compute_s",
-    "fingerprint",
-    "changes",
-    "per_step",
-)
 
 
 def as_json(job: ProfiledJob) -> dict[str, Any]:
@@ -68,15 +48,8 @@ def as_json(job: ProfiledJob) -> dict[str, Any]:
     return {
         **_header(job),
         "step_time_s": {"recorded": job.step_s.tolist(), "simulated": [], "ideal": []},
-        "fidelity": {"discrepancy": None, "verdict": None, "step_discrepancy": []},
-        "launch_delay": {"by_optype": {}, "by_worker": None, "others_waited": None},
-        "structures": [],
-        "clocks": {"residual_ms": None, "hosts": {}, "reason": "profiles are not replayed"},
-        "step_slowdown": [],
-        "optype_slowdown": {},
-        "optype_time_s": {},
-        **dict.fromkeys(_REPLAYED),
-        "findings": None if found.reason else [_finding(job, each) for each in found.blamed],
+        **without_replay("profiles are not replayed"),
+        "findings": None if found.reason else [_finding(job, each) for each in found.culprits],
         "ruled_out": _ruled_out(job, found),
         "arrivals": _arrivals(job, found),
         "unexplained_share": unexplained,
@@ -86,57 +59,45 @@ def as_json(job: ProfiledJob) -> dict[str, Any]:
 
 
 def _header(job: ProfiledJob) -> dict[str, Any]:
-    parallelism = sizes(job.ranks[0].profile, job.world_size)
-    return {
-        "schema": SCHEMA,
-        "window": {
-            "id": None,
-            "epoch": None,
-            "revision": None,
-            "state": "complete" if job.is_complete else "incomplete",
-            "missing": job.missing[:MAX_RANKS_LISTED],
-        },
-        "job": {
-            "name": job.name,
-            "dp_size": parallelism["dp_size"],
-            "pp_size": parallelism["pp_size"],
-            "tp_size": parallelism["tp_size"],
-            "vpp_size": parallelism.get("vpp_size", 1),
-            "dsp_size": parallelism["dsp_size"],
-            "ep_size": parallelism.get("ep_size", 1),
-            "world_size": job.world_size,
-        },
-        "steps": list(job.steps),
-        "skipped_steps": [{"step": step, "reason": reason} for step, reason in job.skipped],
+    sizes = {"vpp_size": 1, "ep_size": 1} | job_sizes(job.ranks[0].profile, job.world_size)
+    names = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "ep_size")
+    window = {
+        "id": None,
+        "epoch": None,
+        "revision": None,
+        "state": "complete" if job.is_complete else "incomplete",
+        "missing": job.missing[:MAX_RANKS_LISTED],
     }
+    named = {"name": job.name} | {name: sizes[name] for name in names}
+    return header(window, named | {"world_size": job.world_size}, job.steps, job.skipped)
 
 
 def _arrivals(job: ProfiledJob, found: Causes) -> dict[str, Any] | None:
     if job.arrivals is None:
         return None
-    # Culprits by the profiles: of members that were not read, one may have come later still.
+    # Culprits by the profiles, as a member that was not read may have come later.
     return arrivals_as_json(job.arrivals) | {
-        "culprits": [_culprit(job, each) for each in found.blamed]
+        "culprits": [_culprit(job, each) for each in found.culprits]
     }
 
 
-def _culprit(job: ProfiledJob, blamed: ProfileCulprit) -> dict[str, Any]:
-    place = job.table.collectives.place(blamed.rank)
+def _culprit(job: ProfiledJob, culprit: ProfileCulprit) -> dict[str, Any]:
+    place = job.table.collectives.place(culprit.rank)
     groups = {group.name: group for group in job.table.collectives.groups}
     return {
-        "rank": blamed.rank,
+        "rank": culprit.rank,
         "dp_rank": place.dp_rank,
         "stage": place.stage,
         "host": place.host,
         "local_rank": place.local_rank,
-        "group": blamed.group,
-        "axis": groups[blamed.group].axis,
-        "kind": COMPUTE if blamed.kind == WORK else blamed.kind,
-        "waited_for_s": blamed.waited_for_s,
-        "share": blamed.waited_for_s / float(job.step_s.mean()),
-        "late_share": blamed.late_share,
-        "steps_late": blamed.steps_late,
-        "own_delay_s": blamed.longer_s if blamed.kind in (COMPUTE, WORK) else blamed.alone_s,
+        "group": culprit.group,
+        "axis": groups[culprit.group].axis,
+        "kind": COMPUTE if culprit.kind == WORK else culprit.kind,
+        "waited_for_s": culprit.waited_for_s,
+        "share": culprit.waited_for_s / float(job.step_s.mean()),
+        "late_share": culprit.late_share,
+        "steps_late": culprit.steps_late,
+        "own_delay_s": culprit.longer_s if culprit.kind in (COMPUTE, WORK) else culprit.alone_s,
     }
 
 
@@ -147,46 +108,46 @@ def _unexplained(job: ProfiledJob, found: Causes) -> float | None:
     return float(lost_s.mean() / job.step_s.mean())
 
 
-def cost(job: ProfiledJob, blamed: ProfileCulprit) -> tuple[float, float]:
-    """Low and high share of the step that the rank costs: its longer computing, and the waits."""
+def cost(job: ProfiledJob, culprit: ProfileCulprit) -> tuple[float, float]:
+    """Low and high cost of the rank as a share of the step, by its computing and by the waits."""
     step_s = float(job.step_s.mean())
-    if blamed.kind not in (COMPUTE, WORK):
-        return (min(blamed.alone_s / step_s, 1.0),) * 2
-    waited = min(max(blamed.waited_for_s, blamed.lost_s) / step_s, 1.0)
-    longer = min(blamed.longer_s / step_s, 1.0)
+    if culprit.kind not in (COMPUTE, WORK):
+        return (min(culprit.alone_s / step_s, 1.0),) * 2
+    waited = min(max(culprit.waited_for_s, culprit.lost_s) / step_s, 1.0)
+    longer = min(culprit.longer_s / step_s, 1.0)
     return min(waited, longer), max(waited, longer)
 
 
-def _finding(job: ProfiledJob, blamed: ProfileCulprit) -> dict[str, Any]:
-    low, high = cost(job, blamed)
-    place = job.table.collectives.place(blamed.rank)
+def _finding(job: ProfiledJob, culprit: ProfileCulprit) -> dict[str, Any]:
+    low, high = cost(job, culprit)
+    place = job.table.collectives.place(culprit.rank)
     named = {
         "dp_rank": place.dp_rank,
         "stage": place.stage,
         "host": place.host,
-        "rank": blamed.rank,
+        "rank": culprit.rank,
         "local_rank": place.local_rank,
     }
     evidence: dict[str, Any] = {
-        "waited_for_s": blamed.waited_for_s,
-        "late_share": blamed.late_share,
-        "steps_late": blamed.steps_late,
-        "computing_s": blamed.computing_s,
-        "peers_computing_s": blamed.peers_s,
-        "group": blamed.group,
+        "waited_for_s": culprit.waited_for_s,
+        "late_share": culprit.late_share,
+        "steps_late": culprit.steps_late,
+        "computing_s": culprit.computing_s,
+        "peers_computing_s": culprit.peers_s,
+        "group": culprit.group,
     }
-    if blamed.more_work is not None:
-        evidence["more_work"] = blamed.more_work
-    if blamed.kind == HOST:
+    if culprit.more_work is not None:
+        evidence["more_work"] = culprit.more_work
+    if culprit.kind == HOST:
         evidence["late_because"] = "unknown host work"
-    if blamed.kind == DATA_WAIT:
+    if culprit.kind == DATA_WAIT:
         evidence |= {
-            "data_wait_s": blamed.data_wait_s,
-            "peers_data_wait_s": blamed.peers_data_wait_s,
+            "data_wait_s": culprit.data_wait_s,
+            "peers_data_wait_s": culprit.peers_data_wait_s,
         }
-    is_apart = high - low > _MAX_COST_APART
+    is_apart = high - low > _MAX_COST_DIFFERENCE
     return {
-        "cause": _CAUSE[blamed.kind],
+        "cause": _CAUSE[culprit.kind],
         "score": _SCORE,
         "confidence": _CONFIDENCE,
         "culprits": [{name: value for name, value in named.items() if value is not None}],
@@ -195,20 +156,20 @@ def _finding(job: ProfiledJob, blamed: ProfileCulprit) -> dict[str, Any]:
         "cost": low,
         "cost_range": [low, high] if is_apart else None,
         "evidence": evidence,
-        "sentence": of_finding(job, blamed, (low, high) if is_apart else (low, low)),
+        "sentence": of_finding(job, culprit, (low, high) if is_apart else (low, low)),
     }
 
 
 def _ruled_out(job: ProfiledJob, found: Causes) -> list[dict[str, Any]]:
-    kinds = {each.kind for each in found.blamed}
-    said = []
+    kinds = {each.kind for each in found.culprits}
+    ruled_out = []
     if COMPUTE not in kinds:
-        said.append(_no_slow_worker(found))
+        ruled_out.append(_no_slow_worker(found))
     if not kinds & {HOST, DATA_WAIT}:
-        said.append(_no_late_host(job, found))
+        ruled_out.append(_no_late_host(job, found))
     if WORK not in kinds:
-        said.append(_no_imbalance(job, found))
-    return [*said, *(_ruled(name, reason, True) for name, reason in _UNTOLD.items())]
+        ruled_out.append(_no_imbalance(job, found))
+    return [*ruled_out, *(_ruled(name, reason, True) for name, reason in _NOT_SHOWN.items())]
 
 
 def _no_slow_worker(found: Causes) -> dict[str, Any]:
@@ -253,7 +214,7 @@ def _idlest(job: ProfiledJob) -> str | None:
     at = int(idle_s.argmax())
     others_s = float(np.median(np.delete(idle_s, at)))
     step_s = float(job.step_s.mean())
-    if idle_s[at] - others_s < MIN_SAID_SHARE * step_s:
+    if idle_s[at] - others_s < MIN_MENTIONED_SHARE * step_s:
         return None
     return (
         f"the GPU of rank {job.ranks[at].profile.rank} idles {seconds(float(idle_s[at]))} a step, "
@@ -287,35 +248,35 @@ def _profile(job: ProfiledJob, found: Causes, unexplained: float | None) -> dict
         "breakdown": [_breakdown(each) for each in job.ranks[:MAX_RANKS_LISTED]],
         "collectives": [
             _transfers(each)
-            for each in transfers(table.collectives, table.num_members)[:MAX_TRANSFERS]
+            for each in transfer_totals(table.collectives, table.num_members)[:MAX_TRANSFERS]
         ],
     }
 
 
 def _notes(job: ProfiledJob) -> list[str]:
-    said = []
+    notes = []
     if not job.is_world_size_known:
-        said.append(
+        notes.append(
             f"the files do not say how many ranks the job has: taken to be {job.world_size:,}"
         )
     if job.steps_from == WHOLE_FILE:
-        said.append(
+        notes.append(
             "the files mark no steps: each is taken as one; call profiler.step() after each"
         )
     groups = job.table.collectives.groups
     partial = [each for each in groups if 1 < len(each.ranks) < job.table.num_members[each.name]]
     if partial:
-        said.append(
+        notes.append(
             f"groups with members whose files were not given: {len(partial):,}; waits in them are "
             "at least what is shown"
         )
     number = sum(each.profile.num_unlaunched for each in job.ranks)
     if number:
-        said.append(
+        notes.append(
             f"{number:,} kernels have no launch in the files: they belong to the step within which "
             "they start, or to none"
         )
-    return said
+    return notes
 
 
 def _breakdown(each: RankFigures) -> dict[str, Any]:
@@ -346,7 +307,7 @@ def _breakdown(each: RankFigures) -> dict[str, Any]:
     }
 
 
-def _span(time: Breakdown) -> dict[str, float]:
+def _span(time: GpuTimeBreakdown) -> dict[str, float]:
     return {
         "span_s": float(time.step_s[0]),
         "computing_s": float(time.computing_s[0]),
@@ -357,7 +318,7 @@ def _span(time: Breakdown) -> dict[str, float]:
     }
 
 
-def _transfers(each: Transfers) -> dict[str, Any]:
+def _transfers(each: TransferTotals) -> dict[str, Any]:
     return {
         "group": each.group,
         "axis": each.axis,

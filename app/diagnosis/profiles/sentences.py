@@ -1,62 +1,62 @@
-"""The verdict on profiles, in sentences."""
+"""Sentences of the verdict on profiles."""
 
 from app.diagnosis.profiles.causes import (
     COMPUTE,
     DATA_WAIT,
     MIN_COVERAGE,
-    MIN_SAID_SHARE,
+    MIN_MENTIONED_SHARE,
     WORK,
     Causes,
     ProfileCulprit,
 )
 from app.diagnosis.profiles.job import ProfiledJob
-from app.words import percent, seconds
+from app.formatting import percent, seconds
 
 
-def of_finding(job: ProfiledJob, blamed: ProfileCulprit, cost: tuple[float, float]) -> str:
-    """One rank to blame, without a full stop; `cost` is low and high."""
-    who = f"rank {blamed.rank}{_where(job, blamed)}"
-    is_slow = blamed.kind in (COMPUTE, WORK)
-    waited_s = blamed.waited_for_s if is_slow else blamed.alone_s
+def of_finding(job: ProfiledJob, culprit: ProfileCulprit, cost: tuple[float, float]) -> str:
+    """The finding of one culprit, without a full stop; `cost` is (low, high)."""
+    who = f"rank {culprit.rank}{_where(job, culprit)}"
+    is_slow = culprit.kind in (COMPUTE, WORK)
+    waited_s = culprit.waited_for_s if is_slow else culprit.alone_s
     waited = f"the others wait {seconds(waited_s)} a step for it"
     low, high = cost
     costs = percent(high) if high - low < 5e-3 else f"{percent(low)} to {percent(high)}"
     costs = f"it costs {costs} of the step"
     if is_slow:
-        ratio = blamed.computing_s / blamed.peers_s if blamed.peers_s > 0 else 0.0
+        ratio = culprit.computing_s / culprit.peers_s if culprit.peers_s > 0 else 0.0
         times = f" ({ratio:.1f}x)" if ratio > 0 else ""
         computes = (
-            f"{who} computes {seconds(blamed.computing_s)} a step where its peers take "
-            f"{seconds(blamed.peers_s)}{times}"
+            f"{who} computes {seconds(culprit.computing_s)} a step where its peers take "
+            f"{seconds(culprit.peers_s)}{times}"
         )
-        if blamed.kind == WORK:
-            computes += f" because its kernels have {percent(blamed.more_work or 0.0)} more to do"
+        if culprit.kind == WORK:
+            computes += f" because its kernels have {percent(culprit.more_work or 0.0)} more to do"
         return f"{computes}, and {waited}; {costs}"
-    if blamed.kind == DATA_WAIT:
+    if culprit.kind == DATA_WAIT:
         return (
-            f"{who} waits {seconds(blamed.data_wait_s)} a step for its data loader where its peers "
-            f"wait {seconds(blamed.peers_data_wait_s)}, and {waited}; {costs}"
+            f"{who} waits {seconds(culprit.data_wait_s)} a step for its data loader where its "
+            f"peers wait {seconds(culprit.peers_data_wait_s)}, and {waited}; {costs}"
         )
     return f"{who} computes no longer than its peers, but its host launches late: {waited}; {costs}"
 
 
-def _where(job: ProfiledJob, blamed: ProfileCulprit) -> str:
-    place = job.table.collectives.place(blamed.rank)
+def _where(job: ProfiledJob, culprit: ProfileCulprit) -> str:
+    place = job.table.collectives.place(culprit.rank)
     host = f" on {place.host[-48:]}" if place.host else ""
     pipeline = f" (dp {place.dp_rank}, stage {place.stage})" if place.stage else ""
     return f"{pipeline}{host}"
 
 
 def headline(job: ProfiledJob, found: Causes, unexplained: float | None) -> list[str]:
-    """What an engineer reads first: step time, ranks read, and the verdict; whole sentences."""
+    """Step time, ranks read and the verdict, in whole sentences."""
     step = seconds(float(job.step_s.mean()))
     read, world = len(job.ranks), job.world_size
     files = f"profiles of {read:,} of {world:,} ranks" if world > 1 else "a profile of one rank"
-    said = [f"A step of {job.name} takes {step} ({files}, {_steps(job)})."]
-    said += _verdict(job, found)
-    if found.blamed and unexplained is not None and unexplained >= MIN_SAID_SHARE:
-        said.append(f"{percent(unexplained)} of the step is waiting that no cause explains.")
-    return said
+    sentences = [f"A step of {job.name} takes {step} ({files}, {_steps(job)})."]
+    sentences += _verdict(job, found)
+    if found.culprits and unexplained is not None and unexplained >= MIN_MENTIONED_SHARE:
+        sentences.append(f"{percent(unexplained)} of the step is waiting that no cause explains.")
+    return sentences
 
 
 def _steps(job: ProfiledJob) -> str:
@@ -65,7 +65,7 @@ def _steps(job: ProfiledJob) -> str:
 
 
 def source(job: ProfiledJob) -> str:
-    """Where the steps come from, in words."""
+    """The source of the steps, in words."""
     return {
         "ProfilerStep": "ProfilerStep marks",
         "Optimizer.step": "optimizer steps",
@@ -91,7 +91,7 @@ def _verdict(job: ProfiledJob, found: Causes) -> list[str]:
             f"{percent(exposed)} of the step is communication that hides behind no computation. "
             f"Stragglers are unknown: {found.reason}."
         ]
-    if found.blamed:
+    if found.culprits:
         return []  # the finding's own sentence comes next
     return _without_blame(job)
 
@@ -109,7 +109,7 @@ def _without_blame(job: ProfiledJob) -> list[str]:
             f"{waiting} at least. Of those read, rank {rank} comes last for {percent(share)} of "
             "the step, but ranks that were not read may come later still: no verdict."
         ]
-    if share >= MIN_SAID_SHARE:
+    if share >= MIN_MENTIONED_SHARE:
         return [
             f"{waiting}. They wait {percent(share)} of it for rank {rank}, which no cause explains."
         ]

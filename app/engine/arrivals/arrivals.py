@@ -1,7 +1,8 @@
-"""Arrivals of one window: lateness of every occurrence, waits of every rank, and who is to blame.
+"""Arrivals of one window: lateness of every occurrence, waits of every rank, and the culprits.
 
-Read first: `arrivals_of` for a window that is replayed, `arrivals_in` for a table alone. Next come
-occurrences.py, lateness.py, own_delay.py and blame.py, in the order in which they run.
+Start with `arrivals_of_replay` (a replayed window) or `arrivals_of_table` (a table alone). They run
+occurrences.py, lateness.py, own_delay.py and blame.py in this order.
+`arrivals_as_json` gives the JSON block of a result; docs/arrivals.md has the meaning of each key.
 """
 
 from __future__ import annotations
@@ -9,37 +10,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from app.engine.arrivals.blame import LateRank, late_ranks
-from app.engine.arrivals.lateness import Lateness, filled, lateness
-from app.engine.arrivals.occurrences import Occurrences, of_collectives, of_replay
-from app.engine.arrivals.waiting import Waits, clock_of, clock_of_table
+from app.engine.arrivals.lateness import (
+    Lateness,
+    RankWaitTimes,
+    fill_missing_steps,
+    lateness_of,
+    step_clock,
+    table_clock,
+)
+from app.engine.arrivals.occurrences import Occurrences, occurrences_of_replay, occurrences_of_table
+from app.engine.what_if import ReplayGroups
 from app.trace.collectives import Collectives, RankPlace
 from app.trace.window import Floats, Ints
-
-if TYPE_CHECKING:
-    from app.engine.replays import WindowReplay
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What a window's collectives say; `step_s` [steps] is how long its steps took, seconds.
+    """Lateness and waits of a window's collectives; `step_s` [steps] are its step times, seconds.
 
-    `late` has every rank that was late far more often than by chance and by much, culprits first.
+    `late` has every rank that is late far more often than by chance and by much, culprits first.
     """
 
     occurrences: Occurrences
     lateness: Lateness
-    waits: Waits
+    waits: RankWaitTimes
     late: tuple[LateRank, ...]
     step_s: Floats
 
     @property
     def culprits(self) -> list[LateRank]:
-        """Ranks that all conditions of blame hold for, most waited for first."""
+        """Ranks that meet all conditions of blame, longest wait first."""
         return [each for each in self.late if each.is_culprit]
 
     @property
@@ -49,75 +54,75 @@ class Arrivals:
 
     @cached_property
     def waited_for_s(self) -> Floats:
-        """[places, steps], what others waited for a rank in the group where it was most."""
+        """[places, steps], the others' wait for a rank, in the group where it is longest."""
         return self._largest(self.lateness.waited_for_s)
 
     @cached_property
     def waited_s(self) -> Floats:
-        """[places, steps], what a rank waited for others in the group where it was most."""
+        """[places, steps], a rank's wait for others, in the group where it is longest."""
         return self._largest(self.lateness.waited_s)
 
     @cached_property
     def lost_s(self) -> Floats:
-        """[steps], what was waited for late sets in the group where that was most."""
+        """[steps], the wait for late sets, in the group where it is longest."""
         return np.asarray(self.lateness.lost_s.max(axis=0))
 
     @property
     def waiting_share(self) -> float:
-        """Share of the ranks' time that they waited for later ones."""
+        """Share of the ranks' time spent waiting for later ranks."""
         return float(self.waited_s[self._in_groups].mean() / self.step_s.mean())
 
     @property
     def largest_share(self) -> float:
-        """Share of the step that was waited for the one rank waited for most."""
+        """Share of the step spent waiting for the rank with the longest wait for it."""
         return float(self.waited_for_s.mean(axis=1).max(initial=0.0) / self.step_s.mean())
 
     @cached_property
     def late_share(self) -> Floats:
         """[places], share of a rank's occurrences in which it was in the late set."""
-        of_seat = np.bincount(
-            self.occurrences.seat_rank, self.lateness.late.sum(axis=1), len(self.places)
+        of_member = np.bincount(
+            self.occurrences.member_rank, self.lateness.late.sum(axis=1), len(self.places)
         )
-        num = self.lateness.num_occurrences.sum(axis=1)[self.occurrences.seat_group]
-        total = np.bincount(self.occurrences.seat_rank, num, len(self.places))
-        return np.asarray(of_seat / np.maximum(total, 1))
+        num = self.lateness.num_occurrences.sum(axis=1)[self.occurrences.member_group]
+        total = np.bincount(self.occurrences.member_rank, num, len(self.places))
+        return np.asarray(of_member / np.maximum(total, 1))
 
     def lost_without_s(self, explained: Sequence[int]) -> Floats:
-        """[groups, steps], what was waited for late sets that have none of these places."""
+        """[groups, steps], the wait for late sets without any of these places."""
         found = self.occurrences
         is_explained = np.zeros(len(self.places), np.bool_)
         is_explained[list(explained)] = True
         lost_s = np.zeros_like(self.lateness.lost_s)
         size = found.group_size[found.group]
-        seat = np.repeat(found.first_seat[found.group] - found.first_row, size)
-        mine = is_explained[found.seat_rank[seat + np.arange(found.stay_s.size)]]
+        member = np.repeat(found.first_member[found.group] - found.first_row, size)
+        mine = is_explained[found.member_rank[member + np.arange(found.stay_s.size)]]
         ours = np.add.reduceat(mine & self.lateness.is_late, found.first_row) > 0
         np.add.at(lost_s, (found.group[~ours], found.step[~ours]), self.lateness.late_wait_s[~ours])
-        return filled(lost_s, self.lateness.is_recorded(found))
+        return fill_missing_steps(lost_s, self.lateness.is_recorded(found))
 
     @cached_property
     def _in_groups(self) -> Ints:
-        return np.unique(self.occurrences.seat_rank)
+        return np.unique(self.occurrences.member_rank)
 
-    def _largest(self, of_seats: Floats) -> Floats:
-        largest = np.zeros((len(self.places), of_seats.shape[1]))
-        np.maximum.at(largest, self.occurrences.seat_rank, of_seats)
+    def _largest(self, of_members: Floats) -> Floats:
+        largest = np.zeros((len(self.places), of_members.shape[1]))
+        np.maximum.at(largest, self.occurrences.member_rank, of_members)
         return largest
 
 
-def arrivals_of(replay: WindowReplay, step_s: Floats) -> Arrivals | None:
+def arrivals_of_replay(replay: ReplayGroups, step_s: Floats) -> Arrivals | None:
     """Arrivals of a window's steps; None where no collective has several members."""
-    found = of_replay(replay)
+    found = occurrences_of_replay(replay)
     if found is None or not step_s.mean() > 0:
         return None
-    late, clock = lateness(found).in_all_steps(found), clock_of(replay)
-    waits = Waits(found, late, clock, replay)
+    late, clock = lateness_of(found).in_all_steps(found), step_clock(replay)
+    waits = RankWaitTimes(found, late, clock, replay)
     return Arrivals(
         found, late, waits, tuple(late_ranks(found, late, waits, clock, step_s)), step_s
     )
 
 
-def arrivals_in(
+def arrivals_of_table(
     table: Collectives,
     steps: Sequence[int],
     step_s: Floats,
@@ -125,17 +130,130 @@ def arrivals_in(
 ) -> Arrivals | None:
     """Arrivals of a table alone.
 
-    `receives` are intervals (start, end) [receives] in which a rank waited for what it received,
-    by global rank and the table's clock of that rank. None where no occurrence is complete.
+    `receives` are wait intervals (start, end) of each rank's receives, by global rank and on the
+    rank's clock. None if no occurrence is complete.
     """
-    found = of_collectives(table, steps)
+    found = occurrences_of_table(table, steps)
     if found is None or not step_s.mean() > 0:
         return None
-    late = lateness(found)
-    clock = clock_of_table(found, is_continuous=table.is_continuous)
+    late = lateness_of(found)
+    clock = table_clock(found, is_continuous=table.is_continuous)
     index = {place.rank: at for at, place in enumerate(found.places)}
     by_place = {index[rank]: each for rank, each in (receives or {}).items() if rank in index}
-    waits = Waits(found, late, clock, receives=by_place)
+    waits = RankWaitTimes(found, late, clock, receives=by_place)
     return Arrivals(
         found, late, waits, tuple(late_ranks(found, late, waits, clock, step_s)), step_s
     )
+
+
+MAX_GROUPS = 50
+MAX_MEMBERS = 16
+MAX_RANKS_NAMED = 64
+# Ranks listed in the result, longest wait first.
+MAX_RANKS = 256
+PLACE_KEYS = ("rank", "dp_rank", "stage", "host", "local_rank")
+
+
+def arrivals_as_json(arrivals: Arrivals, kinds: dict[int, str] | None = None) -> dict[str, Any]:
+    """The block `arrivals` of a result; `kinds` has the kind of each culprit's delay, by place."""
+    own_s = {each.place: each.own_delay_s for each in arrivals.late}
+    waited_for_s = arrivals.waited_for_s.mean(axis=1)
+    chosen = np.sort(np.argsort(-waited_for_s, kind="stable")[:MAX_RANKS])
+    places = [arrivals.places[at] for at in chosen.tolist()]
+    return {
+        "num_occurrences": arrivals.occurrences.num_occurrences,
+        "num_ranks": len(arrivals.places),
+        "waiting_share": arrivals.waiting_share,
+        "largest_share": arrivals.largest_share,
+        **{key: [getattr(place, key) for place in places] for key in PLACE_KEYS},
+        "waited_for_s": waited_for_s[chosen].tolist(),
+        "waited_s": arrivals.waited_s[chosen].mean(axis=1).tolist(),
+        "late_share": arrivals.late_share[chosen].tolist(),
+        "own_delay_s": [own_s.get(at) for at in chosen.tolist()],
+        "groups": groups_as_json(arrivals),
+        "culprits": [
+            culprit_as_json(arrivals, each, (kinds or {}).get(each.place, "unknown"))
+            for each in arrivals.culprits
+        ],
+        "per_step": {"waited_for_s": arrivals.waited_for_s[chosen].T.tolist()},
+    }
+
+
+def culprit_as_json(arrivals: Arrivals, late: LateRank, kind: str) -> dict[str, Any]:
+    """One culprit of the block `arrivals`."""
+    place, group = arrivals.places[late.place], arrivals.occurrences.groups[late.group]
+    return {
+        **{key: getattr(place, key) for key in PLACE_KEYS},
+        "group": group.name,
+        "axis": group.axis,
+        "kind": kind,
+        "waited_for_s": late.waited_for_s,
+        "share": late.waited_for_s / float(arrivals.step_s.mean()),
+        "late_share": late.late_share,
+        "steps_late": late.steps_late,
+        "own_delay_s": late.own_delay_s,
+    }
+
+
+def groups_as_json(arrivals: Arrivals, name: str | None = None) -> list[dict[str, Any]]:
+    """Groups, longest wait first; with `name`, only that group, with all of its members."""
+    lost_s = arrivals.lateness.lost_s.mean(axis=1)
+    if name is not None:
+        return [
+            _group(arrivals, at, len(group.ranks))
+            for at, group in enumerate(arrivals.occurrences.groups)
+            if group.name == name
+        ]
+    order = np.argsort(-lost_s, kind="stable")[:MAX_GROUPS]
+    return [_group(arrivals, int(at), MAX_MEMBERS) for at in order]
+
+
+def _group(arrivals: Arrivals, at: int, most_members: int) -> dict[str, Any]:
+    occurrences, late = arrivals.occurrences, arrivals.lateness
+    group = occurrences.groups[at]
+    mine = occurrences.group == at
+    first, size = int(occurrences.first_member[at]), int(occurrences.group_size[at])
+    of_group = slice(first, first + size)
+    waited_for_s = late.waited_for_s[of_group].mean(axis=1)
+    waited_s = late.waited_s[of_group].mean(axis=1)
+    num = float(late.num_occurrences[at].sum())
+    late_share = late.late[of_group].sum(axis=1) / max(num, 1.0)
+    members = np.argsort(-waited_for_s, kind="stable")[:most_members]
+    places = [arrivals.places[each] for each in occurrences.member_rank[of_group].tolist()]
+    return {
+        "name": group.name,
+        "axis": group.axis,
+        "ranks": list(group.ranks[:MAX_RANKS_NAMED]),
+        "num_ranks": size,
+        "num_occurrences": int(num),
+        "transfer_s": float(np.median(late.transfer_s[mine])) if mine.any() else None,
+        "waited_s": float(waited_s.mean()),
+        "bandwidth_bytes_s": _bandwidth(_mean_bytes(arrivals, at), late.transfer_s[mine]),
+        "members": [
+            {
+                "rank": places[member].rank,
+                "local_rank": places[member].local_rank,
+                "host": places[member].host,
+                "waited_for_s": float(waited_for_s[member]),
+                "waited_s": float(waited_s[member]),
+                "late_share": float(late_share[member]),
+            }
+            for member in members.tolist()
+        ],
+    }
+
+
+def _mean_bytes(arrivals: Arrivals, group: int) -> Floats:
+    """[the group's occurrences], mean over members, NaN where one is unknown."""
+    occurrences = arrivals.occurrences
+    first = occurrences.first_row[occurrences.group == group]
+    rows = first[:, None] + np.arange(int(occurrences.group_size[group]))
+    return np.asarray(occurrences.num_bytes[rows].mean(axis=1))
+
+
+def _bandwidth(num_bytes: Any, transfer_s: Any) -> float | None:
+    """Bytes over transfer time of all occurrences with known bytes."""
+    known = np.isfinite(num_bytes) & (transfer_s > 0)
+    if not known.any():
+        return None
+    return float(num_bytes[known].sum() / transfer_s[known].sum())

@@ -1,39 +1,308 @@
-"""Who is to blame for waits: late far more often than by chance, by their own delay, and by much.
+"""Which ranks cause the waits? Late far more often than by chance, by own delay, and by much.
 
-The conditions are those of docs/arrivals.md, "Who is to blame".
+Conditions: docs/arrivals.md, "Who is to blame". Own delay tells a late member that delayed itself
+from one that others held up. A stretch of a member is the time from the end of its group's previous
+occurrence to its start in this one, by its own clock. Own time is the stretch minus waits in any
+group, waits for receives, and the extra time of routing more tokens than its peers. Own delay is
+own time minus the peers' median.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from math import exp, lgamma, log, log1p
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.engine.arrivals.lateness import Lateness
+from app.engine.arrivals.lateness import Lateness, RankWaitTimes, StepClock, WaitIntervals
 from app.engine.arrivals.occurrences import Occurrences
-from app.engine.arrivals.own_delay import OwnDelays, OwnTimes
-from app.engine.arrivals.waiting import Clock, Waits
-from app.trace.window import Floats
+from app.engine.metrics import MAD_TO_DEVIATION, binomial_tail
+from app.trace.window import Floats, Ints
 
-# Of the mean step: what others waited for a rank, for it to be looked at.
+# Peers' medians hardly change with more.
+MAX_PEERS = 33
+# Members whose pairs give the slope of own time by bytes.
+MAX_PAIRED = 16
+# Groups sampled per axis for the spread of healthy members, and members needed.
+MAX_GROUPS = 16
+MIN_MEMBERS = 6
+# Share of a group's occurrences in a step that need stretches for a member's figure.
+MIN_KNOWN = 0.5
+
+
+class OwnTimes:
+    """Own times of members before each occurrence of their group, computed on demand."""
+
+    def __init__(self, occurrences: Occurrences, waits: RankWaitTimes, clock: StepClock) -> None:
+        self._occurrences = occurrences
+        self._waits = waits
+        self._clock = clock
+        self._known: dict[int, Floats] = {}
+        self._routed: dict[int, WaitIntervals] = {}
+        self._first: dict[int, Floats] = {}
+
+    def of(self, member: int) -> Floats:
+        """[the group's occurrences, by step and order], seconds; NaN without a known stretch."""
+        if member not in self._known:
+            own_s, begin_s, start_s = self._without_waits(member)
+            if self._routed_groups:
+                routed = self._routed_s(int(self._occurrences.member_rank[member]))
+                own_s = own_s - (routed.until(start_s) - routed.until(begin_s))
+            self._known[member] = np.maximum(0.0, own_s)
+        return self._known[member]
+
+    def _without_waits(self, member: int) -> tuple[Floats, Floats, Floats]:
+        """Stretches minus their waits, and their begins and ends."""
+        start_s, end_s, occurrences = self._waits.span_s(member)
+        step = self._occurrences.step[occurrences]
+        place = int(self._occurrences.member_rank[member])
+        begin_s = np.full(start_s.size, np.nan)
+        begin_s[1:] = end_s[:-1]
+        is_known = np.zeros(start_s.size, np.bool_)
+        # A step's first stretch begins at the last occurrence of the previous step if that is
+        # recorded, else at the member's first start in this step.
+        is_known[1:] = (step[1:] == step[:-1]) | (
+            self._clock.follows[step[1:]] & (step[1:] == step[:-1] + 1)
+        )
+        first_s = self._first_start_s(place)[step]
+        begin_s = np.where(is_known, begin_s, np.where(first_s < start_s, first_s, np.nan))
+        waiting = self._waits.of(place)
+        waited_s = np.maximum(0.0, waiting.until(start_s) - waiting.until(begin_s))
+        # Overlapping occurrences have no stretch between them.
+        return np.maximum(0.0, start_s - begin_s - waited_s), begin_s, start_s
+
+    def _first_start_s(self, place: int) -> Floats:
+        """[steps], a rank's first recorded start in each step; NaN if there is none."""
+        if place not in self._first:
+            first_s = np.full(len(self._occurrences.steps), np.inf)
+            for member in np.flatnonzero(self._occurrences.member_rank == place).tolist():
+                start_s, _, occurrences = self._waits.span_s(member)
+                known = np.isfinite(start_s)
+                np.minimum.at(first_s, self._occurrences.step[occurrences][known], start_s[known])
+            self._first[place] = np.where(np.isfinite(first_s), first_s, np.nan)
+        return self._first[place]
+
+    @cached_property
+    def _routed_groups(self) -> list[int]:
+        """Expert-parallel groups with the bytes of each member."""
+        return [
+            number
+            for number, group in enumerate(self._occurrences.groups)
+            if group.axis == "ep" and self._waits.has_bytes(number)
+        ]
+
+    def _routed_s(self, place: int) -> WaitIntervals:
+        """Extra time of a rank's tokens against its peers', at the starts of its occurrences."""
+        if place not in self._routed:
+            moments, lengths = [np.empty(0)], [np.empty(0)]
+            members = np.flatnonzero(self._occurrences.member_rank == place)
+            for member in members[
+                np.isin(self._occurrences.member_group[members], self._routed_groups)
+            ].tolist():
+                start_s, _, _ = self._waits.span_s(member)
+                moments.append(start_s)
+                lengths.append(
+                    self._by_tokens_s(int(self._occurrences.member_group[member]))[member]
+                )
+            self._routed[place] = _steps_at(np.concatenate(moments), np.concatenate(lengths))
+        return self._routed[place]
+
+    def _by_tokens_s(self, group: int) -> dict[int, Floats]:
+        """Per member [occurrences], the part of own time that the members' bytes explain."""
+        if group not in self._by_tokens:
+            first = int(self._occurrences.first_member[group])
+            members = list(range(first, first + int(self._occurrences.group_size[group])))
+            own_s = np.array([self._without_waits(member)[0] for member in members])
+            num_bytes = np.array([self._waits.num_bytes(member) for member in members])
+            excess_s = routed_s(own_s, num_bytes)
+            self._by_tokens[group] = dict(zip(members, excess_s, strict=True))
+        return self._by_tokens[group]
+
+    @cached_property
+    def _by_tokens(self) -> dict[int, dict[int, Floats]]:
+        return {}
+
+
+def routed_s(own_s: Floats, num_bytes: Floats) -> Floats:
+    """[members, occurrences], the part of own times that members' bytes explain; 0 if unknown.
+
+    With e the median slope (of all pairs of members at one occurrence, at least 0 and at most 1) of
+    the logarithm of own time by that of bytes, it is own time x (1 - (bytes / median bytes)^-e).
+    """
+    known = (np.isfinite(own_s) & (own_s > 0) & np.isfinite(num_bytes) & (num_bytes > 0)).all(0)
+    found = np.zeros(own_s.shape)
+    if not known.any():
+        return found
+    time = np.log(own_s[:, known])
+    size = np.log(num_bytes[:, known] / np.median(num_bytes[:, known], axis=0))
+    chosen = evenly_spaced(len(size), MAX_PAIRED)
+    first, second = np.triu_indices(chosen.size, 1)
+    first, second = chosen[first], chosen[second]
+    apart = size[second] - size[first]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slopes = np.where(np.abs(apart) > 1e-6, (time[second] - time[first]) / apart, np.nan)
+    has_slope = np.isfinite(slopes).any(axis=0)
+    slope = np.zeros(slopes.shape[1])
+    slope[has_slope] = np.clip(np.nanmedian(slopes[:, has_slope], axis=0), 0.0, 1.0)
+    share = 1.0 - np.exp(-slope * size)
+    found[:, known] = own_s[:, known] * share
+    return found
+
+
+def _steps_at(moment_s: Floats, length_s: Floats) -> WaitIntervals:
+    """Lengths added at moments, as wait intervals of zero width."""
+    keep = np.isfinite(moment_s) & (length_s != 0)
+    order = np.argsort(moment_s[keep], kind="stable")
+    moment_s, length_s = moment_s[keep][order], length_s[keep][order]
+    return WaitIntervals(moment_s, moment_s, np.cumsum(length_s))
+
+
+class OwnDelays:
+    """Own delays of suspects, and the spread of healthy members of an axis."""
+
+    def __init__(
+        self,
+        occurrences: Occurrences,
+        waits: RankWaitTimes,
+        own: OwnTimes,
+        suspects: Ints,
+        slow: Ints,
+    ) -> None:
+        """`suspects` are not used as peers; those in `slow` are left out of the spread, too."""
+        self._occurrences = occurrences
+        self._slow = slow
+        self._waits = waits
+        self._own = own
+        self._suspects = suspects
+        self._peers: dict[int, Ints] = {}
+        self._spread: dict[tuple[str, bool], float | None] = {}
+
+    def of_steps_s(self, member: int, *, by_stays: bool) -> Floats:
+        """[steps], own time beyond the peers' median; NaN with too few known occurrences.
+
+        With `by_stays` (without starts), its lateness against the peers' median instead.
+        """
+        peers = self._peers_of(int(self._occurrences.member_group[member]))
+        times_s = self._times_s([member, *peers[peers != member].tolist()], by_stays=by_stays)
+        return self._by_step(member, times_s[0] - np.median(times_s[1:], axis=0))
+
+    def spread_s(self, axis: str, *, by_stays: bool) -> float | None:
+        """Robust standard deviation of own delays per step among members of an axis, seconds.
+
+        None with too few members besides the suspects.
+        """
+        key = axis, by_stays
+        if key not in self._spread:
+            delays_s = [
+                delay_s
+                for group in self._sample(axis)
+                for delay_s in self._of_members_s(group, by_stays=by_stays)
+            ]
+            known_s = np.array([each for each in delays_s if np.isfinite(each)])
+            self._spread[key] = None
+            if known_s.size >= MIN_MEMBERS:
+                away_s = np.abs(known_s - np.median(known_s))
+                self._spread[key] = MAD_TO_DEVIATION * float(np.median(away_s))
+        return self._spread[key]
+
+    def _sample(self, axis: str) -> list[int]:
+        """Evenly spaced groups of an axis that have occurrences."""
+        groups = [
+            number
+            for number, group in enumerate(self._occurrences.groups)
+            if group.axis == axis and self._waits.num_of_group(number)
+        ]
+        return [groups[at] for at in evenly_spaced(len(groups), MAX_GROUPS)]
+
+    def _of_members_s(self, group: int, *, by_stays: bool) -> list[float]:
+        """Median own delay per step of each member outside `slow`."""
+        members = np.setdiff1d(self._members_of(group), self._slow)
+        members = members[evenly_spaced(members.size, MAX_PEERS)]
+        if members.size < 2:
+            return []
+        times_s = self._times_s(members.tolist(), by_stays=by_stays)
+        delay_s = times_s - median_of_others(times_s)
+        by_step_s = [
+            self._by_step(member, each)
+            for member, each in zip(members.tolist(), delay_s, strict=True)
+        ]
+        return [
+            float(np.median(each[np.isfinite(each)])) if np.isfinite(each).any() else np.nan
+            for each in by_step_s
+        ]
+
+    def _peers_of(self, group: int) -> Ints:
+        """Members that are no suspects, or all if none is left; evenly spaced if many."""
+        if group not in self._peers:
+            members = self._members_of(group)
+            peers = np.setdiff1d(members, self._suspects)
+            peers = peers if peers.size else members
+            self._peers[group] = peers[evenly_spaced(peers.size, MAX_PEERS)]
+        return self._peers[group]
+
+    def _members_of(self, group: int) -> Ints:
+        first = int(self._occurrences.first_member[group])
+        return first + np.arange(int(self._occurrences.group_size[group]))
+
+    def _times_s(self, members: list[int], *, by_stays: bool) -> Floats:
+        if by_stays:
+            return np.array([-self._waits.stay_s(member) for member in members])
+        return np.array([self._own.of(member) for member in members])
+
+    def _by_step(self, member: int, delay_s: Floats) -> Floats:
+        """[steps], sums over a group's occurrences; NaN if less than half of them are known."""
+        occurrences = self._waits.rows(member)[1]
+        step, num = self._occurrences.step[occurrences], len(self._occurrences.steps)
+        known: NDArray[np.bool_] = np.isfinite(delay_s)
+        total = np.bincount(step, minlength=num)
+        num_known = np.bincount(step[known], minlength=num)
+        sums_s = np.bincount(step[known], delay_s[known], num)
+        enough = (num_known > 0) & (num_known >= MIN_KNOWN * total)
+        return np.where(enough, sums_s, np.nan)
+
+
+def median_of_others(values: Floats) -> Floats:
+    """[members, ...], for each member the median of all others; needs two members."""
+    order = np.argsort(values, axis=0, kind="stable")
+    ranked = np.take_along_axis(values, order, axis=0)
+    position = np.empty_like(order)
+    count = np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1))
+    np.put_along_axis(position, order, np.broadcast_to(count, order.shape), axis=0)
+    low, high = (len(values) - 2) // 2, (len(values) - 1) // 2
+    below = np.take_along_axis(ranked, low + (low >= position), axis=0)
+    above = np.take_along_axis(ranked, high + (high >= position), axis=0)
+    return np.asarray((below + above) / 2)
+
+
+def evenly_spaced(num: int, most: int) -> Ints:
+    """At most `most` positions of `num`, including the first and the last."""
+    chosen = min(num, most)
+    if chosen < 2:
+        return np.arange(chosen)
+    return np.arange(chosen) * (num - 1) // (chosen - 1)
+
+
+# Share of the mean step that others wait for a rank before it is considered.
 MIN_SHARE = 0.01
-# A rank counts as late in a step where the others waited for it this share of the step, and this
-# share of what they waited in its typical late step.
+# A rank is late in a step if the others waited for it this share of the step, and this share of
+# their wait in its typical late step.
 MIN_STEP_SHARE = 0.005
 MIN_OF_TYPICAL = 0.25
-# A rank that is late in fewer steps is late now and then.
+# Share of steps from which a rank is chronically late.
 MIN_STEPS_LATE = 0.5
-# By chance at most so often as it was late, among all members, at occurrences at which the others
-# waited this share of what they wait where the rank is late.
+# Probability limit for the number of late occurrences, counting occurrences in which the others
+# waited at least this share of their mean wait for the rank.
 MAX_CHANCE = 0.02
-MATTERS = 0.1
-# Of what the others waited for a rank its own delay has to explain this much.
+MIN_MATERIAL_WAIT = 0.1
+# Share of the others' wait that the rank's own delay has to explain.
 MIN_OWN_SHARE = 0.5
-# Of the mean step: the own delay of a culprit.
+# Share of the mean step from which an own delay makes a culprit.
 MIN_DELAY_SHARE = 0.02
-# Healthy members differ as well: so many of their standard deviations.
-BEYOND_PEERS = 4.0
-# Suspects that the others waited for so long, of the mean step, show nothing of healthy members.
-SLOW_SHARE = 0.05
+# Own delay in standard deviations of healthy members.
+MIN_PEER_DEVIATIONS = 4.0
+# Suspects with a larger share of the mean step are no sample of healthy members.
+MIN_SUSPECT_SHARE = 0.05
 MAX_SUSPECTS = 256
 
 
@@ -42,11 +311,10 @@ class LateRank:
     """A rank that others waited for, in the group where they waited most.
 
     `place` indexes the occurrences' places, `group` their groups. `waited_for_s` and
-    `own_delay_s` are mean seconds a step, `own_delay_s` None where starts are not known;
-    `by_step_s` [steps] is what the others waited for it in each.
-    `late_share` is of the occurrences, `steps_late` of the steps. `is_chronic` says that it was
-    late in at least half of the steps, `is_own` that its own delay explains it: both make a
-    culprit.
+    `own_delay_s` are mean seconds a step, `own_delay_s` None without starts; `by_step_s` [steps] is
+    the others' wait for it. `late_share` is a share of occurrences, `steps_late` of steps.
+    `is_chronic`: late in at least half of the steps; `is_own`: its own delay explains the wait.
+    A culprit has both.
     """
 
     place: int
@@ -66,77 +334,91 @@ class LateRank:
 
 
 def late_ranks(
-    found: Occurrences, late: Lateness, waits: Waits, clock: Clock, step_s: Floats
+    occurrences: Occurrences,
+    lateness: Lateness,
+    waits: RankWaitTimes,
+    clock: StepClock,
+    step_s: Floats,
 ) -> list[LateRank]:
     """Every rank that passes the tests of frequency and amount, most waited for first."""
     mean_s = float(step_s.mean())
-    amount_s = late.waited_for_s.mean(axis=1)
+    amount_s = lateness.waited_for_s.mean(axis=1)
     candidates = np.flatnonzero(amount_s >= MIN_SHARE * mean_s)
     candidates = candidates[np.argsort(-amount_s[candidates], kind="stable")][:MAX_SUSPECTS]
     suspects = np.array(
-        [seat for seat in candidates.tolist() if _stands_out(found, late, waits, seat)], np.int64
+        [
+            member
+            for member in candidates.tolist()
+            if _is_frequent(occurrences, lateness, waits, member)
+        ],
+        np.int64,
     )
-    slow = suspects[amount_s[suspects] >= SLOW_SHARE * mean_s]
-    delays = OwnDelays(found, waits, OwnTimes(found, waits, clock), suspects, slow)
-    judged = [_judged(found, late, delays, int(seat), step_s) for seat in suspects]
+    slow = suspects[amount_s[suspects] >= MIN_SUSPECT_SHARE * mean_s]
+    delays = OwnDelays(occurrences, waits, OwnTimes(occurrences, waits, clock), suspects, slow)
+    judged = [_verdict(occurrences, lateness, delays, int(member), step_s) for member in suspects]
     return _by_rank(judged)
 
 
 def _by_rank(judged: list[LateRank]) -> list[LateRank]:
-    """One entry a rank: where it is a culprit before where it was held up, then the larger."""
+    """One entry per rank: its group with a culprit verdict first, then the longest wait."""
     best: dict[int, LateRank] = {}
     for each in judged:
         known = best.get(each.place)
-        if known is None or _weight(each) > _weight(known):
+        if known is None or _order(each) > _order(known):
             best[each.place] = each
     return sorted(best.values(), key=lambda each: (-each.is_culprit, -each.waited_for_s))
 
 
-def _weight(late: LateRank) -> tuple[bool, float]:
+def _order(late: LateRank) -> tuple[bool, float]:
     return late.is_culprit, late.waited_for_s
 
 
-def _stands_out(found: Occurrences, late: Lateness, waits: Waits, seat: int) -> bool:
-    """More often late than by chance, at occurrences that matter."""
-    rows, occurrences = waits.rows(seat)
-    wait_s = late.late_wait_s[occurrences]
-    is_late = late.is_late[rows]
+def _is_frequent(found: Occurrences, lateness: Lateness, waits: RankWaitTimes, member: int) -> bool:
+    """Whether it is late more often than by chance, counting occurrences with a material wait."""
+    rows, occurrences = waits.rows(member)
+    wait_s = lateness.late_wait_s[occurrences]
+    is_late = lateness.is_late[rows]
     if not is_late.any():
         return False
-    matters = wait_s >= MATTERS * wait_s[is_late].mean()
+    matters = wait_s >= MIN_MATERIAL_WAIT * wait_s[is_late].mean()
     num, times_late = int(matters.sum()), int((matters & is_late).sum())
-    size = int(found.group_size[found.seat_group[seat]])
-    expected = float(late.num_late[occurrences][matters].sum()) / size
-    return times_late > expected and _chance(times_late, num, expected / num) <= MAX_CHANCE
+    size = int(found.group_size[found.member_group[member]])
+    expected = float(lateness.num_late[occurrences][matters].sum()) / size
+    return times_late > expected and binomial_tail(times_late, num, expected / num) <= MAX_CHANCE
 
 
-def _judged(
-    found: Occurrences, late: Lateness, delays: OwnDelays, seat: int, step_s: Floats
+def _verdict(
+    occurrences: Occurrences, lateness: Lateness, delays: OwnDelays, member: int, step_s: Floats
 ) -> LateRank:
-    group = int(found.seat_group[seat])
-    by_step_s = late.waited_for_s[seat]
-    # The upper half, so that neither one long step nor many steps without hide what is typical.
+    group = int(occurrences.member_group[member])
+    by_step_s = lateness.waited_for_s[member]
+    # Median of the upper half: neither one long step nor many steps without waits dominate it.
     typical_s = float(np.median(np.sort(by_step_s)[by_step_s.size // 2 :]))
     limit_s = np.maximum(MIN_STEP_SHARE * step_s, MIN_OF_TYPICAL * typical_s)
-    seen = late.is_recorded(found)
+    seen = lateness.is_recorded(occurrences)
     is_late = (by_step_s >= limit_s) & seen[group]
     steps_late = float(is_late.sum() / max(1, seen[group].sum()))
-    own_s = delays.of_steps_s(seat, by_stays=False)
+    own_s = delays.of_steps_s(member, by_stays=False)
     by_stays = not np.isfinite(own_s[is_late]).any()
-    # What the rank waited in a sampled group of its own is not known in the other steps.
-    ours = seen[np.unique(found.seat_group[found.seat_rank == found.seat_rank[seat]])]
+    # In steps where one of its sampled groups was not recorded, the rank's own waits are unknown.
+    ours = seen[
+        np.unique(
+            occurrences.member_group[occurrences.member_rank == occurrences.member_rank[member]]
+        )
+    ]
     own_s = np.where((~ours & ours.any(axis=1, keepdims=True)).any(axis=0), np.nan, own_s)
-    # Without starts, here or elsewhere: what it waited for others elsewhere may be what made it
-    # late here.
-    elsewhere = (found.seat_rank == found.seat_rank[seat]) & (found.seat_group != group)
+    # Without starts here or elsewhere, its waits in other groups may be the reason it is late here.
+    elsewhere = (occurrences.member_rank == occurrences.member_rank[member]) & (
+        occurrences.member_group != group
+    )
     if by_stays:
-        own_s = delays.of_steps_s(seat, by_stays=True)
+        own_s = delays.of_steps_s(member, by_stays=True)
     else:
-        elsewhere &= ~found.has_starts[found.seat_group]
-    held_up_s = late.waited_s[elsewhere].mean(axis=1)
+        elsewhere &= ~occurrences.has_starts[occurrences.member_group]
+    held_up_s = lateness.waited_s[elsewhere].mean(axis=1)
     is_held_up = bool((held_up_s >= MIN_OWN_SHARE * float(by_step_s.mean())).any())
     counts = is_late & np.isfinite(own_s)
-    # Typical late steps, so that one long pause makes nobody a culprit.
+    # Medians, so that one long pause makes no culprit.
     delay_s = steps_late * float(np.median(own_s[counts])) if counts.any() else 0.0
     wait_s = steps_late * float(np.median(by_step_s[counts])) if counts.any() else 0.0
     is_own = (
@@ -145,31 +427,16 @@ def _judged(
         and delay_s >= MIN_DELAY_SHARE * float(step_s.mean())
     )
     if is_own:
-        spread_s = delays.spread_s(found.groups[group].axis, by_stays=by_stays)
-        is_own = spread_s is None or delay_s >= BEYOND_PEERS * spread_s
+        spread_s = delays.spread_s(occurrences.groups[group].axis, by_stays=by_stays)
+        is_own = spread_s is None or delay_s >= MIN_PEER_DEVIATIONS * spread_s
     return LateRank(
-        place=int(found.seat_rank[seat]),
+        place=int(occurrences.member_rank[member]),
         group=group,
         waited_for_s=float(by_step_s.mean()),
         by_step_s=by_step_s,
-        late_share=float(late.late[seat].sum() / late.num_occurrences[group].sum()),
+        late_share=float(lateness.late[member].sum() / lateness.num_occurrences[group].sum()),
         steps_late=steps_late,
         own_delay_s=None if by_stays else delay_s,
         is_chronic=steps_late >= MIN_STEPS_LATE,
         is_own=is_own,
     )
-
-
-def _chance(times: int, num: int, rate: float) -> float:
-    """P(X >= times) of a binomial distribution."""
-    rate = min(max(rate, 1e-12), 1 - 1e-12)
-    total = 0.0
-    for count in range(times, num + 1):
-        term = exp(
-            lgamma(num + 1) - lgamma(count + 1) - lgamma(num - count + 1)
-            + count * log(rate) + (num - count) * log1p(-rate)
-        )  # fmt: skip
-        total += term
-        if term < 1e-12 * total:
-            break
-    return min(total, 1.0)

@@ -1,14 +1,14 @@
-"""Waits that lie inside computations: those that clients recorded, and those that arrivals prove.
+"""Waits inside computations: those that clients recorded, and those that arrivals prove.
 
-CUDA events mark a stream, so a computation's span contains what its stream waited for another one
-(`wait` spans, which the client records), and what a waiting NCCL kernel held its kernels up. The
-second is nowhere recorded. It shows between successive collectives of one group: with g the time
-from the end of one to the start of the next, w the wait in the first and c the same time on the
-late rank, which does not wait,
+CUDA events mark a stream, so a computation's span includes waits for another stream (`wait` spans,
+recorded by the client) and the time for which a waiting NCCL kernel held its kernels up. The
+latter is not recorded, but shows between successive collectives of one group. Let g be the time
+from the end of one to the start of the next, w the wait in the first, and c the g of the late
+rank, which does not wait:
 
-- a rank that computes on while it waits has at most c of work there: g + w <= c, up to noise, and
-  where w is long nothing is left, g = 0;
-- a rank that is held up has all of its work still before it: g + w > c, with a g like c.
+- a rank that computes while it waits has at most c of work there: g + w <= c, up to noise; with a
+  long w nothing is left, g = 0;
+- a rank that is held up still has all of its work to do: g + w > c, with g close to c.
 
 docs/arrivals.md, "Waits inside computations".
 """
@@ -17,36 +17,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.arrivals.arrivals import Arrivals
-from app.engine.arrivals.own_delay import MAX_PEERS, evenly
-from app.engine.arrivals.waiting import Waiting, merged
-from app.engine.compiled import kernel
+from app.engine.arrivals.blame import MAX_PEERS, evenly_spaced
+from app.engine.arrivals.lateness import WaitIntervals, merged_intervals
 from app.engine.grid import Grid
+from app.engine.kernels import in_parallel, kernel
 from app.engine.metrics import EQUAL_TIMES
-from app.engine.parallel import in_parallel
-from app.engine.what_if import Replayer, replayer
+from app.engine.what_if import Replayer, ReplayGroups, replayer
 from app.trace.collectives import RankPlace
-from app.trace.ops import OP_CODES, Axis, Kind
+from app.trace.ops import OP_CODES, Axis, OpKind
 from app.trace.window import Floats, Ints, Window
 
-if TYPE_CHECKING:
-    from app.engine.replays import WindowReplay
-
-WAIT = OP_CODES["wait"]
-# What counts as more than c: recorded starts and ends are not that exact.
+WAIT_CODE = OP_CODES["wait"]
+# Margin for "more than c": recorded starts and ends are not exact.
 HELD_UP_ABOVE = 1.15
-# Of c: a shorter wait proves nothing, and a rank with less before it may have computed on.
+# Shares of c: a shorter wait proves nothing; with a shorter gap the rank may have computed on.
 MIN_WAIT_OF_HELD = 0.2
 MIN_GAP_OF_HELD = 0.25
-# Of c: what is left where a computation went on behind a wait.
+# Shares of c: the gap left when a computation went on during a wait, and the wait needed.
 FREE_BELOW = 0.1
 MIN_WAIT_OF_FREE = 0.5
-# Fewer steps do not prove that a rank is late by more than chance.
+# Fewer steps do not prove that a rank is late beyond chance.
 MIN_STEPS = 3
 
 
@@ -55,7 +50,7 @@ class _Intervals:
     """Waits of every worker in every lane, ascending by start.
 
     Cell `stage * lanes + lane` has the intervals `ptr[cell]` to `ptr[cell + 1]`; `is_stay`
-    [intervals] marks those that arrivals show, which count in held-up operations only.
+    [intervals] marks intervals from arrivals, which count in held-up operations only.
     """
 
     ptr: Ints
@@ -64,32 +59,36 @@ class _Intervals:
     is_stay: NDArray[np.bool_]
 
 
-def without_waits(replay: WindowReplay, found: Arrivals | None) -> WindowReplay:
-    """The replay with waits taken out of the computations that they lie in, and its arrivals."""
-    late = [] if found is None or len(replay.steps) < MIN_STEPS else _late_workers(found)
-    if not late and not (replay.window.trace.optype == WAIT).any():
-        return replace(replay, arrivals=found)
+def without_waits(
+    replay: ReplayGroups, arrivals: Arrivals | None
+) -> tuple[tuple[Replayer, ...], tuple[NDArray[np.int8], ...]]:
+    """The groups with waits taken out of their computations, and `WindowReplay.held_up`."""
+    late = [] if arrivals is None or len(replay.steps) < MIN_STEPS else _late_workers(arrivals)
+    if not late and not (replay.window.trace.optype == WAIT_CODE).any():
+        return replay.groups, ()
     held_up = tuple(_held_up_by(group, late) for group in replay.groups)
     groups = tuple(
-        _without(replay.window, group, of_ops > 0)
+        _without_hidden_waits(replay.window, group, of_ops > 0)
         for group, of_ops in zip(replay.groups, held_up, strict=True)
     )
-    return replace(replay, groups=groups, arrivals=found, held_up=held_up)
+    return groups, held_up
 
 
-def _late_workers(found: Arrivals) -> list[RankPlace]:
+def _late_workers(arrivals: Arrivals) -> list[RankPlace]:
     """Culprits that all dp ranks waited for."""
-    groups = found.occurrences.groups
-    return [found.places[each.place] for each in found.culprits if groups[each.group].axis == "dp"]
+    groups = arrivals.occurrences.groups
+    return [
+        arrivals.places[each.place] for each in arrivals.culprits if groups[each.group].axis == "dp"
+    ]
 
 
-def _without(window: Window, group: Replayer, held: NDArray[np.bool_]) -> Replayer:
+def _without_hidden_waits(window: Window, group: Replayer, held: NDArray[np.bool_]) -> Replayer:
     template, grid = group.template, group.grid
-    intervals = _sorted(grid, _of_client(window, grid), _of_arrivals(grid, held))
+    intervals = _sorted(grid, _client_waits(window, grid), _arrival_waits(grid, held))
     if not intervals.start_s.size:
         return group
     hidden_s = np.zeros(grid.start_s.shape)
-    kinds = template.op_types.flags(lambda spec: spec.kind is Kind.COMPUTE)
+    kinds = template.op_types.flags(lambda spec: spec.kind is OpKind.COMPUTE)
     rows = np.flatnonzero(kinds[template.optype])
     bounds = np.searchsorted(template.stage[rows], np.arange(group.pp_size + 1))
     in_parallel(
@@ -109,11 +108,11 @@ def _without(window: Window, group: Replayer, held: NDArray[np.bool_]) -> Replay
 Spans = tuple[Ints, Floats, Floats]  # cells, starts, ends
 
 
-def _of_client(window: Window, grid: Grid) -> Spans:
+def _client_waits(window: Window, grid: Grid) -> Spans:
     """The `wait` spans of the grid's steps, by its clock."""
     trace, num_lanes = window.trace, grid.start_s.shape[1]
     steps = np.asarray(grid.steps)
-    rows = np.flatnonzero((trace.optype == WAIT) & np.isin(trace.step, steps))
+    rows = np.flatnonzero((trace.optype == WAIT_CODE) & np.isin(trace.step, steps))
     at = np.searchsorted(steps, trace.step[rows])
     stage = trace.stage[rows].astype(np.int64)
     lane = trace.dp_rank[rows].astype(np.int64) * grid.num_steps + at
@@ -125,21 +124,21 @@ def _of_client(window: Window, grid: Grid) -> Spans:
 
 def recorded_waits(
     window: Window, grid: Grid, worker: tuple[int, int], offset_s: Floats
-) -> Waiting:
+) -> WaitIntervals:
     """The `wait` spans of one worker (dp rank, stage), each step's times `offset_s` [steps] later.
 
     On the clock of `Waits`, where `offset_s` is `Waits.offsets_s`.
     """
-    cell, start_s, end_s = _of_client(window, grid)
+    cell, start_s, end_s = _client_waits(window, grid)
     (dp_rank, stage), num_steps = worker, grid.num_steps
     position = cell - (stage * grid.start_s.shape[1] + dp_rank * num_steps)
     mine = (position >= 0) & (position < num_steps)
     later_s = offset_s[position[mine]]
-    return merged(start_s[mine] + later_s, end_s[mine] + later_s)
+    return merged_intervals(start_s[mine] + later_s, end_s[mine] + later_s)
 
 
-def _of_arrivals(grid: Grid, held: NDArray[np.bool_]) -> Spans:
-    """What workers waited in collectives of all dp ranks, on stages with held-up operations."""
+def _arrival_waits(grid: Grid, held: NDArray[np.bool_]) -> Spans:
+    """Waits in collectives of all dp ranks, on stages with held-up operations."""
     template, num_steps = grid.template, grid.num_steps
     num_lanes = grid.start_s.shape[1]
     cells, starts, ends = [np.empty(0, np.int64)], [np.empty(0)], [np.empty(0)]
@@ -156,7 +155,7 @@ def _collectives(grid: Grid, stages: Ints) -> list[int]:
     """The template's collectives of all dp ranks on some stages, in recorded order."""
     template = grid.template
     meet = template.op_types.flags(
-        lambda spec: spec.kind is Kind.COLLECTIVE and spec.axis is Axis.DP
+        lambda spec: spec.kind is OpKind.COLLECTIVE and spec.axis is Axis.DP
     )
     chosen = meet[template.optype] & np.isin(template.stage, stages)
     found: list[int] = np.flatnonzero(chosen).tolist()
@@ -179,7 +178,7 @@ def _sorted(grid: Grid, of_client: Spans, of_arrivals: Spans) -> _Intervals:
 
 @kernel
 def _sort_by_cell(cell, start_s, keep, ptr, order):  # type: ignore[no-untyped-def]
-    """Rows by cell and start; they come almost in order, so each moves past few."""
+    """Rows by cell and start; insertion sort, since they are almost in order."""
     filled = ptr[:-1].copy()
     for row in range(cell.size):
         if keep[row]:
@@ -192,9 +191,9 @@ def _sort_by_cell(cell, start_s, keep, ptr, order):  # type: ignore[no-untyped-d
 
 
 def _held_up_by(group: Replayer, late: list[RankPlace]) -> NDArray[np.int8]:
-    """[ops], 1 where waiting collectives hold a computation up, -1 where not, 0 where unknown.
+    """[ops], 1 if waiting collectives hold the computation up, -1 if not, 0 if unknown.
 
-    Of any late rank that shows it; elsewhere computations are what they seem.
+    One late rank that shows 1 is enough.
     """
     template = group.template
     found = np.zeros(template.num_ops, np.int8)
@@ -208,13 +207,13 @@ def _held_up_by(group: Replayer, late: list[RankPlace]) -> NDArray[np.int8]:
 
 
 def _votes(grid: Grid, late_dp: int, stage: int) -> dict[int, int]:
-    """By op type, how many pairs of collectives inside say held up, less those that deny it."""
+    """By op type, pairs of collectives that show it held up, minus pairs that show the opposite."""
     votes: dict[int, int] = {}
     for before, row in pairwise(_collectives(grid, np.array([stage]))):
         inside = _computation_around(grid, row, stage, late_dp)
         if inside is None:
             continue
-        gap_s, waited_s, own_s = _around(grid, before, row, late_dp)
+        gap_s, waited_s, own_s = _gap_and_wait(grid, before, row, late_dp)
         if own_s <= 0:
             continue
         code, vote = int(grid.template.optype[inside]), 0
@@ -230,12 +229,12 @@ def _votes(grid: Grid, late_dp: int, stage: int) -> dict[int, int]:
     return votes
 
 
-def _around(grid: Grid, before: int, row: int, late_dp: int) -> tuple[float, float, float]:
-    """Typical seconds between two collectives, of the wait in the first, and of the late rank."""
+def _gap_and_wait(grid: Grid, before: int, row: int, late_dp: int) -> tuple[float, float, float]:
+    """Median seconds: gap between two collectives, wait in the first, gap of the late rank."""
     num_steps = grid.num_steps
     stay_s = grid.duration_s[before].reshape(-1, num_steps)
     peers = np.delete(np.arange(stay_s.shape[0]), late_dp)
-    peers = peers[evenly(peers.size, MAX_PEERS)]
+    peers = peers[evenly_spaced(peers.size, MAX_PEERS)]
     ranks = np.append(peers, late_dp)
     end_s = (grid.start_s[before].reshape(-1, num_steps) + stay_s)[ranks]
     gap_s = grid.start_s[row].reshape(-1, num_steps)[ranks] - end_s
@@ -248,9 +247,9 @@ def _around(grid: Grid, before: int, row: int, late_dp: int) -> tuple[float, flo
 
 
 def _computation_around(grid: Grid, row: int, stage: int, late_dp: int) -> int | None:
-    """The computation of the stage in which peers start a collective; None outside of any."""
+    """The stage's computation in which peers start a collective; None if there is none."""
     template = grid.template
-    computes = np.array(template.computes(stage), np.int64)
+    computes = np.array(template.computes[stage], np.int64)
     peer = 1 if late_dp == 0 else 0
     lane = peer * grid.num_steps
     begun = grid.start_s[computes, lane] <= grid.start_s[row, lane]
@@ -263,7 +262,7 @@ def _computation_around(grid: Grid, row: int, stage: int, late_dp: int) -> int |
 def _shortened(
     group: Replayer, hidden_s: Floats, held: NDArray[np.bool_], intervals: _Intervals
 ) -> Replayer:
-    """The group with computations that take what they did themselves, and moments inside them."""
+    """The group with computations shortened to their own time, and their milestones moved."""
     graph, num_ops = group.graph, group.template.num_ops
     own_s = group.durations.recorded_s
     share = graph.milestone_share.copy()
@@ -277,15 +276,15 @@ def _shortened(
 def _own_share(
     grid: Grid, op: int, share: float, held: NDArray[np.bool_], intervals: _Intervals
 ) -> float:
-    """The share of an operation's own time that had passed at a moment of its recorded time.
+    """Share of an operation's own time that had passed at a share of its recorded time.
 
-    In the first step of dp rank 0, where the moment was read.
+    In the first step of dp rank 0, where milestones are read.
     """
     start_s, took_s = float(grid.start_s[op, 0]), float(grid.duration_s[op, 0])
     cell = int(grid.template.stage[op]) * grid.start_s.shape[1]
     mine = slice(int(intervals.ptr[cell]), int(intervals.ptr[cell + 1]))
     counts = ~intervals.is_stay[mine] | held[op]
-    waiting = merged(intervals.start_s[mine][counts], intervals.end_s[mine][counts])
+    waiting = merged_intervals(intervals.start_s[mine][counts], intervals.end_s[mine][counts])
     moments_s = start_s + took_s * np.array([0.0, share, 1.0])
     began_s, then_s, ended_s = waiting.until(moments_s).tolist()
     own_s = took_s - (ended_s - began_s)
@@ -309,7 +308,7 @@ def _overlap(  # type: ignore[no-untyped-def]
                 began_s = start_s[row, lane]
                 ended_s = began_s + duration_s[row, lane]
                 if began_s < before_s:
-                    # Their order is that of one lane; in this one it is another.
+                    # Rows are in the order of lane 0; this lane has another order.
                     low = ptr[stage * num_lanes + lane]
                 before_s = began_s
                 while low < high and wait_end_s[low] <= began_s:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.graph import EP_BLOCK, NOBODY
-from app.engine.what_if import Replayer
+from app.engine.graph import EP_BLOCK, NO_PEERS
+from app.engine.what_if import Replayer, ReplayGroups
 from app.trace.collectives import RECEIVE, SEND, Collectives, RankGroup, RankPlace
-from app.trace.ops import Kind
+from app.trace.ops import OpKind
 from app.trace.window import Floats, Ints
-
-if TYPE_CHECKING:
-    from app.engine.replays import WindowReplay
 
 Number = TypeVar("Number", np.int64, np.float64)
 
@@ -26,22 +23,22 @@ Number = TypeVar("Number", np.int64, np.float64)
 class Occurrences:
     """Every occurrence that all members of its group recorded.
 
-    A seat is one member of one group; `seat_group` and `seat_rank` (an index into `places`)
-    [seats] say which, members of a group side by side in the order of its ranks. Occurrence o has
-    the rows `first_row[o]` to `first_row[o] + group size`, a row per member in that order.
+    A member is one rank in one group: `member_group` and `member_rank` (an index into `places`)
+    [members], contiguous per group, in the order of its ranks. Occurrence o has the rows
+    `first_row[o]` to `first_row[o] + group size`, one per member in that order.
 
-    Shapes: `stay_s` and `start_s` [rows] seconds, `start_s` by the rank's own clock (NaN where it
-    is not known; since the step's origin, or since one origin for all where `is_continuous`);
-    `num_bytes` [rows], NaN where unknown; `group`, `step` (position in `steps`) and `order` (place
-    in the group's sequence within the step) [occurrences]. `sampled` are groups whose members may
-    record them in a share of the steps only.
+    Shapes: `stay_s` and `start_s` [rows] seconds, `start_s` by the rank's own clock (since the
+    step's origin, or one origin for all if `is_continuous`; NaN if unknown); `num_bytes` [rows],
+    NaN if unknown; `group`, `step` (position in `steps`) and `order` (position in the group's
+    sequence within the step) [occurrences]. `sampled` are groups that may be recorded in some of
+    the steps only.
     """
 
     steps: tuple[int, ...]
     places: tuple[RankPlace, ...]
     groups: tuple[RankGroup, ...]
-    seat_group: Ints
-    seat_rank: Ints
+    member_group: Ints
+    member_rank: Ints
     stay_s: Floats
     start_s: Floats
     first_row: Ints
@@ -58,21 +55,21 @@ class Occurrences:
         return np.array([len(each.ranks) for each in self.groups], np.int64)
 
     @cached_property
-    def first_seat(self) -> Ints:
-        """[groups], each group's first seat."""
+    def first_member(self) -> Ints:
+        """[groups], each group's first member."""
         return np.cumsum(self.group_size) - self.group_size
 
     @cached_property
     def is_judged(self) -> NDArray[np.bool_]:
-        """[groups], whether being late in one says anything.
+        """[groups], whether lateness counts in the group.
 
-        Stages of a pipeline come when its schedule lets them: for them a group is only a wait.
+        Not across pipeline stages: their schedule decides when they arrive.
         """
         return np.array([each.axis != "pp" for each in self.groups], np.bool_)
 
     @cached_property
     def has_starts(self) -> NDArray[np.bool_]:
-        """[groups], whether starts are known of any occurrence; True where there is none."""
+        """[groups], whether any occurrence has starts; True for groups without occurrences."""
         known = np.logical_or.reduceat(np.isfinite(self.start_s), self.first_row)
         found = np.zeros(len(self.groups), np.bool_)
         np.logical_or.at(found, self.group, known)
@@ -100,10 +97,10 @@ class _Part:
     is_sampled: bool = False
 
 
-def of_replay(replay: WindowReplay) -> Occurrences | None:
-    """Collectives that workers recorded and, where there are any, those inside groups.
+def occurrences_of_replay(replay: ReplayGroups) -> Occurrences | None:
+    """Collectives that workers recorded, and those inside groups if there are any.
 
-    None where nothing synchronises: one worker, or no collectives.
+    None if nothing synchronises: one worker, or no collectives.
     """
     steps, workers = replay.steps, _workers(replay)
     position = {step: at for at, step in enumerate(steps)}
@@ -118,19 +115,19 @@ def of_replay(replay: WindowReplay) -> Occurrences | None:
     if inside is not None and inside.num_rows:
         part, places, num_incomplete = _of_table(_by_one_clock(inside, replay), steps, places)
         parts.append(replace(part, is_sampled=True))
-    return _joined(steps, places, parts, num_incomplete)
+    return _join_parts(steps, places, parts, num_incomplete)
 
 
-def of_collectives(table: Collectives, steps: Sequence[int]) -> Occurrences | None:
-    """Those of a table alone, as plain profiles have it; None where no occurrence is complete."""
+def occurrences_of_table(table: Collectives, steps: Sequence[int]) -> Occurrences | None:
+    """Occurrences of a table alone (plain profiles); None if no occurrence is complete."""
     part, places, num_incomplete = _of_table(table, tuple(steps), [])
-    return _joined(tuple(steps), places, [part], num_incomplete)
+    return _join_parts(tuple(steps), places, [part], num_incomplete)
 
 
-def _by_one_clock(table: Collectives, replay: WindowReplay) -> Collectives:
-    """The table with starts as the replay's workers have theirs where their clocks were corrected.
+def _by_one_clock(table: Collectives, replay: ReplayGroups) -> Collectives:
+    """The table with starts on the replay's corrected clocks.
 
-    A member that is no worker has the clock of its own worker, or of its host.
+    A rank that is no worker has the clock of the worker of its (dp rank, stage), or of its host.
     """
     if all(group.grid.shift_s is None for group in replay.groups):
         return table
@@ -161,7 +158,7 @@ def _by_one_clock(table: Collectives, replay: WindowReplay) -> Collectives:
     return replace(table, start_s=table.start_s + shift_s[worker[of_row], step])
 
 
-def _workers(replay: WindowReplay) -> list[RankPlace]:
+def _workers(replay: ReplayGroups) -> list[RankPlace]:
     """Every (dp rank, stage), dp rank by dp rank."""
     rank, hosts = replay.groups[0].grid.rank, replay.window.hosts
     return [
@@ -172,16 +169,16 @@ def _workers(replay: WindowReplay) -> list[RankPlace]:
 
 
 def _of_group(replayer: Replayer, step_at: Ints, workers: list[RankPlace]) -> list[_Part]:
-    """A part per set of groups whose occurrences have one shape."""
+    """One part per set of groups with occurrences of the same shape."""
     template, graph = replayer.template, replayer.graph
-    kind_of = template.op_types.flags(lambda spec: spec.kind is Kind.COLLECTIVE)
+    kind_of = template.op_types.flags(lambda spec: spec.kind is OpKind.COLLECTIVE)
     by_stages: dict[tuple[tuple[int, ...], int], list[list[int]]] = {}
     for unit in range(graph.meets.size):
         rows = graph.unit_ops[graph.unit_ptr[unit] : graph.unit_ptr[unit + 1]]
         meets = int(graph.meets[unit])
         if rows[0] >= template.num_ops or not kind_of[template.optype[rows[0]]]:
             continue
-        if meets == NOBODY and rows.size < 2:
+        if meets == NO_PEERS and rows.size < 2:
             continue
         rows = rows[np.argsort(template.stage[rows], kind="stable")]
         key = tuple(template.stage[rows].tolist()), meets
@@ -203,7 +200,7 @@ def _synchronised(
 ) -> _Part | None:
     """Occurrences of one set of stages: of all dp ranks, of blocks of them, or of each replica."""
     sizes = replayer.template.parallelism
-    block_size = {NOBODY: 1, EP_BLOCK: sizes.ep_size}.get(meets, sizes.dp_size)
+    block_size = {NO_PEERS: 1, EP_BLOCK: sizes.ep_size}.get(meets, sizes.dp_size)
     num_members, num_steps = len(stages) * block_size, step_at.size
     if num_members < 2:
         return None
@@ -217,7 +214,7 @@ def _synchronised(
 
     start_s = occurrence_by_occurrence(replayer.grid.start_s)
     block, step, _ = (axis.ravel() for axis in np.indices((num_blocks, num_steps, len(units))))
-    # In the order in which the first member began them in this very step.
+    # In the order of the first member's starts in this step.
     first_s = start_s[::num_members].reshape(num_blocks, num_steps, len(units))
     order = first_s.argsort(axis=2, kind="stable").argsort(axis=2, kind="stable").ravel()
     dp_ranks = np.arange(sizes.dp_size).reshape(num_blocks, block_size)
@@ -267,9 +264,9 @@ def _of_table(
             places[index[rank]] = _merged(places[index[rank]], table.place(rank))
     is_transfer = np.array([kind in (RECEIVE, SEND) for kind in table.kinds], np.bool_)
     rows = np.flatnonzero(~is_transfer[table.kind] & np.isin(table.step, steps))
-    seat = _seats(table, rows)
-    rows, seat = rows[seat >= 0], seat[seat >= 0]
-    keys = (seat, table.sequence[rows], table.kind[rows], table.step[rows], table.group[rows])
+    member = _member_positions(table, rows)
+    rows, member = rows[member >= 0], member[member >= 0]
+    keys = (member, table.sequence[rows], table.kind[rows], table.step[rows], table.group[rows])
     rows = rows[np.lexsort(keys)]
     is_new = np.ones(rows.size, np.bool_)
     columns = (table.group, table.step, table.kind, table.sequence)
@@ -291,7 +288,7 @@ def _of_table(
         [np.array([index[rank] for rank in each.ranks], np.int64) for each in table.groups],
         table.group[first_chosen],
         step,
-        _places_in_step(table.group[first_chosen], step, begun_s, table.sequence[first_chosen]),
+        _order_in_step(table.group[first_chosen], step, begun_s, table.sequence[first_chosen]),
         table.stay_s[chosen],
         table.start_s[chosen],
         num_bytes,
@@ -300,7 +297,7 @@ def _of_table(
 
 
 def _merged(mine: RankPlace, theirs: RankPlace) -> RankPlace:
-    """What either knows of a rank."""
+    """A rank's place with unknown fields of one record filled from the other."""
     return RankPlace(
         mine.rank,
         theirs.dp_rank if mine.dp_rank is None else mine.dp_rank,
@@ -310,9 +307,9 @@ def _merged(mine: RankPlace, theirs: RankPlace) -> RankPlace:
     )
 
 
-def _seats(table: Collectives, rows: Ints) -> Ints:
-    """[rows], each rank's place among its group's members, -1 where it is no member."""
-    seats = np.full(rows.size, -1, np.int64)
+def _member_positions(table: Collectives, rows: Ints) -> Ints:
+    """[rows], position of each rank among its group's members, -1 if it is no member."""
+    members = np.full(rows.size, -1, np.int64)
     of_group = table.group[rows]
     by_group = np.argsort(of_group, kind="stable")
     bounds = np.searchsorted(of_group[by_group], np.arange(len(table.groups) + 1))
@@ -324,12 +321,12 @@ def _seats(table: Collectives, rows: Ints) -> Ints:
         order = np.argsort(ranks)
         at = np.minimum(np.searchsorted(ranks[order], table.rank[rows[mine]]), ranks.size - 1)
         found = order[at]
-        seats[mine] = np.where(ranks[found] == table.rank[rows[mine]], found, -1)
-    return seats
+        members[mine] = np.where(ranks[found] == table.rank[rows[mine]], found, -1)
+    return members
 
 
-def _places_in_step(group: Ints, step: Ints, begun_s: Floats, sequence: Ints) -> Ints:
-    """[occurrences], the place of each in its group's sequence within the step, from 0."""
+def _order_in_step(group: Ints, step: Ints, begun_s: Floats, sequence: Ints) -> Ints:
+    """[occurrences], position in the group's sequence within the step, from 0."""
     order = np.lexsort((sequence, np.nan_to_num(begun_s, nan=0.0), step, group))
     placed = np.zeros(group.size, np.int64)
     if not group.size:
@@ -341,7 +338,7 @@ def _places_in_step(group: Ints, step: Ints, begun_s: Floats, sequence: Ints) ->
     return placed
 
 
-def _joined(
+def _join_parts(
     steps: tuple[int, ...], places: list[RankPlace], parts: list[_Part], num_incomplete: int
 ) -> Occurrences | None:
     """All parts together; groups of the same name and members in several parts are one."""
@@ -368,8 +365,8 @@ def _joined(
         steps=steps,
         places=tuple(places),
         groups=tuple(groups),
-        seat_group=np.repeat(np.arange(sizes.size), sizes),
-        seat_rank=np.concatenate(members),
+        member_group=np.repeat(np.arange(sizes.size), sizes),
+        member_rank=np.concatenate(members),
         stay_s=_flat([part.stay_s for part in parts]),
         start_s=_flat([part.start_s for part in parts]),
         first_row=np.cumsum(width) - width,

@@ -1,7 +1,6 @@
-"""A first guess of every clock, in whole nanoseconds, that makes what is left small.
+"""A first guess of every clock's offset in whole nanoseconds, so that the remainder is small.
 
-Where a clock is wrong by some constant more, the guess is so by exactly that, and all that
-follows is the same to the last bit.
+A constant added to a clock is added to its guess exactly, so later results do not change by a bit.
 """
 
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.engine.clocks.shared_ends import SharedEnds
-from app.engine.compiled import kernel
+from app.engine.kernels import kernel
 from app.trace.window import Floats, Ints
 
 _SLOPE_OF = 12  # times, for a first guess
@@ -18,11 +17,10 @@ _FAR_APART = 0.3  # of the whole time
 
 @dataclass(frozen=True, slots=True)
 class FirstGuess:
-    """How far each clock is ahead of the one that it is compared with, by medians.
+    """Offset and drift of each clock against its reference host, by medians.
 
-    Shapes: [hosts]. `drift` is how much faster it runs, as a plain number. `reference` is the
-    host that this one's clock is compared with: hosts with different ones share no operation, not
-    even by way of others.
+    Shapes: [hosts]. `drift` is a plain ratio. Hosts with different `reference` hosts are not
+    connected by shared operations, not even through other hosts.
     """
 
     offset_ns: Ints
@@ -50,7 +48,7 @@ def first_guess(shared: SharedEnds) -> FirstGuess:
 
 
 def _references(group: Ints, num_shared: Ints) -> Ints:
-    """[hosts], of each host's group the one that is in most sets, the first of equals."""
+    """[hosts], reference of each host's group: the host in most sets, the first if equal."""
     best = np.lexsort((np.arange(group.size), -num_shared, group))
     first = np.unique(group[best], return_index=True)[1]
     of_group = np.zeros(group.size, np.int64)
@@ -60,7 +58,7 @@ def _references(group: Ints, num_shared: Ints) -> Ints:
 
 @kernel
 def _unite(first_member, host, group):  # type: ignore[no-untyped-def]
-    """Number hosts that share something, or by way of others, by the least of them."""
+    """Number connected hosts by the lowest number among them."""
     for each in range(first_member.size - 1):
         one = host[first_member[each]]
         while group[one] != one:
@@ -80,7 +78,7 @@ def _unite(first_member, host, group):  # type: ignore[no-untyped-def]
 def _middles(  # type: ignore[no-untyped-def]
     first_member, host, num_times, first_end, end_ns, num_hosts
 ):
-    """[hosts], half way from the first to the last of its ends by its own clock."""
+    """[hosts], midpoint between the first and last end by each host's clock."""
     first_ns, last_ns = np.full(num_hosts, end_ns[0]), np.full(num_hosts, end_ns[0])
     is_new = np.ones(num_hosts, np.bool_)
     for each in range(num_times.size):
@@ -90,7 +88,7 @@ def _middles(  # type: ignore[no-untyped-def]
             if is_new[of]:
                 first_ns[of] = last_ns[of] = end_ns[at]
                 is_new[of] = False
-            # In time's order.
+            # In order of time.
             first_ns[of] = min(first_ns[of], end_ns[at])
             last_ns[of] = max(last_ns[of], end_ns[at + times - 1])
     return first_ns + (last_ns - first_ns) // 2
@@ -98,10 +96,9 @@ def _middles(  # type: ignore[no-untyped-def]
 
 @kernel
 def _slope(time_ns, ahead_ns):  # type: ignore[no-untyped-def]
-    """Median of every time's median slope to those far from it (after Siegel).
+    """Median over all times of the median slope to distant times (after Siegel).
 
-    Where a window has a gap in it, slopes between times near to each other would outvote those
-    across the gap, which alone are exact enough to reach over it.
+    In a window with a gap, slopes between near times would outvote the more exact ones across it.
     """
     every = 1 + (time_ns.size - 1) // _SLOPE_OF
     least_ns = _FAR_APART * (time_ns[-1] - time_ns[0])
@@ -126,7 +123,7 @@ def _slope(time_ns, ahead_ns):  # type: ignore[no-untyped-def]
 def _spread(  # type: ignore[no-untyped-def]
     first_member, host, num_times, first_end, end_ns, is_known, middle_ns, offset_ns, drift
 ):
-    """Whether a set with a known host had unknown ones, which are known now."""
+    """Extend known offsets to unknown hosts of sets with a known host; whether any was found."""
     has_news = False
     for each in range(num_times.size):
         first, end, times = first_member[each], first_member[each + 1], num_times[each]

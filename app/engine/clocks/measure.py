@@ -1,74 +1,224 @@
-"""Measure the clocks of a window's hosts by what they record together."""
+"""Clocks of a window's hosts, measured by what the hosts record together.
 
-from dataclasses import dataclass
+`measure_clocks` gives the clocks of all hosts; `ClockCorrection` brings times to the reference's
+clock. The residual is the distance of shared ends after the correction.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from app.engine.clocks.clocks import Clocks, HostClock
-from app.engine.clocks.correct import corrected
-from app.engine.clocks.drift import lines
 from app.engine.clocks.first_guess import FirstGuess, first_guess
-from app.engine.clocks.lines import Lines
-from app.engine.clocks.residuals import residuals_ns
-from app.engine.clocks.shared_ends import SharedEnds, shared_ends
+from app.engine.clocks.least_squares import CLIP, centre, fit_lines
+from app.engine.clocks.shared_ends import ClockLines, SharedEnds, shared_ends
 from app.engine.graph import StepGraph
 from app.engine.grid import Grid
+from app.engine.kernels import in_parallel, kernel
 from app.trace.window import Floats, Ints, Window
-
-# A drift that may be off by more is not told.
-_LARGEST_DRIFT_ERROR = 20e-6
-# Ends that are further apart, as a share of a step, do not belong together: a client records them
-# otherwise. Clocks that were told by them would be worse than none.
-_LARGEST_RESIDUAL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
-    """What is known of a window's clocks, and how to bring its times to one of them.
+class HostClock:
+    """Offset, drift and residual of one host's clock against the reference's.
 
-    `host` [dp, pp] numbers the hosts; `found` is None where nothing was measured.
+    `offset_s` is for the middle of the window; `drift_ppm` is None if the window is too short.
+    `residual_s` is the 0.9 quantile of the host's corrected shared ends from their moments.
+    """
+
+    offset_s: float
+    drift_ppm: float | None
+    residual_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The clocks of all hosts by name, and the 0.9 quantile of the residuals.
+
+    If they could not be measured, `residual_s` is None, `reason` says why, and times stay as
+    recorded. With a residual, `reason` says what remains unknown, if anything.
+    """
+
+    residual_s: float | None = None
+    hosts: Mapping[str, HostClock] = field(default_factory=dict)
+    reason: str | None = None
+
+    @property
+    def offset_s(self) -> dict[str, float]:
+        """How far each host's clock was ahead in the middle of the window."""
+        return {name: clock.offset_s for name, clock in self.hosts.items()}
+
+    @property
+    def drift_ppm(self) -> dict[str, float | None]:
+        """Microseconds that each host's clock gains in a second."""
+        return {name: clock.drift_ppm for name, clock in self.hosts.items()}
+
+
+def corrected(grid: Grid, found: ClockLines, began_ns: Ints, host: Ints) -> Grid:
+    """The grid by the reference's clock, corrected in place.
+
+    `began_ns` [steps] is the origin of each step's times, `host` [dp, pp] the host of each worker.
+    The new origin of a step is the start of dp rank 0's first operation.
+    """
+    since_ns = began_ns - found.origin_ns
+    first_ns = since_ns + np.rint(grid.start_s[0, : grid.num_steps] * 1e9).astype(np.int64)
+    first_ns -= found.offset_ns[host[0, grid.template.stage[0]]]
+    # The first operation of each stage stands for its worker's clock.
+    firsts = np.searchsorted(grid.template.stage, np.arange(grid.template.parallelism.pp_size))
+    before_s = grid.start_s[firsts]
+    in_parallel(
+        grid.start_s.size,
+        grid.start_s.shape[0],
+        lambda first, end: _correct(
+            grid.start_s, grid.duration_s, grid.template.stage, host, since_ns, first_ns,
+            found.offset_ns, found.middle_ns, found.half_ns, found.coefficients, first, end,
+        ),
+    )  # fmt: skip
+    # A new grid, without the cached properties of the old one.
+    return replace(
+        grid,
+        origin_s=np.asarray(first_ns * 1e-9, np.float64),
+        shift_s=grid.start_s[firsts] - before_s,
+    )
+
+
+@kernel
+def _correct(  # type: ignore[no-untyped-def]
+    start_s, duration_s, stage, host_of, since_ns, first_ns, offset_ns, middle_ns, half_ns,
+    coefficients, first, end,
+):  # fmt: skip
+    num_steps = since_ns.size
+    for op in range(first, end):
+        for rank in range(host_of.shape[0]):
+            host = host_of[rank, stage[op]]
+            bias_ns, slope = coefficients[host, 0], coefficients[host, 1] / half_ns
+            for step in range(num_steps):
+                lane = rank * num_steps + step
+                # Whole nanoseconds on the wire: nothing is lost.
+                began_ns = since_ns[step] + np.int64(np.rint(start_s[op, lane] * 1e9))
+                time_ns = began_ns - offset_ns[host]
+                ahead_ns = bias_ns + slope * (time_ns - middle_ns)
+                start_s[op, lane] = (np.float64(time_ns - first_ns[step]) - ahead_ns) * 1e-9
+                duration_s[op, lane] *= 1.0 - slope
+
+
+# One moment in twenty may have an end that is late for reasons other than clocks.
+RESIDUAL_QUANTILE = 0.9
+
+
+def residuals_ns(shared: SharedEnds, found: ClockLines) -> tuple[float, Floats]:
+    """`RESIDUAL_QUANTILE` of the residuals of all ends, and [hosts] of each host's ends."""
+    slots = shared.num_times // shared.per_slot
+    num_values = np.diff(shared.first_member) * slots
+    first_value = np.concatenate(([0], np.cumsum(num_values)))
+    far_ns, host = np.empty(first_value[-1]), np.empty(first_value[-1], np.int64)
+    _residuals(
+        shared.first_member, shared.host, shared.num_times, shared.per_slot, shared.first_end,
+        shared.end_ns, found.offset_ns, found.origin_ns, found.middle_ns, found.half_ns,
+        found.coefficients, CLIP * found.spread_ns, first_value, far_ns, host,
+    )  # fmt: skip
+    return float(np.quantile(far_ns, RESIDUAL_QUANTILE)), _by_host(
+        far_ns, host, shared.num_hosts, RESIDUAL_QUANTILE
+    )
+
+
+@kernel
+def _by_host(far_ns, host, num_hosts, share):  # type: ignore[no-untyped-def]
+    """[hosts], this quantile of each host's values; NaN without values."""
+    first = np.zeros(num_hosts + 1, np.int64)
+    for each in host:
+        first[each + 1] += 1
+    first = np.cumsum(first)
+    sorted_ns, at = np.empty(far_ns.size), first.copy()
+    for value in range(far_ns.size):
+        sorted_ns[at[host[value]]] = far_ns[value]
+        at[host[value]] += 1
+    found = np.full(num_hosts, np.nan)
+    for each in range(num_hosts):
+        values = np.sort(sorted_ns[first[each] : first[each + 1]])
+        if values.size:
+            found[each] = values[int(share * (values.size - 1) + 0.5)]
+    return found
+
+
+@kernel
+def _residuals(  # type: ignore[no-untyped-def]
+    first_member, host, num_times, per_slot, first_end, end_ns, offset_ns, origin_ns, middle_ns,
+    half_ns, coefficients, limit_ns, first_value, far_ns, of_host,
+):  # fmt: skip
+    """Distance of one corrected end in each slot from its moment."""
+    for each in range(num_times.size):
+        first, size = first_member[each], first_member[each + 1] - first_member[each]
+        slots, left_ns = num_times[each] // per_slot[each], np.empty(size)
+        for slot in range(slots):
+            for member in range(size):
+                of = host[first + member]
+                at = first_end[each] + member * num_times[each] + slot * per_slot[each]
+                since_ns = np.float64(end_ns[at] - origin_ns - offset_ns[of])
+                when = (since_ns - middle_ns) / half_ns
+                left_ns[member] = since_ns - coefficients[of, 0] - coefficients[of, 1] * when
+            if size == 2:
+                left_ns -= 0.5 * (left_ns[0] + left_ns[1])
+            else:
+                left_ns -= np.median(left_ns)
+                centre(left_ns, limit_ns)
+            for member in range(size):
+                at = first_value[each] + member * slots + slot
+                far_ns[at] = abs(left_ns[member])
+                of_host[at] = host[first + member]
+
+
+# A drift with a larger error is not reported.
+_MAX_DRIFT_ERROR = 20e-6
+# With larger residuals, as a share of a step, the ends do not mark the same moments (a client
+# records them differently), and no clocks are better than clocks measured by them.
+_MAX_RESIDUAL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ClockCorrection:
+    """A window's clocks, and the correction of its times to the reference clock.
+
+    `host` [dp, pp] numbers the hosts; `found` is None if nothing was measured.
     """
 
     clocks: Clocks
     window: Window
     host: Ints
-    found: Lines | None = None
+    found: ClockLines | None = None
 
     def of(self, grid: Grid) -> Grid:
-        """The grid of some of the window's steps by one clock: as it is where none was measured.
-
-        It is corrected in place.
-        """
+        """The grid by one clock, corrected in place; unchanged if no clock was measured."""
         if self.found is None:
             return grid
         return corrected(grid, self.found, _began_ns(self.window, grid), self.host)
 
 
-def measured(window: Window, grids: list[tuple[Grid, StepGraph]]) -> Correction:
-    """The clocks of the window's hosts by all of its steps."""
+def measure_clocks(window: Window, grids: list[tuple[Grid, StepGraph]]) -> ClockCorrection:
+    """The clocks of the window's hosts, measured over all of its steps."""
     reason, names, host = _hosts(window)
     if reason is not None or not grids:
-        return Correction(Clocks(reason=reason or "no step can be replayed"), window, host)
+        return ClockCorrection(Clocks(reason=reason or "no step can be replayed"), window, host)
     began_ns = [_began_ns(window, grid) for grid, _ in grids]
     shared = shared_ends(grids, began_ns, host)
     if not shared.num_sets:
         reason = "workers on different hosts record no operation that ends at one moment on both"
-        return Correction(Clocks(reason=reason), window, host)
+        return ClockCorrection(Clocks(reason=reason), window, host)
     guess = first_guess(shared)
-    found = lines(shared, guess)
+    found = fit_lines(shared, guess)
     clocks = _clocks(names, shared, guess, found)
     step_s = max(float(grid.template.end_s.max()) for grid, _ in grids)
-    if (residual_s := clocks.residual_s or 0.0) > _LARGEST_RESIDUAL * step_s:
+    if (residual_s := clocks.residual_s or 0.0) > _MAX_RESIDUAL * step_s:
         reason = (
             f"operations that should end together end {residual_s * 1e3:.1f} ms apart, whatever "
             "the clocks: too far to tell these by"
         )
-        return Correction(Clocks(reason=reason), window, host)
-    return Correction(clocks, window, host, found)
+        return ClockCorrection(Clocks(reason=reason), window, host)
+    return ClockCorrection(clocks, window, host, found)
 
 
 def _began_ns(window: Window, grid: Grid) -> Ints:
-    """[steps] of the grid, what their times count from, since the window's first."""
+    """[steps] of the grid, origin of their times since the window's first origin."""
     origin_ns = window.origin_ns or ()
     by_step = {
         step: each - origin_ns[0] for step, each in zip(window.steps, origin_ns, strict=True)
@@ -77,7 +227,7 @@ def _began_ns(window: Window, grid: Grid) -> Ints:
 
 
 def _hosts(window: Window) -> tuple[str | None, list[str], Ints]:
-    """Why clocks cannot be compared, if so; the hosts' names, and [dp, pp] each worker's."""
+    """Reason why clocks cannot be compared or None, host names, and each worker's host [dp, pp]."""
     sizes = window.job.parallelism
     host = np.zeros((sizes.dp_size, sizes.pp_size), np.int64)
     if window.origin_ns is None:
@@ -95,26 +245,27 @@ def _hosts(window: Window) -> tuple[str | None, list[str], Ints]:
     return ("all workers are on one host" if len(names) < 2 else None), names, host
 
 
-def _clocks(names: list[str], shared: SharedEnds, guess: FirstGuess, found: Lines) -> Clocks:
+def _clocks(names: list[str], shared: SharedEnds, guess: FirstGuess, found: ClockLines) -> Clocks:
     residual_ns, of_host_ns = residuals_ns(shared, found)
     offset_ns = found.offset_ns + found.coefficients[:, 0]
+    drift, drift_error = found.drift, found.drift_error
     by_name = {
         name: HostClock(
             float(offset_ns[at]) * 1e-9,
-            _drift_ppm(found.drift[at], found.drift_error[at]),
+            _drift_ppm(drift[at], drift_error[at]),
             float(of_host_ns[at]) * 1e-9,
         )
         for at, name in enumerate(names)
         if not np.isnan(of_host_ns[at])
     }
-    return Clocks(residual_ns * 1e-9, by_name, _what_is_unknown(names, guess))
+    return Clocks(residual_ns * 1e-9, by_name, _missing_links(names, guess))
 
 
 def _drift_ppm(drift: Floats, error: Floats) -> float | None:
-    return float(drift) * 1e6 if error <= _LARGEST_DRIFT_ERROR else None
+    return float(drift) * 1e6 if error <= _MAX_DRIFT_ERROR else None
 
 
-def _what_is_unknown(names: list[str], guess: FirstGuess) -> str | None:
+def _missing_links(names: list[str], guess: FirstGuess) -> str | None:
     groups = np.unique(guess.reference).size
     if groups == 1:
         return None

@@ -1,36 +1,60 @@
-"""Operations of several hosts that end together, as recorded by each host's own clock.
+"""Ends of one moment, as recorded by several hosts with their own clocks.
 
-Members of one collective, and both ends of a p2p pair, end at nearly the same true time. So
-where they are recorded at different times, the clocks differ.
+Members of a collective, and both sides of a p2p pair, end at nearly the same true time, so
+differences between their recorded ends are differences between clocks. Successive ends of one set
+are condensed into one value for the least squares.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from app.engine.compiled import kernel
-from app.engine.graph import ALL_DP_RANKS, EP_BLOCK, NOBODY, StepGraph
+from app.engine.graph import ALL_DP_RANKS, EP_BLOCK, NO_PEERS, StepGraph
 from app.engine.grid import Grid
+from app.engine.kernels import kernel
 from app.engine.template import Template
 from app.trace.ops import NUM_CODES
-from app.trace.window import Ints
+from app.trace.window import Floats, Ints
 
-# So many ends are looked at, one of so many operations: more make it hardly better.
-_LEAST_ENDS, _MOST_ENDS, _OPS_PER_END = 1 << 14, 1 << 19, 32
-# The same operations of the same workers at least so often, at most so often in a step, and in at
-# most so many steps.
-_LEAST_TIMES, _MOST_A_STEP, _MOST_STEPS = 16, 8, 64
-# Times of a set along the window; few steps are cut into several, so that drift shows.
+
+@dataclass(frozen=True, slots=True)
+class ClockLines:
+    """Each clock as a line: the reference time is a clock's time - `offset_ns` - rest.
+
+    rest = bias + slope * (t - middle) / half, where t is the clock's time - `offset_ns`, from the
+    nanosecond `origin`. Shapes: [hosts], `coefficients` [hosts, 2] (bias, slope). `drift_error` is
+    the standard error of a drift, `spread_ns` the spread of the ends.
+    """
+
+    offset_ns: Ints
+    origin_ns: int
+    middle_ns: float
+    half_ns: float
+    coefficients: Floats
+    drift_error: Floats
+    spread_ns: float
+
+    @property
+    def drift(self) -> Floats:
+        """[hosts], rate of each clock against the reference's, as a plain ratio."""
+        return np.asarray(self.coefficients[:, 1] / self.half_ns)
+
+
+# Number of sampled ends; more hardly improve the result.
+_MIN_ENDS, _MAX_ENDS, _OPS_PER_END = 1 << 14, 1 << 19, 32
+# Limits of the sample: repetitions of a set, its occurrences in a step, and steps.
+_MIN_TIMES, _MAX_PER_STEP, _MAX_STEPS = 16, 8, 64
+# Slots of a set along the window; a few steps are split into several, so that drift shows.
 WANTED_SLOTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SharedEnds:
-    """Ends that are one moment each, seen by several hosts.
+    """Ends of shared moments, as recorded by several hosts.
 
-    A set is the same operations of the same workers again and again. Set i has the members
-    `first_member[i] : first_member[i + 1]`, each on `host` [members], seen `num_times[i]` times,
-    in time's order; the end of its j-th member at its k-th time, by the member's own clock, is
+    A set is the same operations of the same workers, repeated. Set i has the members
+    `first_member[i] : first_member[i + 1]`, each on `host` [members], seen `num_times[i]` times in
+    order of time; the end of its j-th member at its k-th time, by the member's own clock, is
     `end_ns[first_end[i] + j * num_times[i] + k]`. Successive `per_slot[i]` times are one slot.
     """
 
@@ -65,18 +89,18 @@ class _Kinds:
 def shared_ends(
     grids: list[tuple[Grid, StepGraph]], began_ns: list[Ints], host: Ints
 ) -> SharedEnds:
-    """A sample of them, of all kinds and steps.
+    """A sample of the shared ends, over all kinds and steps.
 
-    `began_ns` [steps] of each grid is when its steps' times count from; `host` [dp, pp].
+    `began_ns` [steps] of each grid is the origin of its steps' times; `host` [dp, pp].
     """
     units = [_units(grid.template, graph) for grid, graph in grids]
     num_steps = sum(grid.num_steps for grid, _ in grids)
     at_once = host.shape[0] * max(sum(len(kind) - 1 for kind in each) for each in units)
     num_ends = sum(grid.start_s.size for grid, _ in grids) // _OPS_PER_END
-    num_ends = min(max(num_ends, _LEAST_ENDS), _MOST_ENDS)
-    times = max(num_ends // max(at_once, 1), _LEAST_TIMES)
-    every = -(-num_steps // min(num_steps, times, _MOST_STEPS))
-    most = min(max(times // -(-num_steps // every), 1), _MOST_A_STEP)
+    num_ends = min(max(num_ends, _MIN_ENDS), _MAX_ENDS)
+    times = max(num_ends // max(at_once, 1), _MIN_TIMES)
+    every = -(-num_steps // min(num_steps, times, _MAX_STEPS))
+    most = min(max(times // -(-num_steps // every), 1), _MAX_PER_STEP)
     parts = [
         _gathered(grid, _kinds(grid.template, each, most), every, began, host)
         for (grid, _), each, began in zip(grids, units, began_ns, strict=True)
@@ -85,10 +109,10 @@ def shared_ends(
 
 
 def _units(template: Template, graph: StepGraph) -> dict[tuple[int, ...], list[list[int]]]:
-    """Operations that end together, by whom among the dp ranks they meet, types and stages."""
+    """Operations that end together, by their dp peers (all, a block, none), types and stages."""
     of_op = (template.stage * NUM_CODES + template.optype).tolist()
     sizes, lead = np.diff(graph.unit_ptr), graph.unit_ops[graph.unit_ptr[:-1]]
-    is_shared = ((sizes > 1) | (graph.meets != NOBODY)) & (lead < graph.num_ops)
+    is_shared = ((sizes > 1) | (graph.meets != NO_PEERS)) & (lead < graph.num_ops)
     found: dict[tuple[int, ...], list[list[int]]] = {}
     unit_ptr, unit_ops, meets = graph.unit_ptr, graph.unit_ops.tolist(), graph.meets
     for unit in np.flatnonzero(is_shared).tolist():
@@ -100,7 +124,7 @@ def _units(template: Template, graph: StepGraph) -> dict[tuple[int, ...], list[l
 
 def _kinds(template: Template, found: dict[tuple[int, ...], list[list[int]]], most: int) -> _Kinds:
     sizes = template.parallelism
-    ranks = {NOBODY: 1, ALL_DP_RANKS: sizes.dp_size, EP_BLOCK: sizes.ep_size}
+    ranks = {NO_PEERS: 1, ALL_DP_RANKS: sizes.dp_size, EP_BLOCK: sizes.ep_size}
     chosen = [_spread_out(units, most) for units in found.values()]
     rows = [op for units in chosen for ops in units for op in ops]
     num_units = np.array([len(units) for units in chosen], np.int64)
@@ -115,14 +139,14 @@ def _kinds(template: Template, found: dict[tuple[int, ...], list[list[int]]], mo
 
 
 def _spread_out(units: list[list[int]], most: int) -> list[list[int]]:
-    """Some of them, from the first to the last."""
+    """At most so many units, evenly spaced from the first to the last."""
     if len(units) <= most:
         return units
     return [units[at * len(units) // most + len(units) // (2 * most)] for at in range(most)]
 
 
 def _gathered(grid: Grid, kinds: _Kinds, every: int, began_ns: Ints, host: Ints) -> SharedEnds:
-    """Those of every so-many-th step."""
+    """Ends of evenly spaced steps."""
     dp_size, steps = host.shape[0], np.arange(0, grid.num_steps, every)
     slots = -(-WANTED_SLOTS // steps.size)
     slots_a_step = np.minimum(slots, kinds.num_units)
@@ -185,7 +209,7 @@ def _members(  # type: ignore[no-untyped-def]
     rows, first_row, num_members, num_ranks, kind, first_rank, first_member, stage, host_of,
     host, is_mixed,
 ):  # fmt: skip
-    """The host of each member of each set, and which sets have several hosts."""
+    """Hosts of the members of each set, and which sets have several hosts."""
     for each in range(kind.size):
         of, at = kind[each], first_member[each]
         for member in range(num_members[of]):
@@ -216,3 +240,91 @@ def _ends(  # type: ignore[no-untyped-def]
                             began_ns[step] + np.int64(np.rint(began)) + np.int64(np.rint(took))
                         )
                         at += 1
+
+
+@dataclass(frozen=True, slots=True)
+class CondensedEnds:
+    """One value per slot: each member's distance from the others, and its time.
+
+    Slot s of set i is `first_slot[i] + s`, the value of its j-th member at
+    `first_value[i] + j * slots + s`. `weight` [sets] is the number of ends per value.
+    """
+
+    first_slot: Ints
+    first_value: Ints
+    apart_ns: Floats
+    time: Floats
+    weight: Floats
+
+    def moments(self) -> Floats:
+        """[sets, 3], sums over a set's slots of weight, weight * time and weight * time ** 2."""
+        powers = (np.ones_like(self.time), self.time, self.time**2)
+        firsts = self.first_slot[:-1]
+        sums = [np.add.reduceat(each, firsts) * self.weight for each in powers]
+        return np.stack(sums, axis=1)
+
+
+def condense(shared: SharedEnds, found: ClockLines) -> CondensedEnds:
+    """The ends condensed, after correction by the current lines."""
+    num_slots = shared.num_times // shared.per_slot
+    num_members = np.diff(shared.first_member)
+    first_slot = np.concatenate(([0], np.cumsum(num_slots)))
+    first_value = np.concatenate(([0], np.cumsum(num_slots * num_members)))
+    apart_ns, time = np.empty(first_value[-1]), np.empty(first_slot[-1])
+    _in_slots(
+        shared.first_member, shared.host, shared.num_times, shared.per_slot, shared.first_end,
+        shared.end_ns, found.offset_ns, found.origin_ns, found.middle_ns, found.half_ns,
+        found.coefficients, first_slot, first_value, apart_ns, time,
+    )  # fmt: skip
+    return CondensedEnds(
+        first_slot, first_value, apart_ns, time, shared.per_slot.astype(np.float64)
+    )
+
+
+@kernel
+def _in_slots(  # type: ignore[no-untyped-def]
+    first_member, host, num_times, per_slot, first_end, end_ns, offset_ns, origin_ns, middle_ns,
+    half_ns, coefficients, first_slot, first_value, apart_ns, time,
+):  # fmt: skip
+    """For each member and slot, the median distance of its ends from the members' mean.
+
+    The members' median is subtracted, so that one very late member does not move the others.
+    """
+    for each in range(num_times.size):
+        first, end, times = first_member[each], first_member[each + 1], num_times[each]
+        slots = times // per_slot[each]
+        mean_ns, mean_time = np.zeros(times), np.zeros(times)
+        far_ns, medians_ns = np.empty((end - first, times)), np.empty(end - first)
+        sorted_ns = np.empty(per_slot[each])
+        for member in range(end - first):
+            of = host[first + member]
+            bias_ns, slope_ns = coefficients[of, 0], coefficients[of, 1]
+            at = first_end[each] + member * times
+            for k in range(times):
+                since_ns = np.float64(end_ns[at + k] - origin_ns - offset_ns[of])
+                when = (since_ns - middle_ns) / half_ns
+                far_ns[member, k] = since_ns - bias_ns - slope_ns * when
+                mean_ns[k] += far_ns[member, k] / (end - first)
+                mean_time[k] += when / (end - first)
+        for slot in range(slots):
+            low, high = slot * per_slot[each], (slot + 1) * per_slot[each]
+            time[first_slot[each] + slot] = np.mean(mean_time[low:high])
+            for member in range(end - first):
+                medians_ns[member] = _median(far_ns[member], mean_ns, low, high, sorted_ns)
+            centre_ns = np.median(medians_ns) if end - first > 2 else 0.0
+            for member in range(end - first):
+                value = first_value[each] + member * slots + slot
+                apart_ns[value] = medians_ns[member] - centre_ns
+
+
+@kernel
+def _median(far_ns, mean_ns, low, high, sorted_ns):  # type: ignore[no-untyped-def]
+    """Median of a few differences, by insertion sort."""
+    for at in range(low, high):
+        value, place = far_ns[at] - mean_ns[at], at - low
+        while place > 0 and sorted_ns[place - 1] > value:
+            sorted_ns[place] = sorted_ns[place - 1]
+            place -= 1
+        sorted_ns[place] = value
+    size = high - low
+    return 0.5 * (sorted_ns[(size - 1) // 2] + sorted_ns[size // 2])

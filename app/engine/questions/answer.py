@@ -6,23 +6,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.engine.questions.apply import Counts, edited
-from app.engine.questions.checks import check_numbers
-from app.engine.questions.edits import Change, Edit
-from app.engine.questions.selection import Region, regions
+from app.engine.questions.apply import EditCounts, edited_durations
+from app.engine.questions.edits import DurationChange, Edit
+from app.engine.questions.selection import Region, check_numbers, regions
 from app.engine.replays import WindowReplay
-from app.engine.simulate import edited_step_times
-from app.engine.what_if import Replayer
+from app.engine.what_if import Replayer, edited_step_times
 from app.errors import InvalidRequest
 from app.trace.window import Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
-    """What the replayed steps take after all edits, beside what they take without.
+class WhatIfAnswer:
+    """Times of the replayed steps with and without the edits.
 
-    Shapes: all times [steps], seconds, in the order of `replay.steps`. `edits` says of each edit
-    how many operations it changed.
+    Shapes: all times [steps], seconds, in the order of `replay.steps`. `edits` has the counts of
+    changed operations.
     """
 
     replay: WindowReplay
@@ -30,11 +28,11 @@ class Answer:
     simulated_s: Floats
     ideal_s: Floats
     what_if_s: Floats
-    edits: tuple[Counts, ...]
+    edits: tuple[EditCounts, ...]
 
     @property
     def gpu_hours_saved(self) -> float:
-        """GPU-hours of the window's recorded time that the edits would win back; may be negative.
+        """GPU-hours of the window's recorded time that the edits would save; may be negative.
 
         recorded seconds x GPUs x (1 - T_new / T) / 3600
         """
@@ -43,12 +41,12 @@ class Answer:
 
 
 class Questions:
-    """Answers about one window; what they have in common is worked out once."""
+    """Answers about one window; shared work is done once."""
 
     def __init__(self, replay: WindowReplay) -> None:
         self.replay = replay
 
-    def answer(self, edits: Sequence[Edit]) -> Answer:
+    def answer(self, edits: Sequence[Edit]) -> WhatIfAnswer:
         """What if these edits were made, one after the other?
 
         Raises:
@@ -57,7 +55,9 @@ class Questions:
         check_numbers(edits)
         chosen = [regions(self.replay, edit, number) for number, edit in enumerate(edits, 1)]
         asked = [
-            _asked(group, [(edit.change, each) for edit, each in zip(edits, of_group, strict=True)])
+            _group_answer(
+                group, [(edit.change, each) for edit, each in zip(edits, of_group, strict=True)]
+            )
             for group, *of_group in zip(self.replay.groups, *chosen, strict=True)
         ]
         in_order = iter(asked)
@@ -65,7 +65,7 @@ class Questions:
         if not np.isfinite(what_if_s).all():
             raise InvalidRequest("the edits together make a step last for ever: take less of them")
         counts = zip(*(each.counts for each in asked), strict=True)
-        return Answer(
+        return WhatIfAnswer(
             self.replay,
             self.replay.recorded_s,
             self.replay.simulated_s,
@@ -75,11 +75,10 @@ class Questions:
         )
 
 
-def as_json(answer: Answer) -> dict[str, Any]:
-    """The answer as one object; what cannot be said (n / 0 s) is None.
+def answer_as_json(answer: WhatIfAnswer) -> dict[str, Any]:
+    """The answer as one object; n / 0 s is None.
 
-    Like is compared with like: recorded durations mean the simulation of them (T), in which no
-    operation is launched late, as none is in the simulation of the edited ones (T_new).
+    T_new is compared with T, the simulation of the recorded durations: neither has launch delays.
     """
     window = answer.replay.window
     return {
@@ -104,25 +103,27 @@ def as_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-class _Asked(NamedTuple):
-    """What came of the edits in one group: its step times, and what each edit did."""
+class _GroupAnswer(NamedTuple):
+    """Step times of one group after the edits, and the counts of each edit."""
 
     step_s: Floats
-    counts: tuple[Counts, ...]
+    counts: tuple[EditCounts, ...]
 
 
-def _asked(group: Replayer, changes: Sequence[tuple[Change, Region]]) -> _Asked:
+def _group_answer(
+    group: Replayer, changes: Sequence[tuple[DurationChange, Region]]
+) -> _GroupAnswer:
     if not any(region.rows.any() for _, region in changes):
-        return _Asked(group.simulated_s, tuple(Counts(0, 0) for _ in changes))
-    durations = edited(group, changes)
+        return _GroupAnswer(group.simulated_s, tuple(EditCounts(0, 0) for _ in changes))
+    durations = edited_durations(group, changes)
     step_s = edited_step_times(
         group.graph, group.durations, durations.row_of, durations.times_s, group.peers
     )
-    return _Asked(step_s, durations.counts)
+    return _GroupAnswer(step_s, durations.counts)
 
 
-def _sum(counts: Sequence[Counts]) -> Counts:
-    return Counts(
+def _sum(counts: Sequence[EditCounts]) -> EditCounts:
+    return EditCounts(
         sum(each.changed for each in counts), sum(each.without_counterpart for each in counts)
     )
 

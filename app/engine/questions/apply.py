@@ -1,4 +1,10 @@
-"""Durations after some edits: rows that differ from the recorded ones, and nothing else."""
+"""Durations after some edits; only rows that differ from the recorded ones are stored.
+
+The kernels change whole rows of durations, the only work on every lane.
+Before an edit the durations of row r are `level_s[r]` in all lanes or, where that is NaN, row
+`before[r]` of `edited_s` or, where that is negative, row r of `recorded_s`. After it they are row
+`after[r]` of `edited_s`. Of row r the lanes are changed where `mask[stage[r]]` holds.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,18 +12,67 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.engine.compiled import Function
-from app.engine.parallel import in_parallel
-from app.engine.questions.edits import Add, Change, Factor, FromWorker, Ideal, Set
-from app.engine.questions.kernels import change_rows, copy_rows
+from app.engine.kernels import Function, in_parallel, kernel
+from app.engine.questions.edits import Add, DurationChange, Factor, FromWorker, Ideal, Set
 from app.engine.questions.selection import Mask, Region
-from app.engine.simulate import RECORDED, Sources
-from app.engine.what_if import Replayer
+from app.engine.what_if import RECORDED, Replayer, Sources
 from app.trace.window import Floats, Ints
 
 
-class Counts(NamedTuple):
-    """How many operations an edit gave another duration, and how many it could not."""
+@kernel
+def change_rows(  # type: ignore[no-untyped-def]
+    recorded_s, edited_s, rows, level_s, before, after, mask, reach, stage,
+    factor, shift_s, least_s,
+):  # fmt: skip
+    """Some `rows`: `factor` times as long and `shift_s[row]` longer, but at least `least_s`.
+
+    Values already below `least_s` may stay below. `reach` [stages, 2] is the range of lanes in the
+    mask.
+    """
+    for row in rows:
+        _fill(recorded_s, edited_s, row, level_s, before, after)
+        here, mine = stage[row], after[row]
+        for lane in range(reach[here, 0], reach[here, 1]):
+            was_s = edited_s[mine, lane]
+            changed_s = max(min(least_s, was_s), was_s * factor + shift_s[row])
+            edited_s[mine, lane] = changed_s if mask[here, lane] else was_s
+
+
+@kernel
+def copy_rows(  # type: ignore[no-untyped-def]
+    recorded_s, edited_s, rows, level_s, before, after, mask, reach, stage,
+    twin, dp_rank, num_steps,
+):  # fmt: skip
+    """Some `rows`: as long as row `twin[row]` is on one dp rank in the same step."""
+    theirs_s = np.empty(num_steps)
+    for row in rows:
+        _fill(recorded_s, edited_s, row, level_s, before, after)
+        here, mine, other = stage[row], after[row], twin[row]
+        # What is copied from is itself only given what it has, so the order of rows is no matter.
+        for step in range(num_steps):
+            if not np.isnan(level_s[other]):
+                theirs_s[step] = level_s[other]
+            elif before[other] < 0:
+                theirs_s[step] = recorded_s[other, dp_rank * num_steps + step]
+            else:
+                theirs_s[step] = edited_s[before[other], dp_rank * num_steps + step]
+        step = reach[here, 0] % num_steps
+        for lane in range(reach[here, 0], reach[here, 1]):
+            if mask[here, lane]:
+                edited_s[mine, lane] = theirs_s[step]
+            step = step + 1 if step + 1 < num_steps else 0
+
+
+@kernel
+def _fill(recorded_s, edited_s, row, level_s, before, after):  # type: ignore[no-untyped-def]
+    if not np.isnan(level_s[row]):
+        edited_s[after[row], :] = level_s[row]
+    elif before[row] < 0:
+        edited_s[after[row], :] = recorded_s[row]
+
+
+class EditCounts(NamedTuple):
+    """Number of operations that an edit changed, and that it could not change."""
 
     changed: int
     without_counterpart: int
@@ -27,17 +82,19 @@ class Counts(NamedTuple):
 class EditedDurations:
     """Durations of one group of steps after all edits.
 
-    `row_of` [graph rows] is the row of `times_s` [edited rows, lanes] that has a row's durations;
-    `RECORDED` where they are that. Rows may share one.
+    `row_of` [graph rows] is the row's durations in `times_s` [edited rows, lanes], or `RECORDED`.
+    Rows may share durations.
     """
 
     row_of: Sources
     times_s: Floats
-    counts: tuple[Counts, ...]
+    counts: tuple[EditCounts, ...]
 
 
-def edited(group: Replayer, changes: Sequence[tuple[Change, Region]]) -> EditedDurations:
-    """The changes, made one after the other."""
+def edited_durations(
+    group: Replayer, changes: Sequence[tuple[DurationChange, Region]]
+) -> EditedDurations:
+    """Durations after the changes, applied in order."""
     touched = np.zeros(group.template.num_ops, np.bool_)
     for _, region in changes:
         touched |= region.rows
@@ -60,9 +117,9 @@ class _Affine(NamedTuple):
 class _State:
     """Durations between two edits.
 
-    A row has one duration in all lanes (`_level_s`), or a row of `_times_s` to itself (`_slot`),
-    or the recorded ones (NaN and `RECORDED`). Rows with one duration cost next to nothing, and
-    they are most of a question such as "no pipeline communication".
+    A row has one duration in all lanes (`_level_s`), its own row of `_times_s` (`_slot`), or the
+    recorded durations (NaN and `RECORDED`). Most rows of a question such as "no pipeline
+    communication" have one duration, which costs next to nothing.
     """
 
     def __init__(self, group: Replayer, touched: Mask) -> None:
@@ -77,17 +134,17 @@ class _State:
         self._slot = np.full(self._is_touched.size, RECORDED)
         self._level_s = np.full(self._is_touched.size, np.nan)
 
-    def make(self, change: Change, region: Region) -> Counts:
-        """Make one change."""
+    def make(self, change: DurationChange, region: Region) -> EditCounts:
+        """Apply one change."""
         num_ops = region.num_ops(self._template.stage)
         if isinstance(change, FromWorker):
             missing = self._copy(change, region)
-            return Counts(num_ops - missing, missing)
+            return EditCounts(num_ops - missing, missing)
         self._change(self._affine(change), region)
-        return Counts(num_ops, 0)
+        return EditCounts(num_ops, 0)
 
     def make_milestones(self) -> None:
-        """Give each milestone its share of what its operation takes now."""
+        """Set each milestone to its share of its operation's current duration."""
         graph, first = self._group.graph, self._template.num_ops
         for milestone in np.flatnonzero(self._is_touched[first:]):
             row, op = first + milestone, graph.milestone_of[milestone]
@@ -100,7 +157,7 @@ class _State:
             self._level_s[row] = share * self._level_s[op]
 
     def written(self) -> tuple[Sources, Floats]:
-        """`row_of` and `times_s` of the result: levels become rows that many share."""
+        """`row_of` and `times_s` of the result; rows of one level share a row of `times_s`."""
         row_of, levelled = self._slot.copy(), np.flatnonzero(~np.isnan(self._level_s))
         levels_s, position = np.unique(self._level_s[levelled], return_inverse=True)
         num_rows = self._num_slots + levels_s.size
@@ -138,7 +195,7 @@ class _State:
         self._on_rows(change_rows, rows, before, region, how)
 
     def _copy(self, change: FromWorker, region: Region) -> int:
-        """Copy what has a counterpart; returns how many operations have none."""
+        """Copy durations of counterparts; returns the number of operations without one."""
         twin, stage = self._twins(change.stage), self._template.stage
         with_twin, without = region.rows & (twin >= 0), region.rows & (twin < 0)
         rows, before = np.flatnonzero(with_twin), self._slot.copy()
@@ -150,7 +207,7 @@ class _State:
     def _on_rows(
         self, kernel: Function, rows: Ints, before: Ints, region: Region, how: tuple[Any, ...]
     ) -> None:
-        """Let a kernel write rows that have had slots given, on all cores where it pays."""
+        """Let a kernel write the rows' slots, in parallel for large work."""
         mask, stage = _by_lane(region), self._template.stage
         reach = _reach(mask)
         in_parallel(

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 MAX_EDITS = 100
 
-# Beyond these nobody means what they write, and sums of them would no longer be numbers.
+# Limits of plausible values; sums of larger ones could overflow.
 MAX_FACTOR = 1e6
 MAX_SECONDS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The operations that all fields agree on; an empty field agrees to every operation.
+    """The operations that match all fields; an empty field matches every operation.
 
     `op_types` are names of op types, or of groups of them (see `op_names`). `workers` are
     (dp rank, stage). A micro-batch is that of the operation itself: in published traces only
@@ -28,7 +28,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Ideal:
-    """What an operation of its type takes without stragglers."""
+    """The ideal duration of the operation's type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class FromWorker:
-    """What that worker's operation of the same type and `seq_id` takes in the same step.
+    """The duration of that worker's operation with the same type and `seq_id` in the same step.
 
     Operations without such a counterpart keep their durations.
     """
@@ -63,16 +63,16 @@ class FromWorker:
     stage: int
 
 
-Change = Ideal | Factor | Add | Set | FromWorker
+DurationChange = Ideal | Factor | Add | Set | FromWorker
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
     """Another duration for some operations.
 
-    What changes is an operation's own duration: for one that meets peers, its transfer from the
-    last arrival on. Edits apply in order, each to what the ones before have left.
+    It changes the own duration: with peers, the transfer from the last arrival. Edits apply in
+    order, each to the result of the previous ones.
     """
 
-    change: Change
+    change: DurationChange
     select: Selection = Selection()

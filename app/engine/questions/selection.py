@@ -1,18 +1,138 @@
-"""Which operations a selection means in one window."""
+"""Which operations does an edit change in one window, and is the edit valid there?
 
-from collections.abc import Callable, Collection
+All checks come before any replay.
+"""
+
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.questions.checks import check_names, listed
-from app.engine.questions.edits import Edit
-from app.engine.questions.op_names import named_codes
+from app.engine.questions.edits import (
+    MAX_EDITS,
+    MAX_FACTOR,
+    MAX_SECONDS,
+    Add,
+    Edit,
+    Factor,
+    FromWorker,
+    Selection,
+    Set,
+)
 from app.engine.replays import WindowReplay
 from app.engine.what_if import Replayer
 from app.errors import InvalidRequest
+from app.trace.ops import Axis, OpKind, OpSpec, OpTypes
 from app.trace.window import Ints
+
+# Each name stands for every op type that it holds for; the joint names of reports
+# (forward-pp-comm, backward-pp-comm) are taken as well.
+OP_TYPE_GROUPS: dict[str, Callable[[OpSpec], bool]] = {
+    "compute": lambda spec: spec.kind is OpKind.COMPUTE,
+    "pp-comm": lambda spec: spec.kind is OpKind.P2P,
+    "dp-comm": lambda spec: spec.kind is OpKind.COLLECTIVE and spec.axis is Axis.DP,
+    "comm": lambda spec: spec.kind in (OpKind.P2P, OpKind.COLLECTIVE),
+}
+
+
+def named_codes(name: str, op_types: OpTypes) -> set[int]:
+    """Codes of the op types that a name stands for; empty if it is not known."""
+    if name in op_types.codes:
+        return {op_types.codes[name]}
+    if name in OP_TYPE_GROUPS:
+        return {code for code, spec in op_types.by_code.items() if OP_TYPE_GROUPS[name](spec)}
+    return {code for code, spec in op_types.by_code.items() if spec.group == name}
+
+
+MAX_LISTED = 8
+
+
+def check_numbers(edits: Sequence[Edit]) -> None:
+    """Check the number of edits and the values of all changes.
+
+    Raises:
+        InvalidRequest: too many edits, or a number that no duration can be changed by.
+    """
+    if len(edits) > MAX_EDITS:
+        raise InvalidRequest(f"{len(edits)} edits: a question has at most {MAX_EDITS}")
+    for number, edit in enumerate(edits, 1):
+        match edit.change:
+            case Factor(factor):
+                _check_number(number, "a factor", factor, least=0, most=MAX_FACTOR)
+            case Add(seconds):
+                what = "the seconds to add"
+                _check_number(number, what, seconds, least=-MAX_SECONDS, most=MAX_SECONDS)
+            case Set(seconds):
+                _check_number(number, "a duration in seconds", seconds, least=0, most=MAX_SECONDS)
+
+
+def _check_number(number: int, what: str, value: float, *, least: float, most: float) -> None:
+    if math.isfinite(value) and least <= value <= most:
+        return
+    raise InvalidRequest(
+        f"edit {number}: {what} cannot be {value:g}: "
+        f"it is a number from {least:,.0f} to {most:,.0f}"
+    )
+
+
+def check_names(replay: WindowReplay, edit: Edit, number: int) -> None:
+    """Check that the window has all names of the edit; `number` is the edit's in messages.
+
+    Raises:
+        InvalidRequest: an op type, stage, rank, step or micro-batch that is not there.
+    """
+    select, sizes = edit.select, replay.window.job.parallelism
+    for name in select.op_types:
+        if not named_codes(name, replay.window.job.op_types):
+            raise InvalidRequest(
+                f"edit {number}: op type {name!r} is not known: take one of the job's op types, "
+                f"a joint name such as forward-pp-comm, or {', '.join(OP_TYPE_GROUPS)}"
+            )
+    _check_below(number, "stage", select.stages, sizes.pp_size)
+    _check_below(number, "dp rank", select.dp_ranks, sizes.dp_size)
+    _check_workers(number, select, edit, replay)
+    _check_steps(number, select, replay)
+    if negative := [each for each in select.microbatches if each < 0]:
+        raise InvalidRequest(f"edit {number}: micro-batch {negative[0]} cannot be: the first is 0")
+
+
+def _check_workers(number: int, select: Selection, edit: Edit, replay: WindowReplay) -> None:
+    sizes = replay.window.job.parallelism
+    workers = list(select.workers)
+    if isinstance(edit.change, FromWorker):
+        workers.append((edit.change.dp_rank, edit.change.stage))
+    _check_below(number, "dp rank", [dp_rank for dp_rank, _ in workers], sizes.dp_size)
+    _check_below(number, "stage", [stage for _, stage in workers], sizes.pp_size)
+
+
+def _check_below(number: int, what: str, indices: Collection[int], size: int) -> None:
+    for index in indices:
+        if not 0 <= index < size:
+            raise InvalidRequest(
+                f"edit {number}: there is no {what} {index}: the job has 0 to {size - 1}"
+            )
+
+
+def _check_steps(number: int, select: Selection, replay: WindowReplay) -> None:
+    known = set(replay.steps)
+    for step in select.steps:
+        if step in known:
+            continue
+        reasons = [skip.reason for skip in replay.skipped if skip.step == step]
+        why = f"was left out ({reasons[0]})" if reasons else "is not in it"
+        raise InvalidRequest(
+            f"edit {number}: step {step} of window {replay.window.id} {why}: "
+            f"it has steps {first_values(replay.steps)}"
+        )
+
+
+def first_values(values: Collection[object]) -> str:
+    """Text of the first values, and whether there are more."""
+    shown = ", ".join(str(value) for value in list(values)[:MAX_LISTED])
+    return shown + (" ..." if len(values) > MAX_LISTED else "")
+
 
 Mask = NDArray[np.bool_]
 
@@ -34,7 +154,7 @@ class Region:
 
 
 def regions(replay: WindowReplay, edit: Edit, number: int) -> list[Region]:
-    """What the edit changes in each of the replay's groups; `number` names it in messages.
+    """Operations that the edit changes in each replay group; `number` is the edit's in messages.
 
     Raises:
         InvalidRequest: a name or number that the window does not have, or nothing is selected.
@@ -51,7 +171,7 @@ def regions(replay: WindowReplay, edit: Edit, number: int) -> list[Region]:
         if not any(region.num_ops(group.template.stage) for group, region in counts):
             raise InvalidRequest(
                 f"edit {number} selects no operation: none that its other fields leave "
-                f"has {_WORDS[field]} {listed(wanted)}"
+                f"has {_FIELD_NAMES[field]} {first_values(wanted)}"
             )
     return found
 
@@ -108,7 +228,7 @@ _FIELDS: dict[str, Callable[..., Region]] = {
     "workers": _of_workers,
     "steps": _of_steps,
 }
-_WORDS = {
+_FIELD_NAMES = {
     "op_types": "the op type",
     "stages": "the stage",
     "microbatches": "the micro-batch",

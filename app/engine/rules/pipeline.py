@@ -1,13 +1,69 @@
-"""Sends and receives between pipeline stages (docs/replay.md, section 2)."""
+"""Sends and receives between pipeline stages (docs/replay.md, section 2).
+
+They are matched with computes by micro-batch and chunk where operations name these, else by
+position. A worker may hold a send back until its gradients are reduced: DDP reduces its last
+buckets inside the last backward of a pipeline stage, and the gradient of the stage's input is sent
+only when that backward returns.
+"""
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal, NoReturn
 
-from app.engine.rules import Edge
-from app.engine.rules.held import held_send
-from app.engine.rules.ids import Id, by_id, have_ids
-from app.engine.template import Template
+from app.engine.rules.end_of_step import last_compute
+from app.engine.rules.overlap import GRADIENTS, Overlap
+from app.engine.template import AT_ONCE_S, SAME_MOMENT_S, Edge, Template
 from app.errors import InvalidTrace
+
+Id = tuple[int, int, int]  # micro-batch, chunk, repetition of the pair
+
+
+def have_ids(template: Template, ops: list[int]) -> bool:
+    """Whether every one of them names a micro-batch."""
+    return all(template.mb_id[op] >= 0 for op in ops)
+
+
+def by_id(template: Template, ops: list[int]) -> dict[Id, int]:
+    """Operations in recorded order, by micro-batch, chunk and repetition."""
+    found: dict[Id, int] = {}
+    counts: dict[tuple[int, int], int] = {}
+    for op in ops:
+        key = int(template.mb_id[op]), max(int(template.mc[op]), 0)
+        nth = counts.get(key, 0)
+        counts[key] = nth + 1
+        found[(*key, nth)] = op
+    return found
+
+
+def held_send(
+    template: Template, stage: int, overlap: Overlap, computes: dict[int, int]
+) -> list[Edge]:
+    """The send of the last computation waits for gradients that ended between the two.
+
+    `computes` has the computation of each of the stage's sends of one direction.
+    """
+    last = last_compute(template, stage)
+    sends = sorted(computes)  # in recorded order
+    held = [send for send in sends if computes[send] in last]
+    if not held or not template.is_data_parallel:
+        return []
+    since_s = float(template.end_s[last[0]])
+    before = sends[: sends.index(held[0])][-1:]
+    free_s = max([since_s, *(float(template.end_s[send]) for send in before)])
+    # A send right after the previous send was queued behind it.
+    if template.start_s[held[0]] <= free_s + AT_ONCE_S:
+        return []
+    until_s = float(template.start_s[held[0]]) + SAME_MOMENT_S
+    # Other gradients are reduced at the end of the step, after stages that need this send.
+    names = [name for name in GRADIENTS if name in overlap.op_types]
+    inside = [
+        op
+        for name in names
+        for op in template.of_stage[stage][name]
+        if since_s - SAME_MOMENT_S <= template.end_s[op] <= until_s
+    ]
+    return [(op, held[0]) for op in sorted(sorted(inside), key=template.end_s.__getitem__)[-1:]]
+
 
 DirectionName = Literal["forward", "backward"]
 DIRECTIONS: tuple[DirectionName, ...] = ("forward", "backward")
@@ -34,43 +90,44 @@ class Matched:
     recvs: dict[int, int] = field(default_factory=dict)
 
 
-def pipeline(template: Template, direction: DirectionName) -> tuple[list[Edge], list[list[int]]]:
+def pipeline(
+    template: Template, direction: DirectionName, overlaps: list[Overlap]
+) -> tuple[list[Edge], list[list[int]]]:
     """Edges between computes and p2p operations of one direction, and the pairs that meet.
 
     Raises:
         InvalidTrace: a send or recv has no peer.
     """
     stages = range(template.parallelism.pp_size)
-    named = _are_named(template, direction)
+    computes = [template.ops(stage, *COMPUTES[direction]) for stage in stages]
+    named = _are_named(template, direction, computes)
     match = _by_id if named else _by_position
     matched = [
-        _wired(template, match(template, stage, direction), direction, stage) for stage in stages
+        _matched(template, match(template, stage, direction, of_stage), direction, of_stage)
+        for stage, of_stage in enumerate(computes)
     ]
     edges = [edge for stage in matched for edge in stage.edges]
     if named:
         for stage, found in enumerate(matched):
-            edges += held_send(template, stage, found.sends)
+            edges += held_send(template, stage, overlaps[stage], found.sends)
     pair = _pairs_by_id if named else _pairs_by_position
     return edges, pair(template, matched, direction)
 
 
-def _are_named(template: Template, direction: DirectionName) -> bool:
-    stages = range(template.parallelism.pp_size)
+def _are_named(template: Template, direction: DirectionName, computes: list[list[int]]) -> bool:
     names = (f"{direction}-send", f"{direction}-recv")
-    p2p = [op for stage in stages for op in template.ops(stage, *names)]
-    computes = [op for stage in stages for op in template.ops(stage, *COMPUTES[direction])]
-    return bool(p2p) and have_ids(template, p2p + computes)
+    p2p = [op for of_type in template.of_stage for name in names for op in of_type[name]]
+    return bool(p2p) and have_ids(template, [*p2p, *chain.from_iterable(computes)])
 
 
-def _wired(
+def _matched(
     template: Template,
     found: tuple[dict[int, int], dict[int, int]],
     direction: DirectionName,
-    stage: int,
+    computes: list[int],
 ) -> Matched:
     """Edges of the matched recvs and sends (operation: its compute), and which have a peer."""
     recvs, sends = found
-    computes = template.ops(stage, *COMPUTES[direction])
     position = {op: k for k, op in enumerate(computes)}
     matched = Matched()
     for recv, compute in recvs.items():
@@ -87,23 +144,22 @@ def _wired(
 
 
 def _by_id(
-    template: Template, stage: int, direction: DirectionName
+    template: Template, stage: int, direction: DirectionName, computes: list[int]
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Recvs and sends of the same micro-batch and chunk as a compute, with that compute."""
-    computes = by_id(template, template.ops(stage, *COMPUTES[direction]))
+    compute_of = by_id(template, computes)
 
     def those_of(name: str) -> dict[int, int]:
-        ops = by_id(template, template.ops(stage, name))
-        return {op: computes[key] for key, op in ops.items() if key in computes}
+        ops = by_id(template, template.of_stage[stage][name])
+        return {op: compute_of[key] for key, op in ops.items() if key in compute_of}
 
     return those_of(f"{direction}-recv"), those_of(f"{direction}-send")
 
 
 def _by_position(
-    template: Template, stage: int, direction: DirectionName
+    template: Template, stage: int, direction: DirectionName, computes: list[int]
 ) -> tuple[dict[int, int], dict[int, int]]:
     """The k-th live recv and send with the k-th compute (rule 4)."""
-    computes = template.ops(stage, *COMPUTES[direction])
     if not computes:
         return {}, {}
     recvs = _live_recvs(template, stage, direction, computes)
@@ -119,7 +175,7 @@ def _live_recvs(
     template: Template, stage: int, direction: DirectionName, computes: list[int]
 ) -> list[int]:
     last_start_s = template.start_s[computes[-1]]
-    recvs = template.ops(stage, f"{direction}-recv")
+    recvs = template.of_stage[stage][f"{direction}-recv"]
     return [op for op in recvs if template.start_s[op] <= last_start_s + LIVE_TOLERANCE_S]
 
 
@@ -127,7 +183,7 @@ def _live_sends(
     template: Template, stage: int, direction: DirectionName, computes: list[int]
 ) -> list[int]:
     first_end_s = template.end_s[computes[0]]
-    sends = template.ops(stage, f"{direction}-send")
+    sends = template.of_stage[stage][f"{direction}-send"]
     return [op for op in sends if template.end_s[op] >= first_end_s - LIVE_TOLERANCE_S]
 
 
@@ -141,7 +197,7 @@ def _has_peer(template: Template, compute: int, direction: DirectionName, *, sen
 
 
 def _model_chunk(template: Template, compute: int) -> int:
-    """Where in the whole model a compute's chunk is; a stage of one chunk need not name it."""
+    """Position of a compute's chunk in the whole model; with one chunk per stage it may be -1."""
     parallelism = template.parallelism
     if template.mc[compute] < 0 and parallelism.vpp_size > 1:
         raise InvalidTrace(
@@ -181,10 +237,10 @@ def _pairs_by_id(
             microbatch, chunk, nth = key
             recv = recvs.pop((microbatch, chunk + onward, nth), None)
             if recv is None:
-                _refuse_alone(template, send, peer)
+                _refuse_unpaired(template, send, peer)
             found.append([send, recv])
         for recv in recvs.values():
-            _refuse_alone(template, recv, stage)
+            _refuse_unpaired(template, recv, stage)
     return found
 
 
@@ -196,7 +252,7 @@ def _by_model_chunk(template: Template, matched: dict[int, int]) -> dict[Id, int
     }
 
 
-def _refuse_alone(template: Template, op: int, peer: int) -> NoReturn:
+def _refuse_unpaired(template: Template, op: int, peer: int) -> NoReturn:
     raise InvalidTrace(
         f"{template.describe(op)} (micro-batch {template.mb_id[op]}, chunk "
         f"{max(int(template.mc[op]), 0)}) has no peer on stage {peer}: "

@@ -1,34 +1,32 @@
 """Operation types that the job registered (docs/replay.md, section 6)."""
 
-from app.engine.rules import SAME_MOMENT_S, Edge
-from app.engine.rules.beside import Beside
-from app.engine.rules.end_of_step import chain_of
-from app.engine.rules.groups import same_number
-from app.engine.rules.ids import by_id, have_ids
-from app.engine.rules.launch import Launches, Users
-from app.engine.template import Template
+from app.engine.rules.end_of_step import end_of_step_ops, same_number
+from app.engine.rules.overlap import ConsumerOps, Launches, Overlap
+from app.engine.rules.pipeline import by_id, have_ids
+from app.engine.template import SAME_MOMENT_S, Edge, Template
 from app.errors import InvalidTrace
 from app.trace.ops import COMPUTE_STREAM, FIRST_USER_CODE, Axis, OpSpec
 
 
-def own_edges(
-    template: Template, stage: int, beside: Beside, launches: Launches, before: dict[int, int]
+def user_type_edges(
+    template: Template, stage: int, overlap: Overlap, launches: Launches, before: dict[int, int]
 ) -> list[Edge]:
-    """What operations beside the computation make wait at the end of the step."""
+    """Launches of registered types, and the operations that wait for them."""
     edges: list[Edge] = []
-    users = Users(template, template.computes(stage))
+    users = ConsumerOps(template, template.computes[stage])
+    end_of_step = end_of_step_ops(template, stage, overlap)
     for spec in _present(template):
         if spec.stream == COMPUTE_STREAM:
             continue
-        for op in template.ops(stage, spec.name):
+        for op in template.of_stage[stage][spec.name]:
             launched = launches.launch(op, before.get(op))
             if spec.pairs_with or launches.feed(op, launched, users):
                 continue
-            edges += _then_the_end(template, op, chain_of(template, stage, beside))
+            edges += _end_of_step_edge(template, op, end_of_step)
     return edges
 
 
-def own_groups(template: Template) -> list[list[int]]:
+def user_type_groups(template: Template) -> list[list[int]]:
     """Operations of registered types that meet within a replica."""
     groups: list[list[int]] = []
     for spec in _present(template):
@@ -45,7 +43,7 @@ def _present(template: Template) -> list[OpSpec]:
     return [types[code] for code in template.present if code >= FIRST_USER_CODE]
 
 
-def _then_the_end(template: Template, op: int, end_of_step: list[int]) -> list[Edge]:
+def _end_of_step_edge(template: Template, op: int, end_of_step: list[int]) -> list[Edge]:
     ended_s = template.end_s[op] - SAME_MOMENT_S
     later = [each for each in end_of_step if template.start_s[each] >= ended_s]
     return [(op, later[0])] if later else []
@@ -56,8 +54,8 @@ def _pairs(template: Template, spec: OpSpec) -> list[list[int]]:
     for stage in range(template.parallelism.pp_size):
         peer = stage + spec.towards
         if 0 <= peer < template.parallelism.pp_size:
-            sends = template.ops(stage, spec.name)
-            found += _paired(template, sends, template.ops(peer, spec.pairs_with))
+            sends = template.of_stage[stage][spec.name]
+            found += _paired(template, sends, template.of_stage[peer][spec.pairs_with])
     return found
 
 

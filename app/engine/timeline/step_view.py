@@ -1,12 +1,17 @@
-"""One step of one replica, recorded and ideal, with the chain that decided how long it took."""
+"""One step of one replica, recorded and ideal, with its critical path; and single operations of it.
+
+An operation is compared with its ideal and with the same type on other workers.
+"""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from app.engine.critical_path import CriticalPath, of_run
+import numpy as np
+
 from app.engine.replays import WindowReplay
-from app.engine.run import Run, play
-from app.engine.timeline.lanes import length_s
+from app.engine.timeline.critical_path import CriticalPath, PathLink, path_of_run, waited_for
+from app.engine.timeline.slices import op_labels
+from app.engine.timeline.step_run import StepRun, length_s, play_step
 from app.engine.what_if import Replayer
 from app.errors import InvalidRequest
 
@@ -18,8 +23,8 @@ class StepView:
     replayer: Replayer
     step: int
     dp_rank: int
-    recorded: Run
-    ideal: Run
+    recorded: StepRun
+    ideal: StepRun
     path: CriticalPath
 
     @cached_property
@@ -40,7 +45,7 @@ class StepView:
         return sum(int(getattr(run, name).nbytes) for run in runs for name in columns)
 
     def of(self, dp_rank: int | None) -> "StepView":
-        """The same step of another replica; of this one where none is named.
+        """The same step of another replica; None is this one.
 
         Raises:
             InvalidRequest: the job has no such dp rank.
@@ -54,25 +59,128 @@ class StepView:
 
     @property
     def lost_s(self) -> float:
-        """What the step would be shorter by; below 0 where it was faster than its ideal."""
+        """Recorded minus ideal step time; negative if the step was faster than its ideal."""
         return self.recorded_s - self.ideal_s
 
 
 def step_view(replay: WindowReplay, step: int) -> StepView:
-    """A step, of the replica that held it up longest.
+    """A step, shown by the replica with the largest share of the critical path.
 
     Raises:
         InvalidRequest: the window does not have the step.
     """
     replayer = replay.of_step(step)
-    recorded, ideal = play(replayer, step, "recorded"), play(replayer, step, "ideal")
-    path = of_run(recorded, replayer.grid.rank)
-    return StepView(replayer, step, _holding_up(path), recorded, ideal, path)
+    recorded, ideal = play_step(replayer, step, "recorded"), play_step(replayer, step, "ideal")
+    path = path_of_run(recorded, replayer.grid.rank)
+    return StepView(replayer, step, _dominant_dp_rank(path), recorded, ideal, path)
 
 
-def _holding_up(path: CriticalPath) -> int:
-    """The dp rank on which the chain spends most time, the lowest of them."""
+def _dominant_dp_rank(path: CriticalPath) -> int:
+    """The dp rank with most time on the critical path, the lowest if equal."""
     shares: dict[int, float] = {}
     for (dp_rank, _, _), share in path.worker_shares.items():
         shares[dp_rank] = shares.get(dp_rank, 0.0) + share
     return min(shares, key=lambda dp_rank: (-shares[dp_rank], dp_rank))
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """Predecessor of an operation on the same replica."""
+
+    optype: str
+    stage: int
+    microbatch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation as the recorded or the ideal run has it.
+
+    `own_s` is its computation or transfer: what is left of `duration_s` after `waited_s` for
+    peers. `peers_s` is the median of `own_s` of its type on all other workers in the same step,
+    None if there are none. `delay_s` is the time from the end of `after` to its start.
+    """
+
+    optype: str
+    seq_id: int
+    microbatch: int | None
+    chunk: int | None
+    start_s: float
+    duration_s: float
+    waited_s: float
+    own_s: float
+    ideal_s: float
+    peers_s: float | None
+    after: Predecessor | None
+    delay_s: float
+    is_critical: bool
+
+
+def find_operation(view: StepView, run: StepRun, stage: int, optype: str, seq_id: int) -> Operation:
+    """One operation of the replica that is shown.
+
+    Raises:
+        InvalidRequest: the stage has no such operation.
+    """
+    template, dp_rank = run.template, view.dp_rank
+    op = _find(run, stage, optype, seq_id)
+    known_by = op_labels(template, op)
+    start_s, met_s, end_s = (float(of[op, dp_rank]) for of in (run.start_s, run.met_s, run.end_s))
+    before = waited_for(run, op, dp_rank)
+    return Operation(
+        optype=optype,
+        seq_id=seq_id,
+        microbatch=known_by.get("microbatch"),
+        chunk=known_by.get("chunk"),
+        start_s=start_s,
+        duration_s=end_s - start_s,
+        waited_s=met_s - start_s,
+        own_s=end_s - met_s,
+        ideal_s=float(view.replayer.durations.ideal_s[op]),
+        peers_s=_of_peers(run, op, dp_rank),
+        after=None if before is None else _predecessor(run, before[0]),
+        delay_s=start_s - (0.0 if before is None else before[1]),
+        is_critical=run is view.recorded and _is_on_path(view, stage, optype, seq_id),
+    )
+
+
+def most_delayed_link(view: StepView) -> PathLink | None:
+    """The replica's operation on the critical path with the largest excess over its ideal."""
+    template, ideal_s = view.recorded.template, view.replayer.durations.ideal_s
+    own = [link for link in view.path.links if link.dp_rank == view.dp_rank and link.own_s > 0]
+    codes = {link.optype: template.op_types.codes[link.optype] for link in own}
+    # All operations of a type have one ideal.
+    ideal_of = {name: ideal_s[(template.optype == code).argmax()] for name, code in codes.items()}
+    return max(own, key=lambda link: link.own_s - ideal_of[link.optype], default=None)
+
+
+def _find(run: StepRun, stage: int, optype: str, seq_id: int) -> int:
+    template = run.template
+    code = template.op_types.codes.get(optype, -1)
+    is_it = (template.stage == stage) & (template.optype == code) & (template.seq_id == seq_id)
+    found = np.flatnonzero(is_it)
+    if not found.size:
+        raise InvalidRequest(f"stage {stage} has no operation {optype} {seq_id} in step {run.step}")
+    return int(found[0])
+
+
+def _of_peers(run: StepRun, op: int, dp_rank: int) -> float | None:
+    template = run.template
+    same = np.flatnonzero(template.optype == template.optype[op])
+    own_s = run.end_s[same] - run.met_s[same]
+    others = np.ones(own_s.shape, np.bool_)
+    others[template.stage[same] == template.stage[op], dp_rank] = False
+    return float(np.median(own_s[others])) if others.any() else None
+
+
+def _predecessor(run: StepRun, op: int) -> Predecessor:
+    known_by = op_labels(run.template, op)
+    stage = int(run.template.stage[op])
+    return Predecessor(run.template.name(op), stage, known_by.get("microbatch"))
+
+
+def _is_on_path(view: StepView, stage: int, optype: str, seq_id: int) -> bool:
+    wanted = (view.dp_rank, stage, optype, seq_id)
+    return any(
+        (link.dp_rank, link.stage, link.optype, link.seq_id) == wanted for link in view.path.links
+    )

@@ -1,18 +1,82 @@
-"""Micro-batches have equally many tokens, but documents of different lengths."""
+"""Imbalance of micro-batches: equally many tokens, but documents of different lengths.
+
+Attention takes longer on long documents. `DocumentLengths` says how long documents are and what a
+micro-batch of them costs.
+"""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.finding import Culprit
-from app.synth.drawn import Drawn
-from app.synth.faults.fault import Fault
-from app.synth.faults.pauses import struck
-from app.synth.faults.severity import refuse_below, refuse_share
-from app.synth.lengths import Lengths
-from app.synth.world import RngOf, World
+from app.errors import InvalidRequest
+from app.synth.cluster import RngOf, World
+from app.synth.drawing import DrawnSteps
+from app.synth.faults.effects import affected_steps
+from app.synth.faults.fault import Fault, refuse_below, refuse_share
 from app.trace.window import Floats, Ints
+
+_NUM_SAMPLED = 20_000  # micro-batches from which the mean is taken
+_NUM_CANDIDATES = 16  # documents for every micro-batch that is not full yet
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentLengths:
+    """Documents in tokens: log-normal around `median`, and a share of `full` length.
+
+    A micro-batch holds `full` tokens: documents one after the other, the last one cut off.
+    """
+
+    median: float = 800.0
+    sigma: float = 1.3
+    full_share: float = 0.02
+    full: int = 32_768
+
+    def __post_init__(self) -> None:
+        if not (self.median >= 1 and self.sigma >= 0 and 0 <= self.full_share <= 1):
+            raise InvalidRequest(
+                "lengths: the median is at least 1 token, sigma at least 0, full_share 0 to 1"
+            )
+        if self.full < 1:
+            raise InvalidRequest(f"lengths: a micro-batch of {self.full} tokens holds nothing")
+
+    def documents(self, num: int, rng: np.random.Generator) -> Ints:
+        """[num], tokens of each."""
+        body = np.exp(np.log(self.median) + self.sigma * rng.standard_normal(num))
+        tokens: Ints = np.clip(np.rint(body), 1, self.full).astype(np.int64)
+        tokens[rng.random(num) < self.full_share] = self.full
+        return tokens
+
+    def microbatches(self, num: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+        """Tokens of each micro-batch, and the sum of its documents' squared lengths; both [num]."""
+        tokens, squares = np.zeros(num, np.int64), np.zeros(num, np.int64)
+        while (open_ := np.flatnonzero(tokens < self.full)).size:
+            documents = self.documents(open_.size * _NUM_CANDIDATES, rng).reshape(
+                -1, _NUM_CANDIDATES
+            )
+            before = tokens[open_, None] + np.cumsum(documents, axis=1) - documents
+            kept = np.clip(self.full - before, 0, documents)
+            tokens[open_] += kept.sum(axis=1)
+            squares[open_] += (kept**2).sum(axis=1)
+        return tokens, squares
+
+    def work(self, seq_len_sq: Ints, quadratic_share: float) -> Floats:
+        """How much longer each micro-batch computes than a usual one, 1.0 in the mean.
+
+        Attention takes `quadratic_share` of a usual micro-batch's time and grows with the squares
+        of the lengths; all else grows with the tokens, which are the same for all.
+        """
+        if not 0 <= quadratic_share <= 1:
+            raise InvalidRequest(f"a share of {quadratic_share} of the time: give 0 to 1")
+        return 1 + quadratic_share * (seq_len_sq / _mean_squares(self) - 1)
+
+
+@lru_cache(maxsize=64)
+def _mean_squares(lengths: DocumentLengths) -> float:
+    """The mean of `seq_len_sq`, always from the same micro-batches."""
+    return float(lengths.microbatches(_NUM_SAMPLED, np.random.default_rng(0))[1].mean())
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +106,19 @@ class SequenceImbalance(Fault):
         return
 
     @override
-    def change(self, drawn: Drawn, world: World, lasts: Floats, rng_of: RngOf) -> None:
-        lengths = Lengths(full_share=self.full_share, full=self.max_length)
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        lengths = DocumentLengths(full_share=self.full_share, full=self.max_length)
         shape = world.num_microbatches, world.parallelism.dp_size
-        for at, step in struck(drawn, lasts):
+        for at, step in affected_steps(drawn, lasts):
             found = lengths.microbatches(shape[0] * shape[1], rng_of(step))
             tokens, squares = (numbers.reshape(shape) for numbers in found)
-            work = self.dealt(lengths.work(squares, self.attention_share))
+            work = self.assigned(lengths.work(squares, self.attention_share))
             drawn.forward_s[..., at, :] *= work
             drawn.backward_s[..., at, :] *= work
             if self.is_sent:
-                _tell(drawn, at, tokens, squares)
+                _set_lengths(drawn, at, tokens, squares)
 
-    def dealt(self, work: Floats) -> Floats:
+    def assigned(self, work: Floats) -> Floats:
         """What each micro-batch costs [micro-batches, dp ranks]: what its documents do."""
         return work
 
@@ -63,7 +127,7 @@ class SequenceImbalance(Fault):
         return ()
 
     @override
-    def undone(self) -> Fault:
+    def baseline(self) -> Fault:
         return BalancedSequences(
             max_length=self.max_length,
             full_share=self.full_share,
@@ -80,11 +144,11 @@ class BalancedSequences(SequenceImbalance):
     name = "balanced-sequences"
 
     @override
-    def dealt(self, work: Floats) -> Floats:
+    def assigned(self, work: Floats) -> Floats:
         return np.full_like(work, work.mean())
 
 
-def _tell(drawn: Drawn, at: int, tokens: Ints, squares: Ints) -> None:
+def _set_lengths(drawn: DrawnSteps, at: int, tokens: Ints, squares: Ints) -> None:
     """Say it of one step; of those before and after nothing is known."""
     shape = drawn.forward_s.shape[2:]
     if drawn.tokens is None:

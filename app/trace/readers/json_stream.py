@@ -10,9 +10,9 @@ from app.errors import InvalidTrace
 
 T = TypeVar("T")
 
-# What a decoder raises over what somebody else wrote.
+# What decoders raise for malformed input.
 UNDECODABLE = (msgspec.DecodeError, RecursionError, ValueError)
-# A value that is wanted whole, or a text that is passed over.
+# Of a value that is decoded, or of a string that is skipped.
 MAX_VALUE_BYTES = 32 << 20
 MAX_KEY_BYTES = 1 << 16
 _MAX_SCALAR = 1024
@@ -25,15 +25,15 @@ _SCALAR_END = re.compile(rb"[ \t\r\n,\]}]")
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
 
 
-class Pieces(Protocol):
-    """A file's bytes, as `source.Source` gives them."""
+class BytePieces(Protocol):
+    """A file's bytes, as `InputFile` gives them."""
 
     @property
     def name(self) -> str:
         """The file's name."""
 
     def read(self) -> bytes:
-        """The next piece; nothing at the end."""
+        """The next piece; empty at the end."""
 
 
 class JsonStream:
@@ -43,7 +43,7 @@ class JsonStream:
         InvalidTrace: the text is no JSON there, or a value is too long.
     """
 
-    def __init__(self, source: Pieces, *, noun: str = "element") -> None:
+    def __init__(self, source: BytePieces, *, noun: str = "element") -> None:
         self.name = source.name
         self.number = 0
         self._noun = noun
@@ -57,11 +57,11 @@ class JsonStream:
         return f"{self.name}: {self._noun} {self.number:,}" if self.number else self.name
 
     def refusal(self, reason: str) -> InvalidTrace:
-        """An error about what is read just now."""
+        """An error at the current position."""
         return InvalidTrace(f"{self.place()}: {reason}")
 
     def peek(self) -> bytes:
-        """The next byte that is not blank; nothing at the end."""
+        """The next byte that is not blank; empty at the end."""
         while True:
             found = _BLANK.match(self._text, self._at)
             self._at = found.end() if found else self._at
@@ -69,14 +69,14 @@ class JsonStream:
                 return self._text[self._at : self._at + 1]
 
     def begins_with(self, size: int) -> bytes:
-        """The next bytes, so many or all that there are; they are not passed."""
+        """The next bytes (all that are left, if fewer), without consuming them."""
         self.peek()
         while len(self._text) - self._at < size and self._more():
             pass
         return self._text[self._at : self._at + size]
 
     def take(self, wanted: bytes) -> None:
-        """Pass one byte that has to be next."""
+        """Consume one expected byte."""
         found = self.peek()
         if found != wanted:
             shown = repr(found.decode("latin-1")) if found else "the end of the file"
@@ -84,7 +84,7 @@ class JsonStream:
         self._at += 1
 
     def members(self) -> Iterator[str]:
-        """Keys of the object that begins here; the caller passes the value after each."""
+        """Keys of the object at this position; the caller consumes each value."""
         self.take(b"{")
         if self.peek() == b"}":
             self._at += 1
@@ -101,7 +101,7 @@ class JsonStream:
             self.take(b",")
 
     def elements(self, decoder: "msgspec.json.Decoder[list[T]]") -> Iterator[T]:
-        """What is in the list that begins here; `decoder` is of a list.
+        """Elements of the list at this position; `decoder` decodes a list.
 
         While an element is used, `number` is its own.
         """
@@ -133,25 +133,25 @@ class JsonStream:
                 yield value
 
     def value(self, decoder: "msgspec.json.Decoder[T]", most: int = MAX_VALUE_BYTES) -> T:
-        """The value that begins here, whole."""
+        """Decode the value at this position."""
         raw = self._raw(most)
         try:
             return decoder.decode(raw)
         except UNDECODABLE as error:
-            raise self.refusal(_told(error)) from error
+            raise self.refusal(_decoder_message(error)) from error
 
     def skip(self) -> None:
-        """Pass the value that begins here, however long it is."""
+        """Skip the value at this position, in bounded memory."""
         self._raw(None)
 
     def end(self) -> None:
-        """Nothing but blanks may follow."""
+        """Check that only blanks follow."""
         if found := self.peek():
             shown = found.decode("latin-1")
             raise self.refusal(f"is no JSON: {shown!r} follows after its end")
 
     def _many(self, decoder: "msgspec.json.Decoder[list[T]]") -> list[T] | None:
-        """All elements that are whole in the buffer; None where that is not plain to see."""
+        """All complete elements in the buffer; None where their end is not certain."""
         if len(self._text) - self._at < 1 << 16:
             self._more()
         cut = self._last_end()
@@ -167,7 +167,7 @@ class JsonStream:
         return found
 
     def _last_end(self) -> int | None:
-        """Where an object ends that another one follows, as late as possible in the buffer."""
+        """The last position in the buffer at which one object ends and another follows."""
         text, until = self._text, len(self._text)
         for _ in range(_MAX_BACKWARDS):
             until = text.rfind(b"{", self._at + 1, until)
@@ -186,7 +186,9 @@ class JsonStream:
         try:
             found = decoder.decode(b"[" + raw + b"]")
         except UNDECODABLE as error:
-            raise self.refusal(_told(error).replace("$[0]", "$").replace("$[...]", "$")) from error
+            raise self.refusal(
+                _decoder_message(error).replace("$[0]", "$").replace("$[...]", "$")
+            ) from error
         self.number -= 1
         return found
 
@@ -206,12 +208,12 @@ class JsonStream:
             try:
                 found.append(decoder.decode(line))
             except UNDECODABLE as error:
-                raise self.refusal(_told(error)) from error
+                raise self.refusal(_decoder_message(error)) from error
         self.number = before
         return found
 
     def _raw(self, most: int | None) -> bytes:
-        """The text of the value that begins here; only passed, not kept, where `most` is None."""
+        """The text of the value at this position; skipped, not kept, where `most` is None."""
         first = self.peek()
         if first in (b"{", b"["):
             return self._container(most)
@@ -220,7 +222,7 @@ class JsonStream:
         return self._scalar()
 
     def _more(self, most: int | None = None) -> bool:
-        """Read on; what was passed is forgotten. False at the end of the file."""
+        """Read the next piece and drop consumed bytes. False at the end of the file."""
         if self._has_ended:
             return False
         if most is not None and len(self._text) - self._at > most:
@@ -247,7 +249,7 @@ class JsonStream:
                 return b"" if most is None else self._text[begin:seen]
 
     def _passed(self, seen: int, most: int | None) -> int:
-        """Where `seen` is after reading on."""
+        """Read the next piece; returns the new position of `seen`."""
         if most is None:
             self._at = seen
         ahead = seen - self._at
@@ -280,8 +282,8 @@ def _last_visible(text: bytes, at: int) -> int:
     return at
 
 
-def _told(error: Exception) -> str:
-    """What a decoder says, in the words of the other messages."""
+def _decoder_message(error: Exception) -> str:
+    """A decoder's message in the style of the other messages."""
     if isinstance(error, msgspec.ValidationError):
         return f"{str(error)[:200]}: is the file of this format?"
     if isinstance(error, RecursionError):

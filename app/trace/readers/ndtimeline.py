@@ -1,6 +1,10 @@
-"""veScale's ndtimeline: its records as JSON (lines or a list), or the Chrome file it writes."""
+"""veScale's ndtimeline: its records as JSON (lines or a list), or the Chrome file it writes.
 
-from collections.abc import Iterator, Sequence
+Its metrics' names are mapped to Paceline's op types. Values that describe the run must be the same
+in all files.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,32 +13,107 @@ from typing_extensions import override
 
 from app.errors import InvalidTrace
 from app.trace.ops import OP_CODES
-from app.trace.readers.foreign import Import, Lack, Options
+from app.trace.readers.importing import ImportOptions, MissingData, OperationImport
+from app.trace.readers.input_file import InputFile
 from app.trace.readers.json_stream import UNDECODABLE, JsonStream
-from app.trace.readers.name_map import Meant, NameMap
-from app.trace.readers.ndtimeline_names import KNOWN
+from app.trace.readers.name_map import NameMap, NameMeaning
 from app.trace.readers.op_spool import OpSpool
-from app.trace.readers.run_told import RunTold
 from app.trace.readers.sample_job import sample_ops
-from app.trace.readers.source import Source
-from app.trace.readers.spooled import Facts, SpooledImport
+from app.trace.readers.spooled_import import ImportFacts, SpooledImport
+
+# Registered by the open version, or known to its timeline writer (predefined.py).
+_ALIASES = {
+    "unshard-all-gather": ("params-all-gather",),
+    "grad-reduce-scatter": ("grads-reduce-scatter",),
+    "grad-all-reduce": ("separate-grads-all-reduce",),
+    "grads-reduce-scatter-nonoverlapping": ("grads-reduce-scatter",),
+    "params-all-gather-nonoverlapping": ("params-all-gather",),
+}
+# One call that waits for several transfers.
+FUSED_TRANSFERS = {
+    "forward-send-backward-recv": ("forward-send", "backward-recv"),
+    "backward-send-forward-recv": ("backward-send", "forward-recv"),
+    "forward-send-forward-recv": ("forward-send", "forward-recv"),
+    "backward-send-backward-recv": ("backward-send", "backward-recv"),
+}
+# They run inside a computation or the optimizer, whose time has theirs in it; "special" marks a
+# flush.
+NESTED_METRICS = (
+    "tp-allreduce",
+    "tp-allgather",
+    "tp-reducescatter",
+    "optimizer-inner-step",
+    "optimizer-copy-to-main-grad",
+    "optimizer-copy-main-to-model-params",
+    "special",
+)
+KNOWN_METRICS: dict[str, tuple[str, ...]] = {
+    **_ALIASES,
+    **FUSED_TRANSFERS,
+    **dict.fromkeys(NESTED_METRICS, ()),
+}
+
+
+_MAX_VALUE_CHARS = 200
+_MAX_VALUES = 8
+
+
+class RunValues:
+    """Values that describe the run, by key; keys in `single` allow one value a run."""
+
+    def __init__(self, single: tuple[str, ...]) -> None:
+        self._single = single
+        self._values: dict[str, list[str]] = {}
+
+    def note(self, at: Callable[[], str], key: str, value: str | int | None) -> None:
+        """Add a value; None and empty text are ignored.
+
+        Raises:
+            InvalidTrace: it contradicts an earlier value.
+        """
+        if value is None or value == "":
+            return
+        text = str(value)[:_MAX_VALUE_CHARS]
+        seen = self._values.setdefault(key, [])
+        if text in seen:
+            return
+        if seen and key in self._single:
+            raise InvalidTrace(
+                f"{at()}: {key} is {text!r} here and {seen[0]!r} before: give the files of one run"
+            )
+        if len(seen) < _MAX_VALUES:
+            seen.append(text)
+
+    def one(self, key: str) -> str | None:
+        """The value, None if there is none."""
+        seen = self._values.get(key)
+        return seen[0] if seen else None
+
+    def labels(self, *keys: str) -> dict[str, str]:
+        """Known keys with their values as text."""
+        return {
+            key: ", ".join(self._values[key])[:_MAX_VALUE_CHARS]
+            for key in keys
+            if key in self._values
+        }
+
 
 T = TypeVar("T")
 
 NAME = "ndtimeline"
-_NOTHING = Meant(())
-_LARGEST = 1e17  # microseconds or seconds: beyond all clocks, and good to turn into nanoseconds
+_NO_OPERATION = NameMeaning(())
+_MAX_TIME = 1e17  # microseconds or seconds: beyond all clocks, and good to turn into nanoseconds
 # A first line that is a whole object of its own is a record.
 _FIRST_LINE_BYTES = 1 << 20
 # Only an interleaved schedule has these on the first stage.
 _ROUND_TRIP = (OP_CODES["forward-recv"], OP_CODES["backward-send"])
-_LONGEST_HOST = 255
+_MAX_HOST_CHARS = 255
 _HAVE_CHUNKS = ("forward-compute", "backward-compute", "params-all-gather", "grads-reduce-scatter")
 _WITH_CHUNK = frozenset(OP_CODES[name] for name in _HAVE_CHUNKS)
 
 
 class _Args(msgspec.Struct, gc=False):
-    """What the Chrome file says of an operation beside its times."""
+    """Args of an event of the Chrome file."""
 
     rank: int
     step: int
@@ -71,7 +150,7 @@ _ELEMENT = msgspec.json.Decoder(_Element)
 _ARGS = msgspec.json.Decoder(_Args)
 
 
-def open_files(paths: Sequence[Path], options: Options) -> Import:
+def open_files(paths: Sequence[Path], options: ImportOptions) -> OperationImport:
     """The import of one run's files, of either kind."""
     return NdtimelineImport(paths, options)
 
@@ -79,10 +158,10 @@ def open_files(paths: Sequence[Path], options: Options) -> Import:
 class NdtimelineImport(SpooledImport):
     """One run's files; micro-batches are numbered by order, as the format has no ids."""
 
-    def __init__(self, paths: Sequence[Path], options: Options) -> None:
+    def __init__(self, paths: Sequence[Path], options: ImportOptions) -> None:
         super().__init__(paths, options)
-        self._names = NameMap(options, KNOWN)
-        self._told = RunTold(("run_id", "trial"))
+        self._names = NameMap(options, KNOWN_METRICS)
+        self._told = RunValues(("run_id", "trial"))
         self._num_fused = 0
         self._num_parts = 0
         self._num_round_trips = 0
@@ -90,11 +169,11 @@ class NdtimelineImport(SpooledImport):
         self._seen: dict[int, tuple[int, int, int, str | None]] = {}
 
     @override
-    def read(self, spool: OpSpool) -> Facts:
+    def read(self, spool: OpSpool) -> ImportFacts:
         for path in self.paths:
             self._read_file(path, spool)
-        return Facts(
-            lacks=self._lacks(),
+        return ImportFacts(
+            missing=self._missing(),
             name=self._told.one("trial"),
             run_key=self._told.one("run_id"),
             labels=self._told.labels("role"),
@@ -103,7 +182,7 @@ class NdtimelineImport(SpooledImport):
         )
 
     def _read_file(self, path: Path, spool: OpSpool) -> None:
-        source = Source(path)
+        source = InputFile(path)
         stream = JsonStream(source)
         spool.at = stream.place
         try:
@@ -121,11 +200,11 @@ class NdtimelineImport(SpooledImport):
             source.close()
 
     def _take_record(self, spool: OpSpool, record: _Element, metric: str) -> None:
-        rank, step = _there(spool, "rank", record.rank), _there(spool, "step", record.step)
-        dp_rank = _there(spool, "dp_rank", record.dp_rank)
-        stage = _there(spool, "stage", record.stage)
-        starts = _there(spool, "start_ts", record.start_ts)
-        lengths = _there(spool, "duration", record.duration)
+        rank, step = _required(spool, "rank", record.rank), _required(spool, "step", record.step)
+        dp_rank = _required(spool, "dp_rank", record.dp_rank)
+        stage = _required(spool, "stage", record.stage)
+        starts = _required(spool, "start_ts", record.start_ts)
+        lengths = _required(spool, "duration", record.duration)
         if len(starts) != len(lengths):
             raise InvalidTrace(
                 f"{spool.at()}: start_ts has {len(starts):,} values and duration "
@@ -133,7 +212,7 @@ class NdtimelineImport(SpooledImport):
             )
         for name in ("run_id", "trial", "role"):
             self._told.note(spool.at, name, getattr(record, name))
-        host = record.ip[:_LONGEST_HOST] if record.ip else None
+        host = record.ip[:_MAX_HOST_CHARS] if record.ip else None
         self._place(spool, rank, (dp_rank, stage, record.tp_rank or 0, host))
         found = self._meant(metric, len(starts))
         for code in found.codes:
@@ -151,13 +230,13 @@ class NdtimelineImport(SpooledImport):
                 f"{spool.at()}: args: {str(error)[:120]}: want rank, step, tp and pp as "
                 "ndtimeline writes them"
             ) from error
-        dp_rank = _there(spool, "pid", event.pid)
+        dp_rank = _required(spool, "pid", event.pid)
         self._place(spool, args.rank, (dp_rank, args.pp, args.tp, None))
-        found = self._meant(_there(spool, "name", event.name), 1)
+        found = self._meant(_required(spool, "name", event.name), 1)
         for code in found.codes:
             self._note(code, args.pp, 1)
             mc, mb_id, number = _numbers(found, code, 0, args.step)
-            ts, dur = _there(spool, "ts", event.ts), _there(spool, "dur", event.dur)
+            ts, dur = _required(spool, "ts", event.ts), _required(spool, "dur", event.dur)
             spool.add(args.rank, number, code, *_nanoseconds(spool, ts, dur, 1e3), mc, mb_id)
 
     def _place(self, spool: OpSpool, rank: int, where: tuple[int, int, int, str | None]) -> None:
@@ -166,7 +245,7 @@ class NdtimelineImport(SpooledImport):
             spool.place(rank, dp_rank, stage, peer=tp_rank, host=ip)
             self._seen[rank] = where
 
-    def _meant(self, metric: str, times: int) -> Meant:
+    def _meant(self, metric: str, times: int) -> NameMeaning:
         found = self._names.meant(metric)
         if found is None:
             self._names.count_unknown(metric, times)
@@ -174,31 +253,31 @@ class NdtimelineImport(SpooledImport):
             self._num_parts += times
         elif len(found.codes) > 1:
             self._num_fused += times
-        return found or _NOTHING
+        return found or _NO_OPERATION
 
     def _note(self, code: int, stage: int, times: int) -> None:
         self._num_ops += times
         if stage == 0 and code in _ROUND_TRIP:
             self._num_round_trips += times
 
-    def _lacks(self) -> list[Lack]:
+    def _missing(self) -> list[MissingData]:
         found = [
-            Lack(
+            MissingData(
                 f"clocks: {self._num_ops:,} starts are seconds since 1970 of each host's own clock",
                 "they are good to 0.24 us, and offsets between hosts are estimated from the "
                 "operations themselves (docs/clocks.md)",
             ),
-            *self._names.lacks("operations"),
+            *self._names.missing("operations"),
         ]
         found.append(
-            Lack(
+            MissingData(
                 f"first step: the first NCCL operation of each stream of {len(self._seen):,} ranks",
                 "ndtimeline loses it: leave the first step out of what is analysed",
             )
         )
         if self._num_fused:
             found.append(
-                Lack(
+                MissingData(
                     f"transfers: {self._num_fused:,} calls wait for a send and a receive at once",
                     "each is taken as both, with the same times: their transfer times are at most "
                     "too long, and pipeline communication looks slower than it is",
@@ -206,7 +285,7 @@ class NdtimelineImport(SpooledImport):
             )
         if self._num_parts:
             found.append(
-                Lack(
+                MissingData(
                     f"parts: {self._num_parts:,} operations ran inside others (tensor-parallel "
                     "collectives, parts of the optimizer)",
                     "their time is in the operation around them and not told apart",
@@ -245,14 +324,14 @@ def _has_a_record_a_line(stream: JsonStream) -> bool:
         return False
 
 
-def _there(spool: OpSpool, name: str, value: T | None) -> T:
+def _required(spool: OpSpool, name: str, value: T | None) -> T:
     if value is None:
         raise InvalidTrace(f"{spool.at()}: {name} is missing: is it a whole record of ndtimeline?")
     return value
 
 
-def _numbers(found: Meant, code: int, chunk: int, step: int) -> tuple[int, int, int]:
-    """Chunk, micro-batch and step: what a pattern read goes before what the record says."""
+def _numbers(found: NameMeaning, code: int, chunk: int, step: int) -> tuple[int, int, int]:
+    """Chunk, micro-batch and step: numbers in the name take precedence over the record's."""
     mc = chunk if code in _WITH_CHUNK else -1
     return (
         found.chunk if found.chunk >= 0 else mc,
@@ -264,13 +343,13 @@ def _numbers(found: Meant, code: int, chunk: int, step: int) -> tuple[int, int, 
 def _nanoseconds(
     spool: OpSpool, start: float, length: float, nanoseconds: float
 ) -> tuple[int, int]:
-    if not (abs(start) < _LARGEST and abs(length) < _LARGEST):
+    if not (abs(start) < _MAX_TIME and abs(length) < _MAX_TIME):
         raise InvalidTrace(f"{spool.at()}: a time is {max(start, length):.3g}: that is no time")
     return round(start * nanoseconds), round(length * nanoseconds)
 
 
 def sample() -> dict[str, bytes]:
-    """The tiny job as records, a line each."""
+    """The tiny job as one record a line."""
     ops = sample_ops()
     keys = dict.fromkeys((op.rank, op.step, op.optype) for op in ops)
     records = []

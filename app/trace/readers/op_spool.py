@@ -1,4 +1,4 @@
-"""Operations on their way through an import: in on any order, out step by step, held on disk."""
+"""Sorts the operations of an import on disk: added in any order, read back step by step."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,12 +10,18 @@ from numpy.typing import NDArray
 
 from app.errors import InvalidTrace
 from app.trace.ops import NUM_CODES
-from app.trace.readers.foreign import Place
-from app.trace.readers.merging import RANK_BITS, ROWS_HELD, Block, Rows, merged
-from app.trace.readers.on_disk import Scratch
+from app.trace.readers.disk_rows import (
+    RANK_BITS,
+    ROWS_HELD,
+    Rows,
+    ScratchFile,
+    SortedBlock,
+    merged_groups,
+)
+from app.trace.readers.importing import WorkerPlace
 from app.trace.window import OPTIONAL, Ints
 
-# What the wire takes (docs/wire-format.md): an import can be pushed, too.
+# Limits of the wire format (docs/wire-format.md), as an import can be pushed.
 DAY_NS = 86_400 * 10**9
 LIMITS: dict[str, tuple[int, int]] = {
     "rank": (0, 2**31 - 1),
@@ -31,20 +37,20 @@ LIMITS: dict[str, tuple[int, int]] = {
 }
 _FLUSH_ROWS = 1 << 16
 _ADDED_ROWS = 1 << 14
-_NEVER = np.iinfo(np.int64).max
+_NO_START = np.iinfo(np.int64).max
 _STEPS_KEPT = 1 << 18  # so many beside each other before they are gathered
 
-Placed = tuple[int, int, int, str | None]  # dp rank, stage, peer, host
+PlacedRank = tuple[int, int, int, str | None]  # dp rank, stage, peer, host
 
 
 class OpSpool:
-    """Rows in, in any order; out again by (step, rank), each of these groups in one piece.
+    """External sort of operations: added in any order, read back as whole (step, rank) groups.
 
-    `at` says where in which file the reader is: every refusal begins with it. `more` names the
+    `at` is the reader's position (file and place); error texts begin with it. `more` names the
     columns that rows have beside those of every row.
 
     Raises (each method):
-        InvalidTrace: a value cannot be; the message begins with where it stands.
+        InvalidTrace: a value is out of range; the message begins with its position.
         InvalidRequest: the disk is full.
     """
 
@@ -67,8 +73,8 @@ class OpSpool:
             [("rank", "i4"), ("optype", "i2"), ("mc", "i2"), ("mb_id", "i4"), ("seq_id", "i4")]
             + [(name, "i8") for name in ("step", "start_ns", "duration_ns", *more)]
         )
-        self._file = Scratch(folder)
-        self._places: dict[int, Placed] = {}
+        self._file = ScratchFile(folder)
+        self._places: dict[int, PlacedRank] = {}
         self._num_by_rank: Counter[int] = Counter()
         self._added: list[tuple[int, ...]] = []
         self._pieces: list[Rows] = []
@@ -80,7 +86,7 @@ class OpSpool:
     def place(
         self, rank: int, dp_rank: int, stage: int, *, peer: int = 0, host: str | None = None
     ) -> None:
-        """A rank is there; of ranks at one place only the one with the lowest `peer` is kept.
+        """Declare a rank; of ranks at one place only the one with the lowest `peer` is kept.
 
         `peer` numbers those that do the same work: tensor- or sequence-parallel ones.
         """
@@ -138,7 +144,7 @@ class OpSpool:
             self._take_added()
 
     def add_rows(self, rank: NDArray[Any], step: NDArray[Any], **columns: NDArray[Any]) -> None:
-        """Operations as columns, those of every row and `more`; what is left out is -1."""
+        """Operations as columns; columns that are left out are -1."""
         rows = np.full(rank.size, -1, self._dtype)
         for name, values in {"rank": rank, "step": step, **columns}.items():
             if values.size and (self.checks_times or name not in ("start_ns", "duration_ns")):
@@ -148,19 +154,19 @@ class OpSpool:
         self._take_added()
         self._take(rows)
 
-    def finish(self) -> "Spooled":
-        """All that was added, to be read."""
+    def finish(self) -> "SpooledOps":
+        """Sort what was added, for reading."""
         self._take_added()
         self._flush()
         self._gather_steps()
         steps, firsts = self._steps[0] if self._steps else (np.empty(0, np.int64),) * 2
         blocks = tuple(self._blocks)
-        return Spooled(
+        return SpooledOps(
             self._file, self._dtype, blocks, (steps, firsts), self._places, self._num_by_rank
         )
 
     def close(self) -> None:
-        """Give the disk's space back."""
+        """Free the disk space."""
         self._file.close()
 
     def _refuse(self, values: Mapping[str, int]) -> None:
@@ -183,7 +189,7 @@ class OpSpool:
             self._flush()
 
     def _flush(self) -> None:
-        """Write what is pending as one block, sorted."""
+        """Write pending rows as one sorted block."""
         if not self._num_pending:
             return
         rows = np.concatenate(self._pieces)
@@ -216,13 +222,13 @@ class OpSpool:
         steps = np.concatenate([steps for steps, _ in self._steps])
         firsts = np.concatenate([firsts for _, firsts in self._steps])
         known, position = np.unique(steps, return_inverse=True)
-        found = np.full(known.size, _NEVER)
+        found = np.full(known.size, _NO_START)
         np.minimum.at(found, position, firsts)
         self._steps = [(known, found)]
 
 
-class Spooled:
-    """What was spooled, group by group: all that one rank did in one step.
+class SpooledOps:
+    """The sorted operations, in groups of one step and rank.
 
     `steps` are ascending, `first_starts` the earliest start in each. `places` are of the ranks
     that are kept; `num_peers` others do the same work, and have `num_peer_ops` operations.
@@ -230,18 +236,18 @@ class Spooled:
 
     def __init__(
         self,
-        file: Scratch,
+        file: ScratchFile,
         dtype: np.dtype[Any],
         blocks: Sequence[tuple[int, int, int, int]],
         steps: tuple[Ints, Ints],
-        places: Mapping[int, Placed],
+        places: Mapping[int, PlacedRank],
         num_by_rank: Mapping[int, int],
     ) -> None:
         self.steps, self.first_starts = steps
         self._file = file
         self._dtype = dtype
         self._blocks = blocks
-        self.places = _chosen(
+        self.places = _kept_ranks(
             {rank: place for rank, place in places.items() if rank in num_by_rank}
         )
         others = [count for rank, count in num_by_rank.items() if rank not in self.places]
@@ -250,18 +256,20 @@ class Spooled:
 
     def groups(self, rows_held: int = ROWS_HELD) -> Iterator[tuple[int, int, Rows]]:
         """Rank, step and rows, steps ascending and within each the ranks."""
-        blocks = [Block(self._file, self._dtype, first, rows) for first, rows, *_ in self._blocks]
+        blocks = [
+            SortedBlock(self._file, self._dtype, first, rows) for first, rows, *_ in self._blocks
+        ]
         firsts = [
             int(np.searchsorted(self.steps, step)) << RANK_BITS | rank
             for *_, step, rank in self._blocks
         ]
-        for rows in merged(blocks, firsts, self.steps, rows_held):
+        for rows in merged_groups(blocks, firsts, self.steps, rows_held):
             rank = int(rows["rank"][0])
             if rank in self.places:
                 yield rank, int(rows["step"][0]), rows
 
 
-def _chosen(places: Mapping[int, Placed]) -> dict[int, Place]:
+def _kept_ranks(places: Mapping[int, PlacedRank]) -> dict[int, WorkerPlace]:
     """The rank at each place that is kept."""
     lowest: dict[tuple[int, int], tuple[int, int]] = {}
     for rank, (dp_rank, stage, peer, _) in places.items():
@@ -274,4 +282,4 @@ def _chosen(places: Mapping[int, Placed]) -> dict[int, Place]:
         if best is None or peer < best[0]:
             lowest[dp_rank, stage] = (peer, rank)
     kept = sorted(rank for _, rank in lowest.values())
-    return {rank: Place(places[rank][0], places[rank][1], places[rank][3]) for rank in kept}
+    return {rank: WorkerPlace(places[rank][0], places[rank][1], places[rank][3]) for rank in kept}

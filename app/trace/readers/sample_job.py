@@ -1,10 +1,9 @@
-"""A tiny job as every importer's sample has it: two stages, two replicas, two steps."""
+"""The tiny job in every importer's sample: two stages, two replicas, two steps."""
 
 from dataclasses import dataclass
 
 DP_SIZE = 2
 PP_SIZE = 2
-NUM_MICROBATCHES = 2
 STEPS = (7, 8)
 BEGAN_NS = 1_700_000_000_000_000_000
 _STEP_NS = 100_000_000

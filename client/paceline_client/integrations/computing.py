@@ -1,71 +1,86 @@
-"""The computation that a worker is in, which whoever sees its end first may end."""
+"""A worker's current computation, and waits of the compute stream for a collective.
+
+Any integration may end the computation. Waits are recorded only with GPU timing.
+"""
 
 from __future__ import annotations
 
 import weakref
 from typing import Any
 
-from ..cuda_span import CudaSpan
+from ..recording.cuda import CudaSpan
 
 
-class Computing:
-    """At most one computation of a recorder at a time.
+class CurrentComputation:
+    """A recorder's open computation; at most one at a time.
 
-    A backward of DDP returns only when its gradients have been reduced. Its computation is over
-    before that: the hook of the last bucket sees to it that it ends then.
+    DDP's backward returns only after its gradients are reduced. The hook of the last bucket ends
+    the computation before that.
     """
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = weakref.ref(recorder)
         self._begun: Any = None
-        self._what: tuple[str, int, int] | None = None
+        self._operation: tuple[str, int, int] | None = None
 
     @property
     def is_recording(self) -> bool:
-        """Whether the step that runs is recorded: if not, nobody asks what is known of it."""
+        """Whether the current step is recorded; if not, attributes are not computed."""
         return bool(getattr(self._recorder(), "is_recording", True))
 
-    def begin(self, optype: str, microbatch: int = -1, chunk: int = -1, **told: int) -> None:
-        """A computation begins; one that is still open ends."""
+    def begin(self, optype: str, microbatch: int = -1, chunk: int = -1, **attributes: int) -> None:
+        """Begin a computation, after ending an open one."""
         self.end()
         recorder = self._recorder()
         if recorder is not None:
-            self._what = (optype, microbatch, chunk)
-            self._begun = recorder.begin(optype, microbatch=microbatch, chunk=chunk, **told)
+            self._operation = (optype, microbatch, chunk)
+            self._begun = recorder.begin(optype, microbatch=microbatch, chunk=chunk, **attributes)
 
     def may_wait(self) -> None:
-        """A collective is under way beside the open computation, and may hold up its kernels.
+        """Mark that a concurrent collective may hold up the open computation's kernels.
 
-        Where NCCL's kernels wait for other ranks, others wait for processors or hardware queues.
+        While NCCL's kernels wait for other ranks, others wait for SMs or hardware queues.
         """
         if isinstance(self._begun, CudaSpan):
             self._begun.contains_waits = True
 
     def end(self) -> None:
-        """The open computation ends now, if there is one."""
+        """End the open computation, if any."""
         begun, self._begun = self._begun, None
         recorder = self._recorder()
         if begun is not None and recorder is not None:
             recorder.end(begun)
 
     def pause(self) -> tuple[str, int, int] | None:
-        """The worker stops computing to wait; `resume` takes the answer."""
-        what = self._what if self._begun is not None else None
+        """End the open computation for a wait; pass the result to `resume`."""
+        paused = self._operation if self._begun is not None else None
         self.end()
-        return what
+        return paused
 
-    def resume(self, what: tuple[str, int, int] | None) -> None:
-        """It goes on with what it was computing, in a new operation."""
-        if what is not None:
-            self.begin(*what)
-
-
-_of_recorder: weakref.WeakKeyDictionary[Any, Computing] = weakref.WeakKeyDictionary()
+    def resume(self, paused: tuple[str, int, int] | None) -> None:
+        """Continue a paused computation as a new operation."""
+        if paused is not None:
+            self.begin(*paused)
 
 
-def computing(recorder: Any) -> Computing:
-    """What this recorder's worker computes: one for all integrations of a process."""
+_of_recorder: weakref.WeakKeyDictionary[Any, CurrentComputation] = weakref.WeakKeyDictionary()
+
+
+def current_computation(recorder: Any) -> CurrentComputation:
+    """The computation of a recorder, shared by all integrations of a process."""
     found = _of_recorder.get(recorder)
     if found is None:
-        found = _of_recorder[recorder] = Computing(recorder)
+        found = _of_recorder[recorder] = CurrentComputation(recorder)
     return found
+
+
+def begin_wait(recorder: Any, until: Any) -> CudaSpan | None:
+    """Begin a wait of the compute stream for the collective recorded by `until`.
+
+    Call `end_with` on the result; None if there is nothing to record.
+    """
+    if not isinstance(until, CudaSpan) or not until.has_ended:
+        return None
+    begin = getattr(recorder, "begin_wait", None)  # substitutes for recorders may lack it
+    begun = begin() if begin is not None else None
+    return begun if isinstance(begun, CudaSpan) else None

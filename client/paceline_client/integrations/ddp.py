@@ -9,8 +9,8 @@
             loss_of(model(inputs), targets).backward()
             optimizer.step()
 
-Inside a pipeline, whose stages record their computations themselves, only the buckets are
-wanted: `ddp.attach(recorder, stage_module, chunk=0, computes=False)`.
+Inside a pipeline, whose stages record their computations themselves, record only the buckets:
+`ddp.attach(recorder, stage_module, chunk=0, computes=False)`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from ..null import NULL
-from .computing import Computing, computing
-from .waiting import begin_wait
+from ..recorder import NULL
+from .computing import CurrentComputation, begin_wait, current_computation
 
 log = logging.getLogger("paceline_client")
 
 # Of a forward's arguments: what `Recorder.op` takes, for example {"tokens": inputs.numel()}.
 Work = Callable[..., Mapping[str, int]]
 
-# Forwards in a row, with autograd on: more than any script computes before its first backward.
-MANY_WITHOUT = 64
+# Forwards in a row with autograd on, without a backward, that are worth a warning.
+MAX_UNSEEN_BACKWARDS = 64
 
 
 def attach(
@@ -47,10 +46,9 @@ def attach(
     hook: Callable[[Any, Any], Any] | None = None,
     state: Any = None,
 ) -> bool:
-    """Record a model under DDP from now on; whether that was possible.
+    """Record a model under DDP from now on; returns whether that was possible.
 
-    `hook` and `state` are the communication hook that the model would have had, if any: DDP has
-    room for one, and this one calls it.
+    DDP takes one communication hook: pass your own, if any, as `hook` and `state`; it is called.
     """
     try:
         model.register_comm_hook(state, _buckets(recorder, chunk, hook or _all_reduce(model)))
@@ -74,15 +72,15 @@ def record_optimizer(recorder: Any, optimizer: Any) -> None:
 def _buckets(
     recorder: Any, chunk: int, inner: Callable[[Any, Any], Any]
 ) -> Callable[[Any, Any], Any]:
-    """The communication hook: DDP calls it with each bucket as it fills."""
+    """The communication hook, called by DDP with each bucket as it fills."""
 
-    # Without types: DDP compares them with its own.
+    # No annotations: DDP compares them with its own.
     def record_bucket(state, bucket):  # type: ignore[no-untyped-def]
-        around = computing(recorder)
+        around = current_computation(recorder)
         begun = recorder.begin("grads-reduce-scatter", chunk=chunk)
         around.may_wait()
         if bucket.is_last():
-            # What DDP does after the computation is waiting: for this its turn comes before.
+            # Runs before DDP's own callback, which waits for the buckets.
             at_end_of_backward(functools.partial(_waits_for_buckets, recorder, around, begun))
 
         def reduced(future: Any) -> Any:
@@ -94,8 +92,8 @@ def _buckets(
     return record_bucket
 
 
-def _waits_for_buckets(recorder: Any, around: Computing, last: Any) -> None:
-    """The computation is over; DDP has the stream wait for all buckets, the last one's end."""
+def _waits_for_buckets(recorder: Any, around: CurrentComputation, last: Any) -> None:
+    """End the computation, and record the stream's wait for the last bucket."""
     around.end()
     begun = begin_wait(recorder, until=last)
     if begun is not None:
@@ -103,7 +101,7 @@ def _waits_for_buckets(recorder: Any, around: Computing, last: Any) -> None:
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:
-    """Call when autograd has computed all of the backward that runs; at once where it cannot."""
+    """Call at the end of the running backward; at once if that is impossible."""
     try:
         variable: Any = import_module("torch.autograd").Variable
         variable._execution_engine.queue_callback(call)
@@ -112,44 +110,44 @@ def at_end_of_backward(call: Callable[[], None]) -> None:
 
 
 def _all_reduce(model: Any) -> Callable[[Any, Any], Any]:
-    """What DDP does without a hook: the mean over its process group."""
+    """DDP's default without a hook: the mean over its process group."""
     hooks = import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
     group = model.process_group
     return lambda _state, bucket: hooks.allreduce_hook(group, bucket)
 
 
 class _Passes:
-    """Forwards and backwards of a model that is no stage of a pipeline."""
+    """Forwards and backwards of a model outside a pipeline."""
 
     def __init__(self, recorder: Any, chunk: int, work: Work | None) -> None:
-        self._computing: Computing = computing(recorder)
+        self._computing: CurrentComputation = current_computation(recorder)
         self._chunk = chunk
         self._work = work
-        self._now: Mapping[str, int] = {}  # what is known of the forward that runs
+        self._current: Mapping[str, int] = {}  # attributes of the running forward
         self._num_without = 0  # forwards since the last backward
         self._warned = False
 
     def __reduce__(self) -> Any:
-        """A copy of a model takes its hooks along: not the recorder."""
+        """A copied or pickled model gets hooks without the recorder."""
         return _unwatched, ()
 
     def watch(self, model: Any) -> None:
-        """Hooks on the model, and on the outputs of each of its forwards."""
+        """Put hooks on the model, and on the outputs of each forward."""
         model.register_forward_pre_hook(self._forward_begins, with_kwargs=True)
         model.register_forward_hook(self._forward_ends, with_kwargs=True)
 
-    def _told(self, args: Any, kwargs: Any) -> Mapping[str, int]:
+    def _attributes(self, args: Any, kwargs: Any) -> Mapping[str, int]:
         if self._work is None or not self._computing.is_recording:
             return {}
         try:
             return self._work(*args, **kwargs)
         except Exception:
-            log.debug("paceline: the work of a micro-batch is not known", exc_info=True)
+            log.debug("paceline: the work of a micro-batch is unknown", exc_info=True)
             return {}
 
     def _forward_begins(self, _model: Any, args: Any, kwargs: Any) -> None:
-        self._now = self._told(args, kwargs)
-        self._computing.begin("forward-compute", chunk=self._chunk, **self._now)
+        self._current = self._attributes(args, kwargs)
+        self._computing.begin("forward-compute", chunk=self._chunk, **self._current)
 
     def _forward_ends(self, _model: Any, _args: Any, _kwargs: Any, outputs: Any) -> None:
         self._computing.end()
@@ -157,8 +155,8 @@ class _Passes:
             if not self._computing.is_recording or not _is_learning():
                 return
             self._count()
-            backward = _Backward(self, dict(self._now))
-            # Of all of them, since nobody knows which of them the loss is made of.
+            backward = _Backward(self, dict(self._current))
+            # All of them: which ones the loss depends on is unknown.
             for tensor in _tensors(outputs):
                 if tensor.requires_grad and not getattr(tensor, "is_leaf", False):
                     tensor.register_hook(backward.begins)
@@ -166,39 +164,39 @@ class _Passes:
             log.debug("paceline: a backward is not recorded", exc_info=True)
 
     def _count(self) -> None:
-        """Nothing else would say why there are no backwards."""
+        """Warn if no backward is ever seen."""
         self._num_without += 1
-        if self._num_without == MANY_WITHOUT and not self._warned:
+        if self._num_without == MAX_UNSEEN_BACKWARDS and not self._warned:
             self._warned = True
             log.warning(
-                "paceline: %d forwards and not one backward that could be recorded: the loss has "
-                "to come of tensors in what the forward returns, in lists, dicts or dataclasses",
-                MANY_WITHOUT,
+                "paceline: %d forwards and no backward that could be recorded: the loss must "
+                "depend on tensors that the forward returns, also in lists, dicts or dataclasses",
+                MAX_UNSEEN_BACKWARDS,
             )
 
-    def backward_begins(self, told: Mapping[str, int]) -> None:
-        """The first gradient of an output is there."""
+    def backward_begins(self, attributes: Mapping[str, int]) -> None:
+        """The first gradient of an output exists."""
         self._num_without = 0
-        self._computing.begin("backward-compute", chunk=self._chunk, **told)
+        self._computing.begin("backward-compute", chunk=self._chunk, **attributes)
 
     def backward_ends(self) -> None:
-        """Autograd has computed all of it."""
+        """Autograd has finished the backward."""
         self._computing.end()
 
 
 class _Backward:
     """The backward of one forward, which begins with the first gradient of any of its outputs."""
 
-    def __init__(self, passes: _Passes, told: Mapping[str, int]) -> None:
+    def __init__(self, passes: _Passes, attributes: Mapping[str, int]) -> None:
         self._passes = passes
-        self._told = told
+        self._attributes = attributes
         self._is_open = False
 
     def begins(self, _gradient: Any) -> None:
-        """The gradient of an output is there."""
+        """The gradient of an output exists."""
         if not self._is_open:
             self._is_open = True
-            self._passes.backward_begins(self._told)
+            self._passes.backward_begins(self._attributes)
             at_end_of_backward(self._ends)
 
     def _ends(self) -> None:
@@ -211,7 +209,7 @@ def _unwatched() -> _Passes:
 
 
 def _is_learning() -> bool:
-    """Whether autograd takes down what is computed."""
+    """Whether autograd records computations."""
     torch: Any = sys.modules.get("torch")
     return torch is None or bool(torch.is_grad_enabled())
 

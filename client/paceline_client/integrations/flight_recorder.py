@@ -1,13 +1,13 @@
-"""Records every group's collectives out of PyTorch's flight recorder, on each rank, in one line.
+"""Records every group's collectives from PyTorch's flight recorder.
 
     from paceline_client.integrations import flight_recorder
 
     recorder = paceline_client.start(..., groups=True)
     flight_recorder.attach(recorder)
 
-With NCCL, set `TORCH_NCCL_ENABLE_TIMING=1`: PyTorch then knows how long each collective took on
-this rank. No hook is needed, and nothing of the model is touched: the sender's thread reads the
-buffer after a step in which groups are recorded. PyTorch tells no starts, only durations.
+Attach on every rank. With NCCL, set `TORCH_NCCL_ENABLE_TIMING=1`, so that PyTorch measures how long
+each collective took on this rank. The model is not touched: the sender's thread reads the flight
+recorder after each step in which groups are recorded. It has durations, but no start times.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..groups import NO_GROUP, Group, GroupBuffer
+from ..recording.groups import GroupBuffer
+from ..recording.wire import NO_GROUP, Group
 
 POLL_EVERY_S = 1.0
-GIVE_UP_S = 60.0  # a collective that has not ended by then is left out
-MAX_STEPS = 16  # that have ended and not been read
+GIVE_UP_S = 60.0  # a collective that has not ended by then is skipped
+MAX_STEPS = 16  # ended steps that have not been read
 MAX_DUMP_CHARS = 64 << 20
-ENTRIES_AT_ONCE = 64  # read without letting training have the interpreter
+ENTRIES_AT_ONCE = 64  # parsed without releasing the interpreter
 MS = 1e6
 
 OVERWRITTEN = "overwritten in PyTorch's flight recorder"
@@ -33,7 +34,7 @@ UNFINISHED = "not finished in PyTorch's flight recorder"
 
 log = logging.getLogger("paceline_client")
 _DECODER = json.JSONDecoder()
-# A group's axis by words in its description, as DeviceMesh and Megatron-LM name theirs.
+# A group's axis by words in its description, as DeviceMesh and Megatron-LM name them.
 _AXIS_WORDS = (
     ("tp", ("tp", "tensor", "tensor_parallel")),
     ("cp", ("cp", "context", "sp", "sequence")),
@@ -44,20 +45,20 @@ _AXIS_WORDS = (
 
 
 def attach(recorder: Any, *, axes: Mapping[str, str] | None = None) -> bool:
-    """Record all groups' collectives from now on; whether there is a flight recorder.
+    """Record all groups' collectives from now on; returns whether there is a flight recorder.
 
-    `axes` tells the axis of a group ("tp", "cp", "ep", "dp" or "pp") by the description that its
-    process group has, where that does not speak for itself.
+    `axes` maps descriptions of process groups to axes ("tp", "cp", "ep", "dp" or "pp"), for those
+    whose description does not name the axis.
     """
     try:
-        return bool(recorder.read_beside(FlightRecorder(_dump(), _ranks_by_name, axes or {})))
+        return bool(recorder.read_collectives(FlightRecorder(_dump(), _ranks_by_name, axes or {})))
     except Exception as error:
         log.warning("paceline: PyTorch's flight recorder is not read: %s", error)
         return False
 
 
 class Interval(NamedTuple):
-    """A step in which groups are recorded, by the clock that the flight recorder goes by."""
+    """A step in which groups are recorded, by the flight recorder's clock."""
 
     step: int
     begun_ns: int
@@ -67,8 +68,8 @@ class Interval(NamedTuple):
 class FlightRecorder:
     """Reads the flight recorder's buffer on the sender's thread.
 
-    `dump` gives its content as JSON, `ranks_by_name` the global ranks of process groups by their
-    names, for backends that do not write them into the dump.
+    `dump` returns its content as JSON; `ranks_by_name` the global ranks by process group, for
+    backends whose dump does not have them.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class FlightRecorder:
         self._dump = dump
         self._ranks_by_name = ranks_by_name
         self._axes = axes
-        self._ended: list[Interval] = []  # appended to by training, and read here
+        self._ended: list[Interval] = []  # appended to by training
         self._next_poll_s = 0.0
         self._last_id = -1
         self._groups: dict[str, Group] = {}  # by the process group's name
@@ -97,15 +98,15 @@ class FlightRecorder:
         """Whether a step has ended whose collectives have not been read."""
         return bool(self._ended)
 
-    def look(self, groups: GroupBuffer) -> None:
-        """Read what has ended, if that is due."""
+    def poll(self, groups: GroupBuffer) -> None:
+        """Read the collectives of ended steps, if a read is due."""
         if not self._ended or self.is_over:
             return
         now_s = time.monotonic()
         if now_s < self._next_poll_s:
             return
         self._next_poll_s = now_s + POLL_EVERY_S
-        ended = list(self._ended)  # a step that ends from now on may be in the dump only in part
+        ended = list(self._ended)  # the dump may hold only a part of later steps
         text = self._dump()
         text = text.decode() if isinstance(text, bytes) else text
         if len(text) > MAX_DUMP_CHARS:
@@ -114,10 +115,10 @@ class FlightRecorder:
         entries, about = parsed(text)
         self._count_overwritten(ended, entries, groups)
         waiting = [each for each in ended if not self._read(each, entries, about, groups)]
-        if not self._ended:  # it has stopped
+        if not self._ended:  # reading has stopped
             return
         self._ended[: len(ended)] = waiting
-        # Later entries may be of steps that are not read yet: what is overwritten of them counts.
+        # Later entries may belong to steps that are not read yet, and must count if overwritten.
         done_ns = min([each.begun_ns for each in waiting] or [max(each.ended_ns for each in ended)])
         done = (_id(entry) for entry in entries if _number(entry, "time_created_ns") < done_ns)
         self._last_id = max([self._last_id, *done])
@@ -129,7 +130,7 @@ class FlightRecorder:
         about: Mapping[str, Any],
         groups: GroupBuffer,
     ) -> bool:
-        """Whether a step is done with: its collectives have ended, or are waited for too long."""
+        """Whether a step is finished: its collectives have ended, or `GIVE_UP_S` is over."""
         mine = [
             entry
             for entry in entries
@@ -152,13 +153,13 @@ class FlightRecorder:
     def _count_overwritten(
         self, ended: list[Interval], entries: list[dict[str, Any]], groups: GroupBuffer
     ) -> None:
-        """Entries of steps that newer ones have taken the place of, as far as ids tell."""
+        """Count overwritten entries of these steps, by gaps in the ids."""
         if not entries:
             return
         oldest = min(entries, key=_id)
         num_lost = _id(oldest) - self._last_id - 1
         begun_ns = min(interval.begun_ns for interval in ended)
-        self._last_id = max(self._last_id, _id(oldest) - 1)  # each of them counts once
+        self._last_id = max(self._last_id, _id(oldest) - 1)  # count each only once
         if num_lost > 0 and _number(oldest, "time_created_ns") > begun_ns:
             groups.drop(OVERWRITTEN, num_lost)
             self._warn(
@@ -168,7 +169,7 @@ class FlightRecorder:
     def _take(
         self, step: int, entry: dict[str, Any], about: Mapping[str, Any], groups: GroupBuffer
     ) -> None:
-        if entry.get("is_p2p"):  # whose partner counts them otherwise
+        if entry.get("is_p2p"):  # its two ranks number it differently
             return
         kind = kind_of(entry.get("profiling_name"))
         duration_ns = _duration_ns(entry)
@@ -183,8 +184,8 @@ class FlightRecorder:
             groups.add((step, group.at, kind, sequence, -1, duration_ns, _bytes(entry)))
 
     def _group(self, entry: dict[str, Any], about: Mapping[str, Any], groups: GroupBuffer) -> Group:
-        told = entry.get("process_group")
-        name, description = told if isinstance(told, list) and len(told) == 2 else ("", "")
+        named = entry.get("process_group")
+        name, description = named if isinstance(named, list) and len(named) == 2 else ("", "")
         if name not in self._groups:
             self._groups[name] = self._declared(str(name), str(description), about, groups)
         return self._groups[name]
@@ -193,12 +194,11 @@ class FlightRecorder:
         self, name: str, description: str, about: Mapping[str, Any], groups: GroupBuffer
     ) -> Group:
         ranks = _configured_ranks(about, name) or self._ranks_by_name().get(name) or []
-        if len(ranks) < 2:  # of one rank, which waits for nobody, or not known
+        if len(ranks) < 2:  # a single rank waits for no other; or the ranks are unknown
             return NO_GROUP
         shown = description if description not in ("", "undefined") else "group"
         shown = "".join(char for char in shown if char.isprintable())[:56]
-        # Of groups with the same ranks each needs a name of its own; all ranks make them in the
-        # same order.
+        # Groups with equal ranks need distinct names; all ranks create them in the same order.
         taken = {each.name for each in self._groups.values() if each.ranks == tuple(ranks)}
         free = (f"{shown} {number}" if number > 1 else shown for number in range(1, 1000))
         unique = next(each for each in free if each not in taken)
@@ -213,7 +213,7 @@ class FlightRecorder:
     def _stop(self, why: str) -> None:
         self.is_over = True
         self._ended.clear()
-        self._warn(f"is not read any more: {why}")
+        self._warn(f"is no longer read: {why}")
 
     def _warn(self, message: str) -> None:
         if message not in self._warned:
@@ -222,10 +222,10 @@ class FlightRecorder:
 
 
 def parsed(text: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A dump's entries, and what it has beside them; training gets its turn between entries.
+    """A dump's entries, and its other fields; releases the interpreter between entries.
 
     Raises:
-        ValueError: it is no such JSON.
+        ValueError: it is not the expected JSON.
     """
     at = text.find('"entries"')
     if at < 0:
@@ -249,12 +249,12 @@ def _objects(text: str, at: int) -> Iterator[tuple[dict[str, Any], int]]:
             return
         entry, at = _DECODER.raw_decode(text, at)
         if not isinstance(entry, dict):
-            raise ValueError("an entry is no object")
+            raise ValueError("an entry is not an object")
         yield entry, at
 
 
 def kind_of(profiling_name: Any) -> str:
-    """Kind of a collective as Paceline names it; "" of what is none.
+    """Paceline's name for a kind of collective; "" if it is none.
 
     "nccl:_all_gather_base" is "all-gather".
     """
@@ -273,11 +273,11 @@ def _dump() -> Callable[[], Any]:
         found: Callable[[], Any] | None = getattr(c10d, name, None)
         if found is not None:
             return found
-    raise RuntimeError("this PyTorch has none: it is of 2.5 or newer")
+    raise RuntimeError("this PyTorch has none; PyTorch 2.5 or newer does")
 
 
 def _ranks_by_name() -> dict[str, list[int]]:
-    """Members of this process's groups, as Python knows them."""
+    """Ranks of this process's groups, from torch.distributed."""
     dist: Any = sys.modules["torch.distributed"]
     world: Any = sys.modules["torch.distributed.distributed_c10d"]._world
     return {
@@ -287,10 +287,10 @@ def _ranks_by_name() -> dict[str, list[int]]:
 
 
 def _configured_ranks(about: Mapping[str, Any], name: str) -> list[int] | None:
-    """Members of a group as the dump has them: "[0, 1]"; None where it does not."""
+    """Ranks of a group from the dump ("[0, 1]"); None if it has none."""
     config = about.get("pg_config")
-    told = config.get(name) if isinstance(config, Mapping) else None
-    text = told.get("ranks") if isinstance(told, Mapping) else None
+    group = config.get(name) if isinstance(config, Mapping) else None
+    text = group.get("ranks") if isinstance(group, Mapping) else None
     try:
         ranks = json.loads(text) if isinstance(text, str) else text
         return [int(rank) for rank in ranks] if ranks else None
@@ -319,7 +319,7 @@ _ITEM_BYTES = {
 
 
 def _bytes(entry: Mapping[str, Any]) -> int:
-    """Bytes of the larger of what goes in and what comes out; -1 where a type is not known."""
+    """Bytes of the larger of input and output; -1 if a type is unknown."""
     try:
         return max(_size(entry, "input"), _size(entry, "output"))
     except (KeyError, TypeError, ValueError):

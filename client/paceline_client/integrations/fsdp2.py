@@ -1,4 +1,4 @@
-"""Records FSDP2 (`fully_shard`): each gather of parameters and scatter of gradients.
+"""Records FSDP2 (`fully_shard`): gathers of parameters, scatters of gradients, and waits.
 
     from paceline_client.integrations import fsdp2
 
@@ -7,22 +7,142 @@
     fully_shard(model)
     fsdp2.attach(recorder, model, optimizer=optimizer)
 
-Through FSDPModule's public `set_custom_all_gather` and `set_custom_reduce_scatter`. Where a
-gather blocks the worker (as on gloo), the computation around it is recorded in parts.
+Uses FSDPModule's public `set_custom_all_gather` and `set_custom_reduce_scatter`. If a gather blocks
+the worker (as on gloo), the computation around it is recorded in parts.
+
+FSDP has the stream wait for a gather in `wait_for_unshard`, for the previous scatter in
+`post_backward`, and for the last ones at the end of the backward. None of these has a public hook,
+so the methods of the existing objects are wrapped; waits are not recorded if a version of PyTorch
+lacks the method. A wait ends with the collective's own event, so that neither later copies nor a
+slow host count as waiting.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from .computing import computing
+from ..recording.cuda import CudaSpan
+from .computing import begin_wait, current_computation
 from .ddp import Work, _Passes, record_optimizer
-from .fsdp2_waits import ModuleWaits, Reduced
 
 log = logging.getLogger("paceline_client")
+
+
+class ReduceWait:
+    """The newest scatter of a model, and the open wait for it."""
+
+    def __init__(self, recorder: Any) -> None:
+        self._recorder = recorder
+        self._last: CudaSpan | None = None
+        self._waiting: CudaSpan | None = None
+        self._is_ending = False
+
+    def last(self, begun: Any) -> None:
+        """Set the newest scatter."""
+        self._last = begun if isinstance(begun, CudaSpan) else None
+
+    def wait(self) -> None:
+        """Begin a possible wait of the compute stream."""
+        self._waiting = begin_wait(self._recorder, self._last)
+
+    def waited(self) -> None:
+        """End the wait, if one is open."""
+        begun, self._waiting = self._waiting, None
+        if begun is not None and self._last is not None:
+            begun.end_with(self._last)
+
+    def module_done(self) -> None:
+        """A module's `post_backward` has ended; within the final callback, more may follow."""
+        self.waited()
+        if self._is_ending:
+            self.wait()
+
+    def begin_end(self) -> None:
+        """The backward's final callback begins; it waits for all scatters."""
+        self._is_ending = True
+        self.wait()
+
+    def end(self) -> None:
+        """The final callback has ended."""
+        self._is_ending = False
+        self.waited()
+
+
+class GatherWait:
+    """A module's gather that has not been waited for yet."""
+
+    def __init__(self, recorder: Any, reduced: ReduceWait) -> None:
+        self._recorder = recorder
+        self.reduced = reduced
+        self._gathered: CudaSpan | None = None
+        self._is_watched = False
+
+    def gathered(self, begun: Any) -> None:
+        """Set the newest gather."""
+        self._gathered = begun if self._is_watched and isinstance(begun, CudaSpan) else None
+
+    def watch(self, module: Any) -> None:
+        """Wrap the methods in which the compute stream waits, if this PyTorch has them."""
+        try:
+            state = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+        except Exception:
+            log.debug("paceline: FSDP's waits cannot be seen", exc_info=True)
+            return
+        # Only one module's callback is called: that of the first with gradients.
+        end = "_root_post_backward_final_callback"
+        _wrap_method(state, end, self.reduced.begin_end, self.reduced.end)
+        found = [group for group in groups if group is not None]
+        for group in found:
+            _wrap_method(group, "post_backward", self.reduced.wait, self.reduced.module_done)
+        # Several groups of a module share its collective, so gathers cannot be assigned.
+        if len(found) == 1:
+            self._is_watched = _replace_method(found[0], "wait_for_unshard", self._wait)
+
+    def _wait(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        gathered, self._gathered = self._gathered, None
+        begun = begin_wait(self._recorder, gathered)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if begun is not None and gathered is not None:
+                begun.end_with(gathered, at_once=True)
+
+
+def _wrap_method(
+    owner: Any, name: str, before: Callable[[], None], after: Callable[[], None]
+) -> None:
+    def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            after()
+
+    _replace_method(owner, name, call)
+
+
+def _replace_method(owner: Any, name: str, call: Callable[..., Any]) -> bool:
+    """Replace a method of this object by `call(original, ...)`; whether it has one."""
+    original = getattr(owner, name, None)
+    if not callable(original):
+        return False
+    # Wrap only once if attached again.
+    original = getattr(original, "paceline_original", original)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return call(original, *args, **kwargs)
+
+    wrapped.paceline_original = original  # type: ignore[attr-defined]
+    try:
+        setattr(owner, name, wrapped)
+    except AttributeError:
+        return False
+    return True
 
 
 def attach(
@@ -36,20 +156,19 @@ def attach(
     all_gather: Any = None,
     reduce_scatter: Any = None,
 ) -> bool:
-    """Record a model under FSDP2 from now on; whether that was possible.
+    """Record a model under FSDP2 from now on; returns whether that was possible.
 
-    Those of the model that it has by now go on doing the work: custom ones, and what
-    `set_symm_mem_for_comm` and the like have chosen, which are to be called before. `all_gather`
-    and `reduce_scatter` are others in their place.
+    The model's present collectives keep doing the work, including custom ones; call
+    `set_symm_mem_for_comm` and the like before. `all_gather` and `reduce_scatter` replace them.
     """
     try:
         kind = import_module("torch.distributed.fsdp").FSDPModule
         sharded = [module for module in model.modules() if isinstance(module, kind)]
         if not sharded:
-            raise TypeError("no module of it is sharded: call fully_shard first")
-        reduced = Reduced(recorder)
-        with contextlib.ExitStack() as undoing:  # in part is worse than not at all
-            waits = [ModuleWaits(recorder, reduced) for _ in sharded]
+            raise TypeError("no module is sharded: call fully_shard first")
+        reduced = ReduceWait(recorder)
+        with contextlib.ExitStack() as undoing:  # partial recording is worse than none
+            waits = [GatherWait(recorder, reduced) for _ in sharded]
             for module, its in zip(sharded, waits):
                 _record(recorder, module, all_gather, reduce_scatter, its, undoing)
             if computes:
@@ -70,10 +189,10 @@ def _record(
     module: Any,
     gather: Any,
     scatter: Any,
-    waits: ModuleWaits,
+    waits: GatherWait,
     undoing: contextlib.ExitStack,
 ) -> None:
-    """Both collectives of a module, and how they are put back."""
+    """Wrap both collectives of a module, with callbacks that restore them."""
     gathers = _present(module, "_all_gather_comm") or _Gather()
     undoing.callback(module.set_custom_all_gather, gathers)
     module.set_custom_all_gather(_Recorded(recorder, gather or gathers, _GATHER, waits))
@@ -86,7 +205,7 @@ _GATHER, _SCATTER = "params-all-gather", "grads-reduce-scatter"
 
 
 def _present(module: Any, name: str) -> Any:
-    """The collective that a module has now; None where this version of PyTorch does not tell."""
+    """The module's present collective; None if this PyTorch does not expose it."""
     try:
         state = module._get_fsdp_state()
         groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
@@ -99,7 +218,7 @@ def _present(module: Any, name: str) -> Any:
 
 
 class _Default:
-    """What FSDP does without a custom one: an ordinary tensor, an ordinary collective."""
+    """FSDP's default: an ordinary tensor, an ordinary collective."""
 
     def allocate(self, size: Any, *, dtype: Any, device: Any) -> Any:
         return import_module("torch").empty(*size, dtype=dtype, device=device)
@@ -127,7 +246,7 @@ class _Recorded:
     """A collective of FSDP, recorded from its call to its end."""
 
     def __init__(
-        self, recorder: Any, inner: Any, optype: str, waits: ModuleWaits | None = None
+        self, recorder: Any, inner: Any, optype: str, waits: GatherWait | None = None
     ) -> None:
         self._recorder = recorder
         self._inner = inner
@@ -135,21 +254,21 @@ class _Recorded:
         self._waits = waits
 
     def allocate(self, *args: Any, **kwargs: Any) -> Any:
-        """As the collective that is recorded does it."""
+        """Allocate as the wrapped collective does."""
         if self._waits is not None and self._optype == _SCATTER:
             self._waits.reduced.waited()
         return self._inner.allocate(*args, **kwargs)
 
     def __call__(self, *args: Any, **call: Any) -> Any:
-        # The last one that FSDP's collectives take, whether it is told by name or by position.
+        # async_op is the last parameter of FSDP's collectives, by name or position.
         is_async = bool(call.get("async_op", args and args[-1] is True))
-        around = computing(self._recorder)
+        around = current_computation(self._recorder)
         paused = None if is_async or not _blocks(args, call) else around.pause()
         begun = self._recorder.begin(self._optype)
         around.may_wait()
         work = self._inner(*args, **call)
         if is_async and work is not None:
-            with contextlib.suppress(Exception):  # a backend without futures does not tell when
+            with contextlib.suppress(Exception):  # a backend without futures has no end
                 work.get_future().add_done_callback(lambda _: self._recorder.end(begun))
         else:
             self._recorder.end(begun)
@@ -161,8 +280,8 @@ class _Recorded:
 
 
 def _blocks(args: Any, call: Any) -> bool:
-    """Whether a collective that is called so makes the worker wait."""
-    with contextlib.suppress(Exception):  # of a version that tells no tensor of this name
+    """Whether a call of a collective blocks the worker."""
+    with contextlib.suppress(Exception):  # a version without this argument
         sent = call["input_tensor"] if "input_tensor" in call else args[1]
         return bool(sent.device.type == "cpu")
     return False

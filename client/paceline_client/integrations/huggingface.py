@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+from ..recorder import never_raises
 from . import ddp, fsdp2
-from .trainer_place import of_hugging_face
-from .trainer_steps import TrainerSteps, harmless, reduces_gradients
+from .trainer_steps import TrainerSteps, hugging_face_topology, reduces_gradients
 
 log = logging.getLogger("paceline_client")
 
@@ -34,8 +34,8 @@ def _base() -> Any:
 def attach(trainer: Any, **options: Any) -> PacelineCallback:
     """Record every training of a trainer; its callback.
 
-    Never raises. `options` are those of `paceline_client.start`: what is left out comes from the
-    environment. `work` tells of a forward's inputs what is known: `tokens` and `seq_len_sq`.
+    Never raises. `options` are those of `paceline_client.start`, which default to the environment.
+    `work` maps a forward's inputs to attributes: `tokens` and `seq_len_sq`.
     """
     callback = PacelineCallback(trainer=trainer, **options)
     try:
@@ -52,10 +52,12 @@ class PacelineCallback(_base()):  # type: ignore[misc]
         self._trainer = trainer
         self._steps = TrainerSteps(**options)
 
-    @harmless
+    @never_raises
     def on_train_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
         """The model is wrapped, and the first batch not yet asked for."""
-        find_place = functools.partial(of_hugging_face, self._trainer, args, about.get("model"))
+        find_place = functools.partial(
+            hugging_face_topology, self._trainer, args, about.get("model")
+        )
         self._steps.train_begins("transformers", find_place)
         model = getattr(self._trainer, "model_wrapped", None) or about.get("model")
         if self._trainer is None and getattr(args, "torch_compile", False):
@@ -65,54 +67,54 @@ class PacelineCallback(_base()):  # type: ignore[misc]
             log.warning("paceline: gradients are not recorded: use attach(trainer, ...)")
         self._steps.watch_once(model, self._watch)
 
-    @harmless
+    @never_raises
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
         """The next batch is waited for."""
         self._steps.idle()
 
-    @harmless
+    @never_raises
     def on_step_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
         """All batches of the step are there."""
         self._steps.begin(int(state.global_step))
 
-    @harmless
+    @never_raises
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **about: Any) -> None:
         """The gradients are reduced and clipped."""
         self._steps.optimizer_begins()
 
-    @harmless
+    @never_raises
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **about: Any) -> None:
         """The parameters have changed."""
         self._steps.optimizer_ended()
 
-    @harmless
+    @never_raises
     def on_step_end(self, args: Any, state: Any, control: Any, **about: Any) -> None:
-        """The step is done; what comes before the next one is none of it."""
+        """The step is done; work before the next one does not belong to it."""
         self._steps.end()
 
-    @harmless
+    @never_raises
     def on_log(self, args: Any, state: Any, control: Any, **about: Any) -> None:
         """Logging is no wait for data."""
         self._steps.idle()
 
-    @harmless
+    @never_raises
     def on_evaluate(self, args: Any, state: Any, control: Any, **about: Any) -> None:
         """An evaluation is over."""
         self._steps.aside("eval")
 
-    @harmless
+    @never_raises
     def on_save(self, args: Any, state: Any, control: Any, **about: Any) -> None:
         """A checkpoint has been written."""
         self._steps.aside("checkpoint")
 
-    @harmless
+    @never_raises
     def on_train_end(self, args: Any, state: Any, control: Any, **about: Any) -> None:
         """Deliver what is left."""
         self._steps.train_ended()
 
     def _watch(self, model: Any) -> None:
-        # None of it knows the trainer: a model that outlives it would keep its optimizer, too.
-        recorder, work = self._steps.in_step, functools.partial(_told, self._steps)
+        # Hooks must not refer to the trainer, or the model would keep it alive.
+        recorder, work = self._steps.in_step, functools.partial(_attributes, self._steps)
         if reduces_gradients(model):
             is_watched = ddp.attach(recorder, model, work=work)
         elif any(hasattr(module, "set_custom_reduce_scatter") for module in model.modules()):
@@ -123,5 +125,5 @@ class PacelineCallback(_base()):  # type: ignore[misc]
             ddp._Passes(recorder, -1, work).watch(model)
 
 
-def _told(steps: TrainerSteps, *args: Any, **inputs: Any) -> Mapping[str, int]:
-    return steps.told_of(inputs or (args[0] if args else {}))
+def _attributes(steps: TrainerSteps, *args: Any, **inputs: Any) -> Mapping[str, int]:
+    return steps.attributes_of(inputs or (args[0] if args else {}))

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+from ..recorder import never_raises
 from . import ddp, fsdp2
-from .trainer_place import of_lightning
-from .trainer_steps import TrainerSteps, harmless, reduces_gradients
+from .trainer_steps import TrainerSteps, lightning_topology, reduces_gradients
 
 log = logging.getLogger("paceline_client")
 
@@ -43,22 +43,24 @@ class PacelineCallback(_base()):  # type: ignore[misc]
         super().__init__()
         self._steps = TrainerSteps(**options)
         self._number = -1  # of the step that is open
-        self._told: Mapping[str, int] = {}
+        self._attributes: Mapping[str, int] = {}
 
-    @harmless
+    @never_raises
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The model is wrapped, and the first batch not yet asked for."""
-        self._steps.train_begins("lightning", functools.partial(of_lightning, trainer.strategy))
+        self._steps.train_begins(
+            "lightning", functools.partial(lightning_topology, trainer.strategy)
+        )
         self._steps.watch_once(getattr(trainer.strategy, "model", None), self._watch)
         for optimizer in trainer.optimizers:
             self._steps.watch_once(optimizer, self._watch_optimizer)
 
-    @harmless
+    @never_raises
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """The next batch is waited for."""
         self._steps.idle()
 
-    @harmless
+    @never_raises
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -69,25 +71,25 @@ class PacelineCallback(_base()):  # type: ignore[misc]
             self._number = _number(trainer, pl_module)
             self._steps.begin(self._number)
         if self._steps.in_step.is_open:
-            self._told = self._steps.told_of(batch)
-            self._steps.computing.begin("forward-compute", **self._told)
+            self._attributes = self._steps.attributes_of(batch)
+            self._steps.computing.begin("forward-compute", **self._attributes)
 
-    @harmless
+    @never_raises
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """The loss is there."""
-        self._steps.computing.begin("backward-compute", **self._told)
+        self._steps.computing.begin("backward-compute", **self._attributes)
 
-    @harmless
+    @never_raises
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         """The gradients are there, and reduced."""
         self._steps.computing.end()
 
-    @harmless
+    @never_raises
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """The gradients are clipped next."""
         self._steps.optimizer_begins()
 
-    @harmless
+    @never_raises
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -98,22 +100,22 @@ class PacelineCallback(_base()):  # type: ignore[misc]
         else:
             self._steps.idle()
 
-    @harmless
+    @never_raises
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """An evaluation is over."""
         self._steps.aside("eval")
 
-    @harmless
+    @never_raises
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         """A checkpoint is being written."""
         self._steps.aside("checkpoint")
 
-    @harmless
+    @never_raises
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Deliver what is left."""
         self._steps.train_ended()
 
-    @harmless
+    @never_raises
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Whatever step was going on is not done."""
         self._steps.train_ended()

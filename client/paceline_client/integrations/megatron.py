@@ -1,12 +1,12 @@
-"""Records Megatron-LM and other users of megatron-core: one line, before training begins.
+"""Records Megatron-LM and other users of megatron-core.
 
     import paceline_client.integrations.megatron as paceline
 
     paceline.install()  # once Megatron has initialised its parallel state
 
-Wrapped are the functions that every schedule of megatron-core calls: the three schedules
-themselves, `forward_step` and `backward_step`, the one method through which all transfers between
-stages go, the timers, and the optimizers' steps. `uninstall()` leaves all as it was.
+This wraps the three schedules of megatron-core, `forward_step`, `backward_step`, the method that
+makes all transfers between stages, the timers, and the optimizers' steps. `uninstall()` restores
+them.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from ..null import NULL
-from ..starting import start as start_recorder
+from ..recorder import NULL
+from ..startup import start as start_recorder
 from ..topology import Topology, from_megatron
 from .megatron_calls import (
     TRANSFERS,
     argument,
     config_of,
-    expected,
-    listening,
+    expected_transfers,
+    observe_timers,
     shares_embedding,
     synchronises,
     transfers_of,
+    with_timers,
 )
-from .megatron_ids import Table, one_chunk
-from .megatron_steps import Steps
-from .megatron_timers import heard
+from .megatron_steps import ScheduleTable, Steps, one_chunk
 
 log = logging.getLogger("paceline_client")
 
@@ -42,27 +41,27 @@ TIMERS = "megatron.core.timers"
 OPTIMIZERS = "megatron.core.optimizer.optimizer"
 
 _installed: Installed | None = None
-_answered: Any = None  # by the call of install() that counts
+_recorder: Any = None  # returned by the first successful install()
 
 
 def install(
     recorder: Any = None, *, topology: Topology | None = None, first_step: int = 0, **start: Any
 ) -> Any:
-    """Record this process from now on; the recorder, which is one that records nothing if need be.
+    """Record this process from now on; returns the recorder, `NULL` if recording is impossible.
 
-    Never raises; called again, as for each chunk of a model, it answers as the first time. `start`
-    is what `paceline_client.start` takes, the job's name among it; left out, it comes from the
-    environment. `first_step` counts where Megatron-LM's own count of iterations is not to be had.
+    Never raises. Later calls, as for each model chunk, return the same recorder. `start` are
+    arguments of `paceline_client.start`, which default to the environment. `first_step` is used if
+    Megatron-LM's own iteration count is not available.
     """
-    global _installed, _answered
-    if _answered is not None:
-        return _answered
+    global _installed, _recorder
+    if _recorder is not None:
+        return _recorder
     try:
         place = topology or from_megatron()
         start.setdefault("framework", "megatron-core")
         recorder = recorder or start_recorder(topology=place, **start)
-        if getattr(place, "problem", None) is None:  # or Megatron may not have initialised it yet
-            _answered = recorder
+        if getattr(place, "problem", None) is None:  # else Megatron may not be initialised yet
+            _recorder = recorder
         if place.records and recorder is not NULL:
             _installed = Installed(Steps(recorder, place, first_step))
     except Exception as error:
@@ -71,24 +70,24 @@ def install(
 
 
 def uninstall() -> None:
-    """Leave Megatron as it was; the recorder goes on."""
-    global _installed, _answered
+    """Restore Megatron's functions; the recorder keeps running."""
+    global _installed, _recorder
     if _installed is not None:
         _installed.undo()
-    _installed = _answered = None
+    _installed = _recorder = None
 
 
-def tell(**told: int) -> None:
-    """Something about the micro-batch whose forward step runs: `tokens` and `seq_len_sq`.
+def tell(**attributes: int) -> None:
+    """Set attributes of the micro-batch in the running forward step: `tokens`, `seq_len_sq`.
 
-    To be called by the training script's own forward step, with numbers that are on the host.
+    Call it from the training script's forward step, with numbers that are on the host.
     """
     if _installed is not None:
-        _installed.steps.tell(told)
+        _installed.steps.tell(attributes)
 
 
 class Installed:
-    """Megatron's functions, wrapped.
+    """Wraps Megatron's functions.
 
     Raises:
         ImportError, AttributeError: this version of Megatron lacks one of them.
@@ -102,14 +101,16 @@ class Installed:
             self._wrap_schedules(import_module(SCHEDULES))
             self._replace(import_module(P2P).P2PCommunicator, "_communicate", self._communicate)
             timers = import_module(TIMERS).Timers
-            self._replace(timers, "__call__", lambda original: heard(original, steps.heard))
+            self._replace(
+                timers, "__call__", lambda original: observe_timers(original, steps.on_timer)
+            )
             self._wrap_optimizers(import_module(OPTIMIZERS).MegatronOptimizer)
         except Exception:
             self.undo()
             raise
 
     def undo(self) -> None:
-        """Put the functions back."""
+        """Restore the functions."""
         while self._before:
             owner, name, original = self._before.pop()
             setattr(owner, name, original)
@@ -138,15 +139,17 @@ class Installed:
             if "step_with_ready_grads" in vars(kind):
                 self._replace(kind, "step_with_ready_grads", self._update)
 
-    def _schedule(self, table: Table, original: Any) -> Any:
+    def _schedule(self, table: ScheduleTable, original: Any) -> Any:
         steps = self.steps
 
         def schedule(*args: Any, **kwargs: Any) -> Any:
             if kwargs.get("forward_only"):
                 steps.aside("eval")
                 return original(*args, **kwargs)
-            steps.begin(expected(steps, table, kwargs), shares_embedding(kwargs.get("model")))
-            with listening(steps, config_of(kwargs.get("model"))):
+            steps.begin(
+                expected_transfers(steps, table, kwargs), shares_embedding(kwargs.get("model"))
+            )
+            with with_timers(steps, config_of(kwargs.get("model"))):
                 answer = original(*args, **kwargs)
             steps.scheduled()
             return answer
@@ -201,7 +204,7 @@ class Installed:
         steps = self.steps
 
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_stepping:  # a chained optimizer steps its parts
+            if self._is_stepping:  # a chained optimizer calls its parts
                 return original(optimizer, *args, **kwargs)
             self._is_stepping = True
             steps.optimizer_begins(synchronises(optimizer))
@@ -223,7 +226,7 @@ class Installed:
         def step_with_ready_grads(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if self._is_stepping:
                 steps.update_begins()
-            with listening(steps, config_of(optimizer)):
+            with with_timers(steps, config_of(optimizer)):
                 return original(optimizer, *args, **kwargs)
 
         return step_with_ready_grads

@@ -1,18 +1,81 @@
-"""What one process of a Megatron job is doing, as the functions around it tell."""
+"""The current step of a Megatron process, and the micro-batch of each transfer.
+
+Receives of one direction arrive in the order in which the stage computes, since its peer sends in
+that order. A send is identified by its tensor, which a forward or backward step has returned.
+"""
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from typing import Any
 
+from ..recorder import never_raises
 from ..topology import Topology
-from .megatron_ids import UNKNOWN, Expected, Ids, nothing_expected
+
+Ids = tuple[int, int]  # micro-batch, model chunk on the stage
+UNKNOWN_IDS: Ids = (-1, -1)
+
+# (micro-batches, model chunks, micro-batches of a group) -> the order of (micro-batch, chunk)
+ScheduleTable = Callable[[int, int, int], "list[Ids]"]
+
+
+def one_chunk(num_microbatches: int, num_chunks: int, group_size: int) -> list[Ids]:
+    """The order where a stage has one model chunk."""
+    return [(microbatch, 0) for microbatch in range(num_microbatches)]
+
+
+class ExpectedTransfers:
+    """Ids of a stage's receives in one step, and of the tensors that its passes returned."""
+
+    def __init__(
+        self, order: list[Ids], num_chunks: int, is_first_stage: bool, is_last_stage: bool
+    ) -> None:
+        last = num_chunks - 1
+        backwards = [(microbatch, last - chunk) for microbatch, chunk in order]
+        self._receives: dict[str, Iterator[Ids]] = {
+            # The first chunk of the model gets data, not a transfer.
+            "forward-recv": iter([ids for ids in order if not is_first_stage or ids[1] > 0]),
+            "backward-recv": iter([ids for ids in backwards if not is_last_stage or ids[1] < last]),
+        }
+        self._backwards = iter(backwards)
+        self._of_tensor: dict[int, Ids] = {}
+
+    def received(self, optype: str) -> Ids:
+        """Ids of the next receive."""
+        return next(self._receives[optype], UNKNOWN_IDS)
+
+    def backward(self, outputs: Any) -> Ids:
+        """Ids of the backward of a forward's outputs."""
+        expected = next(self._backwards, UNKNOWN_IDS)
+        return self.of(outputs, expected)
+
+    def answered(self, tensors: Any, ids: Ids) -> None:
+        """Remember the tensors (one or a list) that a pass returned."""
+        for tensor in _listed(tensors):
+            self._of_tensor[id(tensor)] = ids
+
+    def of(self, tensors: Any, otherwise: Ids = UNKNOWN_IDS) -> Ids:
+        """Ids of the pass that returned these tensors."""
+        known = (self._of_tensor.get(id(tensor)) for tensor in _listed(tensors))
+        return next((ids for ids in known if ids is not None), otherwise)
+
+
+def _listed(tensors: Any) -> list[Any]:
+    found = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+    return [tensor for tensor in found if tensor is not None]
+
+
+def unknown_schedule() -> ExpectedTransfers:
+    """For an unknown schedule: receives have no ids."""
+    expected = ExpectedTransfers([], 1, True, True)
+    expected._receives = dict.fromkeys(expected._receives, repeat(UNKNOWN_IDS))
+    return expected
+
 
 log = logging.getLogger("paceline_client")
-CallT = TypeVar("CallT", bound=Callable[..., Any])
 
 _COLLECTIVES = {
     "all-grads-sync": "grads-reduce-scatter",
@@ -22,122 +85,108 @@ _COLLECTIVES = {
 }
 
 
-def harmless(method: CallT) -> CallT:
-    """The method, with every error logged in place of raised into training."""
-
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except Exception:
-            log.debug("paceline: nothing was recorded", exc_info=True)
-            return None
-
-    return cast(CallT, call)
-
-
 class Steps:
-    """The step that runs: from the schedule's begin to the end of the optimizer's step.
+    """The current step: from the start of the schedule to the end of the optimizer's step.
 
-    An evaluation or a checkpoint runs between steps: the step that follows is called by it.
+    An evaluation or a checkpoint between steps determines the kind of the next step.
     """
 
     def __init__(self, recorder: Any, topology: Topology, first_step: int) -> None:
         self.recorder = recorder
         self.topology = topology
-        self.on = False  # whether what runs now is recorded
-        self.expected = nothing_expected()
+        self.on = False  # whether the current work is recorded
+        self.expected = unknown_schedule()
         self.tied = True  # whether the first and the last stage share the embedding
         self._number = first_step - 1
         self._counts = False
         self._step: Any = None
         self._kind = "first"
         self._open: dict[str, Any] = {}
-        self._told: dict[Ids, dict[str, int]] = {}
-        self._now: dict[str, int] = {}  # told of the forward that runs
+        self._attributes: dict[Ids, dict[str, int]] = {}
+        self._current: dict[str, int] = {}  # attributes of the running forward
         self._num_forwards = 0
         self._is_scheduled = False  # whether all forwards and backwards of the step have run
         self._warned = False
 
     def aside(self, kind: str) -> None:
-        """An evaluation or a checkpoint runs."""
+        """An evaluation or a checkpoint begins."""
         if self._kind != "first":
             self._kind = kind
 
-    @harmless
-    def begin(self, expected: Expected, tied: bool = True) -> None:
+    @never_raises
+    def begin(self, expected: ExpectedTransfers, tied: bool = True) -> None:
         """A schedule begins to train on a batch."""
-        told = None if self._counts else _iteration()
-        if told == self._number and self._step is not None:
+        iteration = None if self._counts else _iteration()
+        if iteration == self._number and self._step is not None:
             self._leave(is_whole=False)
-            return  # Megatron runs a step again to see whether it gets the same
-        # An optimizer that is none of Megatron's has stepped unseen.
+            return  # Megatron repeats a step to check its result
+        # A foreign optimizer's step is not seen.
         self._leave(is_whole=self._is_scheduled)
-        self._counts = self._counts or (told is not None and told <= self._number)
-        self._number = self._number + 1 if told is None or self._counts else told
+        self._counts = self._counts or (iteration is not None and iteration <= self._number)
+        self._number = self._number + 1 if iteration is None or self._counts else iteration
         self._step = self.recorder.step(self._number, kind=self._kind)
         self._step.__enter__()
         self.on = bool(self.recorder.is_recording)
         self.expected, self.tied = expected, tied
-        self._told, self._num_forwards, self._is_scheduled = {}, 0, False
+        self._attributes, self._num_forwards, self._is_scheduled = {}, 0, False
 
-    @harmless
+    @never_raises
     def scheduled(self) -> None:
         """The schedule has run its forwards and backwards."""
         self._is_scheduled = True
         if self.on and not self._num_forwards:
             self._leave(is_whole=False)
             if not self._warned:
-                log.warning("paceline: this schedule's forward steps are not those that are known")
+                log.warning("paceline: this schedule does not call the known forward steps")
             self._warned = True
 
     def forward_ids(self, microbatch: int | None, chunk: int | None) -> Ids:
-        """Ids of a forward step: a stage with one model chunk tells none."""
+        """Ids of a forward step; a stage with one model chunk passes none."""
         return (-1 if microbatch is None else microbatch, chunk or 0)
 
-    @harmless
+    @never_raises
     def forward_begins(self, ids: Ids) -> Any:
         """A forward step begins."""
-        self._now = {}
+        self._current = {}
         self._num_forwards += 1
         return self._begin("forward-compute", ids)
 
-    @harmless
+    @never_raises
     def forward_ended(self, begun: Any, ids: Ids, answer: Any) -> None:
-        """It has ended, and answered the output and a number of tokens."""
-        self.recorder.end(begun, **self._now)
-        self._told[ids] = self._now
+        """A forward step ended; `answer` is its output, or (output, number of tokens)."""
+        self.recorder.end(begun, **self._current)
+        self._attributes[ids] = self._current
         self.expected.answered(answer[0] if isinstance(answer, tuple) else answer, ids)
 
-    def tell(self, told: dict[str, int]) -> None:
-        """Something is known of the micro-batch whose forward runs."""
-        self._now.update(told)
+    def tell(self, attributes: dict[str, int]) -> None:
+        """Add attributes of the micro-batch in the running forward."""
+        self._current.update(attributes)
 
-    @harmless
+    @never_raises
     def backward_begins(self, outputs: Any) -> tuple[Any, Ids]:
-        """The backward of a forward's outputs begins."""
+        """The backward of these outputs begins."""
         ids = self.expected.backward(outputs)
         return self._begin("backward-compute", ids), ids
 
-    @harmless
+    @never_raises
     def backward_ended(self, begun: tuple[Any, Ids] | None, gradients: Any) -> None:
-        """It has ended, and answered the gradients of the stage's inputs."""
+        """A backward ended and returned the gradients of the stage's inputs."""
         if begun is not None:
-            self.recorder.end(begun[0], **self._told.pop(begun[1], {}))
+            self.recorder.end(begun[0], **self._attributes.pop(begun[1], {}))
             self.expected.answered(gradients, begun[1])
 
-    @harmless
+    @never_raises
     def transfer_begins(self, optype: str, ids: Ids, size_bytes: int = 0) -> Any:
         """A send or a receive begins."""
         return self._begin(optype, ids, **({"bytes": size_bytes} if size_bytes else {}))
 
-    @harmless
-    def ended(self, begun: Any, **told: int) -> None:
-        """What began has ended."""
-        self.recorder.end(begun, **told)
+    @never_raises
+    def ended(self, begun: Any, **attributes: int) -> None:
+        """End an operation."""
+        self.recorder.end(begun, **attributes)
 
-    @harmless
-    def heard(self, timer: str, starts: bool) -> None:
+    @never_raises
+    def on_timer(self, timer: str, starts: bool) -> None:
         """One of Megatron's timers starts or stops."""
         if timer.startswith("save-checkpoint"):
             self.aside("checkpoint")
@@ -150,34 +199,34 @@ class Steps:
         elif self._meets(_COLLECTIVES[timer]):
             self._switch(_COLLECTIVES[timer], starts)
 
-    @harmless
+    @never_raises
     def optimizer_begins(self, synchronises: bool) -> None:
-        """The optimizer begins: before it steps, all ranks may agree on the gradients' norm."""
+        """The optimizer begins; all ranks may first synchronise on the gradient norm."""
         if self.on:
             self._switch("optimizer-clip-main-grad" if synchronises else "optimizer", True)
 
-    @harmless
+    @never_raises
     def update_begins(self) -> None:
-        """The gradients are ready, and parameters change from now on."""
+        """The gradients are ready; the update of the parameters begins."""
         if self.on and "optimizer" not in self._open:
             self._switch("optimizer-clip-main-grad", False)
             self._switch("optimizer", True)
 
-    @harmless
+    @never_raises
     def broken(self) -> None:
         """The step ended in an error."""
         self._leave(is_whole=False)
 
-    @harmless
+    @never_raises
     def optimizer_ended(self) -> None:
-        """The step is over, even if its gradients were not finite and changed nothing."""
+        """The step is over, even if infinite gradients prevented the update."""
         if self.on and "optimizer-clip-main-grad" in self._open:
             self.update_begins()
         self._switch("optimizer", False)
         self._leave(is_whole=True)
 
     def _gather(self, starts: bool) -> None:
-        """Parameters that are gathered after a step are those of the next one."""
+        """A gather of parameters after a step belongs to the next step."""
         if self._step is None or not self._is_data_parallel():
             return
         self._switch("optimizer", False)
@@ -188,7 +237,7 @@ class Steps:
             self._switch("params-all-gather", False)
 
     def _meets(self, optype: str) -> bool:
-        """Whether this rank has peers for it: without, the timer brackets nothing."""
+        """Whether this rank has peers for the collective; without, the timer brackets nothing."""
         place = self.topology
         if optype == "embedding-grads-all-reduce":
             return self.tied and place.pp_size > 1 and place.stage in (0, place.pp_size - 1)
@@ -199,11 +248,11 @@ class Steps:
     def _is_data_parallel(self) -> bool:
         return self.topology.dp_size * self.topology.dsp_size > 1
 
-    def _begin(self, optype: str, ids: Ids = UNKNOWN, **told: int) -> Any:
-        return self.recorder.begin(optype, microbatch=ids[0], chunk=ids[1], **told)
+    def _begin(self, optype: str, ids: Ids = UNKNOWN_IDS, **attributes: int) -> Any:
+        return self.recorder.begin(optype, microbatch=ids[0], chunk=ids[1], **attributes)
 
     def _switch(self, optype: str, starts: bool) -> None:
-        """One operation of a type at a time."""
+        """Begin or end an operation; at most one per type is open."""
         begun = self._open.pop(optype, None)
         if starts:
             self._open[optype] = self._begin(optype)
@@ -211,7 +260,7 @@ class Steps:
             self.recorder.end(begun)
 
     def _leave(self, is_whole: bool) -> None:
-        """The step is over; one that was broken off is never declared done."""
+        """Leave the step; an incomplete one is not declared done."""
         step, self._step, self.on = self._step, None, False
         if step is None:
             return
@@ -225,7 +274,7 @@ class Steps:
 def _iteration() -> int | None:
     module = sys.modules.get("megatron.training.global_vars")
     try:
-        told = module.get_args().curr_iteration if module is not None else None
-        return told if isinstance(told, int) else None
-    except Exception:  # not initialised, or of a version that keeps no such count
+        number = module.get_args().curr_iteration if module is not None else None
+        return number if isinstance(number, int) else None
+    except Exception:  # not initialised, or a version without this count
         return None

@@ -1,4 +1,7 @@
-"""The steps of a trainer that tells of them by callbacks, and what of it is recorded."""
+"""Steps and topology of a trainer that reports by callbacks (Hugging Face, Lightning).
+
+Of ranks that compute the same data, only one records.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +10,74 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from ..null import NULL
+from ..recorder import NULL, never_raises
 from ..run_keys import run_key
-from ..starting import start as start_recorder
-from ..topology import Topology, from_torch
-from .computing import Computing, computing
-from .trainer_place import placed
+from ..startup import start as start_recorder
+from ..topology import Topology, from_device_mesh, from_torch, invalid_topology
+from .computing import CurrentComputation, current_computation
+
+# Names that the dimensions of a mesh have in accelerate and in Lightning, outermost first.
+_DATA_AXES = ("dp_replicate", "dp_shard", "data_parallel")
+_TENSOR_AXES = ("tp", "tensor_parallel")
+_SAME_DATA = ("tp_size", "cp_size", "sp_size")
+
+
+def safe_topology(find: Callable[[], Topology]) -> Topology:
+    """The result of `find`. Never raises: an exception on one rank would block all others."""
+    try:
+        return find()
+    except Exception as error:
+        return invalid_topology(
+            f"the trainer does not give this rank's position, give topology=: {error!r}"
+        )
+
+
+def hugging_face_topology(trainer: Any, args: Any, model: Any) -> Topology:
+    """Topology of a Trainer's process; the trainer may be None."""
+    accelerator = getattr(trainer, "accelerator", None)
+    config = getattr(accelerator, "parallelism_config", None) or getattr(
+        args, "parallelism_config", None
+    )
+    sizes = [getattr(config, name, None) for name in _SAME_DATA]
+    if not any(_is_several(size) for size in (*sizes, getattr(model, "tp_size", None))):
+        return from_torch()
+    mesh = getattr(config, "device_mesh", None)
+    if mesh is None:
+        return invalid_topology("no mesh tells which ranks compute the same data: give topology=")
+    return _mesh_topology(mesh)
+
+
+def lightning_topology(strategy: Any) -> Topology:
+    """Topology under a Lightning strategy; only ModelParallelStrategy has a mesh."""
+    mesh = getattr(strategy, "device_mesh", None)
+    return from_torch() if mesh is None else _mesh_topology(mesh)
+
+
+def _mesh_topology(mesh: Any) -> Topology:
+    names = mesh.mesh_dim_names or ()
+    tensor = next((name for name in _TENSOR_AXES if name in names), _TENSOR_AXES[0])
+    return from_device_mesh(mesh, dp=[name for name in _DATA_AXES if name in names], tp=tensor)
+
+
+def _is_several(size: Any) -> bool:
+    return isinstance(size, int) and size > 1
+
 
 log = logging.getLogger("paceline_client")
-CallT = TypeVar("CallT", bound=Callable[..., Any])
 
-# Of a batch: what `Recorder.op` takes, for example {"tokens": batch["input_ids"].numel()}.
+# From a batch to attributes of `Recorder.op`, for example {"tokens": batch["input_ids"].numel()}.
 Work = Callable[[Any], Mapping[str, int]]
 
-_trainings = itertools.count(1)  # of this process: the second one's steps begin at 0 again
+_trainings = itertools.count(1)  # in this process; each one's steps begin at 0
 
-# So many in a row that are left out of the analysis are no accident.
-MANY_MARKED = 10
-
-
-def harmless(method: CallT) -> CallT:
-    """The method, with every error logged in place of raised into training."""
-
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except Exception:
-            log.debug("paceline: nothing was recorded", exc_info=True)
-            return None
-
-    return cast(CallT, call)
+# Steps in a row that are excluded from the analysis, after which there is a warning.
+MAX_UNMARKED_STEPS = 10
 
 
-class InStep:
-    """A recorder for hooks that run at any time: outside of a training step they record nothing."""
+class StepScopedRecorder:
+    """A recorder for hooks that may run at any time; it records only inside training steps."""
 
     def __init__(self) -> None:
         self.recorder: Any = NULL
@@ -51,7 +85,7 @@ class InStep:
 
     @property
     def is_recording(self) -> bool:
-        """Whether what runs now is recorded."""
+        """Whether the current work is recorded."""
         return self.is_open
 
     def begin(self, optype: str, **about: Any) -> Any:
@@ -62,13 +96,13 @@ class InStep:
         """As the recorder's own."""
         return self.recorder.begin_wait() if self.is_open else None
 
-    def end(self, begun: Any, **told: Any) -> None:
+    def end(self, begun: Any, **attributes: Any) -> None:
         """As the recorder's own."""
-        self.recorder.end(begun, **told)
+        self.recorder.end(begun, **attributes)
 
 
 class TrainerSteps:
-    """One trainer's steps: each with its wait for data, its computations and its optimizer."""
+    """A trainer's steps, each with its wait for data, computations and optimizer."""
 
     def __init__(
         self,
@@ -78,8 +112,8 @@ class TrainerSteps:
         work: Work | None = None,
         **start: Any,
     ) -> None:
-        self.in_step = InStep()
-        self.computing: Computing = computing(self.in_step)
+        self.in_step = StepScopedRecorder()
+        self.computing: CurrentComputation = current_computation(self.in_step)
         self.work = work
         self._given = recorder
         self._topology = topology
@@ -94,17 +128,17 @@ class TrainerSteps:
         self._idle_ns = 0  # since when the trainer may be waiting for data
 
     def __reduce__(self) -> Any:
-        """A trainer that starts its processes itself hands its callbacks to them."""
+        """Pickled when a trainer starts its processes itself."""
         options = {"topology": self._topology, "work": self.work, **self._start}
         return functools.partial(TrainerSteps, **options), ()
 
-    @harmless
+    @never_raises
     def train_begins(self, framework: str, find_place: Callable[[], Topology] = from_torch) -> None:
-        """Training begins: with a recorder of its own, unless one is given."""
-        self.train_ended()  # one that broke off, as for want of memory, before it is tried anew
+        """Training begins, with a new recorder unless one was given."""
+        self.train_ended()  # an earlier attempt may have failed, as for lack of memory
         self._kind, self._num_marked = "first", 0
         if self._given is None:
-            place = self._topology or placed(find_place)
+            place = self._topology or safe_topology(find_place)
             key = _key(next(_trainings), self._start)
             options = {"framework": framework, **self._start, "run_key": key}
             self.in_step.recorder = start_recorder(topology=place, **options)
@@ -112,32 +146,32 @@ class TrainerSteps:
             self.in_step.recorder = self._given
         self.idle()
 
-    @harmless
+    @never_raises
     def watch_once(self, module: Any, watch: Callable[[Any], Any]) -> None:
-        """Hooks are put on each module once, however often it is trained."""
+        """Put hooks on each module only once."""
         if module is not None and module not in self._watched:
             self._watched.add(module)
             watch(module)
 
-    @harmless
+    @never_raises
     def idle(self) -> None:
-        """From now on the trainer waits for its next data."""
+        """The trainer may wait for data from now on."""
         self._idle_ns = self.in_step.recorder.now_ns()
 
     def aside(self, kind: str) -> None:
-        """An evaluation or a checkpoint ran between steps: the next one is called by it."""
+        """An evaluation or a checkpoint ran; it determines the next step's kind."""
         if self._kind != "first":
             self._kind = kind
         self.idle()
 
     @property
     def is_open(self) -> bool:
-        """Whether a step is going on."""
+        """Whether a step is open."""
         return self._step is not None
 
-    @harmless
+    @never_raises
     def begin(self, number: int) -> None:
-        """A step begins, with its data there."""
+        """A step begins; its data has arrived."""
         self.broken()
         recorder = self.in_step.recorder
         self._step = recorder.step(number, kind=self._kind)
@@ -147,15 +181,15 @@ class TrainerSteps:
         self._count_marked()
         self.waited()
 
-    @harmless
+    @never_raises
     def waited(self) -> None:
-        """The data that was waited for is there."""
+        """Record the wait for data, which has arrived."""
         if self.in_step.is_open:
             recorder = self.in_step.recorder
             waited_ns = max(0, recorder.now_ns() - self._idle_ns)
             recorder.record("data-wait", self._number, self._idle_ns, waited_ns)
 
-    @harmless
+    @never_raises
     def end(self) -> None:
         """The step is done."""
         self._close()
@@ -165,36 +199,36 @@ class TrainerSteps:
             step.__exit__(None, None, None)
         self.idle()
 
-    @harmless
+    @never_raises
     def broken(self) -> None:
-        """Whatever step is open was not finished."""
+        """The open step, if any, was not finished."""
         self._close()
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(RuntimeError, RuntimeError("the step was broken off"), None)
 
-    @harmless
+    @never_raises
     def optimizer_begins(self) -> None:
-        """The gradients are there, and the parameters change."""
+        """The gradients are ready; the optimizer begins."""
         self.computing.end()
         self._optimizer = self.in_step.begin("optimizer")
 
-    @harmless
+    @never_raises
     def optimizer_ended(self) -> None:
         """The parameters have changed."""
         begun, self._optimizer = self._optimizer, None
         self.in_step.end(begun)
 
-    @harmless
+    @never_raises
     def train_ended(self) -> None:
-        """Deliver what is left, if the recorder is ours."""
+        """Close the recorder, unless it was given."""
         self.broken()
         if self._given is None:
             recorder, self.in_step.recorder = self.in_step.recorder, NULL
             recorder.close()
 
-    def told_of(self, batch: Any) -> Mapping[str, int]:
-        """What is known of a batch without waiting for the GPU: its shape, padding included."""
+    def attributes_of(self, batch: Any) -> Mapping[str, int]:
+        """Attributes of a batch from its shape, including padding; does not wait for the GPU."""
         try:
             if self.work is not None:
                 return self.work(batch)
@@ -206,15 +240,15 @@ class TrainerSteps:
             return {}
 
     def _count_marked(self) -> None:
-        """Nothing else would say why there is nothing to see."""
+        """Warn if too many steps in a row are excluded from the analysis."""
         is_marked = self._kind in ("eval", "checkpoint")
         self._num_marked = self._num_marked + 1 if is_marked else 0
-        if self._num_marked == MANY_MARKED and not self._warned:
+        if self._num_marked == MAX_UNMARKED_STEPS and not self._warned:
             self._warned = True
             log.warning(
                 "paceline: %d steps in a row came after an evaluation or a checkpoint each, and "
                 "such steps are left out of the analysis: evaluate or save less often",
-                MANY_MARKED,
+                MAX_UNMARKED_STEPS,
             )
 
     def _close(self) -> None:
@@ -226,15 +260,15 @@ class TrainerSteps:
 def reduces_gradients(model: Any) -> bool:
     """Whether a model is under DDP, and in a group of more than itself.
 
-    By name: FSDP of the first kind has hooks of the same name that take other things.
+    By name: FSDP1 has hooks of the same name with other arguments.
     """
     is_ddp = any(kind.__name__ == "DistributedDataParallel" for kind in type(model).__mro__)
     return is_ddp and model.process_group.size() > 1
 
 
 def _key(training: int, start: Mapping[str, Any]) -> str | None:
-    """The run key of this training: all of a process's have the same one told, if any."""
-    told = start.get("run_key")
+    """The run key of this training; trainings of a process get distinct ones."""
+    given = start.get("run_key")
     is_spooled = start.get("spool_dir") is not None
-    key = run_key(told=None if told is None else str(told), is_spooled=is_spooled)
+    key = run_key(given=None if given is None else str(given), is_spooled=is_spooled)
     return key if key is None or training == 1 else f"{key}-{training}"

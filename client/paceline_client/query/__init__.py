@@ -1,4 +1,4 @@
-"""What Paceline knows, as rows: jobs, windows, findings, workers, steps, alerts and scores.
+"""Queries a server, as rows: jobs, windows, findings, workers, steps, alerts and scores.
 
 from paceline_client.query import Paceline
 
@@ -8,20 +8,20 @@ with Paceline("https://paceline.example.com", token) as paceline:
     frame = paceline.workers("llm-70b").to_pandas()
 """
 
-from .errors import Busy, Denied, NoAnswer, NotFound, QueryError, Refused
+from .connection import Busy, Denied, NoAnswer, NotFound, QueryError, Refused
 from .paceline import Paceline
-from .row_types import (
+from .rows import (
     ActiveAlertRow,
     AlertRow,
     FindingRow,
     JobRow,
+    Rows,
     ScoreReportRow,
     ScoreRow,
     StepRow,
     WindowRow,
     WorkerRow,
 )
-from .rows import Rows
 
 __all__ = [
     "ActiveAlertRow",

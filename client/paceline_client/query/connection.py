@@ -1,4 +1,12 @@
-"""Questions to one server over a connection that stays open; no proxy is ever used."""
+"""Queries to one server over a persistent connection, and their errors; without proxies.
+
+QueryError
+├── NoAnswer    no answer, or none from Paceline
+└── Refused     an error of the server; `status` and `code` are for programs
+    ├── Denied      401 and 403: unknown token, or missing scope
+    ├── NotFound    404: no such job, window or report
+    └── Busy        429, 502, 503 and 504, after all attempts
+"""
 
 from __future__ import annotations
 
@@ -10,22 +18,65 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
-from .errors import Busy, NoAnswer, Refused, refusal
 
-MAX_IDLE_S = 3.0  # a server closes an idle connection after 5 s, at any moment of ours
+class QueryError(Exception):
+    """Base class; messages say what to do, and never contain the token."""
+
+
+class NoAnswer(QueryError):
+    """The server does not answer, or the answer is not from Paceline.
+
+    `may_help` tells whether a retry may succeed.
+    """
+
+    def __init__(self, message: str, *, may_help: bool = False) -> None:
+        super().__init__(message)
+        self.may_help = may_help
+
+
+class Refused(QueryError):
+    """The server refused; `code` is stable across versions."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        super().__init__(f"{status} {code}: {detail}")
+        self.retry_after_s = 0.0
+        self.status = status
+        self.code = code
+        self.detail = detail
+
+
+class Denied(Refused):
+    """Unknown token, or missing scope."""
+
+
+class NotFound(Refused):
+    """There is no such job, window or report, or it is another project's."""
+
+
+class Busy(Refused):
+    """The server was busy for longer than `patience_s`."""
+
+
+def error_of_status(status: int, code: str, detail: str) -> Refused:
+    """The error for an answer with this status."""
+    kinds = {401: Denied, 403: Denied, 404: NotFound, 429: Busy, 502: Busy, 503: Busy, 504: Busy}
+    return kinds.get(status, Refused)(status, code, detail)
+
+
+MAX_IDLE_S = 3.0  # the server closes idle connections after 5 s
 MAX_ANSWER_BYTES = 256 << 20
-_LONGEST_WAIT_S = 30.0
+_MAX_WAIT_S = 30.0
 _FIRST_WAIT_S = 0.5
-_BUSY = (429, 502, 503, 504)
+_BUSY_STATUSES = (429, 502, 503, 504)
 
 Query = Mapping[str, Any]
 
 
 class Connection:
-    """Sends one question after the other; use one of them in each thread.
+    """Sends one request at a time; use one instance per thread.
 
-    Who asks again is told by `sleep`: a server that is busy is asked again, with longer and longer
-    pauses or those that it wants, until `patience_s` would be over.
+    Retries a busy server with growing delays, or those that it asks for, within `patience_s`.
+    `sleep` waits.
     """
 
     def __init__(
@@ -54,11 +105,11 @@ class Connection:
         self._used_s = 0.0
 
     def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
-        """The answer to a question, which is asked again where that may help.
+        """The answer to a GET request, with retries.
 
         Raises:
-            NoAnswer: none came, or what came is not Paceline's.
-            Refused: the server said no.
+            NoAnswer: no answer, or none from Paceline.
+            Refused: the server refused.
         """
         known = {name: value for name, value in (query or {}).items() if value is not None}
         address = f"{path}?{urlencode(known, doseq=True)}" if known else path
@@ -73,14 +124,14 @@ class Connection:
                     raise
                 self._sleep(pause_s)
                 waited_s += pause_s
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                wait_s = min(2 * wait_s, _MAX_WAIT_S)
 
     def post(self, path: str, body: bytes, content_type: str) -> dict[str, Any]:
-        """The answer to what is sent once: nobody knows whether it was taken where none comes."""
+        """The answer to a POST request, sent once; without an answer its effect is unknown."""
         return self._ask("POST", path, body, content_type)
 
     def close(self) -> None:
-        """Close the connection; the next question opens another."""
+        """Close the connection; the next request opens another."""
         if self._http is not None:
             self._http.close()
             self._http = None
@@ -95,7 +146,7 @@ class Connection:
             connection = self._opened()
             connection.request(method, self._prefix + path, body, headers)
             response = connection.getresponse()
-            content = _whole(response)
+            content = _whole_body(response)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             what = f"{self._name} does not answer ({_reason(error)}): is it the right address?"
@@ -122,15 +173,17 @@ class Connection:
         except (ValueError, RecursionError):
             fields = None
         if not isinstance(fields, dict):
-            if status in _BUSY:  # a proxy before the server says so in its own words
-                raise self._busy(response, refusal(status, "unavailable", "no server answers"))
+            if status in _BUSY_STATUSES:  # a proxy before the server says so in its own words
+                raise self._busy(
+                    response, error_of_status(status, "unavailable", "no server answers")
+                )
             raise NoAnswer(
                 f"{self._name} answers {status} and no JSON: it is not Paceline's address"
             )
         if 200 <= status < 300:
             return fields
         code, detail = str(fields.get("code", "unknown")), str(fields.get("detail", ""))
-        raise self._busy(response, refusal(status, code, " ".join(detail.split())))
+        raise self._busy(response, error_of_status(status, code, " ".join(detail.split())))
 
     def _busy(self, response: http.client.HTTPResponse, error: Refused) -> Refused:
         try:
@@ -142,10 +195,10 @@ class Connection:
 
 
 def _parts_of(url: str) -> SplitResult:
-    """The address in its parts, each of which can be asked.
+    """The parts of a valid URL.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     try:
         parts = urlsplit(url)
@@ -161,8 +214,8 @@ def _parts_of(url: str) -> SplitResult:
     return parts
 
 
-def _whole(response: http.client.HTTPResponse) -> bytes:
-    """The body, or what there is of it when it is too long."""
+def _whole_body(response: http.client.HTTPResponse) -> bytes:
+    """The body, cut off if it is too long."""
     try:
         content = response.read(MAX_ANSWER_BYTES + 1)
         if response.length and len(content) <= MAX_ANSWER_BYTES:

@@ -1,4 +1,4 @@
-"""Questions that a person or a notebook has for a server."""
+"""Queries for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ from typing import Any
 from urllib.parse import quote
 
 from . import shapes
-from .connection import Connection, Query
-from .errors import NoAnswer
-from .row_types import (
+from .connection import Connection, NoAnswer, Query
+from .rows import (
     ActiveAlertRow,
     AlertRow,
     FindingRow,
     JobRow,
+    Rows,
     ScoreReportRow,
     ScoreRow,
     StepRow,
     WindowRow,
     WorkerRow,
 )
-from .rows import Rows
 
 _API = "/api/v1"
-PAGE = 500  # the most that the server gives at once
+PAGE = 500  # the server's largest page
 
 
 class Paceline:
     """One server, with a token of the scope read.
 
-    Left out, the address is that of PACELINE_URL and the token that of PACELINE_TOKEN. Close it,
-    or use it in a `with` block; use one of them in each thread.
+    Address and token default to PACELINE_URL and PACELINE_TOKEN. Close it, or use it in a `with`
+    block; use one instance per thread.
 
     Raises (each method, when its rows are read):
-        NoAnswer: the server does not answer, also not when asked again for `patience_s`.
-        Refused: it said no; `Denied` and `NotFound` are some of them.
+        NoAnswer: the server does not answer, even after retries for `patience_s`.
+        Refused: it refused, for example `Denied` or `NotFound`.
     """
 
     def __init__(
@@ -87,11 +86,11 @@ class Paceline:
         )
 
     def result(self, job: str, window: str = "latest") -> dict[str, Any]:
-        """All that was found in a window, nested as the API has it; see /docs of the server."""
+        """The whole result of a window, nested as in the API; see /docs of the server."""
         return self._server.get(_of_job(job, f"/windows/{_quoted(window)}"))
 
     def findings(self, job: str, window: str = "latest") -> Rows[FindingRow]:
-        """What makes a window slow, the most costly cause first."""
+        """The findings of a window, the most costly first."""
         path = _of_job(job, f"/windows/{_quoted(window)}")
         return Rows(
             FindingRow,
@@ -111,7 +110,7 @@ class Paceline:
         first: int | None = None,
         last: int | None = None,
     ) -> Rows[StepRow]:
-        """The steps of a run, ascending; of the present one unless its epoch is given."""
+        """The steps of a run, ascending; by default of the current run."""
         return Rows(StepRow, lambda: self._steps(job, epoch, first, last))
 
     def alerts(self, job: str | None = None, *, kind: str | None = None) -> Rows[AlertRow]:
@@ -135,9 +134,9 @@ class Paceline:
         rank: int | None = None,
         report: str | None = None,
     ) -> Rows[ScoreRow]:
-        """What other tools say of a job's ranks: each one's newest report, or the one named.
+        """Scores of other tools for a job's ranks: each tool's newest report, or a given one.
 
-        No what-if can be asked of a score: there are no operations behind it.
+        Scores have no what-if, since they have no operations.
         """
         tail = "/scores" if report is None else f"/scores/reports/{_quoted(report)}"
         query = {"rank": rank} if report is not None else {"rank": rank, "source": source}
@@ -158,10 +157,10 @@ class Paceline:
         )
 
     def add_scores(self, job: str, report: Mapping[str, Any]) -> str:
-        """Send scores of a tool of yours (docs/scores.md); gives the report's id.
+        """Send scores of your own tool (docs/scores.md); returns the report's id.
 
-        Takes a token of the scope ingest. Sent once: where no answer comes, nobody knows whether
-        they were taken.
+        Needs a token of the scope ingest. Sent once: without an answer it is unknown whether they
+        were accepted.
         """
         body = json.dumps(report, allow_nan=False).encode()
         answer = self._server.post(_of_job(job, "/scores"), body, "application/json")
@@ -170,21 +169,21 @@ class Paceline:
     def _steps(
         self, job: str, epoch: int | None, first: int | None, last: int | None
     ) -> Iterator[StepRow]:
-        # The server gives the last ones of a range: from the end to the beginning, then.
+        # The server returns the last steps of a range, so page backwards.
         path, pages = _of_job(job, "/steps"), []
         while True:
             query = {"epoch": epoch, "first": first, "last": last, "limit": self._page}
             found = _listed(self._server.get(path, query))
-            if found and last is not None and shapes.whole(found[-1], "step") > last:
+            if found and last is not None and shapes.whole_number(found[-1], "step") > last:
                 raise NoAnswer("the server gives steps that nobody asked for: it is not Paceline's")
             pages.append(found)
             if len(found) < self._page:
                 break
-            last = shapes.whole(found[0], "step") - 1
+            last = shapes.whole_number(found[0], "step") - 1
             if last < (first or 0):
                 break
-            # Of the same run, even if another one begins meanwhile.
-            epoch = shapes.whole(found[0], "epoch")
+            # Stay in the same run even if another one begins meanwhile.
+            epoch = shapes.whole_number(found[0], "epoch")
         for each in pages[::-1]:
             for fields in each:
                 yield shapes.row(StepRow, fields, job_id=job, window_id=fields.get("window"))

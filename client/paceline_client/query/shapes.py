@@ -1,4 +1,4 @@
-"""Rows out of the API's answers: flat, and with the same columns whatever is known."""
+"""Converts the API's answers to flat rows with fixed columns."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, cast
 
-from .errors import NoAnswer
-from .row_types import ActiveAlertRow, AlertRow, FindingRow, JobRow, ScoreReportRow, WorkerRow
+from .connection import NoAnswer
+from .rows import ActiveAlertRow, AlertRow, FindingRow, JobRow, ScoreReportRow, WorkerRow
 
 Fields = Mapping[str, Any]
 Row = TypeVar("Row")
 
 
 def row(row_type: type[Row], fields: Fields, **more: Any) -> Row:
-    """A row of this type; fields that are of no column are left out.
+    """A row of this type; other fields are ignored.
 
-    An older server may not know a column yet: then it is None.
+    Columns that an older server does not know are None.
     """
     if not isinstance(fields, dict):
         raise NoAnswer("an item of the answer is no object: it is not Paceline's address")
@@ -24,8 +24,8 @@ def row(row_type: type[Row], fields: Fields, **more: Any) -> Row:
     return cast(Row, found)
 
 
-def whole(fields: Fields, name: str) -> int:
-    """A whole number that an item cannot be without."""
+def whole_number(fields: Fields, name: str) -> int:
+    """A required whole number."""
     value = fields.get(name)
     if not isinstance(value, int):
         raise NoAnswer(f"an item of the answer has no {name}: it is not Paceline's address")
@@ -33,7 +33,7 @@ def whole(fields: Fields, name: str) -> int:
 
 
 def job(fields: Fields) -> JobRow:
-    """A job, its sizes and counts among its own fields."""
+    """A job with its sizes and counts as columns."""
     ingest, latest = fields.get("ingest") or {}, fields.get("latest_window") or {}
     return row(
         JobRow,
@@ -80,12 +80,12 @@ def workers(job_id: str, answer: Fields) -> Iterator[WorkerRow]:
 
 
 def alert(fields: Fields) -> AlertRow:
-    """A transition, and what costs its job most."""
+    """A transition, with the job's most costly cause."""
     return row(AlertRow, fields, cause=(fields.get("blame") or {}).get("cause"))
 
 
 def active_alert(fields: Fields) -> ActiveAlertRow:
-    """The same of an alert as it stands."""
+    """An alert as it is now."""
     return row(
         ActiveAlertRow,
         fields,

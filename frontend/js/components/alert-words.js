@@ -1,32 +1,48 @@
-/** What alerts and their transitions are called, and the mark of each. */
+/** Names and icons of severities and transitions, and alert rules in words. */
 
-import { contained, counted, tidy } from "../words.js"
+import {
+  capitalized,
+  causeName,
+  contained,
+  counted,
+  duration,
+  optypeName,
+  percentNumber,
+  ratio,
+  seconds,
+  tidy,
+  whole,
+} from "../lib/formatting.js"
 
-/** Marks and words of severities, the worst first. */
-export const SEVERITIES = { critical: ["stalled", "Critical"], warning: ["straggling", "Warning"], info: ["not-analysed", "Info"] }
+/** Icons and names of severities, the most severe first. */
+export const SEVERITIES = {
+  critical: ["stalled", "Critical"],
+  warning: ["straggling", "Warning"],
+  info: ["not-analysed", "Info"],
+}
 
-/** Marks and words of transitions. */
+/** Icons and names of transitions. */
 export const KINDS = {
-  firing: ["straggling", "Began"],
+  firing: ["straggling", "Fired"],
   resolved: ["healthy", "Resolved"],
   pending: ["silent", "Pending"],
   cleared: ["not-analysed", "Cleared"],
   "no-data": ["silent", "No data"],
   "data-again": ["healthy", "Data again"],
   acknowledged: ["finished", "Acknowledged"],
-  unacknowledged: ["not-analysed", "Taken back"],
+  unacknowledged: ["not-analysed", "Unacknowledged"],
 }
 
-/** The mark and the word of an alert now. */
+/** The icon and name of an alert's present state. */
 export function stateOf({ phase, severity }) {
   return phase === "pending" ? ["silent", "Pending"] : SEVERITIES[severity]
 }
 
-/** The sentence without the job's id, which stands above it. */
+/** The sentence without the job's id, which is shown above it. */
 export function withoutName({ job_id, sentence }) {
   const rest = sentence.startsWith(`${job_id} `) ? sentence.slice(job_id.length + 1) : null
   if (rest === null) return tidy(contained(sentence))
-  return tidy(contained(rest.charAt(0).toUpperCase() + rest.slice(1)))
+  return tidy(contained(capitalized(rest)))
 }
 
 /** How many of each severity: "1 critical, 2 warnings". */
@@ -41,5 +57,82 @@ export function bySeverity(alerts) {
 /** Whether a text from the address can name an alert. */
 export const isFingerprint = (text) => /^[0-9a-f]{16}$/.test(text ?? "")
 
-/** The address of an alert, whatever has become of it. */
+/** The address of an alert, active or not. */
 export const alertHref = (fingerprint) => `/alerts?alert=${encodeURIComponent(fingerprint)}`
+
+const share = (value) => `${percentNumber(value)} %`
+const hours = (value) => `${value < 10 ? Number(value.toFixed(1)) : whole(value)} GPU-h per hour`
+const none = () => ""
+
+/** For each kind of rule: how its figure is written, and its condition in words. */
+const ON = {
+  slowdown: { figure: ratio, holds: (at) => `a job runs at ${at} of its ideal or slower` },
+  waste: { figure: share, holds: (at) => `a job loses ${at} of its GPU time or more` },
+  "gpu-hours-lost": { figure: hours, holds: (at) => `a job loses ${at} or more` },
+  cause: {
+    figure: share,
+    holds: (at, of) =>
+      `${of ? `the cause ${named(of, causeName)}` : "a single cause"} costs ${at} of a job\u2019s GPU time or more`,
+  },
+  worker: {
+    figure: ratio,
+    holds: (at, of) => `a worker${of && ` ${contained(of)}`} alone slows its job down to ${at} or more`,
+  },
+  host: {
+    figure: ratio,
+    holds: (at, of) => `${of ? `the host ${contained(of)}` : "a host"} is ${at} slower than its peers or more`,
+  },
+  optype: {
+    figure: ratio,
+    holds: (at, of) => `${of ? named(of, optypeName) : "one kind of operation"} slows a job down to ${at} or more`,
+  },
+  stalled: { figure: none, holds: () => "no worker of a job sends anything any more" },
+  "silent-worker": { figure: none, holds: () => "workers of a job send nothing while others go on" },
+  "low-fidelity": {
+    figure: share,
+    holds: (at) =>
+      at ? `the figures of a job are ${at} off what was recorded, or more` : "the figures of a job cannot be trusted",
+  },
+  "clock-residual": {
+    figure: seconds,
+    holds: (at) => `clocks of a job disagree by ${at} or more after they were corrected`,
+  },
+  "step-time": { figure: ratio, holds: (at) => `steps of a job take ${at} as long as in its own past, or longer` },
+}
+
+/** A value in the unit of its rule, "" where it has none; values stored before there were rules are slowdowns. */
+export function figureOf(on, value) {
+  return value === null || value === undefined ? "" : tidy((ON[on] ?? ON.slowdown).figure(value))
+}
+
+/** When it fires, as a sentence. */
+export function firesWhen({ on, of, jobs, above, for: lasts, min_confidence }) {
+  const holds = (ON[on]?.holds ?? ((at) => `${contained(on)} is ${at} or more`))(
+    figureOf(on, above),
+    of === "*" ? "" : of,
+  )
+  const parts = isByClock(on)
+    ? [lasts.seconds > 0 && `for ${duration(lasts.seconds)}`]
+    : [`for ${lasting(lasts)}`, on === "cause" && `and Paceline is ${share(min_confidence)} sure or more`]
+  const where = jobs === "*" ? "" : ` Only jobs that match ${contained(jobs)}.`
+  return tidy(`Fires when ${[holds, ...parts].filter(Boolean).join(" ")}.${where}`)
+}
+
+/** When it resolves, as a sentence. */
+export function resolvesWhen({ on, above, clear, keep_firing }) {
+  const below = figureOf(on, clear ?? above)
+  const time = keep_firing > 0 ? duration(keep_firing) : null
+  if (below) return tidy(time ? `Resolves after ${time} below ${below}.` : `Resolves below ${below}.`)
+  if (isByClock(on)) return time ? `Resolves once they have sent again for ${time}.` : "Resolves once they send again."
+  return time ? `Resolves once that has been over for ${time}.` : "Resolves once that is over."
+}
+
+const isByClock = (on) => on === "stalled" || on === "silent-worker"
+
+function lasting({ windows, seconds: time_s }) {
+  const inRow = windows === 1 ? "one window" : `${whole(windows)} windows in a row`
+  return time_s > 0 ? `${inRow} and ${duration(time_s)}` : inRow
+}
+
+/** A name in words; a pattern stays as it was written. */
+const named = (of, name) => (/[*?[]/.test(of) ? contained(of) : name(of).toLowerCase())

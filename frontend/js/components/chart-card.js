@@ -1,34 +1,53 @@
 /** A card with one chart from the server: its picture, its table, and what shows instead of them. */
 
-import { getJson } from "../api.js"
-import { h, patch } from "../dom.js"
-import { theme } from "../theme.js"
-import { clock, contained, tidy } from "../words.js"
-import { fit } from "./fit.js"
-import { mark } from "./mark.js"
-import { PlotTouch } from "./plot-touch.js"
+import { getJson } from "../lib/api.js"
+import { h, patch } from "../lib/dom.js"
+import { clock, contained, tidy } from "../lib/formatting.js"
+import { theme } from "../lib/theme.js"
+import { PlotPointer } from "./plot-pointer.js"
+import { stateIcon } from "./state-icon.js"
 
-const NOTHING_YET = { markName: "not-analysed", title: "Not measured yet", text: "It needs a window with figures that is closed." }
+const NOTHING_YET = {
+  markName: "not-analysed",
+  title: "Not measured yet",
+  text: "Needs a closed window with figures.",
+}
 const CONFIG = { displayModeBar: false, responsive: false, scrollZoom: false, doubleClick: false }
 
 /** One chart of a card; a card may stack several over one axis. */
 export class ChartCard {
   /**
-   * `legend` is a function that makes the key of a figure (null before there is one); `waiting` one that makes the first grey picture.
+   * `legend` is a function that makes the key of a figure (null before there is one); `waiting` one
+   * that makes the first grey picture.
    *
-   * `spot` is what the charts of a page mark together; `controls` makes buttons for the header.
+   * `highlight` is what all charts of a page mark; `controls` makes buttons for the header.
    */
-  constructor({ key, title, explanation = "", legend = null, parts = [key], waiting = waitingBlock, spot = null, controls = null }) {
+  constructor({
+    key,
+    title,
+    explanation = "",
+    legend = null,
+    parts = [key],
+    waiting = waitingBlock,
+    highlight = null,
+    controls = null,
+  }) {
     this.title = title
     this.controls = controls
     this.explanation = explanation
     this.legend = legend
     this.isTable = false
-    this.parts = parts.map((name) => newPart(name, spot))
+    this.parts = parts.map((name) => newPart(name, highlight))
     this.header = h("header")
     this.body = h("div")
     this.foot = h("div")
-    this.node = h("section", { class: "card", "data-own": true, "aria-label": title }, this.header, this.body, this.foot)
+    this.node = h(
+      "section",
+      { class: "card", "data-own": true, "aria-label": title },
+      this.header,
+      this.body,
+      this.foot,
+    )
     this.waiting = waiting
     this.drawHeader()
     // Nothing shows before 400 ms: most first answers are sooner.
@@ -78,7 +97,7 @@ export class ChartCard {
       h(
         "div",
         { class: "panel-state" },
-        mark(markName),
+        stateIcon(markName),
         h("b", {}, title),
         h("p", {}, tidy(text)),
         act && h("button", { class: "text-button", type: "button", onclick: act.onclick }, act.text),
@@ -97,8 +116,8 @@ export class ChartCard {
     clearTimeout(this.patience)
     this.wanted = null
     this.observer.disconnect()
-    for (const { plot, touch } of this.parts) {
-      touch.remove()
+    for (const { plot, pointer } of this.parts) {
+      pointer.remove()
       Plotly.purge(plot)
     }
   }
@@ -108,10 +127,14 @@ export class ChartCard {
   }
 
   fail(error) {
-    // Something is already drawn: it stays, and the next change tries again.
+    // What is drawn stays; the next change tries again.
     if (this.hasPicture() && error.status === 0) return
     if (error.status === 404) {
-      this.say({ markName: "not-analysed", title: "Not analysed yet", text: "No complete step of this window has arrived." })
+      this.say({
+        markName: "not-analysed",
+        title: "Not analysed yet",
+        text: "No complete step of this window has arrived.",
+      })
       return
     }
     if (error.status === 409) {
@@ -133,27 +156,39 @@ export class ChartCard {
     this.drawHeader()
     const drawn = this.parts.filter((part) => part.figure)
     const notes = drawn.map((part) => part.figure.meta.note).filter(Boolean)
-    patch(this.foot, notes.map((note) => h("p", { class: "remark" }, tidy(note))))
+    patch(
+      this.foot,
+      notes.map((note) => h("p", { class: "remark" }, tidy(note))),
+    )
     if (this.isTable) {
-      patch(this.body, drawn.map((part) => table(part.figure.meta)))
+      patch(
+        this.body,
+        drawn.map((part) => chartTable(part.figure.meta)),
+      )
       return
     }
-    patch(this.body, drawn.map((part) => part.touch.node))
+    patch(
+      this.body,
+      drawn.map((part) => part.pointer.node),
+    )
     for (const part of drawn) this.drawPlot(part, part !== drawn.at(-1))
   }
 
-  drawPlot({ plot, figure, touch }, isAbove) {
+  drawPlot({ plot, figure, pointer }, isAbove) {
     this.width_px = this.body.clientWidth
-    const { data, layout } = fit(this.aligned(figure), this.width_px, isAbove)
+    const { data, layout } = fitToWidth(this.aligned(figure), this.width_px, isAbove)
     Plotly.react(plot, data, { uirevision: "kept", ...layout }, CONFIG)
-    touch.show(figure, layout)
+    pointer.show(figure, layout)
   }
 
-  /** Charts of one card share their axis and its edges, also where the upper one goes on without figures. */
+  /** Charts of one card share the range and the margins of their x axis. */
   aligned(figure) {
     const all = this.parts.filter((part) => part.figure).map((part) => part.figure.layout)
     const margin = { ...figure.layout.margin, r: Math.max(...all.map((layout) => layout.margin.r)) }
-    return { ...figure, layout: { ...figure.layout, margin, xaxis: { ...figure.layout.xaxis, range: all[0].xaxis.range } } }
+    return {
+      ...figure,
+      layout: { ...figure.layout, margin, xaxis: { ...figure.layout.xaxis, range: all[0].xaxis.range } },
+    }
   }
 
   resize() {
@@ -170,17 +205,29 @@ export class ChartCard {
       this.header,
       h("h2", {}, this.title),
       this.explanation && h("span", { class: "explanation" }, this.explanation),
-      this.legend && !this.isTable && !this.isWordsOnly && h("div", { class: "key" }, this.legend(this.parts[0].figure)),
+      this.legend &&
+        !this.isTable &&
+        !this.isWordsOnly &&
+        h("div", { class: "key" }, this.legend(this.parts[0].figure)),
       this.controls && !this.isWordsOnly && this.controls(),
       this.hasPicture() &&
-        h("button", { class: "text-button toggle", type: "button", "aria-label": `${this.title}: show as ${this.isTable ? "chart" : "table"}`, onclick: toggle }, this.isTable ? "Show chart" : "Show table"),
+        h(
+          "button",
+          {
+            class: "text-button toggle",
+            type: "button",
+            "aria-label": `${this.title}: show as ${this.isTable ? "chart" : "table"}`,
+            onclick: toggle,
+          },
+          this.isTable ? "Show chart" : "Show table",
+        ),
     )
   }
 }
 
-function newPart(name, spot) {
+function newPart(name, highlight) {
   const plot = h("div", { class: "plot", "data-own": true })
-  return { name, plot, touch: new PlotTouch(plot, spot), figure: null, path: null }
+  return { name, plot, pointer: new PlotPointer(plot, highlight), figure: null, path: null }
 }
 
 /** Grey cells in the job's shape, for the first load of a heatmap. */
@@ -199,13 +246,85 @@ function withTheme(path) {
   return `${path}${path.includes("?") ? "&" : "?"}theme=${theme()}`
 }
 
+/** The key of a chart; `items` are `[kind, text]`, the kind a CSS class. */
+export function legend(...items) {
+  return h(
+    "span",
+    { class: "legend" },
+    items.map(([kind, text]) => h("span", {}, h("i", { class: kind }), text)),
+  )
+}
+
 /** A figure's numbers as a table; `meta` is the figure's own. */
-export function table({ table: { columns, rows, caption }, text }) {
+export function chartTable({ table: { columns, rows, caption }, text }) {
   const isNumber = columns.map((_, at) => rows.every((row) => row[at] === null || /^[\u2212\d]/.test(String(row[at]))))
-  const cell = (tag) => (value, at) => h(tag, { class: isNumber[at] && "is-number" }, value === null ? "" : tidy(String(value)))
+  const cell = (tag) => (value, at) =>
+    h(tag, { class: isNumber[at] && "is-number" }, value === null ? "" : tidy(String(value)))
   return h(
     "div",
     { class: "table-frame", tabindex: "0", role: "region", "aria-label": text },
-    h("table", {}, caption && h("caption", {}, caption), h("thead", {}, h("tr", {}, columns.map(cell("th")))), h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell("td")))))),
+    h(
+      "table",
+      {},
+      caption && h("caption", {}, caption),
+      h("thead", {}, h("tr", {}, columns.map(cell("th")))),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => h("tr", {}, row.map(cell("td")))),
+      ),
+    ),
   )
+}
+
+const NARROW_PX = 480
+const MIN_VALUE_CELL_PX = 40
+const STEP_LEFT_PX = 148
+const NARROW_STEP_LEFT_PX = 64
+
+/**
+ * A figure fitted to a width: gaps and values of cells by their pixels, short labels when narrow.
+ *
+ * With `isAbove` another chart of the card stands under it and has the same axis, labelled there.
+ */
+function fitToWidth(figure, width_px, isAbove) {
+  const layout = { ...figure.layout, margin: { ...figure.layout.margin }, width: width_px }
+  if (width_px < NARROW_PX) shorten(layout)
+  if (isAbove) hideSteps(layout)
+  const plot_px = width_px - layout.margin.l - layout.margin.r
+  const [from, to] = layout.xaxis.range
+  const cell_px = plot_px / (to - from)
+  const data = figure.data
+    .filter((trace) => trace.name !== "values" || cell_px >= MIN_VALUE_CELL_PX)
+    .map((trace) => (trace.type === "heatmap" ? fitCells(trace, cell_px) : trace))
+    .map((trace) => (trace.meta?.short && width_px < NARROW_PX ? { ...trace, text: trace.meta.short } : trace))
+  return { data, layout }
+}
+
+function fitCells(trace, cell_px) {
+  return { ...trace, xgap: Math.min(trace.xgap, cell_px < 3 ? 0 : cell_px < 12 ? 1 : 3) }
+}
+
+function hideSteps(layout) {
+  layout.height -= layout.margin.b - 4
+  layout.margin.b = 4
+  layout.xaxis = { ...layout.xaxis, showticklabels: false }
+}
+
+function shorten(layout) {
+  const labels = layout.yaxis.ticktext
+  if (layout.margin.l === STEP_LEFT_PX) {
+    layout.margin.l = NARROW_STEP_LEFT_PX
+    if (labels) layout.yaxis = { ...layout.yaxis, ticktext: labels.map((label) => label.split(" <")[0]) }
+  } else if (labels?.[0]?.startsWith("stage ") && layout.margin.l === 60) {
+    layout.margin.l = 28
+    layout.yaxis = { ...layout.yaxis, ticktext: labels.map((label) => label.replace("stage ", "s")) }
+  }
+  if (layout.xaxis.tickvals?.length > 5) layout.xaxis = thinned(layout.xaxis)
+}
+
+function thinned(axis) {
+  const every = Math.ceil(axis.tickvals.length / 5)
+  const keep = (_, index) => index % every === 0
+  return { ...axis, tickvals: axis.tickvals.filter(keep), ticktext: axis.ticktext?.filter(keep) }
 }

@@ -1,28 +1,33 @@
-/** Who is to blame: in words, and with a link to the page of each. */
+/** Culprits in words, and links to workers and hosts. */
 
-import { h } from "../dom.js"
-import { contained, whole } from "../words.js"
+import { h } from "../lib/dom.js"
+import { contained, isKnown, whole } from "../lib/formatting.js"
 
 const MAX_CULPRITS = 3
 
-/** Who is to blame, in a few words; empty where it is nobody in particular. */
+/** The culprits in a few words; empty where there are none. */
 export function culpritWords(culprits) {
   const named = culprits.slice(0, MAX_CULPRITS).map(place)
   const more = culprits.length - named.length
   return [...named, more > 0 && `${whole(more)} more`].filter(Boolean).join(" \u00b7 ")
 }
 
-/** Links to the workers and hosts to blame; `page` has the job's base address and its window. */
+/** Links to the culprits' workers and hosts; `page` has the job's base address and its window. */
 export function culpritLinks(culprits, page) {
   const shown = culprits.slice(0, MAX_CULPRITS)
-  const workers = shown.filter(isWorker).map((culprit) => h("a", { href: workerHref(page, culprit) }, workerName(culprit)))
-  const hosts = [...new Set(shown.map(({ host }) => host).filter(Boolean))].map((host) => h("a", { href: hostHref(host) }, contained(host)))
+  const workers = shown
+    .filter(isWorker)
+    .map((culprit) => h("a", { href: workerHref(page, culprit) }, workerName(culprit)))
+  const hosts = [...new Set(shown.map(({ host }) => host).filter(Boolean))].map((host) =>
+    h("a", { href: hostHref(host) }, contained(host)),
+  )
   return [...workers, ...hosts]
 }
 
 /** The address of a worker's page. */
 export function workerHref({ base, window }, { dp_rank, stage }) {
-  return `${base}/workers/${dp_rank}-${stage}${window && window !== "latest" ? `?window=${encodeURIComponent(window)}` : ""}`
+  const query = window && window !== "latest" ? `?window=${encodeURIComponent(window)}` : ""
+  return `${base}/workers/${dp_rank}-${stage}${query}`
 }
 
 /** The address of a host's page. */
@@ -31,12 +36,13 @@ export const hostHref = (host) => `/hosts/${encodeURIComponent(host)}`
 /** A worker's name: "dp 3, stage 1". */
 export const workerName = ({ dp_rank, stage }) => `dp ${whole(dp_rank)}, stage ${whole(stage)}`
 
-export const isKnown = (value) => value !== null && value !== undefined
 const isWorker = ({ dp_rank, stage }) => isKnown(dp_rank) && isKnown(stage)
 
-/** As `gpu` in app/words.py: "rank 11 (dp 3, stage 1) on host-043, GPU 5". */
+/** As `gpu` in app/formatting.py: "rank 11 (dp 3, stage 1) on host-043, GPU 5". */
 export function place({ rank, dp_rank, stage, host, local_rank }) {
-  const worker = [isKnown(dp_rank) && `dp ${whole(dp_rank)}`, isKnown(stage) && `stage ${whole(stage)}`].filter(Boolean).join(", ")
+  const worker = [isKnown(dp_rank) && `dp ${whole(dp_rank)}`, isKnown(stage) && `stage ${whole(stage)}`]
+    .filter(Boolean)
+    .join(", ")
   const who = isKnown(rank) ? `rank ${whole(rank)}${worker && ` (${worker})`}` : worker
   const name = host && contained(host)
   const where = who && name ? `${who} on ${name}` : who || name || ""

@@ -1,8 +1,8 @@
-/** One card of figures. */
+/** A strip of figures with labels and notes. */
 
-import { h } from "../dom.js"
-import { NOT_MEASURED, tidy } from "../words.js"
-import { mark } from "./mark.js"
+import { h } from "../lib/dom.js"
+import { NOT_MEASURED, tidy } from "../lib/formatting.js"
+import { stateIcon } from "./state-icon.js"
 
 /** Cells of `{label, figure, unit, note, noteMark, isOld}`; a null figure is "not measured". */
 export function statStrip(stats) {
@@ -24,5 +24,5 @@ function figureOf(figure, unit, isOld) {
 }
 
 function noteOf(note, noteMark) {
-  return note ? h("dd", { class: "note" }, noteMark && mark(noteMark), h("span", {}, tidy(note))) : null
+  return note ? h("dd", { class: "note" }, noteMark && stateIcon(noteMark), h("span", {}, tidy(note))) : null
 }

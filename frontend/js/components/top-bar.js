@@ -1,17 +1,18 @@
 /** The bar on every page: where you are, whether it is live, and the theme. */
 
-import { h } from "../dom.js"
-import { choice, choose } from "../theme.js"
-import { mark } from "./mark.js"
+import { h } from "../lib/dom.js"
+import { choice, choose } from "../lib/theme.js"
+import { stateIcon } from "./state-icon.js"
 
 const NEXT = { system: "light", light: "dark", dark: "system" }
 const ICONS = {
-  light: "M8 1v2M8 13v2M1 8h2M13 8h2M3 3l1.5 1.5M11.5 11.5 13 13M3 13l1.5-1.5M11.5 4.5 13 3M8 5a3 3 0 1 0 0 6 3 3 0 0 0 0-6",
+  light:
+    "M8 1v2M8 13v2M1 8h2M13 8h2M3 3l1.5 1.5M11.5 11.5 13 13M3 13l1.5-1.5M11.5 4.5 13 3M8 5a3 3 0 1 0 0 6 3 3 0 0 0 0-6",
   dark: "M13.5 9.8A6 6 0 0 1 6.2 2.5a6 6 0 1 0 7.3 7.3z",
   system: "M2 3h12v8H2zM5.5 14h5M8 11v3",
 }
 
-// Of the live mark, what a phone has no room for.
+// Parts of the live status that are hidden on a phone.
 const LESS_WANTED = /(updated |step [\d,]+, |, last data)/
 
 const PAGES = [
@@ -74,7 +75,12 @@ function logo() {
 
 function liveMark({ mark: name, tone, text }) {
   const words = text.split(LESS_WANTED).map((part, at) => (at % 2 ? h("span", { class: "less-wanted" }, part) : part))
-  return h("div", { class: tone === "is-stale" ? "live is-stale" : "live" }, mark(name, tone), h("span", {}, words))
+  return h(
+    "div",
+    { class: tone === "is-stale" ? "live is-stale" : "live" },
+    stateIcon(name, tone),
+    h("span", {}, words),
+  )
 }
 
 function themeButton(onTheme) {
@@ -90,7 +96,14 @@ function themeButton(onTheme) {
     h(
       "svg",
       { viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" },
-      h("path", { d: ICONS[now], fill: "none", stroke: "currentColor", "stroke-width": 1.3, "stroke-linecap": "round", "stroke-linejoin": "round" }),
+      h("path", {
+        d: ICONS[now],
+        fill: "none",
+        stroke: "currentColor",
+        "stroke-width": 1.3,
+        "stroke-linecap": "round",
+        "stroke-linejoin": "round",
+      }),
     ),
   )
 }

@@ -1,41 +1,49 @@
-/** Arrivals: whom the others waited for, and what is to be said of that. docs/arrivals.md has the figures. */
+/** Arrivals: which rank the others waited for, and remarks on it. docs/arrivals.md has the figures. */
 
-import { h } from "../dom.js"
-import { percentNumber, seconds, tidy } from "../words.js"
-import { isKnown, place } from "./culprits.js"
+import { isKnown, roundedPercent } from "../lib/formatting.js"
+import { place } from "./culprits.js"
 
-// As in app/charts/arrivals.py.
+// As in app/charts/job/waits.py.
 const MATERIAL_SHARE = 0.05
 const MIN_COVERAGE = 0.6
-const NUM_COLOURS = 7
 
-const percent = (share) => `${percentNumber(share, share >= 0.0995 ? 0 : 1)} %`
+const percent = (share) => `${roundedPercent(share)} %`
 
-/** Whether waits are worth a picture: they carry a finding, or ranks wait much for one rank. */
+/** Whether to show the chart of waits: a finding rests on them, or ranks wait long for one rank. */
 export function showsWaits(result) {
   if (!result?.arrivals) return false
   const carried = (result.findings ?? []).some(({ evidence }) => evidence?.arrivals)
   return carried || (result.arrivals.largest_share ?? 0) > MATERIAL_SHARE
 }
 
-/** Sentences about what no finding says; where there is one, "nothing stands out" would be wrong. */
+/** Remarks on waits that no finding explains; with any, "nothing stands out" would be wrong. */
 export function waitRemarks({ arrivals, coverage, unexplained_share, findings }) {
   const isLow = Number.isFinite(coverage) && coverage < MIN_COVERAGE
   const late = lateRank(arrivals)
-  const isNamed = late && (findings ?? []).some(({ culprits }) => (culprits ?? []).some((culprit) => names(culprit, late)))
+  const isNamed =
+    late && (findings ?? []).some(({ culprits }) => (culprits ?? []).some((culprit) => names(culprit, late)))
   return [
-    isLow && `Recorded operations cover only ${percent(coverage)} of the step: too little for a verdict.`,
-    late && !isNamed && (!findings?.length || unexplained_share > MATERIAL_SHARE) && `The other ranks waited for ${place(late)} for ${percent(arrivals.largest_share)} of the step.`,
-    unexplained_share > MATERIAL_SHARE && `${percent(unexplained_share)} of the step is waiting that no cause explains.`,
+    isLow && `Recorded operations cover only ${percent(coverage)} of the step: too little for a finding.`,
+    late &&
+      !isNamed &&
+      (!findings?.length || unexplained_share > MATERIAL_SHARE) &&
+      `The other ranks waited for ${place(late)} for ${percent(arrivals.largest_share)} of the step.`,
+    unexplained_share > MATERIAL_SHARE &&
+      `${percent(unexplained_share)} of the step is waiting that no cause explains.`,
   ].filter(Boolean)
 }
 
-/** The rank that the others waited for most, with its place; null where that is little. */
+/** The rank that the others waited for most, with its worker and host; null where that is little. */
 function lateRank(arrivals) {
   if (!arrivals?.rank?.length || !(arrivals.largest_share > MATERIAL_SHARE)) return null
   const { waited_for_s } = arrivals
-  const at = waited_for_s.reduce((most, value_s, index) => ((value_s ?? 0) > (waited_for_s[most] ?? 0) ? index : most), 0)
-  return Object.fromEntries(["rank", "dp_rank", "stage", "host", "local_rank"].map((name) => [name, arrivals[name][at]]))
+  const at = waited_for_s.reduce(
+    (most, value_s, index) => ((value_s ?? 0) > (waited_for_s[most] ?? 0) ? index : most),
+    0,
+  )
+  return Object.fromEntries(
+    ["rank", "dp_rank", "stage", "host", "local_rank"].map((name) => [name, arrivals[name][at]]),
+  )
 }
 
 /** Whether a finding's culprit is that rank, its worker, dp rank or stage, or its host. */
@@ -45,11 +53,4 @@ function names(culprit, late) {
   const axes = ["dp_rank", "stage"].filter((axis) => isKnown(culprit[axis]))
   if (axes.length) return axes.every((axis) => culprit[axis] === late[axis])
   return isKnown(late.host) && culprit.host === late.host
-}
-
-/** The key of the heatmap: from nothing to half a step and over. */
-export function waitRamp(figure) {
-  const most_ms = figure?.data[0].zmax
-  const cells = Array.from({ length: NUM_COLOURS }, (_, index) => h("i", { style: `background: var(--scale-${index + 1})` }))
-  return h("span", { class: "ramp" }, "0", h("span", { class: "cells" }, cells), tidy(most_ms ? `${seconds(most_ms / 1000)} (50 % of a step) and over` : "50 % of a step and over"))
 }

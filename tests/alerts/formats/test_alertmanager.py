@@ -3,19 +3,19 @@ from dataclasses import replace
 
 import pytest
 
-from app.alerts.formats.alertmanager_push import address_of
-from app.alerts.formats.registry import render
-from tests.alerts.notices import DETAIL, LABELS, endpoint, notice, told
+from app.alerts.formats.alertmanager import push_url
+from app.alerts.formats.registry import render_notice
+from tests.alerts.notices import DETAIL, LABELS, make_receiver, notice, told
 
 DONE = {"status": "resolved", "ends_at_s": 1_700_000_099.0}
 
 
 def body(**given):
-    return json.loads(render(notice(**given), endpoint("alertmanager")).body)
+    return json.loads(render_notice(notice(**given), make_receiver("alertmanager")).body)
 
 
 def pushed(**given):
-    return json.loads(render(notice(**given), endpoint("alertmanager-push")).body)
+    return json.loads(render_notice(notice(**given), make_receiver("alertmanager-push")).body)
 
 
 def test_the_body_is_an_alertmanagers():
@@ -55,7 +55,7 @@ def test_the_body_is_an_alertmanagers():
         "summary": notice().sentence,
         "description": "dp 3, stage 1 on host-017 is 1.6\u00d7 slower than its peers. "
         "It costs 19 GPU-h an hour, 30 % of the time of 64 GPUs. "
-        "The cause, slow-worker, is 90 % sure.",
+        "Cause: slow worker (90 % confidence).",
         "slowdown": "1.42",
         "since_step": "1204",
         "gpu_hours_lost_per_hour": "18.90",
@@ -75,18 +75,18 @@ def test_another_culprit_does_not_make_it_another_alert():
     assert before["fingerprint"] == after["fingerprint"]
 
 
-def test_it_is_known_by_the_labels_with_which_it_was_first_told():
+def test_an_alert_keeps_its_first_labels_for_alertmanager():
     renamed = told(labels={**LABELS, "team": "other", "severity": "critical"}, known_as=LABELS)
     for found in (body(alerts=(renamed,))["alerts"][0], pushed(alerts=(renamed,))[0]):
         assert found["labels"] == body()["alerts"][0]["labels"]
 
 
-def test_the_description_of_an_end_says_what_it_had_cost():
+def test_a_resolved_description_has_the_earlier_cost():
     [found] = pushed(kind="resolved", alerts=(told(**DONE, was=DETAIL),))
     assert found["annotations"]["description"].startswith("It had cost 19 GPU-h an hour")
 
 
-def test_what_is_not_measured_is_said_so():
+def test_unmeasured_costs_are_named():
     of_silent = replace(DETAIL, on="silent-worker", blame=None, gpu_hours_lost_per_hour=None)
     alert = body(alerts=[told(detail=of_silent)])["alerts"][0]
     assert alert["annotations"]["description"].endswith("what it costs is not measured.")
@@ -115,7 +115,7 @@ def test_labels_are_the_same_however_much_else_there_is():
     assert set(LABELS) - {"cause", "worker", "host"} <= set(alone["labels"]) | {"team"}
 
 
-def test_a_group_has_resolved_once_all_of_it_has():
+def test_a_group_resolves_with_its_last_alert():
     one, other = told(**DONE), told(fingerprint="f" * 16)
     assert body(alerts=(one, other))["status"] == "firing"
     ended = body(alerts=(one,))
@@ -161,7 +161,7 @@ def test_an_alert_that_is_pushed_fires_until_more_is_known():
     ],
 )
 def test_the_address_of_an_alertmanager_may_have_a_query(url, pushed_to):
-    assert address_of(url) == pushed_to
+    assert push_url(url) == pushed_to
 
 
 def test_without_a_page_no_address_is_pushed():

@@ -2,20 +2,20 @@ from email import message_from_bytes, policy
 
 import pytest
 
-from app.alerts.formats.email import address_of, made
-from app.alerts.formats.registry import render
-from tests.alerts.notices import endpoint, notice, told
+from app.alerts.formats.email import build_email, mailto_address
+from app.alerts.formats.registry import render_notice
+from tests.alerts.notices import make_receiver, notice, told
 
 
 def mail(**given):
-    message = render(notice(**given), endpoint("email"))
-    made_mail = made(
+    message = render_notice(notice(**given), make_receiver("email"))
+    made_mail = build_email(
         message, sender="paceline@example.com", to="a@example.com", delivery_id="msg_1", at_s=0.0
     )
     return message_from_bytes(made_mail.as_bytes(), policy=policy.default)
 
 
-def test_an_e_mail_says_it_all_in_plain_text():
+def test_an_e_mail_has_all_facts_in_plain_text():
     found = mail()
     assert found["Subject"] == "[warning] Firing: llm-70b: slowdown"
     assert found["From"] == "Paceline <paceline@example.com>"
@@ -34,7 +34,7 @@ def test_attempts_are_one_message_and_a_group_one_thread():
     assert mail()["Auto-Submitted"] == "auto-generated"
 
 
-def test_nothing_in_a_name_becomes_a_header():
+def test_names_cannot_inject_headers():
     name = "x\r\nBcc: all@evil.example\r\n\r\nHello"
     found = mail(job_name=name, sentence=name, rule=None)
     assert found["Bcc"] is None
@@ -66,4 +66,4 @@ def test_all_alerts_are_listed():
     ],
 )
 def test_an_address_is_one_and_plain(url, address):
-    assert address_of(url) == address
+    assert mailto_address(url) == address

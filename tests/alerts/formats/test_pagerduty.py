@@ -3,14 +3,14 @@ import json
 import pytest
 
 from app.alerts.formats.pagerduty import with_routing_key
-from app.alerts.formats.registry import render
-from tests.alerts.notices import endpoint, notice
+from app.alerts.formats.registry import render_notice
+from tests.alerts.notices import make_receiver, notice
 
 IMAGE = "https://paceline.example/1.png"
 
 
 def event(**given):
-    return json.loads(render(notice(**given), endpoint("pagerduty")).body)
+    return json.loads(render_notice(notice(**given), make_receiver("pagerduty")).body)
 
 
 def test_one_incident_is_opened_acknowledged_and_resolved():
@@ -29,11 +29,11 @@ def test_a_job_with_a_new_name_has_the_same_incident():
     assert event(job_name="new name")["dedup_key"] == event()["dedup_key"]
 
 
-def test_who_is_called_reads_what_it_is_about():
+def test_the_pagerduty_summary_has_sentence_and_cause():
     found = event(image_url=IMAGE)
     payload = found["payload"]
     assert payload["summary"].startswith("llm-70b runs at 1.42")
-    assert "90 % sure" in payload["summary"]
+    assert "90 % confidence" in payload["summary"]
     assert payload["severity"] == "warning"
     assert payload["timestamp"] == "2023-11-14T22:13:50.5Z"
     assert payload["custom_details"]["Costs"] == "19 GPU-h each hour"
@@ -57,7 +57,7 @@ def test_the_summary_is_as_long_as_it_may_be():
 
 
 def test_the_routing_key_is_added_when_it_is_sent():
-    body = render(notice(), endpoint("pagerduty")).body
+    body = render_notice(notice(), make_receiver("pagerduty")).body
     assert "routing_key" not in body
     sent = json.loads(with_routing_key(body, ("key-new", "key-old")))
     assert sent.pop("routing_key") == "key-new"

@@ -4,14 +4,14 @@ import re
 import pytest
 
 from app.alerts.formats import slack
-from app.alerts.formats.registry import render
-from tests.alerts.notices import endpoint, notice, told
+from app.alerts.formats.registry import render_notice
+from tests.alerts.notices import make_receiver, notice, told
 
 IMAGE = "https://paceline.example/1.png"
 
 
 def message(**given):
-    return json.loads(render(notice(**given), endpoint("slack")).body)
+    return json.loads(render_notice(notice(**given), make_receiver("slack")).body)
 
 
 def texts(content):
@@ -53,7 +53,7 @@ def test_without_an_address_that_slack_can_reach_there_is_no_image():
 
 
 def test_a_message_that_was_refused_may_go_without_its_image():
-    body = render(notice(image_url=IMAGE), endpoint("slack")).body
+    body = render_notice(notice(image_url=IMAGE), make_receiver("slack")).body
     assert json.loads(slack.without_image(body)) == message()
     assert json.loads(slack.without_image(slack.without_image(body))) == message()
 
@@ -88,5 +88,5 @@ def test_no_text_is_longer_than_slack_takes_nor_ends_within_an_escape():
     assert len(found["text"]) <= 3000
 
 
-def test_a_repeat_says_so():
+def test_a_repeat_is_marked():
     assert message(is_repeat=True)["text"].startswith("Still firing: ")

@@ -53,7 +53,7 @@ class Occurrence:
 
 
 @dataclass
-class Seat:
+class Member:
     """One member of one group; lists have one value a step."""
 
     waited: list[float]
@@ -80,7 +80,7 @@ class Result:
     """Everything that docs/arrivals.md defines for one table."""
 
     occurrences: list[Occurrence]
-    seats: dict[tuple[int, int], Seat]
+    by_member: dict[tuple[int, int], Member]
     lost: dict[int, list[float]]
     suspects: dict[int, Suspect]
 
@@ -138,8 +138,8 @@ def arrivals(
     """
     found = [each for each in complete(rows, groups) if each.step in steps]
     position = {step: at for at, step in enumerate(steps)}
-    seats = {
-        (each.group, rank): Seat([0.0] * len(steps), [0.0] * len(steps))
+    by_member = {
+        (each.group, rank): Member([0.0] * len(steps), [0.0] * len(steps))
         for each in found
         for rank in each.stay
     }
@@ -150,31 +150,31 @@ def arrivals(
         at = position[each.step]
         lost[each.group][at] += each.lost
         for rank in each.stay:
-            seat = seats[each.group, rank]
-            seat.num += 1
-            seat.expected += len(each.late) / len(each.stay)
-            seat.waited[at] += each.waited(rank)
+            of_member = by_member[each.group, rank]
+            of_member.num += 1
+            of_member.expected += len(each.late) / len(each.stay)
+            of_member.waited[at] += each.waited(rank)
             if rank in each.late:
-                seat.times_late += 1
-                seat.waited_for[at] += each.lost
+                of_member.times_late += 1
+                of_member.waited_for[at] += each.lost
     window = Window(found, groups, axes, steps, step_s, receives or {}, is_continuous)
     suspects = {
         group: {
             rank
-            for which, rank in seats
-            if which == group and window.is_suspect(group, rank, seats[group, rank])
+            for which, rank in by_member
+            if which == group and window.is_suspect(group, rank, by_member[group, rank])
         }
         for group in lost
     }
     judged = [
-        window.judge(group, rank, seats, suspects) for group in lost for rank in suspects[group]
+        window.judge(group, rank, by_member, suspects) for group in lost for rank in suspects[group]
     ]
     best: dict[int, Suspect] = {}
     for suspect in judged:
         other = best.get(suspect.rank)
         if other is None or weight(suspect) > weight(other):
             best[suspect.rank] = suspect
-    return Result(found, seats, lost, best)
+    return Result(found, by_member, lost, best)
 
 
 def weight(suspect: Suspect) -> tuple[bool, float]:
@@ -213,9 +213,9 @@ class Window:
     receives: Mapping[int, Sequence[tuple[float, float]]]
     is_continuous: bool
 
-    def is_suspect(self, group: int, rank: int, seat: Seat) -> bool:
+    def is_suspect(self, group: int, rank: int, of_member: Member) -> bool:
         """Conditions 1 and 2."""
-        if mean(seat.waited_for) < 0.01 * mean(self.step_s):
+        if mean(of_member.waited_for) < 0.01 * mean(self.step_s):
             return False
         mine = [each for each in self.found if each.group == group]
         late = [each.lost for each in mine if rank in each.late]
@@ -230,12 +230,12 @@ class Window:
         self,
         group: int,
         rank: int,
-        seats: Mapping[tuple[int, int], Seat],
+        by_member: Mapping[tuple[int, int], Member],
         suspects: Mapping[int, set[int]],
     ) -> Suspect:
         """Conditions 3 to 6."""
-        seat = seats[group, rank]
-        is_late = late_steps(seat.waited_for, self.step_s)
+        of_member = by_member[group, rank]
+        is_late = late_steps(of_member.waited_for, self.step_s)
         share = mean([float(each) for each in is_late])
         by_stays = False
         own = self.own_delay_of_steps(group, rank, suspects[group], by_stays=by_stays)
@@ -245,13 +245,13 @@ class Window:
             own = self.own_delay_of_steps(group, rank, suspects[group], by_stays=by_stays)
             elsewhere = [
                 mean(each.waited)
-                for (which, who), each in seats.items()
+                for (which, who), each in by_member.items()
                 if who == rank and which != group
             ]
-            is_held_up = max(elsewhere, default=0.0) >= mean(seat.waited_for) / 2
+            is_held_up = max(elsewhere, default=0.0) >= mean(of_member.waited_for) / 2
         both = [
             (delay, waited)
-            for delay, waited, late in zip(own, seat.waited_for, is_late, strict=True)
+            for delay, waited, late in zip(own, of_member.waited_for, is_late, strict=True)
             if late and delay is not None
         ]
         delay = share * median(each for each, _ in both) if both else 0.0
@@ -263,15 +263,15 @@ class Window:
             and delay >= 0.02 * mean(self.step_s)
         )
         if is_culprit:
-            deviation = self.deviation(self.axes[group], seats, suspects, by_stays=by_stays)
+            deviation = self.deviation(self.axes[group], by_member, suspects, by_stays=by_stays)
             is_culprit = deviation is None or delay >= 4 * deviation
         reported = None if by_stays else delay
-        return Suspect(group, rank, mean(seat.waited_for), share, reported, is_culprit)
+        return Suspect(group, rank, mean(of_member.waited_for), share, reported, is_culprit)
 
     def deviation(
         self,
         axis: str,
-        seats: Mapping[tuple[int, int], Seat],
+        by_member: Mapping[tuple[int, int], Member],
         suspects: Mapping[int, set[int]],
         *,
         by_stays: bool,
@@ -287,7 +287,7 @@ class Window:
             slow = {
                 rank
                 for rank in suspects[group]
-                if mean(seats[group, rank].waited_for) >= 0.05 * mean(self.step_s)
+                if mean(by_member[group, rank].waited_for) >= 0.05 * mean(self.step_s)
             }
             members = [rank for rank in self.groups[group] if rank not in slow]
             members = even_choice(members, MAX_PEERS)

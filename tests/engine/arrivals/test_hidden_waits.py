@@ -10,10 +10,10 @@ from app.engine.replays import WindowReplay, prepare
 from app.engine.report import analyse_replay
 from app.trace.ops import OP_CODES
 from app.trace.window import Trace, Window
-from tests import factories
-from tests.engine.arrivals import made_ddp
-from tests.engine.clocks.shifted import Clock, recorded
-from tests.factories import Row, in_row, replicas
+from tests import window_factory
+from tests.engine.arrivals import ddp_windows
+from tests.engine.clocks.shifted_windows import Clock, recorded
+from tests.window_factory import Row, in_row, replicas
 
 FORWARD, BACKWARD = OP_CODES["forward-compute"], OP_CODES["backward-compute"]
 
@@ -29,7 +29,7 @@ def own_s(replay: WindowReplay, code: int, stage: int = 0) -> np.ndarray:
 def one_worker(*waits: tuple[float, float]) -> Window:
     """Forward from 0 to 10 s, backward to 20 s, and waits (from, to)."""
     rows = in_row(("forward-compute", 10.0), ("backward-compute", 10.0), ("optimizer", 1.0))
-    return factories.window([*rows, *(Row("wait", since, to - since) for since, to in waits)])
+    return window_factory.window([*rows, *(Row("wait", since, to - since) for since, to in waits)])
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_waits_are_taken_out_of_the_computations_that_they_lie_in(waits, forward
     assert replay.simulated_s.item() == pytest.approx(forward_s + backward_s + 1.0 - inside_s)
 
 
-def test_recorded_lengths_contain_the_waits():
+def test_recorded_step_times_contain_the_waits():
     assert prepare(one_worker((2.0, 4.0))).recorded_s.item() == pytest.approx(21.0)
 
 
-def test_waits_that_leave_nothing_of_any_computation_are_left_alone():
+def test_waits_that_cover_all_computation_are_ignored():
     replay = prepare(one_worker((0.0, 21.0)))
     assert replay.simulated_s.item() == pytest.approx(21.0)
     assert analyse_replay(replay).slowdown == pytest.approx(1.0)
@@ -67,23 +67,23 @@ def test_waits_that_leave_nothing_of_any_computation_are_left_alone():
 def test_a_wait_belongs_to_its_own_worker_and_step():
     rows = replicas(in_row(("forward-compute", 10.0), ("backward-compute", 10.0)), 2)
     rows = [row.on(step=step) for step in range(3) for row in rows]
-    window = factories.window([*rows, Row("wait", 1.0, 4.0, dp_rank=1, step=2)], dp_size=2)
+    window = window_factory.window([*rows, Row("wait", 1.0, 4.0, dp_rank=1, step=2)], dp_size=2)
     replay = prepare(window)
     np.testing.assert_allclose(own_s(replay, FORWARD), [[10, 10, 10], [10, 10, 6]])
     np.testing.assert_allclose(own_s(replay, BACKWARD), 10)
 
 
-def test_waits_are_found_where_a_step_has_another_order():
+def test_waits_are_removed_in_steps_with_another_order():
     rows = in_row(("forward-compute", 10.0), ("backward-compute", 10.0))
     swapped = in_row(("backward-compute", 10.0), ("forward-compute", 10.0))
     rows += [row.on(dp_rank=1) for row in swapped]
     rows += [Row("wait", 1.0, 2.0, dp_rank=1), Row("wait", 12.0, 3.0, dp_rank=1)]
-    replay = prepare(factories.window(rows, dp_size=2))
+    replay = prepare(window_factory.window(rows, dp_size=2))
     np.testing.assert_allclose(own_s(replay, FORWARD), [[10], [7]])
     np.testing.assert_allclose(own_s(replay, BACKWARD), [[10], [8]])
 
 
-def test_waits_by_clocks_that_are_wrong_lie_where_they_were():
+def test_clock_correction_moves_waits_with_their_computations():
     rows = replicas(
         in_row(
             ("forward-compute", 0.3),
@@ -95,7 +95,7 @@ def test_waits_by_clocks_that_are_wrong_lie_where_they_were():
     )
     rows = [row.on(step=step) for step in range(4) for row in rows]
     waits = [Row("wait", 0.2, 0.2, dp_rank=1, step=step) for step in range(4)]
-    window = factories.window([*rows, *waits], dp_size=2)
+    window = window_factory.window([*rows, *waits], dp_size=2)
     clocks = {"host-1-0": Clock(offset_ns=700_000_000, drift_ppm=20.0)}
     replay = prepare(recorded(window, clocks))
     assert replay.clocks.residual_s is not None  # the hosts' clocks are measured
@@ -103,26 +103,26 @@ def test_waits_by_clocks_that_are_wrong_lie_where_they_were():
     np.testing.assert_allclose(own_s(replay, BACKWARD), [[0.4] * 4, [0.3] * 4], atol=1e-4)
 
 
-def test_moments_inside_a_computation_count_its_own_time():
+def test_milestones_count_the_own_time_of_their_computation():
     rows = [
         *in_row(("forward-compute", 10.0), ("backward-compute", 10.0), ("optimizer", 1.0)),
         Row("grads-reduce-scatter", 18.0, 1.0),
         Row("wait", 12.0, 4.0),
     ]
-    (group,) = prepare(factories.window(replicas(rows, 2), dp_size=2)).groups
+    (group,) = prepare(window_factory.window(replicas(rows, 2), dp_size=2)).groups
     # Asked for after 4 of the 6 s that the backward computes.
     assert group.graph.milestone_share.tolist() == pytest.approx([4.0 / 6.0])
     assert group.durations.recorded_s[group.template.num_ops :] == pytest.approx(4.0)
     assert group.simulated_s.item() == pytest.approx(10.0 + 6.0 + 1.0)
 
 
-def test_without_waits_and_late_ranks_the_replay_stays_as_it_is():
-    replay = prepare(made_ddp.ddp([1.0, 1.0, 1.0, 1.0], held=False))
+def test_a_window_without_waits_and_late_ranks_is_unchanged():
+    replay = prepare(ddp_windows.ddp([1.0, 1.0, 1.0, 1.0], held=False))
     without = dataclasses.replace(replay.window, trace=_but_waits(replay.window))
     before = prepare(without)
-    after = without_waits(before, before.arrivals)
-    assert after.groups == before.groups
-    assert all(mine is theirs for mine, theirs in zip(after.groups, before.groups, strict=True))
+    groups, _ = without_waits(before, before.arrivals)
+    assert groups == before.groups
+    assert all(mine is theirs for mine, theirs in zip(groups, before.groups, strict=True))
 
 
 def _but_waits(window: Window) -> Trace:
@@ -135,7 +135,7 @@ DDP = pytest.mark.parametrize(("num_ranks", "slow"), [(2, 1), (4, 0), (4, 2), (8
 
 def slow_rank(num_ranks: int, slow: int, *, held: bool) -> WindowReplay:
     factors = [LATE if rank == slow else 1.0 for rank in range(num_ranks)]
-    return prepare(made_ddp.ddp(factors, held=held, noise=0.005))
+    return prepare(ddp_windows.ddp(factors, held=held, noise=0.005))
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -147,31 +147,31 @@ def test_the_slow_rank_of_ddp_is_the_culprit(num_ranks, slow, held):
 
 
 @DDP
-def test_backwards_that_waiting_kernels_hold_up_take_their_own_work(num_ranks, slow):
+def test_backwards_held_up_by_waiting_kernels_lose_the_wait(num_ranks, slow):
     replay = slow_rank(num_ranks, slow, held=True)
     (group,) = replay.groups
     (held_up,) = replay.held_up
     assert (held_up[group.template.optype == BACKWARD] == 1).all()
     took_s = own_s(replay, BACKWARD).mean(axis=1)
-    expected_s = np.full(num_ranks, made_ddp.BACKWARD_S)
+    expected_s = np.full(num_ranks, ddp_windows.BACKWARD_S)
     expected_s[slow] *= LATE
     np.testing.assert_allclose(took_s, expected_s, rtol=0.05)
     np.testing.assert_allclose(own_s(replay, FORWARD).mean(axis=1), expected_s / 2, rtol=0.05)
 
 
 @DDP
-def test_backwards_that_compute_on_lose_only_the_waits_that_were_recorded(num_ranks, slow):
+def test_backwards_that_keep_computing_lose_only_recorded_waits(num_ranks, slow):
     replay = slow_rank(num_ranks, slow, held=False)
     (group,) = replay.groups
     (held_up,) = replay.held_up
     assert (held_up[group.template.optype == BACKWARD] == -1).all()
-    expected_s = np.full(num_ranks, made_ddp.BACKWARD_S)
+    expected_s = np.full(num_ranks, ddp_windows.BACKWARD_S)
     expected_s[slow] *= LATE
     np.testing.assert_allclose(own_s(replay, BACKWARD).mean(axis=1), expected_s, rtol=0.05)
 
 
-def test_without_its_wait_spans_a_backward_that_computes_on_is_as_recorded():
-    window = made_ddp.ddp([1.0, LATE, 1.0, 1.0], held=False)
+def test_a_backward_that_keeps_computing_is_unchanged_without_wait_spans():
+    window = ddp_windows.ddp([1.0, LATE, 1.0, 1.0], held=False)
     replay = prepare(dataclasses.replace(window, trace=_but_waits(window)))
     (group,) = replay.groups
     row = int(np.flatnonzero(group.template.optype == BACKWARD)[0])
@@ -179,12 +179,12 @@ def test_without_its_wait_spans_a_backward_that_computes_on_is_as_recorded():
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_healthy_ddp_holds_nothing_up(held):
-    replay = prepare(made_ddp.ddp([1.0] * 4, held=held, noise=0.005))
+def test_healthy_ddp_has_no_held_up_computation(held):
+    replay = prepare(ddp_windows.ddp([1.0] * 4, held=held, noise=0.005))
     assert replay.arrivals is not None
     assert replay.arrivals.culprits == []
     assert not any(of_ops.any() for of_ops in replay.held_up)
-    np.testing.assert_allclose(own_s(replay, BACKWARD), made_ddp.BACKWARD_S, rtol=0.05)
+    np.testing.assert_allclose(own_s(replay, BACKWARD), ddp_windows.BACKWARD_S, rtol=0.05)
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -192,9 +192,9 @@ def test_the_slowdown_of_ddp_is_the_same_in_both_modes(held):
     replay = slow_rank(4, 2, held=held)
     report = analyse_replay(replay)
     # All four take 1.6 of what they would without; the mean of all four is 1.15.
-    busy_s = made_ddp.FORWARD_S + made_ddp.BACKWARD_S
+    busy_s = ddp_windows.FORWARD_S + ddp_windows.BACKWARD_S
     actual_s, ideal_s = LATE * busy_s, 1.15 * busy_s
-    rest_s = made_ddp.TRANSFER_S + made_ddp.OPTIMIZER_S
+    rest_s = ddp_windows.TRANSFER_S + ddp_windows.OPTIMIZER_S
     expected = (actual_s + rest_s) / (ideal_s + rest_s)
     assert report.slowdown == pytest.approx(expected, rel=0.05)
     assert report.discrepancy < 0.05

@@ -1,6 +1,6 @@
 """A job whose answers are known by heart."""
 
-from tests.factories import Row, in_row, replicas
+from tests.window_factory import Row, in_row, replicas
 
 
 def two_stages(dp_size: int = 1, *, step: int = 0) -> list[Row]:

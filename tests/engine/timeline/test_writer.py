@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given, settings
 
 from app.engine.replays import prepare
-from app.engine.run import RUN_KINDS, play
-from app.engine.timeline.choice import Choice, choose, everybody, num_slices
-from app.engine.timeline.writer import written
-from tests.engine.timeline.reading import overlaps, read
-from tests.factories import Row, in_row, replicas, window
-from tests.strategies import windows
+from app.engine.timeline.selection import TimelineSelection, all_workers, num_slices, select
+from app.engine.timeline.step_run import RUN_KINDS, play_step
+from app.engine.timeline.writer import trace_event_pieces
+from tests.engine.timeline.trace_reader import overlaps, read
+from tests.job_strategies import windows
+from tests.window_factory import Row, in_row, replicas, window
 
 
 def timeline_of(recorded, **named):
     replay = prepare(recorded)
-    return read(written(replay, choose(replay, **named)))
+    return read(trace_event_pieces(replay, select(replay, **named)))
 
 
 def whole(replay):
-    return Choice(replay.steps, everybody(replay.groups[0]), RUN_KINDS)
+    return TimelineSelection(replay.steps, all_workers(replay.groups[0]), RUN_KINDS)
 
 
 def two_steps_of_two_replicas():
@@ -37,7 +37,7 @@ def two_steps_of_two_replicas():
     return window(rows, dp_size=2)
 
 
-def test_every_operation_is_drawn_once_for_each_run():
+def test_every_operation_has_one_slice_per_run():
     recorded = two_steps_of_two_replicas()
     found = timeline_of(recorded, steps="7,9")
     assert len(found.operations) == 3 * recorded.trace.num_ops
@@ -45,7 +45,7 @@ def test_every_operation_is_drawn_once_for_each_run():
     assert {each.process for each in found.operations} == processes
 
 
-def test_the_recorded_run_is_the_record():
+def test_the_recorded_run_has_the_recorded_times():
     first, second = (
         timeline_of(two_steps_of_two_replicas(), steps=step).of("dp 1 stage 0 (rank 1) · recorded")
         for step in ("7", "9")
@@ -60,7 +60,7 @@ def test_the_recorded_run_is_the_record():
     assert first[0].length_ns == 1e9
 
 
-def test_who_waits_for_peers_shows_how_long():
+def test_a_slice_shows_its_wait_for_peers():
     waiting, late = (
         timeline_of(two_steps_of_two_replicas(), steps="9").of(
             f"dp {dp} stage 0 (rank {dp}) · simulated"
@@ -84,7 +84,7 @@ def test_a_computation_neither_waits_nor_transfers():
     assert arguments["optimizer"] == {"step", "seq_id"}
 
 
-def test_an_operation_tells_its_micro_batch_where_it_has_one():
+def test_a_slice_names_its_micro_batch_if_it_has_one():
     recorded = two_steps_of_two_replicas()
     trace = replace(recorded.trace, mb_id=np.full(recorded.trace.num_ops, 5))
     found = timeline_of(replace(recorded, trace=trace), steps="7").operations
@@ -126,7 +126,7 @@ def test_operations_that_overlap_on_one_stream_are_drawn_on_two_tracks():
     assert sum(each.length_ns for each in found.operations) == 3e9
 
 
-def test_a_slice_without_a_length_is_kept():
+def test_a_slice_of_zero_length_is_kept():
     rows = in_row(("forward-compute", 0.0), ("backward-compute", 1.0), ("optimizer", 1.0))
     found = timeline_of(window(rows), runs="recorded")
     lengths = {(each.name, each.track): each.length_ns for each in found.operations}
@@ -134,7 +134,7 @@ def test_a_slice_without_a_length_is_kept():
     assert lengths["backward-compute", "compute"] == 1e9
 
 
-def test_large_jobs_have_names_that_sort():
+def test_worker_names_of_large_jobs_sort_by_number():
     rows = replicas(in_row(("forward-compute", 1.0), ("optimizer", 1.0)), 12)
     found = timeline_of(window(rows, dp_size=12), workers="3/0,11/0", runs="ideal")
     assert {each.process for each in found.operations} == {
@@ -143,16 +143,16 @@ def test_large_jobs_have_names_that_sort():
     }
 
 
-def test_progress_is_told_of_every_slice():
+def test_progress_counts_every_slice():
     replay = prepare(two_steps_of_two_replicas())
     told: list[int] = []
-    list(written(replay, whole(replay), told.append))
+    list(trace_event_pieces(replay, whole(replay), told.append))
     assert sum(told) == num_slices(replay, whole(replay))
 
 
 def test_the_file_comes_in_pieces():
     replay = prepare(window([row.on(step=step) for step in range(800) for row in a_step()]))
-    pieces = list(written(replay, whole(replay)))
+    pieces = list(trace_event_pieces(replay, whole(replay)))
     assert len(pieces) > 2
     assert len(read(iter(pieces)).operations) == 3 * 800 * 4
 
@@ -164,10 +164,10 @@ def a_step():
 
 @settings(max_examples=100, deadline=None)
 @given(windows())
-def test_nothing_overlaps_or_is_lost_whatever_was_recorded(recorded):
+def test_no_slices_overlap_or_are_lost_for_any_recording(recorded):
     replay = prepare(recorded)
     choice = whole(replay)
-    found = read(written(replay, choice))
+    found = read(trace_event_pieces(replay, choice))
     assert len(found.operations) == num_slices(replay, choice) == 3 * recorded.trace.num_ops
     assert overlaps(found.operations + found.steps) == []
     assert min(each.start_ns for each in found.operations) >= 0
@@ -178,9 +178,9 @@ def test_nothing_overlaps_or_is_lost_whatever_was_recorded(recorded):
 @given(windows())
 def test_a_slice_is_as_long_as_its_operation(recorded):
     replay = prepare(recorded)
-    found = read(written(replay, whole(replay)))
+    found = read(trace_event_pieces(replay, whole(replay)))
     for kind in RUN_KINDS:
-        runs = [play(replay.of_step(step), step, kind) for step in replay.steps]
+        runs = [play_step(replay.of_step(step), step, kind) for step in replay.steps]
         took_s = sum(np.maximum(run.end_s - run.start_s, 0).sum() for run in runs)
         drawn = [each for each in found.operations if each.process.endswith(kind)]
         drawn_s = sum(each.length_ns for each in drawn) / 1e9

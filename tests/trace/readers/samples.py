@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from app.trace.readers.foreign import Options
+from app.trace.readers.importing import ImportOptions
 from app.trace.readers.registry import FORMATS, SCORE_FORMATS
 from app.trace.readers.sample_job import sample_ops
 
@@ -24,7 +24,7 @@ def put(format_, folder):
 
 def imported(format_, paths, **options):
     """What is described and every row, or every score."""
-    with closing(format_.opened(paths, Options(**options))) as opened:
+    with closing(format_.opened(paths, ImportOptions(**options))) as opened:
         described = opened.describe()
         rows = opened.chunks() if format_.name in FORMATS else opened.scores()
         return described, list(rows)

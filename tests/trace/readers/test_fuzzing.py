@@ -1,14 +1,14 @@
-"""What `paceline bench fuzz --format` does with what is taken: all that a user would."""
+"""What `python -m benchmarks fuzz --format` does with what is taken: all that a user would."""
 
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
-from app.cli.bench.fuzz_import import use_ops, use_scores
-from app.trace.readers.foreign import DescribedScores, Options
+from app.trace.readers.importing import ImportOptions
 from app.trace.readers.registry import FORMATS, SCORE_FORMATS
-from app.trace.scores import Score
+from app.trace.readers.scores.score_report import Score, ScoreSummary
+from tests.harness.fuzz.importing import use_ops, use_scores
 from tests.trace.readers.samples import put
 
 
@@ -19,7 +19,7 @@ class Scores:
         self.mean = mean
 
     def describe(self):
-        return DescribedScores(None, 1, (), source="own")
+        return ScoreSummary(None, 1, (), source="own")
 
     def scores(self):
         yield Score(1, None, "s", "m", None, 1.0, self.mean, None, None, 1, 1, None, None)
@@ -39,7 +39,7 @@ def test_a_number_that_json_cannot_hold_is_seen():
 
 
 def test_rows_that_cannot_be_written_are_seen(tmp_path):
-    opened = FORMATS["ndtimeline"].opened(put(FORMATS["ndtimeline"], tmp_path), Options())
+    opened = FORMATS["ndtimeline"].opened(put(FORMATS["ndtimeline"], tmp_path), ImportOptions())
     with closing(opened):
         use_ops(opened)
         *others, last = opened.chunks()
@@ -50,8 +50,8 @@ def test_rows_that_cannot_be_written_are_seen(tmp_path):
 
 
 @pytest.mark.parametrize("name", SCORE_FORMATS)
-def test_samples_are_of_use(name, tmp_path):
+def test_fuzzed_samples_are_valid_before_damage(name, tmp_path):
     with closing(
-        SCORE_FORMATS[name].opened(put(SCORE_FORMATS[name], tmp_path), Options())
+        SCORE_FORMATS[name].opened(put(SCORE_FORMATS[name], tmp_path), ImportOptions())
     ) as opened:
         use_scores(opened)

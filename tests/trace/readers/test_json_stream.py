@@ -94,7 +94,7 @@ def read_whole(text, size):
 
 
 @given(parts=st.lists(PARTS, max_size=12), size=st.sampled_from([1, 5, 100]))
-def test_what_is_a_list_is_taken_and_nothing_else(parts, size):
+def test_only_lists_are_accepted_as_lists(parts, size):
     text = "[" + "".join(parts) + "]"
     try:
         expected = msgspec.json.decode(text)
@@ -104,7 +104,7 @@ def test_what_is_a_list_is_taken_and_nothing_else(parts, size):
 
 
 @given(text=st.binary(max_size=60), size=st.sampled_from([1, 5, 100]))
-def test_noise_is_refused_or_a_list(text, size):
+def test_random_bytes_are_refused_or_a_list(text, size):
     read_whole(b"[" + text, size)
 
 
@@ -124,7 +124,7 @@ def test_noise_is_refused_or_a_list(text, size):
         ("", "want '\\[' and find the end of the file"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(text, words):
+def test_json_errors_have_their_position(text, words):
     with pytest.raises(InvalidTrace, match=words):
         list(stream(text, max(7, len(text) // 100)).elements(LIST))
 
@@ -134,7 +134,7 @@ def test_a_wrong_line_is_told_with_its_number():
         list(stream("1\n\n2\n{\n4").lines(ANY))
 
 
-def test_a_value_of_another_type_is_told_with_its_field():
+def test_type_errors_name_the_field():
     class Element(msgspec.Struct):
         rank: int
 
@@ -143,7 +143,7 @@ def test_a_value_of_another_type_is_told_with_its_field():
         list(stream('[{"rank":1},{"rank":"x"},{"rank":3}]', 5000).elements(typed))
 
 
-def test_a_long_value_is_passed_over_and_not_taken_whole():
+def test_long_values_are_skipped_in_bounded_memory():
     text = b'{"a":["' + b"x" * 40 + b'",{}' + b",[1,2]" * 3000 + b'],"b":3}'
     reading = stream(text, 100)
     keys = reading.members()
@@ -155,7 +155,7 @@ def test_a_long_value_is_passed_over_and_not_taken_whole():
         stream(b'["' + b"x" * 3000, 100).value(ANY, most=500)
 
 
-def test_a_text_of_backslashes_costs_no_more_than_itself():
+def test_text_of_backslashes_is_skipped_in_bounded_memory():
     text = b'"' + b"\\\\" * (1 << 20) + b'"'
     code = (
         "import sys\n"

@@ -1,17 +1,17 @@
 """Names in foreign files: known ones, and what is kept of the others."""
 
-from app.trace.readers.foreign import Options
-from app.trace.readers.name_map import Meant, NameMap
+from app.trace.readers.importing import ImportOptions
+from app.trace.readers.name_map import NameMap, NameMeaning
 
 
-def test_of_a_name_that_means_nothing_only_the_beginning_is_kept():
-    names = NameMap(Options(), {"fwd": ("forward-compute",)})
-    assert names.meant("fwd") == Meant((0,))
+def test_unknown_names_are_truncated():
+    names = NameMap(ImportOptions(), {"fwd": ("forward-compute",)})
+    assert names.meant("fwd") == NameMeaning((0,))
     for number in range(3):
         name = "x" * 1_000_000 + str(number)
         assert names.meant(name) is None
         names.count_unknown(name, times=2)
     assert {each: len(each) for each in names.unknown} == {"x" * 60: 60}
     assert f"6 operations have a name that is none, 6 of '{'x' * 60}'" in (
-        names.lacks("operations")[0].what
+        names.missing("operations")[0].what
     )

@@ -50,7 +50,7 @@ def optypes(described, chunks):
 
 
 def lack(described, what):
-    return next(each for each in described.lacks if each.what.startswith(what))
+    return next(each for each in described.missing if each.what.startswith(what))
 
 
 def test_a_record_is_as_many_operations_as_it_has_starts(tmp_path):
@@ -91,7 +91,7 @@ def test_its_own_names_are_known(metric, expected, tmp_path):
         assert lack(described, "transfers: 1 call").cost.startswith("each is taken as both")
 
 
-def test_what_has_no_type_is_counted_and_can_be_mapped(tmp_path):
+def test_unknown_names_are_counted_and_can_be_mapped(tmp_path):
     import re
 
     changes: list[dict] = [{}, {"metric": "cross-mesh-recv"}, {"metric": "tp-allreduce"}]
@@ -148,7 +148,7 @@ def test_of_tensor_parallel_peers_the_first_is_kept_and_the_others_counted(tmp_p
     assert [chunk.rank for chunk in chunks] == [1]
 
 
-def test_chunks_that_are_told_are_numbered_each_by_itself(tmp_path):
+def test_given_chunks_number_their_micro_batches_separately(tmp_path):
     described, chunks = of(tmp_path, {}, {"model_chunk": 1, "start_ts": [BEGAN_S + 2, BEGAN_S + 3]})
     assert described.parallelism.vpp_size == 2
     assert chunks[0].mc.tolist() == [0, 0, 1, 1]
@@ -188,7 +188,7 @@ def test_an_interleaved_schedule_without_chunks_is_not_guessed(is_seen, tmp_path
         ([{"metric": "unheard-of"}], "no operation of a training step is there"),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_record(changes, words, tmp_path):
+def test_errors_name_file_and_record(changes, words, tmp_path):
     line = refused(tmp_path, *changes)
     assert line.startswith("records.jsonl: ")
     import re
@@ -196,7 +196,7 @@ def test_what_is_wrong_is_told_with_file_and_record(changes, words, tmp_path):
     assert words in line or re.search(words, line), line
 
 
-def test_what_the_timeline_loses_itself_is_said_and_a_host_is_of_a_bounded_length(tmp_path):
+def test_losses_of_the_timeline_are_reported_and_hosts_are_bounded(tmp_path):
     described, chunks = of(tmp_path, {"ip": "h" * 10_000}, {"rank": 1, "dp_rank": 1})
     told = lack(described, "first step: the first NCCL operation of each stream of 2 ranks")
     assert "leave the first step out" in told.cost

@@ -88,7 +88,7 @@ def test_two_ranks_cannot_be_the_same_worker():
         ({"seq_id": 10**400}, "seq_id is 1000000"),
     ],
 )
-def test_a_number_that_cannot_be_is_told_with_its_place(more, words):
+def test_invalid_number_is_refused_with_its_position(more, words):
     spool = OpSpool(lambda: "a.json: element 3")
     op = {"rank": 0, "step": 1, "optype": 0, "start_ns": 5, "duration_ns": 6, **more}
     with pytest.raises(InvalidTrace, match=f"^a.json: element 3: {words}"):
@@ -110,7 +110,7 @@ def test_a_rank_is_at_one_place_on_one_host():
     spool.close()
 
 
-def test_a_large_step_is_one_piece_too():
+def test_large_step_is_one_group():
     chance = random.Random(1)
     rows = [(chance.randrange(2), chance.choice([1, 1, 1, 2])) for _ in range(3000)]
     spool, done = spooled(rows, block_rows=100)

@@ -1,4 +1,4 @@
-"""The events of one profile that matter here: GPU work, its launches, steps and collectives."""
+"""Reads GPU work, its launches, steps and collectives from one profile."""
 
 import re
 from array import array
@@ -10,19 +10,25 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from app.trace.readers.input_file import InputFile
 from app.trace.readers.json_stream import UNDECODABLE, JsonStream
-from app.trace.readers.kineto_groups import DistributedInfo
-from app.trace.readers.profiles import names
-from app.trace.readers.source import Source
+from app.trace.readers.kineto.process_groups import DistributedInfo
+from app.trace.readers.kineto.trace_file import (
+    EVENTS,
+    MAX_NAME_CHARS,
+    RANK_AS_TEXT,
+    Event,
+    rank_of,
+    read_document,
+    step_number,
+    times_ns,
+)
+from app.trace.readers.profiles import event_names
 
 MAX_KERNELS = 4_000_000
 MAX_LAUNCHES = 8_000_000
 MAX_MARKS = 1_000_000  # annotations and collectives on the host
 _MAX_NAMES = 200_000
-_LONGEST_NAME = 1_024
-_LARGEST_US = 4e15  # beyond all clocks; with a length as great, still nanoseconds in 64 bits
-_RANK_IN_NAME = re.compile(r"rank[\[_-]?(\d{1,9})", re.IGNORECASE)
-_RANK_AS_TEXT = re.compile(r"\s*\d{1,9}\s*$", re.ASCII)
 _RANKS_AS_TEXT = re.compile(r"\[\s*(?:\d{1,9}\s*(?:,\s*\d{1,9}\s*)*)?\]$", re.ASCII)
 _MAX_RANKS = 1_000_000
 _MAX_ELEMENTS = 2**48
@@ -31,21 +37,8 @@ _MAX_ELEMENTS = 2**48
 COMPUTING, COMMUNICATING, COPYING = range(3)
 
 
-class _Event(msgspec.Struct, gc=False):
-    """An event; what is of no interest may be anything."""
-
-    ph: Any = None
-    cat: Any = None
-    name: Any = None
-    pid: Any = None
-    tid: Any = None
-    ts: Any = None
-    dur: Any = None
-    args: msgspec.Raw = msgspec.Raw(b"")
-
-
 class _Args(msgspec.Struct, gc=False):
-    """Args of kernels, launches and collectives; ranks and sizes may be written as text."""
+    """Args of kernels, launches and collectives; ranks and sizes may be text."""
 
     correlation: Any = None
     external_id: Any = msgspec.field(name="External id", default=None)
@@ -68,7 +61,7 @@ class _Args(msgspec.Struct, gc=False):
 
 
 class CollectiveArgs(NamedTuple):
-    """What a file says of one collective; `ranks` is empty and numbers are -1 where it does not.
+    """One collective as the file has it; unknown `ranks` are empty, unknown numbers -1.
 
     `source` and `target` are global ranks of a receive and a send; `num_bytes` is the larger of
     the message in and out.
@@ -142,36 +135,30 @@ class ProfileEvents:
 
     @property
     def rank(self) -> int | None:
-        """The rank that the file says it is of, in it or in its name."""
-        if self.info and self.info.rank is not None:
-            return self.info.rank
-        found = _RANK_IN_NAME.search(self.path.name)
-        return int(found[1]) if found else None
+        """The rank named in the file, else in its name."""
+        return rank_of(self.info, self.path)
 
 
 def read(path: Path) -> ProfileEvents:
-    """All events of one file that matter here.
+    """Read one file's events.
 
     Raises:
-        InvalidTrace: it is no such file or damaged; the message names it and the event.
+        InvalidTrace: it is no profile, or damaged; the message names the file and event.
     """
-    source = Source(path)
+    source = InputFile(path)
     try:
-        reader = _Reader(path, JsonStream(source, noun="event"))
+        reader = _EventReader(path, JsonStream(source, noun="event"))
         reader.read()
     finally:
         source.close()
     return reader.events
 
 
-_EVENTS = msgspec.json.Decoder(list[_Event])
 _ARGS = msgspec.json.Decoder(_Args)
-_INFO = msgspec.json.Decoder(DistributedInfo | None)
-_TEXT = msgspec.json.Decoder(str)
 
 
-class _Reader:
-    """Goes through one file; `events` is what it has found so far."""
+class _EventReader:
+    """Reads one file; `events` is the result so far."""
 
     def __init__(self, path: Path, stream: JsonStream) -> None:
         self.events = ProfileEvents(path)
@@ -182,52 +169,31 @@ class _Reader:
 
     def read(self) -> None:
         """Read the file to its end."""
-        stream = self._stream
-        if stream.peek() == b"[":
-            self._read_events()  # a Chrome trace without what stands around it
-            stream.end()
-            return
-        if stream.peek() != b"{":
-            raise stream.refusal("is no JSON object: want a trace that torch.profiler has exported")
-        num_lists = 0
-        for key in stream.members():
-            if key == "traceEvents":
-                num_lists += 1
-                self._read_events()
-            elif key == "distributedInfo":
-                self._take_info(stream.value(_INFO))
-            elif key == "host_name" and stream.peek() == b'"':
-                self.events.host = stream.value(_TEXT)[:255] or None
-            else:
-                stream.skip()
-            stream.number = 0
-        stream.end()
-        if num_lists != 1:
-            raise stream.refusal(
-                f"has {num_lists} lists of traceEvents: want a trace that torch.profiler has "
-                "exported"
-            )
+        info, self.events.host = read_document(
+            self._stream, self._read_events, lambda _: self._stream.skip()
+        )
+        self._check_info(info)
+        self.events.info = info
 
-    def _take_info(self, info: DistributedInfo | None) -> None:
+    def _check_info(self, info: DistributedInfo | None) -> None:
         if info is not None:
             for name, value in (("rank", info.rank), ("world_size", info.world_size)):
                 if value is not None and not 0 <= value <= _MAX_RANKS:
                     raise self._stream.refusal(f"distributedInfo: {name} is {str(value)[:40]}")
-        self.events.info = info
 
     def _read_events(self) -> None:
         events = self.events
-        for event in self._stream.elements(_EVENTS):
+        for event in self._stream.elements(EVENTS):
             category = event.cat
             if category.__class__ is not str:
                 continue
-            role = names.ROLES.get(category)
+            role = event_names.ROLES.get(category)
             if role is None:
                 lowered = category.lower()[:40]
-                role = names.ROLES.get(lowered)
+                role = event_names.ROLES.get(lowered)
                 if role is None:
-                    if lowered in names.UNREAD_DEVICES:
-                        events.devices_unread[names.UNREAD_DEVICES[lowered]] += 1
+                    if lowered in event_names.UNREAD_DEVICES:
+                        events.devices_unread[event_names.UNREAD_DEVICES[lowered]] += 1
                     elif lowered == "fwdbwd":
                         events.is_training = True
                     continue
@@ -235,26 +201,26 @@ class _Reader:
                 continue
             if event.name.__class__ is not str:
                 raise self._stream.refusal("name is no text")
-            if role in (names.KERNEL, names.COPY):
+            if role in (event_names.KERNEL, event_names.COPY):
                 self._take_kernel(role, event)
-            elif role == names.LAUNCH:
+            elif role == event_names.LAUNCH:
                 self._take_launch(event)
-            elif role == names.MARK:
+            elif role == event_names.MARK:
                 self._take_gpu_mark(event)
             else:
                 self._take_host_op(role, event)
 
-    def _take_kernel(self, role: int, event: _Event) -> None:
+    def _take_kernel(self, role: int, event: Event) -> None:
         events, name = self.events, event.name
         if len(events.kind) >= MAX_KERNELS:
             raise self._stream.refusal(
                 f"has more than {MAX_KERNELS:,} kernels: profile fewer steps"
             )
         args = self._args(event)
-        start_ns, duration_ns = self._times(event)
-        is_comm = role == names.KERNEL and self._communicates(name, args)
+        start_ns, duration_ns = times_ns(event, self._stream)
+        is_comm = role == event_names.KERNEL and self._communicates(name, args)
         comm = self._comm(args, name) if is_comm else -1
-        kind = COPYING if role == names.COPY else COMMUNICATING if is_comm else COMPUTING
+        kind = COPYING if role == event_names.COPY else COMMUNICATING if is_comm else COMPUTING
         events.kind.append(kind)
         events.stream.append(_integer(args.stream if args.stream is not None else event.tid))
         events.device.append(_integer(args.device if args.device is not None else event.pid))
@@ -268,27 +234,29 @@ class _Reader:
     def _communicates(self, name: str, args: _Args) -> bool:
         found = self._is_comm.get(name)
         if found is None:
-            found = names.is_communication(name)
+            found = event_names.is_communication(name)
             if len(self._is_comm) < _MAX_NAMES:
                 self._is_comm[name] = found
-            self.events.is_training = self.events.is_training or names.is_training_kernel(name)
-            self.events.is_serving = self.events.is_serving or names.is_serving(name)
+            self.events.is_training = self.events.is_training or event_names.is_training_kernel(
+                name
+            )
+            self.events.is_serving = self.events.is_serving or event_names.is_serving(name)
         return found or args.collective is not None
 
     def _comm(self, args: _Args, kernel: str) -> int:
         found = _collective(args)
         if found is None:
-            found = CollectiveArgs(names.kind_of_kernel(kernel))
+            found = CollectiveArgs(event_names.kind_of_kernel(kernel))
         number = self._comms.setdefault(found, len(self._comms))
         if number == len(self.events.collectives):
             self._keep()
             self.events.collectives.append(found)
         return number
 
-    def _take_launch(self, event: _Event) -> None:
+    def _take_launch(self, event: Event) -> None:
         events, name = self.events, event.name
         events.is_amd = events.is_amd or name.startswith("hip")
-        if not names.is_launch(name):
+        if not event_names.is_launch(name):
             return
         correlation = _integer(self._args(event).correlation)
         if correlation < 0:
@@ -298,53 +266,53 @@ class _Reader:
                 f"has more than {MAX_LAUNCHES:,} launches: profile fewer steps"
             )
         events.launch_correlation.append(correlation)
-        events.launch_ns.append(self._times(event)[0])
+        events.launch_ns.append(times_ns(event, self._stream)[0])
         events.launch_thread.append(self._thread(event.tid))
 
-    def _take_gpu_mark(self, event: _Event) -> None:
-        if names.step_number(event.name) is not None:
+    def _take_gpu_mark(self, event: Event) -> None:
+        if step_number(event.name) is not None:
             self._keep()
             self.events.gpu_steps.append(self._mark(event))
 
-    def _take_host_op(self, role: int, event: _Event) -> None:
+    def _take_host_op(self, role: int, event: Event) -> None:
         events, name = self.events, event.name
-        events.num_ops += role == names.HOST_OP
-        if names.step_number(name) is not None:
+        events.num_ops += role == event_names.HOST_OP
+        if step_number(name) is not None:
             self._keep()
             events.profiler_steps.append(self._mark(event))
-        elif names.is_optimizer(name):
+        elif event_names.is_optimizer(name):
             self._keep()
             events.is_training = True
             events.optimizer_steps.append(self._mark(event))
-        elif name == names.COMMUNICATION_OP:
+        elif name == event_names.COMMUNICATION_OP:
             self._take_host_collective(event)
-        elif names.annotated_collective(name) is not None:
+        elif event_names.annotated_collective(name) is not None:
             self._keep()
             events.annotated.append(self._mark(event))
-        elif names.is_loader(name):
+        elif event_names.is_loader(name):
             self._keep()
             events.data_waits.append(self._mark(event))
-        elif not events.is_training and names.is_training_op(name):
+        elif not events.is_training and event_names.is_training_op(name):
             events.is_training = True
-        elif not events.is_serving and names.is_serving(name):
+        elif not events.is_serving and event_names.is_serving(name):
             events.is_serving = True
 
-    def _take_host_collective(self, event: _Event) -> None:
+    def _take_host_collective(self, event: Event) -> None:
         args = self._args(event)
         found = _collective(args)
         if found is None or found.kind in ("wait", "init"):
             return
         self._keep()
-        start_ns, duration_ns = self._times(event)
+        start_ns, duration_ns = times_ns(event, self._stream)
         thread = str(event.tid)[:40]
         external_id = _external_id(args)
         self.events.host_collectives.append(
             HostCollective(thread, start_ns, start_ns + duration_ns, external_id, found)
         )
 
-    def _mark(self, event: _Event) -> HostMark:
-        start_ns, duration_ns = self._times(event)
-        name = event.name[:_LONGEST_NAME]
+    def _mark(self, event: Event) -> HostMark:
+        start_ns, duration_ns = times_ns(event, self._stream)
+        name = event.name[:MAX_NAME_CHARS]
         return HostMark(str(event.tid)[:40], start_ns, start_ns + duration_ns, name)
 
     def _keep(self) -> None:
@@ -358,7 +326,7 @@ class _Reader:
         threads, name = self.events.threads, str(tid)[:40]
         return threads.setdefault(name, len(threads)) if len(threads) < 1 << 16 else -1
 
-    def _args(self, event: _Event) -> _Args:
+    def _args(self, event: Event) -> _Args:
         raw = bytes(event.args)
         if not raw or raw == b"null":
             return _Args()
@@ -367,26 +335,17 @@ class _Reader:
         except UNDECODABLE as error:
             raise self._stream.refusal(f"args: {str(error)[:120]}") from error
 
-    def _times(self, event: _Event) -> tuple[int, int]:
-        ts, dur = event.ts, event.dur
-        for name, value in (("ts", ts), ("dur", dur)):
-            if value.__class__ not in (float, int) or not abs(value) < _LARGEST_US:
-                raise self._stream.refusal(f"{name} is {str(value)[:40]!r}: want microseconds")
-        if dur < 0:
-            raise self._stream.refusal(f"dur is {dur}: an operation ends after its start")
-        return round(ts * 1000), round(dur * 1000)
-
 
 def _collective(args: _Args) -> CollectiveArgs | None:
-    """The collective that the args describe; None where they describe none."""
+    """The collective in the args; None if there is none."""
     if args.collective.__class__ is not str:
         return None
     group = args.group if isinstance(args.group, str | int) else ""
     description = args.description if isinstance(args.description, str) else ""
     return CollectiveArgs(
-        names.kind_of(args.collective),
-        str(group)[:_LONGEST_NAME],
-        description[:_LONGEST_NAME],
+        event_names.kind_of(args.collective),
+        str(group)[:MAX_NAME_CHARS],
+        description[:MAX_NAME_CHARS],
         _ranks(args),
         _integer(args.group_size),
         _integer(args.source),
@@ -396,7 +355,7 @@ def _collective(args: _Args) -> CollectiveArgs | None:
 
 
 def _ranks(args: _Args) -> tuple[int, ...]:
-    """Global ranks of the group, ascending; empty where the file cuts them short."""
+    """Global ranks of the group, ascending; empty where the list is truncated."""
     size = _integer(args.group_size)
     found = args.ranks
     if isinstance(found, str) and len(found) < 1 << 20 and _RANKS_AS_TEXT.match(found):
@@ -422,7 +381,7 @@ def _num_blocks(grid: object) -> int:
 
 def _num_bytes(args: _Args) -> int:
     elements = max(_integer(args.num_in), _integer(args.num_out))
-    item = names.ITEM_BYTES.get(str(args.dtype).lower()[:40])
+    item = event_names.ITEM_BYTES.get(str(args.dtype).lower()[:40])
     return elements * item if item and 0 < elements <= _MAX_ELEMENTS else -1
 
 
@@ -432,7 +391,7 @@ def _external_id(args: _Args) -> int:
 
 
 def _integer(value: object) -> int:
-    """The number that a value, or a text with one, stands for; -1 for anything else."""
-    if isinstance(value, str) and _RANK_AS_TEXT.match(value):
+    """The number in an integer or numeric text; -1 for anything else."""
+    if isinstance(value, str) and RANK_AS_TEXT.match(value):
         return int(value)
     return value if type(value) is int and 0 <= value < 1 << 62 else -1

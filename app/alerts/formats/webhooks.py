@@ -1,0 +1,150 @@
+"""A notice as JSON: its data in the envelopes of Standard Webhooks and CloudEvents 1.0."""
+
+import json
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from app.alerts.alert import Blame, Detail
+from app.alerts.notice import Message, Notice, NoticeAlert, NoticeKind
+from app.alerts.receiver import Receiver
+
+# Types have no hyphens.
+EVENT_TYPES: dict[NoticeKind, str] = {
+    "firing": "alert.firing",
+    "resolved": "alert.resolved",
+    "acknowledged": "alert.acknowledged",
+    "test": "alert.test",
+    "notifier-unhealthy": "notifier.unhealthy",
+}
+
+
+def render_standard(notice: Notice, receiver: Receiver) -> Message:
+    """The message; what signs it is added at each attempt."""
+    return Message(
+        json_text(
+            {
+                "type": EVENT_TYPES[notice.kind],
+                "timestamp": rfc3339(notice.at_s),
+                "data": notice_content(notice),
+            }
+        )
+    )
+
+
+CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
+
+
+def render_cloudevents(notice: Notice, receiver: Receiver) -> Message:
+    """The event; its source is the project at this Paceline, its subject the job."""
+    base_url = (notice.base_url or "").rstrip("/")
+    event = {
+        "specversion": "1.0",
+        "id": notice.notice_id,
+        "source": f"{base_url}/projects/{quote(notice.project, safe='')}",
+        "type": f"paceline.{EVENT_TYPES[notice.kind]}",
+        "time": rfc3339(notice.at_s),
+        "datacontenttype": "application/json",
+        "data": notice_content(notice),
+    }
+    if notice.job:  # must not be empty where it is given
+        event["subject"] = notice.job
+    return Message(json_text(event), content_type=CONTENT_TYPE)
+
+
+def json_text(content: Any) -> str:
+    """The content as JSON."""
+    return json.dumps(_finite(content), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def rfc3339(unix_s: float) -> str:
+    """A moment in UTC, to the millisecond, without zeros at the end: as Go's servers write it."""
+    moment = datetime.fromtimestamp(round(unix_s, 3), UTC)
+    text = moment.isoformat(timespec="milliseconds").removesuffix("+00:00")
+    return f"{text.rstrip('0').removesuffix('.')}Z"
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_finite(value) for value in content]
+    return content
+
+
+def notice_content(notice: Notice) -> dict[str, Any]:
+    """All of the notice as plain data, for programs."""
+    return {
+        "kind": notice.kind,
+        "is_repeat": notice.is_repeat,
+        "is_partly_resolved": notice.is_partly_resolved,
+        "project": notice.project,
+        "job_id": notice.job,
+        "job_name": notice.job_name,
+        "rule": notice.rule,
+        "severity": notice.severity,
+        "sentence": notice.sentence,
+        "sub": notice.sub,
+        "url": notice.page_url,
+        "image_url": notice.image_url,
+        "runbook_url": notice.runbook_url,
+        "alerts": [_alert(told) for told in notice.alerts],
+        "num_more": notice.num_more,
+    }
+
+
+def _alert(told: NoticeAlert) -> dict[str, Any]:
+    return {
+        "fingerprint": told.fingerprint,
+        "event_id": told.event_id,
+        "status": told.status,
+        "severity": told.severity,
+        "labels": dict(told.labels),
+        "sentence": told.sentence,
+        "starts_at": rfc3339(told.starts_at_s),
+        "ends_at": None if told.ends_at_s is None else rfc3339(told.ends_at_s),
+        "threshold": told.threshold,
+        "runbook_url": told.runbook_url,
+        **_figures(told.detail),
+        "was": None if told.was is None else _earlier_figures(told.was),
+    }
+
+
+def _earlier_figures(detail: Detail) -> dict[str, Any]:
+    return {
+        "value": detail.value,
+        "slowdown": detail.slowdown,
+        "gpu_hours_lost_per_hour": detail.gpu_hours_lost_per_hour,
+        "since_step": detail.since_step,
+    }
+
+
+def _figures(detail: Detail) -> dict[str, Any]:
+    names: Sequence[str] = detail.names
+    return {
+        "value": detail.value,
+        "slowdown": detail.slowdown,
+        "gpu_time_wasted": detail.gpu_time_wasted,
+        "gpu_hours_lost_per_hour": detail.gpu_hours_lost_per_hour,
+        "num_gpus": detail.num_gpus,
+        "since_step": detail.since_step,
+        "window": detail.window_id,
+        "finding": None if detail.blame is None else _finding(detail.blame),
+        "names": list(names),
+        "num_named": detail.num_named,
+    }
+
+
+def _finding(blame: Blame) -> dict[str, Any]:
+    return {
+        "cause": blame.cause,
+        "sentence": blame.sentence,
+        "cost": blame.cost,
+        "confidence": blame.confidence,
+        "culprits": [dict(culprit) for culprit in blame.culprits],
+        "num_culprits": blame.num_culprits,
+    }

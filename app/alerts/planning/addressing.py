@@ -1,0 +1,189 @@
+"""A draft addressed to one receiver: the alerts that it wants, the most severe first."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.alerts.formats.registry import MAX_PUSHED, knows_each_alert
+from app.alerts.labels import all_match
+from app.alerts.notice import MAX_LISTED_ALERTS, Notice, NoticeAlert, NoticeGroup, NoticeKind
+from app.alerts.planning.plan import Draft
+from app.alerts.receiver import FORMATS_WITH_ONE_INCIDENT, Receiver
+from app.alerts.rule import SEVERITIES, Severity
+from app.alerts.wording import cost_sentence, resolved_cost_sentence
+from app.trace.job import job_of
+
+_KEY_BYTES = 16
+
+
+def notices_for(
+    draft: Draft, group: NoticeGroup, receiver: Receiver, *, now_s: float
+) -> Iterator[Notice]:
+    """The notices for the receiver; none if it wants none of the alerts, or none of those is news.
+
+    A receiver that knows each alert gets all news, in several notices if they are many.
+    """
+    wanted = [told for told in draft.listed if _is_wanted(told, receiver)]
+    news = _news(draft, wanted)
+    if knows_each_alert(receiver.format):
+        said = sorted(wanted if draft.kind == "refresh" else news, key=_Order(draft))
+        parts = [said[at : at + MAX_PUSHED] for at in range(0, len(said), MAX_PUSHED)]
+    else:
+        parts = [sorted(wanted, key=_Order(draft))] if news else []
+    for number, part in enumerate(parts):
+        if _is_notified(draft, receiver, part):
+            yield _notice(draft, group, receiver, part, number, now_s)
+
+
+def highest_severity(alerts: Sequence[NoticeAlert]) -> Severity:
+    """The highest severity among them."""
+    return max((told.severity for told in alerts), key=SEVERITIES.index)
+
+
+def notice_id(draft: Draft, group: NoticeGroup, number: int, now_s: float) -> str:
+    """Identity of a notice; the same content at another moment has another.
+
+    `number` counts the parts of a draft from 0.
+    """
+    parts = [group.key, draft.kind, f"{now_s:.3f}", *([str(number)] if number else [])]
+    for told in sorted(draft.listed, key=lambda told: told.fingerprint):
+        if told.fingerprint in draft.news:
+            parts += [told.fingerprint, str(told.event_id), told.status]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[: 2 * _KEY_BYTES]
+
+
+def _is_wanted(told: NoticeAlert, receiver: Receiver) -> bool:
+    if _is_for(receiver, told.severity, told.labels):
+        return True
+    if told.status == "firing" or not told.known_as:
+        return False
+    # Its labels have changed: receivers that were notified by the first ones get the resolution.
+    known = told.known_as.get("severity")
+    severity = next((each for each in SEVERITIES if each == known), told.severity)
+    return _is_for(receiver, severity, told.known_as)
+
+
+def _is_for(receiver: Receiver, severity: Severity, labels: Mapping[str, str]) -> bool:
+    is_severe = SEVERITIES.index(severity) >= SEVERITIES.index(receiver.min_severity)
+    return is_severe and all_match(receiver.matchers, labels)
+
+
+def _is_notified(draft: Draft, receiver: Receiver, alerts: Sequence[NoticeAlert]) -> bool:
+    if draft.kind == "acknowledged":
+        return True
+    if draft.kind == "refresh":
+        return receiver.wants_resolved or _is_any_firing(alerts)
+    if _is_any_firing(_news(draft, alerts)):
+        return True
+    # An incident that is open for other alerts is left alone: reopening it would ring.
+    has_incident = receiver.format in FORMATS_WITH_ONE_INCIDENT
+    return receiver.wants_resolved and not (has_incident and _is_any_firing(alerts))
+
+
+def _news(draft: Draft, alerts: Sequence[NoticeAlert]) -> list[NoticeAlert]:
+    return [told for told in alerts if told.fingerprint in draft.news]
+
+
+def _is_any_firing(alerts: Sequence[NoticeAlert]) -> bool:
+    return any(told.status == "firing" for told in alerts)
+
+
+def _is_partly_resolved(draft: Draft, alerts: Sequence[NoticeAlert]) -> bool:
+    is_notice = draft.kind not in ("acknowledged", "refresh")
+    return is_notice and _is_any_firing(alerts) and not _is_any_firing(_news(draft, alerts))
+
+
+def _kind(draft: Draft, alerts: Sequence[NoticeAlert]) -> NoticeKind:
+    if draft.kind in ("acknowledged", "refresh"):
+        return draft.kind
+    return "firing" if _is_any_firing(alerts) else "resolved"
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """News first, then firing alerts, then by severity and value."""
+
+    draft: Draft
+
+    def __call__(self, told: NoticeAlert) -> tuple[bool, bool, int, float, str]:
+        value = told.detail.value
+        return (
+            told.fingerprint not in self.draft.news,
+            told.status != "firing",
+            -SEVERITIES.index(told.severity),
+            float("inf") if value is None else -value,
+            told.fingerprint,
+        )
+
+
+def _num_without_alert(alerts: Sequence[NoticeAlert]) -> int:
+    """How many more subjects are over the threshold, without an alert: the rule has its maximum."""
+    counted = (
+        told.detail.num_named
+        for told in alerts
+        if told.status == "firing" and told.detail.on != "silent-worker"  # there it is of workers
+    )
+    return max(counted, default=0)
+
+
+def _sentence(draft: Draft, alerts: Sequence[NoticeAlert], num_others: int) -> str:
+    lead = alerts[0]
+    if not num_others:
+        return lead.sentence
+    if _is_partly_resolved(draft, alerts):
+        number = sum(told.status == "firing" for told in alerts) + _num_without_alert(alerts)
+        still = (
+            "1 other alert still fires" if number == 1 else f"{number:,} other alerts still fire"
+        )
+        return f"{lead.sentence} {still}."
+    others = "1 other alert" if num_others == 1 else f"{num_others:,} other alerts"
+    return f"{lead.sentence} With it: {others} of the same rule."
+
+
+def _notice(
+    draft: Draft,
+    group: NoticeGroup,
+    receiver: Receiver,
+    alerts: Sequence[NoticeAlert],
+    number: int,
+    now_s: float,
+) -> Notice:
+    kind, lead = _kind(draft, alerts), alerts[0]
+    listed = alerts if knows_each_alert(receiver.format) else alerts[:MAX_LISTED_ALERTS]
+    num_others = len(alerts) - 1 + _num_without_alert(alerts)
+    # A resolved alert has no chart.
+    shown = lead.detail.window_id if kind == "firing" else None
+    return Notice(
+        notice_id=notice_id(draft, group, number, now_s),
+        kind=kind,
+        group_key=group.key,
+        project=group.project,
+        job=job_of(group.job_id),
+        job_name=group.job_name,
+        rule=group.rule,
+        severity=highest_severity(alerts),
+        at_s=now_s,
+        sentence=_sentence(draft, alerts, num_others),
+        sub=_cost_sentence(lead),
+        alerts=listed,
+        num_more=num_others + 1 - len(listed),
+        is_repeat=draft.is_repeat,
+        is_partly_resolved=_is_partly_resolved(draft, alerts),
+        page_url=group.page_url(lead.detail.window_id),
+        image_url=group.image_url(shown, now_s),
+        runbook_url=lead.runbook_url,
+        base_url=group.base_url,
+        group_labels=group.labels,
+        about=_subject_fingerprints(draft, alerts),
+    )
+
+
+def _subject_fingerprints(draft: Draft, alerts: Sequence[NoticeAlert]) -> list[str]:
+    marks = [told.fingerprint for told in alerts]
+    return marks if draft.kind == "refresh" else [told.fingerprint for told in _news(draft, alerts)]
+
+
+def _cost_sentence(lead: NoticeAlert) -> str:
+    if lead.status == "firing":
+        return cost_sentence(lead.detail)
+    return resolved_cost_sentence(lead.was or lead.detail)

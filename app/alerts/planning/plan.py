@@ -1,0 +1,429 @@
+"""Which notifications are due for the alerts of one rule on one job, after those sent before.
+
+A notice lists all alerts of the group that receivers know to fire, since many receivers keep one
+incident for all; some of them are news, and without news there is no notice. Receivers that take
+an alert for resolved unless they hear of it again (Alertmanager) are refreshed: that is no news,
+and goes on while the alert is acknowledged, silenced, inhibited or without data.
+Nothing is sent or saved here.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from app.alerts.labels import Silence
+from app.alerts.notice import NoticeAlert
+
+# "lapsed": it fires, but receivers take it for resolved: it was resolved with its group, its
+# message was dropped, or only a cordon hook was called. "ended": only receivers that keep a state
+# for each alert know of its end; for people it is silenced.
+LastNotifiedKind = Literal["firing", "resolved", "acknowledged", "lapsed", "ended"]
+NewsKind = Literal["firing", "repeat", "resolved", "acknowledged"]
+DraftKind = Literal["firing", "resolved", "acknowledged", "refresh"]
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationTiming:
+    """Seconds from a group's first alert to its notice, between its notices, and until a repeat.
+
+    An alert is not notified again within `damping_s`, so that one that flaps rings once. Receivers
+    that resolve alerts by themselves get all that fire every `refresh_s`; None without such.
+    """
+
+    wait_s: float = 1.0
+    interval_s: float = 60.0
+    repeat_s: float = 4 * 3600.0
+    damping_s: float = 300.0
+    refresh_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentAlert:
+    """An alert as it stands now; `told` is its entry in a notice.
+
+    One that `is_waning` still fires, but its last windows were below the threshold.
+    """
+
+    told: NoticeAlert
+    is_acked: bool = False
+    is_no_data: bool = False
+    is_waning: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the alert."""
+        return self.told.fingerprint
+
+    @property
+    def is_firing(self) -> bool:
+        """Whether it fires now."""
+        return self.told.status == "firing"
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is not repeated: it is acknowledged, or without data."""
+        return self.is_acked or self.is_no_data
+
+
+@dataclass(frozen=True, slots=True)
+class LastNotified:
+    """The last notification of an alert, and when it was sent (Unix seconds).
+
+    An acknowledgement does not change `at_s`.
+    """
+
+    kind: LastNotifiedKind
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The content of one notice before receivers are chosen; `news` by fingerprint."""
+
+    kind: DraftKind
+    listed: Sequence[NoticeAlert]
+    news: Mapping[str, NewsKind]
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether all of it was notified before."""
+        return set(self.news.values()) == {"repeat"}
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationPlan:
+    """Drafts to send now, the last notifications after them, and when to plan again.
+
+    `notified` has only alerts whose last notification changes; those of `forgotten` are removed.
+    `next_at_s` None: plan again only when woken. `refreshed_at_s` is when a refresh was sent last.
+    `firing_known` are the alerts that receivers know to fire and that are not muted; `repeatable`
+    are those of them that are neither acknowledged nor without data.
+    """
+
+    drafts: Sequence[Draft] = ()
+    notified: Mapping[str, LastNotified] = field(default_factory=dict)
+    forgotten: Sequence[str] = ()
+    next_at_s: float | None = None
+    refreshed_at_s: float | None = None
+    firing_known: Sequence[NoticeAlert] = ()
+    repeatable: Collection[str] = ()
+
+    @property
+    def is_notice(self) -> bool:
+        """Whether a notice says that something fires or is resolved."""
+        return any(draft.kind in ("firing", "resolved") for draft in self.drafts)
+
+    def for_new_receiver(
+        self, notified: Mapping[str, LastNotified], since_s: float
+    ) -> Draft | None:
+        """The firing alerts, for a receiver that was added at `since_s`, after they were sent."""
+        missed = [each for each in self.repeatable if notified[each].at_s < since_s]
+        news: dict[str, NewsKind] = dict.fromkeys(missed, "firing")
+        return Draft("firing", self.firing_known, news) if news else None
+
+
+_KNOWN_FIRING_KINDS = ("firing", "acknowledged", "ended")
+
+
+@dataclass(frozen=True, slots=True)
+class AlertNews:
+    """One alert now: its news, if any; else when it may have some (None: only if woken).
+
+    A muted alert is in no notice.
+    """
+
+    alert: CurrentAlert
+    last: LastNotified | None
+    news: NewsKind | None = None
+    due_s: float | None = None
+    is_muted: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether receivers believe that it fires."""
+        return self.last is not None and self.last.kind in _KNOWN_FIRING_KINDS
+
+    @property
+    def is_refreshed(self) -> bool:
+        """Whether it fires, and receivers that keep a state for each alert were notified."""
+        is_told = self.last is not None and self.last.kind != "resolved"
+        return is_told and self.alert.is_firing
+
+    @property
+    def is_lapsed_and_over(self) -> bool:
+        """Whether it is over, but receivers that keep a state for each alert take it to fire."""
+        is_lapsed = self.last is not None and self.last.kind == "lapsed"
+        return is_lapsed and not self.alert.is_firing
+
+    @property
+    def is_over_silenced(self) -> bool:
+        """Whether it ended while it was silenced, so that no receiver knows."""
+        is_ended = self.last is not None and self.last.kind == "ended"
+        return self.is_known and self.is_muted and not self.alert.is_firing and not is_ended
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether a notice lists it beside its news."""
+        return self.is_known and self.alert.is_firing and not self.is_muted
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it may be repeated."""
+        return self.is_listed and not self.alert.is_quiet
+
+
+@dataclass(frozen=True, slots=True)
+class NewsRules:
+    """Decides the news of one alert: silences, inhibition and timing."""
+
+    silent_until: Mapping[str, float]
+    inhibited: Collection[str]
+    now_s: float
+    timing: NotificationTiming
+
+    def view(self, alert: CurrentAlert, last: LastNotified | None) -> AlertNews:
+        """The alert with its news, given its last notification."""
+        view = AlertNews(alert, last)
+        if not alert.is_firing and not view.is_known:
+            return view
+        if alert.fingerprint in self.silent_until:
+            due_s = self.silent_until[alert.fingerprint]
+            return replace(view, due_s=due_s, is_muted=True)
+        if not alert.is_firing:
+            return self._due(view, "resolved", self.timing.damping_s)
+        if alert.fingerprint in self.inhibited:
+            due_s = self.now_s + self.timing.interval_s
+            return replace(view, due_s=due_s, is_muted=True)
+        return self._firing(view)
+
+    def _firing(self, view: AlertNews) -> AlertNews:
+        if view.alert.is_acked:
+            is_new = view.is_known and view.last is not None and view.last.kind != "acknowledged"
+            return replace(view, news="acknowledged" if is_new else None)
+        if view.alert.is_no_data:
+            return view
+        if view.last is not None and view.last.kind == "acknowledged":
+            # The acknowledgement was withdrawn: news at once, not a repeat.
+            return self._due(view, "firing", 0.0)
+        if view.alert.is_waning and not view.is_known:
+            # It may soon be over; look again later.
+            return replace(view, due_s=self.now_s + self.timing.interval_s)
+        if view.is_known:
+            return self._due(view, "repeat", self.timing.repeat_s)
+        return self._due(view, "firing", self.timing.damping_s)
+
+    def _due(self, view: AlertNews, news: NewsKind, after_s: float) -> AlertNews:
+        # A clock that was set back must not delay a notification for hours.
+        due_s = self.now_s if view.last is None else min(view.last.at_s, self.now_s) + after_s
+        return replace(view, news=news if due_s <= self.now_s else None, due_s=due_s)
+
+
+def silenced_until(
+    labels: Mapping[str, Mapping[str, str]], silences: Iterable[Silence], now_s: float
+) -> dict[str, float]:
+    """Until when (Unix seconds) each alert is silenced that is; `labels` are by fingerprint."""
+    until: dict[str, float] = {}
+    # One silence after the other: patterns are compiled, and only the last few are remembered.
+    for silence in silences:
+        for fingerprint in labels if silence.is_active(now_s) else ():
+            if silence.mutes(labels[fingerprint], now_s):
+                until[fingerprint] = max(silence.ends_s, until.get(fingerprint, 0.0))
+    return until
+
+
+def refresh_drafts(
+    views: Sequence[AlertNews],
+    refreshed_at_s: float | None,
+    now_s: float,
+    timing: NotificationTiming,
+) -> Iterator[Draft]:
+    """Refreshes: all that fires, if due; and at once what these receivers wrongly take to fire.
+
+    What ended while silenced is sent, too: a silence is for people.
+    """
+    forgets = timing.refresh_s is not None
+    over = [
+        view.alert.told
+        for view in views
+        if view.is_lapsed_and_over or (forgets and view.is_over_silenced)
+    ]
+    due_s = refresh_due_s(views, refreshed_at_s, timing)
+    is_due = due_s is not None and due_s <= now_s
+    alive = [view.alert.told for view in views if view.is_refreshed] if is_due else []
+    news: dict[str, NewsKind] = dict.fromkeys((told.fingerprint for told in over), "resolved")
+    if over or alive:
+        yield Draft("refresh", [*over, *alive], news)
+
+
+def refresh_due_s(
+    views: Sequence[AlertNews], refreshed_at_s: float | None, timing: NotificationTiming
+) -> float | None:
+    """When (Unix seconds) the next refresh is due; None: never."""
+    if timing.refresh_s is None or not any(view.is_refreshed for view in views):
+        return None
+    return 0.0 if refreshed_at_s is None else refreshed_at_s + timing.refresh_s
+
+
+# Longer than a message may be under way: the sender reads the labels of its alerts.
+_FORGET_AFTER_S = 86_400.0
+
+
+def plan_notifications(
+    alerts: Sequence[CurrentAlert],
+    told: Mapping[str, LastNotified],
+    *,
+    silences: Sequence[Silence],
+    inhibited: Collection[str],
+    last_at_s: float | None,
+    now_s: float,
+    timing: NotificationTiming,
+    refreshed_at_s: float | None = None,
+) -> NotificationPlan:
+    """The notifications of these alerts that are due now.
+
+    Args:
+        alerts: those that fire, and those at rest that receivers believe to fire.
+        told: the last notification by fingerprint.
+        silences: of the project.
+        inhibited: fingerprints of inhibited alerts.
+        last_at_s: when the group's last notice was.
+        now_s: Unix time.
+        timing: intervals between notices.
+        refreshed_at_s: when a refresh was sent last; None: never.
+    """
+    labels = {alert.fingerprint: alert.told.labels for alert in alerts}
+    rules = NewsRules(silenced_until(labels, silences, now_s), inhibited, now_s, timing)
+    views = [rules.view(alert, told.get(alert.fingerprint)) for alert in alerts]
+    notices, free_at_s = _notices(views, last_at_s, now_s, timing)
+    if refreshed_at_s is not None:
+        refreshed_at_s = min(refreshed_at_s, now_s)  # by a clock that was set back
+    again = list(refresh_drafts(views, refreshed_at_s, now_s, timing))
+    if again or not any(view.is_refreshed for view in views):
+        refreshed_at_s = now_s
+    drafts = [*_acknowledgement(views), *notices, *again]
+    after = _notified_after(drafts, views, told, now_s)
+    left = [rules.view(each.alert, after.get(each.alert.fingerprint, each.last)) for each in views]
+    due_s = (_earliest_due_s(left, free_at_s), refresh_due_s(left, refreshed_at_s, timing))
+    return NotificationPlan(
+        drafts,
+        after,
+        _forgettable(alerts, {**told, **after}, now_s),
+        min((each for each in due_s if each is not None), default=None),
+        refreshed_at_s,
+        firing_known=[view.alert.told for view in views if view.is_listed],
+        repeatable=[view.alert.fingerprint for view in views if view.is_repeatable],
+    )
+
+
+def _notices(
+    views: Sequence[AlertNews], last_at_s: float | None, now_s: float, timing: NotificationTiming
+) -> tuple[list[Draft], float]:
+    """The group's notice, if one is due; and the earliest time of the next."""
+    free_at_s = now_s if last_at_s is None else min(last_at_s, now_s) + timing.interval_s
+    notices = list(_notice(views, now_s, timing)) if free_at_s <= now_s else []
+    return notices, now_s + timing.interval_s if notices else free_at_s
+
+
+def _acknowledgement(views: Iterable[AlertNews]) -> Iterable[Draft]:
+    """A draft once every alert that receivers know to fire is acknowledged.
+
+    It does not wait for the group's next turn.
+    """
+    known = [view for view in views if view.is_listed]
+    news: dict[str, NewsKind] = {
+        view.alert.fingerprint: "acknowledged" for view in known if view.news == "acknowledged"
+    }
+    if news and all(view.alert.is_acked for view in known):
+        yield Draft("acknowledged", [view.alert.told for view in known], news)
+
+
+def _notice(
+    views: Sequence[AlertNews], now_s: float, timing: NotificationTiming
+) -> Iterable[Draft]:
+    news: dict[str, NewsKind] = {
+        view.alert.fingerprint: view.news
+        for view in views
+        if view.news is not None and view.news != "acknowledged"
+    }
+    if not news:
+        return
+    if set(news.values()) == {"repeat"}:
+        # Repeat all at once, not each alert at its own time.
+        news |= dict.fromkeys(_repeatable(views, now_s, timing), "repeat")
+    listed = [view for view in views if view.is_listed or view.alert.fingerprint in news]
+    is_firing = any(view.alert.is_firing for view in listed)
+    yield Draft("firing" if is_firing else "resolved", [each.alert.told for each in listed], news)
+
+
+def _repeatable(views: Iterable[AlertNews], now_s: float, timing: NotificationTiming) -> list[str]:
+    return [
+        view.alert.fingerprint
+        for view in views
+        if view.is_repeatable
+        and view.last is not None
+        and view.last.at_s + timing.damping_s <= now_s
+    ]
+
+
+def _notified_after(
+    drafts: Iterable[Draft],
+    views: Iterable[AlertNews],
+    told: Mapping[str, LastNotified],
+    now_s: float,
+) -> dict[str, LastNotified]:
+    after: dict[str, LastNotified] = {}
+    for draft in drafts:
+        if draft.kind == "refresh":
+            after |= _notified_by_refresh(draft, told)
+            continue
+        for fingerprint, news in draft.news.items():
+            if news == "acknowledged":
+                after[fingerprint] = LastNotified("acknowledged", told[fingerprint].at_s)
+            else:
+                after[fingerprint] = LastNotified(
+                    "resolved" if news == "resolved" else "firing", now_s
+                )
+        if draft.kind == "resolved":
+            # Receivers take the whole group for resolved. A muted alert that still fires is news
+            # once it is no longer muted.
+            kept = (view.alert for view in views if view.is_muted and view.is_known)
+            after |= {
+                each.fingerprint: LastNotified("lapsed", now_s) for each in kept if each.is_firing
+            }
+    return after
+
+
+def _notified_by_refresh(draft: Draft, told: Mapping[str, LastNotified]) -> dict[str, LastNotified]:
+    """A refresh changes only what receivers with a state for each alert know."""
+    after: dict[str, LastNotified] = {}
+    for alert in draft.listed:
+        last = told.get(alert.fingerprint)
+        if last is None:
+            continue
+        if alert.fingerprint in draft.news:
+            is_known = last.kind != "lapsed"
+            now = LastNotified("ended" if is_known else "resolved", last.at_s)
+            after[alert.fingerprint] = now
+        elif last.kind == "ended":
+            after[alert.fingerprint] = LastNotified("firing", last.at_s)
+    return after
+
+
+def _forgettable(
+    alerts: Iterable[CurrentAlert], told: Mapping[str, LastNotified], now_s: float
+) -> list[str]:
+    """Alerts at rest whose resolution was sent, and is no longer under way."""
+    firing = {alert.fingerprint for alert in alerts if alert.is_firing}
+    resolved = {each: last.at_s for each, last in told.items() if last.kind == "resolved"}
+    long_ago_s = now_s - _FORGET_AFTER_S
+    return [each for each, at_s in resolved.items() if each not in firing and at_s <= long_ago_s]
+
+
+def _earliest_due_s(views: Iterable[AlertNews], free_at_s: float) -> float | None:
+    # An acknowledgement does not wait for the group's next turn, and may follow a silence's end.
+    due_s = (
+        view.due_s if view.alert.is_acked else max(view.due_s, free_at_s)
+        for view in views
+        if view.due_s is not None
+    )
+    return min(due_s, default=None)

@@ -1,0 +1,261 @@
+"""What rules read: the facts of one window, and the base classes of readings.
+
+Findings are indexed by worker and host: a large job may have as many culprits as workers, and an
+alert for each of very many of them. A reading of windows has a figure; one of missing data none.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from app.alerts.alert import Detail
+from app.alerts.rule import On, Rule
+from app.trace.window import Floats, WindowState
+
+Worker = tuple[int, int]  # dp rank, stage
+Finding = Mapping[str, Any]
+Culprit = Mapping[str, Any]
+
+
+def worker_name(dp_rank: int, stage: int) -> str:
+    """A worker as its page's address has it."""
+    return f"{dp_rank}-{stage}"
+
+
+def worker_of_name(worker: str) -> Worker:
+    """Dp rank and stage of a worker that `worker_name` has named."""
+    dp_rank, _, stage = worker.partition("-")
+    return int(dp_rank), int(stage)
+
+
+def culprit_host(culprit: Culprit, hosts: Mapping[Worker, str]) -> str | None:
+    """The host that this culprit is, or is a worker on; None of a whole rank or stage."""
+    host: str | None = culprit.get("host")
+    return hosts.get(_worker(culprit)) if host is None and _is_one_worker(culprit) else host
+
+
+def finding_labels(finding: Finding, hosts: Mapping[Worker, str]) -> dict[str, str]:
+    """Cause, worker and host, each only if the finding names exactly one."""
+    culprits = finding["culprits"]
+    found = {"cause": str(finding["cause"])}
+    if len(culprits) == 1 and _is_one_worker(culprits[0]):
+        found["worker"] = worker_name(*_worker(culprits[0]))
+    named = {culprit_host(culprit, hosts) for culprit in culprits}
+    if len(named) == 1 and (host := named.pop()) is not None:
+        found["host"] = host
+    return found
+
+
+def _is_one_worker(culprit: Culprit) -> bool:
+    return culprit.get("dp_rank") is not None and culprit.get("stage") is not None
+
+
+def _worker(culprit: Culprit) -> Worker:
+    return int(culprit["dp_rank"]), int(culprit["stage"])
+
+
+_Named = tuple[int | None, int | None, str | None]  # dp rank, stage, host: what it is, or any
+
+
+class FindingIndex:
+    """All whom these findings name; of several findings the first counts, the most costly.
+
+    `hosts` are the hosts of the run's workers, as far as known.
+    """
+
+    def __init__(self, findings: Sequence[Finding], hosts: Mapping[Worker, str]) -> None:
+        self._findings = findings
+        self._hosts = hosts
+        self._labels: dict[int, dict[str, str]] = {}
+        self._places: dict[_Named, int] = {}
+        self._on_hosts: dict[str, int] = {}
+        for at, finding in enumerate(findings):
+            for culprit in finding["culprits"]:
+                self._places.setdefault(_named(culprit), at)
+                if (host := culprit_host(culprit, hosts)) is not None:
+                    self._on_hosts.setdefault(host, at)
+
+    def by_worker(self, worker: Worker) -> Finding | None:
+        """The finding that names the worker, its dp rank, its stage, or its host as a whole."""
+        dp_rank, stage = worker
+        ways = [(dp_rank, stage, None), (dp_rank, None, None), (None, stage, None)]
+        host = self._hosts.get(worker)
+        wholes: list[_Named] = [] if host is None else [(None, None, host)]
+        found = [self._places[each] for each in (*ways, *wholes) if each in self._places]
+        return self._findings[min(found)] if found else None
+
+    def by_host(self, host: str) -> Finding | None:
+        """The finding that names the host, or a worker on it."""
+        at = self._on_hosts.get(host)
+        return None if at is None else self._findings[at]
+
+    def labels(self, finding: Finding) -> Mapping[str, str]:
+        """Cause, worker and host of one of the findings, each only if it names exactly one."""
+        if id(finding) not in self._labels:
+            self._labels[id(finding)] = finding_labels(finding, self._hosts)
+        return self._labels[id(finding)]
+
+
+def _named(culprit: Culprit) -> _Named:
+    dp_rank, stage = culprit.get("dp_rank"), culprit.get("stage")
+    is_host = dp_rank is None and stage is None
+    return dp_rank, stage, culprit.get("host") if is_host else None
+
+
+@dataclass(frozen=True)
+class WindowFacts:
+    """One revision of a window: `result` is section 7's object of the model, with its findings.
+
+    `verdict` is None where the window has no figures. `hosts` are the run's, as far as known.
+    `earlier_step_s` [n] are recorded step times in seconds of the run's windows before it, the
+    oldest first, of a long run not all of them.
+    """
+
+    window_id: str
+    state: WindowState
+    verdict: str | None
+    result: Mapping[str, Any]
+    num_gpus: int
+    hosts: Mapping[Worker, str] = field(default_factory=dict)
+    earlier_step_s: Floats = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch and first step, by which windows of a job are in order."""
+        return window_position(self.window_id)
+
+    @property
+    def recorded_s(self) -> Sequence[float]:
+        """Recorded seconds of each of its steps that has figures."""
+        recorded: Sequence[float] = self.result["step_time_s"]["recorded"]
+        return recorded
+
+    @property
+    def took_s(self) -> float:
+        """All of these steps together: the window's part of the event time."""
+        return float(sum(self.recorded_s))
+
+    @property
+    def findings(self) -> Sequence[Finding] | None:
+        """Causes, most costly first; None if no diagnosis ran."""
+        findings: Sequence[Finding] | None = self.result["findings"]
+        return findings
+
+    @cached_property
+    def accused(self) -> FindingIndex:
+        """The findings by worker and host."""
+        return FindingIndex(self.findings or (), self.hosts)
+
+
+def window_position(window_id: str) -> tuple[int, int]:
+    """Epoch and first step of a window's id."""
+    epoch, _, first_step = window_id.partition("-")
+    return int(epoch), int(first_step)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingDataFacts:
+    """Who sends nothing, by the consumer's clock; `names` are workers in words, the first few.
+
+    Both moments are Unix times, None while nobody is silent. Of a run that `is_starting` nothing
+    has come so far, and that is nothing odd yet; of one that `is_only_scored` nothing need come, as
+    another tool's scores do; of one that `has_unseen_ranks` nothing of some workers has.
+    """
+
+    is_starting: bool = False
+    stalled_since_s: float | None = None
+    silent_since_s: float | None = None
+    names: Sequence[str] = ()
+    num_silent: int = 0
+    num_workers: int = 0
+    num_gpus: int = 0
+    last_step: int | None = None
+    has_unseen_ranks: bool = False
+    is_only_scored: bool = False
+
+    @property
+    def is_without_data(self) -> bool:
+        """Whether no window can have figures: workers are silent, or the run is starting."""
+        is_silent = self.stalled_since_s is not None or self.silent_since_s is not None
+        return is_silent or self.is_starting
+
+
+def matching_subjects(pattern: str, values: Mapping[str, float]) -> Mapping[str, float]:
+    """The values whose subjects match; a pattern with * and ?."""
+    if pattern == "*":
+        return values
+    return {name: value for name, value in values.items() if fnmatchcase(name, pattern)}
+
+
+Unit = Literal["ratio", "share", "GPU-hours an hour", "seconds"]
+
+
+class WindowReading(ABC):
+    """One figure of a window, or one for each of several subjects.
+
+    `rest` is the figure of a job with which all is well, and `verdicts` are those of windows that
+    count. Where `has_subjects`, a rule's `of` chooses among them.
+    """
+
+    on: ClassVar[On]
+    unit: ClassVar[Unit]
+    rest: ClassVar[float] = 0.0
+    usual_above: ClassVar[float | None] = None
+    usual_clear: ClassVar[float | None] = None  # else in the middle between `rest` and above
+    is_exact: ClassVar[bool] = False  # clears just where it raises, unless a rule says otherwise
+    is_found: ClassVar[bool] = False  # something is there, whatever the figure says of its size
+    has_subjects: ClassVar[bool] = False
+    is_of_run: ClassVar[bool] = False  # held against the same run before: another has none yet
+    verdicts: ClassVar[frozenset[str]] = frozenset({"ok"})
+
+    @abstractmethod
+    def values(self, rule: Rule, facts: WindowFacts) -> Mapping[str, float] | None:
+        """Figures by subject, "" being the whole job; None if the window has none.
+
+        A subject that is left out has nothing wrong with it.
+        """
+
+    def is_sure(self, rule: Rule, facts: WindowFacts, subject: str) -> bool:
+        """Whether the figure may raise an alert; one that may not still holds one up."""
+        return True
+
+    def blame(self, facts: WindowFacts, subject: str) -> Finding | None:
+        """The finding that explains it, as far as there is one."""
+        return facts.findings[0] if facts.findings else None
+
+    def lost_share(self, facts: WindowFacts, value: float) -> float | None:
+        """Share of the job's GPU time that is lost by it; None where that is no loss of time."""
+        wasted: float | None = facts.result["gpu_time_wasted"]
+        return wasted
+
+    def labels(self, facts: WindowFacts, subject: str) -> Mapping[str, str]:
+        """Labels that the subject has by itself."""
+        return {}
+
+
+def share_of_ratio(ratio: float) -> float:
+    """Share of the time that would be saved at a ratio of 1."""
+    return max(0.0, 1.0 - 1.0 / ratio)
+
+
+class MissingDataReading(ABC):
+    """Holds while all workers, or some, send nothing."""
+
+    on: ClassVar[On]
+
+    def is_known(self, facts: MissingDataFacts) -> bool:
+        """Whether it can be decided now; otherwise an alert stays as it is."""
+        return True
+
+    @abstractmethod
+    def holds(self, facts: MissingDataFacts) -> bool:
+        """Whether it is so now."""
+
+    @abstractmethod
+    def detail(self, facts: MissingDataFacts) -> Detail:
+        """What a message says of it."""

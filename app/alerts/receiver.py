@@ -1,0 +1,52 @@
+"""A receiver of alerts: format, address, secrets, and which alerts it gets."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from app.alerts.labels import Matcher
+from app.alerts.rule import Severity
+
+Format = Literal[
+    "standard",
+    "alertmanager",
+    "alertmanager-push",
+    "pagerduty",
+    "slack",
+    "cloudevents",
+    "email",
+]
+FORMAT_NAMES: tuple[Format, ...] = get_args(Format)
+# Receivers that keep one incident for all alerts of a rule on a job: the last message counts.
+FORMATS_WITH_ONE_INCIDENT: frozenset[Format] = frozenset({"pagerduty"})
+# The receiver of the environment variables: it serves every project, and the API cannot change it.
+SETTINGS_RECEIVER_ID = "settings"
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """One receiver; `url` is mailto:NAME@HOST for e-mail, and for PagerDuty its events address.
+
+    `secrets` sign what is sent, the newest first; for PagerDuty the first is the routing key, for
+    pushes to an Alertmanager a bearer token. After a rotation the older one signs, too, until
+    `old_secret_until_s` (Unix). It gets alerts of `min_severity` and more that
+    match all `matchers`, and their resolution if `wants_resolved`.
+    """
+
+    endpoint_id: str
+    project: str | None  # None: of every project
+    name: str
+    format: Format
+    url: str
+    secrets: Sequence[str] = field(default=(), repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    matchers: Sequence[Matcher] = ()
+    min_severity: Severity = "info"
+    wants_resolved: bool = True
+    is_enabled: bool = True
+    old_secret_until_s: float | None = None
+
+    def secrets_at(self, now_s: float) -> Sequence[str]:
+        """The secrets valid at this moment, the newest first."""
+        is_over = self.old_secret_until_s is not None and now_s >= self.old_secret_until_s
+        return self.secrets[:1] if is_over else self.secrets

@@ -1,0 +1,61 @@
+"""The rules of projects that have none of their own: right for most jobs as they are."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from app.alerts.rule import Rule
+from app.alerts.rules.rule_text import MAX_RULES_BYTES, parse_rules
+from app.errors import InvalidRules, StartUpFailed
+
+# A cause has to be this sure before it wakes anybody by itself.
+_MIN_CAUSE_CONFIDENCE = 0.8
+# A tenth of the time lost, 1 / 0.9 = 1.11: also to what S does not show, since it strikes everybody
+# or so many that they are what is usual.
+_MIN_STEP_TIME_RATIO = 1.1
+
+
+def default_rules(
+    *,
+    slowdown: float = 1.1,
+    clear_slowdown: float = 1.05,
+    windows: int = 3,
+    for_s: float = 30.0,
+    keep_firing_s: float = 60.0,
+) -> list[Rule]:
+    """What is watched unless somebody says otherwise.
+
+    A cause and the step time wait for one window more, so that the slowdown speaks first where
+    there is one; it then speaks for them.
+    """
+    quietly = Rule(
+        "stalled", "stalled", for_s=0.0, keep_firing_s=0.0, severity="critical",
+        inhibits=("slowdown", "cause", "step-time", "silent-worker"),
+    )  # fmt: skip
+    first = Rule(
+        "slowdown", "slowdown", slowdown, clear_slowdown, for_windows=windows, for_s=for_s,
+        keep_firing_s=keep_firing_s, inhibits=("cause", "step-time"),
+    )  # fmt: skip
+    later = replace(first, above=None, clear=None, for_windows=windows + 1, inhibits=())
+    return [
+        first,
+        replace(later, name="cause", on="cause", above=0.10, min_confidence=_MIN_CAUSE_CONFIDENCE),
+        replace(later, name="step-time", on="step-time", above=_MIN_STEP_TIME_RATIO),
+        quietly,
+        replace(quietly, name="silent-worker", on="silent-worker", inhibits=quietly.inhibits[:3]),
+    ]
+
+
+def rules_of_file(path: Path) -> list[Rule]:
+    """The rules in a YAML file.
+
+    Raises:
+        StartUpFailed: it cannot be read, or has rules that cannot be; the message has all lines.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_RULES_BYTES + 1).decode()
+        return parse_rules(text, source=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartUpFailed(f"the rules in {path} cannot be read: {error}") from error
+    except InvalidRules as error:
+        raise StartUpFailed(str(error)) from error

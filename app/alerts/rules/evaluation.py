@@ -1,0 +1,416 @@
+"""All alerts of one job, in memory: each window, and time, moves them on.
+
+Nothing is read or written here: changes are returned, for the caller to save. Where more
+subjects are over a threshold than a job may have alerts, the most severe and costly get one.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.alerts.alert import AlertEvent, AlertState, Blame, Detail, fingerprint
+from app.alerts.labels import labels_of
+from app.alerts.readings.facts import (
+    Finding,
+    MissingDataFacts,
+    MissingDataReading,
+    WindowFacts,
+    WindowReading,
+    window_position,
+)
+from app.alerts.readings.readings import (
+    MISSING_DATA_READINGS,
+    WINDOW_READINGS,
+    has_subjects,
+    is_alert_of,
+    with_default_thresholds,
+)
+from app.alerts.rule import SEVERITIES, On, Rule
+from app.alerts.rules import state_machine
+from app.alerts.rules.state_machine import AlertStep, ObservedWindow, SubjectReading, Transition
+from app.alerts.wording import JOB_ENDED, NO_BASELINE_YET, RULE_REMOVED, alert_sentence
+from app.trace.job import job_of
+
+
+class OnsetMemory:
+    """The first steps of alerts whose rules are gone: what another rule finds just so in the next
+    window has not begun with that window.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple[On | None, str], int | None] = {}
+
+    def remember(self, states: Iterable[AlertState]) -> None:
+        """These alerts are about to end with their rules."""
+        firing = (state for state in states if state.phase == "firing")
+        self._steps |= {(each.detail.on, each.subject): each.detail.since_step for each in firing}
+
+    def with_onset(self, reading: SubjectReading, on: On, subject: str) -> SubjectReading:
+        """The reading with the remembered first step, unless it has its own."""
+        since_step = self._steps.get((on, subject))
+        if since_step is None or reading.detail.since_step is not None:
+            return reading
+        return replace(reading, detail=replace(reading.detail, since_step=since_step))
+
+    def forget(self, seen: Collection[On]) -> None:
+        """A window was looked at for these: what was not found in it is not so any more."""
+        self._steps = {key: step for key, step in self._steps.items() if key[0] not in seen}
+
+
+# Transitions that may cause a notification.
+NOTIFYING_KINDS = frozenset({"firing", "resolved", "data-again"})
+
+
+@dataclass(frozen=True, slots=True)
+class AlertChange:
+    """The alert's next state, None once it is at rest, and its transitions, the oldest first."""
+
+    fingerprint: str
+    rule: str
+    state: AlertState | None
+    events: tuple[AlertEvent, ...] = ()
+
+    @property
+    def is_news(self) -> bool:
+        """Whether it may cause a notification."""
+        return any(event.kind in NOTIFYING_KINDS for event in self.events)
+
+
+def change_by(before: AlertState | None, step: AlertStep, now_s: float) -> AlertChange | None:
+    """The change from `before` to after the step; None where there is none to be saved."""
+    known = step.state or before
+    if known is None or (step.state == before and not step.transitions):
+        return None
+    events = tuple(_event(known, transitions, now_s) for transitions in step.transitions)
+    return AlertChange(known.fingerprint, known.rule, step.state, events)
+
+
+def _event(state: AlertState, transitions: Transition, now_s: float) -> AlertEvent:
+    kind, detail, reason = transitions
+    return AlertEvent(
+        fingerprint=state.fingerprint,
+        job_id=state.job_id,
+        rule=state.rule,
+        subject=state.subject,
+        kind=kind,
+        at_s=now_s,
+        severity=state.severity,
+        sentence=alert_sentence(replace(state, detail=detail), kind, reason),
+        threshold=state.threshold,
+        detail=detail,
+        reason=reason,
+    )
+
+
+_MAX_CULPRITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RuleWindow:
+    """The figures of one rule in one window; `values` are by subject."""
+
+    rule: Rule
+    figure: WindowReading
+    facts: WindowFacts
+    values: Mapping[str, float]
+
+    def over(self, known: Collection[str]) -> list[str]:
+        """Subjects over the threshold, the worst first, but for those `known` to have an alert."""
+        above = self.rule.above
+        over = [] if above is None else [
+            subject
+            for subject, value in self.values.items()
+            if value >= above and subject not in known and self._is_sure(subject)
+        ]  # fmt: skip
+        return sorted(over, key=lambda subject: (-self.values[subject], subject))
+
+    def cost(self, subject: str) -> float:
+        """Share of the job's GPU time that one of them costs: what rules have in common."""
+        return self.figure.lost_share(self.facts, self.values[subject]) or 0.0
+
+    def read(self, subject: str, num_more: int = 0) -> SubjectReading:
+        """What the window says of one of them."""
+        value = self.values.get(subject)
+        if value is None:
+            return SubjectReading(None, detail=self._detail(None, None))
+        finding = self.figure.blame(self.facts, subject)
+        named = {} if finding is None else self.facts.accused.labels(finding)
+        return SubjectReading(
+            value,
+            self._is_sure(subject),
+            self.figure.is_found,
+            replace(self._detail(value, finding), num_named=num_more),
+            {**named, **self.figure.labels(self.facts, subject)},
+        )
+
+    def _is_sure(self, subject: str) -> bool:
+        return self.figure.is_sure(self.rule, self.facts, subject)
+
+    def _detail(self, value: float | None, finding: Finding | None) -> Detail:
+        facts = self.facts
+        share = None if value is None else self.figure.lost_share(facts, value)
+        return Detail(
+            on=self.rule.on,
+            value=value,
+            slowdown=facts.result["slowdown"],
+            gpu_time_wasted=facts.result["gpu_time_wasted"],
+            gpu_hours_lost_per_hour=None if share is None else share * facts.num_gpus,
+            num_gpus=facts.num_gpus,
+            since_step=None if finding is None else finding["onset_step"],
+            window_id=facts.window_id,
+            blame=None if finding is None else blame_of(finding),
+        )
+
+
+def blame_of(finding: Mapping[str, Any]) -> Blame:
+    """A finding of a result, in short."""
+    culprits = finding["culprits"]
+    return Blame(
+        cause=finding["cause"],
+        sentence=finding["sentence"],
+        cost=finding["cost"],
+        confidence=finding["confidence"],
+        culprits=tuple(culprits[:_MAX_CULPRITS]),
+        num_culprits=len(culprits),
+        since_step=finding["onset_step"],
+    )
+
+
+MAX_ALERTS = 1000  # of one job
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedSubjects:
+    """Subjects to look at in a window for one rule; `num_more` are over its threshold, besides."""
+
+    seen: RuleWindow
+    subjects: Sequence[str]
+    num_more: int
+
+
+def admit_subjects(
+    windows: Sequence[RuleWindow], states: Iterable[AlertState], rules: Mapping[str, Rule]
+) -> list[AdmittedSubjects]:
+    """For each of a job's rules, those that have an alert, and the worst of those without.
+
+    A whole job's alert always has room: it says more than those of any of its workers.
+    """
+    known: dict[str, set[str]] = {each.rule.name: set() for each in windows}
+    for state in states:
+        known.setdefault(state.rule, set()).add(state.subject)
+    over = [each.over(known[each.rule.name]) for each in windows]
+    admitted = _most_severe(windows, over, _room(known, rules))
+    return [
+        AdmittedSubjects(
+            each, [*sorted(known[each.rule.name]), *subjects], len(over[at]) - len(subjects)
+        )
+        for at, (each, subjects) in enumerate(zip(windows, admitted, strict=True))
+    ]  # fmt: skip
+
+
+def _room(known: Mapping[str, set[str]], rules: Mapping[str, Rule]) -> int:
+    """How many more subjects may have alerts."""
+    of_jobs = {name for name, rule in rules.items() if not has_subjects(rule)}
+    num_known = sum(len(subjects) for name, subjects in known.items() if name not in of_jobs)
+    return max(0, MAX_ALERTS - len(of_jobs) - num_known)
+
+
+def _most_severe(
+    windows: Sequence[RuleWindow], over: Sequence[Sequence[str]], room: int
+) -> list[list[str]]:
+    """So many of the subjects, by severity and by what they cost; and whole jobs."""
+    ranked = sorted(
+        (-SEVERITIES.index(each.rule.severity), -each.cost(subject), at, place)
+        for at, each in enumerate(windows)
+        if each.figure.has_subjects
+        for place, subject in enumerate(over[at])
+    )
+    found = [[] if each.figure.has_subjects else list(over[at]) for at, each in enumerate(windows)]
+    for _, _, at, place in ranked[:room]:
+        found[at].append(over[at][place])
+    return found
+
+
+WindowPosition = tuple[int, int]
+
+
+class JobAlerts:
+    """The alerts of the job of this key ("project/job") that are not at rest.
+
+    `states` are as they were saved last. Windows up to `counted_through` (epoch, first step) have
+    been looked at before: the same one, or an older one that was revised, changes nothing.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        states: Iterable[AlertState] = (),
+        rules: Sequence[Rule] = (),
+        *,
+        labels: Mapping[str, str] | None = None,
+        counted_through: WindowPosition | None = None,
+    ) -> None:
+        self._job_id = job_id
+        self._states = {(state.rule, state.subject): state for state in states}
+        self._rules: dict[str, Rule] = {}
+        self._labels = labels or {}
+        self._counted_through = counted_through
+        self._onsets = OnsetMemory()
+        self._take(rules)
+
+    @property
+    def states(self) -> list[AlertState]:
+        """All of them, by rule and subject."""
+        return [self._states[key] for key in sorted(self._states)]
+
+    @property
+    def has_pending_by_clock(self) -> bool:
+        """Whether an alert only waits for time to go by."""
+        return any(
+            state.phase == "pending" and self._rules[rule].on in MISSING_DATA_READINGS
+            for (rule, _), state in self._states.items()
+            if rule in self._rules
+        )
+
+    def relabel(self, labels: Mapping[str, str]) -> None:
+        """A new run of the job has these labels: alerts begin with them from now on.
+
+        Those that fire keep theirs, by which receivers know them and are to hear of their end.
+        """
+        self._labels = labels
+
+    def apply_rules(self, rules: Sequence[Rule], now_s: float) -> list[AlertChange]:
+        """From now on by these rules; alerts of others are over."""
+        self._take(rules)
+        known = sorted(self._states.items())
+        gone = [key for key, state in known if not is_alert_of(self._rules.get(key[0]), state)]
+        self._onsets.remember(self._states[key] for key in gone)
+        return [change for key in gone for change in self._end(key, RULE_REMOVED, now_s)]
+
+    def add_window(self, facts: WindowFacts, now_s: float) -> list[AlertChange]:
+        """After a window has closed; without figures it takes no alert further.
+
+        But where that lasts, what is known of an alert becomes too old.
+        """
+        if facts.state in ("open", "superseded") or not self._is_later(facts.place):
+            return []
+        changes: list[AlertChange] = []
+        seen: list[RuleWindow] = []
+        if facts.state == "complete" and facts.verdict is not None:
+            self._counted_through = facts.place
+            changes += self._end_of_earlier_run(facts.place[0], now_s)
+            at = ObservedWindow(facts.window_id, *facts.place, facts.took_s, now_s)
+            seen = list(self._rule_windows(facts))
+            for each in admit_subjects(seen, self._states.values(), self._rules):
+                changes += self._move_by_window(each, at)
+            self._onsets.forget({each.rule.on for each in seen})
+        return changes + list(self._move_uncounted({each.rule.name for each in seen}, now_s))
+
+    def missing_data(self, facts: MissingDataFacts, now_s: float) -> list[AlertChange]:
+        """Move alerts on missing data; alerts on windows then are without data."""
+        changes = [
+            change
+            for rule in self._rules.values()
+            if rule.on in MISSING_DATA_READINGS
+            for change in self._move_by_clock(rule, MISSING_DATA_READINGS[rule.on], facts, now_s)
+        ]
+        if facts.is_without_data:
+            for key, state in self._states_by_window():
+                changes += self._apply(key, state_machine.by_missing_data(state), now_s)
+        return changes
+
+    def end(self, epoch: int, now_s: float) -> list[AlertChange]:
+        """The job has ended, in this run: nothing of it is pending or fires any more.
+
+        But what a newer run has shown meanwhile.
+        """
+        keys = sorted(key for key, state in self._states.items() if (state.epoch or 0) <= epoch)
+        return [change for key in keys for change in self._end(key, JOB_ENDED, now_s)]
+
+    def _take(self, rules: Sequence[Rule]) -> None:
+        job = job_of(self._job_id)
+        self._rules = {
+            rule.name: with_default_thresholds(rule) for rule in rules if rule.is_for(job)
+        }
+
+    def _end_of_earlier_run(self, epoch: int, now_s: float) -> Iterator[AlertChange]:
+        """In a new run, ends alerts that held the run before against its own beginning."""
+        for key, state in self._states_by_window():
+            if WINDOW_READINGS[self._rules[key[0]].on].is_of_run and state.epoch != epoch:
+                yield from self._end(key, NO_BASELINE_YET, now_s)
+
+    def _is_later(self, place: WindowPosition) -> bool:
+        seen = [
+            window_position(state.window_id) for state in self._states.values() if state.window_id
+        ]
+        if self._counted_through is not None:
+            seen.append(self._counted_through)
+        return all(place > each for each in seen)
+
+    def _rule_windows(self, facts: WindowFacts) -> Iterator[RuleWindow]:
+        for rule in self._rules.values():
+            figure = WINDOW_READINGS.get(rule.on)
+            if figure is None or facts.verdict not in figure.verdicts:
+                continue
+            values = figure.values(rule, facts)
+            if values is not None:
+                yield RuleWindow(rule, figure, facts, values)
+
+    def _move_by_window(
+        self, of_rule: AdmittedSubjects, at: ObservedWindow
+    ) -> Iterator[AlertChange]:
+        rule = of_rule.seen.rule
+        for subject in of_rule.subjects:
+            reading = of_rule.seen.read(subject, of_rule.num_more)
+            reading = self._onsets.with_onset(reading, rule.on, subject)
+            fresh = self._new_alert(rule, subject, reading.labels, at.now_s)
+            before = self._states.get((rule.name, subject))
+            step = state_machine.by_window(rule, before, fresh, reading, at)
+            yield from self._apply((rule.name, subject), step, at.now_s)
+
+    def _move_uncounted(self, seen: Collection[str], now_s: float) -> Iterator[AlertChange]:
+        """Alerts of other rules than were `seen` in the window that has closed."""
+        for key, state in self._states_by_window():
+            if key[0] not in seen:
+                yield from self._apply(key, state_machine.by_uncounted_window(state, now_s), now_s)
+
+    def _states_by_window(self) -> list[tuple[tuple[str, str], AlertState]]:
+        names = {name for name, rule in self._rules.items() if rule.on in WINDOW_READINGS}
+        return [(key, state) for key, state in sorted(self._states.items()) if key[0] in names]
+
+    def _move_by_clock(
+        self, rule: Rule, quiet: MissingDataReading, facts: MissingDataFacts, now_s: float
+    ) -> Iterator[AlertChange]:
+        if not quiet.is_known(facts):
+            return
+        before = self._states.get((rule.name, ""))
+        fresh = replace(self._new_alert(rule, "", {}, now_s), detail=quiet.detail(facts))
+        step = state_machine.by_clock(rule, before, fresh, holds=quiet.holds(facts), now_s=now_s)
+        yield from self._apply((rule.name, ""), step, now_s)
+
+    def _new_alert(
+        self, rule: Rule, subject: str, culprit: Mapping[str, str], now_s: float
+    ) -> AlertState:
+        return AlertState(
+            fingerprint=fingerprint(self._job_id, rule.name, subject),
+            job_id=self._job_id,
+            rule=rule.name,
+            subject=subject,
+            phase="pending",
+            severity=rule.severity,
+            began_at_s=now_s,
+            threshold=rule.above,
+            labels=labels_of(rule, self._job_id, subject, culprit=culprit, of_job=self._labels),
+            runbook_url=rule.runbook_url,
+        )
+
+    def _end(self, key: tuple[str, str], reason: str, now_s: float) -> Iterator[AlertChange]:
+        yield from self._apply(key, state_machine.by_end(self._states[key], reason), now_s)
+
+    def _apply(self, key: tuple[str, str], step: AlertStep, now_s: float) -> Iterator[AlertChange]:
+        """Remember the next state; a change, if it is one."""
+        before = self._states.pop(key, None)
+        if step.state is not None:
+            self._states[key] = step.state
+        if (change := change_by(before, step, now_s)) is not None:
+            yield change

@@ -1,0 +1,255 @@
+"""pending, firing, resolved: how one alert moves on with the next window, and with time.
+
+Rules on figures count event time, the seconds that the windows' steps took, so that stored
+history gives the alerts that live data gave. Rules on missing data have no figure and count by
+the clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from app.alerts.alert import AlertEventKind, AlertState, Detail
+from app.alerts.labels import with_culprits
+from app.alerts.rule import Rule
+
+ThresholdSide = Literal["over", "unsure", "between", "under"]
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectReading:
+    """What a window that counts says of one subject; `value` is None where it is not found.
+
+    One that `is_sure` may raise an alert, another only hold it up. `is_found` says that the same
+    trouble is still there, so that windows in which it costs little break no row of others.
+    """
+
+    value: float | None
+    is_sure: bool = True
+    is_found: bool = False
+    detail: Detail = field(default_factory=Detail)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedWindow:
+    """The window, how many seconds its steps took, and the time of evaluation (Unix seconds)."""
+
+    window_id: str
+    epoch: int
+    first_step: int
+    took_s: float
+    now_s: float
+
+
+def threshold_side(rule: Rule, reading: SubjectReading) -> ThresholdSide:
+    """Where a figure is; a subject that is not found any more is under whatever the rule wants."""
+    if reading.value is None or rule.above is None:
+        return "under"
+    if reading.value >= rule.above:
+        return "over" if reading.is_sure else "unsure"
+    clear = rule.above if rule.clear is None else rule.clear
+    return "between" if reading.value >= clear else "under"
+
+
+RUN_RESTARTED = "the job began anew"
+# Seconds for which windows may close without figures, too far from the record or with a worker's
+# part missing, before what was known of an alert is too old to be told again.
+NO_DATA_AFTER_S = 600.0
+# Between both thresholds, time counts so much towards resolving: a noisy job at rest may stay just
+# above the one that clears for ever.
+BETWEEN_WEIGHT = 0.5
+
+
+class Transition(NamedTuple):
+    """A transition, with what was known then and, where the kind does not say it all, why."""
+
+    kind: AlertEventKind
+    detail: Detail
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlertStep:
+    """What one reading did: the next state, None at rest, and the transitions on the way there."""
+
+    state: AlertState | None
+    transitions: tuple[Transition, ...] = ()
+
+
+def by_window(
+    rule: Rule,
+    before: AlertState | None,
+    fresh: AlertState,
+    reading: SubjectReading,
+    at: ObservedWindow,
+) -> AlertStep:
+    """The alert after a complete window; `fresh` is what it would begin as.
+
+    The window must be a later one than the last that counted.
+    """
+    where = threshold_side(rule, reading)
+    if before is None:
+        return _begin(rule, fresh, reading, at) if where == "over" else AlertStep(None)
+    if before.phase == "firing":
+        return _firing(rule, before, fresh, reading, where, at)
+    if before.epoch != at.epoch:
+        # Windows before and after a restart are not in a row.
+        again = by_window(rule, None, fresh, reading, at)
+        cleared = Transition("cleared", before.detail, RUN_RESTARTED)
+        return AlertStep(again.state, (cleared, *again.transitions))
+    if where in ("unsure", "between") and reading.is_found:
+        return AlertStep(replace(before, window_id=at.window_id))
+    if where != "over":
+        return AlertStep(None, (Transition("cleared", _detail_at_end(reading, before, at)),))
+    return _count_window(rule, before, fresh, reading, at)
+
+
+def by_missing_data(before: AlertState) -> AlertStep:
+    """The job has no figures any more: its alerts are without data."""
+    if before.phase != "firing" or before.is_no_data:
+        return AlertStep(before)
+    return AlertStep(replace(before, is_no_data=True), (Transition("no-data", before.detail),))
+
+
+def by_uncounted_window(before: AlertState, now_s: float) -> AlertStep:
+    """A window without figures has closed; after some time the alert is without data."""
+    if before.phase != "firing" or before.is_no_data:
+        return AlertStep(before)
+    since_s = now_s if before.unseen_since_s is None else min(before.unseen_since_s, now_s)
+    if now_s - since_s >= NO_DATA_AFTER_S:
+        return by_missing_data(before)
+    return AlertStep(replace(before, unseen_since_s=since_s))
+
+
+def by_end(before: AlertState, reason: str) -> AlertStep:
+    """The job or the rule is no more."""
+    kind: AlertEventKind = "resolved" if before.phase == "firing" else "cleared"
+    return AlertStep(None, (Transition(kind, before.detail, reason),))
+
+
+def _begin(rule: Rule, fresh: AlertState, reading: SubjectReading, at: ObservedWindow) -> AlertStep:
+    began = replace(
+        fresh,
+        began_at_s=at.now_s,
+        epoch=at.epoch,
+        window_id=at.window_id,
+        num_windows=1,
+        held_s=at.took_s,
+        detail=_detail_since(reading, at.first_step),
+    )
+    return _fire_if_due(rule, began, at.now_s) or AlertStep(
+        began, (Transition("pending", began.detail),)
+    )
+
+
+def _count_window(
+    rule: Rule, before: AlertState, fresh: AlertState, reading: SubjectReading, at: ObservedWindow
+) -> AlertStep:
+    """Count one more window in a row, and update the details."""
+    state = replace(
+        fresh,
+        began_at_s=before.began_at_s,
+        epoch=at.epoch,
+        window_id=at.window_id,
+        num_windows=before.num_windows + 1,
+        held_s=before.held_s + at.took_s,
+        detail=_detail_since(reading, before.detail.since_step),
+    )
+    return _fire_if_due(rule, state, at.now_s) or AlertStep(state)
+
+
+def _detail_since(reading: SubjectReading, usual_step: int | None) -> Detail:
+    """The details, with this step if they have no first step."""
+    since_step = reading.detail.since_step
+    return replace(reading.detail, since_step=usual_step if since_step is None else since_step)
+
+
+def _firing(
+    rule: Rule,
+    before: AlertState,
+    fresh: AlertState,
+    reading: SubjectReading,
+    where: ThresholdSide,
+    at: ObservedWindow,
+) -> AlertStep:
+    """An alert that fires is what it was when it began to, but for its figures and culprits.
+
+    Its other labels stay: receivers know it by them.
+    """
+    is_new_run = before.epoch != at.epoch
+    state = replace(before, epoch=at.epoch, window_id=at.window_id)
+    state = replace(state, is_no_data=False, unseen_since_s=None)
+    if reading.value is not None:
+        detail = replace(reading.detail, since_step=before.detail.since_step)
+        state = replace(state, detail=detail, labels=with_culprits(before.labels, fresh.labels))
+    back = (Transition("data-again", state.detail),) if before.is_no_data else ()
+    if where == "over":
+        num_windows, held_s = (0, 0.0) if is_new_run else (before.num_windows, before.held_s)
+        state = replace(state, num_windows=num_windows + 1, held_s=held_s + at.took_s)
+        return AlertStep(replace(state, below_s=0.0), back)
+    if where == "unsure":
+        # The loss is the same; only its cause has become uncertain.
+        return AlertStep(replace(state, num_windows=0, held_s=0.0, below_s=0.0), back)
+    below_s = (0.0 if is_new_run else before.below_s) + _below_s(where, at)
+    if below_s >= rule.keep_firing_s and (where == "under" or rule.keep_firing_s > 0):
+        return AlertStep(None, (*back, Transition("resolved", _detail_at_end(reading, before, at))))
+    return AlertStep(replace(state, num_windows=0, held_s=0.0, below_s=below_s), back)
+
+
+def _below_s(where: ThresholdSide, at: ObservedWindow) -> float:
+    return at.took_s if where == "under" else BETWEEN_WEIGHT * at.took_s
+
+
+def _detail_at_end(reading: SubjectReading, before: AlertState, at: ObservedWindow) -> Detail:
+    """How it is at the end; what it was before is another story."""
+    return replace(
+        reading.detail, on=before.detail.on, since_step=at.first_step, window_id=at.window_id
+    )
+
+
+def _fire_if_due(rule: Rule, state: AlertState, now_s: float) -> AlertStep | None:
+    is_due = state.num_windows >= rule.for_windows and state.held_s >= rule.for_s
+    return fire(state, now_s) if is_due else None
+
+
+def fire(state: AlertState, now_s: float) -> AlertStep:
+    """It has held for long enough."""
+    state = replace(state, phase="firing", firing_at_s=now_s)
+    return AlertStep(state, (Transition("firing", state.detail),))
+
+
+def by_clock(
+    rule: Rule, before: AlertState | None, fresh: AlertState, *, holds: bool, now_s: float
+) -> AlertStep:
+    """The alert of a rule without figures, that holds or not at this moment (Unix seconds)."""
+    if before is None:
+        if not holds:
+            return AlertStep(None)
+        state = replace(fresh, began_at_s=now_s)
+        return _fire_if_due_by_clock(rule, state, now_s) or AlertStep(
+            state, (Transition("pending", state.detail),)
+        )
+    if before.phase == "firing":
+        return _firing_by_clock(rule, before, fresh, holds=holds, now_s=now_s)
+    if not holds:
+        return AlertStep(None, (Transition("cleared", before.detail),))
+    state = replace(fresh, began_at_s=before.began_at_s)
+    return _fire_if_due_by_clock(rule, state, now_s) or AlertStep(state)
+
+
+def _firing_by_clock(
+    rule: Rule, before: AlertState, fresh: AlertState, *, holds: bool, now_s: float
+) -> AlertStep:
+    if holds:
+        return AlertStep(replace(before, detail=fresh.detail, ceased_s=None))
+    ceased_s = now_s if before.ceased_s is None else before.ceased_s
+    if now_s - ceased_s >= rule.keep_firing_s:
+        return AlertStep(None, (Transition("resolved", before.detail),))
+    return AlertStep(replace(before, ceased_s=ceased_s))
+
+
+def _fire_if_due_by_clock(rule: Rule, state: AlertState, now_s: float) -> AlertStep | None:
+    """The alert that has held long enough by the clock; None as long as it has not."""
+    held_s = max(0.0, now_s - state.began_at_s)
+    return fire(replace(state, held_s=held_s), now_s) if held_s >= rule.for_s else None

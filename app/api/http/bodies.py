@@ -1,0 +1,321 @@
+"""Limits of requests and bytes: per second and in flight; and reading JSON bodies.
+
+A project over its limits has to wait, and the others do not notice.
+"""
+
+import asyncio
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.api.http.auth import SAFE_METHODS
+from app.api.http.principal import TRACES_PATH, project_of_request
+from app.errors import (
+    BadRequest,
+    ByteLimit,
+    RequestLimit,
+    TooLarge,
+    TooSlow,
+    Unavailable,
+    UnsupportedMedia,
+)
+
+JSON_TYPE = "application/json"
+
+
+def read_json(body: bytes, content_type: str) -> Any:
+    """Parse a JSON body.
+
+    Raises:
+        UnsupportedMedia: another Content-Type.
+        BadRequest: the body is not valid JSON.
+    """
+    if content_type.partition(";")[0].strip().lower() != JSON_TYPE:
+        raise UnsupportedMedia(f"send {JSON_TYPE}")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise unreadable_json(error) from error
+
+
+def unreadable_json(cause: BaseException | None) -> BadRequest:
+    """The refusal of a body for this error of the parser."""
+    match cause:
+        case json.JSONDecodeError():
+            return unreadable_json_at(cause.pos, cause.msg)
+        case RecursionError():
+            reason = "brackets are nested too deeply: no request needs more than ten levels"
+        case UnicodeDecodeError():
+            reason = "the text is not valid UTF-8"
+        case ValueError():
+            reason = "an integer has thousands of digits: no request needs more than twenty"
+        case _:
+            reason = "check it with another parser"
+    return BadRequest(f"{_NOT_JSON}: {reason}")
+
+
+def unreadable_json_at(position: int | str, reason: str) -> BadRequest:
+    """The refusal of a body with a syntax error at this character."""
+    return BadRequest(f"{_NOT_JSON}: character {position}: {reason}")
+
+
+_NOT_JSON = "the body is not valid JSON"
+
+
+# Unused allowance is kept for this long: workers that push once a second do so together.
+BURST_S = 2.0
+# Longer bodies are never read, so a larger Content-Length costs no more.
+LONGEST_BODY_BYTES = 8 << 20
+
+
+class _Allowance:
+    __slots__ = ("at_s", "requests", "size_bytes")
+
+    def __init__(self, requests: float, size_bytes: float, at_s: float) -> None:
+        self.requests = requests
+        self.size_bytes = size_bytes
+        self.at_s = at_s
+
+
+class ProjectRates:
+    """Limits each project's requests and bytes per second; call from one thread.
+
+    A request may overdraw the allowance, so that none is too large for ever; the next one waits
+    until that is made up for.
+    """
+
+    def __init__(
+        self, *, requests_per_s: float, bytes_per_s: float, monotonic: Callable[[], float]
+    ) -> None:
+        self._requests_per_s = requests_per_s
+        self._bytes_per_s = bytes_per_s
+        self._monotonic = monotonic
+        self._allowances: dict[str, _Allowance] = {}
+
+    def take(self, project: str, size_bytes: int) -> None:
+        """Count one request of this size.
+
+        Raises:
+            RequestLimit, ByteLimit: the allowance is used up; the request is not counted.
+        """
+        now_s = self._monotonic()
+        left = self._allowances.get(project) or self._begin(project, now_s)
+        passed_s = now_s - left.at_s
+        requests = min(
+            left.requests + passed_s * self._requests_per_s, BURST_S * self._requests_per_s
+        )
+        room = min(left.size_bytes + passed_s * self._bytes_per_s, BURST_S * self._bytes_per_s)
+        if requests <= 0:
+            raise RequestLimit(
+                f"this project may send {self._requests_per_s:g} requests per second",
+                retry_after_s=_wait_s(-requests, self._requests_per_s),
+            )
+        if room <= 0:
+            raise ByteLimit(
+                f"this project may send {self._bytes_per_s:g} bytes per second",
+                retry_after_s=_wait_s(-room, self._bytes_per_s),
+            )
+        left.requests, left.at_s = requests - 1, now_s
+        left.size_bytes = room - min(size_bytes, LONGEST_BODY_BYTES)
+
+    def counted(self, project: str, receive: Receive) -> Receive:
+        """Count the body of a request without Content-Length while it is received."""
+        left = self._allowances[project]
+
+        async def receive_part() -> Message:
+            message = await receive()
+            left.size_bytes -= len(message.get("body", b""))
+            return message
+
+        return receive_part
+
+    def _begin(self, project: str, now_s: float) -> _Allowance:
+        full = BURST_S * self._requests_per_s, BURST_S * self._bytes_per_s
+        left = self._allowances[project] = _Allowance(*full, now_s)
+        return left
+
+
+def _wait_s(missing: float, per_s: float) -> int:
+    return math.floor(missing / per_s) + 1
+
+
+EVENTS_PATH = "/api/v1/events"
+# Streams have their own limit; probes must be answered whatever hangs.
+_UNCOUNTED = {EVENTS_PATH, "/healthz", "/readyz", "/metrics"}
+MAX_BODY_S = 30.0
+# A slow body holds a slot and its bytes.
+MIN_BYTES_PER_S = 1000
+SLOW_GRACE_S = 3.0
+MAX_BYTES_IN_FLIGHT = 256 << 20
+MAX_REQUESTS_IN_FLIGHT = 512
+# One project can use at most half.
+MAX_PROJECT_SHARE = 0.5
+# Routes that accept Content-Encoding.
+_ENCODED = re.compile(f"/api/v1/jobs/[^/]+/ops|{re.escape(TRACES_PATH)}")
+_MAX_LENGTH_DIGITS = 15  # digits; int() of very many would be slow
+
+
+class InFlightLimit:
+    """Limits concurrent requests of the process; streams count elsewhere."""
+
+    def __init__(self, app: ASGIApp, *, max_requests: int = MAX_REQUESTS_IN_FLIGHT) -> None:
+        self._app = app
+        self._max_requests = max_requests
+        self._now = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or scope["path"] in _UNCOUNTED:
+            return await self._app(scope, receive, send)
+        if self._now >= self._max_requests:
+            raise Unavailable("too many requests at the same time: try again")
+        self._now += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._now -= 1
+        return None
+
+
+class ProjectShareLimit:
+    """Limits concurrent requests of one project to its share.
+
+    Runs behind `AuthMiddleware`; requests without a project share one share.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_requests: int = MAX_REQUESTS_IN_FLIGHT) -> None:
+        self._app = app
+        self._max_requests = max(1, int(max_requests * MAX_PROJECT_SHARE))
+        self._now: Counter[str | None] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or scope["path"] in _UNCOUNTED:
+            return await self._app(scope, receive, send)
+        project = project_of_request(scope)
+        if self._now[project] >= self._max_requests:
+            raise Unavailable("this project has too many requests at the same time: try again")
+        self._now[project] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            _subtract(self._now, project, 1)
+        return None
+
+
+def _subtract(counted: Counter[str | None], project: str | None, number: int) -> None:
+    # Projects without requests use no memory.
+    counted[project] -= number
+    if not counted[project]:
+        del counted[project]
+
+
+@dataclass(slots=True)
+class _Body:
+    project: str | None
+    chunks: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class BodyLimit:
+    """Reads the whole body within limits of size and time before the route is called.
+
+    After `slow_for_s`, a body slower than `MIN_BYTES_PER_S` is refused.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        max_bytes: int,
+        within_s: float = MAX_BODY_S,
+        slow_for_s: float = SLOW_GRACE_S,
+        max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT,
+    ) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._within_s = within_s
+        self._slow_for_s = slow_for_s
+        self._max_bytes_in_flight = max_bytes_in_flight
+        self._bytes_in_flight = 0
+        self._bytes_of_project: Counter[str | None] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
+            return await self._app(scope, receive, send)
+        self._check_headers(Headers(scope=scope), scope["path"])
+        body = _Body(project_of_request(scope))
+        try:
+            if await self._read(receive, body):
+                await self._app(scope, _receive_again(b"".join(body.chunks), receive), send)
+        finally:
+            self._bytes_in_flight -= body.size_bytes
+            _subtract(self._bytes_of_project, body.project, body.size_bytes)
+        return None
+
+    def _check_headers(self, headers: Headers, path: str) -> None:
+        encoding = headers.get("content-encoding", "identity").strip().lower()
+        if encoding != "identity" and not _ENCODED.fullmatch(path):
+            raise UnsupportedMedia("send the body without Content-Encoding")
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()):
+            raise BadRequest("Content-Length is not a number")
+        if len(length) > _MAX_LENGTH_DIGITS or int(length) > self._max_bytes:
+            raise self._too_large()
+
+    async def _read(self, receive: Receive, body: _Body) -> bool:
+        """Read the body; False if the caller disconnected."""
+        began_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(began_s + self._allowed_s(body)) as limit:
+                while (message := await receive())["type"] != "http.disconnect":
+                    self._take(message.get("body", b""), body)
+                    if not message.get("more_body", False):
+                        return True
+                    limit.reschedule(began_s + self._allowed_s(body))
+        except TimeoutError as error:
+            raise TooSlow(
+                f"the body took longer than {self._within_s:g} s, or came at less than "
+                f"{MIN_BYTES_PER_S} bytes a second"
+            ) from error
+        return False
+
+    def _allowed_s(self, body: _Body) -> float:
+        """Seconds that a body of this size so far may take until more arrives."""
+        return min(self._within_s, self._slow_for_s + body.size_bytes / MIN_BYTES_PER_S)
+
+    def _take(self, chunk: bytes, body: _Body) -> None:
+        body.chunks.append(chunk)
+        body.size_bytes += len(chunk)
+        self._bytes_in_flight += len(chunk)
+        self._bytes_of_project[body.project] += len(chunk)
+        if body.size_bytes > self._max_bytes:
+            raise self._too_large()
+        if self._bytes_in_flight > self._max_bytes_in_flight:
+            raise Unavailable("too many bytes in flight: try again")
+        if self._bytes_of_project[body.project] > MAX_PROJECT_SHARE * self._max_bytes_in_flight:
+            raise Unavailable("this project has too many bytes in flight: try again")
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"a body has at most {self._max_bytes} bytes: split it")
+
+
+def _receive_again(body: bytes, receive: Receive) -> Receive:
+    is_given = False
+
+    async def receive_whole() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_whole

@@ -1,0 +1,183 @@
+"""Every refusal as a problem document (RFC 9457), without internal details.
+
+A 405 lists all methods of the path: the framework names only those of one route.
+"""
+
+import json
+import random
+import re
+from http import HTTPStatus
+from typing import Any, cast
+from urllib.parse import quote
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Scope
+from typing_extensions import override
+
+from app.api.http.bodies import unreadable_json, unreadable_json_at
+from app.errors import InvalidRequest, InvalidRules, PacelineError, UnsupportedMedia
+from app.ingest.wire.body import UnknownFormat
+
+_PARAMETER = re.compile(r"\\{[a-z_]+\\}")
+
+
+def allowed_methods(app: FastAPI, path: str) -> list[str]:
+    """Methods of an API path, sorted; empty for other paths."""
+    found = [methods for pattern, methods in _paths(app.openapi()) if pattern.fullmatch(path)]
+    return sorted({method for methods in found for method in methods})
+
+
+def _paths(document: dict[str, Any]) -> list[tuple[re.Pattern[str], list[str]]]:
+    # Needed for 405 only, so not cached.
+    return [
+        (
+            re.compile(_PARAMETER.sub("[^/]+", re.escape(template))),
+            [method.upper() for method in operations],
+        )
+        for template, operations in document["paths"].items()
+    ]
+
+
+log = structlog.get_logger()
+
+PROBLEM_TYPE = "application/problem+json"
+MAX_FIELDS = 20
+MAX_LINES = 500  # of rules
+_MAX_MESSAGE_CHARS = 400  # one may repeat what the caller sent
+MAX_RETRY_S = 30
+# Refused before the body was read: its rest must not be parsed as the next request.
+_CLOSE_CONNECTION = {408, 411, 413}
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+class Problem(Response):
+    """A problem document."""
+
+    media_type = PROBLEM_TYPE
+
+    @override
+    def render(self, content: Any) -> bytes:
+        # ASCII only: a caller's text may hold surrogates, which no encoding can write.
+        return json.dumps(content, allow_nan=False).encode()
+
+
+def problem(
+    scope: Scope,
+    status: int,
+    code: str,
+    detail: str,
+    headers: dict[str, str] | None = None,
+    **more: Any,
+) -> Problem:
+    """The problem document of a refused request."""
+    scope["problem"] = code  # for the line in the log
+    body = {
+        "type": f"/docs#error-{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "code": code,
+        "instance": quote(scope.get("path", ""), errors="replace"),
+        **more,
+    }
+    closing = {"connection": "close"} if status in _CLOSE_CONNECTION else {}
+    return Problem(body, status, {**closing, **(headers or {})})
+
+
+def refusal(scope: Scope, error: PacelineError) -> Problem:
+    """The problem document of a `PacelineError`."""
+    if error.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return internal_error(scope, error)
+    headers = {}
+    if error.status in (429, 503):
+        headers["retry-after"] = str(
+            _jittered_wait_s(getattr(error, "retry_after_s", 1), error.status)
+        )
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
+    if isinstance(error, InvalidRules):
+        return _invalid_rules(scope, error)
+    known = error.members if isinstance(error, UnknownFormat) else {}
+    return problem(scope, error.status, error.code, str(error), headers, **known)
+
+
+def internal_error(scope: Scope, error: Exception) -> Problem:
+    """The problem document of an unexpected exception, which is logged."""
+    log.error("request failed", path=scope.get("path"), exc_info=error)
+    return problem(scope, 500, "internal", "Something broke here. The log has the reason.")
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make the app answer errors with problem documents."""
+    app.add_exception_handler(PacelineError, _on_refusal)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+
+
+def _jittered_wait_s(retry_after_s: int, status: int) -> int:
+    # Jitter: callers that were refused together must not retry together.
+    max_wait_s = retry_after_s if status == HTTPStatus.TOO_MANY_REQUESTS else 2 * retry_after_s
+    wait_s = random.randint(retry_after_s, max_wait_s)  # noqa: S311
+    return min(max(wait_s, 1), MAX_RETRY_S if status != 429 else 60)
+
+
+def _invalid_rules(scope: Scope, error: InvalidRules) -> Problem:
+    """The problem document of invalid rules, with every wrong line."""
+    lines = [
+        {
+            "field": "rules" if line is None else f"line {line}",
+            "line": line,
+            "message": words[:_MAX_MESSAGE_CHARS],
+        }
+        for line, words in error.problems[:MAX_LINES]
+    ]
+    detail = "; ".join(f"{each['field']}: {each['message']}" for each in lines[:3])
+    return problem(scope, error.status, error.code, detail, errors=lines)
+
+
+async def _on_refusal(request: Request, error: Exception) -> Response:
+    return refusal(request.scope, cast(PacelineError, error))
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    http = cast(HTTPException, error)
+    if http.status_code == HTTPStatus.BAD_REQUEST and http.__cause__ is not None:
+        return refusal(request.scope, unreadable_json(http.__cause__))
+    code = _HTTP_CODES.get(http.status_code, "malformed")
+    headers = dict(http.headers or {})
+    if http.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        methods = allowed_methods(request.app, request.scope["path"])
+        headers |= {"Allow": ", ".join(methods)} if methods else {}
+    return problem(request.scope, http.status_code, code, str(http.detail), headers)
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    found = cast(RequestValidationError, error).errors()
+    for item in found:
+        if item["type"] == "json_invalid":
+            return refusal(
+                request.scope, unreadable_json_at(item["loc"][-1], str(item["ctx"]["error"]))
+            )
+    if _has_body_of_another_kind(request, found):
+        return refusal(request.scope, UnsupportedMedia("send application/json"))
+    fields = [
+        {"field": _field_path(item["loc"]), "message": item["msg"][:_MAX_MESSAGE_CHARS]}
+        for item in found[:MAX_FIELDS]
+    ]
+    detail = "; ".join(f"{field['field']}: {field['message']}" for field in fields[:3])
+    return problem(request.scope, InvalidRequest.status, InvalidRequest.code, detail, errors=fields)
+
+
+def _has_body_of_another_kind(request: Request, found: Any) -> bool:
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return media != "application/json" and any(
+        item["loc"] == ("body",) and item["type"] != "missing" for item in found
+    )
+
+
+def _field_path(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part)[:64] for part in location)

@@ -1,0 +1,151 @@
+"""Field types and models that several routes share: ids, cursors, times, matchers, workers."""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from fastapi import Path, Query
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from app.alerts.labels import Matcher
+from app.store.alerting.alerts import MAX_MATCHERS
+from app.trace.job import JOB_PATTERN
+
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+# No control characters: some databases refuse them, and they split log lines.
+PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+
+JobId = Annotated[
+    str,
+    Path(
+        pattern=JOB_PATTERN,
+        description="The job's id, as registered.",
+        examples=["llm-70b"],
+    ),
+]
+_WINDOW_PATTERN = r"^(latest|[0-9]{1,9}-[0-9]{1,16})$"
+_WINDOW_TEXT = "`latest`, or epoch and first step."
+WindowId = Annotated[
+    str, Path(pattern=_WINDOW_PATTERN, description=_WINDOW_TEXT, examples=["latest"])
+]
+_RANGE_PATTERN = r"^(latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)$"
+_RANGE_TEXT = f"{_WINDOW_TEXT[:-1]}, or the first and the last of several, as 3-0..3-64."
+WindowsId = Annotated[
+    str, Path(pattern=_RANGE_PATTERN, description=_RANGE_TEXT, examples=["latest"])
+]
+ShownWindow = Annotated[str, Query(pattern=_RANGE_PATTERN, description=_RANGE_TEXT)]
+ChosenSteps = Annotated[
+    str | None,
+    Query(
+        max_length=1000,
+        description="Analyse these steps of a closed window alone, such as 101-110,115.",
+        examples=["101-110"],
+    ),
+]
+Cursor = Annotated[
+    str | None,
+    Query(
+        max_length=256,
+        pattern=r"^[A-Za-z0-9._~=-]*$",
+        description="`next_cursor` of the page before.",
+    ),
+]
+Limit = Annotated[int, Query(ge=1, le=500, description="Most items on a page.")]
+EpochNumber = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
+StepNumber = Annotated[int | None, Query(ge=0, le=2**53)]
+ThemeName = Annotated[Literal["light", "dark"], Query(description="Colours of the page.")]
+
+Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=PRINTABLE)]
+Text = Annotated[str, StringConstraints(max_length=256, pattern=PRINTABLE)]
+NonEmptyText = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=PRINTABLE)]
+
+
+_FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
+
+
+def _parse_moment(value: object) -> datetime:
+    # Strict models refuse text as a time, and lax ones accept numbers.
+    if not isinstance(value, str) or not _MOMENT.fullmatch(value):
+        raise ValueError("want a time with its zone, such as 2026-11-21T22:00:00Z")
+    moment = datetime.fromisoformat(value)
+    # In UTC it may lie outside the years 1 to 9999.
+    if not _FIRST_S <= moment.timestamp() <= _LAST_S:
+        raise ValueError("want a time between the years 1 and 9999 in UTC")
+    return moment
+
+
+Moment = Annotated[datetime, BeforeValidator(_parse_moment)]
+
+
+class RequestModel(BaseModel):
+    """A request's body: unknown keys are refused, and so are text and booleans as numbers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ResponseModel(BaseModel):
+    """An answer's body."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def timestamp(unix_s: float) -> datetime:
+    """Unix time as a datetime in UTC (RFC 3339 in JSON)."""
+    return datetime.fromtimestamp(unix_s, UTC)
+
+
+def timestamp_or_none(unix_s: float | None) -> datetime | None:
+    """Unix time as a datetime in UTC; None if unknown."""
+    return None if unix_s is None else timestamp(unix_s)
+
+
+class MatcherOut(RequestModel):
+    """A label of alerts and a pattern for it."""
+
+    label: Label = Field(
+        description="alertname, job, rule, subject, severity, cause, worker or host, or one of "
+        "the rule's or the job's own.",
+        examples=["job"],
+    )
+    pattern: Text = Field(
+        description="With * and ?; a label that an alert has not got is empty.", examples=["llm-*"]
+    )
+    is_negative: bool = Field(False, description="Match what the pattern does not.")
+
+
+Matchers = Annotated[list[MatcherOut], Field(max_length=MAX_MATCHERS)]
+
+
+def matchers_of(given: Iterable[MatcherOut]) -> list[Matcher]:
+    """Matchers from a request."""
+    return [Matcher(each.label, each.pattern, each.is_negative) for each in given]
+
+
+def matchers_out(known: Sequence[Matcher]) -> list[MatcherOut]:
+    """Matchers for an answer."""
+    return [
+        MatcherOut(label=each.label, pattern=each.pattern, is_negative=each.is_negative)
+        for each in known
+    ]
+
+
+class WorkerOut(ResponseModel):
+    """A worker's dp rank and stage."""
+
+    dp_rank: int
+    stage: int
+
+    @classmethod
+    def of(cls, worker: tuple[int, int]) -> "WorkerOut":
+        """From (dp rank, stage)."""
+        dp_rank, stage = worker
+        return cls(dp_rank=dp_rank, stage=stage)
+
+
+StepQuery = Annotated[StepNumber, Query(description="Left out: the one that took longest.")]
+DpRankQuery = Annotated[
+    int | None,
+    Query(ge=0, le=2**31, description="Left out: the replica that held the step up longest."),
+]

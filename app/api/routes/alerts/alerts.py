@@ -1,0 +1,288 @@
+"""Alerts: firing ones, acknowledgement, silences and inhibition, and all transitions.
+
+An active alert names the silences that match it and the alerts that inhibit it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, get_args
+
+from fastapi import APIRouter, Query
+
+from app.alerts.alert import AlertEvent, AlertEventKind, AlertState, Phase
+from app.alerts.labels import Silence, inhibited_fingerprints
+from app.alerts.rule import Rule, Severity
+from app.alerts.wording import alert_sentence
+from app.api.http.fields import PRINTABLE, Cursor, Limit, ResponseModel
+from app.api.http.principal import Principal
+from app.api.routes.alerts.alert_schemas import (
+    ActiveAlertOut,
+    AlertOut,
+    Fingerprint,
+    active_alert_out,
+)
+from app.api.routes.audit import write_audit
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
+from app.api.service.service import Service
+from app.errors import AlertNotFound, Conflict
+from app.store.alerting import alert_rules, alerts, notifications
+from app.store.alerting import silences as stored_silences
+from app.store.alerting.alerts import EventFilter
+from app.store.database import Connection
+from app.trace.job import JOB_PATTERN, job_of, project_of
+
+MAX_MUTED_BY = 20  # of the silences, and of the alerts, that mute an alert
+
+
+def rules_of_project(conn: Connection, service: Service, project: str) -> Sequence[Rule]:
+    """The project's own rules, or the service's defaults."""
+    own = alert_rules.load(conn, project).rules
+    return service.public_settings.rules if own is None else own
+
+
+def active_alerts(
+    conn: Connection, service: Service, project: str, states: Sequence[AlertState]
+) -> list[ActiveAlertOut]:
+    """These alerts of a project for an answer, in their order."""
+    if not states:
+        return []
+    now_s = service.database_time(conn)
+    silences = stored_silences.active(conn, project, now_s=now_s)
+    rules = {rule.name: rule for rule in rules_of_project(conn, service, project)}
+    of_jobs = {job_id: alerts.of_job(conn, job_id) for job_id in {state.job_id for state in states}}
+    kept_back = {
+        fingerprint
+        for of_job in of_jobs.values()
+        for fingerprint in inhibited_fingerprints(of_job, rules.values())
+    }
+    return [
+        active_alert_out(
+            state,
+            silenced_by=_silenced_by(state, silences, now_s),
+            inhibited_by=_inhibited_by(state, of_jobs[state.job_id], rules)
+            if state.fingerprint in kept_back
+            else [],
+        )
+        for state in states
+    ]
+
+
+def active_alert(
+    conn: Connection, service: Service, caller: Principal, fingerprint: str
+) -> ActiveAlertOut:
+    """One alert of the caller's project for an answer.
+
+    Raises:
+        AlertNotFound: there is none, or it is neither pending nor firing.
+    """
+    state = alerts.get(conn, caller.project, fingerprint)
+    return active_alerts(conn, service, caller.project, [state])[0]
+
+
+def _silenced_by(state: AlertState, silences: Iterable[Silence], now_s: float) -> list[str]:
+    muted = (each.silence_id for each in silences if each.mutes(state.labels, now_s))
+    return list(muted)[:MAX_MUTED_BY]
+
+
+def _inhibited_by(
+    state: AlertState, of_job: Iterable[AlertState], rules: dict[str, Rule]
+) -> list[str]:
+    host = state.labels.get("host")
+    found = []
+    for other in of_job:
+        rule = rules.get(other.rule)
+        if other.phase != "firing" or rule is None or other.fingerprint == state.fingerprint:
+            continue
+        if state.rule in rule.inhibits or (rule.on == "host" and other.subject == host):
+            found.append(other.fingerprint)
+    return found[:MAX_MUTED_BY]
+
+
+router = APIRouter(tags=["alerts"])
+
+MAX_HISTORY = 100
+OfJob = Annotated[str | None, Query(pattern=JOB_PATTERN, description="Of this job only.")]
+PartOfJob = Annotated[
+    str, Query(max_length=128, pattern=PRINTABLE, description="Part of the job's id.")
+]
+
+
+class AlertsOut(ResponseModel):
+    """A page of transitions, newest first."""
+
+    items: list[AlertOut]
+    next_cursor: str | None
+
+
+class ActiveAlertsOut(ResponseModel):
+    """A page of pending and firing alerts, newest first."""
+
+    items: list[ActiveAlertOut]
+    next_cursor: str | None
+
+
+class OneAlertOut(ResponseModel):
+    """The alert, null if neither pending nor firing, and its last transitions, newest first."""
+
+    alert: ActiveAlertOut | None
+    history: list[AlertOut]
+
+
+@router.get(
+    "/alerts",
+    operation_id="list_alerts",
+    summary="List transitions of alerts",
+    responses=refusals(404),
+)
+def list_alerts(
+    service: ServiceDep,
+    caller: CallerDep,
+    job: OfJob = None,
+    kind: Annotated[
+        list[AlertEventKind],
+        Query(
+            max_length=len(get_args(AlertEventKind)),
+            description="Of this kind, or any of several, only.",
+        ),
+    ] = [],  # noqa: B006 - FastAPI makes a new one for each request
+    is_open: Annotated[
+        bool, Query(alias="open", description="Only those that fire and have not been resolved.")
+    ] = False,
+    q: PartOfJob = "",
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> AlertsOut:
+    """Transitions of all jobs, or of one, newest first, a page at a time."""
+    with service.store.read() as conn:
+        found, next_cursor = alerts.event_page(
+            conn,
+            project=caller.project,
+            job_id=None if job is None else caller.key(job),
+            wanted=EventFilter(frozenset(kind), q, is_open),
+            cursor=cursor,
+            limit=limit,
+        )
+    return AlertsOut(items=[AlertOut.of(event) for event in found], next_cursor=next_cursor)
+
+
+@router.get(
+    "/alerts/active",
+    operation_id="list_active_alerts",
+    summary="List alerts that fire or are pending",
+    responses=refusals(404),
+)
+def list_active_alerts(
+    service: ServiceDep,
+    caller: CallerDep,
+    phase: Annotated[Phase | None, Query(description="In this phase only.")] = None,
+    severity: Annotated[Severity | None, Query(description="Of this severity only.")] = None,
+    job: OfJob = None,
+    q: PartOfJob = "",
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> ActiveAlertsOut:
+    """Pending and firing alerts, and what mutes each of them, a page at a time."""
+    with service.store.read() as conn:
+        found, next_cursor = alerts.page(
+            conn,
+            caller.project,
+            phase=phase,
+            job_id=None if job is None else caller.key(job),
+            severity=severity,
+            text=q,
+            cursor=cursor,
+            limit=limit,
+        )
+        items = active_alerts(conn, service, caller.project, found)
+    return ActiveAlertsOut(items=items, next_cursor=next_cursor)
+
+
+@router.get(
+    "/alerts/{fingerprint}",
+    operation_id="get_alert",
+    summary="See one alert",
+    responses=refusals(404),
+)
+def get_alert(fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep) -> OneAlertOut:
+    """Found by its fingerprint after it is resolved, too, for as long as results are kept."""
+    with service.store.read() as conn:
+        history = [
+            event
+            for event in alerts.events_of_alert(conn, fingerprint, limit=MAX_HISTORY)
+            if project_of(event.job_id) == caller.project
+        ]
+        try:
+            now = active_alert(conn, service, caller, fingerprint)
+        except AlertNotFound:
+            if not history:
+                raise
+            now = None
+    return OneAlertOut(alert=now, history=[AlertOut.of(event) for event in history])
+
+
+_REFUSALS: Responses = refusals(404, 409, *BODY_REFUSALS)
+
+
+@router.post(
+    "/alerts/{fingerprint}/acknowledge",
+    operation_id="acknowledge_alert",
+    summary="Say that somebody looks after an alert",
+    responses=_REFUSALS,
+)
+def acknowledge_alert(
+    fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
+) -> ActiveAlertOut:
+    """No more notifications until it is resolved; its receivers are notified of this."""
+    with service.store.write() as conn:
+        state = alerts.get(conn, caller.project, fingerprint)
+        if state.phase != "firing":
+            raise Conflict("it does not fire yet: there is nothing to acknowledge")
+        now_s = service.database_time(conn)
+        if alerts.acknowledge(conn, fingerprint, by=caller.name, at_s=now_s):
+            _save_transition(conn, caller, state, "acknowledged", now_s=now_s)
+        shown = active_alert(conn, service, caller, fingerprint)
+    service.announcer.announce({"event": "alert", "job_id": state.job_id})
+    return shown
+
+
+@router.delete(
+    "/alerts/{fingerprint}/acknowledge",
+    operation_id="unacknowledge_alert",
+    summary="Take an acknowledgement back",
+    responses=_REFUSALS,
+)
+def unacknowledge_alert(
+    fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
+) -> ActiveAlertOut:
+    """Receivers are notified again. Doing it twice changes nothing."""
+    with service.store.write() as conn:
+        state = alerts.get(conn, caller.project, fingerprint)
+        if alerts.unacknowledge(conn, fingerprint):
+            _save_transition(
+                conn, caller, state, "unacknowledged", now_s=service.database_time(conn)
+            )
+        shown = active_alert(conn, service, caller, fingerprint)
+    service.announcer.announce({"event": "alert", "job_id": state.job_id})
+    return shown
+
+
+def _save_transition(
+    conn: Connection, caller: Principal, state: AlertState, kind: AlertEventKind, *, now_s: float
+) -> None:
+    event = AlertEvent(
+        fingerprint=state.fingerprint,
+        job_id=state.job_id,
+        rule=state.rule,
+        subject=state.subject,
+        kind=kind,
+        at_s=now_s,
+        severity=state.severity,
+        sentence=alert_sentence(state, kind),
+        threshold=state.threshold,
+        detail=state.detail,
+        actor=caller.name,
+    )
+    alerts.add_event(conn, event)
+    notifications.wake_group(conn, state.job_id, state.rule, at_s=now_s)
+    action = "alert.acknowledge" if kind == "acknowledged" else "alert.unacknowledge"
+    detail = {"job": job_of(state.job_id), "rule": state.rule, "subject": state.subject}
+    write_audit(conn, caller, action, state.fingerprint, now_s=now_s, **detail)

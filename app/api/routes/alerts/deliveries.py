@@ -1,0 +1,177 @@
+"""Deliveries: messages to receivers, their attempts and errors."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
+
+from app.alerts.notice import NoticeKind
+from app.api.http.fields import Cursor, Limit, ResponseModel, timestamp, timestamp_or_none
+from app.api.http.limits import check_manual_send
+from app.api.http.principal import Principal
+from app.api.routes.alerts.alert_schemas import FINGERPRINT_PATTERN
+from app.api.routes.alerts.receiver_schemas import RECEIVER_PATTERN, is_address_hidden
+from app.api.routes.audit import write_audit
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
+from app.store.alerting import deliveries, outbox
+from app.store.alerting.deliveries import DeliveryAttempt, DeliveryRecord, DeliveryState
+from app.trace.job import job_of
+
+router = APIRouter(tags=["alerts"])
+
+DeliveryId = Annotated[
+    str,
+    Path(
+        pattern="^[0-9A-Za-z_-]{1,64}$",
+        description="The receiver's webhook-id.",
+        examples=["msg_0f5b9a6d2c1e4c3f8a7b6d5e4f3a2b1c"],
+    ),
+]
+
+
+class DeliveryOut(ResponseModel):
+    """One message to one receiver."""
+
+    delivery_id: str = Field(description="The receiver's webhook-id.")
+    endpoint_id: str
+    endpoint_name: str | None = Field(description="Null if the receiver was removed.")
+    job_id: str | None = Field(description="Null for tests and messages on receivers.")
+    rule: str | None
+    kind: NoticeKind
+    state: DeliveryState
+    attempt: int = Field(description="Number of attempts begun.")
+    next_at: datetime | None = Field(description="The next attempt; null unless it is due.")
+    detail: str | None = Field(
+        description="Error of the last failed attempt; of the operator's receiver shown to the "
+        "operator only."
+    )
+    created_at: datetime
+    done_at: datetime | None
+
+
+class AttemptOut(ResponseModel):
+    """One attempt to deliver a message."""
+
+    attempt: int = Field(description="From 1; from 1 again after a replay.")
+    at: datetime
+    took_s: float
+    status: int | None = Field(
+        description="Of HTTP or SMTP; null where nothing was answered, and of the operator's "
+        "receiver for everybody else."
+    )
+    detail: str | None = Field(description="Of the operator's receiver shown to the operator only.")
+
+    @classmethod
+    def of(cls, attempt: DeliveryAttempt, *, hidden: bool) -> "AttemptOut":
+        """From the stored attempt."""
+        return cls(
+            attempt=attempt.attempt,
+            at=timestamp(attempt.at_s),
+            took_s=attempt.took_s,
+            status=None if hidden else attempt.status,
+            detail=None if hidden else attempt.detail,
+        )
+
+
+class OneDeliveryOut(DeliveryOut):
+    """A message with all delivery attempts."""
+
+    attempts: list[AttemptOut]
+
+
+class DeliveriesOut(ResponseModel):
+    """A page of messages, newest first."""
+
+    items: list[DeliveryOut]
+    next_cursor: str | None
+
+
+@router.get(
+    "/deliveries",
+    operation_id="list_deliveries",
+    summary="List messages about alerts",
+    responses=refusals(),
+)
+def list_deliveries(
+    service: ServiceDep,
+    caller: CallerDep,
+    state: Annotated[DeliveryState | None, Query(description="Of this state only.")] = None,
+    endpoint: Annotated[
+        str | None, Query(pattern=RECEIVER_PATTERN, description="To this receiver only.")
+    ] = None,
+    alert: Annotated[
+        str | None,
+        Query(
+            pattern=FINGERPRINT_PATTERN,
+            description="That tell of this alert only.",
+            examples=["0123456789abcdef"],
+        ),
+    ] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> DeliveriesOut:
+    """Messages on the project's jobs: delivered, waiting and failed."""
+    with service.store.read() as conn:
+        found, next_cursor = deliveries.page(
+            conn,
+            caller.project,
+            state=state,
+            endpoint_id=endpoint,
+            fingerprint=alert,
+            cursor=cursor,
+            limit=limit,
+        )
+    items = [DeliveryOut.model_validate(_delivery_fields(each, caller)) for each in found]
+    return DeliveriesOut(items=items, next_cursor=next_cursor)
+
+
+@router.get(
+    "/deliveries/{delivery_id}",
+    operation_id="get_delivery",
+    summary="See a message with its attempts",
+    responses=refusals(404),
+)
+def get_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: CallerDep) -> OneDeliveryOut:
+    """Of a receiver's answer, the status and its first words."""
+    with service.store.read() as conn:
+        record = deliveries.get(conn, caller.project, delivery_id)
+        tried = deliveries.attempts_of(conn, caller.project, delivery_id)
+    hidden = is_address_hidden(record.endpoint_id, caller)
+    attempts_out = [AttemptOut.of(each, hidden=hidden) for each in tried]
+    return OneDeliveryOut.model_validate(
+        _delivery_fields(record, caller) | {"attempts": attempts_out}
+    )
+
+
+@router.post(
+    "/deliveries/{delivery_id}/replay",
+    operation_id="replay_delivery",
+    summary="Send a message again",
+    status_code=202,
+    responses=refusals(404, 409, *BODY_REFUSALS),
+)
+def replay_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: CallerDep) -> DeliveryOut:
+    """Sends a failed or lost message again, under the same id, so that receivers recognise it.
+
+    A project may do this ten times in ten minutes, tests included.
+    """
+    with service.store.write() as conn:
+        now_s = service.database_time(conn)
+        check_manual_send(conn, caller.project, now_s)
+        outbox.replay(conn, caller.project, delivery_id, now_s=now_s)
+        write_audit(conn, caller, "delivery.replay", delivery_id, now_s=now_s)
+        record = deliveries.get(conn, caller.project, delivery_id)
+    return DeliveryOut.model_validate(_delivery_fields(record, caller))
+
+
+def _delivery_fields(record: DeliveryRecord, caller: Principal) -> dict[str, object]:
+    made = {
+        "detail": None if is_address_hidden(record.endpoint_id, caller) else record.detail,
+        "job_id": None if record.job_id is None else job_of(record.job_id),
+        "next_at": timestamp(record.next_at_s) if record.state == "due" else None,
+        "created_at": timestamp(record.created_s),
+        "done_at": timestamp_or_none(record.done_s),
+    }
+    names = [name for name in DeliveryOut.model_fields if name not in made]
+    return made | {name: getattr(record, name) for name in names}

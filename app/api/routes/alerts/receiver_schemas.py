@@ -1,0 +1,343 @@
+"""Schemas and audit entries of receivers: no secrets, and only the host of a URL."""
+
+import base64
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import Path
+from pydantic import ConfigDict, Field, StringConstraints
+
+from app.alerts.guard.guard import SsrfGuard
+from app.alerts.receiver import SETTINGS_RECEIVER_ID, Format, Receiver
+from app.alerts.rule import Severity
+from app.alerts.sending import KEY_PREFIX, refuse_unusable_receiver
+from app.alerts.smtp import MailServer
+from app.api.http.fields import (
+    PRINTABLE,
+    MatcherOut,
+    Matchers,
+    RequestModel,
+    ResponseModel,
+    matchers_of,
+    matchers_out,
+    timestamp_or_none,
+)
+from app.api.http.principal import Principal
+from app.api.routes.audit import CHANGED_VALUE, changed_fields
+from app.api.service.service import url_origin
+from app.errors import InvalidRequest
+from app.store.alerting.alerts import MAX_URL
+from app.store.alerting.deliveries import DeliveryCount
+from app.store.alerting.receivers import MAX_HEADERS, MAX_NAME, ReceiverHealth
+
+ReceiverState = Literal["ok", "failing", "resting", "disabled", "off"]
+RECEIVER_PATTERN = "^[0-9a-z_]{1,32}$"
+ReceiverId = Annotated[
+    str,
+    Path(pattern=RECEIVER_PATTERN, description="Its id.", examples=["ep_5f0c3a9be81d4267"]),
+]
+COUNTED_STATES = ("due", "delivered", "failed", "outdated", "silenced")
+
+
+class ReceiverHealthOut(ResponseModel):
+    """Health of a receiver, from its deliveries."""
+
+    state: ReceiverState = Field(
+        description="`failing`: the last attempt failed; `resting`: so many did that it gets one "
+        "message a minute; `disabled`: given up, see why; `off`: switched off by its people."
+    )
+    failures: int = Field(description="Attempts in a row that failed.")
+    failing_since: datetime | None
+    probe_at: datetime | None = Field(description="Before this, nothing is sent to it.")
+    disabled_at: datetime | None
+    disabled_reason: str | None
+    last_ok_at: datetime | None
+    last_detail: str | None = Field(
+        description="Result of the last attempt; of the operator's receiver for the operator only."
+    )
+
+
+class DeliveryCountsOut(ResponseModel):
+    """Stored messages of the receiver, by state."""
+
+    due: int
+    delivered: int
+    failed: int
+    outdated: int = Field(description="Given up since later news replaced them.")
+    silenced: int = Field(description="Given up since a silence began before they were sent.")
+
+
+class ReceiverOut(ResponseModel):
+    """One receiver; secret parts of its address are left out."""
+
+    endpoint_id: str
+    name: str
+    format: Format
+    address: str | None = Field(
+        description="Scheme, host and port; of the operator's receiver null for everybody else.",
+        examples=["https://hooks.internal"],
+    )
+    is_of_settings: bool = Field(
+        description="Whether it is that of PACELINE_WEBHOOK_URL, which is every project's."
+    )
+    matchers: list[MatcherOut]
+    min_severity: Severity
+    wants_resolved: bool
+    is_enabled: bool
+    health: ReceiverHealthOut
+    deliveries: DeliveryCountsOut
+
+
+class ReceiverDetailOut(ReceiverOut):
+    """The receiver with the names of its extra headers."""
+
+    header_names: list[str]
+    has_secret: bool
+
+
+class CreatedReceiverOut(ReceiverDetailOut):
+    """The new receiver; its signing secret is shown only once."""
+
+    secret: str | None = Field(description="whsec_...; null of formats that sign nothing.")
+
+
+class RotatedSecretOut(ResponseModel):
+    """The new signing secret, shown only once; the previous one stays valid for a day."""
+
+    secret: str
+    old_is_good_until: datetime | None = Field(description="Null where there was none.")
+
+
+def is_address_hidden(endpoint_id: str, caller: Principal) -> bool:
+    """Whether the address is hidden: that of the settings, from all but the operator."""
+    return endpoint_id == SETTINGS_RECEIVER_ID and not caller.is_operator
+
+
+def receiver_fields(
+    receiver: Receiver,
+    health: ReceiverHealth | None,
+    counts: Sequence[DeliveryCount],
+    caller: Principal,
+) -> dict[str, Any]:
+    """The fields of `ReceiverOut`, as the caller may see them."""
+    hidden = is_address_hidden(receiver.endpoint_id, caller)
+    known = health or ReceiverHealth()
+    same = ("endpoint_id", "name", "format", "min_severity", "wants_resolved", "is_enabled")
+    return {
+        **{name: getattr(receiver, name) for name in same},
+        "address": None if hidden else public_address(receiver.format, receiver.url),
+        "is_of_settings": receiver.endpoint_id == SETTINGS_RECEIVER_ID,
+        "matchers": matchers_out(receiver.matchers),
+        "health": _health_out(receiver, replace(known, last_detail=None) if hidden else known),
+        "deliveries": _counts_out(counts),
+    }
+
+
+def secret_fields(receiver: Receiver) -> dict[str, Any]:
+    """Further fields of `ReceiverDetailOut`."""
+    return {"header_names": sorted(receiver.headers), "has_secret": bool(receiver.secrets)}
+
+
+def public_address(format_: Format, url: str) -> str:
+    """The part of a receiver's address that is no secret."""
+    return url if format_ == "email" else url_origin(url)
+
+
+def _health_out(receiver: Receiver, known: ReceiverHealth) -> ReceiverHealthOut:
+    times: Mapping[str, float | None] = {
+        "failing_since": known.failing_since_s,
+        "probe_at": known.probe_at_s,
+        "disabled_at": known.disabled_at_s,
+        "last_ok_at": known.last_ok_s,
+    }
+    return ReceiverHealthOut(
+        state=_receiver_state(receiver, known),
+        failures=known.failures,
+        disabled_reason=known.disabled_reason,
+        last_detail=known.last_detail,
+        **{name: timestamp_or_none(at_s) for name, at_s in times.items()},
+    )
+
+
+def _receiver_state(receiver: Receiver, health: ReceiverHealth) -> ReceiverState:
+    if health.disabled_at_s is not None:
+        return "disabled"
+    if not receiver.is_enabled:
+        return "off"
+    if health.probe_at_s is not None:
+        return "resting"
+    return "failing" if health.failures else "ok"
+
+
+def _counts_out(counts: Sequence[DeliveryCount]) -> DeliveryCountsOut:
+    numbers = dict.fromkeys(COUNTED_STATES, 0)
+    for count in counts:
+        numbers[count.state] += count.number
+    return DeliveryCountsOut(**numbers)
+
+
+_SECRET_FIELDS = ("url", "secrets", "headers")
+
+
+def receiver_audit(receiver: Receiver) -> dict[str, Any]:
+    """A receiver for the audit: only the host of its address and the names of its headers."""
+    same = ("name", "format", "min_severity", "wants_resolved", "is_enabled")
+    return {
+        **{name: getattr(receiver, name) for name in same},
+        "address": public_address(receiver.format, receiver.url),
+        "matchers": [each.model_dump(mode="json") for each in matchers_out(receiver.matchers)],
+        "header_names": sorted(receiver.headers),
+    }
+
+
+def receiver_changes(before: Receiver, after: Receiver) -> dict[str, Any]:
+    """Changed fields of a receiver, for the audit."""
+    secret = {
+        name: CHANGED_VALUE
+        for name in _SECRET_FIELDS
+        if getattr(before, name) != getattr(after, name)
+    }
+    return changed_fields(receiver_audit(before), receiver_audit(after)) | secret
+
+
+PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
+# Secrets are always generated, so none is weak.
+SIGNED_FORMATS: frozenset[Format] = frozenset({"standard", "alertmanager", "cloudevents"})
+_SECRET_FORMATS: frozenset[Format] = frozenset({"pagerduty", "alertmanager-push"})
+_SECRET_BYTES = 32
+
+RECEIVER_EXAMPLE: dict[str, Any] = {
+    "name": "on-call of pretraining",
+    "format": "standard",
+    "url": "https://hooks.example.com/paceline",
+    "matchers": [{"label": "job", "pattern": "llm-*"}],
+    "min_severity": "warning",
+}
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
+Url = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL, pattern=PRINTABLE)]
+HeaderName = Annotated[str, StringConstraints(pattern="^[A-Za-z][A-Za-z0-9-]{0,63}$")]
+# No space at either end: HTTP does not allow it, so that every delivery would fail.
+HeaderValue = Annotated[
+    str, StringConstraints(max_length=1000, pattern=r"^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?$")
+]
+Headers = Annotated[
+    dict[HeaderName, HeaderValue],
+    Field(
+        max_length=MAX_HEADERS,
+        description="Extra headers: Authorization and X-... ones; never shown again.",
+    ),
+]
+Secret = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]*$")]
+
+
+class ReceiverIn(RequestModel):
+    """A new receiver of the project's alerts."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [RECEIVER_EXAMPLE]})
+
+    name: Name = Field(examples=["on-call of pretraining"])
+    format: Format = "standard"
+    url: Url | None = Field(
+        None,
+        description="https://..., of the public Internet unless the operator allows more; for "
+        "email mailto:NAME@HOST; for pagerduty it may be left out.",
+        examples=["https://hooks.example.com/paceline"],
+    )
+    secret: Secret | None = Field(
+        None,
+        description="PagerDuty's routing key, or a bearer token for alertmanager-push. Signing "
+        "secrets are generated here and shown once.",
+    )
+    headers: Headers = Field({})
+    matchers: Matchers = Field([], description="Alerts that match all; none: every alert.")
+    min_severity: Severity = "info"
+    wants_resolved: bool = True
+    is_enabled: bool = True
+
+    def receiver(self, project: str, guard: SsrfGuard, mail: MailServer | None) -> Receiver:
+        """The receiver for the store, with a signing secret if its format signs.
+
+        Raises:
+            InvalidRequest: no message can be sent to it.
+        """
+        url = self.url or (PAGERDUTY_URL if self.format == "pagerduty" else None)
+        if url is None:
+            raise InvalidRequest("url: want an address to send to")
+        if self.secret is not None:
+            _check_takes_secret(self.format)
+        made = [new_secret()] if self.format in SIGNED_FORMATS else []
+        given = [self.secret] if self.secret is not None else []
+        return _checked_receiver(
+            Receiver(
+                endpoint_id=f"ep_{secrets.token_hex(8)}",
+                project=project,
+                name=self.name,
+                format=self.format,
+                url=url,
+                secrets=made or given,
+                headers=self.headers,
+                matchers=matchers_of(self.matchers),
+                min_severity=self.min_severity,
+                wants_resolved=self.wants_resolved,
+                is_enabled=self.is_enabled,
+            ),
+            guard,
+            mail,
+        )
+
+
+class ReceiverChange(RequestModel):
+    """Changes of a receiver; fields that are left out stay."""
+
+    name: Name | None = None
+    url: Url | None = None
+    secret: Secret | None = Field(
+        None, description="Of pagerduty and alertmanager-push; signing secrets are rotated."
+    )
+    headers: Headers | None = Field(None, description="All of them anew.")
+    matchers: Matchers | None = Field(None, description="All of them anew.")
+    min_severity: Severity | None = None
+    wants_resolved: bool | None = None
+    is_enabled: bool | None = None
+
+    def applied(self, known: Receiver, guard: SsrfGuard, mail: MailServer | None) -> Receiver:
+        """The receiver with these changes; raises as `ReceiverIn.receiver` does."""
+        same = ("name", "url", "headers", "min_severity", "wants_resolved", "is_enabled")
+        said = {name: getattr(self, name) for name in same if getattr(self, name) is not None}
+        if self.matchers is not None:
+            said["matchers"] = matchers_of(self.matchers)
+        if self.secret is not None:
+            _check_takes_secret(known.format)
+            said["secrets"] = [self.secret]
+        self._check_elsewhere(known)
+        return _checked_receiver(replace(known, **said), guard, mail)
+
+    def _check_elsewhere(self, known: Receiver) -> None:
+        # Stored secrets and headers must not be sent to a new address.
+        if self.url is None or url_origin(self.url) == url_origin(known.url):
+            return
+        if known.headers and self.headers is None:
+            raise InvalidRequest("url: of another host; give the headers for it, too")
+        if known.secrets and known.format in _SECRET_FORMATS and self.secret is None:
+            raise InvalidRequest("url: of another host; give the secret for it, too")
+
+
+def new_secret() -> str:
+    """A random signing secret."""
+    return KEY_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+
+
+def _check_takes_secret(format_: Format) -> None:
+    if format_ in SIGNED_FORMATS:
+        raise InvalidRequest("secret: this format signs, with a secret that is made here")
+    if format_ not in _SECRET_FORMATS:
+        raise InvalidRequest(f"secret: format {format_} has none")
+
+
+def _checked_receiver(receiver: Receiver, guard: SsrfGuard, mail: MailServer | None) -> Receiver:
+    refuse_unusable_receiver(receiver, guard, mail)
+    return receiver

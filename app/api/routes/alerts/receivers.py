@@ -1,0 +1,341 @@
+"""Receivers: create, change, remove, test and re-enable them, and rotate secrets.
+
+Every change is audited. A change that may match more alerts marks the receiver for the consumers.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fastapi import APIRouter
+
+from app.alerts.formats.registry import render_notice
+from app.alerts.notice import Notice
+from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver
+from app.alerts.sending import mail_route
+from app.api.http.fields import ResponseModel, timestamp_or_none
+from app.api.http.limits import check_manual_send
+from app.api.http.principal import Principal
+from app.api.routes.alerts.receiver_schemas import (
+    SIGNED_FORMATS,
+    CreatedReceiverOut,
+    ReceiverChange,
+    ReceiverDetailOut,
+    ReceiverId,
+    ReceiverIn,
+    ReceiverOut,
+    RotatedSecretOut,
+    is_address_hidden,
+    new_secret,
+    public_address,
+    receiver_audit,
+    receiver_changes,
+    receiver_fields,
+    secret_fields,
+)
+from app.api.routes.audit import write_audit
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
+from app.api.service.service import Service
+from app.errors import Conflict, Forbidden, NoConsumer
+from app.store import shards
+from app.store.alerting import deliveries, notifications, outbox, receivers
+from app.store.alerting.outbox import pull_forward
+from app.store.database import Connection
+
+# Fields that decide which alerts go where.
+_ROUTING_FIELDS = frozenset({"matchers", "min_severity", "is_enabled", "url"})
+
+
+def receiver_out(conn: Connection, caller: Principal, endpoint_id: str) -> ReceiverDetailOut:
+    """A receiver that the caller may see, for an answer."""
+    receiver = receivers.get(conn, caller.project, endpoint_id)
+    health = receivers.health(conn, [endpoint_id]).get(endpoint_id)
+    counts = deliveries.counts(conn, caller.project)
+    of_it = [count for count in counts if count.endpoint_id == endpoint_id]
+    return ReceiverDetailOut(
+        **receiver_fields(receiver, health, of_it, caller), **secret_fields(receiver)
+    )
+
+
+def own_receiver(conn: Connection, caller: Principal, endpoint_id: str) -> Receiver:
+    """A receiver that the caller may change, locked until the transaction ends.
+
+    Raises:
+        Conflict: it is the receiver of the settings.
+        ReceiverNotFound: there is none.
+    """
+    if endpoint_id == SETTINGS_RECEIVER_ID:
+        raise Conflict("only the operator changes the receiver of PACELINE_WEBHOOK_URL")
+    return receivers.get(conn, caller.project, endpoint_id, for_update=True)
+
+
+def testable_receiver(conn: Connection, caller: Principal, endpoint_id: str) -> Receiver:
+    """A receiver that the caller may test or re-enable.
+
+    Raises:
+        Forbidden: it is the receiver of the settings, which all projects share.
+        ReceiverNotFound: there is none.
+    """
+    receiver = receivers.get(conn, caller.project, endpoint_id)
+    if is_address_hidden(endpoint_id, caller):
+        raise Forbidden("the receiver of PACELINE_WEBHOOK_URL needs the operator's token")
+    return receiver
+
+
+def audit_receiver(
+    conn: Connection,
+    service: Service,
+    caller: Principal,
+    action: str,
+    receiver: Receiver,
+    **detail: object,
+) -> None:
+    """Audit an action on a receiver, by its name and host.
+
+    Of the receiver of the settings without host: the audit is the project's, the address the
+    operator's. Marks the receiver if it may now match more alerts.
+    """
+    entry = {"name": receiver.name} | detail
+    if receiver.endpoint_id != SETTINGS_RECEIVER_ID:
+        entry["address"] = public_address(receiver.format, receiver.url)
+    now_s = service.database_time(conn)
+    write_audit(conn, caller, f"endpoint.{action}", receiver.endpoint_id, now_s=now_s, **entry)
+    if _may_want_more(action, receiver, detail.get("changes")):
+        notifications.mark_new_receiver(conn, receiver.endpoint_id, now_s=now_s)
+    notifications.wake_project(conn, caller.project, at_s=now_s)
+
+
+def _may_want_more(action: str, before: Receiver, changes: object) -> bool:
+    """Whether it may now match alerts that fired before."""
+    if action == "change":
+        return isinstance(changes, Mapping) and not _ROUTING_FIELDS.isdisjoint(changes)
+    return action == "create" or (action == "enable" and not before.is_enabled)
+
+
+def test_notice(
+    receiver: Receiver, project: str, *, by: str, base_url: str | None, at_s: float
+) -> Notice:
+    """A test notice; `by` is its requester."""
+    return Notice(
+        notice_id=f"test-{secrets.token_hex(12)}",
+        kind="test",
+        group_key=f"test/{receiver.endpoint_id}",
+        project=project,
+        job=None,
+        job_name=None,
+        rule=None,
+        severity="info",
+        at_s=at_s,
+        sentence=f"Test notification to the receiver {receiver.name}; nothing is wrong.",
+        sub=f"Sent by {by}, for the project {project}.",
+        page_url=base_url and f"{base_url.rstrip('/')}/alerts",
+        base_url=base_url,
+    )
+
+
+router = APIRouter(tags=["alerts"])
+
+_CHANGE_REFUSALS: Responses = refusals(404, 409, *BODY_REFUSALS)
+
+
+class ReceiversOut(ResponseModel):
+    """All receivers of the project's alerts."""
+
+    items: list[ReceiverOut]
+
+
+@router.get(
+    "/endpoints",
+    operation_id="list_endpoints",
+    summary="List where alerts are sent",
+    responses=refusals(),
+)
+def list_endpoints(service: ServiceDep, caller: CallerDep) -> ReceiversOut:
+    """The project's receivers and that of PACELINE_WEBHOOK_URL, and their health; no secrets."""
+    with service.store.read() as conn:
+        found = receivers.without_secrets(conn, caller.project)
+        health = receivers.health(conn, [each.endpoint_id for each in found])
+        counts = deliveries.counts(conn, caller.project)
+    items = [
+        ReceiverOut(
+            **receiver_fields(
+                each,
+                health.get(each.endpoint_id),
+                [count for count in counts if count.endpoint_id == each.endpoint_id],
+                caller,
+            )
+        )
+        for each in found
+    ]
+    return ReceiversOut(items=items)
+
+
+@router.get(
+    "/endpoints/{endpoint_id}",
+    operation_id="get_endpoint",
+    summary="See an endpoint",
+    responses=refusals(404),
+)
+def get_endpoint(
+    endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep
+) -> ReceiverDetailOut:
+    """One receiver with its health, without secrets."""
+    with service.store.read() as conn:
+        return receiver_out(conn, caller, endpoint_id)
+
+
+@router.post(
+    "/endpoints",
+    operation_id="create_endpoint",
+    summary="Tell somebody of alerts",
+    status_code=201,
+    responses=refusals(409, *BODY_REFUSALS),
+)
+def create_endpoint(
+    given: ReceiverIn, service: ServiceDep, caller: CallerDep
+) -> CreatedReceiverOut:
+    """Firing alerts are sent to it as well. The signing secret is in this answer only."""
+    receiver = given.receiver(caller.project, service.guard, service.mail)
+    with service.store.write() as conn:
+        receivers.add(conn, receiver)
+        audit_receiver(conn, service, caller, "create", receiver, **receiver_audit(receiver))
+        known = receiver_out(conn, caller, receiver.endpoint_id)
+    secret = receiver.secrets[0] if receiver.format in SIGNED_FORMATS else None
+    return CreatedReceiverOut(secret=secret, **dict(known))
+
+
+@router.patch(
+    "/endpoints/{endpoint_id}",
+    operation_id="change_endpoint",
+    summary="Change an endpoint",
+    responses=_CHANGE_REFUSALS,
+)
+def change_endpoint(
+    endpoint_id: ReceiverId, change: ReceiverChange, service: ServiceDep, caller: CallerDep
+) -> ReceiverDetailOut:
+    """Fields that are left out stay. Waiting messages go to the new address at once.
+
+    A new address, secret or header resets its failures.
+    """
+    with service.store.write() as conn:
+        known = own_receiver(conn, caller, endpoint_id)
+        receiver = change.applied(known, service.guard, service.mail)
+        if receivers.update(conn, receiver):
+            pull_forward(conn, endpoint_id, now_s=service.database_time(conn), after_s=0.0)
+        changes = receiver_changes(known, receiver)
+        audit_receiver(conn, service, caller, "change", receiver, changes=changes)
+        return receiver_out(conn, caller, endpoint_id)
+
+
+@router.delete(
+    "/endpoints/{endpoint_id}",
+    operation_id="remove_endpoint",
+    summary="Remove an endpoint",
+    status_code=204,
+    responses=_CHANGE_REFUSALS,
+)
+def remove_endpoint(endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep) -> None:
+    """It gets no more messages; sent ones stay in the list of deliveries."""
+    with service.store.write() as conn:
+        receiver = own_receiver(conn, caller, endpoint_id)
+        receivers.remove(conn, caller.project, endpoint_id)
+        audit_receiver(conn, service, caller, "remove", receiver)
+
+
+OLD_SECRET_VALID_S = 86_400.0
+
+
+class TestDeliveryOut(ResponseModel):
+    """The queued message: its delivery has the result."""
+
+    delivery_id: str
+
+
+@router.post(
+    "/endpoints/{endpoint_id}/rotate",
+    operation_id="rotate_endpoint_secret",
+    summary="Make a new signing secret",
+    responses=_CHANGE_REFUSALS,
+)
+def rotate_endpoint_secret(
+    endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep
+) -> RotatedSecretOut:
+    """For a day, messages are signed with both secrets, so that the receiver can switch."""
+    with service.store.write() as conn:
+        now_s = service.database_time(conn)
+        known = own_receiver(conn, caller, endpoint_id)
+        if known.format not in SIGNED_FORMATS:
+            raise Conflict(f"format {known.format} does not sign: change its secret by PATCH")
+        old = list(known.secrets_at(now_s)[:1])
+        until_s = now_s + OLD_SECRET_VALID_S if old else None
+        new = replace(known, secrets=(new_secret(), *old), old_secret_until_s=until_s)
+        receivers.update(conn, new)
+        audit_receiver(conn, service, caller, "rotate", new)
+    return RotatedSecretOut(secret=new.secrets[0], old_is_good_until=timestamp_or_none(until_s))
+
+
+@router.post(
+    "/endpoints/{endpoint_id}/enable",
+    operation_id="enable_endpoint",
+    summary="Try an endpoint again",
+    responses=_CHANGE_REFUSALS,
+)
+def enable_endpoint(
+    endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep
+) -> ReceiverDetailOut:
+    """Re-enables a disabled, resting or switched-off receiver, and resets its failures.
+
+    Waiting messages are sent at once. The receiver of the settings takes the operator's token.
+    """
+    with service.store.write() as conn:
+        receiver = testable_receiver(conn, caller, endpoint_id)
+        receivers.enable(conn, endpoint_id)
+        pull_forward(conn, endpoint_id, now_s=service.database_time(conn), after_s=0.0)
+        audit_receiver(conn, service, caller, "enable", receiver)
+        return receiver_out(conn, caller, endpoint_id)
+
+
+@router.post(
+    "/endpoints/{endpoint_id}/test",
+    operation_id="test_endpoint",
+    summary="Send a test message",
+    status_code=202,
+    responses=_CHANGE_REFUSALS,
+)
+def test_endpoint(
+    endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep
+) -> TestDeliveryOut:
+    """Sent by a consumer, as all messages; its delivery has the result.
+
+    A resting receiver is tried with this message only. A project may send ten in ten minutes,
+    replays included; the receiver of the settings takes the operator's token.
+    """
+    with service.store.write() as conn:
+        now_s = service.database_time(conn)
+        receiver = testable_receiver(conn, caller, endpoint_id)
+        if receiver.format == "email":
+            mail_route(service.mail, receiver)
+        check_manual_send(conn, caller.project, now_s)
+        if not receiver.is_enabled:
+            raise Conflict("the receiver is disabled: POST to .../enable first")
+        if not shards.count_live(conn, now_s=now_s):
+            raise NoConsumer("no consumer is alive, and only consumers send: start one")
+        base_url = service.public_settings.public_url
+        notice = test_notice(
+            receiver, caller.project, by=caller.name, base_url=base_url, at_s=now_s
+        )
+        delivery_id = outbox.add(
+            conn,
+            endpoint_id=endpoint_id,
+            notice_id=notice.notice_id,
+            job_id=None,
+            rule=None,
+            kind="test",
+            message=render_notice(notice, receiver),
+            fingerprints=(),
+            now_s=now_s,
+            project=caller.project,
+        )
+        receivers.probe_at(conn, endpoint_id, at_s=now_s)
+        audit_receiver(conn, service, caller, "test", receiver)
+    return TestDeliveryOut(delivery_id=str(delivery_id))

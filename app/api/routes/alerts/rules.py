@@ -1,0 +1,372 @@
+"""Alert rules of a project: as YAML or as JSON with the same keys.
+
+The audit of a replacement names added, removed and changed rules, and both texts by digest.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header
+from fastapi.exceptions import RequestValidationError
+from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from app.alerts.readings.readings import with_default_thresholds
+from app.alerts.rule import On, Rule, Severity
+from app.alerts.rules import rule_text
+from app.alerts.rules.rule_text import MAX_RULES, MAX_RULES_BYTES
+from app.api.http import bodies
+from app.api.http.fields import Label, RequestModel, ResponseModel, Text
+from app.api.http.principal import Principal
+from app.api.routes.audit import changed_fields, write_audit
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
+from app.api.service.service import Service
+from app.errors import BadRequest, Conflict, TooLarge, UnsupportedMedia
+from app.store.alerting import alert_rules, notifications
+from app.store.database import Connection
+
+YAML_TYPE = "application/yaml"
+YAML_TYPES = {YAML_TYPE, "text/yaml", "application/x-yaml", "text/x-yaml"}
+
+
+_SHARED_FIELDS = (
+    "name",
+    "on",
+    "jobs",
+    "of",
+    "above",
+    "clear",
+    "min_confidence",
+    "severity",
+    "cordon",
+)
+
+
+_JSON_EXAMPLE: dict[str, Any] = {
+    "name": "slow",
+    "on": "slowdown",
+    "jobs": "llm-*",
+    "above": 1.2,
+    "for": {"windows": 3, "seconds": 30},
+    "severity": "critical",
+    "labels": {"team": "pretraining"},
+}
+
+
+class ForIn(RequestModel):
+    """How long a rule must hold before it fires: both limits."""
+
+    windows: int = Field(3, ge=1, le=100_000, description="Complete windows in a row.")
+    seconds: FiniteFloat = Field(30.0, ge=0, description="That those windows took.")
+
+
+class RuleIn(RequestModel):
+    """One rule; docs/alerts.md describes the keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, validate_by_name=True)
+
+    name: str = Field(pattern="^[a-z0-9][a-z0-9-]{0,63}$", examples=["slow"])
+    on: On
+    jobs: Text = Field("*", description="Pattern with * and ? for ids of jobs.")
+    of: Text = Field("*", description="The same for causes, workers, hosts or operation types.")
+    above: FiniteFloat | None = Field(None, description="From here on it holds.")
+    clear: FiniteFloat | None = Field(None, description="Below this it ceases to.")
+    for_: ForIn = Field(ForIn(), alias="for")
+    keep_firing: FiniteFloat = Field(60.0, ge=0, description="Seconds.")
+    min_confidence: FiniteFloat = Field(0.6, ge=0, le=1)
+    severity: Severity = "warning"
+    labels: dict[Label, Text] = Field({}, max_length=16)
+    runbook: Text | None = None
+    inhibits: list[Label] = Field([], max_length=MAX_RULES)
+    cordon: Label | None = None
+
+    def rule(self) -> Rule:
+        """The rule, not checked yet."""
+        return Rule(
+            for_windows=self.for_.windows,
+            for_s=self.for_.seconds,
+            keep_firing_s=self.keep_firing,
+            labels=self.labels,
+            runbook_url=self.runbook,
+            inhibits=tuple(self.inhibits),
+            **{name: getattr(self, name) for name in _SHARED_FIELDS},
+        )
+
+
+class RulesIn(RequestModel):
+    """All rules of a project."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"rules": [_JSON_EXAMPLE]}]})
+
+    rules: list[RuleIn] = Field(max_length=MAX_RULES)
+
+
+class RulesOut(ResponseModel):
+    """The rules in force for the project."""
+
+    version: int = Field(description="Goes up with each change; 0 before the first.")
+    source: Literal["project", "file", "defaults"] = Field(
+        description="Whose they are: its own, those of PACELINE_ALERT_RULES, or the built-in ones."
+    )
+    rules: list[RuleIn]
+    text: str = Field(description="The same as YAML: as it was written, where it was.")
+
+
+class CheckedRulesOut(ResponseModel):
+    """Valid rules."""
+
+    rules: list[RuleIn]
+
+
+def rules_out(rules: Sequence[Rule]) -> list[RuleIn]:
+    """Rules for an answer, with default thresholds where they have none."""
+    return [_rule_out(with_default_thresholds(rule)) for rule in rules]
+
+
+def _rule_out(rule: Rule) -> RuleIn:
+    # Not validated: the service's own rules may exceed the limits of requests.
+    return RuleIn.model_construct(
+        for_=ForIn.model_construct(windows=rule.for_windows, seconds=rule.for_s),
+        keep_firing=rule.keep_firing_s,
+        labels=dict(rule.labels),
+        runbook=rule.runbook_url,
+        inhibits=list(rule.inhibits),
+        **{name: getattr(rule, name) for name in _SHARED_FIELDS},
+    )
+
+
+async def rules_text(request: HttpRequest) -> str:
+    """The rules of a body as YAML.
+
+    Raises:
+        TooLarge, UnsupportedMedia, BadRequest, RequestValidationError
+    """
+    body = await request.body()
+    if len(body) > MAX_RULES_BYTES:
+        raise TooLarge(f"rules have at most {MAX_RULES_BYTES:,} bytes")
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media in YAML_TYPES:
+        try:
+            return body.decode()
+        except UnicodeDecodeError:
+            raise BadRequest("the text is not valid UTF-8") from None
+    if media != bodies.JSON_TYPE:
+        raise UnsupportedMedia(f"send {YAML_TYPE} or {bodies.JSON_TYPE}")
+    return _as_yaml(bodies.read_json(body, media))
+
+
+def _as_yaml(given: object) -> str:
+    try:
+        known = RulesIn.model_validate(given)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        raise RequestValidationError(
+            [{**each, "loc": ("body", *each["loc"])} for each in found]
+        ) from error
+    return rule_text.dump_rules([rule.rule() for rule in known.rules])
+
+
+RulesTextDep = Annotated[str, Depends(rules_text)]
+
+
+def parse_rules(text: str) -> list[Rule]:
+    """Parse rules.
+
+    Raises:
+        InvalidRules: with every wrong line.
+    """
+    return rule_text.parse_rules(text, source="rules")
+
+
+_YAML_EXAMPLE = """rules:
+  - name: slow
+    on: slowdown
+    jobs: "llm-*"
+    above: 1.2
+    for: {windows: 3, seconds: 30}
+    severity: critical
+"""
+RULES_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "At most 200 rules and 256 kB. Of YAML that is wrong, `errors` names every "
+        "line.",
+        "content": {
+            YAML_TYPE: {"schema": {"type": "string"}, "example": _YAML_EXAMPLE},
+            bodies.JSON_TYPE: {"schema": {"$ref": "#/components/schemas/RulesIn"}},
+        },
+    }
+}
+
+
+# Beyond this number, only names: the rest is in the texts.
+_MAX_IN_FULL = 20
+_DIGEST_CHARS = 16
+
+
+def rule_changes(before: RulesOut, after: RulesOut) -> dict[str, Any]:
+    """Names of added, removed and changed rules, and changed fields before and after."""
+    old, new = _by_name(before), _by_name(after)
+    changes = {
+        name: fields
+        for name, rule in new.items()
+        if name in old and (fields := changed_fields(old[name], rule))
+    }
+    return {
+        "version": after.version,
+        "added": [name for name in new if name not in old],
+        "removed": [name for name in old if name not in new],
+        "changed": list(changes),
+        "changes": dict(list(changes.items())[:_MAX_IN_FULL]),
+        "sha256": {"old": _digest(before.text), "new": _digest(after.text)},
+    }
+
+
+def _by_name(rules: RulesOut) -> dict[str, dict[str, Any]]:
+    return {rule.name: rule.model_dump(mode="json", by_alias=True) for rule in rules.rules}
+
+
+def _digest(text: str) -> str:
+    """Digest of a text, to compare it with another or with a file."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
+
+
+router = APIRouter(tags=["alerts"])
+
+_RULES_RESPONSE: Responses = {
+    200: {
+        "model": RulesOut,
+        "description": "As YAML for who accepts application/yaml.",
+        "content": {YAML_TYPE: {"schema": {"type": "string"}}},
+    }
+}
+_REFUSALS: Responses = refusals(409, *BODY_REFUSALS)
+_IfMatch = Annotated[
+    str | None,
+    Header(
+        alias="If-Match",
+        pattern='^"[0-9]{1,18}"$',
+        description="The version that was read: a later one is not written over.",
+        examples=['"3"'],
+    ),
+]
+
+
+@router.get(
+    "/rules",
+    operation_id="get_rules",
+    summary="See the rules in force",
+    response_model=None,
+    responses={**_RULES_RESPONSE, **refusals()},
+)
+def get_rules(
+    service: ServiceDep,
+    caller: CallerDep,
+    accept: Annotated[str, Header(max_length=1000, include_in_schema=False)] = "",
+) -> Response:
+    """The project's own rules, or the service's defaults."""
+    with service.store.read() as conn:
+        found = _rules_out_of(conn, service, caller.project)
+    return _rules_response(found, accept)
+
+
+@router.put(
+    "/rules",
+    operation_id="set_rules",
+    summary="Replace the project's rules",
+    responses=_REFUSALS,
+    openapi_extra=RULES_BODY,
+)
+def set_rules(
+    text: RulesTextDep, service: ServiceDep, caller: CallerDep, if_match: _IfMatch = None
+) -> RulesOut:
+    """Replaces all rules. Consumers apply them within seconds.
+
+    Alerts of removed rules are resolved. The text is stored as written.
+    """
+    rules = parse_rules(text)
+    with service.store.write() as conn:
+        now_s = service.database_time(conn)
+        before = _rules_out_of(conn, service, caller.project, for_update=True)
+        version = alert_rules.replace_all(conn, caller.project, rules, text=text, now_s=now_s)
+        # Read after the lock, which waits for earlier transactions.
+        _check_version(version - 1, if_match)
+        found = _rules_out_of(conn, service, caller.project)
+        _audit_rules(conn, caller, "rules.replace", now_s, rule_changes(before, found))
+    service.announcer.announce({"event": "alert", "project": caller.project})
+    return found
+
+
+@router.delete(
+    "/rules",
+    operation_id="reset_rules",
+    summary="Go back to the usual rules",
+    responses=_REFUSALS,
+)
+def reset_rules(service: ServiceDep, caller: CallerDep, if_match: _IfMatch = None) -> RulesOut:
+    """Deletes the project's own rules; the answer has the defaults."""
+    with service.store.write() as conn:
+        now_s = service.database_time(conn)
+        before = _rules_out_of(conn, service, caller.project, for_update=True)
+        _check_version(before.version, if_match)
+        alert_rules.reset(conn, caller.project)
+        found = _rules_out_of(conn, service, caller.project)
+        _audit_rules(conn, caller, "rules.reset", now_s, rule_changes(before, found))
+    service.announcer.announce({"event": "alert", "project": caller.project})
+    return found
+
+
+@router.post(
+    "/rules/check",
+    operation_id="check_rules",
+    summary="Check rules without keeping them",
+    responses=refusals(*BODY_REFUSALS),
+    openapi_extra=RULES_BODY,
+)
+def check_rules(text: RulesTextDep) -> CheckedRulesOut:
+    """The rules with all defaults; or a refusal with every wrong line."""
+    return CheckedRulesOut.model_construct(rules=rules_out(parse_rules(text)))
+
+
+def _rules_out_of(
+    conn: Connection, service: Service, project: str, *, for_update: bool = False
+) -> RulesOut:
+    own = alert_rules.load(conn, project, for_update=for_update)
+    if own.rules is None:
+        usual = service.public_settings.rules
+        return RulesOut.model_construct(
+            version=own.version,
+            source=service.public_settings.rules_source,
+            rules=rules_out(usual),
+            text=rule_text.dump_rules(usual),
+        )
+    written = alert_rules.text(conn, project)
+    return RulesOut.model_construct(
+        version=own.version,
+        source="project",
+        rules=rules_out(own.rules),
+        text=rule_text.dump_rules(own.rules) if written is None else written,
+    )
+
+
+def _rules_response(found: RulesOut, accept: str) -> Response:
+    headers = {"etag": f'"{found.version}"', "vary": "accept"}
+    accepted = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    if accepted & YAML_TYPES:
+        return Response(found.text, media_type=YAML_TYPE, headers=headers)
+    body = found.model_dump_json(by_alias=True)
+    return Response(body, media_type="application/json", headers=headers)
+
+
+def _check_version(version: int, if_match: str | None) -> None:
+    if if_match is not None and int(if_match.strip('"')) != version:
+        raise Conflict(f"somebody has changed the rules: the version is {version} now")
+
+
+def _audit_rules(
+    conn: Connection, caller: Principal, action: str, now_s: float, changes: Mapping[str, Any]
+) -> None:
+    write_audit(conn, caller, action, caller.project, now_s=now_s, **changes)
+    notifications.wake_project(conn, caller.project, at_s=now_s)

@@ -1,0 +1,228 @@
+"""Silences and maintenance windows: matching alerts notify nobody for a while."""
+
+import secrets
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import ConfigDict, Field
+
+from app.alerts.labels import MAX_SILENCE_DAYS, Silence, SilenceKind, all_match
+from app.api.http.fields import (
+    Cursor,
+    Limit,
+    MatcherOut,
+    Matchers,
+    Moment,
+    NonEmptyText,
+    RequestModel,
+    ResponseModel,
+    matchers_of,
+    matchers_out,
+    timestamp,
+)
+from app.api.http.principal import Principal
+from app.api.routes.audit import changed_fields, write_audit
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
+from app.errors import InvalidRequest
+from app.store.alerting import notifications, silences
+
+_DAY_S = 86_400.0
+SILENCE_EXAMPLE: dict[str, Any] = {
+    "kind": "maintenance",
+    "matchers": [{"label": "job", "pattern": "llm-*"}, {"label": "host", "pattern": "row-7-*"}],
+    "starts_at": "2099-11-21T22:00:00Z",
+    "ends_at": "2099-11-22T02:00:00Z",
+    "comment": "new switches in row 7",
+}
+SilenceState = Literal["coming", "active", "ended"]
+
+
+class SilenceIn(RequestModel):
+    """Alerts that match all `matchers` notify nobody in that time."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [SILENCE_EXAMPLE]})
+
+    kind: SilenceKind = Field(
+        "silence", description="`maintenance` for work that was planned; it does the same."
+    )
+    matchers: Annotated[Matchers, Field(min_length=1)]
+    starts_at: Moment | None = Field(None, description="Left out, or past: now.")
+    ends_at: Moment = Field(description=f"At most {MAX_SILENCE_DAYS:g} days after it starts.")
+    comment: NonEmptyText = Field(description="Why.", examples=["new switches in row 7"])
+
+    def silence(self, caller: Principal, now_s: float) -> Silence:
+        """The silence for the store.
+
+        Raises:
+            InvalidRequest: it has ended already, lasts too long, or matches everything.
+        """
+        matchers = matchers_of(self.matchers)
+        if all_match(matchers, {}):
+            # A misspelt label, which no alert has, would silence all alerts.
+            raise InvalidRequest(
+                "matchers: want one that an empty label does not match; for all jobs job = ?*"
+            )
+        starts_s = now_s if self.starts_at is None else max(now_s, self.starts_at.timestamp())
+        ends_s = self.ends_at.timestamp()
+        if ends_s <= starts_s:
+            raise InvalidRequest("ends_at: want a future time after starts_at")
+        if ends_s - starts_s > MAX_SILENCE_DAYS * _DAY_S:
+            raise InvalidRequest(f"ends_at: a silence lasts at most {MAX_SILENCE_DAYS:g} days")
+        return Silence(
+            silence_id=secrets.token_hex(12),
+            project=caller.project,
+            kind=self.kind,
+            matchers=matchers,
+            starts_s=starts_s,
+            ends_s=ends_s,
+            author=caller.name,
+            comment=self.comment,
+            created_s=now_s,
+        )
+
+
+class SilenceOut(ResponseModel):
+    """A silence: matchers, times and author."""
+
+    silence_id: str
+    kind: SilenceKind
+    matchers: list[MatcherOut]
+    starts_at: datetime
+    ends_at: datetime
+    author: str = Field(description="Name of the token that it was made with.")
+    comment: str
+    created_at: datetime
+    state: SilenceState
+
+    @classmethod
+    def of(cls, silence: Silence, now_s: float) -> "SilenceOut":
+        """From the stored silence."""
+        return cls(
+            silence_id=silence.silence_id,
+            kind=silence.kind,
+            matchers=matchers_out(silence.matchers),
+            starts_at=timestamp(silence.starts_s),
+            ends_at=timestamp(silence.ends_s),
+            author=silence.author,
+            comment=silence.comment,
+            created_at=timestamp(silence.created_s),
+            state=_silence_state(silence, now_s),
+        )
+
+
+def silence_end_audit(silence: Silence, now_s: float) -> dict[str, Any]:
+    """Audit fields of a silence that is ended: matchers and end."""
+    ends = (timestamp(silence.ends_s).isoformat(), timestamp(now_s).isoformat())
+    return {
+        "matchers": [each.model_dump(mode="json") for each in matchers_out(silence.matchers)],
+        "changes": changed_fields({"ends_at": ends[0]}, {"ends_at": ends[1]}),
+    }
+
+
+def _silence_state(silence: Silence, now_s: float) -> SilenceState:
+    if silence.is_active(now_s):
+        return "active"
+    return "coming" if now_s < silence.starts_s else "ended"
+
+
+router = APIRouter(tags=["alerts"])
+
+SilenceId = Annotated[
+    str,
+    Path(pattern=r"^[0-9a-f]{1,32}$", description="Its id.", examples=["5f0c3a9be81d42670fa1c2d3"]),
+]
+
+
+class SilencesOut(ResponseModel):
+    """A page of silences, latest end first."""
+
+    items: list[SilenceOut]
+    next_cursor: str | None
+
+
+@router.get(
+    "/silences",
+    operation_id="list_silences",
+    summary="List silences",
+    responses=refusals(),
+)
+def list_silences(
+    service: ServiceDep,
+    caller: CallerDep,
+    ended: Annotated[bool, Query(description="Those that have ended, too.")] = False,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> SilencesOut:
+    """Active and future silences, a page at a time."""
+    with service.store.read() as conn:
+        now_s = service.database_time(conn)
+        found, next_cursor = silences.page(
+            conn,
+            caller.project,
+            ends_after_s=None if ended else now_s,
+            cursor=cursor,
+            limit=limit,
+        )
+    return SilencesOut(
+        items=[SilenceOut.of(each, now_s) for each in found], next_cursor=next_cursor
+    )
+
+
+@router.post(
+    "/silences",
+    operation_id="create_silence",
+    summary="Silence alerts",
+    status_code=201,
+    responses=refusals(409, *BODY_REFUSALS),
+)
+def create_silence(given: SilenceIn, service: ServiceDep, caller: CallerDep) -> SilenceOut:
+    """From its start on, matching alerts notify nobody; they fire and resolve as always."""
+    with service.store.write() as conn:
+        now_s = service.database_time(conn)
+        silence = given.silence(caller, now_s)
+        silences.add(conn, silence)
+        said = given.model_dump(mode="json", exclude_defaults=True)
+        write_audit(conn, caller, f"{silence.kind}.create", silence.silence_id, now_s=now_s, **said)
+        notifications.wake_project(conn, caller.project, at_s=now_s)
+    service.announcer.announce({"event": "alert", "project": caller.project})
+    return SilenceOut.of(silence, now_s)
+
+
+@router.get(
+    "/silences/{silence_id}",
+    operation_id="get_silence",
+    summary="See a silence",
+    responses=refusals(404),
+)
+def get_silence(silence_id: SilenceId, service: ServiceDep, caller: CallerDep) -> SilenceOut:
+    """Ended silences, too, for as long as results are kept."""
+    with service.store.read() as conn:
+        found = silences.get(conn, caller.project, silence_id)
+        return SilenceOut.of(found, service.database_time(conn))
+
+
+@router.delete(
+    "/silences/{silence_id}",
+    operation_id="end_silence",
+    summary="End a silence",
+    status_code=204,
+    responses=refusals(404, *BODY_REFUSALS),
+)
+def end_silence(silence_id: SilenceId, service: ServiceDep, caller: CallerDep) -> None:
+    """Firing alerts that it muted notify at once. Ending it twice changes nothing."""
+    with service.store.write() as conn:
+        now_s = service.database_time(conn)
+        found = silences.get(conn, caller.project, silence_id)
+        silences.end(conn, caller.project, silence_id, now_s=now_s)
+        if found.ends_s > now_s:
+            write_audit(
+                conn,
+                caller,
+                f"{found.kind}.end",
+                silence_id,
+                now_s=now_s,
+                **silence_end_audit(found, now_s),
+            )
+            notifications.wake_project(conn, caller.project, at_s=now_s)
+    service.announcer.announce({"event": "alert", "project": caller.project})

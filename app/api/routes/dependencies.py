@@ -1,0 +1,104 @@
+"""Dependencies of routes by type, and documentation of their refusals."""
+
+from typing import Annotated, Any, cast
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, Field
+
+from app.api.http.errors import PROBLEM_TYPE
+from app.api.http.fields import JobId
+from app.api.http.principal import Principal, principal_of
+from app.api.service.service import Service
+
+
+class FieldProblem(BaseModel):
+    """One invalid field; of a text, one line."""
+
+    field: str
+    message: str
+    line: int | None = Field(None, description="Of alert rules: which line, from 1.")
+
+
+class ProblemOut(BaseModel):
+    """Why a request was refused (RFC 9457)."""
+
+    type: str = Field(examples=["/docs#error-job_not_found"])
+    title: str = Field(examples=["Not Found"])
+    status: int = Field(examples=[404])
+    detail: str = Field(examples=["no job 'llm-70b': register it with PUT /api/v1/jobs/llm-70b"])
+    code: str = Field(examples=["job_not_found"], description="Stable; meant for programs.")
+    instance: str = Field(examples=["/api/v1/jobs/llm-70b"])
+    errors: list[FieldProblem] | None = Field(None, description="Of a 422: which fields, and why.")
+
+
+_REFUSAL_TEXTS = {
+    400: "The bytes cannot be decoded.",
+    401: "No token or session, or one that is not known.",
+    403: "The token has not the scope for this, or a session is used from another site's page.",
+    404: "No such thing.",
+    408: "The body did not arrive in time.",
+    409: "Does not fit the present state.",
+    413: "Too large: split it.",
+    415: "A content type, encoding or version that is not known here.",
+    421: "A Host that this service does not answer for.",
+    422: "Decodable, and wrong; `errors` names the fields.",
+    429: "More than a project or an address may: wait for Retry-After seconds.",
+    500: "Something broke here; the log has the reason.",
+    501: "Something that this takes is not installed here; the detail names it.",
+    503: "Queue or store do not answer or are full, or too many ask for recorded operations now: "
+    "try again after Retry-After seconds.",
+}
+# Methods that may have a body, which is checked before the route is called.
+BODY_REFUSALS = (400, 408, 413, 415)
+_COMMON_REFUSALS = (401, 403, 421, 422, 429, 500, 503)
+
+Responses = dict[int | str, dict[str, Any]]
+
+FIGURE_RESPONSE: Responses = {
+    200: {
+        "description": "`data` and `layout` for Plotly; `meta` has a sentence and a table.",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Figure"}}},
+    }
+}
+
+
+async def service_of(request: Request) -> Service:
+    """The `Service` of this process."""
+    return cast(Service, request.app.state.service)
+
+
+ServiceDep = Annotated[Service, Depends(service_of)]
+
+
+async def caller_of(request: Request) -> Principal:
+    """The authenticated caller."""
+    return principal_of(request.scope)
+
+
+CallerDep = Annotated[Principal, Depends(caller_of)]
+
+
+async def job_key_of(job_id: JobId, caller: CallerDep) -> str:
+    """The key of the job in the path, in the caller's project."""
+    return caller.key(job_id)
+
+
+# Of the caller's project, so that nobody can name what is another's.
+JobKey = Annotated[str, Depends(job_key_of)]
+
+
+def refusals(*statuses: int) -> Responses:
+    """OpenAPI responses for these statuses and those that every route may have."""
+    return only_refusals(*statuses, *_COMMON_REFUSALS)
+
+
+def only_refusals(*statuses: int) -> Responses:
+    """OpenAPI responses for these statuses only."""
+    schema = {"$ref": "#/components/schemas/ProblemOut"}
+    return {
+        status: {
+            "description": _REFUSAL_TEXTS[status],
+            "content": {PROBLEM_TYPE: {"schema": schema}},
+        }
+        for status in sorted(set(statuses))
+    }

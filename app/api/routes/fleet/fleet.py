@@ -1,0 +1,396 @@
+"""The fleet: the list of all jobs, and charts of their losses in the last days."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from app import formatting
+from app.api.http.fields import Cursor, ResponseModel, ThemeName, timestamp_or_none
+from app.api.routes.dependencies import FIGURE_RESPONSE, CallerDep, ServiceDep, refusals
+from app.api.routes.fleet.fleet_jobs import (
+    DAY_S,
+    Direction,
+    FleetFilter,
+    FleetJob,
+    Order,
+    fleet_jobs,
+    fleet_summary,
+    job_missing_data_text,
+    midnight_s,
+    page_of_jobs,
+    sort_jobs,
+)
+from app.api.routes.jobs.jobs import ParallelismOut
+from app.api.routes.windows.windows import json_response
+from app.api.service.job_state import JobState
+from app.api.service.service import Service
+from app.charts.base.figure import PlotlyFigure
+from app.charts.base.theme import THEMES, Theme
+from app.charts.fleet.gpu_hours import FleetDay, fleet_causes, fleet_optypes, fleet_planned
+from app.charts.fleet.jobs import JobLoss, fleet_sizes, fleet_waste, measured_jobs
+from app.diagnosis.finding import CAUSES, Persistence
+from app.store import fleet, hosts, shards
+from app.store.database import Connection
+from app.store.fleet import RecentWindow
+from app.store.windows import Verdict
+from app.trace.job import Parallelism, job_of
+
+router = APIRouter(tags=["fleet"])
+
+MAX_SILENT_RANKS = 4  # listed
+NEW_ALERT_S = 3600.0
+
+_PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+
+
+class FleetCauseOut(ResponseModel):
+    """A cause in a job's newest window."""
+
+    cause: str
+    cost: float | None = Field(description="Share of the job's GPU time.")
+    confidence: float
+
+
+class FleetCulpritOut(ResponseModel):
+    """A culprit; fields that do not apply are null."""
+
+    dp_rank: int | None = None
+    stage: int | None = None
+    host: str | None = None
+    rank: int | None = Field(None, description="Global.")
+    local_rank: int | None = Field(None, description="Number of the GPU on its host.")
+
+
+class FleetJobOut(ResponseModel):
+    """One job of the list; unknown is null."""
+
+    job_id: str
+    name: str
+    state: JobState
+    parallelism: ParallelismOut
+    gpus: int
+    framework: str | None
+    labels: dict[str, str]
+    slowdown: float | None = Field(description="The newest; of low fidelity it is withheld.")
+    verdict: Verdict | None
+    discrepancy: float | None = Field(description="Of simulated and recorded step time.")
+    sparkline: list[float | None] = Field(
+        description="Slowdowns of the run's last 48 windows, oldest first."
+    )
+    onset_bin: int | None = Field(description="Where in `sparkline` the costliest cause began.")
+    is_diagnosed: bool = Field(
+        description="False where causes are withheld, old or not looked for."
+    )
+    causes: list[FleetCauseOut] = Field(description="The costliest three.")
+    num_causes: int
+    culprits: list[FleetCulpritOut] = Field(description="The first three of the costliest cause.")
+    num_culprits: int
+    persistence: Persistence | None
+    since_step: int | None
+    since_at: datetime | None
+    lost_gpu_hours_per_day: float | None = Field(description="As it goes on now.")
+    last_step: int | None
+    last_data_at: datetime | None
+    silent_ranks: list[int] = Field(description="The first four.")
+    num_silent_ranks: int
+    num_silent_workers: int
+    silence: str | None = Field(description="Text on its missing data.")
+    not_analysed: str | None = Field(description="Why there are no figures.")
+    latest_window: str | None
+
+
+class FleetSummaryOut(ResponseModel):
+    """Figures of all the project's jobs; hours are GPU-hours, today's since midnight UTC."""
+
+    jobs: int
+    running: int
+    gpus: int = Field(description="Of jobs that have not finished.")
+    gpus_measured: int = Field(description="Of those with figures of now.")
+    gpu_hours_lost_today: float = Field(description="By closed windows, as in the charts.")
+    gpu_hours_today: float = Field(description="That closed windows span.")
+    gpu_hours_stalled_today: float = Field(
+        description="For which jobs that are stalled now have been so; no window has them."
+    )
+    lost_per_hour: float = Field(description="GPU-hours that are being lost an hour.")
+    by_state: dict[str, int]
+    by_cause: dict[str, int]
+    alerts_firing: int
+    alerts_new_last_hour: int
+    sentence: str
+    sub: str
+
+
+class FleetOut(ResponseModel):
+    """The fleet's figures and a page of jobs; `total` is the number of matching jobs."""
+
+    summary: FleetSummaryOut
+    items: list[FleetJobOut]
+    next_cursor: str | None
+    total: int
+
+
+@router.get(
+    "/fleet",
+    operation_id="get_fleet",
+    summary="See all jobs at a glance",
+    response_class=Response,
+    responses={200: {"model": FleetOut}, **refusals()},
+)
+def get_fleet(
+    service: ServiceDep,
+    caller: CallerDep,
+    q: Annotated[
+        str,
+        Query(
+            max_length=128,
+            pattern=_PRINTABLE,
+            description="Text in a job's id or name, owner label, framework, causes or culprits, "
+            "or the beginning of one of its hosts' names.",
+        ),
+    ] = "",
+    state: Annotated[JobState | None, Query(description="Only jobs in this state.")] = None,
+    cause: Annotated[
+        str | None, Query(pattern=rf"^({'|'.join(CAUSES)})$", description="Only jobs with this.")
+    ] = None,
+    order: Annotated[Order, Query(description="By what; unknown ones come last.")] = "lost",
+    direction: Annotated[
+        Direction | None, Query(alias="dir", description="Usually the most first.")
+    ] = None,
+    cursor: Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="Most items on a page_of_jobs.")] = 100,
+) -> Response:
+    """Jobs that lose most come first, those without figures last; the summary covers all jobs.
+
+    Today's loss is cached, and may be some seconds old.
+    """
+    now_s, project = service.now_s(), caller.project
+    with service.store.read() as conn:
+        all_jobs = _all_jobs(conn, service, project, now_s)
+        on_host = hosts.jobs_on(conn, project, q) if q else ()
+        wanted = FleetFilter(q, frozenset(on_host), state, cause)
+        ordered = sort_jobs(filter(wanted.matches, all_jobs), order, direction)
+        shown, next_cursor = page_of_jobs(ordered, order, direction, cursor=cursor, limit=limit)
+        items = _jobs_out(conn, service, shown, now_s)
+        summary = _summary_out(conn, service, project, all_jobs, now_s)
+    found = FleetOut(summary=summary, items=items, next_cursor=next_cursor, total=len(ordered))
+    # Returned as a response: FastAPI would validate it again, which doubles the time.
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+def _all_jobs(conn: Connection, service: Service, project: str, now_s: float) -> list[FleetJob]:
+    return fleet_jobs(
+        fleet.lines(conn, project),
+        now_s=now_s,
+        thresholds=service.thresholds,
+        is_watched=shards.count_live(conn, now_s=now_s) > 0,
+    )
+
+
+def _summary_out(
+    conn: Connection, service: Service, project: str, all_jobs: Sequence[FleetJob], now_s: float
+) -> FleetSummaryOut:
+    today_s = midnight_s(now_s)
+    lost_today = service.answers.get(
+        ("lost today", project, today_s), lambda: fleet.loss_since(conn, project, today_s)
+    )
+    summary = fleet_summary(all_jobs, lost_today, now_s=now_s, thresholds=service.thresholds)
+    return FleetSummaryOut(
+        **asdict(summary),
+        alerts_firing=fleet.num_firing(conn, project),
+        alerts_new_last_hour=fleet.num_fired_since(conn, project, now_s - NEW_ALERT_S),
+    )
+
+
+def _jobs_out(
+    conn: Connection, service: Service, shown: Sequence[FleetJob], now_s: float
+) -> list[FleetJobOut]:
+    recent = fleet.last_windows(conn, [each.line.job_id for each in shown])
+    return [
+        _job_out(each, recent[each.line.job_id], now_s, _not_analysed(conn, service, each))
+        for each in shown
+    ]
+
+
+def _job_out(
+    each: FleetJob, recent: Sequence[RecentWindow], now_s: float, not_analysed: str | None
+) -> FleetJobOut:
+    line, findings = each.line, each.findings
+    return FleetJobOut(
+        job_id=job_of(line.job_id),
+        name=line.name,
+        state=each.state,
+        parallelism=_parallelism(each),
+        gpus=line.num_gpus,
+        framework=line.framework,
+        labels=line.labels,
+        slowdown=each.slowdown,
+        verdict=line.latest.verdict if line.latest else None,
+        discrepancy=line.brief["discrepancy"] if line.brief else None,
+        sparkline=[window.slowdown for window in recent],
+        onset_bin=_onset_bin(findings, recent),
+        is_diagnosed=findings is not None,
+        **_causes_and_culprits(findings),
+        num_causes=line.brief["num_findings"] if findings and line.brief else 0,
+        since_step=each.since_step,
+        since_at=timestamp_or_none(each.since_s),
+        lost_gpu_hours_per_day=each.lost_per_day,
+        last_step=line.last_step,
+        last_data_at=timestamp_or_none(line.last_data_s),
+        silent_ranks=list((line.silent_ranks or ())[:MAX_SILENT_RANKS]),
+        num_silent_ranks=len(line.silent_ranks or ()),
+        num_silent_workers=len({*(line.silent_workers or ())}),
+        silence=job_missing_data_text(each, now_s),
+        not_analysed=not_analysed,
+        latest_window=line.latest.window_id if line.latest else None,
+    )
+
+
+def _causes_and_culprits(findings: Sequence[dict[str, Any]] | None) -> dict[str, Any]:
+    if not findings:
+        return {"causes": [], "culprits": [], "num_culprits": 0, "persistence": None}
+    first = findings[0]
+    names = tuple(FleetCauseOut.model_fields)
+    return {
+        "causes": [FleetCauseOut(**{name: each[name] for name in names}) for each in findings],
+        "culprits": [FleetCulpritOut(**culprit) for culprit in first["culprits"]],
+        "num_culprits": first["num_culprits"],
+        "persistence": first["persistence"],
+    }
+
+
+def _onset_bin(
+    findings: Sequence[dict[str, Any]] | None, recent: Sequence[RecentWindow]
+) -> int | None:
+    step = findings[0]["onset_step"] if findings else None
+    if step is None:
+        return None
+    positions = (
+        at for at, window in enumerate(recent) if window.first_step <= step <= window.last_step
+    )
+    return next(positions, None)
+
+
+def _not_analysed(conn: Connection, service: Service, each: FleetJob) -> str | None:
+    line = each.line
+    if line.latest is not None:
+        return None
+    if line.last_data_s is None:
+        return "no data has arrived"
+    skipped = fleet.last_skip_reason(conn, line.job_id, line.epoch)
+    return skipped or f"0 of {formatting.count(service.window_steps)} complete steps"
+
+
+def _parallelism(each: FleetJob) -> ParallelismOut:
+    names = Parallelism.__slots__
+    sizes = Parallelism(**{name: getattr(each.line, name) for name in names})
+    values = {name: getattr(sizes, name) for name in ParallelismOut.model_fields}
+    return ParallelismOut(**values)
+
+
+FleetChart = Literal["waste", "causes", "optypes", "sizes", "planned"]
+
+
+@dataclass(frozen=True, slots=True)
+class LossQuery:
+    """Parameters of a fleet chart: project, days up to now, and theme."""
+
+    project: str
+    days: int
+    now_s: float
+    limit: float
+    theme: Theme
+
+    @property
+    def since_s(self) -> float:
+        """Unix time of the midnight (UTC) at which the first day starts."""
+        return midnight_s(self.now_s) - (self.days - 1) * DAY_S
+
+
+FigureOrNone = PlotlyFigure | None  # None where there is nothing to draw
+
+
+@router.get(
+    "/fleet/charts/{chart}",
+    operation_id="get_fleet_chart",
+    summary="See a chart of the fleet over time",
+    response_class=Response,
+    responses={**FIGURE_RESPONSE, 204: {"description": "Nothing to draw yet."}, **refusals()},
+)
+def get_fleet_chart(
+    chart: FleetChart,
+    service: ServiceDep,
+    caller: CallerDep,
+    theme: ThemeName = "light",
+    days: Annotated[int, Query(ge=1, le=366, description="Days up to now, by UTC.")] = 30,
+) -> Response:
+    """Closed windows with reliable figures; 204 if there are none in these days.
+
+    Not 404, which browsers log as an error: a new fleet has no figures yet.
+    """
+    limit = service.thresholds.alert_slowdown
+    asked = LossQuery(caller.project, days, service.now_s(), limit, THEMES[theme])
+
+    def draw() -> FigureOrNone:
+        with service.store.read() as conn:
+            return _FLEET_CHARTS[chart](conn, asked)
+
+    figure = service.answers.get((chart, asked.project, asked.since_s, theme), draw)
+    return Response(status_code=204) if figure is None else json_response(figure)
+
+
+def _waste_chart(conn: Connection, asked: LossQuery) -> FigureOrNone:
+    jobs = _job_losses(conn, asked)
+    return fleet_waste(jobs, asked.limit, theme=asked.theme) if jobs else None
+
+
+def _sizes_chart(conn: Connection, asked: LossQuery) -> FigureOrNone:
+    jobs = _job_losses(conn, asked)
+    return fleet_sizes(jobs, asked.limit, theme=asked.theme) if jobs else None
+
+
+def _job_losses(conn: Connection, asked: LossQuery) -> list[JobLoss]:
+    found = fleet.loss_by_job(conn, asked.project, asked.since_s)
+    return measured_jobs(
+        JobLoss(name, num_gpus, lost.gpu_s / 3600, lost.gpu_s_recorded / 3600)
+        for name, num_gpus, lost in found
+    )
+
+
+def _causes_chart(conn: Connection, asked: LossQuery) -> FigureOrNone:
+    total = fleet.loss_since(conn, asked.project, asked.since_s).gpu_s / 3600
+    found = _in_hours(fleet.loss_by_name(conn, asked.project, "cause", asked.since_s))
+    return fleet_causes(found, total, theme=asked.theme) if total > 0 else None
+
+
+def _optypes_chart(conn: Connection, asked: LossQuery) -> FigureOrNone:
+    found = _in_hours(fleet.loss_by_name(conn, asked.project, "optype", asked.since_s))
+    return fleet_optypes(found, theme=asked.theme) if any(found.values()) else None
+
+
+def _planned_chart(conn: Connection, asked: LossQuery) -> FigureOrNone:
+    edges_s = [asked.since_s + day * DAY_S for day in range(asked.days + 1)]
+    sums = fleet.loss_by_interval(conn, asked.project, edges_s)
+    days = [
+        FleetDay(datetime.fromtimestamp(began_s, UTC).date(), each.gpu_s_recorded / 3600,
+            each.gpu_s / 3600)
+        for began_s, each in zip(edges_s[:-1], sums, strict=True)
+    ]  # fmt: skip
+    return fleet_planned(days, theme=asked.theme) if any(day.hours for day in days) else None
+
+
+def _in_hours(gpu_s: Mapping[str, float]) -> dict[str, float]:
+    return {name: lost / 3600 for name, lost in gpu_s.items()}
+
+
+_FLEET_CHARTS: dict[FleetChart, Callable[[Connection, LossQuery], FigureOrNone]] = {
+    "waste": _waste_chart,
+    "causes": _causes_chart,
+    "optypes": _optypes_chart,
+    "sizes": _sizes_chart,
+    "planned": _planned_chart,
+}

@@ -1,0 +1,357 @@
+"""Jobs of the fleet: state, loss, onset and causes; filtered, sorted, paged and summed."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from app import formatting
+from app.api.service.job_state import (
+    JobState,
+    StateThresholds,
+    job_state,
+    silent_for_s,
+    state_since_s,
+)
+from app.charts.fleet.headline import FleetFacts, LosingJob, fleet_headline
+from app.engine.metrics import gpu_time_wasted
+from app.errors import InvalidRequest
+from app.store.fleet import FleetLine, LossSum
+from app.store.sql import JobId, from_cursor, to_cursor
+from app.trace.job import job_of
+
+HOURS_A_DAY = 24.0
+
+# States in which the newest figures are current.
+MEASURED_STATES: tuple[JobState, ...] = ("healthy", "straggling")
+LOSING_STATES: tuple[JobState, ...] = ("straggling", "stalled")
+_DIAGNOSED_STATES: tuple[JobState, ...] = (*MEASURED_STATES, "low-fidelity", "finished")
+
+
+class FleetJob(NamedTuple):
+    """A job's stored line and its current state.
+
+    `lost_per_hour`: GPU-hours lost per hour now, None if not measured. `state_since_s`: Unix time.
+    """
+
+    line: FleetLine
+    state: JobState
+    lost_per_hour: float | None
+    since_s: float | None
+    since_step: int | None
+
+    @property
+    def findings(self) -> Sequence[dict[str, Any]] | None:
+        """Its costliest causes; None if they are withheld, outdated or not known."""
+        brief = self.line.brief
+        if brief is None or self.state not in _DIAGNOSED_STATES:
+            return None
+        found: list[dict[str, Any]] | None = brief["findings"]
+        return found
+
+    @property
+    def slowdown(self) -> float | None:
+        """The newest slowdown; None if unknown or not reliable."""
+        latest = self.line.latest
+        return None if latest is None or latest.verdict == "low" else latest.slowdown
+
+    @property
+    def causes(self) -> list[str]:
+        """Names of the causes, the costliest first."""
+        return [str(each["cause"]) for each in self.findings or ()]
+
+    @property
+    def lost_per_day(self) -> float | None:
+        """GPU-hours lost per day at the current rate."""
+        return None if self.lost_per_hour is None else HOURS_A_DAY * self.lost_per_hour
+
+
+def fleet_jobs(
+    lines: Iterable[FleetLine], *, now_s: float, thresholds: StateThresholds, is_watched: bool
+) -> list[FleetJob]:
+    """Jobs of these lines with their states; `is_watched` while any consumer is alive."""
+    found = []
+    for line in lines:
+        state = job_state(line, now_s=now_s, thresholds=thresholds, is_watched=is_watched)
+        found.append(_fleet_job(line, state))
+    return found
+
+
+def job_missing_data_text(job: FleetJob, now_s: float) -> str | None:
+    """Text on a job's missing data; None if data arrives or the job has ended."""
+    line = job.line
+    match job.state:
+        case "silent":
+            return f"{formatting.plural(len(line.silent_ranks or ()), 'rank')} silent"
+        case "stalled" | "stale":
+            return f"no data for {formatting.duration(silent_for_s(line, now_s) or 0.0)}"
+    return None
+
+
+def _fleet_job(line: FleetLine, state: JobState) -> FleetJob:
+    if state in _DIAGNOSED_STATES:
+        began_s, step = _onset(line)
+    else:
+        began_s, step = state_since_s(line, state), line.last_step
+    return FleetJob(line, state, _lost_per_hour(line, state), began_s, step)
+
+
+def _onset(line: FleetLine) -> tuple[float | None, int | None]:
+    """Onset of the costliest cause: time and step."""
+    if line.brief is None or not line.brief["findings"]:
+        return None, None
+    return line.brief["onset_at_s"], line.brief["findings"][0]["onset_step"]
+
+
+def _lost_per_hour(line: FleetLine, state: JobState) -> float | None:
+    if state == "stalled":
+        return float(line.num_gpus)
+    slowdown = line.latest.slowdown if line.latest and state in MEASURED_STATES else None
+    return None if slowdown is None else line.num_gpus * gpu_time_wasted(slowdown)
+
+
+Order = Literal["lost", "slowdown", "gpus", "name", "since", "state"]
+Direction = Literal["asc", "desc"]
+
+OWNER_LABEL = "owner"  # the label with a job's owner
+
+# Most severe first.
+_STATES_BY_SEVERITY: tuple[JobState, ...] = (
+    "stalled",
+    "straggling",
+    "silent",
+    "stale",
+    "low-fidelity",
+    "not-analysed",
+    "healthy",
+    "finished",
+)
+_ASCENDING_ORDERS: tuple[Order, ...] = ("name", "state")
+_SortValue = tuple[float, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFilter:
+    """Filters of the list; all given ones must match.
+
+    `text` is searched in job ids and names, the owner label, framework, causes and culprits' hosts;
+    `on_host` are keys of jobs that have, or had, a host whose name starts with it.
+    """
+
+    text: str = ""
+    on_host: frozenset[str] = frozenset()
+    state: JobState | None = None
+    cause: str | None = None
+
+    def matches(self, job: FleetJob) -> bool:
+        """Whether the job matches."""
+        if self.state is not None and job.state != self.state:
+            return False
+        if self.cause is not None and self.cause not in job.causes:
+            return False
+        text = self.text.strip().casefold()
+        is_there = job.line.job_id in self.on_host
+        return not text or is_there or any(text in each.casefold() for each in _searched_texts(job))
+
+
+def sort_jobs(
+    standings: Iterable[FleetJob], order: Order, direction: Direction | None
+) -> list[FleetJob]:
+    """The sorted jobs, equal ones by id; jobs without a value come last.
+
+    States always sort the most severe first, whatever the direction; then by name.
+    """
+    return sorted(standings, key=lambda each: _sort_key(each, order, direction))
+
+
+def page_of_jobs(
+    ordered: Sequence[FleetJob],
+    order: Order,
+    direction: Direction | None,
+    *,
+    cursor: str | None,
+    limit: int,
+) -> tuple[Sequence[FleetJob], str | None]:
+    """The jobs after the cursor's, and the next cursor.
+
+    A cursor holds the sort value that its job had: the page starts there, wherever that job is by
+    now.
+    """
+    first = 0
+    if cursor is not None:
+        after = _cursor_key(cursor, order, direction)
+        first = bisect_right(ordered, after, key=lambda each: _sort_key(each, order, direction))
+    part, left = ordered[first : first + limit], len(ordered) - first - limit
+    return part, _next_cursor(part[-1], order, direction) if left > 0 else None
+
+
+class _Cursor(NamedTuple):
+    order: Order
+    direction: Direction | None
+    is_known: bool
+    value: _SortValue
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class _Descending:
+    """Sorts in descending order."""
+
+    value: _SortValue
+
+    def __lt__(self, other: "_Descending") -> bool:
+        return other.value < self.value
+
+
+def _sort_key(job: FleetJob, order: Order, direction: Direction | None) -> tuple[Any, ...]:
+    return _key_of_value(*_value_or_fallback(job, order), job_of(job.line.job_id), order, direction)
+
+
+def _key_of_value(
+    is_known: bool,
+    value: _SortValue,
+    job: str,
+    order: Order,
+    direction: Direction | None,
+) -> tuple[Any, ...]:
+    if not is_known:
+        return (True, value, job)
+    is_down = (direction or ("asc" if order in _ASCENDING_ORDERS else "desc")) == "desc"
+    return (False, _Descending(value) if is_down else value, job)
+
+
+def _value_or_fallback(job: FleetJob, order: Order) -> tuple[bool, _SortValue]:
+    """Whether the job has a sort value, and that or a fallback."""
+    value = _sort_value(job, order)
+    if value is not None:
+        return True, value
+    return False, (float(_STATES_BY_SEVERITY.index(job.state)), job.line.name.casefold())
+
+
+def _sort_value(job: FleetJob, order: Order) -> _SortValue | None:
+    """The job's sort value, as number and text; None if unknown."""
+    match order:
+        case "name":
+            return 0.0, job.line.name.casefold()
+        case "state":
+            return float(_STATES_BY_SEVERITY.index(job.state)), ""
+        case "gpus":
+            return float(job.line.num_gpus), ""
+    number = {
+        "lost": job.lost_per_hour,
+        "slowdown": job.slowdown,
+        "since": job.since_s,
+    }[order]
+    return None if number is None else (number, "")
+
+
+def _next_cursor(job: FleetJob, order: Order, direction: Direction | None) -> str:
+    return to_cursor(order, direction, *_value_or_fallback(job, order), job_of(job.line.job_id))
+
+
+def _cursor_key(cursor: str, order: Order, direction: Direction | None) -> tuple[Any, ...]:
+    last = from_cursor(cursor, _Cursor)
+    if (last.order, last.direction) != (order, direction):
+        raise InvalidRequest("the cursor is one of another order")
+    return _key_of_value(last.is_known, last.value, last.job, order, direction)
+
+
+def _searched_texts(job: FleetJob) -> Iterable[str]:
+    line = job.line
+    yield from (
+        job_of(line.job_id),
+        line.name,
+        line.labels.get(OWNER_LABEL, ""),
+        line.framework or "",
+    )
+    for finding in job.findings or ():
+        yield finding["cause"].replace("-", " ")
+        yield from (culprit.get("host", "") for culprit in finding["culprits"])
+
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSummary:
+    """Figures of a project's jobs; hours are GPU-hours, those of today since midnight UTC.
+
+    Today's loss is of closed windows, as in the charts; `gpu_hours_stalled_today` of jobs that are
+    stalled now is added, since no window has it. `gpus` are those of unfinished jobs,
+    `gpus_measured` of those with current figures.
+    """
+
+    jobs: int
+    running: int
+    gpus: int
+    gpus_measured: int
+    gpu_hours_lost_today: float
+    gpu_hours_today: float
+    gpu_hours_stalled_today: float
+    lost_per_hour: float
+    by_state: dict[str, int]
+    by_cause: dict[str, int]
+    sentence: str
+    sub: str
+
+
+def midnight_s(now_s: float) -> float:
+    """Unix time of the last midnight (UTC)."""
+    return now_s - now_s % DAY_S
+
+
+def fleet_summary(
+    fleet: Sequence[FleetJob], lost_today: LossSum, *, now_s: float, thresholds: StateThresholds
+) -> FleetSummary:
+    """Figures of these jobs; `lost_today` is the loss in today's windows."""
+    running = [each for each in fleet if each.state != "finished"]
+    measured = [each for each in running if each.state in MEASURED_STATES]
+    stalled_s = sum(_stalled_gpu_s(each, now_s) for each in running)
+    sentence, sub = fleet_headline(_headline_fleet(fleet, len(measured), now_s, thresholds))
+    return FleetSummary(
+        jobs=len(fleet),
+        running=len(running),
+        gpus=sum(each.line.num_gpus for each in running),
+        gpus_measured=sum(each.line.num_gpus for each in measured),
+        gpu_hours_lost_today=lost_today.gpu_s / 3600,
+        gpu_hours_today=lost_today.gpu_s_recorded / 3600,
+        gpu_hours_stalled_today=stalled_s / 3600,
+        lost_per_hour=sum(each.lost_per_hour or 0.0 for each in running),
+        by_state=dict(Counter(each.state for each in fleet)),
+        by_cause=_by_cause(fleet),
+        sentence=sentence,
+        sub=sub,
+    )
+
+
+def _by_cause(fleet: Sequence[FleetJob]) -> dict[str, int]:
+    """Number of jobs by cause, descending; a job counts once per cause."""
+    counted = Counter(cause for each in fleet for cause in set(each.causes))
+    return dict(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _stalled_gpu_s(job: FleetJob, now_s: float) -> float:
+    """GPU-seconds of today since the job stalled."""
+    if job.state != "stalled" or job.since_s is None:
+        return 0.0
+    return job.line.num_gpus * max(0.0, now_s - max(job.since_s, midnight_s(now_s)))
+
+
+def _headline_fleet(
+    fleet: Sequence[FleetJob], num_measured: int, now_s: float, thresholds: StateThresholds
+) -> FleetFacts:
+    losing = [
+        LosingJob(
+            each.line.name,
+            each.lost_per_day or 0.0,
+            is_stalled=each.state == "stalled",
+            silent_s=silent_for_s(each.line, now_s) or 0.0,
+            finding=each.findings[0] if each.findings else None,
+            num_stages=each.line.pp_size,
+        )
+        for each in fleet
+        if each.state in LOSING_STATES
+    ]
+    losing.sort(key=lambda each: -each.lost_per_day)
+    return FleetFacts(len(fleet), num_measured, losing, thresholds.alert_slowdown)

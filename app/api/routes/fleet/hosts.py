@@ -1,0 +1,214 @@
+"""Hosts: those that several jobs blamed, and the history of one host."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
+
+from app.api.http.fields import (
+    PRINTABLE,
+    Cursor,
+    Limit,
+    ResponseModel,
+    WorkerOut,
+    timestamp,
+    timestamp_or_none,
+)
+from app.api.routes.dependencies import CallerDep, ServiceDep, refusals
+from app.errors import NotFound
+from app.store import hosts
+from app.store import hosts as workers_hosts
+from app.store.database import Connection
+from app.store.hosts import BlamedHost, BlamingRun, HostRun, WorkerKey
+from app.trace.job import job_of
+
+router = APIRouter(tags=["hosts"])
+
+DAY_S = 86_400.0
+MAX_RUNS = 200
+MAX_WORKERS = 64  # listed workers of one run on one host
+# Workers of all runs that are searched: a map of 16,384 takes some 20 ms to read.
+MAX_WORKERS_SEARCHED = 40_000
+
+Days = Annotated[int, Query(ge=1, le=3650, description="How many days back.")]
+HostName = Annotated[
+    str,
+    Path(
+        max_length=255,
+        pattern=PRINTABLE,
+        description="As its workers say it.",
+        examples=["gpu-node-7"],
+    ),
+]
+
+
+class HostNotFound(NotFound):
+    """No job of the project had a worker on this host."""
+
+    code = "host_not_found"
+
+
+class BlamedHostOut(ResponseModel):
+    """A culprit of several jobs."""
+
+    host: str
+    jobs: int
+    worst_slowdown: float | None = Field(description="Against the peers of its slowest worker.")
+    last_seen_at: datetime
+    gpu_hours_lost: float
+
+    @classmethod
+    def of(cls, blamed: BlamedHost) -> "BlamedHostOut":
+        """From the stored host."""
+        return cls(
+            host=blamed.host,
+            jobs=blamed.num_jobs,
+            worst_slowdown=blamed.slowdown,
+            last_seen_at=timestamp(blamed.last_s),
+            gpu_hours_lost=blamed.gpu_s / 3600,
+        )
+
+
+class BlamedHostsOut(ResponseModel):
+    """A page of hosts, most blamed first."""
+
+    items: list[BlamedHostOut]
+    next_cursor: str | None
+
+
+class HostBlameOut(ResponseModel):
+    """When a run blamed the host, and the cost."""
+
+    windows: int
+    first_window: str
+    last_window: str
+    worst_slowdown: float | None
+    gpu_hours_lost: float
+    last_seen_at: datetime
+
+    @classmethod
+    def of(cls, blamed: BlamingRun) -> "HostBlameOut":
+        """From the stored entry."""
+        return cls(
+            windows=blamed.num_windows,
+            first_window=f"{blamed.epoch}-{blamed.first_step}",
+            last_window=f"{blamed.epoch}-{blamed.last_first_step}",
+            worst_slowdown=blamed.slowdown,
+            gpu_hours_lost=blamed.gpu_s / 3600,
+            last_seen_at=timestamp(blamed.last_s),
+        )
+
+
+class HostRunOut(ResponseModel):
+    """A run with workers on the host; `blame` is null if the host was never a culprit."""
+
+    job_id: str
+    epoch: int
+    name: str
+    began_at: datetime
+    ended_at: datetime | None
+    last_data_at: datetime | None
+    workers: list[WorkerOut] | None = Field(
+        description="The first 64; null of runs too long ago to be looked through."
+    )
+    num_workers: int | None
+    blame: HostBlameOut | None
+
+
+class HostOut(ResponseModel):
+    """One host: its runs, newest first, and those that blamed it."""
+
+    host: str
+    jobs_blamed: int
+    worst_slowdown: float | None
+    gpu_hours_lost: float
+    runs: list[HostRunOut] = Field(description="The 200 that began last.")
+
+
+@router.get(
+    "/hosts",
+    operation_id="list_hosts",
+    summary="List hosts that several jobs found slow",
+    responses=refusals(),
+)
+def list_hosts(
+    service: ServiceDep,
+    caller: CallerDep,
+    days: Days = 30,
+    min_jobs: Annotated[int, Query(ge=1, le=1000, description="In so many jobs or more.")] = 2,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> BlamedHostsOut:
+    """Hosts that were culprits, most jobs first."""
+    since_s = service.now_s() - days * DAY_S
+    with service.store.read() as conn:
+        found, next_cursor = hosts.blamed_hosts(
+            conn, caller.project, since_s=since_s, min_jobs=min_jobs, cursor=cursor, limit=limit
+        )
+    items = [BlamedHostOut.of(each) for each in found]
+    return BlamedHostsOut(items=items, next_cursor=next_cursor)
+
+
+@router.get(
+    "/hosts/{host:path}",
+    operation_id="get_host",
+    summary="See one host",
+    responses=refusals(404),
+)
+def get_host(service: ServiceDep, caller: CallerDep, host: HostName) -> HostOut:
+    """Its runs, and the windows in which it was the culprit."""
+    with service.store.read() as conn:
+        runs = hosts.runs_on(conn, caller.project, host, limit=MAX_RUNS)
+        if not runs:
+            raise HostNotFound(f"no job of this project had a worker on host {host!r}")
+        blamed = hosts.blaming_runs(conn, caller.project, host, since_s=0.0)
+        of_run = {(each.job_id, each.epoch): each for each in blamed}
+        placed = _workers_on_host(conn, host, runs)
+    items = [
+        _host_run_out(each, of_run.get((each.job_id, each.epoch)), workers)
+        for each, workers in zip(runs, placed, strict=True)
+    ]
+    slowdowns = [each.slowdown for each in blamed if each.slowdown is not None]
+    return HostOut(
+        host=host,
+        jobs_blamed=len({each.job_id for each in blamed}),
+        worst_slowdown=max(slowdowns, default=None),
+        gpu_hours_lost=sum(each.gpu_s for each in blamed) / 3600,
+        runs=items,
+    )
+
+
+def _workers_on_host(
+    conn: Connection, host: str, runs: Sequence[HostRun]
+) -> list[list[WorkerKey] | None]:
+    """Each run's workers on the host; None for runs beyond the search limit."""
+    left = MAX_WORKERS_SEARCHED
+    found: list[list[WorkerKey] | None] = []
+    for run in runs:
+        # The newest run is always searched.
+        if left < run.num_workers and found:
+            found.append(None)
+            continue
+        left -= run.num_workers
+        placed = workers_hosts.load(conn, run.job_id, run.epoch)
+        found.append([worker for worker, name in placed.items() if name == host])
+    return found
+
+
+def _host_run_out(
+    run: HostRun, blamed: BlamingRun | None, workers: list[WorkerKey] | None
+) -> HostRunOut:
+    ended_s = [each for each in (run.ended_s, run.superseded_s) if each is not None]
+    return HostRunOut(
+        job_id=job_of(run.job_id),
+        epoch=run.epoch,
+        name=run.name,
+        began_at=timestamp(run.registered_s),
+        ended_at=timestamp_or_none(min(ended_s, default=None)),
+        last_data_at=timestamp_or_none(run.last_data_s),
+        workers=None if workers is None else [WorkerOut.of(each) for each in workers[:MAX_WORKERS]],
+        num_workers=None if workers is None else len(workers),
+        blame=None if blamed is None else HostBlameOut.of(blamed),
+    )

@@ -1,0 +1,206 @@
+"""Jobs as samples for /metrics: sums of all, and the costliest jobs and slowest workers by name.
+
+The number of series is bounded: a fixed number of jobs and of workers, not one per worker. The
+slowest workers are found with few reads of results.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from app.api.routes.fleet.fleet_jobs import MEASURED_STATES, FleetJob
+from app.api.service.job_state import STATES
+from app.api.service.results import ResultCache
+from app.engine.metrics import gpu_time_wasted
+from app.errors import WindowNotFound
+from app.store import hosts
+from app.store.database import Store
+from app.trace.job import job_of, project_of
+
+MAX_WORKERS = 20
+# Jobs whose results are read: one of 16,384 workers takes some 20 ms.
+MAX_JOBS_READ = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SlowestWorker:
+    """A worker and its S_w in its job's newest window; `host` is None if unknown."""
+
+    job_id: str
+    dp_rank: int
+    stage: int
+    host: str | None
+    slowdown: float
+
+
+def slowest_workers(
+    store: Store, results: ResultCache, jobs: Iterable[FleetJob], *, max_workers: int = MAX_WORKERS
+) -> list[SlowestWorker]:
+    """The slowest workers of straggling jobs, the slowest first.
+
+    No worker is slower than its job, so jobs are read by descending slowdown until none of the rest
+    can have a slower one.
+    """
+    straggling = [job for job in jobs if job.state == "straggling" and job.slowdown is not None]
+    straggling.sort(key=lambda job: -(job.slowdown or 0.0))
+    found: list[SlowestWorker] = []
+    for job in straggling[:MAX_JOBS_READ]:
+        if len(found) == max_workers and found[-1].slowdown >= (job.slowdown or 0.0):
+            break
+        of_job = heapq.nlargest(
+            max_workers, _slow_workers_of(store, results, job), key=_by_slowdown
+        )
+        found = sorted([*found, *of_job], key=_by_slowdown, reverse=True)[:max_workers]
+    return _with_hosts(store, found, {job.line.job_id: job.line.epoch for job in straggling})
+
+
+def _by_slowdown(worker: SlowestWorker) -> float:
+    return worker.slowdown
+
+
+def _slow_workers_of(store: Store, results: ResultCache, job: FleetJob) -> Iterator[SlowestWorker]:
+    line = job.line
+    try:
+        result = results.get(store, line.job_id, line.latest.window_id if line.latest else "latest")
+    except WindowNotFound:
+        return  # deleted by retention meanwhile
+    for dp_rank, of_rank in enumerate(result["worker_slowdown"] or ()):
+        for stage, slowdown in enumerate(of_rank):
+            if slowdown is not None and slowdown > 1.0:
+                yield SlowestWorker(line.job_id, dp_rank, stage, None, slowdown)
+
+
+def _with_hosts(
+    store: Store, found: Sequence[SlowestWorker], epochs: dict[str, int]
+) -> list[SlowestWorker]:
+    with store.read() as conn:
+        known = {job_id: hosts.load(conn, job_id, epochs[job_id]) for job_id in
+                 {each.job_id for each in found}}  # fmt: skip
+    return [
+        SlowestWorker(
+            each.job_id,
+            each.dp_rank,
+            each.stage,
+            known[each.job_id].get((each.dp_rank, each.stage)),
+            each.slowdown,
+        )
+        for each in found
+    ]
+
+
+# Not "job": Prometheus uses that label for the scraped target.
+_JOB_LABELS = ["project", "job_id"]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSamples(Collector):
+    """Sums over all jobs of the service; no names."""
+
+    jobs: Sequence[FleetJob]
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        running = [each for each in self.jobs if each.state != "finished"]
+        by_state = Counter(each.state for each in self.jobs)
+        family = GaugeMetricFamily("paceline_jobs", "Jobs by how they do.", labels=["state"])
+        for state in STATES:
+            family.add_metric([state], by_state[state])
+        yield family
+        gpus = sum(each.line.num_gpus for each in running)
+        yield GaugeMetricFamily("paceline_gpus", "GPUs of jobs that have not finished.", value=gpus)
+        lost = sum(each.lost_per_hour or 0.0 for each in running)
+        help_text = "GPU-hours that all jobs lose an hour, as they go on now."
+        yield GaugeMetricFamily("paceline_gpu_hours_lost_per_hour", help_text, value=lost)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSamples(Collector):
+    """Jobs by name, the costliest first, the number left out, and the slowest workers."""
+
+    jobs: Sequence[FleetJob]
+    left_out: int
+    workers: Sequence[SlowestWorker]
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        for name, help_text, of in _GAUGES:
+            yield self._gauge(name, help_text, of)
+        yield self._states()
+        yield self._causes()
+        yield self._workers()
+        help_text = "Jobs that have not finished and lose too little to be named here."
+        yield GaugeMetricFamily("paceline_jobs_left_out", help_text, value=self.left_out)
+
+    def _gauge(self, name: str, help_text: str, of: Callable[[FleetJob], float | None]) -> Metric:
+        family = GaugeMetricFamily(f"paceline_job_{name}", help_text, labels=_JOB_LABELS)
+        for job in self.jobs:
+            value = of(job)
+            if value is not None:
+                family.add_metric(_job_labels(job), value)
+        return family
+
+    def _states(self) -> Metric:
+        help_text = "1 for the state that the job is in; there is no sample for the others."
+        family = GaugeMetricFamily("paceline_job_state", help_text, labels=[*_JOB_LABELS, "state"])
+        for job in self.jobs:
+            family.add_metric([*_job_labels(job), job.state], 1)
+        return family
+
+    def _causes(self) -> Metric:
+        help_text = "Share of the job's GPU time that a cause costs; the costliest three."
+        name = "paceline_job_cause_gpu_time_ratio"
+        family = GaugeMetricFamily(name, help_text, labels=[*_JOB_LABELS, "cause"])
+        for job in self.jobs:
+            costs: dict[str, float] = {}
+            for each in job.findings or ():
+                costs[each["cause"]] = max(costs.get(each["cause"], 0.0), each["cost"] or 0.0)
+            for cause, cost in costs.items():
+                family.add_metric([*_job_labels(job), cause], cost)
+        return family
+
+    def _workers(self) -> Metric:
+        help_text = "Slowdown of the slowest workers (dp rank-stage) of all jobs that straggle."
+        name = "paceline_worst_worker_slowdown_ratio"
+        family = GaugeMetricFamily(name, help_text, labels=[*_JOB_LABELS, "worker", "host"])
+        for each in self.workers:
+            place = [project_of(each.job_id), job_of(each.job_id)]
+            worker = f"{each.dp_rank}-{each.stage}"
+            family.add_metric([*place, worker, each.host or ""], each.slowdown)
+        return family
+
+
+def _slowdown(job: FleetJob) -> float | None:
+    return job.slowdown if job.state in MEASURED_STATES else None
+
+
+def _wasted(job: FleetJob) -> float | None:
+    slowdown = _slowdown(job)
+    return None if slowdown is None else gpu_time_wasted(slowdown)
+
+
+def _step_s(job: FleetJob) -> float | None:
+    return job.line.brief["step_s"] if job.line.brief and job.state in MEASURED_STATES else None
+
+
+_GAUGES: tuple[tuple[str, str, Callable[[FleetJob], float | None]], ...] = (
+    ("slowdown_ratio", "Step time as recorded, over that without stragglers.", _slowdown),
+    ("gpu_time_wasted_ratio", "Share of the job's GPU time that stragglers cost.", _wasted),
+    (
+        "gpu_hours_lost_per_hour",
+        "GPU-hours that it loses an hour; of a job that is stalled, all of them.",
+        lambda job: job.lost_per_hour,
+    ),
+    ("gpus", "Its GPUs.", lambda job: job.line.num_gpus),
+    ("step_seconds", "What a step takes in the newest window.", _step_s),
+    ("last_step", "The last step that was heard of.", lambda job: job.line.last_step),
+)
+
+
+def _job_labels(job: FleetJob) -> list[str]:
+    return [project_of(job.line.job_id), job_of(job.line.job_id)]

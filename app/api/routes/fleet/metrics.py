@@ -1,0 +1,210 @@
+"""Metrics for Prometheus: counters of the service, and states of jobs.
+
+A source that could not be read has no samples.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse, Response
+from typing_extensions import override
+
+from app.api.http.auth import header
+from app.api.http.principal import ROOT, Principal
+from app.api.routes.dependencies import ServiceDep, only_refusals
+from app.api.routes.fleet.fleet_jobs import FleetJob, fleet_jobs
+from app.api.routes.fleet.job_metrics import FleetSamples, JobSamples, slowest_workers
+from app.api.service.service import Service
+from app.errors import PacelineError
+from app.ingest.queue import Lag
+from app.store.fleet import FleetLine
+from app.store.runs import NotificationCounts, is_delivery_outcome
+from app.store.service_state import ServiceState
+from app.trace.job import project_of
+
+_COUNTS = {
+    "accepted": "Operations taken into windows.",
+    "duplicate": "Operations in batches that had been taken before.",
+    "conflict": "Operations in batches that came again with another content; the first one stands.",
+    "late": "Operations that came when their window could no longer be revised.",
+    "dead": "Operations in entries that nobody could take; see paceline_dead_letters.",
+}
+_TOTALS = {
+    "fenced_commits": "Commits refused because another consumer owned the shard.",
+    "ops_replayed": "Operations of dead letters that were put back into the queue.",
+    "entries_lost": "Entries that the queue had acknowledged and no longer held.",
+}
+_COUNTER_NAME = re.compile(r"[a-z][a-z_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSamples(Collector):
+    """Samples of one moment; None if the source could not be read."""
+
+    state: ServiceState | None
+    lag: Lag | None
+    num_shards: int
+    allow_lossy: bool
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("shards", "Parts of the event queue.", self.num_shards)
+        yield _gauge("lossy_allowed", "1 if batches may be lost in a crash.", self.allow_lossy)
+        if self.state is not None:
+            yield from _store_samples(self.state)
+        if self.lag is not None:
+            yield from _queue_samples(self.lag)
+
+
+def _store_samples(state: ServiceState) -> Iterator[Metric]:
+    for name, help_text in _COUNTS.items():
+        yield _counter(f"ops_{name}", help_text, getattr(state.counts, name))
+    lost = "Batches that were skipped by their worker's later ones and never came."
+    yield _counter("batches_lost", lost, state.counts.lost_batches)
+    for name, value in ({**dict.fromkeys(_TOTALS, 0), **state.totals}).items():
+        if _COUNTER_NAME.fullmatch(name) and not is_delivery_outcome(name):
+            yield _counter(name, _TOTALS.get(name, "A count of the whole service."), value)
+    yield _gauge("dead_letters", "Dead letters that nobody has dealt with.", state.dead_letters)
+    yield _gauge("outbox_due", "Alert messages that are still to be sent.", state.outbox_due)
+    age_s = state.outbox_oldest_s or 0.0
+    yield _gauge("outbox_oldest_seconds", "Age of the oldest of these; 0 if none.", age_s)
+    yield from _notification_samples(state.notifications)
+    yield _gauge("consumers_alive", "Consumers whose lease holds.", state.live_consumers)
+    unheld = len(state.unheld_shards)
+    yield _gauge("shards_unheld", "Parts of the queue that no consumer works on.", unheld)
+
+
+def _notification_samples(counts: NotificationCounts) -> Iterator[Metric]:
+    firing = "Alerts that fire now, of all projects."
+    family = GaugeMetricFamily("paceline_alerts_firing", firing, labels=["severity"])
+    for severity, number in counts.firing.items():
+        family.add_metric([severity], number)
+    yield family
+    outcomes = "Messages about alerts by what became of them; retried are attempts."
+    counted = CounterMetricFamily("paceline_webhook_deliveries", outcomes, labels=["outcome"])
+    for outcome, number in counts.outcomes.items():
+        counted.add_metric([outcome], number)
+    yield counted
+    disabled = "Receivers of alerts that were given up, until a person enables them."
+    yield _gauge("notifier_disabled_endpoints", disabled, counts.disabled_endpoints)
+
+
+def _queue_samples(lag: Lag) -> Iterator[Metric]:
+    yield _by_shard(
+        "queue_entries", "Batches that wait in the queue, or are worked on.", lag.entries
+    )
+    oldest_s = [age_s or 0.0 for age_s in lag.oldest_s]
+    yield _by_shard("queue_oldest_seconds", "How long the oldest of these waits.", oldest_s)
+    full = "Parts of the queue that take no batch until consumers have caught up."
+    yield _gauge("queue_full_shards", full, len(lag.full))
+    if lag.memory_bytes is not None:
+        yield _gauge("queue_memory_bytes", "Memory that the queue uses.", lag.memory_bytes)
+    if lag.memory_limit_bytes is not None:
+        limit = "Memory that the queue may use."
+        yield _gauge("queue_memory_limit_bytes", limit, lag.memory_limit_bytes)
+
+
+def _counter(name: str, help_text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"paceline_{name}", help_text, value=value)
+
+
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"paceline_{name}", help_text, value=value)
+
+
+def _by_shard(name: str, help_text: str, values: Sequence[float]) -> Metric:
+    family = GaugeMetricFamily(f"paceline_{name}", help_text, labels=["shard"])
+    for shard, value in enumerate(values):
+        family.add_metric([str(shard)], value)
+    return family
+
+
+log = structlog.get_logger()
+
+router = APIRouter(tags=["health"])
+
+ReadingT = TypeVar("ReadingT")
+
+
+@router.get(
+    "/metrics",
+    operation_id="get_metrics",
+    summary="Read what is counted and measured",
+    response_class=PlainTextResponse,
+    responses=only_refusals(401, 403, 421, 429, 500),
+    openapi_extra={"security": [{}, {"token": []}]},
+)
+async def get_metrics(request: Request, service: ServiceDep) -> Response:
+    """Prometheus text format. Without a token: counts and sums only, no names.
+
+    With a token of the scope read, also the jobs of its project that lose most, and their slowest
+    workers; with PACELINE_TOKEN, of all projects.
+
+    Counters of this process start at 0 with it. Counts of processed operations are in the database,
+    the same in every process. In the end received = refused + accepted + duplicate + conflict +
+    late + dead, summed over all processes. A source that cannot be read has no samples, and
+    `paceline_scrape_errors_total` grows.
+    """
+    caller = await _optional_caller(request, service)
+    watch = service.status
+    state, lag, lines = await asyncio.gather(
+        _or_none(service, "store", watch.state.get()),
+        _or_none(service, "queue", watch.lag.get()),
+        _or_none(service, "jobs", watch.jobs.get()),
+    )
+    text = generate_latest(service.metrics.registry)
+    text += generate_latest(ServiceSamples(state, lag, watch.num_shards, watch.allow_lossy))
+    if state is not None and lines is not None:
+        is_watched = state.live_consumers > 0
+        making = run_in_threadpool(_job_text, service, caller, lines, is_watched)
+        text += await _or_none(service, "jobs", making) or b""
+    return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+async def _optional_caller(request: Request, service: Service) -> Principal | None:
+    if header(request.scope, b"authorization") is None:
+        return None
+    access = service.auth
+    caller = access.recent(request.scope) or await access.admit(request.scope)
+    caller.check("read")
+    return caller
+
+
+def _job_text(
+    service: Service, caller: Principal | None, lines: list[FleetLine], is_watched: bool
+) -> bytes:
+    known = fleet_jobs(
+        lines, now_s=service.now_s(), thresholds=service.thresholds, is_watched=is_watched
+    )
+    text = generate_latest(FleetSamples(known))
+    if caller is not None:
+        text += generate_latest(_named_jobs(service, caller, known))
+    return text
+
+
+def _named_jobs(service: Service, caller: Principal, known: list[FleetJob]) -> JobSamples:
+    running = [each for each in known if each.state != "finished"]
+    if caller != ROOT:
+        running = [each for each in running if project_of(each.line.job_id) == caller.project]
+    running.sort(key=lambda each: (-(each.lost_per_hour or 0.0), each.line.job_id))
+    most = service.metrics_top_jobs
+    workers = slowest_workers(service.store, service.results, running)
+    return JobSamples(running[:most], max(0, len(running) - most), workers)
+
+
+async def _or_none(service: Service, source: str, reading: Awaitable[ReadingT]) -> ReadingT | None:
+    try:
+        return await reading
+    except PacelineError as error:
+        service.metrics.scrape_failed(source)
+        log.warning("not measured", source=source, reason=str(error))
+        return None

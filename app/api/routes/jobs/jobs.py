@@ -1,0 +1,426 @@
+"""Jobs: register them with their operation types, end them, and read their state."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from app.api.http.fields import (
+    Cursor,
+    Label,
+    Limit,
+    NonEmptyText,
+    RequestModel,
+    ResponseModel,
+    Text,
+    WorkerOut,
+    timestamp,
+    timestamp_or_none,
+)
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
+from app.api.routes.jobs.recording import RecordingOut, WorkerPlanOut, plan_for_workers
+from app.api.routes.windows.windows import WindowSummaryOut
+from app.api.service.job_state import JobState, job_state, silent_workers
+from app.api.service.service import Service
+from app.engine.metrics import gpu_time_wasted
+from app.errors import InvalidRequest
+from app.ingest.wire.body import EXTENSIONS
+from app.store import jobs, recordings, runs, shards
+from app.store.database import Connection
+from app.store.jobs import JobRecord
+from app.store.runs import IngestCounts, RecorderDrops, Registration
+from app.trace import ops
+from app.trace.job import MAX_STAGES, Parallelism, job_of
+from app.trace.ops import MAX_USER_TYPES, OpTypes
+
+TypeName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=ops.MAX_TYPE_NAME,
+        pattern=r"^[a-z0-9][a-z0-9-]*$",
+        description="Lower-case letters, digits and hyphens.",
+    ),
+]
+
+
+class OpTypeIn(RequestModel):
+    """A custom operation type: its peers and its stream."""
+
+    name: TypeName
+    kind: Literal["compute", "p2p", "collective"]
+    axis: Literal["none", "tp", "pp", "dp", "ep"] | None = Field(
+        None,
+        description="Whom it meets: the stages, the dp ranks, those of its ep block; nobody for "
+        "none and tp, whose peers are recorded once. A collective has to say.",
+    )
+    stream: TypeName | None = Field(
+        None,
+        description="Operations of a stream run one after the other. Left out: compute for kind "
+        "compute, else a stream of its own.",
+    )
+    pairs_with: TypeName | None = Field(
+        None, description="Of a p2p type that sends: the type that receives."
+    )
+    towards: Literal["next", "previous"] | None = Field(
+        None, description="Of a p2p type that sends: the stage that receives."
+    )
+
+
+class OpTypeOut(ResponseModel):
+    """A custom operation type; `pairs_with` and `towards` are null except for a send."""
+
+    name: str
+    kind: str
+    axis: str
+    stream: str
+    pairs_with: str | None = None
+    towards: str | None = None
+
+
+def checked_op_types(described: Sequence[OpTypeIn]) -> OpTypes:
+    """The job's operation types, including the built-in ones.
+
+    Raises:
+        InvalidRequest: they contradict each other; the message names the type and the field.
+    """
+    return ops.parse_op_types([each.model_dump(exclude_none=True) for each in described])
+
+
+def op_types_out(op_types: OpTypes) -> list[OpTypeOut]:
+    """The job's custom operation types for an answer."""
+    return [OpTypeOut(**each) for each in ops.describe_op_types(op_types)]
+
+
+router = APIRouter(tags=["jobs"])
+
+MAX_WORKERS = 131_072
+MAX_GPUS = 10_000_000
+MAX_SILENT_RANKS = 100  # listed
+
+Size = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+
+
+class ParallelismIn(RequestModel):
+    """Sizes of the parallel axes."""
+
+    dp_size: Size
+    pp_size: Annotated[int, Field(ge=1, le=MAX_STAGES)]
+    tp_size: Size = 1
+    vpp_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    dsp_size: Size = 1
+    ep_size: Size = Field(
+        1, description="Successive dp ranks that share their experts; divides dp_size."
+    )
+
+    def checked(self) -> Parallelism:
+        """The sizes, if a job of that many workers is supported."""
+        sizes = Parallelism(**self.model_dump())
+        if sizes.num_workers > MAX_WORKERS or sizes.world_size > MAX_GPUS:
+            raise InvalidRequest(
+                f"{sizes.num_workers} workers on {sizes.world_size} GPUs are too many: "
+                f"at most {MAX_WORKERS} on {MAX_GPUS}"
+            )
+        return sizes
+
+
+class JobIn(RequestModel):
+    """A job as its ranks register it, all with the same run_key."""
+
+    name: Text | None = Field(None, description="For display; the job id if left out.")
+    parallelism: ParallelismIn
+    gpus: int | None = Field(None, ge=1, le=MAX_GPUS, description="World size if left out.")
+    framework: Label | None = Field(None, examples=["megatron-lm"])
+    labels: dict[Label, Text] = Field(default_factory=dict, max_length=32)
+    op_types: list[OpTypeIn] = Field(
+        default_factory=list,
+        max_length=MAX_USER_TYPES,
+        description="Operation types that the job records beside the built-in ones.",
+        examples=[[{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}]],
+    )
+    run_key: NonEmptyText = Field(
+        description="Equal on all ranks of one run, new after a restart.",
+        examples=["launch-4711-0"],
+    )
+
+    def registration(self, job_id: str) -> Registration:
+        """The registration for the store."""
+        parallelism = self.parallelism.checked()
+        return Registration(
+            name=self.name or job_id,
+            parallelism=parallelism,
+            num_gpus=self.gpus or parallelism.world_size,
+            framework=self.framework,
+            labels=dict(self.labels),
+            run_key=self.run_key,
+            op_types=checked_op_types(self.op_types),
+        )
+
+
+class RegisteredOut(ResponseModel):
+    """The run's epoch, extensions of the format that it may use, and its recording plan."""
+
+    job_id: str
+    epoch: int
+    accepts: list[str] = Field(
+        description="Extensions of wire format 1 that a batch may use: docs/wire-format.md.",
+        examples=[list(EXTENSIONS)],
+    )
+    recording: WorkerPlanOut | None = Field(
+        description="Which steps to record; null: all, until an answer to a batch says other."
+    )
+
+
+class ParallelismOut(ResponseModel):
+    """Sizes of the parallel axes, and the number of ranks."""
+
+    dp_size: int
+    pp_size: int
+    tp_size: int
+    vpp_size: int
+    dsp_size: int
+    ep_size: int
+    world_size: int
+
+
+class ConflictOut(ResponseModel):
+    """A batch number that arrived again with other content."""
+
+    rank: int
+    batch_seq: int
+
+
+class GroupOpsOut(ResponseModel):
+    """Counts of collectives inside groups."""
+
+    accepted: int
+    duplicate: int = Field(description="In a batch that came twice.")
+    late: int = Field(description="Of a window that had been closed for too long.")
+    refused: int = Field(description="Too many of a rank in a step, or of all in memory.")
+
+
+class IngestOut(ResponseModel):
+    """Counts of the current run's operations that were read from the queue."""
+
+    accepted: int
+    duplicate: int
+    conflict: int
+    late: int
+    dead: int
+    lost_batches: int = Field(description="Skipped by their worker's later ones; never came.")
+    last_conflict: ConflictOut | None
+    in_groups: GroupOpsOut | None = Field(
+        description="Collectives inside groups; null where none came."
+    )
+
+    @classmethod
+    def of(cls, counts: IngestCounts) -> "IngestOut":
+        """From the stored counts."""
+        numbers = {name: getattr(counts, name) for name in cls.model_fields}
+        return cls(**numbers | {"last_conflict": _conflict_out(counts.last_conflict)})
+
+
+def _conflict_out(sample: dict[str, Any] | None) -> ConflictOut | None:
+    if sample is None:
+        return None
+    return ConflictOut(rank=sample["rank"], batch_seq=sample["batch_seq"])
+
+
+class WorkerDropsOut(WorkerOut):
+    """Operations that a worker's recorders dropped."""
+
+    dropped: int
+
+
+class DropsOut(ResponseModel):
+    """Operations of the current run that recorders dropped and never sent."""
+
+    total: int
+    num_workers: int = Field(description="Workers that dropped any.")
+    worst: list[WorkerDropsOut] = Field(description="The eight that dropped most.")
+
+    @classmethod
+    def of(cls, drops: RecorderDrops) -> "DropsOut":
+        """From the stored sums."""
+        worst = [WorkerDropsOut(**each._asdict()) for each in drops.worst]
+        return cls(total=drops.total, num_workers=drops.num_workers, worst=worst)
+
+
+class JobOut(ResponseModel):
+    """A job and its state; unknown is null."""
+
+    job_id: str
+    name: str
+    parallelism: ParallelismOut
+    gpus: int
+    framework: str | None
+    labels: dict[str, str]
+    op_types: list[OpTypeOut]
+    epoch: int
+    state: JobState
+    registered_at: datetime
+    ended_at: datetime | None
+    last_data_at: datetime | None
+    last_step: int | None
+    silent_ranks: list[int] = Field(
+        description="The first 100 ranks of which nothing comes while others go on."
+    )
+    num_silent_ranks: int
+    silent_workers: list[WorkerOut] = Field(description="Of these ranks, in the same order.")
+    num_silent_workers: int = Field(description="Fewer than ranks where several record one.")
+    silent_since: datetime | None
+    stalled_since: datetime | None = Field(description="Since when nothing comes of any rank.")
+    ingest: IngestOut | None = Field(description="Null before the first operation was taken.")
+    drops: DropsOut | None = Field(description="Null where no recorder has said.")
+    recording: RecordingOut
+    window_steps: int
+    slowdown: float | None
+    gpu_time_wasted: float | None
+    latest_window: WindowSummaryOut | None
+
+
+class JobsOut(ResponseModel):
+    """A page of jobs, by id."""
+
+    items: list[JobOut]
+    next_cursor: str | None
+
+
+def job_out(job: JobRecord, service: Service, *, is_watched: bool) -> JobOut:
+    """The job for an answer; `is_watched` while any consumer is alive."""
+    window = job.latest
+    silent_ranks = job.silent_ranks or ()
+    now_s, thresholds = service.now_s(), service.thresholds
+    slowdown = window.slowdown if window else None
+    sizes = job.parallelism
+    return JobOut(
+        job_id=job_of(job.job_id),
+        name=job.name,
+        parallelism=ParallelismOut(
+            **{name: getattr(sizes, name) for name in ParallelismOut.model_fields}
+        ),
+        gpus=job.num_gpus,
+        framework=job.framework,
+        labels=job.labels,
+        op_types=op_types_out(job.op_types),
+        epoch=job.epoch,
+        state=job_state(job, now_s=now_s, thresholds=thresholds, is_watched=is_watched),
+        registered_at=timestamp(job.registered_s),
+        ended_at=timestamp_or_none(job.ended_s),
+        last_data_at=timestamp_or_none(job.last_data_s),
+        last_step=job.last_step,
+        silent_ranks=list(silent_ranks[:MAX_SILENT_RANKS]),
+        num_silent_ranks=len(silent_ranks),
+        num_silent_workers=len({*silent_workers(job)}),
+        silent_workers=[WorkerOut.of(each) for each in silent_workers(job)[:MAX_SILENT_RANKS]],
+        silent_since=timestamp_or_none(job.silent_since_s),
+        stalled_since=timestamp_or_none(job.stalled_since_s),
+        ingest=None if job.counts is None else IngestOut.of(job.counts),
+        drops=None if job.drops is None else DropsOut.of(job.drops),
+        recording=RecordingOut.of(job),
+        window_steps=service.window_steps,
+        slowdown=slowdown,
+        gpu_time_wasted=None if slowdown is None else gpu_time_wasted(slowdown),
+        latest_window=WindowSummaryOut.of(window) if window else None,
+    )
+
+
+def jobs_out(service: Service, project: str, cursor: str | None, limit: int) -> JobsOut:
+    """A page of a project's jobs for an answer."""
+    with service.store.read() as conn:
+        records, next_cursor = jobs.page(conn, project=project, cursor=cursor, limit=limit)
+        is_watched = _has_live_consumer(conn, service)
+    items = [job_out(job, service, is_watched=is_watched) for job in records]
+    return JobsOut(items=items, next_cursor=next_cursor)
+
+
+@router.put(
+    "/jobs/{job_id}",
+    operation_id="register_job",
+    summary="Register a run of a job",
+    status_code=200,
+    responses={
+        201: {"description": "A new run.", "model": RegisteredOut},
+        **refusals(404, 409, *BODY_REFUSALS),
+    },
+)
+def register_job(
+    job_id: JobKey, job: JobIn, response: Response, service: ServiceDep
+) -> RegisteredOut:
+    """Idempotent: the same run_key gets the same epoch. A new run_key begins a new epoch."""
+    registration = job.registration(job_of(job_id))
+    with service.store.write() as conn:
+        now_s = service.now_s()
+        registered = runs.register(
+            conn, job_id, registration, now_s=now_s, max_active_jobs=service.max_jobs
+        )
+        # Leases use the database's clock, which may differ from this machine's.
+        at_s = service.database_time(conn)
+        accepts = shards.extensions_known_to_all(conn, EXTENSIONS, now_s=at_s)
+        plans = recordings.plans_of_run(recordings.of_job(conn, job_id), registered.epoch)
+    _changed(service, job_id)
+    plan = WorkerPlanOut(**plan_for_workers(plans, None)) if plans else None
+    response.status_code = 201 if registered.created else 200
+    return RegisteredOut(
+        job_id=job_of(job_id),
+        epoch=registered.epoch,
+        accepts=accepts,
+        recording=plan,
+    )
+
+
+@router.post(
+    "/jobs/{job_id}/end",
+    operation_id="end_job",
+    summary="Say that a job has finished",
+    responses=refusals(404, *BODY_REFUSALS),
+)
+def end_job(job_id: JobKey, service: ServiceDep) -> JobOut:
+    """A finished job is never called silent. Ending twice changes nothing.
+
+    Batches of its other ranks are taken for ten minutes, or for as long as closed windows are
+    revised if that is longer; they raise no alert.
+    """
+    with service.store.write() as conn:
+        runs.end(conn, job_id, now_s=service.now_s())
+        job = jobs.get(conn, job_id)
+        is_watched = _has_live_consumer(conn, service)
+    _changed(service, job_id)
+    return job_out(job, service, is_watched=is_watched)
+
+
+@router.get(
+    "/jobs",
+    operation_id="list_jobs",
+    summary="List jobs",
+    responses=refusals(),
+)
+def list_jobs(
+    service: ServiceDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 100
+) -> JobsOut:
+    """The project's jobs by id, a page at a time."""
+    return jobs_out(service, caller.project, cursor, limit)
+
+
+@router.get(
+    "/jobs/{job_id}",
+    operation_id="get_job",
+    summary="See one job",
+    responses=refusals(404),
+)
+def get_job(job_id: JobKey, service: ServiceDep) -> JobOut:
+    """The job, with the slowdown of its last window."""
+    with service.store.read() as conn:
+        is_watched = _has_live_consumer(conn, service)
+        return job_out(jobs.get(conn, job_id), service, is_watched=is_watched)
+
+
+def _has_live_consumer(conn: Connection, service: Service) -> bool:
+    return shards.count_live(conn, now_s=service.now_s()) > 0
+
+
+def _changed(service: Service, job_id: str) -> None:
+    service.registrations.forget(job_id)
+    service.announcer.announce({"event": "job", "job_id": job_id})

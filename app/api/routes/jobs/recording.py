@@ -1,0 +1,258 @@
+"""Recording plans: which steps a job records, and from which step on all workers know it."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from math import ceil
+from statistics import median
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from app.api.http.fields import RequestModel, ResponseModel, timestamp_or_none
+from app.api.routes.audit import changed_fields, write_audit
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
+from app.errors import Conflict, InvalidRequest
+from app.ingest.wire.body import LAST_STEP
+from app.store import jobs, recordings, windows
+from app.store.database import Connection
+from app.store.jobs import JobRecord
+from app.store.recordings import RecordingPlan, StepSample
+from app.trace.job import job_of
+
+# Within this time every rank has received the plan: workers send every few seconds, this process
+# caches jobs for two, and consumers may lag a little.
+LEAD_S = 30.0
+LEAD_STEPS = 100  # if the step time is unknown
+MIN_LEAD_STEPS = 10
+_RECENT_STEPS = 32
+
+RECORD_ALL = StepSample()  # before anybody has made a plan
+_NO_PLAN = RecordingPlan(0, 0, 0, RECORD_ALL, 0.0, "")
+
+
+def plan_fields(plan: RecordingPlan) -> dict[str, Any]:
+    """The plan as workers receive it."""
+    sample = plan.sample
+    return {
+        "version": plan.version,
+        "from_step": plan.from_step,
+        "enabled": sample.enabled,
+        "every": sample.every,
+        "steps": sample.steps,
+    }
+
+
+def plan_for_workers(plans: Sequence[RecordingPlan], last_step: int | None) -> dict[str, Any]:
+    """The newest of a run's plans; until it has begun, with the `earlier` ones.
+
+    A rank that sent nothing for a while may have missed those that hold until then.
+    """
+    *earlier, newest = plans
+    if not earlier or has_begun(newest, last_step):
+        return plan_fields(newest)
+    return plan_fields(newest) | {"earlier": [plan_fields(each) for each in earlier]}
+
+
+def newest_plan(job: JobRecord) -> RecordingPlan:
+    """The newest plan; version 0 if there is none."""
+    return job.plans[-1] if job.plans else _NO_PLAN
+
+
+def next_known_step(sample: StepSample, last_step: int | None) -> int | None:
+    """The next step that is recorded after this one; None if unknown.
+
+    A job that records no step may have reached any.
+    """
+    if last_step is None:
+        return None
+    if not sample.enabled:
+        return LAST_STEP
+    after = last_step + 1
+    return after if after % sample.every < sample.steps else after + -after % sample.every
+
+
+def has_begun(plan: RecordingPlan, last_step: int | None) -> bool:
+    """Whether a rank is known to have reached the plan's first step."""
+    return plan.from_step == 0 or (last_step is not None and plan.from_step <= last_step)
+
+
+def reference_step(job: JobRecord) -> int | None:
+    """The newest known step, to judge later ones; None if it says nothing.
+
+    A job that recorded no step may be at any step when it records again.
+    """
+    return job.last_step if all(plan.sample.enabled for plan in _current_plans(job)) else None
+
+
+def first_common_step(conn: Connection, job: JobRecord, now_s: float) -> int:
+    """A step that no rank reaches before it has received a plan made now.
+
+    0 if no step of the run is known: its ranks apply the plan at once, and a few steps stay
+    incomplete.
+    """
+    if job.last_step is None:
+        return 0
+    step_s = _step_s(conn, job)
+    lead = LEAD_STEPS
+    if step_s:
+        lead = max(MIN_LEAD_STEPS, ceil((_unreported_s(job, now_s) + LEAD_S) / step_s))
+    # Replaces an earlier plan of a later step, as it has a higher version.
+    return job.last_step + 1 + lead
+
+
+def _unreported_s(job: JobRecord, now_s: float) -> float:
+    """Seconds for which the job may have run unseen, because it was told to record less.
+
+    A job that records nothing still reports every few seconds, until it stalls.
+    """
+    is_seen = all(plan.sample == RECORD_ALL for plan in _current_plans(job))
+    if job.last_data_s is None or is_seen or job.stalled_since_s is not None:
+        return 0.0
+    return max(0.0, now_s - job.last_data_s)
+
+
+def _current_plans(job: JobRecord) -> list[RecordingPlan]:
+    """The plan in force, as far as known, and all later ones."""
+    begun = [plan for plan in job.plans if has_begun(plan, job.last_step)]
+    to_come = [plan for plan in job.plans if not has_begun(plan, job.last_step)]
+    return [*begun[-1:], *to_come]
+
+
+def _step_s(conn: Connection, job: JobRecord) -> float | None:
+    """Median step time of the run in seconds; None if no step is known."""
+    rows = windows.step_series(conn, job.job_id, epoch=job.epoch, limit=_RECENT_STEPS)
+    times = [row.recorded_s for row in rows if row.recorded_s is not None]
+    return median(times) if times else None
+
+
+class PlanOut(ResponseModel):
+    """Which steps are recorded from a step on: s where s mod `every` is below `steps`."""
+
+    version: int
+    from_step: int
+    enabled: bool
+    every: int
+    steps: int
+
+
+class WorkerPlanOut(PlanOut):
+    """A plan with the older ones that hold until it begins.
+
+    Of all plans that have begun at a step, the one with the highest version says whether the step
+    is recorded; before the first, every step is.
+    """
+
+    earlier: list[PlanOut] | None = Field(
+        None, description="Only until the plan has begun: older ones, by version."
+    )
+
+
+class RecordingOut(PlanOut):
+    """The newest plan; version 0 if there is none, and every step is recorded."""
+
+    has_begun: bool = Field(description="Whether no step before from_step is still to come.")
+    last_step: int | None = Field(description="The newest step known of the run.")
+    until_then: PlanOut | None = Field(description="What holds before from_step, if it is known.")
+    set_at: datetime | None
+    set_by: str | None
+
+    @classmethod
+    def of(cls, job: JobRecord) -> "RecordingOut":
+        """The plan of the job's current run."""
+        plan = newest_plan(job)
+        before = [each for each in job.plans[:-1] if each.from_step < plan.from_step]
+        until_then = before[-1].sample if before else RECORD_ALL
+        return cls(
+            **plan_fields(plan),
+            has_begun=has_begun(plan, next_known_step(until_then, job.last_step)),
+            last_step=job.last_step,
+            until_then=PlanOut(**plan_fields(before[-1])) if before else None,
+            set_at=timestamp_or_none(plan.set_s if plan.version else None),
+            set_by=plan.set_by or None,
+        )
+
+
+router = APIRouter(tags=["jobs"])
+
+MAX_EVERY = 1_000_000
+
+Number = Annotated[int, Field(ge=1, le=MAX_EVERY)]
+Step = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class RecordingIn(RequestModel):
+    """Record the first `steps` of every `every` steps, by step number, so all ranks agree."""
+
+    enabled: bool = Field(True, description="Whether any step is recorded at all.")
+    every: Number = 1
+    steps: Number = Field(1, description="At most `every`; as many are every step.")
+    from_step: Step | None = Field(
+        None, description="Left out: the first one that every rank hears of in time."
+    )
+
+    def sample(self) -> StepSample:
+        """The requested sample, reduced to the smallest numbers."""
+        if self.steps > self.every:
+            raise InvalidRequest(
+                f"steps is {self.steps} of every {self.every} steps: at most {self.every}"
+            )
+        if self.steps == self.every or not self.enabled:
+            return StepSample(self.enabled, 1, 1)
+        return StepSample(True, self.every, self.steps)
+
+
+@router.get(
+    "/jobs/{job_id}/recording",
+    operation_id="get_recording",
+    summary="See which steps a job records",
+    responses=refusals(404),
+)
+def get_recording(job_id: JobKey, service: ServiceDep) -> RecordingOut:
+    """The plan that workers get in every answer to a batch."""
+    with service.store.read() as conn:
+        return RecordingOut.of(jobs.get(conn, job_id))
+
+
+@router.put(
+    "/jobs/{job_id}/recording",
+    operation_id="set_recording",
+    summary="Choose which steps a job records",
+    responses=refusals(404, 409, *BODY_REFUSALS),
+)
+def set_recording(
+    job_id: JobKey, asked: RecordingIn, service: ServiceDep, caller: CallerDep
+) -> RecordingOut:
+    """Needs the scope admin. Workers receive it within seconds, without a restart.
+
+    All ranks change at the same step. Later runs of the job use it from their first step on.
+    """
+    sample = asked.sample()
+    with service.store.write() as conn:
+        recordings.lock(conn, job_id)
+        job = jobs.get(conn, job_id)
+        now_s = service.now_s()
+        from_step = _from_step(conn, job, asked.from_step, now_s)
+        newest = newest_plan(job)
+        if asked.from_step is None and sample == newest.sample and newest.from_step <= from_step:
+            return RecordingOut.of(job)
+        plan = recordings.add(
+            conn, job_id, job.epoch, sample, from_step=from_step, now_s=now_s, by=caller.actor
+        )
+        changes = changed_fields(plan_fields(newest), plan_fields(plan))
+        write_audit(conn, caller, "recording.set", job_of(job_id), now_s=now_s, changes=changes)
+        job = jobs.get(conn, job_id)
+    service.registrations.forget(job_id)
+    service.announcer.announce({"event": "job", "job_id": job_id})
+    return RecordingOut.of(job)
+
+
+def _from_step(conn: Connection, job: JobRecord, asked: int | None, now_s: float) -> int:
+    if asked is None:
+        return first_common_step(conn, job, now_s)
+    if job.last_step is not None and asked <= job.last_step:
+        raise Conflict(
+            f"from_step is {asked}, and the job has come to step {job.last_step}: name a later "
+            "one, or leave it out for the first that every rank hears of in time"
+        )
+    return asked

@@ -1,0 +1,330 @@
+"""Charts of windows and steps: Plotly figures with a sentence and a table for screen readers.
+
+`ShownSteps` are the steps of a chart over time, with their figures.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from app.api.http.fields import (
+    ChosenSteps,
+    EpochNumber,
+    Limit,
+    ShownWindow,
+    StepNumber,
+    ThemeName,
+    WindowsId,
+)
+from app.api.routes.dependencies import FIGURE_RESPONSE, JobKey, ServiceDep, refusals
+from app.api.routes.windows.ribbon import step_events
+from app.api.routes.windows.windows import RANGE_SEPARATOR, json_response, shown_result
+from app.api.service.job_state import missing_data_text, silent_workers
+from app.api.service.service import Service
+from app.charts.base.figure import PlotlyFigure
+from app.charts.base.step_axis import StepAxis, thinned_axis
+from app.charts.base.theme import THEMES, Theme
+from app.charts.job.sequence_lengths import lengths
+from app.charts.job.step_times import StepPoint
+from app.charts.job.step_times import step_times as steps_chart
+from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions, PerStep
+from app.charts.worker.grid import Sort
+from app.diagnosis.evidence.sequence_lengths import LengthPairs, length_pairs
+from app.errors import NotFound
+from app.store import hosts, jobs, windows
+from app.store.database import Connection
+from app.store.jobs import JobRecord
+from app.store.windows import StepRow
+from app.trace.job import job_of
+from app.trace.window import parse_step_ranges
+
+# At least as many steps are drawn, if there are as many, to show the context.
+MAX_DRAWN_STEPS = 200
+MAX_READ_STEPS = 20_000
+
+# Workers (or dp ranks) times steps that are read for one chart.
+MAX_CELLS = 200_000
+
+# Last steps that give the expected time of the next one.
+_RECENT_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSteps:
+    """Steps of a chart over time, skipped ones included, and the columns of measured ones."""
+
+    rows: Sequence[StepRow]
+    axis: StepAxis
+    # Whether requested steps before the first of these are left out, as they are too many.
+    is_part: bool = False
+
+
+def shown_steps(
+    conn: Connection, job_id: str, epoch: int, within: tuple[int, int] | None
+) -> ShownSteps:
+    """The last steps of a run, or a range of steps with some around it.
+
+    A range within the last steps is shown with all of these, so that it gives the same picture as
+    following the job.
+    """
+    rows = windows.step_series(conn, job_id, epoch=epoch, limit=MAX_DRAWN_STEPS)
+    if within is None or not rows or within[0] >= rows[0].step:
+        return ShownSteps(rows, step_axis(rows))
+    rows = _steps_around(conn, job_id, epoch, *within)
+    is_part = len(rows) == MAX_READ_STEPS and rows[0].step > within[0]
+    return ShownSteps(rows, step_axis(rows), is_part)
+
+
+def step_axis(rows: Sequence[StepRow]) -> StepAxis:
+    """The axis over the measured steps; columns are merged where they are too many."""
+    return thinned_axis([(row.step, row.recorded_s) for row in rows if row.recorded_s is not None])
+
+
+def with_steps(
+    conn: Connection, job_id: str, result: Mapping[str, Any], shown: ShownSteps, name: PerStep
+) -> dict[str, Any]:
+    """The result with one figure by step, for the steps of the axis.
+
+    Of a large job, only the newest steps are read. The result's own figures win; it may be of some
+    steps only.
+    """
+    job = result["job"]
+    width = job["dp_size"] * (job["pp_size"] if name == "worker_slowdown" else 1)
+    drawn, first_steps = _drawn_steps(shown, width)
+    parts = windows.figures_by_step(conn, job_id, result["window"]["epoch"], name, first_steps)
+    by_step = {
+        step: figures
+        for numbers, of_steps in parts
+        for step, figures in zip(numbers, of_steps, strict=True)
+        if step in drawn
+    }
+    if own := result.get("per_step"):
+        by_step |= dict(zip(result["steps"], own[name], strict=True))
+    joined = sorted(by_step)
+    return {**result, "steps": joined, "per_step": {name: [by_step[step] for step in joined]}}
+
+
+def with_waits(
+    conn: Connection, job_id: str, result: Mapping[str, Any], shown: ShownSteps
+) -> dict[str, Any]:
+    """The result with the waits caused by each rank, for the steps of the axis."""
+    arrivals = result["arrivals"]
+    column = {rank: at for at, rank in enumerate(arrivals["rank"])}
+    drawn, first_steps = _drawn_steps(shown, len(column))
+    by_step: dict[int, list[float | None]] = {}
+    epoch = result["window"]["epoch"]
+    for numbers, ranks, of_steps in windows.waited_for_by_step(conn, job_id, epoch, first_steps):
+        for step, values in zip(numbers, of_steps, strict=True):
+            if step in drawn:
+                row: list[float | None] = [None] * len(column)
+                for rank, value in zip(ranks, values, strict=True):
+                    if rank in column:
+                        row[column[rank]] = value
+                by_step[step] = row
+    if own := arrivals.get("per_step"):
+        by_step |= dict(zip(result["steps"], own["waited_for_s"], strict=True))
+    joined = sorted(by_step)
+    per_step = {"waited_for_s": [by_step[step] for step in joined]}
+    return {**result, "steps": joined, "arrivals": {**arrivals, "per_step": per_step}}
+
+
+def recent_step_s(conn: Connection, job_id: str, epoch: int) -> float | None:
+    """Mean time of the last steps of the run, or of the run before if it has none yet."""
+    for run in (epoch, epoch - 1):
+        rows = windows.step_series(conn, job_id, epoch=run, limit=_RECENT_STEPS)
+        times_s = [row.recorded_s for row in rows if row.recorded_s is not None]
+        if times_s:
+            return sum(times_s) / len(times_s)
+    return None
+
+
+def _drawn_steps(shown: ShownSteps, width: int) -> tuple[set[int], list[int]]:
+    """The drawn steps, `width` columns each, and the first steps of their windows."""
+    drawn = set(shown.axis.steps[-max(1, MAX_CELLS // width) :])
+    first_steps = {
+        int(row.window_id.split("-")[1])
+        for row in shown.rows
+        if row.step in drawn and row.recorded_s is not None
+    }
+    return drawn, sorted(first_steps)
+
+
+def _steps_around(
+    conn: Connection, job_id: str, epoch: int, first: int, last: int
+) -> list[StepRow]:
+    rows = windows.step_series(
+        conn, job_id, epoch=epoch, first=first, last=last, limit=MAX_READ_STEPS
+    )
+    beside = max(0, MAX_DRAWN_STEPS - len(rows)) // 2
+    if not beside:
+        return rows
+    before = windows.step_series(conn, job_id, epoch=epoch, last=first - 1, limit=beside)
+    after = windows.step_series(
+        conn, job_id, epoch=epoch, first=last + 1, last=last + beside, limit=beside
+    )
+    return [*before, *rows, *after]
+
+
+def length_points(
+    service: Service, job_id: str, window: str, steps: str | None
+) -> LengthPairs | None:
+    """Points of one window, of the last one of a range, or of some steps.
+
+    Raises:
+        JobNotFound: the job never registered.
+        WindowNotFound: it has no such window.
+        Conflict: the window is open, or its operations have been deleted.
+        Unavailable: too many ask for recorded operations now.
+    """
+    replay = service.replays.get(job_id, window.split(RANGE_SEPARATOR)[-1])
+    with service.replays.work_limit.slot():
+        return length_pairs(
+            replay, None if steps is None else parse_step_ranges(steps, replay.steps)
+        )
+
+
+router = APIRouter(tags=["charts"])
+
+ChartName = Literal[
+    "workers", "optypes", "stages", "worker-steps", "dp-steps", "waited-for", "lengths"
+]
+
+
+class ChartNotMeasured(NotFound):
+    """The window lacks the figures of this chart."""
+
+    code = "not_measured"
+
+
+@router.get(
+    "/jobs/{job_id}/windows/{window}/charts/{chart}",
+    operation_id="get_window_chart",
+    summary="See a chart of one window, or of several",
+    response_class=Response,
+    responses={**FIGURE_RESPONSE, **refusals(404, 409)},
+)
+def get_window_chart(
+    job_id: JobKey,
+    window: WindowsId,
+    chart: ChartName,
+    service: ServiceDep,
+    theme: ThemeName = "light",
+    sort: Annotated[Sort, Query(description="Order of the workers' columns.")] = "rank",
+    steps: ChosenSteps = None,
+) -> Response:
+    """404 with code `not_measured` while there is nothing to draw.
+
+    `lengths` needs the operations of the newest closed window, while they are kept.
+    """
+    if chart == "lengths":
+        return json_response(_lengths(service, job_id, window, steps, THEMES[theme]))
+    kind = WINDOW_CHARTS[chart]
+    by_step = kind.per_step is not None and steps is not None
+    result = shown_result(service, job_id, window, steps, per_step=by_step)
+    window_id, epoch = result["window"]["id"], result["window"]["epoch"]
+    if not kind.can_draw(result):
+        raise ChartNotMeasured(f"window {window_id!r} has no figures for this chart")
+    with service.store.read() as conn:
+        known_hosts = hosts.load(conn, job_id, epoch) if kind.names_hosts else None
+        silent = silent_workers(jobs.get(conn, job_id)) if window == "latest" else []
+        axis = None
+        if kind.per_step is not None:
+            shown = shown_steps(conn, job_id, epoch, _ends(result))
+            axis = shown.axis
+            if kind.per_step == "waited_for_s":
+                result = with_waits(conn, job_id, result, shown)
+            else:
+                result = with_steps(conn, job_id, result, shown, kind.per_step)
+            if not result["steps"]:
+                raise ChartNotMeasured(f"window {window_id!r} has no figures by step")
+    events = [] if axis is None else step_events(service, job_id, epoch)
+    setting = ChartOptions(THEMES[theme], known_hosts, axis, sort, events, silent)
+    return json_response(kind.draw(result, setting))
+
+
+@router.get(
+    "/jobs/{job_id}/charts/steps",
+    operation_id="get_steps_chart",
+    summary="See the chart of a job's step times",
+    response_class=Response,
+    responses={**FIGURE_RESPONSE, **refusals(404)},
+)
+def get_steps_chart(
+    job_id: JobKey,
+    service: ServiceDep,
+    theme: ThemeName = "light",
+    epoch: EpochNumber = None,
+    first: StepNumber = None,
+    last: StepNumber = None,
+    limit: Limit = MAX_DRAWN_STEPS,
+    window: Annotated[
+        ShownWindow | None, Query(description="The windows of this window or range, and around it.")
+    ] = None,
+    right: Annotated[
+        Literal["none", "bars"], Query(description="What the chart under it has at its right.")
+    ] = "none",
+) -> Response:
+    """The steps that the step series gives for the same query, or those of a window."""
+    with service.store.read() as conn:
+        job = jobs.get(conn, job_id)
+        silence = missing_data_text(conn, job, now_s=service.now_s(), thresholds=service.thresholds)
+    if window is not None:
+        shown, is_to_the_end = _of_window(service, job, window)
+    else:
+        with service.store.read() as conn:
+            rows = windows.step_series(
+                conn, job_id, epoch=epoch, first=first, last=last, limit=limit
+            )
+        shown = ShownSteps(rows, step_axis(rows))
+        is_to_the_end = last is None and epoch in (None, job.epoch)
+    points = [
+        StepPoint(row.step, row.recorded_s, row.simulated_s, row.ideal_s, row.skipped_reason)
+        for row in shown.rows
+    ]
+    if not any(point.is_measured for point in points):
+        raise ChartNotMeasured(f"job {job_of(job_id)!r} has no complete step there")
+    figure = steps_chart(
+        points,
+        at=shown.axis,
+        theme=THEMES[theme],
+        silent_since=silence if is_to_the_end else None,
+        has_bars=right == "bars",
+        events=step_events(service, job_id, shown.rows[0].epoch),
+        is_part=shown.is_part,
+    )
+    return json_response(figure)
+
+
+def _of_window(service: Service, job: JobRecord, window: str) -> tuple[ShownSteps, bool]:
+    """Steps drawn for a window or a range, and whether they extend to the job's last step."""
+    epoch, within = _within(service, job.job_id, window)
+    with service.store.read() as conn:
+        shown = shown_steps(conn, job.job_id, epoch, within)
+        newest = windows.step_series(conn, job.job_id, epoch=job.epoch, limit=1)
+    return shown, bool(newest and shown.rows and newest[-1] == shown.rows[-1])
+
+
+def _within(service: Service, job_id: str, window: str) -> tuple[int, tuple[int, int]]:
+    """Epoch, first and last step of a range or of one window."""
+    with service.store.read() as conn:
+        if RANGE_SEPARATOR in window:
+            span = windows.window_range(conn, job_id, *window.split(RANGE_SEPARATOR))
+            return span.epoch, (span.first_steps[0], span.last_step)
+        one = windows.summary(conn, job_id, window)
+        return one.epoch, (one.first_step, one.last_step)
+
+
+def _ends(result: Mapping[str, Any]) -> tuple[int, int]:
+    return result["steps"][0], result["steps"][-1]
+
+
+def _lengths(
+    service: Service, job_id: str, window: str, steps: str | None, theme: Theme
+) -> PlotlyFigure:
+    found = length_points(service, job_id, window, steps)
+    if found is None:
+        raise ChartNotMeasured(f"window {window!r} has no micro-batches to compare by length")
+    return lengths(found, theme=theme)

@@ -1,0 +1,209 @@
+"""Comparison of two windows, runs or jobs."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from app.api.http.fields import ResponseModel, ThemeName
+from app.api.http.principal import Principal
+from app.api.routes.dependencies import FIGURE_RESPONSE, CallerDep, ServiceDep, refusals
+from app.api.routes.windows.charts import ChartNotMeasured
+from app.api.routes.windows.windows import json_response, shown_result
+from app.api.service.service import Service
+from app.charts.base.figure import PlotlyFigure
+from app.charts.base.theme import THEMES
+from app.charts.compare.bars import compare_optypes, compare_stages
+from app.charts.compare.steps import compare_steps
+from app.charts.compare.summary import (
+    ComparedCause,
+    Side,
+    compare_headline,
+    compared_causes,
+    step_time_change,
+)
+from app.engine.metrics import gpu_time_wasted
+from app.store import hosts, jobs
+
+router = APIRouter(tags=["charts"])
+
+_WINDOW = r"(latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)"
+SideText = Annotated[
+    str,
+    Query(
+        pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}:{_WINDOW}$",
+        description="Job and window: `latest`, epoch and first step, or the first and the last "
+        "of several.",
+        examples=["llm-70b:latest"],
+    ),
+]
+CompareChartName = Literal["steps", "optypes", "stages"]
+_COMPARE_CHARTS: dict[CompareChartName, Callable[..., PlotlyFigure]] = {
+    "steps": compare_steps,
+    "optypes": compare_optypes,
+    "stages": compare_stages,
+}
+
+
+class ComparedWorkerOut(ResponseModel):
+    """The slowest worker by exact S_w."""
+
+    dp_rank: int
+    stage: int
+    host: str | None
+    slowdown: float
+
+
+class ComparedSideOut(ResponseModel):
+    """One side; unknown figures are null, and `not_measured` says why."""
+
+    job_id: str
+    name: str
+    window: str
+    epoch: int
+    first_step: int | None
+    last_step: int | None
+    num_steps: int
+    state: str
+    shape: dict[str, int]
+    gpus: int
+    verdict: str | None
+    discrepancy: float | None
+    slowdown: float | None
+    gpu_time_wasted: float | None
+    lost_gpu_hours_per_day: float | None
+    recorded_s: float | None = Field(description="Mean seconds a step; so are the next two.")
+    simulated_s: float | None
+    ideal_s: float | None
+    m_w: float | None
+    m_s: float | None
+    worst: ComparedWorkerOut | None
+    not_measured: str | None
+
+
+class ComparedCauseOut(ResponseModel):
+    """A cause on one side or both; findings are as in the window's result."""
+
+    change: Literal["new", "gone", "same"]
+    finding: dict[str, Any]
+    before: dict[str, Any] | None = Field(description="What a says of one that both have.")
+
+
+class CompareOut(ResponseModel):
+    """b compared with a."""
+
+    sentence: str
+    sub: str
+    change_s: float | None = Field(
+        description="How much longer a recorded step takes on b, as a share of a's; null where "
+        "the jobs' shapes differ."
+    )
+    a: ComparedSideOut
+    b: ComparedSideOut
+    causes: list[ComparedCauseOut]
+
+
+@router.get(
+    "/compare",
+    operation_id="compare",
+    summary="Compare two windows, runs or jobs",
+    responses=refusals(404),
+)
+def compare(a: SideText, b: SideText, service: ServiceDep, caller: CallerDep) -> CompareOut:
+    """b compared with a: one sentence, the figures of both, and causes that came or went."""
+    before, after = (_side(service, caller, text) for text in (a, b))
+    found = compared_causes(before, after)
+    sentence, sub = compare_headline(before, after, found)
+    return CompareOut(
+        sentence=sentence,
+        sub=sub,
+        change_s=step_time_change(before, after),
+        a=_side_out(service, caller, before),
+        b=_side_out(service, caller, after),
+        causes=[_cause_out(each) for each in found],
+    )
+
+
+@router.get(
+    "/compare/charts/{chart}",
+    operation_id="get_compare_chart",
+    summary="See a chart of two windows",
+    response_class=Response,
+    responses={**FIGURE_RESPONSE, **refusals(404)},
+)
+def get_compare_chart(
+    chart: CompareChartName,
+    a: SideText,
+    b: SideText,
+    service: ServiceDep,
+    caller: CallerDep,
+    theme: ThemeName = "light",
+) -> Response:
+    """404 with code `not_measured` while one side has nothing to draw."""
+    before, after = (_side(service, caller, text) for text in (a, b))
+    for side in (before, after):
+        if (why := side.why_not_measured) is not None:
+            raise ChartNotMeasured(f"job {side.job_id!r}: {why}")
+    return json_response(_COMPARE_CHARTS[chart](before, after, theme=THEMES[theme]))
+
+
+def _side(service: Service, caller: Principal, text: str) -> Side:
+    job_id, _, window = text.partition(":")
+    key = caller.key(job_id)
+    result = shown_result(service, key, window)
+    with service.store.read() as conn:
+        run = jobs.registration(conn, key, result["window"]["epoch"])
+    return Side(job_id, run.name, run.num_gpus, result)
+
+
+def _side_out(service: Service, caller: Principal, side: Side) -> ComparedSideOut:
+    result, header = side.result, side.result["window"]
+    wasted = None if side.slowdown is None else gpu_time_wasted(side.slowdown)
+    fidelity = result.get("fidelity") or {}
+    return ComparedSideOut(
+        job_id=side.job_id,
+        name=side.name,
+        window=header["id"],
+        epoch=header["epoch"],
+        first_step=min(result["steps"], default=None),
+        last_step=max(result["steps"], default=None),
+        num_steps=len(result["steps"]),
+        state=header["state"],
+        shape=side.shape,
+        gpus=side.num_gpus,
+        verdict=fidelity.get("verdict"),
+        discrepancy=fidelity.get("discrepancy"),
+        slowdown=side.slowdown,
+        gpu_time_wasted=wasted,
+        lost_gpu_hours_per_day=None if wasted is None else 24 * side.num_gpus * wasted,
+        recorded_s=side.mean_s("recorded"),
+        simulated_s=side.mean_s("simulated"),
+        ideal_s=side.mean_s("ideal"),
+        m_w=result["m_w"],
+        m_s=result["m_s"],
+        worst=_slowest_worker(service, caller, side),
+        not_measured=side.why_not_measured,
+    )
+
+
+def _slowest_worker(service: Service, caller: Principal, side: Side) -> ComparedWorkerOut | None:
+    """The slowest worker, with its host in that run."""
+    by_worker = side.result["worker_slowdown"]
+    if not by_worker:
+        return None
+    slowdown, dp_rank, stage = max(
+        (slowdown, dp_rank, stage)
+        for dp_rank, stages in enumerate(by_worker)
+        for stage, slowdown in enumerate(stages)
+    )
+    with service.store.read() as conn:
+        names = hosts.load(conn, caller.key(side.job_id), side.result["window"]["epoch"])
+    host = names.get((dp_rank, stage))
+    return ComparedWorkerOut(dp_rank=dp_rank, stage=stage, host=host, slowdown=slowdown)
+
+
+def _cause_out(cause: ComparedCause) -> ComparedCauseOut:
+    before = None if cause.before is None else dict(cause.before)
+    return ComparedCauseOut(change=cause.change, finding=dict(cause.finding), before=before)

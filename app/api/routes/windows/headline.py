@@ -1,0 +1,98 @@
+"""The headline: the first sentence of a job's page."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from app.api.http.fields import ResponseModel, ShownWindow
+from app.api.routes.dependencies import JobKey, ServiceDep, refusals
+from app.api.routes.windows.charts import recent_step_s
+from app.api.routes.windows.windows import shown_result
+from app.api.service.job_state import (
+    JobState,
+    current_state,
+    silent_workers,
+    silent_workers_text,
+    state_of_window,
+    state_since_s,
+)
+from app.api.service.service import Service
+from app.charts.job.headline import JobFacts, headline, won_back_gpu_hours
+from app.errors import WindowNotFound
+from app.store import jobs
+from app.store.database import Connection
+from app.store.jobs import JobRecord
+
+router = APIRouter(tags=["charts"])
+
+
+class HeadlineOut(ResponseModel):
+    """The first sentence of a job's page."""
+
+    state: JobState
+    sentence: str
+    sub: str
+    won_back_gpu_hours_per_day: float | None = Field(
+        description="Without what costs most now; null where that is not known, or nothing runs."
+    )
+
+
+@router.get(
+    "/jobs/{job_id}/headline",
+    operation_id="get_headline",
+    summary="See what a job's page says first",
+    responses=refusals(404),
+)
+def get_headline(
+    job_id: JobKey, service: ServiceDep, window: ShownWindow = "latest"
+) -> HeadlineOut:
+    """The job's cost and main finding: now, or in a past window."""
+    result = _result_or_none(service, job_id, window)
+    with service.store.read() as conn:
+        job = jobs.get(conn, job_id)
+        is_now = window == "latest"
+        if is_now:
+            state = current_state(conn, job, now_s=service.now_s(), thresholds=service.thresholds)
+        else:
+            state = _state_then(result, service)
+        facts = _job_facts(conn, job, state, service)
+    shown = headline(state, result, facts)
+    leading = next(iter((result or {}).get("findings") or ()), None)
+    won_back = None if leading is None else won_back_gpu_hours(leading, facts.num_gpus)
+    return HeadlineOut(
+        state=shown.state,
+        sentence=shown.sentence,
+        sub=shown.sub,
+        won_back_gpu_hours_per_day=won_back,
+    )
+
+
+def _result_or_none(service: Service, job_id: str, window: str) -> Mapping[str, Any] | None:
+    try:
+        return shown_result(service, job_id, window)
+    except WindowNotFound:
+        return None
+
+
+def _job_facts(conn: Connection, job: JobRecord, state: JobState, service: Service) -> JobFacts:
+    is_running = job.ended_s is None and job.stalled_since_s is None
+    return JobFacts(
+        num_steps=job.latest.num_steps if job.latest else 0,
+        window_steps=service.window_steps,
+        last_step=job.last_step,
+        now_s=service.now_s(),
+        since_s=state_since_s(job, state),
+        silent_ranks=job.silent_ranks or (),
+        silent_place=silent_workers_text(conn, job),
+        num_others=job.parallelism.num_workers - len({*silent_workers(job)}),
+        step_s=recent_step_s(conn, job.job_id, job.epoch),
+        num_gpus=job.num_gpus if is_running else 0,
+    )
+
+
+def _state_then(result: Mapping[str, Any] | None, service: Service) -> JobState:
+    if result is None:
+        return "not-analysed"
+    return state_of_window(result["slowdown"], result["fidelity"]["verdict"], service.thresholds)

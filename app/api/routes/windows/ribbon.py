@@ -1,0 +1,230 @@
+"""The ribbon: the whole job as bins of windows, from which a page selects its range.
+
+`job_history` reads its bins and events, `step_events` the events of charts over time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from app.api.http.fields import ResponseModel, timestamp_or_none
+from app.api.routes.dependencies import JobKey, ServiceDep, refusals
+from app.api.routes.windows import ribbon_events
+from app.api.routes.windows.ribbon_events import (
+    EventKind,
+    RibbonBin,
+    RibbonEvent,
+    ribbon_bins,
+    ribbon_gaps,
+)
+from app.api.service.service import Service
+from app.charts.base.step_axis import StepEvent
+from app.ingest.assembly.steps import LEFT_OUT_REASONS
+from app.store import windows
+from app.store.alerting import alerts
+from app.store.windows import Verdict
+
+# Newest windows, runs, alerts and skipped steps that are read.
+MAX_WINDOWS = 2000
+MAX_RUNS = 8
+MAX_ALERTS = 50
+MAX_SKIPPED = 500
+
+_LAST_STEP = 2**63 - 1  # the largest step of the database's type
+_SHORT_TEXTS = {
+    "onset": "slow",
+    "recovery": "recovered",
+    "alert-firing": "alert",
+    "alert-resolved": "resolved",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobHistory:
+    """Bins of the newest windows, the number of older ones, and events in the bins.
+
+    `newest` has the newest result with figures of each of the newest runs, by epoch.
+    """
+
+    bins: Sequence[RibbonBin]
+    older: int
+    events: Sequence[RibbonEvent]
+    newest: Mapping[int, Mapping[str, Any]]
+
+
+def job_history(service: Service, job_id: str) -> JobHistory:
+    """History of a job, from its first stored step to its last.
+
+    Raises:
+        JobNotFound: the job never registered.
+    """
+    with service.store.read() as conn:
+        found, older = windows.newest_windows(conn, job_id, limit=MAX_WINDOWS)
+        if not found:
+            return JobHistory([], 0, [], {})
+        since = found[0].epoch, found[0].first_step
+        times = windows.step_time_sums(conn, job_id, since=since)
+        # An evaluation is no fault.
+        left_out = LEFT_OUT_REASONS.values()
+        skipped = windows.skipped_steps(
+            conn, job_id, since=since, limit=MAX_SKIPPED, besides=left_out
+        )
+        beginnings = windows.run_beginnings(conn, job_id, since=since[0])
+        firings = alerts.firings_of_job(conn, job_id, limit=MAX_ALERTS)
+    shown = ribbon_bins(found, times)
+    newest = _newest_results(service, job_id, shown)
+    events = ribbon_events.find_events(
+        shown, newest=newest, beginnings=beginnings, alerts=firings, skipped=skipped
+    )
+    num_shown = sum(len(each.windows) for each in shown)
+    return JobHistory(shown, older + len(found) - num_shown, events, newest)
+
+
+def step_events(service: Service, job_id: str, epoch: int) -> list[StepEvent]:
+    """Events of one run, with texts short enough for a chart.
+
+    Read for each chart over time, so without windows, which may be thousands.
+    """
+    with service.store.read() as conn:
+        newest = windows.newest_measured(conn, job_id, epoch)
+        firings = alerts.firings_of_job(conn, job_id, limit=MAX_ALERTS)
+    if newest is None:
+        return []
+    whole_run = RibbonBin((replace(newest, first_step=0, last_step=_LAST_STEP),), None)
+    result = service.results.get(service.store, job_id, newest.window_id)
+    found = ribbon_events.find_events(
+        [whole_run], newest={epoch: result}, beginnings={}, alerts=firings, skipped=()
+    )
+    return [StepEvent(event.step, _SHORT_TEXTS[event.kind]) for event in found]
+
+
+def _newest_results(
+    service: Service, job_id: str, shown: Sequence[RibbonBin]
+) -> dict[int, Mapping[str, Any]]:
+    measured = (
+        window
+        for each in reversed(shown)
+        for window in reversed(each.windows)
+        if window.slowdown is not None
+    )
+    found: dict[int, Mapping[str, Any]] = {}
+    for window in measured:
+        if window.epoch not in found:
+            if len(found) == MAX_RUNS:
+                break
+            found[window.epoch] = service.results.get(service.store, job_id, window.window_id)
+    return found
+
+
+router = APIRouter(tags=["windows"])
+
+
+class RibbonBinOut(ResponseModel):
+    """Successive windows of one run; `from` and `to` name the first and the last one."""
+
+    from_: str = Field(serialization_alias="from")
+    to: str
+    first_step: int
+    last_step: int
+    num_steps: int
+    epoch: int
+    slowdown: float | None = Field(description="Of all its steps together; null if unknown.")
+    verdict: Verdict | None
+    is_open: bool
+
+
+class RibbonGapOut(ResponseModel):
+    """Missing steps between two bins of one run."""
+
+    after_bin: int
+    num_steps: int
+
+
+class RibbonEventOut(ResponseModel):
+    """An event at a step."""
+
+    step: int
+    epoch: int
+    at: datetime | None = Field(description="Of steps: when their window was last analysed.")
+    kind: EventKind
+    text: str
+    detail: str
+    bin: int = Field(description="Position in `bins`.")
+
+    @classmethod
+    def of(cls, event: RibbonEvent) -> "RibbonEventOut":
+        """From the event."""
+        names = [name for name in cls.model_fields if name != "at"]
+        return cls(
+            at=timestamp_or_none(event.at_s), **{name: getattr(event, name) for name in names}
+        )
+
+
+class WindowRangeOut(ResponseModel):
+    """First and last window of a range."""
+
+    from_: str = Field(serialization_alias="from")
+    to: str
+
+
+class RibbonOut(ResponseModel):
+    """A job's newest windows, oldest first; `older` windows are not shown."""
+
+    bins: list[RibbonBinOut]
+    older: int
+    gaps: list[RibbonGapOut]
+    events: list[RibbonEventOut]
+    since_onset: WindowRangeOut | None = Field(
+        description="Windows since what costs most now began; null where that is not known."
+    )
+
+
+@router.get(
+    "/jobs/{job_id}/ribbon",
+    operation_id="get_ribbon",
+    summary="See a whole job at a glance",
+    responses=refusals(404),
+)
+def get_ribbon(job_id: JobKey, service: ServiceDep) -> RibbonOut:
+    """Windows in at most 240 bins, and their events."""
+    history = job_history(service, job_id)
+    return RibbonOut(
+        bins=[_bin_out(each) for each in history.bins],
+        older=history.older,
+        gaps=[
+            RibbonGapOut(after_bin=each.after_bin, num_steps=each.num_steps)
+            for each in ribbon_gaps(history.bins)
+        ],
+        events=[RibbonEventOut.of(each) for each in history.events],
+        since_onset=_since_onset(history.bins, history.newest) if history.bins else None,
+    )
+
+
+def _since_onset(
+    shown: Sequence[RibbonBin], newest: Mapping[int, Mapping[str, Any]]
+) -> WindowRangeOut | None:
+    last = shown[-1].last
+    findings = (newest.get(last.epoch) or {}).get("findings")
+    if not findings or findings[0]["onset_step"] is None:
+        return None
+    of_run = [w for each in shown for w in each.windows if w.epoch == last.epoch]
+    first = next((w for w in of_run if w.last_step >= findings[0]["onset_step"]), of_run[-1])
+    return WindowRangeOut(from_=first.window_id, to=last.window_id)
+
+
+def _bin_out(each: RibbonBin) -> RibbonBinOut:
+    return RibbonBinOut(
+        from_=each.first.window_id,
+        to=each.last.window_id,
+        first_step=each.first.first_step,
+        last_step=each.last.last_step,
+        num_steps=each.num_steps,
+        epoch=each.first.epoch,
+        slowdown=each.slowdown,
+        verdict=each.verdict,
+        is_open=each.is_open,
+    )

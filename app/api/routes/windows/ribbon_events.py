@@ -1,0 +1,291 @@
+"""The ribbon's data: windows in bins, and events along them.
+
+Each bin holds whole windows of one run. Events: the job slowed down, recovered, restarted, alerted
+or skipped steps.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from app import formatting
+from app.alerts.alert import AlertEvent
+from app.store.windows import StepTimeSums, UnanalysedStep, Verdict, WindowSummary
+
+# A bin is three pixels wide on a desktop, one on a phone.
+MAX_BINS = 240
+
+
+@dataclass(frozen=True, slots=True)
+class RibbonBin:
+    """Successive windows; `slowdown` is that of all their steps together, None if unknown."""
+
+    windows: tuple[WindowSummary, ...]
+    slowdown: float | None
+
+    @property
+    def first(self) -> WindowSummary:
+        """The oldest window."""
+        return self.windows[0]
+
+    @property
+    def last(self) -> WindowSummary:
+        """The newest window."""
+        return self.windows[-1]
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """`low` if that of any window is; None if none was measured."""
+        known = {each.verdict for each in self.windows if each.slowdown is not None}
+        return "low" if "low" in known else "ok" if known else None
+
+    @property
+    def num_steps(self) -> int:
+        """Analysed steps."""
+        return sum(each.num_steps for each in self.windows)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its last window is open."""
+        return self.last.state == "open"
+
+    def has(self, epoch: int, step: int) -> bool:
+        """Whether the step is in the bin's range."""
+        of_run = self.first.epoch == epoch
+        return of_run and self.first.first_step <= step <= self.last.last_step
+
+
+@dataclass(frozen=True, slots=True)
+class RibbonGap:
+    """Missing steps of a run, between two bins."""
+
+    after_bin: int
+    num_steps: int
+
+
+def ribbon_bins(
+    found: Sequence[WindowSummary], times: Mapping[str, StepTimeSums]
+) -> list[RibbonBin]:
+    """At most 240 bins of the newest windows (ascending), split at runs and gaps."""
+    stretches = _stretches(found, breaks_at_gaps=True)
+    if len(stretches) > MAX_BINS // 2:
+        stretches = _stretches(found, breaks_at_gaps=False)
+    size = max(1, -(-len(found) // MAX_BINS))
+    while size < len(found) and _num_bins(stretches, size) > MAX_BINS:
+        size += 1
+    chunks = [each[at : at + size] for each in stretches for at in range(0, len(each), size)]
+    return [RibbonBin(tuple(chunk), _bin_slowdown(chunk, times)) for chunk in chunks[-MAX_BINS:]]
+
+
+def ribbon_gaps(ribbon: Sequence[RibbonBin]) -> list[RibbonGap]:
+    """Gaps between bins of one run."""
+    found = []
+    for at, (before, after) in enumerate(pairwise(ribbon)):
+        num_steps = after.first.first_step - before.last.last_step - 1
+        if before.last.epoch == after.first.epoch and num_steps > 0:
+            found.append(RibbonGap(at, num_steps))
+    return found
+
+
+def _stretches(
+    found: Sequence[WindowSummary], *, breaks_at_gaps: bool
+) -> list[list[WindowSummary]]:
+    stretches: list[list[WindowSummary]] = []
+    for window in found:
+        before = stretches[-1][-1] if stretches else None
+        if (
+            before is None
+            or before.epoch != window.epoch
+            or (breaks_at_gaps and window.first_step > before.last_step + 1)
+        ):
+            stretches.append([])
+        stretches[-1].append(window)
+    return stretches
+
+
+def _num_bins(stretches: Sequence[Sequence[WindowSummary]], size: int) -> int:
+    return sum(-(-len(each) // size) for each in stretches)
+
+
+def _bin_slowdown(
+    chunk: Sequence[WindowSummary], times: Mapping[str, StepTimeSums]
+) -> float | None:
+    """S = T / T_ideal over all steps of the windows."""
+    known = [each for each in chunk if each.slowdown is not None]
+    if len(known) == 1:
+        return known[0].slowdown
+    sums = [times[each.window_id] for each in known if each.window_id in times]
+    ideal_s = sum(each.ideal_s for each in sums)
+    return sum(each.simulated_s for each in sums) / ideal_s if ideal_s else None
+
+
+EventKind = Literal["onset", "recovery", "restart", "alert-firing", "alert-resolved", "skipped"]
+
+# Changes within this distance are one.
+_SAME_CHANGE_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RibbonEvent:
+    """An event at a step; `text` fits over the ribbon, `detail` is complete.
+
+    `at_s` is a Unix time; for steps, when their window was analysed.
+    """
+
+    step: int
+    epoch: int
+    at_s: float | None
+    kind: EventKind
+    text: str
+    detail: str
+    bin: int
+
+
+def find_events(
+    ribbon: Sequence[RibbonBin],
+    *,
+    newest: Mapping[int, Mapping[str, Any]],
+    beginnings: Mapping[int, float],
+    alerts: Sequence[AlertEvent],
+    skipped: Sequence[UnanalysedStep],
+) -> list[RibbonEvent]:
+    """All events within the ribbon, ascending.
+
+    `newest` has each run's newest result by epoch.
+    """
+    found = [
+        *_restarts(ribbon, beginnings),
+        *(each for epoch, result in newest.items() for each in _changes(ribbon, epoch, result)),
+        *_alerts(ribbon, alerts),
+        *_skipped(ribbon, skipped),
+    ]
+    return sorted(found, key=lambda each: (each.epoch, each.step))
+
+
+def _restarts(
+    ribbon: Sequence[RibbonBin], beginnings: Mapping[int, float]
+) -> Iterator[RibbonEvent]:
+    oldest = ribbon[0].first.epoch if ribbon else 0
+    for epoch, at_s in beginnings.items():
+        if epoch <= oldest:
+            continue  # its start is outside the ribbon, or it is the first run
+        at = next((n for n, each in enumerate(ribbon) if each.first.epoch == epoch), None)
+        if at is not None:
+            step = ribbon[at].first.first_step
+            detail = f"Run {epoch} began at step {formatting.count(step)}"
+            yield RibbonEvent(step, epoch, at_s, "restart", "restart", detail, at)
+
+
+def _changes(
+    ribbon: Sequence[RibbonBin], epoch: int, result: Mapping[str, Any]
+) -> Iterator[RibbonEvent]:
+    """The onset of the costliest cause, and every other known change."""
+    named = _onset_of_costliest(ribbon, epoch, result)
+    if named is not None:
+        yield named
+    for change in _distinct(result.get("changes") or ()):
+        is_named = named is not None and abs(change["step"] - named.step) <= _SAME_CHANGE_STEPS
+        if is_named and change["ratio"] > 1:
+            continue
+        kind: EventKind = "onset" if change["ratio"] > 1 else "recovery"
+        text, detail = _change_texts(change)
+        yield from _event_at(ribbon, epoch, change["step"], kind, text, detail)
+
+
+def _onset_of_costliest(
+    ribbon: Sequence[RibbonBin], epoch: int, result: Mapping[str, Any]
+) -> RibbonEvent | None:
+    finding = next(iter(result.get("findings") or ()), None)
+    if finding is None or finding["onset_step"] is None:
+        return None
+    step = finding["onset_step"]
+    detail = formatting.with_times_sign(formatting.bidi_isolated(finding["sentence"]))
+    found = _event_at(ribbon, epoch, step, "onset", f"slow since {formatting.count(step)}", detail)
+    return next(found, None)
+
+
+def _distinct(changes: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Changes without one of step time that some workers' own change explains."""
+    all_ = list(changes)
+    of_workers = [each for each in all_ if each["what"] == "compute"]
+    return of_workers + [
+        each
+        for each in all_
+        if each["what"] != "compute"
+        and not any(_is_same_change(each, other) for other in of_workers)
+    ]
+
+
+def _is_same_change(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    is_near = abs(one["step"] - other["step"]) <= _SAME_CHANGE_STEPS
+    return bool(is_near and (one["ratio"] > 1) == (other["ratio"] > 1))
+
+
+def _change_texts(change: Mapping[str, Any]) -> tuple[str, str]:
+    ratio = change["ratio"]
+    before, after = formatting.seconds(change["before_s"]), formatting.seconds(change["after_s"])
+    if change["what"] != "compute":
+        text = f"steps {formatting.ratio(ratio)}"
+        return text, f"A step takes {after} instead of {before}"
+    who = _culprits_text(change["culprits"])
+    text = f"{who} {'slower' if ratio > 1 else 'recovered'}"
+    return text, f"A computation of {who} takes {after} instead of {before}"
+
+
+def _culprits_text(culprits: Sequence[Mapping[str, Any]]) -> str:
+    if not culprits:
+        return "all workers"
+    first = culprits[0]
+    if "dp_rank" in first and "stage" in first:
+        name = formatting.worker(first["dp_rank"], first["stage"])
+    elif "dp_rank" in first or "stage" in first:
+        name = f"dp {first['dp_rank']}" if "dp_rank" in first else f"stage {first['stage']}"
+    else:
+        name = formatting.bidi_isolated(str(first.get("host", "a worker")))
+    return name if len(culprits) == 1 else f"{name} and {len(culprits) - 1} more"
+
+
+def _alerts(ribbon: Sequence[RibbonBin], alerts: Sequence[AlertEvent]) -> Iterator[RibbonEvent]:
+    """Alerts that fired or resolved at the same window, as one event."""
+    together: dict[tuple[str, EventKind], list[AlertEvent]] = {}
+    for alert in sorted(alerts, key=lambda each: each.at_s):
+        if alert.detail.window_id is not None:
+            kind: EventKind = "alert-firing" if alert.kind == "firing" else "alert-resolved"
+            together.setdefault((alert.detail.window_id, kind), []).append(alert)
+    for (window_id, kind), same in together.items():
+        epoch, step = (int(number) for number in window_id.split("-"))
+        number = "alert" if len(same) == 1 else formatting.plural(len(same), "alert")
+        text = number if kind == "alert-firing" else f"{number} resolved"
+        detail = formatting.bidi_isolated(same[0].sentence)
+        for found in _event_at(ribbon, epoch, step, kind, text, detail):
+            yield RibbonEvent(step, epoch, same[0].at_s, kind, text, detail, found.bin)
+
+
+def _skipped(
+    ribbon: Sequence[RibbonBin], skipped: Sequence[UnanalysedStep]
+) -> Iterator[RibbonEvent]:
+    """Successive steps skipped for the same reason, as one event."""
+    stretches: list[list[UnanalysedStep]] = []
+    for each in skipped:
+        before = stretches[-1][-1] if stretches else None
+        goes_on = before is not None and (before.epoch, before.reason) == (each.epoch, each.reason)
+        if before is not None and goes_on and each.step == before.step + 1:
+            stretches[-1].append(each)
+        else:
+            stretches.append([each])
+    for stretch in stretches:
+        text = f"{formatting.plural(len(stretch), 'step')} skipped"
+        detail = f"{text}: {formatting.bidi_isolated(stretch[0].reason)}"
+        yield from _event_at(ribbon, stretch[0].epoch, stretch[0].step, "skipped", text, detail)
+
+
+def _event_at(
+    ribbon: Sequence[RibbonBin], epoch: int, step: int, kind: EventKind, text: str, detail: str
+) -> Iterator[RibbonEvent]:
+    for at, each in enumerate(ribbon):
+        if each.has(epoch, step):
+            windows = (w for w in each.windows if w.first_step <= step <= w.last_step)
+            seen_s = next((window.updated_s for window in windows), None)
+            yield RibbonEvent(step, epoch, seen_s, kind, text, detail, at)
+            return

@@ -1,0 +1,391 @@
+"""Timelines of closed windows: trace files, single steps, their charts, and critical paths."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from app.api.http.download import Download
+from app.api.http.fields import (
+    DpRankQuery,
+    ResponseModel,
+    StepNumber,
+    StepQuery,
+    ThemeName,
+    WindowId,
+)
+from app.api.routes.dependencies import FIGURE_RESPONSE, JobKey, Responses, ServiceDep, refusals
+from app.api.routes.windows.windows import json_response
+from app.charts.base.theme import THEMES
+from app.charts.timeline.bars import waiting_by_stage
+from app.charts.timeline.critical_path import path_parts
+from app.charts.timeline.timeline import WIDTH_PX, step_headline, timeline
+from app.engine.replays import WindowReplay
+from app.engine.timeline import critical_path
+from app.engine.timeline.selection import TimelineSelection, num_slices, select, slowest_step
+from app.engine.timeline.step_run import RunKind, waiting_share
+from app.engine.timeline.step_view import StepView, find_operation, most_delayed_link
+from app.engine.timeline.writer import trace_event_pieces
+from app.errors import TooLarge
+from app.trace.job import job_of
+
+# Some 35 MB, written in a few seconds; viewers are slow with more.
+MAX_SLICES = 1_000_000
+GZIP = "application/gzip"
+
+router = APIRouter(tags=["windows"])
+
+NumberList = Annotated[str | None, Query(max_length=4096, pattern=r"^[0-9,\-]*$")]
+
+_TIMELINE_FILE: Responses = {
+    200: {
+        "description": "Chrome trace events, gzip-compressed: open the file in a trace viewer.",
+        "content": {GZIP: {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+@router.get(
+    "/jobs/{job_id}/windows/{window}/timeline",
+    operation_id="get_window_timeline",
+    summary="Download a timeline of some steps and workers",
+    response_class=Response,
+    responses={**_TIMELINE_FILE, **refusals(404, 409, 413)},
+)
+def get_window_timeline(
+    job_id: JobKey,
+    window: WindowId,
+    service: ServiceDep,
+    steps: Annotated[
+        NumberList, Query(description="As in 3,5-9; left out: the slowest step.")
+    ] = None,
+    workers: Annotated[
+        str | None,
+        Query(
+            max_length=4096,
+            pattern=r"^[0-9,/*]*$",
+            description="dp rank / stage, as in 0/1,3/* (* is all); left out: all workers.",
+        ),
+    ] = None,
+    ranks: Annotated[NumberList, Query(description="Workers by global rank, as in 0,8-11.")] = None,
+    runs: Annotated[
+        str | None,
+        Query(
+            max_length=64,
+            description="Some of recorded,simulated,ideal; left out: all three.",
+        ),
+    ] = None,
+) -> Response:
+    """The recorded, simulated and ideal runs on one clock, with one track per stream.
+
+    At most 1,000,000 operations, each counted once per run.
+    """
+    replay = service.replays.get(job_id, window)
+    choice = select(replay, steps=steps, workers=workers, ranks=ranks, runs=runs)
+    _check_size(replay, choice)
+    return Download(
+        trace_event_pieces(replay, choice),
+        service.replays.download_limit,
+        name=f"{job_of(job_id)}-{replay.window.id}-timeline.json.gz",
+        media_type=GZIP,
+    )
+
+
+def _check_size(replay: WindowReplay, choice: TimelineSelection) -> None:
+    wanted = num_slices(replay, choice)
+    if wanted > MAX_SLICES:
+        raise TooLarge(
+            f"that timeline has {wanted:,} operations, and at most {MAX_SLICES:,} are sent: choose "
+            "fewer with steps=3, workers=0/* (a dp rank) or 0/1 (a worker), or runs=recorded"
+        )
+
+
+class PathLinkOut(ResponseModel):
+    """One operation of the critical path, in order of time."""
+
+    optype: str
+    dp_rank: int
+    stage: int
+    rank: int
+    seq_id: int
+    microbatch: int | None
+    chunk: int | None
+    start_s: float = Field(description="Since the step began.")
+    own_s: float = Field(
+        description="How long it kept the chain busy: 0 for one that only arrived last. Negative "
+        "where hosts' clocks disagree."
+    )
+    gap_s: float = Field(
+        description="From the end of the link before to its start; 0 but in a recorded run."
+    )
+
+
+class WorkerShareOut(ResponseModel):
+    """Share of the path on one worker, gaps included."""
+
+    dp_rank: int
+    stage: int
+    rank: int
+    share: float
+
+
+class PathSharesOut(ResponseModel):
+    """Shares of the step: those by op type and `waiting` sum to 1, and so do those by worker."""
+
+    by_optype: dict[str, float]
+    waiting: float
+    by_worker: list[WorkerShareOut]
+
+
+class CriticalPathOut(ResponseModel):
+    """The critical path; all `own_s` and `gap_s` sum to `length_s`."""
+
+    window: str
+    step: int
+    run: RunKind
+    length_s: float
+    shares: PathSharesOut
+    links: list[PathLinkOut]
+
+
+@router.get(
+    "/jobs/{job_id}/windows/{window}/critical-path",
+    operation_id="get_window_critical_path",
+    summary="See which operations decided how long a step took",
+    response_model=CriticalPathOut,
+    responses=refusals(404, 409),
+)
+def get_window_critical_path(
+    job_id: JobKey,
+    window: WindowId,
+    service: ServiceDep,
+    step: Annotated[StepNumber, Query(description="Left out: the one that took longest.")] = None,
+    run: Annotated[RunKind, Query(description="As recorded, or as replayed.")] = "recorded",
+) -> dict[str, Any]:
+    """From the step's last operation back to its start, each time to the latest predecessor."""
+    replay = service.replays.get(job_id, window)
+    with service.replays.work_limit.slot():
+        chosen = slowest_step(replay, run) if step is None else step
+        found = critical_path.critical_path(replay, chosen, run)
+    return {"window": replay.window.id, **critical_path.as_json(found)}
+
+
+class KeyOperationOut(ResponseModel):
+    """The replica's operation on the critical path that exceeds its ideal most."""
+
+    stage: int
+    optype: str
+    seq_id: int
+
+
+class StepOfWindowOut(ResponseModel):
+    """One step of one replica, and what else the window offers."""
+
+    window: str
+    steps: list[int] = Field(description="All steps of the window that are replayed.")
+    step: int
+    dp_rank: int
+    dp_size: int
+    pp_size: int
+    recorded_s: float
+    ideal_s: float
+    sentence: str
+    sub: str
+    dp_ranks_on_path: list[int] = Field(description="Longest on the critical path first.")
+    waiting: list[float] = Field(description="By stage: share of the step.")
+    telling: KeyOperationOut | None
+    timeline_query: str = Field(description="For the file of this step: all workers, or this dp.")
+    viewer_url: str = Field(description="The trace viewer that the page opens.")
+
+
+class WaitedForOut(ResponseModel):
+    """An operation on the same replica."""
+
+    optype: str
+    stage: int
+    microbatch: int | None
+
+
+class OperationOut(ResponseModel):
+    """One operation, its ideal and its peers' durations, in seconds."""
+
+    window: str
+    step: int
+    run: Literal["recorded", "ideal"]
+    dp_rank: int
+    stage: int
+    rank: int
+    host: str | None
+    optype: str
+    seq_id: int
+    microbatch: int | None
+    chunk: int | None
+    start_s: float = Field(description="Since the step began.")
+    duration_s: float
+    waited_s: float = Field(description="Of the duration, until the last of its peers had come.")
+    own_s: float = Field(description="The rest: its computation or transfer.")
+    ideal_s: float
+    peers_s: float | None = Field(
+        description="Median of own_s of its type on all other workers; null where there is none."
+    )
+    after: WaitedForOut | None = Field(description="What it waited for, null for a first one.")
+    delay_s: float = Field(description="From the end of that to its start.")
+    is_critical: bool = Field(description="Whether the recorded critical path goes through it.")
+
+
+@router.get(
+    "/jobs/{job_id}/windows/{window}/step",
+    operation_id="get_window_step",
+    summary="See what one step took, and why",
+    responses=refusals(404, 409),
+)
+def get_window_step(
+    job_id: JobKey,
+    window: WindowId,
+    service: ServiceDep,
+    step: StepQuery = None,
+    dp: DpRankQuery = None,
+) -> StepOfWindowOut:
+    """Sentences for the timeline page; closed windows only."""
+    replay, view = service.step_views.get(job_id, window, step, dp)
+    sentence, sub = step_headline(view, replay.window.hosts)
+    link = most_delayed_link(view)
+    on_path = dict.fromkeys(dp_rank for dp_rank, _, _ in view.path.worker_shares)
+    return StepOfWindowOut(
+        window=replay.window.id,
+        steps=list(replay.steps),
+        step=view.step,
+        dp_rank=view.dp_rank,
+        dp_size=view.replayer.dp_size,
+        pp_size=view.replayer.pp_size,
+        recorded_s=view.recorded_s,
+        ideal_s=view.ideal_s,
+        sentence=sentence,
+        sub=sub,
+        dp_ranks_on_path=list(on_path)[:16],
+        waiting=waiting_share(view.recorded, view.dp_rank),
+        telling=link and KeyOperationOut(stage=link.stage, optype=link.optype, seq_id=link.seq_id),
+        timeline_query=_file_query(replay, view),
+        viewer_url=service.viewer_url,
+    )
+
+
+@router.get(
+    "/jobs/{job_id}/windows/{window}/operation",
+    operation_id="get_window_operation",
+    summary="See one operation against its ideal and its peers",
+    responses=refusals(404, 409),
+)
+def get_window_operation(
+    job_id: JobKey,
+    window: WindowId,
+    service: ServiceDep,
+    stage: Annotated[int, Query(ge=0, le=2**31)],
+    optype: Annotated[str, Query(max_length=64, pattern=r"^[a-z0-9-]+$")],
+    seq_id: Annotated[int, Query(ge=0, le=2**53)],
+    step: StepQuery = None,
+    dp: DpRankQuery = None,
+    run: Annotated[Literal["recorded", "ideal"], Query()] = "recorded",
+) -> OperationOut:
+    """422 if the stage has no such operation in the step."""
+    replay, view = service.step_views.get(job_id, window, step, dp)
+    found = find_operation(
+        view, view.ideal if run == "ideal" else view.recorded, stage, optype, seq_id
+    )
+    after = found.after
+    own: dict[str, Any] = {
+        name: getattr(found, name) for name in found.__slots__ if name != "after"
+    }
+    return OperationOut(
+        window=replay.window.id,
+        step=view.step,
+        run=run,
+        dp_rank=view.dp_rank,
+        stage=stage,
+        rank=int(view.replayer.grid.rank[view.dp_rank, stage]),
+        host=replay.window.hosts.get((view.dp_rank, stage)),
+        after=after and WaitedForOut(**{name: getattr(after, name) for name in after.__slots__}),
+        **own,
+    )
+
+
+def _file_query(replay: WindowReplay, view: StepView) -> str:
+    """All workers if the file stays within the limit, else those of the replica."""
+    steps = f"steps={view.step}"
+    is_small = num_slices(replay, select(replay, steps=str(view.step))) <= MAX_SLICES
+    return steps if is_small else f"{steps}&workers={view.dp_rank}/*"
+
+
+timeline_chart_router = APIRouter(tags=["charts"])
+
+StepSeconds = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+@timeline_chart_router.get(
+    "/jobs/{job_id}/windows/{window}/charts/timeline",
+    operation_id="get_timeline_chart",
+    summary="See one step, recorded above ideal",
+    response_class=Response,
+    responses={**FIGURE_RESPONSE, **refusals(404, 409)},
+)
+def get_timeline_chart(
+    job_id: JobKey,
+    window: WindowId,
+    service: ServiceDep,
+    step: StepQuery = None,
+    dp: DpRankQuery = None,
+    from_s: Annotated[
+        StepSeconds, Query(alias="from", description="Seconds since it began.")
+    ] = None,
+    to_s: Annotated[StepSeconds, Query(alias="to", description="Seconds since it began.")] = None,
+    width: Annotated[int, Query(ge=100, le=8000, description="Pixels of the plot.")] = WIDTH_PX,
+    theme: ThemeName = "light",
+) -> Response:
+    """At most 3,000 bars: operations narrower than a pixel are merged with their neighbours."""
+    _, view = service.step_views.get(job_id, window, step, dp)
+    figure = timeline(view, theme=THEMES[theme], from_s=from_s, to_s=to_s, width_px=width)
+    return json_response(figure)
+
+
+@timeline_chart_router.get(
+    "/jobs/{job_id}/windows/{window}/charts/path-parts",
+    operation_id="get_path_parts_chart",
+    summary="See what a step's critical path is made of",
+    response_class=Response,
+    responses={**FIGURE_RESPONSE, **refusals(404, 409)},
+)
+def get_path_parts_chart(
+    job_id: JobKey,
+    window: WindowId,
+    service: ServiceDep,
+    step: StepQuery = None,
+    theme: ThemeName = "light",
+) -> Response:
+    """Of the recorded run; all parts sum to the path."""
+    _, view = service.step_views.get(job_id, window, step, None)
+    op_types = view.recorded.template.op_types
+    return json_response(path_parts(view.path, op_types, theme=THEMES[theme]))
+
+
+@timeline_chart_router.get(
+    "/jobs/{job_id}/windows/{window}/charts/waiting",
+    operation_id="get_waiting_chart",
+    summary="See how long each stage waits in a step",
+    response_class=Response,
+    responses={**FIGURE_RESPONSE, **refusals(404, 409)},
+)
+def get_waiting_chart(
+    job_id: JobKey,
+    window: WindowId,
+    service: ServiceDep,
+    step: StepQuery = None,
+    dp: DpRankQuery = None,
+    theme: ThemeName = "light",
+) -> Response:
+    """Share of the recorded step in which a worker neither computes nor transfers data."""
+    _, view = service.step_views.get(job_id, window, step, dp)
+    share = waiting_share(view.recorded, view.dp_rank)
+    return json_response(
+        waiting_by_stage(share, view.recorded_s, view.dp_rank, theme=THEMES[theme])
+    )

@@ -1,0 +1,294 @@
+"""What-if questions about a closed window, asked at once or saved for others.
+
+Bodies are parsed in a thread: the largest would block the event loop for 50 ms.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field, ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from app.api.http import bodies
+from app.api.http.fields import (
+    Cursor,
+    Limit,
+    NonEmptyText,
+    ResponseModel,
+    ThemeName,
+    WindowId,
+    timestamp,
+)
+from app.api.routes.dependencies import BODY_REFUSALS, JobKey, ServiceDep, refusals
+from app.api.routes.windows.what_if_edits import MAX_LIST_ITEMS, EditIn, QuestionIn
+from app.charts.base.theme import THEMES
+from app.charts.job.what_if import what_if
+from app.engine.questions.answer import answer_as_json
+from app.errors import TooLarge
+from app.store import saved_questions, windows
+from app.store.saved_questions import SavedQuestion
+
+# An edit with all its lists full has at most 0.75 MB. The worst body of this size takes 50 ms to
+# parse, and holds the GIL meanwhile.
+MAX_QUESTION_BYTES = 1 << 20
+
+# Hundreds of workers by number; a job may have 200 saved questions.
+MAX_SAVED_QUESTION_BYTES = 64 << 10
+
+
+class SavedQuestionIn(QuestionIn):
+    """A question to be saved, with its window."""
+
+    name: NonEmptyText = Field(examples=["stage 3 as long as the others"])
+    window: Annotated[str, Field(pattern=r"^[0-9]{1,9}-[0-9]{1,16}$", examples=["3-1200"])]
+
+
+def _documented(model: type[BaseModel], most: str) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    content = {bodies.JSON_TYPE: {"schema": schema}}
+    body = {"required": True, "description": f"At most {most}.", "content": content}
+    return {"requestBody": body}
+
+
+QUESTION_BODY = _documented(QuestionIn, "1 MiB")
+SAVED_BODY = _documented(SavedQuestionIn, "64 KiB")
+
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+async def read_question(request: Request) -> QuestionIn:
+    """Parse a question.
+
+    Raises:
+        TooLarge, UnsupportedMedia, BadRequest, RequestValidationError
+    """
+    return await _read_in_thread(request, QuestionIn, max_bytes=MAX_QUESTION_BYTES)
+
+
+async def read_saved_question(request: Request) -> SavedQuestionIn:
+    """Parse a question to be saved; raises as `read_question` does."""
+    return await _read_in_thread(request, SavedQuestionIn, max_bytes=MAX_SAVED_QUESTION_BYTES)
+
+
+async def _read_in_thread(request: Request, model: type[_Body], *, max_bytes: int) -> _Body:
+    """Parse a body with edits in another thread; raises as `read_question` does."""
+    body = await request.body()
+    if len(body) > max_bytes:
+        raise TooLarge(
+            f"a question has at most {max_bytes:,} bytes here: name fewer of the "
+            f"{MAX_LIST_ITEMS:,} that a list may have, or ask for fewer edits at once"
+        )
+    media = request.headers.get("content-type", "")
+    return await run_in_threadpool(_checked, body, media, model)
+
+
+QuestionDep = Annotated[QuestionIn, Depends(read_question)]
+SavedDep = Annotated[SavedQuestionIn, Depends(read_saved_question)]
+
+
+def _checked(body: bytes, content_type: str, model: type[_Body]) -> _Body:
+    given = bodies.read_json(body, content_type)
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        raise RequestValidationError(
+            [{**each, "loc": ("body", *each["loc"])} for each in found]
+        ) from error
+
+
+router = APIRouter(tags=["windows"])
+
+
+class StepTimesOut(ResponseModel):
+    """Seconds, by position in `steps`."""
+
+    recorded: list[float]
+    simulated: list[float]
+    ideal: list[float]
+    what_if: list[float]
+
+
+class RatiosOut(ResponseModel):
+    """Ratios by position in `steps`; null for a division by 0."""
+
+    slowdown: list[float | None]
+    speed_up: list[float | None]
+
+
+class ComparedRunOut(ResponseModel):
+    """The edited steps against the same steps without the edits, all simulated."""
+
+    slowdown: float | None = Field(description="Mean edited step time over mean other step time.")
+    speed_up: float | None = Field(description="The inverse.")
+    per_step: RatiosOut
+
+
+class EditOut(ResponseModel):
+    """Result of one edit."""
+
+    changed_ops: int
+    ops_without_counterpart: int = Field(description="Left as they were by `from-worker`.")
+
+
+class SkippedOut(ResponseModel):
+    """A step that is not simulated."""
+
+    step: int
+    reason: str
+
+
+class WhatIfOut(ResponseModel):
+    """Step times of the window with the edits.
+
+    `against_recorded` compares with the simulation of the recorded durations; launch delays are in
+    neither.
+    """
+
+    window: str
+    steps: list[int]
+    skipped_steps: list[SkippedOut]
+    step_time_s: StepTimesOut
+    against_recorded: ComparedRunOut
+    against_ideal: ComparedRunOut
+    gpu_hours_saved: float = Field(description="Of the window's recorded time; may be negative.")
+    edits: list[EditOut] = Field(description="In the order of the question.")
+    figure: dict[str, Any] | None = Field(None, description="A chart of the steps, if asked for.")
+
+
+@router.post(
+    "/jobs/{job_id}/windows/{window}/what-if",
+    operation_id="ask_what_if",
+    summary="Ask what if some operations took another time",
+    response_model=WhatIfOut,
+    response_model_exclude_unset=True,
+    responses=refusals(404, 409, *BODY_REFUSALS),
+    openapi_extra=QUESTION_BODY,
+)
+def ask_what_if(
+    job_id: JobKey,
+    window: WindowId,
+    question: QuestionDep,
+    service: ServiceDep,
+    figure: Annotated[
+        ThemeName | None, Query(description="Add a chart of the steps, in this theme.")
+    ] = None,
+) -> dict[str, Any]:
+    """Step times of a closed window after some edits, applied in order.
+
+    `latest` is the newest closed window of the current run. The first question about a large window
+    takes a second or more, further ones milliseconds.
+    """
+    with service.replays.work_limit.slot():
+        answer = service.replays.questions(job_id, window).answer(question.all_edits())
+        found = answer_as_json(answer)
+    if figure is not None:
+        found["figure"] = what_if(found["steps"], found["step_time_s"], theme=THEMES[figure])
+    return found
+
+
+QuestionId = Annotated[
+    str,
+    Path(pattern=r"^[0-9a-f]{1,32}$", description="Its id.", examples=["5f0c3a9be81d42670fa1c2d3"]),
+]
+
+
+class SavedQuestionOut(ResponseModel):
+    """A saved question."""
+
+    question_id: str
+    name: str
+    window: str
+    edits: list[EditIn]
+    saved_at: datetime
+
+
+class SavedQuestionsOut(ResponseModel):
+    """A page of saved questions, the newest first."""
+
+    items: list[SavedQuestionOut]
+    next_cursor: str | None
+
+
+def _saved_question_out(saved: SavedQuestion) -> dict[str, Any]:
+    return {
+        "question_id": saved.question_id,
+        "name": saved.name,
+        "window": saved.window_id,
+        "edits": saved.question["edits"],
+        "saved_at": timestamp(saved.saved_s),
+    }
+
+
+@router.get(
+    "/jobs/{job_id}/what-ifs",
+    operation_id="list_saved_questions",
+    summary="List a job's saved questions",
+    response_model=SavedQuestionsOut,
+    response_model_exclude_defaults=True,
+    responses=refusals(404),
+)
+def list_saved_questions(
+    job_id: JobKey, service: ServiceDep, cursor: Cursor = None, limit: Limit = 100
+) -> dict[str, Any]:
+    """Newest first, a page at a time."""
+    with service.store.read() as conn:
+        found, next_cursor = saved_questions.page(conn, job_id, cursor=cursor, limit=limit)
+    return {"items": [_saved_question_out(each) for each in found], "next_cursor": next_cursor}
+
+
+@router.post(
+    "/jobs/{job_id}/what-ifs",
+    operation_id="save_question",
+    summary="Save a question",
+    status_code=201,
+    response_model=SavedQuestionOut,
+    response_model_exclude_defaults=True,
+    responses=refusals(404, 409, *BODY_REFUSALS),
+    openapi_extra=SAVED_BODY,
+)
+def save_question(job_id: JobKey, given: SavedDep, service: ServiceDep) -> dict[str, Any]:
+    """Saved under a new id, for all who may see the job; at most 200 per job."""
+    question = given.model_dump(mode="json", include={"edits"}, exclude_defaults=True)
+    with service.store.write() as conn:
+        windows.summary(conn, job_id, given.window)
+        saved = saved_questions.save(
+            conn,
+            job_id,
+            name=given.name,
+            window_id=given.window,
+            question=question,
+            now_s=service.now_s(),
+        )
+    return _saved_question_out(saved)
+
+
+@router.get(
+    "/jobs/{job_id}/what-ifs/{question_id}",
+    operation_id="get_saved_question",
+    summary="See a saved question",
+    response_model=SavedQuestionOut,
+    response_model_exclude_defaults=True,
+    responses=refusals(404),
+)
+def get_saved_question(
+    job_id: JobKey, question_id: QuestionId, service: ServiceDep
+) -> dict[str, Any]:
+    """The question is not answered here: POST its edits to its window."""
+    with service.store.read() as conn:
+        return _saved_question_out(saved_questions.find(conn, job_id, question_id))
+
+
+@router.delete(
+    "/jobs/{job_id}/what-ifs/{question_id}",
+    operation_id="delete_saved_question",
+    summary="Delete a saved question",
+    status_code=204,
+    responses=refusals(404, *BODY_REFUSALS),
+)
+def delete_saved_question(job_id: JobKey, question_id: QuestionId, service: ServiceDep) -> None:
+    """Deletes the question; its window stays."""
+    with service.store.write() as conn:
+        saved_questions.remove(conn, job_id, question_id)

@@ -1,0 +1,156 @@
+"""Edits of a what-if question as JSON, for the API and for files of the command line."""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.engine.questions.edits import (
+    MAX_EDITS,
+    MAX_FACTOR,
+    MAX_SECONDS,
+    Add,
+    DurationChange,
+    Edit,
+    Factor,
+    FromWorker,
+    Ideal,
+    Selection,
+    Set,
+)
+from app.trace.ops import MAX_TYPE_NAME
+
+# Half the workers of the largest supported job; a further edit can name the rest.
+# An edit with all lists full has 80 bytes for each: 0.65 MB, and op types another 0.1 MB.
+MAX_LIST_ITEMS = 8192
+# More than any object has: describing each unknown field takes time.
+_MAX_FIELDS = 16
+
+_Item = TypeVar("_Item")
+# Only the first item that is wrong is described.
+_List = Annotated[list[_Item], FailFast()]
+_Index = Annotated[int, Field(ge=0, le=2**31 - 1)]
+_Step = Annotated[int, Field(ge=0, le=2**53)]
+_Seconds = Annotated[FiniteFloat, Field(ge=0, le=MAX_SECONDS, description="Seconds.")]
+
+
+class _Strict(BaseModel):
+    """Strict: unknown keys and numbers as text are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > _MAX_FIELDS:
+            fields = ", ".join(cls.model_fields)
+            known = {"num": len(given), "fields": fields}
+            raise PydanticCustomError("too_many_fields", "{num} fields: it has {fields}", known)
+        return given
+
+
+class SelectIn(_Strict):
+    """Selects operations that match all given fields."""
+
+    op_types: _List[Annotated[str, Field(min_length=1, max_length=MAX_TYPE_NAME)]] = Field(
+        [],
+        max_length=256,
+        description="Op types, joint names (forward-pp-comm, backward-pp-comm), or the groups "
+        "compute, pp-comm, dp-comm and comm.",
+        examples=[["pp-comm"]],
+    )
+    stages: _List[_Index] = Field([], max_length=MAX_LIST_ITEMS)
+    dp_ranks: _List[_Index] = Field([], max_length=MAX_LIST_ITEMS)
+    workers: _List[Annotated[_List[_Index], Field(min_length=2, max_length=2)]] = Field(
+        [], max_length=MAX_LIST_ITEMS, description="Each as [dp rank, stage]."
+    )
+    steps: _List[_Step] = Field([], max_length=MAX_LIST_ITEMS)
+    microbatches: _List[_Index] = Field(
+        [], max_length=MAX_LIST_ITEMS, description="Of operations that carry one."
+    )
+
+    def selection(self) -> Selection:
+        """The engine's selection."""
+        return Selection(
+            tuple(self.op_types),
+            tuple(self.stages),
+            tuple(self.dp_ranks),
+            tuple((dp_rank, stage) for dp_rank, stage in self.workers),
+            tuple(self.steps),
+            tuple(self.microbatches),
+        )
+
+
+class IdealIn(_Strict):
+    """The duration of its type without stragglers."""
+
+    kind: Literal["ideal"]
+
+    def change(self) -> DurationChange:
+        """The change as the engine wants it."""
+        return Ideal()
+
+
+class FactorIn(_Strict):
+    """Multiplied; not below 0 s."""
+
+    kind: Literal["factor"]
+    value: Annotated[FiniteFloat, Field(ge=0, le=MAX_FACTOR)]
+
+    def change(self) -> DurationChange:
+        """The change as the engine wants it."""
+        return Factor(self.value)
+
+
+class AddIn(_Strict):
+    """Seconds added, or subtracted if negative; not below 0 s."""
+
+    kind: Literal["add"]
+    value: Annotated[FiniteFloat, Field(ge=-MAX_SECONDS, le=MAX_SECONDS, description="Seconds.")]
+
+    def change(self) -> DurationChange:
+        """The change as the engine wants it."""
+        return Add(self.value)
+
+
+class SetIn(_Strict):
+    """Exactly this many seconds."""
+
+    kind: Literal["set"]
+    value: _Seconds
+
+    def change(self) -> DurationChange:
+        """The change as the engine wants it."""
+        return Set(self.value)
+
+
+class FromWorkerIn(_Strict):
+    """The duration of that worker's operation of the same type and number in the same step."""
+
+    kind: Literal["from-worker"]
+    dp_rank: _Index
+    stage: _Index
+
+    def change(self) -> DurationChange:
+        """The change as the engine wants it."""
+        return FromWorker(self.dp_rank, self.stage)
+
+
+ChangeIn = Annotated[IdealIn | FactorIn | AddIn | SetIn | FromWorkerIn, Field(discriminator="kind")]
+
+
+class EditIn(_Strict):
+    """Another duration for some operations; for those with peers, of the transfer."""
+
+    select: SelectIn = SelectIn()
+    change: ChangeIn
+
+
+class QuestionIn(_Strict):
+    """Edits, applied in order, each to the result of the previous ones."""
+
+    edits: _List[EditIn] = Field(max_length=MAX_EDITS)
+
+    def all_edits(self) -> list[Edit]:
+        """The engine's edits."""
+        return [Edit(edit.change.change(), edit.select.selection()) for edit in self.edits]

@@ -1,0 +1,338 @@
+"""Windows and steps: results of one window, of a range of windows, or of chosen steps."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from app.api.http.fields import (
+    ChosenSteps,
+    Cursor,
+    EpochNumber,
+    Limit,
+    ResponseModel,
+    StepNumber,
+    WindowsId,
+    timestamp,
+)
+from app.api.routes.dependencies import JobKey, Responses, ServiceDep, refusals
+from app.api.service.results import ARRAYS_PER_RANK, ARRAYS_PER_WORKER, Result
+from app.api.service.service import Service
+from app.diagnosis.combine_causes import combine_causes
+from app.diagnosis.job_history import History
+from app.engine.arrivals.arrivals import MAX_RANKS
+from app.engine.combine import combine_per_step, combine_results
+from app.monitor import analysed
+from app.store import hosts, jobs, windows
+from app.store.windows import StepRow, Verdict, WindowRange, WindowSummary, split_by_step
+from app.trace.window import WindowState, parse_step_ranges
+
+# Separates the first and the last window of a range.
+RANGE_SEPARATOR = ".."
+# Workers x windows x arrays by worker (and by step) that are read for one result.
+MAX_RANGE_NUMBERS = 2_000_000
+# Each takes at least a millisecond to read.
+MAX_RANGE_WINDOWS = 240
+# Windows that are named of those left out.
+MAX_LEFT_OUT_NAMED = 100
+
+
+def shown_result(
+    service: Service, job_id: str, window: str, steps: str | None = None, *, per_step: bool = False
+) -> Result:
+    """The result of `latest`, a window, a range of windows, or some steps of a window.
+
+    Raises:
+        JobNotFound: the job never registered.
+        WindowNotFound: it has no such window.
+        InvalidRequest: the range or the steps are not valid.
+        Conflict: steps of a window whose operations are not stored.
+        Unavailable: too many ask for steps or for several windows now.
+    """
+    if steps is not None:
+        return _result_of_steps(service, job_id, window, steps, per_step=per_step)
+    if RANGE_SEPARATOR in window:
+        return _result_of_range(service, job_id, window, per_step=per_step)
+    return service.results.get(service.store, job_id, window, per_step=per_step)
+
+
+def _result_of_steps(
+    service: Service, job_id: str, window: str, named: str, *, per_step: bool
+) -> Result:
+    """Figures and causes of some steps, analysed anew with ideals of these steps only.
+
+    The analysis does not know the steps before.
+    """
+    whole = service.replays.get(job_id, window.split(RANGE_SEPARATOR)[-1]).window
+    numbers = parse_step_ranges(named, whole.steps)
+
+    def analyse() -> Result:
+        with service.replays.work_limit.slot():
+            return analysed(whole.only(numbers), History())[1]
+
+    result = service.results.get_or_compute((job_id, whole.id, whole.revision, numbers), analyse)
+    return result if per_step else split_by_step(result)[0]
+
+
+def _result_of_range(service: Service, job_id: str, named: str, *, per_step: bool) -> Result:
+    first, last = named.split(RANGE_SEPARATOR)
+    with service.store.read() as conn:
+        span = windows.window_range(conn, job_id, first, last)
+        run = jobs.registration(conn, job_id, span.epoch)
+    by_step = span.most_steps if per_step else 0
+    each_holds = run.parallelism.num_workers * (ARRAYS_PER_WORKER + by_step)
+    each_holds += min(MAX_RANKS, run.parallelism.num_workers) * (ARRAYS_PER_RANK + by_step)
+    kept = thinned_windows(span.first_steps, MAX_RANGE_NUMBERS // each_holds)
+
+    def read() -> Result:
+        with service.results.range_limit.slot(), service.store.read() as conn:
+            ids = [f"{span.epoch}-{first_step}" for first_step in kept]
+            parts = [windows.get(conn, job_id, each, per_step=per_step) for each in ids]
+            if len(kept) == span.num_windows:
+                return joint_result(parts)
+            lost_s = windows.gpu_s_lost(conn, job_id, span, num_gpus=run.num_gpus)
+        return _partial_result(joint_result(parts), span, kept, lost_s)
+
+    key = (job_id, named, span.num_windows, span.revisions, per_step)
+    return service.results.get_or_compute(key, read)
+
+
+def joint_result(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One result of several windows, with the causes of all."""
+    figures = combine_results(parts)
+    header = {"window": {**figures["window"], "left_out": [], "num_left_out": 0}}
+    result = {**figures, **header, **combine_causes(parts, figures)}
+    if "per_step" in parts[0]:
+        known = [each["per_step"] for each in parts if each["slowdown"] is not None]
+        result["per_step"] = combine_per_step(known) if known else None
+    return result
+
+
+def _partial_result(
+    result: dict[str, Any], span: WindowRange, kept: Sequence[int], lost_gpu_s: float | None
+) -> dict[str, Any]:
+    """The result with the windows that were not read; its loss covers all windows."""
+    has = set(kept)
+    left_out = [f"{span.epoch}-{first}" for first in span.first_steps if first not in has]
+    header = {
+        **result["window"],
+        "left_out": left_out[:MAX_LEFT_OUT_NAMED],
+        "num_left_out": span.num_windows - len(kept),
+    }
+    hours = None if lost_gpu_s is None else lost_gpu_s / 3600
+    return {**result, "window": header, "gpu_hours_lost": hours}
+
+
+def thinned_windows(found: Sequence[int], max_windows: int) -> list[int]:
+    """As many windows as can be read, evenly spaced, including the first and the last."""
+    num_kept = max(2, min(max_windows, MAX_RANGE_WINDOWS))
+    if len(found) <= num_kept:
+        return list(found)
+    at = np.unique(np.linspace(0, len(found) - 1, num_kept).round().astype(int))
+    return [found[index] for index in at]
+
+
+router = APIRouter(tags=["windows"])
+
+
+class WindowSummaryOut(ResponseModel):
+    """Summary of a window; unknown figures are null."""
+
+    window_id: str
+    epoch: int
+    first_step: int
+    last_step: int
+    revision: int
+    state: WindowState
+    num_steps: int
+    slowdown: float | None
+    verdict: Verdict | None
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, summary: WindowSummary) -> "WindowSummaryOut":
+        """From the stored summary."""
+        return cls(
+            window_id=summary.window_id,
+            epoch=summary.epoch,
+            first_step=summary.first_step,
+            last_step=summary.last_step,
+            revision=summary.revision,
+            state=summary.state,
+            num_steps=summary.num_steps,
+            slowdown=summary.slowdown,
+            verdict=summary.verdict,
+            updated_at=timestamp(summary.updated_s),
+        )
+
+
+class WindowsOut(ResponseModel):
+    """A page of windows, newest first."""
+
+    items: list[WindowSummaryOut]
+    next_cursor: str | None
+
+
+class WorkersOut(ResponseModel):
+    """Slowdown of every worker, by dp rank and stage; null if nothing was measured."""
+
+    window: str
+    dp_size: int
+    pp_size: int
+    worker_slowdown: list[list[float]] | None
+    worker_slowdown_estimate: list[list[float]] | None
+    hosts: list[list[str | None]]
+
+
+# By worker or by dp rank: megabytes for a large job.
+BY_RANK = (
+    *("rank", "dp_rank", "stage", "host", "local_rank"),
+    *("waited_for_s", "waited_s", "late_share", "own_delay_s", "per_step"),
+)
+_ARRAYS = ("worker_slowdown", "worker_slowdown_estimate", "dp_rank_slowdown")
+
+_SCHEMA = {"schema": {"$ref": "#/components/schemas/WindowResult"}}
+_WINDOW: Responses = {200: {"description": "The result.", "content": {"application/json": _SCHEMA}}}
+
+
+@router.get(
+    "/jobs/{job_id}/windows",
+    operation_id="list_windows",
+    summary="List a job's windows",
+    responses=refusals(404),
+)
+def list_windows(
+    job_id: JobKey, service: ServiceDep, cursor: Cursor = None, limit: Limit = 50
+) -> WindowsOut:
+    """Windows of all epochs, newest first, a page at a time."""
+    with service.store.read() as conn:
+        found, next_cursor = windows.page(conn, job_id, cursor=cursor, limit=limit)
+    return WindowsOut(
+        items=[WindowSummaryOut.of(summary) for summary in found], next_cursor=next_cursor
+    )
+
+
+@router.get(
+    "/jobs/{job_id}/windows/{window}",
+    operation_id="get_window",
+    summary="See one window's result",
+    response_class=Response,
+    responses={**_WINDOW, **refusals(404, 409)},
+)
+def get_window(
+    job_id: JobKey,
+    window: WindowsId,
+    service: ServiceDep,
+    per_step: Annotated[bool, Query(description="Whether to add the figures by step.")] = False,
+    arrays: Annotated[
+        bool, Query(description="Whether to add the figures by worker and by dp rank.")
+    ] = True,
+    steps: ChosenSteps = None,
+) -> Response:
+    """The object that `paceline analyze --json` writes.
+
+    Several windows give the result of one window with all their steps. With `steps`, `latest` is
+    the newest closed window.
+    """
+    result = shown_result(service, job_id, window, steps, per_step=per_step)
+    return json_response(result if arrays else _without_arrays(result))
+
+
+@router.get(
+    "/jobs/{job_id}/windows/{window}/workers",
+    operation_id="get_window_workers",
+    summary="See every worker's slowdown in one window",
+    responses=refusals(404, 409),
+)
+def get_window_workers(
+    job_id: JobKey, window: WindowsId, service: ServiceDep, steps: ChosenSteps = None
+) -> WorkersOut:
+    """Exact slowdown S_w, its estimate from dp rank and stage, and each worker's host."""
+    result = shown_result(service, job_id, window, steps)
+    with service.store.read() as conn:
+        names = hosts.load(conn, job_id, result["window"]["epoch"])
+    dp_size, pp_size = result["job"]["dp_size"], result["job"]["pp_size"]
+    return WorkersOut(
+        window=result["window"]["id"],
+        dp_size=dp_size,
+        pp_size=pp_size,
+        worker_slowdown=result["worker_slowdown"],
+        worker_slowdown_estimate=result["worker_slowdown_estimate"],
+        hosts=[[names.get((dp, stage)) for stage in range(pp_size)] for dp in range(dp_size)],
+    )
+
+
+def _without_arrays(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result without arrays by worker."""
+    kept = {name: value for name, value in result.items() if name not in _ARRAYS}
+    delay = kept["launch_delay"]
+    kept["launch_delay"] = {k: v for k, v in delay.items() if k == "by_optype"}
+    if arrivals := kept.get("arrivals"):
+        kept["arrivals"] = {k: v for k, v in arrivals.items() if k not in BY_RANK}
+    return kept
+
+
+def json_response(content: Any) -> Response:
+    """Fast JSON for large results; NaN and infinity become null."""
+    return Response(msgspec.json.encode(content), media_type="application/json")
+
+
+steps_router = APIRouter(tags=["steps"])
+
+
+class StepOut(ResponseModel):
+    """One step; without figures if it was skipped."""
+
+    epoch: int
+    step: int
+    recorded_s: float | None
+    simulated_s: float | None
+    ideal_s: float | None
+    slowdown: float | None
+    window: str
+    skipped_reason: str | None = Field(examples=["ranks 3 and 7 did not report"])
+
+    @classmethod
+    def of(cls, row: StepRow) -> "StepOut":
+        """From the stored step."""
+        return cls(
+            epoch=row.epoch,
+            step=row.step,
+            recorded_s=row.recorded_s,
+            simulated_s=row.simulated_s,
+            ideal_s=row.ideal_s,
+            slowdown=row.slowdown,
+            window=row.window_id,
+            skipped_reason=row.skipped_reason,
+        )
+
+
+class StepsOut(ResponseModel):
+    """A job's step series, ascending."""
+
+    items: list[StepOut]
+
+
+@steps_router.get(
+    "/jobs/{job_id}/steps",
+    operation_id="list_steps",
+    summary="See a job's step series",
+    responses=refusals(404),
+)
+def list_steps(
+    job_id: JobKey,
+    service: ServiceDep,
+    epoch: EpochNumber = None,
+    first: StepNumber = None,
+    last: StepNumber = None,
+    limit: Limit = 200,
+) -> StepsOut:
+    """The last `limit` steps from `first` to `last`; by default, of the current epoch."""
+    with service.store.read() as conn:
+        rows = windows.step_series(conn, job_id, epoch=epoch, first=first, last=last, limit=limit)
+    return StepsOut(items=[StepOut.of(row) for row in rows])

@@ -1,0 +1,326 @@
+"""Workers: one worker in a window, its history over windows, its operations and its peers'."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import Field
+from starlette.responses import Response
+
+from app import formatting
+from app.api.http.fields import ResponseModel, ShownWindow, ThemeName
+from app.api.routes.dependencies import FIGURE_RESPONSE, JobKey, ServiceDep, refusals
+from app.api.routes.windows.arrivals import GroupOut, groups_of_worker
+from app.api.routes.windows.windows import json_response, shown_result
+from app.api.service.replays import window_key
+from app.api.service.service import Service
+from app.charts.base.figure import PlotlyFigure
+from app.charts.base.theme import THEMES, Theme
+from app.charts.worker.history import (
+    WorkerWindow,
+    findings_naming,
+    position_of,
+    worker_headline,
+    worker_history,
+    worker_window,
+)
+from app.charts.worker.operations import worker_operations
+from app.engine.op_times import ops_by_type
+from app.errors import Conflict, NotFound, WindowNotFound
+from app.store import hosts, jobs, runs, windows
+from app.store.database import Connection
+from app.store.sql import to_cursor
+from app.trace.job import UNKNOWN_PLACEMENT, Placement, job_of
+
+
+class WorkerNotFound(NotFound):
+    """The job has no worker of this dp rank and stage."""
+
+    code = "worker_not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker, the hosts of all workers, and the window's result, empty before there is one.
+
+    `dropped`: operations of the run that its recorders could not send; None if not reported.
+    """
+
+    dp_rank: int
+    stage: int
+    num_workers: int
+    hosts: Mapping[tuple[int, int], str]
+    result: Mapping[str, Any]
+    dropped: int | None = None
+    placement: Placement = UNKNOWN_PLACEMENT
+
+    @property
+    def host(self) -> str | None:
+        """Its host, if known."""
+        return self.hosts.get((self.dp_rank, self.stage))
+
+    @property
+    def name(self) -> str:
+        """Its name: dp 3, stage 1 on host-017."""
+        return formatting.worker(self.dp_rank, self.stage, self.hosts)
+
+    @property
+    def verdict(self) -> Literal["ok", "low"] | None:
+        """The window's fidelity verdict."""
+        return (self.result.get("fidelity") or {}).get("verdict")
+
+    @property
+    def host_peers(self) -> list[tuple[int, int]]:
+        """The other workers of the job on its host."""
+        if self.host is None:
+            return []
+        own = (self.dp_rank, self.stage)
+        here = (each for each, name in self.hosts.items() if name == self.host)
+        return sorted(each for each in here if each != own)
+
+    def figure(self, *keys: str) -> float | None:
+        """Its value in one of the result's [dp][stage] arrays; None if unknown."""
+        found: Any = self.result
+        for key in keys:
+            found = (found or {}).get(key)
+        return None if not found else float(found[self.dp_rank][self.stage])
+
+
+def worker_view(service: Service, job_id: str, worker: str, window: str) -> WorkerView:
+    """The worker "dp-stage" of a job in a window, `latest` or a range.
+
+    Raises:
+        JobNotFound, WindowNotFound, WorkerNotFound: there is none.
+    """
+    dp_rank, stage = (int(number) for number in worker.split("-"))
+    try:
+        result = shown_result(service, job_id, window)
+    except WindowNotFound:
+        if window != "latest":
+            raise
+        result = {}
+    with service.store.read() as conn:
+        job = jobs.get(conn, job_id)
+        epoch = result["window"]["epoch"] if result else job.epoch
+        sizes = jobs.registration(conn, job_id, epoch).parallelism
+        names = hosts.load(conn, job_id, epoch)
+        dropped = runs.drops_of_worker(conn, job_id, epoch, dp_rank, stage)
+        placed = hosts.placements(conn, job_id, epoch).get((dp_rank, stage), UNKNOWN_PLACEMENT)
+    if dp_rank >= sizes.dp_size or stage >= sizes.pp_size:
+        raise WorkerNotFound(
+            f"job {job_of(job_id)!r} has dp ranks 0 to {sizes.dp_size - 1} and stages 0 to "
+            f"{sizes.pp_size - 1}: no dp {dp_rank}, stage {stage}"
+        )
+    return WorkerView(dp_rank, stage, sizes.num_workers, names, result, dropped, placed)
+
+
+MAX_COURSE_WINDOWS = 60
+# Workers x steps (or windows) that are read for one chart.
+MAX_COURSE_CELLS = 1_000_000
+
+
+def worker_windows(
+    conn: Connection, job_id: str, result: dict[str, Any], dp_rank: int, stage: int
+) -> list[WorkerWindow]:
+    """Windows of the result's run up to its own, ascending; the newest ones step by step.
+
+    Fewer are read for a large job.
+    """
+    workers = result["job"]["dp_size"] * result["job"]["pp_size"]
+    epoch, first_step = result["window"]["epoch"], _first_step_of(result)
+    newest, _ = windows.page(
+        conn,
+        job_id,
+        cursor=to_cursor(epoch, first_step + 1),
+        limit=max(1, min(MAX_COURSE_WINDOWS, MAX_COURSE_CELLS // workers)),
+    )
+    measured = [each for each in newest if each.epoch == epoch and each.slowdown is not None]
+    found: list[WorkerWindow] = []
+    cells = MAX_COURSE_CELLS
+    for each in measured:
+        cells -= workers * each.num_steps
+        has_steps = cells >= 0 or not found
+        window = windows.get(conn, job_id, each.window_id, per_step=has_steps)
+        per_step = (window.get("per_step") or {}).get("worker_slowdown")
+        found.append(
+            worker_window(
+                each.window_id,
+                window["steps"],
+                window["worker_slowdown"],
+                dp_rank,
+                stage,
+                per_step,
+            )
+        )
+    return found[::-1]
+
+
+def _first_step_of(result: dict[str, Any]) -> int:
+    """First step of its window, or of the last one of a range."""
+    return int(result["window"]["id"].rpartition("-")[2])
+
+
+router = APIRouter(tags=["workers"])
+
+MAX_NEIGHBOURS_NAMED = 16
+
+WorkerId = Annotated[
+    str,
+    Path(pattern=r"^[0-9]{1,9}-[0-9]{1,9}$", description="dp rank - stage.", examples=["3-1"]),
+]
+
+
+class WorkerNotMeasured(NotFound):
+    """The window has no figures for the worker."""
+
+    code = "not_measured"
+
+
+class NeighbourOut(ResponseModel):
+    """Another worker of the job on the same host."""
+
+    dp_rank: int
+    stage: int
+    slowdown: float | None
+
+
+class WorkerPageOut(ResponseModel):
+    """One worker in one window; unknown figures are null."""
+
+    window: str | None
+    steps: list[int]
+    dp_rank: int
+    stage: int
+    host: str | None
+    rack: str | None = Field(description="Of its host, as its recorder says.")
+    switch: str | None = Field(description="That its host is connected to, as its recorder says.")
+    sentence: str
+    sub: str
+    verdict: Literal["ok", "low"] | None
+    slowdown: float | None = Field(description="Of the job, if only this worker were slow.")
+    place: int | None = Field(description="1 for the slowest worker of the job.")
+    num_workers: int
+    job_slowdown: float | None
+    launch_delay_s: float | None = Field(description="Mean seconds a step.")
+    others_waited_s: float | None = Field(
+        description="Mean seconds a step that others waited as it launched late."
+    )
+    findings: list[dict[str, Any]] = Field(description="Those of the window that blame it.")
+    operations_of: str | None = Field(
+        description="The closed window whose operations can be compared; null where none can."
+    )
+    dropped: int | None = Field(
+        description="Operations of the run that its recorders have dropped; null where none says."
+    )
+    groups: list[GroupOut] = Field(
+        description="That its ranks are members of and recorded collectives in; eight at most."
+    )
+    on_its_host: list[NeighbourOut] = Field(description="The first 16 of the same job.")
+    num_on_its_host: int
+
+
+@router.get(
+    "/jobs/{job_id}/workers/{worker}",
+    operation_id="get_worker",
+    summary="See one worker",
+    responses=refusals(404, 409),
+)
+def get_worker(
+    job_id: JobKey, worker: WorkerId, service: ServiceDep, window: ShownWindow = "latest"
+) -> WorkerPageOut:
+    """Its cost, the causes that name it, and the other workers on its host."""
+    view = worker_view(service, job_id, worker, window)
+    result, is_low = view.result, view.verdict == "low"
+    sentence, sub = worker_headline(result, view.dp_rank, view.stage, view.host)
+    slowdown = None if is_low else view.figure("worker_slowdown")
+    return WorkerPageOut(
+        window=result["window"]["id"] if result else None,
+        steps=result.get("steps", []),
+        dp_rank=view.dp_rank,
+        stage=view.stage,
+        host=view.host,
+        rack=view.placement.rack,
+        switch=view.placement.switch,
+        sentence=sentence,
+        sub=sub,
+        verdict=view.verdict,
+        slowdown=slowdown,
+        place=None if slowdown is None else _rank_of_worker(view),
+        num_workers=view.num_workers,
+        job_slowdown=None if is_low else result.get("slowdown"),
+        launch_delay_s=view.figure("launch_delay", "by_worker"),
+        others_waited_s=view.figure("launch_delay", "others_waited"),
+        findings=_findings(view),
+        operations_of=_operations_of(service, job_id, window),
+        dropped=view.dropped,
+        groups=groups_of_worker(result, view.dp_rank, view.stage),
+        on_its_host=[_neighbour(view, *each) for each in view.host_peers[:MAX_NEIGHBOURS_NAMED]],
+        num_on_its_host=len(view.host_peers),
+    )
+
+
+@router.get(
+    "/jobs/{job_id}/workers/{worker}/charts/{chart}",
+    operation_id="get_worker_chart",
+    summary="See a worker's slowdown over steps and windows, or its operations against its peers'",
+    response_class=Response,
+    responses={**FIGURE_RESPONSE, **refusals(404, 409)},
+)
+def get_worker_chart(
+    job_id: JobKey,
+    worker: WorkerId,
+    chart: Literal["course", "ops"],
+    service: ServiceDep,
+    window: ShownWindow = "latest",
+    theme: ThemeName = "light",
+) -> Response:
+    """`course` has the last windows up to the shown one, the newest of them step by step.
+
+    `ops` are of the window, or of the last closed one: operations are stored when a window closes.
+    """
+    view = worker_view(service, job_id, worker, window)
+    draw = _course if chart == "course" else _ops
+    return json_response(draw(service, job_id, view, window, THEMES[theme]))
+
+
+def _course(
+    service: Service, job_id: str, view: WorkerView, window: str, theme: Theme
+) -> PlotlyFigure:
+    if not view.result.get("worker_slowdown"):
+        raise WorkerNotMeasured(f"window {window!r} has no figures of its workers")
+    with service.store.read() as conn:
+        course = worker_windows(conn, job_id, dict(view.result), view.dp_rank, view.stage)
+    return worker_history(course, view.name, theme=theme)
+
+
+def _ops(
+    service: Service, job_id: str, view: WorkerView, window: str, theme: Theme
+) -> PlotlyFigure:
+    replay = service.replays.get(job_id, window.rpartition("..")[2])
+    with service.replays.work_limit.slot():
+        found = ops_by_type(replay, view.dp_rank, view.stage)
+    return worker_operations(found, view.name, theme=theme)
+
+
+def _rank_of_worker(view: WorkerView) -> int:
+    return position_of(view.result["worker_slowdown"], view.dp_rank, view.stage)[0]
+
+
+def _findings(view: WorkerView) -> list[dict[str, Any]]:
+    found = view.result.get("findings") or []
+    return [dict(each) for each in findings_naming(found, view.dp_rank, view.stage, view.host)]
+
+
+def _neighbour(view: WorkerView, dp_rank: int, stage: int) -> NeighbourOut:
+    slowdowns = None if view.verdict == "low" else view.result.get("worker_slowdown")
+    slowdown = slowdowns[dp_rank][stage] if slowdowns else None
+    return NeighbourOut(dp_rank=dp_rank, stage=stage, slowdown=slowdown)
+
+
+def _operations_of(service: Service, job_id: str, window: str) -> str | None:
+    with service.store.read() as conn:
+        try:
+            return window_key(conn, job_id, window.rpartition("..")[2]).window_id
+        except Conflict:
+            return None

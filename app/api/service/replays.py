@@ -1,0 +1,251 @@
+"""Replays of closed windows, and single steps of them: built on demand and cached.
+
+`window_key` finds the newest revision of a closed window, `load_window` reads it with its
+operations.
+"""
+
+import threading
+from typing import Any, NamedTuple
+
+from app.api.http.caching import ComputeCache
+from app.api.http.limits import ConcurrencyLimit
+from app.engine.questions.answer import Questions
+from app.engine.replays import WindowReplay, prepare
+from app.engine.timeline.selection import slowest_step
+from app.engine.timeline.step_view import StepView, step_view
+from app.errors import Conflict
+from app.ingest.assembly.window_codec import StoredWindow, unpack_window
+from app.store import hosts, jobs, windows
+from app.store.database import Connection, Store
+from app.store.windows import WindowSummary
+from app.trace.job import Job, job_of
+from app.trace.window import SkippedStep, Window
+
+_KEPT_ON_CLOSE = "operations are kept when a window closes"
+_MAX_WINDOWS_SEARCHED = 100  # newest windows that are searched for one with steps
+
+
+class WindowKey(NamedTuple):
+    """One revision of one window of a job."""
+
+    job_id: str
+    window_id: str
+    revision: int
+
+
+def window_key(conn: Connection, job_id: str, window_id: str) -> WindowKey:
+    """Key of a closed window's newest revision; `latest` is the current run's newest window.
+
+    Raises:
+        JobNotFound: the job never registered.
+        WindowNotFound: it has no such window.
+        Conflict: the window is still open, or no closed one of the run can be replayed.
+    """
+    if window_id == "latest":
+        found = _latest_closed(conn, job_id)
+    else:
+        found = windows.summary(conn, job_id, window_id)
+        if found.state == "open":
+            raise _still_open(conn, job_id, found)
+    return WindowKey(job_id, found.window_id, found.revision)
+
+
+def _latest_closed(conn: Connection, job_id: str) -> WindowSummary:
+    """The newest closed window of the current run that has steps."""
+    epoch, job = jobs.get(conn, job_id).epoch, job_of(job_id)
+    closed = [each for each in _newest_closed(conn, job_id) if each.epoch == epoch]
+    if not closed:
+        raise Conflict(f"job {job!r} has no closed window in its current run yet: {_KEPT_ON_CLOSE}")
+    found = _first_with_steps(closed)
+    if found is None:
+        newest = closed[0].window_id
+        why = _why_not_replayable(newest, windows.get(conn, job_id, newest))
+        raise Conflict(
+            f"job {job!r} has closed windows in its current run, but none to replay: {why}"
+        )
+    return found
+
+
+def _still_open(conn: Connection, job_id: str, found: WindowSummary) -> Conflict:
+    closed = _newest_closed(conn, job_id)
+    newest = _first_with_steps(closed)
+    if newest is not None:
+        instead = f"the newest closed one is {newest.window_id}"
+    else:
+        instead = "none that has closed can be replayed" if closed else "none has closed yet"
+    return Conflict(f"window {found.window_id} is still open, and {_KEPT_ON_CLOSE}; {instead}")
+
+
+def _newest_closed(conn: Connection, job_id: str) -> list[WindowSummary]:
+    newest, _ = windows.page(conn, job_id, limit=_MAX_WINDOWS_SEARCHED)
+    return [each for each in newest if each.state != "open"]
+
+
+def _first_with_steps(summaries: list[WindowSummary]) -> WindowSummary | None:
+    return next((each for each in summaries if each.num_steps), None)
+
+
+def _why_not_replayable(window_id: str, result: dict[str, Any]) -> str:
+    """Text that a window cannot be replayed, with the reason."""
+    skipped = result["skipped_steps"]
+    reason = f": step {skipped[0]['step']}: {skipped[0]['reason']}" if skipped else ""
+    return f"window {window_id} has no step whose operations can be replayed{reason}"
+
+
+def load_window(store: Store, key: WindowKey) -> Window:
+    """The window as it was analysed, with its operations.
+
+    Raises:
+        Conflict: no step can be replayed, or the operations have been deleted.
+    """
+    with store.snapshot() as conn:
+        result = windows.get(conn, key.job_id, key.window_id)
+        blob = windows.trace(conn, key.job_id, key.window_id)
+        epoch = result["window"]["epoch"]
+        registration = jobs.registration(conn, key.job_id, epoch)
+        names = hosts.load(conn, key.job_id, epoch)
+    if not result["steps"]:
+        raise Conflict(_why_not_replayable(key.window_id, result))
+    if blob is None:
+        raise Conflict(
+            f"the operations of window {key.window_id} have been deleted "
+            "(PACELINE_KEEP_RAW_DAYS, or the project's setting): only its result is left"
+        )
+    return _decoded_window(key, result, unpack_window(blob), registration.job, names)
+
+
+def _decoded_window(
+    key: WindowKey,
+    result: dict[str, Any],
+    stored: StoredWindow,
+    job: Job,
+    names: dict[hosts.WorkerKey, str],
+) -> Window:
+    header, steps = result["window"], tuple(result["steps"])
+    skipped = (SkippedStep(each["step"], each["reason"]) for each in result["skipped_steps"])
+    epoch, first_step = (int(number) for number in key.window_id.split("-"))
+    origin_ns, groups = stored.ops.origins_ns(steps), stored.groups
+    return Window(
+        job=job,
+        epoch=epoch,
+        first_step=first_step,
+        steps=steps,
+        trace=stored.ops.trace(steps),
+        skipped=tuple(skipped),
+        state=header["state"],
+        revision=header["revision"],
+        hosts=names,
+        origin_ns=origin_ns,
+        collectives=None if groups is None else groups.collectives(steps, origin_ns),
+    )
+
+
+# One window of the largest supported job (12.2 M operations), or hundreds of ordinary ones. With
+# less, that window would be rebuilt for every question.
+MAX_REPLAY_BYTES = 1 << 30
+# A trace's columns, three matrices of times, and the graph.
+BYTES_PER_OP = 80
+
+# A caller that waits for a build holds one of the 40 threads of the process.
+MAX_BUILD_WAITERS = 8
+# Work on a large job's replay takes up to 100 MB and one or two cores.
+MAX_CONCURRENT_WORK = 4
+# Each keeps a core busy and delays other answers.
+MAX_DOWNLOADS = 2
+
+TOO_MANY_REPLAYS = "too many others ask for recorded operations now: ask again in a moment"
+_TOO_MANY_DOWNLOADS = "others download timelines now: ask again in a moment"
+
+
+class ReplayCache:
+    """LRU cache of the replays of stored windows; thread-safe.
+
+    Hold a slot of `work_limit` for computations on a replay, and of `download_limit` for a file
+    that is written while it is sent.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        max_bytes: int = MAX_REPLAY_BYTES,
+        max_waiting: int = MAX_BUILD_WAITERS,
+    ) -> None:
+        self._store = store
+        self._cache = ComputeCache[WindowKey, Questions](max_size=max_bytes, size_of=_size_bytes)
+        # One build at a time: a large window takes gigabytes meanwhile.
+        self._building = threading.Lock()
+        self._waiting = ConcurrencyLimit(max_waiting, TOO_MANY_REPLAYS)
+        self.work_limit = ConcurrencyLimit(MAX_CONCURRENT_WORK, TOO_MANY_REPLAYS)
+        self.download_limit = ConcurrencyLimit(MAX_DOWNLOADS, _TOO_MANY_DOWNLOADS)
+
+    def get(self, job_id: str, window_id: str) -> WindowReplay:
+        """The replay of a closed window; `latest` is the newest closed one of the current run.
+
+        Raises:
+            JobNotFound: the job never registered.
+            WindowNotFound: it has no such window.
+            Conflict: the window is still open, or none of its steps can be replayed.
+            Unavailable: too many wait for a window already.
+        """
+        return self.questions(job_id, window_id).replay
+
+    def questions(self, job_id: str, window_id: str) -> Questions:
+        """The replay with the results that its answers share; raises as `get` does."""
+        with self._store.read() as conn:
+            key = window_key(conn, job_id, window_id)
+        return self._cache.find(key) or self._build(key)
+
+    def _build(self, key: WindowKey) -> Questions:
+        with self._waiting.slot(), self._building:
+            return self._cache.get(key, lambda: Questions(prepare(load_window(self._store, key))))
+
+
+def _size_bytes(questions: Questions) -> int:
+    return questions.replay.window.trace.num_ops * BYTES_PER_OP
+
+
+# One step of the largest supported job (16,384 workers), or hundreds of others.
+MAX_STEP_VIEW_BYTES = 256 << 20
+
+_StepKey = tuple[str, str, int, int]
+
+
+class StepViewCache:
+    """LRU cache of steps by job, window, revision and number; thread-safe."""
+
+    def __init__(self, replays: ReplayCache, *, max_bytes: int = MAX_STEP_VIEW_BYTES) -> None:
+        self._replays = replays
+        self._cache = ComputeCache[_StepKey, StepView](
+            max_size=max_bytes, size_of=lambda view: view.size_bytes
+        )
+        self._playing = threading.Lock()
+        self._waiting = ConcurrencyLimit(MAX_BUILD_WAITERS, TOO_MANY_REPLAYS)
+
+    def get(
+        self, job_id: str, window_id: str, step: int | None, dp_rank: int | None
+    ) -> tuple[WindowReplay, StepView]:
+        """A closed window, and one of its steps as one replica ran it.
+
+        Defaults: the slowest step, and the replica that delayed it longest.
+
+        Raises:
+            JobNotFound, WindowNotFound: there is no such job or window.
+            Conflict: the window is open, or its operations have been deleted.
+            InvalidRequest: it has no such step or dp rank.
+            Unavailable: too many ask for recorded operations.
+        """
+        replay = self._replays.get(job_id, window_id)
+        shown = slowest_step(replay) if step is None else step
+        key = (job_id, replay.window.id, replay.window.revision, shown)
+        view = self._cache.find(key) or self._play(key, replay, shown)
+        return replay, view.of(dp_rank)
+
+    def _play(self, key: _StepKey, replay: WindowReplay, step: int) -> StepView:
+        def play() -> StepView:
+            # Callers that wait for the same step hold no slot of the work limit.
+            with self._replays.work_limit.slot():
+                return step_view(replay, step)
+
+        with self._waiting.slot(), self._playing:
+            return self._cache.get(key, play)

@@ -1,0 +1,61 @@
+"""Decoded results of windows, in an LRU cache that all charts of a page share."""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from app.api.http.caching import ComputeCache
+from app.api.http.limits import ConcurrencyLimit
+from app.store import windows
+from app.store.database import Store
+
+Result = Mapping[str, Any]
+
+# Numbers in Python take 32 bytes each: about 64 MB in all.
+MAX_NUMBERS_CACHED = 2_000_000
+# Of a result without its arrays.
+_MIN_NUMBERS = 2_000
+# By worker: exact slowdown, estimate, two launch delays.
+ARRAYS_PER_WORKER = 4
+# Of arrivals, by rank: positions, waits and counts of being late.
+ARRAYS_PER_RANK = 9
+# Each reader of a range holds as many numbers as the whole cache.
+MAX_CONCURRENT_RANGES = 4
+_TOO_MANY_RANGES = "too many others ask for several windows now: ask again in a moment"
+
+
+class ResultCache:
+    """Results by job, window and revision; thread-safe. Shared: no caller may change one.
+
+    Hold a slot of `range_limit` while reading several windows at once.
+    """
+
+    def __init__(self, *, max_numbers: int = MAX_NUMBERS_CACHED) -> None:
+        self._cache = ComputeCache[Hashable, Result](max_size=max_numbers, size_of=num_numbers)
+        self.range_limit = ConcurrencyLimit(MAX_CONCURRENT_RANGES, _TOO_MANY_RANGES)
+
+    def get(self, store: Store, job_id: str, window_id: str, *, per_step: bool = False) -> Result:
+        """One window's result; raises as `app.store.windows.get` does."""
+        with store.read() as conn:
+            found = windows.summary(conn, job_id, window_id)
+
+        def read() -> Result:
+            with store.read() as conn:
+                return windows.get(conn, job_id, found.window_id, per_step=per_step)
+
+        return self.get_or_compute((job_id, found.window_id, found.revision, per_step), read)
+
+    def get_or_compute(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """The result of this key; concurrent callers share one computation."""
+        return self._cache.get(key, compute)
+
+
+def num_numbers(result: Result) -> int:
+    """Approximate count of numbers in a result."""
+    num_workers: int = result["job"]["dp_size"] * result["job"]["pp_size"]
+    num_steps = len(result["steps"])
+    by_step = num_steps * num_workers if result.get("per_step") else 0
+    arrivals = result.get("arrivals") or {}
+    by_rank = len(arrivals.get("rank", ())) * (
+        ARRAYS_PER_RANK + (num_steps if arrivals.get("per_step") else 0)
+    )
+    return _MIN_NUMBERS + ARRAYS_PER_WORKER * num_workers + 8 * num_steps + by_step + by_rank

@@ -1,0 +1,119 @@
+"""`Service`: the state that all routes of one API process share.
+
+`PublicSettings` are the settings that a page may show, without secrets.
+"""
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from app.alerts.guard.guard import SsrfGuard
+from app.alerts.rule import Rule
+from app.alerts.smtp import MailServer
+from app.api.http.auth import Authenticator
+from app.api.http.caching import ComputeCache
+from app.api.http.limits import FailureLimit
+from app.api.http.picture_links import PictureLinkAuth
+from app.api.http.request_log import ApiMetrics
+from app.api.service.hub import EventHub
+from app.api.service.job_state import StateThresholds
+from app.api.service.otlp_buffer import OtlpBodyReader, SpanBuffer, SpanRefusalLog
+from app.api.service.registrations import RegistrationCache
+from app.api.service.replays import ReplayCache, StepViewCache
+from app.api.service.results import ResultCache
+from app.api.service.status import LossWarnings, ServiceStatus
+from app.ingest.queue import Announcer, QueueWriter
+from app.store.database import Connection, Store
+from app.store.retention import RetentionDays
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPrice:
+    """Price of a GPU-hour; the currency's sign stands before the amount."""
+
+    per_gpu_hour: float
+    currency: str
+
+
+# Computing an answer takes at most 1 % of the time, however often it is requested.
+TTL_PER_COMPUTE_S = 100.0
+MAX_ANSWERS = 256
+
+
+def cost_aware_cache(
+    monotonic: Callable[[], float] = time.monotonic,
+) -> ComputeCache[Hashable, Any]:
+    """A cache whose TTL is `TTL_PER_COMPUTE_S` times the compute time."""
+    return ComputeCache(
+        max_size=MAX_ANSWERS, ttl_per_compute_s=TTL_PER_COMPUTE_S, monotonic=monotonic
+    )
+
+
+RulesSource = Literal["file", "defaults"]
+
+
+@dataclass(frozen=True, slots=True)
+class PublicSettings:
+    """Settings of this process; the consumers must have the same.
+
+    `rules` apply to projects without rules of their own.
+    """
+
+    rules: Sequence[Rule]
+    rules_source: RulesSource
+    keep: RetentionDays
+    public_url: str | None
+    window_steps: int
+    step_deadline_s: float
+    revise_for_s: float
+    silent_after_s: float
+    session_hours: float
+    max_jobs: int
+
+
+def url_origin(url: str) -> str:
+    """Scheme, host and port of a receiver's URL: no secret is in them."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Connections, caches, limits and clocks of one API process; both clocks give Unix time.
+
+    `database_time` is for timers that processes share: silences and deliveries.
+    """
+
+    store: Store
+    writer: QueueWriter
+    announcer: Announcer
+    hub: EventHub
+    auth: Authenticator
+    picture_links: PictureLinkAuth
+    sign_ins: FailureLimit
+    registrations: RegistrationCache
+    replays: ReplayCache
+    thresholds: StateThresholds
+    metrics: ApiMetrics
+    status: ServiceStatus
+    loss_warnings: LossWarnings
+    public_settings: PublicSettings
+    guard: SsrfGuard
+    mail: MailServer | None
+    metrics_top_jobs: int
+    window_steps: int
+    max_batch_rows: int
+    max_jobs: int
+    gpu_price: GpuPrice | None
+    step_views: StepViewCache
+    viewer_url: str
+    is_migrated: Callable[[], bool]
+    now_s: Callable[[], float]
+    database_time: Callable[[Connection], float]
+    results: ResultCache = field(default_factory=ResultCache)
+    answers: ComputeCache[Hashable, Any] = field(default_factory=cost_aware_cache)
+    span_buffer: SpanBuffer = field(default_factory=SpanBuffer)
+    span_bodies: OtlpBodyReader = field(default_factory=OtlpBodyReader)
+    span_refusals: SpanRefusalLog = field(default_factory=SpanRefusalLog)

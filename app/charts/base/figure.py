@@ -1,0 +1,227 @@
+"""A whole Plotly figure as plain data, with its sentence and its table beside it; horizontal bars.
+
+Every chart returns a `PlotlyFigure`, made with `layout`, `axis` and `meta`. Bars have a value
+beside each, as shares of the loss do.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NotRequired, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from app import formatting
+from app.charts.base.theme import Theme
+
+# Plotly's binary arrays: little-endian doubles.
+_DTYPE = np.dtype("<f8")
+
+Cell = str | int | float | None
+
+
+class FigureTable(TypedDict):
+    """The table behind "show as table"; `caption` names what is left out."""
+
+    columns: list[str]
+    rows: list[list[Cell]]
+    caption: NotRequired[str]
+
+
+class AxisItems(TypedDict):
+    """Items along an axis, in the order of its positions.
+
+    `items` are dp ranks or stages (a list of them where several share a place), steps (first and
+    last where a place is a stretch of them) or workers (dp rank and stage). `at` are their
+    positions, each one wide; without it they are 0, 1, 2 and so on.
+    """
+
+    what: Literal["dp", "stage", "step", "worker"]
+    items: list[int] | list[list[int]] | list[int | list[int]]
+    at: NotRequired[list[float]]
+
+
+class ItemsByAxis(TypedDict, total=False):
+    """Items by axis: the page finds the worker or step under the pointer with them."""
+
+    x: AxisItems
+    y: AxisItems
+
+
+class FigureMeta(TypedDict):
+    """Text alternative of a figure; `note` explains an odd one."""
+
+    text: str
+    table: FigureTable
+    note: NotRequired[str]
+    places: NotRequired[ItemsByAxis]
+
+
+class PlotlyFigure(TypedDict):
+    """Plotly's `data` and `layout`, ready for JSON, and `meta`."""
+
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+    meta: FigureMeta
+
+
+def numbers(values: ArrayLike | Sequence[float | None]) -> dict[str, str] | list[Any]:
+    """Numbers as Plotly reads them: packed when all are known, else lists with None for unknown."""
+    array = np.asarray(values, dtype=_DTYPE)
+    if array.size and np.isfinite(array).all():
+        packed = {"dtype": "f8", "bdata": base64.b64encode(array.tobytes()).decode()}
+        shape = ", ".join(str(size) for size in array.shape)
+        return packed if array.ndim == 1 else packed | {"shape": shape}
+    plain = array.astype(object)
+    plain[~np.isfinite(array)] = None
+    return list(plain.tolist())
+
+
+def integers(values: ArrayLike) -> dict[str, str]:
+    """Whole numbers as Plotly reads them, packed; of two dimensions with their shape."""
+    array = np.asarray(values, dtype="<i4")
+    packed = {"dtype": "i4", "bdata": base64.b64encode(array.tobytes()).decode()}
+    shape = ", ".join(str(size) for size in array.shape)
+    return packed if array.ndim == 1 else packed | {"shape": shape}
+
+
+def layout(theme: Theme, *, height_px: int, left_px: int, **parts: Any) -> dict[str, Any]:
+    """The frame that all charts share: transparent, quiet, no title and no mode bar."""
+    margin = {"l": left_px, "r": 8, "t": 8, "b": 36, "pad": 0} | parts.pop("margin", {})
+    return {
+        "height": height_px,
+        "margin": margin,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": _font(11, theme.ink2),
+        "showlegend": False,
+        "dragmode": False,
+        "hovermode": "closest",
+        "hoverlabel": {
+            "bgcolor": theme.surface,
+            "bordercolor": theme.line2,
+            "font": _font(12, theme.ink),
+            "align": "left",
+        },
+        **parts,
+    }
+
+
+def axis(theme: Theme, **parts: Any) -> dict[str, Any]:
+    """An axis with its line and labels only; charts add the grid where it helps reading."""
+    return {
+        "showgrid": False,
+        "zeroline": False,
+        "showline": True,
+        "linecolor": theme.line2,
+        "linewidth": 1,
+        "gridcolor": theme.line,
+        "ticks": "",
+        "tickangle": 0,
+        "tickfont": _font(11, theme.ink2),
+        "fixedrange": True,
+        **parts,
+    }
+
+
+def title(text: str, theme: Theme) -> dict[str, Any]:
+    """An axis title."""
+    return {"text": text, "font": _font(11, theme.ink2), "standoff": 8}
+
+
+def label_width_px(labels: Sequence[str]) -> int:
+    """Width for axis labels of 11 px, with 8 px to spare; at least 48 px."""
+    return max(48, round(6.1 * max((len(label) for label in labels), default=0)) + 8)
+
+
+def meta(text: str, columns: list[str], rows: list[list[Cell]], note: str = "") -> FigureMeta:
+    """The sentence and the table of a figure."""
+    figure_meta = FigureMeta(text=text, table=FigureTable(columns=columns, rows=rows))
+    if note:
+        figure_meta["note"] = note
+    return figure_meta
+
+
+def _font(size_px: int, colour: str) -> dict[str, Any]:
+    family = 'Inter, system-ui, -apple-system, "Segoe UI", Roboto, sans-serif'
+    return {"family": family, "size": size_px, "color": colour}
+
+
+VALUE_PX = 56
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One row; `share` is None when it is not measured."""
+
+    label: str
+    share: float | None
+    colour: str
+
+
+def bar_trace(bars: Sequence[Bar], theme: Theme) -> dict[str, Any]:
+    """The bars, first one on top, each with its value outside at 12 px."""
+    values = [
+        formatting.NOT_MEASURED if b.share is None else formatting.percent(b.share) for b in bars
+    ]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "x": [0.0 if bar.share is None else bar.share for bar in bars],
+        "y": list(range(len(bars))),
+        "width": 0.56,
+        "marker": {"color": [bar.colour for bar in bars], "line": {"width": 0}},
+        "text": values,
+        "customdata": [bar.label for bar in bars],
+        "textposition": "outside",
+        "textfont": {"size": 12, "color": theme.ink},
+        "cliponaxis": False,
+        "constraintext": "none",
+        "hovertemplate": "%{customdata}<br><b>%{text}</b> of the loss<extra></extra>",
+    }
+
+
+def bar_layout(
+    bars: Sequence[Bar], theme: Theme, *, row_px: int, full_share: float
+) -> dict[str, Any]:
+    """The frame around them: labels at the left, room for the values, no grid and no ticks.
+
+    The axis reaches at least to `full_share`, so that small shares look small.
+    """
+    shares = [bar.share or 0.0 for bar in bars]
+    ends = min([0.0, *shares]), max([full_share, *shares])
+    return rows_layout([bar.label for bar in bars], ends, theme, height_px=row_px * len(bars) + 20)
+
+
+def rows_layout(
+    names: Sequence[str], ends: tuple[float, float], theme: Theme, *, height_px: int, **parts: Any
+) -> dict[str, Any]:
+    """The frame around rows of bars that reach from one end to the other, the first row on top."""
+    labels = [f"{name}  " for name in names]
+    low, high = ends
+    return layout(
+        theme,
+        height_px=height_px,
+        left_px=label_width_px(labels) + (VALUE_PX if low < 0 else 0),
+        margin={"r": VALUE_PX, "b": 12},
+        xaxis=axis(
+            theme,
+            # Plotly hides the value of a bar that ends beyond the range by one rounding.
+            range=[low - 1e-6, high + 1e-6],
+            showline=False,
+            showticklabels=False,
+            zeroline=True,
+            zerolinecolor=theme.line2,
+        ),
+        yaxis=axis(
+            theme,
+            range=[max(1, len(labels)) - 0.5, -0.5],
+            tickvals=list(range(len(labels))),
+            ticktext=labels,
+            tickfont={"size": 12, "color": theme.ink2},
+            showline=False,
+            ticklabelstandoff=VALUE_PX if low < 0 else 0,
+        ),
+        **parts,
+    )

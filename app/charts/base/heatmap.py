@@ -1,0 +1,72 @@
+"""Heatmaps in the slowdown scale: their cells on a step axis, and the labels of their rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app import formatting
+from app.charts.base.figure import integers, numbers
+from app.charts.base.step_axis import StepAxis
+from app.charts.base.theme import SCALE_MAX, SCALE_MIN, Theme
+
+Floats = NDArray[np.float64]
+
+_MAX_LABEL_CHARS = 22  # what fits at the left of the plot
+
+
+def heatmap(rows: Floats, theme: Theme, **parts: Any) -> dict[str, Any]:
+    """A heatmap trace in the slowdown scale, whose domain never fits itself to the values."""
+    return {
+        "type": "heatmap",
+        "z": numbers(rows),
+        "zmin": SCALE_MIN,
+        "zmax": SCALE_MAX,
+        "colorscale": theme.colorscale,
+        "showscale": False,
+        "hoverongaps": False,
+        **parts,
+    }
+
+
+def values_on_axis(steps: Sequence[int], values: Floats, at: StepAxis) -> Floats:
+    """Values [row, step of `steps`] as [row, column of the axis], NaN in its gaps."""
+    index = {step: index for index, step in enumerate(steps)}
+    shown = np.full((len(values), len(at.columns)), np.nan)
+    for column, drawn in enumerate(at.columns):
+        if drawn is not None and at.steps[drawn] in index:
+            shown[:, column] = values[:, index[at.steps[drawn]]]
+    return shown
+
+
+def column_steps(at: StepAxis) -> list[int]:
+    """The step of each column, 0 in gaps."""
+    return [0 if index is None else at.steps[index] for index in at.columns]
+
+
+def step_cells(num_rows: int, at: StepAxis, hovertemplate: str, ygap: int = 1) -> dict[str, Any]:
+    """Parts of a heatmap by step; `customdata` has the step of each cell."""
+    steps = column_steps(at)
+    return {
+        "x": at.edges,
+        "y": list(range(num_rows)),
+        "xgap": gap_px(2 * len(at.steps)),
+        "ygap": ygap,
+        "customdata": integers(np.broadcast_to(steps, (num_rows, len(steps)))),
+        "hovertemplate": hovertemplate,
+    }
+
+
+def row_label(
+    name: str, host: str | None, theme: Theme, *, otherwise: str = "", end: str = ""
+) -> str:
+    """A row's name, then in lighter ink its host, cut to fit (or `otherwise`), and `end`."""
+    room = _MAX_LABEL_CHARS - len(name) - len(end)
+    where = (formatting.chart_label(host, max_chars=room) if host else otherwise) + end
+    return f'{name} <span style="color:{theme.ink3}">{where}</span> ' if where else f"{name} "
+
+
+def gap_px(num_cells: int) -> int:
+    """Space between cells, by how many share the width."""
+    return 3 if num_cells <= 16 else 2 if num_cells <= 48 else 1 if num_cells <= 160 else 0

@@ -1,0 +1,393 @@
+"""The step axis that the charts over steps share, broken at gaps, with the events marked on it.
+
+An event (a restart, an alert) is a dotted line through the charts over steps, and a label over the
+first of them. Where there are more steps than can be drawn, each point is the slowest of several.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median_low
+from typing import Any
+
+from app import formatting
+from app.charts.base.figure import AxisItems, axis, numbers
+from app.charts.base.theme import Theme
+
+# A gap takes the room of one step, but is never a sliver on a long axis.
+_MIN_GAP_SHARE = 0.025
+
+# More labels than this would touch each other on a narrow screen.
+_MAX_GAP_LABELS = 4
+_MAX_TICKS = 8
+
+# Of many gaps only those of at least this share of the axis's steps are drawn.
+_LARGE_GAP_SHARE = 0.1
+
+# In runs shorter than this, round step numbers are too rare to label the axis.
+_LONG_RUN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StepGap:
+    """Steps without figures between two recorded ones, and their position on the axis."""
+
+    x0: float
+    x1: float
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepAxis:
+    """Where each drawn step is; `position` is ascending and 1 apart within a run.
+
+    A run has no large gap; steps that are left out here and there take no room.
+
+    `spans` are the first and the last of the recorded steps that a drawn one stands for: itself,
+    unless there are more than can be drawn.
+    """
+
+    steps: tuple[int, ...]
+    position: tuple[float, ...]
+    gaps: tuple[StepGap, ...]
+    spans: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def over(
+        cls, steps: Sequence[int], spans: Sequence[tuple[int, int]] | None = None
+    ) -> "StepAxis":
+        """The axis over ascending recorded steps, each for itself or for all of its span."""
+        spans = [(step, step) for step in steps] if spans is None else spans
+        gap_width = max(1.0, _MIN_GAP_SHARE * len(steps))
+        position: list[float] = [0.0] if steps else []
+        gaps: list[StepGap] = []
+        skipped = _skipped_after(spans)
+        large = _large_gaps(skipped, spans)
+        for index, num_steps in enumerate(skipped):
+            at = position[-1]
+            if index in large:
+                gaps.append(StepGap(at + 0.5, at + 0.5 + gap_width, num_steps))
+                at += gap_width
+            position.append(at + 1)
+        return cls(tuple(steps), tuple(position), tuple(gaps), tuple(spans))
+
+    @property
+    def runs(self) -> list[range]:
+        """Indices into `steps` of each stretch without a large gap."""
+        apart = [after - before for before, after in pairwise(self.position)]
+        cuts = [at for at, room in enumerate(apart, 1) if room > 1]
+        edges = [0, *cuts, len(self.steps)]
+        return [range(first, end) for first, end in pairwise(edges) if end > first]
+
+    @property
+    def max_steps_per_point(self) -> int:
+        """The most recorded steps that one drawn step stands for."""
+        return max((last - first + 1 for first, last in self.spans), default=1)
+
+    @property
+    def columns(self) -> list[int | None]:
+        """What each column of a heatmap shows: an index into `steps`, or None for a gap."""
+        found: list[int | None] = []
+        for run in self.runs:
+            found += [*run, None]
+        return found[:-1]
+
+    @property
+    def edges(self) -> list[float]:
+        """Left edges of the columns, and the right edge of the last."""
+        starts = [at - 0.5 for at in self.position] + [gap.x0 for gap in self.gaps]
+        return [*sorted(starts), self.end]
+
+    @property
+    def title(self) -> str:
+        """Title of the axis."""
+        if self.max_steps_per_point > 1:
+            return f"step, the slowest of up to {formatting.count(self.max_steps_per_point)} each"
+        return "step, recorded ones only" if self._is_sparse else "step"
+
+    @property
+    def along(self) -> AxisItems:
+        """Steps along the axis, for finding the step under the pointer."""
+        items: list[int | list[int]] = [
+            first if first == last else [first, last] for first, last in self.spans
+        ]
+        return AxisItems(what="step", items=items, at=list(self.position))
+
+    @property
+    def end(self) -> float:
+        """Right edge of the last step's cell."""
+        return self.position[-1] + 0.5 if self.position else 0.5
+
+    def position_of(self, step: int) -> float | None:
+        """Position of a step, or of the point that covers it; None if off the axis."""
+        at = bisect_right(self.spans, step, key=lambda span: span[0]) - 1
+        is_on_it = at >= 0 and step <= self.spans[at][1]
+        return self.position[at] if is_on_it else None
+
+    def x_axis(self, theme: Theme, **parts: Any) -> dict[str, Any]:
+        """Plotly's axis with step numbers as labels."""
+        ticks = self._ticks()
+        return axis(
+            theme,
+            range=[-0.5, self.end],
+            tickvals=[self.position[at] for at in ticks],
+            ticktext=[formatting.count(self.steps[at]) for at in ticks],
+            **parts,
+        )
+
+    def bands(self, theme: Theme) -> list[dict[str, Any]]:
+        """The gaps as well-coloured shapes over the whole height."""
+        return [band(gap.x0, gap.x1, theme) for gap in self.gaps]
+
+    def labels(self, theme: Theme) -> list[dict[str, Any]]:
+        """How many steps each gap leaves out, above the plot; none when they would touch."""
+        if len(self.gaps) > _MAX_GAP_LABELS:
+            return []
+        return [
+            label_above((gap.x0 + gap.x1) / 2, f"{formatting.count(gap.num_steps)} skipped", theme)
+            for gap in self.gaps
+        ]
+
+    @property
+    def _is_sparse(self) -> bool:
+        return any(_skipped_after(self.spans))
+
+    def _ticks(self) -> list[int]:
+        every = _round_spacing(len(self.steps) / _MAX_TICKS)
+        round_ones = [at for at, step in enumerate(self.steps) if step % every == 0]
+        is_broken_up = bool(self.gaps) and len(self.steps) < _LONG_RUN * len(self.runs)
+        if not is_broken_up and self._is_sparse and len(round_ones) < 2:
+            round_ones = list(range(0, len(self.steps), every))
+        return self._spread(self._edges() if is_broken_up else round_ones)
+
+    def _edges(self) -> list[int]:
+        return sorted({at for run in self.runs for at in (run[0], run[-1])})
+
+    def _spread(self, wanted: list[int]) -> list[int]:
+        room = self.end / (_MAX_TICKS + 2)
+        kept: list[int] = []
+        for at in wanted:
+            if not kept or self.position[at] - self.position[kept[-1]] >= room:
+                kept.append(at)
+        return kept
+
+
+def _skipped_after(spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Number of steps missing after each span but the last."""
+    return [after - before - 1 for (_, before), (after, _) in pairwise(spans)]
+
+
+def _large_gaps(skipped: Sequence[int], spans: Sequence[tuple[int, int]]) -> set[int]:
+    """Indices of the spans after which the axis shows a gap.
+
+    Where steps are usually recorded some apart, that is no gap. Such gaps, and many, would be a
+    pattern of their own: then only those that are a good part of all steps are left.
+    """
+    usual = median_low(skipped) if len(skipped) > 2 else 0
+    found = {index for index, number in enumerate(skipped) if number > 2 * usual}
+    if not usual and len(found) <= _MAX_GAP_LABELS:
+        return found
+    least = _LARGE_GAP_SHARE * (spans[-1][1] - spans[0][0] + 1)
+    return {index for index in found if skipped[index] >= least}
+
+
+def band(x0: float, x1: float, theme: Theme) -> dict[str, Any]:
+    """A well-coloured stretch of the axis without figures."""
+    return {
+        "type": "rect",
+        "x0": x0,
+        "x1": x1,
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "fillcolor": theme.well,
+        "line": {"width": 0},
+        "layer": "below",
+    }
+
+
+def label_above(x: float, text: str, theme: Theme) -> dict[str, Any]:
+    """A label just above the plot."""
+    return {
+        "x": x,
+        "yref": "paper",
+        "y": 1,
+        "yanchor": "bottom",
+        "text": text,
+        "showarrow": False,
+        "font": {"size": 11, "color": theme.ink2},
+    }
+
+
+def _round_spacing(spacing: float) -> int:
+    """The smallest of 1, 2, 5, 10, 20, 50, ... that is at least the spacing."""
+    power = 1
+    while True:
+        for digit in (1, 2, 5):
+            if digit * power >= spacing:
+                return digit * power
+        power *= 10
+
+
+# Labels nearer to each other than this share of the width would touch.
+_MIN_LABEL_DISTANCE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvent:
+    """An event at a step, in a word or two."""
+
+    step: int
+    text: str
+
+
+def event_lines(events: Sequence[StepEvent], at: StepAxis, theme: Theme) -> list[dict[str, Any]]:
+    """A dotted line before each event's step."""
+    return [
+        {
+            "type": "line",
+            "x0": x,
+            "x1": x,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"color": theme.ink2, "width": 1, "dash": "dot"},
+        }
+        for x in sorted({x for x, _ in _event_positions(events, at)})
+    ]
+
+
+def event_labels(events: Sequence[StepEvent], at: StepAxis, theme: Theme) -> list[dict[str, Any]]:
+    """Labels of gaps and events above the plot; those that would touch another are left out.
+
+    Gaps first: nothing else says how much is missing there.
+    """
+    kept = at.labels(theme)
+    room = _MIN_LABEL_DISTANCE * (at.end + 0.5)
+    for x, text in _event_positions(events, at):
+        if all(abs(x - each["x"]) >= room for each in kept):
+            kept.append(label_above(x, text, theme))
+    return kept
+
+
+def _event_positions(events: Sequence[StepEvent], at: StepAxis) -> list[tuple[float, str]]:
+    found = [(at.position_of(event.step), event.text) for event in events]
+    return [(x - 0.5, text) for x, text in found if x is not None]
+
+
+# Points of a line 650 px wide.
+MAX_DRAWN_STEPS = 600
+# Further than that, each point means another window to be read for the charts by worker.
+MAX_READ_STEPS = 240
+_FEW_STEPS = 8 * MAX_READ_STEPS
+
+TimedStep = tuple[int, float]  # step, seconds
+
+
+def thinned_axis(steps: Sequence[TimedStep]) -> StepAxis:
+    """The axis over ascending steps and their times; none is drawn for steps across a gap."""
+    most = MAX_DRAWN_STEPS if len(steps) <= _FEW_STEPS else MAX_READ_STEPS
+    if len(steps) <= most:
+        return StepAxis.over([step for step, _ in steps])
+    runs = _runs_of_steps(steps)
+    if len(runs) > most // 2:
+        runs = [list(steps)]  # broken up so much that gaps cannot be shown
+    size = -(-len(steps) // most)
+    while sum(-(-len(run) // size) for run in runs) > most:
+        size += 1
+    groups = [run[at : at + size] for run in runs for at in range(0, len(run), size)]
+    return StepAxis.over(
+        [max(group, key=lambda each: each[1])[0] for group in groups],
+        [(group[0][0], group[-1][0]) for group in groups],
+    )
+
+
+def _runs_of_steps(steps: Sequence[TimedStep]) -> list[list[TimedStep]]:
+    runs: list[list[TimedStep]] = [[steps[0]]]
+    for before, after in pairwise(steps):
+        if after[0] - before[0] > 1:
+            runs.append([])
+        runs[-1].append(after)
+    return runs
+
+
+# Points of a line: an index into the axis's steps, and where it is drawn.
+LinePoints = Sequence[tuple[int, float]]
+
+
+def points_of(run: range, at: StepAxis) -> LinePoints:
+    """The points of a run, one for each step."""
+    return [(index, at.position[index]) for index in run]
+
+
+def line_over_steps(
+    at: StepAxis,
+    values: Sequence[float | None],
+    name: str,
+    line: Mapping[str, Any],
+    unit: str,
+    points: Callable[[range, StepAxis], LinePoints] = points_of,
+) -> dict[str, Any]:
+    """A line through a value of each step of the axis, broken at gaps; `line` is Plotly's style."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    steps: list[str] = []
+    for run in at.runs:
+        drawn = points(run, at)
+        # An empty point after each run keeps the line from crossing the gap.
+        x += [*(place for _, place in drawn), at.position[run[-1]] + 0.5]
+        y += [*(values[index] for index, _ in drawn), None]
+        steps += [*(formatting.count(at.steps[index]) for index, _ in drawn), ""]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": numbers(x[:-1]),
+        "y": numbers(y[:-1]),
+        "customdata": steps[:-1],
+        "connectgaps": False,
+        "line": dict(line),
+        "hovertemplate": f"step %{{customdata}}, {name}<br><b>%{{y:.3f}}{unit}</b><extra></extra>",
+    }
+
+
+def area_over_steps(
+    at: StepAxis,
+    upper: Sequence[float | None],
+    lower: Sequence[float | None],
+    name: str,
+    colour: str,
+    points: Callable[[range, StepAxis], LinePoints] = points_of,
+) -> dict[str, Any]:
+    """The area between two lines over the steps of the axis, broken at gaps."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for run in at.runs:
+        there = list(points(run, at))
+        back = there[::-1]
+        x += [*(place for _, place in there + back), None]
+        y += [upper[index] for index, _ in there]
+        y += [*(lower[index] for index, _ in back), None]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": x[:-1],
+        "y": y[:-1],
+        "fill": "toself",
+        "fillcolor": colour,
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+
+
+# A time axis spans at least this share of a step, so that a small difference looks small.
+_MIN_TIME_SPAN = 0.15
+
+
+def time_axis_range(times_s: Sequence[float]) -> list[float]:
+    """The ends of a time axis around all times drawn, seconds."""
+    low, high = min(times_s, default=0.0), max(times_s, default=1.0)
+    height = max(high - low, _MIN_TIME_SPAN * high) or 1.0
+    return [max(0.0, low - 0.06 * height), low + 1.06 * height]

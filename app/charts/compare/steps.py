@@ -1,0 +1,138 @@
+"""Step times of two windows over each other, both from their first step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app import formatting
+from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, numbers, title
+from app.charts.base.step_axis import time_axis_range
+from app.charts.base.theme import Theme
+from app.charts.compare.summary import Side
+
+_LEFT_PX = 56
+MAX_POINTS = 600
+_MAX_MARKERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _StepTimes:
+    """A side's step times, each place the mean of some successive steps.
+
+    Shapes: all [places]; `at` counts recorded steps from 1.
+    """
+
+    at: Sequence[float]
+    steps: Sequence[str]
+    recorded_s: Sequence[float]
+    ideal_s: Sequence[float]
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> "_StepTimes":
+        """What a result has, thinned to what can be drawn."""
+        steps = result["steps"]
+        parts = np.array_split(np.arange(len(steps)), min(len(steps), MAX_POINTS) or 1)
+        times = {kind: np.asarray(values, float) for kind, values in result["step_time_s"].items()}
+        if not len(steps):
+            return cls((), (), (), ())
+        return cls(
+            [float(part.mean()) + 1 for part in parts],
+            [_steps_text(steps[part[0]], steps[part[-1]]) for part in parts],
+            [float(times["recorded"][part].mean()) for part in parts],
+            [float(times["ideal"][part].mean()) for part in parts],
+        )
+
+
+def compare_steps(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
+    """Recorded times of both, and what b's steps would take without stragglers."""
+    of_a, of_b = _StepTimes.of(a.result), _StepTimes.of(b.result)
+    num_places = max(len(a.result["steps"]), len(b.result["steps"]), 1)
+    return PlotlyFigure(
+        data=[
+            _lost(of_b, theme),
+            _line(of_b, of_b.ideal_s, "B without stragglers", (theme.ok, 1.75, "dash")),
+            _line(of_a, of_a.recorded_s, "A recorded", (theme.sim, 1.75, "dot")),
+            _line(of_b, of_b.recorded_s, "B recorded", (theme.rec, 1.5, "solid")),
+        ],
+        layout=layout(
+            theme,
+            height_px=250,
+            left_px=_LEFT_PX,
+            margin={"b": 40},
+            hovermode="x",
+            xaxis=axis(
+                theme,
+                range=[0.5, num_places + 0.5],
+                nticks=8,
+                tickformat=",d",
+                title=title("recorded steps of each side, from its first", theme),
+            ),
+            yaxis=axis(
+                theme,
+                showgrid=True,
+                nticks=5,
+                ticksuffix=" s ",
+                range=time_axis_range([*of_a.recorded_s, *of_b.recorded_s, *of_b.ideal_s]),
+            ),
+        ),
+        meta=meta(
+            _sentence(a, b),
+            ["side", "steps", "recorded, s", "without stragglers, s"],
+            [*_rows("A", of_a), *_rows("B", of_b)],
+        ),
+    )
+
+
+def _line(
+    course: _StepTimes, times_s: Sequence[float], name: str, style: tuple[str, float, str]
+) -> dict[str, Any]:
+    colour, width_px, dash = style
+    has_markers = len(times_s) <= _MAX_MARKERS and name.endswith("recorded")
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if has_markers else "lines",
+        "name": name,
+        "x": numbers(course.at),
+        "y": numbers(times_s),
+        "customdata": list(course.steps),
+        "line": {"color": colour, "width": width_px, "dash": dash},
+        "marker": {
+            "size": 4,
+            "color": colour,
+            "symbol": "circle-open" if "A" in name else "circle",
+        },
+        "hovertemplate": f"{name}, %{{customdata}}<br><b>%{{y:.3f}} s</b><extra></extra>",
+    }
+
+
+def _lost(course: _StepTimes, theme: Theme) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "B time lost",
+        "x": numbers([*course.at, *reversed(course.at)]),
+        "y": numbers([*course.recorded_s, *reversed(course.ideal_s)]),
+        "fill": "toself",
+        "fillcolor": theme.lost_area,
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+
+
+def _steps_text(first: int, last: int) -> str:
+    if first == last:
+        return f"step {formatting.count(first)}"
+    return f"steps {formatting.count(first)} to {formatting.count(last)}, their mean"
+
+
+def _sentence(a: Side, b: Side) -> str:
+    times = [(letter, side.mean_s("recorded")) for letter, side in (("A", a), ("B", b))]
+    text = [f"{letter} takes {formatting.seconds(time_s)}" for letter, time_s in times if time_s]
+    return f"A recorded step of {', one of '.join(text)}." if text else "No step was analysed."
+
+
+def _rows(letter: str, course: _StepTimes) -> list[list[Cell]]:
+    times = zip(course.steps, course.recorded_s, course.ideal_s, strict=True)
+    return [[letter, steps, f"{recorded:.3f}", f"{ideal:.3f}"] for steps, recorded, ideal in times]

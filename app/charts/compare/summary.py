@@ -1,0 +1,210 @@
+"""What changed between two windows A and B: their figures, the causes, and the headline.
+
+A cause is new, gone or on both sides. The headline says how much slower or faster B is, and which
+causes are new or gone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from app import formatting
+from app.engine.metrics import gpu_time_wasted
+
+_SHAPE_SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A result (what-if model, section 7) with its job's name and GPUs."""
+
+    job_id: str
+    name: str
+    num_gpus: int
+    result: Mapping[str, Any]
+
+    @property
+    def slowdown(self) -> float | None:
+        """None where no step was analysed."""
+        value: float | None = self.result["slowdown"]
+        return value
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the simulation is too far off: only recorded times are shown."""
+        return bool((self.result.get("fidelity") or {}).get("verdict") == "low")
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """Sizes by axis; a step takes as much work only where they are equal."""
+        return {name: self.result["job"].get(name, 1) for name in _SHAPE_SIZES}
+
+    @property
+    def findings(self) -> Sequence[Mapping[str, Any]]:
+        """Causes found; empty where the data allow no diagnosis."""
+        return self.result.get("findings") or ()
+
+    def mean_s(self, kind: str) -> float | None:
+        """Mean seconds a step: `recorded`, `simulated` or `ideal`."""
+        times = (self.result.get("step_time_s") or {}).get(kind) or ()
+        return sum(times) / len(times) if times else None
+
+    @property
+    def why_not_measured(self) -> str | None:
+        """Why there are no figures; None if there are."""
+        if self.slowdown is not None:
+            return None
+        skipped = self.result.get("skipped_steps") or ()
+        if not skipped:
+            return "no complete step has been analysed"
+        first = skipped[0]
+        return f"step {first['step']} was left out: {first['reason']}"
+
+
+CauseChange = Literal["new", "gone", "same"]
+Finding = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCause:
+    """A cause on one side or both; `before` is A's finding where both have it.
+
+    A cost is the share of its side's GPU time, where known.
+    """
+
+    change: CauseChange
+    finding: Finding
+    before: Finding | None = None
+
+    @property
+    def cost(self) -> float:
+        """Its cost, on B if there, else on A; 0 if unknown."""
+        return float(self.finding.get("cost") or 0.0)
+
+
+def compared_causes(a: Side, b: Side) -> list[ComparedCause]:
+    """Every cause once: new ones, then those on both sides, then gone ones; most costly first."""
+    left = list(a.findings)
+    found = []
+    for finding in b.findings:
+        before = next((each for each in left if _is_same(each, finding)), None)
+        if before is not None:
+            left.remove(before)
+        found.append(ComparedCause("new" if before is None else "same", finding, before))
+    found += [ComparedCause("gone", each) for each in left]
+    order = ("new", "same", "gone")
+    return sorted(found, key=lambda each: (order.index(each.change), -each.cost))
+
+
+def _is_same(before: Finding, after: Finding) -> bool:
+    """Whether both findings have the same cause and a common culprit (worker or host)."""
+    if before["cause"] != after["cause"]:
+        return False
+    was, now = _blamed_targets(before), _blamed_targets(after)
+    return bool(was & now) or not (was and now)
+
+
+def _blamed_targets(finding: Finding) -> set[tuple[str, Any]]:
+    """Hosts, and places in the job, that a finding names."""
+    named: set[tuple[str, Any]] = set()
+    for culprit in finding["culprits"]:
+        place = (culprit.get("dp_rank"), culprit.get("stage"))
+        if place != (None, None):
+            named.add(("place", place))
+        if culprit.get("host"):
+            named.add(("host", culprit["host"]))
+    return named
+
+
+# Closer than this two step times are the same: steps vary by as much from one to the next.
+SAME_WITHIN = 0.01
+# From here on the work of a step is not the same on both sides.
+_SAME_WORK_WITHIN = 0.03
+_MAX_NAMED = 2
+
+
+def compare_headline(a: Side, b: Side, found: Sequence[ComparedCause]) -> tuple[str, str]:
+    """The sentence that compares B with A, and the line under it."""
+    if (a.job_id, a.result["window"]["id"]) == (b.job_id, b.result["window"]["id"]):
+        return "Both sides are the same: nothing differs.", "Pick another window, run or job."
+    for letter, side in (("A", a), ("B", b)):
+        if (why := side.why_not_measured) is not None:
+            return f"{letter} has no figures to compare.", f"{letter}: {why}."
+    if a.is_low or b.is_low:
+        return _recorded_only(a, b)
+    return f"{_comparison(a, b)}{_changed_causes(found)}.", _times_sentence(a, b)
+
+
+def step_time_change(a: Side, b: Side) -> float | None:
+    """How much longer a recorded step takes on B, as a share of A's; None where not comparable.
+
+    Jobs of different shapes do different work in a step.
+    """
+    was_s, is_s = a.mean_s("recorded"), b.mean_s("recorded")
+    if not was_s or is_s is None or a.shape != b.shape:
+        return None
+    return is_s / was_s - 1
+
+
+def _comparison(a: Side, b: Side) -> str:
+    ratios = f"{formatting.ratio(b.slowdown or 1)} against {formatting.ratio(a.slowdown or 1)}"
+    change = step_time_change(a, b)
+    if change is not None:
+        return f"{ratios}: {_change_text(change)}"
+    lost, was_lost = (
+        formatting.percent(max(0.0, gpu_time_wasted(side.slowdown or 1))) for side in (b, a)
+    )
+    return f"{ratios}: it loses {lost} of its GPU time against {was_lost}"
+
+
+def _change_text(change: float) -> str:
+    if abs(change) < SAME_WITHIN:
+        return "a step takes as long"
+    return (
+        f"a step takes {formatting.percent(abs(change))} {'longer' if change > 0 else 'less time'}"
+    )
+
+
+def _changed_causes(found: Sequence[ComparedCause]) -> str:
+    """The first two causes that came or went, and how many more."""
+    news = [each for each in found if each.change != "same"]
+    if not news:
+        return "; the causes are the same" if found else ""
+    named = [f"{_cause_text(each)} is {each.change}" for each in news[:_MAX_NAMED]]
+    more = len(news) - len(named)
+    others = f", and {formatting.plural(more, 'more cause')} came or went" if more else ""
+    return f"; {', '.join(named)}{others}"
+
+
+def _cause_text(cause: ComparedCause) -> str:
+    return formatting.cause_phrase(str(cause.finding["cause"]))
+
+
+def _recorded_only(a: Side, b: Side) -> tuple[str, str]:
+    low = " and ".join(letter for letter, side in (("A", a), ("B", b)) if side.is_low)
+    change = step_time_change(a, b)
+    text = (
+        "Only recorded times can be compared"
+        if change is None
+        else _change_text(change).capitalize()
+    )
+    why = "The simulated steps are too far from the recorded ones to name a loss or a cause."
+    return f"{text}: {low} has low fidelity.", why
+
+
+def _times_sentence(a: Side, b: Side) -> str:
+    """Step times of both sides, and whether their work is the same."""
+    times = {kind: (a.mean_s(kind) or 0.0, b.mean_s(kind) or 0.0) for kind in ("recorded", "ideal")}
+    text = (
+        f"A step takes {formatting.seconds(times['recorded'][1])} against "
+        f"{formatting.seconds(times['recorded'][0])}; without stragglers "
+        f"{formatting.seconds(times['ideal'][1])} against {formatting.seconds(times['ideal'][0])}."
+    )
+    if a.shape != b.shape:
+        return f"{text} The shapes differ, so the times tell little."
+    before_s, after_s = times["ideal"]
+    if before_s > 0 and abs(after_s / before_s - 1) >= _SAME_WORK_WITHIN:
+        moved = formatting.percent(abs(after_s / before_s - 1))
+        how = "more" if after_s > before_s else "less"
+        return f"{text} So {moved} {how} is no straggler's: the work or the speed of all changed."
+    return text

@@ -1,0 +1,313 @@
+"""The headline of a job's page: what stragglers cost, what stands out, and what would help.
+
+A remedy says what to do against the leading cause, and the GPU time that it would win back.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from app import formatting
+from app.charts.job.waits import remarks
+from app.engine.metrics import MAX_DISCREPANCY
+
+JobState = Literal[
+    "healthy",
+    "straggling",
+    "stalled",
+    "silent",
+    "stale",
+    "low-fidelity",
+    "not-analysed",
+    "finished",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A job's state, the sentence and the line under it; `sub` may be empty."""
+
+    state: JobState
+    sentence: str
+    sub: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """State of a job besides its last result.
+
+    `since_s` and `now_s` are Unix times: since when it is stalled, silent or stale, where that is
+    known, and now. Of the ranks in `silent_ranks` nothing comes, of the `num_others` it does;
+    `silent_place` says in words which worker or host that is, where it is one.
+    """
+
+    num_steps: int = 0  # complete steps of the open window
+    window_steps: int = 8
+    last_step: int | None = None
+    now_s: float = 0.0
+    since_s: float | None = None
+    silent_ranks: Sequence[int] = ()
+    num_others: int = 0
+    silent_place: str | None = None
+    step_s: float | None = None  # what a step takes, where earlier ones tell
+    num_gpus: int = 0  # of a running job; 0 where no figures a day are given
+
+
+def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> Headline:
+    """State, sentence and subline of a job; `result` is its last window's (model, section 7)."""
+    known = result if result and result.get("slowdown") is not None else None
+    match state:
+        case "stalled":
+            text = _stalled(known, seen)
+        case "silent":
+            text = _silent(known, seen)
+        case "stale":
+            text = _stale(seen)
+        case "low-fidelity":
+            text = _low_fidelity(result)
+            if result and result.get("findings"):
+                text = _leading_cause(result["findings"]), _explained_by_launches(text[0])
+        case "finished":
+            text = _finished(known)
+        case _:
+            text = _running(state, known, seen)
+    return Headline(state, *text)
+
+
+def _running(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+    if result is None or state == "not-analysed":
+        return _not_analysed(seen)
+    runs_at = f"This job runs at {formatting.ratio(result['slowdown'])} of its ideal."
+    findings, remarked = result.get("findings"), " ".join(remarks(result))
+    if findings:
+        sentence = f"{_leading_cause(findings)} {remarked}".rstrip()
+        if state != "straggling":
+            return sentence, runs_at
+        return sentence, _remedy_of_leading(result, seen) or f"{runs_at} {_loss_sentence(result)}"
+    if state == "healthy":
+        quiet = "Nothing stands out." if findings is not None else ""
+        return f"{runs_at} {remarked or quiet}".rstrip(), ""
+    sentence = f"{runs_at} {_loss_sentence(result)} {remarked}".rstrip()
+    return sentence, _no_cause(result) if findings is not None else ""
+
+
+def _leading_cause(findings: Sequence[Mapping[str, Any]]) -> str:
+    """The most costly cause in its own words, and how many more there are."""
+    first = formatting.bidi_isolated(findings[0]["sentence"]).removesuffix(".")
+    # "dp 3" and hosts stay as they are written.
+    if first.startswith(("every", "stage", "data", "rank ")):
+        first = first[0].upper() + first[1:]
+    more = len(findings) - 1
+    return formatting.with_times_sign(first) + (
+        f", and {formatting.plural(more, 'more cause')}." if more else "."
+    )
+
+
+def _remedy_of_leading(result: Mapping[str, Any], seen: JobFacts) -> str:
+    return remedy(
+        result["findings"][0],
+        pp_size=len(result.get("stage_share") or ()),
+        num_gpus=seen.num_gpus,
+        slowdown=result["slowdown"],
+    )
+
+
+def _no_cause(result: Mapping[str, Any]) -> str:
+    others = result.get("ruled_out") or []
+    untold = [each["cause"] for each in others if each["insufficient_evidence"]]
+    if not untold:
+        return "Paceline cannot say where: no known cause fits."
+    return f"Paceline cannot say where; what it cannot tell here: {', '.join(untold)}."
+
+
+def _explained_by_launches(discrepancy: str) -> str:
+    return f"{discrepancy.removesuffix('.')}; late launches explain that."
+
+
+def _not_analysed(seen: JobFacts) -> tuple[str, str]:
+    have = "has" if seen.num_steps == 1 else "have"
+    num_steps, window_steps = map(formatting.count, (seen.num_steps, seen.window_steps))
+    of = f"{num_steps} of {window_steps} complete steps"
+    first = (
+        "The first complete step brings the first figures; "
+        "a step is complete when every worker has reported all its operations."
+    )
+    return f"{of} {have} arrived.{_time_left(seen)}", first
+
+
+def _time_left(seen: JobFacts) -> str:
+    num_missing = seen.window_steps - seen.num_steps
+    if seen.step_s is None or num_missing <= 0:
+        return ""
+    return f" About {formatting.rough_duration(num_missing * seen.step_s)} more."
+
+
+def _stalled(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+    sentence = f"No worker has sent anything{_since(seen)}."
+    if result is not None and seen.last_step is not None and not _is_low(result):
+        step, slowdown = formatting.count(seen.last_step), formatting.ratio(result["slowdown"])
+        sentence += f" It was at {slowdown} of its ideal by step {step}."
+    return sentence, "It has ended, hangs or lost its network; Paceline cannot tell which."
+
+
+def _silent(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+    have = "has" if len(seen.silent_ranks) == 1 else "have"
+    others = (
+        "1 other goes" if seen.num_others == 1 else f"{formatting.count(seen.num_others)} others go"
+    )
+    sentence = f"{_who_is_silent(seen)} {have} been silent{_since(seen)}; {others} on."
+    if result is None:
+        return sentence, "No step is complete without every worker, so there are no figures."
+    return sentence, "No step is complete without every worker: the figures are those of before."
+
+
+def _who_is_silent(seen: JobFacts) -> str:
+    place = f" ({seen.silent_place})" if seen.silent_place else ""
+    return f"{formatting.ranks(seen.silent_ranks)}{place}"
+
+
+def _stale(seen: JobFacts) -> tuple[str, str]:
+    sentence = f"No consumer is running: no figures of this job{_since(seen)}."
+    return sentence, "What its workers send is kept, and analysed once a consumer runs."
+
+
+def _since(seen: JobFacts) -> str:
+    return "" if seen.since_s is None else f" since {formatting.utc_time(seen.since_s, seen.now_s)}"
+
+
+def _low_fidelity(result: Mapping[str, Any] | None) -> tuple[str, str]:
+    fidelity = (result or {}).get("fidelity") or {}
+    discrepancy, limit = fidelity.get("discrepancy"), formatting.percent(MAX_DISCREPANCY)
+    if discrepancy is None:
+        sentence = f"The simulated steps differ from the recorded ones by more than {limit}."
+    else:
+        off = formatting.percent(discrepancy)
+        sentence = f"The simulated steps differ from the recorded ones by {off}."
+    return sentence, f"The limit is {limit}. Naming a worker or a stage would be a guess."
+
+
+def _finished(result: Mapping[str, Any] | None) -> tuple[str, str]:
+    if result is None:
+        return "This job has finished. None of its steps was analysed.", ""
+    at = formatting.ratio(result["slowdown"])
+    if _is_low(result):
+        text = _low_fidelity(result)[0]
+        findings = result.get("findings")
+        return "This job has finished.", _leading_cause(findings) if findings else text
+    sentence = f"This job has finished. Its last steps ran at {at} of its ideal."
+    findings, remarked = result.get("findings"), " ".join(remarks(result))
+    return sentence, f"{_leading_cause(findings) if findings else ''} {remarked}".strip()
+
+
+def _is_low(result: Mapping[str, Any]) -> bool:
+    return (result.get("fidelity") or {}).get("verdict") == "low"
+
+
+def _loss_sentence(result: Mapping[str, Any]) -> str:
+    return f"It loses {formatting.percent(1 - 1 / result['slowdown'])} of its GPU time."
+
+
+Finding = Mapping[str, Any]
+
+_ACTIONS = {
+    "gc-pause": "Collecting garbage on all workers in the same step",
+    "data-loading": "Loading data in time",
+    "allocator-stall": "Avoiding the memory allocator's stalls",
+    "uniform-slowdown": "Computing as fast as before",
+    "late-host": "Launching in time",
+    "sequence-imbalance": "Balancing documents over dp ranks by that sum",
+}
+# What to check on a host that launches late, by the known reason.
+_CHECKS = {
+    "data-wait": "Its launches wait for data: check its data loader.",
+    "gc": "Python's garbage collector pauses there: collect on all ranks in the same step.",
+}
+_CHECK_ALL = (
+    "Check its data loader, garbage collection, other processes on the host, CPU frequency, and "
+    "Python work between operations."
+)
+_MIN_COST = 0.005
+_HOURS_A_DAY = 24
+# Less apart than this, rounding may show both as the same.
+_CLEARLY_MORE = 1.01
+
+
+def remedy(finding: Finding, *, pp_size: int, num_gpus: int, slowdown: float | None = None) -> str:
+    """One or two sentences; "" where nothing would be won back, or that is not known.
+
+    With `num_gpus` of a running job they say what that is a day. A cost is against peers, a loss
+    against the ideal: with the job's `slowdown` they say where the one is more than the other.
+    """
+    act = _action(finding)
+    won = _won_back(finding, num_gpus)
+    if not act or not won:
+        return ""
+    won += _more_than_lost(finding, num_gpus, slowdown)
+    return " ".join(each for each in (_reason(finding, pp_size), f"{act} would {won}.") if each)
+
+
+def won_back_gpu_hours(finding: Finding, num_gpus: int) -> float | None:
+    """GPU-hours a day that are won back without the finding; None where its cost is unknown."""
+    cost = finding["cost"]
+    return None if cost is None or not num_gpus else cost * num_gpus * _HOURS_A_DAY
+
+
+def _won_back(finding: Finding, num_gpus: int) -> str:
+    cost = finding["cost"]
+    if cost is None or cost < _MIN_COST:
+        return ""
+    a_day = won_back_gpu_hours(finding, num_gpus)
+    if a_day is not None:
+        return f"win back {formatting.gpu_hours(a_day)} per day"
+    share = (finding.get("evidence") or {}).get("share_of_loss")
+    if share is None or share > 1:
+        return f"win back {formatting.percent(cost)} of the GPU time"
+    return f"win back {formatting.percent(share)} of the loss"
+
+
+def _more_than_lost(finding: Finding, num_gpus: int, slowdown: float | None) -> str:
+    """Why a fix wins back more than counts as lost; "" if it does not."""
+    lost = None if slowdown is None else 1 - 1 / slowdown
+    if lost is None or finding["cost"] <= _CLEARLY_MORE * max(lost, 0.0):
+        return ""
+    who = "this stage itself" if finding["cause"] == "stage-imbalance" else "the fault itself"
+    counted = f"{formatting.percent(max(lost, 0.0))}"
+    if num_gpus:
+        counted = formatting.gpu_hours(max(lost, 0.0) * num_gpus * _HOURS_A_DAY).removesuffix(
+            " GPU-h"
+        )
+    return f", more than the {counted} counted as lost: the ideal is a mean that {who} raises"
+
+
+def _action(finding: Finding) -> str:
+    culprits = finding["culprits"]
+    match finding["cause"]:
+        case "slow-worker":
+            of_workers = any("stage" in each for each in culprits)
+            return f"Fixing {_these_nouns(len(culprits), 'worker' if of_workers else 'host')}"
+        case "slow-link" | "flapping-link":
+            return f"Fixing {_these_nouns(len(culprits), 'link')}"
+        case "stage-imbalance":
+            return f"Fixing {_these_nouns(len(culprits), 'stage')}" if culprits else ""
+    return _ACTIONS.get(finding["cause"], "")
+
+
+def _reason(finding: Finding, pp_size: int) -> str:
+    match finding["cause"]:
+        case "late-host":
+            because = (finding.get("evidence") or {}).get("late_because")
+            return _CHECKS.get(str(because), _CHECK_ALL)
+        case "stage-imbalance" if any(
+            each.get("stage") == pp_size - 1 for each in finding["culprits"]
+        ):
+            return "Give the last stage fewer layers: it also computes the loss."
+        case "sequence-imbalance":
+            r = (finding.get("evidence") or {}).get("pearson_r_with_lengths_squared")
+            fit = "" if r is None else f" (r\u00b2 {r * r:.2f})"
+            follows = "Micro-batch time follows the sum of squared sequence lengths"
+            return f"No host is at fault. {follows}{fit}."
+    return ""
+
+
+def _these_nouns(number: int, noun: str) -> str:
+    return f"this {noun}" if number <= 1 else f"these {formatting.plural(number, noun)}"

@@ -1,0 +1,151 @@
+"""Time against lengths: does a micro-batch take as long as its sequences are?"""
+
+from typing import Any
+
+import numpy as np
+
+from app import formatting
+from app.charts.base.figure import PlotlyFigure, axis, layout, meta, numbers, title
+from app.charts.base.theme import Theme
+from app.diagnosis.evidence.sequence_lengths import PAIR_STAGE, LengthPairs
+from app.trace.window import Floats
+
+# More dots hide each other.
+MAX_DOTS = 2000
+MAX_TABLE_ROWS = 200
+_MILLION = 1e6
+_HEIGHT_PX = 240
+_AXIS_MARGIN = 1.06
+
+
+def lengths(pairs: LengthPairs, *, theme: Theme) -> PlotlyFigure:
+    """Dots of micro-batches with a straight line through them, and how well it fits (r²)."""
+    x = pairs.x / _MILLION if pairs.is_lengths else pairs.x * 1e3
+    y = pairs.y * 1e3
+    line = least_squares(x, y)
+    shown = np.unique(np.linspace(0, x.size - 1, min(x.size, MAX_DOTS)).round().astype(int))
+    columns = ["sum of squared lengths, millions" if pairs.is_lengths else "forward, ms"]
+    columns.append("forward, ms" if pairs.is_lengths else "backward, ms")
+    figure_meta = meta(
+        _sentence(pairs, line),
+        columns,
+        [[f"{x[at]:.4g}", f"{y[at]:.4g}"] for at in shown[:MAX_TABLE_ROWS]],
+    )
+    if x.size > MAX_TABLE_ROWS:
+        figure_meta["table"]["caption"] = f"The first {MAX_TABLE_ROWS} of {_counted(pairs)}."
+    return PlotlyFigure(
+        data=[_dots(x[shown], y[shown], pairs, theme), *_line(x, line, theme)],
+        layout=layout(
+            theme,
+            height_px=_HEIGHT_PX,
+            left_px=60,
+            margin={"t": 12, "b": 44},
+            xaxis=axis(
+                theme,
+                range=[0, _AXIS_MARGIN * float(x.max())],
+                nticks=4,
+                showgrid=True,
+                title=title(_x_title(pairs), theme),
+            ),
+            yaxis=axis(
+                theme,
+                range=[0, _AXIS_MARGIN * float(y.max())],
+                nticks=5,
+                showgrid=True,
+                ticksuffix=" ms ",
+            ),
+            annotations=_note(pairs, line, theme),
+        ),
+        meta=figure_meta,
+    )
+
+
+def least_squares(x: Floats, y: Floats) -> tuple[float, float, float] | None:
+    """Offset and slope of the least-squares line, and r²; None where x or y does not vary."""
+    if x.std() <= 0 or y.std() <= 0:
+        return None
+    slope, offset = np.polyfit(x, y, 1)
+    return float(offset), float(slope), float(np.corrcoef(x, y)[0, 1] ** 2)
+
+
+def _dots(x: Floats, y: Floats, pairs: LengthPairs, theme: Theme) -> dict[str, Any]:
+    of_x = "%{x:.4g} million" if pairs.is_lengths else "forward %{x:.4g} ms"
+    of_y = "%{y:.4g} ms" if pairs.is_lengths else "backward %{y:.4g} ms"
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": numbers(x),
+        "y": numbers(y),
+        "marker": {"size": 4, "color": theme.fwd, "opacity": 0.5},
+        "hovertemplate": f"{of_x}<br><b>{of_y}</b><extra></extra>",
+    }
+
+
+def _line(x: Floats, line: tuple[float, float, float] | None, theme: Theme) -> list[dict[str, Any]]:
+    if line is None:
+        return []
+    offset, slope, _ = line
+    ends = [0.0, _AXIS_MARGIN * float(x.max())]
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": ends,
+            "y": [offset + slope * end for end in ends],
+            "line": {"color": theme.ink, "width": 1.5, "dash": "dash"},
+            "hoverinfo": "skip",
+        }
+    ]
+
+
+def _note(
+    pairs: LengthPairs, line: tuple[float, float, float] | None, theme: Theme
+) -> list[dict[str, Any]]:
+    if line is None:
+        return []
+    text = f"{_formula(pairs, line)}<br>r² {line[2]:.2f}, {_counted(pairs)}"
+    return [
+        {
+            "xref": "paper",
+            "yref": "paper",
+            "x": 1,
+            "y": 0,
+            "yshift": 8,
+            "xanchor": "right",
+            "yanchor": "bottom",
+            "align": "right",
+            "text": text,
+            "showarrow": False,
+            "font": {"size": 11, "color": theme.ink},
+            "bgcolor": theme.surface,
+        }
+    ]
+
+
+def _formula(pairs: LengthPairs, line: tuple[float, float, float]) -> str:
+    offset, slope, _ = line
+    before = f"{formatting.MINUS if offset < 0 else ''}{abs(offset):.3g} ms"
+    sign, size = formatting.MINUS if slope < 0 else "+", f"{abs(slope):.3g}"
+    per = f"{size} ms per million" if pairs.is_lengths else f"{size} {formatting.TIMES} forward"
+    return f"{before} {sign} {per}"
+
+
+def _counted(pairs: LengthPairs) -> str:
+    return f"{formatting.count(pairs.x.size)} micro-batches"
+
+
+def _x_title(pairs: LengthPairs) -> str:
+    if pairs.is_lengths:
+        return "sum of squared lengths in a micro-batch, millions"
+    return "forward time of a micro-batch, ms"
+
+
+def _sentence(pairs: LengthPairs, line: tuple[float, float, float] | None) -> str:
+    what = "the sum of squared lengths" if pairs.is_lengths else "its forward time"
+    takes = "forward time" if pairs.is_lengths else "backward time"
+    if line is None:
+        return f"On stage {PAIR_STAGE} all micro-batches are alike: there is nothing to compare."
+    return (
+        f"On stage {PAIR_STAGE} a micro-batch's {takes} follows {what} with r² {line[2]:.2f}, over "
+        f"{_counted(pairs)}."
+    )

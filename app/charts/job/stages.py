@@ -1,0 +1,301 @@
+"""Stages: the time of a micro-batch on each, and the share of the loss that fixing it wins back.
+
+Bars of forward times are above those of backward times, against their means over the stages.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app import formatting
+from app.charts.base.figure import (
+    AxisItems,
+    Bar,
+    Cell,
+    ItemsByAxis,
+    PlotlyFigure,
+    axis,
+    bar_layout,
+    bar_trace,
+    label_width_px,
+    layout,
+    meta,
+)
+from app.charts.base.theme import SCALE_STOPS, Theme
+
+Compute = Mapping[str, Sequence[float | None]]
+
+SIDES = ("forward", "backward")
+_BAR_BAND = 0.34
+# A bar this long, as a share of the longest, has room for its value inside on a phone.
+_MIN_ROOM_INSIDE = 0.3
+
+
+def measured_times_s(compute: Compute) -> list[float]:
+    """All times that are measured, seconds."""
+    return [each for side in SIDES for each in compute[side] if each is not None]
+
+
+def stage_times(compute: Compute, theme: Theme) -> list[dict[str, Any]]:
+    """Forward above backward in each stage's row."""
+    return [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": side,
+            "x": [0.0 if each is None else each * 1e3 for each in compute[side]],
+            "y": [stage + offset for stage in range(len(compute[side]))],
+            "width": _BAR_BAND,
+            "marker": {"color": colour, "line": {"width": 0}},
+            "text": [time_text(each) for each in compute[side]],
+            "textposition": "none",
+            "customdata": list(range(len(compute[side]))),
+            "hovertemplate": f"stage %{{customdata}}, {side}<br><b>%{{text}}</b> a micro-batch"
+            "<extra></extra>",
+        }
+        for side, offset, colour in (
+            ("forward", -_BAR_BAND / 2, theme.fwd),
+            ("backward", _BAR_BAND / 2, theme.bwd),
+        )
+    ]
+
+
+def stage_values(compute: Compute, theme: Theme) -> list[dict[str, Any]]:
+    """Each bar's value: in it, or beside it where it is too short, past the mean if that is near.
+
+    Annotations, as Plotly would turn or shrink a bar's own text, and draw the mean over it.
+    """
+    longest = 1e3 * max([*measured_times_s(compute), *(each / 1e3 for each in means_ms(compute))])
+    notes = []
+    for side, offset, on_it in (
+        ("forward", -_BAR_BAND / 2, _on_forward(theme)),
+        ("backward", _BAR_BAND / 2, "#FFFFFF"),
+    ):
+        mean_s = _mean(compute[side]) or 0.0
+        for stage, each in enumerate(compute[side]):
+            x_ms, is_inside = _value_at(
+                1e3 * (each or 0.0), 1e3 * mean_s, _MIN_ROOM_INSIDE * longest
+            )
+            notes.append(
+                {
+                    "x": x_ms,
+                    "xanchor": "left",
+                    "xshift": 2,
+                    "y": stage + offset,
+                    "text": time_text(each),
+                    "showarrow": False,
+                    "font": {"size": 11, "color": on_it if is_inside else theme.ink},
+                }
+            )
+    return notes
+
+
+def _value_at(bar_ms: float, mean_ms: float, room_ms: float) -> tuple[float, bool]:
+    """Where a value that needs so much room begins, and whether that is on its bar."""
+    if bar_ms >= room_ms and mean_ms >= room_ms:
+        return 0.0, True
+    if bar_ms >= mean_ms + room_ms:
+        return mean_ms, True
+    return (mean_ms if bar_ms <= mean_ms < bar_ms + room_ms else bar_ms), False
+
+
+def _on_forward(theme: Theme) -> str:
+    return "#0D0F12" if theme.name == "dark" else "#FFFFFF"
+
+
+def stage_means(compute: Compute, theme: Theme) -> list[dict[str, Any]]:
+    """A line across each bar where the mean over stages is."""
+    traces = []
+    for side, offset in (("forward", -_BAR_BAND / 2), ("backward", _BAR_BAND / 2)):
+        mean_s = _mean(compute[side])
+        if mean_s is None:
+            continue
+        x: list[float | None] = []
+        y: list[float | None] = []
+        for stage in range(len(compute[side])):
+            x += [mean_s * 1e3, mean_s * 1e3, None]
+            y += [stage + offset - _BAR_BAND / 2, stage + offset + _BAR_BAND / 2, None]
+        # A halo under it, so that it is seen on a bar too.
+        traces += [
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": f"mean {side}",
+                "x": x[:-1],
+                "y": y[:-1],
+                "line": {"color": colour, "width": width_px},
+                "hoverinfo": "skip",
+            }
+            for colour, width_px in ((theme.surface, 5), (theme.ok, 2))
+        ]
+    return traces
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return sum(known) / len(known) if known else None
+
+
+def means_ms(compute: Compute) -> list[float]:
+    """Means over the stages of forward and backward, as far as they are measured."""
+    means = (_mean(compute[side]) for side in SIDES)
+    return [each * 1e3 for each in means if each is not None]
+
+
+def means_text(compute: Compute) -> str:
+    """The means, as text."""
+    means = (_mean(compute[side]) for side in SIDES)
+    return f"means {' and '.join(time_text(mean) for mean in means if mean is not None)}"
+
+
+def time_text(value_s: float | None) -> str:
+    """A time as text."""
+    return formatting.NOT_MEASURED if value_s is None else formatting.seconds(value_s)
+
+
+# Where the two pictures of one row are, as shares of the width.
+_TIMES_DOMAIN, _SHARES_DOMAIN = [0.0, 0.55], [0.66, 1.0]
+
+
+def stages(
+    stage_share: Sequence[float | None],
+    *,
+    theme: Theme,
+    slowdown: float | None = None,
+    compute: Compute | None = None,
+) -> PlotlyFigure:
+    """Bars by stage; shares below 0 or above 100 % are shown as they are, with a note why.
+
+    `compute` has the mean seconds of a micro-batch by stage, "forward" and "backward"; without it
+    only the shares are drawn. Shares of next to nothing are grey: pass the job's `slowdown` to let
+    the chart tell.
+    """
+    lost = theme.line2 if slowdown is not None and slowdown < SCALE_STOPS[1] else theme.lost
+    bars = [
+        Bar(f"stage {stage}", share, lost if (share or 0) > 0 else theme.line2)
+        for stage, share in enumerate(stage_share)
+    ]
+    row_px = 30 if len(bars) <= 8 else 22
+    figure_meta = meta(
+        _sentence(stage_share),
+        ["stage", "forward of a micro-batch", "backward of a micro-batch", "share won back"],
+        [_row(stage, share, compute) for stage, share in enumerate(stage_share)],
+        note=_note(stage_share),
+    )
+    figure_meta["places"] = ItemsByAxis(y=AxisItems(what="stage", items=list(range(len(bars)))))
+    if compute is None or not measured_times_s(compute):
+        frame = bar_layout(bars, theme, row_px=row_px, full_share=1.0)
+        return PlotlyFigure(data=[bar_trace(bars, theme)], layout=frame, meta=figure_meta)
+    return PlotlyFigure(
+        data=[*stage_times(compute, theme), *stage_means(compute, theme), _shares(bars, theme)],
+        layout=_layout(bars, compute, theme, row_px=row_px + 10),
+        meta=figure_meta,
+    )
+
+
+def best_stage(stage_share: Sequence[float | None]) -> int | None:
+    """The stage whose repair wins back most, or None when no share is measured."""
+    measured = [stage for stage, share in enumerate(stage_share) if share is not None]
+    return max(measured, key=lambda stage: stage_share[stage] or 0.0, default=None)
+
+
+def stage_name(stage: int, pp_size: int) -> str:
+    """Name of a stage; the first and last are marked, as they have work of their own."""
+    if stage == pp_size - 1:
+        return f"stage {stage}, the last stage,"
+    return f"stage {stage}, the first stage," if stage == 0 else f"stage {stage}"
+
+
+def _shares(bars: Sequence[Bar], theme: Theme) -> dict[str, Any]:
+    trace = bar_trace(bars, theme)
+    return {**trace, "xaxis": "x2", "width": 0.5, "textfont": {"size": 11, "color": theme.ink}}
+
+
+def _layout(bars: Sequence[Bar], compute: Compute, theme: Theme, *, row_px: int) -> dict[str, Any]:
+    labels = [f"{bar.label} " for bar in bars]
+    longest = max(measured_times_s(compute)) * 1e3
+    shares = [bar.share or 0.0 for bar in bars]
+    # Room at both sides of the bars for their values.
+    low, high = min([0.0, *shares]), max([1.0, *shares])
+    room = 0.7 * (high - low)
+    return layout(
+        theme,
+        height_px=row_px * len(bars) + 56,
+        left_px=label_width_px(labels),
+        margin={"t": 24, "b": 24, "r": 8},
+        barmode="overlay",
+        xaxis=axis(
+            theme,
+            domain=_TIMES_DOMAIN,
+            range=[0, 1.06 * max([longest, *means_ms(compute)])],
+            nticks=4,
+            showgrid=True,
+            ticksuffix=" ms",
+        ),
+        xaxis2=axis(
+            theme,
+            domain=_SHARES_DOMAIN,
+            range=[low - (room if low < 0 else 0), high + room],
+            showline=False,
+            showticklabels=False,
+            zeroline=True,
+            zerolinecolor=theme.line2,
+        ),
+        yaxis=axis(
+            theme,
+            range=[len(bars) - 0.5, -0.5],
+            tickvals=list(range(len(bars))),
+            ticktext=labels,
+            tickfont={"size": 12, "color": theme.ink2},
+        ),
+        annotations=[
+            *stage_values(compute, theme),
+            _header("x domain", means_text(compute), theme.ok),
+            _header("x2 domain", "won back", theme.ink2),
+        ],
+    )
+
+
+def _header(xref: str, text: str, colour: str) -> dict[str, Any]:
+    return {
+        "xref": xref,
+        "x": 0,
+        "xanchor": "left",
+        "yref": "paper",
+        "y": 1,
+        "yanchor": "bottom",
+        "text": text,
+        "showarrow": False,
+        "font": {"size": 11, "color": colour},
+    }
+
+
+def _row(stage: int, share: float | None, compute: Compute | None) -> list[Cell]:
+    times = [time_text(compute[side][stage] if compute else None) for side in SIDES]
+    return [stage, *times, _share(share)]
+
+
+def _sentence(stage_share: Sequence[float | None]) -> str:
+    best = best_stage(stage_share)
+    if best is None:
+        return "The stages' shares are not measured: there is no loss to win back."
+    share = stage_share[best] or 0.0
+    return (
+        f"Fixing {stage_name(best, len(stage_share))} alone wins back "
+        f"{formatting.percent(share)} of the loss."
+    )
+
+
+def _note(stage_share: Sequence[float | None]) -> str:
+    known = [share for share in stage_share if share is not None]
+    if max(known, default=0.0) > 1:
+        return (
+            "A share above 100 %: the ideal spreads that stage's extra work evenly over all "
+            "stages, so the others get longer, which is their negative share."
+        )
+    if min(known, default=0.0) < -0.005:
+        return "A share below 0: with its ideal times this stage would take longer than it does."
+    return ""
+
+
+def _share(share: float | None) -> str:
+    return formatting.NOT_MEASURED if share is None else formatting.percent(share)

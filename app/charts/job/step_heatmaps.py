@@ -1,0 +1,337 @@
+"""Slowdown by step as heatmaps under the step-time chart: of every dp rank, of the slowest workers.
+
+Beside the dp ranks' heatmap, bars say how often each one is the slowest. Ranks of large jobs share
+a row, which shows the slowest of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from app import formatting
+from app.charts.base.figure import (
+    AxisItems,
+    Cell,
+    ItemsByAxis,
+    PlotlyFigure,
+    axis,
+    layout,
+    meta,
+    title,
+)
+from app.charts.base.heatmap import column_steps, heatmap, row_label, step_cells, values_on_axis
+from app.charts.base.step_axis import StepAxis, StepEvent, event_lines
+from app.charts.base.theme import Theme
+from app.charts.job.step_times import LEFT_PX, RIGHT_PX
+from app.formatting import Hosts
+
+Floats = NDArray[np.float64]
+
+# More rows cannot be told apart.
+MAX_DP_ROWS = 64
+_DP_HEIGHT_PX = 280
+_BAR_PX = 44  # of the longest; its value stands behind it
+# The header of the bars, above the plot.
+_TOP_PX = 20
+
+
+def dp_steps(
+    steps: Sequence[int],
+    dp_rank_slowdown: ArrayLike,
+    *,
+    theme: Theme,
+    at: StepAxis | None = None,
+    events: Sequence[StepEvent] = (),
+) -> PlotlyFigure:
+    """Heatmap of the slowdown that each dp rank alone would give each step.
+
+    `dp_rank_slowdown` is [step, dp rank], one entry per step of `steps` (ascending). Ranks of
+    large jobs share a row, which shows the slowest of them. `at` is the axis of the chart above.
+    """
+    slowdown = np.asarray(dp_rank_slowdown, dtype=np.float64)
+    at = at or StepAxis.over(list(steps))
+    rows = _dp_rows(slowdown.shape[1])
+    share = slowest_share(slowdown)
+    row_px = max(4, min(18, _DP_HEIGHT_PX // len(rows)))
+    figure_meta = meta(
+        _dp_sentence(share, len(steps)),
+        ["dp rank", "steps as the slowest", "highest slowdown in a step"],
+        _dp_table(slowdown, share),
+    )
+    figure_meta["places"] = ItemsByAxis(
+        x=at.along, y=AxisItems(what="dp", items=[list(ranks) for ranks in rows])
+    )
+    return PlotlyFigure(
+        data=[
+            heatmap(
+                values_on_axis(steps, _dp_values(slowdown, rows), at),
+                theme,
+                **_dp_hover(rows, at),
+            )
+        ],
+        layout=layout(
+            theme,
+            height_px=row_px * len(rows) + _TOP_PX + 44,
+            left_px=LEFT_PX,
+            margin={"t": _TOP_PX, "b": 44, "r": RIGHT_PX},
+            xaxis=at.x_axis(theme, title=title(at.title, theme)),
+            yaxis=_dp_axis(rows, theme),
+            shapes=[
+                *at.bands(theme),
+                *event_lines(events, at, theme),
+                *_share_bars(rows, share, theme),
+            ],
+            annotations=_share_texts(rows, share, theme),
+        ),
+        meta=figure_meta,
+    )
+
+
+def slowest_share(slowdown: Floats) -> Floats:
+    """[dp rank], share of the measured steps in which each rank is the slowest, of [step, dp]."""
+    measured = slowdown[np.isfinite(slowdown).all(axis=1)]
+    if not measured.size:
+        return np.full(slowdown.shape[1], np.nan)
+    times = np.bincount(measured.argmax(axis=1), minlength=slowdown.shape[1])
+    return np.asarray(times / len(measured))
+
+
+def _dp_rows(dp_size: int) -> list[range]:
+    """The dp ranks of each row."""
+    size = -(-dp_size // MAX_DP_ROWS)
+    return [range(first, min(first + size, dp_size)) for first in range(0, dp_size, size)]
+
+
+def _dp_values(slowdown: Floats, rows: Sequence[range]) -> Floats:
+    """[row, step], the slowest of each row's ranks."""
+    return np.maximum.reduceat(slowdown, [ranks[0] for ranks in rows], axis=1).T
+
+
+def _dp_hover(rows: Sequence[range], at: StepAxis) -> dict[str, Any]:
+    # Where a row has a tick, %{y} is its label, else its number.
+    who = f"{'' if _is_named(rows) else 'dp '}%{{y}}, step %{{customdata:,}}"
+    is_alone = len(rows[0]) == 1
+    hover = f"<br><b>%{{z:.3f}}{formatting.TIMES}</b><extra></extra>"
+    cells = step_cells(
+        len(rows),
+        at,
+        f"{who if is_alone else '%{customdata}'}{hover}",
+        ygap=1 if len(rows) <= 32 else 0,
+    )
+    if not is_alone:
+        cells["customdata"] = [
+            [f"{_dp_row_name(ranks)}, step {formatting.count(step)}" for step in column_steps(at)]
+            for ranks in rows
+        ]
+    return cells
+
+
+def _dp_row_name(ranks: range) -> str:
+    return f"the slowest of dp {ranks[0]} to {ranks[-1]}"
+
+
+def _dp_axis(rows: Sequence[range], theme: Theme) -> dict[str, Any]:
+    shown = range(0, len(rows), 1 if _is_named(rows) else 8)
+    dp = "dp " if _is_named(rows) else ""
+    return axis(
+        theme,
+        range=[len(rows) - 0.5, -0.5],
+        tickvals=list(shown),
+        ticktext=[f"{dp}{rows[at][0]}" for at in shown],
+        ticklabelstandoff=4,
+        **({} if dp else {"title": title("dp rank", theme)}),
+    )
+
+
+def _is_named(rows: Sequence[range]) -> bool:
+    """Whether each row has its label."""
+    return len(rows) <= 16
+
+
+def _row_shares(rows: Sequence[range], share: Floats) -> list[float]:
+    return [float(share[list(ranks)].sum()) for ranks in rows]
+
+
+def _share_bars(rows: Sequence[range], share: Floats, theme: Theme) -> list[dict[str, Any]]:
+    """Beside the plot, in its right margin, so that the x axis stays that of the chart above."""
+    shares = _row_shares(rows, share)
+    longest = max((each for each in shares if np.isfinite(each)), default=0.0)
+    return [
+        {
+            "type": "rect",
+            "xref": "paper",
+            "xsizemode": "pixel",
+            "xanchor": 1,
+            "x0": 10,
+            "x1": 10 + _BAR_PX * each / longest,
+            "y0": row - 0.28,
+            "y1": row + 0.28,
+            "fillcolor": theme.line2,
+            "line": {"width": 0},
+        }
+        for row, each in enumerate(shares)
+        if longest > 0 and np.isfinite(each)
+    ]
+
+
+def _share_texts(rows: Sequence[range], share: Floats, theme: Theme) -> list[dict[str, Any]]:
+    beside = {"xref": "paper", "x": 1, "xanchor": "left", "showarrow": False}
+    font = {"size": 11, "color": theme.ink2}
+    head = {**beside, "yref": "paper", "y": 1, "yanchor": "bottom", "xshift": 8, "font": font}
+    shares = _row_shares(rows, share)
+    longest = max((each for each in shares if np.isfinite(each)), default=0.0)
+    if not longest or len(rows) > 16:
+        return [{**head, "text": "steps as slowest"}]
+    return [{**head, "text": "steps as slowest"}] + [
+        {
+            **beside,
+            "y": row,
+            "xshift": 12 + _BAR_PX * each / longest,
+            "text": formatting.percent(each),
+            "font": font,
+        }
+        for row, each in enumerate(shares)
+    ]
+
+
+def _dp_sentence(share: Floats, num_steps: int) -> str:
+    if not np.isfinite(share).all():
+        return "No step shown here has figures by dp rank."
+    most, num_ranks = int(share.argmax()), int((share > 0).sum())
+    over = f"Over {formatting.plural(num_steps, 'step')}"
+    if num_ranks == 1:
+        return f"{over}, dp {most} is the slowest in every one."
+    return (
+        f"{over}, {num_ranks} of {formatting.plural(share.size, 'dp rank')} were the slowest at "
+        f"some time; dp {most} most often, in {formatting.percent(float(share[most]))} of "
+        "the steps."
+    )
+
+
+def _dp_table(slowdown: Floats, share: Floats) -> list[list[Cell]]:
+    return [
+        [rank, _share_text(float(share[rank])), _highest_slowdown(slowdown[:, rank])]
+        for rank in range(slowdown.shape[1])
+    ]
+
+
+def _share_text(share: float) -> str:
+    return formatting.percent(share) if np.isfinite(share) else formatting.NOT_MEASURED
+
+
+def _highest_slowdown(of_rank: Floats) -> str:
+    known = of_rank[np.isfinite(of_rank)]
+    return formatting.ratio(float(known.max())) if known.size else formatting.NOT_MEASURED
+
+
+MAX_WORKER_ROWS = 14
+
+# A smaller excess over 1 is not visible in the colour scale.
+_VISIBLE_EXCESS = 0.02
+
+
+def worker_steps(
+    steps: Sequence[int],
+    worker_slowdown: ArrayLike,
+    *,
+    hosts: Hosts | None,
+    theme: Theme,
+    at: StepAxis | None = None,
+    events: Sequence[StepEvent] = (),
+) -> PlotlyFigure:
+    """Heatmap of the slowest workers by step.
+
+    `worker_slowdown` is [step, dp rank, stage], one entry per step of `steps` (ascending; they
+    may come from several windows). `at` is the axis of the chart above, whose x positions both
+    charts then have.
+    """
+    slowdown = np.asarray(worker_slowdown, dtype=np.float64)
+    at = at or StepAxis.over(list(steps))
+    rows = slowest_workers(slowdown)
+    values = np.array([slowdown[:, dp, stage] for dp, stage in rows]).reshape(len(rows), len(steps))
+    labels = [
+        row_label(f"dp {dp} · s{stage}", (hosts or {}).get((dp, stage)), theme)
+        for dp, stage in rows
+    ]
+    figure_meta = meta(
+        _worker_sentence(slowdown, rows, hosts),
+        ["worker", *(f"step {formatting.count(step)}" for step in steps)],
+        [
+            [
+                formatting.worker(dp, stage, hosts),
+                *(_slowdown_text(s) for s in slowdown[:, dp, stage]),
+            ]
+            for dp, stage in rows
+        ],
+    )
+    figure_meta["places"] = ItemsByAxis(
+        x=at.along, y=AxisItems(what="worker", items=[[dp, stage] for dp, stage in rows])
+    )
+    return PlotlyFigure(
+        data=[
+            heatmap(
+                values_on_axis(steps, values, at),
+                theme,
+                # The label of a row is that of its tick: a text for each cell would be megabytes.
+                **step_cells(
+                    len(rows),
+                    at,
+                    "%{y}, step %{customdata:,}<br>"
+                    f"<b>%{{z:.3f}}{formatting.TIMES}</b><extra></extra>",
+                ),
+            ),
+        ],
+        layout=layout(
+            theme,
+            height_px=14 * len(rows) + 52,
+            left_px=LEFT_PX,
+            margin={"t": 4, "b": 44},
+            xaxis=at.x_axis(theme, title=title(at.title, theme)),
+            yaxis=axis(
+                theme,
+                range=[len(rows) - 0.5, -0.5],
+                tickvals=list(range(len(rows))),
+                ticktext=labels,
+            ),
+            shapes=[*at.bands(theme), *event_lines(events, at, theme)],
+        ),
+        meta=figure_meta,
+    )
+
+
+def slowest_workers(slowdown: Floats) -> list[tuple[int, int]]:
+    """The workers (dp rank, stage) with the highest mean slowdown, slowest first; 14 at most.
+
+    Workers without visible excess come last, in the order of ranks.
+    """
+    num_known = np.isfinite(slowdown).sum(axis=0)
+    total = np.nansum(slowdown, axis=0)
+    mean = np.where(num_known > 0, total / np.maximum(num_known, 1), -np.inf)
+    mean[(mean > -np.inf) & (mean <= 1 + _VISIBLE_EXCESS)] = 1.0
+    order = np.argsort(-mean, axis=None, kind="stable")[:MAX_WORKER_ROWS]
+    return [divmod(int(index), slowdown.shape[2]) for index in order]
+
+
+def _worker_sentence(slowdown: Floats, rows: Sequence[tuple[int, int]], hosts: Hosts | None) -> str:
+    if not rows or not slowdown.size:
+        return "No step shown here has figures by worker."
+    dp_rank, stage = rows[0]
+    per_step = slowdown[:, dp_rank, stage]
+    known = per_step[np.isfinite(per_step)]
+    if not known.size:
+        return "No worker is measured in the steps shown here."
+    name, num_steps = (
+        formatting.worker(dp_rank, stage, hosts),
+        formatting.plural(len(per_step), "step"),
+    )
+    low, high = formatting.ratio(known.min()), formatting.ratio(known.max())
+    return (
+        f"{name} is the slowest over {num_steps}: alone it would slow a step to between "
+        f"{low} and {high} of its ideal."
+    )
+
+
+def _slowdown_text(slowdown: float) -> str:
+    return formatting.ratio(slowdown) if np.isfinite(slowdown) else formatting.NOT_MEASURED

@@ -1,0 +1,276 @@
+"""Step times: recorded, simulated and without stragglers; the area between is the time lost.
+
+The lines lie on the step axis, broken at gaps. Where the simulated steps are too far from the
+recorded ones, only the recorded times are drawn.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Any
+
+from app import formatting
+from app.charts.base.figure import Cell, ItemsByAxis, PlotlyFigure, axis, layout, meta
+from app.charts.base.step_axis import (
+    LinePoints,
+    StepAxis,
+    StepEvent,
+    area_over_steps,
+    band,
+    event_labels,
+    event_lines,
+    line_over_steps,
+    points_of,
+    time_axis_range,
+)
+from app.charts.base.theme import Theme
+from app.engine.metrics import MAX_DISCREPANCY
+
+# A line through few points hides which steps were recorded.
+_MAX_MARKERS = 64
+_MARKER_PX = 4
+
+# A step without neighbours has no line: half the length of its dash and bar, in steps.
+_LONE_STEP_HALF_WIDTH = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class StepPoint:
+    """One step's times; without figures when it was skipped."""
+
+    step: int
+    recorded_s: float | None
+    simulated_s: float | None
+    ideal_s: float | None
+    skipped_reason: str | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the step has all its figures."""
+        return None not in (self.recorded_s, self.simulated_s, self.ideal_s)
+
+
+TimeOfPoint = Callable[[StepPoint], float | None]
+
+
+def step_lines(
+    points: Sequence[StepPoint], at: StepAxis, theme: Theme, *, is_low: bool
+) -> list[dict[str, Any]]:
+    """Traces of measured points, one for each step of the axis; if `is_low`, of recorded times."""
+    recorded = _line(
+        points, at, lambda p: p.recorded_s, "recorded", (theme.rec, 1.5, "solid"), is_wide=False
+    ) | _markers(at, theme)
+    if is_low:
+        return [recorded]
+    return [
+        area_over_steps(
+            at,
+            [point.recorded_s for point in points],
+            [point.ideal_s for point in points],
+            "time lost",
+            theme.lost_area,
+            _points_with_lone_ends,
+        ),
+        _line(points, at, lambda p: p.ideal_s, "without stragglers", (theme.ok, 1.75, "dash")),
+        _line(points, at, lambda p: p.simulated_s, "simulated", (theme.sim, 1, "dot")),
+        recorded,
+    ]
+
+
+def time_range(points: Sequence[StepPoint], *, is_low: bool) -> list[float]:
+    """The time axis's ends around all that is drawn, seconds."""
+    drawn = [
+        (p.recorded_s,) if is_low else (p.recorded_s, p.simulated_s, p.ideal_s) for p in points
+    ]
+    times = [time_s for each in drawn for time_s in each if time_s is not None]
+    return time_axis_range(times) if times else [0.0, 1.0]
+
+
+def mean_s(points: Sequence[StepPoint], read: TimeOfPoint) -> float:
+    """Mean of one of the points' times, seconds."""
+    return sum(read(point) or 0.0 for point in points) / len(points)
+
+
+def discrepancy_of(points: Sequence[StepPoint]) -> float:
+    """How far the simulated mean is from the recorded one, as a share of it (model, section 4)."""
+    if not points:
+        return 0.0
+    recorded_s = mean_s(points, lambda point: point.recorded_s)
+    simulated_s = mean_s(points, lambda point: point.simulated_s)
+    return abs(simulated_s - recorded_s) / recorded_s if recorded_s > 0 else 0.0
+
+
+def _line(
+    measured: Sequence[StepPoint],
+    at: StepAxis,
+    read: TimeOfPoint,
+    name: str,
+    style_of_line: tuple[str, float, str],
+    *,
+    is_wide: bool = True,
+) -> dict[str, Any]:
+    style = dict(zip(("color", "width", "dash"), style_of_line, strict=True))
+    points = _points_with_lone_ends if is_wide else points_of
+    return line_over_steps(at, [read(each) for each in measured], name, style, " s", points)
+
+
+def _points_with_lone_ends(run: range, at: StepAxis) -> LinePoints:
+    """A run's points; a lone one has two more at its sides."""
+    if len(run) > 1:
+        return points_of(run, at)
+    half = _LONE_STEP_HALF_WIDTH
+    return [(run[0], at.position[run[0]] + side) for side in (-half, 0.0, half)]
+
+
+def _markers(at: StepAxis, theme: Theme) -> dict[str, Any]:
+    """A dot for each of few steps; of many only the lone ones have one, as no line shows them."""
+    is_few = len(at.steps) <= _MAX_MARKERS
+    if is_few or all(len(run) > 1 for run in at.runs):
+        mode = "lines+markers" if is_few else "lines"
+        return {"mode": mode, "marker": {"size": _MARKER_PX, "color": theme.rec}}
+    sizes: list[int] = []
+    for run in at.runs:
+        sizes += [_MARKER_PX if len(run) == 1 else 0] * len(run) + [0]
+    return {"mode": "lines+markers", "marker": {"size": sizes[:-1], "color": theme.rec}}
+
+
+# Left edge of this chart and of the worker-by-step chart under it.
+LEFT_PX = 148
+# Right of the plot, where the chart under it has bars there.
+RIGHT_PX = 100
+
+# Share of the axis that shows that nothing has arrived since the last step.
+_SILENT_SHARE = 0.4
+
+
+def step_times(
+    points: Sequence[StepPoint],
+    *,
+    theme: Theme,
+    at: StepAxis | None = None,
+    silent_since: str | None = None,
+    has_bars: bool = False,
+    events: Sequence[StepEvent] = (),
+    is_part: bool = False,
+) -> PlotlyFigure:
+    """Line chart of step times on a broken axis; `silent_since` labels a band after the end.
+
+    `at` has the steps to draw, where there are too many for all of them. `has_bars` leaves the
+    room at the right that the chart of dp ranks needs. Where the simulated steps are too far off,
+    only the recorded ones are drawn, and the note says why. `is_part` tells that there are more
+    steps before these, too many to be read.
+    """
+    measured = [point for point in points if point.is_measured]
+    step_axis = at or StepAxis.over([point.step for point in measured])
+    drawn = _drawn(measured, step_axis)
+    is_low = discrepancy_of(measured) > MAX_DISCREPANCY
+    kept = set(step_axis.steps)
+    notes = event_labels(events, step_axis, theme)
+    shapes = [*step_axis.bands(theme), *event_lines(events, step_axis, theme)]
+    x_axis = step_axis.x_axis(theme)
+    if silent_since:
+        end = step_axis.end * (1 + _SILENT_SHARE) + 1
+        shapes.append(band(step_axis.end, end, theme))
+        notes.append(_note_inside((step_axis.end + end) / 2, _wrapped(silent_since), theme))
+        x_axis["range"] = [-0.5, end]
+    figure_meta = meta(
+        _sentence(measured, is_low=is_low),
+        ["step", "recorded, s", "simulated, s", "without stragglers, s", "skipped because"],
+        [
+            _row(point, is_low=is_low)
+            for point in points
+            if point.step in kept or not point.is_measured
+        ],
+    )
+    figure_meta["places"] = ItemsByAxis(x=step_axis.along)
+    notes_under = [*_notes(len(points), step_axis, is_part=is_part), *_low_fidelity_note(measured)]
+    if notes_under:
+        figure_meta["note"] = " ".join(notes_under)
+    return PlotlyFigure(
+        data=step_lines(drawn, step_axis, theme, is_low=is_low),
+        layout=layout(
+            theme,
+            height_px=210,
+            left_px=LEFT_PX,
+            margin={"t": 24, "b": 24} | ({"r": RIGHT_PX} if has_bars else {}),
+            hovermode="x",
+            xaxis=x_axis,
+            yaxis=axis(
+                theme,
+                showgrid=True,
+                nticks=5,
+                ticksuffix=" s ",
+                range=time_range(drawn, is_low=is_low),
+            ),
+            shapes=shapes,
+            annotations=notes,
+        ),
+        meta=figure_meta,
+    )
+
+
+def _drawn(measured: Sequence[StepPoint], at: StepAxis) -> list[StepPoint]:
+    """The points of the axis's steps."""
+    by_step = {point.step: point for point in measured}
+    return [by_step[step] for step in at.steps]
+
+
+def _wrapped(text: str) -> str:
+    """A text in at most two lines, as short as they can be."""
+    lines = (wrap(text, max_chars) for max_chars in range(1, len(text) + 1))
+    return "<br>".join(next((each for each in lines if len(each) <= 2), [text]))
+
+
+def _note_inside(middle: float, text: str, theme: Theme) -> dict[str, Any]:
+    return {
+        "x": middle,
+        "xanchor": "center",
+        "yref": "paper",
+        "y": 0.5,
+        "text": text,
+        "showarrow": False,
+        "font": {"size": 11, "color": theme.ink2},
+    }
+
+
+def _sentence(measured: Sequence[StepPoint], *, is_low: bool) -> str:
+    if not measured:
+        return "No complete step has been analysed yet."
+    takes = (
+        f"Over {formatting.plural(len(measured), 'step')}, from "
+        f"{formatting.count(measured[0].step)} to {formatting.count(measured[-1].step)}, "
+        f"a step takes {_mean(measured, lambda p: p.recorded_s)}"
+    )
+    if is_low:
+        return f"{takes}."
+    ideal = _mean(measured, lambda point: point.ideal_s)
+    return f"{takes}; without stragglers it would take {ideal}."
+
+
+def _notes(num_read: int, at: StepAxis, *, is_part: bool) -> list[str]:
+    part = f"Only the last {formatting.count(num_read)} steps of these windows are read."
+    thin = f"Of every {formatting.count(at.max_steps_per_point)} steps the slowest is drawn."
+    return [part] * is_part + [thin] * (at.max_steps_per_point > 1)
+
+
+def _low_fidelity_note(measured: Sequence[StepPoint]) -> list[str]:
+    off = discrepancy_of(measured)
+    if off <= MAX_DISCREPANCY:
+        return []
+    return [
+        f"Only recorded times are drawn: the simulated ones are {formatting.percent(off)} off, "
+        f"over the limit of {formatting.percent(MAX_DISCREPANCY)}, so the time lost would be "
+        "a guess."
+    ]
+
+
+def _mean(points: Sequence[StepPoint], read: TimeOfPoint) -> str:
+    return formatting.seconds(mean_s(points, read))
+
+
+def _row(point: StepPoint, *, is_low: bool) -> list[Cell]:
+    times = (point.recorded_s, point.simulated_s, None if is_low else point.ideal_s)
+    figures: list[Cell] = [
+        formatting.NOT_MEASURED if time_s is None else f"{time_s:.3f}" for time_s in times
+    ]
+    return [point.step, *figures, point.skipped_reason]

@@ -1,0 +1,120 @@
+"""Steps as recorded and under a what-if question; the area between is what the change wins back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app import formatting
+from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta
+from app.charts.base.step_axis import StepAxis, area_over_steps, line_over_steps, time_axis_range
+from app.charts.base.theme import Theme
+
+_LEFT_PX = 56
+# A line through few points hides which steps there are.
+_MAX_MARKERS = 64
+
+Seconds = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class _LineStyle:
+    """Style of one of the four lines."""
+
+    name: str
+    colour: str
+    width_px: float
+    dash: str
+
+
+def what_if(
+    steps: Sequence[int], step_time_s: Mapping[str, Seconds], *, theme: Theme
+) -> PlotlyFigure:
+    """Line chart of `recorded`, `simulated`, `what_if` and `ideal` seconds, by position in `steps`.
+
+    Differences are against the simulated steps: neither they nor the others launch anything late.
+    """
+    at = StepAxis.over(steps)
+    times = [time_s for each in step_time_s.values() for time_s in each]
+    return PlotlyFigure(
+        data=_traces(at, step_time_s, theme),
+        layout=layout(
+            theme,
+            height_px=260,
+            left_px=_LEFT_PX,
+            margin={"t": 24, "b": 28},
+            hovermode="x",
+            xaxis=at.x_axis(theme),
+            yaxis=axis(
+                theme, showgrid=True, nticks=5, ticksuffix=" s ", range=time_axis_range(times)
+            ),
+            shapes=at.bands(theme),
+            annotations=at.labels(theme),
+        ),
+        meta=meta(
+            _sentence(step_time_s),
+            [
+                "step",
+                "recorded, s",
+                "simulated, s",
+                "what if, s",
+                "without stragglers, s",
+                "speed-up",
+            ],
+            _rows(steps, step_time_s),
+        ),
+    )
+
+
+def _traces(at: StepAxis, times: Mapping[str, Seconds], theme: Theme) -> list[dict[str, Any]]:
+    simulated, asked, ideal = times["simulated"], times["what_if"], times["ideal"]
+    lines = {
+        "ideal": _LineStyle("without stragglers", theme.ok, 1.75, "dash"),
+        "simulated": _LineStyle("simulated", theme.sim, 1, "dot"),
+        "recorded": _LineStyle("recorded", theme.rec, 1.5, "solid"),
+        "what_if": _LineStyle("what if", theme.accent, 2.25, "dashdot"),
+    }
+    return [
+        _area(at, asked, ideal, "still lost", theme.lost_area),
+        _area(at, simulated, asked, "won back", theme.ok_area),
+        *(_line(at, times[kind], line) for kind, line in lines.items()),
+    ]
+
+
+def _area(at: StepAxis, upper: Seconds, lower: Seconds, name: str, colour: str) -> dict[str, Any]:
+    """The area between two lines, where the upper one is above."""
+    return area_over_steps(at, [*map(max, upper, lower)], lower, name, colour)
+
+
+def _line(at: StepAxis, times_s: Seconds, line: _LineStyle) -> dict[str, Any]:
+    style = {"color": line.colour, "width": line.width_px, "dash": line.dash}
+    has_markers = len(times_s) <= _MAX_MARKERS and line.width_px >= 1.5
+    return line_over_steps(at, times_s, line.name, style, " s") | {
+        "mode": "lines+markers" if has_markers else "lines",
+        "marker": {"size": 4, "color": line.colour},
+    }
+
+
+def _sentence(step_time_s: Mapping[str, Seconds]) -> str:
+    mean = {kind: sum(times) / max(1, len(times)) for kind, times in step_time_s.items()}
+    return (
+        f"A step takes {formatting.seconds(mean['what_if'])} with the changes and "
+        f"{formatting.seconds(mean['simulated'])} without; without stragglers it would take "
+        f"{formatting.seconds(mean['ideal'])}."
+    )
+
+
+def _rows(steps: Sequence[int], times: Mapping[str, Seconds]) -> list[list[Cell]]:
+    kinds = ("recorded", "simulated", "what_if", "ideal")
+    return [
+        [step, *(f"{times[kind][at]:.3f}" for kind in kinds), _speed_up(times, at)]
+        for at, step in enumerate(steps)
+    ]
+
+
+def _speed_up(times: Mapping[str, Seconds], at: int) -> Cell:
+    asked_s = times["what_if"][at]
+    return (
+        formatting.ratio(times["simulated"][at] / asked_s)
+        if asked_s > 0
+        else formatting.NOT_MEASURED
+    )

@@ -1,0 +1,297 @@
+"""A result as one self-contained HTML file: headline, figures, charts and findings.
+
+The charts are those of the job's page that a result can draw, the telling one first. Colours
+follow the reader's system. Nothing is fetched when the file is opened.
+"""
+
+import json
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from app import formatting
+from app.charts.base.figure import PlotlyFigure
+from app.charts.base.theme import DARK, LIGHT, Theme
+from app.charts.job.headline import JobFacts, JobState, headline
+from app.charts.job.step_times import StepPoint, step_times
+from app.charts.job.waits import has_material_waits
+from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions
+from app.charts.report.sections import findings, measured_steps, ruled_out, stats, table
+from app.formatting import TIMES, Hosts
+
+_TOKENS = ("surface", "well", "line", "line2", "ink", "ink2", "ink3", "lost", "ok", "accent")
+# Colours of the page alone, which no chart needs.
+_BACKGROUND = {LIGHT.name: "#F6F7F9", DARK.name: "#0D0F12"}
+
+
+def css_variables() -> str:
+    """The colours as CSS variables: dark where the reader's system is."""
+    dark = f"@media (prefers-color-scheme: dark) {{ {_variables(DARK)} }}"
+    return f":root {{ color-scheme: light dark }} {_variables(LIGHT)} {dark}\n"
+
+
+def _variables(theme: Theme) -> str:
+    values = {name: getattr(theme, name) for name in _TOKENS} | {"bg": _BACKGROUND[theme.name]}
+    return f":root {{ {' '.join(f'--{name}: {value};' for name, value in values.items())} }}"
+
+
+STYLE = """
+* { box-sizing: border-box }
+body { margin: 0; background: var(--bg); color: var(--ink);
+  font: 400 13px/20px Inter, system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
+  font-variant-numeric: tabular-nums }
+main { max-width: 1440px; margin: 0 auto; padding: 24px }
+h1 { max-width: 860px; margin: 4px 0; font-size: 24px; line-height: 32px; font-weight: 600;
+  text-wrap: balance }
+h2 { margin: 0 0 4px; font-size: 14px; line-height: 20px; font-weight: 600 }
+h3 { margin: 0; font-size: 13px; line-height: 20px; font-weight: 600 }
+p, dl { margin: 0 }
+p, dd, dt, h1, h3 { overflow-wrap: anywhere }
+b { font-weight: 600 }
+.crumbs { margin-bottom: 12px; color: var(--ink2) }
+.crumbs b { margin-right: 8px; color: var(--ink) }
+.state { font-weight: 600; color: var(--ink2) }
+.state.is-straggling { color: var(--lost) }
+.state.is-healthy { color: var(--ok) }
+.stats { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 1px;
+  margin: 24px 0 16px; background: var(--line); border: 1px solid var(--line);
+  border-radius: 8px; overflow: hidden }
+.stats div { padding: 16px; background: var(--surface) }
+.stats dt, .stats dd, .told, .sure, .remark { color: var(--ink2); font-size: 12px;
+  line-height: 16px }
+.stats dd { margin: 4px 0 0 }
+.stats .figure { color: var(--ink); font-size: 24px; line-height: 32px; font-weight: 600 }
+.panels { display: grid; grid-template-columns: minmax(0, 8fr) minmax(0, 4fr); gap: 16px;
+  align-items: start }
+.panels > div { display: grid; gap: 16px; min-width: 0 }
+.card { min-width: 0; padding: 16px; background: var(--surface); border: 1px solid var(--line);
+  border-radius: 8px; break-inside: avoid }
+.frame { margin-top: 8px; overflow-x: auto }
+.plot { min-width: 480px }
+.remark { margin-top: 8px }
+.findings ol { margin: 0; padding: 0; list-style: none }
+.findings li { display: grid; grid-template-columns: 76px minmax(0, 1fr); gap: 12px;
+  padding: 12px 0; border-top: 1px solid var(--line) }
+.findings li:first-child { border-top: 0 }
+.share { color: var(--ink2); font-size: 12px; line-height: 16px }
+.share b { display: block; color: var(--ink); font-size: 16px; line-height: 20px }
+.findings li p, .facts dt { color: var(--ink2) }
+.facts { display: grid; grid-template-columns: minmax(90px, auto) minmax(0, 1fr); gap: 4px 16px;
+  font-size: 12px; line-height: 16px }
+.facts dd { margin: 0 }
+.facts + h2 { margin-top: 16px }
+summary { width: fit-content; min-height: 24px; color: var(--accent); font-size: 12px;
+  line-height: 24px; cursor: pointer }
+.table { max-height: 320px; overflow: auto }
+table { width: 100%; border-collapse: collapse; font-size: 12px; line-height: 16px }
+th, td { padding: 6px 12px 6px 0; text-align: left; border-bottom: 1px solid var(--line) }
+th { color: var(--ink2); font-weight: 400 }
+caption { padding-bottom: 4px; color: var(--ink3); text-align: left }
+:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px }
+@media (width < 1200px) { .panels { grid-template-columns: minmax(0, 1fr) }
+  .panels > div { display: contents } .card { order: 2 }
+  .panels > div:first-child > .card:first-child { order: 0 } .card.findings { order: 1 } }
+@media (width < 640px) { main { padding: 16px } h1 { font-size: 20px; line-height: 28px }
+  .stats { grid-template-columns: repeat(2, minmax(0, 1fr)) } .stats .figure { font-size: 20px } }
+@media print { .frame { overflow: visible } summary { display: none } }
+"""
+
+# Values stand in cells from 40 px on, and gaps close where cells are slivers, as on the page.
+DRAW_SCRIPT = """
+"use strict"
+const figures = JSON.parse(document.getElementById("figures").textContent)
+const dark = matchMedia("(prefers-color-scheme: dark)")
+const gap = (cell) => (cell < 3 ? 0 : cell < 12 ? 1 : 3)
+const fitted = (trace, cell) =>
+  trace.type === "heatmap" ? { ...trace, xgap: Math.min(trace.xgap, gap(cell)) } : trace
+function draw() {
+  for (const plot of document.querySelectorAll("[data-figure]")) {
+    const { data, layout } = figures[dark.matches ? "dark" : "light"][plot.dataset.figure]
+    const width = plot.clientWidth
+    const [from, to] = layout.xaxis?.range ?? [0, 1]
+    const cell = (width - layout.margin.l - layout.margin.r) / (to - from)
+    const shown = data.filter((trace) => trace.name !== "values" || cell >= 40)
+    const traces = shown.map((trace) => fitted(trace, cell))
+    Plotly.react(plot, traces, { ...layout, width }, { displayModeBar: false })
+  }
+}
+dark.addEventListener("change", draw)
+addEventListener("resize", draw)
+draw()
+"""
+
+
+Result = Mapping[str, Any]
+
+_STEPS = "steps"
+_WAITS = "waited-for"
+_TITLES = {
+    "workers": "Which worker",
+    _WAITS: "Waited for",
+    _STEPS: "Step time",
+    "worker-steps": "Worst workers by step",
+    "dp-steps": "Step time over dp rank by step",
+    "stages": "Stages",
+    "optypes": "Where the loss is, by operation",
+}
+_SCALE_TEXT = f"Colours go from 1.0{TIMES} to 1.5{TIMES} and over, the same in every report."
+# What lines and colours mean, where the picture itself does not say.
+LEGENDS = {
+    _STEPS: "Solid: recorded. Dotted: simulated. Dashed: without stragglers. Area: time lost.",
+    "workers": f"The slowdown if only this worker were slow. {_SCALE_TEXT} A cross: not measured.",
+    "worker-steps": _SCALE_TEXT,
+    _WAITS: "How long the other ranks waited for each rank at collectives. Colours go from 0 to "
+    "half a step and over. Outlined: to blame.",
+}
+# The chart that best shows a cause; for all others it is that of the workers.
+_LEADING_CHARTS = {
+    "stage-imbalance": "stages",
+    "sequence-imbalance": "dp-steps",
+    "gc-pause": _STEPS,
+    "uniform-slowdown": _STEPS,
+    "late-host": _WAITS,
+}
+# Naming a worker, a stage or an operation by these would be a guess when fidelity is low.
+_BLAMING = {"workers", "worker-steps", "dp-steps", "stages", "optypes"}
+
+
+def report_figures(
+    result: Result, hosts: Hosts, theme: Theme
+) -> dict[str, tuple[str, PlotlyFigure]]:
+    """Title and figure by the chart's name, in the order of the page."""
+    setting = ChartOptions(theme, hosts)
+    found = {
+        key: (title, figure)
+        for key, title in _TITLES.items()
+        if (figure := _figure(key, result, setting)) is not None
+    }
+    lead = _leading_chart(result)
+    return {key: found[key] for key in sorted(found, key=lambda key: key != lead)}
+
+
+def _leading_chart(result: Result) -> str:
+    causes = [finding["cause"] for finding in result["findings"] or ()]
+    return _LEADING_CHARTS.get(causes[0], "workers") if causes else "workers"
+
+
+def _figure(key: str, result: Result, setting: ChartOptions) -> PlotlyFigure | None:
+    is_low = result["fidelity"]["verdict"] == "low"
+    if key in _BLAMING and is_low:
+        return None
+    if key == _STEPS:
+        return step_times(_points(result), theme=setting.theme)
+    if key == "dp-steps" and _leading_chart(result) != key:
+        return None  # it says something where lengths are uneven, and little elsewhere
+    if key == "stages" and result["job"]["pp_size"] == 1:
+        return None
+    chart = WINDOW_CHARTS[key]
+    if key == _WAITS and not has_material_waits(result):
+        return None
+    can_draw = chart.can_draw(result) and chart.has_steps(result)
+    return chart.draw(result, setting) if can_draw else None
+
+
+def _points(result: Result) -> list[StepPoint]:
+    times = result["step_time_s"]
+    of_steps = zip(
+        result["steps"], times["recorded"], times["simulated"], times["ideal"], strict=True
+    )
+    skipped = (
+        StepPoint(each["step"], None, None, None, each["reason"])
+        for each in result["skipped_steps"]
+    )
+    return sorted([*(StepPoint(*each) for each in of_steps), *skipped], key=lambda one: one.step)
+
+
+# Nothing may be fetched: the file has to work offline, and in ten years.
+_CSP = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+_PAGE_HEAD = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{csp}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+"""
+_PAGE_FOOT = """</main>
+<script type="application/json" id="figures">{figures}</script>
+<script>{script}</script>
+<script>{draw}</script>
+</body>
+</html>
+"""
+
+
+def html_report(result: Result, *, state: JobState, hosts: Hosts, script: str) -> str:
+    """The whole page; `script` is Plotly's, which is inlined."""
+    name = formatting.bidi_isolated(result["job"]["name"])
+    drawn = {each.name: report_figures(result, hosts, each) for each in (LIGHT, DARK)}
+    parts = [
+        _PAGE_HEAD.format(
+            csp=_CSP, title=escape(f"{name} · Paceline"), style=css_variables() + STYLE
+        ),
+        _opening(result, state, name),
+        stats(result),
+        '<div class="panels"><div>',
+        *(_card(key, *told) for key, told in drawn[LIGHT.name].items()),
+        "</div><div>",
+        findings(result),
+        ruled_out(result),
+        measured_steps(result),
+        "</div></div>",
+        _PAGE_FOOT.format(figures=_json(_data_and_layout(drawn)), script=script, draw=DRAW_SCRIPT),
+    ]
+    return "\n".join(parts)
+
+
+def _opening(result: Result, state: JobState, name: str) -> str:
+    told = headline(state, result, JobFacts())
+    job = result["job"]
+    sizes = [("dp", job["dp_size"]), ("pp", job["pp_size"])]
+    sizes += [
+        (axis, job[f"{axis}_size"]) for axis in ("tp", "vpp", "dsp") if job[f"{axis}_size"] > 1
+    ]
+    shape = f" {formatting.TIMES} ".join(f"{axis} {formatting.count(size)}" for axis, size in sizes)
+    gpus = formatting.plural(job["world_size"], "GPU")
+    return (
+        f'<p class="crumbs"><b>{escape(name)}</b> {escape(shape)}, {gpus}</p>'
+        f'<p class="state is-{state}">{state.replace("-", " ").capitalize()}</p>'
+        f"<h1>{escape(told.sentence)}</h1><p>{escape(told.sub)}</p>"
+    )
+
+
+def _card(name: str, title: str, figure: PlotlyFigure) -> str:
+    figure_meta = figure["meta"]
+    key = f'<p class="told">{escape(LEGENDS[name])}</p>' if name in LEGENDS else ""
+    note = f'<p class="remark">{escape(figure_meta["note"])}</p>' if "note" in figure_meta else ""
+    return (
+        f'<section class="card"><h2>{escape(title)}</h2><p class="told">'
+        f"{escape(figure_meta['text'])}</p>"
+        f'{key}<div class="frame"><div class="plot" data-figure="{escape(name)}" role="img" '
+        f'aria-label="{escape(figure_meta["text"])}"></div></div>{note}'
+        f"<details><summary>Show table</summary>{table(figure_meta['table'])}</details></section>"
+    )
+
+
+def _data_and_layout(drawn: Mapping[str, Mapping[str, tuple[str, PlotlyFigure]]]) -> dict[str, Any]:
+    """Data and layout by theme and chart; what is said of them is in the page already."""
+    return {
+        theme: {
+            key: {"data": figure["data"], "layout": figure["layout"]}
+            for key, (_, figure) in by_key.items()
+        }
+        for theme, by_key in drawn.items()
+    }
+
+
+def _json(content: object) -> str:
+    # Neither "</script>" nor "<!--" inside a text may mean anything to the page.
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,0 +1,238 @@
+"""Sections of a report beside its charts: figures, findings, ruled-out causes, tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from app import formatting
+from app.charts.base.figure import Cell, FigureTable
+from app.charts.job.waits import cost_text, remarks
+from app.engine.metrics import MAX_DISCREPANCY
+
+Result = Mapping[str, Any]
+Row = tuple[str, str, str]
+
+_MAX_SKIPPED = 12
+
+
+def stats(result: Result) -> str:
+    """The strip of figures with their meaning."""
+    cells = "".join(
+        f'<div><dt>{escape(label)}</dt><dd class="figure">{escape(figure)}</dd>'
+        f"<dd>{escape(note)}</dd></div>"
+        for label, figure, note in _stat_rows(result)
+    )
+    return f'<dl class="stats">{cells}</dl>'
+
+
+def _stat_rows(result: Result) -> list[Row]:
+    recorded, ideal = (_mean_s(result, name) for name in ("recorded", "ideal"))
+    last_stage = len(result["stage_share"]) - 1
+    alone = f"stage {last_stage} alone: {_share(result['m_s'])}"
+    return [
+        (
+            "Slowdown",
+            formatting.ratio(result["slowdown"]),
+            f"recorded {recorded} a step, {ideal} without stragglers",
+        ),
+        ("GPU time wasted", formatting.percent(result["gpu_time_wasted"]), "1 - 1 / slowdown"),
+        ("Lost in these steps", f"{result['gpu_hours_lost']:z,.3g} GPU-h", _steps(result)),
+        ("Won back by the slowest 3 %", _share(result["m_w"]), alone),
+        _fidelity(result),
+        _clocks(result),
+    ]
+
+
+def _mean_s(result: Result, name: str) -> str:
+    times = result["step_time_s"][name]
+    return formatting.seconds(sum(times) / len(times))
+
+
+def _fidelity(result: Result) -> Row:
+    fidelity = result["fidelity"]
+    word = "low, over the" if fidelity["verdict"] == "low" else "good,"
+    off = f"{formatting.percent(fidelity['discrepancy'])} off"
+    return "Fidelity", off, f"{word} limit {formatting.percent(MAX_DISCREPANCY)}"
+
+
+def _clocks(result: Result) -> Row:
+    clocks = result.get("clocks") or {}
+    residual_ms = clocks.get("residual_ms")
+    known = formatting.NOT_MEASURED if residual_ms is None else f"{residual_ms:.2g} ms"
+    return "Clock residual", known, clocks.get("reason") or "after correction"
+
+
+def measured_steps(result: Result) -> str:
+    """Which steps were analysed, and which were skipped."""
+    skipped = [
+        f"step {formatting.count(each['step'])}: {formatting.bidi_isolated(each['reason'])}"
+        for each in result["skipped_steps"]
+    ]
+    more = len(skipped) - _MAX_SKIPPED
+    rest = [f"and {formatting.count(more)} more"] if more > 0 else []
+    left_out = "; ".join([*skipped[:_MAX_SKIPPED], *rest]) or "none"
+    rows = [("Steps", _steps(result)), ("Left out", left_out)]
+    return f'<section class="card"><h2>Data used</h2>{fact_list(rows)}</section>'
+
+
+def _steps(result: Result) -> str:
+    steps = result["steps"]
+    first, last = formatting.count(steps[0]), formatting.count(steps[-1])
+    stretch = f"{first} to {last}" if len(steps) > 1 else f"step {first}"
+    return f"{formatting.plural(len(steps), 'step')}, {stretch}"
+
+
+def table(content: FigureTable) -> str:
+    """A chart's figures as a table."""
+    caption = f"<caption>{escape(content['caption'])}</caption>" if "caption" in content else ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in content["columns"])
+    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in content["rows"])
+    return f'<div class="table"><table>{caption}<tr>{head}</tr>{rows}</table></div>'
+
+
+def _cell(value: Cell) -> str:
+    return f"<td>{'' if value is None else escape(formatting.bidi_isolated(str(value)))}</td>"
+
+
+def fact_list(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and their values; those without one are left out."""
+    text = (f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows if value)
+    return f'<dl class="facts">{"".join(text)}</dl>'
+
+
+def _share(share: float | None) -> str:
+    return formatting.NOT_MEASURED if share is None else formatting.percent(share)
+
+
+_CONFIDENCE_WORDS = ((0.8, "high confidence"), (0.6, "medium confidence"), (0.0, "low confidence"))
+_MAX_CULPRITS = 3
+_MAX_LISTED = 12
+
+
+def findings(result: Result) -> str:
+    """Each cause with its share of the loss, its sentence and its evidence."""
+    found = result["findings"]
+    if found is None:
+        body = "<p>The data allow no diagnosis: see what was looked at.</p>"
+    elif not found:
+        said = remarks(result) or ["Nothing stands out."]
+        body = "".join(f"<p>{escape(each)}</p>" for each in said)
+    else:
+        body = f"<ol>{''.join(map(_finding, found))}</ol>"
+    note = '<p class="told">Causes may overlap.</p>' if len(found or ()) > 1 else ""
+    return f'<section class="card findings"><h2>Findings</h2>{note}{body}</section>'
+
+
+def _finding(found: Mapping[str, Any]) -> str:
+    sure = next(text for least, text in _CONFIDENCE_WORDS if found["confidence"] >= least)
+    onset = found["onset_step"]
+    since = "before recording began" if onset is None else f"step {formatting.count(onset)}"
+    evidence = ((_label(name), _evidence(name, value)) for name, value in found["evidence"].items())
+    return (
+        f'<li><p class="share">{_cost(found)}</p><div><h3>{escape(_title(found))}</h3>'
+        f'<p>{escape(_sentence(found["sentence"]))}</p><p class="sure">{sure}</p>'
+        f"<details><summary>Evidence</summary>{fact_list([('Since', since), *evidence])}</details>"
+        "</div></li>"
+    )
+
+
+def _cost(found: Mapping[str, Any]) -> str:
+    share = found["evidence"].get("share_of_loss")
+    if share is not None and not found.get("cost_range"):
+        return f"<b>{escape(formatting.percent(share))}</b> of loss"
+    costs = cost_text(found)
+    return "no figure" if costs is None else f"<b>{escape(costs)}</b> of GPU time"
+
+
+def _title(found: Mapping[str, Any]) -> str:
+    cause = found["cause"].replace("-", " ").capitalize()
+    named = [_place(each) for each in found["culprits"][:_MAX_CULPRITS]]
+    more = len(found["culprits"]) - len(named)
+    where = [each for each in (*named, f"{more} more" if more > 0 else "") if each]
+    return f"{cause}: {', '.join(where)}" if where else cause
+
+
+def _place(culprit: Mapping[str, Any]) -> str:
+    axes = (("dp", "dp_rank"), ("stage", "stage"))
+    known = [f"{word} {culprit[key]}" for word, key in axes if culprit.get(key) is not None]
+    host = formatting.bidi_isolated(culprit["host"]) if culprit.get("host") else ""
+    return formatting.gpu(culprit.get("rank"), ", ".join(known), host, culprit.get("local_rank"))
+
+
+def ruled_out(result: Result) -> str:
+    """Causes that were ruled out, and those that the data do not allow to judge."""
+    others = result["ruled_out"] or ()
+    parts = []
+    for title, is_untold in (("Looked at and ruled out", False), ("Cannot be told", True)):
+        chosen = [each for each in others if each["insufficient_evidence"] is is_untold]
+        rows = [(_label(each["cause"]), _sentence(each["reason"])) for each in chosen]
+        parts += [f"<h2>{title}</h2>{fact_list(rows)}"] if rows else []
+    return f'<section class="card">{"".join(parts)}</section>' if parts else ""
+
+
+def _sentence(text: str) -> str:
+    said = formatting.with_times_sign(formatting.bidi_isolated(text)).removesuffix(".")
+    first = said[:1] if said.startswith("dp ") else said[:1].upper()
+    return f"{first}{said[1:]}."
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ").replace("-", " ").capitalize()
+
+
+def _evidence(name: str, value: Any) -> str:
+    return _waits(value) if name == "arrivals" and isinstance(value, Mapping) else _text(value)
+
+
+def _waits(arrivals: Mapping[str, Any]) -> str:
+    """How long and how often the others waited, and the own delay in it."""
+    waited, share = (
+        formatting.seconds(arrivals["waited_for_s"]),
+        formatting.percent(arrivals["share"]),
+    )
+    own_s = arrivals["own_delay_s"]
+    own = "" if own_s is None else f"; its own delay is {formatting.seconds(max(0.0, own_s))}"
+    late, steps = (
+        formatting.percent(arrivals["late_share"]),
+        formatting.percent(arrivals["steps_late"]),
+    )
+    return (
+        f"the others wait {waited} a step for it, {share} of it; late to {late} of its "
+        f"collectives, in {steps} of the steps{own}"
+    )
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return formatting.count(value)
+        case float():
+            return f"{value:,.4g}"
+        case Mapping():
+            return _listed(
+                [f"{formatting.bidi_isolated(str(key))} {_text(value[key])}" for key in value]
+            )
+        case str():
+            return formatting.bidi_isolated(value)
+        case Sequence():
+            return _listed([_worker(each) if _is_worker(each) else _text(each) for each in value])
+    return formatting.bidi_isolated(str(value))
+
+
+def _is_worker(value: Any) -> bool:
+    is_pair = isinstance(value, list) and len(value) == 2
+    return is_pair and all(isinstance(number, int) for number in value)
+
+
+def _worker(pair: Sequence[int]) -> str:
+    return f"dp {pair[0]} stage {pair[1]}"
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = len(texts) - _MAX_LISTED
+    rest = [f"{formatting.count(more)} more"] if more > 0 else []
+    return ", ".join([*texts[:_MAX_LISTED], *rest])

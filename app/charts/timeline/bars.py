@@ -1,0 +1,184 @@
+"""The bars of a timeline: computing, moving data, and waiting.
+
+`waiting_by_stage` sums up how long each stage neither computes nor moves data.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from app import formatting
+from app.charts.base.figure import Bar, PlotlyFigure, bar_layout, bar_trace, meta, numbers
+from app.charts.base.theme import Theme
+from app.charts.timeline.axes import RUNS, LaneLayout
+from app.engine.template import Template
+from app.engine.timeline.slices import op_labels
+from app.engine.timeline.step_run import Activity, Bars, StepRun
+from app.engine.timeline.step_view import StepView
+
+_MIN_NUMBER_PX = 16
+_SHORT_NAMES = {"forward-compute": "forward", "backward-compute": "backward"}
+_DRAWING_ORDER: tuple[Activity, ...] = (
+    "waiting",
+    "forward",
+    "backward",
+    "optimizer",
+    "other",
+    "transfer",
+)
+
+
+def bar_traces(
+    view: StepView,
+    found: Sequence[tuple[int, Bars]],
+    places: LaneLayout,
+    theme: Theme,
+    px_s: float,
+) -> list[dict[str, Any]]:
+    """One trace an activity and run; `found` are bars with 0 for recorded and 1 for ideal."""
+    traces = []
+    for run in range(len(RUNS)):
+        for activity in _DRAWING_ORDER:
+            mine = [bars for which, bars in found if (which, bars.activity) == (run, activity)]
+            if any(bars.op.size for bars in mine):
+                traces.append(_trace(view, run, mine, places, theme, px_s))
+    return traces
+
+
+def op_name(template: Template, op: int) -> str:
+    """Label of an operation: forward, micro-batch 3."""
+    name = template.name(op)
+    microbatch = op_labels(template, op).get("microbatch")
+    of = "" if microbatch is None else f", micro-batch {microbatch}"
+    return formatting.chart_label(_SHORT_NAMES.get(name, name)) + of
+
+
+def _trace(
+    view: StepView,
+    run: int,
+    mine: Sequence[Bars],
+    places: LaneLayout,
+    theme: Theme,
+    px_s: float,
+) -> dict[str, Any]:
+    activity = mine[0].activity
+    of_run = view.ideal if run else view.recorded
+    start_s = np.concatenate([bars.start_s for bars in mine])
+    long_s = np.concatenate([bars.end_s for bars in mine]) - start_s
+    y_of = places.transfer_y if activity == "transfer" else places.bar_y
+    y = [y_of(run, bars.stage) for bars in mine for _ in range(bars.op.size)]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "name": f"{RUNS[run]} {activity}",
+        "base": numbers(start_s),
+        "x": numbers(long_s),
+        "y": numbers(y),
+        "width": places.transfer_px if activity == "transfer" else places.bar_px,
+        "marker": _marker(activity, theme),
+    }
+    if activity == "waiting":
+        return trace | {"hoverinfo": "skip"}
+    return trace | {
+        "customdata": [text for bars in mine for text in _hover_data(of_run, bars)],
+        "hovertemplate": "%{customdata[0]}<extra></extra>",
+        **_micro_batches(of_run, mine, theme, px_s),
+    }
+
+
+def _marker(activity: Activity, theme: Theme) -> dict[str, Any]:
+    colour = {
+        "forward": theme.fwd,
+        "backward": theme.bwd,
+        "optimizer": theme.upd,
+        "other": theme.sim,
+        "transfer": theme.xfer,
+        "waiting": "rgba(0,0,0,0)",
+    }[activity]
+    marker: dict[str, Any] = {"color": colour, "line": {"width": 0}}
+    if activity in ("forward", "backward"):
+        # Bars that follow each other without a pause stay apart.
+        marker["line"] = {"width": 1, "color": theme.surface}
+    if activity == "waiting":
+        hatch = {"shape": "/", "size": 6, "solidity": 0.22, "fillmode": "replace"}
+        marker["pattern"] = hatch | {"fgcolor": theme.wait, "bgcolor": "rgba(0,0,0,0)"}
+    return marker
+
+
+def _hover_data(run: StepRun, bars: Bars) -> list[list[Any]]:
+    """Of each bar: what hovering says, its run, stage, op type and number; no type for several."""
+    found = []
+    columns = (bars.start_s, bars.end_s, bars.op, bars.num_ops)
+    for start_s, end_s, op, num in zip(*(each.tolist() for each in columns), strict=True):
+        name = op_name(run.template, op)
+        what = f"{formatting.plural(num, 'operation')} from {name} on" if num > 1 else name
+        length = formatting.seconds(end_s - start_s)
+        text = f"{what}, stage {bars.stage}<br><b>{length}</b> from {formatting.seconds(start_s)}"
+        optype = run.template.name(op) if num == 1 else None
+        found.append([text, run.kind, bars.stage, optype, int(run.template.seq_id[op])])
+    return found
+
+
+def _micro_batches(run: StepRun, mine: Sequence[Bars], theme: Theme, px_s: float) -> dict[str, Any]:
+    activity = mine[0].activity
+    if activity not in ("forward", "backward"):
+        return {}
+    return {
+        "text": [text for bars in mine for text in _numbers_in(run, bars, px_s)],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "constraintext": "none",
+        "textfont": {"size": 11, "color": theme.on_fwd if activity == "forward" else "#FFFFFF"},
+    }
+
+
+def _numbers_in(run: StepRun, bars: Bars, px_s: float) -> list[str]:
+    numbers_of = run.template.mb_id[bars.op].tolist()
+    is_wide = bars.end_s - bars.start_s >= _MIN_NUMBER_PX * px_s
+    has_one = is_wide & (bars.num_ops == 1)
+    return [
+        str(number) if wide and number >= 0 else ""
+        for number, wide in zip(numbers_of, has_one.tolist(), strict=True)
+    ]
+
+
+_HATCH = {"shape": "/", "size": 6, "solidity": 0.22, "fillmode": "replace"}
+
+
+def waiting_by_stage(
+    share: Sequence[float], length_s: float, dp_rank: int, *, theme: Theme
+) -> PlotlyFigure:
+    """Hatched bars by stage: the share of a step that one replica's workers wait."""
+    bars = [Bar(f"stage {stage}", part, theme.wait) for stage, part in enumerate(share)]
+    ground = "rgba(0,0,0,0)"
+    marker = {
+        "color": ground,
+        "pattern": _HATCH | {"fgcolor": theme.wait, "bgcolor": ground},
+        "line": {"width": 1, "color": theme.wait},
+    }
+    hover = "%{customdata} waits<br><b>%{text}</b> of the step<extra></extra>"
+    row_px = 44 if len(bars) <= 5 else 30 if len(bars) <= 8 else 22
+    return PlotlyFigure(
+        data=[bar_trace(bars, theme) | {"marker": marker, "hovertemplate": hover}],
+        layout=bar_layout(bars, theme, row_px=row_px, full_share=0.6),
+        meta=meta(
+            _sentence(share, dp_rank),
+            ["stage", "share of the step", "time"],
+            [
+                [stage, formatting.percent(part), formatting.seconds(part * length_s)]
+                for stage, part in enumerate(share)
+            ],
+        ),
+    )
+
+
+def _sentence(share: Sequence[float], dp_rank: int) -> str:
+    least = min(range(len(share)), key=lambda stage: share[stage])
+    if len(share) == 1:
+        return f"The worker of dp {dp_rank} waits {formatting.percent(share[0])} of the step."
+    return (
+        f"On dp {dp_rank}, stage {least} waits least, {formatting.percent(share[least])} of the "
+        f"step, and the others up to {formatting.percent(max(share))}."
+    )

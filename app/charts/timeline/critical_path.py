@@ -1,0 +1,205 @@
+"""The critical path of a step: outlined on the timeline, and its length by part."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from app import formatting
+from app.charts.base.figure import Bar, PlotlyFigure, bar_layout, bar_trace, meta, numbers
+from app.charts.base.theme import Theme
+from app.charts.timeline.axes import LaneLayout
+from app.engine.timeline.critical_path import CriticalPath, PathLink
+from app.engine.timeline.step_run import activity_of
+from app.trace.ops import OpKind, OpTypes
+
+Point = tuple[float | None, float | None]
+_LINE_BREAK: Point = (None, None)
+_MIN_TRANSFER_PX = 2.0
+_MIN_BAR_PX = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class PathBox:
+    """An outlined stretch of a lane; `half_px` is half its height, `number` counts the links."""
+
+    number: int
+    start_s: float
+    end_s: float
+    y: float
+    half_px: float
+    is_shown: bool = True
+
+    def outline(self) -> list[Point]:
+        """Its four sides."""
+        top, bottom = self.y - self.half_px, self.y + self.half_px
+        return [
+            (self.start_s, top),
+            (self.end_s, top),
+            (self.end_s, bottom),
+            (self.start_s, bottom),
+            (self.start_s, top),
+            _LINE_BREAK,
+        ]
+
+
+def path_line(boxes: Sequence[PathBox], theme: Theme) -> dict[str, Any]:
+    """One line trace with all outlines and the lines that join them."""
+    points: list[Point] = []
+    for box in boxes:
+        points += box.outline()
+    for one, two in pairwise(boxes):
+        points += _join(one, two)
+    x, y = zip(*points, strict=True) if points else ((), ())
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "critical path",
+        "x": numbers(x),
+        "y": numbers(y),
+        "connectgaps": False,
+        "line": {"color": theme.ink, "width": 2, "shape": "linear"},
+        "hoverinfo": "skip",
+    }
+
+
+def path_boxes(
+    links: Sequence[PathLink], dp_rank: int, op_types: OpTypes, places: LaneLayout, px_s: float
+) -> list[PathBox]:
+    """The outlines of those links that one dp rank has; slivers of one lane are one outline."""
+    found: list[PathBox] = []
+    for box in _boxes_of_links(links, dp_rank, op_types, places, px_s):
+        last = found[-1] if found else None
+        if last and _is_sliver_beside(last, box, px_s):
+            found[-1] = PathBox(box.number, last.start_s, box.end_s, box.y, box.half_px)
+        else:
+            found.append(box)
+    return found
+
+
+def _boxes_of_links(
+    links: Sequence[PathLink], dp_rank: int, op_types: OpTypes, places: LaneLayout, px_s: float
+) -> Iterator[PathBox]:
+    now_s, number = 0.0, 0
+    for link in links:
+        start_s = now_s + link.gap_s
+        now_s = start_s + link.own_s
+        if link.dp_rank != dp_rank:
+            number += 1  # what comes after another replica's links is joined to none before
+            continue
+        spec = op_types.by_code[op_types.codes[link.optype]]
+        if activity_of(spec) != "transfer":
+            half_px = places.bar_px / 2 + places.clear_px
+            yield PathBox(number, start_s, now_s, places.bar_y(0, link.stage), half_px)
+        elif link.own_s >= _MIN_TRANSFER_PX * px_s:
+            half_px = places.transfer_px / 2 + places.clear_px - 1
+            yield PathBox(number, start_s, now_s, places.transfer_y(0, link.stage), half_px)
+
+
+def _is_sliver_beside(one: PathBox, two: PathBox, px_s: float) -> bool:
+    narrow_s = _MIN_BAR_PX * px_s
+    is_beside = one.y == two.y and abs(two.start_s - one.end_s) < px_s
+    return is_beside and (two.end_s - two.start_s < narrow_s or one.end_s - one.start_s < narrow_s)
+
+
+def _join(one: PathBox, two: PathBox) -> list[Point]:
+    """The line from one box to the next; empty where they touch."""
+    if one.number != two.number:
+        return []
+    if one.y == two.y:
+        return (
+            [(one.end_s, one.y), (two.start_s, two.y), _LINE_BREAK]
+            if two.start_s > one.end_s
+            else []
+        )
+    down = 1 if two.y > one.y else -1
+    from_y, to_y = one.y + down * one.half_px, two.y - down * two.half_px
+    return [(one.end_s, from_y), (one.end_s, to_y), (two.start_s, to_y), _LINE_BREAK]
+
+
+_MAX_PARTS = 8
+_ROW_PX = 30
+_LAUNCH = "Launch delay"
+_OTHER = "All other parts"
+
+
+def path_parts(path: CriticalPath, op_types: OpTypes, *, theme: Theme) -> PlotlyFigure:
+    """Seconds by part, longest first; all parts together are the path's length."""
+    parts = parts_of(path, op_types)
+    shown = _largest_parts(parts)
+    longest_s = max((abs(part_s) for part_s in shown.values()), default=0.0)
+    bars = [
+        Bar(part, part_s / longest_s if longest_s else 0.0, _colour(part, theme))
+        for part, part_s in shown.items()
+    ]
+    texts = [formatting.seconds(part_s) for part_s in shown.values()]
+    in_seconds = {"text": texts, "hovertemplate": "%{customdata}<br><b>%{text}</b><extra></extra>"}
+    return PlotlyFigure(
+        data=[bar_trace(bars, theme) | in_seconds],
+        layout=bar_layout(bars, theme, row_px=_ROW_PX, full_share=1.0),
+        meta=meta(
+            _sentence(path, parts),
+            ["part", "time", "share of the path"],
+            [
+                [
+                    part,
+                    formatting.seconds(part_s),
+                    formatting.percent(_share(part_s, path.length_s)),
+                ]
+                for part, part_s in parts.items()
+            ],
+        ),
+    )
+
+
+def parts_of(path: CriticalPath, op_types: OpTypes) -> dict[str, float]:
+    """Seconds of the path by part, longest first; parts that took nothing are left out."""
+    found: dict[str, float] = defaultdict(float)
+    for link in path.links:
+        found[_part_of(link, op_types)] += link.own_s
+        found[_LAUNCH] += link.gap_s
+    longest_first = sorted(found.items(), key=lambda item: -item[1])
+    return {part: part_s for part, part_s in longest_first if abs(part_s) > 1e-9}
+
+
+def _part_of(link: PathLink, op_types: OpTypes) -> str:
+    spec = op_types.by_code[op_types.codes[link.optype]]
+    match activity_of(spec):
+        case "forward" | "backward":
+            return f"Stage {link.stage} compute"
+        case "optimizer":
+            return "Optimizer"
+        case "other":
+            return formatting.chart_label(formatting.optype_label(link.optype))
+    if spec.kind is OpKind.P2P:
+        return "Transfers between stages"
+    return "Parameters gathered" if link.optype == "params-all-gather" else "Gradients and norms"
+
+
+def _largest_parts(parts: dict[str, float]) -> dict[str, float]:
+    if len(parts) <= _MAX_PARTS:
+        return parts
+    first = dict(list(parts.items())[: _MAX_PARTS - 1])
+    return first | {_OTHER: sum(parts.values()) - sum(first.values())}
+
+
+def _colour(part: str, theme: Theme) -> str:
+    if part.startswith("Stage"):
+        return theme.bwd
+    if part in (_LAUNCH, _OTHER):
+        return theme.line2
+    colours = {"Optimizer": theme.upd, "Garbage collection": theme.sim}
+    return colours.get(part, theme.xfer)
+
+
+def _sentence(path: CriticalPath, parts: dict[str, float]) -> str:
+    if not parts:
+        return "The critical path takes no time."
+    part, part_s = next(iter(parts.items()))
+    whole, largest = formatting.seconds(path.length_s), formatting.seconds(part_s)
+    return f"Of the critical path's {whole}, {largest} are {part[0].lower()}{part[1:]}."
+
+
+def _share(part_s: float, whole_s: float) -> float:
+    return part_s / whole_s if whole_s else 0.0

@@ -1,0 +1,257 @@
+"""Timeline of one step: as recorded, above the ideal run without stragglers.
+
+`step_headline` has the sentences that open the step's page.
+"""
+
+from typing import Any
+
+from app import formatting
+from app.charts.base.figure import (
+    Cell,
+    FigureMeta,
+    PlotlyFigure,
+    axis,
+    label_width_px,
+    layout,
+    meta,
+)
+from app.charts.base.theme import Theme
+from app.charts.timeline.axes import RUNS, LaneLayout, time_axis
+from app.charts.timeline.bars import bar_traces, op_name
+from app.charts.timeline.critical_path import path_boxes, path_line
+from app.engine.metrics import MAX_DISCREPANCY
+from app.engine.timeline.critical_path import PathLink
+from app.engine.timeline.step_run import activity_of, bars_within, stage_bars, waiting_share
+from app.engine.timeline.step_view import StepView
+from app.formatting import Hosts
+
+MAX_BARS = 3000
+WIDTH_PX = 1280
+_MIN_LABEL_PX = 110
+_MAX_ROWS = 200
+_IDEAL_IS = "every operation takes the mean or median of its kind"
+_COLUMNS = ["operation", "stage", "start", "duration", "ideal"]
+
+
+def timeline(
+    view: StepView,
+    *,
+    theme: Theme,
+    from_s: float | None = None,
+    to_s: float | None = None,
+    width_px: int = WIDTH_PX,
+) -> PlotlyFigure:
+    """Both runs of one replica between two moments, for a plot so many pixels wide.
+
+    At most `MAX_BARS` bars: neighbours narrower than a pixel are one.
+    """
+    low_s, high_s = _shown(view, from_s, to_s)
+    places = LaneLayout(view.replayer.pp_size)
+    runs = [stage_bars(run, view.dp_rank) for run in (view.recorded, view.ideal)]
+    which = [run for run, found in enumerate(runs) for _ in found]
+    drawn, px_s = bars_within([*runs[0], *runs[1]], low_s, high_s, width_px, MAX_BARS)
+    op_types = view.recorded.template.op_types
+    outlined = path_boxes(view.path.links, view.dp_rank, op_types, places, px_s)
+    bars = bar_traces(view, list(zip(which, drawn, strict=True)), places, theme, px_s)
+    return PlotlyFigure(
+        data=[*bars, path_line(outlined, theme)],
+        layout=layout(
+            theme,
+            height_px=places.height_px + 8 + 44,
+            left_px=_left_px(view),
+            margin={"t": 8, "b": 44},
+            bargap=0,
+            barmode="overlay",
+            dragmode="zoom",
+            xaxis=time_axis(low_s, high_s, theme),
+            yaxis=_stages(view, places, theme),
+            shapes=_ends(view, places, theme),
+            annotations=_headers(view, places, theme, px_s, low_s),
+        ),
+        meta=_meta(view),
+    )
+
+
+def step_sentence(view: StepView) -> str:
+    """How long the step took, and how long it would have taken."""
+    took, ideal = formatting.seconds(view.recorded_s), formatting.seconds(view.ideal_s)
+    step = formatting.count(view.step)
+    if view.lost_s < 0:
+        return f"Step {step} took {took}, less than its ideal of {ideal}."
+    return f"Step {step} took {took}. Without stragglers it takes {ideal}."
+
+
+def _shown(view: StepView, from_s: float | None, to_s: float | None) -> tuple[float, float]:
+    whole_s = 1.02 * max(view.recorded_s, view.ideal_s)
+    low_s = 0.0 if from_s is None else min(max(0.0, from_s), whole_s)
+    high_s = whole_s if to_s is None else min(whole_s, to_s)
+    return (low_s, high_s) if high_s > low_s else (0.0, whole_s)
+
+
+def _left_px(view: StepView) -> int:
+    return label_width_px([f"stage {view.replayer.pp_size - 1}  "])
+
+
+def _stages(view: StepView, places: LaneLayout, theme: Theme) -> dict[str, Any]:
+    where = [(run, stage) for run in range(len(RUNS)) for stage in range(places.pp_size)]
+    return axis(
+        theme,
+        range=[places.height_px, 0],
+        tickvals=[places.bar_y(run, stage) + places.clear_px for run, stage in where],
+        ticktext=[f"stage {stage}  " for _, stage in where],
+    )
+
+
+def _ends(view: StepView, places: LaneLayout, theme: Theme) -> list[dict[str, Any]]:
+    """Where both runs end, and the time lost between."""
+    top, bottom = places.top(0), places.bottom(1)
+    ideal_top = places.top(1) - 8
+    recorded = _upright(view.recorded_s, top, bottom, {"color": theme.ink, "width": 1.5})
+    ideal_line = {"color": theme.ok, "width": 2, "dash": "dash"}
+    ideal = _upright(view.ideal_s, ideal_top, bottom, ideal_line)
+    if view.lost_s <= 0:
+        return [recorded, ideal]
+    lost = {"type": "rect", "x0": view.ideal_s, "x1": view.recorded_s, "layer": "below"}
+    lost |= {"y0": ideal_top, "y1": bottom, "fillcolor": theme.lost_area, "line": {"width": 0}}
+    return [lost, recorded, ideal]
+
+
+def _upright(at_s: float, y0: float, y1: float, line: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "line", "x0": at_s, "x1": at_s, "y0": y0, "y1": y1, "line": line}
+
+
+def _headers(
+    view: StepView, places: LaneLayout, theme: Theme, px_s: float, low_s: float
+) -> list[dict[str, Any]]:
+    recorded, ideal = formatting.seconds(view.recorded_s), formatting.seconds(view.ideal_s)
+    lost = f"{formatting.seconds(abs(view.lost_s))} lost"
+    share = f"{formatting.percent(view.lost_s / view.recorded_s)} of the step"
+    is_wide = view.recorded_s - max(view.ideal_s, low_s) >= _MIN_LABEL_PX * px_s
+    beside = f"; {lost}, {share}" if view.lost_s > 0 and not is_wide else ""
+    notes = [
+        _header(places.top(0) - 16, f"<b>Recorded</b>, {recorded}", theme),
+        _header(places.top(1) - 16, f"<b>Ideal</b>, {ideal}: {_IDEAL_IS}{beside}", theme),
+    ]
+    if is_wide:
+        middle = (places.top(1) + places.bottom(1)) / 2
+        text = f"<b>{formatting.seconds(view.lost_s)}</b> lost<br>{share}"
+        between_s = (max(view.ideal_s, low_s) + view.recorded_s) / 2
+        notes.append(_annotation(text, theme) | {"x": between_s, "y": middle})
+    return notes
+
+
+def _header(y: float, text: str, theme: Theme) -> dict[str, Any]:
+    at_left = {"xref": "paper", "x": 0, "xanchor": "left", "y": y, "yanchor": "middle"}
+    return _annotation(text, theme) | at_left
+
+
+def _annotation(text: str, theme: Theme) -> dict[str, Any]:
+    return {"text": text, "showarrow": False, "font": {"size": 12, "color": theme.ink}}
+
+
+def _meta(view: StepView) -> FigureMeta:
+    """The sentence, and the longest operations of the recorded run in the order of time."""
+    run, dp_rank = view.recorded, view.dp_rank
+    took_s = run.end_s[:, dp_rank] - run.start_s[:, dp_rank]
+    longest = sorted((-took_s).argsort(kind="stable")[:_MAX_ROWS].tolist())
+    longest.sort(key=lambda op: run.start_s[op, dp_rank])
+    ideal_s = view.replayer.durations.ideal_s
+    rows: list[list[Cell]] = [
+        [
+            op_name(run.template, op),
+            int(run.template.stage[op]),
+            formatting.seconds(float(run.start_s[op, dp_rank])),
+            formatting.seconds(float(took_s[op])),
+            formatting.seconds(float(ideal_s[op])),
+        ]
+        for op in longest
+    ]
+    figure_meta = meta(step_sentence(view), _COLUMNS, rows)
+    if len(took_s) > _MAX_ROWS:
+        of = formatting.plural(len(took_s), "operation")
+        figure_meta["table"]["caption"] = (
+            f"The {_MAX_ROWS} longest of {of} of dp {dp_rank}, recorded."
+        )
+    return figure_meta
+
+
+# A pause between computations that is no pause: a share of their time.
+_NO_PAUSE_SHARE = 0.01
+_MIN_TOLD_SHARE = 0.05
+_MAX_NAMED = 3
+_PASSES = ("forward", "backward")
+
+
+def step_headline(view: StepView, hosts: Hosts | None = None) -> tuple[str, str]:
+    """The step's time, and its explanation by the critical path."""
+    (dp_rank, stage, _), share = next(iter(view.path.worker_shares.items()))
+    who = formatting.worker(dp_rank, stage, hosts)
+    links = [link for link in view.path.links if (link.dp_rank, link.stage) == (dp_rank, stage)]
+    computed = _computed(view, links)
+    # The time of these alone, as in the chart of the path's parts; launches are told apart.
+    own_s = sum(link.own_s for link in computed) or share * view.path.length_s
+    told = (
+        f"The critical path runs through {who} for {formatting.seconds(own_s)}"
+        f"{_computations(computed)}{_others(view, dp_rank, stage)}."
+    )
+    return step_sentence(view), " ".join([told, *_elsewhere(view), *_launches(view), *_doubt(view)])
+
+
+def _computed(view: StepView, links: list[PathLink]) -> list[PathLink]:
+    """The forward and backward computations among them."""
+    types = view.recorded.template.op_types
+    of_type = {link.optype: types.by_code[types.codes[link.optype]] for link in links}
+    return [link for link in links if activity_of(of_type[link.optype]) in _PASSES]
+
+
+def _computations(computed: list[PathLink]) -> str:
+    if not computed:
+        return ""
+    own_s, gap_s = (sum(getattr(link, name) for link in computed) for name in ("own_s", "gap_s"))
+    follow = " without a pause" if len(computed) > 1 and gap_s < _NO_PAUSE_SHARE * own_s else ""
+    return f", {formatting.plural(len(computed), 'computation')}{follow}"
+
+
+def _others(view: StepView, dp_rank: int, stage: int) -> str:
+    share = waiting_share(view.recorded, view.dp_rank)
+    is_here = view.dp_rank == dp_rank
+    others = [part for other, part in enumerate(share) if other != stage or not is_here]
+    if not others:
+        return ""
+    low, high = formatting.percent(min(others)), formatting.percent(max(others))
+    how_much = low if low == high else f"{low.removesuffix(' %')} to {high}"
+    name = f"stage {1 - stage} waits" if len(others) == 1 else "the other stages wait"
+    name = name if is_here else f"dp {view.dp_rank} waits"
+    return f", while {name} {how_much} of the step"
+
+
+def _elsewhere(view: StepView) -> list[str]:
+    """Notes that part of the path lies on other replicas."""
+    on_path = sorted({dp_rank for dp_rank, _, _ in view.path.worker_shares} - {view.dp_rank})
+    if not on_path:
+        return []
+    shown = [f"dp {dp_rank}" for dp_rank in on_path[:_MAX_NAMED]]
+    more = len(on_path) - len(shown)
+    where = [*shown, formatting.plural(more, "other")] if more else shown
+    listed = where[0] if len(where) == 1 else f"{', '.join(where[:-1])} and {where[-1]}"
+    return [f"It also goes through {listed}."]
+
+
+def _launches(view: StepView) -> list[str]:
+    share = view.path.waiting_share
+    if share < _MIN_TOLD_SHARE:
+        return []
+    return [
+        f"For {formatting.percent(share)} of the path nothing was launched though it could "
+        "have been."
+    ]
+
+
+def _doubt(view: StepView) -> list[str]:
+    replayer = view.replayer
+    simulated_s = float(replayer.simulated_s[replayer.steps.index(view.step)])
+    off = abs(simulated_s - view.recorded_s) / view.recorded_s if view.recorded_s else 0.0
+    if off <= MAX_DISCREPANCY:
+        return []
+    limit = formatting.percent(MAX_DISCREPANCY)
+    return [f"The simulated step is {formatting.percent(off)} off, over the limit of {limit}."]

@@ -1,0 +1,220 @@
+"""One worker over steps and windows: the headline of its page, and its slowdown by step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from app import formatting
+from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, title
+from app.charts.base.step_axis import StepAxis, area_over_steps, line_over_steps
+from app.charts.base.theme import SCALE_STOPS, Theme
+from app.engine.metrics import MAX_DISCREPANCY
+
+Findings = Sequence[Mapping[str, Any]]
+
+
+def worker_headline(
+    result: Mapping[str, Any], dp_rank: int, stage: int, host: str | None
+) -> tuple[str, str]:
+    """Headline of a worker in a window: its blame, and the slowdown it alone causes."""
+    name = formatting.worker(dp_rank, stage, {(dp_rank, stage): host} if host else None)
+    if not result:
+        return f"{name} is not measured yet.", "No complete step of this run has arrived."
+    if not result.get("worker_slowdown"):
+        return f"{name} is not measured in this window.", "No step of it was complete."
+    named = findings_naming(result.get("findings") or [], dp_rank, stage, host)
+    if (result.get("fidelity") or {}).get("verdict") == "low":
+        sentence = _blame_sentence(named) or f"{name}: its part in the loss is withheld."
+        return sentence, (
+            f"The simulated steps differ from the recorded ones by more than "
+            f"{formatting.percent(MAX_DISCREPANCY)}: its slowdown would be a guess."
+        )
+    slowdown = result["worker_slowdown"][dp_rank][stage]
+    alone = f"Alone it would slow the job to {formatting.ratio(slowdown)} of its ideal"
+    place, num_workers = position_of(result["worker_slowdown"], dp_rank, stage)
+    sentence = _blame_sentence(named) or f"{name} is to blame for nothing that was found."
+    return sentence, f"{alone}{_position_text(place, num_workers)}."
+
+
+def findings_naming(
+    findings: Findings, dp_rank: int, stage: int, host: str | None
+) -> list[Mapping[str, Any]]:
+    """The findings that blame the worker, its stage, its replica or its host; costliest first."""
+    return [
+        each
+        for each in findings
+        if any(_blames(culprit, dp_rank, stage, host) for culprit in each["culprits"])
+    ]
+
+
+def position_of(
+    worker_slowdown: Sequence[Sequence[float]], dp_rank: int, stage: int
+) -> tuple[int, int]:
+    """1 for the slowest of all workers, and how many there are."""
+    own = worker_slowdown[dp_rank][stage]
+    every = [each for by_stage in worker_slowdown for each in by_stage]
+    return 1 + sum(each > own for each in every), len(every)
+
+
+def _blames(culprit: Mapping[str, Any], dp_rank: int, stage: int, host: str | None) -> bool:
+    known = {name: culprit[name] for name in ("dp_rank", "stage") if culprit.get(name) is not None}
+    if known:
+        return all({"dp_rank": dp_rank, "stage": stage}[name] == known[name] for name in known)
+    return host is not None and culprit.get("host") == host
+
+
+def _blame_sentence(named: Findings) -> str:
+    if not named:
+        return ""
+    first = formatting.with_times_sign(formatting.bidi_isolated(named[0]["sentence"])).removesuffix(
+        "."
+    )
+    more = f", and {formatting.plural(len(named) - 1, 'more cause')}" if len(named) > 1 else ""
+    letter = first[0].upper() if first.startswith(("stage", "rank ")) else first[0]
+    return f"{letter}{first[1:]}{more}."
+
+
+def _position_text(place: int, num_workers: int) -> str:
+    if num_workers == 1:
+        return ""
+    if place == 1:
+        return f"; none of the {formatting.count(num_workers)} workers costs more"
+    others = "worker costs" if place == 2 else "workers cost"
+    return f"; {formatting.count(place - 1)} of {formatting.count(num_workers)} {others} more"
+
+
+_HEIGHT_PX = 236
+_LEFT_PX = 56
+_MIN_TOP = 1.2
+_MAX_MARKERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWindow:
+    """A worker in one window: its slowdown and the median of the others, None if it is alone.
+
+    `by_step` has both for each of `steps`, where the window's figures by step are known.
+    """
+
+    window_id: str
+    steps: Sequence[int]
+    slowdown: float
+    others: float | None
+    by_step: Sequence[tuple[float, float | None]] | None = None
+
+
+def worker_window(
+    window_id: str,
+    steps: Sequence[int],
+    worker_slowdown: ArrayLike,
+    dp_rank: int,
+    stage: int,
+    per_step: ArrayLike | None = None,
+) -> WorkerWindow:
+    """One worker's part of [dp, pp] slowdowns, and of those by step, [steps, dp, pp]."""
+    slowdown, others = _own_and_others(np.asarray(worker_slowdown, float)[None], dp_rank, stage)[0]
+    by_step = None
+    if per_step is not None:
+        by_step = _own_and_others(np.asarray(per_step, float), dp_rank, stage)
+    return WorkerWindow(window_id, steps, slowdown, others, by_step)
+
+
+def worker_history(windows: Sequence[WorkerWindow], name: str, *, theme: Theme) -> PlotlyFigure:
+    """Slowdown by step where that is known, else a level line for each window."""
+    own, others = _series(windows)
+    at = StepAxis.over([step for window in windows for step in window.steps])
+    highest = max([*own, *(other or 0.0 for other in others)], default=1.0)
+    lowest = min([*own, 1.0])
+    top = max(_MIN_TOP, 1 + 1.12 * (highest - 1))
+    return PlotlyFigure(
+        data=[
+            *_lost(at, own, theme),
+            _line(at, others, "median of the others", theme.sim, {"width": 1.25, "dash": "dot"}),
+            _line(at, own, "this worker", theme.rec, {"width": 1.5}),
+        ],
+        layout=layout(
+            theme,
+            height_px=_HEIGHT_PX,
+            left_px=_LEFT_PX,
+            margin={"t": 24, "b": 44},
+            hovermode="x",
+            xaxis=at.x_axis(theme, title=title(at.title, theme)),
+            yaxis=axis(
+                theme,
+                showgrid=True,
+                nticks=5,
+                tickformat=".2f",
+                ticksuffix=f"{formatting.TIMES} ",
+                range=[min(1 - 0.08 * (top - 1), lowest), top],
+            ),
+            shapes=[*at.bands(theme), _level(1.0, theme)],
+            annotations=at.labels(theme),
+        ),
+        meta=meta(
+            _sentence(windows, name),
+            ["window", "first step", "last step", "this worker", "median of the others"],
+            [_row(window) for window in windows],
+        ),
+    )
+
+
+def _own_and_others(
+    slowdown: np.ndarray[Any, np.dtype[np.float64]], dp_rank: int, stage: int
+) -> list[tuple[float, float | None]]:
+    own = slowdown[:, dp_rank, stage]
+    flat = slowdown.reshape(len(slowdown), -1)
+    others = np.delete(flat, dp_rank * slowdown.shape[2] + stage, axis=1)
+    medians = np.median(others, axis=1).tolist() if others.shape[1] else [None] * len(own)
+    return list(zip(own.tolist(), medians, strict=True))
+
+
+def _series(windows: Sequence[WorkerWindow]) -> tuple[list[float], list[float | None]]:
+    """Slowdown of the worker, and of the others, for every step."""
+    pairs = [
+        pair
+        for window in windows
+        for pair in window.by_step or [(window.slowdown, window.others)] * len(window.steps)
+    ]
+    return [own for own, _ in pairs], [others for _, others in pairs]
+
+
+def _line(
+    at: StepAxis, values: Sequence[float | None], name: str, colour: str, line: dict[str, Any]
+) -> dict[str, Any]:
+    few = len(at.steps) <= _MAX_MARKERS and "dash" not in line
+    return line_over_steps(at, values, name, {"color": colour} | line, formatting.TIMES) | {
+        "mode": "lines+markers" if few else "lines",
+        "marker": {"size": 4, "color": colour},
+    }
+
+
+def _lost(at: StepAxis, own: Sequence[float], theme: Theme) -> list[dict[str, Any]]:
+    """The area above 1, where there is anything to see."""
+    if max(own, default=1.0) < SCALE_STOPS[1]:
+        return []
+    upper = [max(1.0, each) for each in own]
+    return [area_over_steps(at, upper, [1.0] * len(own), "lost", theme.lost_area)]
+
+
+def _level(y: float, theme: Theme) -> dict[str, Any]:
+    line = {"color": theme.ok, "width": 1.75, "dash": "dash"}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
+
+
+def _row(window: WorkerWindow) -> list[Cell]:
+    others = formatting.NOT_MEASURED if window.others is None else formatting.ratio(window.others)
+    first, last = window.steps[0], window.steps[-1]
+    return [window.window_id, first, last, formatting.ratio(window.slowdown), others]
+
+
+def _sentence(windows: Sequence[WorkerWindow], name: str) -> str:
+    if not windows:
+        return f"No window of this run has figures of {name}."
+    slowdowns = [window.slowdown for window in windows]
+    over = formatting.plural(len(windows), "window")
+    low, high = formatting.ratio(min(slowdowns)), formatting.ratio(max(slowdowns))
+    to = high if low == high else f"between {low} and {high}"
+    return f"Over {over}, {name} alone would slow the job to {to} of its ideal."

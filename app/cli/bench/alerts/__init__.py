@@ -1,1 +1,0 @@
-"""Are alerts right, and does every one arrive?"""

@@ -1,0 +1,130 @@
+"""HTTP to a Paceline server or an OpenTelemetry collector; proxies are not used."""
+
+import contextlib
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+from app.cli.output import printable
+from app.errors import InvalidRequest, PacelineError, Unavailable
+
+TIMEOUT_S = 60.0
+_PIECE_BYTES = 1 << 20
+_MAX_JSON_BYTES = 512 << 20
+_MAX_REFUSAL_BYTES = 1 << 16
+
+
+class QueryClient:
+    """One server, over one connection.
+
+    Raises (each method):
+        Unavailable: it does not answer.
+        InvalidRequest: it refused, or the address is invalid.
+    """
+
+    def __init__(self, url: str, token: str | None) -> None:
+        parts = _address(url)
+        self._name = f"{parts.scheme}://{parts.netloc}"
+        self._prefix = parts.path.rstrip("/")
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        self._connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+
+    def json(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The answer's JSON object."""
+        found, size = [], 0
+        for piece in self.pieces(path, query):
+            found.append(piece)
+            size += len(piece)
+            if size > _MAX_JSON_BYTES:
+                raise InvalidRequest(
+                    f"{self._name} answers with more than {_MAX_JSON_BYTES:,} bytes"
+                )
+        try:
+            content = json.loads(b"".join(found))
+        except (ValueError, RecursionError):
+            content = None
+        if not isinstance(content, dict):
+            raise InvalidRequest(f"{self._name} answers no JSON object: is it Paceline's address?")
+        return content
+
+    def pieces(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[bytes]:
+        """The body of the answer, piece by piece."""
+        address = f"{self._prefix}{path}" + (f"?{urlencode(query)}" if query else "")
+        with self._translated():
+            self._connection.request("GET", address, headers=self._headers)
+            # If the connection ends with its answer, only the answer can close it.
+            with contextlib.closing(self._connection.getresponse()) as response:
+                self._check(response)
+                while piece := response.read(_PIECE_BYTES):
+                    yield piece
+
+    def post(self, path: str, body: bytes, media_type: str) -> bytes:
+        """Send once, without retries; returns the start of the answer's body."""
+        with self._translated():
+            headers = {**self._headers, "Content-Type": media_type}
+            self._connection.request("POST", f"{self._prefix}{path}", body, headers)
+            with contextlib.closing(self._connection.getresponse()) as response:
+                self._check(response)
+                return response.read(_MAX_REFUSAL_BYTES)
+
+    def _check(self, response: http.client.HTTPResponse) -> None:
+        if 200 <= response.status < 300:
+            return
+        if 300 <= response.status < 400:
+            raise InvalidRequest(f"{self._name} is moved: use the address that it redirects to")
+        detail = _problem_text(response.read(_MAX_REFUSAL_BYTES))
+        busy = response.status in (429, 503)
+        kind: type[PacelineError] = Unavailable if busy else InvalidRequest
+        raise kind(f"{self._name} answers {response.status}: {detail}")
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise Unavailable(
+                f"{self._name} does not answer ({printable(str(reason))[:200]}): "
+                "is it the right address?"
+            ) from error
+
+
+def _address(url: str) -> SplitResult:
+    problem = "is not an http or https address"
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise InvalidRequest(f"--url {printable(url)[:200]}: {problem}") from error
+    if parts.username is not None or parts.password is not None:
+        raise InvalidRequest("--url: the address has a user or a password in it: leave them out")
+    if not is_good:
+        raise InvalidRequest(f"--url {printable(url)[:200]}: {problem}")
+    return parts
+
+
+def _problem_text(body: bytes) -> str:
+    """The error's detail, or the start of the body."""
+    try:
+        fields = json.loads(body)
+        detail = str(fields["detail"])
+    except (ValueError, RecursionError, KeyError, TypeError):
+        detail = body[:200].decode("latin-1")
+    return printable(" ".join(detail.split()))[:500]

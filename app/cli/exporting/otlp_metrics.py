@@ -1,0 +1,207 @@
+"""`paceline export otlp-metrics`: the figures of a window as OTLP/HTTP gauges in JSON.
+
+Only the slowest workers have gauges of their own.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from app.cli.exporting.source import (
+    LATEST,
+    ExportSource,
+    JobOption,
+    OptionalTrace,
+    Steps,
+    Token,
+    Url,
+    WindowOption,
+)
+from app.cli.options import MetaFile
+from app.cli.output import write_json
+from app.errors import InvalidRequest
+
+Result = Mapping[str, Any]
+
+
+class OtlpGauge(NamedTuple):
+    """One metric; `points` are values with their attributes, unknown ones left out."""
+
+    name: str
+    unit: str
+    about: str
+    points: tuple[tuple[Mapping[str, str | int], float | None], ...]
+
+
+def metrics_request(result: Result, *, at_ns: int, worst: int) -> dict[str, Any]:
+    """An ExportMetricsServiceRequest; with the `worst` slowest workers."""
+    gauges = [gauge for gauge in _gauges(result, worst) if _points(gauge, at_ns)]
+    attributes = {
+        "service.name": "paceline",
+        "paceline.job": result["job"]["name"],
+        "paceline.window": result["window"]["id"],
+    }
+    metrics = [
+        {
+            "name": gauge.name,
+            "unit": gauge.unit,
+            "description": gauge.about,
+            "gauge": {"dataPoints": _points(gauge, at_ns)},
+        }
+        for gauge in gauges
+    ]
+    return {
+        "resourceMetrics": [
+            {
+                "resource": {"attributes": _attributes(attributes)},
+                "scopeMetrics": [{"scope": {"name": "paceline"}, "metrics": metrics}],
+            }
+        ]
+    }
+
+
+def _gauges(result: Result, worst: int) -> Iterator[OtlpGauge]:
+    yield _single_gauge(
+        result, "slowdown", "paceline.job.slowdown", "1", "Step time over the ideal."
+    )
+    yield _single_gauge(
+        result, "gpu_time_wasted", "paceline.job.gpu_time_wasted", "1", "1 - 1 / slowdown."
+    )
+    yield _single_gauge(
+        result, "gpu_hours_lost", "paceline.job.gpu_hours_lost", "h", "In this window."
+    )
+    yield _single_gauge(
+        result, "launch_slowdown", "paceline.job.launch_slowdown", "1", "Recorded over simulated."
+    )
+    yield _single_gauge(result, "m_w", "paceline.job.worst_workers_share", "1", "M_W.")
+    yield _single_gauge(result, "m_s", "paceline.job.last_stage_share", "1", "M_S.")
+    discrepancy = result["fidelity"]["discrepancy"]
+    yield OtlpGauge(
+        "paceline.simulation.discrepancy", "1", "Low fidelity above 0.05.", (({}, discrepancy),)
+    )
+    times = result["step_time_s"]
+    kinds = ("recorded", "simulated", "ideal")
+    means = tuple(({"kind": kind}, _mean(times[kind])) for kind in kinds)
+    yield OtlpGauge("paceline.step.duration", "s", "Mean of the window.", means)
+    by_type = tuple(
+        ({"optype": name}, value) for name, value in sorted(result["optype_slowdown"].items())
+    )
+    yield OtlpGauge("paceline.optype.slowdown", "1", "With this type alone as recorded.", by_type)
+    stages = tuple(
+        ({"stage": at}, value) for at, value in enumerate(result["stage_slowdown"] or ())
+    )
+    yield OtlpGauge("paceline.stage.slowdown", "1", "With this stage alone as recorded.", stages)
+    yield OtlpGauge(
+        "paceline.worker.slowdown", "1", "Of the slowest.", _worst_workers(result, worst)
+    )
+    found = tuple(
+        ({"cause": each["cause"]}, each.get("score")) for each in result["findings"] or ()
+    )
+    yield OtlpGauge("paceline.finding.score", "1", "Why it is slow.", found)
+
+
+def _single_gauge(result: Result, key: str, name: str, unit: str, about: str) -> OtlpGauge:
+    return OtlpGauge(name, unit, about, (({}, result[key]),))
+
+
+def _worst_workers(
+    result: Result, worst: int
+) -> tuple[tuple[Mapping[str, str | int], float | None], ...]:
+    found = [
+        (-slowdown, dp_rank, stage)
+        for dp_rank, row in enumerate(result["worker_slowdown"] or ())
+        for stage, slowdown in enumerate(row)
+    ]
+    return tuple(
+        ({"dp_rank": dp_rank, "stage": stage}, -negative)
+        for negative, dp_rank, stage in sorted(found)[:worst]
+    )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _points(gauge: OtlpGauge, at_ns: int) -> list[dict[str, Any]]:
+    return [
+        {"asDouble": value, "timeUnixNano": str(at_ns), "attributes": _attributes(attributes)}
+        for attributes, value in gauge.points
+        if value is not None
+    ]
+
+
+def _attributes(attributes: Mapping[str, str | int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": key,
+            "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)},
+        }
+        for key, value in attributes.items()
+    ]
+
+
+_JSON = "application/json"
+
+
+def otlp_metrics(
+    trace_file: OptionalTrace = None,
+    meta: MetaFile = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write one request in JSON here; - is the terminal.")
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="Send it to this collector, such as http://127.0.0.1:4318."),
+    ] = None,
+    url: Url = None,
+    token: Token = None,
+    job: JobOption = None,
+    window: WindowOption = LATEST,
+    steps: Steps = None,
+    workers: Annotated[
+        int, typer.Option(min=0, max=1000, help="How many of the slowest workers to name.")
+    ] = 10,
+) -> None:
+    """Give slowdowns, step times and causes to a collector, as OTLP/HTTP gauges.
+
+    Example: paceline export otlp-metrics --url http://127.0.0.1:8642 --job llm-70b
+    --endpoint http://127.0.0.1:4318
+    """
+    from app.cli.output import refuse_to_overwrite
+    from app.cli.terminal import stderr_console
+
+    source = ExportSource(trace_file, meta, url, token, job, window, steps).checked()
+    if (out is None) == (endpoint is None):
+        raise InvalidRequest("name a file with --out, or a collector with --endpoint: one of them")
+    if source.trace is not None:
+        refuse_to_overwrite("--out", out, source.trace, meta)
+    with stderr_console().status("analysing"):
+        request = metrics_request(source.result(), at_ns=time.time_ns(), worst=workers)
+    if out is not None:
+        write_json(request, out)
+    if endpoint is not None:
+        typer.echo(f"sent: {_send(endpoint, json.dumps(request, allow_nan=False).encode())}")
+
+
+def _send(endpoint: str, body: bytes) -> str:
+    """Send to the collector; returns the size for the message.
+
+    Raises:
+        PacelineError: the collector refused it.
+    """
+    from app.cli.exporting.http_client import QueryClient
+
+    with QueryClient(endpoint, None) as collector:
+        answer = collector.post("/v1/metrics", body, _JSON)
+    try:
+        partial = json.loads(answer or b"{}").get("partialSuccess") or {}
+        refused, why = int(partial.get("rejectedDataPoints", 0)), str(partial.get("errorMessage"))
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        refused, why = 0, ""
+    if refused:
+        raise InvalidRequest(f"the collector refused {refused} points: {' '.join(why.split())}")
+    return f"{len(body):,} bytes"

@@ -1,0 +1,178 @@
+"""Writes an import to a trace file and its meta file, or pushes it as a finished run."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import paceline_client
+
+from app.cli import pushing
+from app.cli.ingest_client import IngestClient, default_ranks
+from app.cli.output import written_whole
+from app.cli.replay import job_id_of, local_token
+from app.cli.terminal import stderr_console
+from app.errors import InvalidRequest, PacelineError
+from app.trace.readers.disk_rows import MAX_GROUP_ROWS
+
+if TYPE_CHECKING:
+    from app.cli.importing.options import ImportTarget
+    from app.trace.job import Job
+    from app.trace.readers.importing import ImportSummary, OperationImport, RankRows
+    from app.trace.window import Ints
+
+
+def save_trace(
+    opened: "OperationImport", described: "ImportSummary", job: "Job", out: Path
+) -> None:
+    """Write both files; atomic.
+
+    Raises:
+        InvalidTrace: rows are wrong.
+        InvalidRequest: a file cannot be written.
+    """
+    from rich.progress import Progress
+
+    from app.trace.readers.published import collective_files, trace_files
+    from app.trace.readers.published.meta import usual_path
+
+    total = described.num_ops
+    with Progress(console=stderr_console(), transient=True) as progress:
+        bar = progress.add_task("writing", total=total)
+        with written_whole(usual_path(out)) as about, written_whole(out) as file:
+            trace_files.write_import(opened, job, file, lambda rows: progress.advance(bar, rows))
+            about.write(trace_files.import_meta_text(described, job).encode())
+    # Collectives of an overwritten trace are not of this one.
+    collective_files.usual_path(out).unlink(missing_ok=True)
+
+
+# Each worker has a thread and a connection.
+_MAX_WORKERS = 2_048
+# Rows pushed before waiting for the server, which bounds memory.
+_ROWS_PER_CHUNK = 200_000
+
+
+def push_run(
+    opened: "OperationImport", described: "ImportSummary", job: "Job", target: "ImportTarget"
+) -> str:
+    """Push the run and wait for the server; returns the address of the job's page.
+
+    Raises:
+        InvalidRequest: the job is there and may run, or the server refused something.
+        Unavailable: the server does not answer.
+        InvalidTrace: rows are wrong.
+    """
+    from rich.progress import Progress
+
+    if target.url is None:
+        raise InvalidRequest("--url: name the server")
+    if job.parallelism.num_workers > _MAX_WORKERS:
+        raise InvalidRequest(
+            f"{job.parallelism.num_workers:,} workers are more than an import can push "
+            f"({_MAX_WORKERS:,}): write a file with --out and analyse that"
+        )
+    token = target.token or local_token()
+    server = IngestClient(target.url, token, target.job or job_id_of(job.name))
+    before = server.epoch_of_ended(may_exist=target.run_key is not None)
+    run_key = target.run_key or f"import-{described.run_key or time.time_ns()}"[:128]
+    epoch = server.register(job, run_key, labels=described.labels)
+    if before is not None and epoch <= before:
+        raise InvalidRequest(
+            f"--run-key {run_key}: job {server.job_id} has this run already: name a new one"
+        )
+    total = described.num_ops
+    with (
+        _ended_run(server),
+        pushing.ClientLog() as client_log,
+        Progress(console=stderr_console(), transient=True) as progress,
+    ):
+        recorders = _recorders(server, described, job, run_key, epoch)
+        bar = progress.add_task("pushing", total=total)
+        try:
+            for num_ops in _push_chunks(opened, described, job, recorders, client_log):
+                progress.advance(bar, num_ops)
+        finally:
+            for recorder in recorders:
+                recorder.close(timeout_s=0.0)
+    return server.page
+
+
+@contextmanager
+def _ended_run(server: IngestClient) -> Iterator[None]:
+    """End the run with the block, even on errors: else the job would stay open."""
+    try:
+        yield
+    except BaseException:
+        with suppress(PacelineError):
+            server.end()
+        raise
+    server.end()
+
+
+def _recorders(
+    server: IngestClient, described: "ImportSummary", job: "Job", run_key: str, epoch: int
+) -> list[paceline_client.Recorder]:
+    ranks, hosts = default_ranks(job), {}
+    for rank, place in described.places.items():
+        ranks[place.dp_rank * job.parallelism.pp_size + place.stage] = rank
+        if place.host is not None:
+            hosts[place.dp_rank, place.stage] = place.host
+    max_ops = 2 * (_ROWS_PER_CHUNK + MAX_GROUP_ROWS)
+    return server.recorders(job, ranks, run_key=run_key, epoch=epoch, hosts=hosts, max_ops=max_ops)
+
+
+def _push_chunks(
+    opened: "OperationImport",
+    described: "ImportSummary",
+    job: "Job",
+    recorders: list[paceline_client.Recorder],
+    client_log: pushing.ClientLog,
+) -> Iterator[int]:
+    """Yields the number of operations of each part pushed."""
+    begin_ns, num_pending = time.time_ns(), 0
+    for chunks in _steps(opened.chunks()):
+        shift_ns = 0
+        if not described.has_absolute_times:  # laid end to end, from now on
+            shift_ns = begin_ns - min(int(chunk.start_ns.min()) for chunk in chunks)
+            ends = (int((chunk.start_ns + chunk.duration_ns).max()) for chunk in chunks)
+            begin_ns = max(ends) + shift_ns
+        num_ops = sum(chunk.step.size for chunk in chunks)
+        for chunk in chunks:
+            recorder = recorders[chunk.dp_rank * job.parallelism.pp_size + chunk.stage]
+            _record(recorder, chunk, chunk.start_ns + shift_ns, job)
+        for worker in {(chunk.dp_rank, chunk.stage) for chunk in chunks}:
+            recorder = recorders[worker[0] * job.parallelism.pp_size + worker[1]]
+            recorder.step_done(int(chunks[0].step[0]))
+        num_pending += num_ops
+        if num_pending >= _ROWS_PER_CHUNK:
+            pushing.deliver(recorders, client_log.messages)
+            num_pending = 0
+        yield num_ops
+    pushing.deliver(recorders, client_log.messages)
+
+
+def _steps(chunks: "Iterator[RankRows]") -> "Iterator[list[RankRows]]":
+    """The chunks of each step."""
+    found: list[RankRows] = []
+    for chunk in chunks:
+        if found and chunk.step[0] != found[0].step[0]:
+            yield found
+            found = []
+        found.append(chunk)
+    if found:
+        yield found
+
+
+def _record(
+    recorder: paceline_client.Recorder, chunk: "RankRows", start_ns: "Ints", job: "Job"
+) -> None:
+    names = {code: job.op_types.name(code) for code in np.unique(chunk.optype).tolist()}
+    optional = {name: values.tolist() for name, values in chunk.more.items() if name != "gmc"}
+    columns = (start_ns, chunk.duration_ns, chunk.seq_id, chunk.mc, chunk.mb_id)
+    rows = zip(chunk.optype.tolist(), *(column.tolist() for column in columns), strict=True)
+    step = int(chunk.step[0])
+    for at, (code, *rest) in enumerate(rows):
+        about = {name: values[at] for name, values in optional.items() if values[at] >= 0}
+        recorder.record(names[code], step, *rest, **about)

@@ -1,0 +1,69 @@
+"""Opens the store of the settings, and writes command-line actions to its audit log."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.errors import StartUpFailed
+from app.settings import Settings, load_settings
+from app.store.database import Store, is_migrated, parse_url
+
+if TYPE_CHECKING:
+    from app.store.database import Connection
+
+
+@contextmanager
+def open_store(data_dir: Path | None) -> Iterator[tuple[Store, Settings]]:
+    """The store and the settings; closed at the end of the block.
+
+    Raises:
+        StartUpFailed: there is none, or it needs a migration.
+        StoreUnavailable: it does not answer.
+    """
+    settings = load_settings(data_dir=data_dir)
+    check_store_exists(settings)
+    if not is_migrated(settings.store_url):
+        raise StartUpFailed("the database's tables are of another version: run paceline migrate")
+    store = Store(settings.store_url)
+    try:
+        yield store, settings
+    finally:
+        store.close()
+
+
+def check_store_exists(settings: Settings) -> None:
+    """Check that the store exists; SQLite's error for a missing file is unclear.
+
+    Raises:
+        StartUpFailed: the file does not exist.
+    """
+    parsed = parse_url(settings.store_url)
+    path = Path(parsed.database or "")
+    if parsed.get_backend_name() == "sqlite" and not path.exists():
+        raise StartUpFailed(
+            f"no Paceline store in {path.parent}: name its directory with --data-dir or "
+            "PACELINE_DATA_DIR, or create one with paceline serve or paceline migrate"
+        )
+
+
+CLI_ACTOR = "command line"
+
+
+def audit_action(
+    conn: "Connection", project: str, action: str, object_id: str, **detail: Any
+) -> None:
+    """Write an action of the command line to the audit log, for example "token.create"."""
+    from app.store import audit
+
+    audit.add(
+        conn,
+        project=project,
+        at_s=time.time(),
+        actor=CLI_ACTOR,
+        action=action,
+        object_kind=action.partition(".")[0],
+        object_id=object_id,
+        detail=detail,
+    )

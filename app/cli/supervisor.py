@@ -1,0 +1,244 @@
+"""Runs queue, store, API and consumer on one machine, and restarts a process that dies.
+
+Child processes never outlive this one, however it ends: Linux sends them SIGTERM.
+"""
+
+import ctypes
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+import structlog
+
+from app.errors import StartUpFailed
+from app.ingest.embedded.queue import EmbeddedQueue
+from app.ingest.embedded.server import SET_PARENT_DEATH_SIGNAL, dies_with_parent
+from app.settings import Settings
+from app.store.migrations import migrate
+
+log = structlog.get_logger()
+
+_RESTART_DELAYS_S = (0.2, 1.0, 5.0)
+_STABLE_AFTER_S = 30.0
+
+
+def end_with_parent() -> None:
+    """Have the kernel send this process SIGTERM when its parent ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def paceline_command(*arguments: str) -> list[str]:
+    """The command line of another Paceline process."""
+    return [sys.executable, "-m", "app.cli", *arguments]
+
+
+class ChildProcess:
+    """A child process, restarted when it dies. Call all methods from the main thread.
+
+    The kernel ties a child's life to the thread that started it.
+    """
+
+    def __init__(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
+        self.name = name
+        self._command = command
+        self._environment = {**os.environ, **environment}
+        self._failures = 0
+        self._restart_at_s = 0.0
+        self._started_s = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while there is a process."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Start the process."""
+        self._started_s = time.monotonic()
+        self._process = subprocess.Popen(  # noqa: S603
+            self._command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C reaches the parent only, which stops us in order
+            preexec_fn=dies_with_parent(),
+        )
+
+    def ended(self) -> int | None:
+        """The exit status, if the process has ended."""
+        return self._process.poll() if self._process is not None else None
+
+    def keep_alive(self) -> None:
+        """Restart the process if it died, with growing delays if it dies soon after its start."""
+        status = self.ended()
+        now_s = time.monotonic()
+        if status is not None and self._process is not None:
+            young = now_s - self._started_s < _STABLE_AFTER_S
+            self._failures = self._failures + 1 if young else 1
+            delay_s = _RESTART_DELAYS_S[min(self._failures, len(_RESTART_DELAYS_S)) - 1]
+            log.warning("process ended", name=self.name, status=status, restart_in_s=delay_s)
+            self._process, self._restart_at_s = None, now_s + delay_s
+        if self._process is None and now_s >= self._restart_at_s:
+            self.start()
+
+    def stop(self, *, within_s: float) -> None:
+        """Terminate the process, and kill it after `within_s`."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+_STOP_WITHIN_S = 8.0
+_CHECK_EVERY_S = 0.25
+
+
+@contextmanager
+def data_dir_lock(data_dir: Path) -> Iterator[None]:
+    """Lock the data directory for this process.
+
+    Raises:
+        StartUpFailed: another Paceline uses it.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (data_dir / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StartUpFailed(
+                f"another Paceline uses {data_dir}: stop it, or choose another with --data-dir"
+            ) from error
+        yield
+
+
+def check_port_free(host: str, port: int) -> None:
+    """Check that the address can be bound.
+
+    Raises:
+        StartUpFailed: it cannot.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StartUpFailed(
+                f"{host}:{port} cannot be used ({error.strerror}): choose another with --port"
+            ) from error
+
+
+class StopSignal:
+    """Set by Ctrl-C, SIGTERM or SIGHUP; a second signal has no effect."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._event.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait; whether it was set within the timeout."""
+        return self._event.wait(timeout_s)
+
+
+class Supervisor:
+    """Keeps queue, store, API and consumer of one machine running until stopped."""
+
+    def __init__(self, settings: Settings, stop: StopSignal) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._queue: EmbeddedQueue | None = None
+        self._children: list[ChildProcess] = []
+
+    def start(self, stack: ExitStack) -> None:
+        """Start all in order, and wait until the API answers; `stack` stops them.
+
+        Raises:
+            StartUpFailed: something cannot start.
+        """
+        settings = self._settings
+        stack.enter_context(data_dir_lock(settings.data_dir))
+        check_port_free(settings.host, settings.port)
+        environment = settings.as_environment()
+        if settings.redis_url is None:
+            self._queue = EmbeddedQueue(
+                settings.data_dir, max_memory_bytes=settings.redis_maxmemory_mb * 1024**2
+            )
+            stack.callback(self._queue.stop)
+            environment["PACELINE_REDIS_URL"] = self._queue.start()
+        migrate(settings.store_url)
+        # The lock makes the name unique, so a restarted consumer gets its shards back at once.
+        commands = {"api": ["api"], "consumer": ["consumer", "--name", "embedded"]}
+        for name, command in commands.items():
+            child = ChildProcess(name, paceline_command(*command), environment)
+            self._children.append(child)
+            child.start()
+            stack.callback(child.stop, within_s=_STOP_WITHIN_S)
+        self._wait_until_answering(self._children[0])
+
+    def add(self, child: ChildProcess, stack: ExitStack) -> None:
+        """Start one more process and keep it running."""
+        self._children.append(child)
+        child.start()
+        stack.callback(child.stop, within_s=_STOP_WITHIN_S)
+
+    def keep_running(self) -> None:
+        """Restart processes that die, until stopped."""
+        while not self._stop.wait(_CHECK_EVERY_S):
+            if self._queue is not None and not self._queue.alive():
+                self._queue.start()
+            for child in self._children:
+                child.keep_alive()
+
+    def _wait_until_answering(self, api: ChildProcess) -> None:
+        address = (self._settings.host, self._settings.port)
+        while not self._stop.wait(0.05):
+            if (status := api.ended()) is not None:
+                raise StartUpFailed(f"the API ended with status {status}: its log above says why")
+            try:
+                socket.create_connection(address, timeout=1).close()
+            except OSError:
+                continue
+            return
+
+
+def page_url(settings: Settings) -> str:
+    """URL of the page; of this machine if the server listens on all addresses."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
+    shown = f"[{host}]" if ":" in host else host
+    scheme = "http" if settings.tls_cert is None else "https"
+    return settings.public_url or f"{scheme}://{shown}:{settings.port}"
+
+
+def remote_access_hint(settings: Settings) -> list[str]:
+    """A line on how to allow requests from other machines, if that is not configured."""
+    listens_on_all = settings.host in ("0.0.0.0", "::")  # noqa: S104
+    if not listens_on_all or settings.allowed_hosts or settings.public_url:
+        return []
+    return ["From elsewhere: set PACELINE_ALLOWED_HOSTS to the host names of this machine."]
+
+
+def address_lines(settings: Settings, token: str, *, shows_token: bool) -> list[str]:
+    """URL of the page, and the token or, since logs are read by others, where to find it."""
+    url = page_url(settings)
+    if shows_token:
+        return [f"Page:   {url}/#token={token}", f"Token:  {token}"]
+    file = settings.token_file
+    is_kept = file.exists() and file.read_text().strip() == token
+    return [f"Page:   {url}", f"Token:  in {file if is_kept else 'PACELINE_TOKEN'}"]

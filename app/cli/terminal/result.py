@@ -1,0 +1,309 @@
+"""The result of a window in a terminal: headline, figures, causes, waits and heatmap.
+
+Every colour is also given as a number. The headline is one to three sentences: the fact, its
+cost, and the cause where one is known. Causes that were checked and ruled out have a line each.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from app import formatting
+from app.charts.job.waits import RankWaits, has_material_waits, rank_waits, remarks
+from app.cli.output import printable
+from app.cli.terminal.blocks import (
+    StepBlocks,
+    WorkerHeatmap,
+    format_times,
+    full_share,
+    share_style,
+)
+from app.formatting import TIMES
+
+Result = dict[str, Any]
+Ranks = Sequence[Sequence[int]]
+
+# Smallest launch slowdown worth a sentence, and the fraction of others' waits worth a name.
+_MIN_LAUNCH_SLOWDOWN = 1.03
+_MAIN_SHARE = 0.5
+
+
+def headline(result: Result, ranks: Ranks | None = None) -> list[Text]:
+    """The slowdown and its cost, then the most costly finding, if any."""
+    name, slowdown = printable(result["job"]["name"]), result["slowdown"]
+    text = f"{name} runs at {format_times(slowdown, 2)} of its ideal"
+    late = [*_late_launches(result, ranks), *_remarks(result)]
+    found = _most_costly(result)
+    if result["fidelity"]["verdict"] == "low" and not found:
+        return [Text(f"{text}.", style="bold"), _caveat(result), *late]
+    if slowdown < _MIN_LAUNCH_SLOWDOWN:
+        quiet = "" if late or found else " Nothing stands out."
+        return [Text(f"{text}.{quiet}", style="bold"), *found, *late]
+    lost = Text(
+        f"{text}: it loses {percent(result['gpu_time_wasted'], 0)} of its GPU time.", style="bold"
+    )
+    return [lost, *found, *late]
+
+
+def _most_costly(result: Result) -> list[Text]:
+    findings = result["findings"]
+    return [Text(f"{printable(findings[0]['sentence'])}.")] if findings else []
+
+
+def _remarks(result: Result) -> list[Text]:
+    return [Text(printable(text)) for text in remarks(result)]
+
+
+def _caveat(result: Result) -> Text:
+    discrepancy = percent(result["fidelity"]["discrepancy"], 0)
+    return Text(
+        f"Low fidelity: simulated and recorded step time differ by {discrepancy}. "
+        "Do not blame anybody by these figures.",
+        style="magenta",
+    )
+
+
+def _late_launches(result: Result, ranks: Ranks | None) -> list[Text]:
+    """Time lost to late kernel launches, and the worker that held up the others most."""
+    if result["launch_slowdown"] < _MIN_LAUNCH_SLOWDOWN:
+        return []
+    text = f"Late launches add {percent(result['launch_slowdown'] - 1, 0)} to a step"
+    waited = result["launch_delay"]["others_waited"]
+    dp_rank, stage, longest_s = _highest(waited)
+    total_s = sum(map(sum, waited))
+    if longest_s >= _MAIN_SHARE * total_s > 0:
+        worker, share = _worker(dp_rank, stage, ranks), _share(longest_s / total_s)
+        text += f"; {share} of what workers waited for that was for the host of {worker}"
+    return [Text(f"{text}.")]
+
+
+def _highest(of_workers: Sequence[Sequence[float]]) -> tuple[int, int, float]:
+    """The worker with the highest value: dp rank, stage, value."""
+    workers = ((d, p) for d in range(len(of_workers)) for p in range(len(of_workers[0])))
+    dp_rank, stage = max(workers, key=lambda worker: of_workers[worker[0]][worker[1]])
+    return dp_rank, stage, of_workers[dp_rank][stage]
+
+
+def _worker(dp_rank: int, stage: int, ranks: Ranks | None) -> str:
+    place = f"dp {dp_rank}, stage {stage}"
+    return place if ranks is None else f"rank {ranks[dp_rank][stage]} ({place})"
+
+
+def num_slowest_workers(result: Result) -> int:
+    """Number of workers in M_W: 3 % of them, rounded up."""
+    return (3 * int(result["job"]["dp_size"]) * int(result["job"]["pp_size"]) + 99) // 100
+
+
+def percent(share: float, digits: int) -> str:
+    """A fraction in percent; never minus zero."""
+    return f"{100 * share:z.{digits}f} %"
+
+
+def _share(share: float) -> str:
+    return percent(clamp_share(share), 0)
+
+
+def clamp_share(share: float) -> float:
+    """A fraction of the lost time, clamped to 0 to 1.
+
+    Rounding of nearly equal times may exceed the range; the JSON keeps the raw value.
+    """
+    return min(max(share, 0.0), 1.0)
+
+
+def causes(result: Result) -> list[RenderableType]:
+    """A sentence per finding, most costly first, and a line per cause ruled out."""
+    found, others = result["findings"], result["ruled_out"]
+    if others is None:
+        return []
+    return [
+        Text("\nCauses", style="bold"),
+        *(_found(result, found) if found is not None else [_verdict_withheld()]),
+        Text("\nLooked at and ruled out", style="bold"),
+        _ruled_out(others),
+    ]
+
+
+def _found(result: Result, findings: list[Result]) -> list[Text]:
+    if not findings:
+        return [Text("No known cause fits." if remarks(result) else "None found.")]
+    return [Text(f"{each['cause']}: {printable(each['sentence'])}.") for each in findings]
+
+
+def _verdict_withheld() -> Text:
+    return Text(
+        "Withheld: what the steps' own operations do not explain cannot be put down to any."
+    )
+
+
+def _ruled_out(causes: list[Result]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column("cause")
+    table.add_column("reason", style="dim")
+    for each in causes:
+        doubt = "cannot tell: " if each["insufficient_evidence"] else ""
+        # Text, not str: rich would read brackets in host names as markup.
+        table.add_row(each["cause"], Text(f"{doubt}{printable(each['reason'])}"))
+    return table
+
+
+_MAX_ROWS = 5
+# Ranks with a smaller fraction of the waits are not listed.
+_MIN_SHARE = 0.01
+
+
+def wait_lines(result: Result) -> list[RenderableType]:
+    """The ranks most waited for, if the waits are material."""
+    if not has_material_waits(result):
+        return []
+    every = rank_waits(result)
+    listed = [each for each in every if each.is_culprit or each.share >= _MIN_SHARE]
+    table = Table(box=None, pad_edge=False)
+    for name in ("rank", "place"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("host", overflow="fold")
+    for name in ("waited for", "of step", "times late", "own delay"):
+        table.add_column(name, justify="right")
+    for each in listed[:_MAX_ROWS]:
+        # Plain text: hosts may have brackets, which rich would read as markup.
+        table.add_row(*map(Text, _row(each)))
+    return [
+        Text("\nWaited for (mean a step, at collectives)", style="bold"),
+        table,
+        *_others_line(listed[_MAX_ROWS:]),
+        Text(_occurrences(result), style="dim"),
+    ]
+
+
+def _others_line(left_out: Sequence[RankWaits]) -> list[Text]:
+    if not left_out:
+        return []
+    most = formatting.percent(left_out[0].share)
+    return [Text(f"{formatting.plural(len(left_out), 'more rank')}, each at {most} or less")]
+
+
+def _row(each: RankWaits) -> list[str]:
+    host = printable(each.host) if each.host else "unknown"
+    gpu = "" if each.local_rank is None else f", GPU {each.local_rank}"
+    late = formatting.percent(each.late_share)
+    own = "unknown" if each.own_delay_s is None else formatting.seconds(max(0.0, each.own_delay_s))
+    share = formatting.percent(each.share)
+    return [
+        str(each.rank),
+        each.place,
+        host + gpu,
+        formatting.seconds(each.waited_for_s),
+        share,
+        late,
+        own,
+    ]
+
+
+def _occurrences(result: Result) -> str:
+    found = result["arrivals"]
+    share = formatting.percent(found["waiting_share"] or 0.0)
+    number = formatting.plural(found["num_occurrences"], "collective")
+    return f"Ranks spent {share} of their time waiting for later ones, in {number}."
+
+
+_BAR_WIDTH = 30
+# Types below this would show as 1.00; at least this many are shown.
+_MIN_SHOWN_SLOWDOWN = 1.005
+_MIN_OP_TYPES = 3
+
+
+def summary(result: Result, ranks: Ranks | None = None) -> RenderableType:
+    """The whole result, from the headline to the heatmap.
+
+    With `ranks`, global ranks [dp ranks][stages], workers are named by rank too.
+    """
+    return Group(
+        *headline(result, ranks),
+        Text(),
+        figures(result),
+        *causes(result),
+        *wait_lines(result),
+        Text("\nOperation types (slowdown with only this type as recorded)", style="bold"),
+        *optypes(result),
+        Text(f"\nSteps (a full block is 1.5{TIMES} and more)", style="bold"),
+        StepBlocks(result),
+        Text("\nWorkers (slowdown with only this worker as recorded)", style="bold"),
+        WorkerHeatmap(result["worker_slowdown"]),
+    )
+
+
+def figures(result: Result) -> Table:
+    """The figures of the result, with their meaning."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    table.add_column("meaning", style="dim")
+    for row in _figure_rows(result):
+        table.add_row(*row)
+    return table
+
+
+def _figure_rows(result: Result) -> list[tuple[str, str, str]]:
+    job, steps = result["job"], len(result["steps"])
+    layout = f"{job['dp_size']} dp {TIMES} {job['pp_size']} stages {TIMES} {job['tp_size']} tp"
+    means = {name: sum(times) / steps for name, times in result["step_time_s"].items()}
+    discrepancy = result["fidelity"]["discrepancy"]
+    count = num_slowest_workers(result)
+    workers = "slowest worker" if count == 1 else f"{count:,} slowest workers"
+    return [
+        ("GPUs", f"{job['world_size']:,}", layout),
+        ("steps", f"{steps:,}", _which_steps(result)),
+        ("step, recorded", _seconds(means["recorded"]), "mean"),
+        ("step, simulated", _seconds(means["simulated"]), "mean, without launch delay"),
+        ("step, ideal", _seconds(means["ideal"]), "mean, without stragglers"),
+        ("slowdown", format_times(result["slowdown"], 3), "simulated over ideal"),
+        ("launch slowdown", format_times(result["launch_slowdown"], 3), "recorded over simulated"),
+        *_coverage(result),
+        ("discrepancy", percent(discrepancy, 1), "simulated against recorded; low above 5 %"),
+        ("GPU time wasted", percent(result["gpu_time_wasted"], 1), "1 - 1 / slowdown"),
+        ("GPU-hours lost", f"{result['gpu_hours_lost']:z,.2f}", "in these steps"),
+        ("M_W", _ratio(result["m_w"]), f"share won back with the {workers} ideal"),
+        ("M_S", _ratio(result["m_s"]), "share won back with the last stage ideal"),
+    ]
+
+
+def _coverage(result: Result) -> list[tuple[str, str, str]]:
+    share = result.get("coverage")
+    if share is None:
+        return []
+    return [("coverage", percent(share, 0), "of a step is recorded operations; low below 60 %")]
+
+
+def _which_steps(result: Result) -> str:
+    skipped, structures = len(result["skipped_steps"]), len(result.get("structures", ()))
+    notes = [f"{skipped:,} more left out, see below"] if skipped else []
+    notes += [f"of {structures:,} structures, replayed apart"] if structures > 1 else []
+    return "; ".join([f"{result['steps'][0]:,} to {result['steps'][-1]:,}", *notes])
+
+
+def optypes(result: Result) -> list[RenderableType]:
+    """A bar for every op type that matters, slowest first, full at 1.5; the others counted."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    slowest_first = sorted(result["optype_slowdown"].items(), key=lambda item: -item[1])
+    matter = sum(slowdown >= _MIN_SHOWN_SLOWDOWN for _, slowdown in slowest_first)
+    shown = max(matter, _MIN_OP_TYPES)
+    for name, slowdown in slowest_first[:shown]:
+        length = round(full_share(slowdown) * _BAR_WIDTH)
+        bar = Text("█" * length, style=share_style(slowdown))
+        table.add_row(name, format_times(slowdown, 3), bar)
+    others = slowest_first[shown:]
+    if not others:
+        return [table]
+    more = f"{len(others):,} more at {format_times(others[0][1], 3)} or less"
+    return [table, Text(more, style="dim")]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:,.0f} s"
+
+
+def _ratio(share: float | None) -> str:
+    return "unknown" if share is None else f"{clamp_share(share):.2f}"

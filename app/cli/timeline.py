@@ -1,0 +1,112 @@
+"""`paceline timeline`: steps of a recorded job as a file for Perfetto."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.options import MetaFile, TraceFile
+from app.cli.output import STANDARD_OUTPUT
+from app.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from app.engine.replays import WindowReplay
+    from app.engine.timeline.selection import TimelineSelection
+
+# Perfetto opens this many in some seconds.
+MAX_DEFAULT_SLICES = 1_000_000
+SHOW_PROGRESS_FROM = 200_000
+_NAMED_RANKS = 8
+
+
+def timeline(
+    trace: TraceFile,
+    out: Annotated[Path, typer.Option(help="File to write.", metavar="FILE.json.gz")],
+    meta: MetaFile = None,
+    steps: Annotated[
+        str | None, typer.Option(help="Steps, as in 3,5-9. Default: the slowest one.")
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help="Workers as DP_RANK/STAGE, as in 0/1,3/* (* is all). Default: all, or in a large "
+            "job the replicas on the critical path."
+        ),
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="Workers by their global ranks instead, as in 0,8-11.")
+    ] = None,
+    runs: Annotated[
+        str | None,
+        typer.Option(help="Some of recorded,simulated,ideal. Default: all three."),
+    ] = None,
+) -> None:
+    """Write the recorded, simulated and ideal timelines for https://ui.perfetto.dev.
+
+    Example: paceline timeline trace-AR.parquet --steps 5-6 --workers 0/*,3/* --out AR.json.gz
+    """
+    from app.cli.output import refuse_to_overwrite
+    from app.cli.terminal import stderr_console
+    from app.cli.trace_input import errors_naming, read_trace
+    from app.engine.replays import prepare
+    from app.engine.timeline.selection import limit_replicas, num_slices, select
+
+    refuse_to_overwrite("--out", out, trace, meta)
+    if out == STANDARD_OUTPUT:
+        raise InvalidRequest("--out -: a timeline is binary: name a file")
+    with stderr_console().status("replaying"):
+        window = read_trace(trace, meta)
+        with errors_naming(trace):
+            replay = prepare(window)
+            choice = select(replay, steps=steps, workers=workers, ranks=ranks, runs=runs)
+        wanted = num_slices(replay, choice)
+        if wanted > MAX_DEFAULT_SLICES and workers is None and ranks is None:
+            choice = limit_replicas(replay, choice, MAX_DEFAULT_SLICES)
+            _print_shown_ranks(choice, wanted)
+    _write(replay, choice, out)
+    typer.echo(f"{out}: {_described(replay, choice)}; open it in https://ui.perfetto.dev", err=True)
+
+
+def _write(replay: "WindowReplay", choice: "TimelineSelection", out: Path) -> None:
+    from rich.progress import Progress
+
+    from app.cli.output import written_whole
+    from app.cli.terminal import stderr_console
+    from app.engine.timeline.selection import num_slices
+    from app.engine.timeline.writer import trace_event_pieces
+
+    total = num_slices(replay, choice)
+    is_quiet = total < SHOW_PROGRESS_FROM
+    with (
+        written_whole(out) as file,
+        Progress(console=stderr_console(), transient=True, disable=is_quiet) as progress,
+    ):
+        bar = progress.add_task("writing", total=total)
+        for piece in trace_event_pieces(
+            replay, choice, lambda slices: progress.advance(bar, slices)
+        ):
+            file.write(piece)
+
+
+def _print_shown_ranks(choice: "TimelineSelection", wanted: int) -> None:
+    import numpy as np
+
+    dp_ranks = np.flatnonzero(choice.workers.any(axis=1)).tolist()
+    named = ", ".join(map(str, dp_ranks[:_NAMED_RANKS]))
+    more = f" and {len(dp_ranks) - _NAMED_RANKS} more" if len(dp_ranks) > _NAMED_RANKS else ""
+    typer.echo(
+        f"All workers would be {wanted:,} operations: showing dp rank {named}{more}, those on the "
+        "critical path first; choose others with --workers or --ranks.",
+        err=True,
+    )
+
+
+def _described(replay: "WindowReplay", choice: "TimelineSelection") -> str:
+    from app.engine.timeline.selection import num_slices
+
+    counts = (
+        (len(choice.steps), "step"),
+        (int(choice.workers.sum()), "worker"),
+        (num_slices(replay, choice), "operation"),
+    )
+    return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in counts)

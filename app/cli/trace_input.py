@@ -1,0 +1,105 @@
+"""Reads the input of a command: a published trace, or the torch.profiler files of one job.
+
+Profiles are recognised by their content. Errors name the file.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.cli.output import printable
+from app.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from app.trace.window import Window
+
+
+def read_trace(trace: Path, meta: Path | None = None, steps: str | None = None) -> "Window":
+    """The trace's window, restricted to `steps` if given.
+
+    Raises:
+        InvalidRequest: none of the steps can be analysed.
+    """
+    from app.cli.typed_text import select_steps
+    from app.trace.readers.published import trace_files
+
+    with printable_errors():
+        window = trace_files.read(trace, meta)
+    with errors_naming(trace):
+        return window if steps is None else select_steps(window, steps)
+
+
+@contextmanager
+def errors_naming(trace: Path, advice: str = "") -> Iterator[None]:
+    """Prefix errors of the block with the trace's name, and append `advice`."""
+    with printable_errors():
+        try:
+            yield
+        except InvalidRequest as error:
+            message = f"{trace.name}: {error}" + (f": {advice}" if advice else "")
+            raise type(error)(message) from error
+
+
+@contextmanager
+def printable_errors() -> Iterator[None]:
+    """Escape control characters in errors, which may quote names from files."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise type(error)(printable(str(error))) from error
+
+
+_PARQUET = b"PAR1"
+_GZIP = b"\x1f\x8b"
+_JSON = (b"{", b"[")
+_BLANK = b" \t\r\n\xef\xbb\xbf"
+
+
+def are_profiles(paths: Sequence[Path]) -> bool:
+    """Whether these are JSON files rather than one parquet trace.
+
+    Raises:
+        InvalidRequest: there are several files, and a parquet trace among them.
+    """
+    are_parquet = [_first_bytes(path)[:4] == _PARQUET for path in paths]
+    if len(paths) == 1:
+        path = paths[0]
+        name = path.name.lower()
+        looks = (
+            name.endswith((".json", ".json.gz")) or _first_bytes(path).lstrip(_BLANK)[:1] in _JSON
+        )
+        return looks and not are_parquet[0]
+    if any(are_parquet):
+        name = paths[are_parquet.index(True)].name
+        raise InvalidRequest(
+            f"{name} is a parquet trace: give one such trace, or only torch.profiler files"
+        )
+    return True
+
+
+def _first_bytes(path: Path) -> bytes:
+    """The first bytes, decompressed; empty if the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            first = file.peek(2)[:2]
+            if first == _GZIP:
+                with gzip.open(file) as packed:
+                    return packed.read(64)
+            return file.read(64)
+    except (OSError, EOFError, zlib.error, ValueError):
+        return b""
+
+
+def analyse_profiles(paths: Sequence[Path], steps: str | None) -> dict[str, Any]:
+    """The result of some ranks' profiles.
+
+    Raises:
+        InvalidRequest: none of the files can be analysed.
+    """
+    from app.diagnosis.profiles import job, result
+
+    with printable_errors():
+        return result.as_json(job.read(paths, steps))

@@ -1,0 +1,139 @@
+"""Parses typed selections: steps (3,5-9), and edits of a what-if question.
+
+An edit reads "op=pp-comm stage=0,2-3 factor=0.8": a selection, and one change.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from app.engine.questions.edits import (
+    Add,
+    DurationChange,
+    Edit,
+    Factor,
+    FromWorker,
+    Ideal,
+    Selection,
+    Set,
+)
+from app.errors import InvalidRequest
+from app.trace.window import Window, parse_step_ranges
+
+
+def select_steps(window: Window, named: str) -> Window:
+    """The window with only these steps; incomplete ones are skipped with their reasons.
+
+    Raises:
+        InvalidRequest: the text names no step that can be analysed.
+    """
+    reasons = {skip.step: skip for skip in window.skipped}
+    steps = parse_step_ranges(named, sorted([*window.steps, *reasons]))
+    complete = [step for step in steps if step not in reasons]
+    if not complete:
+        step = steps[0]
+        raise InvalidRequest(f"--steps: step {step} cannot be analysed: {reasons[step].reason}")
+    skipped = tuple(reasons[step] for step in steps if step in reasons)
+    return replace(window.only(complete), skipped=skipped)
+
+
+_MAX_LISTED = 100_000
+_PER_SECOND = {"": 1.0, "s": 1.0, "ms": 1e3, "us": 1e6}
+_SECONDS = re.compile(r"([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[-+]?[0-9]{1,3})?)(|s|ms|us)")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_WORKER = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
+_HELP = "write what it selects (op=, stage=, dp=, worker=DP/STAGE, step=, mb=) and one change"
+_CHANGES = "ideal, factor=X, add=SECONDS, set=SECONDS or from=DP/STAGE"
+
+
+def parse_edit(text: str, steps: Sequence[int]) -> Edit:
+    """One edit of a window with these steps.
+
+    Raises:
+        InvalidRequest: the text is not an edit.
+    """
+    select: dict[str, Any] = {}
+    changes: list[DurationChange] = []
+    for part in text.split():
+        key, _, value = part.partition("=")
+        if key in _FIELDS and value:
+            field, read = _FIELDS[key]
+            if field in select:
+                raise _refused(text, f"{key} is given twice: write {key}=A,B")
+            select[field] = parse_step_ranges(value, steps) if key == "step" else read(text, value)
+        else:
+            changes.append(_change(text, key, value))
+    if len(changes) != 1:
+        raise _refused(text, f"has {len(changes)} changes: {_HELP}: {_CHANGES}")
+    return Edit(changes[0], Selection(**select))
+
+
+def _change(text: str, key: str, value: str) -> DurationChange:
+    if key == "ideal" and not value:
+        return Ideal()
+    if key == "factor":
+        return Factor(_seconds(text, value, units=False))
+    if key == "add":
+        return Add(_seconds(text, value))
+    if key == "set":
+        return Set(_seconds(text, value))
+    if key == "from":
+        return FromWorker(*_worker(text, value))
+    raise _refused(text, f"{key[:40]!r} is not known: {_HELP}: {_CHANGES}")
+
+
+def _names(_text: str, value: str) -> tuple[str, ...]:
+    return tuple(value.split(","))
+
+
+def _numbers(text: str, value: str) -> tuple[int, ...]:
+    found: list[int] = []
+    for part in value.split(","):
+        match = _RANGE.fullmatch(part)
+        first, last = (int(each or match[1]) for each in match.groups()) if match else (1, 0)
+        if first > last:
+            raise _refused(text, f"{part[:40]!r} is no number or range: write 3 or 5-9")
+        if last - first >= _MAX_LISTED:
+            raise _refused(
+                text, f"{part[:40]!r} is more than {_MAX_LISTED:,} of them: leave it out"
+            )
+        found += range(first, last + 1)
+    return tuple(found)
+
+
+def _workers(text: str, value: str) -> tuple[tuple[int, int], ...]:
+    return tuple(_worker(text, part) for part in value.split(","))
+
+
+def _worker(text: str, value: str) -> tuple[int, int]:
+    match = _WORKER.fullmatch(value)
+    if match is None:
+        raise _refused(
+            text,
+            f"{value[:40]!r} names no worker: write DP/STAGE, such as 0/3; dp=3 or stage=1 name "
+            "all of a replica or stage",
+        )
+    return int(match[1]), int(match[2])
+
+
+def _seconds(text: str, value: str, *, units: bool = True) -> float:
+    match = _SECONDS.fullmatch(value)
+    if match is None or (match[2] and not units):
+        example = "such as 0.5, 5ms or 20us" if units else "such as 0.8"
+        raise _refused(text, f"{value[:40]!r} is no number: write one {example}")
+    return float(match[1]) / _PER_SECOND[match[2]]
+
+
+def _refused(text: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"--edit {text[:100]!r}: {why}")
+
+
+_FIELDS: dict[str, tuple[str, Any]] = {
+    "op": ("op_types", _names),
+    "stage": ("stages", _numbers),
+    "dp": ("dp_ranks", _numbers),
+    "worker": ("workers", _workers),
+    "step": ("steps", None),
+    "mb": ("microbatches", _numbers),
+}

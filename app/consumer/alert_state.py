@@ -1,0 +1,181 @@
+"""In-memory alert state of one shard; may be ahead of the database.
+
+After an error the state of a job is evicted and read again: it may hold uncommitted changes. The
+alert rules of a project are read again when they have changed.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from app.alerts.readings.facts import MissingDataFacts, WindowFacts, window_position
+from app.alerts.rule import Rule
+from app.alerts.rules.evaluation import AlertChange, JobAlerts, WindowPosition
+from app.consumer.context import ConsumerContext
+from app.consumer.run_cache import RunKey
+from app.ingest.queue import shard_of
+from app.store import jobs, runs, windows
+from app.store.alerting import alert_rules, alerts
+from app.store.database import Connection
+from app.trace.job import project_of
+
+_PAGE_SIZE = 500
+# How many of the newest windows are searched for one that rules have evaluated.
+_MAX_WINDOWS_SEARCHED = 100
+
+
+class AffectedJobs(NamedTuple):
+    """Jobs whose project's rules have changed: those with alerts, and those in memory.
+
+    `stalled` are stalled runs of these projects, which may have been evicted.
+    """
+
+    jobs: list[str]
+    stalled: list[RunKey]
+
+
+class ShardAlerts:
+    """In-memory alert state of one shard. Methods return the changes; the turn saves them."""
+
+    def __init__(self, context: ConsumerContext, shard: int) -> None:
+        self._context = context
+        self._shard = shard
+        self._alerts: dict[str, JobAlerts] = {}
+        self._epochs: dict[str, int] = {}  # of the run whose labels are used
+        self._newest_closed: dict[str, int] = {}  # epoch of the newest closed run; 0: none
+        self._rules = ProjectRules(context.default_rules)
+
+    def window(self, job_id: str, facts: WindowFacts) -> list[AlertChange]:
+        """Evaluate a closed window. Windows of a run that has ended raise no alerts.
+
+        Late batches may still complete windows of such a run; it is then closed again.
+        """
+        epoch = facts.place[0]
+        job_alerts, changes = self._loaded(job_id, epoch)
+        if epoch <= self._newest_closed[job_id]:
+            return changes
+        return changes + job_alerts.add_window(facts, self._context.unix_time())
+
+    def silence(self, run: RunKey, facts: MissingDataFacts) -> list[AlertChange]:
+        """Evaluate the silent ranks of the job's newest run."""
+        job_alerts, changes = self._loaded(*run)
+        return changes + job_alerts.missing_data(facts, self._context.unix_time())
+
+    def load(self, job_id: str) -> list[AlertChange]:
+        """Load the job's alerts, before the commit, which may reopen a closed run."""
+        return self._loaded(job_id)[1]
+
+    def ended(self, job_id: str, epoch: int) -> list[AlertChange]:
+        """Note that the job has ended, in this run."""
+        job_alerts, changes = self._loaded(job_id)
+        self._newest_closed[job_id] = max(epoch, self._newest_closed[job_id])
+        return changes + job_alerts.end(epoch, self._context.unix_time())
+
+    def apply_rules(self, job_id: str) -> list[AlertChange]:
+        """Apply the current rules of the job's project."""
+        job_alerts, changes = self._loaded(job_id)
+        with self._context.store.read() as conn:
+            rules = self._rules.of(conn, project_of(job_id))
+        return changes + job_alerts.apply_rules(rules, self._context.unix_time())
+
+    def jobs_with_changed_rules(self) -> AffectedJobs:
+        """Jobs affected by rules that have changed since the last call."""
+        with self._context.store.read() as conn:
+            changed = set(self._rules.changed(conn))
+            found = {each for each in self._alerts if project_of(each) in changed}
+            for project in changed:
+                found.update(self._with_alerts(conn, project))
+            stalled = runs.stalled(conn, now_s=self._context.unix_time()) if changed else []
+        of_projects = [key for key in stalled if project_of(key[0]) in changed]
+        return AffectedJobs(
+            sorted(found), [key for key in of_projects if self._is_own_shard(key[0])]
+        )
+
+    def runs_pending_by_clock(self) -> list[tuple[str, int]]:
+        """Current runs of the shard's jobs with an alert that is pending by the clock alone."""
+        with self._context.store.read() as conn:
+            mine = filter(self._is_own_shard, alerts.pending_by_clock(conn))
+            return [(each, jobs.get(conn, each).epoch) for each in mine]
+
+    def is_pending_by_clock(self, job_id: str) -> bool:
+        """Whether the job has an alert that is pending by the clock alone."""
+        job_alerts = self._alerts.get(job_id)
+        return job_alerts is not None and job_alerts.has_pending_by_clock
+
+    def evict(self, job_id: str) -> None:
+        """Drop the state of a job from memory."""
+        self._alerts.pop(job_id, None)
+        self._epochs.pop(job_id, None)
+        self._newest_closed.pop(job_id, None)
+
+    def evict_all_but(self, job_ids: Collection[str]) -> None:
+        """Evict all jobs but these."""
+        for job_id in self._alerts.keys() - set(job_ids):
+            self.evict(job_id)
+
+    def _loaded(self, job_id: str, epoch: int = 0) -> tuple[JobAlerts, list[AlertChange]]:
+        """The job's alerts; loading them may resolve alerts whose rules were removed meanwhile."""
+        if job_id in self._alerts:
+            self._relabel(job_id, epoch)
+            return self._alerts[job_id], []
+        with self._context.store.read() as conn:
+            job = jobs.get(conn, job_id)
+            job_alerts = JobAlerts(
+                job_id,
+                alerts.of_job(conn, job_id),
+                labels=job.labels,
+                counted_through=_newest_counted(conn, job_id),
+            )
+            rules = self._rules.of(conn, project_of(job_id))
+            self._newest_closed[job_id] = runs.newest_closed(conn, job_id)
+        self._alerts[job_id], self._epochs[job_id] = job_alerts, job.epoch
+        return job_alerts, job_alerts.apply_rules(rules, self._context.unix_time())
+
+    def _relabel(self, job_id: str, epoch: int) -> None:
+        if epoch > self._epochs[job_id]:
+            with self._context.store.read() as conn:
+                self._alerts[job_id].relabel(jobs.registration(conn, job_id, epoch).labels)
+            self._epochs[job_id] = epoch
+
+    def _is_own_shard(self, job_id: str) -> bool:
+        return shard_of(job_id, self._context.num_shards) == self._shard
+
+    def _with_alerts(self, conn: Connection, project: str) -> set[str]:
+        found: set[str] = set()
+        states, cursor = alerts.page(conn, project, limit=_PAGE_SIZE)
+        while True:
+            found.update(state.job_id for state in states)
+            if cursor is None:
+                break
+            states, cursor = alerts.page(conn, project, cursor=cursor, limit=_PAGE_SIZE)
+        return set(filter(self._is_own_shard, found))
+
+
+def _newest_counted(conn: Connection, job_id: str) -> WindowPosition | None:
+    """Position of the newest evaluated window: earlier ones must not be evaluated again."""
+    newest, _ = windows.page(conn, job_id, limit=_MAX_WINDOWS_SEARCHED)
+    counted = (each for each in newest if each.state == "complete" and each.verdict is not None)
+    return next((window_position(each.window_id) for each in counted), None)
+
+
+class ProjectRules:
+    """Cached rules by project; a project without rules of its own has the `default` ones."""
+
+    def __init__(self, default: Sequence[Rule]) -> None:
+        self._default = default
+        self._known: dict[str, Sequence[Rule]] = {}
+        self._versions: dict[str, int] = {}
+
+    def of(self, conn: Connection, project: str) -> Sequence[Rule]:
+        """A project's rules, as of the last call of `changed`."""
+        if project not in self._known:
+            self._known[project] = alert_rules.load_or_default(conn, project, self._default)
+        return self._known[project]
+
+    def changed(self, conn: Connection) -> list[str]:
+        """Projects whose rules have changed since the last call; at first, all with their own."""
+        versions = alert_rules.versions(conn)
+        changed = [each for each in versions if versions[each] != self._versions.get(each)]
+        for project in changed:
+            self._known.pop(project, None)
+        self._versions = versions
+        return sorted(changed)

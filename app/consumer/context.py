@@ -1,0 +1,66 @@
+"""Dependencies of a consumer, and of its dispatcher and sender.
+
+They are passed in whole, so that tests can pass twins and clocks.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from app.alerts.cordon import CordonHook
+from app.alerts.planning.plan import NotificationTiming
+from app.alerts.rule import Rule
+from app.alerts.sending import Transport
+from app.ingest.assembly.assembler import WindowRules
+from app.ingest.queue import Announcer, QueueReader
+from app.store.database import Connection, Store, now_s
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerContext:
+    """Dependencies of one consumer.
+
+    `monotonic` times deadlines on this machine, `database_time` the leases that all processes
+    share, and `unix_time` is what is saved. `process` is a name that no other process ever has.
+    `default_rules` are for projects without alert rules of their own. The dispatcher looks at an
+    alert group `group_wait_s` after an alert began or ceased to fire. A rank without batches for
+    `silent_after_s` is silent; before a run's first complete step, `start_within_s` if longer.
+    """
+
+    store: Store
+    queue: QueueReader
+    announcer: Announcer
+    default_rules: Sequence[Rule]
+    group_wait_s: float
+    assembler_rules: WindowRules
+    silent_after_s: float
+    start_within_s: float
+    num_shards: int
+    lease_s: float
+    monotonic: Callable[[], float]
+    unix_time: Callable[[], float]
+    database_time: Callable[[Connection], float]
+    process: str = field(default_factory=lambda: uuid4().hex)
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyContext:
+    """Dependencies of dispatcher and sender.
+
+    `default_rules` are for projects without rules of their own. `base_url` is the address of the
+    pages, None if not set; `has_pictures` says whether receivers can fetch charts from there;
+    `hook` is None without cordons. All timers (due, lease, silence) are in `database_time`, which
+    all processes share.
+    """
+
+    store: Store
+    transport: Transport
+    default_rules: Sequence[Rule]
+    timing: NotificationTiming = field(default_factory=NotificationTiming)
+    base_url: str | None = None
+    has_pictures: bool = False
+    hook: CordonHook | None = None
+    database_time: Callable[[Connection], float] = now_s
+    # Spreads retries over time; need not be secret.
+    rng: random.Random = field(default_factory=random.Random)

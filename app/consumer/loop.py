@@ -1,0 +1,255 @@
+"""The consumer's loop: renew leases, read the queue, pass each shard its entries, tick.
+
+Another thread renews the leases, so that they outlast long work; a watchdog ends a process whose
+turn does not end. While the queue or the database is unavailable, the loop waits, with backoff.
+"""
+
+import faulthandler
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import chain, repeat
+
+import structlog
+
+from app.consumer.context import ConsumerContext
+from app.consumer.shard import ShardWork
+from app.errors import LeaseLost, Unavailable
+from app.ingest.queue import Entry
+from app.ingest.wire.body import EXTENSIONS
+from app.store import runs, shards
+from app.store.database import Connection
+
+log = structlog.get_logger()
+
+# A consumer that dies just after a refresh is replaced a lease and one refresh later: 18 s.
+REFRESHES_A_LEASE = 5
+_READ_BATCHES = 2048
+_BLOCK_S = 0.5
+_TICK_S = 1.0
+# Reclaims entries that a frozen consumer took after it had lost its lease.
+_STALE_AFTER_S = 15.0
+
+
+class Consumer:
+    """Assembles and analyses the jobs of its share of the shards."""
+
+    def __init__(self, context: ConsumerContext, name: str) -> None:
+        self._context = context
+        self._name = name
+        self.leases = Leases(context, name)
+        self._shards: dict[int, ShardWork] = {}
+        self._next_lease_s = self._next_tick_s = self._next_claim_s = 0.0
+
+    def run(self, stop: threading.Event, alive: Callable[[], None] = lambda: None) -> None:
+        """Run until `stop` is set; retry while the queue or the store is unavailable.
+
+        `alive` is called before each turn.
+        """
+        backoff = Backoff(stop)
+        while not stop.is_set():
+            alive()
+            try:
+                self.turn(stop)
+                backoff.renew()
+            except Unavailable as error:
+                self._shards.clear()  # memory may be ahead of the store: load it again
+                backoff.wait(error)
+        self._leave()
+
+    def turn(self, stop: threading.Event) -> None:
+        """One round: leases, entries, tick."""
+        now_s = self._context.monotonic()
+        if now_s >= self._next_lease_s:
+            self.leases.refresh()
+            self._next_lease_s = now_s + self._context.lease_s / REFRESHES_A_LEASE
+        self._open_shards()
+        if not self._shards:
+            stop.wait(_BLOCK_S)
+            return
+        entries = self._context.queue.read(
+            sorted(self._shards), self._name, count=_READ_BATCHES, block_s=_BLOCK_S
+        )
+        self._dispatch(entries)
+        if now_s >= self._next_claim_s:
+            self._next_claim_s = now_s + _STALE_AFTER_S / 3
+            self._claim_stale(_STALE_AFTER_S)
+        if now_s >= self._next_tick_s:
+            self._next_tick_s = now_s + _TICK_S
+            for shard in list(self._shards):
+                self._run_fenced(shard, ShardWork.tick)
+
+    def _open_shards(self) -> None:
+        for shard in set(self._shards) - set(self.leases.held):
+            del self._shards[shard]
+        for shard in set(self.leases.held) - set(self._shards):
+            self._shards[shard] = ShardWork(
+                self._context, shard, self._name, self.leases.held[shard]
+            )
+            self._claim_stale(0.0, [shard])
+
+    def _claim_stale(self, min_idle_s: float, of_shards: list[int] | None = None) -> None:
+        for shard in of_shards if of_shards is not None else list(self._shards):
+            entries = self._context.queue.take_over(shard, self._name, min_idle_s=min_idle_s)
+            if entries:
+                log.info("entries taken over", shard=shard, entries=len(entries))
+                self._dispatch(entries)
+
+    def _dispatch(self, entries: list[Entry]) -> None:
+        by_shard: dict[int, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            by_shard[entry.shard].append(entry)
+        for shard, mine in by_shard.items():
+            more_waits = self._context.queue.backlog(shard) > len(mine)
+            self._run_fenced(shard, partial(ShardWork.take, entries=mine, more_waits=more_waits))
+
+    def _run_fenced(self, shard: int, action: Callable[[ShardWork], None]) -> None:
+        if shard not in self._shards:
+            return
+        try:
+            action(self._shards[shard])
+        except LeaseLost as error:
+            log.warning("shard lost", shard=shard, reason=str(error))
+            self._count_fenced()
+            self.leases.held.pop(shard, None)
+            del self._shards[shard]
+
+    def _count_fenced(self) -> None:
+        with suppress(Unavailable), self._context.store.write() as conn:
+            runs.add_to_total(conn, "fenced_commits", 1)
+
+    def _leave(self) -> None:
+        try:
+            self.leases.release_all()
+        except Unavailable as error:
+            log.warning("leases left to lapse", reason=str(error))
+
+
+class Leases:
+    """The shards held by one consumer, with the fence number of each.
+
+    Every consumer writes a heartbeat. With c of them alive, each holds at most ceil(shards / c)
+    shards and releases the others, so that a new consumer gets its share within a lease.
+    """
+
+    def __init__(self, context: ConsumerContext, name: str) -> None:
+        self._context = context
+        self._name = name
+        self.held: dict[int, int] = {}
+        self._lock = threading.Lock()  # no lease is renewed while it is released
+        self._is_over = False
+
+    def refresh(self) -> None:
+        """Renew held shards, release those above the fair share, acquire free ones."""
+        context = self._context
+        with context.store.write() as conn:
+            now_s = context.database_time(conn)
+            self._heartbeat(conn, now_s)
+            num_live = max(1, shards.count_live(conn, now_s=now_s))
+            fair = -(-context.num_shards // num_live)
+            for shard in list(self.held):
+                self._renew(conn, shard, keep=len(self.held) <= fair, now_s=now_s)
+            for shard in range(context.num_shards):
+                if shard not in self.held and len(self.held) < fair:
+                    self._acquire(conn, shard, now_s)
+
+    def renew(self) -> None:
+        """Renew the leases of all held shards; safe to call from another thread.
+
+        A lost shard is skipped: its next commit fails.
+        """
+        context = self._context
+        with context.store.write() as conn:
+            now_s = context.database_time(conn)
+            self._heartbeat(conn, now_s)
+            for shard, fence in list(self.held.items()):
+                with suppress(LeaseLost):
+                    shards.renew(
+                        conn, shard, self._name, fence, now_s=now_s, lease_s=context.lease_s
+                    )
+
+    def _heartbeat(self, conn: Connection, now_s: float) -> None:
+        lease_s = self._context.lease_s
+        shards.heartbeat(conn, self._name, now_s=now_s, lease_s=lease_s, knows=EXTENSIONS)
+
+    def _renew(self, conn: Connection, shard: int, *, keep: bool, now_s: float) -> None:
+        context, fence = self._context, self.held[shard]
+        try:
+            if not keep:
+                shards.release(conn, shard, fence)
+                raise LeaseLost(f"shard {shard} goes to another consumer")
+            shards.renew(conn, shard, self._name, fence, now_s=now_s, lease_s=context.lease_s)
+        except LeaseLost as reason:
+            log.info("shard given up", shard=shard, reason=str(reason))
+            del self.held[shard]
+
+    def _acquire(self, conn: Connection, shard: int, now_s: float) -> None:
+        lease_s = self._context.lease_s
+        fence = shards.acquire(conn, shard, self._name, now_s=now_s, lease_s=lease_s)
+        if fence is not None:
+            log.info("shard taken", shard=shard, fence=fence)
+            self.held[shard] = fence
+
+    def release_all(self) -> None:
+        """Release all shards, so that others need not wait for the leases to lapse."""
+        with self._lock:
+            self._is_over = True
+            with self._context.store.write() as conn:
+                for shard, fence in self.held.items():
+                    shards.release(conn, shard, fence)
+                shards.forget_consumer(conn, self._name)
+            self.held.clear()
+
+
+# The longest legitimate turn, closing a window of 16 million operations, takes a third of this.
+MAX_TURN_S = 120.0
+
+
+def keep_renewing(leases: Leases, every_s: float, stop: threading.Event) -> None:
+    """Renew the leases until `stop` is set, independent of the work in other threads.
+
+    A process that is frozen or dead renews nothing, so its shards go to others.
+    """
+    while not stop.wait(every_s):
+        try:
+            leases.renew()
+        except Unavailable as error:
+            log.warning("leases not renewed", reason=str(error))
+
+
+def restart_watchdog() -> None:
+    """End this process unless this is called again within MAX_TURN_S: the turn hangs.
+
+    The log then has every thread's traceback, the supervisor restarts the process, and the entry
+    that caused it is found by its number of deliveries.
+    """
+    faulthandler.dump_traceback_later(MAX_TURN_S, exit=True)
+
+
+def stop_watchdog() -> None:
+    """Stop the watchdog."""
+    faulthandler.cancel_dump_traceback_later()
+
+
+_RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0)
+_MAX_DELAY_S = 5.0
+
+
+class Backoff:
+    """Waits longer after each failure in a row, or until `stop` is set."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self.renew()
+
+    def renew(self) -> None:
+        """Reset the delay."""
+        self._delays_s = chain(_RETRY_DELAYS_S, repeat(_MAX_DELAY_S))
+
+    def wait(self, error: Unavailable) -> None:
+        """Log the error, and wait until the next attempt is due."""
+        delay_s = next(self._delays_s)
+        log.warning("waiting", reason=str(error), retry_in_s=delay_s)
+        self._stop.wait(delay_s)

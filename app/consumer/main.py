@@ -1,0 +1,180 @@
+"""Build a consumer from settings, and run it with its threads."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import structlog
+
+from app.consumer import notify_settings
+from app.consumer.context import ConsumerContext, NotifyContext
+from app.consumer.cordoner import Cordoner
+from app.consumer.dispatcher import Dispatcher
+from app.consumer.janitor import Janitor
+from app.consumer.loop import (
+    REFRESHES_A_LEASE,
+    Backoff,
+    Consumer,
+    keep_renewing,
+    restart_watchdog,
+    stop_watchdog,
+)
+from app.consumer.sender import OutboxSender
+from app.diagnosis.warm_up import warm_up
+from app.engine.memory import keep_freed_memory
+from app.errors import StartUpFailed, Unavailable
+from app.ingest.assembly.assembler import WindowRules
+from app.ingest.redis.events import RedisAnnouncer
+from app.ingest.redis.queue import RedisReader
+from app.ingest.redis.server_checks import refuse_weaknesses
+from app.settings import Settings
+from app.store.alerting import receivers
+from app.store.database import Store, durability_weaknesses, is_migrated, now_s
+from app.store.retention import RetentionDays
+from app.telemetry import set_up_logging
+
+log = structlog.get_logger()
+
+
+def run(settings: Settings, name: str, stop: threading.Event) -> None:
+    """Consume until `stop` is set; waits while the queue or the store is unavailable.
+
+    Raises:
+        StartUpFailed: the settings of queue, store or webhook cannot be used.
+    """
+    set_up_logging(settings.log_format)
+    _check_notify_settings(settings)
+    keep_freed_memory()
+    threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+    with ExitStack() as stack:
+        context = _wait_for_context(settings, stack, stop)
+        if context is None:
+            return
+        consumer = Consumer(context, name)
+        _start_notifying(stack, settings, context, stop)
+        keep = RetentionDays(settings.keep_raw_days, settings.keep_results_days)
+        _start_thread(stack, "janitor", Janitor(context.store, keep).run, stop)
+        _start_thread(
+            stack,
+            "heartbeat",
+            keep_renewing,
+            consumer.leases,
+            context.lease_s / REFRESHES_A_LEASE,
+            stop,
+        )
+        stack.callback(stop_watchdog)
+        stack.callback(stop.set)
+        log.info("consumer started", name=name)
+        consumer.run(stop, alive=restart_watchdog)
+
+
+def _start_thread(stack: ExitStack, name: str, work: Callable[..., None], *args: object) -> None:
+    """Start a thread; `stack` waits for its end."""
+    thread = threading.Thread(target=work, args=args, name=name)
+    thread.start()
+    stack.callback(thread.join)
+
+
+def check(settings: Settings) -> None:
+    """Returns if queue and store can be used.
+
+    Raises:
+        PacelineError: one cannot; the message says what to change.
+    """
+    _check_notify_settings(settings)
+    with ExitStack() as stack:
+        context = _open_context(settings, stack)
+        for shard in range(settings.shards):
+            context.queue.backlog(shard)
+
+
+def _check_notify_settings(settings: Settings) -> None:
+    notify_settings.settings_receiver(settings)
+    notify_settings.notify_transport(settings)
+    notify_settings.cordon_hook(settings)
+
+
+def _put_settings_receiver(settings: Settings, context: ConsumerContext) -> None:
+    with context.store.write() as conn:
+        receivers.put_settings_receiver(conn, notify_settings.settings_receiver(settings))
+
+
+def _start_notifying(
+    stack: ExitStack, settings: Settings, context: ConsumerContext, stop: threading.Event
+) -> None:
+    """Start dispatcher and sender in threads: no receiver delays an analysis."""
+    notify_context = notify_settings.notify_context(settings, context.store, context.default_rules)
+    sender = OutboxSender(notify_context)
+    cordoner = _start_cordoner(stack, notify_context, context, stop)
+    _start_thread(stack, "sender", sender.run, stop)
+    _start_thread(stack, "dispatcher", Dispatcher(notify_context, cordoner, sender.nudge).run, stop)
+
+
+def _start_cordoner(
+    stack: ExitStack, notify_context: NotifyContext, context: ConsumerContext, stop: threading.Event
+) -> Cordoner | None:
+    if notify_context.hook is None:
+        return None
+    cordoner = Cordoner(
+        notify_context.store,
+        notify_context.hook,
+        notify_context.transport.operator_guard,
+        context.unix_time,
+    )
+    _start_thread(stack, "cordoner", cordoner.run, stop)
+    return cordoner
+
+
+def _wait_for_context(
+    settings: Settings, stack: ExitStack, stop: threading.Event
+) -> ConsumerContext | None:
+    """Wait until queue and store answer; None if `stop` is set before."""
+    backoff = Backoff(stop)
+    while not stop.is_set():
+        with ExitStack() as attempt:
+            try:
+                context = _open_context(settings, attempt)
+                _put_settings_receiver(settings, context)
+            except Unavailable as error:
+                backoff.wait(error)
+            else:
+                stack.push(attempt.pop_all())
+                return context
+    return None
+
+
+def _open_context(settings: Settings, stack: ExitStack) -> ConsumerContext:
+    if settings.redis_url is None:
+        raise StartUpFailed(
+            "no event queue: set PACELINE_REDIS_URL, or run all on one machine by 'paceline serve'"
+        )
+    if not is_migrated(settings.store_url):
+        raise StartUpFailed("the database has other tables than this version: run paceline migrate")
+    store = Store(settings.store_url)
+    stack.callback(store.close)
+    queue = RedisReader(settings.redis_url)
+    stack.callback(queue.close)
+    found = (*queue.weaknesses(), *durability_weaknesses(store))
+    refuse_weaknesses(found, allow_lossy=settings.allow_lossy)
+    for sentence in found:
+        log.warning("data may be lost, as allowed", reason=sentence)
+    announcer = RedisAnnouncer(settings.redis_url)
+    stack.callback(announcer.close)
+    return ConsumerContext(
+        store=store,
+        queue=queue,
+        announcer=announcer,
+        default_rules=settings.default_rules(),
+        group_wait_s=settings.alert_group_wait_s,
+        assembler_rules=WindowRules(
+            settings.window_steps, settings.step_deadline_s, settings.revise_for_s
+        ),
+        silent_after_s=settings.silent_after_s,
+        start_within_s=settings.start_within_s,
+        num_shards=settings.shards,
+        lease_s=settings.lease_s,
+        monotonic=time.monotonic,
+        unix_time=time.time,
+        database_time=now_s,
+    )

@@ -1,0 +1,510 @@
+"""The runs of one shard in memory: loaded when a batch comes, evicted when they stall.
+
+A run can be rebuilt from the store at any time. Ranks are silent by the arrival times of their
+batches, whatever the batches contain; alert rules get them as facts.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from math import inf
+from typing import Any, NamedTuple
+
+import structlog
+
+from app import formatting
+from app.alerts.readings.facts import MissingDataFacts
+from app.consumer.context import ConsumerContext
+from app.diagnosis import job_history
+from app.diagnosis.job_history import History
+from app.errors import PacelineError
+from app.ingest.assembly import run_state
+from app.ingest.assembly.assembler import AddedBatch, EarlierBatch, RunAssembler
+from app.ingest.assembly.rank_tracker import NO_STEP
+from app.ingest.batch import OpBatch
+from app.ingest.queue import entry_order, shard_of
+from app.ingest.wire import codec
+from app.store import hosts, jobs, runs, shards, windows
+from app.store.database import Connection, Store, with_longer_limit
+from app.store.runs import IngestCounts
+from app.trace.ops import OpTypes
+
+log = structlog.get_logger()
+
+RunKey = tuple[str, int]  # job_id, epoch
+# Runs within this many times `start_within_s` before a run count as failed starts of the same job;
+# earlier ones have been reported.
+MAX_START_RATIO = 2
+_DIGEST_BITS = 63  # as many as a signed integer holds
+
+
+class SilentRanks(NamedTuple):
+    """Ranks that send no batches while others do, or since when no rank does; Unix times.
+
+    `silent_workers` are the workers of these ranks, as RankTracker numbers them.
+    """
+
+    silent_ranks: tuple[int, ...] = ()
+    silent_workers: tuple[int, ...] = ()
+    silent_since_s: float | None = None
+    stalled_since_s: float | None = None
+
+
+NONE_SILENT = SilentRanks()
+_LONG_AGO_S = -1e12  # before any clock starts
+# If no rank sends for this share of the timeout, the job counts as paused.
+_PAUSE_SHARE = 0.5
+
+
+class RankWatch:
+    """When each rank of one run sent its last batch, by a monotonic clock.
+
+    The run `has_begun` once its first batch has come.
+    """
+
+    def __init__(
+        self,
+        now_s: float,
+        registered_unix_s: float,
+        known: Iterable[int] = (),
+        last_data_unix_s: float | None = None,
+        saved: SilentRanks = NONE_SILENT,
+        waited_s: float = 0.0,
+    ) -> None:
+        """Count all `known` ranks as having sent a batch now: arrivals until now were not watched.
+
+        Ranks that were `saved` as silent stay silent until their next batch. A run without any
+        batch has been waited for since `waited_s` before `now_s`.
+        """
+        self._began_s = now_s
+        self._last_batch_s = dict.fromkeys(known, now_s) | dict.fromkeys(
+            saved.silent_ranks, _LONG_AGO_S
+        )
+        self.has_begun = last_data_unix_s is not None or bool(self._last_batch_s)
+        self._newest_s = now_s if self.has_begun else now_s - waited_s
+        if saved.stalled_since_s is not None:
+            self._newest_s = _LONG_AGO_S
+        self._newest_unix_s = registered_unix_s if last_data_unix_s is None else last_data_unix_s
+        self._silent_before_pause_s: float | None = None
+
+    def note_batch(self, rank: int, now_s: float, unix_s: float) -> None:
+        """Note that a batch of this rank came."""
+        if not self.has_begun:
+            # Other ranks are late from now on: until now, all were starting.
+            self._began_s = now_s
+            self.has_begun = True
+        self._last_batch_s[rank] = self._newest_s = now_s
+        self._newest_unix_s = unix_s
+
+    def reset(self, now_s: float) -> None:
+        """Restart the timeout of all ranks that ever sent a batch, after a gap in watching."""
+        self._began_s = now_s
+        self._last_batch_s = dict.fromkeys(self._last_batch_s, now_s)
+        if self.has_begun:
+            self._newest_s = now_s
+
+    def silent_ranks(
+        self, now_s: float, unix_s: float, timeout_s: float, never_seen: Iterable[int]
+    ) -> SilentRanks:
+        """Ranks whose last batch is at least `timeout_s` old.
+
+        `never_seen` are ranks that never sent a batch. Until the first batch of the run no rank is
+        silent, but the run may have stalled.
+        """
+        limit_s = self._limit_s(now_s, timeout_s)
+        if now_s - self._newest_s >= timeout_s:
+            return SilentRanks(stalled_since_s=self._newest_unix_s)
+        if not self.has_begun:
+            return NONE_SILENT
+        silent = {rank: at_s for rank, at_s in self._last_batch_s.items() if at_s <= limit_s}
+        if self._began_s <= limit_s:
+            silent |= dict.fromkeys(never_seen, self._began_s)
+        if not silent:
+            return NONE_SILENT
+        since_s = unix_s - (now_s - min(silent.values()))
+        return SilentRanks(tuple(sorted(silent)), silent_since_s=since_s)
+
+    def _limit_s(self, now_s: float, timeout_s: float) -> float:
+        """The time since when a rank must have sent a batch, or it is silent.
+
+        After a pause of all ranks, the first batch restarts the timeout of the others. Ranks that
+        were silent before the pause stay silent.
+        """
+        limit_s, before_s = now_s - timeout_s, self._silent_before_pause_s
+        if now_s - self._newest_s >= _PAUSE_SHARE * timeout_s:
+            self._silent_before_pause_s = limit_s if before_s is None else before_s
+            return self._silent_before_pause_s
+        if before_s is not None:
+            self._last_batch_s = {
+                rank: at_s if at_s <= before_s else now_s
+                for rank, at_s in self._last_batch_s.items()
+            }
+            self._began_s = self._began_s if self._began_s <= before_s else now_s
+            self._silent_before_pause_s = None
+        return limit_s
+
+
+@dataclass(slots=True)
+class LoadedRun:
+    """The assembler of a run, with its counts, silent ranks and history.
+
+    `turn` is the number of the last commit with batches of it; `history` covers its closed
+    windows; `last_step` is the last step that a worker has reported. A run that `is_only_scored`
+    has sent scores and never an operation, so none is waited for.
+    """
+
+    key: RunKey
+    assembler: RunAssembler
+    counts: IngestCounts
+    turn: int
+    rank_watch: RankWatch
+    history: History
+    saved_silence: SilentRanks = NONE_SILENT
+    last_used_s: float = 0.0
+    last_step: int | None = None
+    is_only_scored: bool = False
+
+    @property
+    def is_at_first_steps(self) -> bool:
+        """Whether no step has been complete so far, and none given up."""
+        assembler = self.assembler
+        return assembler.longest_span_s is None and assembler.closed_through == NO_STEP
+
+    def add(
+        self, batch: OpBatch, body: bytes | bytearray, now_s: float, unix_s: float
+    ) -> AddedBatch:
+        """Add a batch and count its operations."""
+        added = self.assembler.add(batch, now_s, batch_digest(body))
+        # A rank that does not exist must not count as silent later.
+        if added.verdict != "stranger" and not batch.is_alone:
+            self.rank_watch.note_batch(batch.rank, now_s, unix_s)
+        self.last_used_s = now_s
+        if batch.newest_step is not None:
+            self.last_step = max(self.last_step or 0, batch.newest_step)
+        self.counts = _count_batch(self.counts, batch, added)
+        return added
+
+
+def batch_digest(body: bytes | bytearray) -> int:
+    """Tells batches of the same number apart."""
+    return int.from_bytes(blake2b(body, digest_size=8).digest()) >> (64 - _DIGEST_BITS)
+
+
+def load_run(conn: Connection, context: ConsumerContext, key: RunKey) -> LoadedRun:
+    """The run as the store has it.
+
+    Raises:
+        JobNotFound: no such run registered.
+    """
+    registration = jobs.registration(conn, *key)
+    now_s = context.monotonic()
+    rows = shards.spooled_batches(conn, *key)
+    assembler = RunAssembler.restore(
+        registration.job,
+        key[1],
+        context.assembler_rules,
+        lambda first_step: _stored_operations(context.store, key, first_step),
+        blob=shards.load_assembler(conn, *key),
+        before=(
+            _spooled_batch(turn, taken, registration.op_types)
+            for turn, blob in rows
+            for taken in run_state.unpack_spool(blob)
+        ),
+        hosts=hosts.load(conn, *key),
+        placements=hosts.placements(conn, *key),
+        now_s=now_s,
+    )
+    known = (cursor.rank for cursor in assembler.tracker.cursors if not cursor.is_alone)
+    activity = runs.activity(conn, *key)
+    # A job that fails at each start registers again and again, and never sends a batch.
+    since_s = runs.starting_since(conn, *key, within_s=MAX_START_RATIO * context.start_within_s)
+    waited_s = max(0.0, context.unix_time() - since_s)
+    turn = max([assembler.turn, *(turn for turn, _ in rows)])
+    saved = SilentRanks(*shards.load_silent_ranks(conn, *key))
+    return LoadedRun(
+        key,
+        assembler,
+        runs.load(conn, *key),
+        turn,
+        RankWatch(now_s, activity.registered_s, known, activity.last_data_s, saved, waited_s),
+        _history(conn, key),
+        saved,
+        now_s,
+        _last_step(conn, key),
+    )
+
+
+def _last_step(conn: Connection, key: RunKey) -> int | None:
+    job_id, epoch = key
+    record = jobs.get(conn, job_id)
+    return record.last_step if record.epoch == epoch else None
+
+
+def _history(conn: Connection, key: RunKey) -> History:
+    blob = shards.load_history(conn, *key)
+    try:
+        return History() if blob is None else job_history.unpack(blob)
+    except ValueError as error:
+        # Going on is worth more than the history, which builds up again.
+        log.warning("history dropped", job=key[0], epoch=key[1], reason=str(error))
+        return History()
+
+
+def _spooled_batch(turn: int, taken: run_state.SpooledBatch, op_types: OpTypes) -> EarlierBatch:
+    plain = codec.open_entry(taken.body)
+    batch = codec.entry_batch(codec.parse_entry(plain), op_types)
+    return EarlierBatch(turn, batch, batch_digest(plain), taken.dropped)
+
+
+def _stored_operations(store: Store, key: RunKey, first_step: int) -> bytes:
+    job_id, epoch = key
+    with store.read() as conn:
+        blob = windows.trace(conn, job_id, f"{epoch}-{first_step}")
+    if blob is None:
+        raise LookupError(f"the operations of window {epoch}-{first_step} are gone")
+    return blob
+
+
+def _count_batch(before: IngestCounts, batch: OpBatch, added: AddedBatch) -> IngestCounts:
+    if batch.num_group_rows:
+        before = replace(before, in_groups=_count_groups(before, batch, added))
+    num_ops = batch.columns.num_ops
+    if added.verdict == "duplicate":
+        return replace(before, duplicate=before.duplicate + num_ops)
+    if added.verdict == "conflict":
+        sample: dict[str, Any] = {"rank": batch.rank, "batch_seq": batch.batch_seq}
+        return replace(before, conflict=before.conflict + num_ops, last_conflict=sample)
+    return replace(
+        before,
+        accepted=before.accepted + num_ops - added.num_late,
+        late=before.late + added.num_late,
+    )
+
+
+def _count_groups(before: IngestCounts, batch: OpBatch, added: AddedBatch) -> dict[str, int]:
+    if added.verdict == "new":
+        new = added.groups._asdict()
+    else:
+        is_stranger = added.verdict == "stranger"
+        new = {"late" if is_stranger else "duplicate": batch.num_group_rows}
+    names = ("accepted", "duplicate", "late", "refused")
+    return {name: (before.in_groups or {}).get(name, 0) + new.get(name, 0) for name in names}
+
+
+CHECK_SILENCE_EVERY_S = 5.0
+EVICT_AFTER_S = 60.0
+TIMEOUT_STEP_SPANS = 3  # a job with long steps may pause for long
+MAX_TIMEOUT_RATIO = 12  # an hour, where it is five minutes
+
+
+class JobStateUnreadable(Exception):
+    """The stored state of a job cannot be loaded; its entries are not the cause."""
+
+
+class RunCache:
+    """Runs by job id and epoch."""
+
+    def __init__(self, context: ConsumerContext, shard: int) -> None:
+        self._context = context
+        self._shard = shard
+        self._since_s = context.monotonic()
+        self._runs: dict[RunKey, LoadedRun] = {}
+        self._to_reload: set[RunKey] = set()
+        self._unreadable: set[RunKey] = set()
+        self.stuck_entries: dict[str, str] = {}  # entries that stay in the queue, and their jobs
+        self._next_listen_s = 0.0
+        self._newest: str | None = None  # of the queue, when we last looked
+        self._was_behind = False
+
+    def to_load(self) -> list[RunKey]:
+        """Runs of this shard to load at the start: those with an open window, watched, or stalled.
+
+        Stalled ones, since the rules may have changed meanwhile.
+        """
+        now_s = self._context.unix_time()
+        with self._context.store.read() as conn:
+            kept = {*shards.spooled_runs(conn), *runs.watched(conn, now_s=now_s)}
+            kept.update(runs.stalled(conn, now_s=now_s))
+        return self._of_shard(kept)
+
+    def starting(self) -> list[RunKey]:
+        """Runs that have registered and sent nothing so far; empty unless a check is due.
+
+        With them runs that were saved as stalled and have sent only scores: these do not stall.
+        """
+        if self._context.monotonic() < self._next_listen_s:
+            return []
+        with self._context.store.read() as conn:
+            starting = runs.starting(conn, now_s=self._context.unix_time())
+            wrongly_stalled = runs.only_scored(conn, stalled=True)
+        return self._of_shard({*starting, *wrongly_stalled})
+
+    @property
+    def to_reload(self) -> list[RunKey]:
+        """Runs that were evicted after an error."""
+        return sorted(self._to_reload)
+
+    def get(self, key: RunKey) -> LoadedRun:
+        """The run, from the store if it is not in memory.
+
+        Raises:
+            JobNotFound: no such run registered.
+            JobStateUnreadable: its stored state cannot be loaded.
+        """
+        if key not in self._runs:
+            self._runs[key] = self._loaded(key)
+            self._to_reload.discard(key)
+        return self._runs[key]
+
+    def due(self, now_s: float) -> list[RunKey]:
+        """Runs with a step past its deadline, or with an open window to announce."""
+        return [key for key, run in self._runs.items() if _is_due(run.assembler, now_s)]
+
+    def evict(self, job_id: str) -> None:
+        """Drop a job after an error: its memory may be wrong. The next tick loads it again."""
+        for key in [key for key in self._runs if key[0] == job_id]:
+            del self._runs[key]
+            self._to_reload.add(key)
+
+    def close(self, key: RunKey) -> None:
+        """Drop a run whose last window is stored."""
+        self._runs.pop(key, None)
+
+    def evict_stalled(self, is_needed: Callable[[str], bool]) -> None:
+        """Evict stalled runs that wait for nothing: their state is in the store.
+
+        Runs of jobs that `is_needed` names stay.
+        """
+        limit_s = self._context.monotonic() - EVICT_AFTER_S
+        for key, run in list(self._runs.items()):
+            is_quiet = run.saved_silence.stalled_since_s is not None and run.last_used_s < limit_s
+            if is_quiet and run.assembler.is_idle and not is_needed(key[0]):
+                del self._runs[key]
+
+    @property
+    def jobs(self) -> set[str]:
+        """Jobs with a run in memory."""
+        return {job_id for job_id, _ in self._runs}
+
+    def silent_ranks(self) -> dict[str, dict[RunKey, SilentRanks]]:
+        """Silent ranks by job and run; empty unless a check is due, or while the queue lags."""
+        now_s = self._context.monotonic()
+        if now_s < self._next_listen_s or not self._runs:
+            return {}
+        self._next_listen_s = now_s + CHECK_SILENCE_EVERY_S
+        if self._falls_behind():
+            return {}
+        found: dict[str, dict[RunKey, SilentRanks]] = defaultdict(dict)
+        self._note_only_scored()
+        for key, run in self._runs.items():
+            found[key[0]][key] = self._silence(run, now_s)
+        return found
+
+    def note_saved(self, news: Mapping[RunKey, SilentRanks]) -> None:
+        """Note that these silent ranks have been saved."""
+        for key, each in news.items():
+            if key in self._runs:
+                self._runs[key].saved_silence = each
+            log.info("silent ranks saved", job=key[0], epoch=key[1], ranks=len(each.silent_ranks),
+                     stalled=each.stalled_since_s is not None)  # fmt: skip
+
+    def _of_shard(self, keys: Iterable[RunKey]) -> list[RunKey]:
+        num_shards = self._context.num_shards
+        return sorted(key for key in keys if shard_of(key[0], num_shards) == self._shard)
+
+    def _loaded(self, key: RunKey) -> LoadedRun:
+        try:
+            with self._context.store.read() as conn:
+                with_longer_limit(conn)
+                return load_run(conn, self._context, key)
+        except PacelineError:
+            raise
+        except Exception as error:
+            if key not in self._unreadable:  # log once: it is retried again and again
+                self._unreadable.add(key)
+                log.exception("run cannot be loaded", job=key[0], epoch=key[1])
+            raise JobStateUnreadable(f"run {key} cannot be loaded") from error
+
+    def _falls_behind(self) -> bool:
+        """Whether the queue still holds entries from before the last check.
+
+        If so, ranks may only seem silent.
+        """
+        queue, before = self._context.queue, self._newest
+        oldest = queue.oldest(self._shard, besides=self.stuck_entries)
+        self._newest = queue.newest(self._shard)
+        is_behind = before is None or (
+            oldest is not None and entry_order(oldest) <= entry_order(before)
+        )
+        if self._was_behind and not is_behind:
+            for run in self._runs.values():
+                if run.saved_silence == NONE_SILENT:  # saved silence ends with a batch only
+                    run.rank_watch.reset(self._context.monotonic())
+        self._was_behind = is_behind
+        return is_behind
+
+    def _note_only_scored(self) -> None:
+        """A run stays only-scored until a batch comes, even when its reports have expired."""
+        with self._context.store.read() as conn:
+            now = set(runs.only_scored(conn))
+        for key, run in self._runs.items():
+            was = run.is_only_scored and not run.rank_watch.has_begun
+            run.is_only_scored = was or key in now
+
+    def _silence(self, run: LoadedRun, now_s: float) -> SilentRanks:
+        if run.is_only_scored:
+            return NONE_SILENT
+        unix_s = self._context.unix_time()
+        tracker = run.assembler.tracker
+        never_seen = tracker.unseen_ranks() if run.rank_watch.has_begun else ()
+        found = run.rank_watch.silent_ranks(now_s, unix_s, self._timeout_s(run), never_seen)
+        workers = tracker.workers(found.silent_ranks)
+        found = found._replace(silent_workers=tuple(workers.values()))
+        if found.silent_ranks and run.saved_silence.silent_ranks:  # since the first of them
+            found = found._replace(silent_since_s=run.saved_silence.silent_since_s)
+        return found
+
+    def _timeout_s(self, run: LoadedRun) -> float:
+        least_s = self._context.silent_after_s
+        if run.is_at_first_steps:
+            return self._start_timeout_s(run)
+        span_s = run.assembler.longest_span_s or 0.0
+        return min(max(least_s, TIMEOUT_STEP_SPANS * span_s), MAX_TIMEOUT_RATIO * least_s)
+
+    def _start_timeout_s(self, run: LoadedRun) -> float:
+        """Loading a checkpoint and compiling may take a large job many minutes."""
+        least_s = self._context.silent_after_s
+        if run.saved_silence == NONE_SILENT and self._context.monotonic() - self._since_s < least_s:
+            return inf  # older registrations may have reached this consumer only now
+        return max(least_s, self._context.start_within_s)
+
+
+def _is_due(assembler: RunAssembler, now_s: float) -> bool:
+    deadline_s = assembler.next_deadline_s()
+    return assembler.has_unreported_steps or (deadline_s is not None and deadline_s <= now_s)
+
+
+_MAX_NAMES = 20
+
+
+def silence_facts(run: LoadedRun, silence: SilentRanks) -> MissingDataFacts:
+    """The run's silent ranks as facts for alert rules."""
+    tracker, job = run.assembler.tracker, run.assembler.job
+    if silence == NONE_SILENT:
+        return MissingDataFacts(
+            is_starting=not run.rank_watch.has_begun,
+            is_only_scored=run.is_only_scored,
+            has_unseen_ranks=tracker.has_unseen_ranks,
+        )
+    hosts, pp_size = tracker.hosts(), job.parallelism.pp_size
+    named = silence.silent_workers[:_MAX_NAMES]
+    return MissingDataFacts(
+        stalled_since_s=silence.stalled_since_s,
+        silent_since_s=silence.silent_since_s,
+        names=tuple(formatting.worker(*divmod(worker, pp_size), hosts) for worker in named),
+        num_silent=len(silence.silent_workers) or len(silence.silent_ranks),
+        num_workers=job.parallelism.num_workers,
+        num_gpus=job.num_gpus,
+        last_step=run.last_step,
+    )

@@ -1,0 +1,213 @@
+"""Combines the causes of several windows: each cause once, with its cost over all of them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from app.diagnosis.detector import percent
+from app.diagnosis.evidence.job_changes import MAX_CHANGES, MAX_STEPS_APART
+
+Result = Mapping[str, Any]
+
+_COST = re.compile(r"; it costs [\d.]+ %( to [\d.]+ %)? of the job's GPU time$")
+_SINCE = re.compile(r", since step \d+(?=;|$)")
+_MEANS = ("score", "confidence")
+_SHARE = "share_of_loss"
+# The most costly ones; the page shows only the first few.
+MAX_FINDINGS = 20
+
+
+class _WindowFinding(NamedTuple):
+    """A finding, with the recorded and the lost time of its window."""
+
+    window: int
+    finding: Result
+    recorded_s: float
+    lost_s: float
+
+
+def combine_causes(results: Sequence[Result], figures: Result) -> dict[str, Any]:
+    """The blocks about causes for windows of one run, in order, with their combined `figures`.
+
+    Findings of one cause with the same culprits, or with rotating ones, become one finding: words
+    and evidence of the newest window, cost and share of the loss over all diagnosed windows, and
+    the number of windows that show it. The most costly ones are listed, the others counted.
+    """
+    others = {"changes": _changes(results), "fingerprint": _fingerprint(results, figures)}
+    diagnosed = [each for each in results if each["findings"] is not None]
+    if not diagnosed:
+        ruled_out = results[-1]["ruled_out"]
+        return {"findings": None, "more_findings": 0, "ruled_out": ruled_out, **others}
+    findings = _findings(diagnosed)
+    named = {each["cause"] for each in findings}
+    ruled_out = [each for each in diagnosed[-1]["ruled_out"] or () if each["cause"] not in named]
+    return {
+        "findings": findings[:MAX_FINDINGS],
+        "more_findings": max(0, len(findings) - MAX_FINDINGS),
+        "ruled_out": ruled_out,
+        **others,
+    }
+
+
+def _findings(diagnosed: Sequence[Result]) -> list[dict[str, Any]]:
+    seen: dict[tuple[Any, ...], list[_WindowFinding]] = {}
+    first_rank = _first_ranks(diagnosed)
+    total_s = total_lost_s = 0.0
+    for at, result in enumerate(diagnosed):
+        times = {name: sum(each) for name, each in result["step_time_s"].items()}
+        lost_s = times["simulated"] - times["ideal"]
+        for finding in result["findings"]:
+            of_it = seen.setdefault(_key(finding, first_rank), [])
+            of_it.append(_WindowFinding(at, finding, times["recorded"], lost_s))
+        total_s += times["recorded"]
+        total_lost_s += lost_s
+    found = [_one(each, len(diagnosed), total_s, total_lost_s) for each in seen.values()]
+    return sorted(found, key=lambda each: (-(each["cost"] or 0.0), -each["score"], each["cause"]))
+
+
+def _key(finding: Result, first_rank: Mapping[tuple[str, int, int], int]) -> tuple[Any, ...]:
+    """What identifies a finding; the culprits of a rotating cause do not count."""
+    cause = finding["cause"]
+    if finding["persistence"] == "rotating":
+        return (cause, "rotating")
+    return (cause, *sorted({_identity(cause, each, first_rank) for each in finding["culprits"]}))
+
+
+def _identity(
+    cause: str, culprit: Result, first_rank: Mapping[tuple[str, int, int], int]
+) -> tuple[str, ...]:
+    """What identifies a culprit: global rank, else dp rank and stage, else host.
+
+    Host and local rank of a worker may become known later. Results of older versions have no ranks:
+    the lowest rank known at that dp rank and stage is taken.
+    """
+    worker = _worker(culprit)
+    rank = culprit.get("rank")
+    if rank is None and worker is not None:
+        rank = first_rank.get((cause, *worker))
+    if rank is not None:
+        return ("rank", str(rank))
+    place = tuple(str(culprit.get(name, "")) for name in ("dp_rank", "stage"))
+    return ("place", *place) if any(place) else ("host", str(culprit.get("host", "")))
+
+
+def _first_ranks(diagnosed: Sequence[Result]) -> dict[tuple[str, int, int], int]:
+    """By cause, dp rank and stage: the lowest global rank in any finding."""
+    found: dict[tuple[str, int, int], int] = {}
+    for finding in (each for result in diagnosed for each in result["findings"]):
+        for culprit in finding["culprits"]:
+            worker, rank = _worker(culprit), culprit.get("rank")
+            if worker is not None and rank is not None:
+                key = (finding["cause"], *worker)
+                found[key] = min(rank, found.get(key, rank))
+    return found
+
+
+def _worker(culprit: Result) -> tuple[int, int] | None:
+    dp_rank, stage = culprit.get("dp_rank"), culprit.get("stage")
+    return None if dp_rank is None or stage is None else (dp_rank, stage)
+
+
+def _one(
+    seen: Sequence[_WindowFinding], num_windows: int, total_s: float, total_lost_s: float
+) -> dict[str, Any]:
+    # Windows without the finding count as time without loss.
+    newest = seen[-1].finding
+    onset = _onset([each.finding["onset_step"] for each in seen])
+    cost = _mean([(each.finding["cost"], each.recorded_s) for each in seen], total_s)
+    cost_range = _range(seen, total_s)
+    shares = [(each.finding["evidence"].get(_SHARE), each.lost_s) for each in seen]
+    return {
+        **newest,
+        **{name: sum(each.finding[name] for each in seen) / len(seen) for name in _MEANS},
+        "onset_step": onset,
+        "cost": cost,
+        "cost_range": cost_range,
+        "evidence": {**newest["evidence"], _SHARE: _mean(shares, total_lost_s)},
+        "sentence": _sentence(newest["sentence"], onset, cost, cost_range),
+        "seen_in": {"windows": len({each.window for each in seen}), "of": num_windows},
+    }
+
+
+def _range(seen: Sequence[_WindowFinding], total_s: float) -> list[float] | None:
+    """Bounds of the cost, where any window has a range."""
+    if not any(each.finding.get("cost_range") for each in seen):
+        return None
+    ends = []
+    for at in (0, 1):
+        known = [
+            ((each.finding.get("cost_range") or [each.finding["cost"]] * 2)[at], each.recorded_s)
+            for each in seen
+        ]
+        ends.append(_mean(known, total_s) or 0.0)
+    return ends
+
+
+def _mean(values: Sequence[tuple[float | None, float]], total: float) -> float | None:
+    known = [value * weight for value, weight in values if value is not None]
+    return sum(known) / total if known and total > 0 else None
+
+
+def _onset(steps: Sequence[int | None]) -> int | None:
+    """The earliest onset; None if the first window does not know it."""
+    known = [step for step in steps if step is not None]
+    return None if steps[0] is None else min(known)
+
+
+def _sentence(
+    newest: str, onset: int | None, cost: float | None, cost_range: Sequence[float] | None
+) -> str:
+    """The newest sentence with the onset and cost of all windows."""
+    sentence = _SINCE.sub("" if onset is None else f", since step {onset}", newest)
+    if cost is None:
+        return sentence
+    costs = percent(cost)
+    if cost_range is not None:
+        costs = " to ".join(percent(end) for end in cost_range)
+    return _COST.sub(f"; it costs {costs} of the job's GPU time", sentence)
+
+
+def _changes(results: Sequence[Result]) -> list[Any] | None:
+    """The changes that any window knows, from the newest one that has each."""
+    known = [each["changes"] for each in results if each.get("changes") is not None]
+    if not known:
+        return None
+    kept: list[Any] = []
+    for change in (change for each in reversed(known) for change in each):
+        if not any(_is_same(change, other) for other in kept):
+            kept.append(change)
+    return sorted(kept, key=lambda each: (each["step"], each["what"]))[-MAX_CHANGES:]
+
+
+def _is_same(one: Result, other: Result) -> bool:
+    return bool(
+        one["what"] == other["what"]
+        and one["culprits"] == other["culprits"]
+        and (one["ratio"] > 1) == (other["ratio"] > 1)
+        and abs(one["step"] - other["step"]) <= MAX_STEPS_APART
+    )
+
+
+def _fingerprint(results: Sequence[Result], figures: Result) -> dict[str, Any] | None:
+    """Shares of the combined loss; the mean of the windows' shares of the variance."""
+    known = [each["fingerprint"] for each in results if each.get("fingerprint") is not None]
+    if not known:
+        return None
+    return {
+        "variance": _variance([each["variance"] for each in known]),
+        "optype_share": _shares(figures["optype_slowdown"]),
+        "stage_share": figures["stage_share"],
+    }
+
+
+def _variance(parts: Sequence[Result]) -> dict[str, float | None]:
+    measured = [each for each in parts if None not in each.values()]
+    if not measured:
+        return dict.fromkeys(parts[0])
+    return {name: sum(each[name] for each in measured) / len(measured) for name in parts[0]}
+
+
+def _shares(optype_slowdown: Mapping[str, float]) -> dict[str, float]:
+    lost = {name: max(0.0, slowdown - 1.0) for name, slowdown in optype_slowdown.items()}
+    total = sum(lost.values())
+    return {name: each / total if total > 0 else 0.0 for name, each in lost.items()}

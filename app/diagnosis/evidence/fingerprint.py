@@ -1,0 +1,204 @@
+"""Summary figures of a diagnosis: variance and loss by place, unexplained waiting, coverage."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app.diagnosis.case import Case
+from app.diagnosis.evidence.features import Features
+from app.diagnosis.evidence.interruptions import annotated_s
+from app.diagnosis.evidence.late_workers import late_workers
+from app.diagnosis.finding import Finding
+from app.engine.arrivals.arrivals import Arrivals, arrivals_as_json
+from app.engine.metrics import slowdown
+from app.engine.what_if import Replayer
+from app.trace.window import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Shares of the variance of forward computations, and of the loss by op type and stage.
+
+    `between_stages`, `between_workers` (of one stage) and `within_workers` are None together where
+    nothing varies or no forward is on every stage. `optype_share` {type: share of the loss with
+    only this type as recorded} adds up to 1 where anything is lost. `stage_share` [pp] is the share
+    won back by fixing each stage.
+    """
+
+    between_stages: float | None
+    between_workers: float | None
+    within_workers: float | None
+    optype_share: dict[str, float]
+    stage_share: tuple[float | None, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers; unknown is None."""
+        return {
+            "variance": {
+                "between_stages": self.between_stages,
+                "between_workers": self.between_workers,
+                "within_workers": self.within_workers,
+            },
+            "optype_share": self.optype_share,
+            "stage_share": list(self.stage_share),
+        }
+
+
+def fingerprint(case: Case) -> Fingerprint:
+    """The fingerprint of the window."""
+    return Fingerprint(
+        *_shares(case.groups),
+        optype_share=_optype_share(case),
+        stage_share=tuple(case.report.stage_share),
+    )
+
+
+def _shares(groups: tuple[Features, ...]) -> tuple[float | None, float | None, float | None]:
+    """Shares of the variance; groups weigh by their operations."""
+    parts = np.zeros(3)
+    for group in groups:
+        if group.forward is None or not group.forward.shared.size:
+            return None, None, None
+        parts += _sums_of_squares(group.forward.duration_s)
+    if parts.sum() <= 0:
+        return None, None, None
+    between_stages, between_workers, within = (parts / parts.sum()).tolist()
+    return between_stages, between_workers, within
+
+
+def _sums_of_squares(duration_s: Floats) -> Floats:
+    """[3] between stages, between workers, within a worker; of [dp, pp, items, steps]."""
+    each = duration_s.shape[2] * duration_s.shape[3]
+    of_worker = duration_s.mean(axis=(2, 3))
+    of_stage = of_worker.mean(axis=0)
+    between_stages = each * of_worker.shape[0] * ((of_stage - of_stage.mean()) ** 2).sum()
+    between_workers = each * ((of_worker - of_stage) ** 2).sum()
+    total = ((duration_s - of_stage.mean()) ** 2).sum()
+    return np.array(
+        [between_stages, between_workers, max(0.0, total - between_stages - between_workers)]
+    )
+
+
+def _optype_share(case: Case) -> dict[str, float]:
+    step_s = case.report.optype_step_s
+    slowdowns = slowdown(np.array(list(step_s.values())), case.report.ideal_s).tolist()
+    lost = {name: max(0.0, each - 1.0) for name, each in zip(step_s, slowdowns, strict=True)}
+    total = sum(lost.values())
+    return {name: each / total if total > 0 else 0.0 for name, each in lost.items()}
+
+
+# Causes that lengthen transfers, but make no rank late.
+_TRANSFER_CAUSES = ("slow-link", "flapping-link")
+# Workers sampled for the coverage.
+_MAX_WORKERS = 64
+
+
+def arrivals_block(case: Case) -> dict[str, Any] | None:
+    """The result's `arrivals`; None without collectives of several members."""
+    found = case.replay.arrivals
+    if found is None:
+        return None
+    kinds = {each.late.place: each.kind for each in case.cached(late_workers)}
+    return arrivals_as_json(found, dict(kinds))
+
+
+def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
+    """Share of the step spent waiting for ranks that no finding explains.
+
+    Explained are a finding's workers and culprits (in a pipeline their whole replica) and, where
+    there is any finding, ranks that were held up themselves. The cost of findings without culprits
+    is subtracted, as it may be behind any wait.
+    """
+    found = case.replay.arrivals
+    if found is None:
+        return None
+    workers = {
+        (int(dp_rank), int(stage))
+        for finding in findings
+        for dp_rank, stage in finding.evidence.get("workers", ())
+    }
+    replicas = {dp_rank for dp_rank, _ in workers} if case.parallelism.pp_size > 1 else set()
+    explained = [
+        at
+        for at, place in enumerate(found.places)
+        if place.dp_rank in replicas
+        or (place.dp_rank, place.stage) in workers
+        or _is_named(place, findings)
+    ]
+    if findings:
+        explained += [each.place for each in found.late if not each.is_own]
+    left_s = found.lost_without_s(explained).max(axis=0)
+    of_all = sum(finding.cost or 0.0 for finding in findings if not finding.culprits)
+    step_s = float(case.report.recorded_s.mean())
+    share = max(0.0, min(float(left_s.mean()) / step_s, _waited_share(found)) - of_all)
+    # A culprit without a finding stays unexplained, even if late together with an explained one.
+    unnamed_s = [each.waited_for_s for each in found.culprits if each.place not in set(explained)]
+    if findings and not of_all:
+        share = max([share, *(min(1.0, each_s / step_s) for each_s in unnamed_s)])
+    return share
+
+
+def _is_named(place: Any, findings: Sequence[Finding]) -> bool:
+    """Whether this rank is, or is part of, the culprit of a finding."""
+    for finding in findings:
+        for culprit in finding.culprits:
+            if finding.cause in _TRANSFER_CAUSES and culprit.dp_rank is None and not culprit.host:
+                continue
+            names = (
+                (culprit.dp_rank, place.dp_rank),
+                (culprit.stage, place.stage),
+                (culprit.host if culprit.dp_rank is None else None, place.host),
+            )
+            known = [(mine, theirs) for mine, theirs in names if mine is not None]
+            if known and all(mine == theirs for mine, theirs in known):
+                return True
+    return False
+
+
+def _waited_share(found: Arrivals) -> float:
+    """The longest waiting of one rank, overlapping waits counted once, as a share of the step."""
+    if found.occurrences.sampled:  # in some steps only
+        return 1.0
+    places = np.argsort(-found.waited_s.mean(axis=1), kind="stable")[:4]
+    unions_s = []
+    for place in places.tolist():
+        waiting = found.waits.of(place)
+        if waiting.start_s.size:
+            unions_s.append(float((waiting.end_s - waiting.start_s).sum()))
+    if not unions_s:
+        return 1.0
+    return max(unions_s) / float(found.step_s.sum())
+
+
+def coverage(case: Case) -> float | None:
+    """Share of the steps' time in which workers ran an operation or waited for data."""
+    shares = [_covered_s(replayer) for replayer in case.replay.groups]
+    total_s = float(case.report.recorded_s.sum())
+    if total_s <= 0:
+        return None
+    waited_s = float(annotated_s(case, "data-wait").mean(axis=(1, 2)).sum())
+    return min(1.0, (sum(shares) + waited_s) / total_s)
+
+
+def _covered_s(replayer: Replayer) -> float:
+    """Seconds, over all steps of a group, in which the mean worker runs some operation."""
+    grid, template = replayer.grid, replayer.template
+    began_s = grid.began_s
+    sizes = template.parallelism
+    num = sizes.dp_size * sizes.pp_size
+    covered_s = []
+    for worker in np.unique(np.linspace(0, num - 1, min(_MAX_WORKERS, num)).astype(np.int64)):
+        dp_rank, stage = divmod(int(worker), sizes.pp_size)
+        rows = np.flatnonzero(template.stage == stage)
+        lanes = slice(dp_rank * grid.num_steps, (dp_rank + 1) * grid.num_steps)
+        # An operation that began in the step before counts there.
+        start_s = np.maximum(grid.start_s[rows, lanes], began_s)
+        end_s = grid.start_s[rows, lanes] + grid.duration_s[rows, lanes]
+        order = np.argsort(start_s, axis=0)
+        start_s, end_s = (np.take_along_axis(each, order, axis=0) for each in (start_s, end_s))
+        reach_s = np.maximum.accumulate(end_s, axis=0)
+        before_s = np.vstack([start_s[:1], reach_s[:-1]])
+        covered_s.append(float(np.maximum(0.0, end_s - np.maximum(start_s, before_s)).sum()))
+    return float(np.mean(covered_s))

@@ -1,0 +1,406 @@
+"""What changed in a job's steps: when, by how much, and on which workers?
+
+Read `job_changes` for the changes that results list, `common_rises` for a slowdown of all workers.
+`compute_per_work` divides computation times by each worker's work.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app.diagnosis.case import Case
+from app.diagnosis.evidence.features import WORK_NAMES
+from app.diagnosis.finding import Culprit, Hosts, Worker, group_culprits
+from app.diagnosis.job_history import ExtendedHistory
+from app.diagnosis.statistics.change_points import (
+    MIN_DEVIATIONS,
+    OUTLIER_DEVIATIONS,
+    USUAL_CRITERIA,
+    ChangeCriteria,
+    LevelChange,
+    latest_onset,
+    latest_onset_of_each,
+    level_changes,
+    level_changes_of_each,
+)
+from app.diagnosis.statistics.robust import medians
+from app.trace.job import Parallelism
+from app.trace.window import Floats
+
+# Unit of launch lateness, as a share of a step.
+_DELAY_UNIT = 0.02
+
+
+def signal_against_others(case: Case, signal: str, workers: Sequence[Worker]) -> Floats | None:
+    """[n], the mean of a signal over some workers, divided by the median over all others.
+
+    Without others it is divided by its own minimum. None where the job has no such signal.
+    """
+    values = case.extended_history.signals.get(signal)
+    if values is None or not workers:
+        return None
+    is_mine = np.zeros(values.shape[1:], np.bool_)
+    is_mine[tuple(np.transpose(workers))] = True
+    own = values[:, is_mine].mean(axis=1)
+    usual = own if is_mine.all() else np.median(values[:, ~is_mine], axis=1)
+    if is_mine.all():
+        known = own[np.isfinite(own)]
+        usual = np.full(own.size, known.min() if known.size else np.nan)
+    ratio: Floats = np.divide(own, usual, out=np.full(own.size, np.nan), where=usual > 0)
+    return ratio
+
+
+def launch_lateness(case: Case, workers: Sequence[Worker]) -> Floats | None:
+    """[n], 1 + the mean launch delay of some workers, in units of 2 % of the median step."""
+    values = case.extended_history.signals.get("launch_s")
+    if values is None or not workers:
+        return None
+    late_s = values[(slice(None), *np.transpose(workers))].mean(axis=1)
+    return np.asarray(1 + late_s / (_DELAY_UNIT * np.median(case.extended_history.step_s)))
+
+
+# Work estimated below this share of the usual cannot be divided by.
+MIN_WORK = 0.2
+
+
+def compute_per_work(history: ExtendedHistory) -> Floats | None:
+    """[n, dp, pp], `compute_s` divided by the worker's work in that step, 1 = the usual work.
+
+    Work is fitted to the computation times of the whole history from tokens and squared lengths.
+    A worker that sends neither gets the mean work of the step's others, or 1. None without
+    computations.
+    """
+    compute_s = history.signals.get("compute_s")
+    if compute_s is None:
+        return None
+    sent = [history.signals[name] for name in WORK_NAMES if name in history.signals]
+    work = _work(compute_s, sent) if sent else None
+    return compute_s if work is None else compute_s / work
+
+
+def _work(compute_s: Floats, sent: list[Floats]) -> Floats | None:
+    """[n, dp, pp], 1 = the usual work; None where tokens and lengths do not explain the times."""
+    known = np.isfinite(compute_s) & np.logical_and.reduce([np.isfinite(each) for each in sent])
+    if not known.any() or any(not np.mean(each[known]) for each in sent):
+        return None
+    # Stages differ in their work: each worker is divided by its own median.
+    shares = compute_s / np.nanmedian(compute_s, axis=0)
+    terms = [np.ones(compute_s.shape), *(each / np.mean(each[known]) for each in sent)]
+    found = np.stack([term[known] for term in terms], axis=-1)
+    weights = np.linalg.lstsq(found, shares[known], rcond=None)[0]
+    work = np.where(known, np.tensordot(weights, np.stack(terms), axes=1), np.nan)
+    return _filled(work) if (work[known] > MIN_WORK).all() else None
+
+
+def _filled(work: Floats) -> Floats:
+    """Unknown work becomes the mean of the step's other workers, or 1 where none is known."""
+    known = np.isfinite(work)
+    count = known.sum(axis=(1, 2))
+    of_step = np.where(count > 0, np.nansum(work, axis=(1, 2)) / np.maximum(count, 1), 1.0)
+    return np.where(known, work, of_step[:, None, None])
+
+
+# Noise differs between workers, so a smaller change is significant where all workers have it.
+COMMON_RISE = ChangeCriteria(5, 3, float(np.log(1.05)))
+# Quantile of the workers that rose least: a fault of some workers leaves these unchanged.
+LEAST_RISEN_QUANTILE = 0.1
+TYPICAL_QUANTILE = 0.5
+MAX_SAMPLED = 64
+# The least risen workers rose by at least this share of the median worker (in logarithms).
+MIN_SHARE_OF_TYPICAL = 0.6
+# The spread between workers may grow by so much (standard deviation of logarithms).
+MAX_MORE_SPREAD = 0.02
+# Standard errors needed where another signal changed at the same step.
+KNOWN_DEVIATIONS = 2.5
+# Half of a normal variable's values are within so many standard deviations.
+HALF_WITHIN = 0.6745
+
+
+@dataclass(frozen=True, slots=True)
+class CommonRise:
+    """A signal rose on every worker by about the same ratio, and has stayed up.
+
+    `badness` [n] is the typical worker's signal divided by its level before `change`;
+    `standard_errors` is how many of them the two levels are apart.
+    """
+
+    change: LevelChange
+    ratio: float
+    badness: Floats
+    standard_errors: float
+
+    def factors(self, num_before: int) -> Floats:
+        """[steps of the window], the slowdown of each step: 1 before the change, `ratio` after."""
+        steps = np.arange(num_before, self.badness.size)
+        begin, until = self.change.position, self.change.until
+        share = np.clip((steps - begin + 1) / (until - begin + 1), 0.0, 1.0)
+        return np.asarray(self.ratio**share)
+
+
+def least_common_rises(
+    parts: Sequence[Sequence[Floats | None]], known: LevelChange | None = None
+) -> list[CommonRise | None]:
+    """The smallest rise of each part's signals; None where not all of them rose."""
+    signals = [each for part in parts for each in part if each is not None]
+    found = iter(common_rises(signals, known))
+    least: list[CommonRise | None] = []
+    for part in parts:
+        rises = [None if each is None else next(found) for each in part]
+        risen = [each for each in rises if each is not None]
+        is_all = len(risen) == len(rises)
+        least.append(min(risen, key=lambda each: each.ratio) if is_all else None)
+    return least
+
+
+def common_rises(
+    signals: Sequence[Floats], known: LevelChange | None = None
+) -> list[CommonRise | None]:
+    """The rise of each signal [n, dp, pp] on every worker, if there is one; NaN where not known.
+
+    With `known`, a change of another signal: whether these rose with it, which takes less evidence.
+    """
+    of_workers = [each.reshape(each.shape[0], -1) for each in signals]
+    of_workers = [each[:, (each > 0).any(axis=0)] for each in of_workers]
+    may_rise = [each.shape[1] >= 2 for each in of_workers]
+    if known is None and any(may_rise):
+        # The median of a few workers shows soon whether all rose; NaN where one is not known.
+        several = [each for each in of_workers if each.shape[1] >= 2]
+        some = [each[:, :: 1 + each.shape[1] // MAX_SAMPLED] for each in several]
+        samples = [
+            np.where(np.isnan(each).any(axis=1), np.nan, medians(np.nan_to_num(each)))
+            for each in some
+        ]
+        onsets = iter(latest_onset_of_each(np.stack(samples), COMMON_RISE))
+        may_rise = [each and next(onsets) is not None for each in may_rise]
+    return [
+        _common_rise(each, known) if is_open else None
+        for each, is_open in zip(of_workers, may_rise, strict=True)
+    ]
+
+
+def _common_rise(of_worker: Floats, known: LevelChange | None) -> CommonRise | None:
+    is_known = np.asarray((of_worker > 0).all(axis=1) & np.isfinite(of_worker).all(axis=1))
+    if not is_known.any():
+        return None
+    shares = np.full(of_worker.shape, np.nan)
+    shares[is_known] = of_worker[is_known] / np.median(of_worker[is_known], axis=0)
+    if known is not None:
+        return _rise_at(known, shares, is_known, is_known_elsewhere=True)
+    rises = (
+        _rise_of_quantile(shares, is_known, share)
+        for share in (TYPICAL_QUANTILE, LEAST_RISEN_QUANTILE)
+    )
+    return next((rise for rise in rises if rise is not None), None)
+
+
+def _rise_of_quantile(shares: Floats, is_known: np.ndarray, share: float) -> CommonRise | None:
+    """The rise at the latest onset of this quantile over workers; None where it never rose."""
+    typical = np.full(shares.shape[0], np.nan)
+    typical[is_known] = np.quantile(shares[is_known], share, axis=1, method="lower")
+    change = latest_onset(typical, COMMON_RISE)
+    return None if change is None else _rise_at(change, shares, is_known)
+
+
+def _rise_at(
+    change: LevelChange, shares: Floats, is_known: np.ndarray, *, is_known_elsewhere: bool = False
+) -> CommonRise | None:
+    """The rise at a change if nearly all workers rose alike.
+
+    `is_known_elsewhere`: another signal shows the change, so the workers' spread does not count.
+    """
+    at = np.arange(shares.shape[0])
+    before = shares[is_known & (at < change.position)]
+    after = shares[is_known & (at >= change.until)]
+    if len(before) < COMMON_RISE.before or not len(after):
+        return None
+    level = np.median(before, axis=0)
+    ratios = np.median(after, axis=0) / level
+    ratio = float(np.median(ratios))
+    lowest = float(np.quantile(ratios, LEAST_RISEN_QUANTILE, method="lower"))
+    chance = _error(before, after) if is_known_elsewhere else 0.0
+    if ratio <= 1 or lowest <= 1 or np.log(lowest) < MIN_SHARE_OF_TYPICAL * np.log(ratio) - chance:
+        return None
+    if (
+        not is_known_elsewhere
+        and _spread(after / (level * ratio)) > 2 * _spread(before / level) + MAX_MORE_SPREAD
+    ):
+        return None
+    badness = np.median(shares / level, axis=1)
+    standard_errors = _standard_errors(badness, change, is_known)
+    enough = KNOWN_DEVIATIONS if is_known_elsewhere else MIN_DEVIATIONS
+    return (
+        CommonRise(change, ratio, badness, standard_errors) if standard_errors >= enough else None
+    )
+
+
+def _error(before: Floats, after: Floats) -> float:
+    """Standard error of the typical worker's ratio, in logarithms."""
+    return float(
+        np.median(
+            [
+                np.sqrt(_variance(np.log(one)) / one.size + _variance(np.log(other)) / other.size)
+                for one, other in zip(before.T, after.T, strict=True)
+            ]
+        )
+    )
+
+
+def _spread(shares: Floats) -> float:
+    """Median over steps of the workers' spread, a robust standard deviation of logarithms."""
+    logs = np.log(shares)
+    away = np.abs(logs - np.median(logs, axis=1, keepdims=True))
+    return float(np.median(np.median(away, axis=1) / HALF_WITHIN))
+
+
+def _standard_errors(badness: Floats, change: LevelChange, is_known: np.ndarray) -> float:
+    logs, at = np.log(badness), np.arange(badness.size)
+    parts = [logs[is_known & (at < change.position)], logs[is_known & (at >= change.until)]]
+    error = np.sqrt(sum(_variance(part) / part.size for part in parts))
+    return float((np.median(parts[1]) - np.median(parts[0])) / error)
+
+
+def _variance(logs: Floats) -> float:
+    """Variance with outliers clipped, as a job's first step is one."""
+    middle = np.median(logs)
+    reach = OUTLIER_DEVIATIONS * np.median(np.abs(logs - middle)) / HALF_WITHIN
+    clipped = np.clip(logs, middle - reach, middle + reach)
+    return max(float(clipped.var()), 1e-6)
+
+
+# Only the newest changes are listed.
+MAX_CHANGES = 32
+# Large jobs: only the workers that vary most are searched (up to 1 ms each).
+MAX_WORKERS = 128
+# Step time follows the slowest worker, so a few odd steps in a row are no change: a longer stretch
+# is needed on either side.
+LASTING_CRITERIA = USUAL_CRITERIA._replace(before=8, after=8)
+# Changes of several workers at most this many steps apart are one change.
+MAX_STEPS_APART = 2
+# A fall up to this position is the end of the warm-up.
+WARM_UP_STEPS = 5
+# Steps on either side that show whether other workers changed as well.
+NEARBY_STEPS = 8
+# A change of this share of the workers is one of all.
+MIN_SHARE_OF_ALL = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """A new level of step time ("step-time") or of some workers' computations ("compute").
+
+    The level changed from `step` to `until_step`, at once where both are the same. Seconds are of a
+    step, or of the mean computation of those workers; without culprits all workers changed.
+    """
+
+    step: int
+    until_step: int
+    what: str
+    before_s: float
+    after_s: float
+    culprits: tuple[Culprit, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As results carry it; a ratio below 1 is a recovery."""
+        return {
+            "step": self.step,
+            "until_step": self.until_step,
+            "what": self.what,
+            "before_s": self.before_s,
+            "after_s": self.after_s,
+            "ratio": self.after_s / self.before_s,
+            "culprits": [culprit.as_json() for culprit in self.culprits],
+        }
+
+
+def job_changes(
+    history: ExtendedHistory, hosts: Hosts, parallelism: Parallelism
+) -> tuple[JobChange, ...]:
+    """The newest changes in the history, ascending by step."""
+    found = [*_of_steps(history), *_of_workers(history, hosts, parallelism)]
+    return tuple(sorted(found, key=lambda each: (each.step, each.what))[-MAX_CHANGES:])
+
+
+def _of_steps(history: ExtendedHistory) -> Iterator[JobChange]:
+    for change in level_changes(history.step_s, LASTING_CRITERIA):
+        yield _job_change(history, "step-time", change, change.before, change.ratio)
+
+
+def _of_workers(history: ExtendedHistory, hosts: Hosts, sizes: Parallelism) -> Iterator[JobChange]:
+    compute_s = compute_per_work(history)
+    if compute_s is None:
+        return
+    of_worker = compute_s.reshape(history.num_steps, -1).T
+    chosen = _most_varying(of_worker)
+    found = [
+        (change, int(worker))
+        for worker, series in zip(chosen, level_changes_of_each(of_worker[chosen]), strict=True)
+        for change in series
+        if not _ends_warm_up(change)
+    ]
+    for shared in _group_by_step(found):
+        typical = min(shared, key=lambda each: abs(each[0].ratio - _ratio(shared)))[0]
+        hit = {worker for _, worker in shared}
+        if chosen.size < len(of_worker):
+            hit |= _followers(of_worker, typical, _ratio(shared))
+        workers = [divmod(worker, sizes.pp_size) for worker in sorted(hit)]
+        before_s = float(np.mean([change.before for change, _ in shared]))
+        is_all = len(hit) >= MIN_SHARE_OF_ALL * len(of_worker)
+        culprits = () if is_all else group_culprits(workers, hosts, sizes)
+        yield _job_change(history, "compute", typical, before_s, _ratio(shared), culprits)
+
+
+def _ends_warm_up(change: LevelChange) -> bool:
+    """Whether it is a fall right after the epoch's first steps, which are slow to warm up."""
+    return change.ratio < 1 and change.position <= WARM_UP_STEPS
+
+
+def _most_varying(of_worker: Floats) -> np.ndarray:
+    """Positions of the workers to search, of series [workers, n]."""
+    if len(of_worker) <= MAX_WORKERS:
+        return np.arange(len(of_worker))
+    known = of_worker[:, np.isfinite(of_worker).all(axis=0)]
+    if not known.shape[1]:
+        return np.arange(MAX_WORKERS)
+    varies = known.std(axis=1) / known.mean(axis=1)
+    return np.argsort(-varies, kind="stable")[:MAX_WORKERS]
+
+
+def _group_by_step(found: list[tuple[LevelChange, int]]) -> Iterator[list[tuple[LevelChange, int]]]:
+    """Groups of changes in one direction at about the same step."""
+    for is_up in (True, False):
+        shared: list[tuple[LevelChange, int]] = []
+        of_one_way = [each for each in found if (each[0].ratio > 1) == is_up]
+        for each in sorted(of_one_way, key=lambda each: each[0].position):
+            if shared and each[0].position - shared[0][0].position > MAX_STEPS_APART:
+                yield shared
+                shared = []
+            shared.append(each)
+        if shared:
+            yield shared
+
+
+def _ratio(shared: list[tuple[LevelChange, int]]) -> float:
+    return float(np.median([change.ratio for change, _ in shared]))
+
+
+def _followers(of_worker: Floats, change: LevelChange, ratio: float) -> set[int]:
+    """The workers whose level changed by at least half as much at the same time."""
+    first, end = max(0, change.position - NEARBY_STEPS), change.until + NEARBY_STEPS
+    parts = of_worker[:, first : change.position], of_worker[:, change.until : end]
+    before, after = (np.median(part, axis=1) for part in parts)
+    way = np.log(after / before) / np.log(ratio)
+    return set(np.flatnonzero(way >= 0.5).tolist())
+
+
+def _job_change(
+    history: ExtendedHistory,
+    what: str,
+    change: LevelChange,
+    before_s: float,
+    ratio: float,
+    culprits: tuple[Culprit, ...] = (),
+) -> JobChange:
+    steps = int(history.steps[change.position]), int(history.steps[change.until])
+    return JobChange(*steps, what, before_s, before_s * ratio, culprits)

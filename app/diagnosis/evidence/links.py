@@ -1,0 +1,287 @@
+"""Recorded and expected times of transfers between stages and of collectives among dp ranks.
+
+A link joins the workers of two stages of one replica, in both directions. A transfer is compared
+with those of its type over all links of a kind (between hosts, or within one), a stage's collective
+with the same one on the other stages.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.diagnosis.evidence.features import Features, ops_of
+from app.diagnosis.evidence.outliers import MAX_MEDIAN_VALUES
+from app.diagnosis.statistics.robust import kth_smallest, median
+from app.engine.kernels import in_parallel, kernel
+from app.trace.job import Parallelism
+from app.trace.ops import Axis, OpKind
+from app.trace.window import Floats, Ints
+
+StagePair = tuple[int, int]  # two stages, the lower one first
+
+# A transfer is slow if it takes so many times the expected time.
+SLOW_RATIO = 1.25
+# Beyond healthy noise, which reaches 3 times the median.
+FAR_RATIO = 3.5
+# So few links are compared with their own faster transfers.
+MAX_FEW_LINKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Transfers of a group of steps, by link.
+
+    Shapes: `pairs` [links of a replica]; [transfers] for `low` and `high`, the template's rows at
+    the lower and the higher stage, and `link`; `usual_s` [transfers, dp], the expected time. Of
+    each link and step, [links, dp, steps]: `num` transfers and `num_slow`, those slow at either end
+    (both with a last axis of 2: to the lower stage, to the higher), `num_far`, those beyond healthy
+    noise, and `excess`, the sum of ratio - 1 of the slow ones. `ends_slow` [links, dp, 2] counts
+    slow ends at the lower and the higher stage.
+    """
+
+    pairs: tuple[StagePair, ...]
+    low: Ints
+    high: Ints
+    link: Ints
+    usual_s: Floats
+    num: Ints
+    num_slow: Ints
+    num_far: Ints
+    excess: Floats
+    ends_slow: Ints
+
+
+def same_host(hosts: Mapping[tuple[int, int], str], sizes: Parallelism) -> Ints:
+    """[dp, pp, pp], whether two stages of a replica are on one host: 1 or 0, 2 if unknown."""
+    numbers = {host: number for number, host in enumerate(sorted(set(hosts.values())))}
+    host = np.full((sizes.dp_size, sizes.pp_size), -1)
+    for (dp_rank, stage), name in hosts.items():
+        host[dp_rank, stage] = numbers[name]
+    same: Ints = (host[:, :, None] == host[:, None, :]).astype(np.int64)
+    same[(host[:, :, None] < 0) | (host[:, None, :] < 0)] = 2
+    return same
+
+
+def find_links(group: Features, where: Ints) -> Links | None:
+    """The links of a group of steps; None without transfers between stages.
+
+    Args:
+        group: the steps.
+        where: [dp, pp, pp] of `same_host`.
+    """
+    replayer = group.replayer
+    low, high = _ends(group)
+    if not low.size:
+        return None
+    template, own_s, num_steps = replayer.template, replayer.durations.recorded_s, len(group.steps)
+    pairs, link = _distinct(template.stage[low], template.stage[high])
+    kinds, of_kind = _distinct(link, template.optype[low])
+    median_s = np.empty((len(kinds), replayer.dp_size))
+    # Most of so few links may be slow part of the time.
+    share = 0.5 if len(pairs) * replayer.dp_size > MAX_FEW_LINKS else 0.25
+    in_parallel(
+        2 * low.size * own_s.shape[1],
+        replayer.dp_size,
+        lambda first, end: _medians(
+            own_s, low, high, of_kind, len(kinds), num_steps, share, MAX_MEDIAN_VALUES, first, end,
+            median_s,
+        ),
+    )  # fmt: skip
+    usual_s = _usual(median_s, kinds, pairs, where)[of_kind]
+    shape = (len(pairs), replayer.dp_size, num_steps)
+    num_slow, num_far = np.zeros((*shape, 2), np.int64), np.zeros(shape, np.int64)
+    excess, ends_slow = np.zeros(shape), np.zeros((*shape[:2], 2), np.int64)
+    upwards = _sends(group)[template.optype[low]].astype(np.int64)
+    in_parallel(
+        2 * low.size * own_s.shape[1],
+        replayer.dp_size,
+        lambda first, end: _counts(
+            own_s, low, high, link, upwards, usual_s, SLOW_RATIO, FAR_RATIO, num_steps, first, end,
+            num_slow, num_far, excess, ends_slow,
+        ),
+    )  # fmt: skip
+    each_way = np.bincount(2 * link + upwards, minlength=2 * len(pairs)).reshape(-1, 1, 1, 2)
+    num = np.broadcast_to(each_way, (*shape, 2))
+    named = tuple((int(one), int(other)) for one, other in pairs)
+    return Links(named, low, high, link, usual_s, num, num_slow, num_far, excess, ends_slow)
+
+
+def _ends(group: Features) -> tuple[Ints, Ints]:
+    """Rows of both ends of paired transfers, at the lower and at the higher stage."""
+    graph, template = group.replayer.graph, group.replayer.template
+    is_p2p = template.op_types.flags(lambda spec: spec.kind is OpKind.P2P)
+    two = np.flatnonzero(np.diff(graph.unit_ptr) == 2)
+    rows = np.stack([graph.unit_ops[graph.unit_ptr[two] + end] for end in (0, 1)])
+    rows = rows[:, (rows < template.num_ops).all(axis=0)]
+    rows = rows[:, is_p2p[template.optype[rows]].all(axis=0)]
+    rows = rows[:, template.stage[rows[0]] != template.stage[rows[1]]]
+    one, other = rows
+    is_low = template.stage[one] < template.stage[other]
+    return np.where(is_low, one, other), np.where(is_low, other, one)
+
+
+def _sends(group: Features) -> NDArray[np.bool_]:
+    """[codes], whether operations of a type send."""
+    return group.replayer.template.op_types.flags(
+        lambda spec: bool(spec.pairs_with) or spec.name.endswith("-send")
+    )
+
+
+def _distinct(one: Ints, other: Ints) -> tuple[Ints, Ints]:
+    """Distinct pairs of numbers >= 0, [pairs, 2] ascending, and each input's position in them."""
+    width = int(other.max()) + 1
+    found, at = np.unique(one * width + other, return_inverse=True)
+    return np.stack(np.divmod(found, width), axis=1), at
+
+
+def _usual(median_s: Floats, kinds: Ints, pairs: Ints, where: Ints) -> Floats:
+    """[kinds of link and type, dp], the lower median over links of the same type and kind."""
+    link, optype = kinds.T
+    place = where[:, pairs[link, 0], pairs[link, 1]].T
+    key = (optype[:, None] * (int(where.max()) + 1) + place).ravel()
+    return lower_medians(median_s.ravel(), key).reshape(median_s.shape)
+
+
+def lower_medians(values: Floats, key: Ints) -> Floats:
+    """[values], the lower median over all values with the same key, from 0 on."""
+    order = np.lexsort((values, key))
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))
+    count = np.diff(first, append=key.size)
+    found = np.empty(values.size)
+    found[order] = np.repeat(values[order[first + (count - 1) // 2]], count)
+    return found
+
+
+@kernel
+def _medians(  # type: ignore[no-untyped-def]
+    own_s, low, high, of_kind, num_kinds, num_steps, share, max_values, first, end, median_s
+):
+    num_values = np.zeros(num_kinds, np.int64)
+    for kind in of_kind:
+        num_values[kind] += num_steps
+    stride = (num_values + max_values - 1) // max_values
+    values = np.empty((num_kinds, max_values + 1))
+    seen, counts = np.empty(num_kinds, np.int64), np.empty(num_kinds, np.int64)
+    for dp_rank in range(first, end):
+        seen[:] = counts[:] = 0
+        for at in range(low.size):
+            kind = of_kind[at]
+            for lane in range(dp_rank * num_steps, (dp_rank + 1) * num_steps):
+                if seen[kind] % stride[kind] == 0:
+                    values[kind, counts[kind]] = max(own_s[low[at], lane], own_s[high[at], lane])
+                    counts[kind] += 1
+                seen[kind] += 1
+        for kind in range(num_kinds):
+            at = int(share * (counts[kind] - 1))
+            median_s[kind, dp_rank] = kth_smallest(values[kind], counts[kind], at)
+
+
+@kernel
+def _counts(  # type: ignore[no-untyped-def]
+    own_s, low, high, link, upwards, usual_s, slow, far, num_steps, first, end,
+    num_slow, num_far, excess, ends_slow,
+):  # fmt: skip
+    for dp_rank in range(first, end):
+        for at in range(low.size):
+            of, least_s = link[at], usual_s[at, dp_rank]
+            for step in range(num_steps):
+                lane = dp_rank * num_steps + step
+                low_s, high_s = own_s[low[at], lane], own_s[high[at], lane]
+                took_s = max(low_s, high_s)
+                if took_s > slow * least_s:
+                    num_slow[of, dp_rank, step, upwards[at]] += 1
+                    num_far[of, dp_rank, step] += took_s > far * least_s
+                    excess[of, dp_rank, step] += took_s / least_s - 1 if least_s > 0 else 0.0
+                    ends_slow[of, dp_rank, 0] += low_s > slow * least_s
+                    ends_slow[of, dp_rank, 1] += high_s > slow * least_s
+
+
+# The only stage is compared with its own faster steps.
+FAST_STEP_QUANTILE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class DpGroups:
+    """Collectives among dp ranks of a group of steps.
+
+    Shapes: [collectives] for `rows` of the template, `stage` and `usual_s`, the time on the typical
+    stage; `took_s` [collectives, steps], the median over members; `pace` [pp, steps], the time of
+    all collectives of a stage over the usual one.
+    """
+
+    rows: Ints
+    stage: Ints
+    took_s: Floats
+    usual_s: Floats
+    pace: Floats
+
+
+def find_dp_groups(group: Features) -> DpGroups | None:
+    """The dp groups of a group of steps; None without collectives among dp ranks."""
+    template, own_s = group.replayer.template, group.replayer.durations.recorded_s
+    by_code = template.op_types.by_code
+    codes = [
+        code
+        for code in template.present
+        if by_code[code].kind is OpKind.COLLECTIVE and by_code[code].axis is Axis.DP
+    ]
+    rows = ops_of(template, codes)
+    if not rows.size or group.replayer.dp_size == 1:
+        return None
+    num_steps = len(group.steps)
+    took_s = np.empty((rows.size, num_steps))
+    _collective_medians(own_s, rows, took_s)
+    stage = template.stage[rows]
+    usual_s = _usual_collectives(
+        took_s, template.optype[rows] * template.num_ops + template.seq_id[rows]
+    )
+    shape = (group.replayer.pp_size, num_steps)
+    total_s, least_s = np.zeros(shape), np.zeros(shape)
+    np.add.at(total_s, stage, took_s)
+    np.add.at(least_s, stage, usual_s[:, None])
+    if group.replayer.pp_size == 1:
+        # Of many collectives some are long in every step, so a fast step has some as well.
+        least_s = np.maximum(
+            least_s, np.quantile(total_s, FAST_STEP_QUANTILE, axis=1, keepdims=True)
+        )
+    pace = np.divide(total_s, least_s, out=np.ones(shape), where=least_s > 0)
+    return DpGroups(rows, stage, took_s, usual_s, pace)
+
+
+def _usual_collectives(took_s: Floats, key: Ints) -> Floats:
+    """[collectives], the lower median over stages with the same key of the median over steps."""
+    usual_s = np.empty(key.size)
+    _usual_of_each(took_s, key, usual_s)
+    return usual_s
+
+
+@kernel
+def _collective_medians(own_s, rows, took_s):  # type: ignore[no-untyped-def]
+    num_steps = took_s.shape[1]
+    values = np.empty(own_s.shape[1] // num_steps)
+    for at in range(rows.size):
+        for step in range(num_steps):
+            values[:] = own_s[rows[at], step::num_steps]
+            took_s[at, step] = median(values, values.size)
+
+
+@kernel
+def _usual_of_each(took_s, key, usual_s):  # type: ignore[no-untyped-def]
+    num_steps = took_s.shape[1]
+    of_step, of_stage = np.empty(num_steps), np.empty(key.size)
+    order = np.argsort(key)
+    first = 0
+    while first < key.size:
+        end = first + 1
+        while end < key.size and key[order[end]] == key[order[first]]:
+            end += 1
+        share = 0.5 if end - first > 1 else 0.25
+        for at in range(first, end):
+            of_step[:] = took_s[order[at]]
+            of_stage[at - first] = kth_smallest(of_step, num_steps, int(share * (num_steps - 1)))
+        usual = kth_smallest(of_stage, end - first, (end - first - 1) // 2)
+        for at in range(first, end):
+            usual_s[order[at]] = usual
+        first = end

@@ -1,0 +1,319 @@
+"""Outliers among computations, and their launch delays.
+
+A long micro-batch takes longer on all stages and in both directions: this common factor is divided
+out, and so is the pace of a slow step. A launch delay is the time from the end of all predecessors
+to the start.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.diagnosis.evidence.features import Features
+from app.diagnosis.statistics.robust import kth_smallest
+from app.engine.kernels import in_parallel, kernel
+from app.engine.what_if import Replayer
+from app.trace.window import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDelays:
+    """Launch delays of forward and backward computations.
+
+    Shapes: [computations] for `rows` of the template, `stage`, `is_backward` and `is_first` (the
+    stage's first forward); `delay_s` [computations, lanes]. `usual_s` is the median without first
+    forwards.
+    """
+
+    rows: Ints
+    stage: Ints
+    is_backward: NDArray[np.bool_]
+    is_first: NDArray[np.bool_]
+    delay_s: Floats
+    usual_s: float
+
+
+def launch_delays(group: Features) -> LaunchDelays:
+    """Recorded start - latest end of the predecessors, or the step's start; never below 0."""
+    computed = group.item_rows
+    is_one = np.zeros((2, group.replayer.template.num_ops), np.bool_)
+    for flags, each in zip(is_one, computed, strict=True):
+        flags[each[each >= 0]] = True
+    rows = np.flatnonzero(is_one.any(axis=0))
+    delay_s = launch_delays_s(group.replayer, rows)
+    # Operations of a worker are numbered in recorded order.
+    firsts = [each[each >= 0].min(initial=rows.max(initial=0)) for each in computed[0]]
+    is_first = np.zeros(is_one.shape[1], np.bool_)
+    is_first[firsts] = True
+    is_first = is_first[rows]
+    others_s = delay_s[~is_first]
+    return LaunchDelays(
+        rows=rows,
+        stage=group.replayer.template.stage[rows],
+        is_backward=is_one[1, rows],
+        is_first=is_first,
+        delay_s=delay_s,
+        usual_s=_median(others_s if others_s.size else delay_s),
+    )
+
+
+def launch_delays_s(replayer: Replayer, rows: Ints) -> Floats:
+    """[rows, lanes], seconds from the latest end of an operation's predecessors to its start."""
+    graph, grid = replayer.graph, replayer.grid
+    delay_s = np.empty((rows.size, grid.start_s.shape[1]))
+    earliest_s = grid.began_s
+    in_parallel(
+        delay_s.size * 2,
+        rows.size,
+        lambda first, end: _fill_delays(
+            rows, graph.pred_ptr, graph.preds, graph.milestone_of, graph.milestone_share,
+            grid.start_s, grid.duration_s, earliest_s, first, end, delay_s,
+        ),
+    )  # fmt: skip
+    return delay_s
+
+
+# Larger medians are sampled.
+_MAX_MEDIAN_VALUES = 100_000
+
+
+def _median(values: Floats) -> float:
+    flat = values.ravel()
+    return float(np.median(flat[:: max(1, flat.size // _MAX_MEDIAN_VALUES)]))
+
+
+@kernel
+def _fill_delays(  # type: ignore[no-untyped-def]
+    rows, pred_ptr, preds, milestone_of, milestone_share, start_s, duration_s, earliest_s,
+    first, end, delay_s,
+):  # fmt: skip
+    num_ops, num_lanes = start_s.shape
+    ready_s = np.empty(num_lanes)
+    for at in range(first, end):
+        op = rows[at]
+        for lane in range(num_lanes):
+            ready_s[lane] = earliest_s[lane % earliest_s.size]
+        for edge in range(pred_ptr[op], pred_ptr[op + 1]):
+            before, share = preds[edge], 1.0
+            if before >= num_ops:
+                share = milestone_share[before - num_ops]
+                before = milestone_of[before - num_ops]
+            for lane in range(num_lanes):
+                ready_s[lane] = max(
+                    ready_s[lane], start_s[before, lane] + share * duration_s[before, lane]
+                )
+        for lane in range(num_lanes):
+            delay_s[at, lane] = max(0.0, start_s[op, lane] - ready_s[lane])
+
+
+# Above healthy noise of 5 %.
+MIN_OUTLIER_RATIO = 1.2
+
+# Larger medians are sampled.
+MAX_MEDIAN_VALUES = 96
+
+# Fewest operations that show a worker's pace in a step.
+MIN_OF_STEP = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """Computations that took at least `MIN_OUTLIER_RATIO` times the expected time.
+
+    Shapes: [outliers] for `direction` (forward 0, backward 1), `stage`, `item`, `dp_rank`, `step`
+    (position in the group), `row` (of the template), `lane`, `ratio` (recorded over expected),
+    `expected_s`, and `factor`, that of the micro-batch on all stages. `median_s` [2, pp, dp] is
+    each worker's own median, `num_ops` [2, pp] the worker's operations in a step.
+    """
+
+    direction: Ints
+    stage: Ints
+    item: Ints
+    dp_rank: Ints
+    step: Ints
+    row: Ints
+    lane: Ints
+    ratio: Floats
+    expected_s: Floats
+    factor: Floats
+    median_s: Floats
+    num_ops: Ints
+
+    @property
+    def excess_s(self) -> Floats:
+        """[outliers], seconds above the expected time."""
+        return self.expected_s * (self.ratio - 1)
+
+
+def find_outliers(group: Features) -> Outliers:
+    """Single long computations of a group of steps; of split backwards the first halves.
+
+    expected = the worker's median of that direction * the micro-batch's factor * the worker's pace
+    in that step, if slow. The factor is the lower median, over stages and directions, of duration /
+    median, so a single event cannot raise it. Stages with unequal numbers of forwards and backwards
+    are left out, as their items do not correspond.
+    """
+    rows = group.item_rows
+    own_s, num_steps = group.replayer.durations.recorded_s, len(group.steps)
+    # No -1 for a size, as there may be no rows.
+    flat = np.ascontiguousarray(rows.reshape(rows.shape[0] * rows.shape[1], rows.shape[2]))
+    size = rows.size * own_s.shape[1]
+    median_s = np.full((flat.shape[0], group.replayer.dp_size), np.nan)
+    in_parallel(
+        size,
+        flat.shape[0],
+        lambda first, end: _medians(
+            own_s, flat, num_steps, MAX_MEDIAN_VALUES, first, end, median_s
+        ),
+    )
+    paired = _in_both_directions(rows).reshape(flat.shape)
+    parts = in_parallel(
+        size,
+        rows.shape[-1],
+        lambda first, end: _long(own_s, paired, median_s, num_steps, MIN_OUTLIER_RATIO, first, end),
+    )
+    where, factor = (np.concatenate(part) for part in zip(*parts, strict=True))
+    place, item, lane = where.T
+    pace = _paces(own_s, flat, median_s, num_steps, place % rows.shape[1], lane)
+    row, dp_rank = flat[place, item], lane // num_steps
+    expected_s = median_s[place, dp_rank] * factor * pace
+    ratio = own_s[row, lane] / expected_s
+    kept = ratio > MIN_OUTLIER_RATIO
+    return Outliers(
+        direction=(place // rows.shape[1])[kept],
+        stage=(place % rows.shape[1])[kept],
+        item=item[kept],
+        dp_rank=dp_rank[kept],
+        step=(lane % num_steps)[kept],
+        row=row[kept],
+        lane=lane[kept],
+        ratio=ratio[kept],
+        expected_s=expected_s[kept],
+        factor=factor[kept],
+        median_s=median_s.reshape(*rows.shape[:2], group.replayer.dp_size),
+        num_ops=(rows >= 0).sum(axis=-1),
+    )
+
+
+def _in_both_directions(rows: Ints) -> Ints:
+    """[2, pp, items], the rows of stages with as many forwards as backwards, else -1.
+
+    Elsewhere items are parts of one computation, as FSDP2 records between collectives, and the
+    third part of the forward is another layer than the third of the backward.
+    """
+    num_items = (rows >= 0).sum(axis=-1)
+    is_paired = num_items[0] == num_items[1]
+    return np.ascontiguousarray(np.where(is_paired[None, :, None], rows, -1))
+
+
+def _paces(
+    own_s: Floats, rows: Ints, median_s: Floats, num_steps: int, stage: Ints, lane: Ints
+) -> Floats:
+    """[outliers], pace of the worker in the whole step, 1.0 or slower."""
+    key, at = np.unique(stage * own_s.shape[1] + lane, return_inverse=True)
+    paces = np.ones(key.size)
+    _pace_of(own_s, rows, median_s, num_steps, MIN_OF_STEP, *np.divmod(key, own_s.shape[1]), paces)
+    return paces[at]
+
+
+@kernel
+def _medians(  # type: ignore[no-untyped-def]
+    own_s, rows, num_steps, max_values, first, end, median_s
+):
+    num_values = rows.shape[1] * num_steps
+    stride = max(1, (num_values + max_values - 1) // max_values)
+    values = np.empty(num_values // stride + 1)
+    for place in range(first, end):
+        for dp_rank in range(median_s.shape[1]):
+            count = 0
+            for at in range(0, num_values, stride):
+                row = rows[place, at // num_steps]
+                if row >= 0:
+                    values[count] = own_s[row, dp_rank * num_steps + at % num_steps]
+                    count += 1
+            if count:
+                median_s[place, dp_rank] = kth_smallest(values, count, (count - 1) // 2)
+
+
+@kernel
+def _factor(  # type: ignore[no-untyped-def]
+    own_s, rows, median_s, num_steps, item, lane, in_order
+):
+    count = 0
+    for place in range(rows.shape[0]):
+        usual_s = median_s[place, lane // num_steps]
+        if rows[place, item] >= 0 and usual_s > 0:
+            value = own_s[rows[place, item], lane] / usual_s
+            at = count
+            while at > 0 and in_order[at - 1] > value:
+                in_order[at] = in_order[at - 1]
+                at -= 1
+            in_order[at] = value
+            count += 1
+    return in_order[(count - 1) // 2] if count else 1.0
+
+
+@kernel
+def _long(own_s, rows, median_s, num_steps, lowest, first, end):  # type: ignore[no-untyped-def]
+    num_places = rows.shape[0]
+    pool, in_order = np.empty(num_places), np.empty(num_places)
+    where, factors = np.empty((64, 3), np.int64), np.empty(64)
+    num_found = 0
+    for item in range(first, end):
+        for lane in range(own_s.shape[1]):
+            count = 0
+            least, most = np.inf, 0.0
+            for place in range(num_places):
+                usual_s = median_s[place, lane // num_steps]
+                pool[place] = -1.0
+                if rows[place, item] >= 0 and usual_s > 0:
+                    pool[place] = own_s[rows[place, item], lane] / usual_s
+                    count += 1
+                    least, most = min(least, pool[place]), max(most, pool[place])
+            # The factor is one of them, so otherwise none is far above it.
+            if count == 0 or most <= lowest * least:
+                continue
+            factor = _factor(own_s, rows, median_s, num_steps, item, lane, in_order)
+            if factor <= 0:
+                continue
+            for place in range(num_places):
+                if pool[place] > lowest * factor:
+                    if num_found == factors.size:
+                        where = np.concatenate((where, np.empty_like(where)))
+                        factors = np.concatenate((factors, np.empty_like(factors)))
+                    where[num_found, 0], where[num_found, 1] = place, item
+                    where[num_found, 2], factors[num_found] = lane, factor
+                    num_found += 1
+    return where[:num_found], factors[:num_found]
+
+
+@kernel
+def _pace_of(  # type: ignore[no-untyped-def]
+    own_s, rows, median_s, num_steps, min_of_step, stages, lanes, paces
+):
+    num_places, num_items = rows.shape
+    num_stages = num_places // 2
+    in_order = np.empty(num_places)
+    for at in range(paces.size):
+        stage, dp_rank, step = stages[at], lanes[at] // num_steps, lanes[at] % num_steps
+        of_step = 0
+        for item in range(num_items):
+            of_step += (rows[stage, item] >= 0) + (rows[num_stages + stage, item] >= 0)
+        # Enough steps on either side for `min_of_step` operations.
+        beside = 0
+        while of_step * (2 * beside + 1) < min_of_step:
+            beside += 1
+        values = np.empty(of_step * (2 * beside + 1))
+        count = 0
+        for near in range(max(0, step - beside), min(num_steps, step + beside + 1)):
+            lane = dp_rank * num_steps + near
+            for item in range(num_items):
+                factor = _factor(own_s, rows, median_s, num_steps, item, lane, in_order)
+                for place in (stage, num_stages + stage):
+                    expected_s = median_s[place, dp_rank] * factor
+                    if rows[place, item] >= 0 and expected_s > 0:
+                        values[count] = own_s[rows[place, item], lane] / expected_s
+                        count += 1
+        if count:
+            paces[at] = max(1.0, kth_smallest(values, count, (count - 1) // 2))

@@ -1,0 +1,300 @@
+"""How uneven are sequence lengths, by the factor common to a micro-batch's computations?
+
+A long micro-batch takes longer everywhere, while noise, clocks and pauses do not correlate. Lengths
+that clients send show whose sequences are uneven.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.diagnosis.case import Case
+from app.diagnosis.evidence.features import Computations, Features
+from app.diagnosis.statistics.robust import median
+from app.engine.kernels import kernel
+from app.engine.replays import WindowReplay
+from app.trace.ops import OP_CODES
+from app.trace.window import Floats, Ints, Trace
+
+Flags = NDArray[np.bool_]
+
+# Sums of squared lengths up to this ratio are alike, as packed rows are never quite full.
+_MAX_ALIKE_RATIO = 1.05
+
+
+def uneven_replicas(case: Case) -> Flags | None:
+    """[dp], replicas with uneven lengths; None where all or none are, or lengths are unknown.
+
+    A replica that sends no lengths counts as neither even nor uneven.
+    """
+    trace = case.replay.window.trace
+    if trace.seq_len_sq is None:
+        return None
+    least, most = _extremes(trace, trace.seq_len_sq, case.parallelism.dp_size)
+    # The shortest micro-batch of all is the usual one; replicas with long ones only are uneven.
+    limit = _MAX_ALIKE_RATIO * least.min()
+    are_alike, are_uneven = (most > 0) & (most <= limit), most > limit
+    return are_uneven if are_alike.any() and are_uneven.any() else None
+
+
+def _extremes(trace: Trace, squares: NDArray[np.int64], dp_size: int) -> tuple[Floats, Floats]:
+    """[dp], the smallest and largest squares that each replica sends; infinity and 0 if none."""
+    least, most = np.full(dp_size, np.inf), np.zeros(dp_size)
+    is_sent = squares > 0  # 0 is a micro-batch of padding alone
+    np.minimum.at(least, trace.dp_rank[is_sent], squares[is_sent])
+    np.maximum.at(most, trace.dp_rank[is_sent], squares[is_sent])
+    return least, most
+
+
+# Replicas, and replicas times steps, to sample for medians.
+MAX_REPLICAS = 16
+MAX_LANES = 64
+# Share of computations kept, those whose directions agree best: a pause is in one direction only.
+_MIN_AGREEMENT = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """How computations of a worker vary from item to item, median over workers.
+
+    `pearson_r` is of forward against backward; `replica_r` the same of a replica's stages summed,
+    which has less noise; `stages_r` of half of the stages against the others. The latter two are
+    None with one stage.
+    """
+
+    pearson_r: float
+    coefficient_of_variation: float
+    replica_r: float | None
+    stages_r: float | None
+
+
+def variation(case: Case) -> Variation | None:
+    """Variation over the usual steps, of replicas with uneven lengths where these are sent.
+
+    None where there are too few computations, or nothing varies.
+    """
+    parts = [_relative(case, group) for group in case.groups]
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    forward, backward = (
+        np.concatenate([_cells(each[k]) for each in known], axis=-1) for k in (0, 1)
+    )
+    agrees = _agree(forward, backward)
+    of_worker = _correlation(forward, backward, agrees)
+    if of_worker is None:
+        return None
+    replica = stages = None
+    if forward.shape[1] > 1:
+        both = forward + backward
+        everywhere = np.asarray(agrees.all(axis=1))
+        replica = _correlation(forward.mean(axis=1), backward.mean(axis=1), everywhere)
+        stages = _correlation(both[:, ::2].mean(axis=1), both[:, 1::2].mean(axis=1), everywhere)
+    return Variation(of_worker, _spread(forward, backward, agrees), replica, stages)
+
+
+def _relative(case: Case, group: Features) -> tuple[Floats, Floats] | None:
+    """Forward and backward [replicas, pp, items, steps], of usual steps and some replicas."""
+    forward, backward = group.forward, group.backward
+    usual = np.flatnonzero(case.is_usual[group.positions])
+    if forward is None or backward is None or not usual.size:
+        return None
+    replicas, is_chosen = _replicas(case)
+    usual = usual[:: max(1, usual.size * int(is_chosen.sum()) // MAX_LANES)]
+    one, other = (
+        relative_durations(each.duration_s[replicas][..., usual])[is_chosen]
+        for each in (forward, backward)
+    )
+    return (one, other) if one.size and one.shape == other.shape else None
+
+
+def _replicas(case: Case) -> tuple[Ints, Flags]:
+    """Sampled replicas for the usual time, and the flags of those whose variation counts."""
+    every = np.arange(case.parallelism.dp_size)
+    some = _thinned(every)
+    uneven = case.cached(uneven_replicas)
+    if uneven is None:
+        return some, np.ones(some.size, bool)
+    chosen = _thinned(np.flatnonzero(uneven))
+    replicas = np.union1d(some, chosen)
+    return replicas, np.isin(replicas, chosen)
+
+
+def _thinned(replicas: Ints) -> Ints:
+    return replicas[:: -(-replicas.size // MAX_REPLICAS)]
+
+
+def relative_durations(duration_s: Floats) -> Floats:
+    """[dp, pp, items, steps], durations over the median of their stage and item, then their step.
+
+    This removes the effects of an item's position and of slow steps.
+    """
+    found = np.array(duration_s, order="C")
+    _by_medians(found)
+    return found
+
+
+@kernel
+def _by_medians(relative):  # type: ignore[no-untyped-def]
+    num_dp, num_stages, num_items, num_steps = relative.shape
+    of_item, of_step = np.empty(num_dp * num_steps), np.empty(num_dp * num_items)
+    for stage in range(num_stages):
+        for item in range(num_items):
+            for dp_rank in range(num_dp):
+                first = dp_rank * num_steps
+                of_item[first : first + num_steps] = relative[dp_rank, stage, item]
+            usual = median(of_item, of_item.size)
+            for dp_rank in range(num_dp):
+                for step in range(num_steps):
+                    value = relative[dp_rank, stage, item, step]
+                    relative[dp_rank, stage, item, step] = value / usual if usual > 0 else 1.0
+        for step in range(num_steps):
+            for dp_rank in range(num_dp):
+                for item in range(num_items):
+                    of_step[dp_rank * num_items + item] = relative[dp_rank, stage, item, step]
+            usual = median(of_step, of_step.size)
+            if usual > 0:
+                for dp_rank in range(num_dp):
+                    for item in range(num_items):
+                        relative[dp_rank, stage, item, step] /= usual
+
+
+def _cells(relative: Floats) -> Floats:
+    """[replicas, pp, items x steps], relative deviations from the worker's mean; 0 if that is 0."""
+    flat = relative.reshape(*relative.shape[:2], -1)
+    mean = flat.mean(axis=2, keepdims=True)
+    return np.asarray(np.divide(flat, mean, out=np.ones(flat.shape), where=mean > 0) - 1)
+
+
+def _agree(forward: Floats, backward: Floats) -> Flags:
+    apart = np.abs(forward - backward)
+    last = int(_MIN_AGREEMENT * (apart.size - 1))
+    return np.asarray(apart <= np.partition(apart.ravel(), last)[last])
+
+
+def _correlation(one: Floats, other: Floats, chosen: Flags) -> float | None:
+    """Pearson's r over the chosen cells of the last axis, median over the other axes."""
+    rows = np.empty(one[..., 0].size)
+    flat = (rows.size, one.shape[-1])
+    _pearson(one.reshape(flat), other.reshape(flat), chosen.reshape(flat), rows)
+    known = rows[np.isfinite(rows)]
+    return float(np.median(known)) if known.size else None
+
+
+@kernel
+def _pearson(one, other, chosen, found):  # type: ignore[no-untyped-def]
+    for row in range(found.size):
+        count, mean, other_mean = 0, 0.0, 0.0
+        for cell in range(one.shape[1]):
+            if chosen[row, cell]:
+                count += 1
+                mean += one[row, cell]
+                other_mean += other[row, cell]
+        mean, other_mean = mean / max(count, 1), other_mean / max(count, 1)
+        squares, other_squares, products = 0.0, 0.0, 0.0
+        for cell in range(one.shape[1]):
+            if chosen[row, cell]:
+                away, other_away = one[row, cell] - mean, other[row, cell] - other_mean
+                squares += away * away
+                other_squares += other_away * other_away
+                products += away * other_away
+        size = np.sqrt(squares * other_squares)
+        found[row] = products / size if size > 0 else np.nan
+
+
+def _spread(forward: Floats, backward: Floats, chosen: Flags) -> float:
+    """The coefficient of variation of both directions, median over workers."""
+    squares = ((forward * forward + backward * backward) * chosen).sum(axis=-1) / 2
+    of_worker = np.sqrt(squares / np.maximum(chosen.sum(axis=-1), 1))
+    return float(np.median(of_worker))
+
+
+def common_factor(case: Case, group: Features) -> Floats:
+    """[dp, items, steps], an item's time on all stages over the mean of its step.
+
+    The mean over stages and directions without the longest and the shortest, so a pause does not
+    count; slow workers are corrected first.
+    """
+    sides = [_of_chunks(each) for each in (group.forward, group.backward) if each]
+    both = np.stack(sides, axis=1)
+    if case.slowness is not None:
+        both /= case.slowness.slow_by[group.positions].transpose(1, 2, 0)[:, None, :, None, :]
+    flat = both.reshape(both.shape[0], -1, *both.shape[3:])
+    size = flat.shape[1]
+    if size > 2:
+        common = np.partition(flat, (1, size - 2), axis=1)[:, 1:-1].mean(axis=1)
+    else:
+        common = flat.min(axis=1)
+    mean = common.mean(axis=(0, 1), keepdims=True)
+    return np.asarray(np.divide(common, mean, out=np.ones(common.shape), where=mean > 0))
+
+
+def _of_chunks(side: Computations) -> Floats:
+    """[dp, pp, items, steps], durations over the median of their stage and chunk.
+
+    A median by item would hold the lengths themselves where there are few replicas and steps.
+    """
+    duration_s, chunk = side.duration_s, side.chunk[side.shared]
+    found = np.ones(duration_s.shape)
+    for each in np.unique(chunk):
+        of_chunk = duration_s[:, :, chunk == each]
+        usual_s = np.median(of_chunk, axis=(0, 2, 3), keepdims=True)
+        found[:, :, chunk == each] = of_chunk / np.where(usual_s > 0, usual_s, 1.0)
+    return found
+
+
+def rows_and_items(side: Computations) -> tuple[Ints, Ints]:
+    """Template rows of the items that all stages have, and each row's item position."""
+    rows = side.rows[:, side.shared]
+    item = np.broadcast_to(np.arange(rows.shape[1])[None, :, None], rows.shape)
+    return rows[rows >= 0], item[rows >= 0]
+
+
+PAIR_STAGE = 0  # the first stage has no loss layer and no input to wait for
+
+
+@dataclass(frozen=True, slots=True)
+class LengthPairs:
+    """One pair for each micro-batch of a window on one stage; `y` is seconds.
+
+    `x` is the sum of squared sequence lengths. Where no client sends them, `is_lengths` is False,
+    `x` the forward and `y` the backward time.
+    """
+
+    x: Floats
+    y: Floats
+    is_lengths: bool
+
+
+def length_pairs(replay: WindowReplay, steps: Collection[int] | None = None) -> LengthPairs | None:
+    """Pairs of all dp ranks in these steps, by default all; None if fewer than three."""
+    chosen = replay.steps if steps is None else tuple(steps)
+    pairs = _of_lengths(replay.window.trace, chosen) or _of_directions(replay, chosen)
+    return pairs if pairs is not None and pairs.x.size >= 3 else None
+
+
+def _of_lengths(trace: Trace, steps: tuple[int, ...]) -> LengthPairs | None:
+    if trace.seq_len_sq is None:
+        return None
+    is_forward = (trace.optype == OP_CODES["forward-compute"]) & (trace.stage == PAIR_STAGE)
+    rows = np.flatnonzero(is_forward & (trace.seq_len_sq >= 0) & np.isin(trace.step, steps))
+    if not rows.size:
+        return None
+    return LengthPairs(trace.seq_len_sq[rows].astype(np.float64), trace.duration_s[rows], True)
+
+
+def _of_directions(replay: WindowReplay, steps: tuple[int, ...]) -> LengthPairs | None:
+    """Forward and backward time of the same micro-batch."""
+    x, y = [], []
+    for group in map(Features, replay.groups):
+        forward, backward = group.forward, group.backward
+        if forward is None or backward is None:
+            continue
+        chosen = np.isin(group.steps, steps)
+        one, other = (each.duration_s[:, PAIR_STAGE][..., chosen] for each in (forward, backward))
+        if one.shape == other.shape:
+            x.append(one.ravel())
+            y.append(other.ravel())
+    return LengthPairs(np.concatenate(x), np.concatenate(y), False) if x else None

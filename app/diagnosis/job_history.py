@@ -1,0 +1,192 @@
+"""Signals of a job's earlier steps, by which changes are detected.
+
+`History` has those of closed windows, `ExtendedHistory` adds the window to diagnose. `pack` and
+`unpack` are its stored form.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from app.diagnosis.statistics.change_points import latest_onset, level_changes
+from app.diagnosis.statistics.persistence import Onset, persistence
+from app.trace.window import Floats, Ints
+
+# Steps to keep, fewer for the largest jobs, as one row of the store holds them. Older steps are
+# thinned out, except around the latest changes, so that their onset stays known.
+MAX_STEPS = 256
+MAX_VALUES = 1 << 19  # of a signal
+MIN_STEPS = 32
+MAX_CHANGES = 3
+STEPS_AT_CHANGES = 4  # on either side
+
+
+@dataclass(frozen=True)
+class History:
+    """Signals of the closed windows before this one, of one epoch.
+
+    Shapes: `steps` [n] ascending; `step_s` [n] recorded step times in seconds; `signals` {name:
+    [n, dp, pp]}, the names and meanings in app/diagnosis/evidence/features.py; NaN where not known.
+    """
+
+    steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    step_s: Floats = field(default_factory=lambda: np.empty(0))
+    signals: Mapping[str, Floats] = field(default_factory=dict)
+
+    @cached_property
+    def num_steps(self) -> int:
+        """Number of steps."""
+        return int(self.steps.size)
+
+    def before(self, step: int) -> "History":
+        """The history before this step."""
+        return self._of(slice(int(np.searchsorted(self.steps, step))))
+
+    def with_steps(self, newer: "History") -> "History":
+        """Both; the newer one wins where steps repeat or the job's sizes differ."""
+        if not newer.num_steps:
+            return self
+        if not self.num_steps or _workers(self) != _workers(newer):
+            return newer
+        old = self._of(~np.isin(self.steps, newer.steps))
+        order = np.argsort(np.concatenate([old.steps, newer.steps]), kind="stable")
+        names = sorted({*old.signals, *newer.signals})
+        return History(
+            np.concatenate([old.steps, newer.steps])[order],
+            np.concatenate([old.step_s, newer.step_s])[order],
+            {name: np.concatenate([_signal(old, name), _signal(newer, name)])[order]
+             for name in names},
+        )  # fmt: skip
+
+    def extended(self, newer: "History") -> "History":
+        """Both, trimmed and rounded as if stored and read back."""
+        return self.with_steps(newer)._trimmed()._rounded()
+
+    def _rounded(self) -> "History":
+        signals = {name: _stored(values) for name, values in self.signals.items()}
+        return History(self.steps, _stored(self.step_s), signals)
+
+    def _trimmed(self) -> "History":
+        num_workers = int(np.prod(_workers(self) or (1,)))
+        most = max(MIN_STEPS, min(MAX_STEPS, MAX_VALUES // num_workers))
+        return self if self.num_steps <= most else self._of(_worth_keeping(self, most))
+
+    def _of(self, chosen: slice | Ints | NDArray[np.bool_]) -> "History":
+        signals = {name: values[chosen] for name, values in self.signals.items()}
+        return History(self.steps[chosen], self.step_s[chosen], signals)
+
+
+def _workers(history: History) -> tuple[int, ...] | None:
+    """(dp, pp) of the job; None without signals."""
+    for values in history.signals.values():
+        return values.shape[1:]
+    return None
+
+
+def _worth_keeping(history: History, most: int) -> Ints:
+    """Positions of the steps to keep: the newest half, and fewer of older steps."""
+    size = history.num_steps
+    kept = np.arange(size)
+    is_needed = kept >= size - most // 2
+    for change in level_changes(history.step_s)[-MAX_CHANGES:]:
+        is_needed[
+            max(0, change.position - STEPS_AT_CHANGES) : change.position + STEPS_AT_CHANGES
+        ] = True
+    while kept.size > most:
+        steps = history.steps[kept]
+        # Drop the step whose neighbours are closest together, relative to its age.
+        gap = (steps[2:] - steps[:-2]) / (steps[-1] - steps[1:-1])
+        gap[is_needed[kept[1:-1]]] = np.inf
+        kept = np.delete(kept, 1 + int(gap.argmin()))
+    return kept
+
+
+def _stored(seconds: Floats) -> Floats:
+    return seconds.astype(np.float32).astype(np.float64)
+
+
+def _signal(history: History, name: str) -> Floats:
+    if name in history.signals:
+        return history.signals[name]
+    return np.full((history.num_steps, *(_workers(history) or ())), np.nan)
+
+
+CODEC_FORMAT = 1
+
+
+def pack(history: History) -> bytes:
+    """The history as bytes, its seconds rounded to seven digits."""
+    return msgspec.msgpack.encode(
+        {
+            "format": CODEC_FORMAT,
+            "steps": history.steps.astype("<i8").tobytes(),
+            "step_s": _packed(history.step_s),
+            "signals": {name: _packed(values) for name, values in history.signals.items()},
+        }
+    )
+
+
+def unpack(blob: bytes) -> History:
+    """The history in bytes of `pack`.
+
+    Raises:
+        ValueError: other bytes, or those of a newer version.
+    """
+    try:
+        message = msgspec.msgpack.decode(blob)
+        if message["format"] != CODEC_FORMAT:
+            raise ValueError(
+                f"history of format {message['format']}: this version reads {CODEC_FORMAT}"
+            )
+        steps = np.frombuffer(message["steps"], "<i8").astype(np.int64)
+        signals = {name: _unpacked(packed) for name, packed in message["signals"].items()}
+        return History(steps, _unpacked(message["step_s"]), signals)
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise ValueError("not a packed history") from error
+
+
+def _packed(values: Floats) -> dict[str, Any]:
+    return {"shape": values.shape, "bytes": values.astype("<f4").tobytes()}
+
+
+def _unpacked(packed: dict[str, Any]) -> Floats:
+    return np.frombuffer(packed["bytes"], "<f4").astype(np.float64).reshape(packed["shape"])
+
+
+@dataclass(frozen=True)
+class ExtendedHistory(History):
+    """Steps before the window, `num_before` of them, and those in it."""
+
+    num_before: int = 0
+
+
+def extended_history(history: History, window: History) -> ExtendedHistory:
+    """The history up to the window, and the window."""
+    if not window.num_steps:
+        return ExtendedHistory(history.steps, history.step_s, history.signals, history.num_steps)
+    before = history.before(int(window.steps[0]))
+    both = before.with_steps(window)
+    num_before = both.num_steps - window.num_steps
+    return ExtendedHistory(both.steps, both.step_s, both.signals, num_before)
+
+
+def onset_in_history(history: ExtendedHistory, badness: Floats) -> Onset:
+    """Onset and persistence of `badness` [n], 1.0 = not bad, NaN = unknown."""
+    change = latest_onset(badness)
+    lasts = persistence(badness, history.num_before)
+    step = None if change is None else int(history.steps[change.position])
+    return Onset(step, lasts)
+
+
+def median_over_workers(signal: Floats) -> Floats:
+    """[n], the median over workers of a signal [n, dp, pp]."""
+    flat = signal.reshape(signal.shape[0], -1)
+    is_known = np.isfinite(flat).any(axis=1)
+    usual = np.full(flat.shape[0], np.nan)
+    usual[is_known] = np.nanmedian(flat[is_known], axis=1)
+    return usual

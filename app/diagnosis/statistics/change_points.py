@@ -1,0 +1,471 @@
+"""When did a series change its level, and since when is it as high as now?
+
+Bayesian online change-point detection (Adams and MacKay, 2007) for a normal series of unknown mean
+and variance: each value multiplies the weight of every run (every position at which the current
+level may have begun) by its predictive density, a Student t; a share of the weight goes to a new
+run. A detected change counts if both levels are known from enough steps and differ by 10 % [G]; it
+is placed at the most likely step. Several jumps in one direction may be replaced by a ramp.
+
+Call `level_changes` or `latest_onset`. Kernels work on the logarithms of one series.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from math import lgamma, log, pi
+from typing import NamedTuple
+
+import numpy as np
+
+from app.diagnosis.statistics.robust import median
+from app.engine.kernels import kernel
+from app.engine.metrics import MAD_TO_DEVIATION
+from app.trace.window import Floats, Ints
+
+# Expected distance of changes; its logarithm enters, so a wrong guess costs little.
+STEPS_PER_CHANGE = 250.0
+# Weight of the prior of the variance, in values.
+PRIOR_VALUES = 4.0
+# Prior standard deviation between levels, in logarithms.
+LEVEL_SPREAD = 0.5
+# Runs less likely than this are dropped.
+FORGET_BELOW = 1e-12
+
+
+@cache
+def predictive_table(size: int) -> Floats:
+    """[size + 1], logarithms of the t density's constant after each number of values."""
+    freedom = PRIOR_VALUES + np.arange(size + 1)
+    return np.array([lgamma((n + 1) / 2) - lgamma(n / 2) - log(pi * n) / 2 for n in freedom])
+
+
+@kernel
+def advance(  # type: ignore[no-untyped-def]
+    value, now, num_runs, began, figures, centre, scale, table, forget_below
+):
+    """Update the runs by one value and return how many remain; `began` and `figures` are theirs.
+
+    Rows of `figures`: number of values, their mean, sum of squares about it, weight of the run.
+    """
+    kappa_0 = (scale / LEVEL_SPREAD) ** 2
+    half_0 = PRIOR_VALUES * scale * scale / 2
+    hazard = 1.0 / STEPS_PER_CHANGE
+    figures[0, num_runs] = figures[1, num_runs] = figures[2, num_runs] = 0.0
+    figures[3, num_runs] = 1.0 if num_runs == 0 else hazard
+    began[num_runs] = now
+    most = -np.inf
+    for run in range(num_runs + 1):
+        count, mean = figures[0, run], figures[1, run]
+        kappa, freedom = kappa_0 + count, PRIOR_VALUES + count
+        from_centre = mean - centre
+        level = centre + count * from_centre / kappa
+        half = half_0 + figures[2, run] / 2 + kappa_0 * count * from_centre**2 / (2 * kappa)
+        spread = half * 2 / freedom * (kappa + 1) / kappa
+        away = (value - level) ** 2 / (spread * freedom)
+        log_density = table[int(count)] - np.log(spread) / 2 - (freedom + 1) / 2 * np.log1p(away)
+        share = 1.0 if run == num_runs else 1.0 - hazard
+        figures[3, run] = np.log(figures[3, run] * share) + log_density
+        most = max(most, figures[3, run])
+        figures[0, run] = count + 1
+        figures[1, run] = mean + (value - mean) / (count + 1)
+        figures[2, run] += (value - mean) * (value - figures[1, run])
+    total = 0.0
+    for run in range(num_runs + 1):
+        figures[3, run] = np.exp(figures[3, run] - most)
+        total += figures[3, run]
+    kept = 0
+    for run in range(num_runs + 1):
+        weight = figures[3, run] / total
+        if weight >= forget_below:
+            began[kept] = began[run]
+            figures[0, kept], figures[1, kept] = figures[0, run], figures[1, run]
+            figures[2, kept], figures[3, kept] = figures[2, run], weight
+            kept += 1
+    return kept
+
+
+# The posterior that a change has taken place [G].
+MIN_EVIDENCE = 0.9
+# Standard errors between levels, and more of them where few values give the error.
+MIN_DEVIATIONS = 5.0
+EXTRA_DEVIATIONS = 20.0  # divided by the degrees of freedom
+# Probability that a heavy-tailed series has such a stretch by chance.
+MAX_CHANCE = 0.005
+# Values are clipped at so many standard deviations from their neighbours' median.
+OUTLIER_DEVIATIONS = 3.0
+# Least standard deviation of a series.
+MIN_SCALE = 0.005
+NEIGHBOURS = 2  # on either side
+
+
+class ChangeCriteria(NamedTuple):
+    """Values needed before and after a change, and the least difference of log levels.
+
+    Three standard errors are added to the measured difference: otherwise half of all changes of
+    exactly that size would be missed.
+    """
+
+    before: int
+    after: int
+    difference: float
+
+
+# A change of 10 % [G].
+USUAL_CRITERIA = ChangeCriteria(4, 3, float(np.log(1.10)))
+
+
+@kernel
+def known_values(values, logs, at):  # type: ignore[no-untyped-def]
+    """Number of known values; fills in their logarithms and positions."""
+    count = 0
+    for position in range(values.size):
+        if np.isfinite(values[position]) and values[position] > 0:
+            logs[count] = np.log(values[position])
+            at[count] = position
+            count += 1
+    return count
+
+
+@kernel
+def scale_of(logs):  # type: ignore[no-untyped-def]
+    """Standard deviation within a level, by differences: a change adds one outlier only."""
+    away = median(np.abs(np.diff(logs)), logs.size - 1)
+    return max(MIN_SCALE, MAD_TO_DEVIATION * away / np.sqrt(2.0))
+
+
+@kernel
+def clip_outliers(logs, scale, near, smooth, clipped):  # type: ignore[no-untyped-def]
+    """Fills in running medians, and the logarithms clipped around them."""
+    for at in range(logs.size):
+        # At either end the window of five is not shortened: two outliers are no new level.
+        first = min(max(0, at - NEIGHBOURS), max(0, logs.size - 2 * NEIGHBOURS - 1))
+        end = max(min(logs.size, at + NEIGHBOURS + 1), min(logs.size, 2 * NEIGHBOURS + 1))
+        near[: end - first] = logs[first:end]
+        smooth[at] = median(near, end - first)
+        least, most = (
+            smooth[at] - OUTLIER_DEVIATIONS * scale,
+            smooth[at] + OUTLIER_DEVIATIONS * scale,
+        )
+        clipped[at] = min(max(logs[at], least), most)
+
+
+@kernel
+def may_change(logs, scale, criteria):  # type: ignore[no-untyped-def]
+    """Whether `is_change` may hold for any split; a quick check before the search.
+
+    Levels are means of at least `shortest` values, so some stretch of less than twice as many has
+    a mean at least as high, and another one as low.
+    """
+    size = logs.size
+    sums = np.zeros(size + 1)
+    for at in range(size):
+        sums[at + 1] = sums[at] + logs[at]
+    shortest = min(criteria.before, criteria.after)
+    low, high = np.inf, -np.inf
+    for length in range(shortest, min(size, 2 * shortest - 1) + 1):
+        for end in range(length, size + 1):
+            mean = (sums[end] - sums[end - length]) / length
+            low, high = min(low, mean), max(high, mean)
+    # The standard error is at least that of two halves, at most the difference / `enough`.
+    enough = MIN_DEVIATIONS + EXTRA_DEVIATIONS / (size - 2)
+    least = max(criteria.difference / (1 + 3 / MIN_DEVIATIONS), enough * 2 * scale / np.sqrt(size))
+    return high - low >= 0.999 * least
+
+
+@kernel
+def best_split(logs, first, end, criteria):  # type: ignore[no-untyped-def]
+    """The split with the least sum of squares, which is the most likely one."""
+    total, before, best, at = 0.0, 0.0, -1.0, first + criteria.before
+    for position in range(first, end):
+        total += logs[position]
+    mean = total / (end - first)
+    for position in range(first, end - criteria.after):
+        before += logs[position] - mean
+        count = position + 1 - first
+        if count >= criteria.before:
+            between = before * before * (1.0 / count + 1.0 / (end - first - count))
+            if between > best:
+                best, at = between, position + 1
+    return at
+
+
+@kernel
+def is_change(logs, first, at, end, scale, criteria):  # type: ignore[no-untyped-def]
+    """Whether the levels before and after a split differ enough, beyond chance."""
+    if at - first < criteria.before or end - at < criteria.after:
+        return False
+    before, after = logs[first:at], logs[at:end]
+    difference = abs(after.mean() - before.mean())
+    left = ((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()
+    deviation = max(scale, np.sqrt(left / (end - first - 2)))
+    error = deviation * np.sqrt(1.0 / before.size + 1.0 / after.size)
+    is_large = difference + 3 * error >= criteria.difference
+    enough = MIN_DEVIATIONS + EXTRA_DEVIATIONS / (end - first - 2)
+    is_clear = difference >= enough * error
+    return is_large and is_clear and stretch_chance(before, after) < MAX_CHANCE
+
+
+@kernel
+def stretch_chance(before, after):  # type: ignore[no-untyped-def]
+    """Upper bound of the probability that the longer part holds a stretch like the shorter one.
+
+    For any distribution: Chernoff's bound on so many values on the other side of the middle, by the
+    share of such values in the longer part.
+    """
+    long, short = (before, after) if before.size >= after.size else (after, before)
+    middle = (before.mean() + after.mean()) / 2
+    sign = 1.0 if short.mean() > long.mean() else -1.0
+    count = (sign * (long - middle) > 0).sum()
+    # Two standard deviations above the observed share.
+    usual = (count + 2 * np.sqrt(count) + 0.5) / (long.size + 1.0)
+    share = (sign * (short - middle) > 0).mean()
+    if share <= usual:
+        return 1.0
+    exponent = share * np.log(share / usual)
+    if share < 1.0:
+        exponent += (1 - share) * np.log((1 - share) / (1 - usual))
+    return (long.size + short.size) * np.exp(-short.size * exponent)
+
+
+@kernel
+def find_splits(logs, scale, criteria, table, began, figures, splits):  # type: ignore[no-untyped-def]
+    """Number of changes; fills in `splits`, where new levels begin, ascending."""
+    centre, last, num_runs, num_splits = np.median(logs), 0, 0, 0
+    for now in range(logs.size):
+        num_runs = advance(
+            logs[now], now, num_runs, began, figures, centre, scale, table, FORGET_BELOW
+        )
+        evidence = 0.0
+        for run in range(num_runs):
+            if last + criteria.before <= began[run] <= now + 1 - criteria.after:
+                evidence += figures[3, run]
+        if evidence > MIN_EVIDENCE:
+            at = best_split(logs, last, now + 1, criteria)
+            if is_change(logs, last, at, now + 1, scale, criteria):
+                splits[num_splits] = last = at
+                num_splits += 1
+    return place_splits(logs, scale, criteria, splits, num_splits)
+
+
+@kernel
+def place_splits(logs, scale, criteria, splits, num_splits):  # type: ignore[no-untyped-def]
+    """Move each split to its best place between its neighbours; drop those that no longer hold."""
+    again = True
+    while again:
+        again = False
+        for index in range(num_splits):
+            first = splits[index - 1] if index else 0
+            end = splits[index + 1] if index + 1 < num_splits else logs.size
+            splits[index] = best_split(logs, first, end, criteria)
+        for index in range(num_splits):
+            first = splits[index - 1] if index else 0
+            end = splits[index + 1] if index + 1 < num_splits else logs.size
+            if not is_change(logs, first, splits[index], end, scale, criteria):
+                for later in range(index, num_splits - 1):
+                    splits[later] = splits[later + 1]
+                num_splits -= 1
+                again = True
+                break
+    return num_splits
+
+
+@kernel
+def find_splits_of_each(values, criteria, table, logs, at, splits, sizes):  # type: ignore[no-untyped-def]
+    """`find_splits` for every row; fills in clipped logarithms and positions of known values.
+
+    `sizes` are the numbers of known values and of splits of each row.
+    """
+    num_series, size = values.shape
+    plain, smooth = np.empty(size), np.empty(size)
+    began, figures = np.empty(size + 1, np.int64), np.empty((4, size + 1))
+    near = np.empty(2 * NEIGHBOURS + 1)
+    for row in range(num_series):
+        count = known_values(values[row], plain, at[row])
+        sizes[row, 0], sizes[row, 1] = count, 0
+        if count < criteria.before + criteria.after:
+            continue
+        scale = scale_of(plain[:count])
+        clipped = logs[row, :count]
+        clip_outliers(plain[:count], scale, near, smooth[:count], clipped)
+        # A quick check: levels are no further apart than running medians.
+        apart = smooth[:count].max() - smooth[:count].min()
+        if apart >= criteria.difference / 2 and may_change(clipped, scale, criteria):
+            sizes[row, 1] = find_splits(
+                clipped, scale, criteria, table, began, figures, splits[row]
+            )
+
+
+# Information criterion that a ramp must gain over the jumps (twice the log likelihood).
+MIN_RAMP_GAIN = 6.0
+_FIRST = USUAL_CRITERIA.before
+MIN_RAMP_STEPS = 4  # fewer are a jump within a step
+_LEFT_BY_CHANCE = (MIN_SCALE / 5) ** 2  # least mean square, so the logarithm is finite
+
+
+class Ramp(NamedTuple):
+    """`begin` is the first position off the old level, `until` the first on the new one."""
+
+    begin: int
+    until: int
+    before: float
+    after: float
+
+
+def find_ramp(logs: Floats, jumps: list[int]) -> Ramp | None:
+    """The ramp, if it explains [n] better than the jumps do; else None."""
+    if logs.size < USUAL_CRITERIA.before + USUAL_CRITERIA.after + MIN_RAMP_STEPS:
+        return None
+    begin, until, left, before, after = best_ramp(np.ascontiguousarray(logs))
+    parts = np.split(logs, jumps)
+    left_by_jumps = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
+    by_jumps = _badness(left_by_jumps, logs.size, 2 * len(jumps))
+    if (
+        until - begin + 1 < MIN_RAMP_STEPS
+        or _badness(left, logs.size, 3) + MIN_RAMP_GAIN > by_jumps
+    ):
+        return None
+    return Ramp(begin, until, before, after)
+
+
+def _badness(left: float, size: int, num_parameters: int) -> float:
+    """The Bayesian information criterion without its constant."""
+    mean_square = left / size + _LEFT_BY_CHANCE
+    return size * float(np.log(mean_square)) + num_parameters * float(np.log(size))
+
+
+@kernel
+def best_ramp(logs):  # type: ignore[no-untyped-def]
+    """Begin, end, residual squares, and the levels before and after of the best ramp."""
+    size = logs.size
+    mean = logs.mean()
+    # Sums of the values before each position, and of the values times their positions.
+    sums, moments = np.zeros(size + 1), np.zeros(size + 1)
+    for at in range(size):
+        sums[at + 1] = sums[at] + logs[at] - mean
+        moments[at + 1] = moments[at] + at * (logs[at] - mean)
+    total = ((logs - mean) ** 2).sum()
+    best, best_begin, best_until, slope, offset = -1.0, _FIRST, _FIRST, 0.0, 0.0
+    for begin in range(_FIRST, size - 1):
+        for until in range(begin, size):
+            length = until - begin + 1
+            later = size - 1 - until
+            # Sums over the ramp's shape: 0 before, 1/length at `begin`, 1 from `until`.
+            share = (length + 1) / 2 + later
+            squares = (length + 1) * (2 * length + 1) / (6 * length) + later
+            climb = moments[until + 1] - moments[begin]
+            climb -= (begin - 1) * (sums[until + 1] - sums[begin])
+            product = climb / length + sums[size] - sums[until + 1]
+            variance = squares - share * share / size
+            explained = product * product / variance
+            if explained > best:
+                best, best_begin, best_until = explained, begin, until
+                slope = product / variance
+                offset = mean - slope * share / size
+    return best_begin, best_until, total - best, offset, offset + slope
+
+
+# Changes in one direction at most this far apart may be one ramp.
+MAX_BETWEEN_STAIRS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LevelChange:
+    """A change of level; levels are geometric means.
+
+    `position` is the first off the old level, `until` the first on the new one: the same for a
+    jump, later for a ramp.
+    """
+
+    position: int
+    before: float
+    after: float
+    until: int
+
+    @property
+    def ratio(self) -> float:
+        """New level over old level."""
+        return self.after / self.before
+
+
+def level_changes(values: Floats, criteria: ChangeCriteria = USUAL_CRITERIA) -> list[LevelChange]:
+    """The changes of one series [n], ascending; unknown values are NaN."""
+    return level_changes_of_each(values[None], criteria)[0]
+
+
+def level_changes_of_each(
+    values: Floats, criteria: ChangeCriteria = USUAL_CRITERIA
+) -> list[list[LevelChange]]:
+    """The changes of each series, [series, n]; only values above 0 are known."""
+    values = np.ascontiguousarray(values, np.float64)
+    logs, at = np.empty(values.shape), np.empty(values.shape, np.int64)
+    found = np.empty(values.shape, np.int64)
+    sizes = np.zeros((values.shape[0], 2), np.int64)
+    find_splits_of_each(values, criteria, predictive_table(values.shape[1]), logs, at, found, sizes)
+    return [
+        _level_changes(logs[row, :size], at[row, :size], found[row, :num_splits].tolist())
+        if num_splits
+        else []
+        for row, (size, num_splits) in enumerate(sizes.tolist())
+    ]
+
+
+def latest_onset(values: Floats, criteria: ChangeCriteria = USUAL_CRITERIA) -> LevelChange | None:
+    """The rise to the current level of a series [n]; None where it never rose or fell again."""
+    return _still_up(level_changes(values, criteria), criteria)
+
+
+def latest_onset_of_each(
+    values: Floats, criteria: ChangeCriteria = USUAL_CRITERIA
+) -> list[LevelChange | None]:
+    """The same of each series, [series, n]."""
+    return [_still_up(each, criteria) for each in level_changes_of_each(values, criteria)]
+
+
+def _still_up(found: list[LevelChange], criteria: ChangeCriteria) -> LevelChange | None:
+    """The last rise through the middle between the lowest and the current level."""
+    if not found:
+        return None
+    now = found[-1].after
+    low = min(min(each.before, each.after) for each in found)
+    if np.log(now / low) < criteria.difference / 2:
+        return None
+    middle = float(np.sqrt(now * low))
+    return next(each for each in reversed(found) if each.before < middle)
+
+
+def _level_changes(logs: Floats, at: Ints, jumps: list[int]) -> list[LevelChange]:
+    """Changes of one series; `logs` and `at` are values and positions of its known values."""
+    if not jumps:
+        return []
+    bounds = [0, *jumps, logs.size]
+    level = [float(logs[first:end].mean()) for first, end in pairwise(bounds)]
+    found: list[LevelChange] = []
+    for first, end in _staircases(jumps, level):
+        begin = bounds[first]
+        inner = [jump - begin for jump in jumps[first:end]]
+        gradual = find_ramp(logs[begin : bounds[end + 1]], inner)
+        if gradual is None:
+            found += [_level_change(at, jump, jump, *level[i : i + 2])
+                      for i, jump in enumerate(jumps[first:end], first)]  # fmt: skip
+        else:
+            steps = begin + gradual.begin, begin + gradual.until
+            found.append(_level_change(at, *steps, gradual.before, gradual.after))
+    return found
+
+
+def _staircases(jumps: list[int], level: list[float]) -> Iterator[tuple[int, int]]:
+    """First and end index of jumps in one direction near each other."""
+    first = 0
+    for index in range(1, len(jumps) + 1):
+        if index < len(jumps):
+            is_up = [level[i + 1] > level[i] for i in (index - 1, index)]
+            is_near = jumps[index] - jumps[index - 1] <= MAX_BETWEEN_STAIRS
+            if is_near and is_up[0] == is_up[1]:
+                continue
+        yield first, index
+        first = index
+
+
+def _level_change(at: Ints, begin: int, until: int, before: float, after: float) -> LevelChange:
+    return LevelChange(int(at[begin]), float(np.exp(before)), float(np.exp(after)), int(at[until]))

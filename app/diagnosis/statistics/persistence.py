@@ -1,0 +1,135 @@
+"""Does a slowdown last: transient, chronic, rotating between culprits, or progressive?
+
+`persistence` is for a degree of badness in each step, `onset_of_hits` for steps that show a cause
+or do not.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.diagnosis.finding import Persistence
+from app.trace.window import Floats, Ints
+
+# A step is bad from this excess, and from half of the median excess of bad steps.
+MIN_EXCESS = 0.05
+MIN_CHRONIC_SHARE = 0.5
+# Progressive: Kendall's tau of the steps, and growth from the first third to the last.
+MIN_AGREEMENT = 0.6
+MIN_GROWTH = 0.1
+MIN_STEPS = 6
+GROWTH_STEPS = 64  # newest steps that are looked at
+# Rotating: at least three culprits, none with more than half of the bad steps.
+MAX_SHARE_OF_ONE = 0.5
+MIN_CULPRITS = 3
+
+
+def persistence(badness: Floats, num_before: int = 0) -> Persistence | None:
+    """Persistence of badness [n]; the first `num_before` steps are before the window.
+
+    1.0 = not bad, NaN = unknown; None where no step of the window is bad.
+    """
+    is_bad = bad_steps(badness)
+    is_known = np.isfinite(badness[num_before:])
+    num_bad = int(is_bad[num_before:].sum())
+    if not num_bad:
+        return None
+    if _is_growing(badness, is_bad):
+        return "progressive"
+    return "chronic" if num_bad >= MIN_CHRONIC_SHARE * is_known.sum() else "transient"
+
+
+def rotation(culprits: Ints) -> Persistence | None:
+    """ "rotating" if the worst culprit, [n] with -1 for none, changes from step to step."""
+    named = culprits[culprits >= 0]
+    if not named.size:
+        return None
+    counts = np.unique(named, return_counts=True)[1]
+    is_rotating = counts.size >= MIN_CULPRITS and counts.max() <= MAX_SHARE_OF_ONE * named.size
+    return "rotating" if is_rotating else None
+
+
+def bad_steps(badness: Floats) -> np.ndarray:
+    """[n], whether each step is bad."""
+    excess = np.nan_to_num(badness - 1.0, nan=0.0)
+    some = excess[excess >= MIN_EXCESS]
+    if not some.size:
+        return np.zeros(badness.size, np.bool_)
+    return np.asarray(excess >= max(MIN_EXCESS, float(np.median(some)) / 2))
+
+
+def _is_growing(badness: Floats, is_bad: np.ndarray) -> bool:
+    """Whether the current stretch of bad steps gets worse (Kendall's tau, and growth)."""
+    grown = _current_stretch(badness, is_bad)
+    if grown.size < MIN_STEPS:
+        return False
+    pairs = np.sign(grown[None, :] - grown[:, None])
+    agreement = np.triu(pairs, 1).sum() / (grown.size * (grown.size - 1) / 2)
+    third = max(2, grown.size // 3)
+    growth = np.median(grown[-third:]) / np.median(grown[:third]) - 1
+    return bool(agreement >= MIN_AGREEMENT and growth >= MIN_GROWTH)
+
+
+def _current_stretch(badness: Floats, is_bad: np.ndarray) -> Floats:
+    """The last stretch of bad steps; single good or unknown steps do not end it."""
+    at = np.flatnonzero(is_bad)
+    if not at.size or at[-1] < badness.size - 2:
+        return np.empty(0)
+    breaks = np.flatnonzero(np.diff(at) > 2)
+    first = at[breaks[-1] + 1] if breaks.size else at[0]
+    recent = badness[max(first, badness.size - GROWTH_STEPS) :]
+    return recent[np.isfinite(recent)]
+
+
+# Probability below which quiet steps in a row are an onset or an end.
+_MAX_CHANCE = 0.01
+# A step belongs to a stretch if its share is at least this.
+MIN_HIT_SHARE = 0.5
+# So few hits in a longer window are transient.
+_FEW_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """Since when something is as bad as it is now, and whether it lasts.
+
+    `onset_step` is None where it began before the known steps, or with no single step;
+    `persistence` is None where no step of the window is bad.
+    """
+
+    onset_step: int | None
+    persistence: Persistence | None
+
+
+def onset_of_hits(steps: Ints, is_hit: NDArray[np.bool_]) -> Onset:
+    """Onset and persistence of a cause that at least one step shows.
+
+    Args:
+        steps: [steps], ascending.
+        is_hit: [steps], whether each shows the cause.
+    """
+    hits = np.flatnonzero(is_hit)
+    first, last = int(hits[0]), int(hits[-1])
+    # Hits a step after the first one; two hits are too few for that.
+    rate = (hits.size - 1) / (last + 1 - first) if hits.size > 2 else float(is_hit[first:].mean())
+    began_here = (1 - rate) ** first < _MAX_CHANCE
+    is_over = (1 - rate) ** (is_hit.size - 1 - last) < _MAX_CHANCE
+    is_hiccup = hits.size <= _FEW_STEPS < is_hit.size / 2
+    lasts: Persistence = "transient" if is_over or is_hiccup else "chronic"
+    return Onset(int(steps[first]) if began_here else None, lasts)
+
+
+def densest_stretch(share: Floats) -> tuple[int, int]:
+    """First and end of the stretch with the largest sum of share - 1/2 (Kadane).
+
+    `share` [steps] is within 0..1.
+    """
+    best, found, total, began = -np.inf, (0, share.size), 0.0, 0
+    for position, gain in enumerate((share - MIN_HIT_SHARE).tolist()):
+        if total <= 0.0:
+            total, began = 0.0, position
+        total += gain
+        if total > best:
+            best, found = total, (began, position + 1)
+    return found

@@ -1,0 +1,326 @@
+"""What suspicions cost, and which of them hold.
+
+    cost = (T' - T'_repaired) / T'
+
+T' is the mean replayed step time with the launch delays of all suspicions added; T'_repaired the
+same with one suspicion repaired. Both include the time of odd steps that a replay leaves out, as
+evaluations are part of a job's time. Without delays and odd steps T' = T.
+
+One fault may look like two causes. Pairs of causes that may be confused are compared operation by
+operation: if most of the smaller one's excess time is also in the larger one, the larger one
+explains it. Two faults of one worker have different excess times, and both remain.
+
+A transfer begins on one host and ends on another, so an excess below the clocks' error is no
+evidence. A computation has one clock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+
+from app.diagnosis.case import Case
+from app.diagnosis.detector import Suspicion
+from app.diagnosis.evidence.interruptions import annotated_s
+from app.diagnosis.finding import RuledOut
+from app.diagnosis.repair import Repair, Repaired
+from app.engine.kernels import all_of
+from app.engine.replays import WindowReplay
+from app.engine.what_if import RECORDED, Replayer, edited_step_times
+from app.trace.window import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class SuspicionCosts:
+    """Step times T', `blamed_s` [steps], and T'_repaired of each suspicion, `repaired_s` [steps].
+
+    None where a suspicion has nothing to repair.
+    """
+
+    blamed_s: Floats
+    repaired_s: tuple[Floats | None, ...]
+
+    def of(self, index: int) -> float | None:
+        """Cost of a suspicion as a share of the job's time; None where it has nothing to repair."""
+        repaired_s = self.repaired_s[index]
+        if repaired_s is None:
+            return None
+        return float(1.0 - repaired_s.mean() / self.blamed_s.mean())
+
+
+def suspicion_costs(case: Case, suspicions: Sequence[Suspicion]) -> SuspicionCosts:
+    """Step times with and without each suspicion."""
+    replay, delays = case.replay, [each.delays for each in suspicions]
+    blamed_s = _step_times(replay, delays, None)
+    found = all_of(
+        replay.size,
+        [
+            partial(_step_times, replay, _all_but(delays, index), each.repair)
+            for index, each in enumerate(suspicions)
+            if _is_replayed(each)
+        ],
+    )
+    left_out_s = np.where(case.is_usual, 0.0, np.maximum(0.0, replay.recorded_s - blamed_s))
+    answers = iter(found)
+    return SuspicionCosts(
+        blamed_s + left_out_s,
+        tuple(next(answers) + left_out_s if _is_replayed(each) else None for each in suspicions),
+    )
+
+
+def cost_after_other_repairs(
+    case: Case, suspicions: Sequence[Suspicion], index: int
+) -> float | None:
+    """Cost of a suspicion with all others repaired; None where it is not replayed.
+
+    Where two repair the same operation, this one's duration counts.
+    """
+    mine, others = suspicions[index], [*suspicions[:index], *suspicions[index + 1 :]]
+    if not _is_replayed(mine):
+        return None
+    repairs = [each.repair for each in others if each.repair is not None]
+    delays = [mine.delays] if mine.delays is not None else []
+    with_it = case.replay.joined(lambda group: _of_group(group, delays, repairs))
+    if mine.repair is not None:
+        repairs = [*repairs, mine.repair]
+    without = case.replay.joined(lambda group: _of_group(group, [], repairs))
+    return float(1.0 - without.mean() / with_it.mean())
+
+
+def _is_replayed(suspicion: Suspicion) -> bool:
+    return suspicion.repair is not None or suspicion.delays is not None
+
+
+def _all_but(delays: Sequence[Repair | None], index: int) -> list[Repair | None]:
+    """The delays of all suspicions but one."""
+    return [None if at == index else each for at, each in enumerate(delays)]
+
+
+def _step_times(
+    replay: WindowReplay, delays: Sequence[Repair | None], repair: Repair | None
+) -> Floats:
+    """[steps], seconds with delays added and one repair applied."""
+    added = [each for each in delays if each is not None]
+    if not added and repair is None:
+        return replay.simulated_s
+    repairs = [] if repair is None else [repair]
+    return replay.joined(lambda group: _of_group(group, added, repairs))
+
+
+def _of_group(group: Replayer, delays: list[Repair], repairs: list[Repair]) -> Floats:
+    edited = _EditedDurations(group)
+    for repair in repairs:
+        edited.take(repair(group))
+    for each in delays:
+        edited.add(each(group))
+    return edited.step_times()
+
+
+class _EditedDurations:
+    """Durations that replace recorded ones in some rows."""
+
+    def __init__(self, group: Replayer) -> None:
+        self._group = group
+        self._source = np.full(group.graph.num_rows, RECORDED, np.int32)
+        self._edited_s = np.empty((0, group.durations.recorded_s.shape[1]))
+
+    def take(self, repaired: Repaired) -> None:
+        """New durations; milestones inside an operation move in proportion."""
+        inside, of_row = self._inside(repaired.rows)
+        share = self._group.graph.milestone_share[inside][:, None]
+        milestones_s = repaired.duration_s[of_row] * share
+        self._append(repaired.rows, repaired.duration_s)
+        self._append(self._group.graph.num_ops + inside, milestones_s)
+
+    def add(self, delays: Repaired) -> None:
+        """Delays the start of operations, and the milestones inside them, by these seconds."""
+        inside, of_row = self._inside(delays.rows)
+        rows = np.concatenate([delays.rows, self._group.graph.num_ops + inside])
+        new = rows[self._source[rows] == RECORDED]
+        self._append(new, self._group.durations.recorded_s[new])
+        later_s = np.concatenate([delays.duration_s, delays.duration_s[of_row]])
+        self._edited_s[self._source[rows]] += later_s
+
+    def step_times(self) -> Floats:
+        """[steps], seconds."""
+        group = self._group
+        if not len(self._edited_s):
+            return group.simulated_s
+        return edited_step_times(
+            group.graph, group.durations, self._source, self._edited_s, group.peers
+        )
+
+    def _inside(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Milestones inside these operations, and the position in `rows` of each one's row."""
+        milestone_of = self._group.graph.milestone_of
+        if not milestone_of.size:
+            return milestone_of, milestone_of
+        position = np.full(self._group.graph.num_ops, -1, np.int64)
+        position[rows] = np.arange(rows.size)
+        of_row = position[milestone_of]
+        inside = np.flatnonzero(of_row >= 0)
+        return inside, of_row[inside]
+
+    def _append(self, rows: Ints, duration_s: Floats) -> None:
+        if not rows.size:
+            return
+        size = len(self._edited_s)
+        self._source[rows] = np.arange(size, size + rows.size)
+        own_s = np.ascontiguousarray(duration_s)
+        self._edited_s = np.concatenate([self._edited_s, own_s]) if size else own_s.copy()
+
+
+# Pairs that may be confused. Others may share operations rightly, as a slow worker of a slow stage.
+_CONFUSABLE = frozenset(
+    frozenset(pair)
+    for pair in (
+        ("slow-worker", "allocator-stall"),
+        ("slow-worker", "gc-pause"),
+        ("gc-pause", "allocator-stall"),
+        ("data-loading", "allocator-stall"),
+        ("late-host", "allocator-stall"),
+    )
+)
+# Share of the smaller one's excess time.
+_MIN_SHARED = 0.7
+
+
+def drop_explained(
+    case: Case, suspicions: Sequence[Suspicion]
+) -> tuple[list[Suspicion], list[RuledOut]]:
+    """The suspicions that remain, and those that another one explains."""
+    explained: dict[str, RuledOut] = _late_hosts(case, suspicions)
+    suspicions = [each for each in suspicions if each.cause not in explained]
+    for one, other in combinations(suspicions, 2):
+        if frozenset((one.cause, other.cause)) not in _CONFUSABLE:
+            continue
+        shared = _shared_time(case, one, other)
+        small, large = (one, other) if shared.first_s <= shared.second_s else (other, one)
+        if shared.of_smaller >= _MIN_SHARED:
+            explained[small.cause] = RuledOut(
+                small.cause,
+                f"what it is about is explained by {large.cause}",
+                score=small.score,
+                figures={"share_explained": shared.of_smaller},
+            )
+    left = [each for each in suspicions if each.cause not in explained]
+    return left, list(explained.values())
+
+
+def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
+    """Drops late-host or the cause behind it, so that one fault is named once.
+
+    Data waits are data-loading. Garbage collection is late-host where most pauses are on its
+    workers, else gc-pause.
+    """
+    by_cause = {each.cause: each for each in suspicions}
+    late = by_cause.get("late-host")
+    if late is None:
+        return {}
+    because, workers = late.evidence["late_because"], late.evidence["workers"]
+    loading = by_cause.get("data-loading")
+    # A data wait without annotation is a late launch of the first computation.
+    if loading is not None and (not loading.culprits or _names_all(loading, workers)):
+        return _explained(late, "data-loading")
+    if because == "gc" and (pauses := by_cause.get("gc-pause")):
+        pauses_s = annotated_s(case, "gc-pause")
+        mine_s = sum(float(pauses_s[:, dp_rank, stage].sum()) for dp_rank, stage in workers)
+        is_its_own = mine_s >= _MIN_SHARED * float(pauses_s.sum())
+        return _explained(pauses, "late-host") if is_its_own else _explained(late, "gc-pause")
+    return {}
+
+
+def _names_all(suspicion: Suspicion, workers: Sequence[Sequence[int]]) -> bool:
+    return all(worker in suspicion.evidence["workers"] for worker in workers)
+
+
+def _explained(suspicion: Suspicion, by: str) -> dict[str, RuledOut]:
+    reason = f"what it is about is explained by {by}"
+    return {suspicion.cause: RuledOut(suspicion.cause, reason, score=suspicion.score)}
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedTime:
+    """Seconds of all operations that each of two suspicions is about, and that both are."""
+
+    first_s: float
+    second_s: float
+    both_s: float
+
+    @property
+    def of_smaller(self) -> float:
+        """Share of the smaller one's time."""
+        smaller_s = min(self.first_s, self.second_s)
+        return self.both_s / smaller_s if smaller_s > 0 else 0.0
+
+
+def _shared_time(case: Case, one: Suspicion, other: Suspicion) -> _SharedTime:
+    totals_s = np.zeros(3)
+    for group in case.groups:
+        first_s, second_s = (_excess(group.replayer, each) for each in (one, other))
+        both_s = sum(
+            float(np.minimum(mine_s, second_s[row]).sum())
+            for row, mine_s in first_s.items()
+            if row in second_s
+        )
+        totals_s += [_total(first_s), _total(second_s), both_s]
+    return _SharedTime(*totals_s.tolist())
+
+
+def _total(excess_s: dict[int, Floats]) -> float:
+    return sum(float(each.sum()) for each in excess_s.values())
+
+
+def _excess(group: Replayer, suspicion: Suspicion) -> dict[int, Floats]:
+    """Excess or late seconds [lanes] of each row of the suspicion."""
+    found: dict[int, Floats] = {}
+    if suspicion.repair is not None:
+        repaired = suspicion.repair(group)
+        too_long_s = group.durations.recorded_s[repaired.rows] - repaired.duration_s
+        found = dict(zip(repaired.rows.tolist(), np.maximum(too_long_s, 0.0), strict=True))
+    for row, late_s in _late_rows(group, suspicion.delays):
+        found[row] = found[row] + late_s if row in found else late_s
+    return found
+
+
+def _late_rows(group: Replayer, delays: Repair | None) -> list[tuple[int, Floats]]:
+    if delays is None:
+        return []
+    late = delays(group)
+    return list(zip(late.rows.tolist(), np.maximum(late.duration_s, 0.0), strict=True))
+
+
+# Causes that show in transfers.
+_TRANSFER_CAUSES = frozenset({"slow-link", "flapping-link"})
+
+
+def doubted_by_clocks(case: Case, suspicion: Suspicion) -> RuledOut | None:
+    """The reason against a suspicion whose excess is below the clocks' error."""
+    residual_s = case.replay.clocks.residual_s
+    if suspicion.cause not in _TRANSFER_CAUSES or residual_s is None or suspicion.repair is None:
+        return None
+    effect_s = _effect_s(case, suspicion.repair)
+    if effect_s is None or effect_s >= residual_s:
+        return None
+    return RuledOut(
+        suspicion.cause,
+        f"its transfers take {1e3 * effect_s:.3g} ms too long, and the hosts' clocks are known to "
+        f"{1e3 * residual_s:.3g} ms only",
+        insufficient=True,
+        score=suspicion.score,
+        figures={"effect_s": effect_s, "clock_residual_s": residual_s},
+    )
+
+
+def _effect_s(case: Case, repair: Repair) -> float | None:
+    """Mean excess seconds of the transfers that are too long; None where none is."""
+    total_s, count = 0.0, 0
+    for group in case.groups:
+        repaired = repair(group.replayer)
+        recorded_s = group.replayer.durations.recorded_s[repaired.rows]
+        more_s = recorded_s - repaired.duration_s
+        total_s += float(more_s[more_s > 0].sum())
+        count += int((more_s > 0).sum())
+    return total_s / count if count else None

@@ -1,0 +1,122 @@
+"""Durations that a replay uses: own (transfer) durations and ideal durations.
+
+The own duration of an operation with peers runs from the last arrival. The ideal is the duration of
+its type without stragglers.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from app.engine.graph import StepGraph
+from app.engine.grid import Grid
+from app.engine.kernels import all_of, in_parallel, kernel
+from app.engine.template import Template
+from app.trace.window import Floats, Ints
+
+# A transfer this negative only shows that hosts' clocks disagree (section 4).
+NEGATIVE_TRANSFER_S = -0.010
+
+
+def own_durations(grid: Grid, graph: StepGraph) -> Floats:
+    """[rows, lanes], seconds: transfer duration of operations that meet, recorded of all others.
+
+    transfer = end - max(start over the unit, and over dp ranks where they meet); at or below
+    -10 ms it counts as 0, smaller negatives stay (what-if model, section 4). A milestone has its
+    share of its operation's.
+    """
+    own_s = np.empty((graph.num_rows, grid.start_s.shape[1]))
+    block = np.arange(grid.template.parallelism.dp_size) // grid.template.parallelism.ep_size
+    in_parallel(
+        grid.start_s.size,
+        graph.meets.size,
+        lambda first, end: _own(
+            graph.unit_ptr, graph.unit_ops, graph.meets, grid.start_s, grid.duration_s,
+            grid.num_steps, block, NEGATIVE_TRANSFER_S, first, end, own_s,
+        ),
+    )  # fmt: skip
+    for row, (op, share) in enumerate(
+        zip(graph.milestone_of, graph.milestone_share, strict=True), start=graph.num_ops
+    ):
+        own_s[row] = own_s[op] * share
+    return own_s
+
+
+@kernel
+def _own(  # type: ignore[no-untyped-def]
+    unit_ptr, unit_ops, meets, start_s, duration_s, num_steps, block, negative_s, first, end, own_s
+):
+    num_ops, num_lanes = start_s.shape
+    met_s = np.empty(num_lanes)
+    latest_s = np.empty(num_steps)
+    for unit in range(first, end):
+        lead = unit_ops[unit_ptr[unit]]
+        if unit_ptr[unit + 1] - unit_ptr[unit] == 1 and meets[unit] == 0:
+            if lead < num_ops:
+                own_s[lead] = duration_s[lead]
+            continue
+        met_s[:] = start_s[lead]
+        for member in range(unit_ptr[unit] + 1, unit_ptr[unit + 1]):
+            theirs_s = start_s[unit_ops[member]]
+            for lane in range(num_lanes):
+                met_s[lane] = max(met_s[lane], theirs_s[lane])
+        if meets[unit]:
+            since = 0
+            for peer in range(1, block.size + 1):
+                if peer < block.size and (meets[unit] == 1 or block[peer] == block[since]):
+                    continue
+                latest_s[:] = -np.inf
+                for lane in range(since * num_steps, peer * num_steps):
+                    step = lane % num_steps
+                    latest_s[step] = max(latest_s[step], met_s[lane])
+                for lane in range(since * num_steps, peer * num_steps):
+                    met_s[lane] = latest_s[lane % num_steps]
+                since = peer
+        for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
+            row = unit_ops[member]
+            mine_s, began_s, took_s = own_s[row], start_s[row], duration_s[row]
+            for lane in range(num_lanes):
+                # This order gives exactly the duration if it waits for no peer.
+                transfer_s = took_s[lane] - (met_s[lane] - began_s[lane])
+                mine_s[lane] = 0.0 if transfer_s <= negative_s else transfer_s
+
+
+def ideal_durations(template: Template, duration_s: Floats) -> Floats:
+    """[ops], seconds: one ideal per op type, over all steps, stages and dp ranks together.
+
+    The mean for compute, since the same work in total has to be done; the median for
+    communication, since a flapping link makes outliers that would drag a mean (Section 2).
+    """
+    ideal_s = np.empty(template.num_ops)
+    of_type = [np.flatnonzero(template.optype == code) for code in template.present]
+    specs = [template.op_types.by_code[code] for code in template.present]
+    found = all_of(
+        duration_s.size,
+        [
+            partial(_mean if spec.idealised_by_mean else _median, duration_s, ops)
+            for spec, ops in zip(specs, of_type, strict=True)
+        ],
+    )
+    for ops, typical_s in zip(of_type, found, strict=True):
+        ideal_s[ops] = typical_s
+    return ideal_s
+
+
+def _mean(duration_s: Floats, ops: Ints) -> float:
+    return float(_row_means(duration_s, ops).mean())
+
+
+def _median(duration_s: Floats, ops: Ints) -> float:
+    return float(np.median(duration_s[ops].ravel(), overwrite_input=True))
+
+
+@kernel
+def _row_means(duration_s, ops):  # type: ignore[no-untyped-def]
+    # Row by row, for an exact sum over millions of values.
+    means_s = np.empty(ops.size)
+    for position in range(ops.size):
+        total_s = 0.0
+        for lane in range(duration_s.shape[1]):
+            total_s += duration_s[ops[position], lane]
+        means_s[position] = total_s / duration_s.shape[1]
+    return means_s

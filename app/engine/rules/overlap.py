@@ -1,0 +1,243 @@
+"""Gathers and reductions that overlap the computation (docs/replay.md, 3, 5 and 6).
+
+The published rules put all of them before the first forward or after the last backward; DDP and
+FSDP do not. `overlap_of` decides by the record of each stage. `Launches` finds when an overlapped
+operation could begin and which computation needs it. A milestone is a moment inside an operation
+that others wait for: DDP reduces a bucket while a backward runs.
+"""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+from app.engine.template import AT_ONCE_S, SAME_MOMENT_S, Edge, Template
+from app.trace.ops import Axis
+
+
+@dataclass(slots=True)
+class Milestones:
+    """Vertices that end when a share of an operation has run.
+
+    They are numbered after the template's operations and have their operation's predecessors.
+    """
+
+    num_ops: int
+    of_op: list[int] = field(default_factory=list)
+    share: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, template: Template) -> "Milestones":
+        """An empty list."""
+        return cls(template.num_ops)
+
+    def add(self, op: int, share: float) -> int:
+        """The vertex of this moment."""
+        self.of_op.append(op)
+        self.share.append(share)
+        return self.num_ops + len(self.of_op) - 1
+
+
+BACKWARDS = ("backward-compute", "backward-input-compute", "backward-weight-compute")
+SCATTER, SEPARATE = GRADIENTS = ("grads-reduce-scatter", "separate-grads-all-reduce")
+GATHER = "params-all-gather"
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Op types of a stage that overlap its computation, and whether they use two streams."""
+
+    op_types: frozenset[str]
+    two_streams: bool
+
+
+def overlap_of(template: Template, stage: int) -> Overlap:
+    """The overlap in the stage's first recorded step; empty without data parallelism."""
+    if not template.is_data_parallel:
+        return Overlap(frozenset(), two_streams=False)
+    found = {name for name in GRADIENTS if _gradients_are(template, stage, name)}
+    if _gathers_are(template, stage):
+        found.add(GATHER)
+    return Overlap(frozenset(found), _are_two_streams(template, stage))
+
+
+def _gradients_are(template: Template, stage: int, name: str) -> bool:
+    ops = template.of_stage[stage][name]
+    backwards = template.ops(stage, *BACKWARDS) if ops else []
+    if not backwards:
+        return False
+    last_end_s = {int(template.mc[op]): float(template.end_s[op]) for op in backwards}
+    for op in backwards:
+        chunk = int(template.mc[op])
+        last_end_s[chunk] = max(last_end_s[chunk], float(template.end_s[op]))
+    of_stage_s = max(last_end_s.values())
+    # If all-reduces follow, scatters may overlap the backward of other chunks anyway.
+    by_chunk = name == SCATTER and SEPARATE in template.type_names
+    return any(
+        template.start_s[op]
+        < (last_end_s.get(int(template.mc[op]), of_stage_s) if by_chunk else of_stage_s) - AT_ONCE_S
+        for op in ops
+    )
+
+
+def _gathers_are(template: Template, stage: int) -> bool:
+    first_start_s: dict[int, float] = {}
+    for op in template.of_stage[stage]["forward-compute"]:
+        first_start_s.setdefault(int(template.mc[op]), float(template.start_s[op]))
+    never = float("inf")
+    return any(
+        template.start_s[op] > first_start_s.get(int(template.mc[op]), never) + AT_ONCE_S
+        for op in template.of_stage[stage][GATHER]
+    )
+
+
+def _are_two_streams(template: Template, stage: int) -> bool:
+    both = template.ops(stage, GATHER, GRADIENTS[0])
+    return any(
+        template.optype[before] != template.optype[after]
+        and template.start_s[after] < template.end_s[before] - AT_ONCE_S
+        for before, after in pairwise(both)
+    )
+
+
+@dataclass(frozen=True)
+class ConsumerOps:
+    """Some operations of a compute stream, in recorded order, so by start."""
+
+    template: Template
+    ops: list[int]
+
+    def first(self, after: int, from_s: float) -> int | None:
+        """The first operation after `after` that starts at `from_s` or later."""
+        begun = bisect_left(self.ops, from_s, key=self.template.start_s.__getitem__)
+        # Operations of a worker are numbered in recorded order.
+        position = max(begun, bisect_right(self.ops, after))
+        return self.ops[position] if position < len(self.ops) else None
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Launch and use of overlapped operations of one stage; adds to `edges`."""
+
+    template: Template
+    stage: int
+    milestones: Milestones
+    edges: list[Edge]
+
+    def launch(self, op: int, before: int | None) -> int:
+        """Let `op` wait for its launch; `before` is the previous operation on its stream.
+
+        Returns the position in the compute stream of the launching operation, -1 if none.
+        """
+        template, computes = self.template, self._computes
+        start_s = float(template.start_s[op])
+        was_queued = before is not None and start_s <= template.end_s[before] + AT_ONCE_S
+        # The launch time of a queued operation is not known.
+        running = -1 if was_queued else self._running_at(start_s)
+        if running >= 0:
+            self.edges.append((self._moment(computes[running], start_s), op))
+            return running
+        ended = self._last_ended_at(start_s)
+        if ended >= 0:
+            self.edges.append((computes[ended], op))
+        return ended
+
+    def feed(self, op: int, launched: int, users: ConsumerOps) -> bool:
+        """Let the first of `users` after the launch and the end of `op` wait for it, if any."""
+        after = self._computes[launched] if launched >= 0 else -1
+        user = users.first(after, float(self.template.end_s[op]) - SAME_MOMENT_S)
+        if user is None:
+            return False
+        self.edges.append((op, user))
+        return True
+
+    def _running_at(self, time_s: float) -> int:
+        """Position in the compute stream of the running operation, -1 if none.
+
+        Of several, the last in recorded order without peers.
+        """
+        end_s, later_s = self.template.end_s, time_s + SAME_MOMENT_S
+        position = self._num_begun_before(time_s) - 1
+        while position >= 0 and self._ends_so_far_s[position] > later_s:
+            op = self._computes[position]
+            if end_s[op] > later_s and self._runs_alone(op):
+                return position
+            position -= 1
+        return -1
+
+    def _last_ended_at(self, time_s: float) -> int:
+        """Position in the compute stream of the last ended operation, -1 if none."""
+        end_s, computes = self.template.end_s, self._computes
+        last = self._num_begun_before(time_s + SAME_MOMENT_S)
+        while last < len(computes) and end_s[computes[last]] <= time_s + SAME_MOMENT_S:
+            last += 1  # zero length, at this moment
+        last -= 1
+        while last >= 0 and end_s[computes[last]] > time_s + SAME_MOMENT_S:
+            last -= 1
+        return last
+
+    def _num_begun_before(self, time_s: float) -> int:
+        return bisect_left(self._computes, time_s, key=self.template.start_s.__getitem__)
+
+    @cached_property
+    def _computes(self) -> list[int]:
+        return self.template.computes[self.stage]
+
+    @cached_property
+    def _ends_so_far_s(self) -> list[float]:
+        """Running maximum of the computations' ends."""
+        return list(accumulate((float(self.template.end_s[op]) for op in self._computes), max))
+
+    def _runs_alone(self, op: int) -> bool:
+        return self.template.op_types.by_code[int(self.template.optype[op])].axis is Axis.NONE
+
+    def _moment(self, op: int, time_s: float) -> int:
+        start_s, end_s = float(self.template.start_s[op]), float(self.template.end_s[op])
+        return self.milestones.add(op, (time_s - start_s) / (end_s - start_s))
+
+
+def launch_gradients(
+    template: Template, stage: int, overlap: Overlap, launches: Launches, before: dict[int, int]
+) -> None:
+    """Let overlapped gradient reductions wait for their launch."""
+    for name in GRADIENTS:
+        if name in overlap.op_types:
+            for op in template.of_stage[stage][name]:
+                launches.launch(op, before.get(op))
+
+
+def parameter_edges(
+    template: Template, stage: int, overlap: Overlap, launches: Launches, before: dict[int, int]
+) -> list[Edge]:
+    """Gathers come before their computations; overlapped ones also after their launch."""
+    if not template.is_data_parallel:
+        return []
+    if GATHER not in overlap.op_types:
+        return _last_before_first(template, stage)
+    of_chunk = _users_by_chunk(template, stage)
+    of_any_chunk = ConsumerOps(template, template.computes[stage])
+    for op in template.of_stage[stage][GATHER]:
+        launched = launches.launch(op, before.get(op))
+        launches.feed(op, launched, of_chunk.get(int(template.mc[op]), of_any_chunk))
+    return []
+
+
+def _users_by_chunk(template: Template, stage: int) -> dict[int, ConsumerOps]:
+    found: dict[int, list[int]] = {}
+    for op in template.ops(stage, "forward-compute", "backward-compute", "backward-input-compute"):
+        found.setdefault(int(template.mc[op]), []).append(op)
+    return {chunk: ConsumerOps(template, ops) for chunk, ops in found.items()}
+
+
+def _last_before_first(template: Template, stage: int) -> list[Edge]:
+    """A chunk's last params-all-gather comes before its first forward-compute."""
+    gathers = sorted(template.of_stage[stage][GATHER], key=template.seq_id.__getitem__)
+    last_gather = {int(template.mc[op]): op for op in gathers}
+    first_forward: dict[int, int] = {}
+    for op in template.of_stage[stage]["forward-compute"]:
+        first_forward.setdefault(int(template.mc[op]), op)
+    return [
+        (gather, first_forward[chunk])
+        for chunk, gather in last_gather.items()
+        if chunk in first_forward
+    ]

@@ -1,0 +1,240 @@
+"""One step of a run: when each operation began, met its peers and ended.
+
+`stage_bars` turns it into bars: computation, transfer and waiting of each stage of one replica.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from app.engine.graph import StepGraph
+from app.engine.kernels import kernel
+from app.engine.template import Template
+from app.engine.what_if import IDEAL, RECORDED, Durations, Peers, Replayer, ends
+from app.trace.ops import Direction, OpKind, OpSpec
+from app.trace.window import Floats, Ints
+
+RunKind = Literal["recorded", "simulated", "ideal"]
+RUN_KINDS: tuple[RunKind, ...] = ("recorded", "simulated", "ideal")
+
+
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """One step as it was recorded, as replayed with recorded durations, or with ideal ones.
+
+    Shapes: all [ops, dp], seconds since the step began. `start_s` is the operation's start or, in
+    a replay, the last end among its predecessors; `met_s` is the latest start among its peers
+    (its own without peers). The transfer runs from `met_s` to `end_s`.
+    """
+
+    step: int
+    kind: RunKind
+    template: Template
+    graph: StepGraph
+    start_s: Floats
+    met_s: Floats
+    end_s: Floats
+
+
+def play_step(replay: Replayer, step: int, kind: RunKind) -> StepRun:
+    """One of the replayer's steps."""
+    start_s, end_s = _recorded(replay, step) if kind == "recorded" else _played(replay, step, kind)
+    met_s = start_s.copy()
+    graph = replay.graph
+    _meet(graph.unit_ptr, graph.unit_ops, graph.meets, replay.peers.block, met_s)
+    return StepRun(step, kind, replay.template, graph, start_s, met_s, end_s)
+
+
+def _lanes(replay: Replayer, step: int) -> slice:
+    return slice(replay.steps.index(step), None, len(replay.steps))
+
+
+def _recorded(replay: Replayer, step: int) -> tuple[Floats, Floats]:
+    lanes = _lanes(replay, step)
+    start_s = replay.grid.start_s[:, lanes] - replay.grid.start_s[:, lanes].min()
+    return start_s, start_s + replay.grid.duration_s[:, lanes]
+
+
+def _played(replay: Replayer, step: int, kind: RunKind) -> tuple[Floats, Floats]:
+    of_step = np.ascontiguousarray(replay.durations.recorded_s[:, _lanes(replay, step)])
+    durations = Durations(of_step, replay.durations.ideal_s, replay.durations.op_class)
+    source = np.full(replay.graph.num_rows, RECORDED if kind == "simulated" else IDEAL, np.int32)
+    end_s = ends(replay.graph, durations, source, Peers(replay.peers.block, 1))
+    start_s = np.zeros((replay.template.num_ops, replay.dp_size))
+    _ready(replay.graph.pred_ptr, replay.graph.preds, end_s, start_s)
+    return start_s, end_s[: replay.template.num_ops]
+
+
+@kernel
+def _ready(pred_ptr, preds, end_s, start_s):  # type: ignore[no-untyped-def]
+    for op in range(start_s.shape[0]):
+        for edge in range(pred_ptr[op], pred_ptr[op + 1]):
+            is_first = edge == pred_ptr[op]
+            for lane in range(start_s.shape[1]):
+                before_s = end_s[preds[edge], lane]
+                # Where a transfer is a little below 0, what it ends may be so, too.
+                start_s[op, lane] = before_s if is_first else max(start_s[op, lane], before_s)
+
+
+@kernel
+def _meet(unit_ptr, unit_ops, meets, block, met_s):  # type: ignore[no-untyped-def]
+    num_ops, num_dp = met_s.shape
+    for unit in range(meets.size):
+        if unit_ops[unit_ptr[unit]] >= num_ops:
+            continue
+        since = 0
+        for peer in range(1, num_dp + 1):
+            if peer < num_dp and (
+                meets[unit] == 1 or (meets[unit] == 2 and block[peer] == block[since])
+            ):
+                continue
+            latest_s = -np.inf
+            for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
+                for lane in range(since, peer):
+                    latest_s = max(latest_s, met_s[unit_ops[member], lane])
+            for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
+                met_s[unit_ops[member], since:peer] = latest_s
+            since = peer
+
+
+Activity = Literal["forward", "backward", "optimizer", "other", "transfer", "waiting"]
+NO_OP = -1
+
+# Pixels below which transfers and waits, and computations, are joined: finer ones first. With the
+# last of them every lane is one bar.
+_COARSER = ((1, 1), (4, 1), (16, 1), (64, 1), *((64 * 2**by, 2**by) for by in range(1, 20)))
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars of one activity on one stage, by their starts.
+
+    Shapes: all [bars]; seconds since the step began. `op` is the first operation of a bar in the
+    template, `NO_OP` where nothing runs, and `num_ops` how many the bar stands for.
+    """
+
+    stage: int
+    activity: Activity
+    start_s: Floats
+    end_s: Floats
+    op: Ints
+    num_ops: Ints
+
+    def chosen(self, keep: Ints) -> "Bars":
+        """Only the bars at these positions."""
+        return replace(
+            self,
+            start_s=self.start_s[keep],
+            end_s=self.end_s[keep],
+            op=self.op[keep],
+            num_ops=self.num_ops[keep],
+        )
+
+
+def length_s(run: StepRun) -> float:
+    """From the step's beginning to its end: of a replayed run, that of its last optimizer."""
+    if run.kind == "recorded":
+        return float(run.end_s.max())
+    return float(run.end_s[run.graph.is_last[: run.graph.num_ops]].max())
+
+
+def stage_bars(run: StepRun, dp_rank: int) -> list[Bars]:
+    """All bars of one dp rank, stage by stage; waiting is where none of the others is.
+
+    A transfer's bar begins at the last arrival. Operations without a positive length have no bar.
+    """
+    found = []
+    for stage in range(run.template.parallelism.pp_size):
+        busy = _busy(run, dp_rank, stage)
+        found += [_waiting(stage, busy, length_s(run)), *busy]
+    return found
+
+
+def waiting_share(run: StepRun, dp_rank: int) -> list[float]:
+    """By stage, the share of the step in which the worker neither computes nor moves data."""
+    waits = (bars for bars in stage_bars(run, dp_rank) if bars.activity == "waiting")
+    whole_s = length_s(run)
+    return [
+        float((bars.end_s - bars.start_s).sum()) / whole_s if whole_s else 0.0 for bars in waits
+    ]
+
+
+def activity_of(spec: OpSpec) -> Activity:
+    """What an operation type does, in a reader's words."""
+    if spec.kind is not OpKind.COMPUTE:
+        return "transfer"
+    if spec.direction is Direction.FORWARD:
+        return "forward"
+    if spec.direction is Direction.BACKWARD or spec.name.startswith("backward"):
+        return "backward"
+    return "optimizer" if spec.name == "optimizer" else "other"
+
+
+def bars_within(
+    found: list[Bars], from_s: float, to_s: float, width_px: int, most: int
+) -> tuple[list[Bars], float]:
+    """At most `most` bars between two moments, and the seconds per pixel.
+
+    Neighbours narrower than a pixel are joined; such waits are left out. If there are still too
+    many, wider limits follow, first for transfers and waits, then for computations.
+    """
+    px_s = (to_s - from_s) / width_px
+    inside = [_between(bars, from_s, to_s) for bars in found]
+    for aside, compute in _COARSER:
+        drawn = [
+            _merged(bars, px_s * (aside if bars.activity in ("transfer", "waiting") else compute))
+            for bars in inside
+        ]
+        if sum(bars.op.size for bars in drawn) <= most:
+            break
+    return drawn, px_s
+
+
+def _busy(run: StepRun, dp_rank: int, stage: int) -> list[Bars]:
+    ops = np.flatnonzero(run.template.stage == stage)
+    by_code = run.template.op_types.by_code
+    activity = np.array([activity_of(by_code[code]) for code in run.template.optype[ops].tolist()])
+    begins_s = np.where(activity == "transfer", run.met_s[ops, dp_rank], run.start_s[ops, dp_rank])
+    ends_s = run.end_s[ops, dp_rank]
+    kinds: tuple[Activity, ...] = ("forward", "backward", "optimizer", "other", "transfer")
+    found = []
+    for kind in kinds:
+        mine = np.flatnonzero((activity == kind) & (ends_s > begins_s))
+        mine = mine[np.argsort(begins_s[mine], kind="stable")]
+        ones = np.ones(mine.size, np.int64)
+        found.append(Bars(stage, kind, begins_s[mine], ends_s[mine], ops[mine], ones))
+    return found
+
+
+def _waiting(stage: int, busy: list[Bars], whole_s: float) -> Bars:
+    begins_s = np.concatenate([bars.start_s for bars in busy] + [[whole_s]])
+    ends_s = np.concatenate([bars.end_s for bars in busy] + [[whole_s]])
+    order = np.argsort(begins_s, kind="stable")
+    until_s = np.clip(begins_s[order], 0.0, whole_s)
+    since_s = np.concatenate([[0.0], np.maximum.accumulate(ends_s[order])[:-1]])
+    gaps = np.flatnonzero(until_s > since_s)
+    nothing = np.full(gaps.size, NO_OP)
+    return Bars(stage, "waiting", since_s[gaps], until_s[gaps], nothing, nothing + 1)
+
+
+def _between(bars: Bars, from_s: float, to_s: float) -> Bars:
+    return bars.chosen(np.flatnonzero((bars.end_s > from_s) & (bars.start_s < to_s)))
+
+
+def _merged(bars: Bars, px_s: float) -> Bars:
+    is_narrow = bars.end_s - bars.start_s < px_s
+    if bars.activity == "waiting":
+        return bars.chosen(np.flatnonzero(~is_narrow))
+    joins = is_narrow[1:] & is_narrow[:-1] & (bars.start_s[1:] - bars.end_s[:-1] < px_s)
+    first = np.flatnonzero(np.concatenate([[True], ~joins])) if bars.op.size else bars.op
+    if first.size == bars.op.size:
+        return bars
+    return Bars(
+        bars.stage,
+        bars.activity,
+        bars.start_s[first],
+        np.maximum.reduceat(bars.end_s, first),
+        bars.op[first],
+        np.add.reduceat(bars.num_ops, first),
+    )

@@ -1,0 +1,393 @@
+"""Assembles batches in any order into steps, and steps into windows. Does no I/O."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from app.ingest.assembly.op_table import (
+    NO_GROUPS,
+    BatchSlice,
+    GroupCounts,
+    GroupRecords,
+    group_slices,
+)
+from app.ingest.assembly.rank_tracker import NO_STEP, BatchVerdict, RankTracker
+from app.ingest.assembly.run_state import RunState
+from app.ingest.assembly.steps import (
+    OpenStep,
+    OpenSteps,
+    SettledStep,
+    longest_span_s,
+    restore_settled_step,
+    settle_step,
+)
+from app.ingest.assembly.window_codec import pack_window
+from app.ingest.assembly.windows import MAX_GROUP_REVISIONS, ClosedWindows, OpenWindow, RecallOps
+from app.ingest.batch import OpBatch
+from app.trace.job import Job, Placement
+from app.trace.window import StepKind, Window, WindowState
+
+FIRST_STEP_PATIENCE = 10  # workers do not start at once, and nobody knows yet how long a step is
+SPAN_PATIENCE = 3
+LONGEST_SPAN_S = 86_400.0  # clocks may say anything
+MAX_PATIENCE = 60  # half an hour, where the deadline is 30 s
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRules:
+    """When windows are full, and how long is waited for what is missing."""
+
+    window_steps: int
+    deadline_s: float
+    revise_for_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRevision:
+    """A window as it is now, to be saved in place of its earlier revision.
+
+    `ops` is there once the window is closed: all its operations, packed by `trace_codec`.
+    """
+
+    window: Window
+    ops: bytes | None = None
+
+
+class AddedBatch(NamedTuple):
+    """What became of a batch.
+
+    `dropped` are its steps that it came too late for, with `num_late` operations of training in
+    them; `last_step` is its last other one. `groups` counts its collectives inside groups.
+    """
+
+    verdict: BatchVerdict
+    dropped: list[int]
+    num_late: int
+    last_step: int
+    groups: GroupCounts = NO_GROUPS
+
+
+class EarlierBatch(NamedTuple):
+    """A batch that was added before a crash, in the given turn, and what it was too late for."""
+
+    turn: int
+    batch: OpBatch
+    digest: int
+    dropped: list[int]
+
+
+class _StepReport(NamedTuple):
+    """What one batch says of one step."""
+
+    worker: int
+    rank: int
+    part: BatchSlice | None
+    num_declared: int | None
+    kind: StepKind | None
+
+
+class RunAssembler:
+    """One run of a job: open steps, settled steps and windows.
+
+    Steps settle in ascending order. `now_s` is any clock that never goes back. A step is settled
+    once every worker's word on it is final, or when it has been waited for long enough since its
+    first batch. What comes after that still counts for a skipped step, as long as `revise_for_s`.
+    `recall` gives the stored operations of a closed window.
+    """
+
+    def __init__(self, job: Job, epoch: int, rules: WindowRules, recall: RecallOps) -> None:
+        self.job = job
+        self._epoch = epoch
+        self._rules = rules
+        self._recall = recall
+        self._tracker = RankTracker(job.parallelism)
+        self._window = OpenWindow(job, epoch, rules.window_steps)
+        self._closed = ClosedWindows((), 0.0)
+        self._steps = OpenSteps()
+        self._groups = GroupRecords()
+        self._resettle: set[int] = set()
+        self._settled_through = NO_STEP
+        self.closed_through = NO_STEP
+        self.longest_span_s: float | None = None
+        self.is_dirty = False  # whether something was settled since the last `dump`
+        self.turn = 0  # the last one that the restored state knew of
+
+    @classmethod
+    def restore(
+        cls,
+        job: Job,
+        epoch: int,
+        rules: WindowRules,
+        recall: RecallOps,
+        *,
+        blob: bytes | None,
+        before: Iterable[EarlierBatch],
+        hosts: Mapping[tuple[int, int], str],
+        placements: Mapping[tuple[int, int], Placement] | None = None,
+        now_s: float,
+    ) -> "RunAssembler":
+        """The assembler whose last `dump` is `blob`, from all batches with a step not closed then.
+
+        Only the waiting for unsettled and late steps begins anew.
+        """
+        run = cls(job, epoch, rules, recall)
+        state = RunState() if blob is None else RunState.read(blob)
+        run._tracker = RankTracker(job.parallelism, state.cursors, hosts, placements)
+        run._closed = ClosedWindows(state.closed, now_s)
+        run.closed_through = state.closed_through
+        run.longest_span_s = state.longest_span_s
+        run.turn = state.turn
+        run._groups.were_seen = state.has_groups
+        for turn, batch, digest, dropped in before:
+            if (worker := run._tracker.worker(batch)) is not None:
+                if turn > state.turn:
+                    run._tracker.add(batch, worker, digest)
+                run._take_again(batch, worker, set(dropped), now_s)
+        for number, skipped in state.settled:
+            step = run._steps.get(number) or OpenStep(number, now_s)
+            run._put(restore_settled_step(step, job, skipped))
+        run._settled_through = state.settled_through
+        run._window.revision = state.revision
+        run._window.has_news = state.revision < len(state.settled)
+        run.is_dirty = False
+        return run
+
+    def dump(self, turn: int) -> bytes:
+        """State that the batches of open windows do not hold; to be saved whenever it `is_dirty`.
+
+        `turn` numbers the last batches that were added.
+        """
+        state = RunState(
+            turn=turn,
+            cursors=self._tracker.cursors,
+            settled_through=self._settled_through,
+            closed_through=self.closed_through,
+            longest_span_s=self.longest_span_s,
+            revision=self._window.revision,
+            settled=[(step.step, step.skipped) for step in self._window.settled],
+            closed=self._closed.kept,
+            has_groups=self._groups.were_seen,
+        )
+        self.is_dirty = False
+        return state.write()
+
+    @property
+    def tracker(self) -> RankTracker:
+        """Ranks seen and their watermarks."""
+        return self._tracker
+
+    @property
+    def has_unreported_steps(self) -> bool:
+        """Whether the open window has steps that were not handed out."""
+        return self._window.has_news
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for nothing, so that it can leave the memory until new data arrives."""
+        return not self._steps
+
+    def add(self, batch: OpBatch, now_s: float, digest: int = 0) -> AddedBatch:
+        """Take a batch; of two with the same number the first wins."""
+        worker = self._tracker.worker(batch)
+        if worker is None:  # of a job of other sizes: no step can ever use it
+            return AddedBatch("stranger", [], batch.columns.num_ops, NO_STEP)
+        verdict = self._tracker.add(batch, worker, digest)
+        if verdict != "new":
+            num_late = batch.columns.num_ops if verdict == "stranger" else 0
+            return AddedBatch(verdict, [], num_late, NO_STEP)
+        return self._take(batch, worker, now_s)
+
+    def settle(self, now_s: float, *, tells_open: bool = True) -> list[WindowRevision]:
+        """The newest revision of each window that has changed since the last call.
+
+        Without `tells_open` the open window is left for a later call.
+        """
+        self._closed.forget(now_s - self._rules.revise_for_s)
+        changes = self._revise()
+        changes += self._settle_again(now_s)
+        changes += self._settle_due(now_s)
+        if self._window.has_news and tells_open:
+            groups = self._groups.open_table(self._window.steps_with_groups)
+            changes.append(WindowRevision(self._window.revised("open", self._tracker, groups)))
+        return changes
+
+    def finish(
+        self, now_s: float, state: Literal["complete", "superseded"]
+    ) -> list[WindowRevision]:
+        """The last revisions: the job has ended ("complete"), or a newer run has registered."""
+        self._tracker.give_up()
+        changes = self._revise() + self._settle_again(now_s) + self._settle_due(now_s)
+        while step := self._steps.lowest:
+            changes += self._settle(step, "before the run ended", now_s)
+        if self._window.settled:
+            ended: WindowState = "superseded" if state == "superseded" else self._window.ended_state
+            changes.append(self._close(ended, now_s))
+        return changes
+
+    def next_deadline_s(self) -> float | None:
+        """When `settle` is due even without new data; None if nothing is waited for."""
+        lowest = self._steps.lowest
+        return None if lowest is None else lowest.first_arrival_s + self._patience_s()
+
+    def _take(self, batch: OpBatch, worker: int, now_s: float) -> AddedBatch:
+        said_of = _step_reports(batch, worker)
+        dropped: list[int] = []
+        num_late, last_step = 0, NO_STEP
+        for number, said in said_of.items():
+            if number > self.closed_through:
+                last_step = number
+            if number > self._settled_through:
+                self._steps.put(number, now_s, **said._asdict())
+            elif not self._take_late(number, said):
+                dropped.append(number)
+                # Data of steps that are not analysed is dropped anyway, and does not count as late.
+                num_late += said.part.num_ops if said.part and said.kind is None else 0
+        if batch.collectives is None:
+            return AddedBatch("new", dropped, num_late, last_step)
+        groups, last_group_step = self._take_groups(batch)
+        return AddedBatch("new", dropped, num_late, max(last_step, last_group_step), groups)
+
+    def _take_groups(self, batch: OpBatch) -> tuple[GroupCounts, int]:
+        """Outcome of a batch's collectives inside groups, and the last step not yet closed."""
+        counts = {"accepted": 0, "late": 0, "refused": 0}
+        last_step = NO_STEP
+        for number, part in group_slices(batch):
+            self._groups.were_seen = True
+            if number <= self.closed_through:
+                fate = self._closed.take_group(number, part)
+            elif self._groups.put(number, part):
+                fate, last_step = "accepted", number
+            else:
+                fate = "refused"
+            counts[fate] += part.rows.num_rows
+        return GroupCounts(**counts), last_step
+
+    def _take_again(self, batch: OpBatch, worker: int, dropped: set[int], now_s: float) -> None:
+        for number, said in _step_reports(batch, worker).items():
+            if number > self.closed_through and number not in dropped:
+                self._steps.put(number, now_s, **said._asdict())
+        for number, part in group_slices(batch):
+            if number > self.closed_through:
+                self._groups.put(number, part)
+
+    def _take_late(self, number: int, said: "_StepReport") -> bool:
+        """Whether a skipped step of the open window, or of a closed one, can still use it."""
+        if number <= self.closed_through:
+            return self._closed.take(number, *said)
+        skipped = self._window.skipped(number)
+        if skipped is None or skipped.open is None or not skipped.can_use(said.rank):
+            return False
+        skipped.open.add_report(*said)
+        self._resettle.add(number)
+        return True
+
+    def _patience_s(self) -> float:
+        deadline_s = self._rules.deadline_s
+        if self.longest_span_s is None:
+            return FIRST_STEP_PATIENCE * deadline_s
+        # One step that took a day must not make us wait for days ever after.
+        return min(max(deadline_s, SPAN_PATIENCE * self.longest_span_s), MAX_PATIENCE * deadline_s)
+
+    def _revise(self) -> list[WindowRevision]:
+        revised = self._closed.revise(self.job, self._epoch, self._tracker, self._recall)
+        self.is_dirty |= bool(revised)
+        return [
+            WindowRevision(
+                each.window.revised(each.state, self._tracker, each.groups),
+                pack_window(each.window.table, each.groups),
+            )
+            for each in revised
+        ]
+
+    def _settle_again(self, now_s: float) -> list[WindowRevision]:
+        changes: list[WindowRevision] = []
+        for number in sorted(self._resettle):
+            skipped = self._window.skipped(number)
+            if skipped is not None and skipped.open is not None:
+                self._window.replace(settle_step(skipped.open, self.job, self._tracker, "in time"))
+                self.is_dirty = True
+        self._resettle.clear()
+        if self._window.settled and self._window.state != "open":
+            changes.append(self._close(self._window.state, now_s))
+        return changes
+
+    def _settle_due(self, now_s: float) -> list[WindowRevision]:
+        changes: list[WindowRevision] = []
+        watermark = self._tracker.watermark()
+        while step := self._steps.lowest:
+            is_final = watermark >= step.step
+            is_late = now_s - step.first_arrival_s >= self._patience_s()
+            is_late = is_late or self._steps.are_too_many
+            if not is_final and not is_late:
+                break
+            if not is_final:
+                self._tracker.give_up_to(step.step)
+                watermark = self._tracker.watermark()
+            changes += self._settle(step, "at all" if is_final else "in time", now_s)
+        return changes
+
+    def _settle(self, step: OpenStep, when: str, now_s: float) -> list[WindowRevision]:
+        verdict = settle_step(step, self.job, self._tracker, when)
+        if verdict.skipped is None:
+            span_s = min(longest_span_s(verdict.table), LONGEST_SPAN_S)
+            self.longest_span_s = max(span_s, self.longest_span_s or 0.0)
+        self._put(verdict)
+        state = self._window.state
+        return [] if state == "open" else [self._close(state, now_s)]
+
+    def _put(self, step: SettledStep) -> None:
+        self._steps.remove_through(step.step)
+        self._settled_through = step.step
+        self._window.add(step)
+        self.is_dirty = True
+
+    def _close(self, state: WindowState, now_s: float) -> WindowRevision:
+        window = self._window
+        self.closed_through = self._settled_through
+        self.is_dirty = True
+        groups = self._groups.table(window.steps_with_groups)
+        self._groups.remove_through(self.closed_through)
+        change = WindowRevision(
+            window.revised(state, self._tracker, groups), pack_window(window.table, groups)
+        )
+        self._closed.add(
+            window.settled,
+            state,
+            window.revision,
+            now_s,
+            group_revisions=MAX_GROUP_REVISIONS if self._groups.were_seen else 0,
+        )
+        self._window = OpenWindow(self.job, self._epoch, self._rules.window_steps)
+        return change
+
+
+def _step_reports(batch: OpBatch, worker: int) -> dict[int, _StepReport]:
+    """What the batch says of each step, ascending."""
+    parts, declared = _batch_slices(batch, worker), dict(batch.steps_done)
+    kinds = dict(batch.step_kinds)
+    return {
+        number: _StepReport(
+            worker, batch.rank, parts.get(number), declared.get(number), kinds.get(number)
+        )
+        for number in sorted({*parts, *declared})
+    }
+
+
+def _batch_slices(batch: OpBatch, worker: int) -> dict[int, BatchSlice]:
+    """The batch's operations by step; views if the rows are ordered by step, as nearly always."""
+    columns, step = batch.columns, batch.columns.step
+    if not step.size:
+        return {}
+    changes = np.flatnonzero(step[1:] != step[:-1])
+    if changes.size and (step[1:] < step[:-1]).any():
+        columns = columns.select(np.argsort(step, kind="stable"))
+        step = columns.step
+        changes = np.flatnonzero(step[1:] != step[:-1])
+    bounds = [0, *(changes + 1).tolist(), step.size]
+    return {
+        int(step[first]): BatchSlice(worker, batch.rank, columns, first, end)
+        for first, end in pairwise(bounds)
+    }

@@ -1,0 +1,462 @@
+"""Operations of whole steps, and collectives inside groups, each in one canonical order.
+
+Collectives are held by step in bounded memory until their window closes.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ingest.batch import GroupRows, OpBatch
+from app.trace.collectives import Collectives, RankGroup, RankPlace
+from app.trace.window import (
+    OPTIONAL,
+    S_PER_NS,
+    TABLE_DTYPES,
+    Floats,
+    Ints,
+    OpColumns,
+    PlacedOps,
+    Trace,
+)
+
+_SLICE_COLUMNS = ("optype", "seq_id", "mc", "mb_id", "start_ns", "duration_ns")
+_TIE_COLUMNS = (*OPTIONAL, "mb_id", "mc", "duration_ns", "start_ns")  # the last one decides first
+_SEQ_BITS, _OPTYPE_BITS = 31, 8  # of a sort key; the rest is the worker's number
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class OpTable(PlacedOps):
+    """Operations in canonical order: step, dp_rank, stage, optype, seq_id.
+
+    Shapes: all [ops], of `TABLE_DTYPES`. Operations of skipped steps are among them.
+    """
+
+    def of_step(self, step: int) -> "OpTable":
+        """The rows of one step, without copying them."""
+        first, end = np.searchsorted(self.step, [step, step + 1]).tolist()
+        return self.select(slice(first, end))
+
+    def trace(self, steps: Sequence[int]) -> Trace:
+        """The operations of these steps (a window's complete ones), as the engine wants them."""
+        wanted = np.isin(self.step, np.array(steps, dtype=np.int64))
+        table = self if wanted.all() else self.select(wanted)
+        columns = table.columns()
+        start_ns, duration_ns = columns.pop("start_ns"), columns.pop("duration_ns")
+        return Trace(
+            **columns,
+            start_s=_seconds_in_step(table.step, start_ns),
+            duration_s=duration_ns.astype(np.float64) * S_PER_NS,
+        )
+
+    def origins_ns(self, steps: Sequence[int]) -> tuple[int, ...]:
+        """[steps], the first start of each by the workers' own clocks: what `trace` counts from."""
+        firsts = (self.of_step(step).start_ns for step in steps)
+        return tuple(int(each.min()) if each.size else 0 for each in firsts)
+
+
+class BatchSlice(NamedTuple):
+    """What one batch holds of one step: the rows from `first` to before `end` of its columns."""
+
+    worker: int  # dp_rank * pp_size + stage
+    rank: int
+    columns: OpColumns
+    first: int
+    end: int
+
+    @property
+    def num_ops(self) -> int:
+        """Number of rows."""
+        return self.end - self.first
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """Its rows of one column, without copying them; None where the batch has none."""
+        values: NDArray[Any] | None = getattr(self.columns, name)
+        return None if values is None else values[self.first : self.end]
+
+
+def concatenate_tables(tables: Sequence[OpTable]) -> OpTable:
+    """One table out of many, in their order."""
+    if len(tables) == 1:
+        return tables[0]
+    sizes = [table.num_ops for table in tables]
+    named = {name: [getattr(table, name) for table in tables] for name in TABLE_DTYPES}
+    arrays: dict[str, Any] = {
+        name: _joined_column(name, each, sizes) for name, each in named.items()
+    }
+    return OpTable(**arrays)
+
+
+def table_of_slices(step: int, parts: Sequence[BatchSlice], pp_size: int) -> OpTable:
+    """The operations of one step from its batches, in any order of arrival."""
+    parts = sorted(parts, key=lambda part: part.worker)
+    sizes = [part.num_ops for part in parts]
+    named = {name: [part.column(name) for part in parts] for name in (*_SLICE_COLUMNS, *OPTIONAL)}
+    arrays: dict[str, Any] = {
+        name: _joined_column(name, each, sizes) for name, each in named.items()
+    }
+    worker = np.repeat(np.array([part.worker for part in parts], dtype=np.int64), sizes)
+    order = _canonical(worker, arrays)
+    arrays = {n: None if values is None else values[order] for n, values in arrays.items()}
+    # The workers' rows stay together in the canonical order.
+    dp_rank, stage = np.divmod(worker, pp_size)
+    rank = np.repeat(np.array([part.rank for part in parts], dtype=np.int32), sizes)
+    return OpTable(
+        step=np.full(worker.size, step, dtype=np.int64),
+        rank=rank,
+        dp_rank=dp_rank.astype(np.int32),
+        stage=stage.astype(np.int16),
+        **arrays,
+    )
+
+
+def _joined_column(
+    name: str, arrays: Sequence[NDArray[Any] | None], sizes: Sequence[int]
+) -> NDArray[Any] | None:
+    """One column of all parts, -1 where a part lacks it; None if all do."""
+    dtype = np.dtype(TABLE_DTYPES[name])
+    if name in OPTIONAL and all(each is None for each in arrays):
+        return None
+    there = [
+        np.full(size, -1, dtype) if each is None else each
+        for each, size in zip(arrays, sizes, strict=True)
+    ]
+    if not there:
+        return np.empty(0, dtype)
+    joined: NDArray[Any] = np.concatenate(there, dtype=dtype, casting="same_kind")
+    return joined
+
+
+def _canonical(worker: Ints, arrays: dict[str, NDArray[Any]]) -> Ints:
+    """The order by worker, operation type and seq_id; of equal ones by their times."""
+    key = worker << (_SEQ_BITS + _OPTYPE_BITS)
+    key |= arrays["optype"].astype(np.int64) << _SEQ_BITS
+    key |= arrays["seq_id"].astype(np.int64)
+    order = np.argsort(key)
+    ascending = key[order]
+    if (ascending[1:] == ascending[:-1]).any():  # recorded twice: no order may depend on luck
+        others = [arrays[name] for name in _TIE_COLUMNS if arrays[name] is not None]
+        order = np.lexsort((*others, key))
+    return order
+
+
+def _seconds_in_step(step: Ints, start_ns: Ints) -> Floats:
+    """[ops] seconds after the step's first start; subtracted as integers, which lose nothing."""
+    if not step.size:
+        return np.empty(0)
+    firsts = np.flatnonzero(np.diff(step, prepend=step[0] - 1))
+    began_ns = np.minimum.reduceat(start_ns, firsts)
+    num_rows = np.diff(firsts, append=step.size)
+    seconds: Floats = (start_ns - np.repeat(began_ns, num_rows)) * S_PER_NS
+    return seconds
+
+
+GROUP_TABLE_COLUMNS = (
+    *("step", "group", "kind", "sequence", "rank"),
+    *("start_ns", "duration_ns", "num_bytes"),
+)
+_KEY_COLUMNS = ("step", "group", "kind", "sequence", "rank")
+_MAX_NAMED_RANKS = 8
+
+
+class GroupSlice(NamedTuple):
+    """What one batch holds of one step, and where its rank is."""
+
+    place: RankPlace
+    rows: GroupRows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupTable:
+    """Rows in the order of step, group, kind, sequence and rank, each of which is there once.
+
+    Shapes: all columns [rows] int64; `group` indexes `groups`, `kind` indexes `kinds`. Times are
+    nanoseconds of the rank's own clock; `start_ns` and `num_bytes` are -1 where not known.
+    """
+
+    groups: tuple[RankGroup, ...]
+    kinds: tuple[str, ...]
+    step: Ints
+    group: Ints
+    kind: Ints
+    sequence: Ints
+    rank: Ints
+    start_ns: Ints
+    duration_ns: Ints
+    num_bytes: Ints
+    places: Mapping[int, RankPlace]
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self.step.size)
+
+    def columns(self) -> dict[str, Ints]:
+        """The columns by name."""
+        return {name: getattr(self, name) for name in GROUP_TABLE_COLUMNS}
+
+    def collectives(self, steps: Sequence[int], origins_ns: Sequence[int]) -> Collectives | None:
+        """The rows of these steps, as the engine wants them; None where there are none.
+
+        Starts count from the step's `origins_ns` [steps], as those of its operations do. Groups of
+        one name are told apart by their ranks, and occurrences numbered from 0, however their ranks
+        number them. `steps` are ascending.
+        """
+        known = np.array(steps, np.int64)
+        taken = np.isin(self.step, known)
+        if not taken.any():
+            return None
+        named = {name: values[taken] for name, values in self.columns().items()}
+        origin_ns = np.array(origins_ns, np.int64)[np.searchsorted(known, named["step"])]
+        start_s = (named["start_ns"] - origin_ns).astype(np.float64) * S_PER_NS
+        return Collectives(
+            groups=_distinct_names(self.groups),
+            kinds=self.kinds,
+            group=named["group"],
+            kind=named["kind"],
+            step=named["step"],
+            sequence=_numbered_from_zero(named),
+            rank=named["rank"],
+            start_s=np.where(named["start_ns"] < 0, np.nan, start_s),
+            stay_s=named["duration_ns"].astype(np.float64) * S_PER_NS,
+            num_bytes=named["num_bytes"],
+            places={
+                rank: self.places[rank]
+                for rank in np.unique(named["rank"]).tolist()
+                if rank in self.places
+            },
+        )
+
+
+def group_table_of_slices(
+    parts: Sequence[GroupSlice], before: GroupTable | None = None
+) -> GroupTable:
+    """One table out of batches in any order, and of a table that was made earlier.
+
+    Of a row that came twice one is taken; what came twice and says different things cannot be
+    told apart, and is left out.
+    """
+    groups: dict[RankGroup, int] = {}
+    kinds: dict[str, int] = {}
+    columns: dict[str, list[Ints]] = {name: [] for name in GROUP_TABLE_COLUMNS}
+    places: dict[int, RankPlace] = {}
+    if before is not None:
+        groups = {group: at for at, group in enumerate(before.groups)}
+        kinds = {kind: at for at, kind in enumerate(before.kinds)}
+        places = dict(before.places)
+        for name in GROUP_TABLE_COLUMNS:
+            columns[name].append(getattr(before, name))
+    known: dict[int, int] = {}  # by the identity of a group, which hashing thousands of ranks saves
+    for place, rows in parts:
+        for group in rows.groups:
+            if id(group) not in known:
+                known[id(group)] = groups.setdefault(group, len(groups))
+        group_at = np.array([known[id(group)] for group in rows.groups], np.int64)
+        kind_at = np.array([kinds.setdefault(kind, len(kinds)) for kind in rows.kinds], np.int64)
+        places[place.rank] = place
+        columns["group"].append(group_at[rows.group])
+        columns["kind"].append(kind_at[rows.kind])
+        columns["rank"].append(np.full(rows.num_rows, place.rank, np.int64))
+        for name in ("step", "sequence", "start_ns", "duration_ns", "num_bytes"):
+            columns[name].append(getattr(rows, name))
+    joined = {name: np.concatenate([np.empty(0, np.int64), *columns[name]]) for name in columns}
+    return _canonical_groups(tuple(groups), tuple(kinds), joined, places)
+
+
+def step_runs(steps: Ints) -> Iterable[tuple[int, slice]]:
+    """Each stretch of equal steps, and its rows."""
+    if not steps.size:
+        return
+    firsts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), steps.size]
+    for first, end in pairwise(firsts):
+        yield int(steps[first]), slice(first, end)
+
+
+def _canonical_groups(
+    groups: tuple[RankGroup, ...],
+    kinds: tuple[str, ...],
+    columns: dict[str, Ints],
+    places: Mapping[int, RankPlace],
+) -> GroupTable:
+    # In the order of their names, so that the order in which batches come changes nothing.
+    group_order = sorted(range(len(groups)), key=lambda at: _group_key(groups[at]))
+    kind_order = sorted(range(len(kinds)), key=kinds.__getitem__)
+    columns["group"] = _inverse(group_order)[columns["group"]]
+    columns["kind"] = _inverse(kind_order)[columns["kind"]]
+    order = np.lexsort([columns[name] for name in reversed(GROUP_TABLE_COLUMNS)])
+    columns = {name: values[order] for name, values in columns.items()}
+    keep = _first_of_equal(columns)
+    if not keep.all():
+        columns = {name: values[keep] for name, values in columns.items()}
+    return GroupTable(
+        groups=tuple(groups[at] for at in group_order),
+        kinds=tuple(kinds[at] for at in kind_order),
+        places=places,
+        **columns,
+    )
+
+
+def _first_of_equal(columns: Mapping[str, Ints]) -> NDArray[np.bool_]:
+    """[rows], the first of rows that are equal; none of those that contradict each other."""
+    size = columns["step"].size
+    is_same_key = np.ones(max(size - 1, 0), np.bool_)
+    for name in _KEY_COLUMNS:
+        is_same_key &= columns[name][1:] == columns[name][:-1]
+    is_same = is_same_key.copy()
+    for name in ("start_ns", "duration_ns", "num_bytes"):
+        is_same &= columns[name][1:] == columns[name][:-1]
+    first = np.concatenate(([True], ~is_same_key))[:size]
+    occurrence = np.cumsum(first) - 1
+    contradicted = np.zeros(int(first.sum()), np.bool_)
+    contradicted[occurrence[1:][is_same_key & ~is_same]] = True
+    kept: NDArray[np.bool_] = first & ~contradicted[occurrence]
+    return kept
+
+
+def _inverse(order: Sequence[int]) -> Ints:
+    inverse = np.empty(len(order), np.int64)
+    inverse[np.array(order, np.int64)] = np.arange(len(order))
+    return inverse
+
+
+def _group_key(group: RankGroup) -> Any:
+    return group.name, group.axis, group.ranks
+
+
+def _distinct_names(groups: Sequence[RankGroup]) -> tuple[RankGroup, ...]:
+    """The groups, with their ranks behind names that several have."""
+    times = Counter(group.name for group in groups)
+    found: list[RankGroup] = []
+    taken: set[str] = set()
+    for group in groups:
+        name = group.name if times[group.name] == 1 else f"{group.name} ({_ranks(group)})"
+        while name in taken:
+            name += "'"
+        taken.add(name)
+        found.append(RankGroup(name, group.axis, group.ranks))
+    return tuple(found)
+
+
+def _ranks(group: RankGroup) -> str:
+    shown = ", ".join(map(str, group.ranks[:_MAX_NAMED_RANKS]))
+    return f"ranks {shown}, ..." if len(group.ranks) > _MAX_NAMED_RANKS else f"ranks {shown}"
+
+
+def _numbered_from_zero(columns: Mapping[str, Ints]) -> Ints:
+    """[rows], numbers of occurrences that follow on each other; the rows are in order."""
+    is_next = np.ones(columns["step"].size, np.bool_)
+    is_other = np.ones(columns["step"].size, np.bool_)
+    same = np.ones(columns["step"].size - 1, np.bool_)
+    for name in ("step", "group", "kind"):
+        same &= columns[name][1:] == columns[name][:-1]
+    is_other[1:] = ~same
+    is_next[1:] = is_other[1:] | (columns["sequence"][1:] != columns["sequence"][:-1])
+    count = np.cumsum(is_next) - 1
+    first = np.maximum.accumulate(np.where(is_other, np.arange(count.size), 0))
+    numbers: Ints = count - count[first]
+    return numbers
+
+
+MAX_RUN_ROWS = 4_000_000  # of one run in memory, some 60 bytes each
+MAX_RANK_ROWS = 10_000  # in one step
+# Each revision of an open window analyses all of its rows: of more than these they are left for its
+# close.
+MAX_OPEN_ROWS = 500_000
+
+
+class GroupCounts(NamedTuple):
+    """Rows of a batch by outcome: taken into a window (open or closed), too late, or too many."""
+
+    accepted: int = 0
+    late: int = 0
+    refused: int = 0
+
+
+NO_GROUPS = GroupCounts()
+
+
+class GroupRowCounts:
+    """Numbers of rows by step and rank, up to `MAX_RANK_ROWS` of each and `MAX_RUN_ROWS` in all."""
+
+    def __init__(self) -> None:
+        self._of_rank: dict[tuple[int, int], int] = {}
+        self._num_rows = 0
+
+    def add(self, step: int, part: GroupSlice) -> bool:
+        """Whether there is room for the rows; then they are counted."""
+        key, num_rows = (step, part.place.rank), part.rows.num_rows
+        of_rank = self._of_rank.get(key, 0) + num_rows
+        if of_rank > MAX_RANK_ROWS or self._num_rows + num_rows > MAX_RUN_ROWS:
+            return False
+        self._of_rank[key] = of_rank
+        self._num_rows += num_rows
+        return True
+
+    def remove_through(self, step: int) -> None:
+        """Count nothing of this step and of all before it any more."""
+        for key in [key for key in self._of_rank if key[0] <= step]:
+            self._num_rows -= self._of_rank.pop(key)
+
+
+class GroupRecords:
+    """Rows by step. They complete no step, and no step waits for them."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, list[GroupSlice]] = {}
+        self._counts = GroupRowCounts()
+        self._table: GroupTable | None = None
+        self._table_of: dict[int, int] = {}  # numbers of parts in `_table` by step
+        self.were_seen = False  # whether any has come in this run
+
+    def put(self, step: int, part: GroupSlice) -> bool:
+        """Whether there is room for what a rank says of a step."""
+        if not self._counts.add(step, part):
+            return False
+        self._parts.setdefault(step, []).append(part)
+        return True
+
+    def table(self, steps: Collection[int]) -> GroupTable | None:
+        """The rows of these steps; None where there are none."""
+        of_steps = {step: self._parts[step] for step in steps if step in self._parts}
+        if not of_steps:
+            return None
+        table_of = {step: len(parts) for step, parts in of_steps.items()}
+        if self._table is None or table_of != self._table_of:
+            self._table = group_table_of_slices(
+                [part for parts in of_steps.values() for part in parts]
+            )
+            self._table_of = table_of
+        return self._table
+
+    def open_table(self, steps: Collection[int]) -> GroupTable | None:
+        """The rows of an open window's steps; None where there are none, or very many."""
+        parts = [part for step in steps for part in self._parts.get(step, ())]
+        if sum(part.rows.num_rows for part in parts) > MAX_OPEN_ROWS:
+            return None
+        return self.table(steps)
+
+    def remove_through(self, step: int) -> None:
+        """Forget the rows of this step and of all before it."""
+        if not self._parts:
+            return
+        self._counts.remove_through(step)
+        self._table, self._table_of = None, {}
+        for old in [number for number in self._parts if number <= step]:
+            del self._parts[old]
+
+
+def group_slices(batch: OpBatch) -> Iterator[tuple[int, GroupSlice]]:
+    """What a batch says of each step, ascending."""
+    rows = batch.collectives
+    if rows is None or not rows.num_rows:
+        return
+    place = RankPlace(batch.rank, batch.dp_rank, batch.stage, batch.host or None, rows.local_rank)
+    if (rows.step[1:] < rows.step[:-1]).any():
+        rows = rows.select(np.argsort(rows.step, kind="stable"))
+    for step, chosen in step_runs(rows.step):
+        yield step, GroupSlice(place, rows.select(chosen))

@@ -1,0 +1,338 @@
+"""The open window, and closed windows that late operations may still complete.
+
+Late collectives inside groups are taken into the newest windows, too.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from app.ingest.assembly.op_table import (
+    BatchSlice,
+    GroupRowCounts,
+    GroupSlice,
+    GroupTable,
+    OpTable,
+    concatenate_tables,
+    group_table_of_slices,
+)
+from app.ingest.assembly.rank_tracker import RankTracker
+from app.ingest.assembly.steps import OpenStep, SettledStep, settle_step
+from app.ingest.assembly.window_codec import unpack_window
+from app.ingest.wire.body import LAST_STEP
+from app.trace.job import Job
+from app.trace.window import SkippedStep, StepKind, Window, WindowState
+
+# Evaluations and the like close no window, unless there are this many in a row.
+MAX_LEFT_OUT = 256
+# A window with more operations would not fit into a consumer's memory: it closes earlier.
+MAX_WINDOW_OPS = 16_000_000
+
+
+class OpenWindow:
+    """Successive settled steps; full with N complete or N incomplete ones.
+
+    `revision` is the newest one handed out; `has_news` says that there are changes since.
+    """
+
+    def __init__(self, job: Job, epoch: int, window_steps: int, *, revision: int = 0) -> None:
+        self._job = job
+        self._epoch = epoch
+        self._window_steps = window_steps
+        self._table: OpTable | None = None
+        self.settled: list[SettledStep] = []
+        self.revision = revision
+        self.has_news = False
+
+    def add(self, step: SettledStep) -> None:
+        """Append the next step."""
+        self.settled.append(step)
+        self._table, self.has_news = None, True
+
+    def replace(self, step: SettledStep) -> None:
+        """Replace the step of the same number."""
+        at = next(at for at, each in enumerate(self.settled) if each.step == step.step)
+        self.settled[at] = step
+        self._table, self.has_news = None, True
+
+    def skipped(self, number: int) -> SettledStep | None:
+        """The step of this number, if it is in the window and was skipped."""
+        for each in self.settled:
+            if each.step == number:
+                return each if each.skipped else None
+        return None
+
+    @property
+    def state(self) -> WindowState:
+        """State by the steps so far."""
+        num_lacking = sum(_is_incomplete(step) for step in self.settled)
+        num_left_out = sum(_is_no_training_step(step) for step in self.settled)
+        num_complete = len(self.settled) - num_lacking - num_left_out
+        is_over = num_left_out >= MAX_LEFT_OUT
+        if num_complete >= self._window_steps or (num_complete and (is_over or self._is_large())):
+            return "complete"
+        return "incomplete" if is_over or num_lacking >= self._window_steps else "open"
+
+    @property
+    def ended_state(self) -> WindowState:
+        """State if no further step follows."""
+        is_lacking = any(map(_is_incomplete, self.settled))
+        is_without = all(map(_is_no_training_step, self.settled))
+        return "incomplete" if is_lacking or is_without else "complete"
+
+    @property
+    def table(self) -> OpTable:
+        """All operations, those of skipped steps included."""
+        if self._table is None:
+            self._table = concatenate_tables([step.table for step in self.settled])
+        return self._table
+
+    @property
+    def steps_with_groups(self) -> list[int]:
+        """Steps whose collectives inside groups are kept."""
+        return [step.step for step in self.settled if keeps_groups(step.skipped)]
+
+    def revised(
+        self, state: WindowState, tracker: RankTracker, groups: GroupTable | None = None
+    ) -> Window:
+        """The window for analysis, as a new revision; `tracker` is the run's."""
+        steps = tuple(step.step for step in self.settled if step.skipped is None)
+        self.revision = max(len(self.settled), self.revision + 1)
+        self.has_news = False
+        skipped = tuple(step.skipped for step in self.settled if step.skipped)
+        origin_ns = self.table.origins_ns(steps)
+        return Window(
+            job=self._job,
+            epoch=self._epoch,
+            first_step=self.settled[0].step,
+            steps=steps,
+            trace=self.table.trace(steps),
+            skipped=skipped,
+            state=state,
+            revision=self.revision,
+            hosts=tracker.hosts(),
+            places=tracker.workers_by_rank({rank for step in skipped for rank in step.missing}),
+            origin_ns=origin_ns,
+            collectives=None if groups is None else groups.collectives(steps, origin_ns),
+        )
+
+    def _is_large(self) -> bool:
+        """Whether one more step like the last would exceed the limit."""
+        sizes = [step.table.num_ops for step in self.settled]
+        return sum(sizes) + sizes[-1] > MAX_WINDOW_OPS
+
+
+def keeps_groups(skipped: SkippedStep | None) -> bool:
+    """Whether the step's collectives inside groups are kept; those of evaluations are not."""
+    return skipped is None or skipped.kind is None
+
+
+def _is_no_training_step(step: SettledStep) -> bool:
+    """Whether it is no training step, of which nothing is missing."""
+    return step.skipped is not None and step.skipped.kind is not None
+
+
+def _is_incomplete(step: SettledStep) -> bool:
+    return step.skipped is not None and step.skipped.kind is None
+
+
+MAX_DECLARED = 1_000_000  # of all that is remembered: beyond, the oldest windows are final
+# Members of groups send beside the workers whose last word closes a window. Each revision analyses
+# the window anew: what trickles in for longer is too late.
+MAX_GROUP_WINDOWS = 8
+MAX_GROUP_REVISIONS = 4
+
+RecallOps = Callable[[int], bytes]  # what `trace_codec` packed of the window with this first step
+# Step, and what `OpenStep.take` wants: worker, rank, operations, number of declared ones, kind.
+LateReport = tuple[int, int, int, BatchSlice | None, int | None, StepKind | None]
+
+
+class ClosedWindow(msgspec.Struct):
+    """What is known of a closed window beside its stored operations.
+
+    `declared` holds for every skipped step what its `OpenStep.declared()` said; it can be revised
+    `group_revisions` times for late collectives inside groups.
+    """
+
+    state: WindowState
+    revision: int
+    steps: list[tuple[int, SkippedStep | None]]
+    declared: dict[int, dict[int, tuple[int, int]]]
+    group_revisions: int = 0
+
+    @property
+    def first_step(self) -> int:
+        """The first step in it, complete or skipped."""
+        return self.steps[0][0]
+
+    def can_use(self, step: int, rank: int) -> bool:
+        """Whether the rank's data of this step is missing, so that a late batch can complete it."""
+        if step not in self.declared:
+            return False
+        if rank not in self.declared[step]:
+            return True
+        skipped = dict(self.steps)[step]
+        return skipped is not None and skipped.is_missing(rank)
+
+    def takes_groups(self, step: int) -> bool:
+        """Whether late collectives inside groups of this step can be taken in."""
+        if not self.group_revisions:
+            return False
+        return any(number == step and keeps_groups(skipped) for number, skipped in self.steps)
+
+    @property
+    def size(self) -> int:
+        """How much there is to remember."""
+        return sum(map(len, self.declared.values()))
+
+
+class RevisedWindow(NamedTuple):
+    """A closed window with its late operations."""
+
+    window: OpenWindow
+    state: WindowState
+    groups: GroupTable | None
+
+
+class ClosedWindows:
+    """The closed windows of one run that can still be revised, the oldest first."""
+
+    def __init__(self, windows: Iterable[ClosedWindow], now_s: float) -> None:
+        self._windows = {window.first_step: (window, now_s) for window in windows}
+        self._late: dict[int, list[LateReport]] = {}
+        self._late_groups: dict[int, list[GroupSlice]] = {}
+        self._late_rows = GroupRowCounts()  # of windows that can still be revised
+        self._final_through = -1  # what comes late of steps up to this one is not counted any more
+
+    @property
+    def kept(self) -> list[ClosedWindow]:
+        """All of them, for storing."""
+        return [window for window, _ in self._windows.values()]
+
+    def add(
+        self,
+        steps: list[SettledStep],
+        state: WindowState,
+        revision: int,
+        now_s: float,
+        *,
+        group_revisions: int = 0,
+    ) -> None:
+        """A window has been closed; without skipped steps and groups it is final."""
+        declared = {each.step: each.open.declared() for each in steps if each.open is not None}
+        if declared or group_revisions:
+            named = [(each.step, each.skipped) for each in steps]
+            window = ClosedWindow(state, revision, named, declared, group_revisions)
+            self._windows[window.first_step] = (window, now_s)
+            self._windows = dict(sorted(self._windows.items()))
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        """Remember no more than there is room for, but the newest and what is to be revised."""
+        with_groups = [first for first, (each, _) in self._windows.items() if each.group_revisions]
+        for first in with_groups[:-MAX_GROUP_WINDOWS]:
+            window = self._windows[first][0]
+            window.group_revisions = 0
+            if not window.declared and first not in self._late_groups:
+                del self._windows[first]
+        size = sum(window.size for window, _ in self._windows.values())
+        for first, (window, _) in list(self._windows.items())[:-1]:
+            is_due = first in self._late or first in self._late_groups
+            if size > MAX_DECLARED and window.size and not is_due:
+                del self._windows[first]
+                size -= window.size
+
+    def forget(self, before_s: float) -> None:
+        """Windows closed before this moment become final, unless late data has just come."""
+        old = [first for first, (_, at_s) in self._windows.items() if at_s < before_s]
+        for first in old:
+            if first not in self._late and first not in self._late_groups:
+                del self._windows[first]
+        with_groups = [first for first, (each, _) in self._windows.items() if each.group_revisions]
+        final_through = min(with_groups, default=LAST_STEP + 1) - 1
+        if final_through != self._final_through:
+            self._final_through = final_through
+            self._late_rows.remove_through(final_through)
+
+    def take_group(self, number: int, part: GroupSlice) -> Literal["accepted", "late", "refused"]:
+        """Whether collectives inside groups of this step can be taken in, or are too many.
+
+        `revise` will take them in.
+        """
+        for first, (window, _) in self._windows.items():
+            if window.takes_groups(number):
+                if not self._late_rows.add(number, part):
+                    return "refused"
+                self._late_groups.setdefault(first, []).append(part)
+                return "accepted"
+        return "late"
+
+    def take(
+        self,
+        number: int,
+        worker: int,
+        rank: int,
+        part: BatchSlice | None,
+        num_declared: int | None,
+        kind: StepKind | None = None,
+    ) -> bool:
+        """Whether what a batch says of this step can still be used; if so, `revise` will."""
+        for first, (window, _) in self._windows.items():
+            if window.can_use(number, rank):
+                said = self._late.setdefault(first, [])
+                said.append((number, worker, rank, part, num_declared, kind))
+                return True
+        return False
+
+    def revise(
+        self, job: Job, epoch: int, tracker: RankTracker, recall: RecallOps
+    ) -> list[RevisedWindow]:
+        """The windows that late data has changed, each closed again."""
+        revised = [
+            self._revised(first, job, epoch, tracker, recall)
+            for first in sorted(self._late.keys() | self._late_groups.keys())
+        ]
+        self._late, self._late_groups = {}, {}
+        return [each for each in revised if each is not None]
+
+    def _revised(
+        self, first: int, job: Job, epoch: int, tracker: RankTracker, recall: RecallOps
+    ) -> RevisedWindow | None:
+        late, late_groups = self._late.get(first, []), self._late_groups.get(first, [])
+        window, at_s = self._windows[first]
+        stored = unpack_window(recall(first))
+        groups = group_table_of_slices(late_groups, stored.groups) if late_groups else stored.groups
+        # Looking costs as much where all of it was there: that counts as a revision, too.
+        left = max(0, window.group_revisions - bool(late_groups))
+        if not late and _num_rows(groups) == _num_rows(stored.groups):
+            window.group_revisions = left
+            if not left and not window.declared:
+                del self._windows[first]
+            return None
+        del self._windows[first]
+        again = OpenWindow(job, epoch, len(window.steps), revision=window.revision)
+        for number, skipped in window.steps:
+            table = stored.ops.of_step(number)
+            if skipped is None or skipped.kind is not None:
+                again.add(SettledStep(number, table, skipped))
+                continue
+            step = OpenStep.restored(
+                table, number, window.declared[number], job.parallelism.pp_size
+            )
+            for each, worker, rank, part, num_declared, kind in late:
+                if each == number:
+                    step.add_report(worker, rank, part, num_declared, kind)
+            again.add(settle_step(step, job, tracker, "in time"))
+        state = _state(window.state, again)
+        self.add(again.settled, state, window.revision + 1, at_s, group_revisions=left)
+        return RevisedWindow(again, state, groups)
+
+
+def _num_rows(groups: GroupTable | None) -> int:
+    return 0 if groups is None else groups.num_rows
+
+
+def _state(before: WindowState, window: OpenWindow) -> WindowState:
+    """An incomplete window is complete once nothing is missing in it any more."""
+    return window.ended_state if before == "incomplete" else before

@@ -1,0 +1,217 @@
+"""An event queue of our own: a Valkey or Redis server as a child, on a Unix socket.
+
+A lock file allows one server a directory, also across crashes of either process.
+"""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import redis
+
+from app.errors import StartUpFailed
+from app.ingest.embedded.server import dies_with_parent, find_server, server_command, socket_path
+
+LOCK_WAIT_S = 5.0  # for a server whose parent was killed a moment ago
+LOCK_POLL_S = 0.05
+
+
+class QueueLock:
+    """A file that a queue's parent and its server hold locked while either of them lives."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+
+    def fileno(self) -> int:
+        """Descriptor of the locked file."""
+        if self._fd is None:
+            raise ValueError("take the lock first")
+        return self._fd
+
+    def take(self) -> None:
+        """Lock the directory, ending a server whose parent is gone.
+
+        Raises:
+            StartUpFailed: a living process holds it.
+        """
+        if self._fd is not None:
+            return
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        end_s = time.monotonic() + LOCK_WAIT_S
+        while not _locked(fd):
+            parent, server = _noted_pids(fd)
+            if (parent and _is_running(parent)) or time.monotonic() > end_s:
+                os.close(fd)
+                raise StartUpFailed(
+                    f"the event queue in {self._path.parent} is in use by process "
+                    f"{parent or 'unknown'}: stop that one or choose another data directory"
+                )
+            _end_orphan(server)
+            time.sleep(LOCK_POLL_S)
+        os.ftruncate(fd, 0)  # until we have noted ourselves, nobody may take us for the last one
+        self._fd = fd
+
+    def note(self, server: int) -> None:
+        """Write the owner into the lock file, for others that find it taken."""
+        os.pwrite(self.fileno(), f"{os.getpid():>10} {server:>10}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let the directory go."""
+        if self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = None
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _noted_pids(fd: int) -> tuple[int | None, int | None]:
+    words = os.pread(fd, 64, 0).split()
+    return (int(words[0]), int(words[1])) if len(words) == 2 else (None, None)
+
+
+def _is_running(pid: int) -> bool:
+    """Whether the process lives; one that is dead and not yet waited for does not count."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except ProcessLookupError:
+        return False
+    except OSError:  # not ours to signal, or no /proc here
+        return True
+    return state not in "ZX"
+
+
+def _end_orphan(server: int | None) -> None:
+    """Ends a server whose parent is gone; on Linux the kernel does, and needs no number for it."""
+    if server is not None and sys.platform != "linux":
+        with suppress(ProcessLookupError):
+            os.kill(server, signal.SIGTERM)
+
+
+START_S = 60.0  # a long append-only file is read before the first answer
+STOP_S = 3.0  # then it is killed, which loses nothing either
+POLL_S = 0.02
+MAX_MEMORY_BYTES = 1 << 30
+
+
+class EmbeddedQueue:
+    """Keeps its batches in `data_dir/queue`; they survive any crash of it or of us.
+
+    On Linux the server dies with the thread that called `start`: call it from the main thread.
+    """
+
+    def __init__(self, data_dir: Path, *, max_memory_bytes: int = MAX_MEMORY_BYTES) -> None:
+        self._dir = data_dir.absolute() / "queue"
+        self._max_memory_bytes = max_memory_bytes
+        self._lock = QueueLock(self._dir / "lock")
+        self._server: subprocess.Popen[bytes] | None = None
+        self._socket: Path | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the server, None before the start."""
+        return self._server.pid if self._server else None
+
+    def start(self) -> str:
+        """URL of the server once it answers; a server that has died is started again.
+
+        Raises:
+            StartUpFailed: no server is installed, another process uses the directory, or the
+                server gave up; the message says why.
+        """
+        binary = find_server()
+        self._dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock.take()
+        socket = self._socket = self._socket or socket_path(self._dir)
+        if not self.alive():
+            socket.unlink(missing_ok=True)
+            self._server = self._spawn(binary, socket)
+            self._lock.note(self._server.pid)
+        url = f"unix://{socket}"
+        self._await_answer(url)
+        return url
+
+    def alive(self) -> bool:
+        """Whether the server process runs."""
+        return self._server is not None and self._server.poll() is None
+
+    def stop(self) -> None:
+        """End the server; everything in it is on disk already."""
+        if self._server is not None:
+            self._server.terminate()
+            try:
+                self._server.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._server.kill()
+                self._server.wait()
+            self._server = None
+        self._remove_socket()
+        self._lock.release()
+
+    def _spawn(self, binary: Path, socket: Path) -> subprocess.Popen[bytes]:
+        arguments = server_command(binary, self._dir, socket, self._max_memory_bytes)
+        with self._log.open("wb") as log:
+            return subprocess.Popen(  # noqa: S603
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Its own session: Ctrl-C in a terminal is for us, who still have to drain.
+                start_new_session=True,
+                preexec_fn=dies_with_parent(),
+                # The lock is free only when the server is gone, too, however we ended.
+                pass_fds=(self._lock.fileno(),),
+            )
+
+    @property
+    def _log(self) -> Path:
+        return self._dir / "server.log"
+
+    def _await_answer(self, url: str) -> None:
+        client = redis.Redis.from_url(url, socket_timeout=1.0)
+        try:
+            if not _wait_until(START_S, lambda: not self.alive() or _answers(client)):
+                raise StartUpFailed(f"the embedded event queue is not ready after {START_S} s")
+        finally:
+            client.close()
+        if not self.alive():
+            last_lines = self._log.read_text(errors="replace")[-2000:]
+            raise StartUpFailed(f"the embedded event queue gave up; see {self._log}:\n{last_lines}")
+
+    def _remove_socket(self) -> None:
+        if self._socket is None:
+            return
+        self._socket.unlink(missing_ok=True)
+        if self._socket.parent != self._dir:
+            os.rmdir(self._socket.parent)  # noqa: PTH106
+        self._socket = None
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def _wait_until(limit_s: float, is_so: Callable[[], bool]) -> bool:
+    end_s = time.monotonic() + limit_s
+    while not is_so():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(POLL_S)
+    return True

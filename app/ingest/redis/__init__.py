@@ -1,0 +1,4 @@
+"""The event queue in Redis or Valkey: one server, sentinels or a cluster.
+
+Read `queue.py` first; `admission.py` is the API's end, which refuses batches in time.
+"""

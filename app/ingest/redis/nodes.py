@@ -1,0 +1,454 @@
+"""Clients of the queue's servers, for threads and for an event loop: one, sentinels or a cluster.
+
+Errors of Redis become ours in `translated`. Commands are never repeated here: an append that is
+repeated could be in the queue twice, so the caller decides about another attempt.
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
+from redis import exceptions
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.exceptions import ClusterDownError, MovedError, OutOfMemoryError, RedisError
+from redis.retry import Retry
+from typing_extensions import override
+
+from app.errors import QueueFull, QueueUnavailable
+from app.ingest.redis.url import NodeAddress, QueueUrl, parse_queue_url, unusable_url_error
+
+
+class SlotMap:
+    """Slots of a cluster and the addresses of their primaries.
+
+    A cluster tells its slots when asked, and corrects a wrong address by MOVED.
+    """
+
+    def __init__(self, seeds: Iterable[NodeAddress]) -> None:
+        self._seeds = list(seeds)
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._primaries: list[NodeAddress] = []
+        self._moved: dict[int, NodeAddress] = {}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the slots were read since the last doubt."""
+        return bool(self._starts)
+
+    def to_ask(self) -> list[NodeAddress]:
+        """Nodes that may know the slots, in the order to ask them in."""
+        return list(dict.fromkeys([*self._primaries, *self._seeds]))
+
+    def primaries(self) -> list[NodeAddress]:
+        """Every primary, once."""
+        return sorted({*self._primaries, *self._moved.values()})
+
+    def learn(self, answer: Any, asked: NodeAddress) -> None:
+        """Use the answer of `CLUSTER SLOTS`; a node without an address is the one asked."""
+        rows = sorted((int(row[0]), int(row[1]), row[2]) for row in answer)
+        self._starts = [first for first, _, _ in rows]
+        self._ends = [last for _, last, _ in rows]
+        self._primaries = [(_text(node[0]) or asked[0], int(node[1])) for _, _, node in rows]
+        self._moved = {}
+
+    def moved(self, slot: int, address: NodeAddress) -> None:
+        """A node said that the slot is elsewhere."""
+        self._moved[slot] = address
+
+    def doubt(self) -> None:
+        """A node does not answer, or is no longer a primary: read the slots again."""
+        self._starts = []
+
+    def primary_of(self, key: str) -> NodeAddress:
+        """Address of the node that holds the key.
+
+        Raises:
+            ClusterDownError: no node does.
+        """
+        slot = key_slot(key.encode())
+        if slot in self._moved:
+            return self._moved[slot]
+        row = bisect_right(self._starts, slot) - 1
+        if row < 0 or slot > self._ends[row]:
+            raise ClusterDownError("no node of the cluster holds the slot of this shard")
+        return self._primaries[row]
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else (value or "")
+
+
+TIMEOUT_S = 2.0
+MAX_CONNECTIONS = 32  # further callers wait for one, up to TIMEOUT_S
+IDLE_CHECK_S = 10
+
+# An append that redis-py repeats by itself could be in the queue twice, and a dead server would
+# hold a request for seconds: the caller decides about another attempt.
+_OPTIONS: dict[str, Any] = {
+    "socket_timeout": TIMEOUT_S,
+    "socket_connect_timeout": TIMEOUT_S,
+    "health_check_interval": IDLE_CHECK_S,
+    "protocol": 2,
+}
+
+
+class _SentinelPool(redis.sentinel.SentinelConnectionPool, redis.BlockingConnectionPool):
+    """Connections to the primary that the sentinels name; further callers wait for one."""
+
+
+class _AsyncSentinelPool(
+    redis.asyncio.sentinel.SentinelConnectionPool, redis.asyncio.BlockingConnectionPool
+):
+    """The same for an event loop."""
+
+
+def connect(where: QueueUrl, *, max_connections: int = MAX_CONNECTIONS) -> redis.Redis:
+    """A client for threads, of one server or of the primary that the sentinels name."""
+    options = {**_OPTIONS, **_pool_options(max_connections), "retry": Retry(NoBackoff(), 0)}
+    if where.kind != "sentinel":
+        return redis.Redis.from_pool(_url_pool(redis.BlockingConnectionPool, where, options))
+    return redis.Redis.from_pool(
+        _sentinel_pool(redis.sentinel.Sentinel, _SentinelPool, where, options)
+    )
+
+
+def connect_async(
+    where: QueueUrl, *, max_connections: int = MAX_CONNECTIONS
+) -> redis.asyncio.Redis:
+    """The same for an event loop."""
+    options = {**_OPTIONS, **_pool_options(max_connections), "retry": AsyncRetry(NoBackoff(), 0)}
+    if where.kind != "sentinel":
+        pool = _url_pool(redis.asyncio.BlockingConnectionPool, where, options)
+        return redis.asyncio.Redis.from_pool(pool)
+    pool = _sentinel_pool(redis.asyncio.sentinel.Sentinel, _AsyncSentinelPool, where, options)
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+def close(client: redis.Redis) -> None:
+    """Free every connection of the client, those to sentinels included."""
+    client.close()
+    client.connection_pool.disconnect()
+    for sentinel in _sentinels(client):
+        sentinel.close()
+
+
+async def close_async(client: redis.asyncio.Redis) -> None:
+    """The same for an event loop."""
+    await client.aclose()
+    await client.connection_pool.disconnect()
+    for sentinel in _sentinels(client):
+        await sentinel.aclose()
+
+
+def _sentinels(client: Any) -> list[Any]:
+    manager = getattr(client.connection_pool, "sentinel_manager", None)
+    return manager.sentinels if manager else []
+
+
+def _pool_options(max_connections: int) -> dict[str, Any]:
+    return {"max_connections": max_connections, "timeout": TIMEOUT_S}
+
+
+def _sentinel_pool(manager: Any, pool: Any, where: QueueUrl, options: dict[str, Any]) -> Any:
+    """A pool of connections to the primary that the sentinels at these addresses name."""
+    sentinels = manager(where.addresses, sentinel_kwargs={**_OPTIONS, **where.sentinel_options})
+    return pool(where.service, sentinels, **options, **where.options)
+
+
+def _url_pool(kind: Any, where: QueueUrl, options: dict[str, Any]) -> Any:
+    try:
+        return kind.from_url(where.url, **options)
+    except (ValueError, TypeError):
+        raise unusable_url_error() from None
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turns every error of Redis into one of ours."""
+    try:
+        yield
+    except OutOfMemoryError as error:
+        raise QueueFull("the event queue is full until the consumers have caught up") from error
+    except (RedisError, OSError) as error:
+        # LOADING, MISCONF (disk full), READONLY, CLUSTERDOWN, timeouts, refused connections: all
+        # may pass by themselves.
+        raise QueueUnavailable(f"the event queue does not answer: {error}") from error
+    except RuntimeError as error:
+        if not is_closed_handler(error):
+            raise
+        raise QueueUnavailable(f"the event queue does not answer: {error}") from error
+
+
+def is_closed_handler(error: BaseException) -> bool:
+    """Whether this is uvloop's way to say that a connection was lost between two writes."""
+    return isinstance(error, RuntimeError) and "the handler is closed" in str(error)
+
+
+# After these, another node may be the primary.
+STALE_SLOT_ERRORS = (
+    ClusterDownError,
+    exceptions.ConnectionError,  # BusyLoadingError is one
+    exceptions.ReadOnlyError,
+    exceptions.TimeoutError,
+    OSError,
+)
+
+ResultT = TypeVar("ResultT")
+ClientT = TypeVar("ClientT")
+
+
+class ClusterClients(Generic[ClientT]):
+    """A cluster's slots and a client for each of its nodes; does no I/O itself.
+
+    MOVED is followed once, anything else is for the caller. redis-py's own cluster client tries
+    failed commands again, so an append could be there twice and a dead node would hold a request
+    for seconds.
+    """
+
+    def __init__(self, where: QueueUrl, connect_node: Callable[[QueueUrl], ClientT]) -> None:
+        self._where = where
+        self._connect_node = connect_node
+        self._clients: dict[NodeAddress, ClientT] = {}
+        self.slots = SlotMap(where.addresses)
+
+    def client(self, address: NodeAddress) -> ClientT:
+        """The client of the node at this address."""
+        if address not in self._clients:
+            self._clients[address] = self._connect_node(self._where.of_node(address))
+        return self._clients[address]
+
+    def client_after_move(self, key: str, error: MovedError, asked: NodeAddress) -> ClientT:
+        """The client to repeat a command on that `asked` answered with MOVED."""
+        self.slots.moved(error.slot_id, (error.host or asked[0], error.port))
+        return self.client(self.slots.primary_of(key))
+
+    def primaries(self) -> list[ClientT]:
+        """A client of every primary."""
+        return [self.client(address) for address in self.slots.primaries()]
+
+    def remove_all(self) -> list[ClientT]:
+        """Forget the clients, for the caller to close; a further command makes new ones."""
+        clients, self._clients = self._clients, {}
+        return list(clients.values())
+
+    @contextmanager
+    def doubting(self) -> Iterator[None]:
+        """After an error that a failover explains, the slots are asked for again."""
+        try:
+            yield
+        except STALE_SLOT_ERRORS:
+            self.slots.doubt()
+            raise
+
+
+class QueueNodes(ABC):
+    """Runs commands where their keys are. All methods may raise RedisError."""
+
+    reads_together: bool
+    """Whether one command may read several shards."""
+
+    @abstractmethod
+    def run(self, key: str, command: Callable[[redis.Redis], ResultT]) -> ResultT:
+        """The command's answer from the server that holds the key."""
+
+    @abstractmethod
+    def primaries(self) -> Sequence[redis.Redis]:
+        """Every server that takes entries."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the connections."""
+
+
+def open_nodes(url: str, *, max_connections: int = MAX_CONNECTIONS) -> QueueNodes:
+    """The servers that a URL names; nothing is connected yet.
+
+    Raises:
+        StartUpFailed: the URL cannot be used.
+    """
+    where = parse_queue_url(url)
+    if where.kind == "cluster":
+        return ClusterNodes(where, max_connections)
+    return SingleNode(connect(where, max_connections=max_connections))
+
+
+class SingleNode(QueueNodes):
+    """One server, or whichever is the primary now that sentinels watch."""
+
+    reads_together = True
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    @override
+    def run(self, key: str, command: Callable[[redis.Redis], ResultT]) -> ResultT:
+        return command(self._client)
+
+    @override
+    def primaries(self) -> Sequence[redis.Redis]:
+        return [self._client]
+
+    @override
+    def close(self) -> None:
+        close(self._client)
+
+
+class ClusterNodes(QueueNodes):
+    """The primaries of a cluster."""
+
+    reads_together = False
+
+    def __init__(self, where: QueueUrl, max_connections: int) -> None:
+        self._cluster = ClusterClients(
+            where, lambda node: connect(node, max_connections=max_connections)
+        )
+
+    @override
+    def run(self, key: str, command: Callable[[redis.Redis], ResultT]) -> ResultT:
+        self._find()
+        address = self._cluster.slots.primary_of(key)
+        try:
+            with self._cluster.doubting():
+                return command(self._cluster.client(address))
+        except MovedError as error:
+            return command(self._cluster.client_after_move(key, error, address))
+
+    @override
+    def primaries(self) -> Sequence[redis.Redis]:
+        self._find()
+        return self._cluster.primaries()
+
+    def _find(self) -> None:
+        slots = self._cluster.slots
+        if slots.is_known:
+            return
+        last: Exception | None = None
+        for address in slots.to_ask():
+            try:
+                client: Any = self._cluster.client(address)
+                slots.learn(client.execute_command("CLUSTER SLOTS"), address)
+            except (RedisError, OSError) as error:
+                last = error
+            else:
+                return
+        raise last or ClusterDownError("the cluster names no node")
+
+    @override
+    def close(self) -> None:
+        for client in self._cluster.remove_all():
+            close(client)
+
+
+class AsyncQueueNodes(ABC):
+    """Runs commands where their keys are. All methods may raise RedisError."""
+
+    @abstractmethod
+    async def run(self, key: str, command: Callable[[Redis], Awaitable[ResultT]]) -> ResultT:
+        """The command's answer from the server that holds the key."""
+
+    @abstractmethod
+    async def home(self, key: str) -> str:
+        """A name of the server that holds the key; two keys with one name share its memory."""
+
+    @abstractmethod
+    async def primaries(self) -> Sequence[Redis]:
+        """Every server that takes entries."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Free the connections; a further command makes new ones."""
+
+
+def open_async_nodes(url: str, *, max_connections: int = MAX_CONNECTIONS) -> AsyncQueueNodes:
+    """The servers that a URL names; nothing is connected yet.
+
+    Raises:
+        StartUpFailed: the URL cannot be used.
+    """
+    where = parse_queue_url(url)
+    if where.kind == "cluster":
+        return AsyncClusterNodes(where, max_connections)
+    return AsyncSingleNode(connect_async(where, max_connections=max_connections))
+
+
+class AsyncSingleNode(AsyncQueueNodes):
+    """One server, or whichever is the primary now that sentinels watch."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+
+    @override
+    async def run(self, key: str, command: Callable[[Redis], Awaitable[ResultT]]) -> ResultT:
+        return await command(self._client)
+
+    @override
+    async def home(self, key: str) -> str:
+        return ""
+
+    @override
+    async def primaries(self) -> Sequence[Redis]:
+        return [self._client]
+
+    @override
+    async def close(self) -> None:
+        await close_async(self._client)
+
+
+class AsyncClusterNodes(AsyncQueueNodes):
+    """The same as `ClusterNodes` for an event loop."""
+
+    def __init__(self, where: QueueUrl, max_connections: int) -> None:
+        self._cluster = ClusterClients(
+            where, lambda node: connect_async(node, max_connections=max_connections)
+        )
+
+    @override
+    async def run(self, key: str, command: Callable[[Redis], Awaitable[ResultT]]) -> ResultT:
+        await self._find()
+        address = self._cluster.slots.primary_of(key)
+        try:
+            with self._cluster.doubting():
+                return await command(self._cluster.client(address))
+        except MovedError as error:
+            return await command(self._cluster.client_after_move(key, error, address))
+
+    @override
+    async def home(self, key: str) -> str:
+        await self._find()
+        host, port = self._cluster.slots.primary_of(key)
+        return f"{host}:{port}"
+
+    @override
+    async def primaries(self) -> Sequence[Redis]:
+        await self._find()
+        return self._cluster.primaries()
+
+    async def _find(self) -> None:
+        slots = self._cluster.slots
+        if slots.is_known:
+            return
+        last: Exception | None = None
+        for address in slots.to_ask():
+            try:
+                client: Any = self._cluster.client(address)
+                slots.learn(await client.execute_command("CLUSTER SLOTS"), address)
+            except (RedisError, OSError) as error:
+                last = error
+            else:
+                return
+        raise last or ClusterDownError("the cluster names no node")
+
+    @override
+    async def close(self) -> None:
+        for client in self._cluster.remove_all():
+            await close_async(client)

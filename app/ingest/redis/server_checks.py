@@ -1,0 +1,136 @@
+"""Durability settings of the queue's servers; detection of restarts and data loss."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import redis
+import redis.asyncio
+import structlog
+from redis.exceptions import NoPermissionError, ResponseError
+
+from app.errors import StartUpFailed
+
+OLDEST_VERSION = (7, 0)
+# setting: (what it must be, what would happen otherwise)
+REQUIRED_SETTINGS = {
+    "appendonly": ("yes", "a restart of the server would lose every batch"),
+    "appendfsync": ("always", "a power cut would lose batches that were accepted"),
+    "no-appendfsync-on-rewrite": (
+        "no",
+        "a power cut while it rewrites its file would lose batches that were accepted",
+    ),
+    "maxmemory-policy": ("noeviction", "a full server would throw batches away"),
+}
+_SETTINGS = (*REQUIRED_SETTINGS, "maxmemory")
+_CONFIG_REFUSED = (
+    "the event queue does not say how it is configured (CONFIG GET is refused), so nobody knows "
+    f"whether it keeps batches: allow '+config|get' to this user, and see to {', '.join(_SETTINGS)}"
+)
+
+
+def find_weaknesses(client: redis.Redis) -> tuple[str, ...]:
+    """Why this server might lose batches; may raise RedisError."""
+    if old := _version_weakness(client.info("server")):
+        return old
+    try:
+        return _weaknesses(client.config_get(*_SETTINGS))
+    except ResponseError as error:
+        return _config_refused(error)
+
+
+async def find_weaknesses_async(client: redis.asyncio.Redis) -> tuple[str, ...]:
+    """The same in an event loop."""
+    if old := _version_weakness(await client.info("server")):
+        return old
+    try:
+        return _weaknesses(await client.config_get(*_SETTINGS))
+    except ResponseError as error:
+        return _config_refused(error)
+
+
+def refuse_weaknesses(weaknesses: Iterable[str], *, allow_lossy: bool) -> None:
+    """Returns if there are none, or if losing batches is allowed.
+
+    Raises:
+        StartUpFailed: with every sentence, in one line.
+    """
+    if (found := list(weaknesses)) and not allow_lossy:
+        raise StartUpFailed(f"{'; '.join(found)} (or start with --allow-lossy)")
+
+
+def _config_refused(error: ResponseError) -> tuple[str, ...]:
+    # Managed servers have no such command at all.
+    if isinstance(error, NoPermissionError) or str(error).startswith("unknown command"):
+        return (_CONFIG_REFUSED,)
+    raise error
+
+
+def _version_weakness(server: Any) -> tuple[str, ...]:
+    version = str(server.get("redis_version", "0.0"))
+    if tuple(int(part) for part in version.split(".")[:2]) >= OLDEST_VERSION:
+        return ()
+    return (f"the event queue runs on version {version}: use Redis 7.0 or Valkey 7.2 or later",)
+
+
+def _weaknesses(config: Any) -> tuple[str, ...]:
+    return (*_durability_weaknesses(config), *_memory_weaknesses(config))
+
+
+def _durability_weaknesses(config: Mapping[str, str]) -> Iterable[str]:
+    for name, (required, otherwise) in REQUIRED_SETTINGS.items():
+        if (found := config.get(name)) != required:
+            yield (
+                f"the event queue has '{name} {found}', so {otherwise}: "
+                f"put '{name} {required}' into the server's configuration"
+            )
+
+
+def _memory_weaknesses(config: Mapping[str, str]) -> Iterable[str]:
+    if int(config.get("maxmemory") or 0) == 0:
+        yield (
+            "the event queue has 'maxmemory 0', so the system would end it when memory is full: "
+            "put 'maxmemory 1gb' into the server's configuration, or what the machine has for it"
+        )
+
+
+log = structlog.get_logger()
+
+COMPARE_EVERY_S = 5.0
+
+
+class ServerWatch:
+    """Logs, once each, that a server was restarted or lost its data.
+
+    That is no error: consumer groups are created again, and repeated batches are recognised.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._next_s = 0.0
+        self._run_ids: frozenset[str] = frozenset()
+        self._groups: set[int] = set()
+
+    def compare(self, primaries: Callable[[], Sequence[redis.Redis]]) -> None:
+        """Compare the servers' run ids, at most every 5 s. May raise RedisError."""
+        now_s = self._monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + COMPARE_EVERY_S
+        found = frozenset(str(node.info("server")["run_id"]) for node in primaries())
+        if self._run_ids and found - self._run_ids:
+            log.warning(
+                "event queue restarted or replaced",
+                run_ids=sorted(found - self._run_ids),
+                before=sorted(self._run_ids - found),
+            )
+        self._run_ids = found
+
+    def created_group(self, shard: int) -> None:
+        """A shard's missing consumer group was created."""
+        if shard in self._groups:
+            log.warning("event queue was wiped or restored", shard=shard)
+        self._groups.add(shard)
+
+    def found_groups(self, shards: Sequence[int]) -> None:
+        """The groups of these shards exist."""
+        self._groups.update(shards)

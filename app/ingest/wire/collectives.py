@@ -1,0 +1,370 @@
+"""What a rank records inside its groups, as it lies in a batch: read, checked, written again.
+
+Beside the operations, in the batch's `collectives`: a table of groups, and one row for each
+collective of a tensor-, context- or expert-parallel group (docs/wire-format.md, section 9).
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import InvalidRequest, PacelineError, TooLarge
+from app.ingest.batch import (
+    GROUP_COLUMNS,
+    LAST_START_NS,
+    MAX_DURATION_NS,
+    GroupRows,
+    RowError,
+    num_packed_rows,
+    unpack_values,
+)
+from app.ingest.wire.body import (
+    LAST_INT32,
+    LAST_STEP,
+    UNDECODABLE,
+    Int64,
+    PackedColumn,
+    PlacementName,
+    Small,
+    count_byte,
+    format_error,
+)
+from app.trace.collectives import RankGroup
+from app.trace.window import Ints
+
+MAX_GROUPS = 256  # a batch; a position in the table is one byte
+MAX_MEMBERS = 1 << 16  # of all groups of a batch together
+MAX_KINDS = 256
+MAX_GROUP_ROWS = 20_000  # a batch
+MAX_LOCAL_RANK = 4096
+
+GROUP_DTYPES = {
+    "step": "<i8",
+    "group": "u1",
+    "kind": "u1",
+    "sequence": "<i4",
+    "start_ns": "<i8",
+    "duration_ns": "<i8",
+    "bytes": "<i8",
+}
+OPTIONAL_GROUP_COLUMNS = ("start_ns", "bytes")  # then -1 in every row: not known
+
+Axis = Literal["dp", "tp", "cp", "ep", "pp", ""]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=LAST_INT32)]
+# first, how many, distance
+RankRun = tuple[Small, Positive, Positive]
+CollectiveKind = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*\Z")
+]
+LocalRank = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOCAL_RANK)]
+
+
+class GroupIn(msgspec.Struct, forbid_unknown_fields=True):
+    """A group: its members one by one in `ranks`, or as ranks at equal distances in `runs`."""
+
+    name: PlacementName
+    axis: Axis = ""
+    ranks: Annotated[list[Small], msgspec.Meta(max_length=MAX_MEMBERS)] = []
+    runs: Annotated[list[RankRun], msgspec.Meta(max_length=MAX_MEMBERS)] = []
+
+
+class _GroupsHeader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    groups: Annotated[list[GroupIn], msgspec.Meta(max_length=MAX_GROUPS)] = []
+    local_rank: LocalRank | None = None
+    alone: bool = False
+
+
+class _BinaryColumns(msgspec.Struct, forbid_unknown_fields=True):
+    step: memoryview | PackedColumn
+    group: memoryview | PackedColumn
+    kind: memoryview | PackedColumn
+    sequence: memoryview | PackedColumn
+    duration_ns: memoryview | PackedColumn
+    start_ns: memoryview | PackedColumn | None = None
+    bytes: memoryview | PackedColumn | None = None
+
+
+class _BinaryGroups(_GroupsHeader, forbid_unknown_fields=True, kw_only=True):
+    kinds: Annotated[list[CollectiveKind], msgspec.Meta(max_length=MAX_KINDS)] = []
+    columns: _BinaryColumns | None = None
+
+
+_Ints = Annotated[list[Int64], msgspec.Meta(max_length=MAX_GROUP_ROWS)]
+
+
+class _JsonColumns(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    step: _Ints
+    group: _Ints
+    kind: Annotated[list[CollectiveKind], msgspec.Meta(max_length=MAX_GROUP_ROWS)]
+    sequence: _Ints
+    duration_ns: _Ints
+    start_ns: _Ints | None = None
+    bytes: _Ints | None = None
+
+
+class _GroupRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
+    step: Int64
+    group: Int64
+    kind: CollectiveKind
+    sequence: Int64
+    duration_ns: Int64
+    start_ns: Int64 = -1
+    bytes: Int64 = -1
+
+
+class _JsonGroups(_GroupsHeader, forbid_unknown_fields=True, kw_only=True):
+    columns: _JsonColumns | None = None
+    rows: Annotated[list[_GroupRow], msgspec.Meta(max_length=MAX_GROUP_ROWS)] | None = None
+
+
+_BINARY = msgspec.msgpack.Decoder(_BinaryGroups)
+_JSON = msgspec.json.Decoder(_JsonGroups)
+_MAX_COMMAS = 8 * MAX_GROUP_ROWS + 4 * MAX_MEMBERS
+StructT = TypeVar("StructT", _BinaryGroups, _JsonGroups)
+
+
+class GroupCache:
+    """One object for groups that are the same, so that what every batch repeats is read once."""
+
+    def __init__(self, max_members: int = 1 << 21) -> None:
+        self._max_members = max_members
+        self._num_members = 0
+        self._groups: dict[
+            tuple[str, str, tuple[int, ...], tuple[tuple[int, int, int], ...]], RankGroup
+        ] = {}
+
+    def of(self, group: GroupIn) -> RankGroup:
+        """The group with its members one by one.
+
+        Raises:
+            InvalidRequest: it has no members, or one of them twice, or one too large.
+            TooLarge: it has more members than all groups of a batch may have.
+        """
+        key = (group.name, group.axis, tuple(group.ranks), tuple(group.runs))
+        found = self._groups.get(key)
+        if found is None:
+            found = RankGroup(group.name, group.axis, _members(group))
+            if self._num_members > self._max_members:
+                self._groups, self._num_members = {}, 0
+            self._groups[key] = found
+            self._num_members += len(found.ranks) + len(key[2]) + len(key[3])
+        return found
+
+
+_GROUP_CACHE = GroupCache()
+
+
+def groups_from_binary(raw: msgspec.Raw) -> GroupRows | None:
+    """The `collectives` of a msgpack batch; None where it has none.
+
+    Raises:
+        PacelineError: they do not fit the format, or are too many.
+    """
+    if bytes(memoryview(raw)) == b"\xc0":
+        return None
+    wire = _decoded(_BINARY, raw)
+    groups = _groups(wire)
+    columns = wire.columns
+    if columns is None:
+        return _rows(wire, groups, (), {name: np.empty(0, np.int64) for name in GROUP_DTYPES})
+    named = {name: getattr(columns, name) for name in GROUP_DTYPES}
+    lengths = {name: _length(name, column) for name, column in named.items() if column is not None}
+    _check_lengths(lengths)
+    arrays: dict[str, Ints] = {}
+    # Starts last: packed, they may count from the end of the row before.
+    for name in sorted(lengths, key=lambda each: each == "start_ns"):
+        arrays[name] = _values(name, named[name], arrays.get("duration_ns"))
+    return _rows(wire, groups, tuple(wire.kinds), arrays)
+
+
+def groups_from_json(raw: msgspec.Raw) -> GroupRows | None:
+    """The `collectives` of a JSON batch; raises as `groups_from_binary` does."""
+    if bytes(memoryview(raw)[:5]).strip() == b"null":
+        return None
+    if count_byte(raw, b",") > _MAX_COMMAS:
+        raise TooLarge("collectives has more values than a batch may have: split it")
+    wire = _decoded(_JSON, raw)
+    groups = _groups(wire)
+    if wire.columns is not None and wire.rows is not None:
+        raise format_error("it may have `columns` or `rows`, not both - at `$.collectives`")
+    if wire.columns is not None:
+        named: dict[str, Any] = {
+            name: values
+            for name in GROUP_DTYPES
+            if (values := getattr(wire.columns, name)) is not None
+        }
+    else:
+        rows = wire.rows or []
+        named = {name: [getattr(row, name) for row in rows] for name in GROUP_DTYPES}
+    _check_lengths({name: len(values) for name, values in named.items()})
+    kinds = {kind: at for at, kind in enumerate(dict.fromkeys(named["kind"]))}
+    named["kind"] = [kinds[kind] for kind in named["kind"]]
+    if len(kinds) > MAX_KINDS:
+        raise TooLarge(f"collectives has at most {MAX_KINDS} kinds: split it")
+    arrays = {name: np.array(values, np.int64) for name, values in named.items()}
+    return _rows(wire, groups, tuple(kinds), arrays)
+
+
+def check_group_rows(
+    rows: GroupRows, rank: int, last_step: int
+) -> tuple[GroupRows, list[RowError]]:
+    """The rows that keep to every rule, and why the others do not; `last_step` is the newest taken.
+
+    The errors are as many as the rows that were left out.
+    """
+    bounds = (
+        ("step", rows.step, 0, min(LAST_STEP, last_step)),
+        ("group", rows.group, 0, len(rows.groups) - 1),
+        ("kind", rows.kind, 0, len(rows.kinds) - 1),
+        ("sequence", rows.sequence, 0, LAST_INT32),
+        ("start_ns", rows.start_ns, -1, LAST_START_NS),
+        ("duration_ns", rows.duration_ns, 0, MAX_DURATION_NS),
+        ("bytes", rows.num_bytes, -1, LAST_STEP),
+    )
+    breaches = [
+        ((values < least) | (values > most), f"{name}_out_of_range", f"must lie in {least}..{most}")
+        for name, values, least, most in bounds
+    ]
+    has_rank = np.array([*(_is_member(rank, group) for group in rows.groups), False])
+    is_known = (rows.group >= 0) & (rows.group < len(rows.groups))
+    is_outside = is_known & ~has_rank[np.where(is_known, rows.group, -1)]
+    breaches.append((is_outside, "rank_not_in_group", f"rank {rank} is no member of the group"))
+    broken = np.stack([bad for bad, _, _ in breaches])
+    refused: NDArray[np.bool_] = np.logical_or.reduce(broken)
+    if not refused.any():
+        return rows, []
+    errors = []
+    for index in np.flatnonzero(refused).tolist():
+        _, code, message = breaches[int(broken[:, index].argmax())]
+        what = code.removesuffix("_out_of_range") if code.endswith("_range") else "row"
+        errors.append(RowError(index, f"collectives_{code}", f"collectives: {what} {message}"))
+    return rows.select(np.logical_not(refused)), errors
+
+
+def groups_to_wire(rows: GroupRows) -> dict[str, Any]:
+    """The rows as the binary format has them."""
+    named = {name: getattr(rows, name) for name in GROUP_COLUMNS}
+    named["bytes"] = named.pop("num_bytes")
+    message: dict[str, Any] = {
+        "groups": [
+            {"name": each.name, "axis": each.axis, **members_of(each.ranks)} for each in rows.groups
+        ],
+        "kinds": list(rows.kinds),
+        "columns": {
+            name: values.astype(GROUP_DTYPES[name]).tobytes()
+            for name, values in named.items()
+            if name not in OPTIONAL_GROUP_COLUMNS or (values >= 0).any()
+        },
+    }
+    if rows.local_rank is not None:
+        message["local_rank"] = rows.local_rank
+    if rows.is_alone:
+        message["alone"] = True
+    return message
+
+
+def members_of(ranks: Sequence[int]) -> dict[str, Any]:
+    """Members as the format has them: in `runs` (first, how many, distance) where that is short."""
+    runs: list[tuple[int, int, int]] = []
+    for rank in ranks:
+        if runs:
+            first, number, distance = runs[-1]
+            if number == 1 and rank > first:
+                runs[-1] = (first, 2, rank - first)
+                continue
+            if number > 1 and rank == first + number * distance:
+                runs[-1] = (first, number + 1, distance)
+                continue
+        runs.append((rank, 1, 1))
+    return {"runs": runs} if 3 * len(runs) < len(ranks) else {"ranks": list(ranks)}
+
+
+def ranks_of(ranks: Sequence[int], runs: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Members one by one."""
+    found = list(ranks)
+    for first, number, distance in runs:
+        found += range(first, first + number * distance, distance)
+    return found
+
+
+def _members(group: GroupIn) -> tuple[int, ...]:
+    if len(group.ranks) + sum(number for _, number, _ in group.runs) > MAX_MEMBERS:
+        raise TooLarge(f"the groups of a batch have at most {MAX_MEMBERS:,} members together")
+    ranks = ranks_of(group.ranks, group.runs)
+    if not ranks:
+        raise InvalidRequest(f"group {group.name!r} has no members: give ranks, or runs of them")
+    if len(set(ranks)) < len(ranks) or max(ranks) > LAST_INT32:
+        raise InvalidRequest(
+            f"group {group.name!r}: each rank is in it once, and at most {LAST_INT32}"
+        )
+    # Of a pair of pipeline stages the first rank sends.
+    return tuple(ranks if group.axis == "pp" else sorted(ranks))
+
+
+def _is_member(rank: int, group: RankGroup) -> bool:
+    if group.axis == "pp":
+        return rank in group.ranks
+    at = bisect_left(group.ranks, rank)
+    return at < len(group.ranks) and group.ranks[at] == rank
+
+
+def _decoded(decoder: Any, raw: msgspec.Raw) -> Any:
+    try:
+        return decoder.decode(raw)
+    except UNDECODABLE as error:
+        raise _decode_error(error) from error
+
+
+def _decode_error(error: Exception) -> PacelineError:
+    reason = str(error) if "`$" in str(error) else f"{error} - at `$`"
+    return format_error(reason.replace("`$", "`$.collectives"))
+
+
+def _groups(wire: _GroupsHeader) -> tuple[RankGroup, ...]:
+    groups = tuple(_GROUP_CACHE.of(each) for each in wire.groups)
+    if sum(len(each.ranks) for each in groups) > MAX_MEMBERS:
+        raise TooLarge(f"the groups of a batch have at most {MAX_MEMBERS:,} members together")
+    return groups
+
+
+def _rows(
+    wire: _GroupsHeader,
+    groups: tuple[RankGroup, ...],
+    kinds: tuple[str, ...],
+    arrays: dict[str, Ints],
+) -> GroupRows:
+    num = arrays["step"].size
+    for name in OPTIONAL_GROUP_COLUMNS:
+        arrays.setdefault(name, np.full(num, -1, np.int64))
+    arrays["num_bytes"] = arrays.pop("bytes")
+    return GroupRows(
+        groups=groups, kinds=kinds, local_rank=wire.local_rank, is_alone=wire.alone, **arrays
+    )
+
+
+def _length(name: str, column: memoryview | PackedColumn) -> int:
+    if isinstance(column, PackedColumn):
+        return num_packed_rows(name, column)
+    size = np.dtype(GROUP_DTYPES[name]).itemsize
+    if column.nbytes % size:
+        raise InvalidRequest(
+            f"collectives: column {name} has {column.nbytes} bytes: not a multiple of {size}"
+        )
+    return column.nbytes // size
+
+
+def _values(name: str, column: memoryview | PackedColumn, duration_ns: Ints | None) -> Ints:
+    if isinstance(column, PackedColumn):
+        return unpack_values(name, column, duration_ns)
+    return np.frombuffer(column, GROUP_DTYPES[name]).astype(np.int64)
+
+
+def _check_lengths(lengths: dict[str, int]) -> None:
+    if max(lengths.values()) > MAX_GROUP_ROWS:
+        raise TooLarge(f"collectives has at most {MAX_GROUP_ROWS:,} rows a batch: split it")
+    if len(set(lengths.values())) > 1:
+        raise InvalidRequest(f"collectives: columns must be of equal length, got {lengths}")

@@ -1,0 +1,381 @@
+"""Alerts that are pending or firing, every transition of them, and their JSON columns.
+
+Alerts outlive restarts of the job and of the service. JSON columns (details, matchers, rules)
+are read strictly: a value of another type is refused. A field that a row lacks has its default,
+as the row is older than the field.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, TypeVar, cast
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, select, tuple_, update
+
+from app.alerts.alert import AlertEvent, AlertEventKind, AlertState, Blame, Detail, Phase
+from app.alerts.labels import Matcher
+from app.alerts.rule import Rule, Severity
+from app.errors import AlertNotFound, InvalidRequest
+from app.store.columns import checked_text, clipped, clipped_or_none, clipped_values
+from app.store.projects import job_id_contains, owns
+from app.store.runs import current_epoch
+from app.store.sql import Int64, chunks, from_cursor, insert, split_page, to_cursor
+from app.store.tables import alert_events, alerts
+from app.trace.job import DEFAULT_PROJECT
+
+MAX_SUBJECT = 256
+MAX_URL = 2048
+MAX_ACTOR = 256
+_ALERT_COLUMNS = tuple(alerts.c[each.name] for each in fields(AlertState))
+# Set by people: a consumer never overwrites these.
+_ACKNOWLEDGEMENT = ("acked_at_s", "acked_by")
+_FingerprintText = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{1,64}\Z")]
+
+
+def of_job(conn: Connection, job_id: str) -> list[AlertState]:
+    """A job's pending and firing alerts, by rule and subject."""
+    query = select(*_ALERT_COLUMNS).where(alerts.c.job_id == job_id)
+    return [
+        _alert_state(row) for row in conn.execute(query.order_by(alerts.c.rule, alerts.c.subject))
+    ]
+
+
+def save(conn: Connection, states: Sequence[AlertState]) -> None:
+    """Save these alerts; acknowledgements are left unchanged."""
+    if not states:
+        return
+    statement = insert(conn, alerts)
+    kept = (*_ACKNOWLEDGEMENT, "fingerprint")
+    changed = {
+        each.name: statement.excluded[each.name] for each in _ALERT_COLUMNS if each.name not in kept
+    }
+    statement = statement.on_conflict_do_update(index_elements=["fingerprint"], set_=changed)
+    # In one order, so that concurrent calls do not deadlock.
+    ordered = sorted(states, key=_fingerprint)
+    for some in chunks(ordered):
+        conn.execute(statement, [_alert_row(each) for each in some])
+
+
+def remove(conn: Connection, fingerprints: Sequence[str]) -> None:
+    """Remove these alerts: they have been resolved."""
+    for some in chunks(sorted(fingerprints)):
+        conn.execute(delete(alerts).where(alerts.c.fingerprint.in_(some)))
+
+
+def pending_by_clock(conn: Connection) -> list[str]:
+    """Jobs with an alert that is pending by the clock, not by windows."""
+    query = select(alerts.c.job_id).where(alerts.c.phase == "pending", alerts.c.window_id.is_(None))
+    return list(conn.execute(query.distinct().order_by(alerts.c.job_id)).scalars())
+
+
+def get(conn: Connection, project: str, fingerprint: str) -> AlertState:
+    """The alert.
+
+    Raises:
+        AlertNotFound: the project has no pending or firing alert of this fingerprint.
+    """
+    query = select(*_ALERT_COLUMNS).where(alerts.c.fingerprint == fingerprint)
+    row = conn.execute(query.where(owns(project, alerts.c.job_id))).one_or_none()
+    if row is None:
+        raise AlertNotFound(fingerprint)
+    return _alert_state(row)
+
+
+def page(
+    conn: Connection,
+    project: str,
+    *,
+    phase: Phase | None = None,
+    job_id: str | None = None,
+    severity: Severity | None = None,
+    text: str = "",
+    cursor: str | None = None,
+    limit: int = 100,
+) -> tuple[list[AlertState], str | None]:
+    """A project's alerts, those that began last first, and the next page's cursor.
+
+    Filtered by phase, job, severity and a text in the job's id, if given.
+    """
+    query = select(*_ALERT_COLUMNS).where(owns(project, alerts.c.job_id))
+    for column, wanted in zip(
+        (alerts.c.phase, alerts.c.job_id, alerts.c.severity), (phase, job_id, severity), strict=True
+    ):
+        if wanted is not None:
+            query = query.where(column == wanted)
+    if text:
+        query = query.where(job_id_contains(project, alerts.c.job_id, text))
+    if cursor is not None:
+        key = tuple_(alerts.c.began_at_s, alerts.c.fingerprint)
+        query = query.where(key < from_cursor(cursor, tuple[float, _FingerprintText]))
+    query = query.order_by(alerts.c.began_at_s.desc(), alerts.c.fingerprint.desc())
+    rows, more = split_page(
+        [_alert_state(row) for row in conn.execute(query.limit(limit + 1))], limit
+    )
+    return rows, to_cursor(rows[-1].began_at_s, rows[-1].fingerprint) if more else None
+
+
+def acknowledge(conn: Connection, fingerprint: str, *, by: str, at_s: float) -> bool:
+    """Acknowledge a firing alert; False if it does not fire or is acknowledged already."""
+    fires = (alerts.c.fingerprint == fingerprint, alerts.c.phase == "firing")
+    new = update(alerts).where(*fires, alerts.c.acked_at_s.is_(None))
+    values = {"acked_at_s": at_s, "acked_by": clipped(by, MAX_ACTOR)}
+    return bool(conn.execute(new.values(**values)).rowcount)
+
+
+def unacknowledge(conn: Connection, fingerprint: str) -> bool:
+    """Remove the acknowledgement; False if there was none."""
+    acked = update(alerts).where(alerts.c.fingerprint == fingerprint)
+    acked = acked.where(alerts.c.acked_at_s.is_not(None))
+    return bool(conn.execute(acked.values(acked_at_s=None, acked_by=None)).rowcount)
+
+
+def _fingerprint(state: AlertState) -> str:
+    return state.fingerprint
+
+
+def _alert_row(state: AlertState) -> Mapping[str, Any]:
+    values = {each.name: getattr(state, each.name) for each in _ALERT_COLUMNS}
+    return values | {
+        "subject": clipped(state.subject, MAX_SUBJECT),
+        "labels": labels_json(state.labels),
+        "runbook_url": clipped_or_none(state.runbook_url, MAX_URL),
+        "detail": detail_json(state.detail),
+    }
+
+
+def _alert_state(row: Any) -> AlertState:
+    values = dict(row._mapping)
+    return AlertState(**cast(Any, values | {"detail": detail_of(values["detail"])}))
+
+
+_MAX_REASON = 500
+_EVENT_COLUMNS = tuple(alert_events.c[each.name] for each in fields(AlertEvent))
+# Transitions that people want to see: not the pending phase.
+_FIRING_OR_RESOLVED: tuple[AlertEventKind, ...] = ("firing", "resolved")
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Transitions of these kinds (empty: any), of jobs whose id has the text, unresolved only."""
+
+    kinds: Collection[AlertEventKind] = ()
+    text: str = ""
+    is_open: bool = False
+
+
+def add_event(conn: Connection, event: AlertEvent) -> int:
+    """Save a transition; returns its id."""
+    statement = alert_events.insert().values(_event_row(event)).returning(alert_events.c.event_id)
+    return int(conn.execute(statement).scalar_one())
+
+
+def event_page(
+    conn: Connection,
+    *,
+    project: str = DEFAULT_PROJECT,
+    job_id: str | None = None,
+    wanted: EventFilter | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> tuple[list[AlertEvent], str | None]:
+    """Transitions of a project's jobs or of one job, newest first, and the next page's cursor.
+
+    Raises:
+        JobNotFound: a job is named that never registered.
+    """
+    query = _newest_events(limit + 1)
+    if job_id is not None:
+        query = query.where(alert_events.c.job_id == job_id)
+    else:
+        query = query.where(owns(project, alert_events.c.job_id))
+    query = query.where(*_event_conditions(wanted or EventFilter(), project))
+    if cursor is not None:
+        query = query.where(alert_events.c.event_id < from_cursor(cursor, tuple[Int64])[0])
+    rows, more = split_page(_read_events(conn, query), limit)
+    if not rows and job_id is not None:
+        current_epoch(conn, job_id)
+    return rows, to_cursor(rows[-1].event_id) if more else None
+
+
+def events_of_alert(conn: Connection, fingerprint: str, *, limit: int = 100) -> list[AlertEvent]:
+    """The last transitions of one alert, newest first."""
+    query = _newest_events(limit).where(alert_events.c.fingerprint == fingerprint)
+    return _read_events(conn, query)
+
+
+def newest_events(
+    conn: Connection, fingerprints: Sequence[str], kind: AlertEventKind
+) -> dict[str, AlertEvent]:
+    """The last transition of this kind of each of these alerts, if it has one."""
+    found: dict[str, AlertEvent] = {}
+    for some in chunks(fingerprints):
+        same = alert_events.c.fingerprint.in_(some)
+        last = select(func.max(alert_events.c.event_id)).where(same, alert_events.c.kind == kind)
+        last = last.group_by(alert_events.c.fingerprint)
+        query = select(*_EVENT_COLUMNS).where(alert_events.c.event_id.in_(last))
+        found |= {event.fingerprint: event for event in _read_events(conn, query)}
+    return found
+
+
+def firings_of_job(conn: Connection, job_id: str, *, limit: int) -> list[AlertEvent]:
+    """The last transitions of a job's alerts to firing or resolved, newest first."""
+    query = _newest_events(limit).where(alert_events.c.job_id == job_id)
+    return _read_events(conn, query.where(alert_events.c.kind.in_(_FIRING_OR_RESOLVED)))
+
+
+def _newest_events(limit: int) -> Select[Any]:
+    return select(*_EVENT_COLUMNS).order_by(alert_events.c.event_id.desc()).limit(limit)
+
+
+def _event_conditions(wanted: EventFilter, project: str) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if wanted.kinds:
+        found.append(alert_events.c.kind.in_(sorted(wanted.kinds)))
+    if wanted.text:
+        found.append(job_id_contains(project, alert_events.c.job_id, wanted.text))
+    if wanted.is_open:
+        found += [alert_events.c.kind == "firing", ~_has_later_event()]
+    return found
+
+
+def _has_later_event() -> ColumnElement[bool]:
+    later = alert_events.alias("later")
+    return (
+        select(later.c.event_id)
+        .where(later.c.fingerprint == alert_events.c.fingerprint)
+        .where(later.c.event_id > alert_events.c.event_id, later.c.kind.in_(_FIRING_OR_RESOLVED))
+        .exists()
+    )
+
+
+def _event_row(event: AlertEvent) -> dict[str, Any]:
+    values = {
+        each.name: getattr(event, each.name) for each in _EVENT_COLUMNS if each.name != "event_id"
+    }
+    return values | {
+        "subject": clipped(event.subject, MAX_SUBJECT),
+        "sentence": clipped(event.sentence, MAX_SENTENCE),
+        "detail": detail_json(event.detail),
+        "actor": clipped_or_none(event.actor, MAX_ACTOR),
+        "reason": clipped_or_none(event.reason, _MAX_REASON),
+    }
+
+
+def _read_events(conn: Connection, query: Select[Any]) -> list[AlertEvent]:
+    rows: Sequence[Any] = conn.execute(query).all()
+    return [AlertEvent(**{**row._mapping, "detail": detail_of(row.detail)}) for row in rows]
+
+
+MAX_SENTENCE = 2000
+MAX_NAMES = 20  # of silent workers and of culprits
+_MAX_NAME = 256
+_MAX_LABELS = 64
+
+T = TypeVar("T")
+
+
+def detail_json(detail: Detail) -> dict[str, Any]:
+    """The detail, without fields that have their default."""
+    blame = detail.blame
+    given = _non_default_fields(detail) | {
+        "names": [clipped(name, _MAX_NAME) for name in detail.names[:MAX_NAMES]],
+        "blame": None if blame is None else _blame_json(blame),
+    }
+    return {name: value for name, value in given.items() if value not in (None, [])}
+
+
+def detail_of(value: Mapping[str, Any]) -> Detail:
+    """The detail in this JSON.
+
+    Raises:
+        ValueError: a value has another type.
+    """
+    return _convert(value, Detail)
+
+
+def matchers_json(matchers: Sequence[Matcher]) -> list[dict[str, Any]]:
+    """The matchers, each as an object."""
+    return [_non_default_fields(each) for each in matchers]
+
+
+def matchers_of(value: Sequence[Mapping[str, Any]]) -> tuple[Matcher, ...]:
+    """The matchers in this JSON; raises as `detail_of` does."""
+    return tuple(_convert(each, Matcher) for each in value)
+
+
+def rules_json(rules: Sequence[Rule]) -> list[dict[str, Any]]:
+    """The rules, each as an object without fields that have their default."""
+    return [_non_default_fields(rule) for rule in rules]
+
+
+def rules_of(value: Sequence[Mapping[str, Any]]) -> list[Rule]:
+    """The rules in this JSON; raises as `detail_of` does."""
+    return [_convert(each, Rule) for each in value]
+
+
+def labels_json(labels: Mapping[str, str]) -> dict[str, str]:
+    """The first labels, with their texts clipped."""
+    some = list(labels.items())[:_MAX_LABELS]
+    return {clipped(key, _MAX_NAME): clipped(value, _MAX_NAME) for key, value in some}
+
+
+def _blame_json(blame: Blame) -> dict[str, Any]:
+    culprits = [clipped_values(dict(each), _MAX_NAME) for each in blame.culprits[:MAX_NAMES]]
+    texts = {"cause": clipped(blame.cause, _MAX_NAME)}
+    texts["sentence"] = clipped(blame.sentence, MAX_SENTENCE)
+    return (
+        _non_default_fields(blame)
+        | texts
+        | {"cost": _finite_or_none(blame.cost), "culprits": culprits}
+    )
+
+
+def _non_default_fields(thing: Any) -> dict[str, Any]:
+    """The fields of a dataclass that do not have their default."""
+    found = {}
+    for each in fields(thing):
+        value = getattr(thing, each.name)
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if value != default:
+            found[each.name] = (
+                _finite_or_none(value) if isinstance(value, float) else _json_value(value)
+            )
+    return found
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _finite_or_none(value: float | None) -> float | None:
+    # JSON has no other numbers.
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _convert(value: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"a row holds no {kind.__name__}: {error}") from error
+
+
+# Each is matched against every alert that is notified.
+MAX_MATCHERS = 32
+MAX_LABEL_CHARS = 64
+MAX_PATTERN_CHARS = 256
+
+
+def check_matchers(matchers: Sequence[Matcher]) -> None:
+    """See that they can be kept.
+
+    Raises:
+        InvalidRequest: there are more, or longer ones, than there may be.
+    """
+    if len(matchers) > MAX_MATCHERS:
+        raise InvalidRequest(f"matchers: want at most {MAX_MATCHERS}")
+    for each in matchers:
+        checked_text("label", each.label, MAX_LABEL_CHARS)
+        checked_text("pattern", each.pattern, MAX_PATTERN_CHARS)

@@ -1,0 +1,179 @@
+"""Deliveries for people to read: the state of each message, and every attempt to send it."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Connection, Select, String, cast, func, select
+
+from app.alerts.notice import NoticeKind
+from app.errors import DeliveryNotFound
+from app.store.columns import clipped
+from app.store.sql import Int64, from_cursor, split_page, to_cursor
+from app.store.tables import alert_events, delivery_attempts, endpoints, outbox
+
+DeliveryState = Literal["due", "delivered", "failed", "outdated", "silenced"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRecord:
+    """One message to one receiver and its state; times are Unix seconds.
+
+    `job_id` and `rule` are None for a message about no alert, `endpoint_name` for a removed
+    receiver. `attempt` counts the attempts begun; `detail` describes the last failed one.
+    """
+
+    delivery_id: str
+    seq: int
+    notice_id: str
+    job_id: str | None
+    rule: str | None
+    kind: NoticeKind
+    endpoint_id: str
+    endpoint_name: str | None
+    state: DeliveryState
+    attempt: int
+    next_at_s: float
+    detail: str | None
+    created_s: float
+    done_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryCount:
+    """How many messages to a receiver are in a state, and when the last one reached it."""
+
+    endpoint_id: str
+    state: DeliveryState
+    number: int
+    last_done_s: float | None
+
+
+_RECEIVER_NAME = endpoints.c.name.label("endpoint_name")
+_COLUMNS = tuple(
+    _RECEIVER_NAME if each.name == "endpoint_name" else outbox.c[each.name]
+    for each in fields(DeliveryRecord)
+)
+
+
+def page(
+    conn: Connection,
+    project: str,
+    *,
+    state: DeliveryState | None = None,
+    endpoint_id: str | None = None,
+    fingerprint: str | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> tuple[list[DeliveryRecord], str | None]:
+    """A project's messages, newest first, and the next page's cursor.
+
+    Filtered by state, receiver and alert, if given.
+    """
+    query = _records(project)
+    if state is not None:
+        query = query.where(outbox.c.state == state)
+    if endpoint_id is not None:
+        query = query.where(outbox.c.endpoint_id == endpoint_id)
+    if fingerprint is not None:
+        query = query.where(*_lists_alert(fingerprint))
+    if cursor is not None:
+        query = query.where(outbox.c.seq < from_cursor(cursor, tuple[Int64])[0])
+    rows = conn.execute(query.order_by(outbox.c.seq.desc()).limit(limit + 1))
+    found, more = split_page([DeliveryRecord(*row) for row in rows], limit)
+    return found, to_cursor(found[-1].seq) if more else None
+
+
+def get(conn: Connection, project: str, delivery_id: str) -> DeliveryRecord:
+    """One of a project's messages.
+
+    Raises:
+        DeliveryNotFound: it has no such message.
+    """
+    query = _records(project).where(outbox.c.delivery_id == delivery_id)
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        raise DeliveryNotFound(delivery_id)
+    return DeliveryRecord(*row)
+
+
+def counts(conn: Connection, project: str) -> list[DeliveryCount]:
+    """Number of a project's messages by receiver and state."""
+    key = (outbox.c.endpoint_id, outbox.c.state)
+    query = select(*key, func.count(), func.max(outbox.c.done_s)).group_by(*key).order_by(*key)
+    rows = conn.execute(query.where(outbox.c.project == project))
+    return [DeliveryCount(*row) for row in rows]
+
+
+def _lists_alert(fingerprint: str) -> tuple[ColumnElement[bool], ...]:
+    """Messages that list an alert: no index covers the lists, so only its job is searched."""
+    of_it = select(alert_events.c.job_id).where(alert_events.c.fingerprint == fingerprint)
+    listed = cast(outbox.c.listed, String).contains(f'"{fingerprint}"', autoescape=True)
+    return outbox.c.job_id.in_(of_it), listed
+
+
+def _records(project: str) -> Select[Any]:
+    same = endpoints.c.endpoint_id == outbox.c.endpoint_id
+    query = select(*_COLUMNS).select_from(outbox.join(endpoints, same, isouter=True))
+    return query.where(outbox.c.project == project)
+
+
+def fingerprints_sent(conn: Connection, job_id: str, rule: str, *, written_s: float) -> set[str]:
+    """Alerts of one rule on a job that a message written at this time may have delivered."""
+    query = select(outbox.c.fingerprints).where(outbox.c.job_id == job_id, outbox.c.rule == rule)
+    query = query.where(outbox.c.created_s == written_s)
+    query = query.where(outbox.c.state.not_in(("silenced", "outdated")))
+    return {each for fingerprints in conn.scalars(query) for each in fingerprints}
+
+
+MAX_DETAIL = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryAttempt:
+    """One attempt at `at_s` (Unix time); `status` is None if there was no answer.
+
+    `attempt` counts from 1, again after a replay.
+    """
+
+    attempt: int
+    at_s: float
+    took_s: float
+    status: int | None
+    detail: str
+
+
+_ATTEMPTS = delivery_attempts
+_ATTEMPT_COLUMNS = tuple(_ATTEMPTS.c[each.name] for each in fields(DeliveryAttempt))
+
+
+def add_attempt(
+    conn: Connection,
+    delivery_id: str,
+    attempt: int,
+    at_s: float,
+    took_s: float,
+    status: int | None,
+    detail: str,
+) -> None:
+    """Save the result of one attempt."""
+    conn.execute(
+        _ATTEMPTS.insert().values(
+            delivery_id=delivery_id,
+            attempt=attempt,
+            at_s=at_s,
+            took_s=took_s,
+            status=status,
+            detail=clipped(detail, MAX_DETAIL),
+        )
+    )
+
+
+def attempts_of(conn: Connection, project: str, delivery_id: str) -> list[DeliveryAttempt]:
+    """All attempts of one message, in their order.
+
+    Raises:
+        DeliveryNotFound: the project has no such message.
+    """
+    query = select(*_ATTEMPT_COLUMNS).where(_ATTEMPTS.c.delivery_id == delivery_id)
+    get(conn, project, delivery_id)
+    return [DeliveryAttempt(*row) for row in conn.execute(query.order_by(_ATTEMPTS.c.attempt_id))]

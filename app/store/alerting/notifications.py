@@ -1,0 +1,268 @@
+"""Notifications: when to look at an alert group, and the last notification of each alert.
+
+A group is the alerts of one rule on one job. A change of an alert wakes its group. A dispatcher
+claims the group, and `release` sets when it is due next. If the dispatcher dies, the claim lapses.
+A wake-up during a claim is not lost: `release` then keeps the earlier time.
+
+The last notification of an alert outlives the alert (table `alert_told`). A receiver that was
+added later is new to a group until it is sent something of it. A refresh repeats the firing
+alerts every few minutes; delivered and outdated refreshes are deleted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Connection, case, delete, func, or_, select, tuple_, update
+
+from app.alerts.alert import Detail
+from app.errors import LeaseLost
+from app.store.alerting.alerts import MAX_SENTENCE, MAX_URL, detail_json, detail_of, labels_json
+from app.store.columns import clipped, clipped_or_none
+from app.store.projects import owns
+from app.store.sql import chunks, insert, insert_or_replace, rows_of_group
+from app.store.tables import alert_groups, alert_told, alerts, delivery_attempts, endpoints, outbox
+from app.trace.job import job_of, project_of
+
+_GROUPS = alert_groups
+_GROUP_KEY = (_GROUPS.c.job_id, _GROUPS.c.rule)
+# Clocks may be set back: limits how long a time from a clock ahead can delay a group.
+MAX_WAIT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class AlertGroup:
+    """One rule on one job, claimed; times are Unix seconds.
+
+    `last_at_s` is when the last notification was written, `refreshed_at_s` when the last refresh
+    was. `num_claims` identifies the claim; `num_wakes` tells whether the group was woken since.
+    """
+
+    job_id: str
+    rule: str
+    last_at_s: float | None
+    num_claims: int = 0
+    num_wakes: int = 0
+    refreshed_at_s: float | None = None
+
+
+def wake_group(conn: Connection, job_id: str, rule: str, *, at_s: float) -> None:
+    """Make the group due at this time, unless it is due earlier."""
+    statement = insert(conn, _GROUPS).values(
+        job_id=job_id, rule=rule, next_at_s=at_s, lease_until_s=0.0, num_claims=0, num_wakes=1
+    )
+    conn.execute(statement.on_conflict_do_update(index_elements=_GROUP_KEY, set_=_woken(at_s)))
+
+
+def wake_project(conn: Connection, project: str, at_s: float) -> None:
+    """Wake all groups of a project that have alerts or last notifications."""
+    has_some = or_(*(rows_of_group(table).exists() for table in (alerts, alert_told)))
+    mine = select(*_GROUP_KEY).where(owns(project, _GROUPS.c.job_id), has_some)
+    # Locked in the order of their keys, as everywhere.
+    keys = [tuple(row) for row in conn.execute(mine.order_by(*_GROUP_KEY).with_for_update())]
+    for part in chunks(keys):
+        conn.execute(update(_GROUPS).where(tuple_(*_GROUP_KEY).in_(part)).values(_woken(at_s)))
+
+
+def claim_groups(conn: Connection, *, now_s: float, lease_s: float, limit: int) -> list[AlertGroup]:
+    """Claim groups that are due, those that have waited longest first."""
+    due = select(*_GROUP_KEY).where(_is_due(now_s))
+    due = (
+        due.order_by(_GROUPS.c.next_at_s, *_GROUP_KEY)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    keys = [tuple(row) for row in conn.execute(due)]
+    claimed = update(_GROUPS).where(tuple_(*_GROUP_KEY).in_(keys))
+    # Due again when the claim lapses, unless released before.
+    lease = {"lease_until_s": now_s + lease_s, "next_at_s": now_s + lease_s}
+    claimed = claimed.values(**lease, num_claims=_GROUPS.c.num_claims + 1)
+    rows = conn.execute(
+        claimed.returning(*(_GROUPS.c[each.name] for each in fields(AlertGroup)))
+    ).all()
+    groups = {(row.job_id, row.rule): AlertGroup(*row) for row in rows}
+    return [groups[key] for key in keys]
+
+
+def release(
+    conn: Connection,
+    group: AlertGroup,
+    *,
+    next_at_s: float | None,
+    last_at_s: float | None,
+    refreshed_at_s: float | None = None,
+) -> None:
+    """Release a claimed group; it is due again at `next_at_s`, or when it is woken.
+
+    `last_at_s` is when a notification was written, None if none was.
+
+    Raises:
+        LeaseLost: another dispatcher has claimed it since: commit nothing.
+    """
+    is_quiet = _GROUPS.c.num_wakes == group.num_wakes
+    woken = _GROUPS.c.next_at_s if next_at_s is None else _earlier(next_at_s)
+    mine = update(_GROUPS).where(_GROUPS.c.job_id == group.job_id, _GROUPS.c.rule == group.rule)
+    settled = mine.where(_GROUPS.c.num_claims == group.num_claims).values(
+        next_at_s=case((is_quiet, next_at_s), else_=woken),
+        lease_until_s=0.0,
+        last_at_s=_GROUPS.c.last_at_s if last_at_s is None else last_at_s,
+        refreshed_at_s=refreshed_at_s,
+    )
+    if not conn.execute(settled).rowcount:
+        raise LeaseLost(f"another dispatcher has the alerts of job {job_of(group.job_id)!r} now")
+
+
+def clear_last_notified(conn: Connection, job_id: str, rule: str, *, at_s: float) -> None:
+    """Forget that a notification was written at this time: the next one need not wait."""
+    mine = update(_GROUPS).where(_GROUPS.c.job_id == job_id, _GROUPS.c.rule == rule)
+    conn.execute(mine.where(_GROUPS.c.last_at_s == at_s).values(last_at_s=None))
+
+
+def postpone_group(conn: Connection, group: AlertGroup, *, next_at_s: float) -> None:
+    """Release a claimed group that could not be planned; it is due again at `next_at_s`.
+
+    Nothing changes if the claim has been lost, released, or its row is locked.
+    """
+    mine = select(*_GROUP_KEY).where(_GROUPS.c.job_id == group.job_id, _GROUPS.c.rule == group.rule)
+    mine = mine.where(_GROUPS.c.num_claims == group.num_claims, _GROUPS.c.lease_until_s > 0)
+    keys = [tuple(row) for row in conn.execute(mine.with_for_update(skip_locked=True))]
+    conn.execute(update(_GROUPS).where(tuple_(*_GROUP_KEY).in_(keys)).values(next_at_s=next_at_s))
+
+
+def has_due_group(conn: Connection, *, now_s: float) -> bool:
+    """Whether there is something to claim; works in a read transaction."""
+    return bool(conn.scalar(select(select(_GROUPS).where(_is_due(now_s)).exists())))
+
+
+def next_due_s(conn: Connection, *, now_s: float) -> float | None:
+    """When (Unix time) the next unclaimed group is due; None if none is."""
+    free = _GROUPS.c.lease_until_s <= now_s
+    found: float | None = conn.scalar(select(func.min(_GROUPS.c.next_at_s)).where(free))
+    return found
+
+
+def limit_wait(next_at_s: float | None, *, now_s: float) -> float | None:
+    """Limit the time for `release`: a group with pending changes is planned at least hourly."""
+    return None if next_at_s is None else min(next_at_s, now_s + MAX_WAIT_S)
+
+
+def _is_due(now_s: float) -> ColumnElement[bool]:
+    """Due and unclaimed; a time too far ahead is from before the clock was set back."""
+    next_at_s, lease_until_s = _GROUPS.c.next_at_s, _GROUPS.c.lease_until_s
+    is_due = or_(next_at_s <= now_s, next_at_s > now_s + 2 * MAX_WAIT_S)
+    return is_due & or_(lease_until_s <= now_s, lease_until_s > now_s + MAX_WAIT_S)
+
+
+def _woken(at_s: float) -> dict[str, Any]:
+    return {"next_at_s": _earlier(at_s), "num_wakes": _GROUPS.c.num_wakes + 1}
+
+
+def _earlier(at_s: float) -> Any:
+    return case((_GROUPS.c.next_at_s <= at_s, _GROUPS.c.next_at_s), else_=at_s)
+
+
+NotifiedKind = Literal["firing", "resolved", "acknowledged", "lapsed", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class LastNotification:
+    """The last notification of an alert, and the alert's state then; times are Unix seconds.
+
+    `known_as` are the labels of its first notification, written at `first_at_s`.
+    """
+
+    kind: NotifiedKind
+    at_s: float
+    event_id: int
+    starts_at_s: float
+    sentence: str
+    detail: Detail = field(default_factory=Detail)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    threshold: float | None = None
+    runbook_url: str | None = None
+    known_as: Mapping[str, str] = field(default_factory=dict)
+    first_at_s: float = 0.0
+
+
+_TOLD = alert_told
+_TOLD_COLUMNS = tuple(_TOLD.c[each.name] for each in fields(LastNotification))
+
+
+def last_notifications(conn: Connection, job_id: str, rule: str) -> dict[str, LastNotification]:
+    """The last notification of each alert of one rule on a job, by fingerprint."""
+    query = select(_TOLD.c.fingerprint, *_TOLD_COLUMNS)
+    query = query.where(_TOLD.c.job_id == job_id, _TOLD.c.rule == rule)
+    return {row.fingerprint: _notification(row) for row in conn.execute(query)}
+
+
+def save_notifications(
+    conn: Connection, job_id: str, rule: str, rows: Mapping[str, LastNotification]
+) -> None:
+    """Save the last notifications of these alerts, by fingerprint."""
+    same = {"job_id": job_id, "rule": rule}
+    values = [same | {"fingerprint": each} | _notification_row(rows[each]) for each in sorted(rows)]
+    insert_or_replace(conn, _TOLD, values)
+
+
+def forget_notifications(conn: Connection, fingerprints: Sequence[str]) -> None:
+    """Delete the last notifications of these alerts."""
+    if fingerprints:
+        conn.execute(delete(_TOLD).where(_TOLD.c.fingerprint.in_(sorted(fingerprints))))
+
+
+def _notification_row(notification: LastNotification) -> dict[str, Any]:
+    values = {column.name: getattr(notification, column.name) for column in _TOLD_COLUMNS}
+    return values | {
+        "sentence": clipped(notification.sentence, MAX_SENTENCE),
+        "detail": detail_json(notification.detail),
+        "labels": labels_json(notification.labels),
+        "known_as": labels_json(notification.known_as),
+        "runbook_url": clipped_or_none(notification.runbook_url, MAX_URL),
+    }
+
+
+def _notification(row: Any) -> LastNotification:
+    values = {column.name: row._mapping[column.name] for column in _TOLD_COLUMNS}
+    return LastNotification(**values | {"detail": detail_of(values["detail"])})
+
+
+def mark_new_receiver(conn: Connection, endpoint_id: str, *, now_s: float) -> None:
+    """Mark a receiver as new, or as changed, at this time."""
+    mine = update(endpoints).where(endpoints.c.endpoint_id == endpoint_id)
+    conn.execute(mine.values(anew_at_s=now_s))
+
+
+def new_receivers(conn: Connection, job_id: str, rule: str, *, now_s: float) -> dict[str, float]:
+    """When each receiver became new, of those that were sent nothing of this group since then."""
+    last_sent = select(func.max(outbox.c.created_s)).where(
+        outbox.c.job_id == job_id,
+        outbox.c.rule == rule,
+        outbox.c.endpoint_id == endpoints.c.endpoint_id,
+    )
+    # Not those from a clock that was set back: no message could be newer.
+    project = endpoints.c.project
+    query = select(endpoints.c.endpoint_id, endpoints.c.anew_at_s).where(
+        or_(project == project_of(job_id), project.is_(None)),
+        endpoints.c.anew_at_s <= now_s,
+        func.coalesce(last_sent.scalar_subquery(), 0.0) < endpoints.c.anew_at_s,
+    )
+    return {row.endpoint_id: row.anew_at_s for row in conn.execute(query)}
+
+
+_FINISHED_STATES = ("delivered", "outdated")
+
+
+def drop_refreshes(conn: Connection, endpoint_id: str, job_id: str, rule: str) -> None:
+    """Delete delivered and outdated refreshes to a receiver; failed ones are kept for people."""
+    mine = select(outbox.c.delivery_id).where(
+        outbox.c.endpoint_id == endpoint_id,
+        outbox.c.job_id == job_id,
+        outbox.c.rule == rule,
+        outbox.c.kind == "refresh",
+        outbox.c.state.in_(_FINISHED_STATES),
+    )
+    done = list(conn.execute(mine).scalars())
+    if done:
+        of_these = delivery_attempts.c.delivery_id.in_(done)
+        conn.execute(delete(delivery_attempts).where(of_these))
+        conn.execute(delete(outbox).where(outbox.c.delivery_id.in_(done)))

@@ -1,0 +1,280 @@
+"""Receivers of alerts: their settings, health, and limits. The table is called `endpoints`.
+
+Secrets and headers are in a column of their own, which lists never read. The number of receivers
+is limited, since each gets the alerts of all jobs of its project.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, or_, select
+from sqlalchemy import update as update_rows
+
+from app.alerts.formats.registry import knows_each_alert
+from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver
+from app.alerts.retry import next_probe_s
+from app.errors import Conflict, InvalidRequest, ReceiverNotFound
+from app.store.alerting.alerts import MAX_URL, check_matchers, matchers_json, matchers_of
+from app.store.alerting.deliveries import MAX_DETAIL
+from app.store.columns import checked_text, clipped
+from app.store.sql import insert
+from app.store.tables import endpoints
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverHealth:
+    """Health of a receiver; times are Unix seconds.
+
+    `failures` in a row since `failing_since_s`. Nothing is sent before `probe_at_s`, or after it
+    was disabled at `disabled_at_s`. `last_detail` describes the last failed attempt.
+    """
+
+    failures: int = 0
+    failing_since_s: float | None = None
+    probe_at_s: float | None = None
+    disabled_at_s: float | None = None
+    disabled_reason: str | None = None
+    last_ok_s: float | None = None
+    last_detail: str | None = None
+
+
+_HEALTH_COLUMNS = tuple(endpoints.c[each.name] for each in fields(ReceiverHealth))
+# After a change of one of these, earlier failures no longer count.
+_TARGET_COLUMNS = (endpoints.c.is_enabled, endpoints.c.url, endpoints.c.secrets)
+_HEALTHY: dict[str, Any] = {
+    "failures": 0,
+    "failing_since_s": None,
+    "probe_at_s": None,
+    "disabled_at_s": None,
+    "disabled_reason": None,
+}
+
+
+def add(conn: Connection, receiver: Receiver) -> None:
+    """Add the receiver.
+
+    Raises:
+        InvalidRequest: a text is too long, or there are too many secrets, headers or matchers.
+        Conflict: the project has the maximum number of receivers, or of this format.
+    """
+    _check_number(conn, receiver)
+    conn.execute(endpoints.insert().values(_row_of(receiver) | {"failures": 0}))
+
+
+def update(conn: Connection, receiver: Receiver) -> bool:
+    """Save the receiver; True if its health was reset.
+
+    That is so if it was enabled again, or has a new address or secret.
+
+    Raises:
+        InvalidRequest, Conflict: as `add` does.
+        ReceiverNotFound: the project has no receiver of its own with this id.
+    """
+    _check_push_receivers(conn, receiver)
+    is_own = endpoints.c.project == receiver.project
+    mine = (endpoints.c.endpoint_id == receiver.endpoint_id, is_own)
+    before = conn.execute(select(*_TARGET_COLUMNS).where(*mine)).one_or_none()
+    if before is None:
+        raise ReceiverNotFound(receiver.endpoint_id)
+    values = _row_of(receiver)
+    is_same = all(getattr(before, column.name) == values[column.name] for column in _TARGET_COLUMNS)
+    is_anew = receiver.is_enabled and not is_same
+    values |= _HEALTHY if is_anew else {}
+    conn.execute(update_rows(endpoints).where(*mine).values(values))
+    return is_anew
+
+
+def remove(conn: Connection, project: str, endpoint_id: str) -> None:
+    """Remove the receiver; raises ReceiverNotFound as `update` does."""
+    mine = (endpoints.c.endpoint_id == endpoint_id, endpoints.c.project == project)
+    if not conn.execute(delete(endpoints).where(*mine)).rowcount:
+        raise ReceiverNotFound(endpoint_id)
+
+
+def get(conn: Connection, project: str, endpoint_id: str, *, for_update: bool = False) -> Receiver:
+    """A receiver with its secrets: the project's own, or the one of the settings.
+
+    With `for_update` its row is locked until the transaction ends.
+
+    Raises:
+        ReceiverNotFound: there is no such receiver.
+    """
+    query = select(*_PUBLIC_COLUMNS, endpoints.c.secrets).where(
+        endpoints.c.endpoint_id == endpoint_id
+    )
+    query = query.where(_is_visible_to(project))
+    row = conn.execute(query.with_for_update() if for_update else query).one_or_none()
+    if row is None:
+        raise ReceiverNotFound(endpoint_id)
+    return _receiver_of(row)
+
+
+def without_secrets(conn: Connection, project: str) -> list[Receiver]:
+    """The same receivers as `for_project`, without secrets and headers."""
+    query = (
+        select(*_PUBLIC_COLUMNS).where(_is_visible_to(project)).order_by(endpoints.c.endpoint_id)
+    )
+    return [_receiver_of(row) for row in conn.execute(query)]
+
+
+def for_project(conn: Connection, project: str) -> list[Receiver]:
+    """A project's receivers with their secrets, including the one of the settings."""
+    query = select(*_PUBLIC_COLUMNS, endpoints.c.secrets).where(_is_visible_to(project))
+    return [_receiver_of(row) for row in conn.execute(query.order_by(endpoints.c.endpoint_id))]
+
+
+def of_ids(conn: Connection, endpoint_ids: Sequence[str]) -> dict[str, Receiver]:
+    """The receivers with these ids, of any project, with their secrets."""
+    query = select(*_PUBLIC_COLUMNS, endpoints.c.secrets)
+    rows = conn.execute(query.where(endpoints.c.endpoint_id.in_(sorted(set(endpoint_ids)))))
+    return {row.endpoint_id: _receiver_of(row) for row in rows}
+
+
+def put_settings_receiver(conn: Connection, receiver: Receiver | None) -> None:
+    """Save the receiver of the settings, which all projects share; None removes it.
+
+    Its health is kept while its address and secret stay the same.
+    """
+    mine = endpoints.c.endpoint_id == SETTINGS_RECEIVER_ID
+    if receiver is None:
+        conn.execute(delete(endpoints).where(mine))
+        return
+    values = _row_of(receiver) | {"endpoint_id": SETTINGS_RECEIVER_ID, "project": None}
+    known = conn.execute(select(*_TARGET_COLUMNS).where(mine)).one_or_none()
+    anew = _HEALTHY
+    if known and (known.url, known.secrets) == (values["url"], values["secrets"]):
+        anew = {"is_enabled": known.is_enabled}
+    statement = insert(conn, endpoints).values(values | {"failures": 0})
+    statement = statement.on_conflict_do_update(index_elements=["endpoint_id"], set_=values | anew)
+    conn.execute(statement)
+
+
+def health(conn: Connection, endpoint_ids: Sequence[str]) -> dict[str, ReceiverHealth]:
+    """Health of the receivers with these ids."""
+    query = select(endpoints.c.endpoint_id, *_HEALTH_COLUMNS)
+    rows = conn.execute(query.where(endpoints.c.endpoint_id.in_(sorted(set(endpoint_ids)))))
+    return {endpoint_id: ReceiverHealth(*rest) for endpoint_id, *rest in rows}
+
+
+def mark_succeeded(conn: Connection, endpoint_id: str, now_s: float) -> None:
+    """Note a delivered message; a receiver that was disabled meanwhile stays disabled."""
+    values = {"failures": 0, "failing_since_s": None, "probe_at_s": None, "last_ok_s": now_s}
+    conn.execute(_update_one(endpoint_id).values(values))
+
+
+def mark_failed(conn: Connection, endpoint_id: str, *, detail: str, now_s: float) -> ReceiverHealth:
+    """Note a failed attempt; returns the new health, the default one if it was removed."""
+    failure = _update_one(endpoint_id).values(
+        failures=endpoints.c.failures + 1,
+        failing_since_s=func.coalesce(endpoints.c.failing_since_s, now_s),
+        last_detail=clipped(detail, MAX_DETAIL),
+    )
+    row = conn.execute(failure.returning(*_HEALTH_COLUMNS)).one_or_none()
+    if row is None:
+        return ReceiverHealth()
+    probe_at_s = next_probe_s(row.failures, now_s)
+    conn.execute(_update_one(endpoint_id).values(probe_at_s=probe_at_s))
+    return ReceiverHealth(**{**row._mapping, "probe_at_s": probe_at_s})
+
+
+def disable(conn: Connection, endpoint_id: str, *, reason: str, now_s: float) -> bool:
+    """Disable the receiver until a person enables it; False if it was disabled already."""
+    why = clipped(reason, MAX_DETAIL)
+    values = {"is_enabled": False, "disabled_at_s": now_s, "disabled_reason": why}
+    enabled = _update_one(endpoint_id).where(endpoints.c.is_enabled)
+    return bool(conn.execute(enabled.values(values)).rowcount)
+
+
+def enable(conn: Connection, endpoint_id: str) -> None:
+    """Enable the receiver, and reset its health."""
+    conn.execute(_update_one(endpoint_id).values(_HEALTHY | {"is_enabled": True}))
+
+
+def probe_at(conn: Connection, endpoint_id: str, *, at_s: float) -> None:
+    """Let a failing receiver get its next message at this time, if that is earlier."""
+    conn.execute(
+        _update_one(endpoint_id).where(endpoints.c.probe_at_s > at_s).values(probe_at_s=at_s)
+    )
+
+
+def _update_one(endpoint_id: str) -> Any:
+    return update_rows(endpoints).where(endpoints.c.endpoint_id == endpoint_id)
+
+
+def _is_visible_to(project: str) -> Any:
+    return or_(endpoints.c.project == project, endpoints.c.project.is_(None))
+
+
+MAX_NAME = 100
+MAX_SECRETS = 2  # the old and the new one during a rotation
+MAX_SECRET_CHARS = 512
+MAX_HEADERS = 16
+MAX_HEADER_CHARS = 1024
+
+_SECRET_FIELDS = ("secrets", "headers")
+_PUBLIC_COLUMNS = tuple(
+    endpoints.c[each.name] for each in fields(Receiver) if each.name not in _SECRET_FIELDS
+)
+
+
+def _row_of(receiver: Receiver) -> dict[str, Any]:
+    """The row without its health.
+
+    Raises:
+        InvalidRequest: a text is too long, or there are too many secrets, headers or matchers.
+    """
+    _check_limits(receiver)
+    values = {column.name: getattr(receiver, column.name) for column in _PUBLIC_COLUMNS}
+    secrets = {"secrets": list(receiver.secrets), "headers": dict(receiver.headers)}
+    return values | {"matchers": matchers_json(receiver.matchers), "secrets": secrets}
+
+
+def _check_limits(receiver: Receiver) -> None:
+    check_matchers(receiver.matchers)
+    checked_text("name", receiver.name, MAX_NAME)
+    checked_text("url", receiver.url, MAX_URL)
+    if len(receiver.secrets) > MAX_SECRETS or len(receiver.headers) > MAX_HEADERS:
+        most = f"{MAX_SECRETS} secrets and {MAX_HEADERS} headers"
+        raise InvalidRequest(f"a receiver has at most {most}")
+    for secret in receiver.secrets:
+        checked_text("secret", secret, MAX_SECRET_CHARS)
+    for pair in receiver.headers.items():
+        for each in pair:
+            checked_text("header", each, MAX_HEADER_CHARS)
+
+
+def _receiver_of(row: Any) -> Receiver:
+    """The receiver in a row of `_PUBLIC_COLUMNS`, with its secrets if the row has them."""
+    values = dict(row._mapping)
+    values["matchers"] = matchers_of(values["matchers"])
+    secret = values.pop("secrets", None)
+    if secret is not None:
+        values |= {"secrets": tuple(secret["secrets"]), "headers": secret["headers"]}
+    return Receiver(**values)
+
+
+MAX_RECEIVERS = 50
+# Each repeatedly gets all alerts of a rule on a job, up to a thousand.
+MAX_PUSH_RECEIVERS = 5
+
+
+def _check_number(conn: Connection, receiver: Receiver) -> None:
+    """Raises Conflict if the project has the maximum number of receivers, or of this format."""
+    _check_push_receivers(conn, receiver)
+    mine = select(func.count()).where(endpoints.c.project == receiver.project)
+    if conn.execute(mine).scalar_one() >= MAX_RECEIVERS:
+        raise Conflict(f"the project has {MAX_RECEIVERS} receivers, the maximum: remove one first")
+
+
+def _check_push_receivers(conn: Connection, receiver: Receiver) -> None:
+    """Raises Conflict if the project has the maximum number of receivers of this format."""
+    if not knows_each_alert(receiver.format):
+        return
+    others = select(func.count()).where(
+        endpoints.c.project == receiver.project,
+        endpoints.c.format == receiver.format,
+        endpoints.c.endpoint_id != receiver.endpoint_id,
+    )
+    if conn.execute(others).scalar_one() >= MAX_PUSH_RECEIVERS:
+        raise Conflict(f"a project has at most {MAX_PUSH_RECEIVERS} receivers of {receiver.format}")

@@ -1,0 +1,111 @@
+"""Silences and maintenance windows: past, active and future ones. The table is `muting`."""
+
+from dataclasses import fields
+from typing import Annotated, Any
+
+import msgspec
+from sqlalchemy import Connection, select, tuple_, update
+
+from app.alerts.labels import MAX_SILENCE_DAYS, Silence
+from app.errors import Conflict, InvalidRequest, SilenceNotFound
+from app.store.alerting.alerts import MAX_ACTOR, check_matchers, matchers_json, matchers_of
+from app.store.columns import checked_text
+from app.store.sql import from_cursor, split_page, to_cursor
+from app.store.tables import muting
+
+MAX_COMMENT = 2000
+# Each is matched against every alert that is notified.
+MAX_SILENCES = 500
+MAX_TOTAL_MATCHERS = 1000
+_DAY_S = 86_400.0
+_COLUMNS = tuple(muting.c[each.name] for each in fields(Silence))
+_Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z_-]{1,32}\Z")]
+
+
+def add(conn: Connection, silence: Silence) -> None:
+    """Save the silence.
+
+    Raises:
+        InvalidRequest: it ends before it starts, lasts too long, or a text is too long.
+        Conflict: the project has the maximum number of unexpired silences, or of matchers.
+    """
+    _check_limits(silence)
+    _check_room(conn, silence)
+    values = {column.name: getattr(silence, column.name) for column in _COLUMNS}
+    conn.execute(muting.insert().values(values | {"matchers": matchers_json(silence.matchers)}))
+
+
+def end(conn: Connection, project: str, silence_id: str, *, now_s: float) -> None:
+    """End the silence now, unless it has ended.
+
+    Raises:
+        SilenceNotFound: the project has no such silence.
+    """
+    mine = (muting.c.project == project, muting.c.silence_id == silence_id)
+    goes_on = update(muting).where(*mine, muting.c.ends_s > now_s)
+    if not conn.execute(goes_on.values(ends_s=now_s)).rowcount:
+        get(conn, project, silence_id)
+
+
+def get(conn: Connection, project: str, silence_id: str) -> Silence:
+    """One silence; raises as `end` does."""
+    mine = (muting.c.project == project, muting.c.silence_id == silence_id)
+    row = conn.execute(select(*_COLUMNS).where(*mine)).one_or_none()
+    if row is None:
+        raise SilenceNotFound(silence_id)
+    return _silence(row)
+
+
+def active(conn: Connection, project: str, *, now_s: float) -> list[Silence]:
+    """The active silences, those that end first at the beginning."""
+    query = select(*_COLUMNS).where(muting.c.project == project, muting.c.ends_s > now_s)
+    query = query.where(muting.c.starts_s <= now_s).order_by(muting.c.ends_s, muting.c.silence_id)
+    return [_silence(row) for row in conn.execute(query)]
+
+
+def page(
+    conn: Connection,
+    project: str,
+    *,
+    ends_after_s: float | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> tuple[list[Silence], str | None]:
+    """A project's silences, those that end last first, and the next page's cursor.
+
+    With `ends_after_s` (Unix time), only those that end later.
+    """
+    query = select(*_COLUMNS).where(muting.c.project == project)
+    if ends_after_s is not None:
+        query = query.where(muting.c.ends_s > ends_after_s)
+    if cursor is not None:
+        key = tuple_(muting.c.ends_s, muting.c.silence_id)
+        query = query.where(key < from_cursor(cursor, tuple[float, _Id]))
+    query = query.order_by(muting.c.ends_s.desc(), muting.c.silence_id.desc())
+    rows, more = split_page([_silence(row) for row in conn.execute(query.limit(limit + 1))], limit)
+    return rows, to_cursor(rows[-1].ends_s, rows[-1].silence_id) if more else None
+
+
+def _check_limits(silence: Silence) -> None:
+    if not silence.starts_s < silence.ends_s <= silence.starts_s + MAX_SILENCE_DAYS * _DAY_S:
+        raise InvalidRequest(
+            f"a silence ends after it starts, and lasts at most {MAX_SILENCE_DAYS:g} days"
+        )
+    check_matchers(silence.matchers)
+    checked_text("author", silence.author, MAX_ACTOR)
+    checked_text("comment", silence.comment, MAX_COMMENT)
+
+
+def _check_room(conn: Connection, silence: Silence) -> None:
+    mine = (muting.c.project == silence.project, muting.c.ends_s > silence.created_s)
+    known = conn.scalars(select(muting.c.matchers).where(*mine)).all()
+    if len(known) >= MAX_SILENCES:
+        raise Conflict(f"the project has {MAX_SILENCES} silences, the maximum: end one first")
+    if len(silence.matchers) + sum(map(len, known)) > MAX_TOTAL_MATCHERS:
+        raise Conflict(
+            f"all silences of a project have at most {MAX_TOTAL_MATCHERS} matchers: end one first"
+        )
+
+
+def _silence(row: Any) -> Silence:
+    return Silence(**{**row._mapping, "matchers": matchers_of(row.matchers)})

@@ -1,0 +1,286 @@
+"""The door to the database, SQLite in one file or PostgreSQL: connections, durability, revision.
+
+It works without Alembic, which takes a fifth of a second to load and which only the process that
+migrates needs (app/store/migrations.py).
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    column,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    select,
+    table,
+    text,
+)
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+import app
+from app.errors import StartUpFailed, StoreUnavailable
+
+__all__ = ["Connection", "Store", "now_s", "parse_url", "with_longer_limit", "without_time_limits"]
+
+# Callers retry after these limits; a longer wait would hold up all that wait behind it.
+_PG_STATEMENT_S = 5
+_PG_LONG_STATEMENT_S = 60
+_PG_LOCK_S = 2
+_PG_IDLE_IN_TRANSACTION_S = 10
+_SQLITE_LOCK_S = 5  # longer: there, every write waits for every other
+# A consumer cut off from the server is noticed in 5.6 s, on both sides, instead of in minutes.
+_KEEPALIVES = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3}
+_TCP_USER_TIMEOUT_MS = 5000
+_POOL_WAIT_S = 5
+
+
+class Store:
+    """Connections to one database; every failure to reach it is a `StoreUnavailable`.
+
+    The URL is `sqlite:///path` or `postgresql://...`. `lock_wait_s` is how long a write waits for
+    another one: 2 s on PostgreSQL and 5 s on SQLite, where it is not given.
+    """
+
+    def __init__(self, url: str, *, lock_wait_s: float | None = None) -> None:
+        parsed = parse_url(url)
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        make = _sqlite_engine if self.is_sqlite else _postgres_engine
+        default_s = _SQLITE_LOCK_S if self.is_sqlite else _PG_LOCK_S
+        self._engine = make(parsed, default_s if lock_wait_s is None else lock_wait_s)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one state of the database, and changes nothing."""
+        with _as_store_errors(), self._engine.connect() as conn:
+            options = {} if self.is_sqlite else {"postgresql_readonly": True}
+            with conn.execution_options(**options).begin() as transaction:
+                yield conn
+                transaction.rollback()
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that is committed at the end of the block, or not at all."""
+        with _as_store_errors(), self._engine.connect() as conn, _for_writing(conn).begin():
+            yield conn
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """A read-only transaction in which all statements see the same snapshot."""
+        with _as_store_errors(), self._engine.connect() as conn:
+            if not self.is_sqlite:
+                conn = conn.execution_options(isolation_level="REPEATABLE READ")
+            with conn.begin() as transaction:
+                yield conn
+                transaction.rollback()
+
+    def check(self) -> None:
+        """Raises StoreUnavailable when the database does not answer."""
+        with self.read() as conn:
+            conn.execute(text("SELECT 1"))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+
+def parse_url(url: str) -> URL:
+    """The URL with the driver that we use.
+
+    Raises:
+        StartUpFailed: it is invalid, or names an unsupported database.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise StartUpFailed("the database URL cannot be read: want sqlite:///PATH") from None
+    if parsed.drivername in ("postgres", "postgresql", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername in ("sqlite", "sqlite+pysqlite") and parsed.database:
+        return parsed
+    raise StartUpFailed(
+        f"no database of kind {parsed.drivername!r}: want sqlite:///PATH or postgresql://..."
+    )
+
+
+def now_s(conn: Connection) -> float:
+    """Unix time by the database's clock, which all processes share.
+
+    On PostgreSQL it is the current time, not the start of the transaction.
+    """
+    if conn.dialect.name == "sqlite":
+        return time.time()
+    asked = conn.execute(text("SELECT extract(epoch FROM clock_timestamp())"))
+    return float(asked.scalar_one())
+
+
+def without_time_limits(conn: Connection) -> None:
+    """Lift the time limits of this transaction, for reading or writing whole tables."""
+    if conn.dialect.name == "postgresql":
+        for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            conn.execute(text(f"SET LOCAL {limit} = 0"))
+
+
+def with_longer_limit(conn: Connection) -> None:
+    """Allow each statement of this transaction a minute, for the large rows of large jobs."""
+    if conn.dialect.name == "postgresql":
+        conn.execute(text(f"SET LOCAL statement_timeout = '{_PG_LONG_STATEMENT_S}s'"))
+
+
+def _for_writing(conn: Connection) -> Connection:
+    return conn.execution_options(immediate=True)
+
+
+@contextmanager
+def _as_store_errors() -> Iterator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeout) as error:
+        raise StoreUnavailable("the database does not answer in time") from error
+    except DBAPIError as error:
+        if not error.connection_invalidated:
+            raise
+        raise StoreUnavailable("the connection to the database was lost") from error
+
+
+def _sqlite_engine(url: URL, lock_wait_s: float) -> Engine:
+    engine = create_engine(
+        url, connect_args={"timeout": lock_wait_s}, pool_timeout=_POOL_WAIT_S, max_overflow=40
+    )
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: Any, _record: Any) -> None:
+        # The driver must not begin transactions by itself: it does so too late for a snapshot.
+        connection.isolation_level = None
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    @event.listens_for(engine, "begin")
+    def begin(conn: Connection) -> None:
+        # A transaction that reads first and then writes would fail at once, without waiting,
+        # if another one wrote in between.
+        immediate = conn.get_execution_options().get("immediate", False)
+        conn.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+    return engine
+
+
+def _postgres_engine(url: URL, lock_wait_s: float) -> Engine:
+    settings = {
+        "statement_timeout": f"{_PG_STATEMENT_S}s",
+        "lock_timeout": f"{lock_wait_s}s",
+        "idle_in_transaction_session_timeout": f"{_PG_IDLE_IN_TRANSACTION_S}s",
+        "tcp_user_timeout": f"{_TCP_USER_TIMEOUT_MS}ms",
+        **{f"tcp_{name}": value for name, value in _KEEPALIVES.items()},
+    }
+    connect_args = {
+        "connect_timeout": 3,
+        "application_name": "paceline",
+        "tcp_user_timeout": _TCP_USER_TIMEOUT_MS,
+        "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
+        **_KEEPALIVES,
+    }
+    return create_engine(
+        url,
+        connect_args=connect_args,
+        pool_pre_ping=True,
+        pool_size=5,
+        max_overflow=15,
+        pool_timeout=_POOL_WAIT_S,
+    )
+
+
+# With any of these off, a crash may lose commits whose entries the queue has dropped.
+# setting: (values that are safe, the line to change)
+_POSTGRES_SETTINGS = {
+    "fsync": ({"on"}, "fsync = on"),
+    "full_page_writes": ({"on"}, "full_page_writes = on"),
+    "synchronous_commit": (
+        {"on", "remote_apply", "remote_write", "local"},
+        "synchronous_commit = on",
+    ),
+}
+_SQLITE_SETTINGS = {
+    "journal_mode": ({"wal"}, "PRAGMA journal_mode = wal"),
+    "synchronous": ({"2", "3"}, "PRAGMA synchronous = FULL"),
+    "foreign_keys": ({"1"}, "PRAGMA foreign_keys = ON"),
+}
+
+
+def durability_weaknesses(store: Store) -> tuple[str, ...]:
+    """Settings with which a commit might not survive a crash: a sentence each; empty if safe.
+
+    Raises:
+        StoreUnavailable: no answer.
+    """
+    required = _SQLITE_SETTINGS if store.is_sqlite else _POSTGRES_SETTINGS
+    with store.read() as conn:
+        found = {name: _read_setting(conn, name, is_sqlite=store.is_sqlite) for name in required}
+    where = "" if store.is_sqlite else " into postgresql.conf"
+    return tuple(
+        f"the database would lose commits in a crash: {name} is {found[name]}, put '{line}'{where}"
+        for name, (safe, line) in required.items()
+        if found[name] not in safe
+    )
+
+
+def check_durable(store: Store) -> None:
+    """Check that commits survive a crash.
+
+    Raises:
+        StartUpFailed: a setting of the database may lose commits; the message names it.
+        StoreUnavailable: no answer.
+    """
+    if found := durability_weaknesses(store):
+        raise StartUpFailed("; ".join(found))
+
+
+def _read_setting(conn: Connection, name: str, *, is_sqlite: bool) -> str:
+    statement = f"PRAGMA {name}" if is_sqlite else f"SHOW {name}"
+    return str(conn.exec_driver_sql(statement).scalar_one())
+
+
+_VERSION_TABLE = table("alembic_version", column("version_num"))
+
+
+def is_migrated(url: str) -> bool:
+    """Whether the database has exactly this version's tables.
+
+    Raises:
+        StoreUnavailable: the database does not answer.
+    """
+    store = Store(url)
+    try:
+        with store.read() as conn:
+            return current_revision(conn) == newest_revision()
+    finally:
+        store.close()
+
+
+def current_revision(conn: Connection) -> str | None:
+    """The newest migration applied to the database; None before the first."""
+    if not inspect(conn).has_table(_VERSION_TABLE.name):
+        return None
+    found: str | None = conn.execute(select(_VERSION_TABLE.c.version_num)).scalar()
+    return found
+
+
+def newest_revision() -> str | None:
+    """The newest migration that this version knows: its number begins its file's name."""
+    names = (path.name for path in (migrations_dir() / "versions").glob("[0-9]*_*.py"))
+    return max((name.split("_")[0] for name in names), default=None)
+
+
+def migrations_dir() -> Path:
+    """Folder of the migrations: beside the package in a checkout, inside it when installed."""
+    package = Path(app.__file__).parent
+    installed = package / "_resources" / "migrations"
+    return installed if installed.is_dir() else package.parent / "migrations"

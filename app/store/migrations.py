@@ -1,0 +1,85 @@
+"""Migrate a database to this version's tables."""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from app.errors import StartUpFailed
+from app.store.database import (
+    Store,
+    current_revision,
+    migrations_dir,
+    parse_url,
+    without_time_limits,
+)
+
+# Any number will do, as long as every Paceline uses the same.
+_ADVISORY_LOCK = 7_263_554_618
+# A second process waits while the first one migrates.
+_LOCK_WAIT_S = 60.0
+
+
+def migrate(url: str) -> None:
+    """Run the migrations that the database lacks; safe when several processes do it at once.
+
+    Raises:
+        StoreUnavailable: the database does not answer.
+        StartUpFailed: it belongs to a newer version.
+    """
+    _make_directory(url)
+    store = Store(url, lock_wait_s=_LOCK_WAIT_S)
+    try:
+        with store.write() as conn:
+            without_time_limits(conn)
+            _wait_for_others(conn)
+            _refuse_newer(conn)
+            command.upgrade(alembic_config(conn), "head")
+    finally:
+        store.close()
+
+
+def downgrade(url: str, to_revision: str) -> None:
+    """Downgrade; data that the older tables cannot hold is lost."""
+    store = Store(url, lock_wait_s=_LOCK_WAIT_S)
+    try:
+        with store.write() as conn:
+            without_time_limits(conn)
+            _wait_for_others(conn)
+            command.downgrade(alembic_config(conn), to_revision)
+    finally:
+        store.close()
+
+
+def alembic_config(conn: Connection | None = None) -> Config:
+    """Alembic's configuration, to run on this connection; there is no ini file."""
+    config = Config()
+    # Alembic expands %(names)s in it.
+    config.set_main_option("script_location", str(migrations_dir()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = conn
+    return config
+
+
+def _make_directory(url: str) -> None:
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+
+
+def _wait_for_others(conn: Connection) -> None:
+    # SQLite's write transaction has waited already.
+    if conn.dialect.name == "postgresql":
+        conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+
+
+def _refuse_newer(conn: Connection) -> None:
+    found = current_revision(conn)
+    scripts = ScriptDirectory.from_config(alembic_config()).walk_revisions()
+    if found is not None and found not in {script.revision for script in scripts}:
+        raise StartUpFailed(
+            f"the database is at revision {found}, which this version does not know: "
+            "run the newer Paceline, or restore a backup of this one"
+        )

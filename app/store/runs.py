@@ -1,0 +1,575 @@
+"""Runs of a job: registration, activity, end, and counts. A run is one epoch of a job.
+
+A run is watched from its registration until its last window is closed. Every operation that was
+taken from the queue is in exactly one of five counts of its run; collectives inside groups are
+counted apart. Recorders report what they dropped before it was sent. Totals are of the whole
+service, outlive processes, and only grow.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, NamedTuple, get_args
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Update,
+    and_,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
+
+from app.alerts.rule import Severity
+from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobLimit, JobNotFound, RunLimit
+from app.store.dead_letters import DeadLetter
+from app.store.projects import owns
+from app.store.sql import insert, insert_new, insert_or_replace
+from app.store.tables import (
+    alerts,
+    drops,
+    endpoints,
+    ingest_counts,
+    jobs,
+    runs,
+    score_reports,
+    totals,
+)
+from app.trace import ops
+from app.trace.job import Job, Parallelism, job_of, project_of
+from app.trace.ops import BUILT_IN, OpTypes
+
+TIMES_LABEL = "times"  # label of runs whose times are not by the GPUs' clocks
+ACTIVE_FOR_S = 86_400.0  # a job that died silently does not count for ever
+MAX_NEW_RUNS = 600  # of a job, within:
+NEW_RUNS_WITHIN_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a job registers for one run; `run_key` is equal on all its ranks."""
+
+    name: str
+    parallelism: Parallelism
+    num_gpus: int
+    framework: str | None
+    labels: dict[str, str]
+    run_key: str
+    op_types: OpTypes = BUILT_IN
+
+    @property
+    def job(self) -> Job:
+        """The job as results name it."""
+        return Job(self.name, self.parallelism, self.num_gpus, self.op_types)
+
+
+class RegisteredRun(NamedTuple):
+    """The epoch of a run, and whether this registration began it."""
+
+    epoch: int
+    created: bool
+
+
+def register(
+    conn: Connection,
+    job_id: str,
+    registration: Registration,
+    *,
+    now_s: float,
+    max_active_jobs: int | None = None,
+) -> RegisteredRun:
+    """The epoch of this run: the same for the same run key, the next one for a new key.
+
+    With `max_active_jobs`, a new run needs fewer other jobs of the project that are active or
+    began a run within a day, and fewer than `MAX_NEW_RUNS` new runs of the job.
+
+    Raises:
+        InvalidRequest: a text has characters that a database cannot store.
+        JobLimit: the project has the maximum number of active jobs.
+        RunLimit: the job begins too many runs.
+        EpochSuperseded: a newer run has registered since.
+        Conflict: the same run registered with other parallel sizes, operation types or times.
+    """
+    _check_texts(registration)
+    current = _lock_job(conn, job_id)
+    known = conn.execute(
+        select(runs).where(runs.c.job_id == job_id, runs.c.run_key == registration.run_key)
+    ).one_or_none()
+    if known is None:
+        _check_job_limit(conn, job_id, max_active_jobs, now_s)
+        _begin_run(conn, job_id, current + 1, registration, now_s)
+        return RegisteredRun(current + 1, created=True)
+    if known.epoch != current:
+        raise EpochSuperseded(job_id, known.epoch, current)
+    _check_agrees(job_id, registration_of(known._mapping), registration)
+    return RegisteredRun(current, created=False)
+
+
+def current_epoch(conn: Connection, job_id: str) -> int:
+    """The epoch of the job's current run.
+
+    Raises:
+        JobNotFound: the job never registered.
+    """
+    epoch = conn.execute(select(jobs.c.epoch).where(jobs.c.job_id == job_id)).scalar_one_or_none()
+    if epoch is None:
+        raise JobNotFound(job_id)
+    return int(epoch)
+
+
+def parallelism_of(row: RowMapping) -> Parallelism:
+    """The parallel sizes in a row of `runs`."""
+    return Parallelism(**{name: row[name] for name in Parallelism.__slots__})
+
+
+def registration_of(row: RowMapping) -> Registration:
+    """The registration in a row of `runs`."""
+    return Registration(
+        row["name"],
+        parallelism_of(row),
+        row["num_gpus"],
+        row["framework"],
+        row["labels"],
+        row["run_key"],
+        ops.parse_stored_op_types(row["op_types"]),
+    )
+
+
+def _check_texts(registration: Registration) -> None:
+    labels = registration.labels
+    named = {"name": [registration.name], "run_key": [registration.run_key]}
+    named |= {"framework": [registration.framework or ""], "labels": [*labels, *labels.values()]}
+    for field, texts in named.items():
+        for text in texts:
+            if "\0" in text or not _is_unicode(text):
+                raise InvalidRequest(f"{field} holds a character that cannot be stored")
+
+
+def _check_agrees(job_id: str, known: Registration, registration: Registration) -> None:
+    differs = None
+    if known.parallelism != registration.parallelism:
+        differs = "parallel sizes"
+    # In any order: the codes follow the first registration's order.
+    elif set(known.op_types.user) != set(registration.op_types.user):
+        differs = "op_types"
+    # Two importers of one run would take each other's batches for changed ones of their own.
+    elif known.labels.get(TIMES_LABEL) != registration.labels.get(TIMES_LABEL):
+        differs = f"times (label {TIMES_LABEL})"
+    if differs is not None:
+        raise Conflict(
+            f"this run of job {job_of(job_id)!r} has registered with other {differs}: "
+            "all its ranks must name the same, and a new run needs a new run_key"
+        )
+
+
+def _check_job_limit(
+    conn: Connection, job_id: str, max_active_jobs: int | None, now_s: float
+) -> None:
+    # Two concurrent registrations may exceed the limit by one: harmless.
+    if max_active_jobs is None:
+        return
+    _check_run_limit(conn, job_id, now_s)
+    of_others = (owns(project_of(job_id), runs.c.job_id), runs.c.job_id != job_id)
+    # Ended ones count too: registering and ending in a loop would fill the tables as well.
+    is_new = runs.c.registered_s > now_s - ACTIVE_FOR_S
+    goes_on = and_(~runs.c.is_closed, runs.c.ended_s.is_(None), runs.c.superseded_s.is_(None))
+    is_active = or_(is_new, and_(goes_on, runs.c.last_data_s > now_s - ACTIVE_FOR_S))
+    counted = select(func.count(runs.c.job_id.distinct())).where(*of_others, is_active)
+    num_active = conn.execute(counted).scalar_one()
+    if num_active >= max_active_jobs:
+        raise JobLimit(
+            f"this project has {num_active} jobs that are active or began a run within a day, and "
+            f"may have {max_active_jobs}: run further ones under the id of one of these",
+            retry_after_s=60,
+        )
+
+
+def _check_run_limit(conn: Connection, job_id: str, now_s: float) -> None:
+    is_new = runs.c.registered_s > now_s - NEW_RUNS_WITHIN_S
+    counted = select(func.count()).select_from(runs).where(runs.c.job_id == job_id, is_new)
+    if conn.execute(counted).scalar_one() >= MAX_NEW_RUNS:
+        raise RunLimit(
+            f"job {job_of(job_id)!r} has begun {MAX_NEW_RUNS} runs within an hour: give all ranks "
+            "of one run the same run_key",
+            retry_after_s=60,
+        )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _lock_job(conn: Connection, job_id: str) -> int:
+    # All ranks register at once: the second waits here until the first has committed.
+    insert_new(conn, jobs, [{"job_id": job_id, "epoch": 0}])
+    query = select(jobs.c.epoch).where(jobs.c.job_id == job_id).with_for_update()
+    return int(conn.execute(query).scalar_one())
+
+
+def _begin_run(
+    conn: Connection, job_id: str, epoch: int, registration: Registration, now_s: float
+) -> None:
+    older = and_(runs.c.job_id == job_id, runs.c.superseded_s.is_(None))
+    conn.execute(update(runs).where(older).values(superseded_s=now_s))
+    values = {
+        **asdict(registration.parallelism),
+        "name": registration.name,
+        "num_gpus": registration.num_gpus,
+        "framework": registration.framework,
+        "labels": registration.labels,
+        "op_types": ops.describe_op_types(registration.op_types),
+        "run_key": registration.run_key,
+    }
+    conn.execute(
+        runs.insert().values(
+            job_id=job_id, epoch=epoch, registered_s=now_s, is_closed=False, **values
+        )
+    )
+    conn.execute(update(jobs).where(jobs.c.job_id == job_id).values(epoch=epoch))
+
+
+def end(conn: Connection, job_id: str, *, now_s: float) -> None:
+    """Record the end of the current run; a second call changes nothing."""
+    epoch = current_epoch(conn, job_id)
+    conn.execute(update_run(job_id, epoch).where(runs.c.ended_s.is_(None)).values(ended_s=now_s))
+
+
+def note_data(
+    conn: Connection, job_id: str, *, last_data_s: float, last_step: int | None, epoch: int
+) -> None:
+    """Record that data of this run came in; times and steps never go back."""
+    older = or_(runs.c.last_data_s.is_(None), runs.c.last_data_s < last_data_s)
+    run = update_run(job_id, epoch)
+    conn.execute(run.where(older).values(last_data_s=last_data_s))
+    if last_step is not None:
+        lower = or_(runs.c.last_step.is_(None), runs.c.last_step < last_step)
+        conn.execute(run.where(lower).values(last_step=last_step))
+
+
+class RunActivity(NamedTuple):
+    """When (Unix time) a run registered, and its last data came (None: never)."""
+
+    registered_s: float
+    last_data_s: float | None
+
+
+class EndedRun(NamedTuple):
+    """A run that has ended or was superseded, and whose last window is not closed yet."""
+
+    job_id: str
+    epoch: int
+    is_superseded: bool
+
+
+def activity(conn: Connection, job_id: str, epoch: int) -> RunActivity:
+    """When a run registered, and when its last data came."""
+    query = select(runs.c.registered_s, runs.c.last_data_s)
+    row = conn.execute(query.where(runs.c.job_id == job_id, runs.c.epoch == epoch)).one()
+    return RunActivity(*row)
+
+
+def starting_since(conn: Connection, job_id: str, epoch: int, *, within_s: float) -> float:
+    """When (Unix time) the run registered, or the first failed start before it did.
+
+    A failed start is a run that sent nothing, did not end, and registered at most `within_s`
+    seconds before the run.
+    """
+    before = (runs.c.job_id == job_id, runs.c.epoch <= epoch)
+    has_started = or_(runs.c.last_data_s.is_not(None), runs.c.ended_s.is_not(None))
+    last = select(func.max(runs.c.epoch)).where(*before, runs.c.epoch < epoch, has_started)
+    begun_s = select(runs.c.registered_s).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+    query = select(func.min(runs.c.registered_s)).where(
+        *before,
+        runs.c.epoch > func.coalesce(last.scalar_subquery(), 0),
+        runs.c.registered_s >= begun_s.scalar_subquery() - within_s,
+    )
+    return float(conn.execute(query).scalar_one())
+
+
+def watched(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
+    """Unfinished runs that are not stalled and have sent data, or registered within a day."""
+    may_begin = runs.c.registered_s > now_s - ACTIVE_FOR_S
+    has_begun = runs.c.last_data_s.is_not(None)
+    return _unfinished_runs(conn, runs.c.stalled_since_s.is_(None), or_(has_begun, may_begin))
+
+
+def starting(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
+    """The watched runs that have sent no data so far."""
+    may_begin = runs.c.registered_s > now_s - ACTIVE_FOR_S
+    return _unfinished_runs(
+        conn, runs.c.stalled_since_s.is_(None), runs.c.last_data_s.is_(None), may_begin
+    )
+
+
+def stalled(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
+    """Unfinished runs that have stalled within a day."""
+    return _unfinished_runs(conn, runs.c.stalled_since_s > now_s - ACTIVE_FOR_S)
+
+
+def only_scored(conn: Connection, *, stalled: bool = False) -> list[tuple[str, int]]:
+    """Unfinished runs with scores, of jobs that never sent an operation: none is expected.
+
+    With `stalled`, only those saved as stalled.
+    """
+    any_run = runs.alias()
+    is_scored = exists().where(
+        score_reports.c.job_id == runs.c.job_id, score_reports.c.epoch == runs.c.epoch
+    )
+    is_recorded = exists().where(
+        any_run.c.job_id == runs.c.job_id, any_run.c.last_data_s.is_not(None)
+    )
+    is_stalled = [runs.c.stalled_since_s.is_not(None)] if stalled else []
+    return _unfinished_runs(conn, is_scored, ~is_recorded, *is_stalled)
+
+
+def ended_not_closed(conn: Connection) -> list[EndedRun]:
+    """Runs that have ended or were superseded, and whose last window is not closed yet."""
+    over = or_(runs.c.ended_s.is_not(None), runs.c.superseded_s.is_not(None))
+    query = select(runs.c.job_id, runs.c.epoch, runs.c.ended_s).where(~runs.c.is_closed, over)
+    rows = conn.execute(query.order_by(runs.c.job_id, runs.c.epoch))
+    return [EndedRun(row.job_id, row.epoch, row.ended_s is None) for row in rows]
+
+
+def newest_closed(conn: Connection, job_id: str) -> int:
+    """The newest run that has ended and was closed; 0: none."""
+    ended = (runs.c.ended_s.is_not(None), runs.c.is_closed)
+    query = select(func.max(runs.c.epoch)).where(runs.c.job_id == job_id, *ended)
+    return int(conn.execute(query).scalar_one() or 0)
+
+
+def reopen(conn: Connection, job_id: str, epoch: int) -> None:
+    """Reopen a closed run, for which data came: it is to be closed again."""
+    run = update_run(job_id, epoch)
+    conn.execute(run.where(runs.c.is_closed).values(is_closed=False))
+
+
+def mark_closed(conn: Connection, job_id: str, epoch: int) -> None:
+    """Mark the run as closed: its last window is closed."""
+    conn.execute(update_run(job_id, epoch).values(is_closed=True))
+
+
+def _unfinished_runs(conn: Connection, *conditions: ColumnElement[bool]) -> list[tuple[str, int]]:
+    """Job id and epoch of the unfinished runs that meet the conditions."""
+    going = (runs.c.ended_s.is_(None), runs.c.superseded_s.is_(None), ~runs.c.is_closed)
+    query = select(runs.c.job_id, runs.c.epoch).where(*going, *conditions)
+    rows = conn.execute(query.order_by(*query.selected_columns))
+    return [(row.job_id, row.epoch) for row in rows]
+
+
+def update_run(job_id: str, epoch: int) -> Update:
+    """An UPDATE of one run's row."""
+    return update(runs).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestCounts:
+    """Operations by what became of them; the last three are beside that.
+
+    `lost_batches` were skipped by their worker's later ones and never came, `last_conflict` is a
+    sample of a batch that came again with another content. `in_groups` counts collectives inside
+    groups that were "accepted", "duplicate" (with their batch), "late", or "refused" as too many
+    were in memory; None where none came.
+    """
+
+    accepted: int = 0
+    duplicate: int = 0
+    conflict: int = 0
+    late: int = 0
+    dead: int = 0
+    lost_batches: int = 0
+    last_conflict: dict[str, Any] | None = None
+    in_groups: dict[str, int] | None = None
+
+    @property
+    def taken(self) -> int:
+        """Operations taken from the queue."""
+        return self.accepted + self.duplicate + self.conflict + self.late + self.dead
+
+
+_NUMBERS = tuple(field.name for field in fields(IngestCounts) if field.type is int)
+
+
+def save(conn: Connection, job_id: str, epoch: int, counts: IngestCounts) -> None:
+    """Save a run's counts."""
+    insert_or_replace(conn, ingest_counts, [{"job_id": job_id, "epoch": epoch, **asdict(counts)}])
+
+
+def load(conn: Connection, job_id: str, epoch: int) -> IngestCounts:
+    """The saved counts of a run; all 0 if there are none."""
+    names = [field.name for field in fields(IngestCounts)]
+    query = select(*(ingest_counts.c[name] for name in names))
+    row = conn.execute(query.where(*_counts_of_run(job_id, epoch))).one_or_none()
+    return IngestCounts() if row is None else IngestCounts(*row)
+
+
+def add_to_project(conn: Connection, project: str, counts: IngestCounts) -> None:
+    """Add to a project's sums, for operations whose run is unknown or has been removed."""
+    for name in _NUMBERS:
+        if n := getattr(counts, name):
+            add_to_total(conn, f"{name}{PROJECT_SEPARATOR}{project}", n)
+
+
+def count_dead_letter(conn: Connection, letter: DeadLetter) -> None:
+    """Count a new dead letter in its run, or in its project's sums if the run is unknown."""
+    if letter.epoch is None or not has_run(conn, letter.job_id, letter.epoch):
+        add_to_project(conn, project_of(letter.job_id), IngestCounts(dead=letter.num_ops))
+        return
+    key = (letter.job_id, letter.epoch)
+    before = load(conn, *key)
+    save(conn, *key, dataclasses.replace(before, dead=before.dead + letter.num_ops))
+
+
+def service_counts(conn: Connection) -> IngestCounts:
+    """Sums of the whole service, with runs that have been removed; they never go down."""
+    beside = summed_project_totals(conn)
+    sums = (func.coalesce(func.sum(ingest_counts.c[name]), 0) for name in _NUMBERS)
+    # PostgreSQL sums up to a Decimal.
+    of_runs = zip(_NUMBERS, map(int, conn.execute(select(*sums)).one()), strict=True)
+    values: dict[str, Any] = {name: n + beside.get(name, 0) for name, n in of_runs}
+    return IngestCounts(**values)
+
+
+def remove(conn: Connection, job_id: str, epoch: int) -> None:
+    """Remove a run's counts, after adding them to its project's sums."""
+    add_to_project(conn, project_of(job_id), load(conn, job_id, epoch))
+    conn.execute(delete(ingest_counts).where(*_counts_of_run(job_id, epoch)))
+
+
+def has_run(conn: Connection, job_id: str, epoch: int) -> bool:
+    """Whether the run exists."""
+    query = select(runs.c.epoch).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+    return conn.execute(query).one_or_none() is not None
+
+
+def _counts_of_run(job_id: str, epoch: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return ingest_counts.c.job_id == job_id, ingest_counts.c.epoch == epoch
+
+
+MAX_WORST = 8  # workers that a run's row names
+_MAX_SUM = 2**53  # recorders may report anything; every JSON reader holds this
+
+RankDrops = tuple[int, int, int, int]  # rank, dp_rank, stage, operations
+
+
+class WorkerDrops(NamedTuple):
+    """Operations that the recorders of one worker dropped."""
+
+    dp_rank: int
+    stage: int
+    dropped: int
+
+
+class RecorderDrops(NamedTuple):
+    """Operations dropped in a run, by how many workers, and the few that dropped most."""
+
+    total: int
+    num_workers: int
+    worst: Sequence[WorkerDrops]
+
+
+def save_drops(conn: Connection, job_id: str, epoch: int, by_rank: Sequence[RankDrops]) -> None:
+    """Save the drops that each rank of a run has reported."""
+    found = _drops_by_worker(by_rank)
+    values = {
+        "total": found.total,
+        "num_workers": found.num_workers,
+        "worst": [list(each) for each in found.worst],
+        "by_rank": [list(each) for each in by_rank],
+    }
+    insert_or_replace(conn, drops, [{"job_id": job_id, "epoch": epoch, **values}])
+
+
+def drops_of_worker(
+    conn: Connection, job_id: str, epoch: int, dp_rank: int, stage: int
+) -> int | None:
+    """Operations that the recorders of one worker dropped; None if not reported."""
+    query = select(drops.c.by_rank).where(drops.c.job_id == job_id, drops.c.epoch == epoch)
+    rows: list[RankDrops] = conn.execute(query).scalar_one_or_none() or []
+    own = [dropped for _, *worker, dropped in rows if worker == [dp_rank, stage]]
+    return min(sum(own), _MAX_SUM) if own else None
+
+
+def _drops_by_worker(by_rank: Sequence[RankDrops]) -> RecorderDrops:
+    """Sums over the ranks of each worker; workers without drops are left out."""
+    sums: Counter[tuple[int, int]] = Counter()
+    for _, dp_rank, stage, dropped in by_rank:
+        sums[dp_rank, stage] += dropped
+    workers = [WorkerDrops(*each, min(n, _MAX_SUM)) for each, n in sums.items() if n]
+    worst = sorted(workers, key=lambda each: (-each.dropped, each.dp_rank, each.stage))
+    return RecorderDrops(min(sums.total(), _MAX_SUM), len(workers), worst[:MAX_WORST])
+
+
+PROJECT_SEPARATOR = "/"  # between a count's name and its project
+
+
+def add_to_total(conn: Connection, name: str, n: int) -> None:
+    """Add `n` to a count."""
+    statement = insert(conn, totals).values(name=name, value=n)
+    more = {"value": totals.c.value + statement.excluded.value}
+    conn.execute(statement.on_conflict_do_update(index_elements=[totals.c.name], set_=more))
+
+
+def service_totals(conn: Connection) -> dict[str, int]:
+    """The service's counts by name, without those of single projects or entries."""
+    rows = conn.execute(select(totals).order_by(totals.c.name))
+    return {row.name: row.value for row in rows if row.name.isidentifier()}
+
+
+def summed_project_totals(conn: Connection) -> dict[str, int]:
+    """The counts of single projects, summed over all of them, by their names."""
+    sums: dict[str, int] = {}
+    for row in conn.execute(select(totals).where(totals.c.name.like(f"%{PROJECT_SEPARATOR}%"))):
+        name = row.name.partition(PROJECT_SEPARATOR)[0]
+        sums[name] = sums.get(name, 0) + row.value
+    return sums
+
+
+# Of a message, or ("retried") of an attempt.
+DeliveryOutcome = Literal["delivered", "retried", "failed", "silenced", "outdated"]
+_DELIVERY_TOTAL = "webhook_deliveries_"
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationCounts:
+    """Firing alerts by severity, disabled receivers, and all outcomes so far."""
+
+    firing: dict[Severity, int]
+    disabled_endpoints: int
+    outcomes: dict[DeliveryOutcome, int]
+
+
+def notification_counts(conn: Connection) -> NotificationCounts:
+    """The current counts over all projects."""
+    query = select(alerts.c.severity, func.count()).where(alerts.c.phase == "firing")
+    rows = conn.execute(query.group_by(alerts.c.severity))
+    firing = {row[0]: row[1] for row in rows}
+    disabled = select(func.count()).where(endpoints.c.disabled_at_s.is_not(None))
+    counted = service_totals(conn)
+    return NotificationCounts(
+        firing={each: firing.get(each, 0) for each in get_args(Severity)},
+        disabled_endpoints=int(conn.execute(disabled).scalar_one()),
+        outcomes={
+            each: counted.get(f"{_DELIVERY_TOTAL}{each}", 0) for each in get_args(DeliveryOutcome)
+        },
+    )
+
+
+def count_deliveries(conn: Connection, outcome: DeliveryOutcome, number: int = 1) -> None:
+    """Count messages, or attempts, with this outcome."""
+    if number:
+        add_to_total(conn, f"{_DELIVERY_TOTAL}{outcome}", number)
+
+
+def is_delivery_outcome(name: str) -> bool:
+    """Whether a count of the service is that of an outcome."""
+    return name.startswith(_DELIVERY_TOTAL)

@@ -1,0 +1,279 @@
+"""Faults that interrupt workers: garbage collection, allocator stalls, late data, and silence.
+
+Garbage is collected by each worker on its own (`GcPauses`) or by all at once (`PlannedGc`). A
+`SilentWorker` stops reporting and costs no time.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from typing_extensions import override
+
+from app.diagnosis.finding import Culprit
+from app.errors import InvalidRequest
+from app.synth.cluster import WHOLE_JOB, RngOf, World
+from app.synth.drawing import Annotation, DrawnSteps
+from app.synth.faults.effects import add_pause, affected_steps, log_normal_around
+from app.synth.faults.fault import (
+    Fault,
+    WorkerPlaces,
+    culprit,
+    culprit_hosts,
+    refuse_below,
+    refuse_host,
+    refuse_seconds,
+    refuse_share,
+    refuse_worker,
+)
+from app.trace.ops import Direction
+from app.trace.window import Floats
+
+# Standard deviation of the logarithm of single pauses.
+_GC_SPREAD = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class GcPauses(Fault):
+    """Each worker pauses in a forward computation, in a fraction `rate` of its steps.
+
+    `workers` are those that pause, () means all. With `is_sent` the client reports each pause.
+    """
+
+    name = "gc-pauses"
+    cause = "gc-pause"
+
+    rate: float = 0.02
+    pause_s: float = 0.3
+    workers: WorkerPlaces = ()
+    is_sent: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_share("rate", self.rate)
+        refuse_seconds(self.pause_s)
+
+    @override
+    def check(self, world: World) -> None:
+        for worker in self.workers:
+            refuse_worker(*worker, world)
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        for at, step in affected_steps(drawn, lasts):
+            for annotation in self._pauses(world, at, rng_of(step)):
+                add_pause(drawn, annotation, is_sent=self.is_sent)
+
+    def _pauses(self, world: World, at: int, rng: np.random.Generator) -> list[Annotation]:
+        shape = world.parallelism.pp_size, world.parallelism.dp_size
+        pauses = rng.random(shape) < self.rate
+        chunk = rng.integers(world.num_chunks, size=shape)
+        microbatch = rng.integers(world.num_microbatches, size=shape)
+        pause_s = log_normal_around(self.pause_s, _GC_SPREAD, rng, shape)
+        return [
+            Annotation(
+                "gc-pause",
+                float(pause_s[stage, dp_rank]),
+                Direction.FORWARD,
+                stage,
+                int(chunk[stage, dp_rank]),
+                int(microbatch[stage, dp_rank]),
+                at,
+                dp_rank,
+            )
+            for stage, dp_rank in np.argwhere(pauses).tolist()
+            if not self.workers or (dp_rank, stage) in self.workers
+        ]
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return tuple(culprit(world, *worker) for worker in sorted(self.workers))
+
+
+# Standard deviation of the logarithm: all workers collect the same objects.
+_PLANNED_GC_SPREAD = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGc(Fault):
+    """All workers pause at once, in the first step and every `every_steps` after it.
+
+    The `gc` operation gets longer or, with `in_forward`, every worker's first forward computation;
+    then `is_sent` tells whether the client reports each pause.
+    """
+
+    name = "planned-gc"
+    cause = "gc-pause"
+
+    every_steps: int = 10
+    pause_s: float = 0.3
+    in_forward: bool = False
+    is_sent: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_below("every-steps", self.every_steps, 1)
+        refuse_seconds(self.pause_s)
+        if self.is_sent and not self.in_forward:
+            raise InvalidRequest(
+                "the gc operation itself reports pauses in it: leave out sent, or give in-forward"
+            )
+
+    @override
+    def check(self, world: World) -> None:
+        return
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        shape = world.parallelism.pp_size, world.parallelism.dp_size
+        for at, step in affected_steps(drawn, lasts):
+            if (step - self.when.first_step) % self.every_steps:
+                continue
+            pause_s = log_normal_around(self.pause_s, _PLANNED_GC_SPREAD, rng_of(step), shape)
+            if self.in_forward:
+                self._pause_forward(drawn, at, pause_s)
+            else:
+                drawn.once_s["gc"][:, 0, at] += pause_s
+
+    def _pause_forward(self, drawn: DrawnSteps, at: int, pause_s: Floats) -> None:
+        for (stage, dp_rank), seconds in np.ndenumerate(pause_s):
+            annotation = Annotation(
+                "gc-pause", float(seconds), Direction.FORWARD, stage, 0, 0, at, dp_rank
+            )
+            add_pause(drawn, annotation, is_sent=self.is_sent)
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return ()
+
+
+# Fraction of the spells after the first that have stalls.
+_SPELL_SHARE = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorStalls(Fault):
+    """Some workers stall in a fraction `rate` of their computations, in spells.
+
+    A stall takes `stall_s` on average, before the computation or within it. Spells last
+    `spell_steps`, with stalls (always in the first) or without.
+    """
+
+    name = "allocator-stalls"
+    cause = "allocator-stall"
+
+    workers: WorkerPlaces
+    rate: float = 0.2
+    stall_s: float = 0.03
+    spell_steps: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.workers:
+            raise InvalidRequest("allocator stalls without a worker: name one or more")
+        refuse_share("rate", self.rate)
+        refuse_seconds(self.stall_s)
+        refuse_below("spell-steps", self.spell_steps, 1)
+
+    @override
+    def check(self, world: World) -> None:
+        for worker in self.workers:
+            refuse_worker(*worker, world)
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        for at, step in affected_steps(drawn, lasts):
+            if self._stalls(step, rng_of):
+                self._stall(drawn, at, rng_of(step))
+
+    def _stalls(self, step: int, rng_of: RngOf) -> bool:
+        spell = (step - self.when.first_step) // self.spell_steps
+        # Spell numbers count down from above all steps, so they never share a step's generator.
+        return spell == 0 or rng_of(WHOLE_JOB - spell).random() < _SPELL_SHARE
+
+    def _stall(self, drawn: DrawnSteps, at: int, rng: np.random.Generator) -> None:
+        kinds = (
+            (drawn.forward_s, drawn.forward_delay_s),
+            (drawn.backward_s, drawn.backward_delay_s),
+        )
+        for dp_rank, stage in self.workers:
+            for longer_s, delay_s in kinds:
+                shape = longer_s.shape[1:3]
+                stall_s = rng.exponential(self.stall_s, shape) * (rng.random(shape) < self.rate)
+                comes_before = rng.random(shape) < 0.5
+                delay_s[stage, :, :, at, dp_rank] += stall_s * comes_before
+                longer_s[stage, :, :, at, dp_rank] += stall_s * ~comes_before
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return tuple(culprit(world, *worker) for worker in sorted(self.workers))
+
+
+# Standard deviation of the logarithm of single waits: storage varies a lot.
+_DATA_WAIT_SPREAD = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class DataLoading(Fault):
+    """A host's workers, or all workers, wait before a step's first forward computation.
+
+    A host of None means all hosts, each with its own wait. Samples are fetched on demand, so stages
+    wait one after the other. With `is_sent` the client reports each wait.
+    """
+
+    name = "data-loading"
+    cause = "data-loading"
+
+    host: str | None = None
+    delay_s: float = 0.2
+    is_sent: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_seconds(self.delay_s)
+
+    @override
+    def check(self, world: World) -> None:
+        if self.host is not None:
+            refuse_host(self.host, world)
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        hosts = world.host_names if self.host is None else [self.host]
+        for at, step in affected_steps(drawn, lasts):
+            waits_s = log_normal_around(
+                self.delay_s, _DATA_WAIT_SPREAD, rng_of(step), (len(hosts),)
+            ).tolist()
+            for host, wait_s in zip(hosts, waits_s, strict=True):
+                self._wait(drawn, world, host, at, wait_s)
+
+    def _wait(self, drawn: DrawnSteps, world: World, host: str, at: int, wait_s: float) -> None:
+        for dp_rank, stage in world.workers_of_host(host):
+            drawn.forward_delay_s[stage, 0, 0, at, dp_rank] += wait_s
+            if self.is_sent:
+                drawn.annotations.append(
+                    Annotation("data-wait", wait_s, Direction.FORWARD, stage, 0, 0, at, dp_rank)
+                )
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return () if self.host is None else culprit_hosts(world, [self.host])
+
+
+@dataclass(frozen=True, slots=True)
+class SilentWorker(Fault):
+    """One worker reports nothing. It costs no time."""
+
+    name = "silent-worker"
+    cause = "silent-worker"
+    is_slow = False
+
+    dp_rank: int
+    stage: int
+
+    @override
+    def check(self, world: World) -> None:
+        refuse_worker(self.dp_rank, self.stage, world)
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        drawn.is_silent[self.stage, :, self.dp_rank] |= lasts > 0
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return (culprit(world, self.dp_rank, self.stage),)

@@ -1,0 +1,269 @@
+"""Faults that slow down computations: of a worker, a host, some hosts, a stage, or everybody.
+
+`SlowWorker` is a failing GPU or a busy host; `SlowHost` a host's power, cooling or other load;
+`MixedGpus` hosts with GPUs of an older generation; `ThrottlingGpu` a GPU that gets hot and lowers
+its clock; `UniformSlowdown` a power cap or a warm hall. `SlowStage` has more work in every
+replica, and the last stage of `LongLastStage` computes the loss on top of its layers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from typing_extensions import override
+
+from app.diagnosis.finding import Culprit
+from app.errors import InvalidRequest
+from app.synth.cluster import RngOf, World
+from app.synth.drawing import DrawnSteps
+from app.synth.faults.effects import factor_while, scale_stage, scale_worker
+from app.synth.faults.fault import (
+    Fault,
+    culprit,
+    culprit_hosts,
+    refuse_below,
+    refuse_factor,
+    refuse_host,
+    refuse_outside,
+    refuse_share,
+    refuse_worker,
+)
+from app.trace.window import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class SlowWorker(Fault):
+    """One worker takes longer, forward and backward."""
+
+    name = "slow-worker"
+    cause = "slow-worker"
+
+    dp_rank: int
+    stage: int
+    slowdown: float
+
+    def __post_init__(self) -> None:
+        refuse_factor(self.slowdown)
+
+    @override
+    def check(self, world: World) -> None:
+        refuse_worker(self.dp_rank, self.stage, world)
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        scale_worker(drawn, self.dp_rank, self.stage, factor_while(self.slowdown, lasts))
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return (culprit(world, self.dp_rank, self.stage),)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowHost(Fault):
+    """All workers of one host take longer, forward and backward."""
+
+    name = "slow-host"
+    cause = "slow-worker"
+
+    host: str
+    slowdown: float
+
+    def __post_init__(self) -> None:
+        refuse_factor(self.slowdown)
+
+    @override
+    def check(self, world: World) -> None:
+        refuse_host(self.host, world)
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        for dp_rank, stage in world.workers_of_host(self.host):
+            scale_worker(drawn, dp_rank, stage, factor_while(self.slowdown, lasts))
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return culprit_hosts(world, [self.host])
+
+
+@dataclass(frozen=True, slots=True)
+class MixedGpus(Fault):
+    """A share of the hosts, at least one, takes longer, forward and backward.
+
+    `choice` is the seed by which the hosts are chosen.
+    """
+
+    name = "mixed-gpus"
+    cause = "slow-worker"
+
+    share: float
+    slowdown: float
+    choice: int = 0
+
+    def __post_init__(self) -> None:
+        refuse_share("share", self.share)
+        refuse_factor(self.slowdown)
+        refuse_below("choice", self.choice, 0)
+
+    @override
+    def check(self, world: World) -> None:
+        num_hosts = len(world.host_names)
+        if len(self.older_hosts(world)) >= num_hosts:
+            raise InvalidRequest(
+                f"a share of {self.share} is all of the job's {num_hosts} hosts: "
+                "give a smaller one, or more hosts"
+            )
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        for host in self.older_hosts(world):
+            for dp_rank, stage in world.workers_of_host(host):
+                scale_worker(drawn, dp_rank, stage, factor_while(self.slowdown, lasts))
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return culprit_hosts(world, self.older_hosts(world))
+
+    def older_hosts(self, world: World) -> list[str]:
+        """The hosts that were chosen, sorted."""
+        hosts = world.host_names
+        num_older = max(1, round(self.share * len(hosts)))
+        chosen = np.random.default_rng(self.choice).choice(len(hosts), num_older, replace=False)
+        return [hosts[position] for position in sorted(chosen)]
+
+
+# From a usual temperature under load to where GPUs lower their clocks.
+_THROTTLING_RISE_C = 25
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottlingGpu(Fault):
+    """One worker gets slower from step to step, as the clock of its hot GPU gets lower.
+
+    After `ramp_steps` it takes `slowdown` times as long, and stays there.
+    """
+
+    name = "throttling-gpu"
+    cause = "slow-worker"
+
+    dp_rank: int
+    stage: int
+    slowdown: float
+    ramp_steps: int = 20
+
+    def __post_init__(self) -> None:
+        refuse_factor(self.slowdown)
+        refuse_below("ramp-steps", self.ramp_steps, 1)
+
+    @override
+    def check(self, world: World) -> None:
+        refuse_worker(self.dp_rank, self.stage, world)
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        share = self._share(drawn.steps) * lasts
+        factor = 1.0 + (self.slowdown - 1.0) * share
+        scale_worker(drawn, self.dp_rank, self.stage, factor)
+        at = self.stage, slice(None), self.dp_rank
+        if drawn.sm_clock_mhz is not None:
+            drawn.sm_clock_mhz[at] = np.rint(drawn.sm_clock_mhz[at] / factor)
+        if drawn.temperature_c is not None:
+            drawn.temperature_c[at] += np.rint(_THROTTLING_RISE_C * share).astype(np.int64)
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return (culprit(world, self.dp_rank, self.stage),)
+
+    def _share(self, steps: Ints) -> Floats:
+        """How far it has come on its way, 0..1."""
+        return np.clip((steps - self.when.first_step + 1) / self.ramp_steps, 0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class UniformSlowdown(Fault):
+    """All computations of all workers take longer, at a lower clock."""
+
+    name = "uniform-slowdown"
+    cause = "uniform-slowdown"
+
+    slowdown: float
+
+    def __post_init__(self) -> None:
+        refuse_factor(self.slowdown)
+
+    @override
+    def check(self, world: World) -> None:
+        return
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        factor = factor_while(self.slowdown, lasts)[:, None]
+        drawn.forward_s *= factor
+        drawn.backward_s *= factor
+        drawn.once_s["optimizer"] *= factor
+        if drawn.sm_clock_mhz is not None:
+            drawn.sm_clock_mhz[:] = np.rint(drawn.sm_clock_mhz / factor)
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStage(Fault):
+    """One stage takes longer in every replica, forward and backward."""
+
+    name = "slow-stage"
+    cause = "stage-imbalance"
+
+    stage: int
+    slowdown: float
+
+    def __post_init__(self) -> None:
+        refuse_factor(self.slowdown)
+
+    @override
+    def check(self, world: World) -> None:
+        refuse_outside("stage", self.stage, world.parallelism.pp_size)
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        factor = factor_while(self.slowdown, lasts)
+        scale_stage(drawn, self.stage, factor, factor)
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return (Culprit(stage=self.stage),)
+
+
+# Measured in production where the last stage also computes the loss (Lin et al., OSDI 2025).
+LOSS_FORWARD = 2.07
+LOSS_BACKWARD = 1.41
+
+
+@dataclass(frozen=True, slots=True)
+class LongLastStage(Fault):
+    """The last stage takes `forward` and `backward` times as long in every replica."""
+
+    name = "long-last-stage"
+    cause = "stage-imbalance"
+
+    forward: float = LOSS_FORWARD
+    backward: float = LOSS_BACKWARD
+
+    def __post_init__(self) -> None:
+        refuse_factor(self.forward)
+        refuse_factor(self.backward)
+
+    @override
+    def check(self, world: World) -> None:
+        return
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        last = world.parallelism.pp_size - 1
+        scale_stage(
+            drawn, last, factor_while(self.forward, lasts), factor_while(self.backward, lasts)
+        )
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return (Culprit(stage=world.parallelism.pp_size - 1),)

@@ -1,0 +1,180 @@
+"""Pipeline schedules: in which order does a stage compute its micro-batches?
+
+GPipe runs all forwards, then all backwards. 1F1B fills the pipeline, then alternates one forward
+and one backward. Interleaved 1F1B has several model chunks on a stage, so that the pipeline fills
+sooner: micro-batches go in rounds of one per stage through a stage's first chunk, then through its
+second one, and so on (Narayanan et al., SC 2021); backwards take the chunks in the reverse order.
+ZB-H1 splits backwards and fills the gaps with the part that nobody waits for (Qi et al., ICLR
+2024).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from enum import Enum
+from typing import ClassVar, NamedTuple
+
+from typing_extensions import override
+
+from app.errors import InvalidRequest
+from app.trace.ops import Direction
+
+
+class ComputeKind(Enum):
+    """What is computed of a micro-batch; the value is the op type."""
+
+    FORWARD = "forward-compute"
+    BACKWARD = "backward-compute"
+    BACKWARD_INPUT = "backward-input-compute"
+    BACKWARD_WEIGHT = "backward-weight-compute"
+
+    @property
+    def direction(self) -> Direction:
+        """Which way it is passed on; what is computed for the weights is passed on to nobody."""
+        if self is ComputeKind.BACKWARD_WEIGHT:
+            return Direction.NONE
+        return Direction.FORWARD if self is ComputeKind.FORWARD else Direction.BACKWARD
+
+
+class StageWork(NamedTuple):
+    """One computation of a stage: a micro-batch through one of its model chunks."""
+
+    part: ComputeKind
+    microbatch: int
+    chunk: int = 0
+
+    @property
+    def direction(self) -> Direction:
+        """Which way it goes through the model."""
+        return self.part.direction
+
+
+class Schedule(ABC):
+    """Order of micro-batches on a stage."""
+
+    name: ClassVar[str]
+    has_chunks: ClassVar[bool] = False  # more than one on a stage
+
+    def check(self, *, pp_size: int, num_microbatches: int, num_chunks: int) -> None:
+        """Returns if the schedule has an order for such a job.
+
+        Raises:
+            InvalidRequest: it has none; the message says what to change.
+        """
+        if num_chunks > 1 and not self.has_chunks:
+            raise InvalidRequest(
+                f"schedule {self.name} has one model chunk a stage: set vpp_size to 1, "
+                "or choose interleaved"
+            )
+
+    @abstractmethod
+    def order(
+        self, stage: int, *, pp_size: int, num_microbatches: int, num_chunks: int
+    ) -> list[StageWork]:
+        """All computations of one stage in one step, first to last."""
+
+
+def alternate(ahead: int, forwards: list[StageWork], backwards: list[StageWork]) -> list[StageWork]:
+    """Some forwards ahead, then one forward and one backward in turns as long as there are both."""
+    ahead = min(ahead, len(forwards))
+    order = forwards[:ahead]
+    for forward, backward in zip(forwards[ahead:], backwards, strict=False):
+        order += [forward, backward]
+    return order + backwards[len(forwards) - ahead :]
+
+
+class GPipe(Schedule):
+    """The plainest order; every stage holds the activations of all micro-batches."""
+
+    name = "gpipe"
+    has_chunks = True
+
+    @override
+    def order(
+        self, stage: int, *, pp_size: int, num_microbatches: int, num_chunks: int
+    ) -> list[StageWork]:
+        chunks, microbatches = range(num_chunks), range(num_microbatches)
+        forwards = [StageWork(ComputeKind.FORWARD, k, c) for c in chunks for k in microbatches]
+        return forwards + [
+            StageWork(ComputeKind.BACKWARD, k, c) for c in reversed(chunks) for k in microbatches
+        ]
+
+
+class OneFOneB(Schedule):
+    """Stage p runs pp - 1 - p forwards ahead, so that it holds few activations at a time."""
+
+    name = "1f1b"
+
+    @override
+    def order(
+        self, stage: int, *, pp_size: int, num_microbatches: int, num_chunks: int
+    ) -> list[StageWork]:
+        forwards = [StageWork(ComputeKind.FORWARD, k) for k in range(num_microbatches)]
+        backwards = [StageWork(ComputeKind.BACKWARD, k) for k in range(num_microbatches)]
+        return alternate(pp_size - 1 - stage, forwards, backwards)
+
+
+class Interleaved(Schedule):
+    """Stage p runs 2 (pp - 1 - p) forwards ahead, and a round of each chunk but the last."""
+
+    name = "interleaved"
+    has_chunks = True
+
+    @override
+    def check(self, *, pp_size: int, num_microbatches: int, num_chunks: int) -> None:
+        if num_microbatches % pp_size and num_chunks > 1:
+            raise InvalidRequest(
+                f"schedule interleaved deals micro-batches out in rounds of {pp_size}, one for "
+                f"each stage: {num_microbatches} is no multiple of that"
+            )
+
+    @override
+    def order(
+        self, stage: int, *, pp_size: int, num_microbatches: int, num_chunks: int
+    ) -> list[StageWork]:
+        rounds = [
+            range(first, min(first + pp_size, num_microbatches))
+            for first in range(0, num_microbatches, pp_size)
+        ]
+        chunks = range(num_chunks)
+        ahead = pp_size - 1 - stage
+        if num_chunks > 1:
+            ahead = 2 * ahead + (num_chunks - 1) * pp_size
+        return alternate(
+            ahead,
+            _in_rounds(ComputeKind.FORWARD, rounds, chunks),
+            _in_rounds(ComputeKind.BACKWARD, rounds, chunks[::-1]),
+        )
+
+
+def _in_rounds(part: ComputeKind, rounds: list[range], chunks: Sequence[int]) -> list[StageWork]:
+    return [StageWork(part, k, chunk) for each in rounds for chunk in chunks for k in each]
+
+
+class ZeroBubble(Schedule):
+    """1F1B; stage p computes its weights' gradients p micro-batches after their inputs'."""
+
+    name = "zero-bubble"
+
+    @override
+    def order(
+        self, stage: int, *, pp_size: int, num_microbatches: int, num_chunks: int
+    ) -> list[StageWork]:
+        whole = OneFOneB().order(
+            stage, pp_size=pp_size, num_microbatches=num_microbatches, num_chunks=num_chunks
+        )
+        order: list[StageWork] = []
+        owed: list[StageWork] = []
+        for work in whole:
+            if work.part is ComputeKind.FORWARD:
+                order.append(work)
+                continue
+            order.append(work._replace(part=ComputeKind.BACKWARD_INPUT))
+            owed.append(work._replace(part=ComputeKind.BACKWARD_WEIGHT))
+            if len(owed) > stage:
+                order.append(owed.pop(0))
+        return order + owed
+
+
+SCHEDULES: dict[str, Schedule] = {
+    schedule.name: schedule for schedule in (GPipe(), OneFOneB(), Interleaved(), ZeroBubble())
+}

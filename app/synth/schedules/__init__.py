@@ -1,1 +1,0 @@
-"""In which order does a stage compute its micro-batches?"""

@@ -1,0 +1,145 @@
+"""The meta file beside a published trace: the job's name, parallel sizes and own op types."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import yaml
+
+from app.errors import InvalidRequest, InvalidTrace
+from app.trace import ops
+from app.trace.job import Job, Parallelism
+from app.trace.ops import BUILT_IN, OpTypes
+
+# libyaml reads ten times as fast; wheels without it exist.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "ep_size")
+_MAX_DEPTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TraceMeta:
+    """Content of a meta file; `name` is None without a trial, `run_id` without a run."""
+
+    name: str | None
+    parallelism: Parallelism
+    op_types: OpTypes = BUILT_IN
+    run_id: int | str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def beside(trace_path: Path) -> Path | None:
+    """The meta file beside a trace, None if there is none."""
+    path = usual_path(trace_path)
+    return path if path.is_file() else None
+
+
+def usual_path(trace_path: Path) -> Path:
+    """Path of a trace's meta file: meta-NAME.yaml beside trace-NAME.parquet."""
+    return trace_path.with_name(f"meta-{trace_name(trace_path)}.yaml")
+
+
+def trace_name(trace_path: Path) -> str:
+    """NAME of trace-NAME.parquet."""
+    return trace_path.stem.removeprefix("trace-")
+
+
+def load(path: Path) -> TraceMeta:
+    """The meta file's content.
+
+    Raises:
+        InvalidTrace: the file cannot be read, a size is missing or wrong.
+    """
+    content = _parsed(path)
+    sizes = {name: _size(path, content, name) for name in _SIZES}
+    try:
+        parallelism = Parallelism(**sizes)
+        op_types = _op_types(content.get("op_types"))
+    except InvalidRequest as error:
+        raise InvalidTrace(f"{path.name}: {error}") from error
+    world_size = _size(path, content, "world_size", default=parallelism.world_size)
+    if world_size != parallelism.world_size:
+        raise InvalidTrace(
+            f"{path.name}: world_size is {world_size}, but dp * pp * tp * dsp is "
+            f"{parallelism.world_size}: correct the sizes"
+        )
+    name = content.get("trial_name")
+    run_id, labels = content.get("run_id"), content.get("labels")
+    return TraceMeta(
+        None if name is None else str(name),
+        parallelism,
+        op_types,
+        run_id if isinstance(run_id, int | str) else None,
+        {str(key): str(value) for key, value in labels.items()} if _is_plain(labels) else {},
+    )
+
+
+def save(
+    job: Job, path: Path, *, run_id: int | str = 0, labels: Mapping[str, str] | None = None
+) -> None:
+    """Write a job's meta file; the rest is as with `text`."""
+    path.write_text(text(job, run_id=run_id, labels=labels), encoding="utf-8")
+
+
+def text(job: Job, *, run_id: int | str = 0, labels: Mapping[str, str] | None = None) -> str:
+    """Text of a job's meta file, with the run's id if known."""
+    content: dict[str, Any] = {"trial_name": job.name, "run_id": run_id}
+    content |= {name: getattr(job.parallelism, name) for name in _SIZES}
+    content["world_size"] = job.parallelism.world_size
+    if job.op_types.user:
+        content["op_types"] = ops.describe_op_types(job.op_types)
+    if labels:
+        content["labels"] = dict(labels)
+    written: str = yaml.safe_dump(content)
+    return written
+
+
+def _is_plain(labels: Any) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(labels, dict) and all(
+        isinstance(value, str | int | float) for value in labels.values()
+    )
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes()
+        content = None if _is_deep(text) else yaml.load(text, Loader=_Loader)  # noqa: S506, safe
+    except OSError as error:
+        raise InvalidTrace(
+            f"{path}: cannot be read ({error.strerror}): name a file that you may read"
+        ) from error
+    except Exception as error:  # PyYAML's own, and whatever its constructors stumble over
+        raise InvalidTrace(f"{path.name}: is no YAML: write lines like 'dp_size: 4'") from error
+    if not isinstance(content, dict):
+        raise InvalidTrace(f"{path.name}: want lines like 'dp_size: 4'")
+    return content
+
+
+def _is_deep(text: bytes) -> bool:
+    """Whether it is nested so deeply that libyaml, which recurses, might crash."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            return True
+    return False
+
+
+def _op_types(described: object) -> OpTypes:
+    if described is None:
+        return BUILT_IN
+    if not isinstance(described, list):
+        raise InvalidRequest("op_types is no list: write lines like '- name: moe-all-to-all'")
+    return ops.parse_op_types(described)
+
+
+def _size(path: Path, content: dict[str, Any], name: str, default: int | None = None) -> int:
+    usual = default if name in ("dp_size", "pp_size", "world_size") else 1
+    size = content.get(name, usual)
+    if size is None:
+        raise InvalidTrace(f"{path.name}: {name} is missing: add it")
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InvalidTrace(f"{path.name}: {name} is {size!r:.40}: give a whole number, 1 or more")
+    return size

@@ -1,0 +1,343 @@
+"""The part of an import that all formats of operations share.
+
+Operations are numbered by their starts within step and rank: which one of its type each is, and of
+which micro-batch. Missing data is counted as `MissingData`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from app.errors import InvalidRequest, InvalidTrace
+from app.trace.job import Parallelism
+from app.trace.ops import OP_CODES, OpTypes
+from app.trace.readers.disk_rows import Rows
+from app.trace.readers.importing import (
+    MAX_CHUNK_ROWS,
+    ImportOptions,
+    ImportSummary,
+    MissingData,
+    RankRows,
+    WorkerPlace,
+)
+from app.trace.readers.op_spool import OpSpool, SpooledOps
+from app.trace.window import Ints
+
+NUMBERED_TYPES = [
+    OP_CODES[name]
+    for name in (
+        "forward-compute",
+        "backward-compute",
+        "backward-input-compute",
+        "backward-weight-compute",
+    )
+]
+_IDENTITY_COLUMNS = ("optype", "mc", "mb_id", "start_ns", "duration_ns")
+
+
+def by_start(rows: Rows, *, holds_seconds: bool) -> Rows:
+    """A copy of one rank's rows of a step, in order of start."""
+    starts = rows["start_ns"].view(np.float64) if holds_seconds else rows["start_ns"]
+    return rows[np.argsort(starts, kind="stable")]
+
+
+def number_operations(rows: Rows, op_types: OpTypes) -> None:
+    """Give rows in order of start their `seq_id`, unless the files have numbered them.
+
+    Raises:
+        InvalidTrace: an operation is there twice.
+    """
+    if (rows["seq_id"] < 0).any():
+        _refuse_same_times(rows, op_types)
+        rows["seq_id"] = _count_within(rows["optype"].astype(np.int64))
+        return
+    key = np.sort(rows["optype"].astype(np.int64) << 32 | rows["seq_id"])
+    again = np.flatnonzero(key[1:] == key[:-1])
+    if again.size:
+        _refuse_duplicates(op_types.name(int(key[again[0]] >> 32)), again.size)
+
+
+def number_microbatches(rows: Rows) -> None:
+    """Give computations without a micro-batch one, by their order within their model chunk."""
+    is_numbered = np.isin(rows["optype"], NUMBERED_TYPES) & (rows["mb_id"] < 0)
+    key = rows["optype"].astype(np.int64) << 16 | (rows["mc"] + 1)
+    rows["mb_id"] = np.where(is_numbered, _count_within(key), rows["mb_id"])
+
+
+def _refuse_same_times(rows: Rows, op_types: OpTypes) -> None:
+    # Nothing on a worker happens twice at the same time, in the same length. Where it takes no
+    # time at all, the clock may have been too coarse to tell two apart.
+    ordered = rows[np.lexsort([rows[name] for name in _IDENTITY_COLUMNS])]
+    same = ordered["duration_ns"][1:] > 0
+    for name in _IDENTITY_COLUMNS:
+        same &= ordered[name][1:] == ordered[name][:-1]
+    if same.any():
+        _refuse_duplicates(op_types.name(int(ordered["optype"][1:][same][0])), int(same.sum()))
+
+
+def _refuse_duplicates(name: str, count: int) -> None:
+    are = "operation is" if count == 1 else "operations are"
+    raise InvalidTrace(f"{count:,} {are} there twice, {name} first: give each file once")
+
+
+def _count_within(key: Ints) -> Ints:
+    """[rows], how many earlier rows have the same key."""
+    order = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.diff(key[order], prepend=key[order[0]] - 1))
+    lengths = np.diff(begins, append=key.size)
+    found = np.empty(key.size, np.int64)
+    found[order] = np.arange(key.size) - np.repeat(begins, lengths)
+    return found
+
+
+def missing_operation_data(
+    spool: OpSpool, spooled: SpooledOps, sizes: Parallelism
+) -> list[MissingData]:
+    """Data that any format may omit."""
+    found = []
+    missing = sizes.num_workers - len(spooled.places)
+    if missing:
+        found.append(
+            MissingData(
+                f"workers: {missing:,} of {sizes.num_workers:,} (dp rank, stage) pairs are in no "
+                f"file, the first {_first_missing(spooled.places, sizes)}",
+                "a step is analysed only where every worker recorded it: give the files of all "
+                "workers, or the sizes of what was recorded",
+            )
+        )
+    if spooled.num_peers:
+        found.append(
+            MissingData(
+                f"peers: {spooled.num_peers:,} ranks do the same work as another (tensor- or "
+                f"sequence-parallel); their {spooled.num_peer_ops:,} operations are left out",
+                "a peer that is slower than the one that is kept is not seen",
+            )
+        )
+    if not spool.num_by_type[OP_CODES["optimizer"]]:
+        found.append(
+            MissingData(
+                f"optimizer: none among {int(spool.num_by_type.sum()):,} operations",
+                "a step ends with its latest operation in place of its optimizer",
+            )
+        )
+    num_computations = int(spool.num_by_type[NUMBERED_TYPES].sum())
+    if num_computations and "seq_len_sq" not in spool.more:
+        found.append(
+            MissingData(
+                f"sequence lengths: none of {num_computations:,} computations has its tokens",
+                "that long sequences are the cause can only be told from durations",
+            )
+        )
+    return found
+
+
+def _first_missing(places: Mapping[int, WorkerPlace], sizes: Parallelism) -> str:
+    there = {(place.dp_rank, place.stage) for place in places.values()}
+    worker = next(w for w in range(sizes.num_workers) if divmod(w, sizes.pp_size) not in there)
+    return "dp_rank {}, stage {}".format(*divmod(worker, sizes.pp_size))
+
+
+def missing_microbatch_data(
+    spool: OpSpool, sizes: Parallelism, is_numbering: bool
+) -> list[MissingData]:
+    """Missing data for computations without a micro-batch."""
+    without = int(spool.num_without_mb[NUMBERED_TYPES].sum())
+    total = int(spool.num_by_type[NUMBERED_TYPES].sum())
+    if not without:
+        return []
+    what = f"micro-batch ids: {without:,} of {total:,} computations have none"
+    if is_numbering:
+        return [
+            MissingData(
+                f"{what} and are numbered by their starts",
+                "right for GPipe and 1F1B; where a schedule takes micro-batches in another order, "
+                "figures by micro-batch are of the wrong ones, slowdowns are not affected",
+            )
+        ]
+    return [
+        MissingData(
+            f"{what}, and the chunks of an interleaved schedule are not told apart",
+            "their order is not guessed: where a stage has several chunks, what-ifs need the chunk "
+            "of every computation and refuse its steps",
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportFacts:
+    """Facts about the run beside the operations.
+
+    `sizes` are those that the files name. `has_clock`: starts are nanoseconds since 1970.
+    `holds_seconds`: starts and durations are float64 seconds, their bits put as integers.
+    `numbers_microbatches`: computations without a micro-batch get one by their order, unless the
+    schedule `is_interleaved` and chunks are not told apart.
+    `op_types` are the caller's where they are left out.
+    """
+
+    missing: Sequence[MissingData] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    name: str | None = None
+    run_key: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    op_types: OpTypes | None = None
+    has_clock: bool = True
+    holds_seconds: bool = False
+    numbers_microbatches: bool = False
+    is_interleaved: bool = False
+
+
+class _SpooledRead(NamedTuple):
+    """The result of reading."""
+
+    facts: ImportFacts
+    spooled: SpooledOps
+    described: ImportSummary
+    numbers_microbatches: bool
+    hides_chunks: bool
+
+
+class SpooledImport(ABC):
+    """Base of imports: a format implements `read` into a spool."""
+
+    def __init__(self, paths: Sequence[Path], options: ImportOptions) -> None:
+        self.paths = tuple(paths)
+        self.options = options
+        self._spool: OpSpool | None = None
+        self._done: _SpooledRead | None = None
+
+    def more_columns(self) -> tuple[str, ...]:
+        """Columns that its operations have beside the usual ones, of `window.OPTIONAL` or gmc."""
+        return ()
+
+    @abstractmethod
+    def read(self, spool: OpSpool) -> ImportFacts:
+        """Spool every operation and declare every rank's place; returns the run's facts."""
+
+    def describe(self) -> ImportSummary:
+        """Summary of the files; the first call reads them."""
+        return self._read().described
+
+    def chunks(self) -> Iterator[RankRows]:
+        """The rows, step by step, and within a step rank by rank."""
+        done = self._read()
+        for rank, step, rows in self._groups(done.spooled):
+            ordered = self._numbered(done, rank, step, rows)
+            for begin in range(0, ordered.size, MAX_CHUNK_ROWS):
+                yield _chunk(done, rank, step, ordered[begin : begin + MAX_CHUNK_ROWS])
+
+    def close(self) -> None:
+        """Free the disk space."""
+        if self._spool is not None:
+            self._spool.close()
+
+    def _read(self) -> _SpooledRead:
+        if self._done is None:
+            more = self.more_columns()
+            self._spool = OpSpool(self._files, more=more, folder=self.options.spool_dir)
+            facts = self.read(self._spool)
+            self._done = self._described(facts, self._spool)
+        return self._done
+
+    def _described(self, facts: ImportFacts, spool: OpSpool) -> _SpooledRead:
+        try:
+            spooled = spool.finish()
+        except InvalidTrace as error:
+            raise InvalidTrace(f"{self._files()}: {error}") from error
+        if not spooled.num_ops:
+            raise InvalidTrace(
+                f"{self._files()}: no operation of a training step is there: record at least one "
+                "step, or say with --map which names are operations"
+            )
+        sizes = self._sizes(facts, spooled.places, max(spool.highest_chunk, 0))
+        missing = [*facts.missing, *missing_operation_data(spool, spooled, sizes)]
+        is_interleaved = facts.is_interleaved or sizes.vpp_size > 1
+        hides_chunks = facts.numbers_microbatches and is_interleaved and spool.highest_chunk <= 0
+        is_numbering = facts.numbers_microbatches and not hides_chunks
+        if facts.numbers_microbatches:
+            missing += missing_microbatch_data(spool, sizes, is_numbering)
+        described = ImportSummary(
+            name=self.options.name or facts.name,
+            parallelism=sizes,
+            places=spooled.places,
+            num_ops=spooled.num_ops,
+            steps=spooled.steps,
+            missing=tuple(missing),
+            op_types=facts.op_types or self.options.op_types,
+            run_key=facts.run_key,
+            origin_ns=spooled.first_starts if facts.has_clock else None,
+            labels=facts.labels,
+            more=spool.more,
+        )
+        return _SpooledRead(facts, spooled, described, is_numbering, hides_chunks)
+
+    def _sizes(
+        self, facts: ImportFacts, places: Mapping[int, WorkerPlace], highest_chunk: int
+    ) -> Parallelism:
+        """Sizes as given, else as in the files, else inferred from the ranks."""
+        seen = {
+            "dp_size": max(place.dp_rank for place in places.values()) + 1,
+            "pp_size": max(place.stage for place in places.values()) + 1,
+        }
+        told = {**seen, "vpp_size": highest_chunk + 1, **facts.sizes, **self.options.sizes}
+        for size, word in (("dp_size", "dp_rank"), ("pp_size", "stage")):
+            highest = seen[size] - 1
+            if told[size] <= highest:
+                rank = next(r for r, place in places.items() if getattr(place, word) == highest)
+                raise InvalidTrace(
+                    f"{self._files()}: {size} is {told[size]}, but rank {rank} has {word} "
+                    f"{highest}: correct the sizes"
+                )
+        try:
+            return Parallelism(**told)
+        except InvalidRequest as error:
+            raise InvalidTrace(f"{self._files()}: {error}") from error
+
+    def _groups(self, spooled: SpooledOps) -> Iterator[tuple[int, int, Rows]]:
+        try:
+            yield from spooled.groups()
+        except InvalidTrace as error:
+            raise InvalidTrace(f"{self._files()}: {error}") from error
+
+    def _numbered(self, done: _SpooledRead, rank: int, step: int, rows: Rows) -> Rows:
+        ordered = by_start(rows, holds_seconds=done.facts.holds_seconds)
+        try:
+            number_operations(ordered, done.described.op_types)
+        except InvalidTrace as error:
+            raise InvalidTrace(f"{self._files()}: rank {rank}, step {step}: {error}") from error
+        if done.numbers_microbatches:
+            number_microbatches(ordered)
+        if done.hides_chunks:
+            ordered["mc"] = -1
+        return ordered
+
+    def _files(self) -> str:
+        """The files' names, for a message about all of them."""
+        names = [path.name for path in self.paths]
+        return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+
+
+def _chunk(done: _SpooledRead, rank: int, step: int, rows: Rows) -> RankRows:
+    place = done.described.places[rank]
+    start, duration, seconds = rows["start_ns"].copy(), rows["duration_ns"].copy(), None
+    if done.facts.holds_seconds:
+        seconds = (start.view(np.float64), duration.view(np.float64))
+        start, duration = (np.rint(each * 1e9).astype(np.int64) for each in seconds)
+    return RankRows(
+        rank=rank,
+        dp_rank=place.dp_rank,
+        stage=place.stage,
+        host=place.host,
+        step=np.full(rows.size, step, np.int64),
+        optype=rows["optype"],
+        start_ns=start,
+        duration_ns=duration,
+        seq_id=rows["seq_id"],
+        mc=rows["mc"],
+        mb_id=rows["mb_id"],
+        more={name: rows[name] for name in done.described.more},
+        seconds=seconds,
+    )

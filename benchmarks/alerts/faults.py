@@ -1,0 +1,268 @@
+"""One fault that begins, costs enough to be reported, and ends: is the alert right?
+
+Faults are those of the diagnosis benchmark. A silent worker costs no time, and is known by the
+clock alone. The verdict over many is pure.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from app.alerts.alert import AlertEvent, Blame
+from app.alerts.readings.facts import WindowFacts
+from app.alerts.rules.defaults import default_rules
+from app.diagnosis.finding import Culprit
+from app.diagnosis.warm_up import warm_up
+from app.synth.faults.fault import FaultSteps
+from app.synth.faults.interruptions import SilentWorker
+from app.synth.restarts import SimulatedRun
+from app.synth.truth import FaultStepTimes, step_times
+from benchmarks.alerts.simulated_service import (
+    WINDOW_STEPS,
+    RuleEvents,
+    SimulatedService,
+    evaluate_rules,
+    facts_of,
+    simulated_service,
+)
+from benchmarks.diagnosis.drawn_jobs import JobNumber, JobPlan, plan_of
+from benchmarks.diagnosis.fault_kinds import kinds_of
+from benchmarks.diagnosis.truth import answers_to, workers_of_culprits
+
+MIN_COST = 0.10
+# Windows before, with and after; and seconds with and after: one and a half, and two times what the
+# usual rules ask for, since windows that nobody is to trust do not count.
+_BEFORE, _WITH, _AFTER = 5, 6, 6
+_WITH_S, _AFTER_S = 45.0, 120.0
+_SECOND_TRY_FACTOR = 4
+_MAX_STEPS = 1000
+SILENT_RULE = "silent-worker"
+_WINDOWS_BEFORE_SILENCE = 2  # windows
+# Made steps are short: whoever is silent for so many windows has fallen silent.
+_PATIENCE_WINDOWS = 3
+_SILENT_TIMES, _TIMES_AFTER_SILENCE = 3, 2  # times as long
+# The shares asked of the diagnosis itself: a message is to be no worse.
+LEAST_CAUSE_RIGHT = 0.97
+LEAST_CULPRIT_RIGHT = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class AlertOutcome:
+    """All but the first four mean nothing where it does not count.
+
+    `missed_at_first` says what the usual time was too short for: all else is then of a fault that
+    lasts longer. `early` are sentences that were told before the fault.
+    """
+
+    number: int
+    kind: str
+    what: str
+    cost: float
+    counts: bool = True
+    is_alerted: bool = False
+    rule: str | None = None
+    sentence: str | None = None
+    is_cause_right: bool = False
+    has_place: bool = False
+    is_culprit_right: bool = False
+    is_resolved: bool = False
+    missed_at_first: str | None = None
+    early: tuple[str, ...] = ()
+
+    @property
+    def miss(self) -> str | None:
+        """What was not told of it, if anything was not."""
+        if not self.is_alerted:
+            return "not alerted"
+        return None if self.is_resolved else "not resolved"
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether anything was missed, or told before it was so."""
+        return self.miss is not None or bool(self.early)
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether cause or culprit were told wrongly."""
+        return not self.is_cause_right or (self.has_place and not self.is_culprit_right)
+
+
+def is_wanted(numbered: JobNumber) -> bool:
+    """Whether the job has one fault."""
+    return len(kinds_of(numbered.index)) == 1
+
+
+def try_fault(numbered: JobNumber) -> AlertOutcome:
+    """The job of this number, with its fault for a while; always the same.
+
+    Windows whose figures nobody is to trust are no time of which anything is known: where these
+    leave too little to tell, the fault is tried once more for longer, and the outcome says so.
+    """
+    warm_up()
+    plan = plan_of(numbered)
+    if plan.kinds[0].cause == SilentWorker.cause:
+        return try_silent_fault(plan, numbered.number)
+    found = _try_times(numbered, 1)
+    if not found.counts or found.miss is None:
+        return found
+    again = _try_times(numbered, _SECOND_TRY_FACTOR)
+    return replace(again, missed_at_first=found.miss, early=(*found.early, *again.early))
+
+
+def _try_times(numbered: JobNumber, times: int) -> AlertOutcome:
+    plan, lasts = _episode(plan_of(numbered), times)
+    (cost,) = FaultStepTimes.of(plan.made, lasts).costs()
+    cost = cost or 0.0
+    known = AlertOutcome(
+        numbered.number, plan.kinds[0].name, plan.what, cost, counts=cost >= MIN_COST
+    )
+    if not known.counts:
+        return known
+    attempt = SimulatedRun(1, plan.made, plan.steps)
+    facts = facts_of([attempt], plan.habits)
+    return _outcome_of_rules(known, plan, lasts, facts)
+
+
+def _outcome_of_rules(
+    known: AlertOutcome, plan: JobPlan, lasts: range, facts: list[WindowFacts]
+) -> AlertOutcome:
+    seen = evaluate_rules(facts, default_rules())
+    early = [event for event in seen.firing if _step(event) + WINDOW_STEPS <= lasts.start]
+    told = [event for event in seen.firing if event not in early]
+    best = told[0] if told else None
+    blame = None if best is None else best.detail.blame
+    return replace(
+        known,
+        is_alerted=bool(told),
+        rule=None if best is None else best.rule,
+        sentence=None if best is None else best.sentence,
+        is_cause_right=_has_cause(plan, blame),
+        has_place=plan.kinds[0].has_place,
+        is_culprit_right=_has_place(plan, blame),
+        is_resolved=_is_resolved(seen),
+        early=tuple(event.sentence for event in early),
+    )
+
+
+def _episode(plan: JobPlan, times: int) -> tuple[JobPlan, range]:
+    """The job with its fault for some windows, and the steps of these."""
+    fault, first = plan.made.faults[0], plan.steps[0]
+    begins = first + _BEFORE * WINDOW_STEPS
+    probe = replace(plan.made, faults=(replace(fault, when=FaultSteps(begins, WINDOW_STEPS)),))
+    slow_s = _step_s(probe, begins)
+    num_with = _num_steps(_WITH * times, times * _WITH_S / slow_s)
+    num_after = _num_steps(_AFTER * times, times * _AFTER_S / _step_s(probe, begins - WINDOW_STEPS))
+    when = FaultSteps(begins, num_with)
+    made = replace(plan.made, faults=(replace(fault, when=when),))
+    steps = tuple(range(first, begins + num_with + num_after))
+    return replace(plan, made=made, steps=steps), range(begins, begins + num_with)
+
+
+def _step_s(made: Any, first: int) -> float:
+    return float(np.median(step_times(made, range(first, first + WINDOW_STEPS))))
+
+
+def _num_steps(least_windows: int, steps: float) -> int:
+    windows = max(least_windows, math.ceil(min(steps, _MAX_STEPS) / WINDOW_STEPS))
+    return windows * WINDOW_STEPS
+
+
+def _step(event: AlertEvent) -> int:
+    return int((event.detail.window_id or "0-0").partition("-")[2])
+
+
+def _is_resolved(seen: RuleEvents) -> bool:
+    return not any(state.phase == "firing" for state in seen.left)
+
+
+def _has_cause(plan: JobPlan, blame: Blame | None) -> bool:
+    answers = answers_to(plan.made.faults[0], plan.made.world)
+    return blame is not None and blame.cause in {answer.cause for answer in answers}
+
+
+def _has_place(plan: JobPlan, blame: Blame | None) -> bool:
+    if blame is None:
+        return False
+    world = plan.made.world
+    culprits = [Culprit(**each) for each in blame.culprits]
+    workers = workers_of_culprits(culprits, world.parallelism, world.hosts)
+    return any(answer.workers == workers for answer in answers_to(plan.made.faults[0], world))
+
+
+def try_silent_fault(plan: JobPlan, number: int) -> AlertOutcome:
+    """The job with its worker silent for a while, and then heard again; always the same."""
+    (fault,) = plan.made.faults
+    first, patience = plan.steps[0], _PATIENCE_WINDOWS * WINDOW_STEPS
+    begins = first + _WINDOWS_BEFORE_SILENCE * WINDOW_STEPS
+    when = FaultSteps(begins, _SILENT_TIMES * patience)
+    made = replace(plan.made, faults=(replace(fault, when=when),))
+    attempt = SimulatedRun(
+        1, made, tuple(range(first, begins + (_SILENT_TIMES + _TIMES_AFTER_SILENCE) * patience))
+    )
+    step_s = float(np.median(step_times(made, range(first, begins))))
+    patience_s = patience * step_s
+    with simulated_service(
+        default_rules(), silent_after_s=patience_s, look_every_s=step_s
+    ) as watch:
+        watch.live([attempt], plan.habits, WINDOW_STEPS)
+    known = AlertOutcome(number, plan.kinds[0].name, plan.what, 0.0, has_place=True)
+    (culprit,) = fault.culprits(made.world)
+    return _outcome_of_silence(known, watch, f"dp {culprit.dp_rank}, stage {culprit.stage}")
+
+
+def _outcome_of_silence(known: AlertOutcome, watch: SimulatedService, name: str) -> AlertOutcome:
+    mine = [event for event in watch.rang if event.rule == SILENT_RULE]
+    fired = next((event for event in mine if event.kind == "firing"), None)
+    others = (each for each in watch.rang if each.kind == "firing" and each.rule != SILENT_RULE)
+    if fired is None:
+        return known
+    names = fired.detail.names
+    return replace(
+        known,
+        is_alerted=fired.sentence in watch.told,
+        rule=SILENT_RULE,
+        sentence=fired.sentence,
+        is_cause_right=True,
+        is_culprit_right=len(names) == 1 and names[0].startswith(name),
+        is_resolved=mine[-1].kind == "resolved",
+        early=tuple(event.sentence for event in others),
+    )
+
+
+def verdict_of_faults(tried: Collection[AlertOutcome]) -> dict[str, Any]:
+    """Counts, and under "wrong" all that is not as it should be."""
+    found = [each for each in tried if each.counts]
+    placed = [each for each in found if each.has_place]
+    return {
+        "jobs": len(tried),
+        "counted": len(found),
+        "alerted": sum(each.is_alerted for each in found),
+        "cause_right": sum(each.is_cause_right for each in found),
+        "placed": len(placed),
+        "culprit_right": sum(each.is_culprit_right for each in placed),
+        "resolved": sum(each.is_resolved for each in found),
+        "told": sum(each.miss is None for each in found),
+        "told_at_first": sum(each.missed_at_first is None and each.miss is None for each in found),
+        "missed_at_first": [asdict(each) for each in found if each.missed_at_first],
+        "early": sum(bool(each.early) for each in found),
+        "wrong": [*(asdict(each) for each in found if each.is_wrong), *_below_least(found, placed)],
+        "unsure": [asdict(each) for each in found if each.is_unsure and not each.is_wrong],
+    }
+
+
+def _below_least(found: Sequence[AlertOutcome], placed: Sequence[AlertOutcome]) -> list[str]:
+    """What is too seldom right, and why nothing would be proven though nothing is wrong."""
+    if not found:
+        return ["vacuous: no fault costs enough to be told"]
+    named = (
+        ("cause", [each.is_cause_right for each in found], LEAST_CAUSE_RIGHT),
+        ("culprit", [each.is_culprit_right for each in placed], LEAST_CULPRIT_RIGHT),
+    )
+    return [
+        f"{what}: right in {sum(right)} of {len(right)} messages, less than {least:.0%}"
+        for what, right, least in named
+        if sum(right) < least * len(right)
+    ]

@@ -1,0 +1,237 @@
+"""Alert rules over simulated jobs: the rules alone, or a dispatcher and an outbox as well.
+
+`evaluate` holds rules against the windows of a job. `SimulatedService` runs a job from its first
+batch to its last notification by a simulated clock: windows close, silent ranks are looked for,
+rules are evaluated, and a real dispatcher plans notifications, which are recorded, not sent.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from app import formatting
+from app.alerts.alert import AlertEvent, AlertState
+from app.alerts.readings.facts import MissingDataFacts, WindowFacts
+from app.alerts.receiver import Receiver
+from app.alerts.rule import Rule
+from app.alerts.rules.evaluation import AlertChange, JobAlerts
+from app.alerts.sending import make_transport
+from app.consumer.commit import save_alerts
+from app.consumer.context import NotifyContext
+from app.consumer.dispatcher import Dispatcher
+from app.consumer.run_cache import CHECK_SILENCE_EVERY_S, RankWatch
+from app.consumer.sender import CHECK_EVERY_S
+from app.ingest.batch import OpBatch
+from app.settings import Settings
+from app.store import runs
+from app.store.alerting import notifications, outbox, receivers
+from app.store.database import Store
+from app.store.migrations import migrate
+from app.synth.restarts import SimulatedRun
+from benchmarks.diagnosis.observation import ArrivalHabits, arrivals, observed_run, observed_windows
+
+SILENT_AFTER_S = float(Settings.model_fields["silent_after_s"].default)
+# Somebody starts the job again: it takes a while, and less than would be told.
+RESTART_TAKES_S = 240.0
+_JOB = "default/made"
+_RECEIVER = Receiver("hook", "default", "hook", "standard", "https://a.example", ("whsec_",))
+_LEASE_S = 30.0
+_MAX_CLAIMED = 1000
+_BEGAN_S = 1.7e9
+# Longer than what was told is damped: an end may wait for that.
+_NOTIFIED_WITHIN_S = 400.0
+WINDOW_STEPS = 8
+_RULES_JOB = "default/made"
+
+
+@dataclass
+class SimulatedService:
+    """The job's alerts, and what was told of them, in one database.
+
+    `rang` are transitions until the job ended; whoever sends nothing for `silent_after_s` is
+    silent, which is looked for every `look_every_s`.
+    """
+
+    store: Store
+    rules: Sequence[Rule]
+    silent_after_s: float = SILENT_AFTER_S
+    look_every_s: float = CHECK_SILENCE_EVERY_S
+    now_s: float = _BEGAN_S
+    told: list[str] = field(default_factory=list)
+    rang: list[AlertEvent] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._book = JobAlerts(_JOB, rules=self.rules)
+        desk = NotifyContext(
+            store=self.store,
+            transport=make_transport(),
+            default_rules=self.rules,
+            database_time=lambda _: self.now_s,
+        )
+        self._wait_s = desk.timing.wait_s
+        self._events: list[AlertEvent] = []
+        self._told_s = 0.0
+        self._dispatcher = Dispatcher(desk)
+        with self.store.write() as conn:
+            receivers.add(conn, _RECEIVER)
+
+    def live(
+        self, attempts: Sequence[SimulatedRun], habits: ArrivalHabits, window_steps: int
+    ) -> None:
+        """All runs of the job, until it ends and nobody has anything to tell any more."""
+        for attempt in attempts:
+            if attempt is not attempts[0]:
+                self._pass_until(self.now_s + RESTART_TAKES_S)
+            self._run(attempt, habits, window_steps)
+        self.rang = list(self._events)
+        self._save(self._book.end(attempts[-1].epoch, self.now_s))
+        self._tell_for(_NOTIFIED_WITHIN_S)
+
+    def _run(self, attempt: SimulatedRun, habits: ArrivalHabits, window_steps: int) -> None:
+        sizes = attempt.job.parallelism
+        record = attempt.job.record(attempt.steps)
+        name = f"run-{attempt.epoch}"
+        run = runs.Registration("made", sizes, sizes.num_workers, None, {}, name)
+        with self.store.write() as conn:
+            runs.register(conn, _JOB, run, now_s=self.now_s)
+        self._unheard = frozenset(record.rank.tolist())
+        self._num_workers = sizes.num_workers
+        self._hosts = record.hosts
+        self._places: dict[int, tuple[int, int]] = {}
+        self._watch = RankWatch(self.now_s, self.now_s)
+        arriving = self._listened(arrivals_by_true_time(attempt, habits))
+        for seen in observed_windows(record.job, attempt.epoch, window_steps, arriving):
+            self._save(self._book.add_window(seen.facts, self.now_s))
+
+    def _listened(
+        self, arriving: Iterable[tuple[float, OpBatch]]
+    ) -> Iterator[tuple[float, OpBatch]]:
+        """The batches, each at its time; meanwhile others look at the clock."""
+        began_s = self.now_s
+        for at_s, batch in arriving:
+            self._pass_until(began_s + at_s)
+            self._watch.note_batch(batch.rank, self.now_s, self.now_s)
+            self._unheard -= {batch.rank}
+            self._places[batch.rank] = (batch.dp_rank, batch.stage)
+            yield at_s, batch
+
+    def _pass_until(self, at_s: float) -> None:
+        while self.now_s < at_s:
+            self.now_s = min(self.now_s + self.look_every_s, at_s)
+            self._save(self._book.missing_data(self._silence(), self.now_s))
+            self._tell()
+
+    def _silence(self) -> MissingDataFacts:
+        found = self._watch.silent_ranks(self.now_s, self.now_s, self.silent_after_s, self._unheard)
+        return MissingDataFacts(
+            stalled_since_s=found.stalled_since_s,
+            silent_since_s=found.silent_since_s,
+            names=tuple(self._name(rank) for rank in found.silent_ranks),
+            num_silent=len(found.silent_ranks),
+            num_workers=self._num_workers,
+            num_gpus=self._num_workers,
+        )
+
+    def _name(self, rank: int) -> str:
+        if rank not in self._places:
+            return f"rank {rank}"
+        dp_rank, stage = self._places[rank]
+        return formatting.worker(dp_rank, stage, self._hosts)
+
+    def _save(self, changes: Sequence[AlertChange]) -> None:
+        if not changes:
+            return
+        self._events += (event for change in changes for event in change.events)
+        with self.store.write() as conn:
+            save_alerts(conn, _JOB, changes)
+            for rule in sorted({each.rule for each in changes if each.is_news}):
+                notifications.wake_group(conn, _JOB, rule, at_s=self.now_s + self._wait_s)
+
+    def _tell_for(self, seconds: float) -> None:
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self.now_s += CHECK_SILENCE_EVERY_S
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.now_s < self._told_s + CHECK_EVERY_S:
+            return
+        self._told_s = self.now_s
+        while self._dispatcher.dispatch_due():
+            pass
+        with self.store.read() as conn:
+            if not outbox.has_due(conn, now_s=self.now_s):
+                return
+        with self.store.write() as conn:
+            for each in outbox.claim(conn, now_s=self.now_s, lease_s=_LEASE_S, limit=_MAX_CLAIMED):
+                outbox.mark_delivered(conn, each, now_s=self.now_s)
+                self.told.append(json.loads(each.payload)["data"]["sentence"])
+
+
+def arrivals_by_true_time(
+    attempt: SimulatedRun, habits: ArrivalHabits
+) -> list[tuple[float, OpBatch]]:
+    """Every batch with the second in which it arrives, whatever the clocks of its host say."""
+    right = replace(attempt.job.cluster, clock_offset_s=0.0, drift_ppm=0.0)
+    truly = arrivals(replace(attempt.job, cluster=right).record(attempt.steps), habits, 0)
+    at_s = {(batch.rank, batch.batch_seq): seconds for seconds, batch in truly}
+    claimed = arrivals(attempt.job.record(attempt.steps), habits, attempt.epoch)
+    known = [(at_s[batch.rank, batch.batch_seq], batch) for _, batch in claimed]
+    return sorted(known, key=lambda each: each[0])
+
+
+@contextmanager
+def simulated_service(
+    rules: Sequence[Rule],
+    *,
+    silent_after_s: float = SILENT_AFTER_S,
+    look_every_s: float = CHECK_SILENCE_EVERY_S,
+) -> Iterator[SimulatedService]:
+    """A night by these rules, with a database of its own that goes with it."""
+    with tempfile.TemporaryDirectory(prefix="paceline-night-") as directory:
+        url = f"sqlite:///{Path(directory) / 'night.db'}"
+        migrate(url)
+        store = Store(url)
+        try:
+            yield SimulatedService(store, rules, silent_after_s, look_every_s)
+        finally:
+            store.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleEvents:
+    """Every transition, and what still was pending or fired after the last window."""
+
+    events: tuple[AlertEvent, ...]
+    left: tuple[AlertState, ...]
+
+    @property
+    def firing(self) -> tuple[AlertEvent, ...]:
+        """Those that rang."""
+        return tuple(event for event in self.events if event.kind == "firing")
+
+
+def evaluate_rules(facts: Iterable[WindowFacts], rules: Sequence[Rule]) -> RuleEvents:
+    """By these rules; moments are of the event time."""
+    book, now_s = JobAlerts(_RULES_JOB, rules=rules), 0.0
+    events: list[AlertEvent] = []
+    for each in facts:
+        now_s += each.took_s
+        events += (event for change in book.add_window(each, now_s) for event in change.events)
+    return RuleEvents(tuple(events), tuple(book.states))
+
+
+def facts_of(
+    attempts: Iterable[SimulatedRun],
+    habits: ArrivalHabits | None = None,
+    window_steps: int = WINDOW_STEPS,
+) -> list[WindowFacts]:
+    """Of all windows of a job's runs, revised ones again."""
+    return [
+        seen.facts
+        for attempt in attempts
+        for seen in observed_run(attempt, window_steps, habits or ArrivalHabits())
+    ]

@@ -1,0 +1,155 @@
+"""One simulated job from its number to its outcome, with details if it was misjudged."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from app.diagnosis.finding import Culprit
+from app.diagnosis.warm_up import warm_up
+from app.synth.faults.fault import Fault
+from benchmarks.diagnosis.drawn_jobs import JobNumber, JobPlan, plan_of
+from benchmarks.diagnosis.observation import (
+    ObservedWindow,
+    analysis_seconds,
+    judged_window,
+    observed_run,
+)
+from benchmarks.diagnosis.truth import (
+    DiagnosisOutcome,
+    StatedFinding,
+    answers_to,
+    truths,
+    workers_of_culprits,
+)
+from benchmarks.diagnosis.verdict import false_findings, fault_as_json, said_as_json, wrongs
+
+
+def examine(numbered: JobNumber) -> DiagnosisOutcome:
+    """The job of this number, made, watched and judged; always the same but for its times.
+
+    Raises:
+        RuntimeError: something failed that should not have; the message has the number.
+    """
+    warm_up()
+    try:
+        plan = plan_of(numbered)
+        return outcome_of(plan, numbered, windows_of(plan))
+    except Exception as error:
+        # As what it is, a StopIteration would end the whole run as if no job were left.
+        raise RuntimeError(f"job {numbered.number} failed: {error!r}") from error
+
+
+def windows_of(plan: JobPlan) -> list[ObservedWindow]:
+    """All windows of the job, one run after the other."""
+    return [
+        seen
+        for attempt in plan.attempts
+        for seen in observed_run(attempt, plan.window_steps, plan.habits)
+    ]
+
+
+def outcome_of(
+    plan: JobPlan, numbered: JobNumber, windows: Sequence[ObservedWindow]
+) -> DiagnosisOutcome:
+    """What the job had, and what was said."""
+    last = judged_window(windows, plan.window_steps)
+    before = [seen for seen in windows if numbered.is_healthy or seen.place < last.place]
+    residuals_ms = [ms for seen in windows if (ms := _residual_ms(seen)) is not None]
+    analysis_s, diagnosis_s = analysis_seconds(last)
+    return DiagnosisOutcome(
+        number=numbered.number,
+        what=plan.what,
+        family=numbered.family,
+        faults=() if numbered.is_healthy else truths(plan, last.all_steps),
+        said=stated_findings(plan, last),
+        withheld=frozenset(
+            each["cause"]
+            for each in last.result["ruled_out"] or ()
+            if each["insufficient_evidence"]
+        ),
+        early=tuple(_false_findings(plan, before)),
+        num_changes=sum(map(_num_changes, windows)),
+        num_failed=sum(seen.has_failed for seen in windows),
+        clock_residual_s=max(residuals_ms) / 1e3 if residuals_ms else None,
+        analysis_s=analysis_s,
+        diagnosis_s=diagnosis_s,
+    )
+
+
+def stated_findings(plan: JobPlan, seen: ObservedWindow) -> tuple[StatedFinding, ...]:
+    """The window's findings, most costly first."""
+    return tuple(_stated_finding(plan, finding) for finding in seen.result["findings"] or ())
+
+
+def _stated_finding(plan: JobPlan, finding: dict[str, Any]) -> StatedFinding:
+    world = plan.made.world
+    culprits = [Culprit(**each) for each in finding["culprits"]]
+    onset_step = finding["onset_step"]
+    return StatedFinding(
+        cause=finding["cause"],
+        workers=workers_of_culprits(culprits, world.parallelism, world.hosts),
+        confidence=finding["confidence"],
+        cost=finding["cost"],
+        onset=None if onset_step is None else int(np.searchsorted(plan.steps, onset_step)),
+        sentence=finding["sentence"],
+    )
+
+
+def _false_findings(plan: JobPlan, before: Iterable[ObservedWindow]) -> Iterable[StatedFinding]:
+    """What was said of causes that were not there, or not there yet."""
+    for seen in before:
+        begun = (fault for fault in plan.made.faults if _has_begun(fault, seen))
+        world = plan.made.world
+        there = {answer.cause for fault in begun for answer in answers_to(fault, world)}
+        yield from (each for each in stated_findings(plan, seen) if each.cause not in there)
+
+
+def _has_begun(fault: Fault, seen: ObservedWindow) -> bool:
+    return fault.when.first_step <= seen.all_steps[-1]
+
+
+def _num_changes(seen: ObservedWindow) -> int:
+    """Onsets and changes that are told of a window."""
+    findings, changes = seen.result["findings"] or (), seen.result.get("changes") or ()
+    return len(changes) + sum(each["onset_step"] is not None for each in findings)
+
+
+def _residual_ms(seen: ObservedWindow) -> float | None:
+    residual_ms: float | None = seen.result["clocks"]["residual_ms"]
+    return residual_ms
+
+
+def story(numbered: JobNumber) -> dict[str, Any]:
+    """How the job was made, what it had, what was said of it, and window by window why."""
+    plan = plan_of(numbered)
+    windows = windows_of(plan)
+    told = outcome_of(plan, numbered, windows)
+    made = plan.made
+    return {
+        "job": numbered.number,
+        "what": plan.what,
+        "wrong": wrongs(told),
+        "truth": [fault_as_json(fault) for fault in told.faults],
+        "said": [said_as_json(each) for each in told.said],
+        "false": [said_as_json(each) for each in false_findings(told)],
+        "made": {
+            "faults": [repr(fault) for fault in made.faults],
+            "events": [repr(event) for event in plan.events],
+            "costs": repr(made.costs),
+            "cluster": repr(made.cluster),
+            "odd_steps": repr(made.odd_steps),
+            "parallelism": repr(made.parallelism),
+            "schedule": made.schedule.name,
+            "hosts": {host: made.world.workers_of_host(host) for host in made.world.host_names},
+            "habits": repr(plan.habits),
+            "seed": made.seed,
+        },
+        "steps": list(plan.steps),
+        "windows": [_window(seen) for seen in windows],
+    }
+
+
+def _window(seen: ObservedWindow) -> dict[str, Any]:
+    result = {name: value for name, value in seen.result.items() if name != "per_step"}
+    return {"skipped": len(seen.window.skipped), **result}

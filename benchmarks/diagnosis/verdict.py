@@ -1,0 +1,142 @@
+"""Was the diagnosis of one job right? And what was wrong, job by job, to make each again alone."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.diagnosis.truth import DiagnosisOutcome, StatedFinding, TrueFault, Workers
+
+ONSET_WITHIN = 2  # recorded steps
+MIN_STEP_CHANGE = 0.10  # smaller ones are not held against the diagnosis
+LARGE_COST_ERROR = 5.0  # points
+
+
+def finding_of(fault: TrueFault, outcome: DiagnosisOutcome) -> StatedFinding | None:
+    """The first finding that names the fault's cause."""
+    return next((said for said in outcome.said if said.names(fault)), None)
+
+
+def is_rightly_withheld(fault: TrueFault, outcome: DiagnosisOutcome) -> bool:
+    """Whether nobody could tell, and the diagnosis says so."""
+    return bool(fault.or_withheld) and outcome.withheld.issuperset(fault.or_withheld)
+
+
+def is_answered(fault: TrueFault, outcome: DiagnosisOutcome) -> bool:
+    """Whether some finding names the fault's cause, or none need to."""
+    return finding_of(fault, outcome) is not None or is_rightly_withheld(fault, outcome)
+
+
+def is_top(outcome: DiagnosisOutcome) -> bool:
+    """Whether the first finding names the cause of the job's only fault."""
+    (fault,) = outcome.faults
+    if not outcome.said:
+        return is_rightly_withheld(fault, outcome)
+    return outcome.said[0].names(fault)
+
+
+def is_placed(outcome: DiagnosisOutcome) -> bool:
+    """Whether the first finding blames exactly those who are to blame for the only fault."""
+    (fault,) = outcome.faults
+    if not outcome.said:
+        return is_rightly_withheld(fault, outcome)
+    return outcome.said[0].places(fault)
+
+
+def are_all_named(outcome: DiagnosisOutcome) -> bool:
+    """Whether every fault is answered."""
+    return all(is_answered(fault, outcome) for fault in outcome.faults)
+
+
+def wants_onset(outcome: DiagnosisOutcome) -> bool:
+    """Whether the job has one fault, with which its steps became longer at once and for good."""
+    if len(outcome.faults) != 1 or not outcome.counts:
+        return False
+    (fault,) = outcome.faults
+    return fault.onset is not None and fault.step_change >= MIN_STEP_CHANGE
+
+
+def has_onset(outcome: DiagnosisOutcome) -> bool:
+    """Whether the finding of the only fault says when it began, nearly to the step."""
+    (fault,) = outcome.faults
+    said = finding_of(fault, outcome)
+    if said is None or said.onset is None or fault.onset is None:
+        return False
+    return abs(said.onset - fault.onset) <= ONSET_WITHIN
+
+
+def cost_errors(outcome: DiagnosisOutcome) -> list[float]:
+    """Points between the real cost of each fault that was named and the cost that was said."""
+    pairs = [(fault.cost, finding_of(fault, outcome)) for fault in outcome.faults]
+    return [
+        100 * abs(said.cost - cost)
+        for cost, said in pairs
+        if cost is not None and said is not None and said.cost is not None
+    ]
+
+
+def false_findings(outcome: DiagnosisOutcome) -> list[StatedFinding]:
+    """What was said and is not so, the windows before the first fault included."""
+    true = frozenset[str]().union(*(fault.causes for fault in outcome.faults))
+    return [*(said for said in outcome.said if said.cause not in true), *outcome.early]
+
+
+def wrongs(outcome: DiagnosisOutcome) -> list[str]:
+    """What was wrong, one word each; empty where all was right."""
+    found: list[str] = []
+    if not outcome.counts:
+        return found
+    if len(outcome.faults) == 1:
+        found += [] if is_top(outcome) else ["cause"]
+        found += ["culprit"] if outcome.faults[0].has_place and not is_placed(outcome) else []
+    elif not are_all_named(outcome):
+        found.append("not both")
+    found += ["onset"] if wants_onset(outcome) and not has_onset(outcome) else []
+    found += ["cost"] if any(e > LARGE_COST_ERROR for e in cost_errors(outcome)) else []
+    found += ["false cause"] if false_findings(outcome) else []
+    found += ["false onset"] if outcome.is_healthy and outcome.num_changes else []
+    return found
+
+
+def misses(outcomes: Iterable[DiagnosisOutcome]) -> list[dict[str, Any]]:
+    """Every job with something wrong: its number for `--only`, the truth, and what was said."""
+    return [_miss(outcome) for outcome in outcomes if wrongs(outcome)]
+
+
+def _miss(outcome: DiagnosisOutcome) -> dict[str, Any]:
+    return {
+        "job": outcome.number,
+        "wrong": wrongs(outcome),
+        "what": outcome.what,
+        "truth": [fault_as_json(fault) for fault in outcome.faults],
+        "said": [said_as_json(said) for said in outcome.said],
+        "false": [said.sentence for said in false_findings(outcome)],
+        "withheld": sorted(outcome.withheld),
+    }
+
+
+def fault_as_json(fault: TrueFault) -> dict[str, Any]:
+    """The truth of one fault."""
+    return {
+        "fault": fault.kind,
+        "cause": fault.answers[0].cause,
+        "or": sorted(fault.causes - {fault.answers[0].cause}),
+        "workers": _listed(fault.answers[0].workers),
+        "cost": fault.cost,
+        "onset": fault.onset,
+        "step_change": fault.step_change,
+    }
+
+
+def said_as_json(said: StatedFinding) -> dict[str, Any]:
+    """One finding, as it is compared."""
+    return {
+        "cause": said.cause,
+        "workers": _listed(said.workers),
+        "confidence": said.confidence,
+        "cost": said.cost,
+        "onset": said.onset,
+        "sentence": said.sentence,
+    }
+
+
+def _listed(workers: Workers) -> list[list[int]]:
+    return [list(worker) for worker in sorted(workers)]

@@ -1,0 +1,118 @@
+"""What benchmarks share: timings, memory, simulated jobs in memory, a pool of processes."""
+
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import structlog
+
+from app.cli.simulating.job import refuse_too_large
+from app.cli.supervisor import end_with_parent
+from app.errors import InvalidRequest
+from app.synth.job import SimulatedJob
+from app.trace.job import Parallelism
+from app.trace.window import Window
+
+T = TypeVar("T")
+
+COPIED_BYTES = 100_000_000
+DEFAULT_SIZES = {"dp": 8, "pp": 4, "microbatches": 8, "steps": 2}
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class Timings:
+    """Seconds by name, of calls made again and again."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, list[float]] = {}
+
+    def time(self, name: str, call: Callable[[], T]) -> T:
+        """What the call returns; its seconds are kept."""
+        started_s = time.perf_counter()
+        value = call()
+        self._seconds.setdefault(name, []).append(time.perf_counter() - started_s)
+        return value
+
+    def medians(self) -> dict[str, float]:
+        """The median of each name, in the order of first use."""
+        return {name: statistics.median(seconds) for name, seconds in self._seconds.items()}
+
+
+def array_to_copy() -> Any:
+    """An array of 100 MB: how long one copy takes says what the memory can do at this moment."""
+    return np.ones(COPIED_BYTES // 8)
+
+
+def peak_rss_bytes_of(call: Callable[[], Any]) -> int:
+    """The most memory that this process holds while it makes a call, in all.
+
+    Where the system cannot forget an earlier peak, the most that the process ever held.
+    """
+    status, forget = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    try:
+        forget.write_text("5")  # reset the peak (proc(5))
+    except OSError:
+        call()
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    call()
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    return int(fields["VmHWM"].split()[0]) * 1024
+
+
+def job_sizes(text: str) -> dict[str, int]:
+    """dp, pp, microbatches and steps from "dp=1024,pp=16"; what is left out is usual.
+
+    Raises:
+        InvalidRequest: something else is written there.
+    """
+    wanted = dict(DEFAULT_SIZES)
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        if key not in wanted or not value.isdigit() or len(value) > 9 or int(value) < 1:
+            raise InvalidRequest(f"{part!r} is not one of {', '.join(wanted)}=NUMBER")
+        wanted[key] = int(value)
+    return wanted
+
+
+def made_window(dp: int, pp: int, microbatches: int, steps: int) -> Window:
+    """A healthy job's steps as one closed window, its rows in the order of stored windows."""
+    made = SimulatedJob(Parallelism(dp, pp), microbatches)
+    refuse_too_large(made, steps)
+    numbers = range(steps)
+    return Window(made.job, 1, 0, tuple(numbers), made.make(numbers), state="complete")
+
+
+@contextmanager
+def map_processes(call: Callable[[A], R], of: Sequence[A], processes: int) -> Iterator[Iterator[R]]:
+    """What the call returns of each, in their order; `call` is a function of a module."""
+    if processes < 2:
+        yield map(call, of)
+        return
+    # A forked child would have numba's and numpy's locks, but not the threads that hold them.
+    with multiprocessing.get_context("spawn").Pool(processes, _start_worker) as pool:
+        yield pool.imap(call, of)
+
+
+@contextmanager
+def logs_on_stderr() -> Iterator[None]:
+    """Standard output is the result alone."""
+    before = structlog.get_config()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _start_worker() -> None:
+    end_with_parent()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))

@@ -1,0 +1,1 @@
+"""Schema: does a running API keep to its own description? Wants Schemathesis."""

@@ -1,0 +1,139 @@
+"""Many jobs and windows in a store, as consumers would have saved them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.alerts.alert import AlertEvent, AlertState, Detail, fingerprint
+from app.diagnosis.job_history import History
+from app.monitor import analysed
+from app.store import fleet, hosts, runs, windows
+from app.store.alerting import alerts
+from app.store.database import Connection, Store
+from app.store.runs import Registration
+from app.store.windows import StepRow, WindowRecord, split_by_step
+from app.synth.costs import OperationCosts
+from app.synth.faults.fault import Fault
+from app.synth.faults.sequence_imbalance import SequenceImbalance
+from app.synth.faults.slow_compute import LongLastStage, SlowWorker
+from app.synth.job import SimulatedJob
+from app.trace.job import DEFAULT_PROJECT, Job, Parallelism, job_key
+from app.trace.window import Window
+
+STEPS = 8
+WINDOW_S = 150.0
+_JOBS_AT_ONCE = 20
+_FAULTS: tuple[tuple[Fault, ...], ...] = (
+    (),
+    (SlowWorker(1, 1, 1.6),),
+    (LongLastStage(),),
+    (SequenceImbalance(is_sent=True),),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeResult:
+    """A simulated job, what its steps told us, and on which host each worker was."""
+
+    job: Job
+    result: dict[str, Any]
+    hosts: dict[tuple[int, int], str]
+
+
+def fill_store(store: Store, *, num_jobs: int, num_windows: int, now_s: float) -> None:
+    """So many jobs, and about so many windows in all, the newest of them of now."""
+    kinds = [_made(faults) for faults in _FAULTS]
+    for first in range(0, num_jobs, _JOBS_AT_ONCE):
+        with store.write() as conn:
+            for number in range(first, min(first + _JOBS_AT_ONCE, num_jobs)):
+                share = num_windows * (number + 1) // num_jobs - num_windows * number // num_jobs
+                _add_job(conn, number, kinds[number % len(kinds)], share, now_s)
+
+
+def _made(faults: tuple[Fault, ...]) -> MadeResult:
+    sizes = Parallelism(8, 4, tp_size=8)
+    made = SimulatedJob(sizes, 4, costs=replace(OperationCosts(), noise=0.01), faults=faults)
+    numbers = range(STEPS)
+    placed = dict(made.world.hosts)
+    window = Window(made.job, 1, 0, tuple(numbers), made.make(numbers), state="complete",
+                    hosts=placed)  # fmt: skip
+    _, result, _ = analysed(window, History())
+    return MadeResult(made.job, result, placed)
+
+
+def _add_job(
+    conn: Connection, number: int, made: MadeResult, num_windows: int, now_s: float
+) -> None:
+    key = job_key(DEFAULT_PROJECT, f"job-{number:04}")
+    began_s = now_s - num_windows * WINDOW_S
+    labels = {"owner": f"team-{number % 20}"}
+    runs.register(
+        conn,
+        key,
+        Registration(f"made job {number}", made.job.parallelism, made.job.num_gpus, "made", labels,
+                     "bench"),
+        now_s=began_s,
+    )  # fmt: skip
+    hosts.save(conn, key, 1, made.hosts)
+    hosts.add_to_run(conn, key, 1, made.hosts.values())
+    for record in _records(made, num_windows, began_s):
+        windows.save(conn, key, record)
+        windows.save_steps(conn, key, list(_step_rows(record)))
+        num_gpus = made.job.num_gpus
+        brief = fleet.brief_of(record.result, num_gpus=num_gpus)
+        fleet.save_brief(conn, key, 1, record.first_step, brief)
+        lost = fleet.losses_of(record.result, num_gpus=num_gpus)
+        fleet.save_losses(conn, key, record, lost, num_gpus=num_gpus)
+    runs.note_data(conn, key, last_data_s=now_s, last_step=STEPS * num_windows - 1, epoch=1)
+    if made.result["findings"]:
+        _add_alert(conn, key, made, began_s)
+
+
+def _records(made: MadeResult, num_windows: int, began_s: float) -> Iterator[WindowRecord]:
+    for number in range(num_windows):
+        first_step = STEPS * number
+        result, per_step = split_by_step(made.result)
+        result["window"] = {**result["window"], "id": f"1-{first_step}"}
+        result["steps"] = list(range(first_step, first_step + STEPS))
+        yield WindowRecord(
+            epoch=1,
+            first_step=first_step,
+            last_step=first_step + STEPS - 1,
+            revision=STEPS,
+            state="complete",
+            num_steps=STEPS,
+            num_ops=0,
+            slowdown=result["slowdown"],
+            verdict=result["fidelity"]["verdict"],
+            result=result,
+            per_step=per_step,
+            trace=None,
+            updated_s=began_s + (number + 1) * WINDOW_S,
+        )
+
+
+def _step_rows(record: WindowRecord) -> Iterator[StepRow]:
+    result, window_id = record.result, f"{record.epoch}-{record.first_step}"
+    times = result["step_time_s"]
+    for at, step in enumerate(result["steps"]):
+        recorded_s, simulated_s, ideal_s = (
+            times[name][at] for name in ("recorded", "simulated", "ideal")
+        )
+        slowdown = result["step_slowdown"][at]
+        yield StepRow(record.epoch, step, recorded_s, simulated_s, ideal_s, slowdown, window_id)
+
+
+def _add_alert(conn: Connection, key: str, made: MadeResult, began_s: float) -> None:
+    slowdown = made.result["slowdown"]
+    detail = Detail(value=slowdown, slowdown=slowdown, since_step=0, window_id="1-16")
+    at_s, identity = began_s + 3 * WINDOW_S, fingerprint(key, "slowdown", "")
+    state = AlertState(
+        identity, key, "slowdown", "", "firing", "warning", began_s, at_s, 1, "1-16", 3,
+        threshold=1.1, detail=detail,
+    )  # fmt: skip
+    alerts.save(conn, [state])
+    sentence = made.result["findings"][0]["sentence"]
+    event = AlertEvent(
+        identity, key, "slowdown", "", "firing", at_s, "warning", sentence, 1.1, detail
+    )
+    alerts.add_event(conn, event)

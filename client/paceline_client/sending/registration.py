@@ -1,0 +1,141 @@
+"""Registers a run of a job, and reports its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from .transport import Answer, Transport, job_path
+
+
+class Refused(Exception):
+    """The server refused the request."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.detail)
+        self.answer = answer
+
+
+class Registered(NamedTuple):
+    """A registered run: its epoch, and the extensions of format 1 that the server accepts.
+
+    `is_new` tells that this request created the run, so that nothing of it was sent before.
+    """
+
+    epoch: int
+    accepts: frozenset[str]
+    answer: Mapping[str, Any]
+    is_new: bool = False
+
+
+def register(
+    url: str,
+    token: str,
+    job: str,
+    *,
+    dp_size: int,
+    pp_size: int,
+    run_key: str,
+    name: str | None = None,
+    tp_size: int = 1,
+    vpp_size: int = 1,
+    dsp_size: int = 1,
+    ep_size: int = 1,
+    gpus: int | None = None,
+    framework: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    op_types: Sequence[Mapping[str, str]] | None = None,
+) -> int:
+    """Epoch of the run that `run_key` names; the same key always gets the same epoch.
+
+    `op_types` describes operation types beyond the built-in ones, for example
+    {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}.
+
+    Raises:
+        Unreachable: no answer.
+        Refused: the server did not return an epoch.
+    """
+    sizes = Sizes(dp_size, pp_size, tp_size, vpp_size, dsp_size, ep_size)
+    request = registration(sizes, run_key, name, gpus, framework, labels, op_types)
+    return register_with(Transport(url, token), job, request).epoch
+
+
+def end_job(url: str, token: str, job: str) -> None:
+    """Report that the job has ended, so that it does not count as silent.
+
+    Raises:
+        Unreachable: no answer.
+        Refused: the server refused the request.
+    """
+    transport = Transport(url, token)
+    try:
+        answer = transport.request("POST", job_path(job, "/end"), b"", "application/json")
+    finally:
+        transport.close()
+    if not answer.ok:
+        raise Refused(answer)
+
+
+class Sizes:
+    """Sizes of the job's parallel axes."""
+
+    def __init__(
+        self,
+        dp_size: int,
+        pp_size: int,
+        tp_size: int = 1,
+        vpp_size: int = 1,
+        dsp_size: int = 1,
+        ep_size: int = 1,
+    ) -> None:
+        self.by_name = {
+            "dp_size": dp_size,
+            "pp_size": pp_size,
+            "tp_size": tp_size,
+            "vpp_size": vpp_size,
+            "dsp_size": dsp_size,
+        }
+        if ep_size != 1:  # older servers do not know this size
+            self.by_name["ep_size"] = ep_size
+
+
+def registration(
+    sizes: Sizes,
+    run_key: str,
+    name: str | None = None,
+    gpus: int | None = None,
+    framework: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    op_types: Sequence[Mapping[str, str]] | None = None,
+) -> dict[str, Any]:
+    """Body of the request that registers a run, without unknown fields."""
+    optional: dict[str, Any] = {
+        "name": name,
+        "gpus": gpus,
+        "framework": framework,
+        "labels": labels,
+        "op_types": op_types,
+    }
+    known = {key: value for key, value in optional.items() if value is not None}
+    return {"parallelism": sizes.by_name, "run_key": run_key, **known}
+
+
+def register_with(transport: Transport, job: str, request: Mapping[str, Any]) -> Registered:
+    """Register the run; closes the connection afterwards.
+
+    Raises:
+        Unreachable: no answer.
+        Refused: the server did not return an epoch.
+    """
+    try:
+        answer = transport.request("PUT", job_path(job), request, "application/json")
+    finally:
+        transport.close()
+    fields = answer.json()
+    epoch, accepts = fields.get("epoch"), fields.get("accepts")
+    if not answer.ok or not isinstance(epoch, int) or isinstance(epoch, bool):
+        raise Refused(answer)
+    named = accepts if isinstance(accepts, list) else []
+    known = frozenset(name for name in named if isinstance(name, str))
+    return Registered(epoch, known, fields, answer.status == HTTPStatus.CREATED)

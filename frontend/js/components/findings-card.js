@@ -1,0 +1,365 @@
+/** The findings card: causes, culprits, confidence, evidence, and causes that were ruled out. */
+
+import { h } from "../lib/dom.js"
+import {
+  capitalized,
+  causeName,
+  contained,
+  isKnown,
+  optypeName,
+  percentNumber,
+  ratio,
+  roundedPercent,
+  seconds,
+  tidy,
+  whole,
+} from "../lib/formatting.js"
+import { culpritLinks, culpritWords } from "./culprits.js"
+import { waitRemarks } from "./waits.js"
+
+const CONFIDENCES = [
+  [0.8, 3, "high confidence"],
+  [0.6, 2, "medium confidence"],
+  [0, 1, "low confidence"],
+]
+const OTHERS = {
+  "slow-worker": (evidence) => ("slowdown_against_itself" in evidence ? "what it was before" : "its peers"),
+  "stage-imbalance": () => "the other stages",
+}
+const LOOK_CLOSER = 1.03
+const OVER_LOSS =
+  "Costs are against peers, the loss is against the mean of all workers. " +
+  "The fault itself raises that mean, so a cost may exceed the loss."
+// Closer than this, a cost and the loss are written the same.
+const SAME = 0.0005
+
+/**
+ * The card; `result` is the window's object.
+ *
+ * `page` has the job's base address, its window and number of stages; and in `silence` what is
+ * shown first, where workers have become silent since.
+ */
+export function findingsCard(result, page) {
+  const { findings, ruled_out } = result
+  const found = findings ?? []
+  return h(
+    "section",
+    { class: "card findings", "data-key": "findings", "aria-label": "Findings" },
+    h(
+      "header",
+      {},
+      h("h2", {}, "Findings"),
+      found.length > 1 && h("span", { class: "explanation" }, "causes may overlap"),
+    ),
+    page.silence && h("p", { class: "since" }, page.silence),
+    exceedsLoss(found[0], result) && h("p", { class: "since" }, OVER_LOSS),
+    found.length
+      ? h(
+          "ol",
+          {},
+          found.map((each) => finding(each, page)),
+        )
+      : h("p", { class: "none" }, nothing(result, page)),
+    waitRemarks(result).map((remark) => h("p", { class: "unexplained" }, tidy(remark))),
+    ruledOut((ruled_out ?? []).filter(({ cause }) => !page.silence || cause !== "silent-worker")),
+  )
+}
+
+const exceedsLoss = (first, { gpu_time_wasted }) =>
+  Number.isFinite(first?.cost) && Number.isFinite(gpu_time_wasted) && first.cost > gpu_time_wasted + SAME
+
+function nothing(result, { silence }) {
+  const { findings, ruled_out, fidelity, slowdown } = result
+  if (findings && slowdown >= LOOK_CLOSER)
+    return "No cause was found. Causes that could not be decided are listed below."
+  if (findings && waitRemarks(result).length) return "No known cause matches."
+  if (findings) return silence ? "No cause was found before that." : "Nothing stands out."
+  if (fidelity?.verdict === "low") return "Withheld: low fidelity. Naming a cause would be a guess."
+  return ruled_out ? "Undecided: see below." : "Not analysed: no step of this window is complete."
+}
+
+function finding(found, page) {
+  const { cause, culprits, confidence, evidence, sentence, seen_in } = found
+  const where = culpritWords(culprits)
+  const isHidden = Number.isFinite(evidence.cost_once_others_are_mended)
+  return h(
+    "li",
+    { "data-key": `${cause} ${where}` },
+    share(found),
+    h(
+      "div",
+      { class: "why" },
+      h(
+        "h3",
+        {},
+        isHidden && "Hidden by the causes above: ",
+        causeName(cause, isOfLastStage(culprits, page)),
+        where && `: ${where}`,
+      ),
+      h("p", {}, against(found) ?? varying(found) ?? said(sentence)),
+      seen_in &&
+        seen_in.windows < seen_in.of &&
+        h("p", { class: "quiet" }, `Seen in ${seen_in.windows} of ${seen_in.of} windows.`),
+      h("div", { class: "sure" }, h("span", {}, confidenceBars(confidence)), culpritLinks(culprits, page)),
+      details(found),
+    ),
+  )
+}
+
+/** How much longer, compared with what, since when; the title names the culprit, the bar the cost. */
+function against({ cause, evidence, onset_step, culprits }) {
+  const others = OTHERS[cause]?.(evidence)
+  const { forward_slowdown: forward, backward_slowdown: backward } = evidence
+  if (!others || !Number.isFinite(forward) || !Number.isFinite(backward)) return null
+  const whose = culprits.length > 1 ? "The slowest of them: forward" : "Forward"
+  const since = onset_step === null ? "in every recorded step" : `since step ${whole(onset_step)}`
+  return `${whose} ${ratio(forward)} and backward ${ratio(backward)} ${others}, ${since}.`
+}
+
+/** The evidence of uneven sequence lengths; title and bar have the rest. */
+function varying({ cause, evidence }) {
+  const {
+    coefficient_of_variation: variation,
+    pearson_r,
+    pearson_r_of_replicas,
+    pearson_r_with_lengths_squared: ofLengths,
+  } = evidence
+  if (cause !== "sequence-imbalance" || !Number.isFinite(variation)) return null
+  const r = Math.max(pearson_r ?? 0, pearson_r_of_replicas ?? 0).toFixed(2)
+  const lengths = Number.isFinite(ofLengths)
+    ? `, and with the squared lengths of their sequences (r ${ofLengths.toFixed(2)})`
+    : ", as long and short sequences make them"
+  return tidy(
+    `Computations of one worker vary by ${percentNumber(variation, 0)} % of their mean, ` +
+      `forward and backward together (r ${r})${lengths}.`,
+  )
+}
+
+/** Whether the only culprit is the job's last stage. */
+export function isOfLastStage(culprits, { numStages }) {
+  return numStages > 1 && culprits.length === 1 && culprits[0].stage === numStages - 1
+}
+
+/** Its cost as a share of the GPU time, as in the headline; a range where replay and waits disagree. */
+function share({ cost, cost_range }) {
+  if (cost === null || cost === undefined)
+    return h("div", { class: "share" }, h("span", { class: "quiet" }, "no figure"))
+  const width = Math.min(100, Math.max(0, 100 * cost))
+  return h(
+    "div",
+    { class: "share" },
+    h(
+      "b",
+      { class: "number" },
+      tidy(`${cost_range ? cost_range.map(roundedPercent).join(" to ") : roundedPercent(cost)} %`),
+    ),
+    h("span", {}, "of GPU time"),
+    h("i", { class: "bar" }, h("i", { style: `width: ${width.toFixed(1)}%` })),
+  )
+}
+
+function confidenceBars(confidence) {
+  const [, steps, words] = CONFIDENCES.find(([from]) => confidence >= from)
+  const bar = (at) =>
+    h("rect", {
+      x: 5 * at,
+      y: 8 - 4 * at,
+      width: 4,
+      height: 4 + 4 * at,
+      fill: "currentColor",
+      opacity: at < steps ? 1 : 0.2,
+    })
+  return [h("svg", { class: "confidence", viewBox: "0 0 14 12", "aria-hidden": "true" }, [0, 1, 2].map(bar)), words]
+}
+
+function details(found) {
+  return h(
+    "details",
+    {},
+    h("summary", {}, "Evidence"),
+    h(
+      "dl",
+      { class: "facts" },
+      evidenceRows(found).map(([name, value]) => [h("dt", {}, tidy(name)), h("dd", {}, value)]),
+    ),
+  )
+}
+
+function ruledOut(causes) {
+  const list = (title, chosen) =>
+    chosen.length > 0 && [
+      h("h3", {}, title),
+      h(
+        "dl",
+        {},
+        byReason(chosen).map(([names, reason]) => h("div", {}, h("dt", {}, `${names}: `), h("dd", {}, said(reason)))),
+      ),
+    ]
+  return (
+    causes.length > 0 &&
+    h(
+      "div",
+      { class: "ruled-out" },
+      list(
+        "Ruled out",
+        causes.filter((each) => !each.insufficient_evidence),
+      ),
+      list(
+        "Undecided",
+        causes.filter((each) => each.insufficient_evidence),
+      ),
+    )
+  )
+}
+
+/** Causes with the same reason as one: `[names, reason]`. */
+function byReason(causes) {
+  return [...Map.groupBy(causes, ({ reason }) => reason)].map(([reason, own]) => [
+    own.map(({ cause }, at) => (at ? lowered(causeName(cause)) : causeName(cause))).join(", "),
+    reason,
+  ])
+}
+
+const lowered = (words) => words.charAt(0).toLowerCase() + words.slice(1)
+
+/** A sentence of the server, with spaces that never break and the sign for times. */
+function said(sentence) {
+  const words = tidy(contained(sentence)).replaceAll(/(\d\.\d+)x(?= )/g, "$1\u00d7")
+  return words
+    .replace(/^(every|rank|stage|steps|no|a|transfers|some|collectives|simulated) /, capitalized)
+    .replace(/([^.])$/, "$1.")
+}
+
+const MAX_PLACES = 8
+
+const times = (value) => ratio(value)
+const percent = (value) => tidy(`${roundedPercent(value)} %`)
+const two = (value) => value.toFixed(2)
+const unit = (name) => (value) => `${whole(value)} ${name}`
+const yes = (words) => (value) => (value ? words : null)
+const list = (write) => (values) => some(values.map(write))
+const worker = ([dp, stage]) => `dp ${whole(dp)}, stage ${whole(stage)}`
+
+/** Every key of every cause (docs/diagnosis.md): its words and how its value is written. */
+const ROWS = {
+  share_of_loss: ["Share of the loss", percent],
+  cost_once_others_are_mended: ["Cost once the others are fixed", (value) => `${percent(value)} of the GPU time`],
+  workers: ["Workers", (values) => some(values.map(worker), "; ")],
+  num_workers: ["Number of workers", whole],
+  ranks: ["Ranks", list(whole)],
+  stages: ["Stages", list(whole)],
+  hosts: ["Hosts", list(contained)],
+  optypes: ["Operations", list(optypeName)],
+  steps: ["Seen in steps", ranges],
+  slowdown_against_peers: ["Computes longer than its peers", times],
+  slowdown_against_itself: ["Computes longer than before", times],
+  slowdown_against_stages: ["Computes longer than the other stages", times],
+  slowdowns_against_peers: ["Each, against its peers", list(times)],
+  slowdowns_against_itself: ["Each, against before", list(times)],
+  forward_slowdown: ["Forward, against the others", times],
+  backward_slowdown: ["Backward, against the others", times],
+  standard_errors: ["Significance", (value) => `${value >= 100 ? whole(value) : value.toFixed(1)} standard errors`],
+  m_w: ["Won back by the slowest 3 % of workers", percent],
+  m_s: ["Won back by the last stage", percent],
+  share_won_back: ["Won back by this stage", percent],
+  sm_clock_mhz: ["GPU clock", unit("MHz")],
+  sm_clock_mhz_of_peers: ["GPU clock of its peers", unit("MHz")],
+  temperature_c: ["GPU temperature", unit("\u00b0C")],
+  temperature_c_of_peers: ["GPU temperature of its peers", unit("\u00b0C")],
+  power_w: ["GPU power", unit("W")],
+  power_w_of_peers: ["GPU power of its peers", unit("W")],
+  xid: ["Last error of the GPU (XID)", whole],
+  pearson_r: ["Forward goes with backward, in a worker", (value) => `r ${two(value)}`],
+  pearson_r_of_replicas: ["Forward goes with backward, in a replica", (value) => `r ${two(value)}`],
+  pearson_r_between_stages: ["The same micro-batch on other stages", (value) => `r ${two(value)}`],
+  pearson_r_with_lengths_squared: ["Time goes with squared lengths", (value) => `r ${two(value)}`],
+  coefficient_of_variation: ["A worker's computations vary by", (value) => `${percent(value)} of their mean`],
+  arrivals: ["Other ranks wait for it", waits],
+  late_because: ["Late because of", (reason) => REASONS[reason] ?? contained(reason)],
+  pauses: ["Pauses", whole],
+  mean_pause_s: ["Mean pause", seconds],
+  longest_pause_s: ["Longest pause", seconds],
+  planned: ["All workers pause together", (value) => (value ? "yes, as planned" : "no")],
+  every_steps: ["Pauses come", (value) => (value === 1 ? "every step" : `every ${whole(value)} steps`)],
+  told_by_client: [
+    "Reported by the client",
+    (value) => (typeof value === "number" ? whole(value) : value ? "yes" : "no"),
+  ],
+  times_as_long: ["Transfers, against other links", times],
+  share_slow: ["Transfers that are slow", percent],
+  only_collectives: ["Seen in", yes("collectives only")],
+  interrupted: ["Computations interrupted", whole],
+  share_interrupted: ["Share of them interrupted", percent],
+  usual_share: ["Usual share", percent],
+  mean_stop_s: ["Mean stop", seconds],
+  seconds_lost: ["Time lost in stops", seconds],
+  mean_wait_s: ["Mean wait for data", seconds],
+  longest_wait_s: ["Longest wait for data", seconds],
+  steps_missed: ["Last steps without its data", whole],
+  ratio: ["Longer than before", times],
+  compute_ratio: ["Computations, against before", times],
+  optimizer_ratio: ["Optimizer, against before", times],
+  transfer_ratio: ["Transfers, against before", times],
+  num_steps_before: ["Steps before", whole],
+  step_time_before_s: ["Step time before", seconds],
+  step_time_after_s: ["Step time after", seconds],
+  compute_before_s: ["Typical computation before", seconds],
+  compute_after_s: ["Typical computation after", seconds],
+  slowdown: ["Slowdown of the job", times],
+}
+
+const REASONS = {
+  "data-wait": "waits for data",
+  gc: "garbage collection",
+  "unknown host work": "host work that is not recorded",
+}
+
+const LASTING = {
+  transient: "a few steps",
+  chronic: "most steps",
+  rotating: "a different one each time",
+  progressive: "growing",
+}
+
+/** Every key of an evidence that has words here. */
+export const KNOWN_KEYS = Object.keys(ROWS)
+
+/** Rows `[label, value]` of a finding, the most important first; unknown values are skipped. */
+export function evidenceRows({ evidence, onset_step, persistence }) {
+  const since = onset_step === null || onset_step === undefined ? "before recording began" : `step ${whole(onset_step)}`
+  const known = KNOWN_KEYS.filter((name) => hasValue(evidence[name]))
+  const others = Object.keys(evidence).filter((name) => !(name in ROWS) && hasValue(evidence[name]))
+  return [
+    ["Since", since],
+    LASTING[persistence] && ["Lasts", LASTING[persistence]],
+    ...known.map((name) => [ROWS[name][0], ROWS[name][1](evidence[name])]),
+    // A newer server may know more than this page.
+    ...others.map((name) => [plain(name), JSON.stringify(evidence[name])]),
+  ].filter((row) => row && row[1] !== null)
+}
+
+const hasValue = (value) => isKnown(value) && !(Array.isArray(value) && value.length === 0)
+
+const plain = (name) => capitalized(name.replaceAll("_", " "))
+
+function some(texts, between = ", ") {
+  const more = texts.length - MAX_PLACES
+  return texts.slice(0, MAX_PLACES).join(between) + (more > 0 ? ` and ${whole(more)} more` : "")
+}
+
+/** The arrivals of a culprit: how long and how often others wait for it, and its own delay. */
+function waits({ waited_for_s, share, late_share, steps_late, own_delay_s }) {
+  const own = own_delay_s === null ? "" : `; its own delay is ${seconds(Math.max(0, own_delay_s))}`
+  const late = `late to ${percent(late_share)} of its collectives, in ${percent(steps_late)} of the steps`
+  return `${seconds(waited_for_s)} per step, ${percent(share)} of it; ${late}${own}`
+}
+
+/** Steps as people write them: 3 to 7, 9. */
+function ranges(steps) {
+  const found = []
+  for (const step of steps) {
+    if (found.length && step === found.at(-1)[1] + 1) found.at(-1)[1] = step
+    else found.push([step, step])
+  }
+  return some(found.map(([first, last]) => (last > first ? `${whole(first)} to ${whole(last)}` : whole(first))))
+}

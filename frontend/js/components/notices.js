@@ -1,0 +1,54 @@
+/** Bars and cards that say what is wrong with the page itself: old figures, failed requests, possible loss of data. */
+
+import { h } from "../lib/dom.js"
+import { capitalized, clock, tidy } from "../lib/formatting.js"
+import { stateIcon } from "./state-icon.js"
+
+/** The bar; `act` is `{text, onclick}` or nothing. */
+export function noteBar({ fact, consequence, act }) {
+  return h(
+    "div",
+    { class: "note-bar", role: "note" },
+    stateIcon("warning"),
+    h("span", {}, h("b", {}, fact), ` ${consequence}`),
+    act && h("button", { class: "text-button act", type: "button", onclick: act.onclick }, act.text),
+  )
+}
+
+/** The bar of a page whose newest request failed with `error`: it shows older answers. */
+export function staleNote(error, retry) {
+  return noteBar({
+    fact: `Shown as of ${clock(error.at)}.`,
+    consequence: "The server has not answered since.",
+    act: { text: "Try again", onclick: retry },
+  })
+}
+
+/** A card that says what failed, when and why; its button calls `retry`. */
+export function panelFailed(what, error, retry) {
+  const why = error.status ? `The server answered ${error.status}: ${error.message}` : "The server did not answer."
+  return h(
+    "div",
+    { class: "card panel-state", role: "alert" },
+    stateIcon("warning"),
+    h("b", {}, what),
+    h("p", {}, tidy(`${why} At ${clock(error.at ?? new Date())}.`)),
+    h("button", { class: "text-button", type: "button", onclick: retry }, "Try again"),
+  )
+}
+
+/** The bar, or null where a crash loses no data. */
+export function lossyBar(sentences) {
+  if (!sentences.length) return null
+  return h(
+    "div",
+    { class: "note-bar", role: "note" },
+    stateIcon("warning"),
+    h(
+      "div",
+      {},
+      h("b", {}, "A crash may lose data here."),
+      sentences.map((sentence) => h("p", {}, `${capitalized(sentence)}.`)),
+    ),
+  )
+}

@@ -1,0 +1,295 @@
+/** The table of jobs: its head, a line for each job, its causes and culprits in few words. */
+
+import { hasStaleFigures, missingDataInShort } from "../../components/missing-data.js"
+import { stateLabel } from "../../components/state-icon.js"
+import { h } from "../../lib/dom.js"
+import {
+  ago,
+  causeName,
+  contained,
+  counted,
+  gpuHours,
+  NOT_MEASURED,
+  percentNumber,
+  ratio,
+  shape,
+  tidy,
+  whole,
+} from "../../lib/formatting.js"
+import { sparkline } from "./sparkline.js"
+
+/** Orders of the jobs, with the default direction of each. */
+export const ORDERS = {
+  lost: { text: "lost now", dir: "desc" },
+  slowdown: { text: "slowdown", dir: "desc" },
+  gpus: { text: "GPUs", dir: "desc" },
+  name: { text: "name", dir: "asc" },
+  since: { text: "since", dir: "desc" },
+  state: { text: "state", dir: "asc" },
+}
+
+const COLUMNS = [
+  { text: "State", order: "state" },
+  { text: "Job", order: "name" },
+  { text: "Slowdown", order: "slowdown", class: "number" },
+  { text: "Last 48 windows, 1.0\u00d7 to 1.5\u00d7", class: "at-middle" },
+  { text: "Causes" },
+  { text: "Culprit" },
+  { text: "Since", order: "since", class: "at-narrow" },
+  { text: "GPUs", order: "gpus", class: "number at-wide" },
+  { text: "Lost now, GPU\u2011h/day", order: "lost", class: "number" },
+]
+
+/** The list; `asked` is the order in force, `picking` null or the picked job ids. */
+export function fleetTable({ jobs, total, asked, picking, money, onorder, onpick, onmore, onclear }) {
+  if (!jobs.length) return nothing(onclear)
+  return [
+    h(
+      "div",
+      { class: picking ? "head is-picking" : "head", "data-key": "head" },
+      COLUMNS.map((column) => heading(column, asked, onorder)),
+    ),
+    h(
+      "div",
+      { role: "list", "aria-label": "Jobs", "data-key": "lines" },
+      jobs.map((job) =>
+        fleetRow(job, picking && { isPicked: picking.has(job.job_id), onpick: () => onpick(job.job_id) }, money),
+      ),
+    ),
+    total > jobs.length && more(jobs.length, total, onmore),
+  ]
+}
+
+function heading({ text, order, class: place = "" }, asked, onorder) {
+  if (!order) return h("span", { class: place }, text)
+  const isChosen = asked.order === order
+  const way = asked.dir === "asc" ? "\u2191" : "\u2193"
+  return h(
+    "span",
+    { class: place },
+    h(
+      "button",
+      { type: "button", class: "sort", "aria-pressed": String(isChosen), onclick: () => onorder(order) },
+      text,
+      isChosen && h("i", { "aria-hidden": "true" }, way),
+      isChosen && h("span", { class: "unseen" }, asked.dir === "asc" ? ", smallest first" : ", largest first"),
+    ),
+  )
+}
+
+function more(shown, total, onmore) {
+  return h(
+    "div",
+    { class: "more", "data-key": "more" },
+    h("span", { class: "quiet" }, `${whole(shown)} of ${counted(total, "job")}`),
+    h("button", { class: "button", type: "button", onclick: onmore }, "Show more"),
+  )
+}
+
+function nothing(onclear) {
+  return h(
+    "div",
+    { class: "panel-state", "data-key": "nothing" },
+    h("b", {}, "No job matches"),
+    h("p", {}, "There are jobs, but none with these words, this state and this cause."),
+    h("button", { class: "text-button", type: "button", onclick: onclear }, "Show all jobs"),
+  )
+}
+
+/** Grey lines for the first load. */
+export function waitingLines() {
+  return h(
+    "div",
+    { class: "waiting-lines", "aria-hidden": "true" },
+    Array.from({ length: 6 }, () => h("i")),
+  )
+}
+
+const NOT_ANY = "n/a"
+
+/** The line; `pick` is null or `{isPicked, onpick}` while jobs are picked. */
+function fleetRow(job, pick, money) {
+  return h(
+    "div",
+    { class: pick ? "fleet-line is-picking" : "fleet-line", "data-key": job.job_id, role: "listitem" },
+    h(
+      "a",
+      { class: "row", href: `/jobs/${encodeURIComponent(job.job_id)}`, onclick: (event) => choose(event, job, pick) },
+      h("span", { class: "is" }, stateLabel(job.state), h("span", { class: "at-phone" }, leadingCause(job))),
+      h("span", { class: "job" }, h("b", {}, contained(job.name)), h("small", {}, under(job))),
+      h("span", { class: "number slowdown" }, slowdown(job)),
+      course(job),
+      causes(job),
+      culprit(job),
+      since(job),
+      h("span", { class: "number at-wide at-desk" }, whole(job.gpus)),
+      lost(job, money),
+    ),
+    pick && box(job, pick),
+  )
+}
+
+/** While picking, a click picks the job; else it opens it, and "back" returns to this line. */
+function choose(event, { job_id }, pick) {
+  if (event.metaKey || event.ctrlKey || event.shiftKey) return
+  if (!pick) return history.replaceState({ opened: job_id }, "")
+  event.preventDefault()
+  pick.onpick()
+}
+
+/** The text under a job's name: its shape and owner. */
+function under({ parallelism, labels, framework }) {
+  const who = labels.owner ?? labels.team ?? framework
+  return [shape(parallelism), who && contained(who)].filter(Boolean).join(" \u00b7 ")
+}
+
+const isWithheld = (job) => job.verdict === "low"
+
+function slowdown(job) {
+  if (job.slowdown === null || hasStaleFigures(job)) return quiet(NOT_MEASURED)
+  return h("b", { class: job.state === "finished" && "old" }, ratio(job.slowdown))
+}
+
+function course(job) {
+  if (isWithheld(job)) return h("span", { class: "quiet at-desk at-middle" }, NOT_MEASURED)
+  return sparkline(job.sparkline, { onset: job.onset_bin, isSilent: hasStaleFigures(job) })
+}
+
+function since(job) {
+  const step = job.since_step === null ? null : `step ${whole(job.since_step)}`
+  const when = job.since_at ? ago(new Date(job.since_at)) : sinceWhen(job)
+  return h(
+    "span",
+    { class: when === NOT_ANY ? "quiet at-desk at-narrow" : "since at-desk at-narrow" },
+    when,
+    step && h("small", {}, step),
+  )
+}
+
+/** A cause without an onset step has been there for the whole run. */
+const sinceWhen = ({ causes }) => (causes.length ? "whole run" : NOT_ANY)
+
+function lost(job, money) {
+  const perDay = job.lost_gpu_hours_per_day
+  if (perDay === null)
+    return h("span", { class: "number lost is-unknown" }, quiet(job.state === "finished" ? NOT_ANY : NOT_MEASURED))
+  const price = money(perDay)
+  return h("span", { class: "number lost" }, h("b", {}, gpuHours(perDay)), price && h("small", {}, price))
+}
+
+const quiet = (text) => h("span", { class: "quiet" }, text)
+
+function box(job, { isPicked, onpick }) {
+  return h(
+    "button",
+    {
+      class: "pick",
+      type: "button",
+      role: "checkbox",
+      "aria-checked": String(isPicked),
+      "aria-label": `Compare ${contained(job.name)}`,
+      onclick: onpick,
+    },
+    h(
+      "svg",
+      { viewBox: "0 0 12 12", "aria-hidden": "true" },
+      h("path", { d: "M1.5 6.5 4.5 9.5 10.5 2.5", fill: "none", stroke: "currentColor", "stroke-width": 1.75 }),
+    ),
+  )
+}
+
+const CHIPS = 2
+
+/** The chips of a job's causes, the leading one first; a text where there are none. */
+function causes(job) {
+  const words = instead(job)
+  if (words) return h("span", { class: "causes at-desk quiet" }, words)
+  const silence = missingDataInShort(job)
+  if (silence) return h("span", { class: "causes at-desk" }, chip(silence[0], job.state === "stalled"))
+  const chips = job.causes
+    .slice(0, CHIPS)
+    .map((each, at) => chip(shortCause(each.cause, job), at === 0 && job.state === "straggling"))
+  const more = job.num_causes - CHIPS
+  return h("span", { class: "causes at-desk" }, chips, more > 0 && h("span", { class: "quiet" }, `+${more}`))
+}
+
+/** The leading cause as plain words, for the narrow card; empty where there is none. */
+function leadingCause(job) {
+  if (instead(job)) return ""
+  const silence = missingDataInShort(job)
+  if (silence) return silence[0]
+  return job.causes.length ? shortCause(job.causes[0].cause, job) : ""
+}
+
+/** The culprits, in two lines. */
+function culprit(job) {
+  const [text, more, isQuiet] = culpritWords(job)
+  return h(
+    "span",
+    { class: isQuiet ? "culprit at-desk quiet" : "culprit at-desk" },
+    text,
+    more && h("small", {}, tidy(more)),
+  )
+}
+
+function chip(text, isLeading) {
+  return h("span", { class: isLeading ? "chip is-leading" : "chip" }, text)
+}
+
+function shortCause(cause, job) {
+  // The culprits of a job are those of its first cause.
+  const isAboutIt = job.causes[0].cause === cause && job.num_culprits === 1
+  const { pp_size } = job.parallelism
+  return lower(causeName(cause, isAboutIt && pp_size > 1 && job.culprits[0].stage === pp_size - 1))
+}
+
+/** As written within a line. */
+const lower = (name) => name.charAt(0).toLowerCase() + name.slice(1)
+
+function instead(job) {
+  if (job.state === "not-analysed") return "not yet"
+  if (missingDataInShort(job) || job.causes.length) return null
+  if (job.is_diagnosed) return "none found"
+  return job.verdict === "low" ? "withheld" : NOT_MEASURED
+}
+
+function culpritWords(job) {
+  const silence = missingDataInShort(job)
+  if (silence) return [silence[1], lastKnown(job)]
+  if (job.state === "not-analysed") return [job.not_analysed ?? "no figures yet", ""]
+  if (job.causes.length) return blamed(job)
+  if (job.is_diagnosed) return ["none", "", true]
+  if (job.verdict === "low") return [offBy(job), "figures withheld"]
+  return [NOT_MEASURED, job.not_analysed ?? "", true]
+}
+
+const offBy = ({ discrepancy }) =>
+  Number.isFinite(discrepancy) ? `simulated ${percentNumber(discrepancy)} % off` : "simulated too far off"
+
+const lastKnown = ({ slowdown }) => (slowdown === null ? "" : `last known ${ratio(slowdown)}`)
+
+function blamed({ causes, culprits, num_culprits }) {
+  if (!culprits.length) return NOBODY[causes[0].cause] ?? ["no single worker", ""]
+  const [{ dp_rank, stage, host, rank, local_rank }] = culprits
+  const others = num_culprits > 1 ? `and ${whole(num_culprits - 1)} more` : ""
+  const place = [dp_rank !== null && `dp ${dp_rank}`, stage !== null && `stage ${stage}`].filter(Boolean).join(", ")
+  const gpu = local_rank !== null && `GPU ${whole(local_rank)}`
+  const name = place || (rank !== null && `rank ${whole(rank)}`)
+  const machine = [host && contained(host), gpu].filter(Boolean).join(", ")
+  if (!name) return [machine || "no single worker", others]
+  return [name, [machine, others].filter(Boolean).join(" ")]
+}
+
+const NOBODY = {
+  "sequence-imbalance": ["moves every step", "no single host"],
+  "gc-pause": ["different workers", ""],
+  "uniform-slowdown": ["all workers", ""],
+}
+
+/** How many causes a filter offers, with their words: `[cause, "slow worker (3)"]`. */
+export function causeChoices(byCause) {
+  return Object.entries(byCause).map(([cause, number]) => [
+    cause,
+    `${lower(causeName(cause))} (${counted(number, "job")})`,
+  ])
+}

@@ -1,0 +1,84 @@
+/** The top of a job's page: where it is, what is wrong, and what to do next. */
+
+import { headline } from "../../components/page-head.js"
+import { h } from "../../lib/dom.js"
+import { contained, counted, shape } from "../../lib/formatting.js"
+
+// Jobs in these states have a sentence that does not change from step to step.
+const STILL = new Set(["finished", "not-analysed", "stalled", "silent", "stale", "low-fidelity"])
+
+/** Crumbs, headline and buttons; `window` and `steps` are those that the page shows. */
+export function jobHead({ job, summary, base, window, steps, result, pinned, before }) {
+  return [
+    crumbs(job),
+    h(
+      "div",
+      {
+        class: STILL.has(job.state) ? "head" : job.state === "straggling" ? "head is-live is-long" : "head is-live",
+        "data-key": "head",
+      },
+      headline(summary),
+      buttons({ job, base, window, steps, result, pinned, before }),
+    ),
+  ]
+}
+
+function crumbs(job) {
+  const more = [job.framework, hasHostTimes(job) && "host times"].filter(Boolean).map((text) => `, ${contained(text)}`)
+  return h(
+    "div",
+    { class: "crumbs", "data-key": "crumbs" },
+    h("a", { href: "/" }, "Fleet"),
+    h("span", {}, "/"),
+    h("b", {}, contained(job.name)),
+    h("span", { class: "shape" }, `${shape(job.parallelism)}, ${counted(job.gpus, "GPU")}`, more),
+  )
+}
+
+/** Whether times are of hosts, less exact than those of GPUs (docs/feeds/otlp.md); OTLP jobs have the second label. */
+function hasHostTimes({ labels }) {
+  return labels?.times === "host" || labels?.host_times === "analyse"
+}
+
+function buttons({ job, base, window, steps, result, pinned, before }) {
+  if (!result?.slowdown) return null
+  const own = window === "latest" ? result.window.id : window
+  return h(
+    "nav",
+    { class: "acts", "aria-label": "Look closer" },
+    h(
+      "a",
+      {
+        class: "button",
+        href: `/compare?${query({ a: before && `${job.job_id}:${before}`, b: `${job.job_id}:${own}` })}`,
+      },
+      "Compare",
+    ),
+    h(
+      "a",
+      { class: "button", href: `${base}/what-if${queried({ window: window === "latest" ? null : window, steps })}` },
+      "What if",
+    ),
+    h(
+      "a",
+      { class: "button is-primary", href: `${base}/timeline${queried(proof({ window, result, pinned }))}` },
+      "Timeline",
+    ),
+  )
+}
+
+/** The step and dp rank whose timeline shows the cause: those pinned, else the finding's own. */
+function proof({ window, result, pinned }) {
+  const leading = result.findings?.[0]
+  const { steps } = result
+  const seen = (leading?.evidence.steps ?? []).filter((step) => steps.includes(step))
+  const dp = pinned.dp ?? leading?.culprits[0]?.dp_rank ?? leading?.evidence.workers?.[0]?.[0]
+  return { window: window === "latest" ? null : window, step: pinned.step ?? seen.at(-1) ?? steps.at(-1), dp }
+}
+
+const queried = (parts) => (query(parts) ? `?${query(parts)}` : "")
+
+function query(parts) {
+  const known = Object.entries(parts).filter(([, value]) => value !== null && value !== undefined && value !== false)
+  return new URLSearchParams(known.map(([name, value]) => [name, String(value)])).toString()
+}

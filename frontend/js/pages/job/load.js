@@ -1,0 +1,116 @@
+/** Which windows and steps the address names, and everything above the panels that the page requests for them. */
+
+import { hasStaleFigures } from "../../components/missing-data.js"
+import { readAddress } from "../../lib/address.js"
+import { getJson, getJsonOrNull } from "../../lib/api.js"
+import { about, counted, stepRange, whole } from "../../lib/formatting.js"
+
+/**
+ * Everything above the panels, requested in parallel where the choice allows.
+ *
+ * With `hasWindow` the job had a window before; else the ribbon tells, to avoid a useless request.
+ */
+export async function load(base, { pick, steps }, hasWindow) {
+  const jobAsked = getJson(base)
+  const ribbonAsked = getJson(`${base}/ribbon`)
+  // Whichever fails first is reported; the other's rejection must not stay unhandled.
+  for (const asked of [jobAsked, ribbonAsked]) asked.catch(() => {})
+  const hasOne = pick !== "latest" || hasWindow || (await ribbonAsked).bins.length > 0
+  const window = windowOf(pick, isByRibbon(pick) ? await ribbonAsked : null)
+  const name = encodeURIComponent(window)
+  const query = new URLSearchParams({ arrays: "false", ...(steps && { steps }) })
+  const [job, summary, ribbon, result] = await Promise.all([
+    jobAsked,
+    getJson(`${base}/headline?window=${name}`),
+    ribbonAsked,
+    hasOne ? getJsonOrNull(`${base}/windows/${name}?${query}`) : null,
+  ])
+  return { job, summary, ribbon, result, window, isStored: result !== null || pick === "latest" }
+}
+
+/** Mean seconds of the recorded steps shown; null where there are none. */
+export function meanStep({ result }) {
+  const times = result?.step_time_s?.recorded ?? []
+  return times.length ? times.reduce((total, time_s) => total + time_s, 0) / times.length : null
+}
+
+/** How long until the open window is complete, while its job runs; "" once that time has passed without data. */
+export function timeLeft({ job, result }) {
+  const times = result?.step_time_s?.recorded ?? []
+  const missing = job.window_steps - times.length
+  if (!times.length || missing <= 0 || hasStaleFigures(job) || job.state === "finished") return ""
+  const left_s = missing * meanStep({ result })
+  const past_s = (Date.now() - new Date(job.last_data_at)) / 1000
+  return past_s > left_s ? "" : `, about ${about(left_s)} more`
+}
+
+/** The choice in the address; `pick` is "latest", "since-onset", "all", or windows by their ids. */
+export function choiceInAddress() {
+  const { window, steps, worker, step, sort } = readAddress("window", "steps", "worker", "step", "sort")
+  const [, dp, stage] = /^(\d+)-(\d+)$/.exec(worker ?? "") ?? []
+  return {
+    pick: window ?? "latest",
+    steps,
+    sort,
+    pinned: {
+      ...(dp && { dp: Number(dp), stage: Number(stage) }),
+      ...(/^\d+$/.test(step ?? "") && { step: Number(step) }),
+    },
+  }
+}
+
+/** Whether the windows of a pick are found by the ribbon. */
+const isByRibbon = (pick) => pick === "since-onset" || pick === "all"
+
+/** The API's name of the picked windows. */
+function windowOf(pick, ribbon) {
+  if (pick === "since-onset") return ribbon.since_onset ? joined(ribbon.since_onset) : "latest"
+  if (pick !== "all") return pick
+  const newest = ribbon.bins.at(-1)
+  const first = ribbon.bins.find((bin) => bin.epoch === newest?.epoch)
+  return first ? joined({ from: first.from, to: newest.to }) : "latest"
+}
+
+/** The first and the last window of an API window name; null where none is shown. */
+export function endsOf(window, result) {
+  if (window.includes("..")) return window.split("..")
+  const id = window === "latest" ? result?.window?.id : window
+  return id ? [id, id] : null
+}
+
+/** The closed window before the leading cause began, to compare with. */
+export function beforeOnset({ since_onset, bins }) {
+  const at = since_onset ? bins.findIndex((bin) => bin.from === since_onset.from) : -1
+  return at > 0 && bins[at - 1].epoch === bins[at].epoch ? bins[at - 1].to : null
+}
+
+/** Two short lines: which steps are shown, and how many of them are recorded. */
+export function shownWords({ result, steps, job, left, isSinceOnset = false }) {
+  if (!result?.steps?.length) return ["no complete step", result ? "in this window" : "has arrived"]
+  const [first, last] = [result.steps[0], result.steps.at(-1)]
+  // Windows are whole: the onset may be some steps into the first one.
+  const range = isSinceOnset ? `from step ${whole(first)}, the window of the onset` : stepRange(first, last)
+  const { state, windows } = result.window
+  if (steps) return [range, `of window ${result.window.id}, alone`]
+  if (windows) return [range, `${counted(result.steps.length, "step")} in ${counted(windows.length, "window")}`]
+  if (state !== "open") return [range, `${whole(result.steps.length)} recorded, ${state}`]
+  return [range, `${whole(result.steps.length)} of ${whole(job.window_steps)} complete${left}`]
+}
+
+/** What to pick for steps drawn in a chart; `windows` are summaries of the run, newest first. */
+export function pickOfSteps(windows, first, last) {
+  const hit = windows.filter((window) => window.first_step <= last && window.last_step >= first)
+  if (!hit.length) return null
+  const [newest, oldest] = [hit[0], hit.at(-1)]
+  if (hit.length > 1) return { pick: `${oldest.window_id}..${newest.window_id}`, steps: null }
+  const isWhole = first <= oldest.first_step && last >= oldest.last_step
+  if (oldest.state === "open") return { pick: "latest", steps: null }
+  const steps = isWhole
+    ? null
+    : first === last
+      ? String(first)
+      : `${Math.max(first, oldest.first_step)}-${Math.min(last, oldest.last_step)}`
+  return { pick: oldest.window_id, steps }
+}
+
+const joined = ({ from, to }) => (from === to ? from : `${from}..${to}`)

@@ -1,0 +1,275 @@
+"""What holds for every format: add one to the registry, and it is tested here."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.alerts.alert import Blame, Detail
+from app.alerts.formats.alertmanager import PUSH_FIRES_FOR_S, REFRESH_EVERY_S
+from app.alerts.formats.registry import (
+    MAX_PUSHED,
+    RENDERERS,
+    format_takes,
+    refresh_every_s,
+    render_notice,
+)
+from app.alerts.notice import MAX_MESSAGE_BYTES, NoticeKind
+from app.alerts.receiver import FORMAT_NAMES as KNOWN
+from app.alerts.sending import attempt_headers
+from tests.alerts.notices import BLAME, DETAIL, LABELS, SECRET, make_receiver, notice, told
+
+IMAGE = "https://paceline.example/charts/1.png"
+KINDS: tuple[NoticeKind, ...] = ("firing", "resolved", "test", "notifier-unhealthy")
+every_format = pytest.mark.parametrize("format_", RENDERERS)
+
+
+def shown(format_, given):
+    """All that the receiver gets, as text."""
+    message = render_notice(given, make_receiver(format_))
+    return f"{message.subject} {message.body}"
+
+
+def test_all_kinds_of_endpoints_have_a_format():
+    assert set(RENDERERS) == set(KNOWN)
+
+
+@every_format
+def test_each_message_says_how_slow_since_when_who_what_it_costs_how_sure_and_where(format_):
+    text = shown(format_, notice())
+    for needed in ("llm-70b", "1.42", "host-017", "90 %", "slow-worker"):
+        assert needed in text
+    assert "1,204" in text or "1204" in text
+    assert "19 GPU-h" in text or "18.9" in text
+    assert "https://paceline.example/jobs/llm-70b?window=2-1220" in text
+
+
+@every_format
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_renders_every_kind(format_, kind):
+    for alerts in ((), (told(),)):
+        message = render_notice(notice(kind=kind, alerts=alerts), make_receiver(format_))
+        if format_ != "email":
+            assert json.loads(message.body)
+
+
+@every_format
+def test_what_is_not_known_is_left_out(format_):
+    bare = told(detail=replace(DETAIL, slowdown=None, blame=None, since_step=None), labels={})
+    text = shown(format_, notice(alerts=(bare,), sub="", page_url=None, runbook_url=None))
+    assert "None" not in text.removeprefix("None")
+    assert "nan" not in text.lower().split()
+
+
+@every_format
+def test_missing_figures_are_rendered(format_):
+    odd = told(detail=replace(DETAIL, value=float("nan"), slowdown=float("inf")))
+    body = render_notice(notice(alerts=(odd,)), make_receiver(format_)).body
+    if format_ != "email":
+        json.loads(body, parse_constant=pytest.fail)
+
+
+@every_format
+def test_the_same_notice_makes_the_same_message(format_):
+    assert render_notice(notice(), make_receiver(format_)) == render_notice(
+        notice(), make_receiver(format_)
+    )
+
+
+@every_format
+def test_secrets_are_in_no_message(format_):
+    assert SECRET not in repr(render_notice(notice(), make_receiver(format_)))
+    assert SECRET.removeprefix("whsec_") not in shown(format_, notice())
+
+
+def test_only_alertmanager_pushes_take_refreshes():
+    assert [name for name in RENDERERS if format_takes(name, "refresh")] == ["alertmanager-push"]
+    assert refresh_every_s(["slack"]) is None
+    assert refresh_every_s(["slack", "alertmanager-push"]) == REFRESH_EVERY_S
+    assert PUSH_FIRES_FOR_S > 10 * REFRESH_EVERY_S
+
+
+def test_only_pagerduty_takes_acknowledgements():
+    assert [name for name in RENDERERS if format_takes(name, "acknowledged")] == ["pagerduty"]
+    assert all(format_takes(name, kind) for name in RENDERERS for kind in KINDS)
+
+
+PAGE = "https://paceline.example/"
+
+
+def most_bytes(format_):
+    return 1_000_000 if format_ == "alertmanager-push" else MAX_MESSAGE_BYTES
+
+
+HOSTILE = {
+    "mention": "<!channel> <@U024BE7LH> @channel @here",
+    "link": "<https://evil.example|Open in Paceline>",
+    "formats": "*bold* _it_ `code` ~no~ [a](https://evil.example)",
+    "markup": "<script>alert(1)</script> & <b>",
+    "lines": "a\r\nBcc: all@evil.example\r\n\r\nbody\n.\nQUIT",
+    "separators": "a\u2028b\u2029c\x85d\x00e\x1b[31m",
+    "right to left": "abc\u202egpj.exe \u2066x\u2069 \u200f",
+    "unpaired": "a\u2069b\u2068c",
+    "half a character": "a\ud800b",
+    "long": "x" * 10_000,
+    "long and wide": "\N{SNOWMAN}" * 10_000,
+    "quotes": "\"\\'{{}}%s",
+}
+UNSEEN = ("\r", "\0", "\x1b", "\u202e", "\u2028", "\u2029", "\x85", "\u200f", "\ud800")
+
+
+def about(name):
+    """Everything that a worker or a user may call anything is called this."""
+    blame = Blame("slow-worker", f"{name} is slow", 0.1, 0.9, ({"host": name},), 1)
+    labels = {**LABELS, "host": name, "job": name, "team": name, "subject": name}
+    one = told(
+        sentence=f"{name} is slow.",
+        labels=labels,
+        detail=replace(DETAIL, blame=blame, names=(name,) * 20, num_named=20),
+    )
+    return notice(alerts=(one,) * 20, job=None, job_name=name, sentence=f"{name} is slow.")
+
+
+@every_format
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_text_from_outside_is_data(format_, name):
+    given = about(name)
+    message = render_notice(given, make_receiver(format_))
+    assert message.num_bytes <= most_bytes(format_)
+    for sign in UNSEEN:
+        assert sign not in message.body
+        assert sign not in (message.subject or "")
+    assert "\n" not in (message.subject or "")
+    for value in attempt_headers(make_receiver(format_), message, "msg_1", 0.0).values():
+        assert value.isascii()
+        assert value.isprintable()
+    if format_ != "email":
+        json.loads(message.body)
+
+
+@pytest.mark.parametrize("format_", ["slack", "email"])
+def test_resolved_notices_use_the_past_tense(format_):
+    now = replace(DETAIL, slowdown=1.01, gpu_hours_lost_per_hour=0.6, since_step=1300, blame=None)
+    over = told(status="resolved", ends_at_s=1.7e9, sentence="Over.", detail=now, was=DETAIL)
+    text = render_notice(notice(kind="resolved", alerts=(over,)), make_receiver(format_)).body
+    for said in ("Slowdown before: 1.42", "Began at step: 1,204", "Had cost: 19 GPU-h each hour"):
+        assert said in text
+    for said in ("Costs:", "Since step:", "Confidence:"):
+        assert said not in text
+
+
+@pytest.mark.parametrize("format_", ["slack", "email", "pagerduty"])
+def test_unmeasured_costs_are_marked(format_):
+    silent = told(detail=Detail(on="silent-worker", names=("dp 0, stage 1",), num_named=1))
+    text = render_notice(notice(alerts=(silent,)), make_receiver(format_)).body
+    assert re.search(r'Costs(: |":")not measured', text)
+
+
+def test_json_has_current_and_earlier_figures():
+    over = told(status="resolved", detail=replace(DETAIL, slowdown=1.01), was=DETAIL)
+    (found,) = json.loads(render_notice(notice(alerts=(over,)), make_receiver("standard")).body)[
+        "data"
+    ]["alerts"]
+    assert (found["slowdown"], found["was"]["slowdown"]) == (1.01, 1.42)
+    assert found["was"]["gpu_hours_lost_per_hour"] == 18.9
+
+
+LINKS = (
+    "https://evil.example/a",
+    "HTTP://evil.example",
+    "www.evil.example",
+    "mailto:a@evil.example",
+)
+
+
+@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize("format_", ["slack", "email", "pagerduty"])
+def test_job_names_never_become_links(format_, name):
+    given = about(name)
+    message = render_notice(
+        replace(given, alerts=given.alerts[:2], sub=name), make_receiver(format_)
+    )
+    for text in (message.body, message.subject or ""):
+        assert name not in text
+    assert given.page_url in message.body, "ours can be"
+    assert "evil.example" in message.body, "and it is still told"
+
+
+any_text = st.text(max_size=300) | st.sampled_from([*HOSTILE.values(), "y" * 30_000])
+blames = st.builds(
+    Blame,
+    cause=st.just("slow-worker"),
+    sentence=any_text,
+    cost=st.none() | st.floats(),
+    confidence=st.floats(0, 1),
+    culprits=st.lists(st.fixed_dictionaries({"host": any_text}), max_size=50),
+)
+alerts = st.builds(
+    told,
+    sentence=any_text,
+    labels=st.dictionaries(any_text, any_text, max_size=40),
+    detail=st.builds(
+        lambda blame, names, value: replace(DETAIL, blame=blame, names=names, value=value),
+        st.none() | blames,
+        st.lists(any_text, max_size=50),
+        st.none() | st.floats(),
+    ),
+    runbook_url=any_text,
+)
+notices = st.builds(
+    notice,
+    alerts=st.lists(alerts, max_size=20),
+    job_name=any_text,
+    sentence=any_text,
+    sub=any_text,
+    num_more=st.integers(0, 10**6),
+    page_url=any_text.map(lambda text: f"https://{text}"),
+    image_url=any_text,
+    runbook_url=any_text,
+)
+
+
+@every_format
+@settings(max_examples=60, deadline=None)
+@given(given=notices)
+def test_no_message_is_larger_than_receivers_take(format_, given):
+    assert render_notice(given, make_receiver(format_)).num_bytes <= most_bytes(format_)
+
+
+@pytest.mark.parametrize("name", [*HOSTILE.values(), '"\\' * 5000])
+def test_the_largest_push_fits(name):
+    many = about(name).alerts[:1] * MAX_PUSHED
+    message = render_notice(
+        notice(alerts=many, page_url=PAGE + "x" * 1400), make_receiver("alertmanager-push")
+    )
+    assert message.num_bytes <= most_bytes("alertmanager-push")
+    assert len(json.loads(message.body)) == MAX_PUSHED
+
+
+@every_format
+def test_fewer_alerts_are_listed_before_texts_are_cut(format_):
+    many = tuple(
+        told(fingerprint=f"{number:016x}", sentence=f"{number} " + "long " * 60)
+        for number in range(20)
+    )
+    given = notice(alerts=many, num_more=9_980, sentence="s" * 400)
+    message = render_notice(given, make_receiver(format_))
+    assert message.num_bytes <= most_bytes(format_)
+    assert "s" * 400 in message.body or format_.startswith("alertmanager")
+    if format_ == "standard":
+        data = json.loads(message.body)["data"]
+        assert len(data["alerts"]) + data["num_more"] == 10_000
+        assert 5 <= len(data["alerts"]) < 20
+
+
+def test_an_image_is_shown_if_available():
+    for format_ in ("slack", "pagerduty", "standard", "cloudevents"):
+        assert IMAGE in shown(format_, notice(image_url=IMAGE))
+        assert 'image_url":"' not in shown(format_, notice())
+
+
+def test_the_listed_culprit_is_the_findings():
+    assert BLAME.culprits[0]["host"] in shown("slack", notice())

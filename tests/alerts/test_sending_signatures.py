@@ -1,0 +1,65 @@
+import base64
+import time
+
+import pytest
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+from app.alerts.sending import check_secret, signature_headers
+from app.errors import InvalidRequest
+from tests.alerts.notices import OLD_SECRET, SECRET
+
+
+def test_the_known_answer_of_the_specifications_libraries():
+    headers = signature_headers(
+        ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"],
+        "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        '{"test": 2432232314}',
+        1614265330.9,
+    )
+    assert headers == {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+
+
+@pytest.mark.parametrize("secret", [SECRET, OLD_SECRET])
+def test_while_secrets_change_either_one_fits(secret):
+    body = '{"job":"\u2603"}'
+    headers = signature_headers([SECRET, OLD_SECRET], "msg_1", body, time.time())
+    assert headers["webhook-signature"].count("v1,") == 2
+    assert Webhook(secret).verify(body, headers) == {"job": "\u2603"}
+
+
+def test_another_secret_does_not_fit():
+    headers = signature_headers([SECRET], "msg_1", "{}", time.time())
+    with pytest.raises(WebhookVerificationError):
+        Webhook(OLD_SECRET).verify("{}", headers)
+
+
+def test_each_attempt_is_signed_anew_under_the_same_id():
+    first, second = (signature_headers([SECRET], "msg_1", "{}", at_s) for at_s in (1e9, 1e9 + 5))
+    assert first["webhook-id"] == second["webhook-id"]
+    assert first["webhook-signature"] != second["webhook-signature"]
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "",
+        "whsec_",
+        "whsec_c2hvcnQ=",
+        "whsec_!" + "c2VjcmV0" * 5,
+        "c2VjcmV0" * 5,
+        "whsec_" + base64.b64encode(b"x" * 65).decode(),
+        "whsec_\u00e4" + "c2VjcmV0" * 5,
+    ],
+)
+def test_a_short_secret_is_refused(secret):
+    with pytest.raises(InvalidRequest, match="whsec_") as refusal:
+        check_secret(secret)
+    assert not secret.removeprefix("whsec_") or secret not in str(refusal.value)
+
+
+def test_a_good_secret_is_taken():
+    check_secret(SECRET)

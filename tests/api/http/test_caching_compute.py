@@ -1,0 +1,119 @@
+"""ComputeCache: one computation per key, LRU eviction by size, and a TTL by compute time."""
+
+import threading
+from functools import partial
+
+import pytest
+
+from app.api.http.caching import ComputeCache
+from app.api.service.service import MAX_ANSWERS, TTL_PER_COMPUTE_S, cost_aware_cache
+from tests.api.server import Clock
+
+
+class Compute:
+    """Takes `took_s` for each value, and counts them."""
+
+    def __init__(self, clock, took_s):
+        self.clock, self.took_s, self.number = clock, took_s, 0
+
+    def __call__(self):
+        self.clock.now_s += self.took_s
+        self.number += 1
+        return self.number
+
+
+def test_value_expires_after_100_times_its_compute_time():
+    clock = Clock()
+    cache, compute = cost_aware_cache(clock), Compute(clock, 0.5)
+    assert cache.get("a", compute) == 1
+    clock.now_s += 0.5 * TTL_PER_COMPUTE_S - 0.1
+    assert cache.get("a", compute) == 1
+    clock.now_s += 0.2
+    assert cache.get("a", compute) == 2
+
+
+def test_value_that_costs_nothing_is_computed_again():
+    clock = Clock()
+    cache, compute = cost_aware_cache(clock), Compute(clock, 0.0)
+    assert [cache.get("a", compute), cache.get("a", compute)] == [1, 2]
+
+
+def test_none_is_cached_and_each_key_has_its_own_value():
+    clock = Clock()
+    cache, compute = cost_aware_cache(clock), Compute(clock, 1.0)
+
+    def nothing():
+        compute()
+
+    assert (cache.get("none", nothing), cache.get("none", nothing)) == (None, None)
+    assert compute.number == 1
+    assert cache.get("other", compute) == 2
+
+
+def test_oldest_value_is_evicted_when_the_cache_is_full():
+    clock = Clock()
+    cache, compute = cost_aware_cache(clock), Compute(clock, 1e6)
+    for number in range(MAX_ANSWERS + 1):
+        cache.get(number, compute)
+    computed = compute.number
+    cache.get(MAX_ANSWERS, compute)
+    assert compute.number == computed
+    cache.get(0, compute)
+    assert compute.number == computed + 1
+
+
+def test_least_recently_used_values_are_evicted_by_size():
+    cache = ComputeCache[str, str](max_size=10, size_of=len)
+    for key in ("aaaa", "bbbb"):
+        cache.get(key, partial(str, key))
+    assert cache.find("aaaa") == "aaaa"
+    cache.get("cccc", lambda: "cccc")
+    assert (cache.find("aaaa"), cache.find("bbbb"), len(cache)) == ("aaaa", None, 2)
+
+
+def test_newest_value_stays_although_it_is_larger_than_the_cache():
+    cache = ComputeCache[str, str](max_size=3, size_of=len)
+    cache.get("a", lambda: "a")
+    cache.get("long", lambda: "a long one")
+    assert (cache.find("a"), cache.find("long"), len(cache)) == (None, "a long one", 1)
+    cache.get("b", lambda: "b")
+    assert (cache.find("long"), cache.find("b")) == (None, "b")
+
+
+def test_concurrent_caller_waits_for_the_running_computation():
+    clock = Clock()
+    cache, compute = cost_aware_cache(clock), Compute(clock, 1.0)
+    values = []
+    second = threading.Thread(target=lambda: values.append(cache.get("a", compute)))
+
+    def slow():
+        second.start()
+        second.join(0.2)
+        assert second.is_alive()
+        return compute()
+
+    assert cache.get("a", slow) == 1
+    second.join()
+    assert values == [1]
+
+
+def test_caller_of_another_key_does_not_wait():
+    cache = ComputeCache[str, int](max_size=10)
+
+    def slow():
+        other = threading.Thread(target=cache.get, args=("b", lambda: 2))
+        other.start()
+        other.join(10)
+        assert not other.is_alive()
+        return 1
+
+    assert (cache.get("a", slow), cache.find("b")) == (1, 2)
+
+
+def test_failed_computation_caches_nothing_and_frees_the_key():
+    cache = ComputeCache[str, int](max_size=10)
+    with pytest.raises(ZeroDivisionError):
+        cache.get("a", lambda: 1 // 0)
+    assert cache.find("a") is None
+    assert cache.get("a", lambda: 1) == 1
+    assert not cache._computing._locks

@@ -1,0 +1,239 @@
+"""Downloads generated while they are sent, with all kinds of readers."""
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import logging
+import socket
+import threading
+
+import pytest
+import uvicorn
+
+from app.api.http import connection
+from app.api.http.connection import BoundedHeaders
+from app.api.http.download import Download
+from app.api.http.limits import ConcurrencyLimit
+from app.errors import Unavailable
+
+pytestmark = pytest.mark.anyio
+
+SCOPE = {"type": "http", "method": "GET", "path": "/file", "headers": []}
+REQUEST = b"GET /file HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Made:
+    """A generator's pieces, and whether it has been ended."""
+
+    def __init__(self, *pieces, endless=False):
+        self.is_ended = False
+        self._pieces = itertools.cycle(pieces) if endless else pieces
+
+    def __iter__(self):
+        try:
+            for piece in self._pieces:
+                if isinstance(piece, Exception):
+                    raise piece
+                yield piece() if callable(piece) else piece
+        finally:
+            self.is_ended = True
+
+
+class Reader:
+    """A caller that takes so many messages, and then reads no more till it hangs up."""
+
+    def __init__(self, takes=1000):
+        self.messages = []
+        self.is_stuck = asyncio.Event()
+        self.gone = asyncio.Event()
+        self._takes = takes
+
+    async def receive(self):
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message):
+        # As uvicorn does: what is sent to a caller that has gone is dropped.
+        if len(self.messages) == self._takes:
+            self.is_stuck.set()
+            await self.gone.wait()
+            return
+        self.messages.append(message)
+
+    @property
+    def body(self):
+        return b"".join(each["body"] for each in self.messages[1:])
+
+
+def file(made, places=None, **limits):
+    places = places or ConcurrencyLimit(1, "full")
+    return Download(iter(made), places, name="a.gz", media_type="application/gzip", **limits)
+
+
+def is_free(places):
+    with contextlib.suppress(Unavailable), places.slot():
+        return True
+    return False
+
+
+async def test_file_arrives_whole_in_small_chunks():
+    pieces, reader = [b"a" * 200_000, b"b", b"c" * 70_000], Reader()
+    await file(Made(*pieces))(SCOPE, reader.receive, reader.send)
+    assert reader.body == b"".join(pieces)
+    assert max(len(each["body"]) for each in reader.messages[1:]) == 65_536
+    assert [each["more_body"] for each in reader.messages[-2:]] == [True, False]
+    headers = dict(reader.messages[0]["headers"])
+    assert headers[b"content-disposition"] == b'attachment; filename="a.gz"'
+    assert b"content-length" not in headers
+
+
+async def test_download_without_a_free_slot_sends_nothing():
+    places, reader = ConcurrencyLimit(1, "full"), Reader()
+    with places.slot(), pytest.raises(Unavailable):
+        await file(Made(b"a"), places)(SCOPE, reader.receive, reader.send)
+    assert reader.messages == []
+
+
+@pytest.mark.parametrize(("pieces", "num_messages"), [((), 0), ((b"a",), 2)])
+async def test_error_in_the_first_piece_is_raised(pieces, num_messages):
+    places, reader = ConcurrencyLimit(1, "full"), Reader()
+    with pytest.raises(ZeroDivisionError):
+        await file(Made(*pieces, ZeroDivisionError()), places)(SCOPE, reader.receive, reader.send)
+    assert len(reader.messages) == num_messages
+    assert is_free(places)
+
+
+async def test_disconnected_reader_frees_its_slot_at_once():
+    made, places, reader = Made(b"a", endless=True), ConcurrencyLimit(1, "full"), Reader(3)
+    answer = asyncio.create_task(file(made, places)(SCOPE, reader.receive, reader.send))
+    await reader.is_stuck.wait()
+    assert not is_free(places)
+    reader.gone.set()
+    await answer
+    assert made.is_ended
+    assert is_free(places)
+
+
+@pytest.mark.parametrize("end", ["hang up", "cancel"])
+async def test_running_thread_is_awaited_before_the_generator_closes(end):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow():
+        begun.set()
+        assert go_on.wait(60)
+        return b"b"
+
+    made, places, reader = Made(b"a", slow, endless=True), ConcurrencyLimit(1, "full"), Reader()
+    answer = asyncio.create_task(file(made, places)(SCOPE, reader.receive, reader.send))
+    await asyncio.to_thread(begun.wait, 60)
+    reader.gone.set() if end == "hang up" else answer.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not is_free(places)
+    go_on.set()
+    await asyncio.wait([answer])
+    assert answer.cancelled() == (end == "cancel")
+    assert made.is_ended
+    assert is_free(places)
+
+
+async def test_stalled_reader_frees_its_slot_after_the_timeout():
+    made, places, reader = Made(b"a", endless=True), ConcurrencyLimit(1, "full"), Reader(3)
+    await file(made, places, send_within_s=0.01)(SCOPE, reader.receive, reader.send)
+    assert made.is_ended
+    assert is_free(places)
+
+
+async def test_slow_reader_is_aborted_after_the_total_timeout():
+    made, places, reader = Made(b"a", endless=True), ConcurrencyLimit(1, "full"), Reader(10**9)
+    await file(made, places, whole_within_s=0.05)(SCOPE, reader.receive, reader.send)
+    assert made.is_ended
+    assert is_free(places)
+
+
+class Server:
+    """A real server of one file that has no end; `answered` when an answer has ended."""
+
+    def __init__(self, **limits):
+        self.places = ConcurrencyLimit(1, "full")
+        self.answered = asyncio.Event()
+        self._limits = limits
+        config = uvicorn.Config(
+            self._answer,
+            http=BoundedHeaders,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+        )
+        self._server = uvicorn.Server(config)
+
+    async def __aenter__(self):
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._serving = asyncio.create_task(self._server.serve([self._listening]))
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.should_exit = True
+        async with asyncio.timeout(60):
+            await self._serving
+
+    async def caller(self):
+        """A caller that has read the beginning of the file."""
+        caller = socket.create_connection(self._listening.getsockname())
+        caller.setblocking(False)
+        await asyncio.get_running_loop().sock_sendall(caller, REQUEST)
+        assert (await received(caller)).startswith(b"HTTP/1.1 200")
+        return caller
+
+    async def _answer(self, scope, receive, send):
+        try:
+            made = Made(bytes(100_000), endless=True)
+            await file(made, self.places, **self._limits)(scope, receive, send)
+        finally:
+            self.answered.set()
+
+
+async def received(caller):
+    return await asyncio.get_running_loop().sock_recv(caller, 65_536)
+
+
+async def test_disconnect_frees_the_slot_without_garbage_collection():
+    gc.disable()
+    try:
+        async with Server() as server:
+            for _ in range(3):
+                server.answered.clear()
+                caller = await server.caller()
+                caller.close()
+                await server.answered.wait()
+                assert is_free(server.places)
+    finally:
+        gc.enable()
+
+
+async def test_connection_of_a_stalled_reader_is_aborted(caplog):
+    async with Server(send_within_s=0.05) as server:
+        caller = await server.caller()
+        await server.answered.wait()
+        assert is_free(server.places)
+        with contextlib.suppress(ConnectionError):
+            while await received(caller):
+                pass
+        caller.close()
+    assert errors(caplog) == []
+
+
+async def test_server_stops_despite_a_stalled_reader(caplog, monkeypatch):
+    monkeypatch.setattr(connection, "SENT_WITHIN_S", 0.01)
+    async with Server() as server:
+        caller = await server.caller()
+    assert server.answered.is_set()
+    assert is_free(server.places)
+    assert errors(caplog) == []
+    caller.close()
+
+
+def errors(caplog):
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]

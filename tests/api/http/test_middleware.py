@@ -1,0 +1,198 @@
+import asyncio
+
+import pytest
+
+from app.api.http.bodies import BodyLimit, InFlightLimit, ProjectShareLimit
+from app.api.http.middleware import ErrorMiddleware, HeaderMiddleware, host_name
+from app.api.http.principal import Principal, attach_principal
+from app.errors import BadRequest, TooLarge, TooSlow, Unavailable, UnsupportedMedia
+
+pytestmark = pytest.mark.anyio
+
+
+def scope(method="POST", path="/api/v1/x", **headers):
+    listed = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return {"type": "http", "method": method, "path": path, "headers": listed, "scheme": "http"}
+
+
+def chunks(*parts, last=True):
+    """A receive that gives these parts of a body."""
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    if last:
+        messages[-1]["more_body"] = False
+    waiting = iter(messages)
+
+    async def receive():
+        return next(waiting, {"type": "http.disconnect"})
+
+    return receive
+
+
+class Route:
+    """Remembers what it was asked, and answers 200."""
+
+    def __init__(self):
+        self.bodies = []
+
+    async def __call__(self, scope, receive, send):
+        message = await receive()
+        self.bodies.append(message.get("body"))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def ignore(message):
+    pass
+
+
+async def test_a_body_in_parts_arrives_whole():
+    route = Route()
+    await BodyLimit(route, max_bytes=10)(scope(), chunks(b"ab", b"", b"cd"), ignore)
+    assert route.bodies == [b"abcd"]
+
+
+async def test_disconnect_during_the_body_calls_no_route():
+    route = Route()
+    await BodyLimit(route, max_bytes=10)(scope(), chunks(b"ab", last=False), ignore)
+    assert route.bodies == []
+
+
+async def test_missing_body_times_out():
+    never = asyncio.Event()
+
+    async def receive():
+        await never.wait()
+
+    with pytest.raises(TooSlow):
+        await BodyLimit(Route(), max_bytes=10, within_s=0.01)(scope(), receive, ignore)
+
+
+async def test_body_over_the_limit_is_refused_while_it_arrives():
+    with pytest.raises(TooLarge):
+        await BodyLimit(Route(), max_bytes=3)(scope(), chunks(b"ab", b"cd"), ignore)
+
+
+@pytest.mark.parametrize(
+    ("headers", "error"),
+    [
+        ({"content_length": "4"}, TooLarge),
+        ({"content_length": "9" * 5000}, TooLarge),
+        ({"content_length": "-1"}, BadRequest),
+        ({"content_length": "four"}, BadRequest),
+        ({"content_encoding": "zstd"}, UnsupportedMedia),
+        ({"content_encoding": "identity, gzip"}, UnsupportedMedia),
+    ],
+)
+async def test_body_headers_are_checked_before_the_body_is_read(headers, error):
+    async def receive():
+        raise AssertionError("the body was read")
+
+    with pytest.raises(error):
+        await BodyLimit(Route(), max_bytes=3)(scope(**headers), receive, ignore)
+
+
+async def test_slow_body_is_refused():
+    never, parts = asyncio.Event(), iter([b"a", b"b"])
+
+    async def receive():
+        if (part := next(parts, None)) is None:
+            await never.wait()
+        return {"type": "http.request", "body": part, "more_body": True}
+
+    with pytest.raises(TooSlow, match="less than 1000 bytes a second"):
+        await BodyLimit(Route(), max_bytes=10, slow_for_s=0.01)(scope(), receive, ignore)
+
+
+async def test_bytes_in_flight_are_limited_and_released():
+    async def slow(scope, receive, send):
+        with pytest.raises(Unavailable, match="too many bytes in flight"):
+            await bodies(of_project("b"), chunks(b"abcd"), ignore)
+
+    bodies = BodyLimit(slow, max_bytes=10, max_bytes_in_flight=6)
+    for _ in range(2):
+        await bodies(of_project("a"), chunks(b"abc"), ignore)
+
+
+async def test_request_over_the_concurrency_limit_is_refused():
+    go_on, is_in = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope, receive, send):
+        is_in.set()
+        await go_on.wait()
+
+    limited = InFlightLimit(slow, max_requests=1)
+    first = asyncio.create_task(limited(scope(), chunks(b""), ignore))
+    await is_in.wait()
+    with pytest.raises(Unavailable):
+        await limited(scope(), chunks(b""), ignore)
+    go_on.set()
+    await first
+    await limited(scope(), chunks(b""), ignore)
+
+
+def of_project(name):
+    """A request that the guard has let in."""
+    asked = scope()
+    attach_principal(asked, Principal(name, frozenset(), None, "id", name))
+    return asked
+
+
+async def test_project_gets_half_of_the_concurrent_requests():
+    go_on, is_in = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def slow(scope, receive, send):
+        is_in.release()
+        await go_on.wait()
+
+    shares = ProjectShareLimit(slow, max_requests=4)
+    running = [asyncio.create_task(shares(of_project("a"), chunks(b""), ignore)) for _ in range(2)]
+    for _ in running:
+        await is_in.acquire()
+    with pytest.raises(Unavailable, match="this project has too many requests"):
+        await shares(of_project("a"), chunks(b""), ignore)
+    running.append(asyncio.create_task(shares(of_project("b"), chunks(b""), ignore)))
+    await is_in.acquire()
+    go_on.set()
+    await asyncio.gather(*running)
+    await shares(of_project("a"), chunks(b""), ignore)
+
+
+async def test_project_gets_half_of_the_bytes_in_flight():
+    bodies = BodyLimit(Route(), max_bytes=10, max_bytes_in_flight=6)
+    with pytest.raises(Unavailable, match="this project has too many bytes"):
+        await bodies(of_project("a"), chunks(b"abcd"), ignore)
+    await bodies(of_project("a"), chunks(b"abc"), ignore)
+
+
+async def test_exception_becomes_a_500_without_details():
+    async def broken(scope, receive, send):
+        raise RuntimeError("the password is hunter2")
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    await HeaderMiddleware(ErrorMiddleware(broken))(scope(), chunks(b""), send)
+    assert sent[0]["status"] == 500
+    assert dict(sent[0]["headers"])[b"content-type"] == b"application/problem+json"
+    assert b"hunter2" not in sent[1]["body"]
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        ("a.test", "a.test"),
+        ("A.test:80", "a.test"),
+        ("[::1]:80", "::1"),
+        ("[::1]", "::1"),
+        ("", ""),
+        ("a.test:", None),
+        ("a.test:x", None),
+        ("a.test:80:80", None),
+        ("[::1]x", None),
+        ("::1", None),
+    ],
+)
+def test_host_header_is_compared_by_name(header, name):
+    assert host_name(header) == name

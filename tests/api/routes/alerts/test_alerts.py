@@ -1,0 +1,226 @@
+"""Alerts over HTTP: firing, acknowledged and muted ones, and all transitions."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.alerts.alert import Blame
+from app.alerts.labels import Matcher, Silence
+from app.store.alerting import notifications, silences
+from tests.api.alerting import SLOW, fire, resolve
+from tests.api.server import NOW_S
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/api/v1/alerts"
+ACTIVE = f"{PATH}/active"
+
+
+async def found(api, path=ACTIVE, **params):
+    answer = await api.client.get(path, params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["items"]
+
+
+async def test_transition_has_its_figures(api):
+    await api.register("job-a")
+    state = fire(api)
+    [told] = await found(api, PATH)
+    assert told.pop("event_id") == 1
+    assert told == {
+        "fingerprint": state.fingerprint,
+        "job_id": "job-a",
+        "rule": "slowdown",
+        "subject": "",
+        "kind": "firing",
+        "severity": "warning",
+        "at": "2026-09-21T14:13:20Z",
+        "threshold": 1.1,
+        "sentence": "It is slow: 1.42.",
+        "actor": None,
+        "reason": None,
+        "on": "slowdown",
+        "window_id": "1-16",
+        "value": 1.42,
+        "slowdown": 1.42,
+        "gpu_time_wasted": 0.3,
+        "gpu_hours_lost_per_hour": 2.4,
+        "num_gpus": 8,
+        "since_step": 1204,
+        "blame": None,
+        "names": [],
+        "num_named": 0,
+    }
+
+
+async def test_transitions_are_listed_newest_first_each_once_and_by_job(api):
+    for name in ("job-a", "job-b"):
+        await api.register(name)
+    for job, rule in (("job-a", "slow"), ("job-b", "slow"), ("job-a", "waste")):
+        fire(api, job, rule)
+    first = (await api.client.get(PATH, params={"limit": 2})).json()
+    rest = (await api.client.get(PATH, params={"limit": 2, "cursor": first["next_cursor"]})).json()
+    assert [each["event_id"] for each in first["items"] + rest["items"]] == [3, 2, 1]
+    assert rest["next_cursor"] is None
+    assert [each["job_id"] for each in await found(api, PATH, job="job-b")] == ["job-b"]
+
+
+async def test_transitions_of_an_unknown_job_are_not_found(api):
+    assert (await api.client.get(PATH, params={"job": "none"})).status_code == 404
+
+
+async def test_transitions_are_filtered_by_kind_by_job_and_by_what_still_fires(api):
+    for name in ("job-a", "job-b"):
+        await api.register(name)
+    resolve(api, fire(api, "job-a"))
+    fire(api, "job-b")
+
+    async def ids(**params):
+        return [each["event_id"] for each in await found(api, PATH, **params)]
+
+    assert await ids(open=True) == [3]
+    assert await ids(kind="firing") == [3, 1]
+    assert await ids(kind=["resolved", "acknowledged"]) == [2]
+    assert await ids(kind=["resolved", "firing"]) == [3, 2, 1]
+    assert (await api.client.get(PATH, params={"kind": ["firing", "none"]})).status_code == 422
+    assert await ids(q="-B") == [3]
+    assert await ids(q="t/job") == []
+    assert await ids(q="-A", kind="resolved") == [2]
+    assert (await api.client.get(PATH, params={"q": "\x00"})).status_code == 422
+
+
+async def test_active_alert_has_figures_culprit_and_receivers(api):
+    await api.register("job-a")
+    fact = "dp 3 on h-17 is 1.6x slower than its peers; it costs 29 % of the GPU time"
+    culprit = {"dp_rank": 3, "host": "h-17", "rank": 11, "local_rank": 5}
+    blame = Blame("slow-worker", fact, 0.29, 0.9, [culprit], 1)
+    blamed = replace(SLOW, blame=blame)
+    fire(api, detail=blamed, threshold=1.1, runbook_url="https://wiki.internal/slow")
+    [told] = await found(api)
+    assert (told["phase"], told["value"], told["threshold"]) == ("firing", 1.42, 1.1)
+    assert told["sentence"].startswith("job-a runs at 1.42")
+    assert "GPU-h an hour" in told["sub"]
+    assert told["blame"]["cause"] == "slow-worker"
+    assert told["blame"]["culprits"] == [culprit | {"stage": None}]
+    assert told["labels"] == {"job": "job-a", "rule": "slowdown", "severity": "warning"}
+    assert told["runbook_url"] == "https://wiki.internal/slow"
+    assert (told["acknowledged_at"], told["silenced_by"], told["inhibited_by"]) == (None, [], [])
+
+
+async def test_active_alerts_are_filtered_and_paged(api):
+    for name in ("job-a", "job-b"):
+        await api.register(name)
+    fire(api, "job-a", "slow", phase="pending", firing_at_s=None)
+    fire(api, "job-a", "lost", severity="critical", began_at_s=91.0)
+    fire(api, "job-b", "slow", began_at_s=92.0)
+
+    async def rules(**params):
+        return [(each["job_id"], each["rule"]) for each in await found(api, **params)]
+
+    everything = [("job-b", "slow"), ("job-a", "lost"), ("job-a", "slow")]
+    assert await rules() == everything
+    assert await rules(phase="pending") == [("job-a", "slow")]
+    assert await rules(severity="critical") == [("job-a", "lost")]
+    assert await rules(job="job-b") == await rules(q="-B") == [("job-b", "slow")]
+    assert await rules(job="nobody") == []
+    first = (await api.client.get(ACTIVE, params={"limit": 2})).json()
+    rest = await found(api, limit=2, cursor=first["next_cursor"])
+    assert [(e["job_id"], e["rule"]) for e in first["items"] + rest] == everything
+
+
+async def test_acknowledgement_names_its_author_everywhere(api):
+    await api.register("job-a")
+    path = f"{PATH}/{fire(api).fingerprint}"
+    _, text = api.token("read", "write", "admin")
+    async with api.known_by(text) as client:
+        for _ in range(2):
+            answer = await client.post(f"{path}/acknowledge")
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["acknowledged_by"] == "made by a test"
+            assert answer.json()["acknowledged_at"] == "2026-09-21T14:13:20Z"
+        audit = (await client.get("/api/v1/audit")).json()["items"]
+    known = (await api.client.get(path)).json()
+    assert [each["kind"] for each in known["history"]] == ["acknowledged", "firing"]
+    assert known["history"][0]["actor"] == "made by a test"
+    assert known["alert"]["acknowledged_by"] == "made by a test"
+    [deed] = audit
+    assert (deed["action"], deed["object_id"]) == (
+        "alert.acknowledge",
+        known["alert"]["fingerprint"],
+    )
+    assert deed["actor"].startswith("made by a test (")
+    assert deed["detail"] == {"job": "job-a", "rule": "slowdown", "subject": ""}
+
+
+async def test_an_acknowledgement_can_be_taken_back(api):
+    await api.register("job-a")
+    path = f"{PATH}/{fire(api).fingerprint}"
+    await api.client.post(f"{path}/acknowledge")
+    for _ in range(2):
+        answer = await api.client.delete(f"{path}/acknowledge")
+        assert (answer.status_code, answer.json()["acknowledged_by"]) == (200, None)
+    kinds = [each["kind"] for each in (await api.client.get(path)).json()["history"]]
+    assert kinds == ["unacknowledged", "acknowledged", "firing"]
+
+
+async def test_acknowledgement_updates_the_group_at_once(api):
+    await api.register("job-a")
+    state = fire(api)
+    await api.client.post(f"{PATH}/{state.fingerprint}/acknowledge")
+    with api.store.write() as conn:
+        [group] = notifications.claim_groups(conn, now_s=NOW_S, lease_s=30.0, limit=10)
+    assert (group.job_id, group.rule) == (state.job_id, "slowdown")
+
+
+async def test_alert_that_does_not_fire_cannot_be_acknowledged(api):
+    await api.register("job-a")
+    pending = fire(api, phase="pending", firing_at_s=None)
+    answer = await api.client.post(f"{PATH}/{pending.fingerprint}/acknowledge")
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+    answer = await api.client.post(f"{PATH}/{'0' * 16}/acknowledge")
+    assert (answer.status_code, answer.json()["code"]) == (404, "alert_not_found")
+
+
+async def test_an_alert_is_known_after_it_is_resolved(api):
+    await api.register("job-a")
+    state = fire(api)
+    resolve(api, state)
+    known = (await api.client.get(f"{PATH}/{state.fingerprint}")).json()
+    assert known["alert"] is None
+    assert [each["kind"] for each in known["history"]] == ["resolved", "firing"]
+    assert (await api.client.get(f"{PATH}/{'0' * 16}")).status_code == 404
+
+
+async def test_a_silenced_alert_names_its_silence(api):
+    await api.register("job-a")
+    fire(api)
+    matchers = [Matcher("job", "job-*")]
+    for silence_id, starts_s in (("aa", NOW_S - 1), ("bb", NOW_S + 1)):
+        with api.store.write() as conn:
+            silences.add(
+                conn,
+                Silence(
+                    silence_id, "default", "silence", matchers, starts_s, NOW_S + 60, "", "", 0
+                ),
+            )
+    [told] = await found(api)
+    assert told["silenced_by"] == ["aa"]
+
+
+async def test_inhibited_alert_names_its_inhibitor(api):
+    await api.register("job-a")
+    slow = fire(api)
+    fire(api, rule="cause", subject="slow-worker", began_at_s=80.0)
+    of_slow, of_cause = await found(api)
+    assert (of_slow["rule"], of_slow["inhibited_by"]) == ("slowdown", [])
+    assert (of_cause["rule"], of_cause["inhibited_by"]) == ("cause", [slow.fingerprint])
+
+
+async def test_acknowledgement_is_announced_to_pages(api):
+    await api.register("job-a")
+    state = fire(api)
+    with api.app.state.service.hub.subscription("default") as events:
+        await api.client.post(f"{PATH}/{state.fingerprint}/acknowledge")
+        event = await events.next(within_s=5.0)
+    assert event is not None
+    assert (event.name, event.data) == ("alert", {"job_id": "job-a"})

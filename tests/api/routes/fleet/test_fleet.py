@@ -1,0 +1,335 @@
+"""The fleet: job list, summary, search, order and pages."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from app.store import fleet, hosts, runs, shards
+from app.store.alerting import alerts
+from app.trace.job import job_key
+from tests.api.server import NOW_S, PARALLELISM, window_record
+from tests.store.factories import alert, event
+from tests.store.findings import finding
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/api/v1/fleet"
+LENGTHS = finding("sequence-imbalance", culprits=[], persistence="rotating", onset_step=None)
+
+
+@dataclass
+class Told:
+    """What a consumer would have saved of a job's only window."""
+
+    slowdown: float | None = 1.25
+    findings: Any = ()
+    verdict: str = "ok"
+    first_step: int = 4
+
+
+async def add(api, job_id, told: Told | None = None, **registered):
+    """A job that sent something just now, and its window."""
+    await api.register(job_id, **registered)
+    key = job_key("default", job_id)
+    with api.store.write() as conn:
+        runs.note_data(conn, key, last_data_s=api.clock(), last_step=5, epoch=1)
+        shards.heartbeat(conn, "consumer-0", now_s=api.clock(), lease_s=1e6)
+    if told is not None:
+        record = window_record(told.first_step, slowdown=told.slowdown, verdict=told.verdict)
+        found = None if told.findings is None else list(told.findings)
+        record = dataclasses.replace(record, result={**record.result, "findings": found})
+        api.save_window(record, job_id)
+        with api.store.write() as conn:
+            brief = fleet.brief_of(record.result, num_gpus=4)
+            fleet.save_brief(conn, key, 1, record.first_step, brief)
+            lost = fleet.losses_of(record.result, num_gpus=4)
+            fleet.save_losses(conn, key, record, lost, num_gpus=4)
+
+
+def silence(api, job_id, **said):
+    ranks = said.get("silent_ranks", ())
+    nothing = {"silent_workers": ranks, "silent_ranks": ranks, "silent_since_s": None}
+    nothing |= {"stalled_since_s": None}
+    with api.store.write() as conn:
+        shards.save_silent_ranks(conn, job_key("default", job_id), 1, **nothing | said)
+
+
+async def ask(api, **query):
+    answer = await api.client.get(PATH, params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def names(api, **query):
+    return [item["job_id"] for item in (await ask(api, **query))["items"]]
+
+
+async def test_straggling_job_has_slowdown_loss_and_cause(api):
+    await add(api, "slow", Told(findings=[finding(), LENGTHS]), labels={"owner": "ann"}, gpus=8)
+    [line] = (await ask(api))["items"]
+    assert line == {
+        "job_id": "slow",
+        "name": "slow",
+        "state": "straggling",
+        "parallelism": PARALLELISM
+        | {"tp_size": 1, "vpp_size": 1, "dsp_size": 1, "ep_size": 1, "world_size": 4},
+        "gpus": 8,
+        "framework": None,
+        "labels": {"owner": "ann"},
+        "slowdown": 1.25,
+        "verdict": "ok",
+        "discrepancy": 0.01,
+        "sparkline": [1.25],
+        "onset_bin": 0,
+        "is_diagnosed": True,
+        "causes": [
+            {"cause": "slow-worker", "cost": 0.1, "confidence": 0.9},
+            {"cause": "sequence-imbalance", "cost": 0.1, "confidence": 0.9},
+        ],
+        "num_causes": 2,
+        "culprits": [
+            {"dp_rank": 1, "stage": 1, "host": "host-b", "rank": None, "local_rank": None}
+        ],
+        "num_culprits": 1,
+        "persistence": "chronic",
+        "since_step": 4,
+        "since_at": "2026-09-21T14:13:20Z",
+        "lost_gpu_hours_per_day": pytest.approx(8 * 24 * 0.2),  # 1 - 1 / 1.25 of 8 GPUs
+        "last_step": 5,
+        "last_data_at": "2026-09-21T14:13:20Z",
+        "silent_ranks": [],
+        "num_silent_ranks": 0,
+        "num_silent_workers": 0,
+        "silence": None,
+        "not_analysed": None,
+        "latest_window": "1-4",
+    }
+
+
+async def test_onset_is_marked_in_the_sparkline(api):
+    await add(api, "slow", Told(slowdown=1.0, first_step=2))
+    await add(api, "slow", Told(slowdown=None, first_step=4))
+    await add(api, "slow", Told(findings=[finding(onset_step=7)], first_step=6))
+    [line] = (await ask(api))["items"]
+    assert line["sparkline"] == [1.0, None, 1.25]
+    assert line["onset_bin"] == 2
+
+
+async def test_stalled_job_loses_all_gpus_and_has_no_culprit(api):
+    await add(api, "dead", Told(findings=[finding()]), gpus=8)
+    silence(api, "dead", stalled_since_s=NOW_S - 600)
+    found = await ask(api)
+    [line] = found["items"]
+    assert (line["state"], line["lost_gpu_hours_per_day"]) == ("stalled", 8 * 24)
+    assert (line["causes"], line["is_diagnosed"]) == ([], False)
+    assert (line["since_step"], line["since_at"]) == (5, "2026-09-21T14:03:20Z")
+    assert line["silence"].startswith("no data for")
+    assert found["summary"]["lost_per_hour"] == 8
+    # Its one window of today, and apart from that ten minutes of silence.
+    assert found["summary"]["gpu_hours_today"] == pytest.approx(2.6 * 4 / 3600)
+    assert found["summary"]["gpu_hours_lost_today"] == pytest.approx(0.1)
+    assert found["summary"]["gpu_hours_stalled_today"] == pytest.approx(8 / 6)
+    day = (await api.client.get("/api/v1/fleet/charts/planned?days=1")).json()["data"]
+    assert day[1]["y"] == [pytest.approx(0.1)]  # as much as the summary says
+
+
+async def test_loss_of_a_stall_counts_from_midnight(api):
+    await add(api, "dead", gpus=6)
+    silence(api, "dead", stalled_since_s=NOW_S - 86_400)
+    since_midnight_h = (NOW_S % 86_400) / 3600
+    summary = (await ask(api))["summary"]
+    assert summary["gpu_hours_stalled_today"] == pytest.approx(6 * since_midnight_h)
+    assert summary["gpu_hours_lost_today"] == 0
+
+
+async def test_a_silent_jobs_loss_is_not_measured(api):
+    await add(api, "quiet", Told())
+    silence(api, "quiet", silent_ranks=tuple(range(6)), silent_since_s=NOW_S - 60)
+    found = await ask(api)
+    [line] = found["items"]
+    assert (line["state"], line["lost_gpu_hours_per_day"]) == ("silent", None)
+    assert (line["silent_ranks"], line["num_silent_ranks"]) == ([0, 1, 2, 3], 6)
+    assert line["silence"] == "6 ranks silent"
+    assert line["slowdown"] == 1.25  # the last that is known
+    assert found["summary"]["gpus_measured"] == 0
+
+
+async def test_figures_of_low_fidelity_are_withheld(api):
+    await add(api, "odd", Told(findings=None, verdict="low"))
+    found = await ask(api)
+    [line] = found["items"]
+    assert (line["state"], line["verdict"]) == ("low-fidelity", "low")
+    assert (line["slowdown"], line["lost_gpu_hours_per_day"]) == (None, None)
+    assert (line["is_diagnosed"], line["discrepancy"]) == (False, 0.01)
+    assert found["summary"]["gpu_hours_today"] == 0
+
+
+async def test_a_job_without_figures_says_why(api):
+    await api.register("fresh")
+    await add(api, "begun")
+    found = (await ask(api, order="name"))["items"]
+    assert [line["not_analysed"] for line in found] == [
+        "0 of 8 complete steps",
+        "no data has arrived",
+    ]
+
+
+async def test_no_causes_and_not_diagnosed_are_distinct(api):
+    await add(api, "looked", Told(findings=[]))
+    await add(api, "not-looked", Told(findings=None))
+    lines = (await ask(api, order="name"))["items"]
+    assert [(line["causes"], line["is_diagnosed"]) for line in lines] == [([], True), ([], False)]
+
+
+async def test_a_finished_job_loses_nothing_now(api):
+    await add(api, "done", Told(findings=[finding()]))
+    await api.client.post("/api/v1/jobs/done/end")
+    found = await ask(api)
+    [line] = found["items"]
+    assert (line["state"], line["lost_gpu_hours_per_day"]) == ("finished", None)
+    assert line["causes"][0]["cause"] == "slow-worker"
+    summary = found["summary"]
+    assert (summary["jobs"], summary["running"], summary["gpus"]) == (1, 0, 0)
+
+
+async def three_jobs(api):
+    """Losing 16, 9.6 and 0 GPU-hours a day, and one of which nothing is known."""
+    await add(api, "a-small", Told(slowdown=1.2, findings=[LENGTHS]))
+    await add(api, "b-large", Told(slowdown=1.25, findings=[finding()]), gpus=2)
+    await add(api, "c-well", Told(slowdown=1.0, findings=[]), gpus=16, framework="NeMo")
+    await api.register("d-new", labels={"owner": "Carla"})
+
+
+async def test_jobs_are_sorted_by_loss_with_unknown_last(api):
+    await three_jobs(api)
+    assert await names(api) == ["a-small", "b-large", "c-well", "d-new"]
+    assert await names(api, dir="asc") == ["c-well", "b-large", "a-small", "d-new"]
+
+
+async def test_jobs_without_figures_are_sorted_by_severity(api):
+    await api.register("a-new")
+    await add(api, "b-done", Told())
+    await api.client.post("/api/v1/jobs/b-done/end")
+    await add(api, "c-odd", Told(findings=None, verdict="low"))
+    await add(api, "e-quiet", Told())
+    await add(api, "d-quiet", Told())
+    for job_id in ("d-quiet", "e-quiet"):
+        silence(api, job_id, silent_ranks=(1,), silent_since_s=NOW_S)
+    for direction in ("asc", "desc"):
+        found = await names(api, dir=direction)
+        assert found == ["d-quiet", "e-quiet", "c-odd", "a-new", "b-done"]
+
+
+async def test_every_sort_order_works(api):
+    await three_jobs(api)
+    expected = {
+        "slowdown": "bacd",
+        "gpus": "cadb",
+        "name": "abcd",
+        "since": "badc",
+        "state": "abdc",
+    }
+    for order, first_letters in expected.items():
+        found = await names(api, order=order)
+        assert "".join(job_id[0] for job_id in found) == first_letters, order
+
+
+async def test_pages_have_every_job_once_in_any_order(api):
+    await three_jobs(api)
+    for order in ("lost", "slowdown", "gpus", "name", "since", "state"):
+        for direction in ("asc", "desc"):
+            query = {"order": order, "dir": direction}
+            whole, found = await names(api, **query), []
+            cursor: dict[str, str] = {}
+            while True:
+                page = await ask(api, limit=1, **query, **cursor)
+                found += [item["job_id"] for item in page["items"]]
+                if page["next_cursor"] is None:
+                    break
+                cursor = {"cursor": page["next_cursor"]}
+            assert found == whole, query
+            assert page["total"] == 4
+
+
+async def test_page_continues_at_the_cursors_position(api):
+    await three_jobs(api)
+    first = await ask(api, limit=1)
+    silence(api, "a-small", silent_ranks=(1,), silent_since_s=NOW_S)  # now it is the last but one
+    assert await names(api, limit=1, cursor=first["next_cursor"]) == ["b-large"]
+
+
+async def test_a_cursor_of_another_order_is_refused(api):
+    await three_jobs(api)
+    cursor = (await ask(api, limit=1))["next_cursor"]
+    for query in ({"order": "name"}, {"dir": "asc"}, {"cursor": "WyJsb3N0Il0"}):
+        answer = await api.client.get(PATH, params={"cursor": cursor} | query)
+        assert answer.status_code == 422
+
+
+LOOKED_FOR = [
+    ({"q": "B-LAR"}, ["b-large"]),
+    ({"q": "carla"}, ["d-new"]),
+    ({"q": "nemo"}, ["c-well"]),
+    ({"q": "sequence im"}, ["a-small"]),
+    ({"q": "host-b"}, ["b-large"]),
+    ({"q": "rack-7"}, ["c-well"]),
+    ({"q": "ack-7"}, []),
+    ({"q": " "}, ["a-small", "b-large", "c-well", "d-new"]),
+    ({"state": "straggling"}, ["a-small", "b-large"]),
+    ({"cause": "slow-worker"}, ["b-large"]),
+    ({"cause": "slow-worker", "state": "healthy"}, []),
+    ({"cause": "slow-worker", "q": "a-small"}, []),
+]
+
+
+async def test_search_and_filters(api):
+    await three_jobs(api)
+    with api.store.write() as conn:
+        hosts.add_to_run(conn, "default/c-well", 1, ["rack-7-node-1"])
+    for query, expected in LOOKED_FOR:
+        found = await ask(api, **query)
+        assert [item["job_id"] for item in found["items"]] == expected, query
+        assert found["total"] == len(expected)
+        assert found["summary"]["jobs"] == 4  # of all, whatever is looked for
+
+
+async def test_summary_is_the_sum_of_the_jobs(api):
+    await three_jobs(api)
+    summary = (await ask(api))["summary"]
+    assert summary["by_state"] == {"straggling": 2, "healthy": 1, "not-analysed": 1}
+    assert summary["by_cause"] == {"sequence-imbalance": 1, "slow-worker": 1}
+    assert (summary["gpus"], summary["gpus_measured"]) == (4 + 2 + 16 + 4, 4 + 2 + 16)
+    per_hour = 4 * (1 - 1 / 1.2) + 2 * (1 - 1 / 1.25)
+    assert summary["lost_per_hour"] == pytest.approx(per_hour)
+    assert summary["sentence"].startswith("2 of 4 jobs are losing time. Together they cost ")
+    assert summary["sub"].startswith("a-small loses most: sequence lengths")
+
+
+async def test_alerts_that_fire_are_counted(api):
+    await add(api, "slow")
+    key = job_key("default", "slow")
+    with api.store.write() as conn:
+        alerts.save(conn, [alert(key), alert(key, "cause", phase="pending")])
+        for ago_s in (4000, 60):
+            alerts.add_event(conn, event(key, at_s=NOW_S - ago_s))
+    summary = (await ask(api))["summary"]
+    assert (summary["alerts_firing"], summary["alerts_new_last_hour"]) == (1, 1)
+
+
+async def test_an_empty_fleet(api):
+    found = await ask(api)
+    assert (found["items"], found["total"], found["next_cursor"]) == ([], 0, None)
+    assert found["summary"]["sentence"] == "No job has registered yet."
+
+
+async def test_invalid_queries_are_refused(api):
+    for query in (
+        {"q": "x" * 129},
+        {"q": "a\0"},
+        {"state": "slow"},
+        {"order": "loss"},
+        {"limit": 201},
+    ):
+        assert (await api.client.get(PATH, params=query)).status_code == 422, query

@@ -1,0 +1,140 @@
+"""Silent ranks and lost operations: the API shows what the consumer stored."""
+
+import pytest
+
+from app.api.routes.jobs.jobs import MAX_SILENT_RANKS
+from app.store import hosts, runs, shards
+from app.store.runs import IngestCounts
+from tests.api.server import NOW_S, window_record
+
+pytestmark = pytest.mark.anyio
+
+KEY = "default/llm-70b"
+
+
+@pytest.fixture
+async def told(api):
+    """A function that writes what a consumer knows of a job with a window, and asks for the job."""
+    await api.register()
+    api.save_window(window_record(slowdown=1.25))
+    beat(api, NOW_S)
+
+    async def tell(
+        *, silent_ranks=(), silent_workers=(), silent_since_s=None, stalled_since_s=None
+    ):
+        with api.store.write() as conn:
+            shards.save_silent_ranks(
+                conn,
+                KEY,
+                1,
+                silent_ranks=silent_ranks,
+                silent_workers=silent_workers,
+                silent_since_s=silent_since_s,
+                stalled_since_s=stalled_since_s,
+            )
+        return (await api.client.get("/api/v1/jobs/llm-70b")).json()
+
+    return tell
+
+
+def beat(api, now_s):
+    with api.store.write() as conn:
+        shards.heartbeat(conn, "consumer-0", now_s=now_s, lease_s=15)
+
+
+async def headline(api):
+    return (await api.client.get("/api/v1/jobs/llm-70b/headline")).json()
+
+
+async def test_job_with_data_of_all_ranks_is_not_silent(api, told):
+    job = await told()
+    assert (job["state"], job["silent_ranks"], job["num_silent_ranks"]) == ("straggling", [], 0)
+    assert (job["silent_since"], job["stalled_since"], job["ingest"]) == (None, None, None)
+
+
+async def test_silent_ranks_are_named(api, told):
+    job = await told(silent_ranks=[1, 3], silent_workers=[1, 3], silent_since_s=NOW_S - 60)
+    assert (job["state"], job["silent_ranks"], job["num_silent_ranks"]) == ("silent", [1, 3], 2)
+    assert job["silent_since"] == "2026-09-21T14:12:20Z"
+    assert (await headline(api))["sentence"] == (
+        "Ranks 1 and 3 have been silent since 14:12 UTC; 2 others go on."
+    )
+
+
+async def test_silent_workers_are_named_by_rank_and_host(api, told):
+    job = await told(silent_ranks=[7], silent_workers=[3], silent_since_s=NOW_S - 60)
+    assert job["silent_workers"] == [{"dp_rank": 1, "stage": 1}]
+    assert (await headline(api))["sentence"].startswith("Rank 7 (dp 1, stage 1")
+
+
+async def test_silent_ranks_are_named_by_their_common_host(api, told):
+    with api.store.write() as conn:
+        hosts.save(conn, KEY, 1, {(0, 0): "one", (0, 1): "two", (1, 0): "two", (1, 1): "one"})
+    job = await told(silent_ranks=[5, 6, 7], silent_workers=[1, 1, 2], silent_since_s=NOW_S - 60)
+    assert (job["num_silent_ranks"], job["num_silent_workers"]) == (3, 2)
+    assert (await headline(api))["sentence"].startswith("Ranks 5, 6 and 7 (all on two) have been")
+    await told(silent_ranks=[5, 7], silent_workers=[1, 3], silent_since_s=NOW_S - 60)
+    assert (await headline(api))["sentence"].startswith("Ranks 5 and 7 have been")
+
+
+async def test_long_list_of_silent_ranks_is_cut_and_counted(api, told):
+    job = await told(silent_ranks=list(range(5000)))
+    assert job["silent_ranks"] == list(range(MAX_SILENT_RANKS))
+    assert job["num_silent_ranks"] == 5000
+
+
+async def test_job_without_data_is_stalled(api, told):
+    job = await told(stalled_since_s=NOW_S - 600)
+    assert (job["state"], job["stalled_since"]) == ("stalled", "2026-09-21T14:03:20Z")
+    assert (await headline(api))["sentence"].startswith(
+        "No worker has sent anything since 14:03 UTC."
+    )
+
+
+async def test_missing_data_is_drawn_after_the_last_step(api, told):
+    async def drawn():
+        figure = (await api.client.get("/api/v1/jobs/llm-70b/charts/steps")).json()
+        notes = figure["layout"].get("annotations", [])
+        return [note["text"].replace("<br>", " ") for note in notes]
+
+    await told(silent_ranks=[1])
+    assert "1 rank silent" in await drawn()
+    await told(stalled_since_s=NOW_S)
+    assert any(text.startswith("no data for") for text in await drawn())
+    await told()
+    assert await drawn() == []
+
+
+async def test_old_data_is_stale_only_while_no_consumer_is_alive(api, told):
+    await told()
+    with api.store.write() as conn:
+        runs.note_data(conn, KEY, epoch=1, last_data_s=NOW_S, last_step=1)
+    api.clock.now_s = NOW_S + 3600
+    listed = (await api.client.get("/api/v1/jobs")).json()["items"][0]
+    assert listed["state"] == "stale"
+    assert (await headline(api))["state"] == "stale"
+    beat(api, api.clock.now_s)
+    listed = (await api.client.get("/api/v1/jobs")).json()["items"][0]
+    assert listed["state"] == "straggling"
+
+
+async def test_a_finished_job_is_neither_silent_nor_stalled(api, told):
+    await told(stalled_since_s=NOW_S)
+    ended = await api.client.post("/api/v1/jobs/llm-70b/end")
+    assert ended.json()["state"] == "finished"
+
+
+async def test_job_has_the_counts_of_its_operations(api, told):
+    sample = {"rank": 3, "batch_seq": 9}
+    with api.store.write() as conn:
+        runs.save(conn, KEY, 1, IngestCounts(100, 5, 4, 3, 2, 1, sample))
+    assert (await told())["ingest"] == {
+        "accepted": 100,
+        "duplicate": 5,
+        "conflict": 4,
+        "late": 3,
+        "dead": 2,
+        "lost_batches": 1,
+        "last_conflict": sample,
+        "in_groups": None,
+    }

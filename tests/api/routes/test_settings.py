@@ -1,0 +1,67 @@
+"""Settings of the service without secrets, and retention of a project."""
+
+import pytest
+
+from app.store import retention
+from app.store.retention import RetentionDays
+from tests.api.server import TOKEN, running
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/api/v1/settings"
+
+
+async def keep(client, raw_days, results_days):
+    days = {"raw_days": raw_days, "results_days": results_days}
+    return await client.put(f"{PATH}/retention", json=days)
+
+
+async def test_settings_route_shows_the_configured_values(empty_database, tmp_path):
+    path = tmp_path / "own.db"
+    path.write_bytes(empty_database.read_bytes())
+    more = {"window_steps": 16, "silent_after_s": 42.0, "keep_raw_days": 3.0}
+    async with running(f"sqlite:///{path}", **more) as api:
+        answer = await api.client.get(PATH)
+    found = answer.json()
+    assert (found["window_steps"], found["silent_after_s"]) == (16, 42.0)
+    assert found["retention"]["usual_raw_days"] == 3.0
+    assert found["project"] == "default"
+    assert TOKEN not in answer.text
+
+
+async def test_retention_can_be_set_and_reset(api):
+    changed = (await keep(api.client, 30.0, None)).json()
+    assert changed == {
+        "raw_days": 30.0,
+        "results_days": 180.0,
+        "has_own_raw_days": True,
+        "has_own_results_days": False,
+        "usual_raw_days": 14.0,
+        "usual_results_days": 180.0,
+    }
+    assert (await api.client.get(PATH)).json()["retention"] == changed
+    with api.store.read() as conn:
+        [policy] = retention.policies(conn, RetentionDays(14.0, 180.0))
+    assert (policy.project, policy.days) == ("default", RetentionDays(30.0, 180.0))
+    again = (await keep(api.client, None, None)).json()
+    assert (again["raw_days"], again["has_own_raw_days"]) == (14.0, False)
+
+
+async def test_retention_of_one_project_does_not_affect_another(api):
+    _, token = api.token("admin", "read", project="research")
+    async with api.known_by(token) as other:
+        assert (await keep(other, 2.0, 3.0)).status_code == 200
+        assert (await other.get(PATH)).json()["retention"]["raw_days"] == 2.0
+    assert (await api.client.get(PATH)).json()["retention"]["raw_days"] == 14.0
+
+
+@pytest.mark.parametrize("days", [0, -1, 0.5, 1e9, "30", True])
+async def test_invalid_days_are_refused(api, days):
+    answer = await keep(api.client, days, None)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == "body.raw_days"
+
+
+async def test_both_retention_fields_are_required(api):
+    answer = await api.client.put(f"{PATH}/retention", json={"raw_days": 30.0})
+    assert answer.status_code == 422

@@ -1,0 +1,143 @@
+"""One step of a closed window over HTTP: sentences, charts and operations."""
+
+import contextlib
+
+import pytest
+
+from app.api.service import replays
+from app.api.service.replays import MAX_CONCURRENT_WORK, StepViewCache
+from app.engine.timeline.step_view import step_view
+from tests.api import recorded
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/api/v1/jobs/llm-70b/windows"
+CHARTS = ("timeline", "path-parts", "waiting")
+
+
+@pytest.fixture
+async def closed(api):
+    """An API with one closed window of steps 8 and 9 of 2 x 2 workers, and an open one."""
+    await api.register()
+    recorded.save(api, recorded.window(8), recorded.window(10, state="open"))
+    return api
+
+
+async def test_step_has_its_time_and_key_operation(closed):
+    answer = await closed.client.get(f"{PATH}/latest/step")
+    assert answer.status_code == 200
+    found = answer.json()
+    assert (found["window"], found["step"], found["steps"]) == ("1-8", 8, [8, 9])
+    assert (found["recorded_s"], found["dp_size"], found["pp_size"]) == (7.5, 2, 2)
+    assert found["sentence"].startswith("Step 8 took 7.5 s.")
+    assert found["waiting"] == pytest.approx([4.0 / 7.5, 2.0 / 7.5])
+    assert found["viewer_url"] == "https://ui.perfetto.dev"
+    # What the page downloads, and hands to the viewer, is that step.
+    timeline = await closed.client.get(f"{PATH}/latest/timeline?{found['timeline_query']}")
+    assert timeline.status_code == 200
+
+
+async def test_the_figures_of_the_step_are_those_of_the_critical_path(closed):
+    found = (await closed.client.get(f"{PATH}/1-8/step", params={"step": 9})).json()
+    path = (await closed.client.get(f"{PATH}/1-8/critical-path", params={"step": 9})).json()
+    table = (await closed.client.get(f"{PATH}/1-8/charts/path-parts", params={"step": 9})).json()
+    assert found["recorded_s"] == path["length_s"]
+    assert {link["dp_rank"] for link in path["links"]} == set(found["dp_ranks_on_path"])
+    assert table["meta"]["table"]["rows"][0] == ["Stage 1 compute", "4 s", "53 %"]
+
+
+async def test_step_and_replica_can_be_selected(closed):
+    found = (await closed.client.get(f"{PATH}/1-8/step", params={"step": 9, "dp": 1})).json()
+    assert (found["step"], found["dp_rank"]) == (9, 1)
+
+
+async def test_key_operation_can_be_requested(closed):
+    found = (await closed.client.get(f"{PATH}/1-8/step")).json()
+    query = {"dp": found["dp_rank"], **found["telling"]}
+    operation = (await closed.client.get(f"{PATH}/1-8/operation", params=query)).json()
+    assert operation["is_critical"]
+    assert operation["own_s"] >= operation["ideal_s"]
+
+
+async def test_operation_is_compared_with_its_ideal_and_peers(closed):
+    query = {"stage": 1, "optype": "forward-compute", "seq_id": 0, "dp": 0}
+    found = (await closed.client.get(f"{PATH}/1-8/operation", params=query)).json()
+    assert (found["start_s"], found["duration_s"], found["own_s"]) == (1.5, 2.0, 2.0)
+    assert (found["ideal_s"], found["peers_s"]) == (1.5, 1.0)
+    assert found["after"]["optype"] == "forward-recv"
+    ideal = await closed.client.get(f"{PATH}/1-8/operation", params={**query, "run": "ideal"})
+    assert ideal.json()["duration_s"] == 1.5
+
+
+async def test_every_chart_is_a_complete_figure(closed):
+    for chart in CHARTS:
+        for theme in ("light", "dark"):
+            path = f"{PATH}/latest/charts/{chart}"
+            answer = await closed.client.get(path, params={"theme": theme})
+            assert answer.status_code == 200
+            assert answer.json().keys() == {"data", "layout", "meta"}
+
+
+async def test_zoomed_chart_has_a_part_of_the_step(closed):
+    query = {"from": 1.5, "to": 3.5, "width": 500}
+    figure = (await closed.client.get(f"{PATH}/1-8/charts/timeline", params=query)).json()
+    assert figure["layout"]["xaxis"]["range"] == [1.5, 3.5]
+
+
+WRONG = [
+    ("step", {"step": 77}, "step 77"),
+    ("step", {"dp": 2}, "dp ranks 0 to 1"),
+    ("charts/timeline", {"step": 77}, "step 77"),
+    ("charts/timeline", {"from": "nan"}, "from"),
+    ("charts/timeline", {"width": 5}, "width"),
+    ("charts/waiting", {"dp": -1}, "dp"),
+    ("operation", {"stage": 7, "optype": "gc", "seq_id": 0}, "stage 7 has no operation gc 0"),
+    ("operation", {"stage": 0, "optype": "<b>", "seq_id": 0}, "optype"),
+]
+
+
+async def test_steps_and_replicas_outside_the_window_are_refused(closed):
+    for path, query, part in WRONG:
+        answer = await closed.client.get(f"{PATH}/1-8/{path}", params=query)
+        assert (path, answer.status_code) == (path, 422)
+        assert part in answer.text
+
+
+async def test_open_and_unknown_windows_have_no_steps(closed):
+    for path in ("step", *(f"charts/{chart}" for chart in CHARTS)):
+        assert (await closed.client.get(f"{PATH}/1-10/{path}")).status_code == 409
+        assert (await closed.client.get(f"{PATH}/1-77/{path}")).status_code == 404
+        answer = await closed.client.get(f"/api/v1/jobs/none/windows/1-8/{path}")
+        assert answer.status_code == 404
+
+
+async def test_step_view_is_computed_once_for_a_page(closed, monkeypatch):
+    played = []
+
+    def count(replay, step):
+        played.append(step)
+        return step_view(replay, step)
+
+    monkeypatch.setattr(replays, "step_view", count)
+    for path in ("step", "step?dp=1", "charts/timeline", "charts/waiting?step=8"):
+        assert (await closed.client.get(f"{PATH}/1-8/{path}")).status_code == 200
+    assert len(played) == 1
+
+
+async def test_cache_of_step_views_is_limited(closed):
+    views = StepViewCache(closed.app.state.service.replays, max_bytes=1)
+    for step in (8, 9, 8):
+        assert views.get("default/llm-70b", "1-8", step, None)[1].step == step
+        assert len(views._cache) == 1
+
+
+async def test_concurrent_step_views_are_limited(closed):
+    places = closed.app.state.service.replays.work_limit
+    assert (await closed.client.get(f"{PATH}/1-8/step", params={"step": 8})).status_code == 200
+    with contextlib.ExitStack() as taken:
+        for _ in range(MAX_CONCURRENT_WORK):
+            taken.enter_context(places.slot())
+        answer = await closed.client.get(f"{PATH}/1-8/step", params={"step": 9})
+        assert answer.status_code == 503
+        # What is there already is given to everybody.
+        assert (await closed.client.get(f"{PATH}/1-8/step", params={"step": 8})).status_code == 200

@@ -1,0 +1,308 @@
+"""What-if questions, and results of selected steps."""
+
+import json
+import threading
+
+import pytest
+
+from app.api.http import bodies
+from app.api.routes.windows.what_if import MAX_QUESTION_BYTES
+from app.api.routes.windows.what_if_edits import MAX_LIST_ITEMS
+from app.api.service.replays import MAX_CONCURRENT_WORK
+from app.diagnosis.finding import CAUSES
+from app.trace.window import SkippedStep
+from tests.api import recorded
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/api/v1/jobs/llm-70b/windows"
+JSON = {"content-type": "application/json"}
+PP_COMM_AT_0 = {"select": {"op_types": ["pp-comm"]}, "change": {"kind": "set", "value": 0}}
+
+
+async def ask(api, *edits, window="latest"):
+    return await api.client.post(f"{PATH}/{window}/what-if", json={"edits": list(edits)})
+
+
+async def test_pipeline_communication_can_be_set_to_0(api):
+    await api.register()
+    recorded.save(api, recorded.window(100))
+    answer = await ask(api, PP_COMM_AT_0)
+    assert answer.status_code == 200
+    found = answer.json()
+    assert found["window"] == "1-100"
+    assert found["steps"] == [100, 101]
+    assert found["step_time_s"]["simulated"] == pytest.approx([7.5, 7.5])
+    assert found["step_time_s"]["what_if"] == pytest.approx([6.5, 6.5])
+    assert found["against_recorded"]["speed_up"] == pytest.approx(7.5 / 6.5)
+    assert found["against_recorded"]["per_step"]["slowdown"] == pytest.approx([6.5 / 7.5] * 2)
+    assert found["gpu_hours_saved"] == pytest.approx(15 * 4 * (1 - 6.5 / 7.5) / 3600)
+    assert found["edits"] == [{"changed_ops": 16, "ops_without_counterpart": 0}]
+
+
+async def test_chart_is_included_on_request(api):
+    await api.register()
+    recorded.save(api, recorded.window(100))
+    body = {"edits": [PP_COMM_AT_0]}
+    plain = (await api.client.post(f"{PATH}/latest/what-if", json=body)).json()
+    drawn = (await api.client.post(f"{PATH}/latest/what-if?figure=dark", json=body)).json()
+    figure = drawn.pop("figure")
+    assert drawn == plain
+    assert [row[3] for row in figure["meta"]["table"]["rows"]] == ["6.500", "6.500"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected_s"),
+    [
+        ({"kind": "factor", "value": 2}, 11.5),
+        ({"kind": "add", "value": -0.5}, 6.5),
+        ({"kind": "set", "value": 1.0}, 5.5),
+        ({"kind": "ideal"}, 6.5),
+        ({"kind": "from-worker", "dp_rank": 1, "stage": 0}, 5.5),
+    ],
+)
+async def test_every_kind_of_change_is_applied(api, change, expected_s):
+    await api.register()
+    recorded.save(api, recorded.window())
+    select = {"op_types": ["forward-compute", "backward-compute"], "stages": [1]}
+    found = (await ask(api, {"select": select, "change": change})).json()
+    assert found["step_time_s"]["what_if"] == pytest.approx([expected_s] * 2)
+
+
+async def test_selection_by_every_field_matches(api):
+    await api.register()
+    recorded.save(api, recorded.window())
+    select = {"stages": [0, 1], "dp_ranks": [1], "workers": [[1, 0], [0, 0]], "steps": [1]}
+    edit = {"select": select, "change": {"kind": "factor", "value": 2}}
+    found = (await ask(api, edit)).json()
+    assert found["edits"][0]["changed_ops"] == 5
+    assert found["step_time_s"]["what_if"][0] == pytest.approx(7.5)
+
+
+async def test_answer_lists_skipped_steps(api):
+    await api.register()
+    skipped = SkippedStep(2, "rank 3 did not report")
+    recorded.save(api, recorded.window(state="incomplete", skipped=(skipped,)))
+    found = (await ask(api)).json()
+    assert found["skipped_steps"] == [{"step": 2, "reason": "rank 3 did not report"}]
+
+
+GOOD = {"kind": "set", "value": 0}
+BAD_EDITS = [
+    {},
+    {"change": {"kind": "halve"}},
+    {"change": {"value": 0}},
+    {"change": {"kind": "set"}},
+    {"change": {"kind": "set", "value": -1}},
+    {"change": {"kind": "set", "value": "0"}},
+    {"change": {"kind": "set", "value": True}},
+    {"change": {"kind": "set", "value": 1e300}},
+    {"change": {"kind": "factor", "value": -0.1}},
+    {"change": {"kind": "ideal", "value": 1}},
+    {"change": {"kind": "from-worker", "dp_rank": 9, "stage": 0}},
+    {"change": {"kind": "from-worker", "dp_rank": 0}},
+    {"change": GOOD, "select": {"optypes": ["gc"]}},
+    {"change": GOOD, "select": {"op_types": ["no-such-type"]}},
+    {"change": GOOD, "select": {"op_types": "pp-comm"}},
+    {"change": GOOD, "select": {"op_types": ["gc"]}},
+    {"change": GOOD, "select": {"stages": [2]}},
+    {"change": GOOD, "select": {"stages": [-1]}},
+    {"change": GOOD, "select": {"stages": [0.5]}},
+    {"change": GOOD, "select": {"dp_ranks": [2]}},
+    {"change": GOOD, "select": {"workers": [[0]]}},
+    {"change": GOOD, "select": {"workers": [[0, 0, 0]]}},
+    {"change": GOOD, "select": {"steps": [7]}},
+    {"change": GOOD, "select": {"steps": [2**70]}},
+    {"change": GOOD, "select": {"microbatches": [3]}},
+]
+
+
+@pytest.mark.parametrize("edit", BAD_EDITS, ids=str)
+async def test_invalid_question_gets_422_with_a_reason(api, edit):
+    await api.register()
+    recorded.save(api, recorded.window())
+    answer = await ask(api, PP_COMM_AT_0, edit)
+    assert answer.status_code == 422
+    problem = answer.json()
+    assert problem["code"] == "invalid"
+    assert "edit 2" in problem["detail"] or "body.edits.1" in problem["detail"]
+
+
+@pytest.mark.parametrize("body", ["{", '{"edits": [NaN', ""])
+async def test_malformed_json_is_refused(api, body):
+    await api.register()
+    headers = {"content-type": "application/json"}
+    answer = await api.client.post(f"{PATH}/latest/what-if", content=body, headers=headers)
+    assert answer.status_code in (400, 422)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
+async def test_nan_and_infinity_are_refused(api, value):
+    await api.register()
+    body = '{"edits": [{"change": {"kind": "add", "value": NUMBER}}]}'.replace("NUMBER", value)
+    headers = {"content-type": "application/json"}
+    answer = await api.client.post(f"{PATH}/latest/what-if", content=body, headers=headers)
+    assert answer.status_code == 422
+
+
+async def test_question_has_at_most_100_edits(api):
+    await api.register()
+    recorded.save(api, recorded.window())
+    longer = {"change": {"kind": "add", "value": 0.5}}
+    assert (await ask(api, *[longer] * 100)).status_code == 200
+    assert (await ask(api, *[longer] * 101)).status_code == 422
+
+
+LARGEST = {
+    "op_types": ["\N{COLLISION SYMBOL}" * 64] * 256,
+    **dict.fromkeys(("stages", "dp_ranks", "microbatches"), [2**31 - 1] * MAX_LIST_ITEMS),
+    "workers": [[2**31 - 1, 2**31 - 1]] * MAX_LIST_ITEMS,
+    "steps": [2**53] * MAX_LIST_ITEMS,
+}
+
+
+async def test_edit_with_full_lists_is_accepted(api):
+    await api.register()
+    recorded.save(api, recorded.window())
+    content = json.dumps({"edits": [{"change": GOOD, "select": LARGEST}]}).encode()
+    assert len(content) < MAX_QUESTION_BYTES
+    answer = await api.client.post(f"{PATH}/latest/what-if", content=content, headers=JSON)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("edit 1: ")
+
+
+async def test_a_longer_list_and_a_larger_question_are_refused(api):
+    await api.register()
+    longer = {"select": {"stages": [0] * (MAX_LIST_ITEMS + 1)}, "change": GOOD}
+    assert (await ask(api, longer)).status_code == 422
+    content = b'{"edits": []' + b" " * MAX_QUESTION_BYTES + b"}"
+    answer = await api.client.post(f"{PATH}/latest/what-if", content=content, headers=JSON)
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    assert "ask for fewer edits at once" in answer.json()["detail"]
+
+
+NAMES = {f"{number:x}": 0 for number in range(90_000)}
+MUCH_WRONG = {
+    "unknown keys of a question": {"edits": [], **NAMES},
+    "unknown keys of an edit": {"edits": [{"change": GOOD, **NAMES}]},
+    "unknown keys of a selection": {"edits": [{"change": GOOD, "select": NAMES}]},
+    "unknown keys of a change": {"edits": [{"change": GOOD | NAMES}]},
+    "wrong items": {"edits": [{"change": GOOD, "select": {"stages": [-1] * MAX_LIST_ITEMS}}] * 20},
+    "wrong workers": {
+        "edits": [{"change": GOOD, "select": {"workers": [[]] * MAX_LIST_ITEMS}}] * 15
+    },
+    "wrong edits": {"edits": [{}] * 100_000},
+    "an endless kind": {"edits": [{"change": {"kind": "x" * 900_000}}]},
+}
+
+
+@pytest.mark.parametrize("question", MUCH_WRONG.values(), ids=MUCH_WRONG)
+async def test_number_of_reported_errors_is_limited(api, question):
+    await api.register()
+    answer = await api.client.post(f"{PATH}/latest/what-if", json=question)
+    assert answer.status_code == 422
+    assert 1 <= len(answer.json()["errors"]) <= 3
+    assert len(answer.content) < 4000
+
+
+async def test_a_selection_with_too_many_fields_says_which_there_are(api):
+    await api.register()
+    problem = (await ask(api, {"change": GOOD, "select": NAMES})).json()
+    assert problem["errors"][0]["field"] == "body.edits.0.select"
+    assert "90000 fields: it has op_types, stages" in problem["detail"]
+
+
+async def test_question_is_parsed_in_a_thread(api, monkeypatch):
+    await api.register()
+    threads = []
+    read = bodies.read_json
+
+    def noted(*given):
+        threads.append(threading.current_thread())
+        return read(*given)
+
+    monkeypatch.setattr(bodies, "read_json", noted)
+    await ask(api, {})
+    assert [each is threading.main_thread() for each in threads] == [False]
+
+
+@pytest.mark.parametrize("media", ["text/plain", "application/msgpack", ""])
+async def test_a_question_is_taken_as_json_only(api, media):
+    headers = {"content-type": media}
+    content = b'{"edits": []}'
+    answer = await api.client.post(f"{PATH}/latest/what-if", content=content, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media")
+
+
+async def test_the_reference_lists_what_a_question_may_be_refused_for(api):
+    document = (await api.client.get("/openapi.json")).json()
+    ask_what_if = document["paths"]["/api/v1/jobs/{job_id}/windows/{window}/what-if"]["post"]
+    assert {"400", "404", "408", "409", "413", "415", "422", "503"} <= set(ask_what_if["responses"])
+    assert "too many ask for recorded operations" in ask_what_if["responses"]["503"]["description"]
+    body = ask_what_if["requestBody"]["content"]["application/json"]["schema"]
+    assert body["$ref"].removeprefix("#/components/schemas/") in document["components"]["schemas"]
+
+
+async def test_questions_over_the_work_limit_get_503(api):
+    await api.register()
+    recorded.save(api, recorded.window())
+    places = api.app.state.service.replays.work_limit
+    taken = [places.slot() for _ in range(MAX_CONCURRENT_WORK)]
+    for place in taken:
+        place.__enter__()
+    for path in (f"{PATH}/latest", f"{PATH}/1-0"):
+        answer = await api.client.get(path, params={"steps": "0"})
+        assert answer.status_code == 503
+    answer = await ask(api, PP_COMM_AT_0)
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    taken[0].__exit__(None, None, None)
+    assert (await ask(api, PP_COMM_AT_0)).status_code == 200
+
+
+async def test_question_about_an_unknown_window_gets_404(api):
+    assert (await ask(api)).json()["code"] == "job_not_found"
+    await api.register()
+    assert (await ask(api, window="1-5")).json()["code"] == "window_not_found"
+
+
+async def test_selected_steps_are_analysed_separately(api):
+    await api.register()
+    rows = recorded.window(100)
+    recorded.save(api, rows)
+    query = {"steps": "101", "per_step": True}
+    found = (await api.client.get(f"{PATH}/1-100", params=query)).json()
+    assert found["window"]["id"] == "1-100"
+    assert found["steps"] == [101]
+    assert len(found["per_step"]["worker_slowdown"]) == 1
+    whole = (await api.client.get(f"{PATH}/latest", params={"steps": "100-109"})).json()
+    stored = (await api.client.get(f"{PATH}/1-100")).json()
+    assert "per_step" not in whole
+    assert whole["worker_slowdown"] == stored["worker_slowdown"]
+    # Causes are looked for in these steps too: each is either found or ruled out.
+    named = [each["cause"] for each in [*(whole["findings"] or ()), *whole["ruled_out"]]]
+    assert sorted(named) == sorted(CAUSES)
+    assert whole["fingerprint"] is not None
+    assert whole["steps"] == stored["steps"] == [100, 101]
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("", "names no step"),
+        ("1,,2", "names no step"),
+        ("latest", "names no step"),
+        ("-1", "names no step"),
+        ("3-", "names no step"),
+        ("9" * 30, "names no step"),
+        ("5-3", "write 3-5"),
+        ("7", "step 7"),
+        ("5-900000000000000000", "choose from 0 to 1"),
+    ],
+)
+async def test_unknown_steps_get_422(api, named, words):
+    await api.register()
+    recorded.save(api, recorded.window())
+    answer = await api.client.get(f"{PATH}/latest", params={"steps": named})
+    assert answer.status_code == 422
+    assert words in answer.json()["detail"]

@@ -1,0 +1,223 @@
+"""Which windows can be replayed, and how often a replay is built."""
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
+
+import pytest
+
+from app.api.service import replays as module
+from app.api.service.replays import BYTES_PER_OP, MAX_BUILD_WAITERS, ReplayCache
+from app.engine.replays import prepare
+from app.errors import Conflict, JobNotFound, Unavailable, WindowNotFound
+from app.store import hosts
+from tests.api import recorded
+from tests.api.server import closed_again, recorded_record, window_record
+from tests.engine.clocks.pipeline_job import simulated_pipeline
+from tests.engine.clocks.shifted_windows import Clock, worker_is_host
+from tests.engine.clocks.shifted_windows import recorded as shown
+
+pytestmark = pytest.mark.anyio
+
+JOB = "default/llm-70b"
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """Ids of the windows that were built, in order."""
+    found = []
+
+    def counted(window):
+        found.append(window.id)
+        return prepare(window)
+
+    monkeypatch.setattr(module, "prepare", counted)
+    return found
+
+
+async def test_replay_equals_the_analysed_window(api):
+    await api.register(name="LLM", gpus=16)
+    window = recorded.window(100, epoch=1)
+    recorded.save(api, window)
+    replay = ReplayCache(api.store).get(JOB, "1-100")
+    assert replay.steps == (100, 101)
+    assert replay.window.id == "1-100"
+    assert replay.window.job.name == "LLM"
+    assert replay.window.job.num_gpus == 16
+    assert replay.window.trace.num_ops == window.trace.num_ops
+    assert replay.simulated_s.tolist() == pytest.approx([7.5, 7.5])
+
+
+async def test_replay_uses_the_clock_of_the_analysis(api):
+    job = simulated_pipeline(2, 2, num_steps=2)
+    clocks = {worker_is_host(dp, p): Clock((dp - 2 * p) * 10**8) for dp in (0, 1) for p in (0, 1)}
+    window = shown(job, clocks, step_s=0.0)
+    await api.register()
+    recorded.save(api, window)
+    with api.store.write() as conn:
+        hosts.save(conn, JOB, 1, dict(window.hosts))
+    analysed, replay = prepare(window), ReplayCache(api.store).get(JOB, window.id)
+    assert replay.window.hosts == window.hosts
+    assert replay.clocks.offset_s == pytest.approx(analysed.clocks.offset_s)
+    assert max(replay.clocks.offset_s.values()) > 0.09
+    assert replay.simulated_s == pytest.approx(analysed.simulated_s, rel=1e-9)
+    assert replay.recorded_s == pytest.approx(analysed.recorded_s, rel=1e-9)
+
+
+async def test_latest_is_the_newest_closed_window_of_the_current_run(api):
+    await api.register()
+    recorded.save(api, recorded.window(0), recorded.window(2), recorded.window(4, state="open"))
+    assert ReplayCache(api.store).get(JOB, "latest").window.id == "1-2"
+    await api.register(run_key="run-2")
+    with pytest.raises(Conflict, match="no closed window in its current run"):
+        ReplayCache(api.store).get(JOB, "latest")
+    recorded.save(api, recorded.window(0, epoch=2))
+    assert ReplayCache(api.store).get(JOB, "latest").window.id == "2-0"
+    assert ReplayCache(api.store).get(JOB, "1-0").window.id == "1-0"
+
+
+async def test_open_window_is_a_conflict_naming_the_newest_closed_one(api):
+    await api.register()
+    recorded.save(api, recorded.window(2, state="open"))
+    with pytest.raises(Conflict, match=r"window 1-2 is still open.*none has closed yet"):
+        ReplayCache(api.store).get(JOB, "1-2")
+    recorded.save(api, recorded.window(0))
+    with pytest.raises(Conflict, match="the newest closed one is 1-0"):
+        ReplayCache(api.store).get(JOB, "1-2")
+
+
+async def test_a_window_without_steps_is_a_conflict(api):
+    await api.register()
+    api.save_window(window_record(2, slowdown=None))
+    with pytest.raises(Conflict, match="window 1-2 has no step whose operations"):
+        ReplayCache(api.store).get(JOB, "1-2")
+
+
+async def test_window_without_steps_gives_the_reason(api):
+    await api.register()
+    api.save_window(closed_without_steps("rank 2 did not report", "rank 3 did not report"))
+    why = "window 1-0 has no step whose operations can be replayed: step 0: rank 2 did not report"
+    with pytest.raises(Conflict, match=rf"^{why}$"):
+        ReplayCache(api.store).get(JOB, "1-0")
+    with pytest.raises(Conflict, match=rf"closed windows .* but none to replay: {why}$"):
+        ReplayCache(api.store).get(JOB, "latest")
+    recorded.save(api, recorded.window(2, state="open"))
+    with pytest.raises(Conflict, match="none that has closed can be replayed"):
+        ReplayCache(api.store).get(JOB, "1-2")
+    await api.register(run_key="run-2")
+    with pytest.raises(Conflict, match="no closed window in its current run yet"):
+        ReplayCache(api.store).get(JOB, "latest")
+
+
+async def test_deleted_operations_are_a_conflict_and_the_result_stays(api):
+    await api.register()
+    record = recorded_record(recorded.window(0))
+    api.save_window(dataclasses.replace(record, trace=None))
+    for window_id in ("1-0", "latest"):
+        with pytest.raises(Conflict, match=r"operations of window 1-0 have been deleted .* result is"):
+            ReplayCache(api.store).get(JOB, window_id)
+
+
+async def test_latest_skips_windows_that_cannot_be_replayed(api):
+    await api.register()
+    recorded.save(api, recorded.window(0))
+    api.save_window(dataclasses.replace(closed_without_steps("no report"), first_step=2))
+    assert ReplayCache(api.store).get(JOB, "latest").window.id == "1-0"
+
+
+def closed_without_steps(*reasons):
+    """A window from step 0 on, all of whose steps were skipped."""
+    record = window_record(0, slowdown=None)
+    skipped = [{"step": step, "reason": reason} for step, reason in enumerate(reasons)]
+    return dataclasses.replace(record, result=record.result | {"skipped_steps": skipped})
+
+
+async def test_unknown_job_and_window_are_not_found(api):
+    for window_id in ("latest", "1-0"):
+        with pytest.raises(JobNotFound):
+            ReplayCache(api.store).get(JOB, window_id)
+    await api.register()
+    with pytest.raises(WindowNotFound):
+        ReplayCache(api.store).get(JOB, "1-0")
+
+
+async def test_a_window_is_built_once_and_again_for_a_new_revision(api, built):
+    await api.register()
+    record = recorded_record(recorded.window())
+    api.save_window(record)
+    replays = ReplayCache(api.store)
+    first = replays.get(JOB, "1-0")
+    assert replays.get(JOB, "latest") is first
+    assert replays.questions(JOB, "latest") is replays.questions(JOB, "1-0")
+    api.save_window(closed_again(record))
+    assert replays.get(JOB, "1-0") is not first
+    assert built == ["1-0", "1-0"]
+
+
+async def test_least_recently_used_replay_is_evicted(api, built):
+    await api.register()
+    windows = [recorded.window(first_step) for first_step in (0, 2, 4)]
+    recorded.save(api, *windows)
+    room = 2 * windows[0].trace.num_ops * BYTES_PER_OP
+    replays = ReplayCache(api.store, max_bytes=room)
+    for window_id in ("1-0", "1-2", "1-0", "1-4", "1-0", "1-4", "1-2"):
+        replays.get(JOB, window_id)
+    assert built == ["1-0", "1-2", "1-4", "1-2"]
+
+
+async def test_replay_larger_than_the_cache_stays_until_the_next(api, built):
+    await api.register()
+    recorded.save(api, recorded.window(0), recorded.window(2))
+    replays = ReplayCache(api.store, max_bytes=1)
+    for window_id in ("1-0", "1-0", "1-2", "1-0"):
+        replays.get(JOB, window_id)
+    assert built == ["1-0", "1-2", "1-0"]
+
+
+async def test_concurrent_callers_share_one_build(api, built):
+    await api.register()
+    recorded.save(api, recorded.window())
+    replays, together = ReplayCache(api.store), Barrier(MAX_BUILD_WAITERS)
+
+    def get(_):
+        together.wait()
+        return replays.get(JOB, "1-0")
+
+    with ThreadPoolExecutor(MAX_BUILD_WAITERS) as pool:
+        found = list(pool.map(get, range(MAX_BUILD_WAITERS)))
+    assert built == ["1-0"]
+    assert all(each is found[0] for each in found)
+
+
+async def test_failed_build_frees_its_waiting_slot(api, monkeypatch):
+    await api.register()
+    recorded.save(api, recorded.window())
+    replays = ReplayCache(api.store)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "prepare", lambda window: 1 / 0)
+        for _ in range(MAX_BUILD_WAITERS + 1):
+            with pytest.raises(ZeroDivisionError):
+                replays.get(JOB, "1-0")
+    assert replays.get(JOB, "1-0").steps == (0, 1)
+
+
+async def test_callers_over_the_waiting_limit_are_refused(api, monkeypatch):
+    await api.register()
+    recorded.save(api, recorded.window(0), recorded.window(2))
+    begun, go_on = Event(), Event()
+
+    def slowly(window):
+        begun.set()
+        assert go_on.wait(60)
+        return prepare(window)
+
+    monkeypatch.setattr(module, "prepare", slowly)
+    replays = ReplayCache(api.store, max_waiting=1)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(replays.get, JOB, "1-0")
+        assert begun.wait(60)
+        with pytest.raises(Unavailable, match="too many others"):
+            replays.get(JOB, "1-2")
+        go_on.set()
+        assert first.result().window.id == "1-0"
+    assert replays.get(JOB, "1-2").window.id == "1-2"

@@ -1,0 +1,461 @@
+"""Every operation with every kind of caller, permitted and refused."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from app.alerts.alert import fingerprint
+from app.api.http.auth import SessionCookies
+from app.store import fleet, hosts, jobs
+from app.store.alerting import receivers, silences
+from app.store.fleet import Loss
+from app.store.sql import insert_new
+from app.store.tables import jobs as jobs_table
+from app.store.tables import saved_questions, score_reports
+from tests.api import alerting, recorded
+from tests.api.server import (
+    JOB,
+    KEY,
+    NOW_S,
+    TOKEN,
+    Clock,
+    binary_batch,
+    json_batch,
+    recorded_record,
+)
+from tests.store import factories
+
+pytestmark = pytest.mark.anyio
+
+# What a probe or a person may ask without being known.
+OPEN = {
+    *("get_health", "get_readiness", "get_metrics", "get_session", "sign_in"),
+    "get_linked_picture",  # by its link: tests/api/routes/test_pictures_links.py
+}
+
+WINDOW = "/api/v1/jobs/llm-70b/windows/latest"
+AN_OPERATION = "stage=0&optype=forward-compute&seq_id=0"
+WORKER = "/api/v1/jobs/llm-70b/workers/1-1"
+QUESTIONS = "/api/v1/jobs/llm-70b/what-ifs"
+SAVED = "ab" * 12
+SCORES = "/api/v1/jobs/llm-70b/scores"
+A_REPORT = {"source": "own", "scores": [{"rank": 1, "section": "a", "metric": "b", "score": 0.5}]}
+RECORDING = "/api/v1/jobs/llm-70b/recording"
+AWHILE_S = 60.0  # so that nobody seems to be guessing
+ALERT = f"/api/v1/alerts/{fingerprint(KEY, 'slowdown', '')}"
+ENDPOINT = "/api/v1/endpoints/ep_1"
+A_SILENCE = {
+    "matchers": [{"label": "job", "pattern": "llm-*"}],
+    "ends_at": "2026-09-21T15:13:20Z",
+    "comment": "a test",
+}
+AN_ENDPOINT = {"name": "a", "url": "https://hooks.example.com/"}
+SIDES = "a=llm-70b:latest&b=llm-70b:latest"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A request that is right, were the caller known; the scope it takes, if it takes one.
+
+    `elsewhere` is what somebody of another project gets for it.
+    """
+
+    method: str
+    path: str
+    scope: str | None
+    json: Any = None
+    elsewhere: int = 404
+
+
+GUARDED = {
+    "get_fleet": Operation("GET", "/api/v1/fleet", "read", elsewhere=200),
+    "get_fleet_chart": Operation("GET", "/api/v1/fleet/charts/waste", "read", elsewhere=204),
+    "list_hosts": Operation("GET", "/api/v1/hosts", "read", elsewhere=200),
+    "get_host": Operation("GET", "/api/v1/hosts/host-a", "read"),
+    "register_job": Operation("PUT", "/api/v1/jobs/llm-70b", "ingest", JOB, elsewhere=201),
+    "end_job": Operation("POST", "/api/v1/jobs/llm-70b/end", "ingest"),
+    "list_jobs": Operation("GET", "/api/v1/jobs", "read", elsewhere=200),
+    "get_job": Operation("GET", "/api/v1/jobs/llm-70b", "read"),
+    "get_recording": Operation("GET", RECORDING, "read"),
+    "set_recording": Operation("PUT", RECORDING, "admin", {"every": 10}),
+    "push_spans": Operation("POST", "/v1/traces", "ingest", {}, elsewhere=200),
+    "push_ops": Operation("POST", "/api/v1/jobs/llm-70b/ops", "ingest", json_batch()),
+    "list_windows": Operation("GET", "/api/v1/jobs/llm-70b/windows", "read"),
+    "get_window": Operation("GET", WINDOW, "read"),
+    "get_window_workers": Operation("GET", f"{WINDOW}/workers", "read"),
+    "get_window_timeline": Operation("GET", f"{WINDOW}/timeline", "read"),
+    "get_window_trace": Operation("GET", f"{WINDOW}/trace", "read"),
+    "get_window_arrivals": Operation("GET", f"{WINDOW}/arrivals", "read"),
+    "get_window_critical_path": Operation("GET", f"{WINDOW}/critical-path", "read"),
+    "get_window_step": Operation("GET", f"{WINDOW}/step", "read"),
+    "get_window_operation": Operation("GET", f"{WINDOW}/operation?{AN_OPERATION}", "read"),
+    "get_timeline_chart": Operation("GET", f"{WINDOW}/charts/timeline", "read"),
+    "get_path_parts_chart": Operation("GET", f"{WINDOW}/charts/path-parts", "read"),
+    "get_waiting_chart": Operation("GET", f"{WINDOW}/charts/waiting", "read"),
+    "get_worker": Operation("GET", WORKER, "read"),
+    "get_worker_chart": Operation("GET", f"{WORKER}/charts/course", "read"),
+    "ask_what_if": Operation("POST", f"{WINDOW}/what-if", "read", {"edits": []}),
+    "list_saved_questions": Operation("GET", QUESTIONS, "read"),
+    "save_question": Operation(
+        "POST", QUESTIONS, "write", {"name": "all ideal", "window": "1-0", "edits": []}
+    ),
+    "get_saved_question": Operation("GET", f"{QUESTIONS}/{SAVED}", "read"),
+    "delete_saved_question": Operation("DELETE", f"{QUESTIONS}/{SAVED}", "write"),
+    "add_scores": Operation("POST", SCORES, "ingest", A_REPORT),
+    "list_scores": Operation("GET", SCORES, "read"),
+    "list_score_reports": Operation("GET", f"{SCORES}/reports", "read"),
+    "list_scores_of_report": Operation("GET", f"{SCORES}/reports/{SAVED}", "read"),
+    "compare": Operation("GET", f"/api/v1/compare?{SIDES}", "read"),
+    "get_compare_chart": Operation("GET", f"/api/v1/compare/charts/steps?{SIDES}", "read"),
+    "list_steps": Operation("GET", "/api/v1/jobs/llm-70b/steps", "read"),
+    "get_window_chart": Operation("GET", f"{WINDOW}/charts/workers", "read"),
+    "get_steps_chart": Operation("GET", "/api/v1/jobs/llm-70b/charts/steps", "read"),
+    "get_ribbon": Operation("GET", "/api/v1/jobs/llm-70b/ribbon", "read"),
+    "get_headline": Operation("GET", "/api/v1/jobs/llm-70b/headline", "read"),
+    "list_alerts": Operation("GET", "/api/v1/alerts?job=llm-70b", "read"),
+    "list_active_alerts": Operation("GET", "/api/v1/alerts/active", "read", elsewhere=200),
+    "get_alert": Operation("GET", ALERT, "read"),
+    "acknowledge_alert": Operation("POST", f"{ALERT}/acknowledge", "write"),
+    "unacknowledge_alert": Operation("DELETE", f"{ALERT}/acknowledge", "write"),
+    "get_rules": Operation("GET", "/api/v1/rules", "read", elsewhere=200),
+    "set_rules": Operation("PUT", "/api/v1/rules", "admin", {"rules": []}, elsewhere=200),
+    "reset_rules": Operation("DELETE", "/api/v1/rules", "admin", elsewhere=200),
+    "check_rules": Operation("POST", "/api/v1/rules/check", "read", {"rules": []}, elsewhere=200),
+    "list_silences": Operation("GET", "/api/v1/silences", "read", elsewhere=200),
+    "create_silence": Operation("POST", "/api/v1/silences", "write", A_SILENCE, elsewhere=201),
+    "get_silence": Operation("GET", "/api/v1/silences/aa", "read"),
+    "end_silence": Operation("DELETE", "/api/v1/silences/aa", "write"),
+    "create_endpoint": Operation("POST", "/api/v1/endpoints", "admin", AN_ENDPOINT, elsewhere=201),
+    "get_endpoint": Operation("GET", ENDPOINT, "read"),
+    "change_endpoint": Operation("PATCH", ENDPOINT, "admin", {"name": "another"}),
+    "remove_endpoint": Operation("DELETE", ENDPOINT, "admin"),
+    "rotate_endpoint_secret": Operation("POST", f"{ENDPOINT}/rotate", "admin"),
+    "enable_endpoint": Operation("POST", f"{ENDPOINT}/enable", "admin"),
+    "test_endpoint": Operation("POST", f"{ENDPOINT}/test", "admin"),
+    "get_delivery": Operation("GET", "/api/v1/deliveries/{delivery}", "read"),
+    "replay_delivery": Operation("POST", "/api/v1/deliveries/{delivery}/replay", "write"),
+    "list_audit": Operation("GET", "/api/v1/audit", "admin", elsewhere=200),
+    "stream_events": Operation("GET", "/api/v1/events", "read", elsewhere=200),
+    "sign_out": Operation("DELETE", "/api/v1/session", None, elsewhere=204),
+    "list_tokens": Operation("GET", "/api/v1/tokens", "admin", elsewhere=200),
+    "create_token": Operation(
+        "POST", "/api/v1/tokens", "admin", {"name": "a", "scopes": ["read"]}, elsewhere=201
+    ),
+    "revoke_token": Operation("DELETE", "/api/v1/tokens/{token}", "admin"),
+    "list_endpoints": Operation("GET", "/api/v1/endpoints", "read", elsewhere=200),
+    "list_deliveries": Operation("GET", "/api/v1/deliveries", "read", elsewhere=200),
+    "get_settings": Operation("GET", "/api/v1/settings", "read", elsewhere=200),
+    "set_retention": Operation(
+        "PUT",
+        "/api/v1/settings/retention",
+        "admin",
+        {"raw_days": 30.0, "results_days": None},
+        elsewhere=200,
+    ),
+}
+NOT_THERE = tuple(
+    f"{noun}_not_found"
+    for noun in ("job", "token", "host", "alert", "silence", "endpoint", "delivery")
+)
+OF_JOBS = sorted(name for name, asked in GUARDED.items() if asked.elsewhere == 404)
+CHANGING = sorted(name for name, asked in GUARDED.items() if asked.method != "GET")
+OTHER_SCOPES = {
+    name: [scope for scope in ("ingest", "read", "write", "admin") if scope != asked.scope]
+    for name, asked in GUARDED.items()
+    if asked.scope
+}
+
+
+async def ask(api, client, name):
+    """The answer to one operation; a stream ends after its first event."""
+    api.app.state.service.hub.close()
+    asked = GUARDED[name]
+    path = asked.path.replace("{token}", api.token("read")[0])
+    if path.endswith(SAVED):
+        save_question(api)
+        save_report(api)
+    if "{delivery}" in path:
+        path = path.replace("{delivery}", a_delivery(api))
+    return await client.request(asked.method, path, json=asked.json)
+
+
+def save_for_fleet(api):
+    """What the window of `recorded` lost, and a host of its run."""
+    lost = [Loss("total", "", 10.0, 100.0, 1.1)]
+    record = recorded_record(recorded.window())
+    with api.store.write() as conn:
+        fleet.save_losses(conn, KEY, record, lost, num_gpus=4)
+        hosts.add_to_run(conn, KEY, 1, ["host-a"])
+
+
+def save_for_alerts(api):
+    """An alert of the job that fires, a silence, an endpoint, and somebody who would send."""
+    alerting.fire(api, "llm-70b", labels={"job": "another"})
+    alerting.add_endpoint(api)
+    with api.store.write() as conn:
+        silences.add(conn, factories.silence(ends_s=NOW_S + 60, starts_s=NOW_S))
+    alerting.have_consumer(api)
+
+
+def a_delivery(api):
+    """The id of a message of the project that failed; "msg_1" where it has no endpoint."""
+    with api.store.read() as conn:
+        if not receivers.without_secrets(conn, "default"):
+            return "msg_1"
+    delivery_id = alerting.send(api, job="llm-70b", fingerprints=[ALERT[-16:]])
+    alerting.attempt(api, detail="HTTP 500")
+    return delivery_id
+
+
+def save_report(api):
+    """Of scores, of a job that is there, once."""
+    values = {"epoch": 1, "source": "own", "received_s": NOW_S, "num_scores": 0, "num_reports": 1}
+    with api.store.write() as conn:
+        if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
+            kept = {"lacks": [], "scores": {"fields": [], "rows": []}}
+            row = {"report_id": SAVED, "job_id": KEY, **kept, **values}
+            insert_new(conn, score_reports, [row])
+
+
+def save_question(api):
+    """Of a job that is there, once."""
+    values = {"name": "a", "window_id": "1-0", "question": {"edits": []}, "saved_s": NOW_S}
+    with api.store.write() as conn:
+        if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
+            row = {"question_id": SAVED, "job_id": KEY, **values}
+            insert_new(conn, saved_questions, [row])
+
+
+def sessions(**changes):
+    return SessionCookies(
+        changes.get("token", TOKEN), session_s=changes.get("session_s", 3600), now_s=Clock()
+    )
+
+
+def session(token_id="root", **changes):
+    return {"cookie": f"paceline_session={sessions(**changes).new(token_id)}"}
+
+
+UNKNOWN = {
+    "nobody": {},
+    "wrong token": {"authorization": "Bearer pl_" + "x" * 40},
+    "token that was never made": {"authorization": f"Bearer pl_{'x' * 10}_{'y' * 43}"},
+    "no token in the header": {"authorization": "Bearer"},
+    "token of another kind": {"authorization": f"Basic {TOKEN}"},
+    "made-up session": {"cookie": f"paceline_session=root.{int(NOW_S) + 3600}.{'A' * 43}"},
+    "session of another root token": session(token="pl_" + "o" * 40),
+    "session of a token that was never made": session("x" * 10),
+    "session that is over": session(session_s=-1),
+    "wrong token with a good session": {"authorization": "Bearer pl_x", **session()},
+    "token in the address": {"x-token": TOKEN},
+}
+
+
+async def test_every_operation_is_in_the_access_matrix(api):
+    operations = {
+        operation["operationId"]: (method.upper(), path)
+        for path, methods in api.app.openapi()["paths"].items()
+        for method, operation in methods.items()
+    }
+    assert set(operations) == OPEN | set(GUARDED)
+    for name, asked in GUARDED.items():
+        documented_method, documented_path = operations[name]
+        assert asked.method == documented_method
+        assert len(asked.path.split("/")) == len(documented_path.split("/"))
+
+
+async def test_public_routes_answer_without_a_token(api):
+    async with api.stranger() as client:
+        for path in ("/healthz", "/readyz", "/metrics", "/api/v1/session"):
+            assert (await client.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("caller", UNKNOWN)
+async def test_request_without_a_token_gets_401(api, caller):
+    async with api.stranger(headers=UNKNOWN[caller]) as client:
+        for operation in GUARDED:
+            api.monotonic.now_s += AWHILE_S
+            answer = await ask(api, client, operation)
+            assert answer.status_code == 401, operation
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.json()["code"] == "unauthorised"
+
+
+@pytest.mark.parametrize("end", ["revoked", "over"])
+async def test_revoked_token_gets_401(api, end):
+    await api.register()
+    token_id, text = api.token(expires_s=NOW_S + 60)
+    cookie = session(token_id) | {"sec-fetch-site": "same-origin"}
+    if end == "over":
+        api.clock.now_s += 60
+    else:
+        assert (await api.client.delete(f"/api/v1/tokens/{token_id}")).status_code == 204
+    async with api.known_by(text) as client, api.stranger(headers=cookie) as page:
+        for operation in GUARDED:
+            api.monotonic.now_s += AWHILE_S
+            assert (await ask(api, client, operation)).status_code == 401, operation
+            assert (await ask(api, page, operation)).status_code == 401, operation
+
+
+async def test_token_with_all_but_the_needed_scope_gets_403(api):
+    await api.register()
+    for operation, others in OTHER_SCOPES.items():
+        _, text = api.token(*others)
+        async with api.known_by(text) as client:
+            answer = await ask(api, client, operation)
+        assert answer.status_code == 403, operation
+        assert answer.json()["code"] == "forbidden"
+        assert answer.json()["detail"].endswith(f"the scope {GUARDED[operation].scope}")
+
+
+@pytest.mark.parametrize("operation", GUARDED)
+async def test_token_with_only_the_needed_scope_is_answered(api, operation):
+    await api.register()
+    recorded.save(api, recorded.window())
+    save_for_fleet(api)
+    save_for_alerts(api)
+    _, text = api.token(GUARDED[operation].scope or "ingest")
+    async with api.known_by(text) as client:
+        answer = await ask(api, client, operation)
+    assert answer.is_success, answer.text
+
+
+@pytest.mark.parametrize("operation", GUARDED)
+async def test_objects_of_another_project_are_not_found(api, operation):
+    await api.register()
+    recorded.save(api, recorded.window())
+    save_for_fleet(api)
+    save_for_alerts(api)
+    _, text = api.token(project="research")
+    async with api.known_by(text) as client:
+        answer = await ask(api, client, operation)
+    assert answer.status_code == GUARDED[operation].elsewhere, answer.text
+    assert "llm-70b" not in answer.text or operation in {"register_job", *OF_JOBS}
+    if answer.status_code == 404:
+        assert answer.json()["code"] in NOT_THERE
+
+
+async def test_missing_and_foreign_objects_get_the_same_answer(api):
+    """Whether another project has a job of that name cannot be told from the refusal."""
+    _, text = api.token(project="research")
+    # The id of a token to revoke is another one each time.
+    operations = [name for name in OF_JOBS if name != "revoke_token"]
+    async with api.known_by(text) as client:
+        before = {name: (await ask(api, client, name)).content for name in operations}
+        await api.register()
+        after = {name: (await ask(api, client, name)).content for name in operations}
+    assert before == after
+
+
+async def test_two_projects_can_have_jobs_of_the_same_name(api):
+    await api.register()
+    _, text = api.token(project="research")
+    async with api.known_by(text) as client:
+        answer = await client.put("/api/v1/jobs/llm-70b", json=JOB | {"name": "another"})
+        assert (answer.status_code, answer.json()["epoch"]) == (201, 1)
+        assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 200
+        [listed] = (await client.get("/api/v1/jobs")).json()["items"]
+        assert (listed["job_id"], listed["name"]) == ("llm-70b", "another")
+    assert (await api.client.get("/api/v1/jobs/llm-70b")).json()["ended_at"] is None
+
+
+@pytest.mark.parametrize("batch", [json_batch(), binary_batch()], ids=["JSON", "binary"])
+async def test_token_of_one_job_reaches_no_other_job(api, batch):
+    await api.register("another")
+    _, text = api.token("ingest", job="llm-70b")
+    async with api.known_by(text) as client:
+        assert (await client.put("/api/v1/jobs/llm-70b", json=JOB)).status_code == 201
+        assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 200
+        for method, path in [("PUT", ""), ("POST", "/end"), ("POST", "/ops")]:
+            answer = await client.request(method, f"/api/v1/jobs/another{path}", json=JOB)
+            assert answer.status_code == 404
+            assert answer.json()["code"] == "job_not_found"
+    with api.store.read() as conn:
+        assert jobs.get(conn, "default/another").ended_s is None
+
+
+async def test_session_route_answers_without_a_token(api):
+    for caller, headers in UNKNOWN.items():
+        async with api.stranger(headers=headers) as client:
+            answer = await client.get("/api/v1/session")
+        assert answer.status_code == 200, caller
+        assert answer.json()["authenticated"] is False
+
+
+FOREIGN = {
+    "no sign of where from": {},
+    "another site": {"sec-fetch-site": "cross-site"},
+    "another site with our origin": {"sec-fetch-site": "cross-site", "origin": "http://localhost"},
+    "another port of this host": {"sec-fetch-site": "same-site"},
+    "another origin": {"origin": "http://evil.test"},
+    "an origin with our name in it": {"origin": "http://localhost.evil.test"},
+    "no origin at all": {"origin": "null"},
+}
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+async def test_session_request_from_another_site_is_refused(api, origin):
+    async with api.stranger(headers=session() | FOREIGN[origin]) as client:
+        for operation in CHANGING:
+            answer = await ask(api, client, operation)
+            assert answer.status_code == 403, operation
+            assert answer.json()["code"] == "forbidden"
+
+
+@pytest.mark.parametrize(
+    "origin", [{"sec-fetch-site": "same-origin"}, {"origin": "http://localhost"}]
+)
+async def test_session_request_from_our_page_is_accepted(api, origin):
+    await api.register()
+    async with api.stranger(headers=session() | origin) as client:
+        assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 200
+
+
+async def test_session_has_the_scopes_of_its_token(api):
+    await api.register()
+    token_id, _ = api.token("read")
+    headers = session(token_id) | {"sec-fetch-site": "same-origin"}
+    async with api.stranger(headers=headers) as client:
+        assert (await client.get("/api/v1/jobs")).status_code == 200
+        assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 403
+        assert (await client.delete("/api/v1/session")).status_code == 204
+
+
+async def test_unknown_paths_need_a_token_too(api):
+    async with api.stranger() as client:
+        assert (await client.get("/api/v1/nothing")).status_code == 401
+        assert (await client.get("/api/")).status_code == 401
+    _, text = api.token("ingest", "read", "admin")
+    async with api.known_by(text) as client:
+        assert (await client.post("/api/v1/nothing")).status_code == 403
+        assert (await client.get("/api/v1/nothing")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"authorization": f"Bearer pl_{'x' * 10}_{'y' * 43}"}], ids=["none", "unknown"]
+)
+async def test_body_of_an_unauthenticated_request_is_not_read(api, headers):
+    async with api.stranger(headers=headers) as client:
+        answer = await client.put("/api/v1/jobs/a", content=never_read())
+    assert answer.status_code == 401
+
+
+async def test_body_of_a_forbidden_request_is_not_read(api):
+    _, text = api.token("read")
+    async with api.known_by(text) as client:
+        answer = await client.put("/api/v1/jobs/a", content=never_read())
+    assert answer.status_code == 403
+
+
+async def never_read():
+    yield b"{"
+    raise AssertionError("the body was read")
+
+
+async def test_not_found_names_the_job_limit_of_the_token(api):
+    _, text = api.token("ingest", job="llm-70b")
+    async with api.known_by(text) as worker:
+        answer = await worker.put("/api/v1/jobs/other", json=JOB)
+    assert answer.status_code == 404
+    assert answer.json()["detail"].endswith("or this token is for another job only")

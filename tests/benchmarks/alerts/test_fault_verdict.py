@@ -1,0 +1,49 @@
+"""The verdict of part faults over made-up outcomes: each thing is wrong once on purpose."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.alerts.faults import AlertOutcome, verdict_of_faults
+from tests.harness.alerts.judge import SLACK_S
+from tests.harness.alerts.slow_jobs import QUIET_S
+
+RIGHT = AlertOutcome(
+    1,
+    "slow-worker",
+    "a job",
+    0.2,
+    is_alerted=True,
+    is_cause_right=True,
+    has_place=True,
+    is_culprit_right=True,
+    is_resolved=True,
+)
+NO_CAUSE = replace(RIGHT, is_cause_right=False)
+NO_CULPRIT = replace(RIGHT, is_culprit_right=False)
+
+
+@pytest.mark.parametrize(
+    ("tried", "wrong"),
+    [
+        ([RIGHT] * 100, []),
+        ([RIGHT] * 97 + [NO_CAUSE] * 3, []),
+        ([RIGHT] * 96 + [NO_CAUSE] * 4, ["cause: right in 96 of 100 messages, less than 97%"]),
+        ([RIGHT] * 99 + [NO_CULPRIT], []),
+        ([RIGHT] * 98 + [NO_CULPRIT] * 2, ["culprit: right in 98 of 100 messages, less than 99%"]),
+        ([replace(RIGHT, counts=False)], ["vacuous: no fault costs enough to be told"]),
+        ([], ["vacuous: no fault costs enough to be told"]),
+    ],
+)
+def test_shares_below_those_asked_of_the_diagnosis_are_wrong(tried, wrong):
+    assert verdict_of_faults(tried)["wrong"] == wrong
+
+
+def test_what_was_not_told_or_too_early_is_wrong_each_time():
+    for each in ({"is_alerted": False}, {"is_resolved": False}, {"early": ("It is slow.",)}):
+        [wrong] = verdict_of_faults([RIGHT] * 200 + [replace(RIGHT, **each)])["wrong"]
+        assert wrong["number"] == 1
+
+
+def test_a_silence_is_listened_to_for_longer_than_is_forgiven():
+    assert QUIET_S > SLACK_S

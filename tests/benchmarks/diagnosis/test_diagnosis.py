@@ -1,0 +1,367 @@
+"""Figures of the diagnosis's benchmark worked by hand, and a tiny run of it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from app.diagnosis.finding import Culprit
+from app.synth.cluster import Cluster, World
+from app.synth.faults.fault import FaultSteps
+from app.synth.faults.interruptions import SilentWorker
+from app.synth.faults.slow_compute import SlowHost, SlowStage, SlowWorker
+from app.synth.faults.slow_network import SlowLink, SlowNic
+from app.synth.job import SimulatedJob
+from app.synth.restarts import SimulatedRun
+from app.trace.job import Parallelism
+from benchmarks.diagnosis import scoring, verdict
+from benchmarks.diagnosis.drawn_jobs import GammaNoise, JobNumber, job_numbers, plan_of
+from benchmarks.diagnosis.fault_kinds import KINDS, kinds_of
+from benchmarks.diagnosis.observation import ArrivalHabits, judged_window, observed_run
+from benchmarks.diagnosis.truth import (
+    DiagnosisOutcome,
+    RightAnswer,
+    StatedFinding,
+    TrueFault,
+    answers_to,
+    workers_of_culprits,
+)
+from tests.benchmarks.running import run_benchmark
+
+SLOW = frozenset({(1, 0)})
+STAGE = frozenset({(0, 1), (1, 1)})
+NOBODY: frozenset[tuple[int, int]] = frozenset()
+
+
+def slow_worker(cost=0.2, **more):
+    return TrueFault(
+        "slow-worker", (RightAnswer("slow-worker", SLOW),), cost, has_place=True, **more
+    )
+
+
+def long_stage(cost=0.2):
+    return TrueFault("long-last-stage", (RightAnswer("stage-imbalance", STAGE),), cost)
+
+
+def say(cause="slow-worker", workers=SLOW, confidence=0.9, cost=0.2, onset=None):
+    return StatedFinding(cause, workers, confidence, cost, onset, "a sentence")
+
+
+def job(*faults, said=(), **more):
+    return DiagnosisOutcome(1, "what", "tune", faults, tuple(said), **more)
+
+
+def figure(name, *outcomes):
+    return scoring.figures(outcomes)[name]
+
+
+def test_the_first_finding_is_the_one_that_counts_for_a_single_fault():
+    right = job(slow_worker(), said=[say(), say("gc-pause")])
+    second = job(slow_worker(), said=[say("gc-pause"), say()])
+    silent = job(slow_worker())
+    assert figure("top1_accuracy", right, second, silent, right) == 0.5
+
+
+def test_a_fault_that_costs_too_little_is_reported_apart():
+    small = job(slow_worker(cost=0.049))
+    assert figure("top1_accuracy", small) is None
+    assert figure("too_small_jobs", small, job(slow_worker(cost=0.05))) == 1
+    assert figure("top1_accuracy", small, job(slow_worker(cost=0.05), said=[say()])) == 1.0
+
+
+def test_a_silent_worker_counts_though_it_costs_no_time():
+    silent = TrueFault("silent-worker", (RightAnswer("silent-worker", SLOW),), None)
+    assert figure("top1_accuracy", job(silent)) == 0.0
+    assert figure("top1_accuracy", job(silent, said=[say("silent-worker", cost=None)])) == 1.0
+
+
+def test_only_exactly_those_who_are_to_blame_are_the_culprit():
+    exact = job(slow_worker(), said=[say()])
+    more = job(slow_worker(), said=[say(workers=SLOW | {(0, 0)})])
+    nobody = job(slow_worker(), said=[say(workers=NOBODY)])
+    assert figure("culprit_accuracy", exact, more, nobody, exact) == 0.5
+    assert figure("culprit_accuracy", job(long_stage(), said=[say()])) is None  # no single place
+
+
+def test_where_nobody_can_tell_each_answer_is_right_and_silence_with_a_reason_too():
+    either = TrueFault(
+        "slow-worker",
+        (RightAnswer("slow-worker", SLOW), RightAnswer("stage-imbalance", SLOW)),
+        0.2,
+        has_place=True,
+        or_withheld=("slow-worker", "stage-imbalance"),
+    )
+    both = frozenset({"slow-worker", "stage-imbalance"})
+    right = [
+        job(either, said=[say()]),
+        job(either, said=[say("stage-imbalance")]),
+        job(either, withheld=both),
+    ]
+    wrong = [job(either), job(either, withheld=frozenset({"slow-worker"}))]
+    assert figure("top1_accuracy", *right) == figure("culprit_accuracy", *right) == 1.0
+    assert figure("top1_accuracy", *wrong) == figure("culprit_accuracy", *wrong) == 0.0
+    beside = [job(either, long_stage(), said=[say("stage-imbalance", STAGE)], withheld=both)]
+    assert figure("both_named", *beside, job(either, long_stage(), withheld=both)) == 0.5
+
+
+def test_two_faults_are_both_to_be_named_in_any_order():
+    both = job(slow_worker(), long_stage(), said=[say("stage-imbalance"), say()])
+    one = job(slow_worker(), long_stage(), said=[say()])
+    small = job(slow_worker(), long_stage(cost=0.01), said=[say()])
+    assert figure("both_named", both, one, small) == 0.5
+    assert figure("top1_accuracy", both, one) is None
+
+
+def test_a_healthy_job_is_to_be_left_in_peace_in_every_window():
+    well = job()
+    early = job(early=(say(),))
+    changed = job(num_changes=1)
+    assert figure("healthy_jobs", well, early, changed) == 3
+    assert figure("false_causes", well, early, changed) == 1
+    assert figure("false_onsets", well, early, changed) == 1
+
+
+@pytest.mark.parametrize(
+    ("onset", "share"), [(28, 1.0), (32, 1.0), (27, 0.0), (33, 0.0), (None, 0.0)]
+)
+def test_an_onset_is_right_within_two_recorded_steps(onset, share):
+    began = slow_worker(onset=30, step_change=0.10)
+    assert figure("onset_within_2", job(began, said=[say(onset=onset)])) == share
+
+
+def test_small_steps_and_old_faults_have_no_onset_to_be_found():
+    small = slow_worker(onset=30, step_change=0.09)
+    assert figure("onset_within_2", job(small), job(slow_worker())) is None
+
+
+def test_costs_are_compared_in_points_for_what_was_named():
+    # 3 points off, 1 point off, not named, cost unknown
+    jobs = [
+        job(slow_worker(cost=0.20), said=[say(cost=0.23)]),
+        job(slow_worker(cost=0.20), said=[say(cost=0.19)]),
+        job(slow_worker(cost=0.20), said=[say("gc-pause", cost=0.2)]),
+        job(slow_worker(cost=0.20), said=[say(cost=None)]),
+    ]
+    assert figure("cost_error_p50", *jobs) == pytest.approx(2.0)
+    assert figure("cost_error_p95", *jobs) == pytest.approx(2.9)  # numpy's linear one of 1 and 3
+
+
+def test_precision_and_recall_cause_by_cause():
+    table = scoring.per_cause(
+        [
+            job(slow_worker(), said=[say()]),
+            job(slow_worker(), said=[say("gc-pause")]),
+            job(slow_worker(cost=0.01), said=[say()]),  # small: right to name, no fault to miss
+            job(said=[say()], early=(say(),)),  # a healthy one, once wrong
+        ]
+    )
+    assert table["slow-worker"] == {"precision": 2 / 3, "recall": 0.5, "jobs": 2, "named": 3}
+    assert table["gc-pause"] == {"precision": 0.0, "recall": None, "jobs": 0, "named": 1}
+
+
+def test_confidence_is_held_against_how_often_it_was_right():
+    (row,) = scoring.calibration(
+        [
+            job(slow_worker(), said=[say(confidence=0.80)]),
+            job(slow_worker(), said=[say("gc-pause", confidence=0.86)]),
+        ]
+    )
+    assert row == {"from": 0.8, "findings": 2, "stated": pytest.approx(0.83), "right": 0.5}
+
+
+def test_times_are_compared_in_total_and_the_worst_clock_counts():
+    jobs = [
+        job(analysis_s=1.0, diagnosis_s=0.25, clock_residual_s=1e-6),
+        job(analysis_s=0.0, diagnosis_s=0.25, clock_residual_s=1e-5),
+        job(analysis_s=3.0, diagnosis_s=0.5, clock_residual_s=None),
+    ]
+    assert figure("diagnosis_to_analysis", *jobs) == 0.25
+    assert figure("clock_residual_ms", *jobs) == pytest.approx(0.01)
+
+
+def test_every_wrong_is_named_for_the_list_of_misses():
+    began = slow_worker(onset=30, step_change=0.2)
+    wrong = say(workers=NOBODY, cost=0.3, onset=3)
+    assert verdict.wrongs(job(began, said=[wrong])) == ["culprit", "onset", "cost"]
+    assert verdict.wrongs(job(began)) == ["cause", "culprit", "onset"]
+    assert verdict.wrongs(job(slow_worker(), long_stage(), said=[say()])) == ["not both"]
+    assert verdict.wrongs(job(slow_worker(), said=[say(), say("gc-pause")])) == ["false cause"]
+    assert verdict.wrongs(job(early=(say(),), num_changes=1)) == ["false cause", "false onset"]
+    assert verdict.wrongs(job(slow_worker(cost=0.01))) == []
+
+
+def made_answers(fault, dp, pp, workers_a_host=1):
+    sizes = Parallelism(dp, pp)
+    hosts = Cluster(workers_a_host).hosts(sizes)
+    answers = answers_to(fault, World(sizes, 4, 1, hosts))
+    return [(answer.cause, sorted(answer.workers)) for answer in answers]
+
+
+def test_a_slow_worker_among_replicas_is_nothing_else():
+    assert made_answers(SlowWorker(1, 0, 2.0), 2, 2) == [("slow-worker", [(1, 0)])]
+
+
+def test_a_host_that_is_a_whole_stage_may_be_the_stage():
+    # hosts of two ranks, which run over dp ranks first: host-001 is stage 1
+    found = made_answers(SlowHost("host-001", 2.0), 2, 2, workers_a_host=2)
+    assert found == [
+        ("slow-worker", [(0, 1), (1, 1)]),
+        ("stage-imbalance", [(0, 1), (1, 1)]),
+    ]
+
+
+def test_a_stage_of_one_replica_may_be_its_worker():
+    either = [("stage-imbalance", [(0, 2)]), ("slow-worker", [(0, 2)])]
+    assert made_answers(SlowStage(2, 2.0), 1, 4) == either
+    assert made_answers(SlowStage(1, 2.0), 2, 2) == [("stage-imbalance", [(0, 1), (1, 1)])]
+
+
+def test_an_outer_stages_card_is_its_only_link_where_nothing_else_shows_it():
+    pair, card = [(0, 0), (0, 1)], [(0, 0)]
+    assert made_answers(SlowNic(0, 0, 9.0), 1, 4) == [("slow-link", card), ("slow-link", pair)]
+    assert made_answers(SlowLink(0, 0, 9.0), 1, 4) == [("slow-link", pair), ("slow-link", card)]
+    # two neighbours, and with replicas a collective, tell the card from the link
+    assert made_answers(SlowNic(0, 1, 9.0), 1, 4) == [("slow-link", [(0, 1)])]
+    assert made_answers(SlowLink(0, 1, 9.0), 1, 4) == [("slow-link", [(0, 1), (0, 2)])]
+    assert made_answers(SlowNic(0, 0, 9.0), 2, 4) == [("slow-link", card)]
+
+
+@pytest.mark.parametrize(
+    ("culprits", "workers"),
+    [
+        ([Culprit(1, 0, "host-a")], [(1, 0)]),
+        ([Culprit(host="host-a")], [(0, 0), (1, 0)]),
+        ([Culprit(dp_rank=1)], [(1, 0), (1, 1)]),
+        ([Culprit(stage=1)], [(0, 1), (1, 1)]),
+        ([Culprit(host="host-a"), Culprit(0, 1)], [(0, 0), (0, 1), (1, 0)]),
+        ([Culprit(stage=0), Culprit(stage=1)], []),  # everybody is nobody
+        ([], []),
+        ([Culprit(host="elsewhere")], []),
+    ],
+)
+def test_culprits_are_the_workers_that_they_name(culprits, workers):
+    hosts = {(0, 0): "host-a", (1, 0): "host-a", (0, 1): "host-b", (1, 1): "host-b"}
+    assert sorted(workers_of_culprits(culprits, Parallelism(2, 2), hosts)) == workers
+
+
+def test_a_job_can_be_made_again_from_its_number():
+    all_of_them = [*job_numbers(7, "all", 30, 15), *job_numbers(1000, "held-out", 3, 3)]
+    assert [JobNumber.of(each.number) for each in all_of_them] == all_of_them
+    assert len({each.number for each in all_of_them}) == len(all_of_them)
+    faulty = [each for each in job_numbers(7, "all", 30, 15) if not each.is_healthy]
+    assert sum(each.family == "held-out" for each in faulty) == 10
+    # each family's are its first ones, whatever the mix
+    assert set(job_numbers(7, "held-out", 10, 5)) <= set(all_of_them)
+
+
+def test_the_grid_has_every_kind_and_every_pair_of_causes():
+    some = [kinds_of(index) for index in range(4 * len(KINDS))]
+    assert {kind for kinds in some if len(kinds) == 1 for kind in kinds} == set(KINDS)
+    pairs = [kinds_of(index) for index in range(3, 4 * 200, 4)]
+    assert all(len({kind.cause for kind in pair}) == 2 for pair in pairs)
+    causes = {frozenset(kind.cause for kind in pair) for pair in pairs}
+    assert len(causes) == 36  # of nine, the silent worker alone
+
+
+def test_every_job_that_is_drawn_can_be_made():
+    for each in job_numbers(5, "all", 114, 12):
+        plan = plan_of(each)
+        for fault in plan.made.faults:
+            fault.check(plan.made.world)
+        assert len(plan.steps) % plan.window_steps == 0
+
+
+def test_a_gamma_noise_has_the_mean_and_spread_that_were_asked_for():
+    factors = GammaNoise().factors(0.2, 100_000, np.random.default_rng(1))
+    assert factors.mean() == pytest.approx(1.0, abs=0.005)
+    assert factors.std() == pytest.approx(0.2, abs=0.005)
+    assert np.median(factors) == pytest.approx(GammaNoise()._median(0.2), abs=0.005)
+
+
+def printed(*arguments):
+    result = run_benchmark("diagnosis", *arguments)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+KEYS = {
+    "jobs",
+    "top1_accuracy",
+    "culprit_accuracy",
+    "both_named",
+    "healthy_jobs",
+    "false_causes",
+    "onset_within_2",
+    "false_onsets",
+    "cost_error_p50",
+    "cost_error_p95",
+    "clock_residual_ms",
+    "diagnosis_to_analysis",
+    "per_cause",
+    "per_kind",
+    "calibration",
+    "misses",
+}
+
+
+def timeless(value):
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if k != "diagnosis_to_analysis"}
+    return value
+
+
+def test_a_run_prints_every_figure_and_the_same_seed_the_same_ones():
+    asked = ["--jobs=6", "--healthy=2", "--seed=3"]
+    alone = printed(*asked, "--processes=1")
+    assert set(alone) >= KEYS
+    assert alone["jobs"] == 6
+    assert alone["healthy_jobs"] == 2
+    assert timeless(printed(*asked, "--processes=2")) == timeless(alone)
+
+
+def test_one_job_tells_its_whole_story():
+    number = job_numbers(3, "tune", 1, 0)[0].number
+    told = printed("--only", str(number))
+    assert told["job"] == number
+    assert told["truth"][0]["fault"] == "slow-worker"
+    assert told["windows"][-1]["window"]["state"] == "complete"
+    assert told["made"]["faults"][0].startswith("SlowWorker(")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--jobs=3", "--healthy=4"], "4 healthy ones of 3 jobs"),
+        (["--only=999999"], "no job has the number 999999"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(arguments, words):
+    result = run_benchmark("diagnosis", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_last_full_window_is_the_one_that_is_judged():
+    made = SimulatedJob(Parallelism(2, 1), 2, faults=(SilentWorker(1, 0, when=FaultSteps(10)),))
+    windows = observed_run(SimulatedRun(1, made, tuple(range(21))), 8, ArrivalHabits())
+    assert [seen.all_steps[0] for seen in windows] == [0, 8, 18]
+    assert judged_window(windows, 8) is windows[1]
+
+
+def test_batches_of_late_workers_close_the_same_windows():
+    made = SimulatedJob(Parallelism(2, 2), 2)
+    attempt = SimulatedRun(1, made, tuple(range(16)))
+    on_time = observed_run(attempt, 8, ArrivalHabits())
+    late = observed_run(attempt, 8, ArrivalHabits(late_worker=(1, 0), late_s=3.0))
+    for one, other in zip(on_time, late, strict=True):
+        assert one.result == other.result
+        assert one.window.hosts == made.world.hosts
+
+
+def test_what_comes_too_late_revises_the_window_that_was_closed_without_it():
+    attempt = SimulatedRun(1, SimulatedJob(Parallelism(2, 2), 2), tuple(range(48)))
+    windows = observed_run(attempt, 8, ArrivalHabits(late_worker=(1, 0), late_s=400.0))
+    lacking = [seen for seen in windows if not seen.window.steps]
+    assert [seen.window.first_step for seen in lacking] == [0, 8, 16, 24, 32, 40]
+    assert judged_window(windows, 8).window.steps == tuple(range(40, 48))

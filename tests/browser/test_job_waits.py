@@ -1,0 +1,108 @@
+"""Whom the others waited for: the heatmap on a job's page, and the groups on a worker's."""
+
+import pytest
+
+from app.charts.job.waits import remarks
+from app.synth.faults.slow_compute import SlowWorker
+from app.synth.job import SimulatedJob
+from app.trace.job import Parallelism
+from tests.browser.paceline import running
+from tests.charts.job.test_waits import NAMED_OR_NOT, result
+
+NUM_STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running("serve", tmp_path_factory.mktemp("serve")) as server:
+        slow = SlowWorker(dp_rank=2, stage=0, slowdown=1.6)
+        for job_id, faults in (("waits", (slow,)), ("calm", ())):
+            job = SimulatedJob(Parallelism(4, 1), 8, faults=faults)
+            server.push(job_id, job, server.register(job_id, job), NUM_STEPS, None)
+        yield server
+
+
+def shown(server, open_page, path, **options):
+    return open_page(server.link.replace("/#", f"/jobs/{path}#"), **options).page
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_heatmap_of_waits_shows_the_rank_that_others_wait_for(server, open_page, keep, theme):
+    from playwright.sync_api import expect
+
+    page = shown(server, open_page, "waits", theme=theme)
+    card = page.get_by_label("Waited for", exact=True)
+    expect(card.locator(".ytick text").first).to_contain_text("rank 2")
+    expect(card.locator(".key")).to_contain_text("(50\u202f% of a step) and over")
+    # Who is to blame is outlined, and the findings name it the same.
+    expect(card.locator(".shapelayer path")).not_to_have_count(0)
+    expect(page.locator(".findings li h3")).to_contain_text("rank 2 (dp 2, stage 0)")
+    evidence = page.locator(".findings details dl")
+    page.locator(".findings").get_by_text("Evidence").click()
+    expect(evidence).to_contain_text("Other ranks wait for it")
+    expect(evidence).to_contain_text("of its collectives")
+    keep(page, f"waits-{theme}")
+    # Pointing at a step says how long the others waited there, and for whom.
+    box = card.locator(".plot").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 16)
+    expect(card.locator(".hoverlayer")).to_contain_text("rank 2")
+    expect(card.locator(".hoverlayer")).to_contain_text("ms")
+
+
+def test_the_table_of_waits_has_every_rank_with_worker_and_host(server, open_page):
+    from playwright.sync_api import expect
+
+    page = shown(server, open_page, "waits")
+    card = page.get_by_label("Waited for", exact=True)
+    card.get_by_role("button", name="Waited for: show as table").click()
+    expect(card.locator("tbody tr")).to_have_count(4)
+    first = card.locator("tbody tr").first
+    expect(first.locator("td").nth(0)).to_have_text("2")
+    expect(first.locator("td").nth(1)).to_have_text("dp 2, stage 0")
+
+
+def test_a_job_without_waits_has_no_heatmap_of_waits(server, open_page):
+    from playwright.sync_api import expect
+
+    page = shown(server, open_page, "calm")
+    expect(page.get_by_role("region", name="Step time and worst workers")).to_be_visible()
+    expect(page.locator(".findings .none")).to_have_text("Nothing stands out.")
+    expect(page.get_by_label("Waited for", exact=True)).to_have_count(0)
+
+
+def test_remark_and_headline_name_the_late_rank_alike(server, open_page):
+    page = shown(server, open_page, "calm")
+    findings = [[], *([{"cause": "gc-pause", "culprits": [each]}] for each, _ in NAMED_OR_NOT)]
+    on_gpu = result()
+    on_gpu["arrivals"]["local_rank"] = [0, 1, 5, 7]
+    results = [on_gpu, *(result(findings=each, unexplained_share=0.1) for each in findings)]
+    script = """async (results) => {
+      const { waitRemarks } = await import("/static/js/components/waits.js")
+      return results.map(waitRemarks)
+    }"""
+    said = page.evaluate(script, results)
+    assert said == [remarks(each) for each in results]
+    assert "rank 2 (dp 2, stage 0) on host-2, GPU 5" in said[0][0]
+
+
+def test_the_groups_of_a_worker_show_their_late_members(server, open_page, keep):
+    from playwright.sync_api import expect
+
+    page = shown(server, open_page, "waits/workers/2-0")
+    card = page.get_by_label("Its groups")
+    expect(card.locator("h3").first).to_contain_text("group")
+    own = card.locator(".is-own").first
+    expect(own).to_contain_text("this worker")
+    expect(own.locator("td").first).to_contain_text("2")
+    expect(own).to_contain_text("ms")
+    keep(page, "worker-groups")
+
+
+def test_waits_fit_on_a_phone(server, open_page):
+    from playwright.sync_api import expect
+
+    page = shown(server, open_page, "waits", width=390)
+    expect(page.get_by_label("Waited for", exact=True).locator(".ytick text").first).to_have_text(
+        "rank 2"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -1,0 +1,175 @@
+import pytest
+
+from app.charts.job.headline import JobFacts, headline
+from tests.charts.results import found, result
+
+
+def told(state, seen_result=None, **seen):
+    line = headline(state, seen_result, JobFacts(**seen))
+    assert line.state == state
+    return line.sentence, line.sub
+
+
+NAMED = (
+    "dp 1, stage 1 on host-017 is 1.6\u00d7 slower than its peers in forward and backward, "
+    "since step 10; it costs 29 % of the job's GPU time"
+)
+
+
+def test_the_most_costly_cause_is_the_headline():
+    sentence, _ = told("straggling", result())
+    assert sentence == f"{NAMED}."
+
+
+def test_of_several_causes_the_first_is_named_and_the_others_are_counted():
+    links = found("slow-link", "the link is slow")
+    assert told("straggling", result(findings=[found(), links]))[0] == f"{NAMED}, and 1 more cause."
+    three = result(findings=[found(), links, links])
+    assert told("straggling", three)[0].endswith(", and 2 more causes.")
+
+
+def test_a_host_cannot_turn_the_direction_of_the_headline():
+    sentence, _ = told("straggling", result(findings=[found(sentence="dp 1 on h\u202egnp")]))
+    assert "\u202e" not in sentence
+
+
+def test_headline_says_that_no_cause_fits():
+    lost = "This job runs at 1.42\u00d7 of its ideal. It loses 30 % of its GPU time."
+    sub = "Paceline cannot say where: no known cause fits."
+    assert told("straggling", result(findings=[])) == (lost, sub)
+
+
+def test_headline_claims_no_cause_without_a_diagnosis():
+    assert told("straggling", result(findings=None))[1] == ""
+    assert told("healthy", result(findings=None, slowdown=1.01))[0].endswith("of its ideal.")
+
+
+def test_healthy_job_mentions_a_slowdown_outside_the_replay():
+    slower = found("uniform-slowdown", "every worker computes 1.2x slower since step 40")
+    assert told("healthy", result(slowdown=1.01, findings=[slower])) == (
+        "Every worker computes 1.2\u00d7 slower since step 40.",
+        "This job runs at 1.01\u00d7 of its ideal.",
+    )
+
+
+def test_healthy_job_has_no_subline():
+    assert told("healthy", result(slowdown=1.02, findings=[])) == (
+        "This job runs at 1.02\u00d7 of its ideal. Nothing stands out.",
+        "",
+    )
+
+
+def test_low_fidelity_names_the_discrepancy_and_no_culprit():
+    low = result(fidelity={"discrepancy": 0.081, "verdict": "low"}, findings=None)
+    sentence, sub = told("low-fidelity", low)
+    assert sentence == "The simulated steps differ from the recorded ones by 8.1 %."
+    assert sub == "The limit is 5 %. Naming a worker or a stage would be a guess."
+
+
+def test_a_finding_that_explains_the_difference_leads():
+    low = result(fidelity={"discrepancy": 0.681, "verdict": "low"})
+    sentence, sub = told("low-fidelity", low)
+    assert sentence == f"{NAMED}."
+    assert sub == (
+        "The simulated steps differ from the recorded ones by 68 %; late launches explain that."
+    )
+
+
+def test_causes_with_insufficient_data_are_named():
+    others = [
+        {"cause": "slow-worker", "insufficient_evidence": True},
+        {"cause": "gc-pause", "insufficient_evidence": False},
+    ]
+    sub = told("straggling", result(findings=[], ruled_out=others))[1]
+    assert sub == "Paceline cannot say where; what it cannot tell here: slow-worker."
+
+
+def test_before_the_first_figure_the_steps_that_arrived_are_counted():
+    assert told("not-analysed")[0] == "0 of 8 complete steps have arrived."
+    assert told("not-analysed", num_steps=1)[0] == "1 of 8 complete steps has arrived."
+    assert told("not-analysed", num_steps=3)[0] == "3 of 8 complete steps have arrived."
+
+
+def test_remaining_time_of_the_window_needs_a_step_time():
+    sentence, _ = told("not-analysed", num_steps=3, step_s=8.0)
+    assert sentence == "3 of 8 complete steps have arrived. About 40 s more."
+
+
+AT_14_02 = 1_790_085_720.0  # 2026-09-22 14:02 UTC
+
+
+def test_a_stalled_job_says_since_when_and_how_it_was():
+    sentence, _ = told(
+        "stalled", result(slowdown=1.03), last_step=3310, since_s=AT_14_02, now_s=AT_14_02 + 725
+    )
+    assert sentence == (
+        "No worker has sent anything since 14:02 UTC. "
+        "It was at 1.03\u00d7 of its ideal by step 3,310."
+    )
+
+
+def test_stalled_job_with_low_fidelity_shows_no_slowdown():
+    low = result(fidelity={"discrepancy": 0.2, "verdict": "low"})
+    sentence, _ = told("stalled", low, last_step=3310, since_s=AT_14_02, now_s=AT_14_02)
+    assert sentence == "No worker has sent anything since 14:02 UTC."
+
+
+def test_a_stalled_job_without_figures_says_only_since_when():
+    sentence, _ = told("stalled", None, since_s=AT_14_02, now_s=AT_14_02 + 36_000)
+    assert sentence == "No worker has sent anything since 2026-09-22 14:02 UTC."
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_others", "sentence"),
+    [
+        ([12], 1, "Rank 12 has been silent since 14:02 UTC; 1 other goes on."),
+        ([12, 13], 1022, "Ranks 12 and 13 have been silent since 14:02 UTC; 1,022 others go on."),
+        (
+            [*range(1, 51)],
+            974,
+            "Ranks 1, 2, 3 and 47 more have been silent since 14:02 UTC; 974 others go on.",
+        ),
+    ],
+)
+def test_a_job_with_silent_ranks_names_them_and_how_many_go_on(ranks, num_others, sentence):
+    seen = {"silent_ranks": ranks, "num_others": num_others}
+    known, sub = told("silent", result(), since_s=AT_14_02, now_s=AT_14_02, **seen)
+    assert known == sentence
+    assert "the figures are those of before" in sub
+    assert "there are no figures" in told("silent", None, **seen)[1]
+
+
+def test_one_silent_worker_is_named_with_its_host():
+    place = "dp 5, stage 0 on host-x"
+    sentence, _ = told(
+        "silent", None, silent_ranks=[40], silent_place=place, num_others=7,
+        since_s=AT_14_02, now_s=AT_14_02,
+    )  # fmt: skip
+    assert sentence == f"Rank 40 ({place}) has been silent since 14:02 UTC; 7 others go on."
+
+
+def test_unknown_start_time_is_omitted():
+    assert told("silent", None, silent_ranks=[1], num_others=2)[0] == (
+        "Rank 1 has been silent; 2 others go on."
+    )
+
+
+def test_job_without_a_consumer_is_stale():
+    sentence, sub = told("stale", result(), since_s=AT_14_02, now_s=AT_14_02)
+    assert sentence == "No consumer is running: no figures of this job since 14:02 UTC."
+    assert sub == "What its workers send is kept, and analysed once a consumer runs."
+
+
+def test_a_finished_job_says_how_it_ended():
+    sentence, sub = told("finished", result())
+    assert sentence == "This job has finished. Its last steps ran at 1.42\u00d7 of its ideal."
+    assert sub == f"{NAMED}."
+
+
+def test_a_finished_job_that_could_not_be_simulated_blames_nobody():
+    low = result(fidelity={"discrepancy": 0.2, "verdict": "low"})
+    assert told("finished", low)[0] == "This job has finished."
+
+
+def test_a_finished_job_without_figures_says_so():
+    assert "None of its steps was analysed." in told("finished")[0]

@@ -1,0 +1,92 @@
+import pytest
+
+from app.charts.job.headline import remedy, won_back_gpu_hours
+
+
+def finding(cause="slow-worker", cost=0.25, share=0.86, culprits=1, **evidence):
+    return {
+        "cause": cause,
+        "cost": cost,
+        "culprits": [{"dp_rank": n, "stage": 3} for n in range(culprits)],
+        "evidence": evidence | {"share_of_loss": share},
+    }
+
+
+def said(found, num_gpus=2048):
+    return remedy(found, pp_size=4, num_gpus=num_gpus)
+
+
+def test_fixing_the_culprit_wins_back_a_share_of_the_gpus_every_day():
+    # 2,048 GPUs for 24 h, a quarter of it.
+    assert said(finding()) == ("Fixing this worker would win back 12,288 GPU-h per day.")
+    assert won_back_gpu_hours(finding(), 2048) == 12_288
+
+
+def test_finished_job_has_no_figures_a_day():
+    assert said(finding(), num_gpus=0) == "Fixing this worker would win back 86 % of the loss."
+    assert won_back_gpu_hours(finding(), 0) is None
+
+
+def test_several_culprits_are_counted():
+    assert said(finding(culprits=3)).startswith("Fixing these 3 workers would")
+
+
+def test_a_long_last_stage_has_a_reason():
+    assert said(finding("stage-imbalance"), 8) == (
+        "Give the last stage fewer layers: it also computes the loss. Fixing this stage would "
+        "win back 48 GPU-h per day."
+    )
+
+
+def test_a_cost_beyond_the_loss_is_told_with_its_reason_and_never_as_a_share_of_it():
+    # At 100/64 of its ideal 36 % of 2,400 GPU-h count as lost; half of them are won back.
+    found = finding("stage-imbalance", cost=0.5, share=1.39)
+    told = remedy(found, pp_size=8, num_gpus=100, slowdown=1.5625)
+    assert told == (
+        "Fixing this stage would win back 1,200 GPU-h per day, more than the 864 counted as lost: "
+        "the ideal is a mean that this stage itself raises."
+    )
+    then = remedy(found, pp_size=8, num_gpus=0, slowdown=1.5625)
+    assert "win back 50 % of the GPU time, more than the 36 % counted as lost" in then
+
+
+def test_a_cost_within_the_loss_needs_no_reason():
+    assert "counted" not in remedy(finding(), pp_size=4, num_gpus=8, slowdown=1.5)
+
+
+def test_uneven_sequences_are_no_hosts_fault():
+    found = finding("sequence-imbalance", culprits=0, pearson_r_with_lengths_squared=0.985)
+    assert said(found, 0) == (
+        "No host is at fault. Micro-batch time follows the sum of squared sequence lengths "
+        "(r² 0.97). Balancing documents over dp ranks by that sum would win back 86 % of the loss."
+    )
+
+
+@pytest.mark.parametrize("cost", [None, 0.0, 0.004])
+def test_remedy_is_empty_when_nothing_is_won_back(cost):
+    assert said(finding(cost=cost)) == ""
+
+
+def test_a_share_of_the_loss_that_is_not_known_is_one_of_all_time():
+    assert said(finding(share=None), 0) == (
+        "Fixing this worker would win back 25 % of the GPU time."
+    )
+
+
+def test_silent_worker_has_no_remedy():
+    assert said(finding("silent-worker")) == ""
+
+
+@pytest.mark.parametrize(
+    ("because", "check"),
+    [
+        ("data-wait", "check its data loader"),
+        ("gc", "garbage collector pauses"),
+        ("unknown host work", "CPU frequency, and Python work between operations"),
+        (None, "other processes on the host"),
+    ],
+)
+def test_remedy_of_a_late_host_says_what_to_check(because, check):
+    told = said(finding("late-host", late_because=because), 0)
+    assert check in told
+    assert told.endswith("Launching in time would win back 86 % of the loss.")

@@ -1,0 +1,168 @@
+from app.charts.base.step_axis import StepAxis
+from app.charts.base.theme import LIGHT
+from app.charts.job.step_heatmaps import worker_steps
+from app.charts.job.step_times import LEFT_PX, StepPoint, step_times
+from tests.charts.results import unpacked
+
+
+def points(*recorded):
+    return [StepPoint(step, time_s, time_s, 1.0) for step, time_s in recorded]
+
+
+def trace(figure, name):
+    return next(trace for trace in figure["data"] if trace["name"] == name)
+
+
+def test_successive_steps_are_one_apart():
+    axis = StepAxis.over([7, 8, 9])
+    assert axis.position == (0.0, 1.0, 2.0)
+    assert axis.gaps == ()
+
+
+def test_gap_is_one_step_wide_whatever_its_length():
+    axis = StepAxis.over([7, 8, 100, 101])
+    assert axis.position == (0.0, 1.0, 3.0, 4.0)
+    assert [(gap.x0, gap.x1, gap.num_steps) for gap in axis.gaps] == [(1.5, 2.5, 91)]
+    assert axis.runs == [range(0, 2), range(2, 4)]
+
+
+def test_sparsely_recorded_steps_show_only_large_gaps():
+    recorded = [23, 24, 26, 30, 36, *range(259, 289, 3), *range(514, 541, 3)]
+    axis = StepAxis.over(recorded)
+    assert [gap.num_steps for gap in axis.gaps] == [222, 227]
+    assert axis.runs == [range(0, 5), range(5, 15), range(15, 24)]
+    assert axis.position[4:6] == (4.0, 6.0)
+    assert axis.title == "step, recorded ones only"
+    assert StepAxis.over(range(3, 300, 10)).gaps == ()
+
+
+def test_many_small_gaps_are_not_drawn():
+    recorded = [step for step in range(100) if step % 10]
+    assert StepAxis.over(recorded).gaps == ()
+
+
+def test_lone_step_has_a_point_a_loss_bar_and_an_ideal_dash():
+    figure = step_times(points((1, 1.5), (2, 1.6), (9, 1.7)), theme=LIGHT)
+    at = 3.0  # after a gap of the room of one step
+    assert unpacked(trace(figure, "recorded")["x"])[-1] == at
+    assert "markers" in trace(figure, "recorded")["mode"]
+    assert unpacked(trace(figure, "without stragglers")["x"])[-3:] == [at - 0.3, at, at + 0.3]
+    lost = trace(figure, "time lost")
+    assert lost["x"][-6:] == [at - 0.3, at, at + 0.3, at + 0.3, at, at - 0.3]
+    assert lost["y"][-6:] == [1.7, 1.7, 1.7, 1.0, 1.0, 1.0]
+
+
+def test_lone_step_among_many_has_a_dot():
+    figure = step_times(points(*((step, 1.5) for step in (*range(80), 200))), theme=LIGHT)
+    sizes = trace(figure, "recorded")["marker"]["size"]
+    assert (len(sizes), sizes[-1], set(sizes[:-1])) == (82, 4, {0})
+
+
+def test_low_fidelity_draws_recorded_times_only():
+    far_off = [StepPoint(1, 2.0, 1.7, 1.0), StepPoint(2, 2.0, 1.9, 1.0)]
+    figure = step_times(far_off, theme=LIGHT)
+    assert [each["name"] for each in figure["data"]] == ["recorded"]
+    assert figure["meta"]["note"].startswith(
+        "Only recorded times are drawn: the simulated ones are 10 % off, over the limit of 5 %"
+    )
+    assert figure["meta"]["text"] == "Over 2 steps, from 1 to 2, a step takes 2 s."
+    assert figure["meta"]["table"]["rows"][0][3] == "not measured"
+    assert figure["layout"]["yaxis"]["range"][0] > 1.0
+
+
+def test_round_steps_label_a_long_axis():
+    axis = StepAxis.over(range(1325, 1421)).x_axis(LIGHT)
+    assert axis["ticktext"] == ["1,340", "1,360", "1,380", "1,400", "1,420"]
+
+
+def test_the_ends_of_each_run_label_a_broken_axis():
+    axis = StepAxis.over([23, 24, 25, 26, 259, 260, 261, 262]).x_axis(LIGHT)
+    assert axis["ticktext"] == ["23", "26", "259", "262"]
+
+
+def test_lines_stop_at_a_gap_instead_of_crossing_it():
+    figure = step_times(points((1, 1.5), (2, 1.6), (9, 1.7)), theme=LIGHT)
+    assert trace(figure, "recorded")["y"] == [1.5, 1.6, None, 1.7]
+    assert figure["layout"]["annotations"][0]["text"] == "6 skipped"
+
+
+def test_lost_area_lies_between_recorded_and_ideal_times():
+    lost = trace(step_times(points((1, 1.5), (2, 1.6)), theme=LIGHT), "time lost")
+    assert lost["x"] == [0.0, 1.0, 1.0, 0.0]
+    assert lost["y"] == [1.5, 1.6, 1.0, 1.0]
+    assert lost["fillcolor"] == LIGHT.lost_area
+
+
+def test_the_three_lines_differ_in_dash_and_not_only_in_hue():
+    figure = step_times(points((1, 1.5)), theme=LIGHT)
+    names = ("recorded", "simulated", "without stragglers")
+    lines = [trace(figure, name)["line"] for name in names]
+    assert [line["dash"] for line in lines] == ["solid", "dot", "dash"]
+    assert lines[2]["color"] == LIGHT.ok
+
+
+def test_a_skipped_step_is_a_gap_with_its_reason_in_the_table():
+    seen = [*points((1, 1.5)), StepPoint(2, None, None, None, "rank 3 silent"), *points((3, 1.5))]
+    figure = step_times(seen, theme=LIGHT)
+    assert figure["layout"]["annotations"][0]["text"] == "1 skipped"
+    assert figure["meta"]["table"]["rows"][1] == [2, *["not measured"] * 3, "rank 3 silent"]
+
+
+def test_the_sentence_gives_means():
+    text = step_times(points((1, 1.5), (2, 1.7)), theme=LIGHT)["meta"]["text"]
+    assert text.startswith("Over 2 steps, from 1 to 2, a step takes 1.6 s;")
+
+
+def test_the_loss_of_a_healthy_job_looks_small():
+    low, high = step_times(points((1, 1.01), (2, 1.01)), theme=LIGHT)["layout"]["yaxis"]["range"]
+    assert low < 1.0
+    assert (1.01 - 1.0) / (high - low) < 0.1
+
+
+def test_missing_data_is_a_labelled_band_after_the_last_step():
+    figure = step_times(
+        points((1, 1.5), (2, 1.5)), theme=LIGHT, silent_since="no data for 12 minutes"
+    )
+    assert figure["layout"]["xaxis"]["range"][1] > 1.5
+    assert figure["layout"]["shapes"][-1]["x0"] == 1.5
+    label = figure["layout"]["annotations"][-1]
+    assert label["text"] == "no data for<br>12 minutes"
+    end = figure["layout"]["xaxis"]["range"][1]
+    assert (label["x"], label["xanchor"]) == ((1.5 + end) / 2, "center")
+
+
+def test_the_fourteen_slowest_workers_come_slowest_first():
+    slowdown = [[[1 + dp / 100] for dp in range(20)]]
+    figure = worker_steps([5], slowdown, hosts={(19, 0): "h"}, theme=LIGHT)
+    labels = figure["layout"]["yaxis"]["ticktext"]
+    assert len(labels) == 14
+    assert labels[0].startswith("dp 19 \u00b7 s0 <span")
+    assert labels[1] == "dp 18 \u00b7 s0 "
+
+
+def test_workers_without_visible_excess_are_in_rank_order():
+    slowdown = [[[1.001], [1.019], [1.3], [1.01]]]
+    labels = worker_steps([5], slowdown, hosts=None, theme=LIGHT)["layout"]["yaxis"]["ticktext"]
+    assert [label.split(" \u00b7")[0] for label in labels] == ["dp 2", "dp 0", "dp 1", "dp 3"]
+
+
+def test_worker_cells_align_with_steps_of_the_chart_above():
+    above = step_times(points((1, 1.5), (2, 1.5), (9, 1.5), (10, 1.5)), theme=LIGHT)
+    figure = worker_steps(
+        [9, 10], [[[1.1]], [[1.2]]], hosts=None, theme=LIGHT, at=StepAxis.over([1, 2, 9, 10])
+    )
+    cells = figure["data"][0]
+    assert cells["z"] == [[None, None, None, 1.1, 1.2]]  # the third is the gap
+    above_x = [x for x in unpacked(trace(above, "recorded")["x"]) if float(x).is_integer()]
+    assert cells["x"] == [-0.5, 0.5, 1.5, 2.5, 3.5, 4.5]
+    assert above_x == [0.0, 1.0, 3.0, 4.0]
+    assert figure["layout"]["xaxis"]["range"] == above["layout"]["xaxis"]["range"]
+    assert figure["layout"]["margin"]["l"] == above["layout"]["margin"]["l"] == LEFT_PX
+    assert figure["layout"]["margin"]["r"] == above["layout"]["margin"]["r"]
+
+
+def test_unmeasured_worker_is_an_empty_cell_and_not_slow():
+    figure = worker_steps(
+        [1, 2], [[[float("nan")], [1.1]], [[1.3], [1.1]]], hosts=None, theme=LIGHT
+    )
+    assert figure["data"][0]["z"] == [[None, 1.3], [1.1, 1.1]]

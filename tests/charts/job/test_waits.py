@@ -1,0 +1,161 @@
+"""The heatmap of waits: who has a row, in which order, and what colours and words say."""
+
+import numpy as np
+import pytest
+
+from app.charts.base.step_axis import StepAxis
+from app.charts.base.theme import DARK, LIGHT
+from app.charts.job.waits import (
+    MAX_WAIT_ROWS,
+    has_material_waits,
+    largest_wait_share,
+    remarks,
+    waited_for,
+)
+from tests.arrival_results import block
+from tests.charts.results import unpacked
+
+
+def result(waited_for_s=(0.0, 0.1, 0.5, 0.0), culprits=(2,), **parts):
+    made = block(waited_for_s, num_steps=2, step_s=2.0, culprits=culprits)
+    return {
+        "steps": [10, 11],
+        "step_time_s": {"recorded": [2.0, 2.0]},
+        "findings": [],
+        "arrivals": made,
+    } | parts
+
+
+def rows_of(figure):
+    return [label.split(" <")[0] for label in figure["layout"]["yaxis"]["ticktext"]]
+
+
+def test_the_ranks_most_waited_for_come_first_in_milliseconds():
+    figure = waited_for(result(), theme=LIGHT)
+    assert rows_of(figure) == ["rank 2", "rank 1", "rank 0", "rank 3"]
+    cells = unpacked(figure["data"][0]["z"])
+    assert cells == [[500.0, 500.0], [100.0, 100.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+def test_a_colour_is_the_same_share_of_the_step_in_every_job():
+    heat = waited_for(result(), theme=LIGHT)["data"][0]
+    # Half of a step of two seconds and over.
+    assert (heat["zmin"], heat["zmax"]) == (0.0, 1000.0)
+    assert heat["colorscale"] == LIGHT.colorscale
+    assert waited_for(result(), theme=DARK)["data"][0]["colorscale"] == DARK.colorscale
+
+
+def test_culprits_come_first_and_are_outlined():
+    figure = waited_for(result((0.3, 0.0, 0.2), culprits=(2,)), theme=LIGHT)
+    assert rows_of(figure)[0] == "rank 2"
+    [outline] = [each for each in figure["layout"]["shapes"] if each["type"] == "rect"]
+    assert (outline["y0"], outline["y1"]) == (-0.5, 0.5)
+    assert outline["line"] == {"color": LIGHT.ink, "width": 2}
+
+
+def test_ranks_named_by_findings_are_culprits():
+    found = {"cause": "slow-worker", "culprits": [{"dp_rank": 1, "stage": 0, "rank": 1}]}
+    figure = waited_for(result(culprits=(), findings=[found]), theme=LIGHT)
+    assert rows_of(figure)[0] == "rank 1"
+    by_stage = {"cause": "stage-imbalance", "culprits": [{"stage": 0}]}
+    figure = waited_for(result(culprits=(), findings=[by_stage]), theme=LIGHT)
+    assert figure["layout"]["shapes"] == []
+
+
+def test_sentence_of_waits_names_rank_time_and_share():
+    told = waited_for(result(), theme=LIGHT)["meta"]
+    assert told["text"] == (
+        "The others waited for rank 2 (dp 2, stage 0) on host-2 for 500 ms a step, 25 % of it."
+    )
+    assert told["table"]["columns"][-2:] == ["step 10", "step 11"]
+    assert told["table"]["rows"][0][:6] == [2, "dp 2, stage 0", "host-2", "500 ms", "25 %", "100 %"]
+    assert told["places"]["y"] == {"what": "worker", "items": [[2, 0], [1, 0], [0, 0], [3, 0]]}
+    several = waited_for(result((0.3, 0.4, 0.2), culprits=(0, 1, 2)), theme=LIGHT)["meta"]["text"]
+    assert several.endswith("20 % of it, and for 2 more ranks that are to blame.")
+    nobody = waited_for(result((0.0, 0.0), culprits=()), theme=LIGHT)["meta"]["text"]
+    assert nobody == "No rank was waited for in these steps."
+
+
+def test_thousands_of_ranks_are_cut_to_the_most_waited_for_with_a_note():
+    known = [0.5] * 256
+    known[7] = 0.9
+    many = result(tuple(known), culprits=(7,))
+    many["arrivals"]["num_ranks"] = 16_384
+    figure = waited_for(many, theme=LIGHT)
+    assert len(rows_of(figure)) == MAX_WAIT_ROWS
+    assert rows_of(figure)[0] == "rank 7"
+    assert figure["meta"]["note"] == "The 64 ranks most waited for, of 16,384."
+    assert figure["layout"]["height"] < 900
+
+
+def test_ranks_without_waits_get_no_extra_rows():
+    figure = waited_for(result((0.5, *[0.001] * 99), culprits=(0,)), theme=LIGHT)
+    assert len(rows_of(figure)) == 14
+    assert figure["meta"]["note"] == "The 14 ranks most waited for, of 100."
+
+
+def test_the_gpu_is_in_the_label_and_a_name_cannot_be_markup():
+    named = result()
+    named["arrivals"]["local_rank"] = [None, None, 5, None]
+    named["arrivals"]["host"][2] = "<b>h"
+    label = waited_for(named, theme=LIGHT)["layout"]["yaxis"]["ticktext"][0]
+    assert "&lt;b&gt;h" in label
+    assert "GPU 5" in label
+
+
+def test_steps_without_figures_are_empty_on_the_axis_of_the_chart_above():
+    figure = waited_for(result(), theme=LIGHT, at=StepAxis.over([8, 9, 10, 11]))
+    cells = figure["data"][0]["z"]
+    assert cells[0] == [None, None, 500.0, 500.0]
+    unknown = result()
+    unknown["arrivals"]["per_step"] = {"waited_for_s": [[0.0, 0.1, None, 0.0], [0.0] * 4]}
+    figure = waited_for(unknown, theme=LIGHT)
+    assert figure["data"][0]["z"][0] == [None, 0.0]
+    assert "not measured" in figure["meta"]["table"]["rows"][0]
+
+
+def test_unknown_place_is_omitted():
+    bare = result((0.0, 0.5), culprits=())
+    for name in ("dp_rank", "stage", "host"):
+        bare["arrivals"][name] = [None, None]
+    figure = waited_for(bare, theme=LIGHT)
+    assert rows_of(figure) == ["rank 1 ", "rank 0 "]
+    assert "y" not in figure["meta"]["places"]
+    assert figure["meta"]["text"].startswith("The others waited for rank 1 for 500 ms")
+
+
+@pytest.mark.parametrize(("most_s", "is_worth_it"), [(0.1, False), (0.11, True)])
+def test_waits_are_shown_from_five_percent_of_the_step(most_s, is_worth_it):
+    assert has_material_waits(result((0.0, most_s), culprits=())) == is_worth_it
+    assert largest_wait_share(result((0.0, most_s), culprits=())) == pytest.approx(most_s / 2)
+    by_arrivals = {"cause": "late-host", "evidence": {"arrivals": {"rank": 1}}}
+    assert has_material_waits(result((0.0, most_s), culprits=(), findings=[by_arrivals]))
+    assert not has_material_waits(result(arrivals=None))
+
+
+LATE = "The other ranks waited for rank 2 (dp 2, stage 0) on host-2 for 25 % of the step."
+NAMED_OR_NOT = [
+    ({"rank": 2, "dp_rank": 2, "stage": 0, "local_rank": 5}, []),
+    ({"dp_rank": 2, "stage": 0}, []),
+    ({"dp_rank": 2}, []),
+    ({"host": "host-2"}, []),
+    ({"rank": 1, "dp_rank": 1, "stage": 0, "host": "host-2"}, [LATE]),
+    ({"rank": 7, "dp_rank": 2, "stage": 0, "local_rank": 7}, [LATE]),
+    ({"host": "host-1"}, [LATE]),
+    ({"stage": 1}, [LATE]),
+]
+
+
+@pytest.mark.parametrize(("culprit", "said"), NAMED_OR_NOT)
+def test_late_rank_is_remarked_unless_a_finding_covers_it(culprit, said):
+    found = [{"cause": "gc-pause", "culprits": [culprit]}]
+    unexplained = "10 % of the step is waiting that no cause explains."
+    assert remarks(result(findings=found, unexplained_share=0.1)) == [*said, unexplained]
+    assert remarks(result(findings=found)) == []
+    assert remarks(result()) == [LATE]
+
+
+def test_unknown_coverage_and_shares_give_no_remark():
+    calm = result((0.0, 0.0), culprits=(), unexplained_share=None, coverage=None)
+    assert remarks(calm) == []
+    assert np.isfinite(largest_wait_share(calm))

@@ -1,0 +1,53 @@
+"""The chart of a question's answer."""
+
+import json
+
+import plotly.graph_objects as go
+import pytest
+
+from app.charts.base.theme import LIGHT, THEMES
+from app.charts.job.what_if import what_if
+from tests.charts.results import unpacked
+
+TIMES = {
+    "recorded": [2.1, 2.1],
+    "simulated": [2.0, 2.0],
+    "what_if": [1.5, 2.5],
+    "ideal": [1.0, 1.0],
+}
+
+
+def trace(figure, name):
+    [found] = [each for each in figure["data"] if each["name"] == name]
+    return found
+
+
+def test_what_if_areas_are_time_won_back_and_time_still_lost():
+    figure = what_if([8, 9], TIMES, theme=LIGHT)
+    # From the simulated time down to the asked one; in step 9, which gets longer, nothing is won.
+    assert trace(figure, "won back")["y"] == [2.0, 2.5, 2.5, 1.5]
+    assert trace(figure, "still lost")["y"] == [1.5, 2.5, 1.0, 1.0]
+    assert unpacked(trace(figure, "what if")["y"]) == [1.5, 2.5]
+
+
+def test_the_table_has_every_step_and_its_speed_up():
+    figure = what_if([8, 9], TIMES, theme=LIGHT)
+    assert figure["meta"]["table"]["rows"] == [
+        [8, "2.100", "2.000", "1.500", "1.000", "1.33\u00d7"],
+        [9, "2.100", "2.000", "2.500", "1.000", "0.80\u00d7"],
+    ]
+    assert "takes 2 s with the changes and 2 s without" in figure["meta"]["text"]
+
+
+def test_a_gap_between_steps_is_a_gap():
+    figure = what_if([8, 20], TIMES, theme=LIGHT)
+    assert unpacked(trace(figure, "what if")["y"]) == [1.5, None, 2.5]
+    assert figure["layout"]["annotations"][0]["text"] == "11 skipped"
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
+@pytest.mark.parametrize("what_if_s", [0.0, 1.5])
+def test_every_figure_is_one_for_plotly(theme, what_if_s):
+    figure = what_if([8, 9], TIMES | {"what_if": [what_if_s] * 2}, theme=theme)
+    go.Figure(data=figure["data"], layout=figure["layout"])
+    json.dumps(figure, allow_nan=False)

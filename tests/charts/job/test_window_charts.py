@@ -1,0 +1,92 @@
+"""What holds for every chart, in both themes, on ordinary and on odd results."""
+
+import json
+import math
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from app.charts.base.theme import THEMES
+from app.charts.job.sequence_lengths import lengths
+from app.charts.job.step_times import StepPoint, step_times
+from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions
+from app.charts.worker.straggler_law import straggler_law
+from app.diagnosis.evidence.sequence_lengths import LengthPairs
+from app.synth.straggler_law import TAILS, WORKERS
+from tests.charts.results import numbers_in, result
+
+NAN = math.nan
+
+WINDOWS = {
+    "ordinary": result(),
+    "one worker": result([[1.0]], stage_share=[None], m_w=None),
+    "a worker not measured": result([[1.2, NAN], [1.0, 1.0]]),
+    "nothing measured": result([[NAN, NAN]], optype_slowdown={"gc": None}, stage_share=[None]),
+    "wide": result(np.ones((1024, 2)), stage_share=[-0.1, 1.2]),
+    "of an older release": result(stage_compute_s=None, optype_time_s=None),
+}
+
+POINTS = [
+    StepPoint(4, 1.2, 1.1, 1.0),
+    StepPoint(5, None, None, None, "rank 3 did not report"),
+    StepPoint(6, 1.4, 1.3, 1.0),
+]
+
+PAIRS = {
+    "as sent": LengthPairs(np.array([1e8, 2e8, 4e8]), np.array([0.1, 0.15, 0.27]), True),
+    "not sent": LengthPairs(np.array([0.1, 0.2, 0.3]), np.array([0.2, 0.4, 0.6]), False),
+    "all alike": LengthPairs(np.ones(3), np.ones(3), False),
+}
+
+
+def figures():
+    for theme in THEMES.values():
+        for window, seen in WINDOWS.items():
+            for name, chart in WINDOW_CHARTS.items():
+                yield f"{name}, {window}, {theme.name}", chart.draw(seen, ChartOptions(theme))
+        for count in range(4):
+            yield f"{count} steps, {theme.name}", step_times(POINTS[:count], theme=theme)
+        for name, pairs in PAIRS.items():
+            yield f"lengths, {name}, {theme.name}", lengths(pairs, theme=theme)
+        yield f"straggler law, {theme.name}", straggler_law(TAILS, WORKERS, theme=theme)
+        yield (
+            f"silent, {theme.name}",
+            step_times(POINTS, theme=theme, silent_since="no data for 1 hour"),
+        )
+
+
+FIGURES = dict(figures())
+every_figure = pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
+
+
+@every_figure
+def test_plotly_accepts_the_figure_as_it_is(figure):
+    # Plotly refuses unknown properties and values by raising.
+    go.Figure(data=figure["data"], layout=figure["layout"])
+
+
+@every_figure
+def test_no_number_in_a_figure_is_nan_or_infinite(figure):
+    assert all(math.isfinite(number) for number in numbers_in(figure))
+    json.dumps(figure, allow_nan=False)
+
+
+@every_figure
+def test_every_figure_has_a_sentence_and_a_table_with_as_many_cells_as_columns(figure):
+    assert figure["meta"]["text"].endswith(".")
+    table = figure["meta"]["table"]
+    assert all(len(row) == len(table["columns"]) for row in table["rows"])
+
+
+@every_figure
+def test_no_figure_has_a_title_or_a_ground_of_its_own(figure):
+    assert "title" not in figure["layout"]
+    assert figure["layout"]["paper_bgcolor"] == "rgba(0,0,0,0)"
+
+
+@pytest.mark.parametrize("name", WINDOW_CHARTS)
+def test_a_chart_says_when_a_result_has_nothing_to_draw(name):
+    chart = WINDOW_CHARTS[name]
+    assert chart.can_draw(result())
+    assert not chart.can_draw({"optype_slowdown": {}, "steps": []})

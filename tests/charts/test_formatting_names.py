@@ -1,0 +1,110 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from app import formatting
+from app.formatting import cause_name
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.293, "29 %"),
+        (0.0995, "10 %"),
+        (0.016, "1.6 %"),
+        (0.0, "0 %"),
+        (-0.0001, "0 %"),
+        (-0.116, "\u221212 %"),
+        (1.22, "122 %"),
+    ],
+)
+def test_shares_are_rounded_to_what_can_be_trusted(share, text):
+    assert formatting.percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([7], "Rank 7"),
+        ([0, 1], "Ranks 0 and 1"),
+        ([0, 1, 2, 3], "Ranks 0, 1, 2 and 3"),
+        ([0, 1, 2, 3, 4], "Ranks 0, 1, 2 and 2 more"),
+        (range(2003), "Ranks 0, 1, 2 and 2,000 more"),
+    ],
+)
+def test_a_few_ranks_are_named_and_the_others_counted(numbers, text):
+    assert formatting.ranks(numbers) == text
+
+
+def test_a_time_has_its_date_where_it_is_another_days():
+    at_s = 1_790_085_720.0
+    assert formatting.utc_time(at_s, at_s + 9 * 3600) == "14:02 UTC"
+    assert formatting.utc_time(at_s, at_s + 10 * 3600) == "2026-09-22 14:02 UTC"
+
+
+@pytest.mark.parametrize(
+    ("value_s", "text"), [(19.34, "19.3 s"), (1.0, "1 s"), (0.0851, "85.1 ms")]
+)
+def test_durations_have_three_digits(value_s, text):
+    assert formatting.seconds(value_s) == text
+
+
+@pytest.mark.parametrize(
+    ("value_s", "text"),
+    [(5, "5 seconds"), (60, "1 minute"), (725, "12 minutes"), (7200, "2 hours"), (90_000, "1 day")],
+)
+def test_durations_use_their_largest_unit(value_s, text):
+    assert formatting.duration(value_s) == text
+
+
+@pytest.mark.parametrize(
+    ("value_s", "text"),
+    [(0.2, "1 s"), (7.4, "7 s"), (38, "40 s"), (94, "95 s"), (200, "3 min"), (7200, "2 hours")],
+)
+def test_remaining_time_is_rounded(value_s, text):
+    assert formatting.rough_duration(value_s) == text
+
+
+@pytest.mark.parametrize(
+    ("value_s", "text"),
+    [
+        (0.1874, "187 ms"),
+        (0.00762, "7.6 ms"),
+        (0.0000812, "0.081 ms"),
+        (1.26, "1.3 s"),
+        (0, "0 ms"),
+    ],
+)
+def test_short_durations_have_two_digits(value_s, text):
+    assert formatting.short_seconds(value_s) == text
+
+
+def test_untrusted_text_cannot_change_text_direction():
+    assert formatting.bidi_isolated("host-\u202e017\u2066") == "host-017"
+    assert (
+        formatting.worker(3, 1, {(3, 1): "\u05d0\u2069\u202e"})
+        == "dp 3, stage 1 on \u2068\u05d0\u2069"
+    )
+
+
+def test_a_long_host_name_is_cut_to_its_end():
+    assert formatting.chart_label("x" * 40 + "-017") == "\u2068\u2026" + "x" * 19 + "-017\u2069"
+
+
+def test_operation_types_have_the_same_names_on_the_page_and_in_its_charts():
+    script = (Path(__file__).parents[2] / "frontend/js/lib/formatting.js").read_text()
+    table = script.split("const OPTYPE_NAMES = {")[1].split("}")[0]
+    named = dict(re.findall(r'"?([a-z-]+)"?: "([^"]+)",', table))
+    assert named == {name: formatting.optype_label(name) for name in named}
+    assert len(named) >= 12
+
+
+def test_causes_have_the_same_names_on_the_page_and_in_its_charts():
+    script = (Path(__file__).parents[2] / "frontend/js/lib/formatting.js").read_text()
+    table = script.split("const CAUSE_NAMES = {")[1].split("}")[0]
+    named = dict(re.findall(r'"([a-z-]+)": "([^"]+)",', table))
+    assert {name: text.lower() for name, text in named.items()} == {
+        name: cause_name(name) for name in named
+    }
+    assert len(named) >= 11

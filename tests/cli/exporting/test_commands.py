@@ -1,0 +1,409 @@
+"""`paceline export`, as it is typed: traces, timelines, results and metrics."""
+
+import csv
+import io
+import json
+import threading
+import zipfile
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import app
+from app.cli.exporting.tables import TABLES
+from app.cli.output import safe_cell
+from app.diagnosis.job_history import History
+from app.monitor import analysed
+from app.trace.readers.published import trace_files
+from tests.shared_traces import SHARED_TRACES, needs_shared
+
+TOKEN = "pl_only-for-this-test"
+COLUMNS = (
+    *("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration"),
+    *("seq_id", "mc", "gmc", "mb_id"),
+)
+PUBLISHED = ("AR", "ST", "ovlp", "puredp", "purepp", "flap", "inter")
+
+
+def paceline(*arguments, **environment):
+    environment = {"COLUMNS": "100", "PACELINE_TOKEN": TOKEN} | environment
+    return CliRunner().invoke(app, [str(each) for each in arguments], env=environment)
+
+
+def export(*arguments, **environment):
+    return paceline("export", *arguments, **environment)
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Three steps of 2 x 2 workers, of which replica 1 stage 0 is slow."""
+    path = tmp_path_factory.mktemp("trace") / "trace-made.parquet"
+    sizes = ("--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", "3")
+    fault = ("--fault", "slow-worker:dp=1,stage=0,factor=2.5")
+    result = paceline("simulate", *sizes, *fault, "--out", path)
+    assert result.exit_code == 0, result.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def result(trace):
+    """What `paceline analyze` says of it."""
+    return json.loads(json.dumps(analysed(trace_files.read(trace), History())[1]))
+
+
+def rows_of(path, columns=COLUMNS, in_ns=False):
+    """A trace's rows in one order, whatever types the file has."""
+    table = pq.read_table(path, columns=list(columns))
+    kinds = {"optype": pa.string(), "start_ts": pa.float64(), "duration": pa.float64()}
+    plain = {name: pc.cast(table.column(name), kinds.get(name, pa.int64())) for name in columns}
+    for name in ("start_ts", "duration") if in_ns else ():
+        plain[name] = pc.cast(pc.round(pc.multiply(plain[name], 1e9)), pa.int64())
+    keys = [(name, "ascending") for name in ("step", "rank", "optype", "seq_id")]
+    return pa.table(plain).sort_by(keys).combine_chunks()
+
+
+@needs_shared
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_trace_comes_out_as_it_went_in(name, tmp_path):
+    source, imported, out = (
+        SHARED_TRACES / f"trace-{name}.parquet",
+        tmp_path / "trace-in.parquet",
+        tmp_path / f"trace-{name}.parquet",
+    )
+    assert paceline("import", "published", source, "--out", imported).exit_code == 0
+    assert export("trace", imported, "--out", out).exit_code == 0
+    assert rows_of(out).equals(rows_of(source))
+    assert pq.read_schema(out).names == [*COLUMNS[:-2], "mb_id", "gmc"]
+
+
+@needs_shared
+def test_its_figures_stay_the_same(tmp_path):
+    out = tmp_path / "trace-inter.parquet"
+    source = SHARED_TRACES / "trace-inter.parquet"
+    assert export("trace", source, "--out", out).exit_code == 0
+    here, there = (analysed(trace_files.read(path), History())[1] for path in (source, out))
+    assert here == there
+
+
+def test_some_steps_can_be_chosen(trace, tmp_path):
+    out = tmp_path / "trace-some.parquet"
+    assert export("trace", trace, "--steps", "0,2", "--out", out).exit_code == 0
+    assert set(rows_of(out).column("step").to_pylist()) == {0, 2}
+    wrong = export("trace", trace, "--steps", "7", "--out", out)
+    assert wrong.exit_code == 2
+    assert "step 7 was not recorded" in wrong.stderr
+
+
+def test_a_timeline_is_the_timeline_commands(trace, tmp_path):
+    out = tmp_path / "t.json.gz"
+    found = export("perfetto", trace, "--steps", "1", "--runs", "recorded", "--out", out)
+    assert found.exit_code == 0
+    assert out.stat().st_size > 100
+
+
+def table(path):
+    if path.suffix == ".csv":
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+    return pq.read_table(path).to_pylist()
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_results_are_tables_with_the_figures_of_the_analysis(trace, result, tmp_path, form):
+    found = export("results", trace, "--out", tmp_path / "all", "--format", form)
+    assert (found.exit_code, found.stdout) == (0, f"{tmp_path / 'all'}: {len(TABLES)} tables\n")
+    tables = {name: table(tmp_path / "all" / f"{name}.{form}") for name in TABLES}
+    [summary] = tables["summary"]
+    assert float(summary["slowdown"]) == result["slowdown"]
+    assert int(summary["num_steps"]) == 3
+    workers = {(int(row["dp_rank"]), int(row["stage"])): row for row in tables["workers"]}
+    assert float(workers[1, 0]["slowdown"]) == result["worker_slowdown"][1][0]
+    assert len(tables["worker-steps"]) == 12
+    last = tables["worker-steps"][-1]
+    assert float(last["slowdown"]) == result["per_step"]["worker_slowdown"][2][1][1]
+    assert [float(row["recorded_s"]) for row in tables["steps"]] == (
+        result["step_time_s"]["recorded"]
+    )
+    assert tables["findings"][0]["cause"] == "slow-worker"
+    assert {row["op_type"] for row in tables["op-types"]} >= {"forward-compute"}
+    assert all(row["window"] == "1-0" for rows in tables.values() for row in rows)
+
+
+def test_one_table_goes_to_a_file_or_the_terminal(trace, tmp_path):
+    out = tmp_path / "stages.parquet"
+    assert export("results", trace, "--table", "stages", "--out", out).exit_code == 0
+    assert [row["stage"] for row in table(out)] == [0, 1]
+    shown = export("results", trace, "--table", "stages", "--out", "-")
+    assert shown.stdout.splitlines()[0] == ("job,window,stage,slowdown,share,forward_s,backward_s")
+    assert len(shown.stdout.splitlines()) == 3
+
+
+def test_what_is_unknown_is_empty_in_csv_and_null_in_parquet(tmp_path):
+    from app.cli.exporting.tables import write_csv, write_parquet
+
+    unknown: dict[str, Any] = {
+        "window": {"id": "1-0", "state": "open", "revision": 1},
+        "job": {"name": "=a", **dict.fromkeys(("dp_size", "pp_size", "tp_size", "vpp_size"), 1)}
+        | {"dsp_size": 1, "world_size": 1},
+        "steps": [],
+        "skipped_steps": [{"step": 3, "reason": 'rank "1",\nand more'}],
+        "step_time_s": {"recorded": [], "simulated": [], "ideal": []},
+        "fidelity": {"discrepancy": None, "verdict": None},
+        "launch_delay": {"by_optype": {}},
+        "optype_slowdown": {},
+        **dict.fromkeys(
+            ("slowdown", "gpu_time_wasted", "gpu_hours_lost", "launch_slowdown", "m_w"),
+        ),
+        **dict.fromkeys(("m_w_exact", "m_s", "worker_slowdown", "worker_slowdown_estimate")),
+        **dict.fromkeys(("dp_rank_slowdown", "stage_slowdown", "stage_share", "findings")),
+        "step_slowdown": [],
+    }
+    for name in TABLES:
+        text, packed = io.BytesIO(), io.BytesIO()
+        write_csv(name, unknown, text)
+        write_parquet(name, unknown, packed)
+        lines = list(csv.DictReader(io.StringIO(text.getvalue().decode())))
+        assert len(lines) == pq.read_table(io.BytesIO(packed.getvalue())).num_rows
+    [skipped] = csv.DictReader(io.StringIO(_text_of("skipped-steps", unknown, write_csv)))
+    assert skipped["reason"] == 'rank "1",\nand more'
+    [summary] = csv.DictReader(io.StringIO(_text_of("summary", unknown, write_csv)))
+    assert (summary["job"], summary["slowdown"]) == ("'=a", "")
+
+
+def test_no_text_in_csv_is_a_formula_or_turns_what_follows():
+    texts = ["=HYPERLINK(1)", "+1", "-1", "@x", "host-1", "a=b", "\u202ehost", "a\x1b\nb", ""]
+    assert [safe_cell(each) for each in texts] == [
+        *("'=HYPERLINK(1)", "'+1", "'-1", "'@x", "host-1", "a=b"),
+        *(r"\u202ehost", "a\\x1b\nb", ""),
+    ]
+    assert [safe_cell(each) for each in (-1, -0.5, None)] == [-1, -0.5, None]
+
+
+def _text_of(name, result, write):
+    file = io.BytesIO()
+    write(name, result, file)
+    return file.getvalue().decode()
+
+
+def points(request):
+    [resource] = request["resourceMetrics"]
+    [scope] = resource["scopeMetrics"]
+    return {
+        metric["name"]: [
+            (
+                point["asDouble"],
+                {each["key"]: next(iter(each["value"].values())) for each in point["attributes"]},
+            )
+            for point in metric["gauge"]["dataPoints"]
+        ]
+        for metric in scope["metrics"]
+    }
+
+
+def test_metrics_are_gauges_with_the_figures_of_the_analysis(trace, result):
+    found = export("otlp-metrics", trace, "--workers", "1", "--out", "-")
+    request = json.loads(found.stdout)
+    told = points(request)
+    assert told["paceline.job.slowdown"] == [(result["slowdown"], {})]
+    worst = max(max(row) for row in result["worker_slowdown"])
+    assert told["paceline.worker.slowdown"] == [(worst, {"dp_rank": "1", "stage": "0"})]
+    assert {each["kind"] for _, each in told["paceline.step.duration"]} == {
+        *("recorded", "simulated", "ideal"),
+    }
+    # A step or an operation is in no attribute: that would be a series each.
+    keys = {key for each in told.values() for _, attributes in each for key in attributes}
+    assert keys <= {"kind", "optype", "stage", "dp_rank", "cause"}
+
+
+class Asked(BaseHTTPRequestHandler):
+    """Gives canned answers by path, and keeps what was asked."""
+
+    answers: dict[str, tuple[int, bytes]]
+    asked: list[tuple[str, bytes]]
+
+    def answer(self):
+        size = int(self.headers.get("content-length") or 0)
+        self.asked.append((f"{self.command} {self.path}", self.rfile.read(size)))
+        known = self.headers["authorization"] == f"Bearer {TOKEN}" or self.command == "POST"
+        status, body = self.answers.get(self.path.partition("?")[0], (404, b'{"detail": "no"}'))
+        self.send_response(status if known else 401)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = answer  # noqa: N815
+
+    def log_message(self, *_args):
+        pass
+
+
+@contextmanager
+def answering(**answers):
+    """A server's address, and what it is asked."""
+    handler = type("Handler", (Asked,), {"answers": answers, "asked": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", handler.asked  # type: ignore[attr-defined]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+WINDOW = "/api/v1/jobs/llm-70b/windows/latest"
+
+
+def zipped(trace: Path) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.write(trace, "../../trace-x.parquet")
+        archive.write(trace.with_name("meta-made.yaml"), "meta-x.yaml")
+    return packed.getvalue()
+
+
+def test_all_of_it_works_from_a_server(trace, result, tmp_path):
+    answers = {
+        f"{WINDOW}/trace": (200, zipped(trace)),
+        f"{WINDOW}/timeline": (200, b"packed"),
+        WINDOW: (200, json.dumps(result).encode()),
+        "/v1/metrics": (200, b"{}"),
+    }
+    with answering(**answers) as (url, asked):
+        of = ("--url", url, "--job", "llm-70b")
+        out = tmp_path / "trace-got.parquet"
+        found = export("trace", *of, "--out", out)
+        assert (found.exit_code, found.stdout) == (0, f"{out}\n"), found.stderr
+        # A made trace has a clock of nanoseconds, which are what is kept.
+        assert rows_of(out, [*COLUMNS, "start_ns"], in_ns=True).equals(
+            rows_of(trace, [*COLUMNS, "start_ns"], in_ns=True)
+        )
+        timeline = tmp_path / "t.json.gz"
+        assert export("perfetto", *of, "--steps", "3", "--out", timeline).exit_code == 0
+        assert timeline.read_bytes() == b"packed"
+        assert export("results", *of, "--out", tmp_path / "all").exit_code == 0
+        found = export("otlp-metrics", *of, "--endpoint", url)
+        assert found.exit_code == 0, found.stderr
+    sent = dict(asked)["POST /v1/metrics"]
+    assert points(json.loads(sent))["paceline.job.slowdown"][0][0] == result["slowdown"]
+    assert f"GET {WINDOW}/timeline?steps=3" in dict(asked)
+    assert f"GET {WINDOW}?per_step=true" in dict(asked)
+
+
+def test_the_data_directorys_token_is_used_where_none_is_given(result, tmp_path):
+    out = tmp_path / "stages.csv"
+    of = ("--job", "llm-70b", "--table", "stages", "--out", out)
+    own = {"PACELINE_TOKEN": "", "PACELINE_DATA_DIR": str(tmp_path)}
+    with answering(**{WINDOW: (200, json.dumps(result).encode())}) as (url, _):
+        without = export("results", "--url", url, *of, **own)
+        (tmp_path / "token").write_text(f"{TOKEN}\n")
+        found = export("results", "--url", url, *of, **own)
+    assert (without.exit_code, found.exit_code) == (2, 0), found.stderr
+    assert f"no token in {tmp_path / 'token'}: give --token" in without.stderr
+    assert len(table(out)) == 2
+
+
+REFUSED = {
+    "its own words": ({WINDOW: (409, b'{"detail": "still open"}')}, "answers 409: still open"),
+    "another thing": ({WINDOW: (200, b"<html>")}, "answers no JSON object"),
+    "a list": ({WINDOW: (200, b"[]")}, "answers no JSON object"),
+    "moved": ({WINDOW: (301, b"")}, "is moved: use the address that it redirects to"),
+    "busy": ({WINDOW: (503, b"\x1b[31mbusy\n\n")}, "answers 503: \\x1b[31mbusy"),
+}
+
+
+@pytest.mark.parametrize(("answers", "why"), REFUSED.values(), ids=REFUSED)
+def test_a_server_that_says_no_is_one_line(answers, why, tmp_path):
+    with answering(**answers) as (url, _):
+        found = export("results", "--url", url, "--job", "llm-70b", "--out", tmp_path / "x")
+    assert found.exit_code == 2
+    assert why in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+    assert TOKEN not in found.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_file_that_is_no_trace_is_told(tmp_path):
+    with answering(**{f"{WINDOW}/trace": (200, b"PK no zip")}) as (url, _):
+        out = tmp_path / "trace-a.parquet"
+        found = export("trace", "--url", url, "--job", "llm-70b", "--out", out)
+    assert found.exit_code == 2
+    assert "the server's answer is not a complete trace: try again" in found.stderr
+    assert not out.exists()
+
+
+def test_a_collector_that_refuses_points_is_told(trace):
+    partial = b'{"partialSuccess": {"rejectedDataPoints": "3", "errorMessage": "too old"}}'
+    with answering(**{"/v1/metrics": (200, partial)}) as (url, _):
+        found = export("otlp-metrics", trace, "--endpoint", url)
+    assert found.exit_code == 2
+    assert "the collector refused 3 points: too old" in found.stderr
+
+
+WRONG = {
+    "no source": (("results", "--out", "x"), "name a trace file, or a server with --url and --job"),
+    "no job": (("results", "--url", "http://a", "--out", "x"), "--url needs --job"),
+    "a job in a file": (("results", "{trace}", "--job", "a", "--out", "x"), "give --url too"),
+    "two sources": (
+        ("results", "{trace}", "--url", "http://a", "--job", "a", "--out", "x"),
+        "give a trace file or --url, not both",
+    ),
+    "no address": (
+        ("results", "--url", "ftp://a", "--job", "a", "--out", "x"),
+        "--url ftp://a: is not an http or https address",
+    ),
+    "a password": (
+        ("results", "--url", "http://a:b@c", "--job", "a", "--out", "x"),
+        "has a user or a password in it",
+    ),
+    "nobody there": (
+        ("results", "--url", "http://127.0.0.1:1", "--job", "a", "--out", "x"),
+        "does not answer (Connection refused)",
+    ),
+    "another table": (
+        ("results", "{trace}", "--table", "no", "--out", "x"),
+        "--table 'no': name one of summary",
+    ),
+    "another format": (
+        ("results", "{trace}", "--format", "xlsx", "--out", "x"),
+        "--format 'xlsx': name one of csv, parquet",
+    ),
+    "tables for a terminal": (("results", "{trace}", "--out", "-"), "choose it with --table"),
+    "a trace for a terminal": (("trace", "{trace}", "--out", "-"), "is binary"),
+    "over its source": (("trace", "{trace}", "--out", "{trace}"), "this is an input file"),
+    "nowhere": (("otlp-metrics", "{trace}"), "--out, or a collector with --endpoint"),
+    "no folder": (("trace", "{trace}", "--out", "/no/folder/trace-a.parquet"), "cannot be written"),
+    "no trace": (("trace", "{trace}.gone", "--out", "trace-a.parquet"), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "why"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_is_one_line(trace, arguments, why, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = export(*(each.format(trace=trace) for each in arguments))
+    assert found.exit_code == 2
+    assert why in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["trace", "perfetto", "results", "otlp-metrics"])
+def test_help_has_an_example(command):
+    shown = export(command, "--help", COLUMNS="160").stdout
+    assert f"Example: paceline export {command}" in shown
+
+
+def test_the_page_names_every_table_and_column():
+    page = (Path(__file__).parent / ".." / ".." / ".." / "docs" / "exports.md").read_text()
+    shown = {line.split("|")[1].strip(" `"): line for line in page.splitlines() if "|" in line}
+    for name, made in TABLES.items():
+        sizes = {"dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "world_size"}
+        for column in set(made.columns) - sizes:
+            assert f"`{column}`" in shown[name], (name, column)

@@ -1,0 +1,249 @@
+"""`paceline import`, into files and to a server that takes down what it is sent."""
+
+import json
+import resource
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import app
+from app.diagnosis.job_history import History
+from app.monitor import analysed
+from app.trace.job import Parallelism
+from app.trace.ops import BUILT_IN
+from app.trace.readers.published import trace_files
+from app.trace.readers.registry import FORMATS, SCORE_FORMATS
+from app.trace.readers.sample_job import sample_ops
+from tests.cli.recording_server import TOKEN, twin
+from tests.shared_traces import SHARED_TRACES, needs_shared
+from tests.trace.readers.samples import put
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["import", *map(str, arguments)])
+
+
+def refused(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 2, (result.output, result.exception)
+    assert isinstance(result.exception, SystemExit)
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("paceline: ")
+    return line
+
+
+def ndtimeline(folder):
+    (path,) = put(FORMATS["ndtimeline"], folder)
+    return path
+
+
+def test_the_formats_are_listed():
+    result = run("formats")
+    assert result.exit_code == 0
+    for name in (*FORMATS, *SCORE_FORMATS):
+        assert any(line.startswith(f"{name} ") for line in result.stdout.splitlines())
+
+
+def test_what_is_found_and_lacks_is_said_and_the_files_are_written(tmp_path):
+    out = tmp_path / "trace-mine.parquet"
+    result = run("ndtimeline", ndtimeline(tmp_path), "--out", out)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == str(out)
+    first = "sample, run 3, role trainer: 88 operations, 2 steps, 4 workers (dp 2, pp 2, tp 1)"
+    assert result.stderr.splitlines()[0] == first
+    assert "micro-batch ids: 32 of 32 computations" in result.stderr
+    about = (tmp_path / "meta-mine.yaml").read_text()
+    assert "trial_name: sample" in about
+    assert "run_id: 3" in about
+    assert "role: trainer" in about
+    window = trace_files.read(out)
+    assert window.hosts[1, 1] == "10.0.0.3"
+    assert window.origin_ns is not None
+
+
+def test_one_is_said_as_one_and_whose_times_they_are(tmp_path):
+    path = tmp_path / "rank0.json"
+    span = {"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 0, "args": {}}
+    events = [
+        span | {"name": "ProfilerStep#3", "ts": 1, "dur": 9},
+        span | {"name": "forward-compute", "ts": 2, "dur": 5},
+    ]
+    path.write_text(json.dumps({"traceEvents": events, "baseTimeNanoseconds": 10**18}))
+    found = run("kineto", path, "--dp", 1, "--pp", 1).stderr.splitlines()[0]
+    assert found.endswith("times host: 1 operation, 1 step, 1 worker (dp 1, pp 1, tp 1)")
+
+
+def test_files_are_only_looked_at_where_nothing_is_to_be_written(tmp_path):
+    result = run("ndtimeline", ndtimeline(tmp_path))
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("wanted", [[], ["--out", "trace-mine.parquet"]], ids=["look", "out"])
+def test_a_copy_of_a_file_is_refused_whether_it_is_looked_at_or_written(
+    wanted, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = ndtimeline(tmp_path)
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(path.read_bytes())
+    line = refused("ndtimeline", path, copy, *wanted)
+    assert "are there twice" in line
+    assert "give each file once" in line
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["ST", "inter", "ovlp", "puredp"])
+def test_a_published_trace_comes_back_row_by_row_with_the_same_figures(name, tmp_path):
+    source, out = SHARED_TRACES / f"trace-{name}.parquet", tmp_path / f"trace-{name}.parquet"
+    assert run("published", source, "--out", out).exit_code == 0
+    assert sorted_rows(out) == sorted_rows(source)
+    assert figures(out) == figures(source)
+
+
+def sorted_rows(path):
+    table = pq.read_table(path).to_pydict()
+    names = sorted(set(table) - {"host", "start_ns"})
+    return names, sorted(zip(*(table[name] for name in names), strict=True))
+
+
+def figures(path):
+    _, result, _ = analysed(trace_files.read(path), History())
+    return json.dumps(result)
+
+
+def test_a_push_is_a_finished_run_of_a_new_job(tmp_path):
+    path = ndtimeline(tmp_path)
+    with twin(sizes=Parallelism(2, 2)) as server:
+        result = run("ndtimeline", path, "--url", server.url, "--token", TOKEN, "--job", "mine")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == f"{server.url}/jobs/mine"
+    assert server.calls[:2] == ["GET /api/v1/jobs/mine", "PUT /api/v1/jobs/mine"]
+    assert server.calls[-1] == "POST /api/v1/jobs/mine/end"
+    assert server.registered["run_key"] == "import-3"
+    assert server.registered["labels"] == {"role": "trainer"}
+    sent = sorted(
+        (batch.rank, step, BUILT_IN.name(code), seq_id, mb_id)
+        for batch in server.batches
+        for step, code, seq_id, mb_id in zip(
+            *(
+                getattr(batch.columns, each).tolist()
+                for each in ("step", "optype", "seq_id", "mb_id")
+            ),
+            strict=True,
+        )
+    )
+    numbered = [
+        (op.rank, op.step, op.optype, op.seq_id, op.mb_id if "compute" in op.optype else -1)
+        for op in sample_ops()
+    ]
+    assert sent == sorted(numbered)
+
+
+def test_a_trace_without_a_clock_is_laid_end_to_end(tmp_path):
+    path = put(FORMATS["published"], tmp_path)[0]
+    with twin(sizes=Parallelism(2, 2)) as server:
+        assert run("published", path, "--url", server.url, "--token", TOKEN).exit_code == 0
+    assert "PUT /api/v1/jobs/sample" in server.calls
+    assert {batch.host for batch in server.batches} == {None}, "not this machine"
+    starts: dict[int, list[int]] = {7: [], 8: []}
+    for batch in server.batches:
+        for step, values in starts.items():
+            values += batch.columns.start_ns[batch.columns.step == step].tolist()
+    assert min(starts[7]) < max(starts[7]) < min(starts[8])
+    assert min(starts[8]) - min(starts[7]) == 95_000_000
+
+
+@pytest.mark.parametrize(
+    ("known", "more", "words"),
+    [
+        (
+            {"epoch": 3, "ended_at": "2026"},
+            [],
+            "job mine exists: name another with --job",
+        ),
+        ({"epoch": 3, "ended_at": None}, ["--run-key", "b"], "job mine is still running"),
+        (
+            {"epoch": 9, "ended_at": "2026"},
+            ["--run-key", "b"],
+            "--run-key b: job mine has this run",
+        ),
+    ],
+)
+def test_a_push_never_goes_into_a_run_that_is_there(known, more, words, tmp_path):
+    with twin(sizes=Parallelism(2, 2)) as server:
+        server.known = known
+        arguments = ["--url", server.url, "--token", TOKEN, "--job", "mine", *more]
+        line = refused("ndtimeline", ndtimeline(tmp_path), *arguments)
+    assert words in line
+    assert not server.batches
+    assert not [call for call in server.calls if call.endswith("/end")]
+
+
+def test_a_new_run_of_a_finished_job_is_pushed_where_it_is_named(tmp_path):
+    with twin(sizes=Parallelism(2, 2)) as server:
+        server.known = {"epoch": 3, "ended_at": "2026"}
+        arguments = ["--url", server.url, "--token", TOKEN, "--job", "mine", "--run-key", "b"]
+        assert run("ndtimeline", ndtimeline(tmp_path), *arguments).exit_code == 0
+    assert server.registered["run_key"] == "b"
+
+
+def test_a_push_that_is_refused_half_way_leaves_no_run_that_goes_on(tmp_path):
+    with twin(refuse="/ops", sizes=Parallelism(2, 2)) as server:
+        arguments = ["--url", server.url, "--token", TOKEN, "--job", "mine"]
+        line = refused("ndtimeline", ndtimeline(tmp_path), *arguments)
+    assert "operations were not accepted" in line
+    assert server.calls[-1] == "POST /api/v1/jobs/mine/end"
+
+
+def test_a_token_that_is_not_known_is_told_and_not_shown(tmp_path):
+    with twin() as server:
+        line = refused(
+            "ndtimeline", ndtimeline(tmp_path), "--url", server.url, "--token", "pl_other-secret"
+        )
+    assert "did not answer whether job sample exists (401" in line
+    assert "pl_other" not in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["kineto"], "no file is named"),
+        (["nothing", "a.json"], "format 'nothing' is not known"),
+        (["kineto", "a.json", "a.json"], "a.json: the same file as a.json: name each file once"),
+        (["kineto", "a.json", "--out", "b", "--url", "http://x"], "--out and --url"),
+        (["kineto", "a.json", "--out", "-"], "a trace is binary"),
+        (["kineto", "a.json", "--run-key", "b"], "--run-key is for a run on a server"),
+        (["kineto", "a.json", "--map", "x"], "--map 'x': want REGEX=OPTYPE"),
+        (["kineto", "a.json", "--map", "x=y"], "there is no op type 'y': use one of forward-"),
+        (["kineto", "a.json", "--map", "(=gc"], "'(' is no regular expression"),
+        (["kineto", "a.json", "--map", "(?P<a>x)=gc"], "group 'a' means nothing here"),
+        (["kineto", "a.json"], "a.json: cannot be read: No such file or directory"),
+        (["kineto", "a\x1b[2J.json"], r"a\x1b[2J.json: cannot be read"),
+        (["published", "a.parquet", "b.parquet"], "a published trace is one file"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(arguments, words):
+    assert words in refused(*arguments)
+
+
+def test_nothing_that_is_read_is_written_over(tmp_path):
+    path = put(FORMATS["published"], tmp_path)[0]
+    before = path.read_bytes()
+    assert "is an input file: name another file" in refused("published", path, "--out", path)
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_of_a_file(tmp_path):
+    path, out = ndtimeline(tmp_path), tmp_path / "out" / "trace-a.parquet"
+    out.parent.mkdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3600, before[1]))
+    try:
+        line = refused("ndtimeline", path, "--out", out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert f"{out}: cannot be written" in line
+    assert not list(out.parent.iterdir())

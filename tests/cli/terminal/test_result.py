@@ -1,0 +1,81 @@
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from app.cli.terminal.blocks import StepBlocks, WorkerHeatmap, cell_style, colour
+from app.cli.terminal.result import figures
+from app.engine.report import analyse
+from app.engine.result import report_as_json
+from tests.api.recorded import window
+
+
+def shown(renderable, width, **options):
+    written = io.StringIO()
+    Console(file=written, width=width, **options).print(renderable)
+    return [line.rstrip() for line in written.getvalue().splitlines()]
+
+
+def test_without_colour_the_heatmap_is_numbers():
+    slowdown = [[1.0, 1.25], [1.5, 12.3], [1.0, 345.6]]
+    assert shown(WorkerHeatmap(slowdown), 40) == [
+        "        dp ranks 0-2 →",
+        "stage 0  1.00 1.50 1.00",
+        "stage 1  1.25 12.3 346",
+    ]
+
+
+def test_no_figure_is_minus_zero():
+    result = report_as_json(analyse(window())) | {"gpu_time_wasted": -1e-9, "gpu_hours_lost": -1e-9}
+    lines = "\n".join(shown(figures(result), 120))
+    assert re.search(r"GPU time wasted +0\.0 %", lines)
+    assert re.search(r"GPU-hours lost +0\.00 ", lines)
+
+
+def test_a_wide_job_is_binned_by_its_slowest_and_says_so():
+    slowdown = [[1.0, 1.0] for _ in range(64)]
+    slowdown[41][1] = 1.62
+    lines = shown(WorkerHeatmap(slowdown), 40)
+    assert all(len(line) <= 40 for line in lines)
+    assert "1.62" in lines[2]
+    assert "1.62" not in lines[1]
+    assert lines[-2].startswith("A cell is the slowest of 11 dp ranks")
+
+
+def test_many_stages_are_binned_too():
+    lines = shown(WorkerHeatmap([[1.0] * 99 + [1.3]]), 60)
+    assert lines[-2] == "stage 96-99  1.30"
+    assert len(lines) == 1 + 25 + 1
+
+
+def test_skipped_steps_are_told_with_their_reason():
+    result = {
+        "steps": [4, 6],
+        "step_slowdown": [1.0, 1.5],
+        "skipped_steps": [{"step": 5, "reason": "rank 3 reported nothing"}] * 5,
+    }
+    lines = shown(StepBlocks(result), 80)
+    assert lines[0] == "▁█"
+    assert lines[1].endswith("slowest is step 6 at 1.50\u00d7")
+    assert lines[2] == "step 5 is left out: rank 3 reported nothing"
+    assert lines[-1] == "and 2 more steps are left out"
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "red_green_blue"),
+    [
+        (0.7, (0x26, 0x2B, 0x32)),
+        (1.02, (0x26, 0x2B, 0x32)),
+        (1.2, (0xAE, 0x65, 0x1D)),
+        (1.25, (0xCA, 0x76, 0x2A)),
+        (9.0, (0xFF, 0xE6, 0xBC)),
+    ],
+)
+def test_the_scale_is_fixed_and_interpolated(slowdown, red_green_blue):
+    assert colour(slowdown) == pytest.approx(red_green_blue, abs=1)
+
+
+def test_ink_turns_dark_on_bright_cells():
+    assert cell_style(1.0).startswith("#ECEEF2")
+    assert cell_style(1.5).startswith("#0D0F12")

@@ -1,0 +1,76 @@
+"""What a person reads first."""
+
+import copy
+from typing import Any
+
+from app.cli.terminal.result import headline, num_slowest_workers, percent
+
+RESULT: dict[str, Any] = {
+    "job": {"name": "llm", "dp_size": 2, "pp_size": 2},
+    "slowdown": 1.25,
+    "gpu_time_wasted": 0.2,
+    "launch_slowdown": 1.0,
+    "fidelity": {"discrepancy": 0.01, "verdict": "ok"},
+    "launch_delay": {"others_waited": [[0.0, 0.0], [0.0, 0.0]]},
+    "findings": [],
+}
+
+
+def said(ranks=None, **changes):
+    result = copy.deepcopy(RESULT) | changes
+    return [line.plain for line in headline(result, ranks)]
+
+
+def test_a_loss_is_told_with_its_cost():
+    assert said() == ["llm runs at 1.25\u00d7 of its ideal: it loses 20 % of its GPU time."]
+
+
+def test_nothing_is_no_less_than_nothing():
+    assert said(gpu_time_wasted=-1e-17)[0].endswith("it loses 0 % of its GPU time.")
+    assert (percent(-1e-17, 1), percent(-0.012, 1)) == ("0.0 %", "-1.2 %")
+
+
+FOUND = [{"sentence": "dp 1 on h\x1b[2J is slow"}, {"sentence": "and so is the network"}]
+
+
+def test_the_most_costly_finding_is_named_and_cannot_steer_the_terminal():
+    lost = "llm runs at 1.25\u00d7 of its ideal: it loses 20 % of its GPU time."
+    assert said(findings=FOUND) == [lost, r"dp 1 on h\x1b[2J is slow."]
+
+
+def test_a_finding_is_named_where_the_replay_sees_no_loss_or_is_far_off():
+    assert said(slowdown=1.0, findings=FOUND)[0] == "llm runs at 1.00\u00d7 of its ideal."
+    low = {"discrepancy": 0.12, "verdict": "low"}
+    assert not any("Low fidelity" in line for line in said(fidelity=low, findings=FOUND))
+
+
+def test_the_slowest_are_three_in_a_hundred():
+    assert num_slowest_workers({"job": {"dp_size": 50, "pp_size": 2}}) == 3
+
+
+def test_what_cannot_be_trusted_blames_nobody():
+    low = {"discrepancy": 0.12, "verdict": "low"}
+    lines = said(fidelity=low, findings=None)
+    assert lines[0] == "llm runs at 1.25\u00d7 of its ideal."
+    assert "differ by 12 %" in lines[1]
+    assert len(lines) == 2
+
+
+def test_the_host_that_launched_late_is_named_where_it_held_up_most():
+    waited = {"others_waited": [[0.1, 0.1], [3.0, 0.0]]}
+    lines = said(slowdown=1.0, launch_slowdown=1.08, launch_delay=waited, ranks=[[0, 4], [2, 6]])
+    assert lines == [
+        "llm runs at 1.00\u00d7 of its ideal.",
+        "Late launches add 8 % to a step; 94 % of what workers waited for that was for the host "
+        "of rank 2 (dp 1, stage 0).",
+    ]
+
+
+def test_late_launches_everywhere_name_no_host():
+    waited = {"others_waited": [[1.0, 1.1], [1.0, 0.9]]}
+    assert said(launch_slowdown=1.08, launch_delay=waited)[1] == "Late launches add 8 % to a step."
+
+
+def test_a_name_that_would_steer_the_terminal_is_written_out():
+    job = RESULT["job"] | {"name": "\x1b[2Jllm"}
+    assert said(job=job)[0].startswith(r"\x1b[2Jllm runs at")

@@ -1,0 +1,169 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.cli.pushing import due_rows, gapless_timeline, push
+from app.engine.report import analyse
+from app.engine.result import report_as_json
+from app.synth.job import SimulatedJob
+from app.trace.job import Parallelism
+from app.trace.readers.published import trace_files
+from app.trace.window import Window
+from tests.result_comparison import agree
+from tests.shared_traces import SHARED_TRACES, needs_shared
+from tests.window_factory import Row, window
+
+BEGIN_NS = 1_800_000_000_000_000_000
+
+
+class HandClock:
+    """A clock that only moves when somebody waits."""
+
+    def __init__(self):
+        self.time_s = 100.0
+
+    def now_s(self):
+        return self.time_s
+
+    def wait(self, seconds):
+        self.time_s += seconds
+
+
+class Notebook:
+    """Keeps what a recorder is given."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.ops = []
+        self.told = []
+        self.done = []
+        self.came_s = []
+
+    def record(self, optype, step, start_ns, duration_ns, seq_id=None, mc=-1, mb_id=-1, **told):
+        self.told.append(told)
+        self.ops.append((optype, step, start_ns, duration_ns, seq_id, mc, mb_id))
+        self.came_s.append(self.clock.now_s() - 100.0)
+
+    def step_done(self, step):
+        self.done.append((step, len(self.ops)))
+
+
+def two_short_steps():
+    return window(
+        [
+            Row("forward-compute", 5.0, 1.0, step=3),
+            Row("optimizer", 6.0, 1.5, step=3),
+            Row("forward-compute", 0.0, 1.0, step=9),
+            Row("optimizer", 1.0, 0.5, step=9),
+        ]
+    )
+
+
+def pushed(timeline, num_workers, speed):
+    clock = HandClock()
+    notebooks = [Notebook(clock) for _ in range(num_workers)]
+    push(
+        timeline,
+        notebooks,
+        begin_ns=BEGIN_NS,
+        speed=speed,
+        clock=clock,
+        progress=lambda num_ops: None,
+    )
+    return notebooks
+
+
+def test_what_a_trace_tells_of_operations_is_told_again():
+    recorded = two_short_steps()
+    columns = {"tokens": np.array([7, -1, 9, -1]), "temperature_c": np.array([-1, 70, -1, -1])}
+    told = replace(recorded, trace=replace(recorded.trace, **columns))
+    [notebook] = pushed(gapless_timeline(told), 1, math.inf)
+    assert notebook.told == [{"tokens": 7}, {"temperature_c": 70}, {"tokens": 9}, {}]
+    [silent] = pushed(gapless_timeline(recorded), 1, math.inf)
+    assert silent.told == [{}, {}, {}, {}]
+
+
+def test_steps_follow_each_other_without_a_gap():
+    timeline = gapless_timeline(two_short_steps())
+    assert (timeline.start_ns * 1e-9).tolist() == [0.0, 1.0, 2.5, 3.5]
+    assert (timeline.end_ns * 1e-9).tolist() == [1.0, 2.5, 3.5, 4.0]
+    assert timeline.closes_step.tolist() == [False, True, False, True]
+    assert timeline.length_s == 4.0
+
+
+def test_operations_come_when_they_have_ended_and_no_sooner():
+    (notebook,) = pushed(gapless_timeline(two_short_steps()), 1, speed=2.0)
+    for came_s, ends_s in zip(notebook.came_s, [0.5, 1.25, 1.75, 2.0], strict=True):
+        assert ends_s <= came_s < ends_s + 0.06
+
+
+def test_at_infinite_speed_nobody_waits():
+    timeline = gapless_timeline(two_short_steps())
+    clock = HandClock()
+    assert list(due_rows(timeline, math.inf, clock)) == [slice(0, 4)]
+    assert clock.now_s() == 100.0
+
+
+def test_a_step_is_declared_done_after_the_workers_last_operation_of_it():
+    (notebook,) = pushed(gapless_timeline(two_short_steps()), 1, speed=math.inf)
+    assert notebook.done == [(3, 2), (9, 4)]
+
+
+def test_every_worker_is_given_its_own_operations_with_all_their_numbers():
+    made = SimulatedJob(Parallelism(2, 3), 2)
+    whole = Window(made.job, 1, 0, (0, 1), made.make([0, 1]), state="complete")
+    notebooks = pushed(gapless_timeline(whole), 6, speed=math.inf)
+    for worker, notebook in enumerate(notebooks):
+        mine = whole.trace.select(
+            (whole.trace.dp_rank == worker // 3) & (whole.trace.stage == worker % 3)
+        )
+        given = sorted((op[1], op[4], op[5], op[6]) for op in notebook.ops)
+        columns = (mine.step, mine.seq_id, mine.mc, mine.mb_id)
+        assert given == sorted(zip(*(column.tolist() for column in columns), strict=True))
+        assert [step for step, _ in notebook.done] == [0, 1]
+
+
+def taken_up(timeline):
+    """The trace as a consumer sees it: seconds since the step's first start, from nanoseconds."""
+    trace = timeline.trace
+    begins = {
+        step: timeline.start_ns[trace.step == step].min() for step in np.unique(trace.step).tolist()
+    }
+    since_ns = timeline.start_ns - np.array([begins[step] for step in trace.step.tolist()])
+    return replace(
+        trace,
+        start_s=since_ns * 1e-9,
+        duration_s=(timeline.end_ns - timeline.start_ns) * 1e-9,
+    )
+
+
+@pytest.mark.parametrize("name", ["AR", "ST", "flap", "inter", "ovlp", "puredp", "purepp"])
+@needs_shared
+def test_nanoseconds_change_no_figure_of_the_published_traces(name):
+    whole = trace_files.read(SHARED_TRACES / f"trace-{name}.parquet")
+    replayed = Window(
+        whole.job, 1, whole.first_step, whole.steps, taken_up(gapless_timeline(whole))
+    )
+    got, want = report_as_json(analyse(replayed)), report_as_json(analyse(whole))
+    for figure in ("slowdown", "step_slowdown", "optype_slowdown", "worker_slowdown", "per_step"):
+        agree(got[figure], want[figure], figure, relative=1e-6)
+    for figure in ("m_s", "m_w"):
+        agree(got[figure], want[figure], figure, relative=0, absolute=1e-6)
+
+
+def test_successive_steps_that_overlapped_as_recorded_overlap_as_much():
+    rows = [
+        Row("forward-compute", begins_s, 1.0, step=step, dp_rank=dp_rank)
+        for step in (4, 5, 7)
+        for dp_rank, begins_s in ((0, 0.0), (1, 0.5))
+    ]
+    # Step 5 begins 0.3 s before step 4 ends; nobody knows what was between 5 and 7.
+    origin_ns = (0, 1_200_000_000, 1_300_000_000)
+    made = replace(window(rows, dp_size=2), origin_ns=origin_ns)
+    timeline = gapless_timeline(made)
+    begins = {step: timeline.start_ns[timeline.trace.step == step].min() for step in (4, 5, 7)}
+    assert begins == {4: 0, 5: 1_200_000_000, 7: 2_700_000_000}
+    unknown = gapless_timeline(replace(made, origin_ns=None))
+    assert unknown.start_ns[unknown.trace.step == 5].min() == 1_500_000_000

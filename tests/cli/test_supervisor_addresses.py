@@ -1,0 +1,47 @@
+"""What serve and demo print: an address that can be used, and no token in a log."""
+
+import pytest
+
+from app.cli.supervisor import address_lines, page_url, remote_access_hint
+from app.settings import load_settings
+
+TOKEN = "pl_" + "t" * 40
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8642"),
+        ("0.0.0.0", "http://127.0.0.1:8642"),
+        ("::", "http://[::1]:8642"),
+        ("gpu-node-7", "http://gpu-node-7:8642"),
+    ],
+)
+def test_the_page_is_where_it_answers(host, url):
+    assert page_url(load_settings(host=host, public=True)) == url
+
+
+@pytest.mark.parametrize(
+    ("given", "is_told"),
+    [
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "::"}, True),
+        ({"host": "0.0.0.0", "allowed_hosts": "a.test"}, False),
+        ({"host": "0.0.0.0", "public_url": "https://a.test"}, False),
+        ({"host": "10.0.0.1"}, False),
+    ],
+)
+def test_who_listens_on_all_addresses_is_told_how_others_are_answered(given, is_told):
+    lines = remote_access_hint(load_settings(public=True, **given))
+    assert any("PACELINE_ALLOWED_HOSTS" in line for line in lines) == is_told
+
+
+def test_the_token_is_printed_where_it_may_be_and_else_where_it_is(tmp_path):
+    settings = load_settings(data_dir=tmp_path)
+    told = "\n".join(address_lines(settings, TOKEN, shows_token=True))
+    assert f"/#token={TOKEN}" in told
+    assert address_lines(settings, TOKEN, shows_token=False)[1] == "Token:  in PACELINE_TOKEN"
+    settings.token_file.write_text(f"{TOKEN}\n")
+    lines = address_lines(settings, TOKEN, shows_token=False)
+    assert lines[1] == f"Token:  in {settings.token_file}"
+    assert TOKEN not in "".join(lines)

@@ -1,0 +1,136 @@
+"""`paceline timeline` and `paceline critical-path`, as they are typed."""
+
+import itertools
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import app, timeline
+from tests.engine.timeline.trace_reader import overlaps, read
+
+
+def paceline(*arguments, **environment):
+    environment.setdefault("COLUMNS", "100")
+    return CliRunner().invoke(app, [str(each) for each in arguments], env=environment)
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Three steps of 2 x 2 workers, of which replica 1 stage 0 is slow."""
+    path = tmp_path_factory.mktemp("trace") / "trace-made.parquet"
+    sizes = ("--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", "3")
+    fault = ("--fault", "slow-worker:dp=1,stage=0,factor=2.5")
+    result = paceline("simulate", *sizes, *fault, "--out", path)
+    assert result.exit_code == 0, result.stderr
+    return path
+
+
+def written(path):
+    return read(iter([path.read_bytes()]))
+
+
+@pytest.mark.parametrize("command", ["timeline", "critical-path"])
+def test_help_has_an_example(command):
+    assert f"Example: paceline {command}" in paceline(command, "--help", COLUMNS="160").stdout
+
+
+def test_a_timeline_of_chosen_steps_workers_and_runs(trace, tmp_path):
+    out = tmp_path / "out.json.gz"
+    chosen = ("--steps", "0,2", "--workers", "1/0,0/*", "--runs", "recorded,ideal")
+    result = paceline("timeline", trace, *chosen, "--out", out)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == ""
+    assert "out.json.gz: 2 steps, 3 workers" in result.stderr
+    found = written(out)
+    assert len({each.process for each in found.operations}) == 6
+    assert {each.arguments["step"] for each in found.operations} == {0, 2}
+    assert overlaps(found.operations) == []
+
+
+def test_left_out_it_is_the_slowest_step_of_everybody(trace, tmp_path):
+    out = tmp_path / "out.json.gz"
+    assert paceline("timeline", trace, "--out", out).exit_code == 0
+    found = written(out)
+    assert len({each.process for each in found.operations}) == 12
+    assert len({each.arguments["step"] for each in found.operations}) == 1
+
+
+def test_of_a_large_job_the_replicas_that_matter_are_shown_and_named(trace, tmp_path, monkeypatch):
+    monkeypatch.setattr(timeline, "MAX_DEFAULT_SLICES", 200)
+    result = paceline("timeline", trace, "--out", tmp_path / "out.json.gz")
+    assert "showing dp rank 1, those on the critical path first" in result.stderr
+    processes = {each.process[:4] for each in written(tmp_path / "out.json.gz").operations}
+    assert processes == {"dp 1"}
+
+
+def test_a_slow_writer_shows_how_far_it_is(trace, tmp_path, monkeypatch):
+    monkeypatch.setattr(timeline, "SHOW_PROGRESS_FROM", 0)
+    result = paceline("timeline", trace, "--out", tmp_path / "out.json.gz")
+    assert result.exit_code == 0
+    assert len(written(tmp_path / "out.json.gz").operations) > 0
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        ("timeline", ["--steps", "7-9"], "no step from 7 to 9: choose from 0 to 2"),
+        ("timeline", ["--steps", "x"], "names no step"),
+        ("timeline", ["--workers", "2/0"], "no worker of this job"),
+        ("timeline", ["--ranks", "77"], "no worker recorded as rank '77'"),
+        ("timeline", ["--workers", "0/0", "--ranks", "0"], "give one of them"),
+        ("timeline", ["--runs", "real"], "none of recorded, simulated, ideal"),
+        ("critical-path", ["--step", "7"], "step 7"),
+        ("critical-path", ["--run", "real"], "none of recorded, simulated, ideal"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_and_nothing_written(
+    trace, tmp_path, command, options, message
+):
+    out = ["--out", tmp_path / "out.json.gz"] if command == "timeline" else []
+    result = paceline(command, trace, *options, *out)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert message in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(trace, tmp_path):
+    result = paceline("timeline", trace, "--out", tmp_path / "none" / "out.json.gz")
+    assert result.exit_code == 2
+    assert "cannot be written" in result.stderr
+
+
+def test_a_timeline_does_not_take_the_place_of_what_it_is_made_from(trace):
+    before = trace.read_bytes()
+    result = paceline("timeline", trace, "--out", trace)
+    assert result.exit_code == 2
+    assert "this is an input file" in result.stderr
+    assert trace.read_bytes() == before
+
+
+def test_the_critical_path_names_who_decided_the_step(trace):
+    result = paceline("critical-path", trace)
+    assert result.exit_code == 0, result.stderr
+    assert "recorded: " in result.stdout
+    assert "on dp 1 stage 0 (rank 1)" in result.stdout
+    assert "backward-compute" in result.stdout
+
+
+def test_operations_of_one_type_and_worker_are_one_row(trace):
+    result = paceline("critical-path", trace, "--run", "ideal")
+    rows = [line.split() for line in result.stdout.splitlines() if " dp " in line]
+    shown = [(row[-5:], row[2]) for row in rows]
+    assert all(before != after for before, after in itertools.pairwise(shown))
+
+
+def test_the_critical_path_as_json(trace, tmp_path):
+    alone = paceline("critical-path", trace, "--step", "1", "--run", "simulated", "--json", "-")
+    told = json.loads(alone.stdout)
+    assert (told["step"], told["run"]) == (1, "simulated")
+    length_s = sum(link["own_s"] + link["gap_s"] for link in told["links"])
+    assert length_s == pytest.approx(told["length_s"])
+    out = tmp_path / "path.json"
+    shown = paceline("critical-path", trace, "--step", "1", "--run", "simulated", "--json", out)
+    assert "Step 1, simulated" in shown.stdout
+    assert json.loads(out.read_text()) == told

@@ -1,0 +1,423 @@
+"""The hook into Megatron records what each stage does, by micro-batch and chunk."""
+
+import dataclasses
+import logging
+import sys
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline_client import NULL, Topology
+from paceline_client.integrations import megatron
+from paceline_client.integrations.megatron_calls import (
+    config_of,
+    shares_embedding,
+    synchronises,
+)
+from paceline_client.integrations.megatron_steps import ExpectedTransfers
+from paceline_client.recorder import Recorder
+from paceline_client.recording.buffer import Buffer
+
+from tests.client.integrations import fake_megatron as twin
+
+MODULES = (megatron.SCHEDULES, megatron.P2P, megatron.TIMERS, megatron.OPTIMIZERS)
+
+
+class Job:
+    """One process of a job under the twin of Megatron, and what it has recorded."""
+
+    def __init__(self, monkeypatch, **topology):
+        place = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 1, "pp_size": 2, **topology}
+        self.place = Topology(**place)
+        self.buffer = Buffer(10_000, 60.0)
+        self.recorder = Recorder(self.buffer, None)
+        for name in MODULES:
+            monkeypatch.setitem(sys.modules, name, twin)
+            for parent in _parents(name):
+                monkeypatch.setitem(sys.modules, parent, types.ModuleType(parent))
+        optimizers = "megatron.core.optimizer.distrib_optimizer"
+        monkeypatch.setitem(sys.modules, optimizers, twin)
+        self.installed = megatron.install(self.recorder, topology=self.place)
+
+    def train(self, num_microbatches=2, *, chunks=1, p2p=None, model=None, optimizer=None, **call):
+        models = [twin.model() for _ in range(chunks)] if chunks > 1 else model or twin.model()
+        name = "forward_backward_no_pipelining"
+        if self.place.pp_size > 1:
+            call["p2p_communicator"] = p2p or twin.stage(self.place.stage, self.place.pp_size)
+            inter = "with" if chunks > 1 else "without"
+            name = f"forward_backward_pipelining_{inter}_interleaving"
+        getattr(twin, name)(
+            forward_step_func=call.pop("forward_step_func", lambda data, model: None),
+            data_iterator=[None] * chunks,
+            model=models,
+            num_microbatches=num_microbatches,
+            **call,
+        )
+        if not call.get("forward_only"):
+            (optimizer or twin.MixedPrecisionOptimizer(twin.config())).step()
+
+    def taken(self):
+        self.buffer.close()
+        return self.buffer.take()
+
+    def ops(self):
+        """(type, micro-batch, chunk) in order of start."""
+        ops = sorted(self.taken().ops, key=lambda op: (op[0], op[2]))
+        return [(op[1], op[6], op[5]) for op in ops]
+
+
+def _parents(name):
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
+
+
+@pytest.fixture
+def job(monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+    made = []
+
+    def make(**topology):
+        made.append(Job(monkeypatch, **topology))
+        return made[-1]
+
+    yield make
+    megatron.uninstall()
+
+
+def forwards_and_backwards(ops):
+    return [op for op in ops if not op[0].endswith(("reduce", "grad", "optimizer", "scatter"))]
+
+
+def test_the_first_of_two_stages_records_1f1b_with_micro_batches(job):
+    run = job()
+    run.train(num_microbatches=3)
+    assert run.ops() == [
+        ("forward-compute", 0, 0),
+        ("forward-send", 0, 0),
+        ("forward-compute", 1, 0),
+        ("forward-send", 1, 0),  # with the receive that follows, in one call
+        ("backward-recv", 0, 0),
+        ("backward-compute", 0, 0),
+        ("forward-compute", 2, 0),
+        ("forward-send", 2, 0),
+        ("backward-recv", 1, 0),
+        ("backward-compute", 1, 0),
+        ("backward-recv", 2, 0),
+        ("backward-compute", 2, 0),
+        ("embedding-grads-all-reduce", -1, -1),
+        ("optimizer-clip-main-grad", -1, -1),
+        ("optimizer", -1, -1),
+    ]
+
+
+def test_a_send_that_is_one_wait_with_a_receive_ends_where_the_receive_begins(job):
+    run = job()
+    run.train(num_microbatches=3)
+    ops = {(op[1], op[6]): op for op in run.taken().ops}
+    for sent, received in ((1, 0), (2, 1)):
+        send, receive = ops["forward-send", sent], ops["backward-recv", received]
+        assert send[2] + send[3] <= receive[2]
+
+
+def test_the_last_stage_receives_what_the_first_sends(job):
+    run = job(rank=1, stage=1)
+    run.train(num_microbatches=2)
+    assert forwards_and_backwards(run.ops()) == [
+        ("forward-recv", 0, 0),
+        ("forward-compute", 0, 0),
+        ("backward-compute", 0, 0),
+        ("backward-send", 0, 0),
+        ("forward-recv", 1, 0),
+        ("forward-compute", 1, 0),
+        ("backward-compute", 1, 0),
+        ("backward-send", 1, 0),
+    ]
+
+
+def test_receives_behind_the_computation_count_from_when_they_are_waited_for(job):
+    run, p2p = job(vpp_size=2), twin.stage(0)
+    run.train(num_microbatches=2, chunks=2, p2p=p2p)
+    ops = forwards_and_backwards(run.ops())
+    assert [op for op in ops if op[0] == "forward-recv"] == [
+        ("forward-recv", 0, 1),
+        ("forward-recv", 1, 1),
+    ]
+    assert ops.index(("forward-recv", 0, 1)) == ops.index(("forward-compute", 0, 1)) - 1
+    assert [op[1:] for op in ops if op[0] == "backward-compute"] == [(0, 1), (1, 1), (0, 0), (1, 0)]
+    assert [op[1:] for op in ops if op[0] == "backward-recv"] == [(0, 1), (1, 1), (0, 0), (1, 0)]
+    assert [op[1:] for op in ops if op[0] == "backward-send"] == [(0, 1), (1, 1)]
+    assert sum(work.waited for work in p2p.works) == 2  # as often as without the hook
+
+
+def peers_receives(order, sender, num_stages, num_chunks):
+    """What a stage's forwards send, in the words of the stage that receives it."""
+    last = sender == num_stages - 1
+    return [
+        (microbatch, chunk + 1 if last else chunk)
+        for microbatch, chunk in order
+        if not (last and chunk == num_chunks - 1)
+    ]
+
+
+@given(st.integers(2, 5), st.integers(1, 4), st.integers(1, 9), st.integers(1, 6))
+def test_the_ids_of_receives_are_those_of_what_the_peer_sends(stages, chunks, batches, group):
+    order = twin.get_schedule_table(batches, chunks, group)
+    for stage in range(stages):
+        expected = ExpectedTransfers(order, chunks, stage == 0, stage == stages - 1)
+        sent = peers_receives(order, (stage - 1) % stages, stages, chunks)
+        assert [expected.received("forward-recv") for _ in sent] == sent
+        assert expected.received("forward-recv") == (-1, -1)
+        # Backward is the mirror image: the last chunk first, from the last stage to the first.
+        mirror = peers_receives(order, (stages - 2 - stage) % stages, stages, chunks)
+        sent = [(microbatch, chunks - 1 - chunk) for microbatch, chunk in mirror]
+        assert [expected.received("backward-recv") for _ in sent] == sent
+
+
+def test_gradients_are_reduced_only_where_there_are_peers(job):
+    run = job(rank=2, stage=1, dp_size=2, pp_size=3, tp_size=2)
+    run.train(num_microbatches=1)
+    assert [op[0] for op in run.ops()][-4:] == [
+        "grads-reduce-scatter",
+        "layernorm-grads-all-reduce",  # but no embedding: this stage is in the middle
+        "optimizer-clip-main-grad",
+        "optimizer",
+    ]
+
+
+def test_an_embedding_that_is_not_shared_is_not_reduced(job):
+    run, untied = job(), twin.model()
+    untied.share_embeddings_and_output_weights = False
+    run.train(model=untied)
+    assert "embedding-grads-all-reduce" not in {op[0] for op in run.ops()}
+
+
+def test_parameters_that_are_gathered_after_a_step_are_of_the_next_one(job):
+    run = job(dp_size=2, pp_size=1)
+    for _ in range(2):
+        run.train(num_microbatches=1, optimizer=twin.DistributedOptimizer(twin.config()))
+    taken = run.taken()
+    gathers = [(op[0], op[5]) for op in taken.ops if op[1] == "params-all-gather"]
+    assert gathers == [(1, 0), (2, 0)]
+    by_type = {op[1]: op for op in taken.ops if op[0] == 0}
+    gather = next(op for op in taken.ops if op[1] == "params-all-gather")
+    optimizer = by_type["optimizer"]
+    assert optimizer[2] + optimizer[3] <= gather[2]  # it ends where the gather begins
+
+
+def test_a_chained_optimizer_is_one_step(job):
+    run = job(dp_size=1, pp_size=1)
+    chained = twin.ChainedOptimizer(twin.config())
+    parts = [twin.MixedPrecisionOptimizer(twin.config()) for _ in range(2)]
+    chained.chained_optimizers = tuple(parts)
+    run.train(num_microbatches=1, optimizer=chained)
+    taken = run.taken()
+    assert [op[1] for op in taken.ops if "optimizer" in op[1]] == [
+        "optimizer-clip-main-grad",
+        "optimizer",
+    ]
+    assert [done[0] for done in taken.steps_done] == [0]
+
+
+def test_without_clipping_there_is_nothing_to_agree_on(job):
+    run = job(pp_size=1)
+    run.train(optimizer=twin.MixedPrecisionOptimizer(twin.config(clip_grad=0.0)))
+    assert [op[0] for op in run.ops() if "optimizer" in op[0]] == ["optimizer"]
+
+
+def test_a_step_whose_gradients_were_not_finite_is_done_all_the_same(job):
+    run, optimizer = job(pp_size=1), twin.MixedPrecisionOptimizer(twin.config())
+    optimizer.finite = False
+    run.train(optimizer=optimizer)
+    taken = run.taken()
+    assert [op[1] for op in taken.ops][-2:] == ["optimizer-clip-main-grad", "optimizer"]
+    assert [done[0] for done in taken.steps_done] == [0]
+
+
+def test_steps_after_evaluations_and_checkpoints_are_called_by_them(job):
+    run, timers = job(pp_size=1), twin.Timers(2, "max")
+    run.train()
+    run.train()
+    run.train(forward_only=True)
+    run.train()
+    timers("save-checkpoint", log_level=0).start(barrier=True)
+    timers("save-checkpoint").stop(barrier=True)
+    run.train()
+    run.train()
+    taken = run.taken()
+    assert {op[0] for op in taken.ops} == {0, 1, 2, 3, 4}  # nothing of the evaluation
+    assert len([op for op in taken.ops if op[0] == 2]) == len(
+        [op for op in taken.ops if op[0] == 1]
+    )
+    assert timers.calls == [
+        ("save-checkpoint", "start", True),
+        ("save-checkpoint", "stop", True),
+    ]
+    found = dict(kinds_of(taken))
+    assert found == {0: "first", 1: "train", 2: "eval", 3: "checkpoint", 4: "train"}
+
+
+def kinds_of(taken):
+    told = dict(getattr(taken, "step_kinds", ()))
+    return [(done[0], told.get(done[0], "train")) for done in taken.steps_done]
+
+
+def test_the_timers_keep_their_ways(job):
+    run, timers = job(dp_size=2, pp_size=1), twin.Timers(2, "max")
+    run.train(model=twin.model(timers=timers))
+    assert ("all-grads-sync", "start", False) in timers.calls
+    assert timers("all-grads-sync").elapsed() == 7.0
+    assert timers("forward-backward", log_level=1).name == "forward-backward"
+    assert "grads-reduce-scatter" in {op[0] for op in run.ops()}
+
+
+def test_a_configuration_without_timers_has_none_afterwards(job):
+    run, model = job(dp_size=2, pp_size=1), twin.model()
+    run.train(model=model)
+    assert model.config.timers is None
+    assert "grads-reduce-scatter" in {op[0] for op in run.ops()}
+
+
+def test_waiting_for_a_batch_is_noted(job):
+    run, timers = job(pp_size=1), twin.Timers(2, "max")
+
+    def forward(data, model):
+        timers("batch-generator", log_level=2).start()
+        timers("batch-generator").stop()
+
+    run.train(num_microbatches=1, forward_step_func=forward)
+    assert "data-wait" in {op[0] for op in run.ops()}
+
+
+def test_what_the_script_tells_of_a_micro_batch_holds_for_both_its_passes(job):
+    run, lengths = job(), iter([4096, 1024])
+    run.train(forward_step_func=lambda data, model: megatron.tell(tokens=next(lengths)))
+    told = {(op[1], op[6]): op[7] for op in run.taken().ops if op[1].endswith("-compute")}
+    for kind in ("forward-compute", "backward-compute"):
+        assert told[kind, 0]["tokens"] == 4096
+        assert told[kind, 1]["tokens"] == 1024
+
+
+def test_a_step_whose_optimizer_is_none_of_megatrons_is_done_when_the_next_one_begins(job):
+    run = job()
+    for _ in range(3):
+        run.train(optimizer=types.SimpleNamespace(step=lambda: None))  # torch.optim.Adam, say
+    assert [done[0] for done in run.taken().steps_done] == [0, 1]
+
+
+def test_a_step_that_breaks_off_is_not_done(job):
+    run, optimizer = job(pp_size=1), twin.MixedPrecisionOptimizer(twin.config())
+    with twin.failing(optimizer), pytest.raises(ArithmeticError):
+        run.train(optimizer=optimizer)
+    run.train()
+    assert [done[0] for done in run.taken().steps_done] == [1]
+
+
+def counting(monkeypatch, iterations):
+    """Megatron-LM's own count, which goes on with each look."""
+    arguments = types.SimpleNamespace()
+
+    def get_args():
+        arguments.curr_iteration = next(iterations)
+        return arguments
+
+    module = types.SimpleNamespace(get_args=get_args)
+    monkeypatch.setitem(sys.modules, "megatron.training.global_vars", module)
+
+
+def test_a_resumed_job_goes_on_with_megatrons_own_count(job, monkeypatch):
+    run = job(pp_size=1)
+    counting(monkeypatch, iter([700, 701]))
+    run.train()
+    run.train()
+    assert [done[0] for done in run.taken().steps_done] == [700, 701]
+
+
+def test_a_count_that_stands_still_is_left_aside(job, monkeypatch):
+    run = job(pp_size=1)
+    counting(monkeypatch, iter([700, 700, 700]))
+    for _ in range(3):
+        run.train()
+    assert [done[0] for done in run.taken().steps_done] == [700, 701, 702]
+
+
+def test_a_rank_that_is_not_recorded_runs_megatron_as_it_is(job):
+    run = job(records=False)
+    assert run.installed is run.recorder
+    assert not hasattr(twin.forward_step, "__wrapped__")
+    run.train()
+    assert run.taken() is None
+
+
+def test_megatron_is_left_as_it_was(job):
+    before = twin.forward_step, twin.Timers.__call__, twin.DistributedOptimizer.step
+    run = job()
+    assert twin.forward_step is not before[0]
+    assert megatron.install(run.recorder, topology=run.place) is run.recorder  # once is enough
+    megatron.uninstall()
+    assert (twin.forward_step, twin.Timers.__call__, twin.DistributedOptimizer.step) == before
+
+
+def test_a_megatron_that_is_not_known_is_trained_and_not_recorded(job, monkeypatch, caplog):
+    def forward_step(forward_step_func, batch):
+        """Of another version."""
+
+    before = twin.backward_step
+    monkeypatch.setattr(twin, "forward_step", forward_step)
+    run = job()
+    assert "forward_step takes no current_microbatch in this megatron-core" in caplog.text
+    assert run.installed is run.recorder
+    assert vars(twin)["forward_step"] is forward_step
+    assert vars(twin)["backward_step"] is before
+
+
+def test_without_megatron_training_goes_on(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "megatron", None)
+    recorder = megatron.install(job="llm", url="http://127.0.0.1:1", token="pl_x", run_key="a")
+    assert recorder is NULL
+    assert "Megatron's parallel state does not tell" in caplog.text
+
+
+@pytest.mark.parametrize("name", twin.SIGNATURES)
+def test_the_twin_has_the_signatures_that_it_says(name):
+    assert twin.parameters(twin, name) == twin.SIGNATURES[name]
+
+
+def test_a_recorder_that_cannot_start_is_said_once_however_many_chunks_ask(
+    job, caplog, monkeypatch
+):
+    for name in ("URL", "TOKEN", "JOB"):
+        monkeypatch.delenv(f"PACELINE_{name}", raising=False)
+    place = Topology(rank=0, dp_rank=0, stage=0, dp_size=1, pp_size=1)
+    for _ in range(3):
+        assert megatron.install(topology=place, run_key="a") is NULL
+    assert len(caplog.messages) == 1
+    assert "no job" in caplog.text
+
+
+def test_a_megatron_that_was_not_initialised_yet_can_be_installed_later(job, caplog, monkeypatch):
+    monkeypatch.setitem(sys.modules, "megatron", None)
+    assert megatron.install(job="llm", run_key="a") is NULL
+    run = job()
+    assert run.installed is run.recorder
+    assert hasattr(twin.forward_step, "__wrapped__")
+
+
+def test_what_megatron_leaves_open_or_closed_to_us_costs_no_training(job):
+    run, model = job(dp_size=2, pp_size=1), twin.model()
+    model.config = Frozen(None, 1.0, 2)
+    run.train(model=model, optimizer=twin.MixedPrecisionOptimizer(twin.config(clip_grad=None)))
+    found = {op[0] for op in run.ops()}
+    assert "optimizer" in found
+    assert "optimizer-clip-main-grad" not in found
+    for read in (config_of, shares_embedding, synchronises):
+        assert not read([])
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """A configuration that nobody may change."""
+
+    timers: None
+    clip_grad: float
+    microbatch_group_size_per_vp_stage: int

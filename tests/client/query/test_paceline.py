@@ -1,0 +1,357 @@
+"""Questions to a real server: flat rows, page by page, and errors that say what to do."""
+
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import httpx
+import paceline_client
+import pytest
+from paceline_client.query import (
+    Busy,
+    Denied,
+    JobRow,
+    NoAnswer,
+    NotFound,
+    Paceline,
+    QueryError,
+    Refused,
+    Rows,
+    StepRow,
+)
+
+from app.store import hosts
+from app.store.migrations import migrate
+from tests.api import alerting, recorded
+from tests.api.server import JOB, KEY, TOKEN
+from tests.client.real_servers import scripted, serving
+
+SCORES = {"source": "own", "scores": [{"rank": 7, "section": "a", "metric": "b", "score": 0.5}]}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A server with a job of two windows, findings or not, alerts and scores."""
+    database = tmp_path_factory.mktemp("query") / "paceline.db"
+    migrate(f"sqlite:///{database}")
+    with serving(database) as (url, api):
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        with httpx.Client(base_url=f"{url}/api/v1", headers=headers, trust_env=False) as http:
+            for job in ("llm-70b", "llm-7b", "other"):
+                body = JOB | {"labels": {"team": "pré"}, "framework": "megatron-lm"}
+                assert http.put(f"/jobs/{job}", json=body).status_code == 201
+            assert http.post("/jobs/llm-70b/scores", json=SCORES).status_code == 201
+        recorded.save(api, recorded.window(), recorded.window(8))
+        with api.store.write() as conn:
+            hosts.save(conn, KEY, 1, {(1, 0): "host-017"})
+        alerting.fire(api, "llm-70b")
+        yield url
+
+
+@pytest.fixture
+def paceline(served):
+    with Paceline(served, TOKEN, page=2) as paceline:
+        yield paceline
+
+
+def check_columns(rows):
+    found = rows.all()
+    assert found
+    for each in found:
+        assert tuple(each) == rows.columns
+        assert not any(isinstance(value, dict | list) for value in each.values())
+    return found
+
+
+def test_jobs_come_over_several_pages(paceline):
+    found = check_columns(paceline.jobs())
+    assert [job["job_id"] for job in found] == ["llm-70b", "llm-7b", "other"]
+    job = found[0]
+    assert (job["dp_size"], job["pp_size"], job["world_size"]) == (2, 2, 4)
+    assert json.loads(job["labels"]) == {"team": "pré"}
+    assert (job["latest_window"], job["ops_accepted"]) == ("1-8", None)
+    [newest, _] = paceline.windows("llm-70b")
+    assert newest["verdict"] is not None
+    assert [each["verdict"] for each in found] == [newest["verdict"], None, None]
+
+
+def test_windows_come_newest_first(paceline):
+    found = check_columns(paceline.windows("llm-70b"))
+    assert [window["window_id"] for window in found] == ["1-8", "1-0"]
+    assert {window["job_id"] for window in found} == {"llm-70b"}
+
+
+def test_steps_come_ascending_over_several_pages(served):
+    with Paceline(served, TOKEN, page=1) as one_by_one, Paceline(served, TOKEN) as at_once:
+        found = check_columns(one_by_one.steps("llm-70b"))
+        assert [step["step"] for step in found] == [0, 1, 8, 9]
+        assert found == at_once.steps("llm-70b").all()
+        some = one_by_one.steps("llm-70b", first=1, last=8).all()
+        assert [step["step"] for step in some] == [1, 8]
+        assert one_by_one.steps("llm-70b", first=2, last=7).all() == []
+    assert found[0]["recorded_s"] == pytest.approx(7.5)
+    assert (found[0]["window_id"], found[2]["window_id"]) == ("1-0", "1-8")
+
+
+def test_workers_of_a_window_have_their_hosts(paceline):
+    found = check_columns(paceline.workers("llm-70b", "1-0"))
+    places = [(each["dp_rank"], each["stage"], each["host"]) for each in found]
+    assert places == [(0, 0, None), (0, 1, None), (1, 0, "host-017"), (1, 1, None)]
+    result = paceline.result("llm-70b", "1-0")
+    assert found[2]["slowdown"] == result["worker_slowdown"][1][0]
+
+
+def test_findings_of_a_window(paceline):
+    result = paceline.result("llm-70b")
+    found = paceline.findings("llm-70b").all()
+    assert [each["cause"] for each in found] == [each["cause"] for each in result["findings"] or []]
+
+
+def test_a_finding_is_flat():
+    from paceline_client.query import shapes
+
+    culprits = [{"dp_rank": 3, "stage": 1, "host": "host-017"}, {"dp_rank": 4}]
+    finding = {"cause": "slow-worker", "cost": 0.29, "confidence": 0.9, "score": 0.8}
+    more = {"culprits": culprits, "persistence": None, "onset_step": 7, "sentence": "x"}
+    result = {"window": {"id": "1-0"}, "findings": [finding | more, finding | {"culprits": []}]}
+    first, second = shapes.findings("a", result)
+    assert (first["dp_rank"], first["stage"], first["host"]) == (3, 1, "host-017")
+    assert (first["num_culprits"], json.loads(first["culprits"])) == (2, culprits)
+    assert (second["num_culprits"], second["dp_rank"], second["onset_step"]) == (0, None, None)
+
+
+def test_alerts_and_those_that_fire(paceline):
+    [told] = check_columns(paceline.alerts("llm-70b"))
+    [now] = check_columns(paceline.active_alerts())
+    assert (told["kind"], now["phase"], told["rule"]) == ("firing", "firing", "slowdown")
+    assert told["fingerprint"] == now["fingerprint"]
+    assert paceline.alerts("llm-7b").all() == []
+
+
+def test_scores_and_their_reports(paceline):
+    [score] = check_columns(paceline.scores("llm-70b"))
+    [report] = check_columns(paceline.score_reports("llm-70b"))
+    assert (score["rank"], score["slowdown"], score["source"]) == (7, 2.0, "own")
+    assert score["report_id"] == report["report_id"]
+    assert paceline.scores("llm-70b", report=report["report_id"]).all() == [score]
+    assert paceline.scores("llm-70b", rank=8).all() == []
+    assert paceline.scores("llm-70b", source="nvrx").all() == []
+
+
+def test_scores_can_be_sent(paceline):
+    sent = {"source": "probe", "scores": [{"rank": 1, "section": "a", "metric": "b"}]}
+    report_id = paceline.add_scores("other", sent)
+    assert [each["report_id"] for each in paceline.scores("other")] == [report_id]
+    with pytest.raises(Refused, match=r"422 invalid: body\.scores") as refused:
+        paceline.add_scores("other", {"source": "probe", "scores": []})
+    assert refused.value.code == "invalid"
+
+
+def test_only_the_pages_that_are_read_are_asked_for():
+    page = {"items": [{"window_id": "1-0"}] * 2, "next_cursor": "x"}
+    content = json.dumps(page).encode()
+    with scripted((200, {}, content)) as server, Paceline(server.url, "t", page=2) as paceline:
+        assert len(paceline.windows("a").first(2)) == 2
+        assert len(server.asked) == 1
+        with pytest.raises(NoAnswer, match="same page again"):
+            paceline.windows("a").all()
+
+
+def test_a_server_that_gives_the_same_steps_for_ever_is_not_asked_for_ever():
+    content = json.dumps({"items": [{"step": step, "epoch": 1} for step in (5, 6)]}).encode()
+    with scripted((200, {}, content)) as server, Paceline(server.url, "t", page=2) as paceline:
+        with pytest.raises(NoAnswer, match="nobody asked for"):
+            paceline.steps("a").all()
+        assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("items", "said"),
+    [
+        ([{"epoch": 1}] * 2, "has no step"),
+        ([{"step": 5}] * 2, "has no epoch"),
+        ([{"step": "5", "epoch": 1}] * 2, "has no step"),
+        ([5], "is no object"),
+    ],
+)
+def test_steps_that_are_none_of_pacelines_say_so(items, said):
+    content = json.dumps({"items": items}).encode()
+    with scripted((200, {}, content)) as server, Paceline(server.url, "t", page=2) as paceline:
+        with pytest.raises(NoAnswer, match=said):
+            paceline.steps("a").all()
+        assert len(server.asked) == 1
+
+
+def test_what_is_not_there_says_so(paceline):
+    with pytest.raises(NotFound, match="no job 'nobody': register it"):
+        paceline.windows("nobody").all()
+    with pytest.raises(NotFound) as missing:
+        paceline.result("llm-70b", "1-999")
+    assert (missing.value.status, missing.value.code) == (404, "window_not_found")
+
+
+def test_a_job_of_any_name_stays_in_its_place(paceline):
+    with pytest.raises(QueryError):
+        paceline.windows("../../healthz").all()
+
+
+def test_a_wrong_token_is_denied_and_never_repeated(served):
+    asking = Paceline(served, "pl_secret_of_mine")
+    with asking, pytest.raises(Denied, match="401 unauthorised") as denied:
+        asking.jobs().all()
+    assert "pl_secret" not in str(denied.value)
+
+
+def problem(status, code, **headers):
+    return status, headers, json.dumps({"code": code, "detail": "said\nso"}).encode()
+
+
+EMPTY: tuple[int, dict[str, str], bytes] = (200, {}, b'{"items": [], "next_cursor": null}')
+
+
+def test_a_busy_server_is_asked_again_when_it_wants():
+    waited: list[float] = []
+    busy = problem(503, "unavailable", **{"Retry-After": "3"})
+    with (
+        scripted(busy, (502, {}, b"<html>"), EMPTY) as server,
+        Paceline(server.url, "t", sleep=waited.append) as paceline,
+    ):
+        assert paceline.jobs().all() == []
+    assert waited == [3.0, 1.0]
+    assert len(server.asked) == 3
+
+
+def test_patience_has_an_end():
+    waited: list[float] = []
+    with scripted(problem(429, "limit_requests", **{"Retry-After": "4"})) as server:
+        asking = Paceline(server.url, "t", patience_s=9.0, sleep=waited.append)
+        with asking, pytest.raises(Busy, match="429 limit_requests: said so"):
+            asking.jobs().all()
+    assert waited == [4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((200, {}, b"<html>"), "answers 200 and no JSON"),
+        ((200, {}, b"[" * 100_000), "answers 200 and no JSON"),
+        ((200, {}, b"[]"), "no JSON"),
+        ((200, {}, b"{}"), "no items"),
+        ((200, {}, b'{"items": [1]}'), "not Paceline's address"),
+        ((302, {"Location": "https://login.example"}, b""), "redirects"),
+        ((200, {"Content-Length": "100", "Connection": "close"}, b"{"), "does not answer"),
+    ],
+)
+def test_what_is_not_paceline_says_so(answer, said):
+    with scripted(answer) as server:
+        asking = Paceline(server.url, "t", timeout_s=1.0, patience_s=0.0)
+        with asking, pytest.raises(NoAnswer, match=said):
+            asking.windows("a").all()
+
+
+def test_nobody_there_is_no_answer():
+    with scripted(EMPTY) as server:
+        url = server.url
+    waited: list[float] = []
+    with pytest.raises(NoAnswer, match=r"does not answer .*: is it the right address"):
+        Paceline(url, "t", sleep=waited.append).jobs().all()
+    assert waited == [0.5, 1.0, 2.0, 4.0]
+
+
+def test_a_connection_that_the_server_has_closed_is_opened_again():
+    closing = (200, {"Connection": "close"}, EMPTY[2])
+    with scripted(closing) as server, Paceline(server.url, "t", patience_s=0.0) as paceline:
+        assert [paceline.jobs().all() for _ in range(3)] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("localhost:8642", "t"), "no http or https address"),
+        (("http://user:secret@localhost", "t"), "leave them out"),
+        (("http://localhost", "t\n"), "the token has characters"),
+        (("http://localhost:port", "t"), "is no address: look at its host and its port"),
+        (("http://localhost:70000", "t"), "is no address: look at its host and its port"),
+        (("http://a..b", "t"), "is no address: look at its host and its port"),
+        (("http://[::1", "t"), "is no address: look at its host and its port"),
+        (("http://localhost/péage", "t"), "to be percent-encoded"),
+        (("http://localhost/a b", "t"), "to be percent-encoded"),
+        ((None, "t"), "PACELINE_URL"),
+        (("http://localhost", None), "PACELINE_TOKEN"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_at_once(arguments, said, monkeypatch):
+    for name in ("PACELINE_URL", "PACELINE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match=said):
+        Paceline(*arguments)
+
+
+def test_address_and_token_may_be_in_the_environment(served, monkeypatch):
+    monkeypatch.setenv("PACELINE_URL", served + "/")
+    monkeypatch.setenv("PACELINE_TOKEN", TOKEN)
+    with Paceline() as paceline:
+        assert len(paceline.jobs().all()) == 3
+
+
+def test_without_pandas_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(QueryError, match="pip install pandas"):
+        Rows(JobRow, lambda: iter(())).to_pandas()
+
+
+def test_what_pandas_is_given():
+    """A twin of pandas: which rows, columns and times it gets; the real one is tried below."""
+    given = []
+
+    class Frame(dict):
+        def __init__(self, rows, columns):
+            given.append((rows, columns))
+            super().__init__({name: [row[name] for row in rows] for name in columns})
+
+    twin: Any = types.ModuleType("pandas")
+    twin.DataFrame = Frame
+    twin.to_numeric = lambda values: [f"number {value}" for value in values]
+    twin.to_datetime = lambda values, **_: [f"time {value}" for value in values]
+    row: Any = dict.fromkeys(StepRow.__annotations__)
+    jobs: Any = dict.fromkeys(JobRow.__annotations__) | {"registered_at": "2026-01-31T12:00:00Z"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pandas", twin)
+        Rows(StepRow, lambda: iter([row])).to_pandas()
+        frame = Rows(JobRow, lambda: iter([jobs])).to_pandas()
+    assert given[0] == ([row], [*StepRow.__annotations__])
+    assert frame["registered_at"] == ["time 2026-01-31T12:00:00Z"]
+    assert (frame["name"], frame["slowdown"]) == ([None], ["number None"])
+
+
+def test_frames_of_the_real_pandas(paceline):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed here")
+    frame = paceline.steps("llm-70b").to_pandas()
+    assert frame["step"].tolist() == [0, 1, 8, 9]
+    assert frame["recorded_s"].mean() == pytest.approx(7.5)
+    jobs = paceline.jobs().to_pandas()
+    assert str(jobs["registered_at"].dtype).endswith("UTC]")
+    assert jobs["ended_at"].isna().all()
+    assert jobs["slowdown"].dtype == "float64"
+    assert jobs["slowdown"].isna().tolist() == [False, True, True]
+    empty = paceline.alerts("llm-7b").to_pandas()
+    assert (len(empty), "sentence" in empty.columns) == (0, True)
+    assert len(pandas.DataFrame(paceline.workers("llm-70b"))) == 4
+
+
+def test_it_needs_nothing_but_the_standard_library():
+    """In a Python that sees no other package, as on a machine with the client alone."""
+    folder = Path(paceline_client.__file__).parent.parent
+    code = "import paceline_client.query as q; print(q.Paceline('http://a', 't').jobs().columns[0])"
+    command = [
+        sys.executable,
+        "-S",
+        "-E",
+        "-c",
+        f"import sys; sys.path[:0] = [{str(folder)!r}]; {code}",
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "job_id\n"), ended.stderr

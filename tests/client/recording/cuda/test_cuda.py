@@ -1,0 +1,370 @@
+"""Times of the GPU: resolved later, never waited for; the fake GPU keeps a contract with torch."""
+
+import sys
+import threading
+import time
+
+import pytest
+from paceline_client.recorder import Recorder
+from paceline_client.recording.buffer import ROUNDING_NS, Buffer, PendingOp
+from paceline_client.recording.cuda import CudaTiming, cuda_timing
+
+from tests.client.recorders import WITHIN_S, recorder
+from tests.client.recording.cuda.fake_cuda import FakeTorch, Gpu
+
+MS = 10**6
+ROUNDED_NS = 2 * ROUNDING_NS
+
+
+def taken_when_there(buffer, num_ops):
+    """What is handed out until so many operations have come."""
+    ops: list = []
+    done: list = []
+    until_s = time.monotonic() + WITHIN_S
+    while len(ops) < num_ops:
+        assert time.monotonic() < until_s
+        taken = buffer.take()
+        if taken is not None:
+            ops += taken.ops
+            done += taken.steps_done
+    return ops, done
+
+
+def truth(buffer):
+    """Begin and end of every operation as the fake GPU knows them, which is all that counts.
+
+    How long training takes between two calls is not for a test to say.
+    """
+    return [(span._begin._at_ns, span._end._at_ns) for span in buffer.items]
+
+
+def anchored(timing):
+    """A try is given up when the machine is busy: until one succeeds."""
+    assert timing.is_usable()
+    until_s = time.monotonic() + WITHIN_S
+    while timing._anchor is None:
+        assert time.monotonic() < until_s
+        timing._next_anchor_s = 0.0
+        timing.poll()
+    return timing._anchor
+
+
+def on_a_gpu(**changes):
+    gpu = Gpu(**changes)
+    torch = FakeTorch(gpu)
+    timing, buffer = CudaTiming(torch), Buffer(1000, 60.0)
+    return gpu, torch, timing, buffer, Recorder(buffer, None, cuda=timing)
+
+
+def test_an_operation_takes_as_long_as_the_gpu_worked_on_it():
+    gpu, torch, timing, buffer, run = on_a_gpu()
+    anchor = anchored(timing)
+    with run.op("forward-compute", step=3, microbatch=1, chunk=0, tokens=8):
+        torch.cuda.work(20 * MS)
+    with run.op("backward-compute", step=3, microbatch=1) as op:
+        torch.cuda.work(30 * MS)
+        op.tell(tokens=9)
+    moments = truth(buffer)
+    run.step_done(3)
+    ops, done = taken_when_there(buffer, 2)
+    assert [(op[0], op[1], op[4], op[5], op[6], op[7]) for op in ops] == [
+        (3, "forward-compute", 0, 0, 1, {"tokens": 8}),
+        (3, "backward-compute", 0, -1, 1, {"tokens": 9}),
+    ]
+    for op, (begin_ns, end_ns), worked_ns in zip(ops, moments, (20 * MS, 30 * MS), strict=True):
+        assert end_ns - begin_ns >= worked_ns
+        assert op[3] == pytest.approx(end_ns - begin_ns, abs=ROUNDED_NS)
+        started_ns = run._epoch_ns + gpu.host_ns(begin_ns)
+        assert op[2] == pytest.approx(started_ns, abs=anchor.width_ns + 10_000)
+    assert done == [(3, 2)]
+
+
+def test_the_anchor_is_not_moved_by_work_that_is_queued_before_it():
+    gpu, torch, timing, _, _ = on_a_gpu()
+    torch.cuda.work(3_600_000 * MS)  # the current stream is busy for an hour
+    anchor = anchored(timing)
+    true_ns = gpu.host_ns(anchor.event._at_ns)
+    assert abs(anchor.host_ns - true_ns) <= anchor.width_ns
+
+
+def test_of_several_anchors_the_tightest_is_kept():
+    _, _, timing, _, _ = on_a_gpu()
+    found = []
+    tried = timing._try
+
+    def trying():
+        found.append(tried())
+        return found[-1]
+
+    timing._try = trying
+    anchor = anchored(timing)
+    assert len(found) >= 5
+    assert anchor.width_ns == min(each.width_ns for each in found if each)
+
+
+def test_the_gpu_is_asked_for_its_times_while_the_server_is_away():
+    gpu, torch, timing, _, _ = on_a_gpu()
+    run = recorder("http://127.0.0.1:1")
+    run._cuda = timing
+    anchored(timing)
+    until_s = time.monotonic() + WITHIN_S
+    with run.step(1), run.op("gc"):
+        pass
+    while run._sender._outbox.has_room:
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
+    with run.op("forward-compute", step=2):
+        torch.cuda.work(MS)
+    with run.op("backward-compute", step=2):
+        torch.cuda.work(MS)
+    while not all(isinstance(item, tuple) for item in list(run._buffer.items)):
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
+    gpu.hangs = True
+    assert [op[1] for op in run._buffer._drained().ops] == ["forward-compute", "backward-compute"]
+    run.close(0.1)
+
+
+def test_a_far_anchor_is_doubted_more_than_a_near_one():
+    _, _, timing, _, _ = on_a_gpu()
+    anchor = anchored(timing)
+    assert anchor.error_ns(anchor.host_ns + 10**12) > anchor.error_ns(anchor.host_ns)
+
+
+def test_nothing_is_known_of_work_that_never_ends_and_nobody_waits(caplog):
+    gpu, torch, _, buffer, run = on_a_gpu()
+    gpu.hangs = True
+    with run.step(1):
+        with run.op("forward-compute"):
+            torch.cuda.work(MS)
+        with run.op("gc"):
+            pass
+    assert buffer.take() is None  # in order: nothing overtakes it
+    buffer.abandon()
+    assert run.dropped_reasons == {"not delivered before the end": 2}
+
+
+class Span(PendingOp):
+    """An operation that the GPU is done with when the test says so."""
+
+    def __init__(self, step, number):
+        self.step, self.number, self.is_over = step, number, False
+
+    def resolved(self):
+        return (self.step, "gc", 1000, 1000, self.number, -1, -1, None) if self.is_over else None
+
+
+def test_what_the_gpu_does_bit_by_bit_goes_into_one_request_for_the_step():
+    buffer, spans = Buffer(1000, 60.0), [Span(7, 0), Span(7, 1), Span(8, 0)]
+    buffer.add(spans[0])
+    buffer.add(spans[1])
+    buffer.step_done(7)
+    buffer.add(spans[2])
+    spans[0].is_over = True
+    assert buffer.take() is None
+    spans[1].is_over = True
+    taken = buffer.take()
+    assert taken is not None
+    assert [op[4] for op in taken.ops] == [0, 1]
+    assert taken.steps_done == [(7, 2)]
+
+
+def test_what_waits_for_the_rest_of_its_step_is_counted_where_that_never_comes():
+    buffer, spans = Buffer(1000, 60.0), [Span(7, 0), Span(7, 1)]
+    buffer.add(spans[0])
+    buffer.add(spans[1])
+    spans[0].is_over = True
+    assert buffer.take() is None
+    buffer.abandon()
+    assert buffer.dropped_reasons == {"not delivered before the end": 2}
+
+
+def test_the_hosts_own_deeds_are_timed_by_its_clock():
+    _, torch, _, buffer, run = on_a_gpu()
+    with run.step(1), run.op("gc"):
+        pass
+    assert torch.cuda.num_events == 0
+    assert len(buffer.take().ops) == 1
+
+
+def test_cuda_is_not_initialised_by_recording():
+    gpu = Gpu()
+    torch = FakeTorch(gpu, is_initialized=False)
+    buffer = Buffer(100, 60.0)
+    run = Recorder(buffer, None, cuda=CudaTiming(torch))
+    with run.step(1), run.op("optimizer"):
+        pass
+    assert torch.cuda.num_events == 0
+    torch.cuda.initialized = True
+    with run.step(2), run.op("optimizer"):
+        torch.cuda.work(5 * MS)
+    ops, _ = taken_when_there(buffer, 2)
+    assert torch.cuda.num_events >= 2
+    assert ops[1][3] >= 5 * MS - ROUNDED_NS
+
+
+def test_while_a_graph_is_captured_the_host_times_and_nobody_looks():
+    _, torch, timing, buffer, run = on_a_gpu()
+    anchored(timing)
+    with run.step(1):
+        with run.op("optimizer"):
+            torch.cuda.work(MS)
+        with torch.cuda.graph():
+            with run.op("optimizer"):
+                pass
+            assert buffer.take() is None  # a look would end the capture
+        with run.op("optimizer"):
+            torch.cuda.work(MS)
+    ops, _ = taken_when_there(buffer, 3)
+    assert [op[4] for op in ops] == [0, 1, 2]
+
+
+def test_events_are_used_again():
+    _, torch, _, buffer, run = on_a_gpu()
+    for step in range(50):
+        with run.step(step), run.op("optimizer"):
+            torch.cuda.work(1000)
+        taken_when_there(buffer, 1)
+    assert torch.cuda.num_events < 50
+
+
+def test_an_event_that_fails_costs_the_operation_alone(caplog):
+    _, torch, timing, buffer, run = on_a_gpu()
+    with run.step(1):
+        with run.op("optimizer"):
+            torch.cuda.work(MS)
+        broken = buffer.items[0]
+        broken._begin.elapsed_time = None  # as if CUDA had lost it
+        with run.op("forward-compute"):
+            torch.cuda.work(MS)
+    ops, done = taken_when_there(buffer, 1)
+    assert [op[1] for op in ops] == ["forward-compute"]
+    assert done == []
+    assert run.dropped_reasons == {"no time from the GPU": 1}
+
+    def refuse(stream=None):
+        raise RuntimeError("an illegal memory access was encountered")
+
+    timing._free[:] = []
+    torch.cuda.Event.record = refuse
+    with run.step(2), run.op("optimizer"):
+        pass
+    assert [op[1] for op in buffer.take().ops] == ["optimizer"]  # by the host's clock
+    assert "the host's clock is used" in caplog.text
+
+
+def test_training_that_moves_to_another_gpu_is_timed_there(caplog):
+    _, torch, timing, buffer, run = on_a_gpu()
+    anchored(timing)
+    with run.step(1), run.op("optimizer"):
+        torch.cuda.work(MS)
+    with run.step(2):
+        with run.op("optimizer"):
+            torch.cuda.work(MS)
+        torch.cuda.set_device(3)
+    with run.step(3), run.op("optimizer"):
+        torch.cuda.work(5 * MS)
+    until_s = time.monotonic() + WITHIN_S
+    ops: list = []
+    while not any(op[0] == 3 for op in ops):
+        assert time.monotonic() < until_s
+        taken = buffer.take()
+        ops += taken.ops if taken is not None else []
+    assert ops[-1][3] >= 5 * MS - ROUNDED_NS
+    assert run.dropped_reasons == {
+        "no time from the GPU": 2
+    }  # of the first one, whose clock is gone
+    with run.step(4), run.op("optimizer"):  # with events of this one
+        torch.cuda.work(MS)
+    assert taken_when_there(buffer, 1)[0][0][0] == 4
+    assert caplog.messages == []
+
+
+def test_steps_told_by_number_are_timed_on_the_gpu_too():
+    _, torch, _, buffer, run = on_a_gpu()
+    begun = run.begin("forward-compute", step=5)
+    torch.cuda.work(7 * MS)
+    run.end(begun)
+    run.step_done(5)
+    ops, done = taken_when_there(buffer, 1)
+    assert ops[0][3] >= 7 * MS - ROUNDED_NS
+    assert done == [(5, 1)]
+
+
+def test_the_senders_thread_resolves_them(paceline, monkeypatch):
+    torch = FakeTorch(Gpu())
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    resolving = set()
+    elapsed = torch.cuda.Event.elapsed_time
+
+    def watched(self, other):
+        resolving.add(threading.current_thread().name)
+        return elapsed(self, other)
+
+    torch.cuda.Event.elapsed_time = watched  # type: ignore[method-assign]
+    run = recorder(paceline.url, gpu_readings=False)
+    for step in range(3):
+        with run.step(step), run.op("optimizer"):
+            torch.cuda.work(4 * MS)
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert resolving == {"paceline-sender"}
+    durations = [ns for batch in paceline.taken for ns in batch.columns.duration_ns.tolist()]
+    assert len(durations) == 3
+    assert min(durations) >= 4 * MS - ROUNDED_NS
+    assert paceline.steps_done == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_which_clock_is_used(monkeypatch, caplog):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert cuda_timing("auto") is None
+    assert caplog.messages == []
+    assert cuda_timing("cuda") is None
+    assert "import torch first" in caplog.text
+    monkeypatch.setitem(sys.modules, "torch", FakeTorch(Gpu()))
+    assert cuda_timing("host") is None
+    assert isinstance(cuda_timing("auto"), CudaTiming)
+    assert isinstance(cuda_timing("cuda"), CudaTiming)
+    cuda_timing("wrong")
+    assert "timing is 'wrong'" in caplog.text
+
+
+def real_torch():
+    torch = pytest.importorskip("torch", reason="no PyTorch here: the fake's contract stands alone")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA here: the fake's contract stands alone")
+    torch.cuda.init()
+    return torch
+
+
+def fake_torch():
+    return FakeTorch(Gpu())
+
+
+@pytest.mark.parametrize("torch_of", [fake_torch, real_torch])
+class TestContract:
+    """What the recorder takes for granted, of the fake and of PyTorch with a GPU."""
+
+    def test_an_event_is_passed_in_time_and_times_are_milliseconds(self, torch_of):
+        cuda = torch_of().cuda
+        first, second = (cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        second.record()
+        until_s = time.monotonic() + WITHIN_S
+        while not (first.query() and second.query()):
+            assert time.monotonic() < until_s
+        assert 0.0 <= first.elapsed_time(second) < WITHIN_S * 1e3
+        assert second.elapsed_time(first) <= 0.0  # which of two came first need not be known
+
+    def test_an_event_that_nobody_recorded_has_no_time(self, torch_of):
+        cuda = torch_of().cuda
+        with pytest.raises((RuntimeError, ValueError)):
+            cuda.Event(enable_timing=True).elapsed_time(cuda.Event(enable_timing=True))
+
+    def test_an_idle_stream_passes_an_event_whatever_the_current_one_does(self, torch_of):
+        cuda = torch_of().cuda
+        timing = CudaTiming(type("Torch", (), {"cuda": cuda}))
+        assert anchored(timing).width_ns > 0
+
+    def test_streams_can_be_asked_whether_they_are_captured(self, torch_of):
+        assert torch_of().cuda.is_current_stream_capturing() is False

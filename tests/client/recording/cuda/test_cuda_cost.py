@@ -1,0 +1,151 @@
+"""What recording an operation on the GPU costs: counted on the fake, not timed."""
+
+import gc
+import tracemalloc
+
+from paceline_client.recorder import Recorder
+from paceline_client.recording.buffer import Buffer
+from paceline_client.recording.cuda import CudaTiming
+
+from tests.client.recording.cuda.fake_cuda import FakeTorch, Gpu
+from tests.client.recording.cuda.fake_ranks import ranks
+
+NUM_OPS = 200
+US = 1_000
+
+
+def recorded(rank, step, num_ops=NUM_OPS):
+    """A step of so many operations, not handed out yet."""
+    with rank.recorder.step(step):
+        for _ in range(num_ops):
+            with rank.recorder.op("forward-compute"):
+                rank.cuda.work(5 * US)
+            rank.clock.at_ns += 10 * US
+
+
+def handed_out(rank):
+    rank.clock.at_ns += 1_000 * US
+    return rank.ops()
+
+
+def warm():
+    """A rank that has recorded as much before."""
+    [rank] = ranks(1)
+    for step in range(2):
+        recorded(rank, step)
+        assert len(handed_out(rank)) == NUM_OPS
+    return rank
+
+
+def test_a_warm_operation_takes_two_records_and_one_query():
+    rank = warm()
+    rank.cuda.count.clear()
+    recorded(rank, 2)
+    assert rank.cuda.count == {
+        "current_device": 1,  # as a step begins
+        "event recorded": 2 * NUM_OPS,
+        "number of the current stream": 2 * NUM_OPS,
+    }
+    assert len(handed_out(rank)) == NUM_OPS
+    assert rank.cuda.count["event queried"] == NUM_OPS
+    assert rank.cuda.count["event created"] == 0
+
+
+def test_a_capture_is_asked_for_only_on_streams_that_can_be_captured():
+    rank = warm()
+    side = rank.cuda.Stream()
+    with rank.recorder.step(2), rank.cuda.stream(side), rank.recorder.op("params-all-gather"):
+        pass
+    rank.cuda.count.clear()
+    with rank.recorder.step(3), rank.cuda.stream(side), rank.recorder.op("params-all-gather"):
+        pass
+    assert rank.cuda.count["is_current_stream_capturing"] == 2
+    assert rank.cuda.count["current_stream"] == 0
+
+
+def test_a_pytorch_that_does_not_tell_a_streams_number_is_asked_for_the_stream():
+    gpu = Gpu()
+    torch = FakeTorch(gpu)
+    del torch._C
+    buffer = Buffer(100, 60.0)
+    run = Recorder(buffer, None, cuda=CudaTiming(torch))
+    with run.step(1), run.op("optimizer"):
+        torch.cuda.work(US)
+    assert torch.cuda.count["event recorded"] == 2
+    assert torch.cuda.count["is_current_stream_capturing"] == 2
+
+
+def test_a_warm_operation_leaves_no_object_behind():
+    rank = warm()
+    with rank.recorder.step(2):  # what a step has, and the type's counter
+        with rank.recorder.op("forward-compute"):
+            pass
+        gc.collect()
+        gc.disable()
+        try:
+            before = len(gc.get_objects())
+            for _ in range(NUM_OPS - 1):
+                with rank.recorder.op("forward-compute"):
+                    pass
+            num_new = len(gc.get_objects()) - before
+        finally:
+            gc.enable()
+    num_of_the_fake = 2 * (NUM_OPS - 1)  # each record is an item on its stream
+    assert num_new - num_of_the_fake <= 1  # what lists them
+
+
+def test_memory_is_as_before_when_operations_have_been_handed_out():
+    rank = warm()
+    files = (tracemalloc.Filter(True, "*/paceline_client/*"),)
+    tracemalloc.start()
+    try:
+        used = []
+        for step in range(2, 6):
+            recorded(rank, step)
+            rank.recorder._states.clear()
+            handed_out(rank)
+            gc.collect()
+            of_client = tracemalloc.take_snapshot().filter_traces(files)
+            used.append(sum(each.size for each in of_client.statistics("filename")))
+    finally:
+        tracemalloc.stop()
+    assert used[-1] - used[1] < NUM_OPS  # not a byte an operation
+
+
+def test_a_span_that_somebody_still_has_is_not_used_again():
+    rank = warm()
+    with rank.recorder.step(2):
+        mine = rank.recorder.begin("optimizer")
+        rank.recorder.end(mine)
+    assert [op[0] for op in handed_out(rank)] == ["optimizer"]
+    with rank.recorder.step(3):
+        others = [rank.recorder.begin("forward-compute") for _ in range(NUM_OPS + 5)]
+        assert not any(other is mine for other in others)
+        rank.recorder.end(mine)  # once more: of nobody's operation
+        for other in others:
+            rank.recorder.end(other)
+    assert [op[0] for op in handed_out(rank)] == ["forward-compute"] * (NUM_OPS + 5)
+
+
+def test_a_span_that_comes_back_from_another_gpu_is_not_used_again():
+    rank = warm()
+    held = [rank.timing._free.pop()]
+    rank.cuda.set_device(1)
+    rank.timing.follow_device()
+    rank.timing.give_back(held)
+    assert rank.timing._free == []
+
+
+def test_an_operation_that_began_on_a_stream_that_is_behind_is_waited_for():
+    [rank] = ranks(1)
+    side = rank.cuda.Stream()
+    rank.cuda.work(50 * US, side)
+    with rank.recorder.step(1):
+        with rank.cuda.stream(side):
+            begun = rank.recorder.begin("params-all-gather")
+        rank.recorder.end(begun)
+    rank.clock.at_ns = 10 * US
+    assert rank.ops() == []
+    rank.clock.at_ns = 60 * US
+    assert [op[0] for op in rank.ops()] == ["params-all-gather"]
+    assert rank.recorder.dropped == 0

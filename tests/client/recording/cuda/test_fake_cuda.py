@@ -1,0 +1,127 @@
+"""The fake GPU's own semantics, by hand: streams, waits, collectives, one hardware queue."""
+
+import pytest
+
+from tests.client.recording.cuda.fake_cuda import Clock, FakeTorch, Gpu, Occurrence, World
+from tests.client.recording.cuda.test_cuda import fake_torch, real_torch
+
+US = 1_000
+
+
+def gpus(number, **kwargs):
+    """Of one world, whose time stands still: all is launched at 0."""
+    world = World(Clock())
+    found = [FakeTorch(Gpu(0, 0, world, **kwargs)).cuda for _ in range(number)]
+    return world, found
+
+
+def starts(world, *items):
+    world.run()
+    return [item.start_ns // US for item in items]
+
+
+def test_a_stream_runs_in_order_and_streams_run_at_once():
+    world, [cuda] = gpus(1)
+    side = cuda.Stream()
+    items = [cuda.work(10 * US), cuda.work(10 * US), cuda.work(5 * US, side)]
+    assert starts(world, *items) == [0, 10, 0]
+
+
+def test_a_stream_that_waits_for_another_one_waits_for_what_was_launched_there_before():
+    world, [cuda] = gpus(1)
+    side = cuda.Stream()
+    cuda.work(10 * US)
+    side.wait_stream(cuda.current)
+    cuda.work(10 * US)  # after the wait: of no concern to it
+    assert starts(world, cuda.work(5 * US, side)) == [10]
+
+
+def test_a_wait_for_an_event_that_nobody_recorded_is_none():
+    world, [cuda] = gpus(1)
+    cuda.current.wait_event(cuda.Event())
+    assert starts(world, cuda.work(5 * US)) == [0]
+
+
+def test_a_launch_takes_effect_when_the_host_has_come_to_it():
+    world, [cuda] = gpus(1)
+    first = cuda.work(10 * US)
+    world.clock.at_ns = 50 * US
+    assert starts(world, first, cuda.work(10 * US)) == [0, 50]
+
+
+def test_a_collective_ends_everywhere_a_transfer_after_its_last_member_came():
+    world, (fast, slow) = gpus(2)
+    slow.work(70 * US)
+    reduce = Occurrence(2, 5 * US)
+    items = [cuda.collective(reduce) for cuda in (fast, slow)]
+    after = [cuda.work(US) for cuda in (fast, slow)]
+    assert starts(world, *items, *after) == [0, 70, 75, 75]
+
+
+def test_a_collective_of_which_a_member_never_comes_never_ends():
+    world, (cuda, _) = gpus(2)
+    waiting = cuda.collective(Occurrence(2, 5 * US))
+    after, event = cuda.work(US), cuda.current.record_event()
+    world.run()
+    world.clock.at_ns = 10**12
+    assert (waiting.end_ns, after.start_ns, event.query()) == (None, None, False)
+
+
+def test_on_a_free_gpu_kernels_run_beside_a_collective_that_waits():
+    world, (fast, slow) = gpus(2)
+    slow.work(70 * US)
+    reduce = Occurrence(2, 5 * US)
+    for cuda in (fast, slow):
+        cuda.collective(reduce, cuda.Stream())
+    assert starts(world, fast.work(10 * US)) == [0]
+
+
+def test_on_a_gpu_that_holds_kernels_wait_until_the_collective_has_met():
+    world, (fast, slow) = gpus(2, holds=True)
+    reduce = Occurrence(2, 5 * US)
+    slow.work(70 * US)
+    side = slow.Stream()
+    side.wait_stream(slow.current)
+    slow.collective(reduce, side)
+    fast.collective(reduce, fast.Stream())
+    assert starts(world, fast.work(10 * US)) == [70]
+
+
+def test_a_collective_that_needs_few_processors_holds_nothing_up():
+    world, (fast, slow) = gpus(2, holds=True)
+    slow.work(70 * US)
+    transfer = Occurrence(2, 5 * US, holds=False)
+    for cuda in (fast, slow):
+        cuda.collective(transfer, cuda.Stream())
+    assert starts(world, fast.work(10 * US)) == [0]
+
+
+def test_in_one_hardware_queue_kernels_start_in_the_order_of_launches():
+    world, [cuda] = gpus(1, holds=True)
+    side = cuda.Stream()
+    cuda.work(10 * US)
+    items = [cuda.work(10 * US), cuda.work(10 * US, side), cuda.copy(10 * US, cuda.Stream())]
+    assert starts(world, *items) == [10, 10, 0]
+
+
+@pytest.mark.parametrize("torch_of", [fake_torch, real_torch])
+class TestContract:
+    """What recording waits takes for granted beside `test_cuda.TestContract`."""
+
+    def test_the_default_stream_has_the_number_0_and_others_have_not(self, torch_of):
+        torch = torch_of()
+        assert torch._C._cuda_getCurrentRawStream(0) == 0
+        with torch.cuda.stream(torch.cuda.Stream()):
+            assert torch._C._cuda_getCurrentRawStream(0) != 0
+        assert torch._C._cuda_getCurrentRawStream(0) == 0
+
+    def test_an_event_is_recorded_on_the_stream_that_it_is_given(self, torch_of):
+        cuda = torch_of().cuda
+        side, event, after = cuda.Stream(), *(cuda.Event(enable_timing=True) for _ in range(2))
+        event.record(side)
+        cuda.current_stream(0).wait_event(event)
+        after.record(cuda.current_stream(0))
+        while not after.query():
+            pass
+        assert event.query()
+        assert event.elapsed_time(after) >= 0.0

@@ -1,0 +1,204 @@
+"""When a batch is sent, and what becomes of what finds no room."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from paceline_client.recording import buffer as buffer_module
+from paceline_client.recording.buffer import (
+    GPU_POLL_EVERY_S,
+    MAX_ROWS,
+    STEPS_DONE_EVERY_S,
+    Buffer,
+    PendingOp,
+)
+
+from tests.client.recorders import WITHIN_S, recorder
+
+
+def test_within_a_long_step_a_batch_is_sent_now_and_then(paceline):
+    run = recorder(paceline.url, flush_interval_s=0.01)
+    run.record("gc", 0, 1, 1)
+    paceline.wait_for(lambda: len(paceline.taken) == 1, WITHIN_S)
+    run.record("gc", 0, 2, 1)
+    paceline.wait_for(lambda: len(paceline.taken) == 2, WITHIN_S)
+    run.close()
+
+
+def test_what_is_recorded_during_a_request_waits_for_its_time(paceline):
+    asked = threading.Event()
+    let_go = threading.Event()
+    post = paceline.post
+
+    def post_slowly(*request):
+        asked.set()
+        assert let_go.wait(WITHIN_S)
+        return post(*request)
+
+    paceline.post = post_slowly
+    run = recorder(paceline.url)
+    run.record("gc", 0, 1, 1)
+    run.step_done(0)
+    assert asked.wait(WITHIN_S)
+    looked = threading.Event()
+    collect = run._sender._collect
+
+    def collect_and_say(**how):
+        found = collect(**how)
+        looked.set()
+        return found
+
+    run._sender._collect = collect_and_say
+    run.record("gc", 1, 1, 1)
+    let_go.set()
+    assert looked.wait(WITHIN_S)
+    run.record("gc", 1, 1, 1)
+    run.step_done(1)
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert [batch.columns.num_ops for batch in paceline.taken] == [1, 2]
+
+
+def test_a_flush_waits_for_its_own_time_no_more_though_something_comes_meanwhile(paceline):
+    post = paceline.post
+
+    def post_while_training_goes_on(*request):
+        paceline.post = post
+        run.record("gc", 1, 2, 1)
+        return post(*request)
+
+    paceline.post = post_while_training_goes_on
+    run = recorder(paceline.url)
+    run.record("gc", 1, 1, 1)
+    assert run.flush(WITHIN_S)
+    assert [batch.columns.num_ops for batch in paceline.taken] == [1, 1]
+    run.close()
+
+
+@pytest.mark.parametrize("interval_s", [-1.0, 0.0, float("inf"), float("nan")])
+def test_an_interval_is_any_number_and_keeps_nobody_busy(paceline, caplog, interval_s):
+    run = recorder(paceline.url, flush_interval_s=interval_s)
+    run.record("gc", 0, 1, 1)
+    run.step_done(0)
+    assert run.flush(WITHIN_S)
+    assert run._buffer._next_check_s() >= GPU_POLL_EVERY_S
+    run.close()
+    assert paceline.steps_done == [(0, 1)]
+    assert not caplog.messages
+
+
+def test_a_batch_is_due_where_a_step_ends_or_it_is_whole_or_late_or_asked_for():
+    def given(interval_s=60.0, num_ops=1):
+        buffer = Buffer(10_000, interval_s)
+        for number in range(num_ops):
+            buffer.add((0, "gc", 1, 1, number, -1, -1, None))
+        return buffer
+
+    assert not given().is_due()
+    assert not given(num_ops=0, interval_s=0.0).is_due()
+    assert given(interval_s=0.0).is_due()
+    assert not given(num_ops=MAX_ROWS - 1).is_due()
+    assert given(num_ops=MAX_ROWS).is_due()
+    for ask in (lambda buffer: buffer.step_done(0), lambda buffer: buffer.flush(0), Buffer.close):
+        buffer = given()
+        ask(buffer)
+        assert buffer.is_due()
+    buffer = given()
+    buffer.step_done(0)
+    assert buffer.take() is not None
+    buffer.add((1, "gc", 1, 1, 0, -1, -1, None))
+    assert not buffer.is_due()
+
+
+@pytest.mark.parametrize("is_step_done", [False, True])
+def test_a_full_queue_is_due_before_its_time(is_step_done):
+    buffer = Buffer(1, 60.0)
+    op = (0, "gc", 1, 1, 0, -1, -1, None)
+    buffer.add(op)
+    assert not buffer.is_due()
+    if is_step_done:
+        buffer.step_done(0)
+    else:
+        buffer.add(op)
+    assert buffer.is_due()
+    assert buffer.take() is not None
+
+
+def test_a_full_buffer_drops_new_operations_and_their_step():
+    buffer = Buffer(max_ops=3, flush_interval_s=0.0)
+    for step, num_ops in ((0, 1), (1, 2)):
+        for seq_id in range(num_ops):
+            buffer.add((step, "gc", 1, 1, seq_id, -1, -1, {}))
+        buffer.step_done(step)
+    taken = buffer.take()
+    assert taken is not None
+    assert [op[0] for op in taken.ops] == [0, 1]
+    assert taken.steps_done == [(0, 1)]
+    assert buffer.dropped == 1
+
+
+def test_a_worker_that_finishes_no_step_fills_no_tables():
+    buffer = Buffer(max_ops=1, flush_interval_s=0.0)
+    for step in range(3000):
+        buffer.add((step, "gc", 1, 1, 0, -1, -1, {}))
+    assert buffer.dropped == 2999
+    assert buffer.num_unfinished_steps <= 1025
+
+
+class Stalled(PendingOp):
+    """An operation that is still running on the GPU."""
+
+    step = 9
+
+    def resolved(self):
+        return None
+
+
+def test_short_steps_are_sent_together_and_a_flush_does_not_wait_for_that(monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr(buffer_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    buffer = Buffer(1000, 60.0)
+
+    def step(number):
+        buffer.add((number, "gc", 1, 1, 0, -1, -1, None))
+        buffer.step_done(number)
+
+    step(0)
+    assert buffer.is_due()  # the first one at once
+    assert buffer.take() is not None
+    for number in (1, 2, 3):
+        now_s[0] += STEPS_DONE_EVERY_S / 4
+        step(number)
+        assert not buffer.is_due()
+    assert 0 < buffer._next_check_s() <= STEPS_DONE_EVERY_S / 4 + 0.01
+    now_s[0] += STEPS_DONE_EVERY_S / 4
+    assert buffer.is_due()
+    taken = buffer.take()
+    assert taken is not None
+    assert taken.steps_done == [(1, 1), (2, 1), (3, 1)]
+    step(4)
+    assert not buffer.is_due()
+    buffer.flush(0.0)
+    assert buffer.is_due()
+
+
+def test_a_gpu_that_is_behind_is_looked_at_no_more_often_than_steps_are_sent(monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr(buffer_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    buffer = Buffer(1000, 60.0)
+    buffer.add((0, "gc", 1, 1, 0, -1, -1, None))
+    buffer.step_done(0)
+    buffer.add(Stalled())
+    assert buffer.take() is not None
+    now_s[0] += 2 * GPU_POLL_EVERY_S
+    assert not buffer.is_due()
+    assert buffer._next_check_s() == pytest.approx(STEPS_DONE_EVERY_S - 2 * GPU_POLL_EVERY_S)
+    now_s[0] += STEPS_DONE_EVERY_S
+    assert buffer.is_due()
+    assert buffer.take() is None
+    assert not buffer.is_due()
+    assert (
+        buffer._next_check_s() == GPU_POLL_EVERY_S
+    )  # nothing has come since: as soon as it can be
+    now_s[0] += GPU_POLL_EVERY_S + 0.001
+    assert buffer.is_due()

@@ -1,0 +1,78 @@
+"""Retries grow rare: a tenth of the requests at most, and a broken circuit only probes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline_client.sending.retry import BREAK_AFTER_FAILURES, MAX_BUDGET, Backoff, RetryPolicy
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_the_first_attempt_is_made_at_once_and_the_next_a_little_later(clock):
+    attempts = RetryPolicy(Backoff(0.5, 30.0), clock)
+    assert not attempts.is_waiting
+    attempts.failed()
+    assert 0.0 <= attempts.wait_s() <= 0.5
+
+
+def test_what_the_server_asks_for_is_waited(clock):
+    attempts = RetryPolicy(Backoff(0.5, 30.0), clock)
+    attempts.failed(retry_after_s=17.0)
+    assert attempts.wait_s() == 17.0
+    attempts.succeeded()
+    assert not attempts.is_waiting
+
+
+def test_a_broken_circuit_makes_one_probe_in_a_while_until_one_succeeds(clock):
+    attempts = RetryPolicy(Backoff(0.5, 30.0), clock)
+    for _ in range(BREAK_AFTER_FAILURES):
+        attempts.failed()
+    assert attempts.is_broken
+    assert 15.0 <= attempts.wait_s() <= 30.0
+    attempts.succeeded()
+    assert not attempts.is_broken
+
+
+@given(st.lists(st.booleans(), max_size=400))
+def test_retries_are_at_most_a_tenth_of_the_requests_and_the_probes(outcomes):
+    clock = Clock()
+    attempts = RetryPolicy(Backoff(0.5, 30.0), clock)
+    requests = quick_retries = 0
+    is_new = True
+    for ok in outcomes:
+        if is_new:
+            attempts.first()
+            requests += 1
+        if ok:
+            attempts.succeeded()
+        else:
+            attempts.failed()
+            quick_retries += attempts.wait_s() < 15.0
+        clock.now_s += attempts.wait_s()
+        is_new = ok
+    assert quick_retries <= MAX_BUDGET + 0.1 * requests
+
+
+def test_the_budget_fills_again_with_requests_that_succeed(clock):
+    attempts = RetryPolicy(Backoff(0.5, 1.0), clock)
+    for _ in range(40):  # never so many in a row that the circuit breaks
+        attempts.failed()
+        attempts.succeeded()
+    attempts.failed()
+    assert attempts.wait_s() >= 0.5  # unpaid: as rare as a probe
+    attempts.succeeded()
+    for _ in range(100):
+        attempts.first()
+    attempts.failed()
+    assert attempts.wait_s() <= 0.5

@@ -1,0 +1,209 @@
+"""Whatever the server does all through the run: training goes on, and what is lost is counted."""
+
+import logging
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import paceline_client
+import pytest
+from paceline_client.recording.buffer import DEFAULT_MAX_OPS, Buffer
+from paceline_client.sending.transport import Answer, Transport, Unreachable
+
+from tests.client.conftest import TOKEN
+from tests.client.hostile_servers import listening
+from tests.client.recorders import WITHIN_S, closed, recorder
+
+CLIENT = Path(paceline_client.__file__).parents[2]
+STEPS, OPS = 40, 10
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    caplog.set_level(logging.WARNING)
+
+
+def train(run, steps=range(STEPS)):
+    """What training computes must not depend on who listens."""
+    found = 0
+    for step in run.data(steps):
+        with run.step(step):
+            for microbatch in range(OPS):
+                with run.op("forward-compute", microbatch=microbatch):
+                    found += step * microbatch
+    return found
+
+
+@pytest.fixture
+def unpleasant(request):
+    """An address at which training finds what the test is about."""
+    kind = request.param
+    if kind == "stopped":
+        yield "http://127.0.0.1:1"  # nobody listens there
+        return
+    with listening(kind) as server:
+        yield server.url
+
+
+@pytest.mark.parametrize("unpleasant", ["stopped", "frozen", "nonsense"], indirect=True)
+@pytest.mark.parametrize("room", [100_000, 60])
+def test_training_is_the_same_and_everything_lost_is_counted(unpleasant, room):
+    run = recorder(unpleasant, max_ops=room)
+    assert train(run) == train(paceline_client.NULL)
+    assert len(run._buffer.items) <= room
+    closed(run)
+    assert run.dropped == STEPS * (OPS + 1)
+
+
+@pytest.mark.parametrize("unpleasant", ["stopped", "frozen", "nonsense"], indirect=True)
+def test_what_was_spooled_meanwhile_arrives_when_the_server_is_back(unpleasant, paceline, tmp_path):
+    run = recorder(unpleasant, spool_dir=tmp_path)
+    train(run)
+    closed(run)
+    assert run.dropped == 0
+    again = recorder(paceline.url, spool_dir=tmp_path)
+    train(again, [STEPS])
+    assert again.flush(WITHIN_S)
+    again.close()
+    assert sorted(paceline.steps_done) == [(step, OPS + 1) for step in range(STEPS + 1)]
+
+
+def test_a_server_that_comes_back_within_the_run_gets_everything(paceline):
+    paceline.registrations += [(503, b"", {}), (200, b"<html>", {}), (0, b"\xff", {})]
+    paceline.answers += [(500, b"", {}), (200, b"{}", {}), (302, b"", {}), (408, b"", {})]
+    run = recorder(paceline.url)
+    train(run)
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert run.dropped == 0
+    assert paceline.steps_done == [(step, OPS + 1) for step in range(STEPS)]
+
+
+def test_refused_for_the_whole_run_everything_is_dropped_and_said_once(paceline, caplog):
+    paceline.answers += [(403, b'{"code": "forbidden", "detail": "not for you"}', {})] * 1000
+    run = recorder(paceline.url)
+    train(run)
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert run.dropped_reasons == {"refused by the server": STEPS * (OPS + 1)}
+    [warning] = caplog.messages
+    assert "403: not for you" in warning
+
+
+def test_a_batch_over_which_the_server_always_breaks_is_given_up_at_last(paceline):
+    paceline.answers += [(500, b"", {})] * 20
+    run = recorder(paceline.url)
+    train(run, [0])
+    assert run.flush(WITHIN_S)
+    train(run, [1])
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert paceline.steps_done == [(1, OPS + 1)]
+    assert [batch.batch_seq for batch in paceline.taken] == [1]  # 0 may be known there
+
+
+def test_an_answer_of_nothing_but_brackets_is_nonsense_like_any_other():
+    answer = Answer(200, 0.0, b"[" * 100_000)
+    assert not answer.is_acceptance
+    assert answer.retryable
+
+
+ENDLESS = [
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n", b"x"),
+    (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+]
+
+
+@pytest.mark.parametrize("answer", ENDLESS, ids=["a byte at a time", "soon"])
+def test_an_answer_that_takes_for_ever_is_let_go(answer):
+    with listening(answer) as server:
+        transport = Transport(server.url, TOKEN, timeout_s=0.1)
+        with pytest.raises(Unreachable):
+            transport.request("GET", "/", b"", "text/plain")
+        transport.close()
+
+
+def test_a_frozen_server_is_let_go_at_the_end(monkeypatch):
+    patient = partial(Transport, timeout_s=600.0)
+    monkeypatch.setattr("paceline_client.startup.Transport", patient)
+    with listening("frozen") as server:
+        run = recorder(server.url)
+        train(run, [0])
+        with server.came:
+            assert server.came.wait_for(lambda: server.num_connections, WITHIN_S)
+        closed(run)
+    assert run.dropped == OPS + 1
+
+
+def test_a_buffer_full_of_operations_stays_small():
+    import tracemalloc
+
+    buffer, clock = Buffer(DEFAULT_MAX_OPS // 64, 60.0), 10**18
+    tracemalloc.start()
+    for number in range(DEFAULT_MAX_OPS // 32):
+        op = (number // 1000 + 1000, "gc", clock + number, 10**9 + number, number, 0, 300, None)
+        buffer.add(op)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size * 64 < 64 << 20
+    assert buffer.dropped == DEFAULT_MAX_OPS // 64
+
+
+CHILD = """
+import os, sys
+import paceline_client
+run = paceline_client.start(
+    "j", sys.argv[1], sys.argv[2], rank=0, dp_rank=0, stage=0, dp_size=1, pp_size=1, run_key="r",
+    gc_pauses=False)
+with run.step(0), run.op("gc"):
+    pass
+if "fork" in sys.argv:
+    child = os.fork()
+    if child == 0:
+        with run.step(1), run.op("gc"):
+            pass
+        run.step_done(1)
+        run.flush(60)
+        run.close(60)
+        sys.stdout.write(f"{run.is_recording} {run.dropped}")
+        sys.exit(0)  # with all that is done at exit
+    os.waitpid(child, 0)
+if "gone" in sys.argv:
+    del run  # as when the function returns that it was started in
+"""
+
+
+def run_child(url, *arguments):
+    """A training process that ends without a word to the recorder."""
+    environment = {**os.environ, "PYTHONPATH": str(CLIENT)}
+    command = [sys.executable, "-c", CHILD, url, TOKEN, *arguments]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_is_left_at_exit_is_delivered(paceline):
+    run_child(paceline.url)
+    assert paceline.steps_done == [(0, 1)]
+
+
+def test_what_is_left_at_exit_is_delivered_although_nobody_holds_the_recorder(paceline):
+    run_child(paceline.url, "gone")
+    assert paceline.steps_done == [(0, 1)]
+
+
+@pytest.mark.parametrize("kind", ["frozen", "nonsense"])
+def test_a_process_ends_whatever_the_server_does(kind):
+    with listening(kind) as server:
+        run_child(server.url)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_records_nothing_and_waits_for_nobody(paceline):
+    assert run_child(paceline.url, "fork") == "False 0"
+    assert paceline.steps_done == [(0, 1)]
+    assert len(paceline.ops) == 1

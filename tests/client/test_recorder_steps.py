@@ -1,0 +1,517 @@
+"""What is recorded, of which step, and what is not: counted, never guessed."""
+
+import gc
+import logging
+from typing import Any
+
+import paceline_client
+import pytest
+from paceline_client import NULL, Topology
+from paceline_client.recorder import Recorder
+from paceline_client.recording.buffer import ROUNDING_NS, Buffer
+from paceline_client.recording.timing import TimedOp
+
+from app.trace.ops import OP_CODES, OP_NAMES
+from tests.client.conftest import TOKEN
+from tests.client.recorders import WITHIN_S, recorder
+
+FORWARD, OPTIMIZER, GC = (OP_CODES[name] for name in ("forward-compute", "optimizer", "gc"))
+EVERYTHING = ["packed", "dropped", "step_kinds", "waits"]
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog, monkeypatch):
+    caplog.set_level(logging.WARNING)
+    for name in ("URL", "TOKEN", "JOB", "RUN_KEY", "RACK", "SWITCH"):
+        monkeypatch.delenv(f"PACELINE_{name}", raising=False)
+
+
+@pytest.fixture
+def alone():
+    """A recorder without a sender, and its buffer: what it records stays there."""
+    buffer = Buffer(10_000, 60.0)
+    return Recorder(buffer, None), buffer
+
+
+def names(taken):
+    return [op[1] for op in taken.ops]
+
+
+def columns(paceline):
+    [batch] = [batch for batch in paceline.taken if batch.columns.num_ops]
+    return batch.columns
+
+
+def test_an_operation_outside_of_a_step_is_counted_and_never_put_into_one(alone, caplog):
+    run, buffer = alone
+    for _ in range(2):
+        with run.op("gc") as op:
+            op.tell(bytes=1)
+    run.end(run.begin("gc"))
+    assert buffer.take() is None
+    assert run.dropped_reasons == {"outside a step": 3}
+    assert run.dropped == 3
+    [warning] = caplog.messages
+    assert "outside `with recorder.step(...)`" in warning
+
+
+class Odd:
+    """A tensor of several elements, or one on a GPU, where a number is wanted."""
+
+    def __init__(self, *, is_cuda):
+        self.is_cuda = is_cuda
+
+    def __int__(self):
+        assert not self.is_cuda, "training would wait for the GPU"
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+    __index__ = __int__
+
+
+@pytest.mark.parametrize("is_cuda", [False, True])
+def test_what_is_no_number_costs_neither_the_times_nor_the_recording(alone, is_cuda):
+    run, buffer = alone
+    odd = Odd(is_cuda=is_cuda)
+    with run.step(0):
+        run.tell_microbatch(0, tokens=odd)
+        with run.op("forward-compute", microbatch=0, tokens=odd, seq_len_sq=4):
+            pass
+        with run.op("gc", microbatch=Odd(is_cuda=False)):
+            pass
+    taken = buffer.take()
+    assert [(op[1], op[7]) for op in taken.ops] == [("forward-compute", {"seq_len_sq": 4})]
+    assert run.dropped_reasons == {"not a valid operation": 1}
+
+
+def test_an_operation_that_names_its_step_needs_no_step_around_it(alone):
+    run, buffer = alone
+    with run.op("gc", step=4):
+        pass
+    run.step_done(4)
+    taken = buffer.take()
+    assert [(op[0], op[1]) for op in taken.ops] == [(4, "gc")]
+    assert taken.steps_done == [(4, 1)]
+
+
+def test_an_operation_has_all_that_its_constructor_gives_it(alone):
+    run, _ = alone
+    with run.step(1):
+        quick = run.op("optimizer")
+    slow = TimedOp(quick._buffer, quick._epoch_ns, "optimizer", quick._state, -1, -1, {})
+    unset = {"_start_ns"}  # until it begins
+    for name in set(TimedOp.__slots__) - unset:
+        assert getattr(quick, name) == getattr(slow, name), name
+
+
+def test_after_an_inner_step_the_outer_one_goes_on(alone):
+    run, buffer = alone
+    with run.step(1):
+        with run.step(2, kind="eval"), run.op("gc"):
+            pass
+        with run.op("optimizer"):
+            pass
+    taken = buffer.take()
+    assert [(op[0], op[1]) for op in taken.ops] == [(2, "gc"), (1, "optimizer")]
+    assert taken.steps_done == [(2, 1), (1, 1)]
+    assert taken.step_kinds == [(2, "eval")]
+
+
+def test_steps_are_told_in_ascending_order_and_each_once(paceline):
+    paceline.accepts = EVERYTHING
+    run = recorder(paceline.url)
+    for step, kind in ((5, "eval"), (3, "first"), (5, "eval"), (4, "train")):
+        with run.step(step, kind), run.op("gc"):
+            pass
+    run.step_done(-1)
+    assert run.flush(WITHIN_S)
+    run.close()
+    done = [done for batch in paceline.taken for done in batch.steps_done]
+    assert sum(num_ops for _, num_ops in done) == 4
+    for batch in paceline.taken:
+        steps = [step for step, _ in batch.steps_done]
+        assert steps == sorted(set(steps))
+        kinds = [step for step, _ in batch.step_kinds]
+        assert kinds == sorted(set(kinds) & set(steps))
+
+
+def test_times_are_rounded_to_what_recording_itself_takes(alone):
+    run, buffer = alone
+    with run.step(1), run.op("gc"):
+        pass
+    before_ns, after_ns = run.now_ns() - 10**9, run.now_ns()
+    [(_, _, start_ns, duration_ns, *_)] = buffer.take().ops
+    assert start_ns % ROUNDING_NS == duration_ns % ROUNDING_NS == 0
+    assert before_ns < start_ns <= start_ns + duration_ns <= after_ns
+
+
+def test_what_cannot_be_an_operation_costs_nobody_else_anything(alone):
+    run, buffer = alone
+    with run.step(1):
+        for optype in (None, 7, "", "x" * 65, "\ud800", ["gc"]):
+            with run.op(optype):
+                pass
+        for microbatch in (2**31, "first", 1.5):
+            with run.op("gc", microbatch=microbatch):
+                pass
+        not_steps: list[Any] = [[], -1, "first", 2.5]
+        for step in not_steps:
+            with run.op("gc", step=step):
+                pass
+        with run.op("gc"):
+            pass
+    taken = buffer.take()
+    assert names(taken) == ["gc"]
+    assert taken.steps_done == []  # it would look complete
+    assert run.dropped_reasons == {"not a valid operation": 13}
+
+
+def test_more_types_than_a_job_may_have_are_dropped(alone):
+    run, buffer = alone
+    with run.step(1):
+        for number in range(400):
+            with run.op(f"type-{number}"):
+                pass
+    assert len(buffer.take().ops) == 250
+    assert run.dropped == 150
+
+
+def test_a_microbatchs_figures_go_to_its_computations_of_that_step(alone):
+    run, buffer = alone
+    with run.step(1):
+        run.tell_microbatch(0, tokens=100, seq_len_sq=5)
+        for optype in ("forward-compute", "forward-send", "backward-compute"):
+            with run.op(optype, microbatch=0):
+                pass
+        with run.op("forward-compute", microbatch=1):
+            pass
+        with run.op("backward-compute", microbatch=0, tokens=7):
+            pass
+    with run.step(2), run.op("forward-compute", microbatch=0):
+        pass
+    told = [op[7] or {} for op in buffer.take().ops]
+    both = {"tokens": 100, "seq_len_sq": 5}
+    assert told == [both, {}, both, {}, {"tokens": 7, "seq_len_sq": 5}, {}]
+
+
+def test_waits_for_data_belong_to_the_step_that_they_hold_up(alone):
+    run, buffer = alone
+    batches = run.data(["first", "second"])
+    assert len(batches) == 2
+    seen = []
+    for step, batch in enumerate(batches):
+        with run.step(step), run.op("gc"):
+            seen.append(batch)
+    assert seen == ["first", "second"]
+    taken = buffer.take()
+    assert [(op[0], op[1]) for op in taken.ops] == [
+        (0, "data-wait"),
+        (0, "gc"),
+        (1, "data-wait"),
+        (1, "gc"),
+    ]
+    assert taken.steps_done == [(0, 2), (1, 2)]
+
+
+def test_data_can_be_waited_for_within_a_step_and_errors_of_the_loader_pass_through(alone):
+    run, buffer = alone
+
+    def loader():
+        yield 1
+        raise OSError("of the loader")
+
+    batches = run.data(loader())
+    with run.step(0):
+        assert next(batches) == 1
+        with pytest.raises(OSError, match="of the loader"):
+            next(batches)
+    assert [(op[0], op[1]) for op in buffer.take().ops] == [(0, "data-wait")]
+
+
+def test_a_loader_keeps_what_else_it_has():
+    class Loader(list):
+        epoch = 3
+
+    batches = NULL.data(Loader("ab"))
+    assert batches.epoch == 3
+    assert list(batches) == list(batches) == ["a", "b"]
+
+
+def test_collections_of_garbage_are_noted_in_their_step(alone):
+    run, buffer = alone
+    run.note_pauses()
+    run._pauses._min_ns = 0
+    with run.step(5):
+        gc.collect(0)
+    gc.collect(0)  # between steps: of no interest
+    run._pauses.stop()
+    with run.step(6):
+        gc.collect(0)
+    taken = buffer.take()
+    assert {(op[0], op[1]) for op in taken.ops} == {(5, "gc-pause")}
+    assert all(op[3] >= 0 for op in taken.ops)
+
+
+def test_collections_are_no_longer_heard_once_a_recorder_is_gone():
+    before = len(gc.callbacks)
+    run = Recorder(Buffer(10, 60.0), None)
+    run.note_pauses()
+    assert run._pauses is not None
+    run._pauses._min_ns = 0
+    assert len(gc.callbacks) == before + 1
+    del run
+    gc.collect(0)
+    gc.collect(0)
+    assert len(gc.callbacks) == before
+
+
+def test_a_server_that_knows_them_is_told_kinds_of_steps_and_drops(paceline):
+    paceline.accepts = EVERYTHING
+    run = recorder(paceline.url)
+    with run.op("gc"):
+        pass
+    for step, kind in enumerate(("first", "train", "eval", "checkpoint", "of my own")):
+        with run.step(step, kind=kind), run.op("gc"):
+            pass
+    assert run.flush(WITHIN_S)
+    run.close()
+    kinds = [kind for batch in paceline.taken for kind in batch.step_kinds]
+    assert [(step, str(getattr(kind, "value", kind))) for step, kind in kinds] == [
+        (0, "first"),
+        (2, "eval"),
+        (3, "checkpoint"),
+    ]
+    assert {batch.dropped for batch in paceline.taken} == {1}
+    assert sorted(paceline.steps_done) == [(step, 1) for step in range(5)]
+
+
+def test_a_server_that_does_not_know_kinds_sees_only_training(paceline):
+    run = recorder(paceline.url)
+    for step, kind in enumerate(("train", "eval", "train")):
+        with run.step(step, kind=kind), run.op("gc"):
+            pass
+    with run.step(3, kind="eval"):
+        for _ in range(2):
+            with run.op("gc"):
+                pass
+            assert run.flush(WITHIN_S)  # as of a step that takes longer than is waited
+    with run.step(4), run.op("gc"):
+        pass
+    assert run.flush(WITHIN_S)
+    assert not run._buffer.asides
+    run.close()
+    assert [op[0] for op in paceline.ops] == [0, 2, 4]
+    assert paceline.steps_done == [(0, 1), (2, 1), (4, 1)]
+
+
+def test_packed_or_not_the_server_reads_the_same(paceline):
+    for accepts in ([], ["packed"]):
+        paceline.accepts = accepts
+        run = recorder(paceline.url)
+        with run.step(7):
+            for microbatch in range(3):
+                begun_ns = 10**18 + 1000 * microbatch
+                run.record("forward-compute", 7, begun_ns, 900, mb_id=microbatch, tokens=5)
+                run.record("forward-send", 7, begun_ns + 900, 50, mb_id=microbatch)
+        assert run.flush(WITHIN_S)
+        run.close()
+    plain, packed = (
+        sorted(
+            zip(
+                c.optype.tolist(),
+                c.seq_id.tolist(),
+                c.start_ns.tolist(),
+                c.duration_ns.tolist(),
+                c.mb_id.tolist(),
+                c.tokens.tolist(),
+                strict=True,
+            )
+        )
+        for c in (batch.columns for batch in paceline.taken)
+    )
+    assert plain == packed
+    assert paceline.posted[0][:1] == b"\x8a"
+    assert paceline.posted[1][:2] == b"\x1f\x8b"
+
+
+def test_extensions_that_the_server_does_not_name_are_not_used(paceline):
+    paceline.accepts = ["of tomorrow", 7]
+    run = recorder(paceline.url, rack="r1", switch="s1")
+    with run.op("gc"):
+        pass
+    with run.step(1), run.op("optimizer", power_w=400, xid=79, tokens=3):
+        pass
+    assert run.flush(WITHIN_S)
+    run.close()
+    [body] = paceline.posted
+    assert not any(key in body for key in (b"dropped", b"placement", b"power_w", b"xid"))
+    assert columns(paceline).tokens.tolist() == [3]
+
+
+def test_where_a_host_stands_and_how_its_gpu_is_goes_to_a_server_that_knows_of_it(paceline):
+    paceline.accepts = [*EVERYTHING, "gpu_health", "placement"]
+    run = recorder(paceline.url, host="n\n1", rack="r" * 100 + "\x00", switch="\udc80leaf 3")
+    with run.step(1), run.op("optimizer", power_w=400, xid=79):
+        pass
+    assert run.flush(WITHIN_S)
+    run.close()
+    [batch] = paceline.taken
+    assert batch.host == "n1"
+    assert (batch.placement.rack, batch.placement.switch) == ("r" * 64, "leaf 3")
+    assert columns(paceline).power_w.tolist() == [400]
+    assert columns(paceline).xid.tolist() == [79]
+
+
+def test_of_operations_of_an_unknown_host_none_is_told_nor_where_it_stands(paceline, monkeypatch):
+    monkeypatch.setenv("PACELINE_RACK", "ours")
+    paceline.accepts = [*EVERYTHING, "gpu_health", "placement"]
+    run = recorder(paceline.url, host="")
+    with run.step(1), run.op("optimizer"):
+        pass
+    assert run.flush(WITHIN_S)
+    run.close()
+    [batch] = paceline.taken
+    assert (batch.host, batch.placement) == (None, None)
+
+
+def test_null_has_all_that_a_recorder_has_and_records_nothing():
+    run = NULL
+    assert not run.is_recording
+    assert not run.records(3)
+    with run.step(1, kind="eval"), run.op("gc", microbatch=0) as op:
+        op.tell(tokens=1)
+    run.end(run.begin("gc", step=1), tokens=2)
+    run.record("gc", 1, 1, 1)
+    run.tell_microbatch(0, tokens=1)
+    run.step_done(1)
+    assert list(run.data([1, 2])) == [1, 2]
+    assert run.now_ns() > 0
+    assert run.flush(0)
+    run.close()
+    assert run.dropped == 0
+    assert run.dropped_reasons == {}
+    assert not run.is_recording
+
+
+def test_where_to_send_may_stand_in_the_environment(paceline, monkeypatch):
+    monkeypatch.setenv("PACELINE_URL", paceline.url)
+    monkeypatch.setenv("PACELINE_TOKEN", TOKEN)
+    monkeypatch.setenv("PACELINE_JOB", "from outside")
+    monkeypatch.setenv("PACELINE_RUN_KEY", "r7")
+    place = Topology(rank=1, dp_rank=1, stage=0, dp_size=2, pp_size=1, host="n9")
+    run = paceline_client.start(topology=place)
+    with run.step(1), run.op("gc"):
+        pass
+    assert run.flush(WITHIN_S)
+    run.close()
+    [(path, body)] = paceline.puts
+    assert path == "/api/v1/jobs/from%20outside"
+    assert body["run_key"] == "r7"
+    assert body["parallelism"]["dp_size"] == 2
+    [batch] = paceline.taken
+    assert (batch.rank, batch.dp_rank, batch.stage, batch.host) == (1, 1, 0, "n9")
+
+
+PLACE: dict[str, Any] = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 1, "pp_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"job": None}, "no job: give job=, or set PACELINE_JOB"),
+        ({"url": None}, "no url: give url=, or set PACELINE_URL"),
+        ({"token": None}, "no token: give token=, or set PACELINE_TOKEN"),
+        ({"token": ""}, "no token: give token=, or set PACELINE_TOKEN"),
+        ({"rank": None, "stage": None}, "rank, stage missing"),
+        ({"topology": Topology(**PLACE)}, "give either topology= or rank="),
+        ({"topology": "rank 3"}, "nothing is recorded"),
+        ({"dp_size": "two"}, "dp_size is 'two', not a whole number"),
+        ({"rank": 1.5}, "rank is 1.5, not a whole number"),
+        ({"gpus": []}, "gpus is [], not a whole number"),
+        ({"max_ops": None}, "max_ops is None, not a whole number"),
+        ({"epoch": "last"}, "epoch is 'last', not a whole number"),
+        ({"flush_interval_s": "soon"}, "nothing is recorded: could not convert"),
+        ({"job": "j\udcff"}, "job 'j\\udcff' is not valid text"),
+    ],
+)
+def test_what_is_missing_is_said_and_training_goes_on(given, said, caplog):
+    usual = {"job": "j", "url": "http://127.0.0.1:1", "token": "t", "run_key": "", **PLACE}
+    run = paceline_client.start(**{**usual, **given})
+    assert run is NULL
+    [warning] = caplog.messages
+    assert said in warning
+
+
+def test_a_rank_that_is_not_recorded_sends_nothing(paceline):
+    peer = Topology(rank=1, dp_rank=0, stage=0, dp_size=1, pp_size=1, tp_size=2, records=False)
+    assert recorder(paceline.url, topology=peer) is NULL
+    assert paceline.puts == []
+
+
+def test_the_switch_is_taken_from_slurm(monkeypatch):
+    from paceline_client.startup import placement
+
+    assert placement(None, None) == {}
+    monkeypatch.setenv("SLURM_TOPOLOGY_ADDR", "spine.leaf3.n17")
+    monkeypatch.setenv("SLURM_TOPOLOGY_ADDR_PATTERN", "switch.switch.node")
+    assert placement("r1", None) == {"rack": "r1", "switch": "leaf3"}
+    monkeypatch.setenv("PACELINE_SWITCH", "told")
+    monkeypatch.setenv("PACELINE_RACK", "r2")
+    assert placement(None, None) == {"rack": "r2", "switch": "told"}
+
+
+def test_every_built_in_type_can_be_sent(paceline):
+    paceline.accepts = EVERYTHING
+    run = recorder(paceline.url)
+    with run.step(1):
+        for name in OP_NAMES:
+            with run.op(name, microbatch=1, chunk=1):
+                pass
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert sorted(columns(paceline).optype.tolist()) == sorted(OP_CODES.values())
+
+
+@pytest.mark.parametrize(
+    "nonsense", [None, "three", [], {}, object()], ids=lambda it: type(it).__name__
+)
+def test_nothing_that_training_says_is_raised_back_into_it(alone, nonsense):
+    run, _ = alone
+    run._plans.update({"recording": {
+        "version": 1, "from_step": 0, "enabled": True, "every": 2, "steps": 1,
+    }})  # fmt: skip
+    assert run.records(nonsense) is False
+    run._cuda = Broken()
+    with run.step(0):
+        for name in ("gc", nonsense):
+            with run.op(name) as op:
+                op.tell(tokens=nonsense)
+            run.end(run.begin(name))
+    with run.step(nonsense), run.op("gc"):
+        pass
+    assert run.flush(nonsense) is False
+
+
+class Broken:
+    """CUDA after an error, of which every further call tells again."""
+
+    def is_usable(self):
+        raise RuntimeError("an illegal memory access was encountered")
+
+
+@pytest.mark.parametrize("told", [[3, 1, 1, 2, 2], ["3", "1", "1", "2", "2"]], ids=str)
+def test_numbers_may_be_of_numpy_or_of_the_environment(paceline, told):
+    import numpy as np
+
+    names = ("rank", "dp_rank", "stage", "dp_size", "pp_size")
+    numbers = {
+        name: value if isinstance(value, str) else np.int64(value)
+        for name, value in zip(names, told, strict=True)
+    }
+    run = recorder(paceline.url, **numbers, gpus=np.int32(8), max_ops="100")
+    with run.step(np.int64(1)), run.op("gc", microbatch=np.int32(2)):
+        pass
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert paceline.puts[0][1]["parallelism"]["dp_size"] == 2
+    assert [(batch.rank, batch.dp_rank, batch.stage) for batch in paceline.taken] == [(3, 1, 1)]
+    assert paceline.steps_done == [(1, 1)]

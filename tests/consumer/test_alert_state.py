@@ -1,0 +1,293 @@
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from app.alerts.readings.facts import WindowFacts
+from app.alerts.rule import Rule
+from app.alerts.rules.state_machine import NO_DATA_AFTER_S
+from app.consumer.alert_state import ShardAlerts
+from app.errors import StoreUnavailable
+from app.store import projects, windows
+from app.store.alerting import alert_rules, alerts
+from app.store.database import Store
+from tests.consumer.jobs import HEALTHY, SIZES, SLOW, UNEXPLAINED
+from tests.consumer.twin import slowdown_rules, step_batches
+
+
+@pytest.fixture
+def twin(make_twin):
+    twin = make_twin(window_steps=2, default_rules=slowdown_rules(2))
+    twin.register("job", SIZES)
+    return twin
+
+
+@pytest.fixture
+def steps():
+    """The numbers of the steps to come."""
+    return itertools.count()
+
+
+@pytest.fixture
+def push(twin, steps):
+    """Pushes two steps, a window, and lets them be analysed."""
+    consumer = twin.consumer()
+
+    def push(*jobs):
+        for made in jobs:
+            twin.push("job", made, next(steps), next(steps))
+            twin.turns(consumer)
+
+    return push
+
+
+def events(twin):
+    """What rang: that it might was no news."""
+    kinds = [row[0] for row in twin.rows("alert_events", "kind")]
+    return [kind for kind in kinds if kind in ("firing", "resolved")]
+
+
+def test_an_alert_fires_once_after_so_many_slow_windows_in_a_row(twin, push):
+    push(SLOW)
+    assert events(twin) == []
+    push(SLOW)
+    assert events(twin) == ["firing"]
+    push(SLOW, SLOW)
+    assert events(twin) == ["firing"]
+    told = [m["kind"] for m in twin.announced.messages if m["event"] == "alert"]
+    assert told == ["pending", "firing"]
+
+
+def test_a_good_window_in_between_begins_the_count_anew(twin, push):
+    push(SLOW, HEALTHY, SLOW)
+    assert events(twin) == []
+
+
+def test_an_alert_resolves_at_a_good_window(twin, push):
+    push(SLOW, SLOW, HEALTHY)
+    assert events(twin) == ["firing", "resolved"]
+    found = [row[0] for row in twin.rows("alert_events", "detail")][1:]
+    assert [(each["window_id"], each.get("since_step")) for each in found] == [
+        ("1-2", 0),
+        ("1-4", 4),
+    ]
+    assert twin.rows("alerts") == []
+
+
+def test_alert_that_refires_in_one_turn_loses_its_acknowledgement(twin, push, steps):
+    push(SLOW, SLOW)
+    [(fingerprint,)] = twin.rows("alerts", "fingerprint")
+    with Store.write(twin.store) as conn:
+        assert alerts.acknowledge(conn, fingerprint, by="ada", at_s=5.0)
+    for made in (HEALTHY, SLOW, SLOW):
+        twin.push("job", made, next(steps), next(steps))
+    twin.turns(twin.consumer())
+    assert events(twin) == ["firing", "resolved", "firing"]
+    assert twin.rows("alerts", "acked_at_s", "acked_by") == [(None, None)]
+
+
+def test_an_alert_resolves_when_its_job_ends(twin, push):
+    push(SLOW, SLOW)
+    twin.end("job")
+    twin.turns(twin.consumer())
+    assert events(twin) == ["firing", "resolved"]
+    assert "has ended" in twin.rows("alert_events", "sentence")[-1][0]
+
+
+def test_late_batches_of_a_reopened_run_raise_no_alert(twin):
+    work = twin.shard_work()
+    twin.push("job", HEALTHY, 0, 1)
+    work.take(twin.entries())
+    twin.end("job")
+    for _ in range(3):
+        work.tick()
+    batches = [batch for step in range(2, 6) for batch in step_batches(SLOW, step)]
+    for some in (batches[:3], batches[3:]):  # the first completes nothing, and reopens the run
+        twin.append("job", *some)
+        work.take(twin.entries())
+    assert twin.windows("state") == [("complete",)] * 3
+    work.tick()
+    assert events(twin) == []
+
+
+@pytest.mark.parametrize("is_new_consumer", [False, True], ids=["the same", "another consumer"])
+def test_windows_completed_after_the_end_raise_no_alert(twin, is_new_consumer):
+    consumer = twin.consumer()
+    twin.push("job", SLOW, 0, 1)
+    twin.turns(consumer)
+    twin.end("job")
+    twin.turns(consumer)
+    twin.push("job", SLOW, 2, 3)
+    consumer = twin.consumer() if is_new_consumer else consumer
+    twin.turns(consumer)
+    assert twin.windows("state")[-1] == ("complete",)
+    assert [row[0] for row in twin.rows("alert_events", "kind")] == ["pending", "cleared"]
+    twin.register("job", SIZES, "run-2")
+    twin.push("job", SLOW, 0, 1, 2, 3, epoch=2)
+    twin.turns(consumer)
+    assert events(twin)[-1:] == ["firing"], "its next run is another matter"
+
+
+def test_a_new_run_does_not_resolve_what_the_old_one_fired(twin, push):
+    push(SLOW, SLOW)
+    twin.register("job", SIZES, "run-2")
+    twin.turns(twin.consumer())
+    assert events(twin) == ["firing"]
+    twin.push("job", HEALTHY, 0, 1, epoch=2)
+    twin.turns(twin.consumer())
+    assert events(twin) == ["firing", "resolved"]
+
+
+@pytest.mark.parametrize("made", [HEALTHY, SLOW], ids=["healthy", "slow"])
+def test_an_open_window_neither_fires_nor_resolves(twin, push, steps, made):
+    push(*([SLOW] if made is SLOW else [SLOW, SLOW]))
+    before = events(twin)
+    twin.push("job", made, next(steps))
+    twin.turns(twin.consumer())
+    assert twin.windows("state")[-1] == ("open",)
+    assert events(twin) == before
+
+
+def test_figures_of_low_fidelity_hold_the_alert_as_it_is(twin, push):
+    push(SLOW, UNEXPLAINED)
+    assert twin.windows("verdict")[-1] == ("low",)
+    assert events(twin) == []
+    push(SLOW)
+    assert events(twin) == ["firing"], "the windows on both sides are in a row"
+    push(UNEXPLAINED)
+    assert events(twin) == ["firing"]
+
+
+def test_the_count_and_the_alert_outlast_a_consumer(twin, push):
+    push(SLOW)
+    twin.push("job", SLOW, 2, 3)
+    twin.pass_time(60)
+    twin.turns(twin.consumer("another"))
+    assert events(twin) == ["firing"]
+    twin.push("job", HEALTHY, 4, 5)
+    twin.pass_time(60)
+    twin.turns(twin.consumer("a-third"))
+    assert events(twin) == ["firing", "resolved"]
+
+
+def test_alert_groups_are_woken_in_the_transaction_of_the_change(twin):
+    work = twin.shard_work()
+    for step in range(4):
+        twin.append("job", *step_batches(SLOW, step))
+    # The commits of this work before it: none, so its first one is point 1, after the read.
+    twin.fuse.blow(1, StoreUnavailable("no answer"))
+    entries = twin.entries()
+    with pytest.raises(StoreUnavailable):
+        work.take(entries)
+    assert twin.fuse.passed[-1] == "before commit"
+    assert (events(twin), twin.rows("alerts"), twin.windows()) == ([], [], [])
+    assert twin.rows("alert_groups") == []
+    twin.shard_work().take(entries)
+    assert events(twin) == ["firing"]
+    [(rule, phase, detail)] = twin.rows("alerts", "rule", "phase", "detail")
+    assert (rule, phase) == ("slowdown", "firing")
+    assert detail["blame"]["cause"] == "slow-worker"
+    culprits = detail["blame"]["culprits"]
+    assert [(each["dp_rank"], each["stage"]) for each in culprits] == [(1, 0)]
+
+
+def test_alert_group_is_woken_at_firing_and_resolution(twin, push):
+    push(SLOW)
+    assert twin.rows("alert_groups") == []
+    push(SLOW)
+    began = twin.rows("alert_groups", "rule", "next_at_s")
+    assert [rule for rule, _ in began] == ["slowdown"]
+    push(HEALTHY)
+    assert events(twin) == ["firing", "resolved"]
+
+
+JOB = "default/job"
+
+
+@pytest.fixture
+def of_project(make_twin):
+    """A twin whose job is called as the service calls it, and what pushes one window of it."""
+    twin = make_twin(window_steps=2, default_rules=slowdown_rules(1))
+    twin.register(JOB, SIZES)
+    consumer, numbers = twin.consumer(), itertools.count()
+
+    def push(made=None):
+        if made is not None:
+            twin.push(JOB, made, next(numbers), next(numbers))
+        twin.turns(consumer)
+
+    return twin, push
+
+
+def watched(twin, *rules):
+    """Gives the project these rules."""
+    now_s = twin.unix_clock()
+    with Store.write(twin.store) as conn:
+        projects.create_if_missing(conn, "default", now_s=now_s)
+        alert_rules.replace_all(conn, "default", rules, text="", now_s=now_s)
+
+
+def test_rules_that_a_project_gives_itself_hold_from_the_next_window_on(of_project):
+    twin, push = of_project
+    push(HEALTHY)
+    watched(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
+    push()
+    push(SLOW)
+    assert [row[0] for row in twin.rows("alerts", "rule")] == ["mine"]
+
+
+def test_an_alert_of_a_rule_that_is_gone_is_over_in_the_next_tick(of_project):
+    twin, push = of_project
+    push(SLOW)
+    assert events(twin) == ["firing"]
+    watched(twin)
+    push()
+    assert events(twin) == ["firing", "resolved"]
+    assert twin.rows("alert_events", "reason")[-1] == ("the rule was removed",)
+    assert twin.rows("alerts") == []
+
+
+def test_a_window_that_counted_changes_nothing_when_it_comes_again(of_project):
+    twin, push = of_project
+    push(SLOW)
+    push(HEALTHY)
+    facts = slow_facts(twin, "1-0")
+    shard_alerts = ShardAlerts(twin.context, 0)
+    assert shard_alerts.window(JOB, facts) == []
+    assert shard_alerts.window(JOB, replace(facts, window_id="1-2")) == []
+    assert len(shard_alerts.window(JOB, replace(facts, window_id="1-4"))) == 1
+
+
+def test_alerts_of_a_new_run_have_its_labels(of_project):
+    twin, push = of_project
+    push(SLOW)
+    facts = slow_facts(twin, "1-0")
+    shard_alerts = ShardAlerts(twin.context, 0)
+    assert shard_alerts.window(JOB, facts) == []
+    twin.register(JOB, SIZES, "run-2", labels={"team": "b"})
+    watched(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
+    assert shard_alerts.jobs_with_changed_rules().jobs == [JOB]
+    shard_alerts.apply_rules(JOB)
+    [*_, change] = shard_alerts.window(JOB, replace(facts, window_id="2-0"))
+    assert change.state is not None
+    assert change.state.labels["team"] == "b"
+
+
+def test_windows_that_are_incomplete_for_long_leave_an_alert_without_data(make_twin):
+    twin = make_twin(window_steps=2, default_rules=slowdown_rules(1), silent_after_s=1e9)
+    twin.register(JOB, SIZES)
+    consumer = twin.consumer()
+    twin.push(JOB, SLOW, 0, 1)
+    twin.turns(consumer)
+    for step in range(2, 10):
+        _, *others = step_batches(SLOW, step)
+        twin.append(JOB, *others)
+        twin.turns(consumer, each_s=NO_DATA_AFTER_S / 4)
+    assert twin.windows("state")[:2] == [("complete",), ("incomplete",)]
+    assert [row[0] for row in twin.rows("alert_events", "kind")] == ["firing", "no-data"]
+
+
+def slow_facts(twin, window_id):
+    with twin.store.read() as conn:
+        result = windows.get(conn, JOB, window_id)
+    return WindowFacts(window_id, "complete", "ok", result, num_gpus=4)

@@ -1,0 +1,208 @@
+"""Rows 51 to 53 of the fault matrix: rules, planning and formats together, over made figures."""
+
+import json
+import shutil
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from app.alerts.planning.plan import NotificationTiming
+from app.alerts.readings.facts import MissingDataFacts, WindowFacts
+from app.alerts.rule import Rule
+from app.alerts.rules.defaults import default_rules
+from app.alerts.rules.evaluation import JobAlerts
+from app.consumer.commit import save_alerts, wake_alert_groups
+from app.store.alerting import alerts
+from tests.alerts.alert_factories import finding, result
+from tests.alerts.http_receiver import receiver
+from tests.consumer.notifier import JOB, NotifierTwin
+
+WINDOW_S = 10.0
+MAX_BYTES = 20_000
+
+
+@pytest.fixture
+def hook():
+    with receiver() as hook:
+        yield hook
+
+
+@pytest.fixture
+def make_watch(migrated_file, tmp_path):
+    made: list[NotifierTwin] = []
+
+    def make(rules):
+        path = shutil.copy(migrated_file, tmp_path / f"{len(made)}.db")
+        timing = NotificationTiming(wait_s=1.0)
+        notifier = NotifierTwin(f"sqlite:///{path}", rules=rules, timing=timing)
+        made.append(notifier)
+        return Watch(notifier, rules)
+
+    yield make
+    for each in made:
+        each.close()
+
+
+class Watch:
+    """One job whose windows close every ten seconds, and those who tell of it once a second."""
+
+    def __init__(self, notifier: NotifierTwin, rules: list[Rule]) -> None:
+        self.notifier, self.rules = notifier, rules
+        notifier.register()
+        self.book = JobAlerts(JOB, rules=rules)
+        self.number = 0
+
+    def restart(self) -> None:
+        """The consumer dies; another one reads where alerts stand."""
+        with self.notifier.store.read() as conn:
+            states = alerts.of_job(conn, JOB)
+        self.book = JobAlerts(JOB, states, self.rules)
+
+    def window(self, slowdown: float, **given: Any) -> None:
+        """A window closes, and ten seconds go by."""
+        found = result(slowdown, **given)
+        found["step_time_s"] = {name: [WINDOW_S / 8] * 8 for name in found["step_time_s"]}
+        facts = WindowFacts(
+            f"1-{8 * self.number}", "complete", "ok", found, 10_000, self.hosts(found)
+        )
+        self.number += 1
+        self._save(self.book.add_window(facts, self.notifier.clock()))
+        self._wait(WINDOW_S)
+
+    def silent_ranks(self, **given: Any) -> None:
+        """Somebody is silent."""
+        facts = {
+            "stalled_since_s": None, "silent_since_s": None, "names": (), "num_silent": 0,
+            "num_workers": 2, "num_gpus": 8, "last_step": 0,
+        }  # fmt: skip
+        self._save(self.book.missing_data(MissingDataFacts(**facts | given), self.notifier.clock()))
+        self._wait(2.0)
+
+    def _wait(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            if self.notifier.dispatcher.dispatch_due():
+                self.notifier.send()
+            self.notifier.pass_time(1.0)
+
+    @staticmethod
+    def hosts(found: dict[str, Any]) -> dict[tuple[int, int], str]:
+        """Eight workers a host."""
+        return {(dp, 0): f"host-{dp // 8}" for dp in range(len(found["worker_slowdown"]))}
+
+    def _save(self, changes: Any) -> None:
+        work = SimpleNamespace(database_time=lambda _conn: self.notifier.clock(), group_wait_s=1.0)
+        with self.notifier.store.write() as conn:
+            save_alerts(conn, JOB, changes)
+            wake_alert_groups(conn, cast(Any, work), [(JOB, change) for change in changes])
+
+
+def kinds(hook):
+    return [json.loads(body)["type"] for _, _, body in hook.requests]
+
+
+@pytest.mark.parametrize("swing", [(1.0, 1.3), (1.04, 1.11), (1.06, 1.2)])
+def test_row_51_a_value_that_flaps_rings_at_most_once_in_five_minutes(make_watch, hook, swing):
+    hasty = [Rule("slow", "slowdown", 1.1, 1.05, for_windows=1, for_s=0.0, keep_firing_s=0.0)]
+    watch = make_watch(hasty)
+    watch.notifier.endpoint("hook", hook.url)
+    low, high = swing
+    at_s = []
+    for _ in range(90):  # half an hour
+        before = len(hook.requests)
+        for value in (high, low):
+            watch.window(value)
+        at_s += [watch.notifier.clock()] * (len(hook.requests) - before)
+    assert at_s, "it rings"
+    assert len(at_s) <= 1800 / 300 + 1
+    assert all(later - sooner >= 300 - 2 * WINDOW_S for sooner, later in pairwise(at_s))
+
+
+def test_row_51_with_the_usual_rules_a_value_that_flaps_does_not_ring_at_all(make_watch, hook):
+    watch = make_watch(default_rules())
+    watch.notifier.endpoint("hook", hook.url)
+    for _ in range(60):
+        watch.window(1.3)
+        watch.window(1.0)
+    assert hook.requests == []
+
+
+def test_row_51_noise_around_both_thresholds_rings_rarely(make_watch, hook):
+    watch = make_watch(default_rules())
+    watch.notifier.endpoint("hook", hook.url)
+    for value in np.random.default_rng(1).normal(1.1, 0.06, 180):
+        watch.window(max(1.0, float(value)))
+    assert len(hook.requests) <= 1800 / 300
+
+
+@pytest.mark.parametrize("format_", ["standard", "alertmanager"])
+def test_row_52_ten_thousand_slow_workers_are_a_few_small_messages(make_watch, hook, format_):
+    rules = [
+        *default_rules(),
+        Rule("host", "host", 1.1),
+        Rule("worker", "worker", 1.1, severity="critical"),
+    ]
+    watch = make_watch(rules)
+    watch.notifier.endpoint("hook", hook.url, format=format_)
+    slow = {
+        "worker_slowdown": [[1.4 + worker / 1e6] for worker in range(10_000)],
+        "findings": [finding(culprits=[{"host": f"host-{n}"} for n in range(20)])],
+    }
+    for _ in range(5):
+        watch.window(1.4, **slow)
+    assert 1 <= len(hook.requests) <= 3
+    assert max(len(body) for _, _, body in hook.requests) <= MAX_BYTES
+
+
+def test_row_52_a_storm_of_hosts_speaks_for_their_workers_and_says_how_many(make_watch, hook):
+    watch = make_watch([Rule("host", "host", 1.1), Rule("worker", "worker", 1.1)])
+    watch.notifier.endpoint("hook", hook.url)
+    for _ in range(3):
+        watch.window(1.4, worker_slowdown=[[1.4]] * 10_000)
+    (message,) = [json.loads(body)["data"] for _, _, body in hook.requests]
+    assert message["rule"] == "host"
+    assert message["sentence"].endswith("With it: 1,249 other alerts of the same rule.")
+    assert len(message["alerts"]) + message["num_more"] == 1250
+
+
+def test_row_52_by_default_it_is_a_single_message(make_watch, hook):
+    watch = make_watch(default_rules())
+    watch.notifier.endpoint("hook", hook.url)
+    for _ in range(7):
+        watch.window(1.4, worker_slowdown=[[1.4]] * 10_000, findings=[finding()])
+    assert kinds(hook) == ["alert.firing"]
+
+
+@pytest.mark.parametrize("restart_after", range(1, 12))
+def test_row_53_a_restart_of_the_consumer_changes_nothing_of_what_is_told(
+    make_watch, hook, restart_after
+):
+    watch = make_watch(default_rules())
+    watch.notifier.endpoint("hook", hook.url)
+    values = [1.0, 1.3, 1.3, 1.3, 1.3, 1.3] + 7 * [1.0]
+    for number, value in enumerate(values):
+        if number == restart_after:
+            watch.restart()
+            watch.number -= 1  # the last window comes again
+            watch.window(values[number - 1])
+        watch.window(value)
+    for _ in range(30):
+        watch.window(1.0)
+    assert kinds(hook) == ["alert.firing", "alert.resolved"]
+
+
+def test_a_job_that_stalls_is_told_for_itself_and_its_other_alerts_wait(make_watch, hook):
+    watch = make_watch(default_rules())
+    watch.notifier.endpoint("hook", hook.url)
+    for _ in range(4):
+        watch.window(1.3)
+    now_s = watch.notifier.clock()
+    for _ in range(5):
+        watch.silent_ranks(stalled_since_s=now_s)
+        watch.notifier.pass_time(4000)
+        watch.notifier.dispatch()
+    rules = [json.loads(body)["data"]["rule"] for _, _, body in hook.requests]
+    assert rules[:2] == ["slowdown", "stalled"]
+    assert set(rules[2:]) == {"stalled"}, "what is known of the others is of before"

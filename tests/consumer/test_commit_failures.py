@@ -1,0 +1,210 @@
+"""What goes wrong with one job, or one entry, stops no other."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text, update
+
+from app.ingest.assembly.assembler import RunAssembler
+from app.store import runs
+from app.store.tables import cursors
+from tests.consumer.jobs import HEALTHY, SIZES
+from tests.consumer.twin import DEADLINE_S, Crash, step_batches
+
+
+@pytest.fixture
+def twin(make_twin):
+    twin = make_twin()
+    for job_id in ("job", "broken"):
+        twin.register(job_id, SIZES)
+    return twin
+
+
+def refuse(twin, table, job_id="broken"):
+    """From now on the database takes no row of this job."""
+    with twin.store.write() as conn:
+        conn.execute(
+            text(
+                f"CREATE TRIGGER refused BEFORE INSERT ON {table} WHEN NEW.job_id = '{job_id}' "
+                "BEGIN SELECT RAISE(ABORT, 'no'); END"
+            )
+        )
+
+
+def relent(twin):
+    with twin.store.write() as conn:
+        conn.execute(text("DROP TRIGGER refused"))
+
+
+def windows_of(twin, job_id):
+    return [row[1:] for row in twin.windows("job_id", "state", "num_steps") if row[0] == job_id]
+
+
+def letters(twin):
+    return twin.rows("dead_letters", "job_id", "epoch", "num_ops", "state")
+
+
+def test_an_entry_that_cannot_be_read_becomes_a_dead_letter_and_stops_nobody(twin):
+    consumer = twin.consumer()
+    twin.append_bytes("job", b"no batch")
+    twin.push("job", HEALTHY, *range(4))
+    twin.turns(consumer)
+    assert windows_of(twin, "job") == [("complete", 3), ("open", 1)]
+    twin.end("job")
+    twin.turns(consumer)
+    assert windows_of(twin, "job") == [("complete", 3), ("complete", 1)]
+    assert twin.queue.reader.backlog(0) == 0
+    assert letters(twin) == [("job", None, 0, "dead")]
+
+
+def test_a_run_still_waits_for_what_was_acknowledged_behind_a_broken_entry(twin):
+    work = twin.shard_work()
+    twin.append_bytes("job", b"no batch")
+    work.take(twin.entries())
+    twin.push("job", HEALTHY, 0)
+    twin.end("job")
+    work.tick()
+    assert windows_of(twin, "job") == []
+    work.take(twin.entries())
+    work.tick()
+    assert windows_of(twin, "job") == [("complete", 1)]
+
+
+def test_entries_of_a_job_that_never_registered_become_dead_letters_and_stop_nobody(twin):
+    consumer = twin.consumer()
+    twin.append("unknown", *step_batches(HEALTHY, 0))
+    twin.push("job", HEALTHY, 0, 1, 2)
+    twin.turns(consumer)
+    assert windows_of(twin, "job") == [("complete", 3)]
+    assert twin.queue.reader.backlog(0) == 0
+    num_ops = [batch.columns.num_ops for batch in step_batches(HEALTHY, 0)]
+    assert letters(twin) == [("unknown", 1, each, "dead") for each in num_ops]
+    with twin.store.read() as conn:
+        assert runs.service_counts(conn).dead == sum(num_ops)
+    twin.end("job")
+    twin.turns(consumer)
+    assert twin.rows("runs", "job_id", "is_closed") == [("broken", False), ("job", True)]
+
+
+def test_a_job_that_cannot_be_stored_stops_nobody_and_goes_on_once_it_can(twin):
+    consumer = twin.consumer()
+    refuse(twin, "windows")
+    for step in range(3):
+        twin.push("broken", HEALTHY, step)
+        twin.push("job", HEALTHY, step)
+        twin.turns(consumer)
+    assert windows_of(twin, "job") == [("complete", 3)]
+    assert windows_of(twin, "broken") == []
+    assert 0 < twin.queue.reader.backlog(0) <= 3 * SIZES.num_workers
+    relent(twin)
+    twin.turns(consumer, num_turns=30)
+    assert windows_of(twin, "broken") == [("complete", 3)]
+    assert twin.queue.reader.backlog(0) == 0
+
+
+def test_a_job_that_cannot_be_stored_keeps_no_other_from_its_deadline_or_end(twin):
+    consumer = twin.consumer()
+    for job_id in ("broken", "job"):
+        twin.push(job_id, HEALTHY, 0)
+        twin.append(job_id, *step_batches(HEALTHY, 1)[1:])
+    twin.turns(consumer)
+    refuse(twin, "windows")
+    twin.end("broken")
+    twin.turns(consumer, num_turns=int(DEADLINE_S) + 2)
+    [skipped] = [row for row in twin.rows("steps", "job_id", "step", "slowdown") if row[2] is None]
+    assert skipped == ("job", 1, None)
+    twin.end("job")
+    twin.turns(consumer)
+    assert windows_of(twin, "job") == [("incomplete", 1)]
+    assert windows_of(twin, "broken") == [("open", 1)]
+    relent(twin)
+    twin.turns(consumer)
+    assert windows_of(twin, "broken") == [("incomplete", 1)]
+
+
+def test_hosts_are_saved_though_the_first_attempt_met_a_broken_job(twin):
+    refuse(twin, "windows")
+    for job_id in ("job", "broken"):
+        batches = (replace(batch, host="host-7") for batch in step_batches(HEALTHY, 0))
+        twin.append(job_id, *batches)
+    twin.turns(twin.consumer())
+    assert ("job",) in twin.rows("hosts", "job_id")
+
+
+def test_a_job_whose_memory_cannot_be_restored_keeps_no_consumer_from_the_others(twin):
+    for job_id in ("broken", "job"):
+        twin.push(job_id, HEALTHY, 0)
+    twin.turns(twin.consumer())
+    with twin.store.write() as conn:
+        conn.execute(update(cursors).where(cursors.c.job_id == "broken").values(blob=b"\xc1"))
+    for job_id in ("broken", "job"):
+        twin.push(job_id, HEALTHY, 1, 2)
+    twin.turns(twin.consumer())
+    assert windows_of(twin, "job") == [("complete", 3)]
+    assert windows_of(twin, "broken") == [("open", 1)]
+    assert twin.queue.reader.backlog(0) == 2 * SIZES.num_workers
+
+
+@pytest.fixture
+def poisoned(twin, monkeypatch):
+    """From now on, a batch of host "poison" breaks whoever assembles it, in the way given."""
+
+    def poison(error):
+        real = RunAssembler.add
+
+        def add(self, batch, now_s, digest=0):
+            if batch.host == "poison":
+                raise error
+            return real(self, batch, now_s, digest)
+
+        monkeypatch.setattr(RunAssembler, "add", add)
+
+    return poison
+
+
+def push_poison(twin):
+    first, *others = step_batches(HEALTHY, 0)
+    twin.append("broken", replace(first, host="poison"), *others)
+    return first.columns.num_ops
+
+
+def test_a_batch_that_breaks_our_code_alone_becomes_a_dead_letter(twin, poisoned):
+    poisoned(RuntimeError("no"))
+    num_ops = push_poison(twin)
+    twin.push("job", HEALTHY, 0)
+    twin.turns(twin.consumer(), num_turns=1)
+    assert letters(twin) == [("broken", 1, num_ops, "dead")]
+    assert windows_of(twin, "job") == [("open", 1)]
+    assert twin.queue.reader.backlog(0) == 0
+    taken = [
+        row[1:]
+        for row in twin.rows("ingest_counts", "job_id", "accepted", "dead")
+        if row[0] == "broken"
+    ]
+    assert taken == [(sum(each.columns.num_ops for each in step_batches(HEALTHY, 0)[1:]), num_ops)]
+
+
+def test_a_batch_that_ends_its_consumers_becomes_a_dead_letter_after_some_of_them(twin, poisoned):
+    poisoned(Crash())
+    num_ops = push_poison(twin)
+    twin.push("job", HEALTHY, 0)
+    for _ in range(20):
+        with suppress(Crash):
+            twin.turns(twin.consumer(), num_turns=1)
+    assert letters(twin) == [("broken", 1, num_ops, "dead")]
+    assert windows_of(twin, "job") == [("open", 1)]
+    assert twin.queue.reader.backlog(0) == 0
+    assert twin.rows("totals") == []
+
+
+def test_consumers_that_end_for_another_reason_make_no_dead_letters(twin):
+    twin.push("job", HEALTHY, 0)
+    for _ in range(20):
+        twin.fuse.blow(0, Crash())
+        with suppress(Crash):
+            twin.turns(twin.consumer(), num_turns=1)
+    twin.fuse.blow(-1, Crash())
+    twin.turns(twin.consumer())
+    assert letters(twin) == []
+    assert windows_of(twin, "job") == [("open", 1)]

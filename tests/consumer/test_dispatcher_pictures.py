@@ -1,0 +1,109 @@
+"""Messages that show the heatmap: by links that the API knows, and never at a message's cost."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from app.alerts.alert import Detail
+from app.alerts.picture_links import KEY_NAME, PICTURES_PATH, verify_link
+from app.consumer.notify_settings import has_pictures
+from app.settings import Settings
+from app.store import service_state
+from tests.alerts.http_receiver import Answer, receiver
+from tests.consumer.notifier import NotifierTwin
+
+SEEN = Detail(on="slowdown", value=1.4, slowdown=1.4, window_id="1-8")
+
+
+@pytest.fixture
+def hook():
+    with receiver() as hook:
+        yield hook
+
+
+@pytest.fixture
+def make(migrated_file, tmp_path):
+    made = []
+
+    def make_one(**given):
+        path = shutil.copy(migrated_file, tmp_path / "notifier.db")
+        made.append(NotifierTwin(f"sqlite:///{path}", **given))
+        return made[0]
+
+    yield make_one
+    for notifier in made:
+        notifier.close()
+
+
+def images(hook):
+    """The address of each message's image, None where it has none."""
+    found = []
+    for _, _, body in hook.requests:
+        blocks = json.loads(body)["blocks"]
+        found.append(next((b["image_url"] for b in blocks if b["type"] == "image"), None))
+    return found
+
+
+def key(notifier):
+    with notifier.store.read() as conn:
+        return service_state.find_key(conn, KEY_NAME)
+
+
+def test_slack_is_shown_the_window_by_a_link_of_the_shared_key(make, hook):
+    notifier = make(has_pictures=True)
+    notifier.endpoint("hook", hook.url, format="slack")
+    notifier.fire(detail=SEEN)
+    notifier.dispatch()
+    [url] = images(hook)
+    assert url.startswith("https://paceline.example" + PICTURES_PATH)
+    picture = verify_link(url.rpartition("/")[2], key(notifier), notifier.clock())
+    assert picture is not None
+    assert (picture.project, picture.job, picture.window) == ("default", "job", "1-8")
+    assert (picture.chart, picture.theme) == ("workers", "light")
+    assert picture.expires_s == notifier.clock() + 7 * 86_400
+
+
+def test_where_no_picture_can_be_drawn_none_is_promised_and_no_key_made(make, hook):
+    notifier = make()
+    notifier.endpoint("hook", hook.url, format="slack")
+    notifier.fire(detail=SEEN)
+    notifier.dispatch()
+    assert images(hook) == [None]
+    assert key(notifier) is None
+
+
+def test_what_slack_refuses_goes_again_at_once_without_its_image(make, hook):
+    """It refuses all of a message whose image it cannot fetch."""
+    notifier = make(has_pictures=True)
+    hook.answers = [Answer(400, body=b"invalid_blocks")]
+    notifier.endpoint("hook", hook.url, format="slack")
+    notifier.fire(detail=SEEN)
+    notifier.dispatch()
+    first, second = images(hook)
+    assert first is not None
+    assert second is None
+    assert notifier.states() == ["delivered"]
+
+
+def test_what_slack_refuses_without_an_image_waits_its_time(make, hook):
+    notifier = make()
+    hook.answers = [Answer(400, body=b"invalid_blocks")]
+    notifier.endpoint("hook", hook.url, format="slack")
+    notifier.fire(detail=SEEN)
+    notifier.dispatch()
+    assert notifier.states() == ["due"]
+
+
+@pytest.mark.parametrize(
+    ("public_url", "expected"),
+    [("https://paceline.example", True), ("http://10.1.2.3:8642", False), (None, False)],
+)
+def test_pictures_are_where_receivers_can_fetch_them(public_url, expected):
+    assert has_pictures(Settings(public_url=public_url)) is expected
+
+
+def test_pictures_are_where_kaleido_is(monkeypatch):
+    monkeypatch.setitem(sys.modules, "kaleido", None)
+    assert not has_pictures(Settings(public_url="https://paceline.example"))

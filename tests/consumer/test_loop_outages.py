@@ -1,0 +1,157 @@
+"""Trouble that passes costs nothing: no good entry dies, none counts twice, nobody is forgotten."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import update
+
+from app.consumer import commit as turns
+from app.errors import QueueUnavailable, StoreUnavailable, Unavailable
+from app.store.tables import cursors
+from tests.consumer.jobs import HEALTHY, SIZES
+from tests.consumer.twin import DEADLINE_S, Script, step_batches
+
+A_WHILE = {"num_turns": 40, "each_s": 60.0}  # longer than a job may take to begin
+
+
+@pytest.fixture
+def twin(twin):
+    twin.register("job", SIZES)
+    return twin
+
+
+def go_on(twin, consumer, num_turns):
+    """Turns of a consumer that goes on after each failure, as its loop does."""
+    for _ in range(num_turns):
+        consumer.run(Script(twin, [lambda: None]))
+
+
+def num_ops(*steps):
+    return sum(batch.columns.num_ops for step in steps for batch in step_batches(HEALTHY, step))
+
+
+def counted(twin):
+    return twin.rows("ingest_counts", "accepted", "duplicate", "dead")
+
+
+def test_a_store_that_takes_no_batches_for_a_while_makes_no_dead_letters(twin, monkeypatch):
+    real, is_locked = turns.save_turns, True
+
+    def save(conn, work, of_jobs):
+        if is_locked:
+            raise StoreUnavailable("a table is locked")
+        return real(conn, work, of_jobs)
+
+    monkeypatch.setattr(turns, "save_turns", save)
+    twin.push("job", HEALTHY, 0, 1, 2)
+    consumer = twin.consumer()
+    go_on(twin, consumer, 12)
+    is_locked = False
+    go_on(twin, consumer, 12)
+    assert twin.rows("dead_letters") == []
+    assert twin.windows("state", "num_steps") == [("complete", 3)]
+    assert counted(twin) == [(num_ops(0, 1, 2), 0, 0)]
+
+
+def test_lost_acknowledgement_counts_nothing_twice(twin, monkeypatch):
+    real, is_deaf = type(twin.context.queue).done, True
+
+    def done(self, shard, entry_ids):
+        if is_deaf:
+            raise QueueUnavailable("no answer")
+        return real(self, shard, entry_ids)
+
+    monkeypatch.setattr(type(twin.context.queue), "done", done)
+    twin.push("job", HEALTHY, 0)
+    consumer = twin.consumer()
+    go_on(twin, consumer, 8)
+    assert twin.queue.reader.backlog(0) == SIZES.num_workers
+    is_deaf = False
+    go_on(twin, consumer, 3)
+    assert twin.queue.reader.backlog(0) == 0
+    assert counted(twin) == [(num_ops(0), 0, 0)]
+    assert twin.rows("dead_letters") == []
+
+
+def test_a_dead_letter_takes_no_deadline_from_the_other_batches_of_its_job(twin):
+    consumer = twin.consumer()
+    twin.append("job", *step_batches(HEALTHY, 0)[1:])
+    twin.turns(consumer)
+    twin.append_bytes("job", b"no batch")
+    twin.turns(consumer, **A_WHILE)
+    assert twin.rows("steps", "step", "slowdown") == [(0, None)]
+    assert twin.rows("runs", "stalled_since_s") != [(None,)]
+
+
+def test_what_was_acknowledged_after_the_end_is_closed_as_well(twin):
+    consumer = twin.consumer()
+    twin.push("job", HEALTHY, 0)
+    twin.end("job")
+    twin.turns(consumer)
+    assert twin.rows("runs", "is_closed") == [(True,)]
+    twin.push("job", HEALTHY, 1)  # by an API that had looked the job up just before
+    twin.turns(consumer)
+    assert twin.windows("first_step", "state") == [(0, "complete"), (1, "complete")]
+    assert twin.rows("runs", "is_closed") == [(True,)]
+    assert twin.rows("spool") == []
+
+
+@pytest.mark.parametrize("trouble", ["another consumer", "store away"])
+def test_job_that_hangs_during_an_outage_is_stalled(twin, trouble):
+    consumer = twin.consumer()
+    twin.push("job", HEALTHY, 0, 1, 2)
+    twin.turns(consumer, num_turns=8)
+    if trouble == "another consumer":
+        consumer.leases.release_all()
+        consumer = twin.consumer("heir")
+    else:
+        twin.fuse.blow(0, StoreUnavailable("no answer"))
+        go_on(twin, consumer, 3)
+    with suppress(Unavailable):
+        twin.turns(consumer, **A_WHILE)
+    assert twin.rows("runs", "stalled_since_s") != [(None,)]
+
+
+def test_a_job_that_cannot_be_loaded_keeps_no_other_from_its_end(twin):
+    twin.register("broken", SIZES)
+    for job_id in ("broken", "job"):
+        twin.push(job_id, HEALTHY, 0)
+    twin.turns(twin.consumer())
+    with twin.store.write() as conn:
+        conn.execute(update(cursors).where(cursors.c.job_id == "broken").values(blob=b"\xc1"))
+    consumer = twin.consumer()
+    for job_id in ("broken", "job"):
+        twin.push(job_id, HEALTHY, 1)
+    twin.turns(consumer)
+    twin.end("broken")
+    twin.end("job")
+    twin.turns(consumer, num_turns=5)
+    closed = dict(twin.rows("runs", "job_id", "is_closed"))
+    assert closed == {"broken": False, "job": True}
+
+
+def test_a_batch_missing_at_the_end_is_lost_and_its_step_is_skipped(twin):
+    consumer = twin.consumer()
+    twin.push("job", HEALTHY, 0)
+    first, *others = step_batches(HEALTHY, 1)
+    twin.append("job", *others, *step_batches(HEALTHY, 2))
+    twin.end("job")
+    twin.turns(consumer)
+    assert twin.rows("ingest_counts", "lost_batches") == [(1,)]
+    assert twin.windows("state", "num_steps") == [("incomplete", 2)]
+    assert first.rank == 0
+    [(_, reason)] = [row for row in twin.rows("steps", "step", "skipped_reason") if row[1]]
+    assert "rank 0 did not report the step" in reason
+
+
+def test_absurd_batch_numbers_count_as_late(twin):
+    consumer = twin.consumer()
+    twin.push("job", HEALTHY, 0)
+    mad = [replace(batch, batch_seq=2**53 - 1) for batch in step_batches(HEALTHY, 1)]
+    twin.append("job", *mad)
+    twin.turns(consumer, num_turns=3, each_s=DEADLINE_S)
+    twin.push("job", HEALTHY, 1, 2)
+    twin.turns(consumer)
+    assert twin.rows("ingest_counts", "late", "lost_batches") == [(num_ops(1), 0)]
+    assert twin.windows("state", "num_steps") == [("complete", 3)]

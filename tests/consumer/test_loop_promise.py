@@ -1,0 +1,161 @@
+"""Nothing that was acknowledged is lost or counted twice, whatever happens in between."""
+
+import random
+
+import pytest
+
+from app.errors import LeaseLost, QueueUnavailable, StoreUnavailable
+from tests.consumer.jobs import HEALTHY, SIZES, SLOW
+from tests.consumer.twin import Crash, Script, slowdown_rules, step_batches
+
+NUM_STEPS = 3
+# Enough to notice the ends after trouble in the last of the others.
+IDLE_TURNS = 5
+
+
+@pytest.fixture
+def make_busy(make_twin):
+    """Makes a place where two jobs, one of them slow, are about to push, end, and be alerted."""
+
+    def make():
+        twin = make_twin(window_steps=2, default_rules=slowdown_rules(1))
+        for job_id in ("job", "slow"):
+            twin.register(job_id, SIZES)
+        return twin, Script(twin, actions(twin))
+
+    return make
+
+
+def actions(twin):
+    for step in range(NUM_STEPS):
+        yield lambda step=step: twin.push("job", HEALTHY, step)
+        yield lambda step=step: twin.push("slow", SLOW, step)
+        if step == 2:
+            yield lambda: twin.register("job", SIZES, "run-2")
+            yield lambda: twin.push("job", HEALTHY, 0, epoch=2)
+    yield lambda: twin.end("slow")
+    yield lambda: twin.end("job")
+    for _ in range(IDLE_TURNS):
+        yield lambda: None
+
+
+@pytest.fixture
+def undisturbed(make_busy):
+    """What is known when nothing happens, and the points at which it could."""
+    twin, script = make_busy()
+    twin.consumer().run(script)
+    known = twin.known()
+    assert {row[0] for row in twin.windows("state")} == {"complete", "superseded"}
+    assert [row[0] for row in twin.rows("alert_events", "kind")] == ["firing", "resolved"]
+    assert len(twin.rows("alert_groups")) == 1
+    assert twin.queue.reader.backlog(0) == 0
+    return known, tuple(twin.fuse.passed)
+
+
+def finish(twin, script):
+    """Run consumers of one name, as a supervisor starts them, until the script is over."""
+    while True:
+        try:
+            twin.consumer().run(script)
+        except Crash:
+            continue
+        return
+
+
+COMMIT = {"before commit", "after commit"}
+READ = {"after read", "before done", "after done"}
+
+
+@pytest.mark.parametrize(
+    ("error", "where"),
+    [
+        (Crash(), COMMIT | READ),
+        (StoreUnavailable("no answer"), COMMIT),
+        (QueueUnavailable("no answer"), READ),
+    ],
+    ids=["crash", "store", "queue"],
+)
+def test_crash_at_any_point_changes_no_result(make_busy, undisturbed, error, where):
+    known, passed = undisturbed
+    points = set()
+    for at in (at for at, point in enumerate(passed) if point in where):
+        twin, script = make_busy()
+        twin.fuse.blow(at, error)
+        finish(twin, script)
+        points.add(twin.fuse.passed[at])
+        assert twin.known() == known, (at, twin.fuse.passed[at])
+        assert twin.queue.reader.backlog(0) == 0
+    assert points == where
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_duplicates_and_order_change_no_result(make_twin, seed):
+    rng = random.Random(seed)
+    batches = [batch for step in range(NUM_STEPS) for batch in step_batches(SLOW, step)]
+    mixed = [batch for batch in batches for _ in range(rng.randint(1, 3))]
+    rng.shuffle(mixed)
+    known = []
+    for sent in (batches, mixed):
+        twin = make_twin()
+        twin.register("job", SIZES)
+        consumer = twin.consumer()
+        while sent:
+            twin.append("job", *(sent.pop(0) for _ in range(min(len(sent), rng.randint(1, 7)))))
+            twin.turns(consumer, num_turns=1)
+        twin.end("job")
+        twin.turns(consumer)
+        known.append(twin.known())
+    assert known[0] == known[1]
+
+
+def test_a_zombie_commits_nothing(twin):
+    twin.register("job", SIZES)
+    zombie = twin.shard_work(owner="zombie")
+    twin.push("job", SLOW, *range(3))
+    entries = twin.entries()
+    heir = twin.shard_work(owner="heir")
+    before = twin.known()
+    for deed in (lambda: zombie.take(entries), lambda: zombie.take(entries[:1])):
+        with pytest.raises(LeaseLost):
+            deed()
+    assert twin.known() == before
+    assert twin.queue.reader.backlog(0) == len(entries)
+    assert twin.announced.messages == []
+    heir.take(entries)
+    assert twin.windows("state", "num_steps") == [("complete", 3)]
+    assert twin.queue.reader.backlog(0) == 0
+
+
+def test_a_zombie_ends_no_run(twin):
+    twin.register("job", SIZES)
+    zombie = twin.shard_work(owner="zombie")
+    twin.push("job", SLOW, 0)
+    zombie.take(twin.entries())
+    twin.end("job")
+    twin.shard_work(owner="heir")
+    with pytest.raises(LeaseLost):
+        zombie.tick()
+    assert twin.windows("state") == [("open",)]
+    assert twin.rows("runs", "is_closed") == [(False,)]
+
+
+def test_a_queue_that_is_down_for_a_while_delays_and_loses_nothing(twin):
+    twin.register("job", SIZES)
+
+    def set_up(is_up):
+        twin.queue.is_up = is_up
+
+    twin.consumer().run(
+        Script(
+            twin,
+            [
+                lambda: twin.push("job", HEALTHY, 0),
+                lambda: twin.push("job", HEALTHY, 1),
+                *[lambda: set_up(False)] * 5,
+                lambda: set_up(True),
+                lambda: twin.push("job", HEALTHY, 2),
+                *[lambda: None] * 3,
+            ],
+        )
+    )
+    assert twin.windows("state", "num_steps") == [("complete", 3)]

@@ -1,0 +1,123 @@
+import shutil
+import threading
+
+import pytest
+
+from app.alerts.receiver import SETTINGS_RECEIVER_ID
+from app.consumer import notify_settings
+from app.consumer.dispatcher import Dispatcher
+from app.consumer.sender import OutboxSender
+from app.errors import StartUpFailed
+from app.settings import load_settings
+from app.store.alerting import receivers
+from app.store.database import Store
+from tests.alerts.notices import SECRET
+
+URL = "https://receiver.example/hook"
+
+
+@pytest.fixture
+def store(migrated_file, tmp_path):
+    store = Store(f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'telling.db')}")
+    yield store
+    store.close()
+
+
+def test_receiver_of_the_settings_is_shared_by_all_projects():
+    endpoint = notify_settings.settings_receiver(
+        load_settings(webhook_url=URL, webhook_secret=SECRET)
+    )
+    assert endpoint is not None
+    assert (endpoint.endpoint_id, endpoint.project, endpoint.format) == (
+        SETTINGS_RECEIVER_ID, None, "standard",
+    )  # fmt: skip
+    assert SECRET not in repr(endpoint)
+    assert notify_settings.settings_receiver(load_settings()) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"webhook_url": URL}, "PACELINE_WEBHOOK_SECRET"),
+        ({"webhook_url": URL, "webhook_secret": "whsec_c2hvcnQ="}, "whsec_"),
+        ({"webhook_url": "https://me:pw@a/b", "webhook_secret": SECRET}, "user or password"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_used_stops_the_start(given, complaint):
+    with pytest.raises(StartUpFailed, match=complaint) as refusal:
+        notify_settings.settings_receiver(load_settings(**given))
+    assert "c2hvcnQ" not in str(refusal.value)
+
+
+def test_the_operators_own_endpoint_may_be_on_this_machine():
+    given = {"webhook_url": "http://127.0.0.1:9000/hook", "webhook_secret": SECRET}
+    assert notify_settings.settings_receiver(load_settings(**given)) is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"cordon_command": "drain", "cordon_url": URL}, "not both"),
+        ({"cordon_command": "  "}, "names no command"),
+        ({"cordon_command": "drain 'host"}, "PACELINE_CORDON_COMMAND"),
+        ({"cordon_url": URL, "cordon_dry_run": False}, "PACELINE_CORDON_PROJECTS"),
+        (
+            {"cordon_url": URL, "cordon_dry_run": False, "cordon_projects": "default"},
+            "PACELINE_CORDON_ACTIONS",
+        ),
+    ],
+)
+def test_a_hook_that_cannot_be_used_stops_the_start(given, complaint):
+    with pytest.raises(StartUpFailed, match=complaint):
+        notify_settings.cordon_hook(load_settings(**given))
+
+
+def test_a_hook_is_off_unless_it_is_named_and_dry_unless_it_is_meant():
+    assert notify_settings.cordon_hook(load_settings()) is None
+    hook = notify_settings.cordon_hook(load_settings(cordon_command="/usr/bin/drain --now 'a b'"))
+    assert hook is not None
+    assert (hook.command, hook.is_dry_run) == (["/usr/bin/drain", "--now", "a b"], True)
+    allowed = {"cordon_projects": "default, infra-*", "cordon_actions": "drain-host"}
+    meant = notify_settings.cordon_hook(
+        load_settings(cordon_url=URL, cordon_dry_run=False, **allowed)
+    )
+    assert meant is not None
+    assert (meant.url, meant.is_dry_run) == (URL, False)
+    assert (meant.projects, meant.actions) == (("default", "infra-*"), ("drain-host",))
+
+
+def test_settings_reach_the_notify_context_in_their_units(store):
+    settings = load_settings(
+        alert_repeat_h=0.5, alert_damping_s=7.0, public_url="https://p.example"
+    )
+    context = notify_settings.notify_context(settings, store, settings.default_rules())
+    assert (context.timing.repeat_s, context.timing.damping_s) == (1800.0, 7.0)
+    assert context.base_url == "https://p.example"
+
+
+def test_health_of_the_settings_receiver_is_kept_until_its_url_changes(store):
+    for url, failures in ((URL, 0), (URL, 1), (f"{URL}/2", 0)):
+        settings = load_settings(webhook_url=url, webhook_secret=SECRET)
+        with store.write() as conn:
+            receivers.put_settings_receiver(conn, notify_settings.settings_receiver(settings))
+            assert (
+                receivers.health(conn, [SETTINGS_RECEIVER_ID])[SETTINGS_RECEIVER_ID].failures
+                == failures
+            )
+            receivers.mark_failed(conn, SETTINGS_RECEIVER_ID, detail="no", now_s=1.0)
+
+
+def test_threads_end_soon_after_a_stop(store):
+    settings = load_settings(webhook_url=URL, webhook_secret=SECRET)
+    context = notify_settings.notify_context(settings, store, settings.default_rules())
+    stop = threading.Event()
+    threads = [
+        threading.Thread(target=each.run, args=(stop,))
+        for each in (OutboxSender(context), Dispatcher(context))
+    ]
+    for thread in threads:
+        thread.start()
+    stop.set()
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()

@@ -1,0 +1,133 @@
+"""What a silence held back on its way out, once it is over; and who hears of what at all."""
+
+import json
+import shutil
+from contextlib import closing
+from datetime import datetime
+
+import pytest
+
+from app.alerts.alert import Detail
+from app.alerts.labels import Matcher
+from app.store.alerting import notifications
+from tests.alerts.http_receiver import receiver
+from tests.consumer.notifier import NotifierTwin
+
+
+@pytest.fixture
+def hook():
+    with receiver() as hook:
+        yield hook
+
+
+@pytest.fixture
+def notifier(migrated_file, tmp_path):
+    url = f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'notifier.db')}"
+    with closing(NotifierTwin(url)) as made:
+        yield made
+
+
+def messages(hook):
+    return [json.loads(body)["data"] for _, _, body in hook.requests]
+
+
+def subjects(hook):
+    return [{each["labels"]["subject"] for each in data["alerts"]} for data in messages(hook)]
+
+
+def begin(notifier, endpoint_id):
+    """As the API does it with an endpoint that is created, enabled, or wants other alerts."""
+    with notifier.store.write() as conn:
+        notifications.mark_new_receiver(conn, endpoint_id, now_s=notifier.clock())
+        notifications.wake_project(conn, "default", notifier.clock())
+
+
+def test_silenced_resolution_has_the_figures_before_and_its_own_time(notifier, hook):
+    notifier.endpoint("hook", hook.url)
+    was = Detail(on="slowdown", value=1.42, slowdown=1.42, gpu_hours_lost_per_hour=19, num_gpus=64)
+    notifier.fire(detail=was)
+    notifier.dispatch()
+    notifier.pass_time(400)
+    ended_s = notifier.clock()
+    notifier.resolve(detail=Detail(on="slowdown", value=1.02, slowdown=1.02, num_gpus=64))
+    notifier.dispatcher.dispatch_due()
+    notifier.silence()
+    notifier.send()
+    notifier.pass_time(3600)
+    notifier.dispatch()
+    _, end = messages(hook)
+    assert end["sentence"] == "job runs at 1.02\u00d7 of its ideal again."
+    assert end["sub"].startswith("It had cost 19 GPU-h an hour")
+    [alert] = end["alerts"]
+    assert datetime.fromisoformat(alert["ends_at"]).timestamp() == ended_s
+
+
+def test_partly_silenced_message_notifies_the_other_alerts_at_once(notifier, hook):
+    notifier.endpoint("hook", hook.url)
+    notifier.fire("a", rule="cause")
+    notifier.fire("b", rule="cause")
+    notifier.dispatcher.dispatch_due()
+    notifier.silence(pattern="a")
+    notifier.send()
+    assert notifier.dispatch() == 1
+    assert subjects(hook) == [{"b"}]
+    assert not messages(hook)[0]["is_repeat"]
+
+
+def test_alert_never_notified_resolves_without_a_message(notifier, hook):
+    with receiver() as other:
+        notifier.endpoint("hook", hook.url)
+        notifier.endpoint("other", other.url)
+        notifier.fire()
+        notifier.dispatcher.dispatch_due()
+        notifier.silence()
+        notifier.send()
+        notifier.resolve()
+        notifier.pass_time(3600)
+        notifier.dispatch()
+        assert hook.requests == other.requests == []
+    assert notifier.states() == ["silenced", "silenced"]
+
+
+def test_new_receiver_gets_firing_alerts_once(notifier, hook):
+    with receiver() as late:
+        notifier.endpoint("hook", hook.url)
+        notifier.fire("a", rule="cause")
+        notifier.dispatch()
+        notifier.pass_time(1000)
+        notifier.endpoint("late", late.url)
+        begin(notifier, "late")
+        for _ in range(3):
+            notifier.dispatch()
+            notifier.pass_time(60)
+            with notifier.store.write() as conn:
+                notifications.wake_project(conn, "default", notifier.clock())
+        assert subjects(late) == [{"a"}]
+        assert messages(late)[0]["kind"] == "firing"
+        assert len(hook.requests) == 1
+
+
+def test_new_receiver_gets_no_acknowledged_alerts(notifier, hook):
+    with receiver() as late:
+        notifier.endpoint("hook", hook.url)
+        mark = notifier.fire()
+        notifier.dispatch()
+        notifier.acknowledge(mark)
+        notifier.dispatch()
+        notifier.pass_time(10)
+        notifier.endpoint("late", late.url)
+        begin(notifier, "late")
+        notifier.dispatch()
+        assert late.requests == []
+
+
+def test_unwanted_alert_is_left_out_of_a_message(notifier, hook):
+    with receiver() as of_b:
+        notifier.endpoint("a", hook.url, matchers=(Matcher("subject", "a"),))
+        notifier.fire("a", rule="cause")
+        notifier.fire("b", rule="cause")
+        notifier.dispatch()
+        notifier.pass_time(100)
+        notifier.endpoint("b", of_b.url, matchers=(Matcher("subject", "b"),))
+        notifier.dispatch()
+        assert (subjects(hook), subjects(of_b)) == ([{"a"}], [{"b"}])

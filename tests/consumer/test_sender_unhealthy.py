@@ -1,0 +1,38 @@
+"""An endpoint that is given up: who hears of it."""
+
+import shutil
+
+import pytest
+
+from app.alerts.receiver import SETTINGS_RECEIVER_ID
+from app.store import projects
+from app.store.alerting import receivers
+from tests.alerts.http_receiver import Answer, receiver
+from tests.consumer.notifier import NotifierTwin
+from tests.store.factories import endpoint
+
+
+@pytest.fixture
+def notifier(migrated_file, tmp_path):
+    path = shutil.copy(migrated_file, tmp_path / "notifier.db")
+    notifier = NotifierTwin(f"sqlite:///{path}")
+    yield notifier
+    notifier.close()
+
+
+def test_disabling_the_settings_receiver_notifies_every_project(notifier):
+    with receiver() as gone, receiver() as hook:
+        gone.answer = Answer(410)
+        with notifier.store.write() as conn:
+            projects.create_if_missing(conn, "research", now_s=100.0)
+            of_all = endpoint(SETTINGS_RECEIVER_ID, project=None, url=gone.url)
+            receivers.put_settings_receiver(conn, of_all)
+        for project in ("default", "research"):
+            notifier.endpoint(f"of_{project}", f"{hook.url}/{project}", project=project)
+        notifier.fire()
+        notifier.dispatch()
+        heard = [path for path, _, body in hook.requests if b"notifier.unhealthy" in body]
+    assert sorted(path.rpartition("/")[2] for path in heard) == ["default", "research"]
+    named = ("project", "action", "object_id")
+    disabled = {row for row in notifier.rows("audit", *named) if row[1] == "endpoint.disable"}
+    assert disabled == {(each, "endpoint.disable", "settings") for each in ("default", "research")}

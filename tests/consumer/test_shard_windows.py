@@ -1,0 +1,220 @@
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from app.diagnosis.job_history import History
+from app.ingest.assembly import run_state
+from app.ingest.assembly.window_codec import unpack_ops
+from app.monitor import analysed
+from app.store import windows
+from app.trace.window import Window
+from tests.consumer.jobs import HEALTHY, SIZES, SLOW
+from tests.consumer.twin import DEADLINE_S, step_batches
+
+
+def saved(twin, window_id="latest"):
+    with twin.store.read() as conn:
+        return windows.get(conn, "job", window_id, per_step=True)
+
+
+def test_figures_come_with_the_first_complete_step_and_each_further_one_revises_them(twin):
+    twin.register("job", SIZES)
+    consumer = twin.consumer()
+    seen: list[Any] = []
+    for step in range(4):
+        first, *others = step_batches(HEALTHY, step)
+        twin.append("job", first)
+        twin.turns(consumer, num_turns=1)
+        assert twin.windows("first_step", "revision", "state") == seen[-1:], "not complete yet"
+        twin.append("job", *others)
+        twin.turns(consumer, num_turns=1)
+        [summary] = twin.windows("first_step", "revision", "state")
+        seen.append(summary)
+        if step == 2:
+            break
+    assert seen == [(0, 1, "open"), (0, 2, "open"), (0, 3, "complete")]
+    told = [(m["event"], m["window"], m["revision"], m["state"]) for m in twin.announced.messages]
+    assert told == [("window", "1-0", *rest) for _, *rest in seen]
+
+
+def test_a_window_holds_what_the_same_steps_give_offline(twin):
+    twin.register("job", SIZES)
+    twin.push("job", SLOW, *range(4))
+    twin.turns(twin.consumer())
+    closed = Window(
+        SLOW.job, 1, 0, (0, 1, 2), SLOW.make(range(3)), (), "complete", 3, origin_ns=(0, 0, 0)
+    )
+    still_open = Window(SLOW.job, 1, 3, (3,), SLOW.make([3]), (), "open", 1, origin_ns=(0,))
+    history = History()
+    for window in (closed, still_open):
+        _, offline, recent = analysed(window, history)
+        assert recent is not None
+        history = history.extended(recent)
+        want, got = leaves(offline), leaves(saved(twin, window.id))
+        figures = {at: leaf for at, leaf in want.items() if isinstance(leaf, float)}
+        assert got | figures == want
+        assert {at: got[at] for at in figures} == pytest.approx(figures, rel=1e-6, abs=1e-6)
+
+
+def leaves(value, path=""):
+    """Every value that holds no others, by where it is."""
+    if not isinstance(value, dict | list):
+        return {path: value}
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    return {path: len(value)} | {
+        at: leaf for name, part in parts for at, leaf in leaves(part, f"{path}.{name}").items()
+    }
+
+
+def test_every_step_is_in_the_series_with_its_window(twin):
+    twin.register("job", SIZES)
+    twin.push("job", HEALTHY, *range(4))
+    twin.turns(twin.consumer())
+    with twin.store.read() as conn:
+        series = windows.step_series(conn, "job")
+    assert [(row.step, row.window_id) for row in series] == [
+        (0, "1-0"),
+        (1, "1-0"),
+        (2, "1-0"),
+        (3, "1-3"),
+    ]
+    times = saved(twin, "1-0")["step_time_s"]
+    assert [row.recorded_s for row in series[:3]] == times["recorded"]
+    assert [row.simulated_s for row in series[:3]] == times["simulated"]
+    assert [row.slowdown for row in series[:3]] == saved(twin, "1-0")["step_slowdown"]
+
+
+def test_batches_and_operations_are_kept_until_and_from_a_windows_end(twin):
+    twin.register("job", SIZES)
+    consumer = twin.consumer()
+    twin.push("job", HEALTHY, 0, 1)
+    twin.turns(consumer)
+    kept = [run_state.unpack_spool(blob) for (blob,) in twin.rows("spool", "blob")]
+    assert sum(map(len, kept)) == 2 * SIZES.num_workers
+    assert twin.windows("first_step", "trace") == [(0, None)]
+    twin.push("job", HEALTHY, 2)
+    twin.turns(consumer)
+    assert twin.rows("spool") == []
+    [(_, blob)] = twin.windows("first_step", "trace")
+    assert len(unpack_ops(blob).step) == HEALTHY.make(range(3)).num_ops
+    assert twin.queue.reader.backlog(0) == 0
+
+
+def test_the_job_knows_its_last_step_and_when_data_came(twin):
+    twin.register("job", SIZES)
+    twin.push("job", HEALTHY, 0, 1)
+    at_s = twin.unix_clock()
+    twin.turns(twin.consumer(), num_turns=1)
+    assert twin.rows("runs", "last_step", "last_data_s") == [(1, at_s)]
+
+
+def test_a_silent_worker_makes_its_step_skipped_and_is_named(twin):
+    twin.register("job", SIZES)
+    consumer = twin.consumer()
+    twin.push("job", HEALTHY, 0)
+    silent, *others = step_batches(HEALTHY, 1)
+    twin.append("job", *others)
+    twin.turns(consumer, num_turns=2, each_s=DEADLINE_S / 2 - 1)
+    assert saved(twin)["skipped_steps"] == [], "before the deadline"
+    twin.turns(consumer, num_turns=2)
+    twin.turns(consumer, num_turns=1)
+    [skipped] = saved(twin)["skipped_steps"]
+    assert skipped["step"] == 1
+    assert skipped["reason"] == f"rank {silent.rank} did not report the step in time"
+    assert saved(twin)["window"]["missing"] == [silent.rank]
+    assert saved(twin)["steps"] == [0]
+    with twin.store.read() as conn:
+        last = windows.step_series(conn, "job")[-1]
+    assert (last.step, last.slowdown, last.skipped_reason) == (1, None, skipped["reason"])
+
+
+def test_a_window_of_skipped_steps_alone_is_incomplete_and_has_no_figures(make_twin):
+    twin = make_twin(window_steps=2)
+    twin.register("job", SIZES)
+    consumer = twin.consumer()
+    for step in range(2):
+        twin.append("job", *step_batches(HEALTHY, step)[1:])
+    twin.turns(consumer, num_turns=2, each_s=10 * DEADLINE_S)
+    assert twin.windows("state", "slowdown", "num_steps") == [("incomplete", None, 0)]
+
+
+@pytest.mark.parametrize("num_steps", [1, 3, 5])
+def test_the_end_of_a_job_closes_its_last_window(twin, num_steps):
+    twin.register("job", SIZES)
+    consumer = twin.consumer()
+    twin.push("job", HEALTHY, *range(num_steps))
+    twin.end("job")
+    twin.turns(consumer)
+    found = twin.windows("first_step", "state", "num_steps", "trace")
+    assert {state for _, state, _, _ in found} == {"complete"}
+    assert sum(count for _, _, count, _ in found) == num_steps
+    assert all(blob is not None for *_, blob in found)
+    assert twin.rows("runs", "is_closed") == [(True,)]
+    assert twin.rows("spool") == []
+
+
+def test_a_new_run_supersedes_the_old_ones_open_window(twin):
+    consumer = twin.consumer()
+    assert twin.register("job", SIZES) == 1
+    twin.push("job", HEALTHY, *range(4))
+    twin.turns(consumer)
+    assert twin.register("job", SIZES, "run-2") == 2
+    twin.push("job", HEALTHY, 0, epoch=2)
+    twin.turns(consumer)
+    assert twin.windows("epoch", "first_step", "state", "revision") == [
+        (1, 0, "complete", 3),
+        (1, 3, "superseded", 2),
+        (2, 0, "open", 1),
+    ]
+    assert twin.rows("runs", "epoch", "is_closed") == [(1, True), (2, False)]
+
+
+@pytest.mark.parametrize("how", ["ended", "superseded"])
+def test_what_was_acknowledged_before_the_end_is_in_the_last_window(twin, how):
+    twin.register("job", SIZES)
+    slow_reader = twin.shard_work()
+    twin.push("job", HEALTHY, 0)
+    held_up = twin.entries()
+    if how == "ended":
+        twin.end("job")
+    else:
+        twin.register("job", SIZES, "run-2")
+    for _ in range(3):
+        slow_reader.tick()
+        twin.pass_time(1.0)
+        # What other jobs send meanwhile neither hastens nor delays the end.
+        twin.append_bytes("another", b"")
+        twin.context.queue.done(0, [entry.entry_id for entry in twin.entries()])
+    assert twin.windows() == []
+    slow_reader.take(held_up)
+    twin.append_bytes("another", b"")
+    slow_reader.tick()
+    state = "complete" if how == "ended" else "superseded"
+    assert twin.windows("state", "num_steps") == [(state, 1)]
+
+
+def test_hosts_are_kept_as_their_workers_say_them(twin):
+    twin.register("job", SIZES)
+    for number, batch in enumerate(step_batches(HEALTHY, 0)):
+        twin.append("job", replace(batch, host=f"host-{number}"))
+    twin.turns(twin.consumer())
+    [(names,)] = twin.rows("hosts", "names")
+    assert names == [[0, 0, "host-0"], [0, 1, "host-1"], [1, 0, "host-2"], [1, 1, "host-3"]]
+
+
+def test_revisions_only_go_up(twin):
+    twin.register("job", SIZES)
+    consumer = twin.consumer()
+    for step in range(5):
+        for batch in step_batches(HEALTHY, step):
+            twin.append("job", batch)
+            twin.turns(consumer, num_turns=1)
+    twin.end("job")
+    twin.turns(consumer)
+    by_window: dict[str, Any] = {}
+    for message in twin.announced.messages:
+        by_window.setdefault(message["window"], []).append(message["revision"])
+    assert by_window.keys() == {"1-0", "1-3"}
+    assert all(low < high for seen in by_window.values() for low, high in pairwise(seen))

@@ -1,0 +1,143 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detectors.allocator_stall import AllocatorStall
+from app.diagnosis.finding import Culprit
+from app.synth.costs import OperationCosts
+from app.synth.faults.fault import FaultSteps
+from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses, PlannedGc
+from app.synth.faults.slow_compute import SlowWorker, ThrottlingGpu
+from app.synth.noise import HeavyTailed, Pareto
+from app.synth.normal_variation import SpecialSteps
+from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspicion
+from tests.diagnosis.windows import case_of
+from tests.window_factory import scaled
+
+STALL = AllocatorStall()
+UNKNOWN = CostFigures(None, None, None)
+
+
+def test_few_stalled_workers_are_named():
+    found = suspicion(STALL, job(AllocatorStalls(workers=((1, 2), (3, 0)))))
+    assert found.culprits == (Culprit(1, 2, "host-004"), Culprit(3, 0, "host-001"))
+    assert found.evidence["workers"] == [[1, 2], [3, 0]]
+    assert found.evidence["usual_share"] == 0.0
+    assert "host-001 stop for a while in" in found.wording(UNKNOWN)
+    assert "forward and backward, whatever their length" in found.wording(UNKNOWN)
+
+
+def test_stops_before_computations_are_delays_and_stops_inside_them_durations():
+    made = job(AllocatorStalls(workers=((1, 2),), stall_s=0.1))
+    case = case_of(made.record(range(16)).window())
+    found = STALL.detect(case)
+    assert isinstance(found, Suspicion)
+    assert found.repair is not None
+    assert found.delays is not None
+    [group] = case.replay.groups
+    repaired, late = found.repair(group), found.delays(group)
+    for each in (repaired, late):
+        assert set(group.template.stage[each.rows].tolist()) == {2}
+        assert {group.template.name(row) for row in each.rows} == {
+            "forward-compute",
+            "backward-compute",
+        }
+    own_s = group.durations.recorded_s[repaired.rows]
+    lanes = np.flatnonzero((repaired.duration_s != own_s).any(axis=0))
+    assert set((lanes // 16).tolist()) == {1}
+    assert (repaired.duration_s <= own_s).all()
+    assert set((np.flatnonzero(late.duration_s.any(axis=0)) // 16).tolist()) == {1}
+    assert late.duration_s.min() >= 0.0
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+def test_cost_matches_the_counterfactual(pp):
+    made = job(AllocatorStalls(workers=((1, pp - 1),), stall_s=0.1), pp=pp)
+    attributed, real = attributed_and_real_cost(STALL, made)
+    assert attributed == pytest.approx(real, abs=0.01)
+
+
+def test_onset_of_a_stall_is_the_first_stop():
+    assert (
+        suspicion(STALL, job(AllocatorStalls(workers=((1, 2),), when=FaultSteps(8)))).onset_step
+        == 8
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("tail", [Pareto(), HeavyTailed(), HeavyTailed(share=0.1, alpha=1.1)])
+def test_heavy_tails_of_all_workers_are_no_stall(tail, seed):
+    assert ruled_out(STALL, job(costs=OperationCosts(noise=0.05, tail=tail), seed=seed))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        job(),
+        job(SlowWorker(dp_rank=1, stage=1, slowdown=2.0)),
+        job(SlowWorker(dp_rank=1, stage=1, slowdown=2.0, when=FaultSteps(8))),
+        job(SlowWorker(dp_rank=1, stage=1, slowdown=2.0, when=FaultSteps(5, 3))),
+        job(ThrottlingGpu(dp_rank=1, stage=1, slowdown=2.0)),
+        job(GcPauses(rate=0.5, workers=((1, 1),))),
+        job(GcPauses(rate=0.3)),
+        job(DataLoading(host="host-000")),
+        job(odd_steps=SpecialSteps(num_first=2, evaluate_every=5, checkpoint_every=6)),
+        job(costs=OperationCosts(launch_delay_s=5e-3)),
+        job(dp=1, pp=1),
+    ],
+    ids=[
+        "healthy",
+        "slow",
+        "slow since",
+        "slow for",
+        "throttling",
+        "gc of one",
+        "gc",
+        "data",
+        "odd steps",
+        "slow launches",
+        "alone",
+    ],
+)
+def test_other_causes_are_no_stall(made):
+    assert ruled_out(STALL, made)
+
+
+def test_two_stalled_workers_of_a_small_job_are_both_named():
+    found = suspicion(STALL, job(AllocatorStalls(workers=((0, 1),), rate=0.3), dp=2, pp=2))
+    assert found.culprits == (Culprit(0, 1, "host-001"),)
+
+
+@pytest.mark.parametrize("seed", [25, 58])  # in which one of its backwards is long as well
+def test_pauses_and_one_long_backward_are_no_stalls(seed):
+    costs = OperationCosts(noise=0.03, tail=HeavyTailed(share=0.01, alpha=1.2))
+    pauses = GcPauses(rate=0.9, workers=((1, 1),))
+    assert ruled_out(STALL, job(pauses, dp=8, costs=costs, seed=seed), 8)
+
+
+def test_a_second_stalled_worker_needs_less_evidence_by_direction():
+    made = job(AllocatorStalls(workers=((1, 2), (3, 0)), rate=0.07), seed=6)
+    assert suspicion(STALL, made, 12).evidence["workers"] == [[1, 2], [3, 0]]
+
+
+def test_stops_of_all_workers_hide_no_stalls():
+    stalls = AllocatorStalls(workers=((1, 2), (3, 0)), rate=0.15)
+    made = job(PlannedGc(every_steps=2, pause_s=0.2, in_forward=True), stalls)
+    found = suspicion(STALL, made)
+    assert found.culprits == (Culprit(1, 2, "host-004"), Culprit(3, 0, "host-001"))
+    assert found.evidence["usual_share"] == 0.0
+
+
+def test_result_does_not_depend_on_rank_order_or_time_unit():
+    base = job(AllocatorStalls(workers=((1, 2),))).record(range(16)).window()
+    base = dataclasses.replace(base, origin_ns=None, hosts={})
+    moved = dataclasses.replace(base.trace, dp_rank=(base.trace.dp_rank + 1) % 4)
+    found = STALL.detect(case_of(dataclasses.replace(base, trace=moved)))
+    assert isinstance(found, Suspicion)
+    assert found.culprits == (Culprit(2, 2),)
+    longer = STALL.detect(case_of(scaled(base, 10.0)))
+    assert isinstance(longer, Suspicion)
+    assert longer.culprits == (Culprit(1, 2),)
+    assert longer.score == pytest.approx(found.score)

@@ -1,0 +1,296 @@
+"""Ranks that everybody waits for: what their delay is made of, its name, and what it costs."""
+
+import pytest
+
+from app.diagnosis import diagnose as diagnosing
+from app.diagnosis.case import Case
+from app.diagnosis.detector import Suspicion
+from app.diagnosis.evidence.interruptions import annotated_s
+from app.diagnosis.evidence.late_workers import LateWorker, WaitCost, late_workers, wait_cost
+from app.trace.window import Window
+from tests.diagnosis.jobs import case_of, diagnosed, findings_of, only_finding, reason_against
+from tests.diagnosis.late_jobs import HEALTHY_S, LateJob
+from tests.engine.arrivals.ddp_windows import BACKWARD_S, FORWARD_S, OPTIMIZER_S, TRANSFER_S, ddp
+
+LATE = 2
+LATE_S = 0.08
+# Of the step of the late job, which waits for the late rank as long as it is late.
+SHARE = LATE_S / (HEALTHY_S + LATE_S)
+
+
+def the_late_worker(window: Window) -> tuple[Case, LateWorker]:
+    case = case_of(window)
+    (found,) = late_workers(case)
+    return case, found
+
+
+def alike(seconds: float) -> dict[int, float]:
+    return dict.fromkeys(range(8), seconds)
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "seconds"),
+    [
+        (LateJob(host_s={LATE: LATE_S}), "host", LATE_S),
+        (LateJob(gc_s={LATE: LATE_S}), "gc", LATE_S),
+        (LateJob(gc_inside_s={LATE: LATE_S}), "gc", LATE_S),
+        (LateJob(gc_inside_s=alike(0.02) | {LATE: LATE_S}), "gc", LATE_S - 0.02),
+        (LateJob(data_s=alike(0.003) | {LATE: LATE_S}), "data-wait", LATE_S - 0.003),
+        (LateJob(factor={LATE: 1.4}), "compute", 0.4 * 0.24),
+        # Of two the longer one.
+        (LateJob(host_s={LATE: 0.05}, gc_s={LATE: 0.03}), "host", 0.05),
+        (LateJob(host_s={LATE: 0.03}, factor={LATE: 1.2}), "compute", 0.2 * 0.24),
+    ],
+)
+def test_parts_of_a_delay(job, kind, seconds):
+    _, found = the_late_worker(job.window())
+    assert found.worker == (LATE, 0)
+    assert found.kind == kind
+    assert found.parts_s[kind] == pytest.approx(seconds, rel=0.05)
+
+
+@pytest.mark.parametrize("inside_s", [0.0, 0.04, 0.08])
+def test_all_parts_of_a_mixed_delay(inside_s):
+    mixed = LateJob(
+        host_s={LATE: 0.05},
+        gc_s={LATE: 0.03},
+        gc_inside_s={LATE: inside_s},
+        data_s={LATE: 0.02},
+        noise=0.0,
+    )
+    _, found = the_late_worker(mixed.window())
+    expected = {"host": 0.05, "gc": 0.03 + inside_s, "data-wait": 0.02, "compute": 0.0}
+    assert found.parts_s == pytest.approx(expected)
+
+
+# Python between operations: from what hardly matters to five times what the rank computes.
+@pytest.mark.parametrize("late_s", [0.03, 0.08, 0.12, 0.3, 1.2])
+def test_a_host_that_launches_late_is_named(late_s):
+    found = only_finding(diagnosed(LateJob(host_s={LATE: late_s}).window()))
+    assert found.cause == "late-host"
+    assert found.evidence["late_because"] == "unknown host work"
+    (culprit,) = found.culprits
+    assert (culprit.dp_rank, culprit.stage, culprit.rank, culprit.host) == (2, 0, 2, "host-2")
+    assert found.cost == pytest.approx(late_s / (HEALTHY_S + late_s), abs=0.01)
+    assert found.cost_range is None
+    assert "its host launches late" in found.sentence
+
+
+@pytest.mark.parametrize("late", [1, 5, 7])
+def test_any_rank_can_be_the_late_host(late):
+    found = only_finding(diagnosed(LateJob(host_s={late: LATE_S}, seed=late).window()))
+    assert [each.rank for each in found.culprits] == [late]
+
+
+def test_two_late_hosts_are_named_together():
+    found = only_finding(diagnosed(LateJob(host_s={2: LATE_S, 5: LATE_S}).window()))
+    assert found.cause == "late-host"
+    assert {each.rank for each in found.culprits} == {2, 5}
+    assert found.cost == pytest.approx(SHARE, abs=0.01)
+
+
+def test_a_host_that_collects_garbage_between_operations_is_late_because_of_gc():
+    found = only_finding(diagnosed(LateJob(gc_s={LATE: LATE_S}).window()))
+    assert (found.cause, found.evidence["late_because"]) == ("late-host", "gc")
+    assert "garbage collection" in found.sentence
+    assert found.cost == pytest.approx(SHARE, abs=0.01)
+
+
+def test_garbage_collection_inside_computations_is_named_once():
+    found = only_finding(diagnosed(LateJob(gc_inside_s={LATE: LATE_S}).window()))
+    assert found.cause == "gc-pause" or found.evidence["late_because"] == "gc"
+    assert [each.rank for each in found.culprits] == [LATE]
+    assert found.cost == pytest.approx(SHARE, abs=0.01)
+
+
+def test_one_rank_that_waits_for_data_long_is_data_loading():
+    window = LateJob(data_s=alike(0.003) | {LATE: LATE_S}).window()
+    found = diagnosed(window)
+    loading = only_finding(found)
+    assert loading.cause == "data-loading"
+    assert [each.rank for each in loading.culprits] == [LATE]
+    assert loading.cost == pytest.approx(SHARE, abs=0.015)
+    assert "explained" in reason_against(found, "late-host")
+
+
+def test_data_waits_of_all_ranks_have_no_culprit():
+    starved = {rank: 0.1 + 0.002 * rank for rank in range(8)}
+    found = only_finding(diagnosed(LateJob(data_s=starved).window()))
+    assert (found.cause, found.culprits) == ("data-loading", ())
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("noise", [0.01, 0.03])
+def test_healthy_noise_has_no_cause(seed, noise):
+    found = diagnosed(LateJob(noise=noise, seed=seed).window())
+    assert findings_of(found) == ()
+    assert found.unexplained_share is not None
+    assert found.unexplained_share < diagnosing.MIN_UNEXPLAINED
+    assert found.coverage == pytest.approx(1.0)
+
+
+def test_a_rank_that_computes_longer_is_a_slow_worker_and_no_late_host():
+    found = diagnosed(LateJob(factor={LATE: 1.4}).window())
+    assert only_finding(found).cause == "slow-worker"
+    assert only_finding(found).evidence["arrivals"]["rank"] == LATE
+    assert [each.cause for each in found.ruled_out].count("late-host") == 1
+
+
+def test_a_late_host_beside_a_slow_worker():
+    # The host is later than the GPU is slow: mending the GPU alone gives nothing.
+    found = findings_of(diagnosed(LateJob(factor={2: 1.4}, host_s={5: 0.12}).window()))
+    late, slow = found
+    assert (late.cause, slow.cause) == ("late-host", "slow-worker")
+    assert [each.rank for each in (*late.culprits, *slow.culprits)] == [5, 2]
+    assert late.cost == pytest.approx((0.12 - 0.096) / (HEALTHY_S + 0.12), abs=0.02)
+    assert slow.cost == pytest.approx(0.0, abs=0.01)
+    once_mended = slow.evidence["cost_once_others_are_mended"]
+    assert once_mended == pytest.approx(0.096 / (HEALTHY_S + 0.096), abs=0.02)
+    # What was waited for both says nothing of the one.
+    assert late.cost_range is slow.cost_range is None
+
+
+def test_delays_below_five_percent_of_the_step_have_no_culprit():
+    found = diagnosed(LateJob(host_s={LATE: 0.008}).window())
+    assert findings_of(found) == ()
+    assert found.unexplained_share == pytest.approx(0.008 / (HEALTHY_S + 0.008), abs=0.01)
+
+
+def test_waiting_in_few_steps_is_unexplained():
+    found = diagnosed(LateJob(host_s={LATE: LATE_S}, when=(3, 5), noise=0.0).window())
+    assert not found.findings
+    lost_s = 2 / 8 * LATE_S
+    assert found.unexplained_share == pytest.approx(lost_s / (HEALTHY_S + lost_s), rel=0.01)
+    # One of eight ranks has gaps that long.
+    covered = 1 - lost_s / 8 / (HEALTHY_S + lost_s)
+    assert found.coverage == pytest.approx(covered, rel=1e-3)
+
+
+def test_waiting_for_a_finding_s_culprit_is_explained():
+    found = diagnosed(LateJob(host_s={LATE: LATE_S}, noise=0.0).window())
+    assert found.unexplained_share == 0.0
+    assert found.coverage == pytest.approx(1 - SHARE / 8, rel=1e-3)
+
+
+def test_coverage_includes_data_waits():
+    starved = LateJob(data_s=alike(0.1), noise=0.0).window()
+    assert diagnosed(starved).coverage == pytest.approx(1.0)
+    assert annotated_s(case_of(starved), "data-wait").mean() == pytest.approx(0.1)
+
+
+def test_arrivals_are_not_used_where_other_causes_explain_the_waits(monkeypatch):
+    conclusions = []
+    concluded = diagnosing._concluded
+
+    def watched(case, suspicions, ruled_out):
+        conclusions.append([each.cause for each in suspicions])
+        return concluded(case, suspicions, ruled_out)
+
+    monkeypatch.setattr(diagnosing, "_concluded", watched)
+    diagnosed(LateJob(data_s=alike(0.003) | {LATE: LATE_S}).window())
+    assert conclusions == [["data-loading"]]
+    conclusions.clear()
+    diagnosed(LateJob(host_s={LATE: LATE_S}).window())
+    assert conclusions == [[], ["late-host"]]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_cost_of_a_slow_ddp_rank_is_the_same_in_both_modes(held):
+    window = ddp([1.0, 1.6, 1.0, 1.0], held=held, steps=8, noise=0.005)
+    found = only_finding(diagnosed(window))
+    assert (found.cause, [each.rank for each in found.culprits]) == ("slow-worker", [1])
+    busy_s, rest_s = FORWARD_S + BACKWARD_S, TRANSFER_S + OPTIMIZER_S
+    expected = 0.6 * busy_s / (1.6 * busy_s + rest_s)
+    assert found.cost == pytest.approx(expected, abs=0.03)
+    assert found.cost_range is None
+    case = case_of(window)
+    waits = wait_cost(case, late_workers(case))
+    assert waits is not None
+    assert waits.low == pytest.approx(expected, abs=0.03)
+    assert waits.high == pytest.approx(expected, abs=0.03)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_rank_that_is_slow_in_the_backward_only_is_named_in_both_modes(held):
+    # Held up, the peers' backwards are as long as the slow rank's, and nothing else tells which.
+    window = ddp([1.0, 1.6, 1.0, 1.0], held=held, steps=8, noise=0.005, slow_forward=False)
+    found = only_finding(diagnosed(window))
+    assert (found.cause, [each.rank for each in found.culprits]) == ("slow-worker", [1])
+    lost_s = 0.6 * BACKWARD_S
+    expected = lost_s / (FORWARD_S + BACKWARD_S + lost_s + TRANSFER_S + OPTIMIZER_S)
+    low, high = found.cost_range or (found.cost, found.cost)
+    assert low is not None
+    assert high is not None
+    assert low - 0.03 <= expected <= high + 0.03
+
+
+def test_wait_cost_of_a_late_host_is_the_others_waiting():
+    case, found = the_late_worker(LateJob(host_s={LATE: LATE_S}, noise=0.0).window())
+    waits = wait_cost(case, [found])
+    assert waits is not None
+    assert (waits.low, waits.high) == pytest.approx((SHARE, SHARE))
+    assert wait_cost(case, []) is None
+
+
+@pytest.mark.parametrize(
+    ("replayed", "waits", "cost_range"),
+    [
+        (0.24, WaitCost(0.24, 0.24), None),
+        (0.24, WaitCost(0.269, 0.269), None),  # within three points
+        (0.24, WaitCost(0.20, 0.40), None),
+        (0.24, WaitCost(0.30, 0.40), (0.24, 0.40)),
+        (0.24, WaitCost(0.10, 0.20), (0.10, 0.24)),
+    ],
+)
+def test_cost_is_one_figure_where_replay_and_waits_agree(monkeypatch, replayed, waits, cost_range):
+    monkeypatch.setattr(diagnosing, "wait_cost", lambda case, late: waits)
+    case, _ = the_late_worker(LateJob(host_s={LATE: LATE_S}).window())
+    suspicion = about([[LATE, 0]])
+    assert diagnosing._cost(case, suspicion, replayed) == (replayed, cost_range)
+    # Of other workers waits say nothing.
+    assert diagnosing._cost(case, about([[5, 0]]), replayed) == (replayed, None)
+
+
+@pytest.mark.parametrize(
+    ("waits", "cost"),
+    [
+        (WaitCost(0.25, 0.27), (0.27, None)),
+        (WaitCost(0.20, 0.30), (0.25, (0.20, 0.30))),
+    ],
+)
+def test_cost_without_replay_is_the_waiting(monkeypatch, waits, cost):
+    monkeypatch.setattr(diagnosing, "wait_cost", lambda case, late: waits)
+    case, _ = the_late_worker(LateJob(host_s={LATE: LATE_S}).window())
+    share, cost_range = diagnosing._cost(case, about([[LATE, 0]]), None)
+    assert share == pytest.approx(cost[0])
+    assert cost_range == cost[1]
+
+
+def about(workers: list[list[int]]) -> Suspicion:
+    evidence = {"workers": workers}
+    return Suspicion("late-host", 1.0, 1.0, (), lambda costed: "", evidence=evidence)
+
+
+def test_figures_are_finite_and_shares():
+    job = LateJob(host_s={1: 0.05}, gc_s={3: 0.06}, factor={6: 1.3}, noise=0.02)
+    found = diagnosed(job.window())
+    shares = [found.unexplained_share, found.coverage]
+    shares += [each.cost for each in findings_of(found)]
+    for share in shares:
+        assert share is not None
+        assert 0 <= share <= 1  # neither NaN nor infinite
+
+
+def named(job: LateJob) -> set[tuple[str, int | None]]:
+    found = findings_of(diagnosed(job.window()))
+    return {(each.cause, culprit.dp_rank) for each in found for culprit in each.culprits}
+
+
+def test_a_data_wait_of_one_rank_hides_no_late_host():
+    job = LateJob(data_s={1: 0.05}, host_s={3: 0.06})
+    assert named(job) == {("data-loading", 1), ("late-host", 3)}
+
+
+def test_late_hosts_of_different_reasons_are_named_together():
+    ranks = {dp_rank for _, dp_rank in named(LateJob(gc_s={5: 0.06}, host_s={3: 0.05}))}
+    assert ranks == {3, 5}

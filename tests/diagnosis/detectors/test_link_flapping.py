@@ -1,0 +1,148 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detectors.link import FlappingLink
+from app.diagnosis.evidence.network import network_transfers
+from app.diagnosis.finding import Culprit, RuledOut
+from app.synth.costs import OperationCosts
+from app.synth.faults.fault import FaultSteps
+from app.synth.faults.interruptions import GcPauses
+from app.synth.faults.slow_network import FlappingNic, SlowLink, SlowNic
+from app.synth.noise import HeavyTailed, Pareto
+from app.trace.readers.published.trace_files import read
+from tests.diagnosis.suspects import (
+    attributed_and_real_cost,
+    job,
+    recorded,
+    ruled_out,
+    suspicion,
+    two_stages,
+)
+from tests.diagnosis.windows import case_of
+from tests.shared_traces import SHARED_TRACES, needs_shared
+from tests.window_factory import replicas, window
+
+FLAP = FlappingLink()
+UNKNOWN = CostFigures(None, None, None)
+
+
+@needs_shared
+def test_the_published_flapping_link_is_one_workers_card():
+    found = FLAP.detect(case_of(read(Path(SHARED_TRACES) / "trace-flap.parquet")))
+    assert isinstance(found, Suspicion)
+    assert found.culprits == (Culprit(3, 2),)
+    assert set(found.evidence["optypes"]) == {
+        "forward-send",
+        "forward-recv",
+        "backward-send",
+        "backward-recv",
+    }
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_flapping_link_names_the_worker(stage):
+    made = job(FlappingNic(dp_rank=1, stage=stage, slowdown=20.0))
+    found = suspicion(FLAP, made)
+    assert found.culprits == made.faults[0].culprits(made.world)
+    assert "now and then take" in found.wording(UNKNOWN)
+
+
+def test_with_one_stage_collectives_show_a_flapping_link():
+    made = job(FlappingNic(dp_rank=1, stage=0, slowdown=20.0, rate=0.8), pp=1)
+    found = suspicion(FLAP, made, 40)
+    assert found.culprits == (Culprit(stage=0),)
+
+
+def test_bursts_are_found_among_varying_transfers():
+    # So many stray that no step has five times as many slow ones as is typical.
+    noisy = OperationCosts(stage_transfer_s=4e-3, transfer_noise=0.13)
+    fault = FlappingNic(dp_rank=1, stage=1, slowdown=38.0, rate=0.4)
+    made = job(fault, dp=2, pp=2, microbatches=6, costs=noisy)
+    found = suspicion(FLAP, made, 20)
+    assert Culprit(1, 1, made.world.hosts[1, 1]) in found.culprits
+    plain = replace(made, faults=())
+    took = [np.concatenate([b.step_s() for b in each.blocks(range(20))]) for each in (made, plain)]
+    slowed = np.flatnonzero(took[0] > 1.1 * took[1])
+    assert slowed.size >= 5
+    assert set(slowed.tolist()) <= set(found.evidence["steps"])
+    assert len(found.evidence["steps"]) < 20
+
+
+def test_bursts_on_all_links_are_found_by_the_steps_between():
+    found = suspicion(FLAP, job(FlappingNic(0, 1, 20.0), dp=1, pp=3))
+    assert found.culprits[0].stage == 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 4, 5])
+@pytest.mark.parametrize("dp", [2, 3])
+def test_healthy_noise_on_few_links_is_no_flapping_link(dp, seed):
+    tail = HeavyTailed(share=0.05, alpha=1.2)
+    costs = OperationCosts(stage_transfer_s=4e-2, transfer_noise=0.03, tail=tail)
+    assert ruled_out(FLAP, job(dp=dp, pp=2, microbatches=4, costs=costs, seed=seed))
+
+
+def test_reason_without_a_distinct_step_mentions_no_step(monkeypatch):
+    # Of each step's 20 transfers 2 stray, on one link 6: more than chance, and in every step.
+    net = network_transfers(recorded(job(pp=2), 60))
+    num_slow = np.ones_like(net.num)
+    num_slow[0, 1] = 3
+    spread = replace(net, num=np.full_like(net.num, 10), num_slow=num_slow)
+    monkeypatch.setattr("app.diagnosis.detectors.link.network_transfers", lambda _: spread)
+    found = FLAP.detect(net.case)
+    assert isinstance(found, RuledOut)
+    assert found.insufficient
+    assert "no step has so many" in found.reason
+
+
+def test_cost_matches_the_counterfactual():
+    made = job(FlappingNic(dp_rank=2, stage=1, slowdown=15.0))
+    attributed, real = attributed_and_real_cost(FLAP, made)
+    assert attributed == pytest.approx(real, abs=0.005)
+
+
+def test_onset_of_a_flapping_link_is_the_first_burst():
+    made = job(FlappingNic(dp_rank=2, stage=1, slowdown=15.0, when=FaultSteps(20)))
+    assert suspicion(FLAP, made, 40).onset_step == 20
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        job(),
+        job(SlowLink(dp_rank=1, stage=1, slowdown=8.0)),
+        job(SlowLink(dp_rank=1, stage=1, slowdown=8.0, when=FaultSteps(6))),
+        job(SlowLink(dp_rank=1, stage=1, slowdown=8.0, when=FaultSteps(6, 4))),
+        job(SlowNic(dp_rank=1, stage=1, slowdown=8.0, when=FaultSteps(6))),
+        job(GcPauses(rate=0.2)),
+        job(costs=OperationCosts(transfer_noise=0.1, tail=HeavyTailed(share=0.05, alpha=1.2))),
+        job(costs=OperationCosts(transfer_noise=0.1, tail=Pareto())),
+    ],
+    ids=["healthy", "slow", "slow since", "slow for", "card", "gc", "heavy tails", "pareto"],
+)
+def test_steady_or_healthy_links_are_no_flapping_link(made):
+    assert ruled_out(FLAP, made)
+
+
+def test_one_burst_in_one_step_is_not_enough():
+    assert ruled_out(
+        FLAP, job(FlappingNic(dp_rank=1, stage=1, slowdown=20.0, when=FaultSteps(4, 1)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "flaps"), [("11011011", True), ("00111111", False), ("01110000", False)]
+)
+def test_a_link_with_good_steps_between_flaps(pattern, flaps):
+    rows = replicas(two_stages([0.1] * 8), 3)
+    transfer_s = [0.5 if slow == "1" else 0.1 for slow in pattern]
+    rows += [row.on(dp_rank=3) for row in two_stages(transfer_s)]
+    found = FLAP.detect(case_of(window(rows, dp_size=4, pp_size=2)))
+    if not flaps:
+        assert isinstance(found, RuledOut)
+        return
+    assert isinstance(found, Suspicion)
+    assert found.evidence["steps"] == [0, 1, 3, 4, 6, 7]

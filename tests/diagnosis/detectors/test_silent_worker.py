@@ -1,0 +1,132 @@
+import dataclasses
+
+import pytest
+
+from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detectors.silent_worker import SilentWorker, silent_worker
+from app.diagnosis.diagnose import DETECTORS, diagnose
+from app.diagnosis.finding import Culprit, RuledOut
+from app.synth.faults.fault import FaultSteps
+from app.synth.faults.interruptions import SilentWorker as SilentFault
+from app.trace.window import SkippedStep
+from tests.diagnosis.suspects import job, recorded, ruled_out, suspicion
+from tests.window_factory import Row, window
+
+SILENT = SilentWorker()
+UNKNOWN = CostFigures(None, None, None)
+
+
+def lacking(*missing, steps=4, tp_size=1, state="incomplete"):
+    """A window of so many complete steps, and then one step after the other that lacks ranks."""
+    rows = [
+        Row("forward-compute", dp_rank=dp_rank, step=step)
+        for step in range(steps)
+        for dp_rank in range(4)
+    ]
+    skipped = tuple(
+        SkippedStep(steps + number, "did not report", ranks) for number, ranks in enumerate(missing)
+    )
+    return window(rows, dp_size=4, tp_size=tp_size, skipped=skipped, state=state)
+
+
+def test_a_worker_is_silent_since_its_first_missed_step():
+    found = suspicion(SILENT, job(SilentFault(dp_rank=1, stage=2, when=FaultSteps(11))))
+    assert found.culprits == (Culprit(1, 2, "host-004"),)
+    assert (found.onset_step, found.persistence, found.cost, found.repair) == (
+        11,
+        "chronic",
+        None,
+        None,
+    )
+    assert found.evidence["steps_missed"] == 5
+    assert found.wording(UNKNOWN) == (
+        "dp 1, stage 2 on host-004 reports nothing in the last 5 steps, since step 11; "
+        "the others go on"
+    )
+
+
+def test_a_silent_host_is_one_culprit():
+    both = [SilentFault(dp_rank=dp, stage=0, when=FaultSteps(8)) for dp in (2, 3)]
+    assert suspicion(SILENT, job(*both)).culprits == (Culprit(host="host-001"),)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        job(),
+        job(SilentFault(dp_rank=1, stage=2, when=FaultSteps(8, 2))),
+        job(SilentFault(dp_rank=1, stage=2, when=FaultSteps(14))),
+        job(SilentFault(dp_rank=1, stage=2, when=FaultSteps(10, 5))),
+    ],
+    ids=["nobody", "late", "late at the end", "back at the end"],
+)
+def test_a_late_or_returned_worker_is_not_silent(made):
+    assert ruled_out(SILENT, made)
+
+
+def test_two_missed_steps_give_insufficient_evidence():
+    assert ruled_out(SILENT, job(SilentFault(dp_rank=1, stage=2, when=FaultSteps(14)))).insufficient
+
+
+def test_only_steps_missed_in_a_row_to_the_end_count():
+    assert isinstance(silent_worker(lacking((1,), (1,), (2,), (1,), (1,))), RuledOut)
+    found = silent_worker(lacking((1, 3), (1,), (1,), (1, 2)))
+    assert isinstance(found, Suspicion)
+    assert found.culprits == (Culprit(1, 0),)
+
+
+def test_a_silent_worker_is_found_without_a_complete_step():
+    found = silent_worker(lacking((3,), (3,), (3,), steps=0))
+    assert isinstance(found, Suspicion)
+    assert found.culprits == (Culprit(3, 0),)
+    assert found.onset_step is None  # it may have been silent before
+    assert isinstance(silent_worker(lacking((3,), (3,), steps=0)), RuledOut)
+
+
+def test_ranks_are_those_that_workers_reported_with():
+    usual = silent_worker(lacking((2,), (2,), (2,), tp_size=2))
+    assert isinstance(usual, Suspicion)
+    assert usual.culprits == (Culprit(1, 0),)
+    base = lacking((7,), (7,), (7,))
+    other = dataclasses.replace(base.trace, rank=7 - base.trace.dp_rank)
+    found = silent_worker(dataclasses.replace(base, trace=other))
+    assert isinstance(found, Suspicion)
+    assert found.culprits == (Culprit(0, 0),)
+
+
+def test_the_recorders_rank_order_overrides_the_usual_one():
+    base = lacking((3,), (3,), (3,), steps=0)
+    found = silent_worker(dataclasses.replace(base, places={3: (1, 0)}))
+    assert isinstance(found, Suspicion)
+    assert found.culprits == (Culprit(1, 0),)
+
+
+def test_more_than_half_missing_is_no_silent_worker():
+    found = silent_worker(lacking(*[(0, 1, 2)] * 3))
+    assert isinstance(found, RuledOut)
+    assert found.insufficient
+
+
+def test_steps_skipped_for_other_reasons_do_not_count():
+    base = lacking((2,), (2,), (2,))
+    refused = SkippedStep(9, "cannot be replayed")
+    found = silent_worker(dataclasses.replace(base, skipped=(*base.skipped, refused)))
+    assert isinstance(found, Suspicion)
+    assert found.culprits == (Culprit(2, 0),)
+
+
+def test_the_detector_uses_the_cases_window():
+    case = recorded(job(SilentFault(dp_rank=1, stage=2, when=FaultSteps(11))))
+    assert SILENT.detect(case).cause == "silent-worker"
+
+
+def test_a_silent_worker_is_found_though_other_causes_are_withheld():
+    case = recorded(job(SilentFault(dp_rank=1, stage=2, when=FaultSteps(5))), 8)
+    report = dataclasses.replace(case.report, recorded_s=2 * case.report.recorded_s)
+    found = diagnose(case.replay, report, case.history)
+    assert found.findings is not None
+    assert [each.cause for each in found.findings] == ["silent-worker"]
+    # Who is late to collectives is no matter of the replay.
+    of_replay = [each for each in found.ruled_out if each.cause != "late-host"]
+    assert all(each.insufficient for each in of_replay)
+    assert len(found.ruled_out) >= len(DETECTORS) - 1

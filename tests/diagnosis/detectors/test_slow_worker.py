@@ -1,0 +1,207 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typing_extensions import override
+
+from app.diagnosis.finding import Culprit
+from app.synth.costs import OperationCosts
+from app.synth.faults.fault import FaultSteps
+from app.synth.faults.interruptions import GcPauses
+from app.synth.faults.sequence_imbalance import SequenceImbalance
+from app.synth.faults.slow_compute import (
+    LongLastStage,
+    MixedGpus,
+    SlowHost,
+    SlowWorker,
+    ThrottlingGpu,
+)
+from app.trace.ops import OP_CODES
+from tests.diagnosis.jobs import (
+    NUM_STEPS,
+    case_of,
+    diagnosed,
+    findings_of,
+    made,
+    only_finding,
+    reason_against,
+    window_of,
+)
+from tests.synth.faulty_jobs import costs_of
+
+
+def of(*faults, **about):
+    return diagnosed(window_of(made(*faults, **about)))
+
+
+@pytest.mark.parametrize("slowdown", [1.08, 1.3, 2.5])
+def test_a_slow_worker_is_named_with_its_host_and_what_it_costs(slowdown):
+    job = made(SlowWorker(2, 1, slowdown))
+    found = only_finding(diagnosed(window_of(job)))
+    assert found.cause == "slow-worker"
+    assert found.culprits == (Culprit(2, 1, job.world.hosts[2, 1]),)
+    (cost,) = costs_of(job, range(NUM_STEPS))
+    assert found.cost == pytest.approx(cost, abs=0.005)
+    assert found.evidence["slowdown_against_peers"] == pytest.approx(slowdown, abs=0.01)
+    assert found.persistence == "chronic"
+    assert found.onset_step is None
+
+
+class SlowForward(SlowWorker):
+    """Of which only the forward takes longer: no GPU is slow in that way."""
+
+    @override
+    def change(self, drawn, world, lasts, rng_of):
+        drawn.forward_s[self.stage, ..., self.dp_rank] *= self.slowdown
+
+
+def test_a_slow_forward_is_found_by_the_others_waits():
+    seen = of(SlowForward(1, 0, 2.4))
+    found = only_finding(seen)
+    assert (found.cause, found.culprits) == ("slow-worker", (Culprit(1, 0, "host-001"),))
+    assert "of its collectives by its own doing" in found.sentence
+    assert found.evidence["arrivals"]["share"] > 0.05
+
+
+def test_a_slow_forward_without_waits_is_ruled_out_by_its_backward():
+    reason = reason_against(of(SlowForward(1, 0, 1.2)), "slow-worker")
+    assert "the slowest, dp 1, stage 0, takes" in reason
+    assert reason.endswith("takes 1.2x as long in the forward and 1.00x in the backward")
+
+
+def test_a_worker_that_becomes_slow_has_onset_and_cost_of_its_steps():
+    job = made(SlowWorker(1, 3, 1.6, when=FaultSteps(10)))
+    found = only_finding(diagnosed(window_of(job)))
+    assert found.onset_step == 10
+    assert found.evidence["steps"] == list(range(10, 16))
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.005)
+    assert ", since step 10; it costs" in found.sentence
+
+
+def test_a_throttling_gpu_is_a_progressive_slow_worker():
+    job = made(ThrottlingGpu(0, 2, 2.0, ramp_steps=10, when=FaultSteps(2)))
+    found = only_finding(diagnosed(window_of(job)))
+    assert (found.cause, found.persistence) == ("slow-worker", "progressive")
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.01)
+
+
+def test_the_clock_of_a_throttling_gpu_is_evidence():
+    job = made(ThrottlingGpu(0, 2, 2.0, ramp_steps=1, when=FaultSteps(8)), records_gpus=True)
+    evidence = only_finding(diagnosed(window_of(job))).evidence
+    assert evidence["sm_clock_mhz"] < 0.7 * evidence["sm_clock_mhz_of_peers"]
+    assert evidence["temperature_c"] > evidence["temperature_c_of_peers"] + 10
+
+
+def test_the_power_and_the_last_error_of_a_gpu_are_evidence():
+    window = window_of(made(SlowWorker(1, 3, 1.6)))
+    trace = window.trace
+    tells = trace.optype == OP_CODES["optimizer"]
+    is_slow = tells & (trace.dp_rank == 1) & (trace.stage == 3)
+    power_w = np.where(is_slow, 310, np.where(tells, 650, -1))
+    xid = np.where(is_slow & (trace.step == 3), 63, np.where(is_slow & (trace.step == 5), 79, -1))
+    told = replace(window, trace=replace(trace, power_w=power_w, xid=xid))
+    evidence = only_finding(diagnosed(told)).evidence
+    assert (evidence["power_w"], evidence["power_w_of_peers"]) == (310, 650)
+    assert evidence["xid"] == 79
+    assert "xid" not in only_finding(diagnosed(window)).evidence
+
+
+def test_of_two_replicas_the_slower_one_is_blamed():
+    found = only_finding(of(SlowWorker(1, 0, 1.3), dp=2, pp=2))
+    assert [(each.dp_rank, each.stage) for each in found.culprits] == [(1, 0)]
+
+
+def test_a_host_with_several_slow_workers_is_one_culprit():
+    job = made(SlowHost("host-001", 1.4), dp=8, pp=2, tp=2)
+    found = only_finding(diagnosed(window_of(job)))
+    assert found.culprits == (Culprit(host="host-001"),)
+    assert found.evidence["num_workers"] == 4
+    assert found.sentence.startswith("host-001 is 1.4x slower than its peers")
+
+
+def test_older_gpus_in_up_to_half_of_the_job_are_slow_workers():
+    job = made(MixedGpus(0.5, 1.3, choice=3), dp=8, pp=1, tp=8)
+    found = only_finding(diagnosed(window_of(job)))
+    assert set(found.culprits) == set(job.faults[0].culprits(job.world))
+    assert len(found.culprits) == 4
+
+
+def test_a_long_stage_is_no_slow_worker():
+    seen = of(LongLastStage())
+    assert [found.cause for found in findings_of(seen)] == ["stage-imbalance"]
+
+
+def test_a_slow_worker_of_a_long_stage_and_the_stage_are_both_named():
+    job = made(SlowWorker(0, 3, 1.5), LongLastStage())
+    seen = diagnosed(window_of(job))
+    assert {found.cause for found in findings_of(seen)} == {"slow-worker", "stage-imbalance"}
+    costs = dict(
+        zip(("slow-worker", "stage-imbalance"), costs_of(job, range(NUM_STEPS)), strict=True)
+    )
+    for found in findings_of(seen):
+        assert found.cost == pytest.approx(costs[found.cause], abs=0.02)
+
+
+@pytest.mark.parametrize(("pp", "slowdown"), [(1, 1.2), (1, 1.5), (4, 1.15), (4, 1.5)])
+def test_a_slow_worker_is_found_among_uneven_sequences(pp, slowdown):
+    job = made(SlowWorker(2, 0, slowdown), SequenceImbalance(), dp=8, pp=pp)
+    found = case_of(window_of(job)).slowness
+    assert found is not None
+    assert np.flatnonzero(found.significance >= 1).tolist() == [2 * pp]
+    assert found.stretches.mean[2 * pp] == pytest.approx(slowdown, abs=0.03)
+
+
+def test_single_pauses_are_no_slow_worker():
+    seen = of(GcPauses(rate=0.3, pause_s=0.2))
+    assert "slow-worker" not in {found.cause for found in findings_of(seen)}
+
+
+def test_a_single_slow_step_is_not_enough():
+    seen = of(SlowWorker(1, 1, 3.0, when=FaultSteps(4, 1)))
+    assert seen.findings == ()
+    assert "no worker is slower" in reason_against(seen, "slow-worker")
+
+
+def test_with_one_replica_a_worker_is_compared_with_its_own_history():
+    found = only_finding(of(SlowWorker(0, 2, 1.5, when=FaultSteps(10)), dp=1))
+    assert [(each.dp_rank, each.stage) for each in found.culprits] == [(0, 2)]
+    assert found.onset_step == 10
+    assert "slower than before" in found.sentence
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+def test_with_one_replica_an_always_slow_worker_gives_insufficient_evidence(pp):
+    seen = of(SlowWorker(0, 0, 1.5), dp=1, pp=pp)
+    assert seen.findings == ()
+    assert "with one dp rank" in reason_against(seen, "slow-worker")
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_healthy_workers_are_ruled_out(noise):
+    assert of(costs=OperationCosts(noise=noise)).findings == ()
+
+
+def test_sentence_gives_a_range_for_unequal_ratios():
+    found = only_finding(of(SlowWorker(1, 2, 1.8), SlowWorker(3, 0, 1.4)))
+    assert "are 1.4x to 1.8x slower than their peers" in found.sentence
+    assert found.evidence["workers"] == [[1, 2], [3, 0]]
+    assert found.evidence["slowdowns_against_peers"] == pytest.approx([1.8, 1.4], abs=0.02)
+
+
+def test_sentence_gives_one_figure_for_equal_ratios():
+    found = only_finding(of(SlowWorker(1, 2, 1.6), SlowWorker(3, 0, 1.6)))
+    assert "are 1.6x slower than their peers" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("other", "is_named"),
+    [
+        (SlowWorker(2, 1, 1.3, when=FaultSteps(4, 3)), False),
+        (SlowWorker(2, 1, 1.8, when=FaultSteps(4, 6)), True),
+        (SlowWorker(2, 1, 1.08), True),
+    ],
+    ids=["brief and little", "brief", "little"],
+)
+def test_brief_slowness_beside_a_slow_worker_is_not_named(other, is_named):
+    found = only_finding(of(SlowWorker(1, 2, 1.9), other))
+    assert ([2, 1] in found.evidence["workers"]) == is_named

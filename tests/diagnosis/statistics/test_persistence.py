@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+
+from app.diagnosis.job_history import ExtendedHistory, median_over_workers, onset_in_history
+from app.diagnosis.statistics.persistence import bad_steps, persistence, rotation
+
+
+def course(*parts):
+    """Badness, each for so many steps."""
+    return np.concatenate([np.full(count, badness) for badness, count in parts])
+
+
+@pytest.mark.parametrize(
+    ("badness", "says"),
+    [
+        (course((1.0, 8)), None),
+        (course((1.5, 8)), "chronic"),
+        (course((1.0, 4), (1.5, 4)), "chronic"),
+        (course((1.0, 5), (1.5, 3)), "transient"),
+        (course((1.5, 2), (1.0, 6)), "transient"),
+        (1 + 0.1 * np.arange(8), "progressive"),
+        (course((1.5, 7), (9.0, 1)), "chronic"),
+        (course((np.nan, 6), (1.5, 2)), "chronic"),
+        (np.full(8, np.nan), None),
+    ],
+    ids=["never", "always", "half", "at its end", "at first", "growing", "with a spike",
+         "where it is known", "not known"],
+)  # fmt: skip
+def test_persistence_of_badness(badness, says):
+    assert persistence(badness) == says
+
+
+def test_persistence_counts_the_windows_steps_but_growth_may_begin_before():
+    assert persistence(course((1.5, 30), (1.0, 8)), 30) is None
+    assert persistence(course((1.0, 30), (1.5, 8)), 30) == "chronic"
+    grows = np.concatenate([np.ones(20), 1 + 0.03 * np.arange(1, 21)])
+    assert persistence(grows, 32) == "progressive"
+    assert persistence(np.concatenate([grows, np.full(70, 1.6)]), 102) == "chronic"
+
+
+def test_noise_is_not_progressive():
+    rng = np.random.default_rng(4)
+    for _ in range(200):
+        assert persistence(1.5 * np.exp(0.03 * rng.standard_normal(24)), 16) == "chronic"
+
+
+def test_badness_that_has_stopped_is_not_progressive():
+    assert persistence(np.concatenate([1 + 0.2 * np.arange(1, 7), np.ones(10)])) == "transient"
+
+
+def test_steps_from_half_of_the_median_badness_are_bad():
+    assert bad_steps(np.array([1.0, 1.04, 1.1, 1.6, 1.6, 1.6, np.nan])).tolist() == [
+        *(False, False, False, True, True, True, False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("culprits", "says"),
+    [
+        ([0, 1, 2, 3, 0, 2], "rotating"),
+        ([0, 1, -1, 2, -1, -1], "rotating"),
+        ([0, 0, 0, 1, 2, 0], None),
+        ([0, 1, 0, 1, 0, 1], None),
+        ([-1, -1], None),
+        ([], None),
+    ],
+)
+def test_changing_culprits_are_rotating(culprits, says):
+    assert rotation(np.array(culprits, np.int64)) == says
+
+
+def test_onset_is_a_step_number():
+    sampled = ExtendedHistory(np.arange(0, 300, 10), np.ones(30), {}, 22)
+    last = onset_in_history(sampled, course((1.0, 20), (1.4, 10)))
+    assert (last.onset_step, last.persistence) == (200, "chronic")
+    assert onset_in_history(sampled, np.ones(30)).onset_step is None
+    assert onset_in_history(sampled, np.full(30, 1.4)).onset_step is None
+
+
+def test_median_over_workers_skips_unknown_ones():
+    signal = np.array([[[1.0, 2.0], [9.0, np.nan]], [[np.nan, np.nan], [np.nan, np.nan]]])
+    usual = median_over_workers(signal)
+    assert usual[0] == 2.0
+    assert np.isnan(usual[1])

@@ -1,0 +1,39 @@
+"""The k-th smallest value and the median, against sorting."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.diagnosis.statistics.robust import kth_smallest, median, medians
+
+VALUES = st.lists(st.sampled_from([0.0, 1.0, 1.5, 2.0, 7.0]) | st.floats(-9, 9), min_size=1)
+
+
+@given(VALUES, st.data())
+def test_the_kth_smallest_is_the_kth_in_order(values: list[float], data: st.DataObject) -> None:
+    k = data.draw(st.integers(0, len(values) - 1))
+    assert kth_smallest(np.array(values), len(values), k) == sorted(values)[k]
+
+
+@given(VALUES)
+def test_the_median_is_that_of_numpy(values: list[float]) -> None:
+    assert median(np.array(values), len(values)) == np.median(values)
+
+
+def test_selection_uses_only_the_first_count_values() -> None:
+    assert kth_smallest(np.array([3.0, 1.0, 2.0, 0.0]), 3, 0) == 1.0
+    assert median(np.array([3.0, 1.0, 2.0, 0.0]), 3) == 2.0
+
+
+@pytest.mark.parametrize("size", [1, 8, 9, 10, 97, 1000])
+@pytest.mark.parametrize("order", ["drawn", "ascending", "descending", "equal"])
+def test_medians_of_rows_in_any_memory_layout(size: int, order: str) -> None:
+    drawn = np.random.default_rng(size).normal(size=(size, 3, 2))
+    rows = {
+        "drawn": drawn,
+        "ascending": np.sort(drawn, axis=0),
+        "descending": -np.sort(drawn, axis=0),
+        "equal": np.ones_like(drawn),
+    }[order].transpose(1, 2, 0)
+    assert np.array_equal(medians(rows), np.median(rows, axis=-1))

@@ -1,0 +1,170 @@
+import pytest
+
+from app.diagnosis.combine_causes import MAX_FINDINGS, combine_causes
+
+SENTENCE = (
+    "dp 3, stage 1 on host-17 is 1.6x slower than its peers, since step 40; "
+    "it costs 30 % of the job's GPU time"
+)
+FIGURES = {"optype_slowdown": {"forward-compute": 1.3, "gc": 1.1}, "stage_share": [0.2, 0.8]}
+
+
+def result(*findings, recorded_s=10.0, **parts):
+    return {
+        "findings": list(findings),
+        "ruled_out": [{"cause": "gc-pause"}, {"cause": "slow-worker"}],
+        "changes": [],
+        "fingerprint": None,
+        "step_time_s": {"recorded": [recorded_s], "simulated": [recorded_s], "ideal": [8.0]},
+    } | parts
+
+
+def finding(cost=0.3, onset=40, cause="slow-worker", dp_rank=3, sentence=SENTENCE):
+    return {
+        "cause": cause,
+        "score": 0.8,
+        "confidence": 0.9,
+        "culprits": [{"dp_rank": dp_rank, "stage": 1}],
+        "onset_step": onset,
+        "persistence": "chronic",
+        "cost": cost,
+        "evidence": {"share_of_loss": 0.9},
+        "sentence": sentence,
+    }
+
+
+def findings_of(*results):
+    return combine_causes(results, FIGURES)["findings"]
+
+
+def test_same_cause_and_culprit_become_one_finding():
+    [found] = findings_of(result(), result(finding(0.3)), result(finding(0.1)), result())
+    assert found["seen_in"] == {"windows": 2, "of": 4}
+    assert found["cost"] == pytest.approx(0.1)
+    assert found["sentence"].endswith("; it costs 10 % of the job's GPU time")
+
+
+def test_cost_is_weighted_by_the_windows_time():
+    [found] = findings_of(
+        result(finding(0.4), recorded_s=30.0), result(finding(0.0), recorded_s=10.0)
+    )
+    assert found["cost"] == pytest.approx(0.3)
+
+
+def test_share_of_loss_is_weighted_by_the_windows_loss():
+    # 0.9 of 2 s in one window, and nothing of 7 s in another.
+    [found] = findings_of(result(finding()), result(recorded_s=15.0))
+    assert found["evidence"]["share_of_loss"] == pytest.approx(0.2)
+
+
+def test_other_culprits_are_another_finding_and_the_most_costly_is_first():
+    found = findings_of(result(finding(0.1, dp_rank=3)), result(finding(0.4, dp_rank=5)))
+    assert [each["culprits"][0]["dp_rank"] for each in found] == [5, 3]
+    assert [each["cost"] for each in found] == [pytest.approx(0.2), pytest.approx(0.05)]
+
+
+def test_the_earliest_onset_is_in_the_sentence():
+    later = finding(0.3, onset=40)
+    [found] = findings_of(result(finding(0.3, onset=32)), result(later))
+    assert found["onset_step"] == 32
+    assert ", since step 32;" in found["sentence"]
+
+
+def test_an_onset_unknown_to_the_first_window_stays_unknown():
+    [found] = findings_of(result(finding(onset=None)), result(finding(onset=12)))
+    assert found["onset_step"] is None
+    assert "since step" not in found["sentence"]
+    assert found["sentence"].startswith("dp 3, stage 1 on host-17 is 1.6x slower than its peers; ")
+
+
+def test_a_host_that_becomes_known_keeps_the_finding():
+    named = finding() | {"culprits": [{"dp_rank": 3, "stage": 1, "host": "host-17"}]}
+    [found] = findings_of(result(finding()), result(named))
+    assert found["culprits"] == named["culprits"]
+    assert found["seen_in"] == {"windows": 2, "of": 2}
+
+
+def of_rank(rank, **more):
+    return finding() | {"culprits": [{"dp_rank": 0, "stage": 0, "rank": rank} | more]}
+
+
+def test_two_gpus_of_one_worker_are_two_findings():
+    found = findings_of(result(of_rank(1)), result(of_rank(2)))
+    assert sorted(each["culprits"][0]["rank"] for each in found) == [1, 2]
+    assert [each["seen_in"]["windows"] for each in found] == [1, 1]
+
+
+def test_a_local_rank_that_becomes_known_keeps_the_finding():
+    [found] = findings_of(result(of_rank(1)), result(of_rank(1, local_rank=1, host="host-0")))
+    assert found["culprits"][0]["local_rank"] == 1
+    assert found["seen_in"] == {"windows": 2, "of": 2}
+
+
+def test_a_worker_without_rank_is_the_lowest_rank_there():
+    bare = finding() | {"culprits": [{"dp_rank": 0, "stage": 0}]}
+    found = findings_of(result(bare), result(of_rank(0)), result(of_rank(1)))
+    windows = {each["culprits"][0]["rank"]: each["seen_in"]["windows"] for each in found}
+    assert windows == {0: 2, 1: 1}
+
+
+def test_whole_hosts_are_identified_by_name():
+    one, other = (finding() | {"culprits": [{"host": host}]} for host in ("a", "b"))
+    assert len(findings_of(result(one), result(other), result(one))) == 2
+
+
+def test_rotating_culprits_are_one_finding():
+    rotating = [finding(dp_rank=rank) | {"persistence": "rotating"} for rank in (1, 2, 5)]
+    [found] = findings_of(result(*rotating[:2]), result(rotating[2]))
+    assert found["culprits"] == rotating[2]["culprits"]
+    assert found["seen_in"] == {"windows": 2, "of": 2}
+
+
+def test_the_most_costly_findings_are_listed_and_the_others_counted():
+    many = [result(finding(0.001 * (rank + 1), dp_rank=rank)) for rank in range(MAX_FINDINGS + 3)]
+    found = combine_causes(many, FIGURES)
+    assert [each["culprits"][0]["dp_rank"] for each in found["findings"]] == [*range(22, 2, -1)]
+    assert found["more_findings"] == 3
+    assert combine_causes(many[:2], FIGURES)["more_findings"] == 0
+
+
+def test_an_unknown_cost_stays_unknown():
+    [found] = findings_of(result(finding(cost=None)), result(finding(cost=None)))
+    assert found["cost"] is None
+    assert found["sentence"] == SENTENCE
+
+
+def test_windows_with_withheld_causes_are_not_counted():
+    [found] = findings_of(result(finding()), result(findings=None))
+    assert found["seen_in"] == {"windows": 1, "of": 1}
+    assert combine_causes([result(findings=None)], FIGURES)["findings"] is None
+
+
+def test_a_cause_that_was_found_once_is_not_ruled_out():
+    others = combine_causes([result(finding()), result()], FIGURES)["ruled_out"]
+    assert [each["cause"] for each in others] == ["gc-pause"]
+
+
+def test_a_change_in_several_windows_is_listed_once_from_the_newest():
+    def change(step, ratio):
+        return {"step": step, "what": "step-time", "ratio": ratio, "culprits": []}
+
+    older, newer = (
+        result(changes=[change(8, 1.2), change(40, 1.5)]),
+        result(changes=[change(41, 1.4)]),
+    )
+    found = combine_causes([older, newer], FIGURES)["changes"]
+    assert [(each["step"], each["ratio"]) for each in found] == [(8, 1.2), (41, 1.4)]
+
+
+def test_fingerprint_combines_the_windows_shares():
+    def with_variance(share):
+        variance = {"between_stages": share, "between_workers": 0.1, "within_workers": 0.9 - share}
+        return result(fingerprint={"variance": variance, "optype_share": {}, "stage_share": []})
+
+    found = combine_causes([with_variance(0.2), with_variance(0.4)], FIGURES)["fingerprint"]
+    assert found["optype_share"] == {
+        "forward-compute": pytest.approx(0.75),
+        "gc": pytest.approx(0.25),
+    }
+    assert found["stage_share"] == [0.2, 0.8]
+    assert found["variance"]["between_stages"] == pytest.approx(0.3)

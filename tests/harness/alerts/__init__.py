@@ -1,0 +1,1 @@
+"""Alerts under crashes: slow jobs, receivers, a webhook listener, and the judge of both."""

@@ -1,0 +1,135 @@
+"""Does every alert arrive, once, though whoever analyses, plans and sends is killed all the time?
+
+Slow jobs are told to several receivers, one of which fails now and then, while people acknowledge
+and silence some of them. The judge compares what was heard with what the store says was owed.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tests.harness.alerts import judge
+from tests.harness.alerts.receivers import owed
+from tests.harness.alerts.slow_jobs import SlowJobs
+from tests.harness.crash_points import TELLING_POINTS, crash_at
+from tests.harness.processes import NotInTime, wait_until
+from tests.harness.stack import Stack
+
+# A claim lapses in 30 s, twice if its heir dies too; and what failed comes again a minute later.
+NOTIFIED_WITHIN_S = 150.0
+_DIES_WITHIN_S = 90.0
+_LOOK_EVERY_S = 0.2
+
+
+@dataclass
+class Killer:
+    """Kills consumers, and remembers when (by the monotonic clock)."""
+
+    stack: Stack
+    deaths_s: list[float] = field(default_factory=list)
+
+    def restart(self, name: str, *patches: str) -> None:
+        """kill -9 if it runs, and start it again with these patches."""
+        self.kill(name)
+        self.stack.start(name, *patches)
+
+    def kill(self, *names: str) -> None:
+        """kill -9, all before any is waited for."""
+        running = [name for name in names if self.stack.processes[name].is_running()]
+        self.stack.kill(*running)
+        self.deaths_s += [time.monotonic()] * len(running)
+
+    def wait_until_dead(self, name: str, what: str) -> None:
+        """Returns when it has killed itself.
+
+        Raises:
+            NotInTime: it goes on.
+        """
+        server = self.stack.processes[name]
+        wait_until(lambda: not server.is_running(), what, _DIES_WITHIN_S)
+        self.deaths_s.append(time.monotonic())
+
+    def heal(self) -> None:
+        """All consumers run anew: nobody has a patch, or anything in memory."""
+        for name in self.stack.consumers:
+            self.restart(name)
+        self.stack.heal()
+        self.stack.wait_until_ready()
+
+
+def crash_at_random(killer: Killer, kills: int, seed: int) -> Iterator[str]:
+    """kill -9 of one consumer after the other, each started again at once."""
+    rng = np.random.default_rng(seed)
+    consumers = killer.stack.consumers
+    for _ in range(kills):
+        time.sleep(float(rng.uniform(0.3, 3.5)))
+        name = consumers[int(rng.integers(len(consumers)))]
+        killer.restart(name)
+        yield f"kill {name}"
+
+
+def crash_at_points(
+    killer: Killer,
+    times_each: int,
+    seed: int,
+    *,
+    points: Sequence[str] = TELLING_POINTS,
+    patches: Sequence[str] = (),
+) -> Iterator[str]:
+    """The only consumer dies at each named point, and is started again, with these patches."""
+    rng = np.random.default_rng(seed)
+    name, *others = killer.stack.consumers
+    killer.kill(*others)
+    for point in list(points) * times_each:
+        passes = int(rng.integers(1, 4))
+        killer.restart(name, *patches, crash_at(point, passes))
+        killer.wait_until_dead(name, f"{name} dies {point}")
+        yield f"{point} {passes}"
+
+
+def crash_verdict(killer: Killer, callers: SlowJobs, crashes: Iterator[str]) -> dict[str, Any]:
+    """The verdict over these crashes, made while jobs are slow."""
+    done: list[str] = []
+    late: list[str] = []
+    with callers.calling():
+        try:
+            for crash in crashes:
+                done.append(crash)
+        except NotInTime as error:
+            late.append(str(error))
+        killer.heal()
+    found = _verdict(killer, callers)
+    return found | {"crashes": len(done), "wrong": [*late, *found["wrong"]]}
+
+
+def _verdict(killer: Killer, callers: SlowJobs) -> dict[str, Any]:
+    """What became of all alerts, once nothing dies any more."""
+    heard, jobs = callers.heard, frozenset([*callers.ended, *callers.unheard])
+    limit_s = time.monotonic() + callers.within_s
+    due = owed(killer.stack, jobs, callers.receivers)
+    while time.monotonic() < limit_s and judge.lost(due, heard.of_jobs(jobs)):
+        time.sleep(_LOOK_EVERY_S)
+    hearings = heard.of_jobs(jobs)
+    wrong = judge.wrong(due, hearings, deaths_s=killer.deaths_s, quiets=callers.quiets)
+    return {
+        "alerts": len({each.fingerprint for each in due}),
+        "owed": len(due),
+        "lost": len(judge.lost(due, hearings)),
+        "refused": heard.refused.total(),
+        "duplicates": judge.num_repeated(hearings).total(),
+        "most_duplicates": max(judge.num_repeated(hearings).values(), default=0),
+        "silences": len(callers.quiets),
+        "wrong": [*_unheard(callers), *wrong, *_vacuous(callers)],
+    }
+
+
+def _unheard(callers: SlowJobs) -> list[str]:
+    return [f"unheard: not all of {job} was told, or not in time" for job in callers.unheard]
+
+
+def _vacuous(callers: SlowJobs) -> list[str]:
+    """Why nothing would be proven though nothing else is wrong."""
+    return [] if callers.ended else ["vacuous: no job was told of from its beginning to its end"]

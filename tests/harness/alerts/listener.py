@@ -1,0 +1,187 @@
+"""A webhook listener on loopback: records every notification it takes, by receiver and delivery id.
+
+It understands Standard Webhooks and PagerDuty's events. Receivers named in `FlakyReplies` fail now
+and then: with an error, without an answer, or since they are overloaded. Which messages they fail
+for follows from their ids, and each is taken in the end. What is refused is not recorded.
+"""
+
+import hashlib
+import json
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+
+FlakyReply = int | Literal["reset"]
+
+# Of so many messages each is met with these, one attempt after the other; all others are taken.
+_OUT_OF = 12
+_REPLIES: Sequence[Sequence[FlakyReply]] = ((500,), ("reset",), (500, "reset"), (503,))
+Status = Literal["firing", "resolved", "acknowledged"]
+StatusByAlert = Mapping[str, Status]  # by fingerprint
+_OF_ACTIONS: Mapping[str, Status] = {"resolve": "resolved", "acknowledge": "acknowledged"}
+
+
+@dataclass
+class FlakyReplies:
+    """Endpoints of these names refuse a third of all messages, once or twice each."""
+
+    names: Collection[str] = ()
+    _attempts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def refusal(self, endpoint: str, delivery_id: str) -> FlakyReply | None:
+        """How the next attempt of this message is met; None: it is taken."""
+        if endpoint not in self.names:
+            return None
+        with self._lock:
+            attempt = self._attempts[endpoint, delivery_id]
+            self._attempts[endpoint, delivery_id] += 1
+        number = hashlib.sha256(delivery_id.encode()).digest()[0] % _OUT_OF
+        met_with = _REPLIES[number] if number < len(_REPLIES) else ()
+        return met_with[attempt] if attempt < len(met_with) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedNotification:
+    """One message that an endpoint took; `told` is what it says of each alert that it lists.
+
+    `at_s` is by the monotonic clock.
+    """
+
+    endpoint: str
+    delivery_id: str
+    at_s: float
+    job: str
+    rule: str
+    told: StatusByAlert
+    is_repeat: bool = False
+
+    @property
+    def topic(self) -> tuple[str, str, str, frozenset[tuple[str, Status]], bool]:
+        """What no two messages of different ids say."""
+        told = frozenset(self.told.items())
+        return self.endpoint, self.job, self.rule, told, self.is_repeat
+
+
+@dataclass
+class Inbox:
+    """Messages in the order in which they came; ask it from any thread."""
+
+    base_url: str = ""
+    refusing: FlakyReplies = field(default_factory=FlakyReplies)
+    hearings: list[ReceivedNotification] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)  # how often, by endpoint
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, dict[str, Status]] = defaultdict(dict)
+        self._of_incidents: dict[str, ReceivedNotification] = {}
+
+    def url(self, endpoint: str) -> str:
+        """Where the endpoint of this name listens."""
+        return f"{self.base_url}/{endpoint}"
+
+    def hear(self, endpoint: str, delivery_id: str, body: bytes) -> None:
+        """A message came, and was taken."""
+        with self._lock:
+            hearing = self._read(endpoint, delivery_id, json.loads(body))
+            self.hearings.append(hearing)
+            self._known[endpoint].update(hearing.told)
+
+    def refuse(self, endpoint: str) -> None:
+        """A message came, and was not taken."""
+        with self._lock:
+            self.refused[endpoint] += 1
+
+    def knows(self, endpoint: str, fingerprints: Iterable[str], status: Status) -> bool:
+        """Whether this is the last that the endpoint was told of all these alerts."""
+        with self._lock:
+            known = self._known[endpoint]
+            return all(known.get(each) == status for each in fingerprints)
+
+    def of_jobs(self, jobs: Collection[str]) -> list[ReceivedNotification]:
+        """What was heard of these jobs until now, in its order."""
+        with self._lock:
+            return [each for each in self.hearings if each.job in jobs]
+
+    def first_s(self, job: str, rule: str, num_alerts: int) -> float | None:
+        """When somebody was first told of so many alerts of the rule on this job (monotonic)."""
+        with self._lock:
+            mine = (each for each in self.hearings if (each.job, each.rule) == (job, rule))
+            return next((each.at_s for each in mine if len(each.told) >= num_alerts), None)
+
+    def _read(
+        self, endpoint: str, delivery_id: str, message: dict[str, Any]
+    ) -> ReceivedNotification:
+        at_s = time.monotonic()
+        action = str(message.get("event_action", ""))
+        if action in _OF_ACTIONS:
+            # It names the incident alone: what is in it is known by the messages that made it.
+            opened = self._of_incidents.get(message["dedup_key"])
+            if opened is None:  # its beginning was lost: what was owed says so
+                return ReceivedNotification(endpoint, delivery_id, at_s, "", "", {})
+            known = [each for each in opened.told if opened.told[each] != "resolved"]
+            told = dict.fromkeys(known, _OF_ACTIONS[action])
+            return ReceivedNotification(endpoint, delivery_id, at_s, opened.job, opened.rule, told)
+        said = message["payload"]["custom_details"] if action else message["data"]
+        told = {each["fingerprint"]: each["status"] for each in said["alerts"]}
+        job, rule, is_repeat = said["job_id"], said["rule"], said["is_repeat"]
+        hearing = ReceivedNotification(endpoint, delivery_id, at_s, job, rule, told, is_repeat)
+        if action:
+            # One alert of several that is over leaves it open, so that nothing is told of that.
+            before = self._of_incidents.get(message["dedup_key"])
+            in_it = {**({} if before is None else before.told), **told}
+            self._of_incidents[message["dedup_key"]] = replace(hearing, told=in_it)
+        return hearing
+
+
+@contextmanager
+def webhook_listener(refusing: FlakyReplies | None = None) -> Iterator[Inbox]:
+    """A receiver until the block ends; it takes everything that `refusing` does not refuse."""
+    heard = Inbox(refusing=refusing or FlakyReplies())
+
+    class Handler(_Handler):
+        """Tells this one."""
+
+    Handler.heard = heard
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    heard.base_url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield heard
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    heard: Inbox
+
+    def do_POST(self) -> None:
+        """Take a message, or do not."""
+        body = self.rfile.read(int(self.headers["content-length"]))
+        endpoint, delivery_id = self.path.lstrip("/"), self.headers["webhook-id"]
+        refusal = self.heard.refusing.refusal(endpoint, delivery_id)
+        if refusal is None:
+            self.heard.hear(endpoint, delivery_id, body)
+            self._answer(204)
+            return
+        self.heard.refuse(endpoint)
+        if refusal == "reset":
+            self.close_connection = True  # without an answer
+        else:
+            self._answer(refusal)
+
+    def _answer(self, status: int) -> None:
+        self.send_response(status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""

@@ -1,0 +1,165 @@
+"""Receivers and rules of the crash tests, what each receiver is owed, and an operator.
+
+The operator acknowledges and silences alerts through the API while everything else dies.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from app.alerts.alert import AlertEvent
+from app.alerts.rule import SEVERITIES, Severity
+from app.store.alerting import alerts
+from app.store.database import Connection, Store
+from app.trace.job import DEFAULT_PROJECT, job_key
+from tests.harness.alerts.judge import OwedNotification
+from tests.harness.alerts.listener import Inbox, Status
+from tests.harness.http_client import HttpClient, Unreachable
+from tests.harness.stack import TOKEN, Stack
+
+SECRET = "whsec_" + "cGFjZWxpbmUh" * 3
+# Alerts at the first slow window, over as soon as they are: several of one rule, and one of another
+# that somebody wants who does not want the first.
+RULES: Mapping[str, Severity] = {"worker": "warning", "slowdown": "critical"}
+_TEXT = """rules:
+  - {{name: worker, on: worker, above: 1.05, severity: {worker}, {at_once}}}
+  - {{name: slowdown, on: slowdown, above: 1.05, severity: {slowdown}, {at_once}}}
+"""
+_AT_ONCE = "for: {windows: 1, seconds: 0}, keep_firing: 0"
+_MAX_EVENTS = 1000
+_STATUSES: Sequence[Status] = ("firing", "resolved")
+_RETRY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """An endpoint of this name, which is also its path."""
+
+    name: str
+    format: Literal["standard", "pagerduty"] = "standard"
+    min_severity: Severity = "info"
+
+    def wants(self, rule: str) -> bool:
+        """Whether it is told of alerts of this rule."""
+        return SEVERITIES.index(RULES[rule]) >= SEVERITIES.index(self.min_severity)
+
+
+STEADY = Receiver("steady")  # the environment's own
+SHAKY = Receiver("shaky")
+PAGER = Receiver("pager", "pagerduty")
+RECEIVERS = (STEADY, SHAKY, PAGER, Receiver("critical", min_severity="critical"))
+
+
+def settings_for(heard: Inbox, directory: Path) -> dict[str, str]:
+    """Told at once, and all receivers on loopback; `directory` is where the rules are written."""
+    rules = directory / "rules.yaml"
+    rules.write_text(_TEXT.format(**RULES, at_once=_AT_ONCE))
+    return {
+        "webhook_url": heard.url(STEADY.name),
+        "webhook_secret": SECRET,
+        "webhook_allow": "127.0.0.0/8",
+        "webhook_allow_http": "true",
+        "webhook_ports": str(urlsplit(heard.base_url).port),
+        "alert_rules": str(rules),
+        "alert_group_wait_s": "0.2",
+        "alert_group_interval_s": "1",
+        "alert_damping_s": "1",
+    }
+
+
+def add_receivers(stack: Stack, heard: Inbox) -> None:
+    """Have all of them told but the environment's own, which is."""
+    with closing(HttpClient(stack.api_ports[0], TOKEN)) as line:
+        for each in RECEIVERS:
+            if each is not STEADY:
+                line.ask("POST", "/endpoints", _body(each, heard))
+
+
+def owed(
+    stack: Stack, jobs: Iterable[str], receivers: Iterable[Receiver]
+) -> list[OwedNotification]:
+    """Beginning and end of all that fired in these jobs, which have ended."""
+    store = Store(stack.store_url)
+    try:
+        with store.read() as conn:
+            fired = [(job, ring) for job in jobs for ring in _fired(conn, job)]
+    finally:
+        store.close()
+    return [
+        OwedNotification(each.name, ring.fingerprint, status, job, ring.rule)
+        for each in receivers
+        for job, ring in fired
+        for status in _STATUSES
+        if each.wants(ring.rule)
+    ]
+
+
+def _fired(conn: Connection, job: str) -> list[AlertEvent]:
+    job_id = job_key(DEFAULT_PROJECT, job)
+    rings = alerts.firings_of_job(conn, job_id, limit=_MAX_EVENTS)
+    return [ring for ring in rings if ring.kind == "firing"]
+
+
+def _body(receiver: Receiver, heard: Inbox) -> dict[str, str]:
+    body = {
+        "name": receiver.name,
+        "format": receiver.format,
+        "url": heard.url(receiver.name),
+        "min_severity": receiver.min_severity,
+    }
+    return body | ({"secret": "k" * 32} if receiver.format == "pagerduty" else {})
+
+
+class Operator:
+    """Does each thing until it is done; one for each thread. Close it when done."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._line = HttpClient(stack.api_ports[0], TOKEN)
+
+    def close(self) -> None:
+        """Free the connection."""
+        self._line.close()
+
+    def firing(self, job: str) -> dict[str, str]:
+        """The job's alerts that fire now, with their rules; none where nobody answers."""
+        try:
+            found = self._line.ask("GET", f"/alerts/active?phase=firing&job={job}")
+        except Unreachable:
+            return {}
+        return {each["fingerprint"]: each["rule"] for each in found["items"]}
+
+    def silence(self, job: str) -> str:
+        """Silence all of a job for an hour, that may not have begun; the silence's id."""
+        body = {
+            "matchers": [{"label": "job", "pattern": job}],
+            "ends_at": (datetime.now(UTC) + timedelta(hours=1)).isoformat(),
+            "comment": "bench",
+        }
+        made: str = _retry(lambda: self._line.ask("POST", "/silences", body))["silence_id"]
+        return made
+
+    def end_silence(self, silence_id: str) -> None:
+        """From now on it is told again."""
+        _retry(lambda: self._changed("DELETE", f"/silences/{silence_id}"))
+
+    def acknowledge(self, fingerprint: str) -> None:
+        """Somebody looks after it."""
+        _retry(lambda: self._changed("POST", f"/alerts/{fingerprint}/acknowledge"))
+
+    def _changed(self, method: str, path: str) -> None:
+        answer = self._line.request(method, f"/api/v1{path}")
+        if answer.status >= 300:
+            raise Unreachable(f"{method} {path}: {answer.status} {answer.body!r}")
+
+
+def _retry(deed: Callable[[], Any]) -> Any:
+    while True:
+        try:
+            return deed()
+        except Unreachable:
+            time.sleep(_RETRY_S)

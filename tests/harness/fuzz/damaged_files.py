@@ -1,0 +1,133 @@
+"""A format's sample files, damaged: by bytes, by tokens, by packing, by values."""
+
+import gzip
+import io
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_TOKEN = re.compile(
+    rb'-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|"(?:[^"\\]|\\.)*"|true|false|null|[\[\]{},:]'
+)
+_TOKENS = (
+    b"0", b"-1", b"1", b"3", b"1.5", b"-0.0", b"1e400", b"-1e308", b"1e-320", b"1" * 400,
+    b"9223372036854775807", b"9223372036854775808", b"18446744073709551616", b"9e15", b"9.5e15",
+    b"NaN", b"Infinity", b"null", b"true",
+    b"[]", b"{}", b"[[]]", b"[0,0]", b'""', b'"x"', b'"1"', b'"\\ud800"', b'"\\u0000"',
+    b'"' + b"a" * 300, b"[" * 40, b",", b":", b"}", b"]", b"\xff\xfe", b"\n", b"\x00",
+)  # fmt: skip
+_NUMBERS: tuple[Any, ...] = (
+    *(0, -1, 1, 7, 2**15, 2**31, 2**62, 2**63 - 1, 2**63, None),
+    *(0.5, -0.5, 9e15, 9.5e15, 1e300, float("nan")),
+)
+
+
+class DamagedFiles:
+    """One damaged input after the other; the same seed and number, the same input."""
+
+    def __init__(self, files: Mapping[str, bytes], seed: int) -> None:
+        self.files = dict(files)
+        self._names = sorted(files)
+        self._seed = seed
+
+    def __getitem__(self, number: int) -> tuple[str, bytes]:
+        """Which file is damaged, and what it is now."""
+        chance = random.Random(f"{self._seed}/{number}")
+        name = chance.choice(self._names)
+        content = self.files[name]
+        if content[:4] == b"PAR1" and chance.random() < 0.15:
+            content = _other_values(content, chance)
+        for _ in range(chance.choice((1, 1, 1, 2, 4))):
+            content = chance.choice(_KINDS)(content, chance)
+        if chance.random() < 0.05:
+            content = _packed(content, chance)
+        return name, content
+
+
+def _flip(content: bytes, chance: random.Random) -> bytes:
+    if not content:
+        return b"\x00"
+    changed = bytearray(content)
+    changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
+
+
+def _cut(content: bytes, chance: random.Random) -> bytes:
+    return content[: chance.randrange(len(content) + 1)]
+
+
+def _remove(content: bytes, chance: random.Random) -> bytes:
+    begin = chance.randrange(len(content) + 1)
+    return content[:begin] + content[begin + chance.choice((1, 2, 8, 64)) :]
+
+
+def _repeat(content: bytes, chance: random.Random) -> bytes:
+    begin = chance.randrange(len(content) + 1)
+    end = begin + chance.choice((1, 8, 64, 512))
+    return content[:end] + content[begin:end] * chance.choice((1, 3)) + content[end:]
+
+
+def _insert(content: bytes, chance: random.Random) -> bytes:
+    at = chance.randrange(len(content) + 1)
+    return content[:at] + chance.choice(_TOKENS) + content[at:]
+
+
+def _other_token(content: bytes, chance: random.Random) -> bytes:
+    """Another token in place of one near a place of chance."""
+    found = _TOKEN.search(content, chance.randrange(len(content) + 1))
+    if found is None:
+        return _insert(content, chance)
+    return content[: found.start()] + chance.choice(_TOKENS) + content[found.end() :]
+
+
+def _swapped(content: bytes, chance: random.Random) -> bytes:
+    """Two lines, or two halves of one, in each other's place."""
+    lines = content.split(b"\n")
+    if len(lines) < 3:
+        at = chance.randrange(len(content) + 1)
+        return content[at:] + content[:at]
+    one, other = chance.randrange(len(lines)), chance.randrange(len(lines))
+    lines[one], lines[other] = lines[other], lines[one]
+    return b"\n".join(lines)
+
+
+def _packed(content: bytes, chance: random.Random) -> bytes:
+    """As a gzip file, whole, cut off or with a wrong bit."""
+    whole = gzip.compress(content, 1, mtime=0)
+    return chance.choice((lambda each, _: each, _cut, _flip, _remove))(whole, chance)
+
+
+def _other_values(content: bytes, chance: random.Random) -> bytes:
+    """A parquet file with a value changed, or a column renamed or left out."""
+    columns = pq.read_table(io.BytesIO(content)).to_pydict()
+    name = chance.choice(sorted(columns))
+    kind = chance.randrange(4)
+    if kind == 0:
+        columns[name + "x"] = columns.pop(name)
+    elif kind == 1:
+        columns[name] = [chance.choice(_NUMBERS)] * len(columns[name])
+    else:
+        columns[name][chance.randrange(len(columns[name]))] = chance.choice(_NUMBERS)
+    file = io.BytesIO()
+    try:
+        pq.write_table(pa.table(columns), file)
+    except (pa.ArrowException, OverflowError):
+        return content  # no column can hold both
+    return file.getvalue()
+
+
+_KINDS = (
+    _flip,
+    _cut,
+    _remove,
+    _repeat,
+    _insert,
+    _other_token,
+    _other_token,
+    _other_token,
+    _swapped,
+)

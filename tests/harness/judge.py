@@ -1,0 +1,261 @@
+"""Is everything that was acknowledged in the store, once, and is every window right?
+
+`Obligations` has every batch that was answered 2xx, by its key, with all of its operations; the
+judge compares that with the tables, and each window with an analysis of the same operations.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ingest.assembly.op_table import OpTable
+from app.ingest.assembly.window_codec import pack_window, unpack_ops
+from app.ingest.batch import OpBatch
+from app.ingest.wire import codec
+from app.monitor import observe
+from app.store import hosts, jobs, runs, windows
+from app.store.database import Connection, Store
+from app.store.windows import WindowSummary
+from app.trace.job import DEFAULT_PROJECT, job_key
+from app.trace.window import TABLE_DTYPES, SkippedStep, Window
+
+Ints = NDArray[np.int64]
+RunKey = tuple[str, int]  # job, epoch
+BatchKey = tuple[str, int, int, int]  # job, epoch, rank, batch_seq
+
+# The order of the rows of a table: step, dp_rank, stage, optype, seq_id.
+COLUMNS = (
+    *("step", "dp_rank", "stage", "optype", "seq_id"),
+    *("rank", "mc", "mb_id", "start_ns", "duration_ns"),
+)
+_MAX_LISTED = 20
+_PAGE = 200
+_OF_HISTORY = ("findings", "ruled_out", "changes")
+
+
+@dataclass
+class Obligations:
+    """Batches as they were acknowledged; of two with one key, the first is owed."""
+
+    resent: int = 0
+    conflicts: int = 0
+    rows: int = 0
+    _hashes: dict[BatchKey, bytes] = field(default_factory=dict)
+    _owed: dict[RunKey, list[Ints]] = field(default_factory=lambda: defaultdict(list))
+
+    def owe(self, job: str, body: bytes) -> None:
+        """This body was answered 2xx."""
+        batch = codec.read_entry(body)
+        key = (job, batch.epoch, batch.rank, batch.batch_seq)
+        digest = blake2b(body, digest_size=16).digest()
+        if key in self._hashes:
+            same = self._hashes[key] == digest
+            self.resent += same
+            self.conflicts += not same
+            return
+        self._hashes[key] = digest
+        self.rows += batch.columns.num_ops
+        self._owed[job, batch.epoch].append(_rows(batch))
+
+    @property
+    def batches(self) -> int:
+        """Number of different ones."""
+        return len(self._hashes)
+
+    def runs(self, job: str) -> list[int]:
+        """Epochs of the job of which something is owed."""
+        return sorted(epoch for name, epoch in self._owed if name == job)
+
+    def table(self, job: str, epoch: int) -> Ints:
+        """[rows, columns] all operations owed of one run, in canonical order."""
+        owed = self._owed.get((job, epoch), [])
+        return in_order(np.concatenate([np.empty((0, len(COLUMNS)), np.int64), *owed]))
+
+
+def in_order(rows: Ints) -> Ints:
+    """Rows by step, dp_rank, stage, optype, seq_id."""
+    return rows[np.lexsort(rows.T[:5][::-1])]
+
+
+def _rows(batch: OpBatch) -> Ints:
+    columns = batch.columns
+    of_worker = {"rank": batch.rank, "dp_rank": batch.dp_rank, "stage": batch.stage}
+    rows = np.empty((columns.num_ops, len(COLUMNS)), np.int64)
+    for number, name in enumerate(COLUMNS):
+        rows[:, number] = of_worker[name] if name in of_worker else getattr(columns, name)
+    return rows
+
+
+@dataclass
+class Judgement:
+    """What is wrong with the windows of some jobs; all zero and empty when nothing is."""
+
+    missing: int = 0
+    spurious: int = 0
+    windows: int = 0
+    rows_judged: int = 0
+    duplicates: int = 0  # rows, as the consumer counts them
+    conflict_rows: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    def blame(self, violation: str) -> None:
+        """One more; of very many only the first are told."""
+        if len(self.violations) < _MAX_LISTED:
+            self.violations.append(violation)
+
+
+def judge(store: Store, owed: Obligations, names: Iterable[str]) -> Judgement:
+    """Compare the store with what is owed of these jobs, all of which have ended."""
+    judgement = Judgement()
+    for name in names:
+        with store.read() as conn:
+            _judge_job(judgement, conn, name, owed)
+    if judgement.missing or judgement.spurious:
+        counts = f"{judgement.missing} rows missing, {judgement.spurious} spurious"
+        judgement.violations.insert(0, counts)
+    return judgement
+
+
+def summaries(conn: Connection, job_id: str) -> list[WindowSummary]:
+    """All windows of a job, the oldest first."""
+    found, cursor = windows.page(conn, job_id, limit=_PAGE)
+    while cursor is not None:
+        more, cursor = windows.page(conn, job_id, cursor=cursor, limit=_PAGE)
+        found = [*found, *more]
+    return found[::-1]
+
+
+def _judge_job(judgement: Judgement, conn: Connection, name: str, owed: Obligations) -> None:
+    job_id = job_key(DEFAULT_PROJECT, name)
+    found = summaries(conn, job_id)
+    for epoch in sorted({*owed.runs(name), *(summary.epoch for summary in found)}):
+        table = owed.table(name, epoch)
+        covered = np.zeros(len(table), dtype=np.bool_)
+        for summary in found:
+            if summary.epoch == epoch:
+                _judge_window(judgement, conn, job_id, summary, table, covered)
+        _judge_counts(judgement, conn, job_id, epoch, len(table))
+        judgement.rows_judged += len(table)
+        judgement.missing += int((~covered).sum())
+
+
+def _judge_counts(
+    judgement: Judgement, conn: Connection, job_id: str, epoch: int, num_owed: int
+) -> None:
+    """Everything owed was counted as taken, once; what came again, as a duplicate."""
+    found = runs.load(conn, job_id, epoch)
+    judgement.duplicates += found.duplicate
+    judgement.conflict_rows += found.conflict
+    if found.accepted + found.late != num_owed:
+        judgement.blame(f"{num_owed} operations of {job_id} are owed, but counted: {found}")
+
+
+def _judge_window(
+    judgement: Judgement,
+    conn: Connection,
+    job_id: str,
+    summary: WindowSummary,
+    table: Ints,
+    covered: Any,
+) -> None:
+    where = f"window {summary.window_id} of {job_id} (revision {summary.revision})"
+    judgement.windows += 1
+    blob = windows.trace(conn, job_id, summary.window_id)
+    result = windows.get(conn, job_id, summary.window_id, per_step=True)
+    if summary.state == "open" or blob is None:
+        judgement.blame(f"{where} is {summary.state}, with raw operations: {blob is not None}")
+        return
+    steps = sorted({*result["steps"], *(skip["step"] for skip in result["skipped_steps"])})
+    mine = np.isin(table[:, 0], steps)
+    if covered[mine].any():
+        judgement.blame(f"{where} has steps that another one has too")
+    stored = _stored(blob)
+    if not np.array_equal(stored, table[mine]):
+        _count_differences(judgement, stored, table, mine, covered, where)
+        return
+    covered[mine] = True
+    _judge_result(judgement, conn, job_id, where, result, table[mine], blob)
+
+
+def _stored(blob: bytes) -> Ints:
+    table = unpack_ops(blob)
+    return in_order(np.stack([getattr(table, name).astype(np.int64) for name in COLUMNS], axis=1))
+
+
+def _count_differences(
+    judgement: Judgement, stored: Ints, table: Ints, mine: Any, covered: Any, where: str
+) -> None:
+    have, want = _keys(stored), _keys(table[mine])
+    judgement.spurious += int((~np.isin(have, want)).sum()) + len(have) - len(np.unique(have))
+    is_there = np.isin(want, have)
+    covered[np.flatnonzero(mine)[is_there]] = True
+    judgement.blame(f"{where} has {len(have)} operations of {len(want)} that are owed")
+
+
+def _keys(rows: Ints) -> Any:
+    """Each row as one value that can be compared."""
+    whole = np.ascontiguousarray(rows)
+    return whole.view(np.dtype((np.void, whole.itemsize * len(COLUMNS)))).ravel()
+
+
+def _judge_result(
+    judgement: Judgement,
+    conn: Connection,
+    job_id: str,
+    where: str,
+    result: dict[str, Any],
+    rows: Ints,
+    blob: bytes,
+) -> None:
+    table = _op_table(rows)
+    if pack_window(table) != blob:
+        judgement.blame(f"{where} has its operations packed otherwise than the oracle packs them")
+    window = _window(conn, job_id, result, table)
+    expected = observe(window).result
+    if _canonical(expected) != _canonical(result):
+        judgement.blame(f"{where} has another result than its operations have")
+
+
+def _op_table(rows: Ints) -> OpTable:
+    columns = {
+        name: rows[:, number].astype(TABLE_DTYPES[name]) for number, name in enumerate(COLUMNS)
+    }
+    return OpTable(**columns)
+
+
+def _window(conn: Connection, job_id: str, result: dict[str, Any], table: OpTable) -> Window:
+    header, steps = result["window"], tuple(result["steps"])
+    # Who was missing is said of the window, not of its steps.
+    missing = iter([tuple(header["missing"])])
+    skipped = tuple(
+        SkippedStep(skip["step"], skip["reason"], next(missing, ()))
+        for skip in result["skipped_steps"]
+    )
+    return Window(
+        job=jobs.registration(conn, job_id, header["epoch"]).job,
+        epoch=header["epoch"],
+        first_step=int(header["id"].partition("-")[2]),
+        steps=steps,
+        trace=table.trace(steps),
+        skipped=skipped,
+        state=header["state"],
+        revision=header["revision"],
+        hosts=hosts.load(conn, job_id, header["epoch"]),
+        origin_ns=table.origins_ns(steps),
+    )
+
+
+def _canonical(result: dict[str, Any]) -> bytes:
+    """All that follows from the window's operations alone.
+
+    Causes do not: they are judged against what was known of the job when the window was seen,
+    and a window before it may have been revised since.
+    """
+    own = {name: value for name, value in result.items() if name not in _OF_HISTORY}
+    return json.dumps(own, sort_keys=True, allow_nan=False).encode()

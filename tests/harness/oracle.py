@@ -1,0 +1,205 @@
+"""The oracle: a process that is never harmed, and knows everything that was promised.
+
+A producer goes on only when the oracle has written down what the service has acknowledged. While
+faults go on, it also watches windows: a revision never goes back, nor changes unnumbered.
+"""
+
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from app.store.database import Store
+from tests.harness.http_client import HttpClient, Unreachable
+from tests.harness.judge import Obligations, judge
+from tests.harness.processes import ControlledProcess, wait_until
+
+EVERY_S = 0.5
+_NEWEST = 100
+_KEY = b"paceline-faults"  # of a socket that only this user reaches
+
+
+@dataclass
+class RevisionWatch:
+    """Every revision of every window that was ever seen, and what was wrong with one."""
+
+    violations: list[str] = field(default_factory=list)
+    seen: int = 0
+    _last: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+    def look(self, job: str, items: list[dict[str, Any]]) -> None:
+        """Take in a page of a job's windows."""
+        ids = [item["window_id"] for item in items]
+        if len(set(ids)) < len(ids):
+            self.violations.append(f"a window of {job} is listed twice: {ids}")
+        for item in items:
+            self.seen += 1
+            self._compare(job, item)
+
+    def _compare(self, job: str, item: dict[str, Any]) -> None:
+        key = (job, item["window_id"])
+        last = self._last.setdefault(key, item)
+        if last == item:
+            return
+        if item["revision"] <= last["revision"]:
+            self.violations.append(f"window {key}: after {last} came {item}")
+        self._last[key] = item
+
+
+def watch_revisions(
+    watch: RevisionWatch, ports: list[int], token: str, jobs: set[str]
+) -> threading.Event:
+    """Look at the jobs' newest windows again and again, until the event is set."""
+    stop = threading.Event()
+
+    def run() -> None:
+        lines = [HttpClient(port, token, timeout_s=3.0) for port in ports]
+        turn = 0
+        while not stop.wait(EVERY_S):
+            turn += 1
+            for job in sorted(jobs):
+                _look_at_windows(watch, lines[turn % len(lines)], job)
+
+    threading.Thread(target=run, name="watch", daemon=True).start()
+    return stop
+
+
+def _look_at_windows(watch: RevisionWatch, line: HttpClient, job: str) -> None:
+    try:
+        page = line.ask("GET", f"/jobs/{job}/windows?limit={_NEWEST}")
+    except Unreachable:
+        return
+    watch.look(job, page["items"])
+
+
+class OracleProcess:
+    """Starts the oracle, and ends it when all is judged."""
+
+    def __init__(self, directory: Path) -> None:
+        self._socket = directory / "oracle.sock"
+        command = [sys.executable, "-m", "tests.harness.oracle", str(self._socket)]
+        self._server = ControlledProcess(command, directory / "oracle.log")
+
+    def __enter__(self) -> "OracleProcess":
+        self._server.start()
+        wait_until(self._listens, "the oracle listens")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.kill()
+
+    def line(self) -> "OracleLine":
+        """A connection for one thread."""
+        return OracleLine(self._socket)
+
+    def _listens(self) -> bool:
+        if not self._server.is_running():
+            raise AssertionError(self._server.log_text())
+        return self._socket.exists()
+
+
+class OracleLine:
+    """What a producer tells the oracle, and what the harness asks it."""
+
+    def __init__(self, socket: Path) -> None:
+        self._connection = Client(str(socket), "AF_UNIX", authkey=_KEY)
+
+    def owe(self, job: str, body: bytes) -> None:
+        """This body was answered 2xx; returns once that is written down."""
+        self._ask("owe", job, body)
+
+    def refused(self, what: str) -> None:
+        """An answer that is against the contract."""
+        self._ask("refused", what)
+
+    def watch(self, ports: list[int], token: str, job: str) -> None:
+        """Look at the job's windows through these APIs from now on."""
+        self._ask("watch", ports, token, job)
+
+    def verdict(self, store_url: str, jobs: list[str]) -> dict[str, Any]:
+        """What became of all that was promised to jobs that have ended."""
+        verdict: dict[str, Any] = self._ask("verdict", store_url, jobs)
+        return verdict
+
+    def counts(self) -> dict[str, int]:
+        """How much is owed."""
+        counts: dict[str, int] = self._ask("counts")
+        return counts
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        self._connection.send_bytes(msgspec.msgpack.encode([what, *arguments]))
+        return msgspec.msgpack.decode(self._connection.recv_bytes())
+
+
+@dataclass
+class Oracle:
+    """The oracle itself; one thread a connection, one deed at a time."""
+
+    owed: Obligations = field(default_factory=Obligations)
+    watch: RevisionWatch = field(default_factory=RevisionWatch)
+    against_contract: list[str] = field(default_factory=list)
+    _watched: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def serve(self, socket: str) -> None:
+        """Take connections for ever."""
+        with Listener(socket, "AF_UNIX", backlog=64, authkey=_KEY) as listener:
+            while True:
+                connection = listener.accept()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: "Connection[Any, Any]") -> None:
+        # Closed whatever happens: whoever waits for an answer must not do so for ever.
+        with connection, suppress(EOFError):
+            while True:
+                what, *arguments = msgspec.msgpack.decode(connection.recv_bytes())
+                with self._lock:
+                    answer = getattr(self, f"_on_{what}")(*arguments)
+                connection.send_bytes(msgspec.msgpack.encode(answer))
+
+    def _on_owe(self, job: str, body: bytes) -> None:
+        self.owed.owe(job, body)
+
+    def _on_refused(self, what: str) -> None:
+        self.against_contract.append(what)
+
+    def _on_watch(self, ports: list[int], token: str, job: str) -> None:
+        if not self._watched:
+            watch_revisions(self.watch, ports, token, self._watched)
+        self._watched.add(job)
+
+    def _on_counts(self) -> dict[str, int]:
+        owed = self.owed
+        return {
+            "batches": owed.batches,
+            "rows": owed.rows,
+            "resent": owed.resent,
+            "conflicts": owed.conflicts,
+            "revisions_seen": self.watch.seen,
+        }
+
+    def _on_verdict(self, store_url: str, jobs: list[str]) -> dict[str, Any]:
+        store = Store(store_url)
+        try:
+            judgement = asdict(judge(store, self.owed, jobs))
+        finally:
+            store.close()
+        self._watched.difference_update(jobs)
+        # Each is told once: the next job's verdict is not about this one's.
+        judgement["violations"] += [*self.watch.violations, *self.against_contract]
+        self.watch.violations.clear()
+        self.against_contract.clear()
+        return self._on_counts() | judgement
+
+
+if __name__ == "__main__":
+    Oracle().serve(sys.argv[1])

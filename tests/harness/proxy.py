@@ -1,0 +1,160 @@
+"""A TCP proxy that makes trouble: slow, cut off, half closed, silent, or losing an answer."""
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from tests.harness.processes import free_port
+
+CHUNK_BYTES = 1 << 16
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for 0 s
+
+
+@dataclass(eq=False)
+class _Line:
+    """One connection through the proxy."""
+
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    asked: bytes | None = None  # what the last request had in it, if its answer may be swallowed
+
+    def reset(self) -> None:
+        for end in (self.client, self.server):
+            raw = end.get_extra_info("socket")
+            if raw is not None and raw.fileno() >= 0:
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            end.transport.abort()
+
+
+class Proxy:
+    """Stands before a server on loopback; trouble set here meets what comes after.
+
+    `fired` counts the answers that were swallowed.
+    """
+
+    def __init__(self, to_port: int) -> None:
+        self.port = free_port()
+        self.fired = 0
+        self._to_port = to_port
+        self._latency_s = 0.0
+        self._bytes_per_s: float | None = None
+        self._is_silent = False
+        self._drops: list[bytes] = []
+        self._lines: set[_Line] = set()
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,), daemon=True)
+        self._thread.start()
+        started.wait()
+
+    def slow(self, latency_s: float, bytes_per_s: float | None = None) -> None:
+        """Every chunk takes this long, and as long again as its bytes need."""
+        self._latency_s, self._bytes_per_s = latency_s, bytes_per_s
+
+    def silence(self) -> None:
+        """Take everything and hand on nothing, as behind a firewall that drops packets."""
+        self._is_silent = True
+
+    def drop_answer_to(self, match: bytes, times: int = 1) -> None:
+        """Hand on the next requests with these bytes, swallow the answer and reset the line."""
+        self._drops += [match] * times
+
+    def heal(self) -> None:
+        """No more trouble; lines that were silenced are cut, since bytes are gone from them."""
+        was_silent, self._is_silent = self._is_silent, False
+        self._latency_s, self._bytes_per_s = 0.0, None
+        self._drops.clear()
+        if was_silent:
+            self.reset_all()
+
+    def reset_all(self) -> None:
+        """Cut every open line by RST."""
+        self._call(self._each(_Line.reset))
+
+    def half_close_all(self) -> None:
+        """The server hears that its callers will say no more; they hear nothing."""
+        self._call(self._each(lambda line: line.server.write_eof()))
+
+    def close(self) -> None:
+        """End the proxy."""
+        self.reset_all()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _call(self, deed: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(deed, self._loop).result()
+
+    async def _each(self, deed: Any) -> None:
+        for line in list(self._lines):
+            if not line.server.is_closing():
+                deed(line)
+
+    def _run(self, started: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        serving = asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=512)
+        server = self._loop.run_until_complete(serving)
+        started.set()
+        self._loop.run_forever()
+        server.close()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            back, onward = await asyncio.open_connection("127.0.0.1", self._to_port)
+        except OSError:
+            writer.transport.abort()
+            return
+        line = _Line(writer, onward)
+        self._lines.add(line)
+        try:
+            await asyncio.gather(self._requests(reader, line), self._answers(back, line))
+        except (OSError, asyncio.CancelledError):
+            line.reset()
+        finally:
+            self._lines.discard(line)
+            writer.close()
+            onward.close()
+
+    async def _requests(self, reader: asyncio.StreamReader, line: _Line) -> None:
+        tail = b""  # what is looked for may be cut in two
+        while chunk := await reader.read(CHUNK_BYTES):
+            seen = tail + chunk
+            tail = seen[-64:]
+            for match in self._drops:
+                if match in seen:
+                    line.asked, tail = match, b""
+                    break
+            await self._hand_on(chunk, line.server)
+        if not line.server.is_closing():
+            line.server.write_eof()
+
+    async def _answers(self, reader: asyncio.StreamReader, line: _Line) -> None:
+        while chunk := await reader.read(CHUNK_BYTES):
+            # Only an answer uses a drop up: a line may end before it has one.
+            if line.asked in self._drops:
+                self._drops.remove(line.asked)
+                self.fired += 1
+                raise ConnectionResetError
+            line.asked = None
+            await self._hand_on(chunk, line.client)
+        if not line.client.is_closing():
+            line.client.write_eof()
+
+    async def _hand_on(self, chunk: bytes, to: asyncio.StreamWriter) -> None:
+        wait_s = self._latency_s
+        if self._bytes_per_s is not None:
+            wait_s += len(chunk) / self._bytes_per_s
+        if wait_s:
+            await asyncio.sleep(wait_s)
+        if not self._is_silent:
+            to.write(chunk)
+            await to.drain()

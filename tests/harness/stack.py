@@ -1,0 +1,291 @@
+"""A whole Paceline on loopback, with trouble to be had at every joint.
+
+load ──proxy── api ──proxy── queue ──proxy── consumer ──proxy── database
+"""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+from app.errors import Unavailable
+from app.ingest.queue import stream_key
+from app.store import runs
+from app.store.database import Store
+from app.trace.job import job_of
+from tests.harness.backends import PostgresServer, QueueServer, find_programs
+from tests.harness.crash_points import command
+from tests.harness.http_client import HttpClient, HttpResponse, Unreachable
+from tests.harness.oracle import OracleProcess
+from tests.harness.processes import ControlledProcess, NotInTime, free_port, wait_until
+from tests.harness.proxy import Proxy
+
+StoreKind = Literal["sqlite", "postgresql"]
+TOKEN = "pl_" + "t" * 43
+NUM_SHARDS = 4
+SETTINGS = {
+    "shards": str(NUM_SHARDS),
+    "lease_s": "2",
+    "window_steps": "4",
+    "step_deadline_s": "600",
+}
+READY_WITHIN_S = 60.0
+
+
+def usual_store() -> StoreKind:
+    """PostgreSQL where its server is installed, SQLite elsewhere."""
+    return "postgresql" if find_programs() else "sqlite"
+
+
+class Stack:
+    """Queue, database, n APIs and n consumers, each a process; and the oracle, which is left alone.
+
+    Use it from the main thread: the processes end with the thread that started them.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        store: StoreKind,
+        num_apis: int = 1,
+        num_consumers: int = 1,
+        settings: Mapping[str, str] | None = None,
+        queue_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._directory = directory
+        self._settings = SETTINGS | dict(settings or {})
+        self._exit = ExitStack()
+        self.store_kind = store
+        self.queue = QueueServer(directory, queue_settings)
+        self.database = _database(store, self._exit)
+        self.to_queue = self._proxy(self.queue.port)
+        self.from_queue = self._proxy(self.queue.port)
+        self.to_database = self._proxy(self.database.port) if self.database else None
+        self.api_ports = [free_port() for _ in range(num_apis)]
+        self.to_apis = [self._proxy(port) for port in self.api_ports]
+        self._patched: set[str] = set()
+        self.processes: dict[str, ControlledProcess] = {"queue": self.queue}
+        if self.database:
+            self.processes["database"] = self.database
+        self.apis = [f"api-{number}" for number in range(num_apis)]
+        self.consumers = [f"consumer-{number}" for number in range(num_consumers)]
+
+    @property
+    def ports(self) -> list[int]:
+        """Where the load goes: the APIs behind their proxies."""
+        return [proxy.port for proxy in self.to_apis]
+
+    def __enter__(self) -> "Stack":
+        with ExitStack() as undo:
+            undo.callback(self._exit.close)
+            self.oracle = self._exit.enter_context(OracleProcess(self._directory))
+            self._exit.callback(self._kill_all)
+            self.queue.start_and_wait()
+            if self.database:
+                self.database.start_and_wait()
+            self._migrate()
+            for name in (*self.apis, *self.consumers):
+                self.start(name)
+            try:
+                self.wait_until_ready()
+            except NotInTime as error:
+                raise NotInTime(f"{error}\n{self.last_words()}") from None
+            undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit.close()
+
+    def start(self, name: str, *patches: str) -> None:
+        """Start a process, with these patches in it."""
+        if name in ("queue", "database"):
+            self.processes[name].start()
+            return
+        (self._patched.add if patches else self._patched.discard)(name)
+        words = ["api"] if name in self.apis else ["consumer", "--name", name]
+        log = self._directory / f"{name}.log"
+        server = ControlledProcess(
+            command(patches, *words), log, environment=self._environment(name)
+        )
+        self.processes[name] = server
+        server.start()
+
+    def kill(self, *names: str) -> None:
+        """kill -9, all before any is waited for."""
+        for name in names:
+            self.processes[name].signal(signal.SIGKILL)
+        for name in names:
+            self.processes[name].kill()
+
+    def restart(self, name: str, *patches: str) -> None:
+        """kill -9, and start it again."""
+        self.kill(name)
+        self.start(name, *patches)
+
+    def heal(self) -> None:
+        """Everything runs, nothing is frozen, no proxy makes trouble."""
+        for proxy in self.proxies:
+            proxy.heal()
+        for name, server in self.processes.items():
+            server.thaw()
+            if not server.is_running():
+                self.start(name)
+
+    def start_anew(self) -> None:
+        """Heal everything, and have no patched process any more."""
+        self.heal()
+        for name in list(self._patched):
+            self.restart(name)
+
+    def wait_until_ready(self, within_s: float = READY_WITHIN_S) -> float:
+        """Seconds until every API says that it is ready and every process is alive.
+
+        Raises:
+            NotInTime: with what is not, and why.
+        """
+        try:
+            return wait_until(self.is_ready, "every process is ready", within_s)
+        except NotInTime as error:
+            raise NotInTime(f"{error} ({'; '.join(self._unready()) or 'now it is'})") from None
+
+    def wait_for_backends(self) -> None:
+        """Returns when queue and database answer, past their proxies.
+
+        Raises:
+            NotInTime: one does not.
+        """
+        wait_until(self.queue.answers, "the queue answers", READY_WITHIN_S)
+        if self.database:
+            self.database.start_and_wait()
+
+    def is_ready(self) -> bool:
+        """Whether all is well; PostgreSQL is started again as often as it needs."""
+        if self.database and not self.database.is_running():
+            self.database.start()
+        return all(server.is_running() for server in self.processes.values()) and all(
+            self.readiness(port) == 200 for port in self.api_ports
+        )
+
+    def _unready(self) -> Iterator[str]:
+        for name, server in self.processes.items():
+            if not server.is_running():
+                yield f"{name} does not run: {server.log_text()[-500:]!r}"
+        for name, port in zip(self.apis, self.api_ports, strict=True):
+            yield f"{name} says {self._answer(port, '/readyz')}"
+
+    def wait_until_answering(self, api: str) -> float:
+        """Seconds until this API is ready, whatever the other processes are."""
+        port = self.api_ports[self.apis.index(api)]
+        return wait_until(lambda: self.readiness(port) == 200, f"{api} is ready", READY_WITHIN_S)
+
+    def last_words(self) -> str:
+        """The end of each process's log."""
+        ends = (f"{name}: {each.log_text()[-1500:]}" for name, each in self.processes.items())
+        return "\n".join(ends)
+
+    def readiness(self, port: int) -> int | None:
+        """Status of the API's own word on whether batches can be taken."""
+        return self._status(port, "/readyz")
+
+    def health(self, port: int) -> int | None:
+        """Status of the API's own word on whether its process runs."""
+        return self._status(port, "/healthz")
+
+    def _status(self, port: int, path: str) -> int | None:
+        answer = self._answer(port, path)
+        return answer.status if answer else None
+
+    def _answer(self, port: int, path: str) -> HttpResponse | None:
+        line = HttpClient(port, TOKEN, timeout_s=4.0)
+        try:
+            return line.request("GET", path)
+        except Unreachable:
+            return None
+        finally:
+            line.close()
+
+    def unfinished(self) -> set[str] | None:
+        """Jobs that have ended and of which not all is in closed windows; None if unknown."""
+        store = Store(self.store_url)
+        try:
+            with store.read() as conn:
+                return {job_of(run.job_id) for run in runs.ended_not_closed(conn)}
+        except Unavailable:
+            return None
+        finally:
+            store.close()
+
+    def queue_is_empty(self) -> bool:
+        """Whether the consumers have done every batch."""
+        lengths = (self.queue.send("XLEN", stream_key(shard)) for shard in range(NUM_SHARDS))
+        return all(length == ":0" for length in lengths)
+
+    def get(self, path: str) -> Any:
+        """The JSON that the first API answers."""
+        line = HttpClient(self.api_ports[0], TOKEN)
+        try:
+            return line.ask("GET", path)
+        finally:
+            line.close()
+
+    @property
+    def store_url(self) -> str:
+        """URL of the database, past its proxy."""
+        if self.database:
+            return self.database.url()
+        return f"sqlite:///{self._directory / 'paceline.db'}"
+
+    @property
+    def proxies(self) -> list[Proxy]:
+        """All of them."""
+        of_database = [self.to_database] if self.to_database else []
+        return [self.to_queue, self.from_queue, *of_database, *self.to_apis]
+
+    def _proxy(self, port: int) -> Proxy:
+        proxy = Proxy(port)
+        self._exit.callback(proxy.close)
+        return proxy
+
+    def _kill_all(self) -> None:
+        for server in self.processes.values():
+            server.kill()
+
+    def _migrate(self) -> None:
+        log = self._directory / "migrate.log"
+        server = ControlledProcess(
+            command((), "migrate"), log, environment=self._environment("migrate")
+        )
+        server.start()
+        wait_until(lambda: server.ended() is not None, "the tables are made", READY_WITHIN_S)
+        if server.ended():
+            raise AssertionError(server.log_text())
+
+    def _environment(self, name: str) -> dict[str, str]:
+        is_api = name in self.apis
+        queue = self.to_queue if is_api else self.from_queue
+        url = self.store_url
+        if self.database and self.to_database and name in self.consumers:
+            url = self.database.url(self.to_database.port)
+        values = self._settings | {
+            "redis_url": f"redis://127.0.0.1:{queue.port}",
+            "database_url": url,
+            "data_dir": str(self._directory),
+            "token": TOKEN,
+        }
+        if is_api:
+            values["port"] = str(self.api_ports[self.apis.index(name)])
+        return {**os.environ, **{f"PACELINE_{key.upper()}": value for key, value in values.items()}}
+
+
+def _database(store: StoreKind, stack: ExitStack) -> PostgresServer | None:
+    if store == "sqlite":
+        return None
+    programs = find_programs()
+    if programs is None:
+        raise AssertionError("no PostgreSQL server is installed here: use SQLite")
+    server = PostgresServer(programs)
+    stack.callback(server.remove)
+    return server

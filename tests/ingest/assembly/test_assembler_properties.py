@@ -1,0 +1,196 @@
+"""Order, repetition, cutting and crashes make no difference to the windows."""
+
+import random
+from dataclasses import fields
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.ingest.assembly.assembler import EarlierBatch, RunAssembler, WindowRules
+from app.ingest.assembly.op_table import OpTable
+from app.ingest.assembly.window_codec import pack_window, unpack_ops
+from app.ingest.wire.codec import encode, read_entry
+from app.trace.window import OPTIONAL, TABLE_DTYPES
+from tests.example_counts import many
+from tests.ingest.factories import (
+    DEADLINE_S,
+    JOB,
+    WINDOW_STEPS,
+    Closed,
+    assembler,
+    cut_batches,
+    step_batches,
+)
+
+NUM_STEPS = 5
+LONG_AGO_S, NOW_S = 0.0, 1e6
+# A restart gives closed windows more time, so here they have all of it.
+RULES = WindowRules(WINDOW_STEPS, DEADLINE_S, revise_for_s=1e9)
+
+
+def seen(changes):
+    """The last revision of each window, so that two runs can be compared bit by bit."""
+    windows = {change.window.id: change.window for change in changes}
+    return {
+        window.id: (
+            window.revision,
+            window.state,
+            window.steps,
+            window.skipped,
+            dict(window.hosts) if window.steps else None,
+            window.origin_ns,
+            *(
+                (f.name, None if column is None else column.tobytes())
+                for f in fields(window.trace)
+                for column in [getattr(window.trace, f.name)]
+            ),
+        )
+        for window in windows.values()
+    }
+
+
+def windows_of(batches, order):
+    run = assembler()
+    changes = []
+    for at in order:
+        run.add(batches[at], 0.0)
+        changes += run.settle(0.0)
+    return seen(changes + run.finish(1.0, "complete"))
+
+
+def stripped(windows):
+    """Without the revision, which counts how often one looked."""
+    return {name: figures[1:] for name, figures in windows.items()}
+
+
+WHOLE = [each for step in range(NUM_STEPS) for each in step_batches(step)]
+EXPECTED = windows_of(WHOLE, range(len(WHOLE)))
+NUM_OPS = sum(batch.columns.num_ops for batch in WHOLE)
+
+
+@st.composite
+def arrivals(draw, most_times=5):
+    """Batches cut anywhere, and an order in which each comes one to five times."""
+    random_ = random.Random(draw(st.integers(0, 2**32)))
+    batches = cut_batches(NUM_STEPS, random_)
+    times = draw(st.integers(1, most_times))
+    order = [at for at in range(len(batches)) for _ in range(random_.randint(1, times))]
+    return batches, draw(st.permutations(order))
+
+
+@many(500)
+@given(arrivals())
+def test_any_order_repetition_and_cutting_gives_the_same_windows(arrival):
+    batches, order = arrival
+    assert stripped(windows_of(batches, order)) == stripped(EXPECTED)
+
+
+@many(100)
+@given(arrivals(2), st.data())
+def test_a_crash_anywhere_makes_no_difference(arrival, data):
+    batches, order = arrival
+    crashes = set(data.draw(st.lists(st.integers(0, len(order)), max_size=6)))
+    # Now and then all that is waited for is overdue, so that steps settle by deadline as well.
+    overdue = set(data.draw(st.lists(st.integers(0, len(order)), max_size=3)))
+    expected = Life(batches, order, overdue).lived()
+    assert Life(batches, order, overdue).lived(crashes) == expected
+
+
+@many(200)
+@given(arrivals(2), st.data())
+def test_any_order_of_late_data_gives_the_same_operations(arrival, data):
+    batches, order = arrival
+    overdue = set(data.draw(st.lists(st.integers(0, len(order)), max_size=3)))
+    life = Life(batches, order, overdue)
+    windows, num_late = life.lived()
+    stored = [unpack_ops(blob) for blob in life.closed.ops.values()]
+    assert sum(table.num_ops for table in stored) + num_late == NUM_OPS
+    settled = [*(step for window in windows.values() for step in window[2])]
+    settled += [each.step for window in windows.values() for each in window[3]]
+    # A step that nobody had begun when a later one was given up is in no window.
+    assert len(settled) == len(set(settled))
+    assert num_late or sorted(settled) == list(range(NUM_STEPS))
+
+
+class Life:
+    """A run that may crash, with what its consumer stores."""
+
+    def __init__(self, batches, order, overdue):
+        self.batches, self.order, self.overdue = batches, order, overdue
+        self.closed = Closed()
+        self.spool: list[tuple[int, int, EarlierBatch]] = []  # last step, turn, batch
+        self.blob: bytes | None = None
+        self.hosts: dict[tuple[int, int], str] = {}
+        self.turn = 0
+
+    def lived(self, crashes=frozenset()):
+        """The last revision of each window, and the number of operations that came too late."""
+        run, changes, num_late = RunAssembler(JOB, 1, RULES, self.closed), [], 0
+        for count, at in enumerate(self.order):
+            if count in crashes:
+                run = self.restored()
+            num_late += self.take(run, self.batches[at])
+            changes += self.settle(run, NOW_S if count in self.overdue else LONG_AGO_S)
+        last = run.finish(LONG_AGO_S, "superseded")
+        self.closed.keep(last)
+        return seen(changes + last), num_late
+
+    def take(self, run, batch):
+        added = run.add(batch, LONG_AGO_S)
+        if added.verdict == "new":
+            self.turn += 1
+            again = read_entry(encode(batch))
+            before = EarlierBatch(self.turn, again, 0, added.dropped)
+            self.spool.append((added.last_step, self.turn, before))
+        return added.num_late
+
+    def settle(self, run, now_s):
+        changes = run.settle(now_s)
+        self.closed.keep(changes)
+        if changes:
+            self.blob = run.dump(self.turn)
+            self.hosts = run.tracker.hosts()
+            self.spool = [each for each in self.spool if each[0] > run.closed_through]
+        return changes
+
+    def restored(self):
+        before = [each for _, _, each in self.spool]
+        return RunAssembler.restore(
+            JOB,
+            1,
+            RULES,
+            self.closed,
+            blob=self.blob,
+            before=before,
+            hosts=self.hosts,
+            now_s=LONG_AGO_S,
+        )
+
+
+def column(name, size):
+    limits = np.iinfo(np.dtype(TABLE_DTYPES[name]))
+    ints = st.integers(int(limits.min), int(limits.max))
+    values = st.lists(ints, min_size=size, max_size=size)
+    return values.map(lambda values: np.array(values, dtype=limits.dtype))
+
+
+def tables_of(size):
+    columns = {
+        name: st.none() | column(name, size) if name in OPTIONAL else column(name, size)
+        for name in TABLE_DTYPES
+    }
+    return st.builds(OpTable, **columns)
+
+
+tables = st.integers(0, 30).flatmap(tables_of)
+
+
+@given(tables)
+def test_stored_operations_come_back_as_they_were(table):
+    again = unpack_ops(pack_window(table))
+    assert again.columns().keys() == table.columns().keys()
+    for name, before in table.columns().items():
+        after = again.columns()[name]
+        assert after.dtype == before.dtype
+        assert (after == before).all()

@@ -1,0 +1,28 @@
+"""What errors from below mean to us."""
+
+import pytest
+from redis.exceptions import OutOfMemoryError, RedisError
+
+from app.errors import QueueFull, QueueUnavailable
+from app.ingest.redis.nodes import translated
+
+CLOSED = "unable to perform operation on <TCPTransport closed=True>; the handler is closed"
+
+
+@pytest.mark.parametrize(
+    ("error", "ours"),
+    [
+        (OutOfMemoryError("used memory > maxmemory"), QueueFull),
+        (RedisError("no"), QueueUnavailable),
+        (ConnectionResetError("cut"), QueueUnavailable),
+        (RuntimeError(CLOSED), QueueUnavailable),  # as uvloop says it
+    ],
+)
+def test_whatever_may_pass_by_itself_is_worth_another_attempt(error, ours):
+    with pytest.raises(ours), translated():
+        raise error
+
+
+def test_an_error_of_our_own_stays_one():
+    with pytest.raises(RuntimeError, match="ours"), translated():
+        raise RuntimeError("ours")

@@ -1,0 +1,299 @@
+"""A packed batch is the plain one in fewer bytes; what is broken in it is a 4xx all the same."""
+
+import gzip
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.errors import InvalidRequest, TooLarge
+from app.ingest.wire.body import PackedColumn
+from app.ingest.wire.codec import (
+    BINARY_TYPE,
+    decode,
+    encode,
+    num_ops_of_entry,
+    open_entry,
+    parse_entry,
+    read_entry,
+)
+from app.trace.ops import OP_CODES
+from app.trace.window import WIRE_DTYPES
+from tests.ingest.wire.packing import differences, packed, packed_batch, planes, width_of
+from tests.ingest.wire.test_codec import SIZES, answers, binary, message
+from tests.ingest.wire.test_codec_forms import batches, binary_of, said
+
+ALL = list(WIRE_DTYPES)
+
+
+def decoded(body, **more):
+    return decode(body, BINARY_TYPE, SIZES, **more)
+
+
+def with_column(name, column, **fields):
+    """A sound batch of two rows in which one column is another one."""
+    batch = msgspec.msgpack.decode(binary_of(message(**fields)))
+    batch["columns"][name] = column
+    return msgspec.msgpack.encode(batch)
+
+
+def test_planes_by_hand():
+    # 258 = 0x0102, -1 = 0xffff, 5 = 0x0005; low bytes first, then high bytes.
+    assert packed([258, -1, 5]) == [0, 2, bytes([0x02, 0xFF, 0x05, 0x01, 0xFF, 0x00])]
+    # 1000, then 2000 - 1000, then 1990 - 2000.
+    assert differences([1000, 2000, 1990], 1, []) == [1000, 1000, -10]
+    # Rows of 30 ns: 1000, then 5 after 1030, then as 1065 ends.
+    assert differences([1000, 1035, 1065], 2, [30, 30, 30]) == [1000, 5, 0]
+
+
+def test_a_batch_by_hand():
+    """As docs/wire-format.md has it: starts count from the ends before them."""
+    columns = {
+        "step": [1, 1, bytes([7, 0])],
+        "optype": [0, 1, bytes([1, 0])],
+        "start_ns": [2, 2, bytes([0xE8, 0x05, 0x03, 0x00])],
+        "duration_ns": [0, 1, bytes([30, 40])],
+        "seq_id": [0, 1, bytes([0, 0])],
+        "mc": [0, 1, bytes([0, 0xFF])],
+        "mb_id": [0, 1, bytes([5, 0xFF])],
+    }
+    fields = {key: value for key, value in message().items() if key != "columns"}
+    names = ["optimizer", "forward-compute"]
+    body = msgspec.msgpack.encode({**fields, "optypes": names, "columns": columns})
+    batch = decoded(body).batch
+    assert batch.columns.step.tolist() == [7, 7]
+    codes = [OP_CODES["forward-compute"], OP_CODES["optimizer"]]
+    assert batch.columns.optype.tolist() == codes
+    assert batch.columns.start_ns.tolist() == [1000, 1035]
+    assert batch.columns.duration_ns.tolist() == [30, 40]
+    assert (batch.columns.mc.tolist(), batch.columns.mb_id.tolist()) == ([0, -1], [5, -1])
+
+
+@settings(max_examples=60)
+@given(batches(), st.data())
+def test_packed_in_any_way_it_says_what_the_plain_batch_says(columns, data):
+    fields = message(columns=columns)
+    plain = decoded(binary_of(fields)).batch
+    kinds, widths = {}, {}
+    durations = columns["duration_ns"]
+    names = data.draw(st.sets(st.sampled_from([name for name in ALL if name in columns])))
+    for name in names:
+        kinds[name] = data.draw(st.integers(0, 2 if name == "start_ns" else 1), name)
+        numbers = columns[name]
+        if name == "optype":
+            # Positions in the batch's own list of names, at most 30 of them.
+            widths[name] = data.draw(st.integers(1, 8))
+            continue
+        numbers = differences(numbers, kinds[name], durations)
+        widths[name] = data.draw(st.integers(width_of(numbers), 8), f"width of {name}")
+    body = packed_batch(fields, kinds, **widths)
+    for each, encoding in ((body, ""), (gzip.compress(body), "gzip")):
+        found = decoded(each, content_encoding=encoding)
+        assert found.rejected == 0
+        assert said(found.batch) == said(plain)
+        assert encode(found.batch) == each  # into the queue as it came
+        assert said(read_entry(each)) == said(plain)
+        assert num_ops_of_entry(parse_entry(open_entry(each))) == plain.columns.num_ops
+
+
+@given(st.sampled_from([name for name in ALL if name != "optype"]), st.data())
+def test_rows_are_refused_as_in_the_plain_batch(name, data):
+    dtype = np.iinfo(WIRE_DTYPES[name])
+    first = message()["columns"].get(name, [1])[0]
+    edges = {-2, -1, 0, 2, 2**31 - 1, 2**53, 2**53 + 1, 86_400 * 10**9, dtype.max, dtype.min}
+    value = data.draw(st.sampled_from(sorted(e for e in edges if dtype.min <= e <= dtype.max)))
+    fields = message(columns={name: [first, value]})
+    kind = data.draw(st.integers(0, 1))
+    if width_of(differences([first, value], kind, [])) > 8:
+        kind = 0
+    plain = decoded(binary_of(fields))
+    found = decoded(packed_batch(fields, {name: kind}))
+    assert (found.rejected, found.errors) == (plain.rejected, plain.errors)
+    assert said(found.batch) == said(plain.batch)
+    assert said(read_entry(encode(found.batch))) == said(plain.batch)
+
+
+@pytest.mark.parametrize(("name", "value"), [("seq_id", 2**31), ("mc", 2**15), ("mb_id", 2**40)])
+def test_a_number_that_the_plain_column_could_not_hold_is_out_of_range(name, value):
+    found = decoded(with_column(name, packed([0, value])))
+    assert [(e.index, e.code) for e in found.errors] == [(1, f"{name}_out_of_range")]
+    assert found.batch.columns.num_ops == 1
+    assert said(read_entry(encode(found.batch))) == said(found.batch)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("number", [-1, -128, 2, 127, 128, 255, 256, 511, 512, 2**40, -(2**40)])
+def test_a_position_of_no_name_is_an_unknown_type(number, kind):
+    batch = msgspec.msgpack.decode(binary(message()))
+    batch["optypes"] = ["optimizer", "gc"]
+    batch["columns"]["optype"] = packed([1, number], kind)
+    found = decoded(msgspec.msgpack.encode(batch))
+    assert [(e.index, e.code) for e in found.errors] == [(1, "unknown_optype")]
+    assert "'none' is not known" in found.errors[0].message
+    assert found.batch.columns.optype.tolist() == [OP_CODES["gc"]]
+
+
+def test_all_256_names_can_be_pointed_at():
+    batch = msgspec.msgpack.decode(binary(message()))
+    batch["optypes"] = ["no-such"] * 254 + ["gc", "optimizer"]
+    batch["columns"]["optype"] = packed([254, 255])
+    codes = decoded(msgspec.msgpack.encode(batch)).batch.columns.optype
+    assert codes.tolist() == [OP_CODES["gc"], OP_CODES["optimizer"]]
+
+
+REFUSED = {
+    "a kind that nobody knows": (
+        [3, 1, b"ab"],
+        r"Invalid enum value 3 - at `\$.columns.step\[0\]`",
+    ),
+    "no width": ([0, 0, b""], r"Expected `int` >= 1 - at `\$.columns.step\[1\]`"),
+    "nine bytes": ([0, 9, bytes(18)], r"Expected `int` <= 8 - at `\$.columns.step\[1\]`"),
+    "text": ([0, 1, "ab"], r"Expected `bytes`, got `str` - at `\$.columns.step\[2\]`"),
+    "too short": ([0, 1], "Expected `array` of at least length 3, got 2"),
+    "too long": ([0, 1, b"ab", 1], "Expected `array` of at most length 3, got 4"),
+    "a boolean": ([True, 1, b"ab"], "got `bool`"),
+    "no bytes": (7, "Expected `bytes | array`, got `int`"),
+    "no whole values": ([0, 2, b"abc"], "column step has 3 bytes: not a multiple of its width, 2"),
+    "ends of what": ([2, 1, b"ab"], "column step is packed by kind 2: only start_ns may be"),
+    "another length": ([0, 1, b"abc"], "columns must be of equal length"),
+    "nothing": ([0, 1, b""], "columns must be of equal length"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_column_that_is_packed_otherwise_is_refused_with_its_name(case):
+    column, words = REFUSED[case]
+    with pytest.raises(InvalidRequest, match=words):
+        decoded(with_column("step", column))
+
+
+HALF = 2**62
+
+
+@pytest.mark.parametrize(
+    ("numbers", "row"),
+    [
+        ([HALF, HALF], 1),
+        ([-HALF, -HALF - 1], 1),
+        ([0, 2**63 - 1, 1], 2),
+        ([0, -(2**63), -1], 2),
+    ],
+)
+def test_sums_beyond_64_bits_are_refused(numbers, row):
+    columns = {name: (column * 2)[: len(numbers)] for name, column in message()["columns"].items()}
+    body = with_column("step", [1, 8, planes(numbers, 8)], columns=columns)
+    with pytest.raises(InvalidRequest, match=f"column step leaves 64 bits in row {row}"):
+        decoded(body)
+
+
+def test_sums_to_the_very_end_of_64_bits_are_judged_like_any_number():
+    numbers = [2**63 - 1, -(2**63), 1 + 7]
+    columns = {name: (column * 2)[:3] for name, column in message()["columns"].items()}
+    found = decoded(with_column("step", [1, 8, planes(numbers, 8)], columns=columns))
+    assert [(e.index, e.code) for e in found.errors] == [
+        (0, "step_out_of_range"),
+        (1, "step_out_of_range"),
+    ]
+    assert found.batch.columns.step.tolist() == [7]
+
+
+def test_sums_of_gaps_and_durations_beyond_64_bits_are_refused():
+    columns = {"duration_ns": [2**63 - 1, 5]}
+    body = with_column("start_ns", [2, 8, planes([0, 1], 8)], columns=columns)
+    with pytest.raises(InvalidRequest, match="column start_ns leaves 64 bits in row 1"):
+        decoded(body)
+    body = with_column("start_ns", [2, 8, planes([1, 0], 8)], columns=columns)
+    with pytest.raises(InvalidRequest, match="column start_ns leaves 64 bits in row 1"):
+        decoded(body)
+
+
+def test_too_many_rows_are_refused_before_they_are_unpacked():
+    columns = {name: [0, 1, bytes(1 << 20)] for name in message()["columns"]}
+    fields = msgspec.msgpack.decode(binary(message())) | {"columns": columns}
+    with pytest.raises(TooLarge, match="at most 100000 rows"):
+        decoded(msgspec.msgpack.encode(fields))
+
+
+def test_a_packed_column_takes_no_more_memory_than_a_plain_one():
+    fields = message()
+    columns = decoded(packed_batch(fields, dict.fromkeys(fields["columns"], 1))).batch.columns
+    for name in ("step", "start_ns", "duration_ns", "seq_id", "mc", "mb_id"):
+        assert getattr(columns, name).dtype == WIRE_DTYPES[name], name
+
+
+def test_a_batch_without_rows_may_be_packed():
+    empty = {name: [0, 1, b""] for name in message()["columns"]}
+    empty["start_ns"] = [2, 8, b""]
+    fields = msgspec.msgpack.decode(binary(message())) | {"columns": empty}
+    assert decoded(msgspec.msgpack.encode(fields)).batch.columns.num_ops == 0
+
+
+def test_of_a_packed_batch_with_bad_rows_the_good_ones_go_on_plain():
+    """So that a consumer of before can read them."""
+    fields = message(columns={"duration_ns": [5, -6]})
+    taken = decoded(packed_batch(fields, {"duration_ns": 0, "start_ns": 2, "step": 1}))
+    assert taken.rejected == 1
+    queued = msgspec.msgpack.decode(encode(taken.batch))
+    assert all(isinstance(column, bytes) for column in queued["columns"].values())
+    assert set(queued) == set(msgspec.msgpack.decode(binary(message())))
+
+
+def test_what_is_said_beside_the_operations_goes_into_the_queue():
+    placed = {"rack": "r1"}
+    said_beside = {"dropped": 3, "step_kinds": [[7, "eval"]], "placement": placed}
+    said_beside["at_step"] = 9
+    fields = message(columns={"duration_ns": [5, -6]}, **said_beside)
+    for body in (binary_of(fields), packed_batch(fields, {"step": 0})):
+        again = read_entry(encode(decoded(body).batch))
+        assert (again.dropped, again.step_kinds) == (3, ((7, "eval"),))
+        assert again.placement == ("r1", None)
+        assert (again.at_step, again.newest_step) == (9, 9)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dropped": -1}, r"Expected `int` >= 0 - at `\$.dropped`"),
+        ({"dropped": 2**53 + 1}, r"at `\$.dropped`"),
+        ({"dropped": 1.5}, "Expected `int"),
+        ({"step_kinds": [[7, "train"]]}, "Invalid enum value 'train'"),
+        ({"step_kinds": [[7]]}, r"at `\$.step_kinds\[0\]`"),
+        ({"step_kinds": [[8, "eval"]]}, "step_kinds has step 8, which steps_done has not"),
+        ({"step_kinds": [[7, "eval"], [7, "first"]]}, "step_kinds must be ascending"),
+        ({"placement": {"row": "a"}}, r"unknown field `row` - at `\$.placement`"),
+        ({"placement": {"rack": "a\n"}}, r"at `\$.placement.rack`"),
+        ({"placement": {"switch": "x" * 65}}, r"at `\$.placement.switch`"),
+        ({"placement": "r1"}, r"at `\$.placement`"),
+        ({"at_step": -1}, r"Expected `int` >= 0 - at `\$.at_step`"),
+        ({"at_step": 2**53 + 1}, r"at `\$.at_step`"),
+    ],
+)
+def test_what_is_said_beside_the_operations_is_checked(change, words):
+    for body, media in (
+        (binary_of(message(**change)), BINARY_TYPE),
+        (msgspec.json.encode(message(**change)), "application/json"),
+    ):
+        with pytest.raises(InvalidRequest, match=words):
+            decode(body, media, SIZES)
+
+
+columns_of_noise = st.builds(
+    lambda kind, width, data: [kind, width, data],
+    st.integers(0, 2),
+    st.integers(1, 8),
+    st.one_of(st.binary(max_size=40), st.sampled_from([b"\xff" * 16, b"\x80" * 16, bytes(16)])),
+)
+
+
+@settings(max_examples=150)
+@given(st.dictionaries(st.sampled_from(ALL), columns_of_noise, min_size=1))
+def test_noise_in_packed_columns_is_a_batch_or_a_4xx(columns):
+    batch = msgspec.msgpack.decode(binary_of(message()))
+    batch["columns"] |= columns
+    answers(msgspec.msgpack.encode(batch), BINARY_TYPE)
+
+
+def test_the_wire_struct_is_as_small_as_it_looks():
+    assert msgspec.msgpack.encode(PackedColumn(0, 1, memoryview(b"a"))) == b"\x93\x00\x01\xc4\x01a"

@@ -1,0 +1,392 @@
+"""Whatever bytes come, the answer is a batch or a 4xx."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.errors import (
+    BadRequest,
+    InvalidRequest,
+    PacelineError,
+    TooLarge,
+    UnsupportedMedia,
+)
+from app.ingest.wire.body import MAX_BODY_BYTES
+from app.ingest.wire.codec import BINARY_TYPE, JSON_TYPE, decode, encode, parse_entry, read_entry
+from app.trace import ops
+from app.trace.job import Parallelism
+from app.trace.ops import FIRST_USER_CODE, OP_CODES, OP_NAMES
+
+SIZES = Parallelism(dp_size=2, pp_size=3, vpp_size=2)
+DTYPES = {
+    "step": "<i8",
+    "optype": "u1",
+    "start_ns": "<i8",
+    "duration_ns": "<i8",
+    "seq_id": "<i4",
+    "mc": "<i2",
+    "mb_id": "<i4",
+}
+
+
+def message(**changes):
+    """A sound batch of two rows in the JSON format, with some keys changed or (None) left out."""
+    columns = {
+        "step": [7, 7],
+        "optype": ["optimizer", "gc"],
+        "start_ns": [10**18, 10**18 + 1],
+        "duration_ns": [5, 6],
+        "seq_id": [0, 0],
+        "mc": [-1, 1],
+        "mb_id": [3, -1],
+    }
+    columns.update(changes.pop("columns", {}))
+    batch = {
+        "version": 1,
+        "epoch": 1,
+        "rank": 4,
+        "dp_rank": 1,
+        "stage": 2,
+        "host": "node-1",
+        "batch_seq": 0,
+        "steps_done": [[7, 2]],
+        "columns": {name: column for name, column in columns.items() if column is not None},
+    }
+    return {key: value for key, value in {**batch, **changes}.items() if value is not None}
+
+
+OWN = ops.parse_op_types(
+    [
+        {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"},
+        {"name": "router", "kind": "compute"},
+    ]
+)
+
+
+def binary(fields):
+    """The same batch in the binary format."""
+    names = list(dict.fromkeys([*OP_NAMES, *fields["columns"]["optype"]]))
+    columns = {
+        name: np.array([names.index(op) for op in column] if name == "optype" else column).astype(
+            DTYPES[name]
+        )
+        for name, column in fields["columns"].items()
+    }
+    buffers = {name: column.tobytes() for name, column in columns.items()}
+    return msgspec.msgpack.encode({**fields, "optypes": names, "columns": buffers})
+
+
+def as_json(fields):
+    return json.dumps(fields).encode()
+
+
+FORMATS = [
+    pytest.param(as_json, JSON_TYPE, id="json"),
+    pytest.param(binary, BINARY_TYPE, id="binary"),
+]
+both_formats = pytest.mark.parametrize(("body_of", "content_type"), FORMATS)
+
+
+def rows(batch):
+    columns = batch.columns
+    return [
+        getattr(columns, name).tolist()
+        for name in ("step", "optype", "start_ns", "duration_ns", "seq_id", "mc", "mb_id")
+    ]
+
+
+@both_formats
+def test_both_formats_say_the_same(body_of, content_type):
+    decoded = decode(body_of(message()), content_type, SIZES)
+    batch = decoded.batch
+    assert (batch.epoch, batch.rank, batch.dp_rank, batch.stage) == (1, 4, 1, 2)
+    assert (batch.host, batch.batch_seq, batch.steps_done) == ("node-1", 0, ((7, 2),))
+    assert rows(batch) == [
+        [7, 7],
+        [OP_CODES["optimizer"], OP_CODES["gc"]],
+        [10**18, 10**18 + 1],
+        [5, 6],
+        [0, 0],
+        [-1, 1],
+        [3, -1],
+    ]
+    assert (decoded.rejected, decoded.errors) == (0, [])
+
+
+@both_formats
+def test_queue_entries_decode_to_the_same_batch(body_of, content_type):
+    batch = decode(body_of(message()), content_type, SIZES).batch
+    again = read_entry(encode(batch))
+    assert rows(again) == rows(batch)
+    assert again.steps_done == batch.steps_done
+    assert (again.rank, again.host, again.batch_seq) == (batch.rank, batch.host, batch.batch_seq)
+
+
+def test_a_sound_binary_body_goes_into_the_queue_as_it_came():
+    body = binary(message())
+    assert encode(decode(body, BINARY_TYPE, SIZES).batch) == body
+
+
+@both_formats
+def test_bad_rows_are_refused_one_by_one(body_of, content_type):
+    columns = {"optype": ["optimizer", "nonsense"], "duration_ns": [5, -6]}
+    decoded = decode(body_of(message(columns=columns)), content_type, SIZES)
+    assert decoded.rejected == 1
+    [error] = decoded.errors
+    assert (error.index, error.code) == (1, "unknown_optype")
+    assert "is not known: register it in the job's op_types, or use one of forw" in error.message
+    assert rows(decoded.batch)[0] == [7]
+    assert rows(read_entry(encode(decoded.batch))) == rows(decoded.batch)
+
+
+@both_formats
+def test_a_job_s_own_types_are_taken_by_their_names(body_of, content_type):
+    batch = message(columns={"optype": ["router", "moe-all-to-all"]})
+    decoded = decode(body_of(batch), content_type, SIZES, OWN)
+    codes = [FIRST_USER_CODE + 1, FIRST_USER_CODE]
+    assert decoded.rejected == 0
+    assert decoded.batch.columns.optype.tolist() == codes
+    assert read_entry(encode(decoded.batch, OWN), OWN).columns.optype.tolist() == codes
+
+
+@both_formats
+def test_queue_entries_have_type_names(body_of, content_type):
+    bad_row = {"optype": ["router", "optimizer"], "duration_ns": [5, -6]}
+    decoded = decode(body_of(message(columns=bad_row)), content_type, SIZES, OWN)
+    queued = msgspec.msgpack.decode(encode(decoded.batch, OWN))
+    assert queued["optypes"] == ["router"]
+    assert queued["columns"]["optype"] == bytes([0])
+    other = ops.parse_op_types([{"name": "router", "kind": "compute"}])
+    again = read_entry(encode(decoded.batch, OWN), other)
+    assert [other.name(code) for code in again.columns.optype] == ["router"]
+
+
+@both_formats
+def test_a_type_that_the_job_did_not_register_is_named_with_those_it_did(body_of, content_type):
+    batch = message(columns={"optype": ["a2a\n", "router"]})
+    [error] = decode(body_of(batch), content_type, SIZES, OWN).errors
+    assert (error.index, error.code) == (0, "unknown_optype")
+    assert error.message.startswith(
+        r"operation type 'a2a\n' is not known: register it in the job's op_types, or use "
+        "one of moe-all-to-all, router, forward-compute, "
+    )
+
+
+def test_a_row_that_points_at_no_name_is_refused():
+    fields = msgspec.msgpack.decode(binary(message()))
+    fields["columns"]["optype"] = bytes([2, 255])
+    [error] = decode(msgspec.msgpack.encode(fields), BINARY_TYPE, SIZES).errors
+    assert (error.index, error.code) == (1, "unknown_optype")
+
+
+def test_a_queued_batch_of_an_unknown_type_is_refused_by_name():
+    body = binary(message(columns={"optype": ["optimizer", "router"]}))
+    with pytest.raises(InvalidRequest, match="'router' is not known to this version"):
+        read_entry(body)
+
+
+def test_the_epoch_of_a_queued_batch_is_known_before_its_job():
+    assert parse_entry(binary(message(epoch=7))).epoch == 7
+    for body in (b"", b"\xc1", msgspec.msgpack.encode({"epoch": 0, "version": 1})):
+        with pytest.raises((BadRequest, InvalidRequest)):
+            parse_entry(body)
+    with pytest.raises(UnsupportedMedia, match="wire version 2"):
+        parse_entry(msgspec.msgpack.encode({"version": 2}))
+
+
+@both_formats
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("step", -1),
+        ("step", 2**53 + 1),
+        ("start_ns", -1),
+        ("duration_ns", -1),
+        ("duration_ns", 86_400 * 10**9 + 1),
+        ("seq_id", -1),
+        ("mc", -2),
+        ("mc", 2),
+        ("mb_id", -2),
+    ],
+)
+def test_a_row_out_of_bounds_is_named(body_of, content_type, column, value):
+    columns = {column: [0, value]}
+    decoded = decode(body_of(message(columns=columns)), content_type, SIZES)
+    assert [(error.index, error.code) for error in decoded.errors] == [
+        (1, f"{column}_out_of_range")
+    ]
+
+
+@both_formats
+def test_a_batch_of_bad_rows_only_is_refused(body_of, content_type):
+    with pytest.raises(InvalidRequest, match="no row can be taken; row 0: duration_ns"):
+        decode(body_of(message(columns={"duration_ns": [-1, -1]})), content_type, SIZES)
+
+
+def test_at_most_twenty_errors_are_reported():
+    many = {name: column * 50 for name, column in message()["columns"].items()}
+    many["duration_ns"] = [1] * 50 + [-1] * 50
+    decoded = decode(as_json(message(columns=many)), JSON_TYPE, SIZES)
+    assert decoded.rejected == 50
+    assert [error.index for error in decoded.errors] == list(range(50, 70))
+
+
+@both_formats
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": 0},
+        {"rank": -1},
+        {"rank": 2**31},
+        {"dp_rank": 2},
+        {"stage": 3},
+        {"batch_seq": -1},
+        {"batch_seq": 2**53},
+        {"steps_done": [[2, 1], [2, 1]]},
+        {"steps_done": [[3, 1], [2, 1]]},
+        {"steps_done": [[-1, 1]]},
+        {"host": "x\x00"},
+        {"host": "x\n"},
+        {"host": "x\n\n"},
+        {"host": "x" * 300},
+        {"unknown": 1},
+        {"rank": 1.5},
+        {"rank": True},
+        {"epoch": None},
+        {"columns": {"step": [1]}},
+    ],
+)
+def test_a_batch_that_breaks_a_rule_is_refused(body_of, content_type, change):
+    with pytest.raises(InvalidRequest):
+        decode(body_of(message(**change)), content_type, SIZES)
+
+
+def test_a_line_s_end_after_the_host_was_taken_once_and_may_lie_in_the_queue():
+    assert read_entry(binary(message(host="x\n"))).host == "x\n"
+
+
+@both_formats
+def test_another_version_is_refused_by_number(body_of, content_type):
+    with pytest.raises(UnsupportedMedia, match="wire version 2"):
+        decode(body_of(message(version=2, unknown=[1])), content_type, SIZES)
+
+
+def test_another_content_type_is_refused_by_name():
+    with pytest.raises(UnsupportedMedia, match="text/plain"):
+        decode(b"", "text/plain", SIZES)
+
+
+@both_formats
+def test_too_many_bytes_or_rows_are_refused(body_of, content_type):
+    with pytest.raises(TooLarge):
+        decode(b" " * (MAX_BODY_BYTES + 1), content_type, SIZES)
+    columns = {name: column * 50_001 for name, column in message()["columns"].items()}
+    with pytest.raises(TooLarge):
+        decode(body_of(message(columns=columns)), content_type, SIZES)
+
+
+@both_formats
+def test_a_batch_without_rows_is_fine(body_of, content_type):
+    empty: dict[str, list[int]] = {name: [] for name in message()["columns"]}
+    batch = decode(body_of(message(columns=empty)), content_type, SIZES).batch
+    assert batch.columns.num_ops == 0
+
+
+def test_json_counts_operations_by_their_start_where_it_does_not_number_them():
+    columns = {
+        "step": [1, 1, 1, 2],
+        "optype": ["gc", "gc", "optimizer", "gc"],
+        "start_ns": [30, 20, 10, 5],
+        "duration_ns": [1, 1, 1, 1],
+        "seq_id": None,
+        "mc": None,
+        "mb_id": None,
+    }
+    batch = decode(as_json(message(columns=columns)), f"{JSON_TYPE}; charset=utf-8", SIZES).batch
+    assert batch.columns.seq_id.tolist() == [1, 0, 0, 0]
+    assert batch.columns.mc.tolist() == [-1] * 4
+    assert batch.columns.mb_id.tolist() == [-1] * 4
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "1.5", "1" * 400, "true", "null"])
+def test_json_takes_whole_numbers_only(number):
+    body = as_json(message()).replace(b"[5, 6]", f"[5, {number}]".encode())
+    with pytest.raises((BadRequest, InvalidRequest)):
+        decode(body, JSON_TYPE, SIZES)
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b"", JSON_TYPE),
+        (b"", BINARY_TYPE),
+        (b"[" * 100_000, JSON_TYPE),
+        (b'{"x":' * 100_000, JSON_TYPE),
+        (b"\x81\xa1x" + b"\x91" * 100_000, BINARY_TYPE),
+        (b"\x91" * 100_000, BINARY_TYPE),
+        (b"\xdf\xff\xff\xff\xff", BINARY_TYPE),
+        (b"\xdd\xff\xff\xff\xff", BINARY_TYPE),
+        (b"\x81\xa4host\xa2\xff\xfe", BINARY_TYPE),
+        (b'{"host": "\\ud800"}', JSON_TYPE),
+        (b'{"host": "\xff"}', JSON_TYPE),
+    ],
+)
+def test_hostile_bytes_are_refused(body, content_type):
+    with pytest.raises((BadRequest, InvalidRequest)):
+        decode(body, content_type, SIZES)
+
+
+def answers(body, content_type):
+    """Decodes; any error but one of ours fails the test, and so does one that is no 4xx."""
+    status, words = 202, "taken"
+    try:
+        read_entry(encode(decode(body, content_type, SIZES).batch))
+    except PacelineError as error:
+        status, words = error.status, str(error)
+    assert 200 <= status < 500
+    assert words
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300), st.sampled_from([JSON_TYPE, BINARY_TYPE]))
+def test_arbitrary_bytes_are_a_batch_or_a_4xx(body, content_type):
+    answers(body, content_type)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.sampled_from([(as_json, JSON_TYPE), (binary, BINARY_TYPE)]), st.data())
+def test_damaged_batches_are_a_batch_or_a_4xx(format_, data):
+    body_of, content_type = format_
+    body = bytearray(body_of(message()))
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(body)))
+    answers(bytes(body), content_type)
+    answers(bytes(body[:cut]), content_type)
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=16),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.data())
+def test_values_of_other_types_are_a_batch_or_a_4xx(data):
+    fields = msgspec.msgpack.decode(binary(message()))
+    target = data.draw(st.sampled_from([fields, fields["columns"]]))
+    target[data.draw(st.sampled_from(sorted(target)))] = data.draw(values)
+    answers(msgspec.msgpack.encode(fields), BINARY_TYPE)

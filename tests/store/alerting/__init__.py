@@ -1,0 +1,1 @@
+"""The SQL of alerts, on SQLite and on PostgreSQL."""

@@ -1,0 +1,91 @@
+"""What a line of the fleet says of a window."""
+
+import pytest
+
+from app.store import fleet, windows
+from tests.store.factories import register, window
+from tests.store.findings import finding, result
+
+JOB = "default/job"
+
+
+def save(store, first_step, brief, **given):
+    with store.write() as conn:
+        windows.save(conn, JOB, window(first_step, **given))
+        fleet.save_brief(conn, JOB, 1, first_step, brief)
+
+
+def saved(store):
+    with store.read() as conn:
+        [line] = fleet.lines(conn, "default")
+    return line.brief
+
+
+def test_a_brief_by_hand():
+    # (80 + 100) s on 4 GPUs are 720 GPU-seconds, 0.2 GPU-hours; 90 s a step.
+    assert fleet.brief_of(result(finding()), num_gpus=4) == {
+        "gpu_hours_lost": pytest.approx(0.04),
+        "gpu_hours": pytest.approx(0.2),
+        "step_s": 90.0,
+        "discrepancy": 0.01,
+        "clock_residual_ms": 0.4,
+        "num_findings": 1,
+        "findings": [
+            {
+                "cause": "slow-worker",
+                "cost": 0.1,
+                "confidence": 0.9,
+                "culprits": [{"dp_rank": 1, "stage": 1, "host": "host-b"}],
+                "num_culprits": 1,
+                "onset_step": 4,
+                "persistence": "chronic",
+                "sentence": "dp 1, stage 1 on host-b is 1.6x slower than its peers.",
+            }
+        ],
+    }
+
+
+def test_three_findings_and_three_culprits_are_kept_and_all_are_counted():
+    many = finding(culprits=[{"dp_rank": each} for each in range(5)])
+    brief = fleet.brief_of(result(*[many] * 4), num_gpus=4)
+    assert brief is not None
+    assert (brief["num_findings"], len(brief["findings"])) == (4, 3)
+    assert brief["findings"][0]["num_culprits"] == 5
+    assert brief["findings"][0]["culprits"] == [{"dp_rank": each} for each in range(3)]
+
+
+def test_brief_tells_no_findings_from_no_diagnosis():
+    found = fleet.brief_of(result(), num_gpus=4)
+    unknown = fleet.brief_of(result(findings=None), num_gpus=4)
+    assert found is not None
+    assert unknown is not None
+    assert (found["findings"], found["num_findings"]) == ([], 0)
+    assert (unknown["findings"], unknown["num_findings"]) == (None, None)
+
+
+def test_a_window_without_figures_has_none():
+    assert fleet.brief_of(result(slowdown=None), num_gpus=4) is None
+
+
+def test_onset_time_is_that_of_the_window_of_the_onset(store):
+    register(store, JOB)
+    brief = fleet.brief_of(result(finding(onset_step=5)), num_gpus=4)
+    for first_step, updated_s in ((0, 100.0), (4, 200.0), (8, 300.0)):
+        last = first_step + 3
+        save(store, first_step, brief, last_step=last, updated_s=updated_s)
+    assert saved(store)["onset_at_s"] == 200.0
+
+
+def test_cause_without_onset_step_has_no_onset_time(store):
+    register(store, JOB)
+    save(store, 0, fleet.brief_of(result(finding(onset_step=None)), num_gpus=4))
+    assert saved(store)["onset_at_s"] is None
+
+
+def test_newer_revision_without_figures_removes_the_brief(store):
+    register(store, JOB)
+    save(store, 0, fleet.brief_of(result(finding()), num_gpus=4))
+    save(store, 0, fleet.brief_of(result(), num_gpus=4), revision=2)
+    assert saved(store)["findings"] == []
+    save(store, 0, None, revision=3)
+    assert saved(store) is None

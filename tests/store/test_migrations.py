@@ -1,0 +1,119 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, text
+
+from app.errors import StartUpFailed, StoreUnavailable
+from app.store import jobs
+from app.store import runs as stored_runs
+from app.store.database import Store, current_revision, is_migrated, migrations_dir, newest_revision
+from app.store.migrations import alembic_config, downgrade, migrate
+from app.store.tables import metadata
+from app.trace.job import Parallelism
+from app.trace.ops import BUILT_IN
+
+
+def test_a_new_database_is_not_current_until_it_is_migrated(empty_url):
+    assert not is_migrated(empty_url)
+    migrate(empty_url)
+    assert is_migrated(empty_url)
+
+
+def test_migrating_again_changes_nothing(url):
+    migrate(url)
+    assert is_migrated(url)
+
+
+def test_the_migrations_make_exactly_the_tables_that_the_code_uses(store):
+    with store.read() as conn:
+        context = MigrationContext.configure(
+            conn, opts={"compare_type": True, "compare_server_default": True}
+        )
+        assert compare_metadata(context, metadata) == []
+        assert current_revision(conn) == newest_revision()
+
+
+def test_revision_without_alembic_equals_that_of_alembic(store):
+    assert newest_revision() == ScriptDirectory.from_config(alembic_config()).get_current_head()
+    with store.read() as conn:
+        assert current_revision(conn) == MigrationContext.configure(conn).get_current_revision()
+
+
+@pytest.mark.parametrize("module", ["app.main", "app.consumer.loop"])
+def test_a_process_that_migrates_nothing_does_not_load_alembic(module):
+    program = f"import sys, {module}; sys.exit('alembic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_downgrade_takes_every_table_away_and_an_upgrade_brings_them_back(url):
+    downgrade(url, "base")
+    assert not is_migrated(url)
+    store = Store(url)
+    with store.read() as conn:
+        assert set(inspect(conn).get_table_names()) == {"alembic_version"}
+    store.close()
+    migrate(url)
+    assert is_migrated(url)
+
+
+def test_processes_that_migrate_at_once_do_not_disturb_each_other(empty_url):
+    program = f"from app.store.migrations import migrate; migrate({empty_url!r})"
+    runs = [
+        subprocess.Popen([sys.executable, "-c", program], env=dict(os.environ), stderr=-1)
+        for _ in range(4)
+    ]
+    errors = [run.communicate()[1].decode() for run in runs]
+    assert [run.returncode for run in runs] == [0] * 4, errors
+    assert is_migrated(empty_url)
+
+
+def test_a_database_of_a_newer_version_is_refused(url, store):
+    with store.write() as conn:
+        conn.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    assert not is_migrated(url)
+    with pytest.raises(StartUpFailed, match="revision 9999"):
+        migrate(url)
+
+
+def test_the_directory_of_a_new_sqlite_file_is_made(tmp_path):
+    migrate(f"sqlite:///{tmp_path / 'a' / 'b' / 'paceline.db'}")
+    assert (tmp_path / "a" / "b" / "paceline.db").is_file()
+
+
+def test_missing_server_is_unavailable(tmp_path):
+    with pytest.raises(StoreUnavailable):
+        migrate(f"postgresql://nobody@/nothing?host={tmp_path}")
+
+
+def test_the_migrations_are_found_from_the_package():
+    assert (migrations_dir() / "env.py").is_file()
+
+
+def test_runs_of_the_first_release_have_no_own_types_and_blocks_of_one(url):
+    downgrade(url, "0001")
+    store = Store(url)
+    with store.write() as conn:
+        conn.execute(text("INSERT INTO jobs (job_id, epoch) VALUES ('job', 1)"))
+        conn.execute(
+            text(
+                "INSERT INTO runs (job_id, epoch, run_key, name, dp_size, pp_size, tp_size,"
+                " vpp_size, dsp_size, num_gpus, labels, registered_s, is_closed)"
+                " VALUES ('job', 1, 'a', 'job', 4, 2, 1, 1, 1, 8, '{}', 5.0, :no)"
+            ),
+            {"no": False},
+        )
+    migrate(url)
+    with store.write() as conn:
+        kept = jobs.registration(conn, "default/job", 1)
+        again = stored_runs.register(conn, "default/job", kept, now_s=6.0)
+    assert (kept.parallelism, kept.op_types) == (Parallelism(4, 2), BUILT_IN)
+    assert again == (1, False)
+    downgrade(url, "0001")
+    with store.read() as conn:
+        assert conn.execute(text("SELECT dp_size, num_gpus FROM runs")).all() == [(4, 8)]
+    store.close()

@@ -1,0 +1,142 @@
+"""What holds for every fault."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.synth.faults.fault import FaultSteps, NoFault
+from app.synth.faults.interruptions import (
+    AllocatorStalls,
+    DataLoading,
+    GcPauses,
+    PlannedGc,
+    SilentWorker,
+)
+from app.synth.faults.registry import FAULTS
+from app.synth.faults.sequence_imbalance import SequenceImbalance
+from app.synth.faults.slow_compute import (
+    LongLastStage,
+    MixedGpus,
+    SlowHost,
+    SlowStage,
+    SlowWorker,
+    ThrottlingGpu,
+    UniformSlowdown,
+)
+from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowLink, SlowNic
+from tests.synth.faulty_jobs import DP, PP, STEPS, changed, costs_of, drawn, made, step_axis
+
+EVERYWHERE = {(dp_rank, stage) for dp_rank in range(DP) for stage in range(PP)}
+OF_STAGE_1 = {(dp_rank, 1) for dp_rank in range(DP)}
+# Ranks 2 and 3 of stage 0; two GPUs a host.
+ON_HOST_1 = {(2, 0), (3, 0)}
+
+# A fault of each kind, and the workers whose operations it may change.
+KINDS = [
+    (SlowWorker(2, 1, 1.6), {(2, 1)}),
+    (ThrottlingGpu(2, 1, 1.6, ramp_steps=5), {(2, 1)}),
+    (SlowHost("host-001", 1.5), ON_HOST_1),
+    (MixedGpus(0.3, 1.5), None),
+    (SlowStage(1, 1.5), OF_STAGE_1),
+    (LongLastStage(), {(dp_rank, 2) for dp_rank in range(DP)}),
+    (SequenceImbalance(), EVERYWHERE),
+    (SequenceImbalance(8_192, 0.3, is_sent=True), EVERYWHERE),
+    (GcPauses(0.2, is_sent=True), EVERYWHERE),
+    (GcPauses(0.5, workers=((1, 2), (0, 0)), is_sent=True), {(1, 2), (0, 0)}),
+    (PlannedGc(4), EVERYWHERE),
+    (PlannedGc(4, in_forward=True, is_sent=True), EVERYWHERE),
+    (SlowLink(2, 1, 50.0), {(2, 1), (2, 2)}),
+    (SlowNic(2, 1, 50.0), {(2, 0), (2, 2)} | OF_STAGE_1),
+    (SlowDpGroup(1, 20.0), OF_STAGE_1),
+    (FlappingNic(2, 1, 80.0), {(2, 0), (2, 2)} | OF_STAGE_1),
+    (DataLoading(is_sent=True), EVERYWHERE),
+    (DataLoading("host-001"), ON_HOST_1),
+    (AllocatorStalls(((2, 1), (0, 1))), {(2, 1), (0, 1)}),
+    (UniformSlowdown(1.3), EVERYWHERE),
+    (SilentWorker(2, 1), {(2, 1)}),
+]
+IDS = [f"{fault.name}-{number}" for number, (fault, _) in enumerate(KINDS)]
+every_kind = pytest.mark.parametrize(("fault", "workers"), KINDS, ids=IDS)
+every_fault = pytest.mark.parametrize("fault", [fault for fault, _ in KINDS], ids=IDS)
+
+
+def test_every_registered_fault_is_tried_here():
+    assert {fault.name for fault, _ in KINDS} == set(FAULTS)
+
+
+@every_fault
+def test_a_fault_strikes_only_while_it_lasts(fault):
+    lasting = replace(fault, when=FaultSteps(6, 8))
+    for name, differs in changed(made(lasting), made()).items():
+        by_step = np.moveaxis(differs, step_axis(name), 0).reshape(len(STEPS), -1)
+        assert set(np.flatnonzero(by_step.any(axis=1))) <= set(range(6, 14)), name
+    _, annotations = drawn(made(lasting))
+    assert {annotation.step for annotation in annotations} <= set(range(6, 14))
+
+
+@every_kind
+def test_a_fault_strikes_only_in_its_place(fault, workers):
+    job = made(fault)
+    if workers is None:
+        hosts = {culprit.host for culprit in fault.culprits(job.world)}
+        workers = {worker for worker, host in job.world.hosts.items() if host in hosts}
+    for name, differs in changed(job, made()).items():
+        if name in ("tokens", "seq_len_sq"):
+            continue
+        is_of_dp_group = differs.shape[-1] == 1
+        for stage, *_, dp_rank in np.argwhere(differs).tolist():
+            hit = {(each, stage) for each in range(DP)} if is_of_dp_group else {(dp_rank, stage)}
+            assert hit <= workers, name
+
+
+@every_fault
+def test_a_fault_costs_something_while_it_lasts_and_nothing_before(fault):
+    job = made(replace(fault, when=FaultSteps(4)))
+    (before,), (after,) = costs_of(job, range(4)), costs_of(job, range(4, 20))
+    if not fault.is_slow:
+        assert (before, after) == (None, None)
+    else:
+        assert before == 0.0
+        assert after is not None
+        assert after > 0.005
+
+
+@every_fault
+def test_the_same_step_is_struck_in_the_same_way_whoever_makes_it(fault):
+    job = made(replace(fault, when=FaultSteps(2)))
+    together, alone = drawn(job)[0], drawn(job, [7])[0]
+    for name, values in together.items():
+        np.testing.assert_array_equal(values.take([7], axis=step_axis(name)), alone[name])
+
+
+@every_fault
+def test_culprits_are_of_the_job(fault):
+    world = made(fault).world
+    for culprit in fault.culprits(world):
+        assert culprit.dp_rank in {None, *range(DP)}
+        assert culprit.stage in {None, *range(PP)}
+        assert culprit.host in {None, *world.host_names}
+        if culprit.dp_rank is not None and culprit.stage is not None:
+            assert culprit.host == world.hosts[culprit.dp_rank, culprit.stage]
+
+
+@every_fault
+def test_a_fault_needs_no_telemetry_and_no_second_chunk(fault):
+    made(fault).make([0])
+
+
+@every_fault
+def test_the_chance_of_a_fault_is_its_own_whatever_other_faults_there_are(fault):
+    one = drawn(made(NoFault(), fault))[0]
+    two = drawn(made(SlowStage(0, 1.0), fault))[0]
+    for name, values in one.items():
+        np.testing.assert_array_equal(values, two[name])
+
+
+def test_faults_of_one_worker_multiply():
+    both = drawn(made(SlowWorker(2, 1, 1.5), SlowStage(1, 2.0)))[0]["forward_s"]
+    ratio = both / drawn(made())[0]["forward_s"]
+    np.testing.assert_allclose(ratio[1, ..., 2], 3.0)
+    np.testing.assert_allclose(ratio[1, ..., 3], 2.0)
+    np.testing.assert_allclose(ratio[0], 1.0)

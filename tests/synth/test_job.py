@@ -1,0 +1,192 @@
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from app.errors import InvalidRequest
+from app.synth.costs import OperationCosts
+from app.synth.faults.slow_compute import LongLastStage, SlowStage, SlowWorker
+from app.synth.job import SimulatedJob
+from app.synth.schedules import ComputeKind, Schedule, StageWork
+from app.trace.job import Parallelism
+from app.trace.ops import OP_CODES, OP_NAMES
+
+
+def columns(trace):
+    named = (getattr(trace, field.name) for field in fields(trace))
+    return [column for column in named if column is not None]
+
+
+def mean_compute_s(trace, name):
+    """[stages, dp ranks]"""
+    of_type = trace.select(trace.optype == OP_CODES[name])
+    total = np.zeros((of_type.stage.max() + 1, of_type.dp_rank.max() + 1))
+    count = np.zeros_like(total)
+    np.add.at(total, (of_type.stage, of_type.dp_rank), of_type.duration_s)
+    np.add.at(count, (of_type.stage, of_type.dp_rank), 1)
+    return total / count
+
+
+def types_of(trace, stage):
+    return {OP_NAMES[code] for code in np.unique(trace.optype[trace.stage == stage])}
+
+
+def ends(trace, name):
+    of_type = trace.select(trace.optype == OP_CODES[name])
+    return of_type, of_type.start_s + of_type.duration_s
+
+
+def test_the_same_seed_gives_the_same_operations_in_any_order_of_steps():
+    job = SimulatedJob(Parallelism(2, 2), 3, seed=5)
+    twice = job.make([3, 4]), job.make([4, 3])
+    for a, b in zip(columns(twice[0]), columns(twice[1]), strict=True):
+        np.testing.assert_array_equal(a[: a.size // 2], b[b.size // 2 :])
+
+
+def test_another_seed_or_step_gives_other_durations():
+    job = SimulatedJob(Parallelism(2, 2), 3, seed=5)
+    other = SimulatedJob(Parallelism(2, 2), 3, seed=6)
+    assert not np.array_equal(job.make_step(1).duration_s, other.make_step(1).duration_s)
+    assert not np.array_equal(job.make_step(1).duration_s, job.make_step(2).duration_s)
+
+
+def test_a_slow_worker_computes_slowly_and_nobody_else_does():
+    job = SimulatedJob(Parallelism(3, 2), 8, faults=(SlowWorker(dp_rank=2, stage=1, slowdown=1.6),))
+    trace = job.make(range(4))
+    for name, mean_s in (("forward-compute", 0.02), ("backward-compute", 0.04)):
+        expected = np.ones((2, 3))
+        expected[1, 2] = 1.6
+        np.testing.assert_allclose(mean_compute_s(trace, name) / mean_s, expected, rtol=0.02)
+
+
+def test_a_slow_stage_computes_slowly_in_every_replica():
+    trace = SimulatedJob(Parallelism(2, 3), 8, faults=(SlowStage(stage=1, slowdown=1.3),)).make(
+        range(4)
+    )
+    ratio = mean_compute_s(trace, "backward-compute") / 0.04
+    np.testing.assert_allclose(ratio, [[1.0, 1.0], [1.3, 1.3], [1.0, 1.0]], rtol=0.02)
+
+
+def test_the_loss_makes_the_last_stage_longer_forward_than_backward():
+    trace = SimulatedJob(Parallelism(2, 2), 8, faults=(LongLastStage(),)).make(range(4))
+    forward = mean_compute_s(trace, "forward-compute") / 0.02
+    backward = mean_compute_s(trace, "backward-compute") / 0.04
+    np.testing.assert_allclose(forward[:, 0], [1, 2.07], rtol=0.02)
+    np.testing.assert_allclose(backward[:, 0], [1, 1.41], rtol=0.02)
+
+
+def test_uneven_stages_cost_what_their_factors_say():
+    costs = OperationCosts(stage_factors=(1.0, 2.0))
+    trace = SimulatedJob(Parallelism(2, 2), 8, costs=costs).make(range(4))
+    ratio = mean_compute_s(trace, "forward-compute") / 0.02
+    np.testing.assert_allclose(ratio[:, 1], [1, 2], rtol=0.02)
+
+
+def test_the_noise_has_the_spread_that_was_asked_for():
+    trace = SimulatedJob(Parallelism(8, 2), 16, costs=OperationCosts(noise=0.03)).make(range(8))
+    forward_s = trace.duration_s[trace.optype == OP_CODES["forward-compute"]]
+    assert forward_s.mean() == pytest.approx(0.02, rel=0.005)
+    assert forward_s.std() / forward_s.mean() == pytest.approx(0.03, rel=0.1)
+
+
+def test_both_sides_of_a_transfer_end_together_after_the_later_one_came():
+    trace = SimulatedJob(Parallelism(3, 3), 4).make_step(0)
+    for direction, towards in (("forward", 1), ("backward", -1)):
+        sends, sent_s = ends(trace, f"{direction}-send")
+        recvs, received_s = ends(trace, f"{direction}-recv")
+        arrived = dict(
+            zip(zip(recvs.stage, recvs.seq_id, recvs.dp_rank, strict=True), received_s, strict=True)
+        )
+        assert sends.num_ops == recvs.num_ops == 2 * 4 * 3
+        for i in range(sends.num_ops):
+            peer = sends.stage[i] + towards, sends.seq_id[i], sends.dp_rank[i]
+            assert arrived[peer] == pytest.approx(sent_s[i])
+
+
+def test_a_collective_ends_on_all_dp_ranks_at_once():
+    trace = SimulatedJob(Parallelism(4, 2), 2).make_step(0)
+    for name in ("params-all-gather", "grads-reduce-scatter"):
+        ops, end_s = ends(trace, name)
+        for stage in range(2):
+            assert np.ptp(end_s[ops.stage == stage]) < 1e-12
+    assert np.ptp(ends(trace, "optimizer-clip-main-grad")[1]) < 1e-12
+
+
+def test_no_computation_overlaps_another_one_of_its_worker():
+    trace = SimulatedJob(Parallelism(2, 3), 5).make_step(0)
+    compute = np.isin(trace.optype, [OP_CODES["forward-compute"], OP_CODES["backward-compute"]])
+    for dp_rank in range(2):
+        for stage in range(3):
+            mine = compute & (trace.dp_rank == dp_rank) & (trace.stage == stage)
+            order = np.argsort(trace.start_s[mine])
+            start_s, duration_s = trace.start_s[mine][order], trace.duration_s[mine][order]
+            assert (start_s[1:] >= (start_s + duration_s)[:-1]).all()
+
+
+def test_seq_ids_count_each_workers_operations_of_a_type_by_their_start():
+    trace = SimulatedJob(Parallelism(2, 3), 5).make_step(0)
+    workers = np.stack([trace.optype, trace.dp_rank, trace.stage])
+    for worker in np.unique(workers, axis=1).T:
+        mine = (workers == worker[:, None]).all(axis=0)
+        seq_id = trace.seq_id[mine][np.argsort(trace.start_s[mine], kind="stable")]
+        np.testing.assert_array_equal(seq_id, np.arange(seq_id.size))
+
+
+def test_without_data_parallelism_nothing_is_gathered_or_scattered():
+    trace = SimulatedJob(Parallelism(1, 2), 2).make_step(0)
+    assert types_of(trace, 0).isdisjoint({"params-all-gather", "grads-reduce-scatter"})
+
+
+def test_without_a_pipeline_nothing_is_sent():
+    assert types_of(SimulatedJob(Parallelism(2, 1), 2).make_step(0), 0) == {
+        "params-all-gather",
+        "forward-compute",
+        "backward-compute",
+        "gc",
+        "layernorm-grads-all-reduce",
+        "grads-reduce-scatter",
+        "optimizer-clip-main-grad",
+        "optimizer",
+    }
+
+
+def test_only_the_first_and_last_stage_share_embeddings():
+    trace = SimulatedJob(Parallelism(2, 3), 2).make_step(0)
+    shares = ["embedding-grads-all-reduce" in types_of(trace, stage) for stage in range(3)]
+    assert shares == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: SimulatedJob(p, 0), "at least 1"),
+        (lambda p: SimulatedJob(p, 2, seed=-1), "0 or more"),
+        (lambda p: SimulatedJob(Parallelism(2, 2, vpp_size=2), 2), "vpp_size"),
+        (lambda p: SimulatedJob(p, 2).make([]), "no steps"),
+        (lambda p: SimulatedJob(p, 2, faults=(SlowWorker(2, 0, 1.5),)).make_step(0), "dp rank 2"),
+        (lambda p: SimulatedJob(p, 2, faults=(SlowStage(9, 1.5),)).make_step(0), "stage 9"),
+        (lambda p: SimulatedJob(p, 2, faults=(SlowStage(0, 0.0),)).make_step(0), "above 0"),
+        (
+            lambda p: SimulatedJob(p, 2, costs=OperationCosts(stage_factors=(1.0,))).make_step(0),
+            "stage factors",
+        ),
+        (lambda p: OperationCosts(forward_s=-1.0), "forward_s"),
+        (lambda p: OperationCosts(stage_factors=(0.0,)), "above 0"),
+    ],
+)
+def test_jobs_that_cannot_be_are_refused(make, message):
+    with pytest.raises(InvalidRequest, match=message):
+        make(Parallelism(2, 2))
+
+
+class EveryStageWaits(Schedule):
+    name = "impossible"
+
+    def order(self, stage, *, pp_size, num_microbatches, num_chunks):
+        works = [StageWork(ComputeKind.FORWARD, 0), StageWork(ComputeKind.BACKWARD, 0)]
+        return works if stage == pp_size - 1 else works[::-1]
+
+
+def test_a_schedule_in_which_all_stages_wait_is_refused():
+    with pytest.raises(InvalidRequest, match="waits for another"):
+        SimulatedJob(Parallelism(1, 3), 1, schedule=EveryStageWaits()).make_step(0)
