@@ -173,6 +173,7 @@ def _watch_outbox(reached: Reached) -> None:
 
 
 def _put(place: object, name: str, value: object) -> None:
+    getattr(place, name)  # A renamed function must fail here, not leave its point unreached.
     setattr(place, name, value)
 
 

@@ -114,7 +114,9 @@ async def test_deleted_operations_are_a_conflict_and_the_result_stays(api):
     record = recorded_record(recorded.window(0))
     api.save_window(dataclasses.replace(record, trace=None))
     for window_id in ("1-0", "latest"):
-        with pytest.raises(Conflict, match=r"operations of window 1-0 have been deleted .* result is"):
+        with pytest.raises(
+            Conflict, match=r"operations of window 1-0 have been deleted .* result is"
+        ):
             ReplayCache(api.store).get(JOB, window_id)
 
 
