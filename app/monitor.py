@@ -10,8 +10,7 @@ from app.alerts.readings.facts import WindowFacts
 from app.diagnosis.diagnose import diagnose, without_steps
 from app.diagnosis.job_history import History
 from app.engine.replays import prepare
-from app.engine.report import Report, analyse_replay
-from app.engine.result import report_as_json, result_without_figures
+from app.engine.report import Report, analyse_replay, report_as_json, result_without_figures
 from app.errors import InvalidTrace
 from app.trace.window import SkippedStep, Window
 

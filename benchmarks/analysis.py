@@ -19,8 +19,7 @@ from app.engine.memory import keep_freed_memory
 from app.engine.questions.answer import Questions
 from app.engine.questions.edits import Edit, Factor, FromWorker, Selection, Set
 from app.engine.replays import prepare
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.errors import InvalidRequest
 from app.trace.readers.published import trace_files
 from app.trace.window import Window

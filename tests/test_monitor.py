@@ -4,8 +4,7 @@ import pytest
 import structlog
 
 from app.diagnosis.job_history import History
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.monitor import observe
 from app.synth.job import SimulatedJob
 from app.trace.window import SkippedStep, Window

@@ -17,8 +17,7 @@ from app.consumer.context import ConsumerContext
 from app.consumer.run_cache import JobStateUnreadable, LoadedRun, RunCache, RunKey, SilentRanks
 from app.diagnosis import job_history
 from app.errors import LeaseLost, Unavailable
-from app.ingest.assembly import run_state
-from app.ingest.assembly.assembler import WindowRevision
+from app.ingest.assembly.assembler import SpooledBatch, WindowRevision, pack_spool
 from app.ingest.queue import EventMessage
 from app.monitor import Observation
 from app.store import dead_letters, fleet, hosts, shards, windows
@@ -146,7 +145,7 @@ class RunTurn:
     """Changes of one turn to one run."""
 
     run: LoadedRun
-    taken: list[run_state.SpooledBatch] = field(default_factory=list)
+    taken: list[SpooledBatch] = field(default_factory=list)
     spooled_through: int = -1  # the last step in `taken`
     newest_step: int | None = None
     is_closed: bool = False
@@ -216,7 +215,7 @@ def _spool_row(each: RunTurn) -> SpoolRow | None:
     run = each.run
     run.turn += 1
     job_id, epoch = run.key
-    return SpoolRow(job_id, epoch, run.turn, each.spooled_through, run_state.pack_spool(each.taken))
+    return SpoolRow(job_id, epoch, run.turn, each.spooled_through, pack_spool(each.taken))
 
 
 def _save_run(conn: Connection, context: ConsumerContext, each: RunTurn) -> None:

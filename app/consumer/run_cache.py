@@ -19,8 +19,13 @@ from app.consumer.context import ConsumerContext
 from app.diagnosis import job_history
 from app.diagnosis.job_history import History
 from app.errors import PacelineError
-from app.ingest.assembly import run_state
-from app.ingest.assembly.assembler import AddedBatch, EarlierBatch, RunAssembler
+from app.ingest.assembly.assembler import (
+    AddedBatch,
+    EarlierBatch,
+    RunAssembler,
+    SpooledBatch,
+    unpack_spool,
+)
 from app.ingest.assembly.rank_tracker import NO_STEP
 from app.ingest.batch import OpBatch
 from app.ingest.queue import entry_order, shard_of
@@ -209,7 +214,7 @@ def load_run(conn: Connection, context: ConsumerContext, key: RunKey) -> LoadedR
         before=(
             _spooled_batch(turn, taken, registration.op_types)
             for turn, blob in rows
-            for taken in run_state.unpack_spool(blob)
+            for taken in unpack_spool(blob)
         ),
         hosts=hosts.load(conn, *key),
         placements=hosts.placements(conn, *key),
@@ -251,7 +256,7 @@ def _history(conn: Connection, key: RunKey) -> History:
         return History()
 
 
-def _spooled_batch(turn: int, taken: run_state.SpooledBatch, op_types: OpTypes) -> EarlierBatch:
+def _spooled_batch(turn: int, taken: SpooledBatch, op_types: OpTypes) -> EarlierBatch:
     plain = codec.open_entry(taken.body)
     batch = codec.entry_batch(codec.parse_entry(plain), op_types)
     return EarlierBatch(turn, batch, batch_digest(plain), taken.dropped)

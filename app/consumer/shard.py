@@ -22,8 +22,7 @@ from app.consumer.commit import RunTurn, ShardLease, Turn, TurnCommitter, Window
 from app.consumer.context import ConsumerContext
 from app.consumer.run_cache import JobStateUnreadable, RunCache, RunKey, SilentRanks, silence_facts
 from app.errors import PacelineError, Unavailable
-from app.ingest.assembly import run_state
-from app.ingest.assembly.assembler import WindowRevision
+from app.ingest.assembly.assembler import SpooledBatch, WindowRevision
 from app.ingest.queue import Entry, entry_order, shard_of
 from app.ingest.wire import codec
 from app.ingest.wire.body import decompressed_size
@@ -149,7 +148,7 @@ class ShardWork:
         added = run.add(batch, plain, self._context.monotonic(), self._context.unix_time())
         if added.verdict != "new":
             return
-        each.taken.append(run_state.SpooledBatch(entry.body, added.dropped))
+        each.taken.append(SpooledBatch(entry.body, added.dropped))
         each.spooled_through = max(each.spooled_through, added.last_step)
         if batch.newest_step is not None:
             each.newest_step = max(each.newest_step or 0, batch.newest_step)

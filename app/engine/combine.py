@@ -17,7 +17,7 @@ import numpy as np
 
 from app.engine.arrivals.arrivals import MAX_GROUPS, PLACE_KEYS
 from app.engine.metrics import EQUAL_TIMES, MAX_DISCREPANCY, gpu_time_wasted
-from app.engine.result import MAX_CLOCKS
+from app.engine.report import MAX_CLOCKS
 from app.trace.window import Floats
 
 Result = Mapping[str, Any]

@@ -17,13 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.kernels import kernel
-from app.engine.rules.end_of_step import (
-    end_of_step_edges,
-    in_streams,
-    one_before,
-    stage_groups,
-    stream_edges,
-)
 from app.engine.rules.overlap import (
     Launches,
     Milestones,
@@ -31,8 +24,18 @@ from app.engine.rules.overlap import (
     overlap_of,
     parameter_edges,
 )
-from app.engine.rules.pipeline import DIRECTIONS, first_backward_edges, pipeline
-from app.engine.rules.user_types import user_type_edges, user_type_groups
+from app.engine.rules.pipeline import (
+    DIRECTIONS,
+    end_of_step_edges,
+    first_backward_edges,
+    in_streams,
+    one_before,
+    pipeline,
+    stage_groups,
+    stream_edges,
+    user_type_edges,
+    user_type_groups,
+)
 from app.engine.template import Edge, Template
 from app.errors import InvalidTrace
 from app.trace.ops import Axis

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from app.store.columns import clipped, clipped_values
-from app.store.sql import Int64, from_cursor, split_page, to_cursor
+from app.store.database import Int64, from_cursor, split_page, to_cursor
 from app.store.tables import audit
 
 PACELINE = "paceline"  # the actor of what Paceline does itself

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from sqlalchemy import ColumnElement, Connection, RowMapping, delete, func, select, update
 
 from app.errors import NotFound
-from app.store.sql import Int64, from_cursor, insert, insert_new, split_page, to_cursor
+from app.store.database import Int64, from_cursor, insert, insert_new, split_page, to_cursor
 from app.store.tables import dead_letters, totals
 
 LetterState = Literal["dead", "replayed", "dropped"]

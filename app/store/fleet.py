@@ -28,8 +28,8 @@ from sqlalchemy import (
 
 from app.engine.metrics import loss_shares
 from app.store.columns import JsonText
+from app.store.database import insert_or_replace
 from app.store.projects import owns
-from app.store.sql import insert_or_replace
 from app.store.tables import (
     alert_events,
     alerts,

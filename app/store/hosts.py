@@ -5,8 +5,15 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, func, or_, select
 
+from app.store.database import (
+    Int64,
+    from_cursor,
+    insert_new,
+    insert_or_replace,
+    split_page,
+    to_cursor,
+)
 from app.store.projects import owns
-from app.store.sql import Int64, from_cursor, insert_new, insert_or_replace, split_page, to_cursor
 from app.store.tables import hosts, run_hosts, runs, window_losses
 from app.trace.job import Placement
 

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, Select, and_, select
 
 from app.errors import JobNotFound
+from app.store.database import JobId, from_cursor, split_page, to_cursor
 from app.store.projects import owns
 from app.store.recordings import RecordingPlan, parse_plans, plans_of_run
 from app.store.runs import (
@@ -17,7 +18,6 @@ from app.store.runs import (
     parallelism_of,
     registration_of,
 )
-from app.store.sql import JobId, from_cursor, split_page, to_cursor
 from app.store.tables import drops, ingest_counts, jobs, recordings, runs, windows
 from app.store.windows import SUMMARY_COLUMNS, WindowSummary, newest_with_figures, summary_of
 from app.trace import ops

@@ -3,7 +3,7 @@
 from sqlalchemy import ColumnElement, Connection, func, select
 
 from app.errors import InvalidRequest
-from app.store.sql import insert_new
+from app.store.database import insert_new
 from app.store.tables import projects
 from app.trace.job import MAX_PROJECT_CHARS, is_project_name
 

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from app.errors import JobNotFound
-from app.store.sql import insert_or_replace
+from app.store.database import insert_or_replace
 from app.store.tables import jobs, recordings
 
 # Ranks get a plan within seconds: they need no more earlier ones.

@@ -29,9 +29,8 @@ from sqlalchemy import (
 
 from app.errors import LeaseLost, NotFound
 from app.store import runs as stored_runs
-from app.store.database import Store, now_s
+from app.store.database import Store, now_s, rows_of_group
 from app.store.projects import owns
-from app.store.sql import rows_of_group
 from app.store.tables import (
     alert_events,
     alert_groups,

@@ -28,9 +28,9 @@ from sqlalchemy import (
 
 from app.alerts.rule import Severity
 from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobLimit, JobNotFound, RunLimit
+from app.store.database import insert, insert_new, insert_or_replace
 from app.store.dead_letters import DeadLetter
 from app.store.projects import owns
-from app.store.sql import insert, insert_new, insert_or_replace
 from app.store.tables import (
     alerts,
     drops,

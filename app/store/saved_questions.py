@@ -9,8 +9,8 @@ import msgspec
 from sqlalchemy import Connection, delete, func, select, tuple_
 
 from app.errors import Conflict, QuestionNotFound
+from app.store.database import from_cursor, split_page, to_cursor
 from app.store.runs import current_epoch
-from app.store.sql import from_cursor, split_page, to_cursor
 from app.store.tables import saved_questions
 from app.trace.job import job_of
 

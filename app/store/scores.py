@@ -9,8 +9,8 @@ import msgspec
 from sqlalchemy import Connection, Subquery, delete, func, select, tuple_
 
 from app.errors import InvalidRequest, ReportNotFound
+from app.store.database import from_cursor, split_page, to_cursor
 from app.store.runs import current_epoch
-from app.store.sql import from_cursor, split_page, to_cursor
 from app.store.tables import score_reports
 from app.trace.readers.importing import MissingData
 from app.trace.readers.scores.score_report import Score, ScoreReport

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, select
 
 from app.store import dead_letters, runs
+from app.store.database import insert_new
 from app.store.runs import IngestCounts, NotificationCounts
 from app.store.shards import count_live
-from app.store.sql import insert_new
 from app.store.tables import outbox, service_keys, shards
 
 

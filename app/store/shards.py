@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from app.errors import LeaseLost
-from app.store.sql import insert_new, insert_or_replace
+from app.store.database import insert_new, insert_or_replace
 from app.store.tables import consumers, cursors, histories, runs, shards, spool
 
 MAX_LEASES = 4

@@ -163,7 +163,7 @@ windows = Table(
     Column("per_step", PackedJson),
     Column(
         "trace", LargeBinary
-    ),  # packed by app.ingest.assembly.window_codec; null once retention took it
+    ),  # packed by app.ingest.assembly.windows; null once retention took it
 )
 Index("ix_windows_updated", windows.c.updated_s)
 Index("ix_windows_with_trace", windows.c.updated_s,
@@ -247,7 +247,7 @@ spool = Table(
     *_run_key(),
     Column("turn", BigInteger, primary_key=True, autoincrement=False),  # ascending
     Column("last_step", BigInteger, nullable=False),  # the row can go once this step's window is
-    Column("blob", LargeBinary, nullable=False),  # packed by app.ingest.assembly.run_state
+    Column("blob", LargeBinary, nullable=False),  # packed by app.ingest.assembly.assembler
 )
 
 ingest_counts = Table(

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, or_, select, update
 
 from app.errors import InvalidRequest, TokenNotFound
 from app.store import projects
-from app.store.sql import from_cursor, split_page, to_cursor
+from app.store.database import from_cursor, split_page, to_cursor
 from app.store.tables import tokens
 from app.trace.job import MAX_JOB_CHARS, is_job_name
 

@@ -27,8 +27,8 @@ from sqlalchemy import (
 
 from app.errors import InvalidRequest, WindowNotFound
 from app.store.columns import PackedBytes
+from app.store.database import Int64, from_cursor, insert, insert_or_replace, split_page, to_cursor
 from app.store.runs import current_epoch
-from app.store.sql import Int64, from_cursor, insert, insert_or_replace, split_page, to_cursor
 from app.store.tables import jobs, runs, steps, windows
 from app.trace.window import WindowState
 

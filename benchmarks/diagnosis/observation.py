@@ -16,8 +16,7 @@ from app.alerts.readings.facts import WindowFacts
 from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
 from app.engine.replays import prepare
-from app.engine.report import analyse_replay
-from app.engine.result import report_as_json
+from app.engine.report import analyse_replay, report_as_json
 from app.errors import InvalidTrace
 from app.ingest.assembly.assembler import RunAssembler, WindowRevision, WindowRules
 from app.ingest.batch import OpBatch

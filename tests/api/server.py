@@ -10,10 +10,9 @@ import msgspec
 import numpy as np
 from fastapi import FastAPI
 
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.window_codec import pack_window
+from app.ingest.assembly.windows import pack_window
 from app.ingest.wire.codec import BINARY_TYPE
 from app.main import Parts, create_app
 from app.settings import Settings

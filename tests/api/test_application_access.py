@@ -9,8 +9,8 @@ from app.alerts.alert import fingerprint
 from app.api.http.auth import SessionCookies
 from app.store import fleet, hosts, jobs
 from app.store.alerting import receivers, silences
+from app.store.database import insert_new
 from app.store.fleet import Loss
-from app.store.sql import insert_new
 from app.store.tables import jobs as jobs_table
 from app.store.tables import saved_questions, score_reports
 from tests.api import alerting, recorded

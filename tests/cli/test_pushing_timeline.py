@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from app.cli.pushing import due_rows, gapless_timeline, push
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from app.trace.readers.published import trace_files

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.ingest.assembly.window_codec import unpack_ops
+from app.ingest.assembly.windows import unpack_ops
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import DEADLINE_S, step_batches
 

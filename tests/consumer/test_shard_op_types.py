@@ -5,9 +5,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from app.engine.report import analyse
-from app.engine.result import report_as_json
-from app.ingest.assembly.window_codec import unpack_ops
+from app.engine.report import analyse, report_as_json
+from app.ingest.assembly.windows import unpack_ops
 from app.ingest.wire import codec
 from app.store import windows
 from app.synth.job import SimulatedJob

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from app.diagnosis.job_history import History
-from app.ingest.assembly import run_state
-from app.ingest.assembly.window_codec import unpack_ops
+from app.ingest.assembly.assembler import unpack_spool
+from app.ingest.assembly.windows import unpack_ops
 from app.monitor import analysed
 from app.store import windows
 from app.trace.window import Window
@@ -91,7 +91,7 @@ def test_batches_and_operations_are_kept_until_and_from_a_windows_end(twin):
     consumer = twin.consumer()
     twin.push("job", HEALTHY, 0, 1)
     twin.turns(consumer)
-    kept = [run_state.unpack_spool(blob) for (blob,) in twin.rows("spool", "blob")]
+    kept = [unpack_spool(blob) for (blob,) in twin.rows("spool", "blob")]
     assert sum(map(len, kept)) == 2 * SIZES.num_workers
     assert twin.windows("first_step", "trace") == [(0, None)]
     twin.push("job", HEALTHY, 2)

@@ -16,9 +16,7 @@ from app.alerts.rules.defaults import default_rules
 from app.consumer.context import ConsumerContext
 from app.consumer.loop import Consumer
 from app.consumer.shard import ShardWork
-from app.ingest.assembly import run_state
-from app.ingest.assembly.assembler import WindowRules
-from app.ingest.assembly.run_state import RunState
+from app.ingest.assembly.assembler import RunState, WindowRules, unpack_spool
 from app.ingest.batch import OpBatch
 from app.ingest.queue import Announcer, Entry, EventMessage
 from app.ingest.wire import codec
@@ -266,9 +264,7 @@ class ConsumerTwin:
             (*key, brief | {"onset_at_s": None}) for *key, brief in known["window_briefs"]
         ]
         # Turns and what repeats is counted as often as it happens.
-        known["spool"] = [
-            (*key, run_state.unpack_spool(blob)) for *key, _, _, blob in known["spool"]
-        ]
+        known["spool"] = [(*key, unpack_spool(blob)) for *key, _, _, blob in known["spool"]]
         known["ingest_counts"] = self.rows("ingest_counts", "job_id", "epoch", "accepted", "late")
         return known
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.trace.readers.published import trace_files
 from app.trace.window import Window
 from tests.e2e.stack import TOKEN, Stack, wait_until

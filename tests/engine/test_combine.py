@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from app.engine.combine import combine_per_step, combine_results
-from app.engine.report import analyse
-from app.engine.result import report_as_json, result_without_figures
+from app.engine.report import analyse, report_as_json, result_without_figures
 from app.trace.window import SkippedStep
 from tests import window_factory
 from tests.engine.questions.jobs import two_stages

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.grid import lay_out
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.errors import InvalidTrace
 from tests.job_strategies import windows
 from tests.window_factory import Row, in_row, replicas, rows_of, window, with_columns

@@ -4,8 +4,7 @@ from hypothesis import given, settings
 
 from app.engine.grid import lay_out
 from app.engine.op_times import LaunchDelay, launch_delay
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.engine.what_if import replayer
 from app.trace.window import Window
 from tests.job_strategies import windows

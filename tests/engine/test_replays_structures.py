@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.trace.ops import parse_op_types
 from app.trace.window import Window
 from tests.reference import figures

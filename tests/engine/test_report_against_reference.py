@@ -1,8 +1,7 @@
 import pytest
 from hypothesis import assume, given
 
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.trace.window import Window
 from tests.example_counts import many
 from tests.job_strategies import STRUCTURES, Structure, changing, made, seeds

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.trace.readers.published import trace_files
 from app.trace.window import Window
 from tests.reference import figures

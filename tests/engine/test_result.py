@@ -3,8 +3,7 @@ import json
 import pytest
 from hypothesis import given, settings
 
-from app.engine.report import analyse
-from app.engine.result import report_as_json, result_without_figures
+from app.engine.report import analyse, report_as_json, result_without_figures
 from app.errors import InvalidTrace
 from app.trace.window import SkippedStep
 from tests.job_strategies import windows

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from app.engine.metrics import discrepancy
-from app.engine.report import Report, analyse
-from app.engine.result import report_as_json
+from app.engine.report import Report, analyse, report_as_json
 from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN, OpKind, OpSpec, OpTypes
 from app.trace.window import Window

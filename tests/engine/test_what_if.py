@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from app.engine.graph import ALL_DP_RANKS, StepGraph
 from app.engine.grid import lay_out
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.engine.what_if import Durations, Peers, Replayer, replayer, step_times
 from app.trace.window import Window
 from tests.job_strategies import windows

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import delete, update
 
-from app.ingest.assembly.window_codec import pack_window, unpack_ops
+from app.ingest.assembly.windows import pack_window, unpack_ops
 from app.ingest.wire import codec
 from app.store import windows
 from app.store.migrations import migrate

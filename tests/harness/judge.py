@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.window_codec import pack_window, unpack_ops
+from app.ingest.assembly.windows import pack_window, unpack_ops
 from app.ingest.batch import OpBatch
 from app.ingest.wire import codec
 from app.monitor import observe

@@ -7,11 +7,17 @@ import zstandard
 from sqlalchemy import text
 
 from app.consumer.run_cache import batch_digest
-from app.ingest.assembly import run_state as taken
-from app.ingest.assembly import window_codec
-from app.ingest.assembly.assembler import EarlierBatch, RunAssembler, WindowRules
+from app.ingest.assembly.assembler import (
+    EarlierBatch,
+    RunAssembler,
+    RunState,
+    SpooledBatch,
+    WindowRules,
+    pack_spool,
+    unpack_spool,
+)
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.run_state import RunState
+from app.ingest.assembly.windows import pack_window, unpack_ops
 from app.ingest.wire import codec
 from app.store import dead_letters, hosts, jobs, runs, shards, tokens, windows
 from app.store.alerting import alerts, outbox
@@ -74,7 +80,7 @@ def test_windows_and_steps_are_read_as_they_were_written(upgraded):
         assert windows.trace(conn, JOB, "2-1") is None
         series = windows.step_series(conn, JOB)
     assert blob is not None
-    columns = window_codec.unpack_ops(blob).columns()
+    columns = unpack_ops(blob).columns()
     assert {name: values.tolist() for name, values in columns.items()} == old.TRACE
     assert [(row.step, row.skipped_reason) for row in series] == [
         (0, None),
@@ -100,7 +106,7 @@ def restored(conn, *, window_steps=4):
     before = [
         EarlierBatch(turn, codec.read_entry(each.body), batch_digest(each.body), each.dropped)
         for turn, blob in shards.spooled_batches(conn, JOB, 2)
-        for each in taken.unpack_spool(blob)
+        for each in unpack_spool(blob)
     ]
     return RunAssembler.restore(
         jobs.registration(conn, JOB, 2).job,
@@ -135,15 +141,15 @@ def test_open_window_survives_the_upgrade(upgraded):
     assert change.window.revision == 5
     # Step 1 has the operations of those who had sent it in time, and no other.
     assert change.ops is not None
-    assert window_codec.unpack_ops(change.ops).of_step(1).rank.tolist() == [0, 1]
+    assert unpack_ops(change.ops).of_step(1).rank.tolist() == [0, 1]
 
 
 def test_an_open_window_that_gets_no_further_step_is_still_closed_by_a_newer_revision(upgraded):
     with upgraded.write() as conn:
         # As if nobody had sent step 5.
         conn.execute(text("DELETE FROM spool"))
-        kept = [taken.SpooledBatch(body, []) for _, seq, body in old.BATCHES if seq == 7]
-        shards.add_spooled(conn, [SpoolRow(JOB, 2, 1, 4, taken.pack_spool(kept))])
+        kept = [SpooledBatch(body, []) for _, seq, body in old.BATCHES if seq == 7]
+        shards.add_spooled(conn, [SpoolRow(JOB, 2, 1, 4, pack_spool(kept))])
         run = restored(conn)
     (change,) = run.finish(0.0, "complete")
     assert change.window.revision == 5
@@ -171,22 +177,20 @@ def test_downgraded_the_rows_are_what_they_were(upgraded, url):
 
 
 def new_trace():
-    table = window_codec.unpack_ops(old.stored_trace(old.TRACE))
+    table = unpack_ops(old.stored_trace(old.TRACE))
     return table, OpTable(**table.columns(), tokens=table.start_ns, bytes=table.duration_ns)
 
 
 def test_downgraded_what_this_release_wrote_is_as_the_older_one_writes_it(upgraded, url):
     _, with_tokens = new_trace()
     result = {"slowdown": 1.5, "worker_slowdown": [[1.0, 2.0]]}
-    new = window_of(
-        100, epoch=2, state="complete", result=result, trace=window_codec.pack_window(with_tokens)
-    )
+    new = window_of(100, epoch=2, state="complete", result=result, trace=pack_window(with_tokens))
     with upgraded.write() as conn:
         windows.save(conn, JOB, new)
         windows.save(conn, JOB, window_of(101, epoch=2, result=result))
         body = old.body(0, 9, [6, 7])
-        kept = [taken.SpooledBatch(zstandard.compress(body), [6])]
-        shards.add_spooled(conn, [SpoolRow(JOB, 2, 2, 7, taken.pack_spool(kept))])
+        kept = [SpooledBatch(zstandard.compress(body), [6])]
+        shards.add_spooled(conn, [SpoolRow(JOB, 2, 2, 7, pack_spool(kept))])
         runs.save(conn, JOB, 2, IngestCounts(accepted=1))
         dead_letters.add(conn, [LETTER])
         runs.add_to_total(conn, "fenced_commits", 1)

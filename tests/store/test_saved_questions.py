@@ -4,8 +4,8 @@ import pytest
 
 from app.errors import Conflict, InvalidRequest, JobNotFound, QuestionNotFound
 from app.store import saved_questions
+from app.store.database import to_cursor
 from app.store.saved_questions import MAX_SAVED
-from app.store.sql import to_cursor
 from app.store.tables import saved_questions as table
 from tests.store.factories import register
 

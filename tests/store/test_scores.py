@@ -7,9 +7,9 @@ import pytest
 from app.errors import InvalidRequest, JobNotFound, ReportNotFound
 from app.store import retention, scores
 from app.store.database import now_s as database_now_s
+from app.store.database import to_cursor
 from app.store.retention import RetentionDays
 from app.store.scores import MAX_REPORTS, MAX_SCORES
-from app.store.sql import to_cursor
 from app.store.tables import score_reports
 from app.trace.readers.importing import MissingData
 from app.trace.readers.scores.score_report import Score, ScoreReport

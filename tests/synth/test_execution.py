@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.synth.cluster import rng_of
 from app.synth.costs import OperationCosts
 from app.synth.drawing import DrawnSteps, StepDrawing

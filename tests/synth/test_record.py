@@ -3,8 +3,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.errors import InvalidRequest
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts

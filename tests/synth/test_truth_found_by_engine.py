@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from app.synth.faults.slow_compute import LongLastStage, SlowStage, SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism

@@ -14,7 +14,7 @@ from app.engine.replays import WindowReplay, prepare
 from app.engine.timeline.selection import slowest_step
 from app.engine.timeline.step_view import StepView, step_view
 from app.errors import Conflict
-from app.ingest.assembly.window_codec import StoredWindow, unpack_window
+from app.ingest.assembly.windows import StoredWindow, unpack_window
 from app.store import hosts, jobs, windows
 from app.store.database import Connection, Store
 from app.store.windows import WindowSummary

@@ -18,7 +18,7 @@ from app.diagnosis.profiles.gpu_time import GpuTimeBreakdown, TransferTotals, tr
 from app.diagnosis.profiles.job import ProfiledJob, RankFigures
 from app.diagnosis.profiles.sentences import headline, of_finding
 from app.engine.arrivals.arrivals import arrivals_as_json
-from app.engine.result import header, without_replay
+from app.engine.report import header, without_replay
 from app.formatting import percent, seconds
 from app.trace.readers.profiles.collective_table import job_sizes
 from app.trace.readers.profiles.profile import WHOLE_FILE

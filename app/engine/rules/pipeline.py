@@ -1,19 +1,168 @@
-"""Sends and receives between pipeline stages (docs/replay.md, section 2).
+"""Order of operations in a replica: streams, end of the step, pipeline exchanges, registered types.
 
-They are matched with computes by micro-batch and chunk where operations name these, else by
-position. A worker may hold a send back until its gradients are reduced: DDP reduces its last
-buckets inside the last backward of a pipeline stage, and the gradient of the stage's input is sent
-only when that backward returns.
+By section of docs/replay.md: operations of one stream run one after the other (1); sends and
+receives between stages are matched with computes by micro-batch and chunk where operations name
+these, else by position (2); gradient collectives and the optimizer follow a stage's last compute
+(3 and 5); operations that meet end together (4); operation types that the job registered (6).
+
+A worker may hold a send back until its gradients are reduced: DDP reduces its last buckets inside
+the last backward of a pipeline stage, and the gradient of the stage's input is sent only when that
+backward returns.
 """
 
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, NoReturn
 
-from app.engine.rules.end_of_step import last_compute
-from app.engine.rules.overlap import GRADIENTS, Overlap
-from app.engine.template import AT_ONCE_S, SAME_MOMENT_S, Edge, Template
+from app.engine.rules.overlap import (
+    BACKWARDS,
+    GATHER,
+    GRADIENTS,
+    SCATTER,
+    SEPARATE,
+    ConsumerOps,
+    Launches,
+    Overlap,
+)
+from app.engine.template import AT_ONCE_S, SAME_MOMENT_S, Edge, Template, in_sequence
 from app.errors import InvalidTrace
+from app.trace.ops import COMPUTE_STREAM, FIRST_USER_CODE, Axis, OpSpec
+
+
+def stage_groups(template: Template) -> list[list[int]]:
+    """embedding-grads-all-reduce of the first and last stage; clip of all stages."""
+    last = template.parallelism.pp_size - 1
+    ends = [0, last] if last else [0]
+    return [
+        *same_number(template, ends, "embedding-grads-all-reduce"),
+        *same_number(template, list(range(last + 1)), "optimizer-clip-main-grad"),
+    ]
+
+
+def same_number(template: Template, stages: list[int], name: str) -> list[list[int]]:
+    """Operations of a type on some stages, grouped by seq_id."""
+    groups: dict[int, list[int]] = {}
+    for stage in stages:
+        for op in template.of_stage[stage][name]:
+            groups.setdefault(int(template.seq_id[op]), []).append(op)
+    return list(groups.values())
+
+
+DP_STREAM = "dp-comm"
+
+
+def in_streams(template: Template, stage: int, overlap: Overlap) -> list[list[int]]:
+    """Operations of each stream of a stage, in recorded order."""
+    found = []
+    of_type = template.of_stage[stage]
+    for name, ops in template.streams[stage].items():
+        if name == DP_STREAM and not template.is_data_parallel:
+            # Without peers the recorded exchanges neither wait nor are waited for.
+            exchanges = {*of_type[GATHER], *of_type[SCATTER]}
+            found.append([op for op in ops if op not in exchanges])
+        elif name == DP_STREAM and overlap.two_streams:
+            scatters = set(of_type[SCATTER])
+            found += [of_type[SCATTER], [op for op in ops if op not in scatters]]
+        elif name:
+            found.append(ops)
+    if GRADIENTS[1] in overlap.op_types:
+        found.append(template.of_stage[stage][GRADIENTS[1]])
+    return found
+
+
+def stream_edges(streams: list[list[int]]) -> list[Edge]:
+    """Each operation waits for the one before it on its stream."""
+    return [edge for ops in streams for edge in in_sequence(ops)]
+
+
+def one_before(streams: list[list[int]]) -> dict[int, int]:
+    """The previous operation of each on its stream; the first ones have none."""
+    return {after: before for before, after in stream_edges(streams)}
+
+
+def end_of_step_edges(template: Template, stage: int, overlap: Overlap) -> list[Edge]:
+    """Last compute, gc, gradient collectives and optimizer, one after the other."""
+    head, tail, update = _parts(template, stage, overlap)
+    edges = in_sequence(last_compute(template, stage) + head + tail + update)
+    if SEPARATE in template.type_names and SCATTER not in overlap.op_types:
+        edges += _overlapped_edges(template, stage, tail + update)
+    return edges + _join(template, stage, overlap, update)
+
+
+def end_of_step_ops(template: Template, stage: int, overlap: Overlap) -> list[int]:
+    """Operations of the chain after the last compute."""
+    return [op for part in _parts(template, stage, overlap) for op in part]
+
+
+def _parts(
+    template: Template, stage: int, overlap: Overlap
+) -> tuple[list[int], list[int], list[int]]:
+    """The gc before the gradients, the gradients, and the update."""
+    gradients = [
+        *_numbered(template, stage, "layernorm-grads-all-reduce"),
+        *_embedding(template, stage),
+        *_gradients(template, stage, overlap),
+    ]
+    update = [
+        *_numbered(template, stage, "optimizer-clip-main-grad"),
+        *_numbered(template, stage, "optimizer"),
+    ]
+    return _first_gc(template, stage), gradients, update
+
+
+def last_compute(template: Template, stage: int) -> list[int]:
+    """The operation of the compute stream that ends last, if there is any."""
+    # With equal ends, the last one in recorded order.
+    return sorted(template.computes[stage], key=template.end_s.__getitem__)[-1:]
+
+
+def _first_gc(template: Template, stage: int) -> list[int]:
+    return [op for op in template.of_stage[stage]["gc"] if template.seq_id[op] == 0]
+
+
+def _numbered(template: Template, stage: int, name: str) -> list[int]:
+    return sorted(template.of_stage[stage][name], key=template.seq_id.__getitem__)
+
+
+def _embedding(template: Template, stage: int) -> list[int]:
+    if stage not in (0, template.parallelism.pp_size - 1):
+        return []
+    return _numbered(template, stage, "embedding-grads-all-reduce")
+
+
+def _gradients(template: Template, stage: int, overlap: Overlap) -> list[int]:
+    name = SEPARATE if SEPARATE in template.type_names else SCATTER
+    if not template.is_data_parallel or name in overlap.op_types:
+        return []
+    return _numbered(template, stage, name)
+
+
+def _join(template: Template, stage: int, overlap: Overlap, update: list[int]) -> list[Edge]:
+    """The update waits for overlapped gradient reductions."""
+    names = [name for name in GRADIENTS if name in overlap.op_types]
+    return [(template.of_stage[stage][name][-1], update[0]) for name in names if update]
+
+
+def _overlapped_edges(template: Template, stage: int, tail: list[int]) -> list[Edge]:
+    """Reduce-scatters overlap other chunks: each chunk's first waits for its last backward."""
+    scatters = _numbered(template, stage, SCATTER)
+    if not scatters or not template.is_data_parallel:
+        return []
+    first_scatter: dict[int, int] = {}
+    for op in scatters:
+        first_scatter.setdefault(int(template.mc[op]), op)
+    edges = [
+        (backward, first_scatter[chunk])
+        for chunk, backward in _last_backward(template, stage).items()
+        if chunk in first_scatter
+    ]
+    return edges + ([(scatters[-1], tail[0])] if tail else [])
+
+
+def _last_backward(template: Template, stage: int) -> dict[int, int]:
+    by_end = sorted(template.ops(stage, *BACKWARDS), key=template.end_s.__getitem__)
+    return {int(template.mc[op]): op for op in by_end}
+
 
 Id = tuple[int, int, int]  # micro-batch, chunk, repetition of the pair
 
@@ -272,3 +421,69 @@ def first_backward_edges(template: Template, stage: int) -> list[Edge]:
         return []
     waiting = template.ops(stage, "backward-send", "backward-recv")
     return [(computes[position - 2], op) for op in waiting if template.seq_id[op] == 0]
+
+
+def user_type_edges(
+    template: Template, stage: int, overlap: Overlap, launches: Launches, before: dict[int, int]
+) -> list[Edge]:
+    """Launches of registered types, and the operations that wait for them."""
+    edges: list[Edge] = []
+    users = ConsumerOps(template, template.computes[stage])
+    end_of_step = end_of_step_ops(template, stage, overlap)
+    for spec in _present(template):
+        if spec.stream == COMPUTE_STREAM:
+            continue
+        for op in template.of_stage[stage][spec.name]:
+            launched = launches.launch(op, before.get(op))
+            if spec.pairs_with or launches.feed(op, launched, users):
+                continue
+            edges += _end_of_step_edge(template, op, end_of_step)
+    return edges
+
+
+def user_type_groups(template: Template) -> list[list[int]]:
+    """Operations of registered types that meet within a replica."""
+    groups: list[list[int]] = []
+    for spec in _present(template):
+        if spec.axis is Axis.STAGES:
+            stages = list(range(template.parallelism.pp_size))
+            groups += same_number(template, stages, spec.name)
+        elif spec.pairs_with:
+            groups += _pairs(template, spec)
+    return groups
+
+
+def _present(template: Template) -> list[OpSpec]:
+    types = template.op_types.by_code
+    return [types[code] for code in template.present if code >= FIRST_USER_CODE]
+
+
+def _end_of_step_edge(template: Template, op: int, end_of_step: list[int]) -> list[Edge]:
+    ended_s = template.end_s[op] - SAME_MOMENT_S
+    later = [each for each in end_of_step if template.start_s[each] >= ended_s]
+    return [(op, later[0])] if later else []
+
+
+def _pairs(template: Template, spec: OpSpec) -> list[list[int]]:
+    found: list[list[int]] = []
+    for stage in range(template.parallelism.pp_size):
+        peer = stage + spec.towards
+        if 0 <= peer < template.parallelism.pp_size:
+            sends = template.of_stage[stage][spec.name]
+            found += _paired(template, sends, template.of_stage[peer][spec.pairs_with])
+    return found
+
+
+def _paired(template: Template, sends: list[int], recvs: list[int]) -> list[list[int]]:
+    if have_ids(template, sends + recvs):
+        there = by_id(template, recvs)
+        pairs = [(op, there.pop(key, None)) for key, op in by_id(template, sends).items()]
+        alone = [op for op, peer in pairs if peer is None] + list(there.values())
+    else:
+        pairs = list(zip(sends, recvs, strict=False))
+        alone = sends[len(recvs) :] + recvs[len(sends) :]
+    if alone:
+        raise InvalidTrace(
+            f"{template.describe(alone[0])} has no peer: the step's record is not complete"
+        )
+    return [[op, peer] for op, peer in pairs if peer is not None]

@@ -1,11 +1,16 @@
-"""Assembles batches in any order into steps, and steps into windows. Does no I/O."""
+"""Assembles batches in any order into steps, and steps into windows. Does no I/O.
 
-from collections.abc import Iterable, Mapping
+After a crash an assembler is rebuilt from its stored `RunState` and the spooled batches.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
+import zstandard
 
 from app.ingest.assembly.op_table import (
     NO_GROUPS,
@@ -14,8 +19,7 @@ from app.ingest.assembly.op_table import (
     GroupRecords,
     group_slices,
 )
-from app.ingest.assembly.rank_tracker import NO_STEP, BatchVerdict, RankTracker
-from app.ingest.assembly.run_state import RunState
+from app.ingest.assembly.rank_tracker import NO_STEP, BatchVerdict, RankCursor, RankTracker
 from app.ingest.assembly.steps import (
     OpenStep,
     OpenSteps,
@@ -24,11 +28,69 @@ from app.ingest.assembly.steps import (
     restore_settled_step,
     settle_step,
 )
-from app.ingest.assembly.window_codec import pack_window
-from app.ingest.assembly.windows import MAX_GROUP_REVISIONS, ClosedWindows, OpenWindow, RecallOps
+from app.ingest.assembly.windows import (
+    MAX_GROUP_REVISIONS,
+    ClosedWindow,
+    ClosedWindows,
+    OpenWindow,
+    RecallOps,
+    pack_window,
+)
 from app.ingest.batch import OpBatch
 from app.trace.job import Job, Placement
-from app.trace.window import StepKind, Window, WindowState
+from app.trace.window import SkippedStep, StepKind, Window, WindowState
+
+_SPOOL_LEVEL = 1
+
+
+class SpooledBatch(NamedTuple):
+    """A queue entry's batch, and the steps for which it was too late."""
+
+    body: bytes
+    dropped: list[int]
+
+
+_DECODER = msgspec.msgpack.Decoder(list[SpooledBatch])
+
+
+def pack_spool(batches: Sequence[SpooledBatch]) -> bytes:
+    """The batches in their order, compressed."""
+    return zstandard.compress(msgspec.msgpack.encode(batches), _SPOOL_LEVEL)
+
+
+def unpack_spool(blob: bytes) -> list[SpooledBatch]:
+    """The batches in bytes that `pack_spool` made."""
+    return _DECODER.decode(zstandard.decompress(blob))
+
+
+class RunState(msgspec.Struct):
+    """The blob that `RunAssembler.dump` writes.
+
+    The cursors have seen all batches up to `turn`. `settled` are the steps of the open window,
+    each with why it was skipped, if it was: a deadline that has passed cannot be told from the
+    batches. `closed` are windows that late operations may still change. `has_groups` says that
+    collectives inside groups have come.
+    """
+
+    turn: int = 0
+    cursors: list[RankCursor] = []  # msgspec copies these
+    settled_through: int = NO_STEP
+    closed_through: int = NO_STEP
+    longest_span_s: float | None = None
+    revision: int = 0
+    settled: list[tuple[int, SkippedStep | None]] = []
+    closed: list[ClosedWindow] = []
+    has_groups: bool = False
+
+    def write(self) -> bytes:
+        """The state as msgpack."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def read(cls, blob: bytes) -> "RunState":
+        """The state in bytes that `write` made, in this version or an earlier one."""
+        return msgspec.msgpack.decode(blob, type=cls)
+
 
 FIRST_STEP_PATIENCE = 10  # workers do not start at once, and nobody knows yet how long a step is
 SPAN_PATIENCE = 3

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, Select, String, cast, func, se
 from app.alerts.notice import NoticeKind
 from app.errors import DeliveryNotFound
 from app.store.columns import clipped
-from app.store.sql import Int64, from_cursor, split_page, to_cursor
+from app.store.database import Int64, from_cursor, split_page, to_cursor
 from app.store.tables import alert_events, delivery_attempts, endpoints, outbox
 
 DeliveryState = Literal["due", "delivered", "failed", "outdated", "silenced"]

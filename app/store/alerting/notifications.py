@@ -19,8 +19,8 @@ from app.alerts.alert import Detail
 from app.errors import LeaseLost
 from app.store.alerting.alerts import MAX_SENTENCE, MAX_URL, detail_json, detail_of, labels_json
 from app.store.columns import clipped, clipped_or_none
+from app.store.database import chunks, insert, insert_or_replace, rows_of_group
 from app.store.projects import owns
-from app.store.sql import chunks, insert, insert_or_replace, rows_of_group
 from app.store.tables import alert_groups, alert_told, alerts, delivery_attempts, endpoints, outbox
 from app.trace.job import job_of, project_of
 

@@ -38,7 +38,7 @@ from app.store import runs
 from app.store.alerting import deliveries
 from app.store.alerting.deliveries import MAX_DETAIL, DeliveryRecord
 from app.store.columns import clipped, clipped_or_none
-from app.store.sql import insert
+from app.store.database import insert
 from app.store.tables import alerts, endpoints, outbox
 from app.trace.job import DEFAULT_PROJECT, project_of
 

@@ -18,7 +18,7 @@ from app.errors import Conflict, InvalidRequest, ReceiverNotFound
 from app.store.alerting.alerts import MAX_URL, check_matchers, matchers_json, matchers_of
 from app.store.alerting.deliveries import MAX_DETAIL
 from app.store.columns import checked_text, clipped
-from app.store.sql import insert
+from app.store.database import insert
 from app.store.tables import endpoints
 
 

@@ -10,7 +10,7 @@ from app.alerts.labels import MAX_SILENCE_DAYS, Silence
 from app.errors import Conflict, InvalidRequest, SilenceNotFound
 from app.store.alerting.alerts import MAX_ACTOR, check_matchers, matchers_json, matchers_of
 from app.store.columns import checked_text
-from app.store.sql import from_cursor, split_page, to_cursor
+from app.store.database import from_cursor, split_page, to_cursor
 from app.store.tables import muting
 
 MAX_COMMENT = 2000

@@ -6,8 +6,7 @@ from rich.console import Console
 
 from app.cli.terminal.blocks import StepBlocks, WorkerHeatmap, cell_style, colour
 from app.cli.terminal.result import figures
-from app.engine.report import analyse
-from app.engine.result import report_as_json
+from app.engine.report import analyse, report_as_json
 from tests.api.recorded import window
 
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.report import Report, analyse
-from app.engine.result import report_as_json
+from app.engine.report import Report, analyse, report_as_json
 from app.trace.ops import OP_CODES
 from app.trace.readers.published import trace_files
 from app.trace.window import Window

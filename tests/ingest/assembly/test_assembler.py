@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.ingest.assembly.window_codec import unpack_ops
+from app.ingest.assembly.windows import unpack_ops
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
 from tests.ingest.factories import (

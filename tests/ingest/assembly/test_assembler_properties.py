@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.ingest.assembly.assembler import EarlierBatch, RunAssembler, WindowRules
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.window_codec import pack_window, unpack_ops
+from app.ingest.assembly.windows import pack_window, unpack_ops
 from app.ingest.wire.codec import encode, read_entry
 from app.trace.window import OPTIONAL, TABLE_DTYPES
 from tests.example_counts import many

@@ -9,7 +9,7 @@ import pytest
 from app.ingest.assembly import op_table, windows
 from app.ingest.assembly.assembler import EarlierBatch, RunAssembler, WindowRules
 from app.ingest.assembly.op_table import GroupSlice, OpTable, group_table_of_slices
-from app.ingest.assembly.window_codec import pack_window, unpack_ops, unpack_window
+from app.ingest.assembly.windows import pack_window, unpack_ops, unpack_window
 from app.ingest.batch import GroupRows, OpBatch
 from app.trace.collectives import RankGroup, RankPlace
 from app.trace.job import Job, Parallelism

@@ -17,8 +17,8 @@ from app.api.service.job_state import (
 from app.charts.fleet.headline import FleetFacts, LosingJob, fleet_headline
 from app.engine.metrics import gpu_time_wasted
 from app.errors import InvalidRequest
+from app.store.database import JobId, from_cursor, to_cursor
 from app.store.fleet import FleetLine, LossSum
-from app.store.sql import JobId, from_cursor, to_cursor
 from app.trace.job import job_of
 
 HOURS_A_DAY = 24.0

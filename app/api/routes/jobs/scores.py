@@ -27,9 +27,8 @@ from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
 from app.errors import ReportNotFound, TooLarge, UnsupportedMedia
 from app.store import scores
-from app.store.database import Connection
+from app.store.database import Connection, Int64, from_cursor, to_cursor
 from app.store.scores import MAX_SCORES, StoredScoreReport
-from app.store.sql import Int64, from_cursor, to_cursor
 from app.trace.job import job_of
 from app.trace.readers.importing import MissingData
 from app.trace.readers.input_file import BodyText

@@ -29,8 +29,7 @@ from app.charts.worker.operations import worker_operations
 from app.engine.op_times import ops_by_type
 from app.errors import Conflict, NotFound, WindowNotFound
 from app.store import hosts, jobs, runs, windows
-from app.store.database import Connection
-from app.store.sql import to_cursor
+from app.store.database import Connection, to_cursor
 from app.trace.job import UNKNOWN_PLACEMENT, Placement, job_of
 
 
