@@ -158,10 +158,12 @@ class Leases:
     def renew(self) -> None:
         """Renew the leases of all held shards; safe to call from another thread.
 
-        A lost shard is skipped: its next commit fails.
+        A lost shard is skipped: its next commit fails. After `release_all` nothing is renewed.
         """
         context = self._context
-        with context.store.write() as conn:
+        with self._lock, context.store.write() as conn:
+            if self._is_over:
+                return
             now_s = context.database_time(conn)
             self._heartbeat(conn, now_s)
             for shard, fence in list(self.held.items()):

@@ -82,7 +82,6 @@ def notify_context(settings: Settings, store: Store, rules: Sequence[Rule]) -> N
         transport=notify_transport(settings),
         default_rules=rules,
         timing=NotificationTiming(
-            wait_s=settings.alert_group_wait_s,
             interval_s=settings.alert_group_interval_s,
             repeat_s=settings.alert_repeat_h * 3600.0,
             damping_s=settings.alert_damping_s,

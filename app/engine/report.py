@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from app.trace.ops import NUM_CODES
 from app.trace.window import Floats, Ints, Window
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Report:
     """What a window's steps lost, by type, rank, stage and worker; ratios are plain, times seconds.
 
@@ -45,12 +46,12 @@ class Report:
     op_times: OpTimes
     clocks: Clocks
 
-    @property
+    @cached_property
     def slowdown(self) -> float:
         """S = T / T_ideal."""
         return float(metrics.slowdown(self.simulated_s, self.ideal_s))
 
-    @property
+    @cached_property
     def worker_slowdown(self) -> Floats:
         """[dp, pp], exact S_w of every worker."""
         return metrics.slowdown(self.worker_step_s, self.ideal_s)
@@ -60,7 +61,7 @@ class Report:
         """[dp, pp], min(dp-rank slowdown, stage slowdown), as published."""
         return _estimate(self.dp_rank_step_s, self.stage_step_s, self.ideal_s)
 
-    @property
+    @cached_property
     def discrepancy(self) -> float:
         """|simulated - recorded| mean step time without idle time between steps, over recorded."""
         return metrics.discrepancy(self.simulated_s + self.between_s, self.recorded_s)

@@ -43,6 +43,8 @@ _MAX_CLAIMED = 1000
 _BEGAN_S = 1.7e9
 # Longer than what was told is damped: an end may wait for that.
 _NOTIFIED_WITHIN_S = 400.0
+# From an alert to the first look at its group, as `paceline serve` has it.
+_GROUP_WAIT_S = float(Settings.model_fields["alert_group_wait_s"].default)
 WINDOW_STEPS = 8
 _RULES_JOB = "default/made"
 
@@ -65,16 +67,15 @@ class SimulatedService:
 
     def __post_init__(self) -> None:
         self._book = JobAlerts(_JOB, rules=self.rules)
-        desk = NotifyContext(
+        context = NotifyContext(
             store=self.store,
             transport=make_transport(),
             default_rules=self.rules,
             database_time=lambda _: self.now_s,
         )
-        self._wait_s = desk.timing.wait_s
         self._events: list[AlertEvent] = []
         self._told_s = 0.0
-        self._dispatcher = Dispatcher(desk)
+        self._dispatcher = Dispatcher(context)
         with self.store.write() as conn:
             receivers.add(conn, _RECEIVER)
 
@@ -148,7 +149,7 @@ class SimulatedService:
         with self.store.write() as conn:
             save_alerts(conn, _JOB, changes)
             for rule in sorted({each.rule for each in changes if each.is_news}):
-                notifications.wake_group(conn, _JOB, rule, at_s=self.now_s + self._wait_s)
+                notifications.wake_group(conn, _JOB, rule, at_s=self.now_s + _GROUP_WAIT_S)
 
     def _tell_for(self, seconds: float) -> None:
         until_s = self.now_s + seconds

@@ -65,9 +65,11 @@ class NotifierTwin:
         rules: list[Rule] | None = None,
         total_s: float = 10.0,
         timing: NotificationTiming | None = None,
+        group_wait_s: float = 0.0,
         **given: Any,
     ) -> None:
         self.clock, self.fuse = Clock(1.7e9), Chance()
+        self.group_wait_s = group_wait_s
         self.store = CrashingStore(url)
         self.store.fuse = self.fuse
         guard = SsrfGuard(LOOPBACK, allows_http=True, ports=None, total_s=total_s)
@@ -75,7 +77,7 @@ class NotifierTwin:
             store=self.store,
             transport=Transport(guard),
             default_rules=default_rules() if rules is None else rules,
-            timing=timing or NotificationTiming(wait_s=0.0),
+            timing=timing or NotificationTiming(),
             base_url="https://paceline.example",
             database_time=lambda _conn: self.clock(),
             rng=MiddleRandom(),
@@ -225,7 +227,7 @@ class NotifierTwin:
             else:
                 alerts.remove(conn, [state.fingerprint])
             alerts.add_event(conn, event)
-            wait_s = self.context.timing.wait_s
+            wait_s = self.group_wait_s
             notifications.wake_group(conn, state.job_id, state.rule, at_s=self.clock() + wait_s)
 
     def _write(self) -> Any:

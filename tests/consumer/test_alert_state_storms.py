@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from app.alerts.planning.plan import NotificationTiming
 from app.alerts.readings.facts import MissingDataFacts, WindowFacts
 from app.alerts.rule import Rule
 from app.alerts.rules.defaults import default_rules
@@ -36,8 +35,7 @@ def make_watch(migrated_file, tmp_path):
 
     def make(rules):
         path = shutil.copy(migrated_file, tmp_path / f"{len(made)}.db")
-        timing = NotificationTiming(wait_s=1.0)
-        notifier = NotifierTwin(f"sqlite:///{path}", rules=rules, timing=timing)
+        notifier = NotifierTwin(f"sqlite:///{path}", rules=rules, group_wait_s=1.0)
         made.append(notifier)
         return Watch(notifier, rules)
 

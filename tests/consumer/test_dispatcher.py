@@ -8,7 +8,6 @@ from datetime import datetime
 import pytest
 
 from app.alerts.labels import Matcher
-from app.alerts.planning.plan import NotificationTiming
 from app.alerts.rule import Rule
 from app.consumer.dispatcher import CHECK_EVERY_S
 from app.errors import StoreUnavailable
@@ -318,7 +317,7 @@ def test_message_lists_twenty_alerts_and_counts_the_rest(make_notifier, hook):
 
 
 def test_due_group_is_planned_at_once(make_notifier, hook):
-    notifier = make_notifier(timing=NotificationTiming(wait_s=0.61))
+    notifier = make_notifier(group_wait_s=0.61)
     notifier.endpoint("hook", hook.url)
     notifier.fire()
     waits = Waits(notifier, 5)

@@ -66,6 +66,15 @@ def test_consumer_that_stops_releases_its_shards(twin):
     assert twin.owners() == ["b"] * 4
 
 
+def test_renewal_after_the_release_takes_nothing_back(twin):
+    consumer = twin.consumer("a")
+    rounds(twin, consumer)
+    consumer.leases.release_all()
+    consumer.leases.renew()
+    assert twin.rows("consumers") == []
+    assert twin.owners() == [None] * 4
+
+
 def test_every_shards_jobs_are_worked_on_while_the_shards_wander(twin):
     consumers = [twin.consumer("a")]
     jobs = [f"job-{number}" for number in range(6)]

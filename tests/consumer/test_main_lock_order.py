@@ -34,7 +34,7 @@ from tests.store.conftest import migrated_pg, pg_server, pg_url  # noqa: F401 - 
 ROUNDS = 100
 JOBS = [f"default/job-{number}" for number in range(6)]
 RULES = ("slowdown", "cause", "stalled")
-HURRIED = NotificationTiming(wait_s=0.0, interval_s=0.0, repeat_s=0.2, damping_s=0.0)
+HURRIED = NotificationTiming(interval_s=0.0, repeat_s=0.2, damping_s=0.0)
 # How those that go on after a failure say that they met one.
 SWALLOWED = {
     "alert not sent",

@@ -22,7 +22,7 @@ from tests.consumer.notifier import NotifierTwin
 from tests.consumer.twin import Crash
 
 DAY_S = 86_400.0
-NO_REPEATS = NotificationTiming(wait_s=0.0, repeat_s=1e9)
+NO_REPEATS = NotificationTiming(repeat_s=1e9)
 
 
 @pytest.fixture

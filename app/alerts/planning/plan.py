@@ -24,13 +24,12 @@ DraftKind = Literal["firing", "resolved", "acknowledged", "refresh"]
 
 @dataclass(frozen=True, slots=True)
 class NotificationTiming:
-    """Seconds from a group's first alert to its notice, between its notices, and until a repeat.
+    """Seconds between a group's notices (`interval_s`), and until a firing alert is repeated.
 
     An alert is not notified again within `damping_s`, so that one that flaps rings once. Receivers
     that resolve alerts by themselves get all that fire every `refresh_s`; None without such.
     """
 
-    wait_s: float = 1.0
     interval_s: float = 60.0
     repeat_s: float = 4 * 3600.0
     damping_s: float = 300.0

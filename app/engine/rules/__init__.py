@@ -1,5 +1,5 @@
-"""Which operation waits for which? One file per part of docs/replay.md.
+"""Which operation waits for which, by the sections of docs/replay.md?
 
 Each rule takes the template and gives edges (before, after) between its operations. Start with
-end_of_step.py and pipeline.py. Only app/engine/graph.py imports the rules.
+pipeline.py; overlap.py has what runs beside the computes. Only app/engine/graph.py imports rules.
 """

@@ -257,7 +257,7 @@ def test_an_end_in_a_silence_is_sent_at_once_to_stateful_receivers():
     assert news(after) == [("resolved", {"a": "resolved"})], "then people hear of it too"
 
 
-FAST = NotificationTiming(wait_s=0.0, interval_s=3.0, repeat_s=20.0, damping_s=7.0)
+FAST = NotificationTiming(interval_s=3.0, repeat_s=20.0, damping_s=7.0)
 NAMES = ("a", "b", "c")
 DEEDS = ("toggle", "ack", "data", "wane", "silence", "inhibit")
 

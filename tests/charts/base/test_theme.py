@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from app.charts.base.theme import SCALE_STOPS, THEMES, contrast
@@ -37,3 +40,13 @@ def test_text_can_be_read_on_every_colour_of_the_scale(theme):
     for hundredths in range(100, 160):
         slowdown = hundredths / 100
         assert contrast(theme.text_on(slowdown), theme.colour_at(slowdown)) >= 4.5
+
+
+def test_pages_use_the_same_scale_as_charts():
+    frontend = Path(__file__).parents[3] / "frontend"
+    tokens = (frontend / "css/tokens.css").read_text()
+    colours = [each.upper() for each in re.findall(r"--scale-\d: (#\w+);", tokens)]
+    assert colours == [*THEMES["light"].scale, *THEMES["dark"].scale]
+    legend = (frontend / "js/pages/job/colour-scale.js").read_text()
+    (stops,) = re.findall(r"const STOPS = \[(.*?)\]", legend)
+    assert tuple(map(float, stops.split(","))) == SCALE_STOPS
