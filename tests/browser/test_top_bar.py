@@ -55,7 +55,11 @@ def test_a_broken_event_stream_is_shown_and_resumed(own_server, open_page):
     expect(live).to_contain_text("Live, updated")  # by an event, whose id it goes on from
     # The new request is held back, so that the page stays without a stream until it was looked at.
     held: list[Any] = []
-    page.route("**/api/v1/events*", held.append)
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/api/v1/events*", hold)
     page.evaluate("dispatchEvent(new Event('offline'))")
     expect(live).to_contain_text("Stale since")
     while not held:
