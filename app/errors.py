@@ -34,7 +34,7 @@ PacelineError                500
 │   └── StreamLimit                of a project, open at the same time
 ├── NotInstalled             501   an optional part that this takes is not there
 ├── Unavailable              503   try again after `retry_after_s`
-│   ├── NoConsumer                 nobody is alive who would send it
+│   ├── NoConsumer                 no consumer is alive to send it
 │   ├── QueueUnavailable
 │   ├── QueueFull
 │   └── StoreUnavailable

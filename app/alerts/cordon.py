@@ -69,53 +69,53 @@ class CordonRequest:
 def cordon_request_for(
     rule: Rule, job_id: str, fired: Sequence[NoticeAlert]
 ) -> CordonRequest | None:
-    """What to ask for when these alerts begin to fire; None where nobody is to be asked.
+    """What to ask for when these alerts begin to fire; None where nothing is to be asked for.
 
     A rule on workers or hosts asks for those that it fires for, one on causes for the culprits.
     Others only know that the job is slow, which is no reason to take anything away.
     """
     if rule.cordon is None or not fired:
         return None
-    workers = sorted({each for told in fired for each in _workers(rule, told)})
-    hosts = sorted({each for told in fired for each in _hosts(rule, told)})
+    workers = sorted({each for alert in fired for each in _workers(rule, alert)})
+    hosts = sorted({each for alert in fired for each in _hosts(rule, alert)})
     if not workers and not hosts:
         return None
     alerts = [
-        {"fingerprint": told.fingerprint, "event_id": told.event_id, "labels": dict(told.labels)}
-        for told in fired[:MAX_WORKERS]
+        {"fingerprint": alert.fingerprint, "event_id": alert.event_id, "labels": dict(alert.labels)}
+        for alert in fired[:MAX_WORKERS]
     ]
     return CordonRequest(rule.cordon, job_id, rule.name, workers, hosts, fired[0].sentence, alerts)
 
 
-def _workers(rule: Rule, told: NoticeAlert) -> Iterable[str]:
-    for culprit in _culprits(rule, told):
+def _workers(rule: Rule, alert: NoticeAlert) -> Iterable[str]:
+    for culprit in _culprits(rule, alert):
         if "dp_rank" in culprit and "stage" in culprit:
             yield f"{culprit['dp_rank']}-{culprit['stage']}"
 
 
-def _hosts(rule: Rule, told: NoticeAlert) -> Iterable[str]:
-    for culprit in _culprits(rule, told):
+def _hosts(rule: Rule, alert: NoticeAlert) -> Iterable[str]:
+    for culprit in _culprits(rule, alert):
         if culprit.get("host"):
             yield str(culprit["host"])
 
 
-def _culprits(rule: Rule, told: NoticeAlert) -> Iterable[Mapping[str, Any]]:
-    """Whom a finding names that is sure enough; being slow alone makes nobody the culprit.
+def _culprits(rule: Rule, alert: NoticeAlert) -> Iterable[Mapping[str, Any]]:
+    """Whom a finding names that is sure enough; being slow alone makes no worker the culprit.
 
     All workers of a long stage are slow, and none of their hosts is to blame.
     """
-    blame = told.detail.blame
+    blame = alert.detail.blame
     if blame is None or blame.confidence < rule.min_confidence:
         return
     for culprit in blame.culprits:
         of_worker = f"{culprit.get('dp_rank')}-{culprit.get('stage')}"
         named = {of_worker, culprit.get("host")}
-        if rule.on == "cause" or named & {told.labels.get("subject"), _host_of(rule, told)}:
+        if rule.on == "cause" or named & {alert.labels.get("subject"), _host_of(rule, alert)}:
             yield culprit
 
 
-def _host_of(rule: Rule, told: NoticeAlert) -> str | None:
-    return told.labels.get("host") if rule.on == "worker" else None
+def _host_of(rule: Rule, alert: NoticeAlert) -> str | None:
+    return alert.labels.get("host") if rule.on == "worker" else None
 
 
 TIMEOUT_S = 10.0

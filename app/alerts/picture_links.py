@@ -1,6 +1,6 @@
 """A link to a chart as a picture, for receivers that fetch it and have no token.
 
-What it says is sealed with a key that API and consumers share: whoever has the link sees that one
+What it says is sealed with a key that API and consumers share: a holder of the link sees that one
 picture until its time is over, and can make no other link of it.
 """
 

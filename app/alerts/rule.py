@@ -34,7 +34,7 @@ class Rule:
     of what it is `on` (docs/alerts.md); None where that has no value. `of` narrows it to causes,
     workers, hosts or operation types that match. It fires once it has held for `for_windows`
     complete windows in a row which took `for_s` seconds, and resolves once it has not held for
-    `keep_firing_s`. While it fires, the rules named in `inhibits` tell nobody about the same job.
+    `keep_firing_s`. While it fires, the job's alerts of rules named in `inhibits` are muted.
     """
 
     name: str

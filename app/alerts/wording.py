@@ -70,8 +70,8 @@ def _resolved_sentence(state: AlertState, job: str) -> str:
     if detail.on == "slowdown" and detail.value is not None:
         return f"{job} runs at {formatting.ratio(detail.value)} of its ideal again{_since(detail)}"
     say = _RESOLVED_SENTENCES.get(detail.on) if detail.on is not None else None
-    told = f"{job} has recovered" if say is None else say(state, job, detail.value or 0.0)
-    return f"{told}{_since(detail)}{_runs_now(detail)}"
+    news = f"{job} has recovered" if say is None else say(state, job, detail.value or 0.0)
+    return f"{news}{_since(detail)}{_runs_now(detail)}"
 
 
 def _runs_now(detail: Detail) -> str:

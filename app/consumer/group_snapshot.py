@@ -104,7 +104,7 @@ def notification_rows(
     notified: Mapping[str, LastNotification],
 ) -> dict[str, LastNotification]:
     """The rows to save after notifying; a resolved alert keeps the state of its firing."""
-    by_fingerprint = {alert.fingerprint: alert.told for alert in alerts}
+    by_fingerprint = {alert.fingerprint: alert.entry for alert in alerts}
     rows: dict[str, LastNotification] = {}
     for fingerprint, last in after.items():
         row = notified.get(fingerprint)

@@ -271,7 +271,7 @@ def _suspected(case: Case, detectors: Sequence[Detector]) -> tuple[list[Suspicio
 def _withheld(causes: Iterable[Suspicion | RuledOut], away: float) -> Iterable[RuledOut]:
     reason = (
         f"simulated and recorded step time differ by {percent(away)}, late launches that could "
-        f"be explained left out, and above {percent(MAX_DISCREPANCY)} nobody is blamed"
+        f"be explained left out, and above {percent(MAX_DISCREPANCY)} no culprit is named"
     )
     figures = {"discrepancy": away}
     return (RuledOut(each.cause, reason, True, each.score, figures) for each in causes)

@@ -519,7 +519,7 @@ outbox = Table(
     Column("rule", key_text(64)),
     Column("kind", Text, nullable=False),
     Column("fingerprints", JsonText, nullable=False),  # of what is news in it
-    Column("listed", JsonText, nullable=False),  # of all alerts that it tells how they stand
+    Column("listed", JsonText, nullable=False),  # of all alerts that it names
     Column("payload", Text, nullable=False),
     Column("content_type", Text, nullable=False),
     Column("headers", JsonText, nullable=False),

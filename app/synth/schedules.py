@@ -29,7 +29,7 @@ class ComputeKind(Enum):
 
     @property
     def direction(self) -> Direction:
-        """Which way it is passed on; what is computed for the weights is passed on to nobody."""
+        """Which way it is passed on; weight gradients are not passed on."""
         if self is ComputeKind.BACKWARD_WEIGHT:
             return Direction.NONE
         return Direction.FORWARD if self is ComputeKind.FORWARD else Direction.BACKWARD

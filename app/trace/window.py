@@ -175,7 +175,7 @@ class Trace(OpAttributes):
 class SkippedStep:
     """A step that is not analysed, with the reason in words.
 
-    One of a `kind` is left out for what it is, whoever reported it: nothing that comes later
+    One of a `kind` is left out for what it is, by any worker: nothing that comes later
     changes that.
     """
 
@@ -199,7 +199,7 @@ class Window:
     stage) of ranks in `missing`, where the recorder knows them. `origin_ns` [steps] is the absolute
     time, by the workers' own clocks, from which the starts of each step's operations count; None
     where times of different steps have nothing to do with each other. `collectives` are those that
-    members of tensor-, context- and expert-parallel groups recorded; None where nobody did.
+    members of tensor-, context- and expert-parallel groups recorded; None without such recordings.
     """
 
     job: Job

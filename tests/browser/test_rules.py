@@ -146,7 +146,7 @@ def test_a_concurrent_change_of_the_rules_is_not_overwritten(project, rules):
     expect(editor(page)).to_have_value(OWN)
     expect(editor(page)).to_be_focused()
     page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("alert")).to_contain_text("somebody has changed the rules")
+    expect(page.get_by_role("alert")).to_contain_text("the rules have been changed meanwhile")
     watched.forgive("409")  # the browser itself writes down that it was refused
     page.get_by_text("The other text").click()
     expect(page.locator(".replaced code")).to_have_text(theirs)

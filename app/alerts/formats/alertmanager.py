@@ -50,16 +50,16 @@ def labelled_alerts(notice: Notice) -> list[LabelledAlert]:
     """The notice's alerts; of one without any, such as a test, the notice itself."""
     if not notice.alerts:
         return [_of_notice(notice)]
-    return [_of_alert(notice, told) for told in notice.alerts]
+    return [_of_alert(notice, alert) for alert in notice.alerts]
 
 
-def _of_alert(notice: Notice, told: NoticeAlert) -> LabelledAlert:
+def _of_alert(notice: Notice, alert: NoticeAlert) -> LabelledAlert:
     return LabelledAlert(
-        told.status,
-        _labels(told.known_as or told.labels),
-        {name: value for name, value in _annotations(notice, told) if value},
-        told.starts_at_s,
-        told.ends_at_s,
+        alert.status,
+        _labels(alert.known_as or alert.labels),
+        {name: value for name, value in _annotations(notice, alert) if value},
+        alert.starts_at_s,
+        alert.ends_at_s,
         notice.page_url or "",
     )
 
@@ -71,8 +71,8 @@ def _of_notice(notice: Notice) -> LabelledAlert:
         "severity": notice.severity,
     }
     annotations = {"summary": notice.sentence, "description": notice.sub}
-    told = {name: value for name, value in annotations.items() if value}
-    return LabelledAlert("firing", labels, told, notice.at_s, None, notice.page_url or "")
+    filled = {name: value for name, value in annotations.items() if value}
+    return LabelledAlert("firing", labels, filled, notice.at_s, None, notice.page_url or "")
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, str]:
@@ -91,27 +91,27 @@ def _label_name(name: str) -> str:
     return f"_{clean}" if clean[:1].isdigit() or not clean else clean
 
 
-def _annotations(notice: Notice, told: NoticeAlert) -> Iterator[tuple[str, str | None]]:
-    detail, blame = told.detail, told.detail.blame
+def _annotations(notice: Notice, alert: NoticeAlert) -> Iterator[tuple[str, str | None]]:
+    detail, blame = alert.detail, alert.detail.blame
     lost, since = detail.gpu_hours_lost_per_hour, detail.since_step
-    yield "summary", told.sentence
-    yield "description", _description(told)
+    yield "summary", alert.sentence
+    yield "description", _description(alert)
     yield "slowdown", None if detail.slowdown is None else f"{detail.slowdown:.2f}"
     yield "since_step", None if since is None else str(since)
     yield "gpu_hours_lost_per_hour", None if lost is None else f"{lost:.2f}"
     yield "confidence", formatting.percent(blame.confidence) if blame else None
     yield "culprits", culprit_names(blame) if blame else None
-    yield from ((name, told.labels.get(name)) for name in _CULPRIT_LABELS)
-    yield "runbook_url", told.runbook_url or notice.runbook_url
+    yield from ((name, alert.labels.get(name)) for name in _CULPRIT_LABELS)
+    yield "runbook_url", alert.runbook_url or notice.runbook_url
 
 
-def _description(told: NoticeAlert) -> str:
+def _description(alert: NoticeAlert) -> str:
     """The finding without its own figures, which compare other steps, and what the alert costs."""
-    if told.status == "resolved":
-        return resolved_cost_sentence(told.was or told.detail)
-    blame = told.detail.blame
+    if alert.status == "resolved":
+        return resolved_cost_sentence(alert.was or alert.detail)
+    blame = alert.detail.blame
     fact = "" if blame is None else f"{finding_sentence(blame)}. "
-    return f"{fact}{cost_sentence(told.detail)}".strip()
+    return f"{fact}{cost_sentence(alert.detail)}".strip()
 
 
 _NEVER = "0001-01-01T00:00:00Z"  # Go's zero time: it fires
@@ -163,9 +163,9 @@ def _common(of_alerts: Sequence[Mapping[str, str]]) -> dict[str, str]:
     }
 
 
-# An Alertmanager takes an alert for resolved at `endsAt`, and has forgotten it after a restart: it
-# is told again and again. What it is not told, since Paceline is down or cannot reach it, shall
-# not look as if all were well; nor shall what Paceline may not tell any more fire for days.
+# An Alertmanager resolves an alert at `endsAt` and forgets it at a restart, so firing alerts are
+# pushed again and again. While Paceline is down or cannot reach it, alerts must not look resolved;
+# nor may an alert that Paceline cannot resolve any more fire for days.
 REFRESH_EVERY_S = 300.0
 PUSH_FIRES_FOR_S = 4 * 3600.0
 _TEST_FIRES_FOR_S = 60.0

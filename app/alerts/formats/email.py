@@ -16,7 +16,7 @@ from app.alerts.smtp import is_mail_address
 
 _SCHEME = "mailto:"
 _MAX_SUBJECT_CHARS = 150
-_MESSAGE_ID_HOST = "paceline.invalid"  # of ids alone: nobody is written to there
+_MESSAGE_ID_HOST = "paceline.invalid"  # of ids alone: no mail goes there
 
 
 def mailto_address(url: str) -> str | None:
@@ -50,7 +50,7 @@ def build_email(
     mail["Message-ID"] = f"<{delivery_id}@{_MESSAGE_ID_HOST}>"
     if "references" in message.headers:
         mail["References"] = message.headers["references"]
-    mail["Auto-Submitted"] = "auto-generated"  # nobody's absence answers it
+    mail["Auto-Submitted"] = "auto-generated"  # no out-of-office reply
     mail.set_content(message.body)
     return mail
 

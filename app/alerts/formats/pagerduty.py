@@ -68,8 +68,8 @@ def _payload(notice: Notice) -> dict[str, Any]:
 def _details(notice: Notice) -> dict[str, Any]:
     """All that is known, in which only our own addresses are links: its page makes some of all."""
     known = notice_content(notice)
-    told = {**dict(notice_facts(notice)), "status": notice_heading(notice), **known}
-    details: dict[str, Any] = map_texts(told, defang_links)
+    facts = {**dict(notice_facts(notice)), "status": notice_heading(notice), **known}
+    details: dict[str, Any] = map_texts(facts, defang_links)
     return details | {name: known[name] for name in _OWN_LINKS}
 
 

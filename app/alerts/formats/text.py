@@ -45,7 +45,7 @@ def one_line(text: str, most_chars: int) -> str:
 
 
 def defang_links(text: str) -> str:
-    """The text with every address in it written so that nobody can click on it: https[:]//..."""
+    """The text with every address in it written so that it cannot be clicked: https[:]//..."""
     return _LINKS.sub(_defanged, text)
 
 

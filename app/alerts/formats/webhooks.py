@@ -92,25 +92,25 @@ def notice_content(notice: Notice) -> dict[str, Any]:
         "url": notice.page_url,
         "image_url": notice.image_url,
         "runbook_url": notice.runbook_url,
-        "alerts": [_alert(told) for told in notice.alerts],
+        "alerts": [_alert(alert) for alert in notice.alerts],
         "num_more": notice.num_more,
     }
 
 
-def _alert(told: NoticeAlert) -> dict[str, Any]:
+def _alert(alert: NoticeAlert) -> dict[str, Any]:
     return {
-        "fingerprint": told.fingerprint,
-        "event_id": told.event_id,
-        "status": told.status,
-        "severity": told.severity,
-        "labels": dict(told.labels),
-        "sentence": told.sentence,
-        "starts_at": rfc3339(told.starts_at_s),
-        "ends_at": None if told.ends_at_s is None else rfc3339(told.ends_at_s),
-        "threshold": told.threshold,
-        "runbook_url": told.runbook_url,
-        **_figures(told.detail),
-        "was": None if told.was is None else _earlier_figures(told.was),
+        "fingerprint": alert.fingerprint,
+        "event_id": alert.event_id,
+        "status": alert.status,
+        "severity": alert.severity,
+        "labels": dict(alert.labels),
+        "sentence": alert.sentence,
+        "starts_at": rfc3339(alert.starts_at_s),
+        "ends_at": None if alert.ends_at_s is None else rfc3339(alert.ends_at_s),
+        "threshold": alert.threshold,
+        "runbook_url": alert.runbook_url,
+        **_figures(alert.detail),
+        "was": None if alert.was is None else _earlier_figures(alert.was),
     }
 
 

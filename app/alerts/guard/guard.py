@@ -147,7 +147,7 @@ class SsrfGuard:
         Raises:
             Blocked: nothing may be sent there.
             httpcore.TimeoutException: it was not over in time.
-            httpcore.NetworkError: nobody answered, or not HTTP's way.
+            httpcore.NetworkError: no answer, or one that is not HTTP.
         """
         deadline = Deadline(self.total_s)
         target = self.check(url)

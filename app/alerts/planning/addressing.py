@@ -23,7 +23,7 @@ def notices_for(
 
     A receiver that knows each alert gets all news, in several notices if they are many.
     """
-    wanted = [told for told in draft.listed if _is_wanted(told, receiver)]
+    wanted = [alert for alert in draft.listed if _is_wanted(alert, receiver)]
     news = _news(draft, wanted)
     if knows_each_alert(receiver.format):
         said = sorted(wanted if draft.kind == "refresh" else news, key=_Order(draft))
@@ -37,7 +37,7 @@ def notices_for(
 
 def highest_severity(alerts: Sequence[NoticeAlert]) -> Severity:
     """The highest severity among them."""
-    return max((told.severity for told in alerts), key=SEVERITIES.index)
+    return max((alert.severity for alert in alerts), key=SEVERITIES.index)
 
 
 def notice_id(draft: Draft, group: NoticeGroup, number: int, now_s: float) -> str:
@@ -46,21 +46,21 @@ def notice_id(draft: Draft, group: NoticeGroup, number: int, now_s: float) -> st
     `number` counts the parts of a draft from 0.
     """
     parts = [group.key, draft.kind, f"{now_s:.3f}", *([str(number)] if number else [])]
-    for told in sorted(draft.listed, key=lambda told: told.fingerprint):
-        if told.fingerprint in draft.news:
-            parts += [told.fingerprint, str(told.event_id), told.status]
+    for alert in sorted(draft.listed, key=lambda alert: alert.fingerprint):
+        if alert.fingerprint in draft.news:
+            parts += [alert.fingerprint, str(alert.event_id), alert.status]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[: 2 * _KEY_BYTES]
 
 
-def _is_wanted(told: NoticeAlert, receiver: Receiver) -> bool:
-    if _is_for(receiver, told.severity, told.labels):
+def _is_wanted(alert: NoticeAlert, receiver: Receiver) -> bool:
+    if _is_for(receiver, alert.severity, alert.labels):
         return True
-    if told.status == "firing" or not told.known_as:
+    if alert.status == "firing" or not alert.known_as:
         return False
     # Its labels have changed: receivers that were notified by the first ones get the resolution.
-    known = told.known_as.get("severity")
-    severity = next((each for each in SEVERITIES if each == known), told.severity)
-    return _is_for(receiver, severity, told.known_as)
+    known = alert.known_as.get("severity")
+    severity = next((each for each in SEVERITIES if each == known), alert.severity)
+    return _is_for(receiver, severity, alert.known_as)
 
 
 def _is_for(receiver: Receiver, severity: Severity, labels: Mapping[str, str]) -> bool:
@@ -81,11 +81,11 @@ def _is_notified(draft: Draft, receiver: Receiver, alerts: Sequence[NoticeAlert]
 
 
 def _news(draft: Draft, alerts: Sequence[NoticeAlert]) -> list[NoticeAlert]:
-    return [told for told in alerts if told.fingerprint in draft.news]
+    return [alert for alert in alerts if alert.fingerprint in draft.news]
 
 
 def _is_any_firing(alerts: Sequence[NoticeAlert]) -> bool:
-    return any(told.status == "firing" for told in alerts)
+    return any(alert.status == "firing" for alert in alerts)
 
 
 def _is_partly_resolved(draft: Draft, alerts: Sequence[NoticeAlert]) -> bool:
@@ -105,23 +105,23 @@ class _Order:
 
     draft: Draft
 
-    def __call__(self, told: NoticeAlert) -> tuple[bool, bool, int, float, str]:
-        value = told.detail.value
+    def __call__(self, alert: NoticeAlert) -> tuple[bool, bool, int, float, str]:
+        value = alert.detail.value
         return (
-            told.fingerprint not in self.draft.news,
-            told.status != "firing",
-            -SEVERITIES.index(told.severity),
+            alert.fingerprint not in self.draft.news,
+            alert.status != "firing",
+            -SEVERITIES.index(alert.severity),
             float("inf") if value is None else -value,
-            told.fingerprint,
+            alert.fingerprint,
         )
 
 
 def _num_without_alert(alerts: Sequence[NoticeAlert]) -> int:
     """How many more subjects are over the threshold, without an alert: the rule has its maximum."""
     counted = (
-        told.detail.num_named
-        for told in alerts
-        if told.status == "firing" and told.detail.on != "silent-worker"  # there it is of workers
+        alert.detail.num_named
+        for alert in alerts
+        if alert.status == "firing" and alert.detail.on != "silent-worker"  # there it is of workers
     )
     return max(counted, default=0)
 
@@ -131,7 +131,7 @@ def _sentence(draft: Draft, alerts: Sequence[NoticeAlert], num_others: int) -> s
     if not num_others:
         return lead.sentence
     if _is_partly_resolved(draft, alerts):
-        number = sum(told.status == "firing" for told in alerts) + _num_without_alert(alerts)
+        number = sum(alert.status == "firing" for alert in alerts) + _num_without_alert(alerts)
         still = (
             "1 other alert still fires" if number == 1 else f"{number:,} other alerts still fire"
         )
@@ -179,8 +179,10 @@ def _notice(
 
 
 def _subject_fingerprints(draft: Draft, alerts: Sequence[NoticeAlert]) -> list[str]:
-    marks = [told.fingerprint for told in alerts]
-    return marks if draft.kind == "refresh" else [told.fingerprint for told in _news(draft, alerts)]
+    marks = [alert.fingerprint for alert in alerts]
+    return (
+        marks if draft.kind == "refresh" else [alert.fingerprint for alert in _news(draft, alerts)]
+    )
 
 
 def _cost_sentence(lead: NoticeAlert) -> str:

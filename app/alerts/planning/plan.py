@@ -38,12 +38,12 @@ class NotificationTiming:
 
 @dataclass(frozen=True, slots=True)
 class CurrentAlert:
-    """An alert as it stands now; `told` is its entry in a notice.
+    """An alert as it stands now; `entry` is what notices say of it.
 
     One that `is_waning` still fires, but its last windows were below the threshold.
     """
 
-    told: NoticeAlert
+    entry: NoticeAlert
     is_acked: bool = False
     is_no_data: bool = False
     is_waning: bool = False
@@ -51,12 +51,12 @@ class CurrentAlert:
     @property
     def fingerprint(self) -> str:
         """Identity of the alert."""
-        return self.told.fingerprint
+        return self.entry.fingerprint
 
     @property
     def is_firing(self) -> bool:
         """Whether it fires now."""
-        return self.told.status == "firing"
+        return self.entry.status == "firing"
 
     @property
     def is_quiet(self) -> bool:
@@ -242,14 +242,14 @@ def refresh_drafts(
     """
     forgets = timing.refresh_s is not None
     over = [
-        view.alert.told
+        view.alert.entry
         for view in views
         if view.is_lapsed_and_over or (forgets and view.is_over_silenced)
     ]
     due_s = refresh_due_s(views, refreshed_at_s, timing)
     is_due = due_s is not None and due_s <= now_s
-    alive = [view.alert.told for view in views if view.is_refreshed] if is_due else []
-    news: dict[str, NewsKind] = dict.fromkeys((told.fingerprint for told in over), "resolved")
+    alive = [view.alert.entry for view in views if view.is_refreshed] if is_due else []
+    news: dict[str, NewsKind] = dict.fromkeys((each.fingerprint for each in over), "resolved")
     if over or alive:
         yield Draft("refresh", [*over, *alive], news)
 
@@ -269,7 +269,7 @@ _FORGET_AFTER_S = 86_400.0
 
 def plan_notifications(
     alerts: Sequence[CurrentAlert],
-    told: Mapping[str, LastNotified],
+    last_notified: Mapping[str, LastNotified],
     *,
     silences: Sequence[Silence],
     inhibited: Collection[str],
@@ -282,7 +282,7 @@ def plan_notifications(
 
     Args:
         alerts: those that fire, and those at rest that receivers believe to fire.
-        told: the last notification by fingerprint.
+        last_notified: the last notification by fingerprint.
         silences: of the project.
         inhibited: fingerprints of inhibited alerts.
         last_at_s: when the group's last notice was.
@@ -290,9 +290,9 @@ def plan_notifications(
         timing: intervals between notices.
         refreshed_at_s: when a refresh was sent last; None: never.
     """
-    labels = {alert.fingerprint: alert.told.labels for alert in alerts}
+    labels = {alert.fingerprint: alert.entry.labels for alert in alerts}
     rules = NewsRules(silenced_until(labels, silences, now_s), inhibited, now_s, timing)
-    views = [rules.view(alert, told.get(alert.fingerprint)) for alert in alerts]
+    views = [rules.view(alert, last_notified.get(alert.fingerprint)) for alert in alerts]
     notices, free_at_s = _notices(views, last_at_s, now_s, timing)
     if refreshed_at_s is not None:
         refreshed_at_s = min(refreshed_at_s, now_s)  # by a clock that was set back
@@ -300,16 +300,16 @@ def plan_notifications(
     if again or not any(view.is_refreshed for view in views):
         refreshed_at_s = now_s
     drafts = [*_acknowledgement(views), *notices, *again]
-    after = _notified_after(drafts, views, told, now_s)
+    after = _notified_after(drafts, views, last_notified, now_s)
     left = [rules.view(each.alert, after.get(each.alert.fingerprint, each.last)) for each in views]
     due_s = (_earliest_due_s(left, free_at_s), refresh_due_s(left, refreshed_at_s, timing))
     return NotificationPlan(
         drafts,
         after,
-        _forgettable(alerts, {**told, **after}, now_s),
+        _forgettable(alerts, {**last_notified, **after}, now_s),
         min((each for each in due_s if each is not None), default=None),
         refreshed_at_s,
-        firing_known=[view.alert.told for view in views if view.is_listed],
+        firing_known=[view.alert.entry for view in views if view.is_listed],
         repeatable=[view.alert.fingerprint for view in views if view.is_repeatable],
     )
 
@@ -333,7 +333,7 @@ def _acknowledgement(views: Iterable[AlertNews]) -> Iterable[Draft]:
         view.alert.fingerprint: "acknowledged" for view in known if view.news == "acknowledged"
     }
     if news and all(view.alert.is_acked for view in known):
-        yield Draft("acknowledged", [view.alert.told for view in known], news)
+        yield Draft("acknowledged", [view.alert.entry for view in known], news)
 
 
 def _notice(
@@ -351,7 +351,7 @@ def _notice(
         news |= dict.fromkeys(_repeatable(views, now_s, timing), "repeat")
     listed = [view for view in views if view.is_listed or view.alert.fingerprint in news]
     is_firing = any(view.alert.is_firing for view in listed)
-    yield Draft("firing" if is_firing else "resolved", [each.alert.told for each in listed], news)
+    yield Draft("firing" if is_firing else "resolved", [each.alert.entry for each in listed], news)
 
 
 def _repeatable(views: Iterable[AlertNews], now_s: float, timing: NotificationTiming) -> list[str]:
@@ -367,17 +367,17 @@ def _repeatable(views: Iterable[AlertNews], now_s: float, timing: NotificationTi
 def _notified_after(
     drafts: Iterable[Draft],
     views: Iterable[AlertNews],
-    told: Mapping[str, LastNotified],
+    last_notified: Mapping[str, LastNotified],
     now_s: float,
 ) -> dict[str, LastNotified]:
     after: dict[str, LastNotified] = {}
     for draft in drafts:
         if draft.kind == "refresh":
-            after |= _notified_by_refresh(draft, told)
+            after |= _notified_by_refresh(draft, last_notified)
             continue
         for fingerprint, news in draft.news.items():
             if news == "acknowledged":
-                after[fingerprint] = LastNotified("acknowledged", told[fingerprint].at_s)
+                after[fingerprint] = LastNotified("acknowledged", last_notified[fingerprint].at_s)
             else:
                 after[fingerprint] = LastNotified(
                     "resolved" if news == "resolved" else "firing", now_s
@@ -392,11 +392,13 @@ def _notified_after(
     return after
 
 
-def _notified_by_refresh(draft: Draft, told: Mapping[str, LastNotified]) -> dict[str, LastNotified]:
+def _notified_by_refresh(
+    draft: Draft, last_notified: Mapping[str, LastNotified]
+) -> dict[str, LastNotified]:
     """A refresh changes only what receivers with a state for each alert know."""
     after: dict[str, LastNotified] = {}
     for alert in draft.listed:
-        last = told.get(alert.fingerprint)
+        last = last_notified.get(alert.fingerprint)
         if last is None:
             continue
         if alert.fingerprint in draft.news:
@@ -409,11 +411,11 @@ def _notified_by_refresh(draft: Draft, told: Mapping[str, LastNotified]) -> dict
 
 
 def _forgettable(
-    alerts: Iterable[CurrentAlert], told: Mapping[str, LastNotified], now_s: float
+    alerts: Iterable[CurrentAlert], last_notified: Mapping[str, LastNotified], now_s: float
 ) -> list[str]:
     """Alerts at rest whose resolution was sent, and is no longer under way."""
     firing = {alert.fingerprint for alert in alerts if alert.is_firing}
-    resolved = {each: last.at_s for each, last in told.items() if last.kind == "resolved"}
+    resolved = {each: last.at_s for each, last in last_notified.items() if last.kind == "resolved"}
     long_ago_s = now_s - _FORGET_AFTER_S
     return [each for each, at_s in resolved.items() if each not in firing and at_s <= long_ago_s]
 

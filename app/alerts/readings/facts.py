@@ -162,7 +162,7 @@ def window_position(window_id: str) -> tuple[int, int]:
 class MissingDataFacts:
     """Who sends nothing, by the consumer's clock; `names` are workers in words, the first few.
 
-    Both moments are Unix times, None while nobody is silent. Of a run that `is_starting` nothing
+    Both moments are Unix times, None while no rank is silent. Of a run that `is_starting` nothing
     has come so far, and that is nothing odd yet; of one that `is_only_scored` nothing need come, as
     another tool's scores do; of one that `has_unseen_ranks` nothing of some workers has.
     """

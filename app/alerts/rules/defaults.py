@@ -7,9 +7,9 @@ from app.alerts.rule import Rule
 from app.alerts.rules.rule_text import MAX_RULES_BYTES, parse_rules
 from app.errors import InvalidRules, StartUpFailed
 
-# A cause has to be this sure before it wakes anybody by itself.
+# A cause has to be this sure before it wakes an on-call engineer by itself.
 _MIN_CAUSE_CONFIDENCE = 0.8
-# A tenth of the time lost, 1 / 0.9 = 1.11: also to what S does not show, since it strikes everybody
+# A tenth of the time lost, 1 / 0.9 = 1.11: also to what S does not show, since all ranks have it
 # or so many that they are what is usual.
 _MIN_STEP_TIME_RATIO = 1.1
 
@@ -22,7 +22,7 @@ def default_rules(
     for_s: float = 30.0,
     keep_firing_s: float = 60.0,
 ) -> list[Rule]:
-    """What is watched unless somebody says otherwise.
+    """The rules of projects without rules of their own.
 
     A cause and the step time wait for one window more, so that the slowdown speaks first where
     there is one; it then speaks for them.

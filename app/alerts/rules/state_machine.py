@@ -54,7 +54,7 @@ def threshold_side(rule: Rule, reading: SubjectReading) -> ThresholdSide:
 
 RUN_RESTARTED = "the job began anew"
 # Seconds for which windows may close without figures, too far from the record or with a worker's
-# part missing, before what was known of an alert is too old to be told again.
+# part missing, before what was known of an alert is too old to be notified again.
 NO_DATA_AFTER_S = 600.0
 # Between both thresholds, time counts so much towards resolving: a noisy job at rest may stay just
 # above the one that clears for ever.

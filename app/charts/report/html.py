@@ -57,7 +57,7 @@ b { font-weight: 600 }
   margin: 24px 0 16px; background: var(--line); border: 1px solid var(--line);
   border-radius: 8px; overflow: hidden }
 .stats div { padding: 16px; background: var(--surface) }
-.stats dt, .stats dd, .told, .sure, .remark { color: var(--ink2); font-size: 12px;
+.stats dt, .stats dd, .note, .sure, .remark { color: var(--ink2); font-size: 12px;
   line-height: 16px }
 .stats dd { margin: 4px 0 0 }
 .stats .figure { color: var(--ink); font-size: 24px; line-height: 32px; font-weight: 600 }
@@ -241,7 +241,7 @@ def html_report(result: Result, *, state: JobState, hosts: Hosts, script: str) -
         _opening(result, state, name),
         stats(result),
         '<div class="panels"><div>',
-        *(_card(key, *told) for key, told in drawn[LIGHT.name].items()),
+        *(_card(key, *card) for key, card in drawn[LIGHT.name].items()),
         "</div><div>",
         findings(result),
         ruled_out(result),
@@ -253,7 +253,7 @@ def html_report(result: Result, *, state: JobState, hosts: Hosts, script: str) -
 
 
 def _opening(result: Result, state: JobState, name: str) -> str:
-    told = headline(state, result, JobFacts())
+    found = headline(state, result, JobFacts())
     job = result["job"]
     sizes = [("dp", job["dp_size"]), ("pp", job["pp_size"])]
     sizes += [
@@ -264,16 +264,16 @@ def _opening(result: Result, state: JobState, name: str) -> str:
     return (
         f'<p class="crumbs"><b>{escape(name)}</b> {escape(shape)}, {gpus}</p>'
         f'<p class="state is-{state}">{state.replace("-", " ").capitalize()}</p>'
-        f"<h1>{escape(told.sentence)}</h1><p>{escape(told.sub)}</p>"
+        f"<h1>{escape(found.sentence)}</h1><p>{escape(found.sub)}</p>"
     )
 
 
 def _card(name: str, title: str, figure: PlotlyFigure) -> str:
     figure_meta = figure["meta"]
-    key = f'<p class="told">{escape(LEGENDS[name])}</p>' if name in LEGENDS else ""
+    key = f'<p class="note">{escape(LEGENDS[name])}</p>' if name in LEGENDS else ""
     note = f'<p class="remark">{escape(figure_meta["note"])}</p>' if "note" in figure_meta else ""
     return (
-        f'<section class="card"><h2>{escape(title)}</h2><p class="told">'
+        f'<section class="card"><h2>{escape(title)}</h2><p class="note">'
         f"{escape(figure_meta['text'])}</p>"
         f'{key}<div class="frame"><div class="plot" data-figure="{escape(name)}" role="img" '
         f'aria-label="{escape(figure_meta["text"])}"></div></div>{note}'

@@ -119,7 +119,7 @@ def findings(result: Result) -> str:
         body = "".join(f"<p>{escape(each)}</p>" for each in said)
     else:
         body = f"<ol>{''.join(map(_finding, found))}</ol>"
-    note = '<p class="told">Causes may overlap.</p>' if len(found or ()) > 1 else ""
+    note = '<p class="note">Causes may overlap.</p>' if len(found or ()) > 1 else ""
     return f'<section class="card findings"><h2>Findings</h2>{note}{body}</section>'
 
 

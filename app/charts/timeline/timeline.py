@@ -190,11 +190,13 @@ def step_headline(view: StepView, hosts: Hosts | None = None) -> tuple[str, str]
     computed = _computed(view, links)
     # The time of these alone, as in the chart of the path's parts; launches are told apart.
     own_s = sum(link.own_s for link in computed) or share * view.path.length_s
-    told = (
+    times = (
         f"The critical path runs through {who} for {formatting.seconds(own_s)}"
         f"{_computations(computed)}{_others(view, dp_rank, stage)}."
     )
-    return step_sentence(view), " ".join([told, *_elsewhere(view), *_launches(view), *_doubt(view)])
+    return step_sentence(view), " ".join(
+        [times, *_elsewhere(view), *_launches(view), *_doubt(view)]
+    )
 
 
 def _computed(view: StepView, links: list[PathLink]) -> list[PathLink]:

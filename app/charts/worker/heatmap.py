@@ -166,7 +166,7 @@ def worker_heatmap(
 ) -> PlotlyFigure:
     """Heatmap of worker slowdowns [dp rank, stage], who is to blame outlined and named.
 
-    That are the workers (dp rank, stage) in `named`; where nobody has looked for causes (None), it
+    That are the workers (dp rank, stage) in `named`; without a diagnosis (None), it
     is the slowest one, unless most of its stage is about as slow. Columns are in the order of dp
     ranks, of their hosts' names, or of their slowest workers. Cells that are None or not finite
     are not measured and drawn as a cross; `silent` workers have one over their colour. Of large

@@ -61,7 +61,7 @@ def _caveat(result: Result) -> Text:
     discrepancy = percent(result["fidelity"]["discrepancy"], 0)
     return Text(
         f"Low fidelity: simulated and recorded step time differ by {discrepancy}. "
-        "Do not blame anybody by these figures.",
+        "Do not name a culprit by these figures.",
         style="magenta",
     )
 

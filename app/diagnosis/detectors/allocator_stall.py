@@ -42,7 +42,7 @@ class AllocatorStall(Detector):
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
         if case.num_workers < MIN_WORKERS:
-            return RuledOut(self.cause, "the only worker has nobody to be compared with", True)
+            return RuledOut(self.cause, "the only worker has no peer to be compared with", True)
         found = case.cached(stalls)
         launched_late = _launched_late(case, found)
         if launched_late.any():

@@ -90,7 +90,7 @@ class UniformSlowdown(Detector):
         return RuledOut(
             self.cause,
             f"steps take {as_ratio(change.ratio)} as long since step "
-            f"{history.steps[change.position]}, but not because everybody got slower alike",
+            f"{history.steps[change.position]}, but not because all workers got slower alike",
             figures={"step_time_ratio": change.ratio},
         )
 

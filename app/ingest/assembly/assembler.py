@@ -92,7 +92,7 @@ class RunState(msgspec.Struct):
         return msgspec.msgpack.decode(blob, type=cls)
 
 
-FIRST_STEP_PATIENCE = 10  # workers do not start at once, and nobody knows yet how long a step is
+FIRST_STEP_PATIENCE = 10  # workers do not start at once, and the length of a step is not known yet
 SPAN_PATIENCE = 3
 LONGEST_SPAN_S = 86_400.0  # clocks may say anything
 MAX_PATIENCE = 60  # half an hour, where the deadline is 30 s

@@ -81,7 +81,7 @@ class RedisListener(Listener):
             while not self._closed.is_set():
                 message = await pubsub.get_message(timeout=CHECK_CLOSED_EVERY_S)
                 if message is not None:
-                    with suppress(msgspec.DecodeError):  # whoever else speaks on our channel
+                    with suppress(msgspec.DecodeError):  # other programs may publish on our channel
                         yield msgspec.json.decode(message["data"], type=EventMessage)
         finally:
             await _close(pubsub)

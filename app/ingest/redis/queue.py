@@ -211,7 +211,7 @@ class RedisAppender:
         except BaseException as error:
             await connection.disconnect(nowait=True)
             if isinstance(error, QueueUnavailable):
-                # A primary that was cut off: whoever took over is found by connecting anew.
+                # A primary that was cut off: its successor is found by connecting anew.
                 await pool.disconnect(inuse_connections=False)
             raise
         finally:
@@ -257,7 +257,7 @@ async def _append_refusal(connection: Any) -> ResponseError | None:
 
 
 def _answer(append: _PendingAppend, error: Exception | None) -> None:
-    if append.answer.done():  # whoever waited has gone
+    if append.answer.done():  # the caller has gone
         return
     if error is None:
         append.answer.set_result(None)
@@ -530,7 +530,7 @@ def _script(script: str, key: str, *arguments: Any) -> Callable[[redis.Redis], A
 
 
 def _entry(shard: int, entry_id: bytes, fields: dict[bytes, bytes], deliveries: int = 1) -> Entry:
-    # Whatever somebody else put into the stream comes out as an entry, to become a dead letter.
+    # Whatever another program put into the stream comes out as an entry, to become a dead letter.
     job_id = fields.get(b"job", b"").decode(errors="replace").replace("\0", "\ufffd")
     body = fields.get(b"body", b"")
     name = job_id[:MAX_KEY_CHARS]

@@ -23,7 +23,7 @@ REQUIRED_SETTINGS = {
 }
 _SETTINGS = (*REQUIRED_SETTINGS, "maxmemory")
 _CONFIG_REFUSED = (
-    "the event queue does not say how it is configured (CONFIG GET is refused), so nobody knows "
+    "the event queue does not say how it is configured (CONFIG GET is refused), so it is not known "
     f"whether it keeps batches: allow '+config|get' to this user, and see to {', '.join(_SETTINGS)}"
 )
 

@@ -181,7 +181,7 @@ MAX_COMMAS = 12 * MAX_ROWS + 100
 _COUNTED_BYTES = 1 << 20
 MAX_OPTYPES = 256  # an index into them is one byte
 # What a batch may have beside the first release's keys and forms, by the names that registering a
-# job answers with: a client sends nothing that it was not told of.
+# job answers with: a client sends only what the job answered with.
 EXTENSIONS = (
     *("packed", "dropped", "step_kinds", "gpu_health", "placement", "at_step"),
     *("waits", "collectives"),

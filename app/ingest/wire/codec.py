@@ -180,7 +180,7 @@ def parse_entry(plain: Body) -> BinaryBatch:
 
 
 def num_ops_of_entry(wire: BinaryBatch) -> int:
-    """How many operations a batch has that nobody could take.
+    """How many operations a batch has that could not be decoded.
 
     Raises:
         InvalidRequest: even that cannot be said.

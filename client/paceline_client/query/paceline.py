@@ -175,7 +175,9 @@ class Paceline:
             query = {"epoch": epoch, "first": first, "last": last, "limit": self._page}
             found = _listed(self._server.get(path, query))
             if found and last is not None and shapes.whole_number(found[-1], "step") > last:
-                raise NoAnswer("the server gives steps that nobody asked for: it is not Paceline's")
+                raise NoAnswer(
+                    "the server gives steps that were not asked for: it is not Paceline's"
+                )
             pages.append(found)
             if len(found) < self._page:
                 break

@@ -163,7 +163,7 @@ def test_only_the_pages_that_are_read_are_asked_for():
 def test_a_server_that_gives_the_same_steps_for_ever_is_not_asked_for_ever():
     content = json.dumps({"items": [{"step": step, "epoch": 1} for step in (5, 6)]}).encode()
     with scripted((200, {}, content)) as server, Paceline(server.url, "t", page=2) as paceline:
-        with pytest.raises(NoAnswer, match="nobody asked for"):
+        with pytest.raises(NoAnswer, match="were not asked for"):
             paceline.steps("a").all()
         assert len(server.asked) == 2
 

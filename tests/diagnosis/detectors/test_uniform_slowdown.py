@@ -130,7 +130,7 @@ def test_a_fault_alone_is_no_uniform_slowdown(other, seed):
 def test_a_slow_worker_onset_is_no_uniform_slowdown():
     found = detect(cases(having(SlowWorker(1, 0, 1.8, when=SINCE_20)), 32)[-1])
     assert isinstance(found, RuledOut)
-    assert "since step 20, but not because everybody got slower alike" in found.reason
+    assert "since step 20, but not because all workers got slower alike" in found.reason
 
 
 def test_odd_steps_are_no_uniform_slowdown():

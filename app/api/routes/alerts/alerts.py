@@ -225,7 +225,7 @@ _REFUSALS: Responses = refusals(404, 409, *BODY_REFUSALS)
 @router.post(
     "/alerts/{fingerprint}/acknowledge",
     operation_id="acknowledge_alert",
-    summary="Say that somebody looks after an alert",
+    summary="Acknowledge an alert",
     responses=_REFUSALS,
 )
 def acknowledge_alert(

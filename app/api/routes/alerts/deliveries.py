@@ -58,7 +58,7 @@ class AttemptOut(ResponseModel):
     took_s: float
     status: int | None = Field(
         description="Of HTTP or SMTP; null where nothing was answered, and of the operator's "
-        "receiver for everybody else."
+        "receiver for all other tokens."
     )
     detail: str | None = Field(description="Of the operator's receiver shown to the operator only.")
 
@@ -104,7 +104,7 @@ def list_deliveries(
         str | None,
         Query(
             pattern=FINGERPRINT_PATTERN,
-            description="That tell of this alert only.",
+            description="Only those about this alert.",
             examples=["0123456789abcdef"],
         ),
     ] = None,

@@ -77,7 +77,7 @@ class ReceiverOut(ResponseModel):
     name: str
     format: Format
     address: str | None = Field(
-        description="Scheme, host and port; of the operator's receiver null for everybody else.",
+        description="Scheme, host and port; of the operator's receiver null for all other tokens.",
         examples=["https://hooks.internal"],
     )
     is_of_settings: bool = Field(

@@ -187,7 +187,7 @@ def get_endpoint(
 @router.post(
     "/endpoints",
     operation_id="create_endpoint",
-    summary="Tell somebody of alerts",
+    summary="Add a receiver of alerts",
     status_code=201,
     responses=refusals(409, *BODY_REFUSALS),
 )

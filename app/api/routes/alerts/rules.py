@@ -362,7 +362,7 @@ def _rules_response(found: RulesOut, accept: str) -> Response:
 
 def _check_version(version: int, if_match: str | None) -> None:
     if if_match is not None and int(if_match.strip('"')) != version:
-        raise Conflict(f"somebody has changed the rules: the version is {version} now")
+        raise Conflict(f"the rules have been changed meanwhile: the version is {version} now")
 
 
 def _audit_rules(

@@ -110,7 +110,7 @@ class FleetSummaryOut(ResponseModel):
     jobs: int
     running: int
     gpus: int = Field(description="Of jobs that have not finished.")
-    gpus_measured: int = Field(description="Of those with figures of now.")
+    gpus_measured: int = Field(description="Of jobs that report now.")
     gpu_hours_lost_today: float = Field(description="By closed windows, as in the charts.")
     gpu_hours_today: float = Field(description="That closed windows span.")
     gpu_hours_stalled_today: float = Field(

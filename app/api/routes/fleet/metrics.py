@@ -36,7 +36,7 @@ _COUNTS = {
     "duplicate": "Operations in batches that had been taken before.",
     "conflict": "Operations in batches that came again with another content; the first one stands.",
     "late": "Operations that came when their window could no longer be revised.",
-    "dead": "Operations in entries that nobody could take; see paceline_dead_letters.",
+    "dead": "Operations in entries that no consumer could process; see paceline_dead_letters.",
 }
 _TOTALS = {
     "fenced_commits": "Commits refused because another consumer owned the shard.",
@@ -73,7 +73,9 @@ def _store_samples(state: ServiceState) -> Iterator[Metric]:
     for name, value in ({**dict.fromkeys(_TOTALS, 0), **state.totals}).items():
         if _COUNTER_NAME.fullmatch(name) and not is_delivery_outcome(name):
             yield _counter(name, _TOTALS.get(name, "A count of the whole service."), value)
-    yield _gauge("dead_letters", "Dead letters that nobody has dealt with.", state.dead_letters)
+    yield _gauge(
+        "dead_letters", "Dead letters that are neither replayed nor discarded.", state.dead_letters
+    )
     yield _gauge("outbox_due", "Alert messages that are still to be sent.", state.outbox_due)
     age_s = state.outbox_oldest_s or 0.0
     yield _gauge("outbox_oldest_seconds", "Age of the oldest of these; 0 if none.", age_s)

@@ -85,7 +85,7 @@ class OpsOut(ResponseModel):
     rejected: int
     errors: list[RowProblem]
     recording: WorkerPlanOut | None = Field(
-        None, description="Which steps to record; not there where nobody has made a plan."
+        None, description="Which steps to record; absent without a plan."
     )
 
 

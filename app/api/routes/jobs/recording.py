@@ -27,7 +27,7 @@ LEAD_STEPS = 100  # if the step time is unknown
 MIN_LEAD_STEPS = 10
 _RECENT_STEPS = 32
 
-RECORD_ALL = StepSample()  # before anybody has made a plan
+RECORD_ALL = StepSample()  # before a plan has been made
 _NO_PLAN = RecordingPlan(0, 0, 0, RECORD_ALL, 0.0, "")
 
 
@@ -102,7 +102,7 @@ def first_common_step(conn: Connection, job: JobRecord, now_s: float) -> int:
 
 
 def _unreported_s(job: JobRecord, now_s: float) -> float:
-    """Seconds for which the job may have run unseen, because it was told to record less.
+    """Seconds for which the job may have run unseen, because its plan records less.
 
     A job that records nothing still reports every few seconds, until it stalls.
     """

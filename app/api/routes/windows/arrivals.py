@@ -155,7 +155,7 @@ class GroupNotFound(NotFound):
 @router.get(
     "/jobs/{job_id}/windows/{window}/arrivals",
     operation_id="get_window_arrivals",
-    summary="See whom everybody waited for at collectives",
+    summary="Late ranks that others waited for in collectives",
     response_class=Response,
     responses={**_ARRIVALS, **refusals(404, 409)},
 )

@@ -29,7 +29,7 @@ class Score:
     """One rank's score in one section and metric, over all reports read.
 
     `value` (in `unit`) and `score` are the newest readings, `mean` is over all `num` of them, out
-    of `of` reports in which somebody was named. `score` is 1 for as fast as what the tool compares
+    of `of` reports that named a straggler. `score` is 1 for as fast as what the tool compares
     with, 0.5 for half as fast; `slowdown` is its inverse. What is not known is None, the rank too:
     then `node` says which process it was.
     """

@@ -5,7 +5,7 @@ import { notifiedOf } from "../../components/receiver-words.js"
 import { readAddress } from "../../lib/address.js"
 import { getJson, getJsonOrNull } from "../../lib/api.js"
 
-/** Maximum length of each list: an alert storm has more than anybody reads. */
+/** Maximum length of each list: an alert storm has more than can be read. */
 export const MOST = 200
 
 /** Everything that the page shows, requested in parallel; the first `history` transitions. */

@@ -98,7 +98,7 @@ export function receiversCard(endpoints) {
       h("h2", {}, "Receivers"),
       h("a", { class: "toggle", href: "/alerts/receivers" }, "Receivers and notifications"),
     ),
-    ordered.length ? h("ul", {}, ordered.slice(0, MOST).map(row)) : nobody(),
+    ordered.length ? h("ul", {}, ordered.slice(0, MOST).map(row)) : noReceivers(),
     more > 0 && h("p", { class: "remark" }, `and ${more} more`),
   )
 }
@@ -118,7 +118,7 @@ function row(endpoint) {
   )
 }
 
-function nobody() {
+function noReceivers() {
   return h(
     "div",
     { class: "panel-state" },

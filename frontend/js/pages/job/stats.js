@@ -94,7 +94,7 @@ function lost(known, isWithheld, isSinceOnset, money) {
   }
 }
 
-/** Of a stalled job all GPUs are lost; of one that is silent in part nobody knows. */
+/** Of a stalled job all GPUs are lost; of one with silent ranks the loss is not known. */
 function lostNow(job) {
   const label = "Lost now"
   if (job.state !== "stalled") return { label, note: "no complete steps to measure" }

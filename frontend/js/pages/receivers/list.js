@@ -52,7 +52,7 @@ export function receiversCard({ endpoints, most, state, form, act, onMore }) {
           { class: "receiver-rows" },
           endpoints.slice(0, most).map((endpoint) => row(endpoint, { state, form, act })),
         )
-      : state.form !== "new" && nobody(),
+      : state.form !== "new" && noReceivers(),
     endpoints.length > most && h("button", { class: "button more", type: "button", onclick: onMore }, "Show more"),
   )
 }
@@ -144,10 +144,10 @@ function deleting(endpoint, act) {
   ]
 }
 
-function nobody() {
+function noReceivers() {
   return h(
     "div",
-    { class: "panel-state none", "data-key": "nobody" },
+    { class: "panel-state none", "data-key": "no-receivers" },
     stateIcon("warning"),
     h("b", {}, "No receivers"),
     h("p", {}, "Alerts show on the alerts page only until a receiver is added here or PACELINE_WEBHOOK_URL is set."),

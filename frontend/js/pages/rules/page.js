@@ -57,7 +57,7 @@ export function render(root, _params, { setSubject, onRefused }) {
     editor.answer({ said, ...more })
     announce(said)
   }
-  // The server refuses to overwrite somebody else's change.
+  // The server refuses to overwrite another user's change.
   const asRead = () => ({ "If-Match": `"${editor.version}"` })
   const yaml = { "Content-Type": "application/yaml" }
   const editor = new RuleEditor({
