@@ -1,6 +1,9 @@
+import numpy as np
 import pytest
 from hypothesis import assume, given
 
+from app.engine.durations import own_durations
+from app.engine.replays import prepare
 from app.engine.report import analyse, report_as_json
 from app.trace.window import Window
 from tests.example_counts import many
@@ -40,6 +43,15 @@ def assert_every_figure_agrees(window: Window) -> None:
     assert set(got["optype_slowdown"]) == set(want["optype_slowdown"])
 
 
+def has_proven_waits(window: Window) -> bool:
+    """Whether arrivals prove that computations waited; the engine takes these waits out."""
+    return any(
+        not np.array_equal(group.durations.recorded_s[: group.graph.num_ops], recorded)
+        for group in prepare(window).groups
+        for recorded in [own_durations(group.grid, group.graph)[: group.graph.num_ops]]
+    )
+
+
 @ALL
 @many(150)
 @given(seed=seeds)
@@ -47,16 +59,14 @@ def test_every_figure_equals_the_reference(structure: Structure, seed: int):
     assert_every_figure_agrees(made(structure, seed, num_steps=1 + seed % 2))
 
 
-# Engine and reference differ where stages are fully sharded, in three of 400 seeds (186, 228, 377),
-# and did before the second layout: which of them is right is not yet known.
-@pytest.mark.parametrize(
-    "structure", [s for n, s in STRUCTURES.items() if n != "fully_sharded_stages"]
-)
+@ALL
 @many(40)
 @given(seed=seeds)
 def test_figures_of_two_structures_equal_the_reference(structure: Structure, seed: int):
     window = changing(structure, seed)
     assume(len(Reference(window).groups) == 2)
+    # The reference has no arrivals, so it leaves waits inside computations where they are.
+    assume(not has_proven_waits(window))
     assert_every_figure_agrees(window)
 
 
@@ -64,7 +74,7 @@ def test_figures_of_two_structures_equal_the_reference(structure: Structure, see
 @many(40)
 @given(seed=seeds)
 def test_simulated_steady_jobs_take_their_recorded_time(structure: Structure, seed: int):
-    # Nobody was launched late and all clocks agree, so the rules are all that a step's time is of.
+    # No operation was launched late and all clocks agree, so a step's time follows from the rules.
     job = Reference(made(structure, seed, steady=True))
     (simulated_s,), (recorded_s,) = job.step_times(lambda op: True), job.recorded_step_times()
     assert simulated_s == pytest.approx(recorded_s, rel=0.01)
@@ -73,7 +83,7 @@ def test_simulated_steady_jobs_take_their_recorded_time(structure: Structure, se
 @many(200)
 @given(seed=seeds)
 def test_random_jobs_record_their_order_of_execution(seed: int):
-    # Every replica ran in the same order, so any of them tells the same dependencies.
+    # Every replica ran in the same order, so each gives the same dependencies.
     job = Reference(made(STRUCTURES["published"], seed))
     (group,) = job.groups
     for dp_rank in range(job.sizes.dp_size):
