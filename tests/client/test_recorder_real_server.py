@@ -43,7 +43,7 @@ def train(runs, steps, kind="train"):
     assert all(run.flush(WITHIN_S) for run in runs)
 
 
-def test_what_is_recorded_is_what_the_server_shows(stack, tmp_path):
+def test_server_counts_every_recorded_operation_despite_a_freeze(stack, tmp_path):
     assert "WRONG" not in paceline_client.check(stack.url, TOKEN, JOB, topology=Topology(
         rank=0, dp_rank=0, stage=0, dp_size=DP, pp_size=1
     ))  # fmt: skip

@@ -42,7 +42,7 @@ def columns(paceline):
     return batch.columns
 
 
-def test_an_operation_outside_of_a_step_is_counted_and_never_put_into_one(alone, caplog):
+def test_operation_outside_a_step_is_dropped_with_a_warning(alone, caplog):
     run, buffer = alone
     for _ in range(2):
         with run.op("gc") as op:
@@ -69,7 +69,7 @@ class Odd:
 
 
 @pytest.mark.parametrize("is_cuda", [False, True])
-def test_what_is_no_number_costs_neither_the_times_nor_the_recording(alone, is_cuda):
+def test_non_numeric_attributes_do_not_stop_recording(alone, is_cuda):
     run, buffer = alone
     odd = Odd(is_cuda=is_cuda)
     with run.step(0):
@@ -83,7 +83,7 @@ def test_what_is_no_number_costs_neither_the_times_nor_the_recording(alone, is_c
     assert run.dropped_reasons == {"not a valid operation": 1}
 
 
-def test_an_operation_that_names_its_step_needs_no_step_around_it(alone):
+def test_operation_with_a_step_argument_needs_no_step_context(alone):
     run, buffer = alone
     with run.op("gc", step=4):
         pass
@@ -93,7 +93,7 @@ def test_an_operation_that_names_its_step_needs_no_step_around_it(alone):
     assert taken.steps_done == [(4, 1)]
 
 
-def test_an_operation_has_all_that_its_constructor_gives_it(alone):
+def test_op_sets_every_slot_that_the_timed_op_constructor_sets(alone):
     run, _ = alone
     with run.step(1):
         quick = run.op("optimizer")
@@ -103,7 +103,7 @@ def test_an_operation_has_all_that_its_constructor_gives_it(alone):
         assert getattr(quick, name) == getattr(slow, name), name
 
 
-def test_after_an_inner_step_the_outer_one_goes_on(alone):
+def test_outer_step_resumes_after_a_nested_step(alone):
     run, buffer = alone
     with run.step(1):
         with run.step(2, kind="eval"), run.op("gc"):
@@ -116,7 +116,7 @@ def test_after_an_inner_step_the_outer_one_goes_on(alone):
     assert taken.step_kinds == [(2, "eval")]
 
 
-def test_steps_are_told_in_ascending_order_and_each_once(paceline):
+def test_completed_steps_are_sent_once_in_ascending_order(paceline):
     paceline.accepts = EVERYTHING
     run = recorder(paceline.url)
     for step, kind in ((5, "eval"), (3, "first"), (5, "eval"), (4, "train")):
@@ -134,7 +134,7 @@ def test_steps_are_told_in_ascending_order_and_each_once(paceline):
         assert kinds == sorted(set(kinds) & set(steps))
 
 
-def test_times_are_rounded_to_what_recording_itself_takes(alone):
+def test_times_are_multiples_of_rounding_ns(alone):
     run, buffer = alone
     with run.step(1), run.op("gc"):
         pass
@@ -144,7 +144,7 @@ def test_times_are_rounded_to_what_recording_itself_takes(alone):
     assert before_ns < start_ns <= start_ns + duration_ns <= after_ns
 
 
-def test_what_cannot_be_an_operation_costs_nobody_else_anything(alone):
+def test_invalid_operations_are_dropped_and_the_valid_one_kept(alone):
     run, buffer = alone
     with run.step(1):
         for optype in (None, 7, "", "x" * 65, "\ud800", ["gc"]):
@@ -165,7 +165,7 @@ def test_what_cannot_be_an_operation_costs_nobody_else_anything(alone):
     assert run.dropped_reasons == {"not a valid operation": 13}
 
 
-def test_more_types_than_a_job_may_have_are_dropped(alone):
+def test_op_types_beyond_the_job_limit_are_dropped(alone):
     run, buffer = alone
     with run.step(1):
         for number in range(400):
@@ -175,7 +175,7 @@ def test_more_types_than_a_job_may_have_are_dropped(alone):
     assert run.dropped == 150
 
 
-def test_a_microbatchs_figures_go_to_its_computations_of_that_step(alone):
+def test_microbatch_attributes_apply_to_its_computations_of_the_step(alone):
     run, buffer = alone
     with run.step(1):
         run.tell_microbatch(0, tokens=100, seq_len_sq=5)
@@ -193,7 +193,7 @@ def test_a_microbatchs_figures_go_to_its_computations_of_that_step(alone):
     assert told == [both, {}, both, {}, {"tokens": 7, "seq_len_sq": 5}, {}]
 
 
-def test_waits_for_data_belong_to_the_step_that_they_hold_up(alone):
+def test_data_wait_belongs_to_the_step_after_it(alone):
     run, buffer = alone
     batches = run.data(["first", "second"])
     assert len(batches) == 2
@@ -212,7 +212,7 @@ def test_waits_for_data_belong_to_the_step_that_they_hold_up(alone):
     assert taken.steps_done == [(0, 2), (1, 2)]
 
 
-def test_data_can_be_waited_for_within_a_step_and_errors_of_the_loader_pass_through(alone):
+def test_data_wait_within_a_step_propagates_loader_errors(alone):
     run, buffer = alone
 
     def loader():
@@ -227,7 +227,7 @@ def test_data_can_be_waited_for_within_a_step_and_errors_of_the_loader_pass_thro
     assert [(op[0], op[1]) for op in buffer.take().ops] == [(0, "data-wait")]
 
 
-def test_a_loader_keeps_what_else_it_has():
+def test_wrapped_loader_keeps_its_attributes():
     class Loader(list):
         epoch = 3
 
@@ -236,7 +236,7 @@ def test_a_loader_keeps_what_else_it_has():
     assert list(batches) == list(batches) == ["a", "b"]
 
 
-def test_collections_of_garbage_are_noted_in_their_step(alone):
+def test_gc_pauses_are_recorded_in_their_step(alone):
     run, buffer = alone
     run.note_pauses()
     run._pauses._min_ns = 0
@@ -251,7 +251,7 @@ def test_collections_of_garbage_are_noted_in_their_step(alone):
     assert all(op[3] >= 0 for op in taken.ops)
 
 
-def test_collections_are_no_longer_heard_once_a_recorder_is_gone():
+def test_gc_callback_is_removed_with_its_recorder():
     before = len(gc.callbacks)
     run = Recorder(Buffer(10, 60.0), None)
     run.note_pauses()
@@ -264,7 +264,7 @@ def test_collections_are_no_longer_heard_once_a_recorder_is_gone():
     assert len(gc.callbacks) == before
 
 
-def test_a_server_that_knows_them_is_told_kinds_of_steps_and_drops(paceline):
+def test_step_kinds_and_drops_are_sent_if_accepted(paceline):
     paceline.accepts = EVERYTHING
     run = recorder(paceline.url)
     with run.op("gc"):
@@ -284,7 +284,7 @@ def test_a_server_that_knows_them_is_told_kinds_of_steps_and_drops(paceline):
     assert sorted(paceline.steps_done) == [(step, 1) for step in range(5)]
 
 
-def test_a_server_that_does_not_know_kinds_sees_only_training(paceline):
+def test_server_without_step_kinds_gets_only_training_steps(paceline):
     run = recorder(paceline.url)
     for step, kind in enumerate(("train", "eval", "train")):
         with run.step(step, kind=kind), run.op("gc"):
@@ -303,7 +303,7 @@ def test_a_server_that_does_not_know_kinds_sees_only_training(paceline):
     assert paceline.steps_done == [(0, 1), (2, 1), (4, 1)]
 
 
-def test_packed_or_not_the_server_reads_the_same(paceline):
+def test_packed_and_plain_batches_decode_the_same(paceline):
     for accepts in ([], ["packed"]):
         paceline.accepts = accepts
         run = recorder(paceline.url)
@@ -333,7 +333,7 @@ def test_packed_or_not_the_server_reads_the_same(paceline):
     assert paceline.posted[1][:2] == b"\x1f\x8b"
 
 
-def test_extensions_that_the_server_does_not_name_are_not_used(paceline):
+def test_extensions_not_accepted_by_the_server_are_not_sent(paceline):
     paceline.accepts = ["of tomorrow", 7]
     run = recorder(paceline.url, rack="r1", switch="s1")
     with run.op("gc"):
@@ -347,7 +347,7 @@ def test_extensions_that_the_server_does_not_name_are_not_used(paceline):
     assert columns(paceline).tokens.tolist() == [3]
 
 
-def test_where_a_host_stands_and_how_its_gpu_is_goes_to_a_server_that_knows_of_it(paceline):
+def test_placement_and_gpu_health_are_sent_if_accepted(paceline):
     paceline.accepts = [*EVERYTHING, "gpu_health", "placement"]
     run = recorder(paceline.url, host="n\n1", rack="r" * 100 + "\x00", switch="\udc80leaf 3")
     with run.step(1), run.op("optimizer", power_w=400, xid=79):
@@ -361,7 +361,7 @@ def test_where_a_host_stands_and_how_its_gpu_is_goes_to_a_server_that_knows_of_i
     assert columns(paceline).xid.tolist() == [79]
 
 
-def test_of_operations_of_an_unknown_host_none_is_told_nor_where_it_stands(paceline, monkeypatch):
+def test_unknown_host_sends_neither_host_nor_placement(paceline, monkeypatch):
     monkeypatch.setenv("PACELINE_RACK", "ours")
     paceline.accepts = [*EVERYTHING, "gpu_health", "placement"]
     run = recorder(paceline.url, host="")
@@ -373,7 +373,7 @@ def test_of_operations_of_an_unknown_host_none_is_told_nor_where_it_stands(pacel
     assert (batch.host, batch.placement) == (None, None)
 
 
-def test_null_has_all_that_a_recorder_has_and_records_nothing():
+def test_null_recorder_accepts_every_call_and_records_nothing():
     run = NULL
     assert not run.is_recording
     assert not run.records(3)
@@ -392,7 +392,7 @@ def test_null_has_all_that_a_recorder_has_and_records_nothing():
     assert not run.is_recording
 
 
-def test_where_to_send_may_stand_in_the_environment(paceline, monkeypatch):
+def test_url_token_job_and_run_key_are_read_from_the_environment(paceline, monkeypatch):
     monkeypatch.setenv("PACELINE_URL", paceline.url)
     monkeypatch.setenv("PACELINE_TOKEN", TOKEN)
     monkeypatch.setenv("PACELINE_JOB", "from outside")
@@ -433,7 +433,7 @@ PLACE: dict[str, Any] = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 1, "pp_
         ({"job": "j\udcff"}, "job 'j\\udcff' is not valid text"),
     ],
 )
-def test_what_is_missing_is_said_and_training_goes_on(given, said, caplog):
+def test_invalid_start_options_are_logged_and_nothing_is_recorded(given, said, caplog):
     usual = {"job": "j", "url": "http://127.0.0.1:1", "token": "t", "run_key": "", **PLACE}
     run = paceline_client.start(**{**usual, **given})
     assert run is NULL
@@ -441,13 +441,13 @@ def test_what_is_missing_is_said_and_training_goes_on(given, said, caplog):
     assert said in warning
 
 
-def test_a_rank_that_is_not_recorded_sends_nothing(paceline):
+def test_unrecorded_rank_sends_nothing(paceline):
     peer = Topology(rank=1, dp_rank=0, stage=0, dp_size=1, pp_size=1, tp_size=2, records=False)
     assert recorder(paceline.url, topology=peer) is NULL
     assert paceline.puts == []
 
 
-def test_the_switch_is_taken_from_slurm(monkeypatch):
+def test_switch_is_read_from_slurm(monkeypatch):
     from paceline_client.startup import placement
 
     assert placement(None, None) == {}
@@ -459,7 +459,7 @@ def test_the_switch_is_taken_from_slurm(monkeypatch):
     assert placement(None, None) == {"rack": "r2", "switch": "told"}
 
 
-def test_every_built_in_type_can_be_sent(paceline):
+def test_every_built_in_op_type_is_delivered(paceline):
     paceline.accepts = EVERYTHING
     run = recorder(paceline.url)
     with run.step(1):
@@ -474,7 +474,7 @@ def test_every_built_in_type_can_be_sent(paceline):
 @pytest.mark.parametrize(
     "nonsense", [None, "three", [], {}, object()], ids=lambda it: type(it).__name__
 )
-def test_nothing_that_training_says_is_raised_back_into_it(alone, nonsense):
+def test_invalid_arguments_and_broken_cuda_never_raise(alone, nonsense):
     run, _ = alone
     run._plans.update({"recording": {
         "version": 1, "from_step": 0, "enabled": True, "every": 2, "steps": 1,
@@ -499,7 +499,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("told", [[3, 1, 1, 2, 2], ["3", "1", "1", "2", "2"]], ids=str)
-def test_numbers_may_be_of_numpy_or_of_the_environment(paceline, told):
+def test_numpy_numbers_and_numeric_strings_are_accepted(paceline, told):
     import numpy as np
 
     names = ("rank", "dp_rank", "stage", "dp_size", "pp_size")

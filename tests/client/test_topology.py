@@ -95,7 +95,7 @@ def of_mesh(torch, rank, *, named="dp", **sizes):
     return topology.from_device_mesh(mesh, dp=named)
 
 
-def test_torchruns_variables_are_enough(monkeypatch):
+def test_torchrun_variables_give_the_topology(monkeypatch):
     # 2 stages x 2 data-parallel x 2 tensor-parallel: tp side by side, then dp, then stages.
     monkeypatch.setenv("WORLD_SIZE", "8")
     found = []
@@ -115,7 +115,7 @@ def test_torchruns_variables_are_enough(monkeypatch):
     ]
 
 
-def test_torch_itself_is_believed_before_the_variables(torch, monkeypatch):
+def test_torch_distributed_takes_precedence_over_the_environment(torch, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
     torch.rank, torch.world_size = 3, 4
     place = topology.from_torch(pp_size=2, vpp_size=3)
@@ -124,20 +124,20 @@ def test_torch_itself_is_believed_before_the_variables(torch, monkeypatch):
 
 
 @pytest.mark.parametrize("sizes", [{"pp_size": None}, {"tp_size": "2"}, {"vpp_size": 1.5}])
-def test_sizes_that_are_no_numbers_are_said_and_nothing_recorded(sizes, caplog):
+def test_non_integer_sizes_are_logged_and_nothing_is_recorded(sizes, caplog):
     place = topology.from_torch(**sizes)
     assert not place.records
     assert f"{next(iter(sizes))} is" in caplog.text
     assert place.run_key()
 
 
-def test_variables_that_are_no_numbers_are_said_and_nothing_recorded(monkeypatch):
+def test_non_numeric_world_size_variable_is_reported(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "x")
     for place in (topology.from_torch(), topology.from_device_mesh(Mesh(0, dp=2))):
         assert "invalid literal" in str(place.problem)
 
 
-def test_numbers_may_be_of_numpy():
+def test_numpy_integers_are_accepted():
     import numpy as np
 
     told: dict[str, Any] = {"rank": np.int64(1), "dp_rank": np.int32(1), "dp_size": np.uint8(2)}
@@ -147,7 +147,7 @@ def test_numbers_may_be_of_numpy():
 
 
 @pytest.mark.parametrize("sizes", [{"pp_size": 3}, {"pp_size": 0}, {"tp_size": 0}, {"pp_size": 8}])
-def test_stages_that_do_not_fit_the_ranks_are_said_and_nothing_recorded(torch, sizes, caplog):
+def test_sizes_unfit_for_the_world_size_are_logged_and_not_recorded(torch, sizes, caplog):
     torch.world_size = 4
     place = topology.from_torch(**sizes)
     assert not place.records
@@ -168,7 +168,7 @@ def test_every_worker_of_a_mesh_is_recorded_once(order, sizes):
     assert [place.rank for place in places] == list(range(len(places)))
 
 
-def test_several_dimensions_may_be_data_parallel(torch):
+def test_several_mesh_dimensions_can_be_data_parallel(torch):
     # Rank 5 of (2, 2, 2) is at (1, 0, 1): replica 1, shard 0.
     place = of_mesh(torch, 5, named=("replicas", "shards"), replicas=2, shards=2, tp=2)
     assert (place.dp_rank, place.dp_size, place.records) == (2, 4, False)
@@ -176,7 +176,7 @@ def test_several_dimensions_may_be_data_parallel(torch):
     assert (place.dp_rank, place.stage, place.dp_size, place.ep_size) == (3, 0, 4, 2)
 
 
-def test_a_mesh_that_does_not_tell_is_said_and_nothing_recorded(torch):
+def test_unusable_mesh_is_reported_and_not_recorded(torch):
     problems = {
         "'rows' is unknown": of_mesh(torch, 0, rows=2),
         "have no names": topology.from_device_mesh(Nameless()),
@@ -223,7 +223,7 @@ class ParallelState:
         return lambda: self.ranks[kind] if what == "rank" else sizes[kind]
 
 
-def test_megatrons_parallel_state_tells_all(torch):
+def test_megatron_parallel_state_gives_the_topology(torch):
     torch.rank, torch.world_size = 5, 8
     place = topology.from_megatron(ParallelState())
     assert repr(place) == "rank 5 of 8: dp rank 0 of 2, stage 1 of 2, dsp 2"
@@ -231,12 +231,12 @@ def test_megatrons_parallel_state_tells_all(torch):
     assert not topology.from_megatron(ParallelState(tensor_model=1)).records
 
 
-def test_megatron_that_is_not_there_is_said(monkeypatch):
+def test_missing_megatron_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "megatron", None)
     assert "Megatron's parallel state does not tell" in str(topology.from_megatron().problem)
 
 
-def test_a_place_that_cannot_be_is_said_and_nothing_recorded():
+def test_invalid_topology_is_reported_and_not_recorded():
     fields = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 2, "pp_size": 2}
     assert Topology.given(**fields).records
     for changes, problem in (
@@ -258,7 +258,7 @@ def restarted(torch, rank, told=None, **options):
     return run_keys.run_key(None, told, **options)
 
 
-def test_all_ranks_of_a_run_get_the_key_of_the_first_one(torch):
+def test_all_ranks_get_the_run_key_of_rank_0(torch):
     torch.world_size = 3
     keys = [restarted(torch, rank) for rank in range(3)]
     assert keys == [torch.handed[0][0]] * 3
@@ -267,7 +267,7 @@ def test_all_ranks_of_a_run_get_the_key_of_the_first_one(torch):
     assert again != keys
 
 
-def test_what_the_first_rank_was_told_is_told_to_all_and_is_new_after_a_restart(torch, monkeypatch):
+def test_given_run_key_of_rank_0_reaches_all_and_changes_on_restart(torch, monkeypatch):
     told = ["job-7", None, "job-7", "another"]
     keys = [restarted(torch, rank, each) for rank, each in enumerate(told)]
     assert set(keys) == {torch.handed[0][0]}
@@ -282,12 +282,12 @@ def test_what_the_first_rank_was_told_is_told_to_all_and_is_new_after_a_restart(
     assert "job-7" not in restarted(torch, 1, "job-7")  # the first rank knew of none
 
 
-def test_a_spool_goes_on_under_the_key_that_was_told(torch):
+def test_spooled_run_keeps_its_given_run_key(torch):
     told = [restarted(torch, rank, "job-7", is_spooled=True) for rank in (0, 1, 0)]
     assert told == ["job-7"] * 3
 
 
-def test_a_further_key_of_one_process_is_new_without_asking_the_others(torch):
+def test_second_run_key_of_a_process_needs_no_broadcast(torch):
     first = restarted(torch, 0, "job-7")
     assert run_keys.run_key(None, "job-7") == first
     assert run_keys.run_key(None, first) == first
@@ -297,16 +297,16 @@ def test_a_further_key_of_one_process_is_new_without_asking_the_others(torch):
     assert len(torch.devices) == 1
 
 
-def test_who_asks_again_is_answered_without_another_broadcast(torch):
+def test_repeated_run_key_call_broadcasts_once(torch):
     assert run_keys.run_key() == topology.from_torch().run_key()
     assert len(torch.handed) == 1
 
 
-def test_a_key_is_never_longer_than_the_server_takes(torch):
+def test_run_key_has_at_most_256_characters(torch):
     assert len(restarted(torch, 0, "k" * 300)) <= 256
 
 
-def test_a_rank_that_has_not_chosen_its_gpu_sends_from_its_own(torch, monkeypatch):
+def test_nccl_broadcast_uses_the_local_rank_gpu_if_none_is_chosen(torch, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "5")
     for backend in ("gloo", "cpu:gloo,cuda:nccl", "nccl"):  # the second sends from the host
         torch.backend = backend
@@ -320,14 +320,14 @@ def test_a_rank_that_has_not_chosen_its_gpu_sends_from_its_own(torch, monkeypatc
     assert torch.devices == [None, None, "cuda:5", None, "cuda:5", None]
 
 
-def test_the_gpu_that_the_group_is_bound_to_comes_first(torch, monkeypatch):
+def test_gpu_bound_to_the_group_takes_precedence(torch, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "5")
     torch.backend, torch.group.WORLD.bound_device_id = "nccl", "cuda:3"
     run_keys.run_key()
     assert torch.devices == ["cuda:3"]
 
 
-def test_a_process_alone_puts_something_new_behind_what_it_was_told(monkeypatch):
+def test_single_process_appends_a_unique_suffix_to_its_run_key(monkeypatch):
     monkeypatch.setenv("PACELINE_RUN_KEY", "slurm-4711")
     keys = [topology.single_process().run_key() for _ in range(2)]
     assert all(str(key).startswith("slurm-4711-") for key in keys)
@@ -336,7 +336,7 @@ def test_a_process_alone_puts_something_new_behind_what_it_was_told(monkeypatch)
     assert run_keys.run_key(1, "slurm-4711", is_spooled=True) == "slurm-4711"
 
 
-def test_ranks_that_cannot_agree_keep_what_they_were_told_and_say_if_it_is_old(monkeypatch, caplog):
+def test_ranks_without_torch_keep_the_given_key_and_warn_if_stale(monkeypatch, caplog):
     monkeypatch.setenv("PACELINE_RUN_KEY", "slurm-4711")
     assert run_keys.run_key(4) == "slurm-4711"
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "17")
@@ -348,7 +348,7 @@ def test_ranks_that_cannot_agree_keep_what_they_were_told_and_say_if_it_is_old(m
     assert "TORCHELASTIC_RESTART_COUNT is 17" in caplog.text
 
 
-def test_without_torch_only_a_process_alone_makes_up_a_key(monkeypatch, caplog):
+def test_only_a_single_process_generates_a_key_without_torch(monkeypatch, caplog):
     assert run_keys.run_key() != run_keys.run_key()
     assert not caplog.text
     monkeypatch.setenv("WORLD_SIZE", "x")
@@ -358,14 +358,14 @@ def test_without_torch_only_a_process_alone_makes_up_a_key(monkeypatch, caplog):
     assert "start after init_process_group" in caplog.text
 
 
-def test_a_broadcast_that_fails_costs_no_training(torch, caplog):
+def test_failed_broadcast_is_logged_and_raises_nothing(torch, caplog):
     torch.rank = 1  # and nothing was handed out
     assert run_keys.run_key() is None
     assert "cannot agree on a run key" in caplog.text
     assert run_keys.run_key(None, "job-7") == "job-7"
 
 
-def test_real_process_groups_agree_as_the_twin_does(torch, monkeypatch):
+def test_real_process_group_gives_one_run_key_per_start(torch, monkeypatch):
     monkeypatch.undo()  # the real one, if it is there
     monkeypatch.delenv("PACELINE_RUN_KEY", raising=False)
     dist = pytest.importorskip("torch.distributed", reason="torch is not installed")
@@ -377,7 +377,7 @@ def test_real_process_groups_agree_as_the_twin_does(torch, monkeypatch):
     assert keys[0] == keys[1] != keys[2] == keys[3]
 
 
-def test_every_rank_that_starts_takes_part_and_registers_the_key_of_the_first_one(torch, paceline):
+def test_every_rank_joins_the_broadcast_even_if_misconfigured(torch, paceline):
     torch.world_size = 4
     runs = []
     for rank, key in enumerate(["job-7", None]):

@@ -95,7 +95,7 @@ def reduced_at_once(_state, bucket):
     return future
 
 
-def test_ddp_waits_for_its_last_bucket_once_the_backward_is_computed(group, said, monkeypatch):
+def test_ddp_waits_for_its_last_bucket_after_the_backward(group, said, monkeypatch):
     recorder = on_a_fake_gpu()
     model = torch.nn.parallel.DistributedDataParallel(layers())
     assert ddp.attach(recorder, model, hook=reduced_at_once)

@@ -25,12 +25,12 @@ def _names(step):
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])
-def test_recording_changes_nothing_in_training(ranks, name):
+def test_recording_does_not_change_the_loss(ranks, name):
     for said in _said(ranks, name):
         assert said["loss"] == said["without"]
 
 
-def test_ddp_records_each_pass_and_a_bucket_only_where_gradients_are_synchronised(ranks):
+def test_ddp_records_each_pass_and_buckets_of_the_last_backward(ranks):
     for said in _said(ranks, "ddp"):
         for step in said["steps"]:
             names = _names(step)
@@ -42,7 +42,7 @@ def test_ddp_records_each_pass_and_a_bucket_only_where_gradients_are_synchronise
             assert names[-1] == "optimizer"
 
 
-def test_ddp_s_optimizer_begins_when_all_buckets_are_reduced(ranks):
+def test_ddp_optimizer_begins_after_all_buckets_are_reduced(ranks):
     for said in _said(ranks, "ddp"):
         for step in said["steps"]:
             ends_s = [end_s for name, _, _, end_s in step if name == "grads-reduce-scatter"]
@@ -62,7 +62,7 @@ def test_fsdp2_gathers_each_layer_and_scatters_its_gradients(ranks):
             assert names[-1] == "optimizer"
 
 
-def test_no_computation_has_a_wait_for_fsdp2_s_collectives_in_it(ranks):
+def test_fsdp2_computations_do_not_overlap_collectives(ranks):
     for said in _said(ranks, "fsdp2"):
         for step in said["steps"]:
             computed = [(a, b) for name, _, a, b in step if name in COMPUTES]

@@ -13,7 +13,7 @@ def ranks(tmp_path_factory):
     return [lines[0] for lines in trained(4, directory, "tests.torch.flight_recorder_ranks")]
 
 
-def test_its_entries_name_groups_whose_ranks_are_known(ranks):
+def test_flight_recorder_entries_name_groups_with_known_ranks(ranks):
     for said in ranks:
         rank = said["rank"]
         tp, dp = sorted({rank, rank ^ 1}), sorted({rank, rank ^ 2})
@@ -28,17 +28,17 @@ def test_its_entries_name_groups_whose_ranks_are_known(ranks):
         assert len({said["said"][at][2] for said in ranks}) == 1
 
 
-def test_a_mesh_and_a_process_group_tell_their_ranks(ranks):
+def test_ranks_of_a_mesh_and_of_a_process_group_are_known(ranks):
     for said in ranks:
         rank = said["rank"]
         assert said["mesh_ranks"] == [sorted({rank, rank ^ 1}), sorted({rank, rank ^ 2})]
 
 
-def test_gloo_has_no_durations_and_so_no_rows(ranks):
+def test_gloo_has_no_durations_and_gives_no_rows(ranks):
     assert [(said["has_rows"], said["is_over"]) for said in ranks] == [(False, True)] * 4
 
 
-def test_with_durations_each_group_has_its_axis_and_rows(ranks):
+def test_entries_with_durations_give_groups_with_axes_and_rows(ranks):
     for said in ranks:
         rank = said["rank"]
         assert said["num_rows"] == 4

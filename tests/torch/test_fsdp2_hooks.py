@@ -31,7 +31,7 @@ class Sharded:
         self.group._reduce_scatter_comm = comm
 
 
-def test_fsdp2_goes_on_with_the_collectives_that_it_has(monkeypatch):
+def test_fsdp2_hooks_keep_custom_collectives(monkeypatch):
     recorder = Listing()
     fsdp = SimpleNamespace(FSDPModule=Sharded)
     monkeypatch.setitem(sys.modules, "torch.distributed.fsdp", fsdp)
@@ -50,7 +50,7 @@ def test_fsdp2_goes_on_with_the_collectives_that_it_has(monkeypatch):
     ]
 
 
-def test_a_model_that_cannot_be_recorded_whole_is_left_as_it_was(monkeypatch, caplog):
+def test_partly_unsupported_model_is_left_unchanged(monkeypatch, caplog):
     class SeveralGroups(Sharded):
         def set_custom_all_gather(self, comm):
             raise ValueError("not supported with multiple param groups")
@@ -65,7 +65,7 @@ def test_a_model_that_cannot_be_recorded_whole_is_left_as_it_was(monkeypatch, ca
     assert "FSDP2 is not recorded: not supported with multiple param groups" in caplog.text
 
 
-def test_pytorch_has_the_methods_in_which_fsdp2_waits():
+def test_pytorch_has_the_private_methods_where_fsdp2_waits():
     """They are private: where they go, waits are no longer recorded, and nothing else says so."""
     within = "torch.distributed.fsdp._fully_shard"
     group = pytest.importorskip(f"{within}._fsdp_param_group").FSDPParamGroup

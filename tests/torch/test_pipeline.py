@@ -54,17 +54,17 @@ def _trained(stack, name, directory):
 
 
 @pytest.mark.parametrize("run", EXPECTED)
-def test_the_cause_and_the_rank_are_named_over_all_windows(runs, run):
+def test_cause_and_culprits_match_over_all_windows(runs, run):
     verdict = Verdict.of(runs[run])
     assert (verdict.cause, verdict.culprits) == EXPECTED[run], verdict
 
 
-def test_the_simulated_steps_are_as_long_as_the_measured_ones(runs):
+def test_simulated_steps_match_the_measured_ones(runs):
     assert discrepancy(runs) < MAX_DISCREPANCY
 
 
 @pytest.mark.parametrize("run", EXPECTED)
-def test_every_step_arrives_whole_and_the_first_one_is_left_out(runs, run):
+def test_every_step_is_analysed_except_the_first(runs, run):
     steps = [step for window in runs[run] for step in window["steps"]]
     skipped = [each["step"] for window in runs[run] for each in window["skipped_steps"]]
     assert sorted(set(steps)) == [*range(1, NUM_STEPS)]

@@ -139,7 +139,7 @@ def stage(core, monkeypatch):
 
 
 @pytest.mark.parametrize("name", twin.SIGNATURES)
-def test_the_twins_signatures_are_megatrons_own(core, name):
+def test_fake_signatures_match_megatron(core, name):
     home = megatron.SCHEDULES
     if "." in name:
         home = megatron.P2P if name.startswith("P2P") else megatron.TIMERS
@@ -147,7 +147,7 @@ def test_the_twins_signatures_are_megatrons_own(core, name):
 
 
 @pytest.mark.parametrize(("rank", "size"), [(0, 2), (1, 2), (0, 4), (1, 4), (3, 4)])
-def test_the_twins_order_of_calls_is_megatrons_own(stage, rank, size, monkeypatch):
+def test_fake_call_order_matches_megatron(stage, rank, size, monkeypatch):
     real = stage(rank, size)
     real.train(6)
     found = real.ops()

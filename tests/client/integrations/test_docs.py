@@ -15,13 +15,13 @@ PAGES = sorted(FEEDS.glob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_link_leads_somewhere(page):
+def test_relative_links_resolve(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_every_way_in_has_a_page_in_the_index_and_begins_in_five_minutes():
+def test_every_feed_has_an_indexed_page_with_a_quick_start():
     index = (FEEDS / "README.md").read_text()
     for page in PAGES:
         assert page.name == "README.md" or f"({page.name})" in index
@@ -31,7 +31,7 @@ def test_every_way_in_has_a_page_in_the_index_and_begins_in_five_minutes():
         assert (FEEDS / f"{name}.md").exists() or name == "published"
 
 
-def test_the_script_for_a_loop_of_your_own_records_its_steps(paceline, monkeypatch):
+def test_readme_script_records_its_steps(paceline, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "PACELINE_RUN_KEY"):
         monkeypatch.delenv(name, raising=False)
     for name, value in (("URL", paceline.url), ("TOKEN", TOKEN), ("JOB", "first")):

@@ -93,7 +93,7 @@ def looked(found, groups):
     return [] if taken is None else rows_of(taken)
 
 
-def test_every_group_s_collectives_of_a_step_become_rows():
+def test_collectives_of_every_group_in_a_step_become_rows():
     entries = [
         entry(0, WORLD, 7, 1.5, at_ns=BEGUN_NS - 1),  # before the step
         entry(1, TP, 11, 2.5),
@@ -141,7 +141,7 @@ def test_a_step_is_read_when_its_last_collective_has_ended():
     assert groups.dropped == {}
 
 
-def test_what_does_not_end_is_left_out_and_counted():
+def test_unfinished_collective_is_dropped_and_counted():
     entries = [entry(0, TP, 1, 1.0), entry(1, TP, 2, None, retired=False)]
     found, groups = reader(dump_of(entries))
     found.step_ended(0, BEGUN_NS, BEGUN_NS + 10**9)  # long ago
@@ -149,7 +149,7 @@ def test_what_does_not_end_is_left_out_and_counted():
     assert groups.dropped == {UNFINISHED: 1}
 
 
-def test_what_was_overwritten_is_counted_and_said_once(caplog):
+def test_overwritten_entries_are_counted_and_logged_once(caplog):
     found, groups = reader(
         dump_of([entry(at, TP, at, 1.0) for at in range(3)]),
         dump_of([entry(at, TP, at, 1.0) for at in range(50, 53)]),
@@ -164,7 +164,7 @@ def test_what_was_overwritten_is_counted_and_said_once(caplog):
     assert "TORCH_FR_BUFFER_SIZE" in warning
 
 
-def test_what_was_overwritten_of_several_steps_is_counted_once():
+def test_entries_overwritten_in_several_steps_are_counted_once():
     found, groups = reader(
         dump_of([entry(at, TP, at, 1.0) for at in range(3)]),
         dump_of([entry(at, TP, at, 1.0) for at in range(10, 40)]),
@@ -177,7 +177,7 @@ def test_what_was_overwritten_of_several_steps_is_counted_once():
     assert groups.dropped == {OVERWRITTEN: 7}
 
 
-def test_what_is_overwritten_while_its_step_is_waited_for_is_counted():
+def test_entries_overwritten_while_their_step_is_pending_are_counted():
     """Steps of the entries 0 to 4 and 5 to 9, of which the second one's last has not ended."""
     running = {"retired": False, "state": "started"}
     ended = [entry(at, TP, at, 1.0) for at in range(9)]
@@ -194,7 +194,7 @@ def test_what_is_overwritten_while_its_step_is_waited_for_is_counted():
     assert groups.dropped == {OVERWRITTEN: 2}
 
 
-def test_what_is_overwritten_before_its_step_has_ended_is_counted():
+def test_entries_overwritten_before_their_step_ends_are_counted():
     found, groups = reader(
         dump_of([entry(at, TP, at, 1.0) for at in range(5)]),  # 3 and 4 are of the next step
         dump_of([entry(at, TP, at, 1.0) for at in range(5, 8)]),
@@ -206,7 +206,7 @@ def test_what_is_overwritten_before_its_step_has_ended_is_counted():
     assert groups.dropped == {OVERWRITTEN: 2}
 
 
-def test_a_step_that_ends_while_the_buffer_is_read_is_read_the_next_time():
+def test_step_ending_during_a_read_is_read_by_the_next_poll():
     entries = [entry(at, TP, at, 1.0) for at in range(3)]
 
     def dump():
@@ -223,7 +223,7 @@ def test_a_step_that_ends_while_the_buffer_is_read_is_read_the_next_time():
 
 
 @pytest.mark.parametrize("config", [{}, {"": {"desc": "", "name": "", "ranks": "[]"}}])
-def test_without_durations_it_is_said_once_and_nothing_read_again(config, caplog):
+def test_dump_without_durations_is_logged_once_and_not_read_again(config, caplog):
     """As with gloo, whose groups are not in the dump either."""
     entries = [entry(0, ["1", "undefined"], 1, None, name="gloo:all_reduce")]
     found, groups = reader(dump_of(entries, config), ranks={"1": [2, 3]})
@@ -235,7 +235,7 @@ def test_without_durations_it_is_said_once_and_nothing_read_again(config, caplog
     assert "TORCH_NCCL_ENABLE_TIMING=1" in warning
 
 
-def test_groups_that_the_dump_does_not_have_are_asked_of_torch():
+def test_groups_missing_from_the_dump_are_resolved_by_torch():
     groups_of = [["7", "undefined"], ["8", "undefined"], ["9", "data"], ["10", "alone"]]
     ranks = {"7": [2, 3], "8": [2, 3], "9": [1, 3], "10": [3]}
     entries = [entry(at, group, at, 1.0) for at, group in enumerate(groups_of)]
@@ -261,11 +261,11 @@ def test_groups_that_the_dump_does_not_have_are_asked_of_torch():
         (None, ""),
     ],
 )
-def test_kinds_are_named_as_the_client_names_them(name, kind):
+def test_collective_kinds_use_the_names_of_the_client(name, kind):
     assert kind_of(name) == kind
 
 
-def test_a_dump_is_read_whole_however_it_is_written():
+def test_dump_is_parsed_in_any_json_layout():
     many = [entry(at, TP, at, 1.0) for at in range(200)]
     for indent in (None, 2):
         entries, about = parsed(json.dumps(json.loads(dump_of(many)), indent=indent))
@@ -287,7 +287,7 @@ def test_a_dump_is_read_whole_however_it_is_written():
         dump_of([entry(0, TP, 1, 1.0)], {"1": {"ranks": "{"}}),
     ],
 )  # fmt: skip
-def test_a_dump_that_is_none_costs_training_nothing(dump, paceline, caplog):
+def test_invalid_dump_does_not_stop_recording(dump, paceline, caplog):
     paceline.accepts = EVERYTHING
     run = started(paceline)
     assert run.read_collectives(FlightRecorder(lambda: dump, dict, {}))
@@ -303,7 +303,7 @@ def test_a_dump_that_is_none_costs_training_nothing(dump, paceline, caplog):
     ]
 
 
-def test_a_step_s_rows_are_sent_from_the_sender_s_thread(paceline):
+def test_rows_of_each_step_reach_the_server(paceline):
     """The step's time is that between its begin and its end, by the clock of PyTorch."""
     paceline.accepts = EVERYTHING
     run = started(paceline)
@@ -319,7 +319,7 @@ def test_a_step_s_rows_are_sent_from_the_sender_s_thread(paceline):
     run.close()
 
 
-def test_attaching_needs_a_recorder_and_a_pytorch(paceline, monkeypatch, caplog):
+def test_attach_needs_a_recorder_and_pytorch(paceline, monkeypatch, caplog):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     run = started(paceline, PEER)
     assert not flight_recorder.attach(run)

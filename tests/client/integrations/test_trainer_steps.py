@@ -161,7 +161,7 @@ def test_a_step_of_hugging_face_has_its_micro_batches_and_the_optimizer(recorded
     assert kinds(taken) == {0: "first", 1: "train"}
 
 
-def test_an_evaluation_of_hugging_face_names_the_step_that_follows(recorded):
+def test_hugging_face_evaluation_sets_the_kind_of_the_next_step(recorded):
     trainer = HuggingFace()
     huggingface.attach(trainer, recorder=recorded.recorder)
     trainer.train(4, after={1: ["on_evaluate"], 2: ["on_save"]})
@@ -171,7 +171,7 @@ def test_an_evaluation_of_hugging_face_names_the_step_that_follows(recorded):
     assert recorded.recorder.dropped == 0
 
 
-def test_the_work_of_what_is_not_recorded_is_not_asked_for(recorded):
+def test_work_is_not_computed_for_unrecorded_forwards(recorded):
     trainer, asked = HuggingFace(), []
 
     def work(inputs):
@@ -186,9 +186,7 @@ def test_the_work_of_what_is_not_recorded_is_not_asked_for(recorded):
 
 
 @pytest.mark.parametrize("event", ["on_evaluate", "on_save"])
-def test_evaluations_and_checkpoints_after_every_step_are_said_to_leave_nothing(
-    recorded, caplog, event
-):
+def test_warning_if_every_step_follows_an_evaluation_or_checkpoint(recorded, caplog, event):
     steps = 2 * trainer_steps.MAX_UNMARKED_STEPS
     trainer = HuggingFace(huggingface.PacelineCallback(recorder=recorded.recorder))
     trainer.train(steps, after={step: [event] for step in range(steps) if step % 5})
@@ -198,7 +196,7 @@ def test_evaluations_and_checkpoints_after_every_step_are_said_to_leave_nothing(
     assert "10 steps in a row came after an evaluation or a checkpoint" in caplog.text
 
 
-def test_what_is_done_between_steps_is_no_wait_for_data(recorded):
+def test_data_wait_lies_between_two_steps(recorded):
     callback = huggingface.PacelineCallback(recorder=recorded.recorder)
     trainer = HuggingFace(callback)
     trainer.train(3, after={0: ["on_evaluate"]})
@@ -210,7 +208,7 @@ def test_what_is_done_between_steps_is_no_wait_for_data(recorded):
     assert evaluated[2] + evaluated[3] <= began_ns
 
 
-def test_a_step_of_hugging_face_that_fails_is_not_done(recorded):
+def test_failed_hugging_face_step_is_incomplete(recorded):
     trainer = HuggingFace(huggingface.PacelineCallback(recorder=recorded.recorder))
     with pytest.raises(ArithmeticError):
         trainer.train(3, fails_in=1)
@@ -233,7 +231,7 @@ def test_a_second_training_is_another_run(paceline, monkeypatch):
     assert len(trainer.model.before) == 1  # hooked once
 
 
-def test_a_key_that_is_told_for_all_trainings_is_another_one_for_each(monkeypatch):
+def test_given_run_key_is_made_unique_for_each_training(monkeypatch):
     keys = []
 
     def start(*, run_key, **_):
@@ -248,7 +246,7 @@ def test_a_key_that_is_told_for_all_trainings_is_another_one_for_each(monkeypatc
     assert all(key.startswith("slurm-1") for key in keys)
 
 
-def test_a_training_that_broke_off_is_ended_before_it_is_tried_anew(monkeypatch):
+def test_recorder_of_a_failed_training_is_closed_before_a_retry(monkeypatch):
     closed = []
 
     class Closing(Recorder):
@@ -320,7 +318,7 @@ def parallel(mesh=None, **sizes):
 
 @pytest.mark.usefixtures("last_of_four")
 @pytest.mark.parametrize("name", ["tp", "cp", "sp"])
-def test_peers_of_hugging_face_that_compute_the_same_data_are_one_dp_rank(places, name):
+def test_hugging_face_peers_with_the_same_data_are_one_dp_rank(places, name):
     trainer = HuggingFace()
     trainer.args.parallelism_config = parallel(Mesh("dp_shard", name), dp_shard=2, **{name: 2})
     huggingface.attach(trainer)
@@ -330,7 +328,7 @@ def test_peers_of_hugging_face_that_compute_the_same_data_are_one_dp_rank(places
 
 
 @pytest.mark.usefixtures("last_of_four")
-def test_peers_that_no_mesh_tells_are_said_and_nothing_is_recorded(places, caplog):
+def test_peers_without_a_mesh_are_logged_and_not_recorded(places, caplog):
     trainer = HuggingFace()
     vars(trainer.model)["tp_size"] = 2  # sharded as it was loaded
     huggingface.attach(trainer)
@@ -351,14 +349,14 @@ def test_tensor_parallel_peers_of_lightning_are_one_dp_rank(places):
     assert "give topology=" in str(places[1].problem)
 
 
-def test_without_a_job_hugging_face_trains_all_the_same(caplog):
+def test_hugging_face_trains_without_a_job(caplog):
     trainer = HuggingFace(huggingface.PacelineCallback())
     trainer.train(2)
     assert trainer.state.global_step == 2
     assert "no job: give job=, or set PACELINE_JOB" in caplog.text
 
 
-def test_a_callback_without_its_trainer_says_what_it_does_not_see(recorded, caplog):
+def test_callback_without_attach_warns_of_unrecorded_operations(recorded, caplog):
     trainer = HuggingFace(huggingface.PacelineCallback(recorder=recorded.recorder))
     trainer.args.world_size = 2
     trainer.train(1)
@@ -370,12 +368,12 @@ def test_a_callback_without_its_trainer_says_what_it_does_not_see(recorded, capl
     assert not trainer.model.before
 
 
-def test_a_trainer_that_takes_no_callback_is_said(caplog):
+def test_trainer_without_callbacks_is_logged(caplog):
     huggingface.attach(object(), job="bert")
     assert "the trainer is not recorded" in caplog.text
 
 
-def test_a_trained_model_can_be_copied_and_keeps_no_trainer(recorded):
+def test_trained_model_can_be_copied_and_holds_no_trainer(recorded):
     trainer = HuggingFace()
     vars(trainer)["lock"] = (
         threading.Lock()
@@ -415,7 +413,7 @@ def trained_under(wrapper, recorded):
     return types_of(recorded.taken(), 0)
 
 
-def test_buckets_are_hooked_where_ddp_has_room_for_it(recorded, monkeypatch):
+def test_ddp_buckets_are_hooked_if_no_hook_is_registered(recorded, monkeypatch):
     hooks = types.SimpleNamespace(allreduce_hook=None)
     name = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
     monkeypatch.setitem(sys.modules, name, hooks)
@@ -424,13 +422,13 @@ def test_buckets_are_hooked_where_ddp_has_room_for_it(recorded, monkeypatch):
     assert len(wrapper.hooks) == 1
 
 
-def test_computations_are_recorded_where_it_has_none(recorded, caplog):
+def test_computations_are_recorded_if_ddp_has_a_hook_already(recorded, caplog):
     wrapper = DistributedDataParallel(has_room=False)
     assert "forward-compute" in trained_under(wrapper, recorded)
     assert "DDP is not recorded" in caplog.text
 
 
-def test_fsdp_of_the_first_kind_is_not_taken_for_ddp(recorded):
+def test_fsdp1_is_not_mistaken_for_ddp(recorded):
     wrapper = type("FullyShardedDataParallel", (Model,), {})()
     wrapper.hooks = []
     wrapper.register_comm_hook = lambda *_: wrapper.hooks.append(_)
@@ -496,7 +494,7 @@ def test_a_step_of_lightning_has_its_micro_batches_and_the_optimizer(recorded):
     assert kinds(taken) == {0: "first", 1: "train"}
 
 
-def test_an_evaluation_of_lightning_names_the_step_that_follows(recorded):
+def test_lightning_evaluation_sets_the_kind_of_the_next_step(recorded):
     trainer = Lightning(lightning.PacelineCallback(recorder=recorded.recorder))
     trainer.fit(4, after={1: [("on_validation_end",)], 2: [("on_save_checkpoint", {})]})
     assert kinds(recorded.taken()) == {0: "first", 1: "train", 2: "eval", 3: "checkpoint"}
@@ -508,7 +506,7 @@ def test_with_manual_optimization_each_batch_is_a_step(recorded):
     assert list(kinds(recorded.taken())) == [0, 1, 2]
 
 
-def test_a_fit_that_breaks_off_leaves_its_step_open(recorded):
+def test_interrupted_fit_leaves_its_step_incomplete(recorded):
     trainer = Lightning(lightning.PacelineCallback(recorder=recorded.recorder))
     trainer.call("on_train_start")
     trainer.call("on_train_batch_start", {}, 0)
@@ -516,7 +514,7 @@ def test_a_fit_that_breaks_off_leaves_its_step_open(recorded):
     assert not recorded.taken().steps_done
 
 
-def test_work_that_is_told_by_the_script_comes_before_the_batchs_shape(recorded):
+def test_work_given_by_the_script_replaces_the_batch_shape(recorded):
     def work(batch):
         return {"tokens": 5, "seq_len_sq": 25}
 
@@ -526,7 +524,7 @@ def test_work_that_is_told_by_the_script_comes_before_the_batchs_shape(recorded)
 
 
 @pytest.mark.parametrize("batch", [None, (1, 2), {"x": 1}, {"input_ids": None}])
-def test_a_batch_of_unknown_shape_costs_nothing(recorded, batch):
+def test_batch_of_unknown_shape_has_no_attributes(recorded, batch):
     callback = lightning.PacelineCallback(recorder=recorded.recorder)
     trainer = Lightning(callback)
     trainer.call("on_train_start")
@@ -535,7 +533,7 @@ def test_a_batch_of_unknown_shape_costs_nothing(recorded, batch):
     assert [op[7] for op in recorded.taken().ops if op[1] == "forward-compute"] == [None]
 
 
-def test_a_callback_can_be_handed_to_another_process(monkeypatch, paceline):
+def test_unpickled_callback_records(monkeypatch, paceline):
     monkeypatch.setenv("PACELINE_RUN_KEY", "launch-1")
     paceline.accepts = ["step_kinds"]
     there = lightning.PacelineCallback(job="bert", url=paceline.url, token=TOKEN)
@@ -544,7 +542,7 @@ def test_a_callback_can_be_handed_to_another_process(monkeypatch, paceline):
     paceline.wait_for(lambda: len(paceline.steps_done) == 1, WITHIN_S)
 
 
-def test_callbacks_that_come_in_no_order_at_all_raise_nothing(recorded):
+def test_callbacks_in_any_order_raise_nothing(recorded):
     lit = lightning.PacelineCallback(recorder=recorded.recorder)
     hugging = huggingface.PacelineCallback(recorder=NULL)
     for callback in (lit, hugging):
@@ -562,7 +560,7 @@ def test_callbacks_that_come_in_no_order_at_all_raise_nothing(recorded):
         ("lightning.pytorch", "Callback", lightning.PacelineCallback),
     ],
 )
-def test_every_method_is_one_that_the_library_calls(package, base, callback):
+def test_every_callback_method_exists_in_the_library(package, base, callback):
     library = pytest.importorskip(package, reason=f"{package} is not installed")
     theirs = getattr(importlib.import_module(library.__name__), base)
     assert issubclass(callback, theirs)

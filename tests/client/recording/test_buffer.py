@@ -16,7 +16,7 @@ from paceline_client.recording.buffer import (
 from tests.client.recorders import WITHIN_S, recorder
 
 
-def test_within_a_long_step_a_batch_is_sent_now_and_then(paceline):
+def test_batches_are_sent_during_a_long_step(paceline):
     run = recorder(paceline.url, flush_interval_s=0.01)
     run.record("gc", 0, 1, 1)
     paceline.wait_for(lambda: len(paceline.taken) == 1, WITHIN_S)
@@ -25,7 +25,7 @@ def test_within_a_long_step_a_batch_is_sent_now_and_then(paceline):
     run.close()
 
 
-def test_what_is_recorded_during_a_request_waits_for_its_time(paceline):
+def test_operations_recorded_during_a_request_join_the_next_batch(paceline):
     asked = threading.Event()
     let_go = threading.Event()
     post = paceline.post
@@ -59,7 +59,7 @@ def test_what_is_recorded_during_a_request_waits_for_its_time(paceline):
     assert [batch.columns.num_ops for batch in paceline.taken] == [1, 2]
 
 
-def test_a_flush_waits_for_its_own_time_no_more_though_something_comes_meanwhile(paceline):
+def test_flush_sends_operations_recorded_during_its_request(paceline):
     post = paceline.post
 
     def post_while_training_goes_on(*request):
@@ -76,7 +76,7 @@ def test_a_flush_waits_for_its_own_time_no_more_though_something_comes_meanwhile
 
 
 @pytest.mark.parametrize("interval_s", [-1.0, 0.0, float("inf"), float("nan")])
-def test_an_interval_is_any_number_and_keeps_nobody_busy(paceline, caplog, interval_s):
+def test_any_flush_interval_works_without_busy_polling(paceline, caplog, interval_s):
     run = recorder(paceline.url, flush_interval_s=interval_s)
     run.record("gc", 0, 1, 1)
     run.step_done(0)
@@ -87,7 +87,7 @@ def test_an_interval_is_any_number_and_keeps_nobody_busy(paceline, caplog, inter
     assert not caplog.messages
 
 
-def test_a_batch_is_due_where_a_step_ends_or_it_is_whole_or_late_or_asked_for():
+def test_batch_is_due_at_step_end_when_full_late_or_flushed():
     def given(interval_s=60.0, num_ops=1):
         buffer = Buffer(10_000, interval_s)
         for number in range(num_ops):
@@ -111,7 +111,7 @@ def test_a_batch_is_due_where_a_step_ends_or_it_is_whole_or_late_or_asked_for():
 
 
 @pytest.mark.parametrize("is_step_done", [False, True])
-def test_a_full_queue_is_due_before_its_time(is_step_done):
+def test_full_buffer_is_due_before_its_interval(is_step_done):
     buffer = Buffer(1, 60.0)
     op = (0, "gc", 1, 1, 0, -1, -1, None)
     buffer.add(op)
@@ -137,7 +137,7 @@ def test_a_full_buffer_drops_new_operations_and_their_step():
     assert buffer.dropped == 1
 
 
-def test_a_worker_that_finishes_no_step_fills_no_tables():
+def test_number_of_unfinished_steps_is_bounded():
     buffer = Buffer(max_ops=1, flush_interval_s=0.0)
     for step in range(3000):
         buffer.add((step, "gc", 1, 1, 0, -1, -1, {}))
@@ -154,7 +154,7 @@ class Stalled(PendingOp):
         return None
 
 
-def test_short_steps_are_sent_together_and_a_flush_does_not_wait_for_that(monkeypatch):
+def test_short_steps_are_sent_together_unless_flushed(monkeypatch):
     now_s = [100.0]
     monkeypatch.setattr(buffer_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     buffer = Buffer(1000, 60.0)
@@ -182,7 +182,7 @@ def test_short_steps_are_sent_together_and_a_flush_does_not_wait_for_that(monkey
     assert buffer.is_due()
 
 
-def test_a_gpu_that_is_behind_is_looked_at_no_more_often_than_steps_are_sent(monkeypatch):
+def test_lagging_gpu_is_polled_no_more_often_than_steps_are_sent(monkeypatch):
     now_s = [100.0]
     monkeypatch.setattr(buffer_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     buffer = Buffer(1000, 60.0)

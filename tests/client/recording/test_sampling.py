@@ -32,13 +32,13 @@ def test_without_a_plan_every_step_is_recorded():
     assert recorded(plans, range(4)) == [0, 1, 2, 3]
 
 
-def test_two_of_every_five_steps_from_step_7_on_and_all_before():
+def test_plan_samples_from_its_first_step_on():
     plans = RecordingPlans()
     plans.update({"recording": told(1, 7, every=5, steps=2)})
     assert recorded(plans, range(17)) == [0, 1, 2, 3, 4, 5, 6, 10, 11, 15, 16]
 
 
-def test_a_newer_plan_leaves_the_steps_before_it_to_the_older_one():
+def test_newer_plan_leaves_earlier_steps_to_the_older_one():
     plans = RecordingPlans()
     plans.update({"recording": told(1, 4, enabled=False)})
     plans.update({"recording": told(2, 8)})
@@ -46,13 +46,13 @@ def test_a_newer_plan_leaves_the_steps_before_it_to_the_older_one():
     assert recorded(plans, range(10)) == [0, 1, 2, 3, 8, 9]
 
 
-def test_who_missed_a_plan_is_told_it_with_the_next():
+def test_missed_plan_is_delivered_with_the_next():
     plans = RecordingPlans()
     plans.update({"recording": told(2, 8, earlier=[told(1, 4, enabled=False)])})
     assert recorded(plans, range(10)) == [0, 1, 2, 3, 8, 9]
 
 
-def test_only_so_many_plans_are_kept():
+def test_at_most_eight_plans_are_stored():
     plans = RecordingPlans()
     for version in range(100):
         plans.update({"recording": told(version, version)})
@@ -68,7 +68,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE, ids=repr)
-def test_plans_that_make_no_sense_change_nothing(nonsense):
+def test_invalid_plans_change_nothing(nonsense):
     plans = RecordingPlans()
     plans.update({"recording": nonsense})
     plans.update({"recording": told(5, 9, earlier=nonsense)})
@@ -81,7 +81,7 @@ def test_plans_that_make_no_sense_change_nothing(nonsense):
     st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9), st.integers(0, 9)), max_size=5),
     st.permutations(range(5)),
 )
-def test_ranks_that_hear_of_plans_in_any_order_record_the_same_steps(plans, order):
+def test_order_of_plans_does_not_change_the_recorded_steps(plans, order):
     answers = [
         {"recording": told(version, from_step, every=every, steps=steps)}
         for version, (from_step, every, steps) in enumerate(plans)
@@ -95,7 +95,7 @@ def test_ranks_that_hear_of_plans_in_any_order_record_the_same_steps(plans, orde
     assert recorded(one, range(80)) == recorded(other, range(80))
 
 
-def test_in_a_step_that_is_not_recorded_nothing_is_and_nobody_need_ask():
+def test_unrecorded_step_records_nothing_and_counts_no_drops():
     plans, buffer = RecordingPlans(), Buffer(100, 60.0)
     plans.update({"recording": told(1, 1, every=2, steps=1)})
     run = Recorder(buffer, None, plans)
@@ -134,7 +134,7 @@ def test_a_step_is_recorded_whole_or_not_at_all():
     assert taken.steps_done == [(0, 2)]
 
 
-def test_the_server_turns_recording_off_and_on_by_its_answers(paceline):
+def test_server_answers_turn_recording_off_and_on(paceline):
     paceline.recording = told(1, 3, enabled=False)
     run = recorder(paceline.url)
     for step in range(6):
@@ -150,7 +150,7 @@ def test_the_server_turns_recording_off_and_on_by_its_answers(paceline):
     assert [step for step, _ in paceline.steps_done] == [0, 1, 2, 5]
 
 
-def test_where_nothing_is_recorded_the_server_is_asked_now_and_then(paceline):
+def test_heartbeats_fetch_plans_while_nothing_is_recorded(paceline):
     paceline.accepts, paceline.recording = ["at_step"], told(1, 1, enabled=False)
     run = recorder(paceline.url)
     with run.step(0), run.op("gc"):

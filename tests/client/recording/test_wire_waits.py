@@ -45,7 +45,7 @@ def as_sent(batch, accepts):
     return decoded.batch
 
 
-def test_waits_and_their_mark_go_to_a_server_that_names_them():
+def test_waits_and_contains_waits_are_sent_if_accepted():
     first, last = (as_sent(batch, ["waits"]) for batch in recorded())
     names = ("backward-compute", "wait")
     assert sorted(first.columns.optype.tolist()) == sorted(OP_CODES[names[i]] for i in (0, 1, 1))
@@ -55,7 +55,7 @@ def test_waits_and_their_mark_go_to_a_server_that_names_them():
     assert last.steps_done == ((4, 5),)
 
 
-def test_a_server_that_does_not_name_them_gets_a_whole_step_without_them():
+def test_server_without_waits_gets_a_complete_step_without_them():
     first, last = (as_sent(batch, []) for batch in recorded())
     assert first.columns.optype.tolist() == [OP_CODES["backward-compute"]]
     assert first.columns.contains_waits is None
@@ -63,7 +63,7 @@ def test_a_server_that_does_not_name_them_gets_a_whole_step_without_them():
     assert last.steps_done == ((4, 2),)  # as many as it has got: the step is complete
 
 
-def test_a_spool_keeps_how_many_of_a_steps_operations_are_waits():
+def test_spool_keeps_the_number_of_waits_of_a_step():
     for batch in recorded():
         again = read_record(io.BytesIO(record_of(batch)))
         assert as_sent(again, []).steps_done == as_sent(batch, []).steps_done

@@ -49,7 +49,7 @@ def unpleasant(request):
 
 @pytest.mark.parametrize("unpleasant", ["stopped", "frozen", "nonsense"], indirect=True)
 @pytest.mark.parametrize("room", [100_000, 60])
-def test_training_is_the_same_and_everything_lost_is_counted(unpleasant, room):
+def test_training_is_unchanged_and_every_lost_operation_counted(unpleasant, room):
     run = recorder(unpleasant, max_ops=room)
     assert train(run) == train(paceline_client.NULL)
     assert len(run._buffer.items) <= room
@@ -58,7 +58,7 @@ def test_training_is_the_same_and_everything_lost_is_counted(unpleasant, room):
 
 
 @pytest.mark.parametrize("unpleasant", ["stopped", "frozen", "nonsense"], indirect=True)
-def test_what_was_spooled_meanwhile_arrives_when_the_server_is_back(unpleasant, paceline, tmp_path):
+def test_spooled_batches_are_delivered_when_the_server_returns(unpleasant, paceline, tmp_path):
     run = recorder(unpleasant, spool_dir=tmp_path)
     train(run)
     closed(run)
@@ -70,7 +70,7 @@ def test_what_was_spooled_meanwhile_arrives_when_the_server_is_back(unpleasant, 
     assert sorted(paceline.steps_done) == [(step, OPS + 1) for step in range(STEPS + 1)]
 
 
-def test_a_server_that_comes_back_within_the_run_gets_everything(paceline):
+def test_server_that_recovers_during_the_run_gets_every_step(paceline):
     paceline.registrations += [(503, b"", {}), (200, b"<html>", {}), (0, b"\xff", {})]
     paceline.answers += [(500, b"", {}), (200, b"{}", {}), (302, b"", {}), (408, b"", {})]
     run = recorder(paceline.url)
@@ -81,7 +81,7 @@ def test_a_server_that_comes_back_within_the_run_gets_everything(paceline):
     assert paceline.steps_done == [(step, OPS + 1) for step in range(STEPS)]
 
 
-def test_refused_for_the_whole_run_everything_is_dropped_and_said_once(paceline, caplog):
+def test_permanent_refusal_drops_everything_and_warns_once(paceline, caplog):
     paceline.answers += [(403, b'{"code": "forbidden", "detail": "not for you"}', {})] * 1000
     run = recorder(paceline.url)
     train(run)
@@ -92,7 +92,7 @@ def test_refused_for_the_whole_run_everything_is_dropped_and_said_once(paceline,
     assert "403: not for you" in warning
 
 
-def test_a_batch_over_which_the_server_always_breaks_is_given_up_at_last(paceline):
+def test_batch_that_always_crashes_the_server_is_dropped(paceline):
     paceline.answers += [(500, b"", {})] * 20
     run = recorder(paceline.url)
     train(run, [0])
@@ -104,7 +104,7 @@ def test_a_batch_over_which_the_server_always_breaks_is_given_up_at_last(pacelin
     assert [batch.batch_seq for batch in paceline.taken] == [1]  # 0 may be known there
 
 
-def test_an_answer_of_nothing_but_brackets_is_nonsense_like_any_other():
+def test_deeply_nested_json_answer_is_retryable():
     answer = Answer(200, 0.0, b"[" * 100_000)
     assert not answer.is_acceptance
     assert answer.retryable
@@ -117,7 +117,7 @@ ENDLESS = [
 
 
 @pytest.mark.parametrize("answer", ENDLESS, ids=["a byte at a time", "soon"])
-def test_an_answer_that_takes_for_ever_is_let_go(answer):
+def test_endless_answer_is_abandoned(answer):
     with listening(answer) as server:
         transport = Transport(server.url, TOKEN, timeout_s=0.1)
         with pytest.raises(Unreachable):
@@ -125,7 +125,7 @@ def test_an_answer_that_takes_for_ever_is_let_go(answer):
         transport.close()
 
 
-def test_a_frozen_server_is_let_go_at_the_end(monkeypatch):
+def test_close_does_not_wait_for_a_frozen_server(monkeypatch):
     patient = partial(Transport, timeout_s=600.0)
     monkeypatch.setattr("paceline_client.startup.Transport", patient)
     with listening("frozen") as server:
@@ -137,7 +137,7 @@ def test_a_frozen_server_is_let_go_at_the_end(monkeypatch):
     assert run.dropped == OPS + 1
 
 
-def test_a_buffer_full_of_operations_stays_small():
+def test_full_buffer_uses_less_than_64_mib():
     import tracemalloc
 
     buffer, clock = Buffer(DEFAULT_MAX_OPS // 64, 60.0), 10**18
@@ -186,24 +186,24 @@ def run_child(url, *arguments):
     return done.stdout
 
 
-def test_what_is_left_at_exit_is_delivered(paceline):
+def test_batches_left_at_exit_are_delivered(paceline):
     run_child(paceline.url)
     assert paceline.steps_done == [(0, 1)]
 
 
-def test_what_is_left_at_exit_is_delivered_although_nobody_holds_the_recorder(paceline):
+def test_batches_left_at_exit_are_delivered_without_a_recorder_reference(paceline):
     run_child(paceline.url, "gone")
     assert paceline.steps_done == [(0, 1)]
 
 
 @pytest.mark.parametrize("kind", ["frozen", "nonsense"])
-def test_a_process_ends_whatever_the_server_does(kind):
+def test_process_exits_despite_a_hostile_server(kind):
     with listening(kind) as server:
         run_child(server.url)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_records_nothing_and_waits_for_nobody(paceline):
+def test_forked_child_records_nothing_and_does_not_block(paceline):
     assert run_child(paceline.url, "fork") == "False 0"
     assert paceline.steps_done == [(0, 1)]
     assert len(paceline.ops) == 1

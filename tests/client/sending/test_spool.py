@@ -70,14 +70,14 @@ def _quiet(caplog):
         opened.pop().close(keep=True)
 
 
-def test_a_batch_comes_back_as_it_was(tmp_path):
+def test_batch_is_unchanged_after_a_reopen(tmp_path):
     kept = spool(tmp_path)
     kept.put(batch(7))
     kept.close(keep=True)
     assert said(spool(tmp_path).head()) == said(batch(7))
 
 
-def test_what_one_process_leaves_the_next_sends_under_numbers_that_go_on(tmp_path):
+def test_next_process_continues_batches_and_their_numbers(tmp_path):
     kept = spool(tmp_path)
     for number in range(5):
         kept.put(batch(number))
@@ -93,7 +93,7 @@ def test_what_one_process_leaves_the_next_sends_under_numbers_that_go_on(tmp_pat
     assert segments(tmp_path) == []
 
 
-def test_a_number_that_was_not_used_is_used_by_the_next(tmp_path):
+def test_unused_batch_number_is_used_by_the_next_batch(tmp_path):
     kept = spool(tmp_path)
     kept.put(batch(0))
     kept.put(batch(1))
@@ -105,7 +105,7 @@ def test_a_number_that_was_not_used_is_used_by_the_next(tmp_path):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(st.lists(st.sampled_from(["put", "pop", "restart"]), max_size=25), st.integers(1, 3))
-def test_it_is_a_queue_whatever_happens_in_between(tmp_path, deeds, num_ops):
+def test_spool_is_a_queue_across_restarts(tmp_path, deeds, num_ops):
     directory = tmp_path / "spool"
     shutil.rmtree(directory, ignore_errors=True)
     kept, wanted, number, seq = spool(directory), [], 0, 0
@@ -128,7 +128,7 @@ def test_it_is_a_queue_whatever_happens_in_between(tmp_path, deeds, num_ops):
     kept.close(keep=True)
 
 
-def test_a_full_spool_has_no_room_until_something_is_gone(tmp_path):
+def test_full_spool_has_no_room_until_batches_are_removed(tmp_path):
     kept = spool(tmp_path, max_bytes=2000)
     kept._segment_bytes = 500
     number = 0
@@ -144,7 +144,7 @@ def test_a_full_spool_has_no_room_until_something_is_gone(tmp_path):
     kept.close(keep=True)
 
 
-def test_a_torn_end_costs_its_own_batch_alone(tmp_path):
+def test_torn_segment_end_loses_only_its_own_batch(tmp_path):
     kept = spool(tmp_path)
     for number in range(3):
         kept.put(batch(number))
@@ -166,7 +166,7 @@ def test_a_torn_end_costs_its_own_batch_alone(tmp_path):
 
 
 @pytest.mark.parametrize("at", range(0, 300, 23))
-def test_a_changed_byte_never_comes_back_as_operations(tmp_path, at):
+def test_corrupted_byte_loses_at_most_its_own_batch(tmp_path, at):
     kept = spool(tmp_path)
     kept._segment_bytes = 1
     for number in range(3):
@@ -182,7 +182,7 @@ def test_a_changed_byte_never_comes_back_as_operations(tmp_path, at):
     again.close(keep=True)
 
 
-def test_a_record_that_another_has_been_written_over_is_damaged():
+def test_record_with_the_crc_of_another_is_damaged():
     first, second = (bytearray(record_of(batch(number))) for number in (1, 2))
     whole = read_record(io.BytesIO(second))
     assert whole is not None
@@ -214,7 +214,7 @@ def tear(path, how):
 
 @pytest.mark.parametrize("how", TORN)
 @pytest.mark.parametrize("num_popped", [1, 2, 5])
-def test_a_torn_position_costs_nothing_as_there_is_the_one_before(tmp_path, how, num_popped):
+def test_torn_position_falls_back_to_the_previous_one(tmp_path, how, num_popped):
     kept = spool(tmp_path)
     for number in range(6):
         kept.put(batch(number))
@@ -229,7 +229,7 @@ def test_a_torn_position_costs_nothing_as_there_is_the_one_before(tmp_path, how,
 
 
 @pytest.mark.parametrize("how", TORN)
-def test_a_torn_position_without_its_batches_leaves_some_numbers_out(tmp_path, how):
+def test_torn_position_of_an_empty_spool_skips_batch_numbers(tmp_path, how):
     kept = spool(tmp_path)
     for number in range(3):
         kept.put(batch(number))
@@ -239,7 +239,7 @@ def test_a_torn_position_without_its_batches_leaves_some_numbers_out(tmp_path, h
     assert spool(tmp_path).next_seq > 3
 
 
-def test_a_position_that_is_older_than_what_lies_there_leaves_some_numbers_out(tmp_path):
+def test_position_older_than_the_segments_skips_batch_numbers(tmp_path):
     kept = spool(tmp_path)
     kept._segment_bytes = 1
     for number in range(3):
@@ -253,9 +253,7 @@ def test_a_position_that_is_older_than_what_lies_there_leaves_some_numbers_out(t
 
 @pytest.mark.parametrize("how", sorted({*TORN} - {"gone"}))
 @pytest.mark.parametrize("is_empty", [False, True])
-def test_without_any_position_all_numbers_that_may_be_known_are_left_out(
-    tmp_path, how, is_empty, caplog
-):
+def test_two_damaged_positions_skip_every_possibly_used_number(tmp_path, how, is_empty, caplog):
     kept = spool(tmp_path)
     for number in range(3):
         kept.put(batch(number))
@@ -274,7 +272,7 @@ def test_without_any_position_all_numbers_that_may_be_known_are_left_out(
     assert len(segments(tmp_path)) == 1
 
 
-def test_a_restart_that_finds_nothing_leaves_out_what_was_sent_from_elsewhere(tmp_path):
+def test_restart_without_a_spool_skips_numbers_used_elsewhere(tmp_path):
     (tmp_path / "file").write_text("")
     for directory in (tmp_path, tmp_path / "file"):
         elsewhere = Spool(directory, "my job", "run-1", 3, MB, is_restart=True)
@@ -288,7 +286,7 @@ def test_a_restart_that_finds_nothing_leaves_out_what_was_sent_from_elsewhere(tm
     again.close(keep=True)
 
 
-def test_a_run_that_the_server_has_not_known_begins_at_its_first_number(paceline, tmp_path):
+def test_run_new_to_the_server_starts_at_batch_number_0(paceline, tmp_path):
     paceline.registrations.append((201, b'{"epoch": 4}', {}))
     kept = Spool(tmp_path, "my job", "run-1", 3, MB, is_restart=True)
     kept.open()
@@ -302,7 +300,7 @@ def test_a_run_that_the_server_has_not_known_begins_at_its_first_number(paceline
 
 
 @pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="links are followed on this system")
-def test_files_are_nobody_elses_and_no_link_is_followed(tmp_path, caplog):
+def test_spool_files_are_private_and_symlinks_not_followed(tmp_path, caplog):
     before = os.umask(0)
     try:
         kept = spool(tmp_path)
@@ -323,12 +321,12 @@ def test_files_are_nobody_elses_and_no_link_is_followed(tmp_path, caplog):
 
 
 @given(st.binary(max_size=60))
-def test_no_other_bytes_are_a_position(content):
+def test_arbitrary_bytes_are_no_position(content):
     with pytest.raises(SpoolDamaged):
         position_of(content)
 
 
-def test_a_position_comes_back_unless_a_bit_was_changed():
+def test_position_round_trips_and_an_altered_bit_is_detected():
     written = position_bytes(SpoolPosition(3, 77, 12, 5))
     assert position_of(written) == (3, 77, 12, 5)
     for at in range(len(written)):
@@ -336,7 +334,7 @@ def test_a_position_comes_back_unless_a_bit_was_changed():
             position_of(written[:at] + bytes([written[at] ^ 1]) + written[at + 1 :])
 
 
-def test_what_other_runs_of_this_rank_have_left_is_removed_and_nothing_else(tmp_path, caplog):
+def test_only_batches_of_other_runs_of_this_rank_are_removed(tmp_path, caplog):
     kept_runs = [("run-1", 3), ("run-1", 4), ("run-0", 5)]
     for run_key, rank in kept_runs:
         kept = spool(tmp_path, run_key=run_key, rank=rank)
@@ -360,7 +358,7 @@ def test_two_recorders_of_one_rank_do_not_share_a_spool(tmp_path, caplog):
     first.close(keep=True)
 
 
-def test_a_disk_that_fails_is_done_without(tmp_path, caplog, monkeypatch):
+def test_failing_disk_falls_back_to_memory(tmp_path, caplog, monkeypatch):
     kept = spool(tmp_path)
     kept.put(batch(0))
 
@@ -377,7 +375,7 @@ def test_a_disk_that_fails_is_done_without(tmp_path, caplog, monkeypatch):
     assert spool(tmp_path).next_seq == 2
 
 
-def test_a_place_that_is_no_directory_is_said_and_done_without(tmp_path, paceline, caplog):
+def test_invalid_spool_directory_is_logged_and_not_used(tmp_path, paceline, caplog):
     (tmp_path / "file").write_text("")
     run = recorder(paceline.url, spool_dir=tmp_path / "file")
     with run.step(1), run.op("gc"):
@@ -388,7 +386,7 @@ def test_a_place_that_is_no_directory_is_said_and_done_without(tmp_path, pacelin
     assert "batches are not spooled to" in caplog.text
 
 
-def test_what_could_not_be_sent_is_sent_by_the_next_process_of_the_run(paceline, tmp_path):
+def test_unsent_batches_are_sent_by_the_next_process_of_the_run(paceline, tmp_path):
     paceline.answers += [(503, b"", {})] * 200
     run = recorder(paceline.url, spool_dir=tmp_path)
     for step in range(20):
@@ -410,7 +408,7 @@ def test_what_could_not_be_sent_is_sent_by_the_next_process_of_the_run(paceline,
     assert segments(tmp_path) == []
 
 
-def test_what_lies_on_disk_is_not_yet_delivered(tmp_path):
+def test_flush_does_not_count_spooled_batches_as_delivered(tmp_path):
     run = recorder("http://127.0.0.1:1", spool_dir=tmp_path)
     with run.step(1), run.op("gc"):
         pass
@@ -418,7 +416,7 @@ def test_what_lies_on_disk_is_not_yet_delivered(tmp_path):
     closed(run)
 
 
-def test_a_token_that_is_refused_costs_no_spool(paceline, tmp_path):
+def test_refused_token_keeps_the_spool(paceline, tmp_path):
     run = recorder("http://127.0.0.1:1", spool_dir=tmp_path)
     with run.step(1), run.op("gc"):
         pass
@@ -433,7 +431,7 @@ def test_a_token_that_is_refused_costs_no_spool(paceline, tmp_path):
     closed(run)
 
 
-def test_a_superseded_run_leaves_nothing_behind(paceline, tmp_path):
+def test_superseded_run_leaves_no_spool(paceline, tmp_path):
     paceline.answers.append((409, b'{"code": "epoch_superseded"}', {}))
     run = recorder(paceline.url, spool_dir=tmp_path)
     with run.step(1), run.op("gc"):
@@ -444,7 +442,7 @@ def test_a_superseded_run_leaves_nothing_behind(paceline, tmp_path):
     assert run.dropped_reasons == {"refused by the server": 1}
 
 
-def test_a_sender_that_fails_leaves_what_it_has_not_looked_at_to_the_next(paceline, tmp_path):
+def test_failed_sender_leaves_its_operations_to_the_next_process(paceline, tmp_path):
     run = recorder(paceline.url, spool_dir=tmp_path)
     paceline.wait_for(lambda: paceline.puts, WITHIN_S)
 

@@ -56,7 +56,7 @@ def on_a_gpu(**changes):
     return gpu, torch, timing, buffer, Recorder(buffer, None, cuda=timing)
 
 
-def test_an_operation_takes_as_long_as_the_gpu_worked_on_it():
+def test_operation_duration_is_its_time_on_the_gpu():
     gpu, torch, timing, buffer, run = on_a_gpu()
     anchor = anchored(timing)
     with run.op("forward-compute", step=3, microbatch=1, chunk=0, tokens=8):
@@ -79,7 +79,7 @@ def test_an_operation_takes_as_long_as_the_gpu_worked_on_it():
     assert done == [(3, 2)]
 
 
-def test_the_anchor_is_not_moved_by_work_that_is_queued_before_it():
+def test_anchor_is_unaffected_by_queued_work():
     gpu, torch, timing, _, _ = on_a_gpu()
     torch.cuda.work(3_600_000 * MS)  # the current stream is busy for an hour
     anchor = anchored(timing)
@@ -87,7 +87,7 @@ def test_the_anchor_is_not_moved_by_work_that_is_queued_before_it():
     assert abs(anchor.host_ns - true_ns) <= anchor.width_ns
 
 
-def test_of_several_anchors_the_tightest_is_kept():
+def test_tightest_of_several_anchors_is_used():
     _, _, timing, _, _ = on_a_gpu()
     found = []
     tried = timing._try
@@ -102,7 +102,7 @@ def test_of_several_anchors_the_tightest_is_kept():
     assert anchor.width_ns == min(each.width_ns for each in found if each)
 
 
-def test_the_gpu_is_asked_for_its_times_while_the_server_is_away():
+def test_gpu_times_are_resolved_while_the_server_is_unreachable():
     gpu, torch, timing, _, _ = on_a_gpu()
     run = recorder("http://127.0.0.1:1")
     run._cuda = timing
@@ -125,13 +125,13 @@ def test_the_gpu_is_asked_for_its_times_while_the_server_is_away():
     run.close(0.1)
 
 
-def test_a_far_anchor_is_doubted_more_than_a_near_one():
+def test_anchor_error_grows_with_distance():
     _, _, timing, _, _ = on_a_gpu()
     anchor = anchored(timing)
     assert anchor.error_ns(anchor.host_ns + 10**12) > anchor.error_ns(anchor.host_ns)
 
 
-def test_nothing_is_known_of_work_that_never_ends_and_nobody_waits(caplog):
+def test_hung_gpu_work_is_dropped_without_blocking(caplog):
     gpu, torch, _, buffer, run = on_a_gpu()
     gpu.hangs = True
     with run.step(1):
@@ -154,7 +154,7 @@ class Span(PendingOp):
         return (self.step, "gc", 1000, 1000, self.number, -1, -1, None) if self.is_over else None
 
 
-def test_what_the_gpu_does_bit_by_bit_goes_into_one_request_for_the_step():
+def test_gpu_operations_of_a_step_are_sent_in_one_batch():
     buffer, spans = Buffer(1000, 60.0), [Span(7, 0), Span(7, 1), Span(8, 0)]
     buffer.add(spans[0])
     buffer.add(spans[1])
@@ -169,7 +169,7 @@ def test_what_the_gpu_does_bit_by_bit_goes_into_one_request_for_the_step():
     assert taken.steps_done == [(7, 2)]
 
 
-def test_what_waits_for_the_rest_of_its_step_is_counted_where_that_never_comes():
+def test_resolved_operations_of_an_unresolved_step_count_as_dropped():
     buffer, spans = Buffer(1000, 60.0), [Span(7, 0), Span(7, 1)]
     buffer.add(spans[0])
     buffer.add(spans[1])
@@ -179,7 +179,7 @@ def test_what_waits_for_the_rest_of_its_step_is_counted_where_that_never_comes()
     assert buffer.dropped_reasons == {"not delivered before the end": 2}
 
 
-def test_the_hosts_own_deeds_are_timed_by_its_clock():
+def test_host_operations_use_the_host_clock():
     _, torch, _, buffer, run = on_a_gpu()
     with run.step(1), run.op("gc"):
         pass
@@ -203,7 +203,7 @@ def test_cuda_is_not_initialised_by_recording():
     assert ops[1][3] >= 5 * MS - ROUNDED_NS
 
 
-def test_while_a_graph_is_captured_the_host_times_and_nobody_looks():
+def test_graph_capture_uses_the_host_clock_and_queries_no_events():
     _, torch, timing, buffer, run = on_a_gpu()
     anchored(timing)
     with run.step(1):
@@ -219,7 +219,7 @@ def test_while_a_graph_is_captured_the_host_times_and_nobody_looks():
     assert [op[4] for op in ops] == [0, 1, 2]
 
 
-def test_events_are_used_again():
+def test_events_are_reused():
     _, torch, _, buffer, run = on_a_gpu()
     for step in range(50):
         with run.step(step), run.op("optimizer"):
@@ -228,7 +228,7 @@ def test_events_are_used_again():
     assert torch.cuda.num_events < 50
 
 
-def test_an_event_that_fails_costs_the_operation_alone(caplog):
+def test_failed_event_drops_only_its_own_operation(caplog):
     _, torch, timing, buffer, run = on_a_gpu()
     with run.step(1):
         with run.op("optimizer"):
@@ -253,7 +253,7 @@ def test_an_event_that_fails_costs_the_operation_alone(caplog):
     assert "the host's clock is used" in caplog.text
 
 
-def test_training_that_moves_to_another_gpu_is_timed_there(caplog):
+def test_operations_after_set_device_are_timed_on_the_new_gpu(caplog):
     _, torch, timing, buffer, run = on_a_gpu()
     anchored(timing)
     with run.step(1), run.op("optimizer"):
@@ -280,7 +280,7 @@ def test_training_that_moves_to_another_gpu_is_timed_there(caplog):
     assert caplog.messages == []
 
 
-def test_steps_told_by_number_are_timed_on_the_gpu_too():
+def test_operations_with_a_step_argument_are_timed_on_the_gpu():
     _, torch, _, buffer, run = on_a_gpu()
     begun = run.begin("forward-compute", step=5)
     torch.cuda.work(7 * MS)
@@ -291,7 +291,7 @@ def test_steps_told_by_number_are_timed_on_the_gpu_too():
     assert done == [(5, 1)]
 
 
-def test_the_senders_thread_resolves_them(paceline, monkeypatch):
+def test_sender_thread_resolves_gpu_times(paceline, monkeypatch):
     torch = FakeTorch(Gpu())
     monkeypatch.setitem(sys.modules, "torch", torch)
     resolving = set()
@@ -315,7 +315,7 @@ def test_the_senders_thread_resolves_them(paceline, monkeypatch):
     assert paceline.steps_done == [(0, 1), (1, 1), (2, 1)]
 
 
-def test_which_clock_is_used(monkeypatch, caplog):
+def test_timing_option_selects_the_clock(monkeypatch, caplog):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert cuda_timing("auto") is None
     assert caplog.messages == []
@@ -345,7 +345,7 @@ def fake_torch():
 class TestContract:
     """What the recorder takes for granted, of the fake and of PyTorch with a GPU."""
 
-    def test_an_event_is_passed_in_time_and_times_are_milliseconds(self, torch_of):
+    def test_recorded_events_complete_and_times_are_milliseconds(self, torch_of):
         cuda = torch_of().cuda
         first, second = (cuda.Event(enable_timing=True) for _ in range(2))
         first.record()
@@ -356,15 +356,15 @@ class TestContract:
         assert 0.0 <= first.elapsed_time(second) < WITHIN_S * 1e3
         assert second.elapsed_time(first) <= 0.0  # which of two came first need not be known
 
-    def test_an_event_that_nobody_recorded_has_no_time(self, torch_of):
+    def test_unrecorded_event_has_no_elapsed_time(self, torch_of):
         cuda = torch_of().cuda
         with pytest.raises((RuntimeError, ValueError)):
             cuda.Event(enable_timing=True).elapsed_time(cuda.Event(enable_timing=True))
 
-    def test_an_idle_stream_passes_an_event_whatever_the_current_one_does(self, torch_of):
+    def test_anchor_is_found(self, torch_of):
         cuda = torch_of().cuda
         timing = CudaTiming(type("Torch", (), {"cuda": cuda}))
         assert anchored(timing).width_ns > 0
 
-    def test_streams_can_be_asked_whether_they_are_captured(self, torch_of):
+    def test_stream_capture_state_can_be_queried(self, torch_of):
         assert torch_of().cuda.is_current_stream_capturing() is False

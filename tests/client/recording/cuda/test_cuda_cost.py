@@ -51,7 +51,7 @@ def test_a_warm_operation_takes_two_records_and_one_query():
     assert rank.cuda.count["event created"] == 0
 
 
-def test_a_capture_is_asked_for_only_on_streams_that_can_be_captured():
+def test_capture_state_is_queried_only_on_side_streams():
     rank = warm()
     side = rank.cuda.Stream()
     with rank.recorder.step(2), rank.cuda.stream(side), rank.recorder.op("params-all-gather"):
@@ -63,7 +63,7 @@ def test_a_capture_is_asked_for_only_on_streams_that_can_be_captured():
     assert rank.cuda.count["current_stream"] == 0
 
 
-def test_a_pytorch_that_does_not_tell_a_streams_number_is_asked_for_the_stream():
+def test_pytorch_without_raw_stream_numbers_uses_the_capture_query():
     gpu = Gpu()
     torch = FakeTorch(gpu)
     del torch._C
@@ -94,7 +94,7 @@ def test_a_warm_operation_leaves_no_object_behind():
     assert num_new - num_of_the_fake <= 1  # what lists them
 
 
-def test_memory_is_as_before_when_operations_have_been_handed_out():
+def test_memory_does_not_grow_after_operations_are_taken():
     rank = warm()
     files = (tracemalloc.Filter(True, "*/paceline_client/*"),)
     tracemalloc.start()
@@ -112,7 +112,7 @@ def test_memory_is_as_before_when_operations_have_been_handed_out():
     assert used[-1] - used[1] < NUM_OPS  # not a byte an operation
 
 
-def test_a_span_that_somebody_still_has_is_not_used_again():
+def test_span_still_referenced_is_not_reused():
     rank = warm()
     with rank.recorder.step(2):
         mine = rank.recorder.begin("optimizer")
@@ -127,7 +127,7 @@ def test_a_span_that_somebody_still_has_is_not_used_again():
     assert [op[0] for op in handed_out(rank)] == ["forward-compute"] * (NUM_OPS + 5)
 
 
-def test_a_span_that_comes_back_from_another_gpu_is_not_used_again():
+def test_span_of_another_gpu_is_not_reused():
     rank = warm()
     held = [rank.timing._free.pop()]
     rank.cuda.set_device(1)
@@ -136,7 +136,7 @@ def test_a_span_that_comes_back_from_another_gpu_is_not_used_again():
     assert rank.timing._free == []
 
 
-def test_an_operation_that_began_on_a_stream_that_is_behind_is_waited_for():
+def test_operation_begun_on_a_lagging_stream_is_resolved_later():
     [rank] = ranks(1)
     side = rank.cuda.Stream()
     rank.cuda.work(50 * US, side)

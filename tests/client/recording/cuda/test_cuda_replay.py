@@ -116,7 +116,7 @@ def recorded_medians(mode):
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp2", "pipe"])
-def test_the_profiles_give_the_medians_that_were_recorded(mode):
+def test_replayed_profiles_match_the_recorded_medians(mode):
     ours, truth = medians(mode, holds=True), recorded_medians(mode)
     compared = {key for key in truth if key[0] not in ("gc-pause", "data-wait")}
     assert compared <= ours.keys()
@@ -153,7 +153,7 @@ def own_ms(mode, rank, is_forward):
 HEALTHY = (0, 2, 3)
 
 
-def test_on_separate_gpus_what_ddp_waits_for_is_what_its_slow_rank_costs():
+def test_ddp_waits_on_separate_gpus_equal_the_slow_rank_cost():
     ours = medians("ddp", holds=False)
     for rank in HEALTHY:
         # 14.4 ms by gpu/README.md, and 15.3 to 15.7 ms lost.
@@ -163,7 +163,7 @@ def test_on_separate_gpus_what_ddp_waits_for_is_what_its_slow_rank_costs():
     assert ours["wait", 1] < 0.3
 
 
-def test_waits_come_out_of_fsdp2s_computations():
+def test_fsdp2_computations_less_waits_match_their_kernels():
     ops = measured("fsdp2", holds=False)
     for is_forward, optype in ((True, "forward-compute"), (False, "backward-compute")):
         slow = without_waits(ops[1], optype)
@@ -175,14 +175,14 @@ def test_waits_come_out_of_fsdp2s_computations():
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp2"])
-def test_what_collectives_may_have_held_up_is_marked(mode):
+def test_backward_beside_collectives_is_marked(mode):
     for holds in (True, False):  # the host cannot know which
         for ops in measured(mode, holds=holds):
             told = [about for name, *_, about in ops if name == "backward-compute"]
             assert told == [{"contains_waits": 1}] * len(told)
 
 
-def test_what_no_collective_can_have_held_up_is_not_marked():
+def test_ddp_forward_is_not_marked():
     for ops in measured("ddp", holds=True):
         told = [about for name, *_, about in ops if name == "forward-compute"]
         assert told == [None] * len(told)

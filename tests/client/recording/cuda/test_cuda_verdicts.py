@@ -64,14 +64,14 @@ def window(mode, *, holds):
 
 @pytest.mark.parametrize("holds", [True, False])
 @pytest.mark.parametrize("mode", ["ddp", "fsdp2", "pipe"])
-def test_the_slow_rank_is_named_and_nothing_else(mode, holds):
+def test_slow_rank_is_the_only_finding(mode, holds):
     [finding] = findings_of(diagnosed(window(mode, holds=holds)))
     assert finding.cause == "slow-worker"
     assert [culprit.rank for culprit in finding.culprits] == [SLOW]
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp2"])
-def test_where_waits_show_the_slowdown_is_what_the_slow_rank_costs(mode):
+def test_slowdown_with_visible_waits_is_the_slow_rank_cost(mode):
     result = analyse_replay(prepare(window(mode, holds=False)))
     # All as long as the mean: (1.8 against 1 + 0.8 / 4) x the share that is computed, as with DDP.
     assert result.slowdown == pytest.approx(1.47, abs=0.03)

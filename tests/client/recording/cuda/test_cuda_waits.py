@@ -123,7 +123,7 @@ def close(*pairs):
     return [pytest.approx(pair, abs=0.3) for pair in pairs]
 
 
-def test_the_wait_for_a_gather_lasts_until_the_gather_is_over_and_no_longer():
+def test_wait_for_a_gather_ends_with_the_gather():
     fast, slow = ranks(2)
     gather = Occurrence(2, 30 * US)
     models = [sharded(rank) for rank in (fast, slow)]
@@ -139,7 +139,7 @@ def test_the_wait_for_a_gather_lasts_until_the_gather_is_over_and_no_longer():
     assert fast.recorder.dropped == 0
 
 
-def test_a_gather_that_is_over_before_it_is_needed_is_no_wait():
+def test_gather_finished_before_its_use_records_no_wait():
     [rank] = ranks(1)
     model = sharded(rank)
     with rank.recorder.step(1):
@@ -150,7 +150,7 @@ def test_a_gather_that_is_over_before_it_is_needed_is_no_wait():
     assert rank.buffer.num_unfinished_steps == 0
 
 
-def test_what_lies_between_two_events_with_nothing_between_them_is_no_wait():
+def test_wait_shorter_than_the_event_overhead_is_not_recorded():
     [rank] = ranks(1)
     model = sharded(rank)
     with rank.recorder.step(1):
@@ -168,7 +168,7 @@ def backward_of_two_layers(rank, model, scatters):
         model._get_fsdp_state()._root_post_backward_final_callback()
 
 
-def test_the_waits_for_scatters_before_the_next_one_and_at_the_end():
+def test_scatter_waits_are_recorded_before_the_next_and_at_the_end():
     fast, slow = ranks(2)
     scatters = [Occurrence(2, 30 * US), Occurrence(2, 30 * US)]
     models = [sharded(rank) for rank in (fast, slow)]
@@ -180,7 +180,7 @@ def test_the_waits_for_scatters_before_the_next_one_and_at_the_end():
     assert of_type(later(fast), "wait") == close((210, 120), (340, 30))
 
 
-def test_a_host_that_is_late_is_no_wait():
+def test_late_host_records_no_wait():
     [rank] = ranks(1)
     model = sharded(rank)
     with rank.recorder.step(1):
@@ -192,7 +192,7 @@ def test_a_host_that_is_late_is_no_wait():
     assert of_type(later(rank), "wait") == []
 
 
-def test_a_pytorch_without_these_methods_records_no_waits():
+def test_pytorch_without_the_wait_methods_records_no_waits():
     [rank] = ranks(1)
     model = Sharded(rank)
     model.group = SimpleNamespace(_all_gather_comm=None, _reduce_scatter_comm=None)
@@ -204,7 +204,7 @@ def test_a_pytorch_without_these_methods_records_no_waits():
     assert [name for name, *_ in later(rank).ops()] == ["params-all-gather"]
 
 
-def test_what_fsdp2_keeps_is_used_again():
+def test_warm_fsdp2_hooks_create_no_events():
     [rank] = ranks(1)
     model = sharded(rank)
     for step in range(20):
@@ -298,7 +298,7 @@ def as_told(rank):
     return {name: (start / US, ns / US) for name, start, ns, _ in later(rank).ops()}
 
 
-def test_on_a_free_gpu_ddp_waits_for_its_last_bucket_after_the_backward(monkeypatch):
+def test_ddp_wait_for_the_last_bucket_follows_the_backward(monkeypatch):
     fast, slow = ranks(2)
     buckets = [Occurrence(2, 30 * US), Occurrence(2, 30 * US)]
     step_of_ddp(fast, monkeypatch, buckets)
@@ -310,7 +310,7 @@ def test_on_a_free_gpu_ddp_waits_for_its_last_bucket_after_the_backward(monkeypa
     assert told["optimizer"] == pytest.approx((440, 10), abs=0.3)
 
 
-def test_on_a_gpu_that_holds_the_wait_hides_in_the_backward_which_is_marked(monkeypatch):
+def test_backward_with_hidden_waits_on_one_hardware_queue_is_marked(monkeypatch):
     fast, slow = ranks(2, holds=True)
     buckets = [Occurrence(2, 30 * US), Occurrence(2, 30 * US)]
     step_of_ddp(fast, monkeypatch, buckets)
@@ -323,7 +323,7 @@ def test_on_a_gpu_that_holds_the_wait_hides_in_the_backward_which_is_marked(monk
     assert ops["wait"][0] == pytest.approx(110, abs=0.3)
 
 
-def test_a_pipelines_computation_beside_a_send_that_goes_on_is_marked(monkeypatch):
+def test_pipeline_computation_during_a_send_is_marked(monkeypatch):
     found = SimpleNamespace(
         _batch_p2p=lambda ops, desc=None: [Work() for _ in ops],
         _wait_batch_p2p=lambda works: [work.wait() for work in works],
