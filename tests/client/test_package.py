@@ -1,4 +1,4 @@
-"""The client needs nothing but Python, from 3.9 on."""
+"""The client needs only Python 3.9 or later."""
 
 import ast
 import sys
@@ -8,7 +8,7 @@ import paceline_client
 import pytest
 
 PACKAGE = Path(paceline_client.__file__).parent
-# Imported inside functions, by those who have them.
+# Imported inside functions, where installed.
 FRAMEWORKS = {"torch", "megatron", "transformers", "lightning", "pytorch_lightning", "pandas"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

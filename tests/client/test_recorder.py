@@ -1,4 +1,4 @@
-"""The client delivers what it can, and training never notices."""
+"""Delivery by the recorder: registration, retries, refusals; training is never disturbed."""
 
 import json
 import logging
@@ -15,14 +15,14 @@ from app.ingest.wire.codec import BINARY_TYPE, decode
 from app.trace import ops
 from app.trace.ops import FIRST_USER_CODE, OP_CODES
 from tests.client.conftest import SIZES, TOKEN
-from tests.client.recorders import WITHIN_S, closed, recorder
+from tests.client.recorders import WITHIN_S, close_unreachable, recorder
 
 GC, OPTIMIZER, FORWARD = (OP_CODES[name] for name in ("gc", "optimizer", "forward-compute"))
 
 
 @pytest.fixture
-def nobody():
-    """Address at which nobody listens."""
+def unused_url():
+    """URL of a port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -40,10 +40,10 @@ def test_a_recorded_step_arrives_whole(paceline):
     run.close()
     assert paceline.ops == [(7, FORWARD, 0), (7, FORWARD, 1), (7, OPTIMIZER, 0)]
     assert paceline.steps_done == [(7, 3)]
-    batch = paceline.taken[0]
+    batch = paceline.batches[0]
     assert (batch.epoch, batch.rank, batch.dp_rank, batch.stage) == (3, 3, 1, 1)
     assert (batch.host, batch.batch_seq) == ("node-1", 0)
-    mb_ids = [mb_id for batch in paceline.taken for mb_id in batch.columns.mb_id.tolist()]
+    mb_ids = [mb_id for batch in paceline.batches for mb_id in batch.columns.mb_id.tolist()]
     assert mb_ids == [0, 1, -1]
     assert run.dropped == 0
 
@@ -59,7 +59,7 @@ def test_attributes_of_operations_are_delivered(paceline):
             op.tell(sm_clock_mhz=1410.0, temperature_c=71)
     assert run.flush(WITHIN_S)
     run.close()
-    columns = paceline.taken[0].columns
+    columns = paceline.batches[0].columns
     assert columns.tokens.tolist() == [4096, -1, 1024, -1]
     assert columns.seq_len_sq.tolist() == [2**40, -1, -1, -1]
     assert columns.bytes.tolist() == [-1, 2, -1, -1]
@@ -77,9 +77,9 @@ def test_invalid_attributes_are_dropped_and_operations_kept(paceline):
     assert run.flush(WITHIN_S)
     run.close()
     assert paceline.ops == [(7, OPTIMIZER, 0), (7, GC, 0)]
-    columns = paceline.taken[0].columns
-    told = (columns.sm_clock_mhz, columns.temperature_c, columns.tokens, columns.bytes)
-    assert told == (None, None, None, None)
+    columns = paceline.batches[0].columns
+    attributes = (columns.sm_clock_mhz, columns.temperature_c, columns.tokens, columns.bytes)
+    assert attributes == (None, None, None, None)
 
 
 def test_the_run_is_registered_in_the_background(paceline):
@@ -131,7 +131,7 @@ def test_invalid_op_type_descriptions_raise_nothing_in_training(paceline, own, c
         pass
     assert run.flush(WITHIN_S)
     run.close()
-    assert paceline.taken == []
+    assert paceline.batches == []
     assert run.dropped == 1
     [record] = caplog.records
     assert "cannot be registered" in record.getMessage() or "stopped" in record.getMessage()
@@ -160,7 +160,7 @@ def test_given_epoch_needs_no_registration(paceline):
     assert run.flush(WITHIN_S)
     run.close()
     assert paceline.puts == []
-    assert paceline.taken[0].epoch == 9
+    assert paceline.batches[0].epoch == 9
 
 
 def test_times_are_wall_clock_times(paceline):
@@ -170,7 +170,7 @@ def test_times_are_wall_clock_times(paceline):
     run.end(handle)
     assert run.flush(WITHIN_S)
     run.close()
-    columns = paceline.taken[0].columns
+    columns = paceline.batches[0].columns
     assert abs(columns.start_ns[0] - before_ns) < 10**9
     assert 0 <= columns.duration_ns[0] < 10**9
 
@@ -182,7 +182,7 @@ def test_replayed_operations_keep_their_times(paceline):
     run.step_done(2)
     assert run.flush(WITHIN_S)
     run.close()
-    columns = [batch.columns for batch in paceline.taken if batch.columns.num_ops]
+    columns = [batch.columns for batch in paceline.batches if batch.columns.num_ops]
     assert [x for c in columns for x in c.start_ns.tolist()] == [10**18, 10**18 + 9]
     assert [x for c in columns for x in c.seq_id.tolist()] == [4, 0]
     assert paceline.steps_done == [(2, 2)]
@@ -240,7 +240,7 @@ def test_batch_is_retried_unchanged_until_accepted(paceline):
     assert run.flush(WITHIN_S)
     run.close()
     assert len(set(paceline.posted[:5])) == 1
-    assert [batch.batch_seq for batch in paceline.taken] == [0, 1]
+    assert [batch.batch_seq for batch in paceline.batches] == [0, 1]
     assert run.dropped == 0
 
 
@@ -250,10 +250,10 @@ def test_registration_is_retried_after_an_invalid_epoch(paceline):
     paceline.registrations += [(200, body, {}) for body in nonsense]
     run = recorder(paceline.url)
     run.record("gc", 0, 1, 1)
-    assert run.flush(WITHIN_S)  # whoever answered so was not Paceline, which is there at last
+    assert run.flush(WITHIN_S)  # accepted by the first valid answer
     run.close()
     assert len(paceline.puts) == 8
-    assert [batch.epoch for batch in paceline.taken] == [3]
+    assert [batch.epoch for batch in paceline.batches] == [3]
 
 
 def test_refused_registration_stops_recording(paceline, caplog):
@@ -262,7 +262,7 @@ def test_refused_registration_stops_recording(paceline, caplog):
     run = recorder(paceline.url)
     run.record("gc", 0, 1, 1)
     assert run.flush(WITHIN_S)
-    run.record("gc", 0, 2, 1)  # whether it comes before the refusal or after it: lost by that
+    run.record("gc", 0, 2, 1)  # lost whether recorded before or after the refusal
     run.close()
     run.record("gc", 0, 3, 1)
     assert paceline.posted == []
@@ -279,7 +279,7 @@ def test_error_answers_of_a_proxy_are_retried(paceline):
     run.close()
     assert run.dropped == 0
     assert len(paceline.puts) == 3
-    assert [batch.batch_seq for batch in paceline.taken] == [0]
+    assert [batch.batch_seq for batch in paceline.batches] == [0]
 
 
 def test_repeated_registration_answers_of_a_proxy_are_logged(paceline, caplog):
@@ -313,8 +313,8 @@ def test_removed_job_is_registered_again(paceline, status, seq, steps):
     run.close()
     assert run.dropped == 0
     assert [step for step, _, _ in paceline.ops] == steps
-    # Of a run that begins anew nobody knows a number; of one that is there they may be known.
-    assert [(batch.epoch, batch.batch_seq) for batch in paceline.taken][:2] == [(3, 0), (4, seq)]
+    # A new run has no known batch numbers; those of an existing run may be known.
+    assert [(batch.epoch, batch.batch_seq) for batch in paceline.batches][:2] == [(3, 0), (4, seq)]
 
 
 def test_batches_for_a_job_missing_after_reregistration_are_dropped(paceline):
@@ -326,7 +326,7 @@ def test_batches_for_a_job_missing_after_reregistration_are_dropped(paceline):
     run.close()
     assert len(paceline.puts) == 2
     assert run.dropped_reasons == {"refused by the server": 2}
-    assert [batch.batch_seq for batch in paceline.taken] == [0]
+    assert [batch.batch_seq for batch in paceline.batches] == [0]
 
 
 def test_older_server_gets_unpacked_batches_after_415(paceline):
@@ -342,7 +342,7 @@ def test_older_server_gets_unpacked_batches_after_415(paceline):
     run.close()
     assert run.dropped == 0
     assert [body[:2] == b"\x1f\x8b" for body in paceline.posted] == [True, True, False, False]
-    assert [batch.batch_seq for batch in paceline.taken] == [0, 1, 2]
+    assert [batch.batch_seq for batch in paceline.batches] == [0, 1, 2]
     assert len(paceline.puts) == 2
 
 
@@ -355,7 +355,7 @@ def test_batch_refused_both_packed_and_plain_is_dropped(paceline):
         assert run.flush(WITHIN_S)
     run.close()
     assert run.dropped_reasons == {"refused by the server": 1}
-    assert [batch.batch_seq for batch in paceline.taken] == [0]
+    assert [batch.batch_seq for batch in paceline.batches] == [0]
     assert len(paceline.puts) == 1
 
 
@@ -373,7 +373,7 @@ def test_refused_batch_is_dropped_and_its_step_stays_incomplete(paceline, caplog
     run.close()
     assert run.dropped == 2
     assert paceline.steps_done == [(1, 1)]
-    assert paceline.taken[0].batch_seq == 0  # what was refused leaves no gap
+    assert paceline.batches[0].batch_seq == 0  # a refused batch leaves no gap
     assert len(caplog.records) == 1
     assert "422: no" in caplog.text
 
@@ -386,7 +386,7 @@ def test_batch_number_possibly_seen_by_the_server_is_not_reused(paceline):
     run.record("gc", 1, 1, 1)
     assert run.flush(WITHIN_S)
     run.close()
-    assert [batch.batch_seq for batch in paceline.taken] == [1]
+    assert [batch.batch_seq for batch in paceline.batches] == [1]
 
 
 def test_a_superseded_run_sends_nothing_more(paceline):
@@ -404,7 +404,7 @@ def test_a_superseded_run_sends_nothing_more(paceline):
 
 def test_rejected_operations_are_counted_and_logged_once(paceline, caplog):
     said = {"accepted": 1, "errors": [{"message": "unknown op type"}]}
-    for rejected in (1, 10**30, True):  # no more than were sent, whatever is said
+    for rejected in (1, 10**30, True):  # at most the number sent is counted
         body = json.dumps({**said, "rejected": rejected}).encode()
         paceline.answers.append((202, body, {}))
     run = recorder(paceline.url)
@@ -413,19 +413,19 @@ def test_rejected_operations_are_counted_and_logged_once(paceline, caplog):
         assert run.flush(WITHIN_S)
     run.close()
     assert run.dropped == 2
-    assert len(paceline.taken) == 4
+    assert len(paceline.batches) == 4
     assert [record.message.count("unknown op type") for record in caplog.records] == [1]
 
 
-def test_unreachable_server_does_not_slow_training(nobody):
-    run = recorder(nobody, max_ops=100)
+def test_unreachable_server_does_not_slow_training(unused_url):
+    run = recorder(unused_url, max_ops=100)
     began_s = time.monotonic()
     for step in range(100):
         with run.step(step), run.op("gc"):
             pass
     assert time.monotonic() - began_s < 5.0
     assert not run.flush(0.01)
-    closed(run)
+    close_unreachable(run)
     assert run.dropped == 100
 
 
@@ -450,19 +450,19 @@ def test_server_that_starts_later_gets_every_step(paceline):
     assert paceline.steps_done == [(step, 1) for step in range(50)]
 
 
-def test_proxy_environment_variables_are_ignored(paceline):
-    # http.client knows none; a client that used urllib's opener would.
+def test_register_returns_the_epoch(paceline):
+    # http.client ignores proxy variables; urllib's opener would follow them.
     assert register(paceline.url, TOKEN, "j", dp_size=1, pp_size=1, run_key="r") == 3
 
 
-def test_register_and_end_job_raise_the_reason(paceline, nobody):
+def test_register_and_end_job_raise_the_reason(paceline, unused_url):
     paceline.registrations.append((422, b'{"detail": "dp_size is 0"}', {}))
     with pytest.raises(Refused, match="422: dp_size is 0"):
         register(paceline.url, TOKEN, "j", dp_size=0, pp_size=1, run_key="r")
     with pytest.raises(Unreachable):
-        register(nobody, TOKEN, "j", dp_size=1, pp_size=1, run_key="r")
+        register(unused_url, TOKEN, "j", dp_size=1, pp_size=1, run_key="r")
     with pytest.raises(Unreachable):
-        end_job(nobody, TOKEN, "j")
+        end_job(unused_url, TOKEN, "j")
 
 
 def test_end_job_posts_to_the_escaped_job_path(paceline):
@@ -471,11 +471,11 @@ def test_end_job_posts_to_the_escaped_job_path(paceline):
 
 
 def test_sender_with_a_failing_chore_stops_without_blocking_flush(paceline, caplog):
-    def no_chore():
+    def failing_chore():
         raise RuntimeError("of a kind that nobody thought of")
 
     run = recorder(paceline.url)
-    run._sender._chores = [no_chore]
+    run._sender._chores = [failing_chore]
     run.record("gc", 0, 1, 1)
     assert run.flush(WITHIN_S)
     run._sender.join(WITHIN_S)

@@ -1,4 +1,4 @@
-"""The helper for receivers, against the standard's own package as the sender."""
+"""The verification helper for receivers, against the standardwebhooks package as sender."""
 
 import ast
 import sys

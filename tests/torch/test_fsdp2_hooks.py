@@ -1,4 +1,4 @@
-"""What is put in the place of FSDP2's collectives; needs no PyTorch."""
+"""The wrappers of FSDP2's collectives, without PyTorch."""
 
 import sys
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from tests.torch.test_hooks import Listing
 
 
 class Sharded:
-    """As much of an FSDPModule as is hooked, with collectives that somebody has chosen."""
+    """The hooked part of an FSDPModule, with custom collectives."""
 
     def __init__(self, said):
         self.group = SimpleNamespace(
@@ -66,7 +66,7 @@ def test_partly_unsupported_model_is_left_unchanged(monkeypatch, caplog):
 
 
 def test_pytorch_has_the_private_methods_where_fsdp2_waits():
-    """They are private: where they go, waits are no longer recorded, and nothing else says so."""
+    """If PyTorch removes these private methods, waits are no longer recorded without any error."""
     within = "torch.distributed.fsdp._fully_shard"
     group = pytest.importorskip(f"{within}._fsdp_param_group").FSDPParamGroup
     state = pytest.importorskip(f"{within}._fsdp_state").FSDPState

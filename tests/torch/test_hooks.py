@@ -1,4 +1,4 @@
-"""What the hooks in a pipeline record, on a schedule of our own: needs no PyTorch."""
+"""Operations recorded by the pipeline and DDP hooks on fakes, without PyTorch."""
 
 import sys
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from paceline_client.integrations.computing import current_computation
 
 
 class Listing:
-    """A recorder that writes down what begins and ends, in order."""
+    """A recorder that logs begins and ends in order."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -26,7 +26,7 @@ class Listing:
 
 @dataclass
 class Work:
-    """What a transfer is waited for with."""
+    """The handle that a transfer is waited for with."""
 
     name: str
     said: list[str]
@@ -65,7 +65,7 @@ class Stage:
 
 
 class Schedule:
-    """As a schedule of PyTorch's: it looks up the two functions when it needs them."""
+    """Like a PyTorch schedule: it looks up the two module functions on each call."""
 
     def __init__(self, stage, module, script, loss=None) -> None:
         self._stage = stage
@@ -87,7 +87,7 @@ def recorder():
 
 @pytest.fixture
 def module(monkeypatch, recorder):
-    """Stands in for torch.distributed.pipelining.schedules."""
+    """Fake of torch.distributed.pipelining.schedules."""
 
     def batch(ops, desc=None):
         recorder.said.append("posted " + ", ".join(op.name for op in ops))
@@ -102,8 +102,8 @@ def module(monkeypatch, recorder):
     return found
 
 
-def _said(recorder, module, script, **stage):
-    """What is recorded of a step that runs the script."""
+def events_of(recorder, module, script, **stage):
+    """Events recorded in a step that runs the script."""
     schedule = Schedule(Stage(**stage), module, script)
     torch_pipeline.attach(recorder, schedule)
     schedule.step()
@@ -116,7 +116,7 @@ def test_receive_begins_where_the_worker_waits_for_it(recorder, module):
         stage.forward_one_chunk(2)
         module._wait_batch_p2p(works)
 
-    assert _said(recorder, module, script) == [
+    assert events_of(recorder, module, script) == [
         "posted forward-recv",
         "forward-compute 2/0 begins",
         "forward-compute 2/0 ends",
@@ -132,7 +132,7 @@ def test_send_not_yet_waited_for_ends_at_the_next_computation(recorder, module):
         stage.backward_one_chunk(1)
         module._wait_batch_p2p(works)
 
-    assert _said(recorder, module, script) == [
+    assert events_of(recorder, module, script) == [
         "backward-send 0/0 begins",
         "posted backward-send",
         "backward-send 0/0 ends",
@@ -147,7 +147,7 @@ def test_fused_wait_ends_each_transfer_with_its_last_work(recorder, module):
         ops = stage.get_fwd_send_ops(1) + stage.get_bwd_recv_ops(0)
         module._wait_batch_p2p(module._batch_p2p(ops))
 
-    assert _said(recorder, module, script) == [
+    assert events_of(recorder, module, script) == [
         "forward-send 1/0 begins",
         "posted forward-send, forward-send, backward-recv",
         "backward-recv 0/0 begins",
@@ -166,7 +166,7 @@ def test_transfers_sharing_one_work_end_with_it(recorder, module, monkeypatch):
         ops = stage.get_fwd_send_ops(1) + stage.get_bwd_recv_ops(0)
         module._wait_batch_p2p(module._batch_p2p(ops))
 
-    assert _said(recorder, module, script)[-3:] == [
+    assert events_of(recorder, module, script)[-3:] == [
         "waited for all",
         "forward-send 1/0 ends",
         "backward-recv 0/0 ends",
@@ -186,7 +186,7 @@ def test_unhookable_outputs_raise_nothing(recorder, outputs):
 
 
 class Output:
-    """A tensor that autograd knows."""
+    """A tensor that requires a gradient."""
 
     requires_grad = True
 
@@ -198,7 +198,7 @@ class Output:
 
 
 class Autograd:
-    """Calls the hooks of outputs, and at the end of a backward what waits for that."""
+    """Calls the hooks of outputs, and queued callbacks at the end of a backward."""
 
     def __init__(self):
         self._at_end = []
@@ -227,20 +227,20 @@ BACKWARD = ["backward-compute -1/-1 begins", "backward-compute -1/-1 ends"]
 
 
 @dataclass
-class Answered:
-    """What a model may answer."""
+class ModelOutput:
+    """A dataclass returned by a model."""
 
     hidden: list[Output]
     loss: Output
     name: str = "no tensor"
 
 
-@pytest.mark.parametrize("shape", [list, tuple, dict, Answered])
+@pytest.mark.parametrize("shape", [list, tuple, dict, ModelOutput])
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
 def test_a_backward_begins_with_the_first_gradient_of_any_output(recorder, autograd, shape, used):
     outputs = [Output(), Output()]
     given = {"hidden": outputs[:1], "loss": outputs[1]}
-    answer = shape(**given) if shape in (dict, Answered) else shape(given.values())
+    answer = shape(**given) if shape in (dict, ModelOutput) else shape(given.values())
     passes = ddp._Passes(recorder, -1, None)
     for _ in range(2):
         for each in outputs:
@@ -307,7 +307,7 @@ def test_collectives_accept_positional_arguments(recorder, monkeypatch):
         ("scatter", "to", "sent", "sum", "us", False),
     ]
     names = [each.split()[0] for each in recorder.said if each.endswith("begins")]
-    assert names == [  # a computation around a wait is in parts
+    assert names == [  # a computation is split around a wait
         "forward-compute",
         "params-all-gather",
         "forward-compute",
@@ -317,7 +317,7 @@ def test_collectives_accept_positional_arguments(recorder, monkeypatch):
 
 
 def test_send_without_a_wait_ends_with_the_step(recorder, module):
-    said = _said(recorder, module, lambda stage, m: m._batch_p2p(stage.get_fwd_send_ops(0)))
+    said = events_of(recorder, module, lambda stage, m: m._batch_p2p(stage.get_fwd_send_ops(0)))
     assert said[-1] == "forward-send 0/0 ends"
 
 
@@ -326,7 +326,7 @@ def test_split_backward_is_recorded_as_input_and_weight_halves(recorder, module)
         stage.backward_one_chunk(0, full_backward=False)
         stage.backward_weight_one_chunk(0)
 
-    said = _said(recorder, module, script, stage_index=3, stage_index_to_group_rank={3: 1})
+    said = events_of(recorder, module, script, stage_index=3, stage_index_to_group_rank={3: 1})
     assert said[::2] == ["backward-input-compute 0/1 begins", "backward-weight-compute 0/1 begins"]
 
 
@@ -412,7 +412,7 @@ def test_pytorch_without_wait_batch_p2p_is_left_unpatched(recorder, module, capl
     del module._wait_batch_p2p
     module._batch_p2p = post = lambda ops, desc=None: Work("all", recorder.said)
     for _ in ("to train", "to evaluate"):
-        said = _said(recorder, module, lambda stage, m: m._batch_p2p(stage.get_fwd_send_ops(0)))
+        said = events_of(recorder, module, lambda stage, m: m._batch_p2p(stage.get_fwd_send_ops(0)))
         assert said == []
     assert module._batch_p2p is post
     assert caplog.text.count("the pipeline is not recorded") == 2

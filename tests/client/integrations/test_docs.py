@@ -1,4 +1,4 @@
-"""What docs/feeds promises to a newcomer."""
+"""Links, index and example script of docs/feeds."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_every_feed_has_an_indexed_page_with_a_quick_start():
     index = (FEEDS / "README.md").read_text()
     for page in PAGES:
         assert page.name == "README.md" or f"({page.name})" in index
-        if page.name not in ("README.md", "files.md"):  # these are about several ways in
+        if page.name not in ("README.md", "files.md"):  # these cover several feeds
             assert "in five minutes" in page.read_text(), page.name
     for name in FORMATS:
         assert (FEEDS / f"{name}.md").exists() or name == "published"
@@ -42,7 +42,7 @@ def test_readme_script_records_its_steps(paceline, monkeypatch):
     assert [step for step, _ in paceline.steps_done] == [0, 1]
     named = [(op[0], OP_NAMES[op[1]]) for op in paceline.ops]
     for step in (0, 1):
-        # Python may collect its garbage meanwhile, which is noted as well.
+        # A garbage collection meanwhile is recorded, too.
         ops = [name for at, name in named if at == step and name != "gc-pause"]
         assert ops == ["forward-compute", "backward-compute"] * 4 + ["optimizer"]
     assert paceline.puts[0][0] == "/api/v1/jobs/first"

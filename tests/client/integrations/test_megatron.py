@@ -1,4 +1,4 @@
-"""The hook into Megatron records what each stage does, by micro-batch and chunk."""
+"""The Megatron hook records each stage's operations by micro-batch and chunk."""
 
 import dataclasses
 import logging
@@ -25,26 +25,26 @@ MODULES = (megatron.SCHEDULES, megatron.P2P, megatron.TIMERS, megatron.OPTIMIZER
 
 
 class Job:
-    """One process of a job under the twin of Megatron, and what it has recorded."""
+    """One process of a job under the fake Megatron, with its recorder."""
 
     def __init__(self, monkeypatch, **topology):
-        place = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 1, "pp_size": 2, **topology}
-        self.place = Topology(**place)
+        fields = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 1, "pp_size": 2, **topology}
+        self.topology = Topology(**fields)
         self.buffer = Buffer(10_000, 60.0)
         self.recorder = Recorder(self.buffer, None)
         for name in MODULES:
             monkeypatch.setitem(sys.modules, name, twin)
-            for parent in _parents(name):
+            for parent in _parent_packages(name):
                 monkeypatch.setitem(sys.modules, parent, types.ModuleType(parent))
         optimizers = "megatron.core.optimizer.distrib_optimizer"
         monkeypatch.setitem(sys.modules, optimizers, twin)
-        self.installed = megatron.install(self.recorder, topology=self.place)
+        self.installed = megatron.install(self.recorder, topology=self.topology)
 
     def train(self, num_microbatches=2, *, chunks=1, p2p=None, model=None, optimizer=None, **call):
         models = [twin.model() for _ in range(chunks)] if chunks > 1 else model or twin.model()
         name = "forward_backward_no_pipelining"
-        if self.place.pp_size > 1:
-            call["p2p_communicator"] = p2p or twin.stage(self.place.stage, self.place.pp_size)
+        if self.topology.pp_size > 1:
+            call["p2p_communicator"] = p2p or twin.stage(self.topology.stage, self.topology.pp_size)
             inter = "with" if chunks > 1 else "without"
             name = f"forward_backward_pipelining_{inter}_interleaving"
         getattr(twin, name)(
@@ -67,7 +67,7 @@ class Job:
         return [(op[1], op[6], op[5]) for op in ops]
 
 
-def _parents(name):
+def _parent_packages(name):
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts))]
 
@@ -96,7 +96,7 @@ def test_the_first_of_two_stages_records_1f1b_with_micro_batches(job):
         ("forward-compute", 0, 0),
         ("forward-send", 0, 0),
         ("forward-compute", 1, 0),
-        ("forward-send", 1, 0),  # with the receive that follows, in one call
+        ("forward-send", 1, 0),  # in one call with the following receive
         ("backward-recv", 0, 0),
         ("backward-compute", 0, 0),
         ("forward-compute", 2, 0),
@@ -151,7 +151,7 @@ def test_overlapped_receive_begins_where_it_is_waited_for(job):
 
 
 def peers_receives(order, sender, num_stages, num_chunks):
-    """What a stage's forwards send, in the words of the stage that receives it."""
+    """(micro-batch, chunk) of a stage's sends, as numbered by the receiving stage."""
     last = sender == num_stages - 1
     return [
         (microbatch, chunk + 1 if last else chunk)
@@ -168,7 +168,7 @@ def test_receive_ids_match_the_sends_of_the_peer(stages, chunks, batches, group)
         sent = peers_receives(order, (stage - 1) % stages, stages, chunks)
         assert [expected.received("forward-recv") for _ in sent] == sent
         assert expected.received("forward-recv") == (-1, -1)
-        # Backward is the mirror image: the last chunk first, from the last stage to the first.
+        # Backward is mirrored: last chunk first, from the last stage to the first.
         mirror = peers_receives(order, (stages - 2 - stage) % stages, stages, chunks)
         sent = [(microbatch, chunks - 1 - chunk) for microbatch, chunk in mirror]
         assert [expected.received("backward-recv") for _ in sent] == sent
@@ -179,7 +179,7 @@ def test_middle_stage_records_only_its_own_gradient_reductions(job):
     run.train(num_microbatches=1)
     assert [op[0] for op in run.ops()][-4:] == [
         "grads-reduce-scatter",
-        "layernorm-grads-all-reduce",  # but no embedding: this stage is in the middle
+        "layernorm-grads-all-reduce",  # no embedding: a middle stage
         "optimizer-clip-main-grad",
         "optimizer",
     ]
@@ -245,7 +245,7 @@ def test_steps_after_evaluations_and_checkpoints_have_their_kind(job):
     run.train()
     run.train()
     taken = run.taken()
-    assert {op[0] for op in taken.ops} == {0, 1, 2, 3, 4}  # nothing of the evaluation
+    assert {op[0] for op in taken.ops} == {0, 1, 2, 3, 4}  # no operation of the evaluation
     assert len([op for op in taken.ops if op[0] == 2]) == len(
         [op for op in taken.ops if op[0] == 1]
     )
@@ -258,8 +258,8 @@ def test_steps_after_evaluations_and_checkpoints_have_their_kind(job):
 
 
 def kinds_of(taken):
-    told = dict(getattr(taken, "step_kinds", ()))
-    return [(done[0], told.get(done[0], "train")) for done in taken.steps_done]
+    step_kinds = dict(getattr(taken, "step_kinds", ()))
+    return [(done[0], step_kinds.get(done[0], "train")) for done in taken.steps_done]
 
 
 def test_megatron_timers_keep_working(job):
@@ -292,10 +292,10 @@ def test_batch_generator_timer_records_a_data_wait(job):
 def test_microbatch_attributes_apply_to_forward_and_backward(job):
     run, lengths = job(), iter([4096, 1024])
     run.train(forward_step_func=lambda data, model: megatron.tell(tokens=next(lengths)))
-    told = {(op[1], op[6]): op[7] for op in run.taken().ops if op[1].endswith("-compute")}
+    attributes = {(op[1], op[6]): op[7] for op in run.taken().ops if op[1].endswith("-compute")}
     for kind in ("forward-compute", "backward-compute"):
-        assert told[kind, 0]["tokens"] == 4096
-        assert told[kind, 1]["tokens"] == 1024
+        assert attributes[kind, 0]["tokens"] == 4096
+        assert attributes[kind, 1]["tokens"] == 1024
 
 
 def test_step_with_a_foreign_optimizer_ends_when_the_next_begins(job):
@@ -313,8 +313,8 @@ def test_failed_step_is_incomplete(job):
     assert [done[0] for done in run.taken().steps_done] == [1]
 
 
-def counting(monkeypatch, iterations):
-    """Megatron-LM's own count, which goes on with each look."""
+def patch_iterations(monkeypatch, iterations):
+    """Patch Megatron-LM's iteration count; each read advances the iterator."""
     arguments = types.SimpleNamespace()
 
     def get_args():
@@ -327,7 +327,7 @@ def counting(monkeypatch, iterations):
 
 def test_resumed_job_uses_the_iteration_count_of_megatron(job, monkeypatch):
     run = job(pp_size=1)
-    counting(monkeypatch, iter([700, 701]))
+    patch_iterations(monkeypatch, iter([700, 701]))
     run.train()
     run.train()
     assert [done[0] for done in run.taken().steps_done] == [700, 701]
@@ -335,7 +335,7 @@ def test_resumed_job_uses_the_iteration_count_of_megatron(job, monkeypatch):
 
 def test_constant_iteration_count_is_ignored(job, monkeypatch):
     run = job(pp_size=1)
-    counting(monkeypatch, iter([700, 700, 700]))
+    patch_iterations(monkeypatch, iter([700, 700, 700]))
     for _ in range(3):
         run.train()
     assert [done[0] for done in run.taken().steps_done] == [700, 701, 702]
@@ -353,7 +353,9 @@ def test_uninstall_restores_megatron(job):
     before = twin.forward_step, twin.Timers.__call__, twin.DistributedOptimizer.step
     run = job()
     assert twin.forward_step is not before[0]
-    assert megatron.install(run.recorder, topology=run.place) is run.recorder  # once is enough
+    assert (
+        megatron.install(run.recorder, topology=run.topology) is run.recorder
+    )  # already installed
     megatron.uninstall()
     assert (twin.forward_step, twin.Timers.__call__, twin.DistributedOptimizer.step) == before
 
@@ -386,9 +388,9 @@ def test_fake_megatron_has_its_declared_signatures(name):
 def test_failed_start_is_logged_once_for_all_chunks(job, caplog, monkeypatch):
     for name in ("URL", "TOKEN", "JOB"):
         monkeypatch.delenv(f"PACELINE_{name}", raising=False)
-    place = Topology(rank=0, dp_rank=0, stage=0, dp_size=1, pp_size=1)
+    topology = Topology(rank=0, dp_rank=0, stage=0, dp_size=1, pp_size=1)
     for _ in range(3):
-        assert megatron.install(topology=place, run_key="a") is NULL
+        assert megatron.install(topology=topology, run_key="a") is NULL
     assert len(caplog.messages) == 1
     assert "no job" in caplog.text
 
@@ -414,7 +416,7 @@ def test_frozen_or_unreadable_config_does_not_stop_recording(job):
 
 @dataclasses.dataclass(frozen=True)
 class Frozen:
-    """A configuration that nobody may change."""
+    """An immutable configuration."""
 
     timers: None
     clip_grad: float

@@ -1,7 +1,7 @@
-"""Callbacks of the Hugging Face Trainer and of Lightning, called as these call them.
+"""Callbacks of the Hugging Face Trainer and of Lightning, in the libraries' call order.
 
-The orders of calls were taken down from transformers 5.23.0 and lightning 2.6.6; where these are
-installed, the names of the methods are compared with them.
+The call orders are those of transformers 5.23.0 and lightning 2.6.6; where these are installed,
+the method names are compared with theirs.
 """
 
 import copy
@@ -29,7 +29,7 @@ COMPUTES = ("forward-compute", "backward-compute", "optimizer")
 
 
 @pytest.fixture(autouse=True)
-def _no_job(caplog, monkeypatch):
+def _clean_environment(caplog, monkeypatch):
     caplog.set_level(logging.WARNING)
     for name in ("URL", "TOKEN", "JOB", "RUN_KEY"):
         monkeypatch.delenv(f"PACELINE_{name}", raising=False)
@@ -37,8 +37,8 @@ def _no_job(caplog, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-class Recorded:
-    """A recorder whose operations stay where they are."""
+class OfflineRecorder:
+    """A recorder without a sender."""
 
     def __init__(self):
         self.buffer = Buffer(10_000, 60.0)
@@ -51,21 +51,21 @@ class Recorded:
 
 @pytest.fixture
 def recorded():
-    return Recorded()
+    return OfflineRecorder()
 
 
 def types_of(taken, step):
-    """Names of the step's operations in order of start."""
+    """Op types of a step in order of start."""
     return [op[1] for op in sorted(taken.ops, key=lambda op: op[2]) if op[0] == step]
 
 
 def kinds(taken):
-    told = dict(taken.step_kinds)
-    return {done[0]: told.get(done[0], "train") for done in taken.steps_done}
+    step_kinds = dict(taken.step_kinds)
+    return {done[0]: step_kinds.get(done[0], "train") for done in taken.steps_done}
 
 
 class Tensor:
-    """An output whose gradient hook is called by the twin of autograd."""
+    """An output whose gradient hooks run on `backward`."""
 
     requires_grad = True
 
@@ -81,7 +81,7 @@ class Tensor:
 
 
 class Model:
-    """As much of a module as is hooked."""
+    """The part of a module that the hooks use."""
 
     def __init__(self):
         self.before, self.after = [], []
@@ -143,7 +143,7 @@ class HuggingFace:
             self.call("on_step_end")
             self.call("on_log")
             for event in (after or {}).get(step, ()):
-                self.model(input_ids=Tensor(2, 8))  # an evaluation runs the model, too
+                self.model(input_ids=Tensor(2, 8))  # an evaluation also runs the model
                 self.call(event)
         self.call("on_epoch_end")
         self.call("on_train_end")
@@ -167,7 +167,7 @@ def test_hugging_face_evaluation_sets_the_kind_of_the_next_step(recorded):
     trainer.train(4, after={1: ["on_evaluate"], 2: ["on_save"]})
     taken = recorded.taken()
     assert kinds(taken) == {0: "first", 1: "train", 2: "eval", 3: "checkpoint"}
-    assert types_of(taken, 2) == types_of(taken, 1)  # and nothing of the evaluation itself
+    assert types_of(taken, 2) == types_of(taken, 1)  # no operation of the evaluation
     assert recorded.recorder.dropped == 0
 
 
@@ -181,7 +181,7 @@ def test_work_is_not_computed_for_unrecorded_forwards(recorded):
     huggingface.attach(trainer, recorder=recorded.recorder, work=work)
     trainer.train(2, accumulate=2)
     assert len(asked) == 4
-    trainer.model(input_ids=Tensor(2, 8))  # an evaluation, or a text that is generated
+    trainer.model(input_ids=Tensor(2, 8))  # an evaluation or text generation
     assert len(asked) == 4
 
 
@@ -228,7 +228,7 @@ def test_a_second_training_is_another_run(paceline, monkeypatch):
     assert len(set(keys)) == 2
     assert all(key.startswith("launch-1") for key in keys)
     assert {body["framework"] for _, body in paceline.puts} == {"transformers"}
-    assert len(trainer.model.before) == 1  # hooked once
+    assert len(trainer.model.before) == 1  # one hook
 
 
 def test_given_run_key_is_made_unique_for_each_training(monkeypatch):
@@ -258,15 +258,15 @@ def test_recorder_of_a_failed_training_is_closed_before_a_retry(monkeypatch):
     monkeypatch.setattr(trainer_steps, "start_recorder", lambda **_: next(begun))
     trainer = HuggingFace()
     huggingface.attach(trainer)
-    with pytest.raises(ArithmeticError):  # auto_find_batch_size begins again, and ends but once
+    with pytest.raises(ArithmeticError):  # auto_find_batch_size restarts, but ends once
         trainer.train(1, fails_in=0)
     trainer.train(1)
     assert closed == started
 
 
 @pytest.fixture
-def places(monkeypatch):
-    """Where every recorder that is started stands."""
+def topologies(monkeypatch):
+    """The topology of every started recorder."""
     found = []
 
     def start(*, topology, **_):
@@ -278,7 +278,7 @@ def places(monkeypatch):
 
 
 class Mesh:
-    """A DeviceMesh of four ranks, seen by the last one."""
+    """A DeviceMesh of four ranks on the last rank."""
 
     def __init__(self, *names):
         self.mesh_dim_names = names
@@ -301,16 +301,16 @@ def last_of_four(monkeypatch):
 
 
 @pytest.mark.usefixtures("last_of_four")
-def test_data_parallel_ranks_of_hugging_face_all_record(places):
+def test_data_parallel_ranks_of_hugging_face_all_record(topologies):
     trainer = HuggingFace()
     vars(trainer)["accelerator"] = types.SimpleNamespace(parallelism_config=parallel(dp_shard=4))
     huggingface.attach(trainer)
     trainer.train(1)
-    assert (places[0].dp_rank, places[0].dp_size, places[0].records) == (3, 4, True)
+    assert (topologies[0].dp_rank, topologies[0].dp_size, topologies[0].records) == (3, 4, True)
 
 
 def parallel(mesh=None, **sizes):
-    """As accelerate's ParallelismConfig."""
+    """Like accelerate's ParallelismConfig."""
     every = dict.fromkeys(("dp_replicate", "dp_shard", "tp", "cp", "sp"), 1) | sizes
     fields = {f"{name}_size": size for name, size in every.items()}
     return types.SimpleNamespace(device_mesh=mesh, **fields)
@@ -318,35 +318,35 @@ def parallel(mesh=None, **sizes):
 
 @pytest.mark.usefixtures("last_of_four")
 @pytest.mark.parametrize("name", ["tp", "cp", "sp"])
-def test_hugging_face_peers_with_the_same_data_are_one_dp_rank(places, name):
+def test_hugging_face_peers_with_the_same_data_are_one_dp_rank(topologies, name):
     trainer = HuggingFace()
     trainer.args.parallelism_config = parallel(Mesh("dp_shard", name), dp_shard=2, **{name: 2})
     huggingface.attach(trainer)
     trainer.train(1)
-    assert (places[0].dp_rank, places[0].dp_size, places[0].records) == (1, 2, False)
-    assert places[0].world_size == 4
+    assert (topologies[0].dp_rank, topologies[0].dp_size, topologies[0].records) == (1, 2, False)
+    assert topologies[0].world_size == 4
 
 
 @pytest.mark.usefixtures("last_of_four")
-def test_peers_without_a_mesh_are_logged_and_not_recorded(places, caplog):
+def test_peers_without_a_mesh_are_logged_and_not_recorded(topologies, caplog):
     trainer = HuggingFace()
-    vars(trainer.model)["tp_size"] = 2  # sharded as it was loaded
+    vars(trainer.model)["tp_size"] = 2  # sharded at load time
     huggingface.attach(trainer)
     trainer.train(1)
-    assert not places[0].records
+    assert not topologies[0].records
     assert len(caplog.messages) == 1
     assert "no mesh tells which ranks compute the same data: give topology=" in caplog.text
 
 
 @pytest.mark.usefixtures("last_of_four")
-def test_tensor_parallel_peers_of_lightning_are_one_dp_rank(places):
+def test_tensor_parallel_peers_of_lightning_are_one_dp_rank(topologies):
     trainer = Lightning(lightning.PacelineCallback())
     trainer.strategy.device_mesh = Mesh("data_parallel", "tensor_parallel")
     trainer.fit(1)
-    assert (places[0].dp_rank, places[0].dp_size, places[0].records) == (1, 2, False)
+    assert (topologies[0].dp_rank, topologies[0].dp_size, topologies[0].records) == (1, 2, False)
     trainer.strategy.device_mesh = object()
     trainer.fit(1)
-    assert "give topology=" in str(places[1].problem)
+    assert "give topology=" in str(topologies[1].problem)
 
 
 def test_hugging_face_trains_without_a_job(caplog):
@@ -375,24 +375,22 @@ def test_trainer_without_callbacks_is_logged(caplog):
 
 def test_trained_model_can_be_copied_and_holds_no_trainer(recorded):
     trainer = HuggingFace()
-    vars(trainer)["lock"] = (
-        threading.Lock()
-    )  # as an Accelerator has: it can be neither copied nor pickled
+    vars(trainer)["lock"] = threading.Lock()  # as in an Accelerator: neither copyable nor picklable
     huggingface.attach(trainer, recorder=recorded.recorder)
     trainer.call("on_train_begin")
     trainer.call("on_step_begin")
-    model, gone = trainer.model, weakref.ref(trainer)
+    model, reference = trainer.model, weakref.ref(trainer)
     for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        copied(input_ids=Tensor(2, 8))  # averaged weights, say: no part of the training
+        copied(input_ids=Tensor(2, 8))  # averaged weights, for example: not part of training
     model(input_ids=Tensor(2, 8))
     del trainer
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     assert types_of(recorded.taken(), 0) == ["data-wait", "forward-compute"]
 
 
 class DistributedDataParallel(Model):
-    """DDP of two ranks, which has a hook already or has room for one."""
+    """DDP of two ranks, with or without a communication hook already."""
 
     def __init__(self, has_room=True):
         super().__init__()

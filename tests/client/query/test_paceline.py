@@ -1,4 +1,4 @@
-"""Questions to a real server: flat rows, page by page, and errors that say what to do."""
+"""The query client against a real server: flat rows, pagination and error messages."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ SCORES = {"source": "own", "scores": [{"rank": 7, "section": "a", "metric": "b",
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A server with a job of two windows, findings or not, alerts and scores."""
+    """A server with a job that has two windows, alerts and scores."""
     database = tmp_path_factory.mktemp("query") / "paceline.db"
     migrate(f"sqlite:///{database}")
     with serving(database) as (url, api):
@@ -124,10 +124,10 @@ def test_finding_row_is_flat():
 
 
 def test_alert_history_and_active_alerts_are_listed(paceline):
-    [told] = check_columns(paceline.alerts("llm-70b"))
+    [event] = check_columns(paceline.alerts("llm-70b"))
     [now] = check_columns(paceline.active_alerts())
-    assert (told["kind"], now["phase"], told["rule"]) == ("firing", "firing", "slowdown")
-    assert told["fingerprint"] == now["fingerprint"]
+    assert (event["kind"], now["phase"], event["rule"]) == ("firing", "firing", "slowdown")
+    assert event["fingerprint"] == now["fingerprint"]
     assert paceline.alerts("llm-7b").all() == []
 
 
@@ -155,7 +155,7 @@ def test_only_consumed_pages_are_requested():
     content = json.dumps(page).encode()
     with scripted((200, {}, content)) as server, Paceline(server.url, "t", page=2) as paceline:
         assert len(paceline.windows("a").first(2)) == 2
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
         with pytest.raises(NoAnswer, match="same page again"):
             paceline.windows("a").all()
 
@@ -165,7 +165,7 @@ def test_repeated_steps_page_ends_the_iteration_with_an_error():
     with scripted((200, {}, content)) as server, Paceline(server.url, "t", page=2) as paceline:
         with pytest.raises(NoAnswer, match="nobody asked for"):
             paceline.steps("a").all()
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_malformed_steps_raise_an_error(items, said):
     with scripted((200, {}, content)) as server, Paceline(server.url, "t", page=2) as paceline:
         with pytest.raises(NoAnswer, match=said):
             paceline.steps("a").all()
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 def test_missing_job_and_window_raise_not_found(paceline):
@@ -199,9 +199,9 @@ def test_job_name_cannot_escape_its_path(paceline):
 
 
 def test_wrong_token_is_denied_and_not_shown(served):
-    asking = Paceline(served, "pl_secret_of_mine")
-    with asking, pytest.raises(Denied, match="401 unauthorised") as denied:
-        asking.jobs().all()
+    client = Paceline(served, "pl_secret_of_mine")
+    with client, pytest.raises(Denied, match="401 unauthorised") as denied:
+        client.jobs().all()
     assert "pl_secret" not in str(denied.value)
 
 
@@ -221,15 +221,15 @@ def test_busy_server_is_retried_after_its_retry_after():
     ):
         assert paceline.jobs().all() == []
     assert waited == [3.0, 1.0]
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 def test_retries_stop_after_patience_s():
     waited: list[float] = []
     with scripted(problem(429, "limit_requests", **{"Retry-After": "4"})) as server:
-        asking = Paceline(server.url, "t", patience_s=9.0, sleep=waited.append)
-        with asking, pytest.raises(Busy, match="429 limit_requests: said so"):
-            asking.jobs().all()
+        client = Paceline(server.url, "t", patience_s=9.0, sleep=waited.append)
+        with client, pytest.raises(Busy, match="429 limit_requests: said so"):
+            client.jobs().all()
     assert waited == [4.0, 4.0]
 
 
@@ -247,9 +247,9 @@ def test_retries_stop_after_patience_s():
 )
 def test_answers_not_from_paceline_raise_an_error(answer, said):
     with scripted(answer) as server:
-        asking = Paceline(server.url, "t", timeout_s=1.0, patience_s=0.0)
-        with asking, pytest.raises(NoAnswer, match=said):
-            asking.windows("a").all()
+        client = Paceline(server.url, "t", timeout_s=1.0, patience_s=0.0)
+        with client, pytest.raises(NoAnswer, match=said):
+            client.windows("a").all()
 
 
 def test_unreachable_server_raises_after_retries():
@@ -304,7 +304,7 @@ def test_to_pandas_without_pandas_says_what_to_install(monkeypatch):
 
 
 def test_to_pandas_passes_rows_columns_and_times():
-    """A twin of pandas: which rows, columns and times it gets; the real one is tried below."""
+    """Against a fake pandas; the real one is tested below."""
     given = []
 
     class Frame(dict):
@@ -343,7 +343,7 @@ def test_frames_of_the_real_pandas_have_typed_columns(paceline):
 
 
 def test_query_needs_only_the_standard_library():
-    """In a Python that sees no other package, as on a machine with the client alone."""
+    """In a Python that sees no package but the client."""
     folder = Path(paceline_client.__file__).parent.parent
     code = "import paceline_client.query as q; print(q.Paceline('http://a', 't').jobs().columns[0])"
     command = [

@@ -1,4 +1,4 @@
-"""Collectives inside groups: on every member, in sampled steps, bounded, and never in the way."""
+"""Group collectives: recorded on every member, in sampled steps, with limits, without errors."""
 
 import io
 import logging
@@ -33,7 +33,7 @@ from tests.client.recorders import WITHIN_S, recorder
 from tests.client.recording.cuda.fake_cuda import FakeTorch, Gpu
 
 MS = 10**6
-EVERYTHING = ["packed", "dropped", "at_step", "collectives"]
+EXTENSIONS = ["packed", "dropped", "at_step", "collectives"]
 PEER = Topology(
     rank=3, dp_rank=1, stage=0, dp_size=2, pp_size=1, tp_size=2, vpp_size=1, records=False
 )
@@ -52,7 +52,7 @@ def started(paceline, place=PEER, **options):
 
 
 def offline(**options):
-    """A recorder without a sender, and where its rows of groups wait."""
+    """A recorder without a sender, and its buffer of group rows."""
     groups = GroupBuffer(every=1, **options)
     return Recorder(Buffer(10_000, 60.0), None, groups=groups, rank=1), groups
 
@@ -61,12 +61,12 @@ def decoded(body, encoding):
     return decode(body, CONTENT_TYPE, SIZES, content_encoding=encoding).batch
 
 
-def read_again(batch):
+def through_spool(batch):
     return read_record(io.BytesIO(record_of(batch)))
 
 
 def rows_of(taken):
-    """Group, kind, step, sequence and bytes of rows that were taken or came."""
+    """Group, kind, step, sequence and bytes of recorded or decoded rows."""
     if hasattr(taken, "collectives"):
         rows = taken.collectives
         columns = [rows.group, rows.kind, rows.step, rows.sequence, rows.num_bytes]
@@ -86,7 +86,7 @@ def rows_of(taken):
 
 def test_peer_sends_only_its_group_collectives(paceline, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "5")
-    paceline.accepts = EVERYTHING
+    paceline.accepts = EXTENSIONS
     run = started(paceline)
     tp = run.group("tp", "tp", [2, 3])
     for step in range(2):
@@ -98,7 +98,7 @@ def test_peer_sends_only_its_group_collectives(paceline, monkeypatch):
                         pass
             run.end(run.begin("all-gather", group=tp), bytes=7)
     assert run.flush(WITHIN_S)
-    batches = paceline.taken
+    batches = paceline.batches
     assert all(batch.is_alone and not batch.columns.num_ops for batch in batches)
     assert paceline.steps_done == []
     assert {batch.collectives.local_rank for batch in batches} == {5}
@@ -119,13 +119,13 @@ def test_peer_sends_only_its_group_collectives(paceline, monkeypatch):
 
 
 def test_worker_sends_collectives_but_steps_count_only_operations(paceline):
-    paceline.accepts = EVERYTHING
+    paceline.accepts = EXTENSIONS
     run = started(paceline, WORKER)
     tp = run.group("tp", "tp", [2, 3])
     with run.step(4), run.op("forward-compute", microbatch=0), run.op("all-reduce", group=tp):
         pass
     assert run.flush(WITHIN_S)
-    [batch] = paceline.taken
+    [batch] = paceline.batches
     assert (batch.is_alone, batch.steps_done, batch.columns.num_ops) == (False, ((4, 1),), 1)
     assert rows_of(batch) == [("tp", "all-reduce", 4, 0, -1)]
 
@@ -137,7 +137,7 @@ def test_server_without_collectives_gets_only_operations(paceline, caplog):
         with each.step(0), each.op("optimizer"), each.op("all-reduce", group=tp):
             pass
         assert each.flush(WITHIN_S)
-    [batch] = paceline.taken
+    [batch] = paceline.batches
     assert (batch.rank, batch.columns.num_ops, batch.collectives) == (2, 1, None)
     assert alone.dropped_reasons == {"refused by the server": 1}
     assert "does not accept group collectives" in caplog.text
@@ -162,8 +162,8 @@ def test_peer_without_groups_gets_the_null_recorder(paceline):
 def test_groups_are_recorded_in_one_of_ten_recorded_steps(plan, recorded, grouped):
     plans = RecordingPlans()
     if plan is not None:
-        told = {"version": 1, "from_step": 0, "enabled": True, **plan}
-        plans.update({"recording": told})
+        settings = {"version": 1, "from_step": 0, "enabled": True, **plan}
+        plans.update({"recording": settings})
     last = max([*recorded, 20]) + 1
     assert [step for step in range(last) if plans.records(step)] == [*recorded]
     groups = GroupBuffer()
@@ -225,7 +225,7 @@ def test_redeclared_group_is_reused_and_groups_are_limited():
 
 def test_concurrent_step_counting_raises_nothing():
     class Changing(dict[int, int]):
-        """As if the sender's thread came between each time that training looks."""
+        """Changes during iteration, as by the sender thread."""
 
         is_changing = True
 
@@ -273,29 +273,29 @@ def test_rows_beyond_the_limits_are_dropped_and_counted(monkeypatch):
 
 
 def test_invalid_rows_are_dropped_and_the_valid_one_kept(paceline):
-    paceline.accepts = EVERYTHING
+    paceline.accepts = EXTENSIONS
     run = started(paceline)
     tp = run.group("tp", "tp", [2, 3])
     with run.step(0):
         for kind in ("", "x" * 65, None, "a\0", 7):
             with run.op(kind, group=tp):
                 pass
-        for told in ({"sequence": -1}, {"sequence": 2**31}, {"sequence": "a"}):
-            with run.op("all-reduce", group=tp, **told):
+        for invalid in ({"sequence": -1}, {"sequence": 2**31}, {"sequence": "a"}):
+            with run.op("all-reduce", group=tp, **invalid):
                 pass
         run.record_group("all-reduce", tp, 0, -5)
         run.record_group("all-reduce", tp, 0, 1.5)
         with run.op("all-reduce", group=tp, bytes="many", sequence=77):
             pass
     assert run.flush(WITHIN_S)
-    assert [row for batch in paceline.taken for row in rows_of(batch)] == [
+    assert [row for batch in paceline.batches for row in rows_of(batch)] == [
         ("tp", "all-reduce", 0, 77, -1)
     ]
     assert run.dropped_reasons == {INVALID: 10}
 
 
 def test_rows_with_external_durations_need_no_start(paceline):
-    paceline.accepts = EVERYTHING
+    paceline.accepts = EXTENSIONS
     run = started(paceline)
     tp, world = run.group("tp", "tp", [2, 3]), run.group("world", "", range(4))
     for number in range(2):
@@ -303,7 +303,7 @@ def test_rows_with_external_durations_need_no_start(paceline):
         run.record_group("all-reduce", world, 0, 900, sequence=40 + number, num_bytes=8)
     run.step_done(0)
     assert run.flush(WITHIN_S)
-    [batch] = paceline.taken
+    [batch] = paceline.batches
     assert rows_of(batch) == [
         ("tp", "all-reduce", 0, 0, -1),
         ("world", "all-reduce", 0, 40, 8),
@@ -351,20 +351,20 @@ def test_spool_keeps_group_rows():
     tp = run.group("tp", "tp", [0, 1, 2])
     run.record_group("all-reduce", tp, 3, 5, num_bytes=9)
     batch = batch_of([], [], groups=groups.take())
-    again = read_again(batch)
+    again = through_spool(batch)
     assert again.groups == batch.groups
     assert rows_of(again.groups) == [("tp", "all-reduce", 3, 0, 9)]
-    assert read_again(batch_of([], [])).groups is None
+    assert through_spool(batch_of([], [])).groups is None
 
 
 def test_peer_with_a_spool_sends_group_rows(paceline, tmp_path):
-    paceline.accepts = EVERYTHING
+    paceline.accepts = EXTENSIONS
     run = started(paceline, spool_dir=tmp_path)
     tp = run.group("tp", "tp", [2, 3])
     run.record_group("all-reduce", tp, 0, 5)
     run.step_done(0)
     assert run.flush(WITHIN_S)
-    [batch] = paceline.taken
+    [batch] = paceline.batches
     assert rows_of(batch) == [("tp", "all-reduce", 0, 0, -1)]
 
 

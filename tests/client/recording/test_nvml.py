@@ -1,4 +1,4 @@
-"""Readings of the GPU that this process really uses, from a twin of NVIDIA's library."""
+"""Readings of the GPU that this process uses, from a fake NVML."""
 
 import ctypes
 import sys
@@ -11,7 +11,7 @@ from paceline_client.recording.wire import Worker, batch_of, encode
 
 
 class FakeNvml:
-    """Two GPUs, found by UUID or PCI address; writes into what it is handed, as C does."""
+    """Two GPUs, found by UUID or PCI address; results are written to pointers as in C."""
 
     def __init__(self):
         self.known = {b"GPU-aa": 1, b"GPU-bb": 2, b"00000000:3B:00.0": 2}
@@ -69,7 +69,7 @@ class Properties:
 
 
 class FakeTorch:
-    """The process sees one GPU, its number 0; which it is among all, only its UUID tells."""
+    """The process sees one GPU, index 0; only the UUID identifies it on the host."""
 
     def __init__(self, **fields):
         self.cuda = self
@@ -106,7 +106,7 @@ def test_gpu_without_a_uuid_is_found_by_its_pci_address(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("fields", "who"),
+    ("fields", "identity"),
     [
         ({"uuid": "aa-1"}, "GPU-aa-1"),
         ({"uuid": "GPU-aa"}, "GPU-aa"),
@@ -114,8 +114,8 @@ def test_gpu_without_a_uuid_is_found_by_its_pci_address(monkeypatch):
         ({"name": "no more is known"}, None),
     ],
 )
-def test_device_identity_is_the_uuid_or_the_pci_address(fields, who):
-    assert device_identity(Properties(**fields)) == who
+def test_device_identity_is_the_uuid_or_the_pci_address(fields, identity):
+    assert device_identity(Properties(**fields)) == identity
 
 
 def test_unavailable_readings_are_omitted(monkeypatch):

@@ -1,4 +1,4 @@
-"""Packed columns hold what was packed, by the definition and as the server reads them."""
+"""Packed columns round-trip by the definition of the format and by the server's decoder."""
 
 import struct
 import zlib
@@ -19,7 +19,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def unpacked(column, duration_ns=()):
-    """By the definition, value by value."""
+    """Decode a column by the definition of the format, value by value."""
     kind, width, planes = column
     rows = len(planes) // width
     raw = [

@@ -1,4 +1,4 @@
-"""Retries grow rare: a tenth of the requests at most, and a broken circuit only probes."""
+"""Retry budget of a tenth of the requests; a broken circuit only probes."""
 
 import pytest
 from hypothesis import given
@@ -70,7 +70,7 @@ def test_retry_budget_refills_with_new_requests(clock):
         attempts.failed()
         attempts.succeeded()
     attempts.failed()
-    assert attempts.wait_s() >= 0.5  # unpaid: as rare as a probe
+    assert attempts.wait_s() >= 0.5  # over budget: delayed like a probe
     attempts.succeeded()
     for _ in range(100):
         attempts.first()

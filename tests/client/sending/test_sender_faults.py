@@ -1,4 +1,4 @@
-"""Whatever the server does all through the run: training goes on, and what is lost is counted."""
+"""Server faults throughout a run: training continues and lost operations are counted."""
 
 import logging
 import os
@@ -13,8 +13,8 @@ from paceline_client.recording.buffer import DEFAULT_MAX_OPS, Buffer
 from paceline_client.sending.transport import Answer, Transport, Unreachable
 
 from tests.client.conftest import TOKEN
-from tests.client.hostile_servers import listening
-from tests.client.recorders import WITHIN_S, closed, recorder
+from tests.client.hostile_servers import hostile_server
+from tests.client.recorders import WITHIN_S, close_unreachable, recorder
 
 CLIENT = Path(paceline_client.__file__).parents[2]
 STEPS, OPS = 40, 10
@@ -26,7 +26,7 @@ def _quiet(caplog):
 
 
 def train(run, steps=range(STEPS)):
-    """What training computes must not depend on who listens."""
+    """A training loop whose result must not depend on the server."""
     found = 0
     for step in run.data(steps):
         with run.step(step):
@@ -37,31 +37,31 @@ def train(run, steps=range(STEPS)):
 
 
 @pytest.fixture
-def unpleasant(request):
-    """An address at which training finds what the test is about."""
+def faulty_url(request):
+    """URL of a server with the fault of the test."""
     kind = request.param
     if kind == "stopped":
-        yield "http://127.0.0.1:1"  # nobody listens there
+        yield "http://127.0.0.1:1"  # a closed port
         return
-    with listening(kind) as server:
+    with hostile_server(kind) as server:
         yield server.url
 
 
-@pytest.mark.parametrize("unpleasant", ["stopped", "frozen", "nonsense"], indirect=True)
-@pytest.mark.parametrize("room", [100_000, 60])
-def test_training_is_unchanged_and_every_lost_operation_counted(unpleasant, room):
-    run = recorder(unpleasant, max_ops=room)
+@pytest.mark.parametrize("faulty_url", ["stopped", "frozen", "nonsense"], indirect=True)
+@pytest.mark.parametrize("max_ops", [100_000, 60])
+def test_training_is_unchanged_and_every_lost_operation_counted(faulty_url, max_ops):
+    run = recorder(faulty_url, max_ops=max_ops)
     assert train(run) == train(paceline_client.NULL)
-    assert len(run._buffer.items) <= room
-    closed(run)
+    assert len(run._buffer.items) <= max_ops
+    close_unreachable(run)
     assert run.dropped == STEPS * (OPS + 1)
 
 
-@pytest.mark.parametrize("unpleasant", ["stopped", "frozen", "nonsense"], indirect=True)
-def test_spooled_batches_are_delivered_when_the_server_returns(unpleasant, paceline, tmp_path):
-    run = recorder(unpleasant, spool_dir=tmp_path)
+@pytest.mark.parametrize("faulty_url", ["stopped", "frozen", "nonsense"], indirect=True)
+def test_spooled_batches_are_delivered_when_the_server_returns(faulty_url, paceline, tmp_path):
+    run = recorder(faulty_url, spool_dir=tmp_path)
     train(run)
-    closed(run)
+    close_unreachable(run)
     assert run.dropped == 0
     again = recorder(paceline.url, spool_dir=tmp_path)
     train(again, [STEPS])
@@ -101,7 +101,7 @@ def test_batch_that_always_crashes_the_server_is_dropped(paceline):
     assert run.flush(WITHIN_S)
     run.close()
     assert paceline.steps_done == [(1, OPS + 1)]
-    assert [batch.batch_seq for batch in paceline.taken] == [1]  # 0 may be known there
+    assert [batch.batch_seq for batch in paceline.batches] == [1]  # the server may have seen 0
 
 
 def test_deeply_nested_json_answer_is_retryable():
@@ -118,7 +118,7 @@ ENDLESS = [
 
 @pytest.mark.parametrize("answer", ENDLESS, ids=["a byte at a time", "soon"])
 def test_endless_answer_is_abandoned(answer):
-    with listening(answer) as server:
+    with hostile_server(answer) as server:
         transport = Transport(server.url, TOKEN, timeout_s=0.1)
         with pytest.raises(Unreachable):
             transport.request("GET", "/", b"", "text/plain")
@@ -128,12 +128,12 @@ def test_endless_answer_is_abandoned(answer):
 def test_close_does_not_wait_for_a_frozen_server(monkeypatch):
     patient = partial(Transport, timeout_s=600.0)
     monkeypatch.setattr("paceline_client.startup.Transport", patient)
-    with listening("frozen") as server:
+    with hostile_server("frozen") as server:
         run = recorder(server.url)
         train(run, [0])
-        with server.came:
-            assert server.came.wait_for(lambda: server.num_connections, WITHIN_S)
-        closed(run)
+        with server.changed:
+            assert server.changed.wait_for(lambda: server.num_connections, WITHIN_S)
+        close_unreachable(run)
     assert run.dropped == OPS + 1
 
 
@@ -168,15 +168,15 @@ if "fork" in sys.argv:
         run.flush(60)
         run.close(60)
         sys.stdout.write(f"{run.is_recording} {run.dropped}")
-        sys.exit(0)  # with all that is done at exit
+        sys.exit(0)  # with the exit handlers
     os.waitpid(child, 0)
-if "gone" in sys.argv:
-    del run  # as when the function returns that it was started in
+if "unreferenced" in sys.argv:
+    del run  # as when the function that started it returns
 """
 
 
 def run_child(url, *arguments):
-    """A training process that ends without a word to the recorder."""
+    """Run a training process that exits without closing its recorder."""
     environment = {**os.environ, "PYTHONPATH": str(CLIENT)}
     command = [sys.executable, "-c", CHILD, url, TOKEN, *arguments]
     done = subprocess.run(
@@ -192,13 +192,13 @@ def test_batches_left_at_exit_are_delivered(paceline):
 
 
 def test_batches_left_at_exit_are_delivered_without_a_recorder_reference(paceline):
-    run_child(paceline.url, "gone")
+    run_child(paceline.url, "unreferenced")
     assert paceline.steps_done == [(0, 1)]
 
 
 @pytest.mark.parametrize("kind", ["frozen", "nonsense"])
 def test_process_exits_despite_a_hostile_server(kind):
-    with listening(kind) as server:
+    with hostile_server(kind) as server:
         run_child(server.url)
 
 

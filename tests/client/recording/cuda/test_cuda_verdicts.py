@@ -1,7 +1,7 @@
-"""What Paceline says of the replayed profiles: the slow rank, wherever its waits show or hide.
+"""Findings for the replayed profiles: the slow rank, with visible or hidden waits.
 
-`holds` is the GPU that the profiles are of, which four ranks shared. Without it, the same programs
-run on GPUs of their own, where the waits that the client records are most of what is waited for.
+`holds` models the profiled GPU, which four ranks shared. Without it, each rank has its own GPU,
+where the recorded waits are most of the waiting time.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ SLOW = 1
 
 
 def window(mode, *, holds):
-    """The replayed steps as the service has them."""
+    """The replayed steps as a window of the server."""
     rows = []
     for rank, recorded in enumerate(
         replayed(mode, GPU, holds=holds, host_share=host_share(mode))[0]

@@ -1,4 +1,4 @@
-"""The fake GPU's own semantics, by hand: streams, waits, collectives, one hardware queue."""
+"""Semantics of the fake GPU: streams, waits, collectives, one hardware queue."""
 
 import pytest
 
@@ -9,7 +9,7 @@ US = 1_000
 
 
 def gpus(number, **kwargs):
-    """Of one world, whose time stands still: all is launched at 0."""
+    """GPUs of one world with a stopped clock: everything is launched at 0."""
     world = World(Clock())
     found = [FakeTorch(Gpu(0, 0, world, **kwargs)).cuda for _ in range(number)]
     return world, found
@@ -32,7 +32,7 @@ def test_wait_stream_covers_only_earlier_launches():
     side = cuda.Stream()
     cuda.work(10 * US)
     side.wait_stream(cuda.current)
-    cuda.work(10 * US)  # after the wait: of no concern to it
+    cuda.work(10 * US)  # launched after the wait: not covered
     assert starts(world, cuda.work(5 * US, side)) == [10]
 
 
@@ -104,19 +104,19 @@ def test_one_hardware_queue_starts_kernels_in_launch_order():
     assert starts(world, *items) == [10, 10, 0]
 
 
-@pytest.mark.parametrize("torch_of", [fake_torch, real_torch])
+@pytest.mark.parametrize("make_torch", [fake_torch, real_torch])
 class TestContract:
-    """What recording waits takes for granted beside `test_cuda.TestContract`."""
+    """Assumptions of wait recording in addition to `test_cuda.TestContract`."""
 
-    def test_only_the_default_stream_has_number_0(self, torch_of):
-        torch = torch_of()
+    def test_only_the_default_stream_has_number_0(self, make_torch):
+        torch = make_torch()
         assert torch._C._cuda_getCurrentRawStream(0) == 0
         with torch.cuda.stream(torch.cuda.Stream()):
             assert torch._C._cuda_getCurrentRawStream(0) != 0
         assert torch._C._cuda_getCurrentRawStream(0) == 0
 
-    def test_event_is_recorded_on_the_given_stream(self, torch_of):
-        cuda = torch_of().cuda
+    def test_event_is_recorded_on_the_given_stream(self, make_torch):
+        cuda = make_torch().cuda
         side, event, after = cuda.Stream(), *(cuda.Event(enable_timing=True) for _ in range(2))
         event.record(side)
         cuda.current_stream(0).wait_event(event)
