@@ -1,4 +1,4 @@
-"""A tiny Paceline for the client's tests: answers as told, and keeps what it was sent."""
+"""A fake Paceline server for the client's tests: scripted answers, recorded requests."""
 
 import json
 import threading
@@ -21,21 +21,21 @@ class Server(ThreadingHTTPServer):
 
 
 class FakePaceline:
-    """`answers` are given one by one to the next posted batches; after them all are taken."""
+    """`answers` are used one by one for the next posted batches; later batches are accepted."""
 
     def __init__(self):
         self.answers: deque[tuple] = deque()
         self.registrations: deque[tuple] = deque()
-        self.posted = []  # every body that came, taken or not
-        self.taken = []  # decoded batches
+        self.posted = []  # every body, accepted or refused
+        self.batches = []  # accepted and decoded
         self.puts = []
         self.health = b"no such page"
-        self.date: str | None = None  # in place of now
+        self.date: str | None = None  # the Date header, instead of now
         self.op_types = BUILT_IN
         self.accepts: list[str] = []
-        self.recording: dict | None = None  # the plan that every answer names
+        self.recording: dict | None = None  # the plan in every answer
         self.ended = []
-        self.came = threading.Condition()
+        self.changed = threading.Condition()
         self.server = Server(("127.0.0.1", 0), self.handler())
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self.thread.start()
@@ -49,15 +49,15 @@ class FakePaceline:
         self.thread.join()
         self.server.server_close()
 
-    def wait_for(self, is_so, limit_s=10.0):
-        with self.came:
-            assert self.came.wait_for(is_so, limit_s), "it did not come"
+    def wait_for(self, condition, limit_s=10.0):
+        with self.changed:
+            assert self.changed.wait_for(condition, limit_s), "the condition was not met in time"
 
     @property
     def ops(self):
         return [
             row
-            for batch in self.taken
+            for batch in self.batches
             for row in zip(
                 batch.columns.step.tolist(),
                 batch.columns.optype.tolist(),
@@ -68,7 +68,7 @@ class FakePaceline:
 
     @property
     def steps_done(self):
-        return [done for batch in self.taken for done in batch.steps_done]
+        return [done for batch in self.batches for done in batch.steps_done]
 
     def put(self, path, body):
         self.puts.append((path, json.loads(body)))
@@ -82,13 +82,13 @@ class FakePaceline:
             self.ended.append(path)
             return 200, b"{}", {}
         self.posted.append(body)
-        said = {"accepted": 1, **({"recording": self.recording} if self.recording else {})}
-        usual: tuple = (202, json.dumps(said).encode(), {})
-        answer = self.answers.popleft() if self.answers else usual
+        reply = {"accepted": 1, **({"recording": self.recording} if self.recording else {})}
+        accepted: tuple = (202, json.dumps(reply).encode(), {})
+        answer = self.answers.popleft() if self.answers else accepted
         if answer[0] == 202:
             assert content_type == BINARY_TYPE
-            read = decode(body, content_type, SIZES, self.op_types, content_encoding=encoding)
-            self.taken.append(read.batch)
+            decoded = decode(body, content_type, SIZES, self.op_types, content_encoding=encoding)
+            self.batches.append(decoded.batch)
         return answer
 
     def handler(fake):  # noqa: N805
@@ -98,7 +98,7 @@ class FakePaceline:
             def answer(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 assert self.headers["Authorization"] == f"Bearer {TOKEN}"
-                with fake.came:
+                with fake.changed:
                     if self.command == "GET":
                         status, reply, headers = 200, fake.health, {}
                     elif self.command == "PUT":
@@ -107,8 +107,8 @@ class FakePaceline:
                         kind = self.headers["Content-Type"]
                         encoding = self.headers.get("Content-Encoding", "")
                         status, reply, headers = fake.post(self.path, body, kind, encoding)
-                    fake.came.notify_all()
-                if status == 0:  # garbage, and the line goes dead
+                    fake.changed.notify_all()
+                if status == 0:  # garbage, then a closed connection
                     self.wfile.write(reply)
                     self.close_connection = True
                     return
@@ -130,9 +130,9 @@ class FakePaceline:
 
 
 @pytest.fixture(autouse=True)
-def _no_senders_left():
+def _stop_leftover_senders():
     yield
-    from tests.client.recorders import end_senders  # which is built on this module
+    from tests.client.recorders import end_senders  # which imports this module
 
     end_senders()
 

@@ -1,4 +1,4 @@
-"""Servers as no recorder wants them, on real sockets."""
+"""Frozen, malformed and endless servers on real sockets."""
 
 import socket
 import threading
@@ -20,12 +20,12 @@ NONSENSE = [
 
 
 class Listener:
-    """Takes connections, and does with each what the test wants."""
+    """Accepts connections and handles each as the test chooses."""
 
     def __init__(self):
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.num_connections = 0
-        self.came = threading.Condition()
+        self.changed = threading.Condition()
         self.is_over = False
         self.drips = b"", b""
         self._held = []
@@ -35,7 +35,7 @@ class Listener:
         return f"http://127.0.0.1:{self.socket.getsockname()[1]}"
 
     def hold(self, connection):
-        """Frozen: the connection is there, and nothing ever comes."""
+        """Frozen: keep the connection open and never answer."""
         self._held.append(connection)
 
     def answer_nonsense(self, connection):
@@ -48,21 +48,21 @@ class Listener:
         connection.close()
 
     def drip(self, connection):
-        """Answers piece by piece, and comes to an end only after long."""
+        """Answer piece by piece, ending only after a long time."""
         connection.settimeout(5)
-        (begin, piece), goes_on = self.drips, threading.Event()
+        (begin, piece), pause = self.drips, threading.Event()
         try:
             connection.recv(65536)
             connection.sendall(begin)
             for _ in range(400):
                 connection.sendall(piece)
-                goes_on.wait(0.005)
+                pause.wait(0.005)
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         except OSError:
             pass
         connection.close()
 
-    def serve(self, deed):
+    def serve(self, handle):
         while True:
             try:
                 connection, _ = self.socket.accept()
@@ -71,34 +71,34 @@ class Listener:
             if self.is_over:
                 connection.close()
                 break
-            deed(connection)
-            with self.came:
+            handle(connection)
+            with self.changed:
                 self.num_connections += 1
-                self.came.notify_all()
+                self.changed.notify_all()
 
     def close(self):
         self.is_over = True
         with socket.create_connection(self.socket.getsockname()):  # wake it
             pass
 
-    def tidy(self):
+    def close_sockets(self):
         self.socket.close()
         for connection in self._held:
             connection.close()
 
 
 @contextmanager
-def listening(kind):
-    """A server that is "frozen", answers "nonsense", or sends a beginning and a piece for ever."""
+def hostile_server(kind):
+    """A server that is "frozen", answers "nonsense", or repeats the second of two byte strings."""
     found = Listener()
-    deed = found.hold if kind == "frozen" else found.answer_nonsense
+    handle = found.hold if kind == "frozen" else found.answer_nonsense
     if isinstance(kind, tuple):
-        found.drips, deed = kind, found.drip
-    thread = threading.Thread(target=found.serve, args=(deed,))
+        found.drips, handle = kind, found.drip
+    thread = threading.Thread(target=found.serve, args=(handle,))
     thread.start()
     try:
         yield found
     finally:
         found.close()
         thread.join()
-        found.tidy()
+        found.close_sockets()

@@ -1,4 +1,4 @@
-"""A real server on loopback over a database of its own, and one that answers as it is told."""
+"""A real server on loopback with its own database, and a server with scripted answers."""
 
 import contextlib
 import threading
@@ -24,7 +24,7 @@ _LIMIT_S = 30.0
 
 @contextlib.contextmanager
 def serving(database: Path) -> Iterator[tuple[str, Api]]:
-    """The address of the API over this migrated database, and what is behind it."""
+    """URL of an API over this migrated database, and its components."""
     url = f"sqlite:///{database}"
     store, queue, clock, monotonic = Store(url), MemoryQueue(4), Clock(), Clock()
     parts = Parts(
@@ -49,7 +49,7 @@ def serving(database: Path) -> Iterator[tuple[str, Api]]:
     try:
         _wait(lambda: server.started)
         port = server.servers[0].sockets[0].getsockname()[1]
-        client = httpx.AsyncClient()  # not used: these tests speak through a socket
+        client = httpx.AsyncClient()  # unused: these tests use a socket
         yield f"http://127.0.0.1:{port}", Api(app, client, store, queue, clock, monotonic)
     finally:
         server.should_exit = True
@@ -58,24 +58,24 @@ def serving(database: Path) -> Iterator[tuple[str, Api]]:
 
 @dataclass
 class Scripted:
-    """Answers (status, headers, body) that are given one after the other; the last one for ever."""
+    """Answers (status, headers, body), used in order; the last one repeats."""
 
     url: str
     answers: deque[tuple[int, dict[str, str], bytes]]
-    asked: list[str]
+    requests: list[str]
 
 
 @contextlib.contextmanager
 def scripted(*answers: tuple[int, dict[str, str], bytes]) -> Iterator[Scripted]:
-    """A server that is not Paceline, or is one that is not well."""
-    asked: list[str] = []
+    """A server with scripted answers, such as a proxy or a failing Paceline."""
+    requests: list[str] = []
     waiting = deque(answers)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
             status, headers, body = waiting.popleft() if len(waiting) > 1 else waiting[0]
             self.send_response(status)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
@@ -91,16 +91,16 @@ def scripted(*answers: tuple[int, dict[str, str], bytes]) -> Iterator[Scripted]:
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield Scripted(f"http://127.0.0.1:{server.server_address[1]}", waiting, asked)
+        yield Scripted(f"http://127.0.0.1:{server.server_address[1]}", waiting, requests)
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
 
 
-def _wait(is_so: Any) -> None:
+def _wait(condition: Any) -> None:
     until_s = time.monotonic() + _LIMIT_S
     event = threading.Event()
-    while not is_so():
+    while not condition():
         assert time.monotonic() < until_s, "the server did not start"
         event.wait(0.01)

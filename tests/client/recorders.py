@@ -1,4 +1,4 @@
-"""Recorders for the client's tests: that of one worker, quick to try again."""
+"""Recorder of one worker for the client's tests, with short backoff."""
 
 from paceline_client import start
 from paceline_client.sending.retry import Backoff
@@ -6,7 +6,7 @@ from paceline_client.sending.sender import Sender
 
 from tests.client.conftest import TOKEN
 
-WITHIN_S = 30.0  # for what happens in the background: never reached where all is well
+WITHIN_S = 30.0  # limit for background work; not reached in a passing test
 
 _senders: list[Sender] = []
 
@@ -21,8 +21,8 @@ def recorder(url, **changes):
         "vpp_size": 2,
         "run_key": "run-1",
         "host": "node-1",
-        "flush_interval_s": 60.0,  # batches end where steps do, however slow the machine
-        "gc_pauses": False,  # or there would be one more operation now and then
+        "flush_interval_s": 60.0,  # batches end with steps even on a slow machine
+        "gc_pauses": False,  # would add operations at random
         "backoff": Backoff(0.001, 0.01),
     }
     if "topology" in changes:
@@ -35,9 +35,9 @@ def recorder(url, **changes):
 
 
 def end_senders():
-    """End those that a test has left: trying again they ask for random numbers, as Hypothesis does.
+    """End leftover senders: their backoff draws random numbers.
 
-    It takes that for a strategy that does so, in whichever test it runs just then.
+    Hypothesis would attribute these to the strategy of the running test.
     """
     while _senders:
         sender = _senders.pop()
@@ -46,8 +46,8 @@ def end_senders():
             sender.join(WITHIN_S)
 
 
-def closed(run):
-    """Close it while the server is away, and wait for the end of its thread, which comes soon."""
+def close_unreachable(run):
+    """Close with a short timeout while the server is unreachable, and join the sender thread."""
     run.close(0.4)
     run._sender.join(WITHIN_S)
     assert not run._sender._thread.is_alive()

@@ -1,4 +1,4 @@
-"""The client needs nothing but Python, from 3.9 on."""
+"""The client needs only Python 3.9 or later."""
 
 import ast
 import sys
@@ -8,13 +8,13 @@ import paceline_client
 import pytest
 
 PACKAGE = Path(paceline_client.__file__).parent
-# Imported inside functions, by those who have them.
+# Imported inside functions, where installed.
 FRAMEWORKS = {"torch", "megatron", "transformers", "lightning", "pytorch_lightning", "pandas"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_is_python_3_9_and_imports_the_standard_library_alone(path):
+def test_module_parses_as_python_3_9_and_imports_only_stdlib(path):
     tree = ast.parse(path.read_text(), feature_version=(3, 9))
     at_import = {node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)}
     for node in ast.walk(tree):
@@ -33,7 +33,7 @@ def test_a_module_is_python_3_9_and_imports_the_standard_library_alone(path):
         assert found <= {*allowed, "paceline_client"}, f"{path.name} imports {found}"
 
 
-def test_importing_it_loads_no_framework():
+def test_importing_the_client_loads_no_framework():
     import subprocess
 
     code = "import paceline_client, sys; print([m for m in sys.modules if m in sys.argv[1:]])"

@@ -1,4 +1,4 @@
-"""The client delivers what it can, and training never notices."""
+"""Delivery by the recorder: registration, retries, refusals; training is never disturbed."""
 
 import json
 import logging
@@ -15,14 +15,14 @@ from app.ingest.wire.codec import BINARY_TYPE, decode
 from app.trace import ops
 from app.trace.ops import FIRST_USER_CODE, OP_CODES
 from tests.client.conftest import SIZES, TOKEN
-from tests.client.recorders import WITHIN_S, closed, recorder
+from tests.client.recorders import WITHIN_S, close_unreachable, recorder
 
 GC, OPTIMIZER, FORWARD = (OP_CODES[name] for name in ("gc", "optimizer", "forward-compute"))
 
 
 @pytest.fixture
-def nobody():
-    """Address at which nobody listens."""
+def unused_url():
+    """URL of a port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -40,15 +40,15 @@ def test_a_recorded_step_arrives_whole(paceline):
     run.close()
     assert paceline.ops == [(7, FORWARD, 0), (7, FORWARD, 1), (7, OPTIMIZER, 0)]
     assert paceline.steps_done == [(7, 3)]
-    batch = paceline.taken[0]
+    batch = paceline.batches[0]
     assert (batch.epoch, batch.rank, batch.dp_rank, batch.stage) == (3, 3, 1, 1)
     assert (batch.host, batch.batch_seq) == ("node-1", 0)
-    mb_ids = [mb_id for batch in paceline.taken for mb_id in batch.columns.mb_id.tolist()]
+    mb_ids = [mb_id for batch in paceline.batches for mb_id in batch.columns.mb_id.tolist()]
     assert mb_ids == [0, 1, -1]
     assert run.dropped == 0
 
 
-def test_what_is_told_of_operations_arrives_with_them(paceline):
+def test_attributes_of_operations_are_delivered(paceline):
     run = recorder(paceline.url)
     with run.step(7):
         with run.op("forward-compute", microbatch=0, tokens=4096, seq_len_sq=2**40):
@@ -59,7 +59,7 @@ def test_what_is_told_of_operations_arrives_with_them(paceline):
             op.tell(sm_clock_mhz=1410.0, temperature_c=71)
     assert run.flush(WITHIN_S)
     run.close()
-    columns = paceline.taken[0].columns
+    columns = paceline.batches[0].columns
     assert columns.tokens.tolist() == [4096, -1, 1024, -1]
     assert columns.seq_len_sq.tolist() == [2**40, -1, -1, -1]
     assert columns.bytes.tolist() == [-1, 2, -1, -1]
@@ -67,7 +67,7 @@ def test_what_is_told_of_operations_arrives_with_them(paceline):
     assert columns.temperature_c.tolist() == [-1, -1, -1, 71]
 
 
-def test_what_is_no_figure_costs_no_operation(paceline):
+def test_invalid_attributes_are_dropped_and_operations_kept(paceline):
     run = recorder(paceline.url)
     with run.step(7):
         with run.op("optimizer") as op:
@@ -77,9 +77,9 @@ def test_what_is_no_figure_costs_no_operation(paceline):
     assert run.flush(WITHIN_S)
     run.close()
     assert paceline.ops == [(7, OPTIMIZER, 0), (7, GC, 0)]
-    columns = paceline.taken[0].columns
-    told = (columns.sm_clock_mhz, columns.temperature_c, columns.tokens, columns.bytes)
-    assert told == (None, None, None, None)
+    columns = paceline.batches[0].columns
+    attributes = (columns.sm_clock_mhz, columns.temperature_c, columns.tokens, columns.bytes)
+    assert attributes == (None, None, None, None)
 
 
 def test_the_run_is_registered_in_the_background(paceline):
@@ -104,7 +104,7 @@ def test_the_run_is_registered_in_the_background(paceline):
     }
 
 
-def test_own_types_and_the_size_of_expert_blocks_are_registered(paceline):
+def test_custom_op_types_and_ep_size_are_registered(paceline):
     own = [{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}]
     paceline.op_types = ops.parse_op_types(own)
     run = recorder(paceline.url, op_types=own, ep_size=2)
@@ -124,22 +124,20 @@ def test_own_types_and_the_size_of_expert_blocks_are_registered(paceline):
     [[1], "moe", {"name"}, [{"name": object()}], iter(())],
     ids=["a number", "a name", "a set", "an object", "an iterator"],
 )
-def test_descriptions_that_cannot_be_sent_do_not_reach_training(paceline, own, caplog):
+def test_invalid_op_type_descriptions_raise_nothing_in_training(paceline, own, caplog):
     paceline.registrations.append((422, b'{"detail": "op_types[0] is no set of fields"}', {}))
     run = recorder(paceline.url, op_types=own)
     with run.step(0), run.op("moe-all-to-all"):
         pass
     assert run.flush(WITHIN_S)
     run.close()
-    assert paceline.taken == []
+    assert paceline.batches == []
     assert run.dropped == 1
     [record] = caplog.records
     assert "cannot be registered" in record.getMessage() or "stopped" in record.getMessage()
 
 
-def test_operations_of_a_type_that_nobody_registered_are_counted_and_the_rest_arrives(
-    paceline, caplog
-):
+def test_unregistered_types_are_dropped_and_the_rest_is_delivered(paceline, caplog):
     detail = {"index": 0, "message": "operation type 'a2a' is not known: register it"}
     answer = {"accepted": 1, "rejected": 1, "errors": [detail]}
     paceline.answers.append((202, json.dumps(answer).encode(), {}))
@@ -156,23 +154,23 @@ def test_operations_of_a_type_that_nobody_registered_are_counted_and_the_rest_ar
     assert "operation type 'a2a' is not known: register it" in caplog.text
 
 
-def test_a_known_epoch_is_not_asked_for(paceline):
+def test_given_epoch_needs_no_registration(paceline):
     run = recorder(paceline.url, epoch=9)
     run.record("gc", 0, 1, 1)
     assert run.flush(WITHIN_S)
     run.close()
     assert paceline.puts == []
-    assert paceline.taken[0].epoch == 9
+    assert paceline.batches[0].epoch == 9
 
 
-def test_times_are_of_the_wall_clock(paceline):
+def test_times_are_wall_clock_times(paceline):
     run = recorder(paceline.url)
     before_ns = time.time_ns()
     handle = run.begin("gc", step=0)
     run.end(handle)
     assert run.flush(WITHIN_S)
     run.close()
-    columns = paceline.taken[0].columns
+    columns = paceline.batches[0].columns
     assert abs(columns.start_ns[0] - before_ns) < 10**9
     assert 0 <= columns.duration_ns[0] < 10**9
 
@@ -184,7 +182,7 @@ def test_replayed_operations_keep_their_times(paceline):
     run.step_done(2)
     assert run.flush(WITHIN_S)
     run.close()
-    columns = [batch.columns for batch in paceline.taken if batch.columns.num_ops]
+    columns = [batch.columns for batch in paceline.batches if batch.columns.num_ops]
     assert [x for c in columns for x in c.start_ns.tolist()] == [10**18, 10**18 + 9]
     assert [x for c in columns for x in c.seq_id.tolist()] == [4, 0]
     assert paceline.steps_done == [(2, 2)]
@@ -201,7 +199,7 @@ def test_operations_are_numbered_by_their_start(paceline):
     assert paceline.ops == [(0, GC, 1), (0, GC, 0)]
 
 
-def test_errors_of_training_pass_through_and_leave_the_step_undone(paceline):
+def test_training_errors_propagate_and_leave_the_step_incomplete(paceline):
     run = recorder(paceline.url)
     with pytest.raises(RuntimeError, match="of training"), run.step(0), run.op("gc"):
         raise RuntimeError("of training")
@@ -211,7 +209,7 @@ def test_errors_of_training_pass_through_and_leave_the_step_undone(paceline):
     assert paceline.steps_done == []
 
 
-def test_nonsense_does_not_raise(paceline, caplog):
+def test_invalid_arguments_do_not_raise(paceline, caplog):
     run = recorder(paceline.url)
     run.end(None)
     run.record("gc", "no step", None, 1.5, seq_id="x")
@@ -227,7 +225,7 @@ def test_nonsense_does_not_raise(paceline, caplog):
     assert run.dropped >= 2
 
 
-def test_the_same_batch_comes_again_until_it_is_taken(paceline):
+def test_batch_is_retried_unchanged_until_accepted(paceline):
     paceline.answers += [
         (503, b"{}", {"Retry-After": "0"}),
         (429, b"", {}),
@@ -242,29 +240,29 @@ def test_the_same_batch_comes_again_until_it_is_taken(paceline):
     assert run.flush(WITHIN_S)
     run.close()
     assert len(set(paceline.posted[:5])) == 1
-    assert [batch.batch_seq for batch in paceline.taken] == [0, 1]
+    assert [batch.batch_seq for batch in paceline.batches] == [0, 1]
     assert run.dropped == 0
 
 
-def test_garbage_in_place_of_an_epoch_is_not_taken(paceline):
+def test_registration_is_retried_after_an_invalid_epoch(paceline):
     nonsense = [b"[1]", b"<html>", b'{"epoch": true}', b'{"epoch": "3"}', b""]
     paceline.registrations += [(503, b"", {}), (0, b"\x00\xff", {})]
     paceline.registrations += [(200, body, {}) for body in nonsense]
     run = recorder(paceline.url)
     run.record("gc", 0, 1, 1)
-    assert run.flush(WITHIN_S)  # whoever answered so was not Paceline, which is there at last
+    assert run.flush(WITHIN_S)  # accepted by the first valid answer
     run.close()
     assert len(paceline.puts) == 8
-    assert [batch.epoch for batch in paceline.taken] == [3]
+    assert [batch.epoch for batch in paceline.batches] == [3]
 
 
-def test_a_refused_registration_ends_the_recording(paceline, caplog):
+def test_refused_registration_stops_recording(paceline, caplog):
     refusal = b'{"code": "unauthorized", "detail": "no such token"}'
     paceline.registrations.append((401, refusal, {}))
     run = recorder(paceline.url)
     run.record("gc", 0, 1, 1)
     assert run.flush(WITHIN_S)
-    run.record("gc", 0, 2, 1)  # whether it comes before the refusal or after it: lost by that
+    run.record("gc", 0, 2, 1)  # lost whether recorded before or after the refusal
     run.close()
     run.record("gc", 0, 3, 1)
     assert paceline.posted == []
@@ -272,7 +270,7 @@ def test_a_refused_registration_ends_the_recording(paceline, caplog):
     assert "cannot be registered: 401: no such token" in caplog.text
 
 
-def test_what_a_proxy_says_in_place_of_the_server_is_not_believed(paceline):
+def test_error_answers_of_a_proxy_are_retried(paceline):
     paceline.registrations += [(404, b"<html>no backend", {}), (403, b"{}", {})]
     paceline.answers += [(404, b"<html>no backend", {}), (401, b"", {})]
     run = recorder(paceline.url)
@@ -281,10 +279,10 @@ def test_what_a_proxy_says_in_place_of_the_server_is_not_believed(paceline):
     run.close()
     assert run.dropped == 0
     assert len(paceline.puts) == 3
-    assert [batch.batch_seq for batch in paceline.taken] == [0]
+    assert [batch.batch_seq for batch in paceline.batches] == [0]
 
 
-def test_a_registration_that_something_else_answers_for_long_is_said(paceline, caplog):
+def test_repeated_registration_answers_of_a_proxy_are_logged(paceline, caplog):
     paceline.registrations += [(404, b"<html>no backend", {})] * 9
     run = recorder(paceline.url)
     run.record("gc", 0, 1, 1)
@@ -299,7 +297,7 @@ UNKNOWN: Any = (404, b'{"code": "job_not_found"}', {})
 
 
 @pytest.mark.parametrize(("status", "seq", "steps"), [(201, 0, [0, 1]), (200, 1, [0, 1, 2])])
-def test_a_job_that_was_removed_is_registered_once_more(paceline, status, seq, steps):
+def test_removed_job_is_registered_again(paceline, status, seq, steps):
     plan = {"version": 1, "from_step": 9, "enabled": False, "every": 1, "steps": 1}
     paceline.recording = plan
     run = recorder(paceline.url)
@@ -315,11 +313,11 @@ def test_a_job_that_was_removed_is_registered_once_more(paceline, status, seq, s
     run.close()
     assert run.dropped == 0
     assert [step for step, _, _ in paceline.ops] == steps
-    # Of a run that begins anew nobody knows a number; of one that is there they may be known.
-    assert [(batch.epoch, batch.batch_seq) for batch in paceline.taken][:2] == [(3, 0), (4, seq)]
+    # A new run has no known batch numbers; those of an existing run may be known.
+    assert [(batch.epoch, batch.batch_seq) for batch in paceline.batches][:2] == [(3, 0), (4, seq)]
 
 
-def test_a_job_that_is_not_there_even_then_is_given_up_batch_by_batch(paceline):
+def test_batches_for_a_job_missing_after_reregistration_are_dropped(paceline):
     paceline.answers += [UNKNOWN] * 3
     run = recorder(paceline.url)
     for step in range(3):
@@ -328,10 +326,10 @@ def test_a_job_that_is_not_there_even_then_is_given_up_batch_by_batch(paceline):
     run.close()
     assert len(paceline.puts) == 2
     assert run.dropped_reasons == {"refused by the server": 2}
-    assert [batch.batch_seq for batch in paceline.taken] == [0]
+    assert [batch.batch_seq for batch in paceline.batches] == [0]
 
 
-def test_a_server_of_a_version_before_gets_what_it_can_read(paceline):
+def test_older_server_gets_unpacked_batches_after_415(paceline):
     paceline.accepts = ["packed", "dropped"]
     run = recorder(paceline.url)
     run.record("gc", 0, 1, 1)
@@ -344,11 +342,11 @@ def test_a_server_of_a_version_before_gets_what_it_can_read(paceline):
     run.close()
     assert run.dropped == 0
     assert [body[:2] == b"\x1f\x8b" for body in paceline.posted] == [True, True, False, False]
-    assert [batch.batch_seq for batch in paceline.taken] == [0, 1, 2]
+    assert [batch.batch_seq for batch in paceline.batches] == [0, 1, 2]
     assert len(paceline.puts) == 2
 
 
-def test_a_batch_that_is_bad_in_any_form_is_dropped(paceline):
+def test_batch_refused_both_packed_and_plain_is_dropped(paceline):
     paceline.accepts = ["packed"]
     paceline.answers += [(422, b"{}", {})] * 2
     run = recorder(paceline.url)
@@ -357,11 +355,11 @@ def test_a_batch_that_is_bad_in_any_form_is_dropped(paceline):
         assert run.flush(WITHIN_S)
     run.close()
     assert run.dropped_reasons == {"refused by the server": 1}
-    assert [batch.batch_seq for batch in paceline.taken] == [0]
+    assert [batch.batch_seq for batch in paceline.batches] == [0]
     assert len(paceline.puts) == 1
 
 
-def test_a_refused_batch_is_dropped_and_its_steps_are_never_declared(paceline, caplog):
+def test_refused_batch_is_dropped_and_its_step_stays_incomplete(paceline, caplog):
     paceline.answers += [(422, b'{"detail": "no"}', {})] * 2
     run = recorder(paceline.url)
     for _ in range(2):
@@ -375,12 +373,12 @@ def test_a_refused_batch_is_dropped_and_its_steps_are_never_declared(paceline, c
     run.close()
     assert run.dropped == 2
     assert paceline.steps_done == [(1, 1)]
-    assert paceline.taken[0].batch_seq == 0  # what was refused leaves no gap
+    assert paceline.batches[0].batch_seq == 0  # a refused batch leaves no gap
     assert len(caplog.records) == 1
     assert "422: no" in caplog.text
 
 
-def test_a_number_that_the_server_may_know_is_not_used_again(paceline):
+def test_batch_number_possibly_seen_by_the_server_is_not_reused(paceline):
     paceline.answers += [(0, b"", {}), (401, b'{"code": "unauthorized"}', {})]
     run = recorder(paceline.url)
     run.record("gc", 0, 1, 1)
@@ -388,7 +386,7 @@ def test_a_number_that_the_server_may_know_is_not_used_again(paceline):
     run.record("gc", 1, 1, 1)
     assert run.flush(WITHIN_S)
     run.close()
-    assert [batch.batch_seq for batch in paceline.taken] == [1]
+    assert [batch.batch_seq for batch in paceline.batches] == [1]
 
 
 def test_a_superseded_run_sends_nothing_more(paceline):
@@ -404,9 +402,9 @@ def test_a_superseded_run_sends_nothing_more(paceline):
     assert run.dropped == 2
 
 
-def test_operations_that_the_server_refuses_are_counted_and_said_once(paceline, caplog):
+def test_rejected_operations_are_counted_and_logged_once(paceline, caplog):
     said = {"accepted": 1, "errors": [{"message": "unknown op type"}]}
-    for rejected in (1, 10**30, True):  # no more than were sent, whatever is said
+    for rejected in (1, 10**30, True):  # at most the number sent is counted
         body = json.dumps({**said, "rejected": rejected}).encode()
         paceline.answers.append((202, body, {}))
     run = recorder(paceline.url)
@@ -415,24 +413,24 @@ def test_operations_that_the_server_refuses_are_counted_and_said_once(paceline, 
         assert run.flush(WITHIN_S)
     run.close()
     assert run.dropped == 2
-    assert len(paceline.taken) == 4
+    assert len(paceline.batches) == 4
     assert [record.message.count("unknown op type") for record in caplog.records] == [1]
 
 
-def test_a_server_that_is_down_costs_training_nothing(nobody):
-    run = recorder(nobody, max_ops=100)
+def test_unreachable_server_does_not_slow_training(unused_url):
+    run = recorder(unused_url, max_ops=100)
     began_s = time.monotonic()
     for step in range(100):
         with run.step(step), run.op("gc"):
             pass
     assert time.monotonic() - began_s < 5.0
     assert not run.flush(0.01)
-    closed(run)
+    close_unreachable(run)
     assert run.dropped == 100
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://[", "http://host:port", "x y"])
-def test_an_address_that_is_none_is_logged_and_costs_training_nothing(url, caplog):
+def test_invalid_server_address_is_logged_and_raises_nothing(url, caplog):
     run = recorder(url)
     run.record("gc", 0, 1, 1)
     run.close(5)
@@ -441,7 +439,7 @@ def test_an_address_that_is_none_is_logged_and_costs_training_nothing(url, caplo
     assert "stopped" in caplog.text
 
 
-def test_a_server_that_comes_up_later_gets_everything(paceline):
+def test_server_that_starts_later_gets_every_step(paceline):
     paceline.registrations += [(503, b"", {})] * 5
     run = recorder(paceline.url)
     for step in range(50):
@@ -452,32 +450,32 @@ def test_a_server_that_comes_up_later_gets_everything(paceline):
     assert paceline.steps_done == [(step, 1) for step in range(50)]
 
 
-def test_no_proxy_of_the_environment_is_used(paceline):
-    # http.client knows none; a client that used urllib's opener would.
+def test_register_returns_the_epoch(paceline):
+    # http.client ignores proxy variables; urllib's opener would follow them.
     assert register(paceline.url, TOKEN, "j", dp_size=1, pp_size=1, run_key="r") == 3
 
 
-def test_registering_by_hand_tells_what_went_wrong(paceline, nobody):
+def test_register_and_end_job_raise_the_reason(paceline, unused_url):
     paceline.registrations.append((422, b'{"detail": "dp_size is 0"}', {}))
     with pytest.raises(Refused, match="422: dp_size is 0"):
         register(paceline.url, TOKEN, "j", dp_size=0, pp_size=1, run_key="r")
     with pytest.raises(Unreachable):
-        register(nobody, TOKEN, "j", dp_size=1, pp_size=1, run_key="r")
+        register(unused_url, TOKEN, "j", dp_size=1, pp_size=1, run_key="r")
     with pytest.raises(Unreachable):
-        end_job(nobody, TOKEN, "j")
+        end_job(unused_url, TOKEN, "j")
 
 
-def test_a_job_can_be_ended(paceline):
+def test_end_job_posts_to_the_escaped_job_path(paceline):
     end_job(paceline.url + "/", TOKEN, "j/1")
     assert paceline.ended == ["/api/v1/jobs/j%2F1/end"]
 
 
-def test_a_sender_that_cannot_even_look_ends_and_keeps_nobody_waiting(paceline, caplog):
-    def no_chore():
+def test_sender_with_a_failing_chore_stops_without_blocking_flush(paceline, caplog):
+    def failing_chore():
         raise RuntimeError("of a kind that nobody thought of")
 
     run = recorder(paceline.url)
-    run._sender._chores = [no_chore]
+    run._sender._chores = [failing_chore]
     run.record("gc", 0, 1, 1)
     assert run.flush(WITHIN_S)
     run._sender.join(WITHIN_S)
@@ -486,7 +484,7 @@ def test_a_sender_that_cannot_even_look_ends_and_keeps_nobody_waiting(paceline, 
     assert "stopped: RuntimeError" in caplog.text
 
 
-def test_closing_ends_every_thread(paceline):
+def test_close_ends_every_sender_thread(paceline):
     others = set(threading.enumerate())
     runs = [recorder(paceline.url) for _ in range(100)]
     paceline.wait_for(lambda: len(paceline.puts) == 100, WITHIN_S)
@@ -500,7 +498,7 @@ def test_closing_ends_every_thread(paceline):
     assert not any(sender.is_alive() for sender in senders)
 
 
-def test_backoff_grows_is_random_and_honours_the_server():
+def test_backoff_grows_and_honours_the_server_minimum():
     backoff = Backoff(0.5, 30.0)
     delays_s = [backoff.next_s() for _ in range(40)]
     assert all(0.0 <= delay_s <= 30.0 for delay_s in delays_s)
@@ -509,7 +507,7 @@ def test_backoff_grows_is_random_and_honours_the_server():
     assert backoff.next_s(at_least_s=99.0) == 99.0
 
 
-def test_what_the_client_writes_is_what_the_server_reads(paceline):
+def test_server_decodes_every_operation_of_the_client(paceline):
     run = recorder(paceline.url)
     for number in range(1000):
         run.record("optimizer", number % 3, 2**62 + number, 10**9, number, 1, number)

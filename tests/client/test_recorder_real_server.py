@@ -1,4 +1,4 @@
-"""Recorders against a whole Paceline: what they say is what it shows, also after it was frozen."""
+"""Recorders against a complete Paceline, whose API freezes and resumes during the run."""
 
 import signal
 
@@ -22,9 +22,9 @@ def stack(tmp_path_factory):
 
 
 def start(stack, dp_rank, spool_dir):
-    place = Topology(rank=dp_rank, dp_rank=dp_rank, stage=0, dp_size=DP, pp_size=1)
+    topology = Topology(rank=dp_rank, dp_rank=dp_rank, stage=0, dp_size=DP, pp_size=1)
     return paceline_client.start(
-        JOB, stack.url, TOKEN, topology=place, run_key="r", host=f"n{dp_rank}",
+        JOB, stack.url, TOKEN, topology=topology, run_key="r", host=f"n{dp_rank}",
         spool_dir=spool_dir, gc_pauses=False,
     )  # fmt: skip
 
@@ -43,12 +43,12 @@ def train(runs, steps, kind="train"):
     assert all(run.flush(WITHIN_S) for run in runs)
 
 
-def test_what_is_recorded_is_what_the_server_shows(stack, tmp_path):
+def test_server_counts_every_recorded_operation_despite_a_freeze(stack, tmp_path):
     assert "WRONG" not in paceline_client.check(stack.url, TOKEN, JOB, topology=Topology(
         rank=0, dp_rank=0, stage=0, dp_size=DP, pp_size=1
     ))  # fmt: skip
     runs = [start(stack, dp_rank, tmp_path) for dp_rank in range(DP)]
-    with runs[1].op("gc"):  # of no step
+    with runs[1].op("gc"):  # outside a step
         pass
     train(runs, [0], "first")
     train(runs, range(1, 4))
@@ -69,7 +69,7 @@ def test_what_is_recorded_is_what_the_server_shows(stack, tmp_path):
         run.close()
 
     recorded = [step for step in range(16) if step < 9 or step % 3 == 0]
-    operations = DP * (6 * (len(recorded) - 1) + 1)  # of step 5, there is one
+    operations = DP * (6 * (len(recorded) - 1) + 1)  # step 5 has one operation
 
     def is_analysed():
         job = stack.get(f"/jobs/{JOB}")

@@ -1,4 +1,4 @@
-"""What is recorded, of which step, and what is not: counted, never guessed."""
+"""Steps of recorded operations; operations outside a step are counted as dropped."""
 
 import gc
 import logging
@@ -16,7 +16,7 @@ from tests.client.conftest import TOKEN
 from tests.client.recorders import WITHIN_S, recorder
 
 FORWARD, OPTIMIZER, GC = (OP_CODES[name] for name in ("forward-compute", "optimizer", "gc"))
-EVERYTHING = ["packed", "dropped", "step_kinds", "waits"]
+EXTENSIONS = ["packed", "dropped", "step_kinds", "waits"]
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +27,8 @@ def _quiet(caplog, monkeypatch):
 
 
 @pytest.fixture
-def alone():
-    """A recorder without a sender, and its buffer: what it records stays there."""
+def offline():
+    """A recorder without a sender, and its buffer."""
     buffer = Buffer(10_000, 60.0)
     return Recorder(buffer, None), buffer
 
@@ -38,12 +38,12 @@ def names(taken):
 
 
 def columns(paceline):
-    [batch] = [batch for batch in paceline.taken if batch.columns.num_ops]
+    [batch] = [batch for batch in paceline.batches if batch.columns.num_ops]
     return batch.columns
 
 
-def test_an_operation_outside_of_a_step_is_counted_and_never_put_into_one(alone, caplog):
-    run, buffer = alone
+def test_operation_outside_a_step_is_dropped_with_a_warning(offline, caplog):
+    run, buffer = offline
     for _ in range(2):
         with run.op("gc") as op:
             op.tell(bytes=1)
@@ -55,8 +55,8 @@ def test_an_operation_outside_of_a_step_is_counted_and_never_put_into_one(alone,
     assert "outside `with recorder.step(...)`" in warning
 
 
-class Odd:
-    """A tensor of several elements, or one on a GPU, where a number is wanted."""
+class NotANumber:
+    """A tensor of several elements, or one on a GPU, instead of a number."""
 
     def __init__(self, *, is_cuda):
         self.is_cuda = is_cuda
@@ -69,22 +69,22 @@ class Odd:
 
 
 @pytest.mark.parametrize("is_cuda", [False, True])
-def test_what_is_no_number_costs_neither_the_times_nor_the_recording(alone, is_cuda):
-    run, buffer = alone
-    odd = Odd(is_cuda=is_cuda)
+def test_non_numeric_attributes_do_not_stop_recording(offline, is_cuda):
+    run, buffer = offline
+    odd = NotANumber(is_cuda=is_cuda)
     with run.step(0):
         run.tell_microbatch(0, tokens=odd)
         with run.op("forward-compute", microbatch=0, tokens=odd, seq_len_sq=4):
             pass
-        with run.op("gc", microbatch=Odd(is_cuda=False)):
+        with run.op("gc", microbatch=NotANumber(is_cuda=False)):
             pass
     taken = buffer.take()
     assert [(op[1], op[7]) for op in taken.ops] == [("forward-compute", {"seq_len_sq": 4})]
     assert run.dropped_reasons == {"not a valid operation": 1}
 
 
-def test_an_operation_that_names_its_step_needs_no_step_around_it(alone):
-    run, buffer = alone
+def test_operation_with_a_step_argument_needs_no_step_context(offline):
+    run, buffer = offline
     with run.op("gc", step=4):
         pass
     run.step_done(4)
@@ -93,18 +93,18 @@ def test_an_operation_that_names_its_step_needs_no_step_around_it(alone):
     assert taken.steps_done == [(4, 1)]
 
 
-def test_an_operation_has_all_that_its_constructor_gives_it(alone):
-    run, _ = alone
+def test_op_sets_every_slot_that_the_timed_op_constructor_sets(offline):
+    run, _ = offline
     with run.step(1):
         quick = run.op("optimizer")
     slow = TimedOp(quick._buffer, quick._epoch_ns, "optimizer", quick._state, -1, -1, {})
-    unset = {"_start_ns"}  # until it begins
+    unset = {"_start_ns"}  # set on begin
     for name in set(TimedOp.__slots__) - unset:
         assert getattr(quick, name) == getattr(slow, name), name
 
 
-def test_after_an_inner_step_the_outer_one_goes_on(alone):
-    run, buffer = alone
+def test_outer_step_resumes_after_a_nested_step(offline):
+    run, buffer = offline
     with run.step(1):
         with run.step(2, kind="eval"), run.op("gc"):
             pass
@@ -116,8 +116,8 @@ def test_after_an_inner_step_the_outer_one_goes_on(alone):
     assert taken.step_kinds == [(2, "eval")]
 
 
-def test_steps_are_told_in_ascending_order_and_each_once(paceline):
-    paceline.accepts = EVERYTHING
+def test_completed_steps_are_sent_once_in_ascending_order(paceline):
+    paceline.accepts = EXTENSIONS
     run = recorder(paceline.url)
     for step, kind in ((5, "eval"), (3, "first"), (5, "eval"), (4, "train")):
         with run.step(step, kind), run.op("gc"):
@@ -125,17 +125,17 @@ def test_steps_are_told_in_ascending_order_and_each_once(paceline):
     run.step_done(-1)
     assert run.flush(WITHIN_S)
     run.close()
-    done = [done for batch in paceline.taken for done in batch.steps_done]
+    done = [done for batch in paceline.batches for done in batch.steps_done]
     assert sum(num_ops for _, num_ops in done) == 4
-    for batch in paceline.taken:
+    for batch in paceline.batches:
         steps = [step for step, _ in batch.steps_done]
         assert steps == sorted(set(steps))
         kinds = [step for step, _ in batch.step_kinds]
         assert kinds == sorted(set(kinds) & set(steps))
 
 
-def test_times_are_rounded_to_what_recording_itself_takes(alone):
-    run, buffer = alone
+def test_times_are_multiples_of_rounding_ns(offline):
+    run, buffer = offline
     with run.step(1), run.op("gc"):
         pass
     before_ns, after_ns = run.now_ns() - 10**9, run.now_ns()
@@ -144,8 +144,8 @@ def test_times_are_rounded_to_what_recording_itself_takes(alone):
     assert before_ns < start_ns <= start_ns + duration_ns <= after_ns
 
 
-def test_what_cannot_be_an_operation_costs_nobody_else_anything(alone):
-    run, buffer = alone
+def test_invalid_operations_are_dropped_and_the_valid_one_kept(offline):
+    run, buffer = offline
     with run.step(1):
         for optype in (None, 7, "", "x" * 65, "\ud800", ["gc"]):
             with run.op(optype):
@@ -161,12 +161,12 @@ def test_what_cannot_be_an_operation_costs_nobody_else_anything(alone):
             pass
     taken = buffer.take()
     assert names(taken) == ["gc"]
-    assert taken.steps_done == []  # it would look complete
+    assert taken.steps_done == []  # the step is incomplete
     assert run.dropped_reasons == {"not a valid operation": 13}
 
 
-def test_more_types_than_a_job_may_have_are_dropped(alone):
-    run, buffer = alone
+def test_op_types_beyond_the_job_limit_are_dropped(offline):
+    run, buffer = offline
     with run.step(1):
         for number in range(400):
             with run.op(f"type-{number}"):
@@ -175,8 +175,8 @@ def test_more_types_than_a_job_may_have_are_dropped(alone):
     assert run.dropped == 150
 
 
-def test_a_microbatchs_figures_go_to_its_computations_of_that_step(alone):
-    run, buffer = alone
+def test_microbatch_attributes_apply_to_its_computations_of_the_step(offline):
+    run, buffer = offline
     with run.step(1):
         run.tell_microbatch(0, tokens=100, seq_len_sq=5)
         for optype in ("forward-compute", "forward-send", "backward-compute"):
@@ -188,13 +188,13 @@ def test_a_microbatchs_figures_go_to_its_computations_of_that_step(alone):
             pass
     with run.step(2), run.op("forward-compute", microbatch=0):
         pass
-    told = [op[7] or {} for op in buffer.take().ops]
+    attributes = [op[7] or {} for op in buffer.take().ops]
     both = {"tokens": 100, "seq_len_sq": 5}
-    assert told == [both, {}, both, {}, {"tokens": 7, "seq_len_sq": 5}, {}]
+    assert attributes == [both, {}, both, {}, {"tokens": 7, "seq_len_sq": 5}, {}]
 
 
-def test_waits_for_data_belong_to_the_step_that_they_hold_up(alone):
-    run, buffer = alone
+def test_data_wait_belongs_to_the_step_after_it(offline):
+    run, buffer = offline
     batches = run.data(["first", "second"])
     assert len(batches) == 2
     seen = []
@@ -212,8 +212,8 @@ def test_waits_for_data_belong_to_the_step_that_they_hold_up(alone):
     assert taken.steps_done == [(0, 2), (1, 2)]
 
 
-def test_data_can_be_waited_for_within_a_step_and_errors_of_the_loader_pass_through(alone):
-    run, buffer = alone
+def test_data_wait_within_a_step_propagates_loader_errors(offline):
+    run, buffer = offline
 
     def loader():
         yield 1
@@ -227,7 +227,7 @@ def test_data_can_be_waited_for_within_a_step_and_errors_of_the_loader_pass_thro
     assert [(op[0], op[1]) for op in buffer.take().ops] == [(0, "data-wait")]
 
 
-def test_a_loader_keeps_what_else_it_has():
+def test_wrapped_loader_keeps_its_attributes():
     class Loader(list):
         epoch = 3
 
@@ -236,13 +236,13 @@ def test_a_loader_keeps_what_else_it_has():
     assert list(batches) == list(batches) == ["a", "b"]
 
 
-def test_collections_of_garbage_are_noted_in_their_step(alone):
-    run, buffer = alone
+def test_gc_pauses_are_recorded_in_their_step(offline):
+    run, buffer = offline
     run.note_pauses()
     run._pauses._min_ns = 0
     with run.step(5):
         gc.collect(0)
-    gc.collect(0)  # between steps: of no interest
+    gc.collect(0)  # between steps: not recorded
     run._pauses.stop()
     with run.step(6):
         gc.collect(0)
@@ -251,7 +251,7 @@ def test_collections_of_garbage_are_noted_in_their_step(alone):
     assert all(op[3] >= 0 for op in taken.ops)
 
 
-def test_collections_are_no_longer_heard_once_a_recorder_is_gone():
+def test_gc_callback_is_removed_with_its_recorder():
     before = len(gc.callbacks)
     run = Recorder(Buffer(10, 60.0), None)
     run.note_pauses()
@@ -264,8 +264,8 @@ def test_collections_are_no_longer_heard_once_a_recorder_is_gone():
     assert len(gc.callbacks) == before
 
 
-def test_a_server_that_knows_them_is_told_kinds_of_steps_and_drops(paceline):
-    paceline.accepts = EVERYTHING
+def test_step_kinds_and_drops_are_sent_if_accepted(paceline):
+    paceline.accepts = EXTENSIONS
     run = recorder(paceline.url)
     with run.op("gc"):
         pass
@@ -274,17 +274,17 @@ def test_a_server_that_knows_them_is_told_kinds_of_steps_and_drops(paceline):
             pass
     assert run.flush(WITHIN_S)
     run.close()
-    kinds = [kind for batch in paceline.taken for kind in batch.step_kinds]
+    kinds = [kind for batch in paceline.batches for kind in batch.step_kinds]
     assert [(step, str(getattr(kind, "value", kind))) for step, kind in kinds] == [
         (0, "first"),
         (2, "eval"),
         (3, "checkpoint"),
     ]
-    assert {batch.dropped for batch in paceline.taken} == {1}
+    assert {batch.dropped for batch in paceline.batches} == {1}
     assert sorted(paceline.steps_done) == [(step, 1) for step in range(5)]
 
 
-def test_a_server_that_does_not_know_kinds_sees_only_training(paceline):
+def test_server_without_step_kinds_gets_only_training_steps(paceline):
     run = recorder(paceline.url)
     for step, kind in enumerate(("train", "eval", "train")):
         with run.step(step, kind=kind), run.op("gc"):
@@ -293,7 +293,7 @@ def test_a_server_that_does_not_know_kinds_sees_only_training(paceline):
         for _ in range(2):
             with run.op("gc"):
                 pass
-            assert run.flush(WITHIN_S)  # as of a step that takes longer than is waited
+            assert run.flush(WITHIN_S)  # a step longer than the flush interval
     with run.step(4), run.op("gc"):
         pass
     assert run.flush(WITHIN_S)
@@ -303,7 +303,7 @@ def test_a_server_that_does_not_know_kinds_sees_only_training(paceline):
     assert paceline.steps_done == [(0, 1), (2, 1), (4, 1)]
 
 
-def test_packed_or_not_the_server_reads_the_same(paceline):
+def test_packed_and_plain_batches_decode_the_same(paceline):
     for accepts in ([], ["packed"]):
         paceline.accepts = accepts
         run = recorder(paceline.url)
@@ -326,14 +326,14 @@ def test_packed_or_not_the_server_reads_the_same(paceline):
                 strict=True,
             )
         )
-        for c in (batch.columns for batch in paceline.taken)
+        for c in (batch.columns for batch in paceline.batches)
     )
     assert plain == packed
     assert paceline.posted[0][:1] == b"\x8a"
     assert paceline.posted[1][:2] == b"\x1f\x8b"
 
 
-def test_extensions_that_the_server_does_not_name_are_not_used(paceline):
+def test_extensions_not_accepted_by_the_server_are_not_sent(paceline):
     paceline.accepts = ["of tomorrow", 7]
     run = recorder(paceline.url, rack="r1", switch="s1")
     with run.op("gc"):
@@ -347,33 +347,33 @@ def test_extensions_that_the_server_does_not_name_are_not_used(paceline):
     assert columns(paceline).tokens.tolist() == [3]
 
 
-def test_where_a_host_stands_and_how_its_gpu_is_goes_to_a_server_that_knows_of_it(paceline):
-    paceline.accepts = [*EVERYTHING, "gpu_health", "placement"]
+def test_placement_and_gpu_health_are_sent_if_accepted(paceline):
+    paceline.accepts = [*EXTENSIONS, "gpu_health", "placement"]
     run = recorder(paceline.url, host="n\n1", rack="r" * 100 + "\x00", switch="\udc80leaf 3")
     with run.step(1), run.op("optimizer", power_w=400, xid=79):
         pass
     assert run.flush(WITHIN_S)
     run.close()
-    [batch] = paceline.taken
+    [batch] = paceline.batches
     assert batch.host == "n1"
     assert (batch.placement.rack, batch.placement.switch) == ("r" * 64, "leaf 3")
     assert columns(paceline).power_w.tolist() == [400]
     assert columns(paceline).xid.tolist() == [79]
 
 
-def test_of_operations_of_an_unknown_host_none_is_told_nor_where_it_stands(paceline, monkeypatch):
+def test_unknown_host_sends_neither_host_nor_placement(paceline, monkeypatch):
     monkeypatch.setenv("PACELINE_RACK", "ours")
-    paceline.accepts = [*EVERYTHING, "gpu_health", "placement"]
+    paceline.accepts = [*EXTENSIONS, "gpu_health", "placement"]
     run = recorder(paceline.url, host="")
     with run.step(1), run.op("optimizer"):
         pass
     assert run.flush(WITHIN_S)
     run.close()
-    [batch] = paceline.taken
+    [batch] = paceline.batches
     assert (batch.host, batch.placement) == (None, None)
 
 
-def test_null_has_all_that_a_recorder_has_and_records_nothing():
+def test_null_recorder_accepts_every_call_and_records_nothing():
     run = NULL
     assert not run.is_recording
     assert not run.records(3)
@@ -392,13 +392,13 @@ def test_null_has_all_that_a_recorder_has_and_records_nothing():
     assert not run.is_recording
 
 
-def test_where_to_send_may_stand_in_the_environment(paceline, monkeypatch):
+def test_url_token_job_and_run_key_are_read_from_the_environment(paceline, monkeypatch):
     monkeypatch.setenv("PACELINE_URL", paceline.url)
     monkeypatch.setenv("PACELINE_TOKEN", TOKEN)
     monkeypatch.setenv("PACELINE_JOB", "from outside")
     monkeypatch.setenv("PACELINE_RUN_KEY", "r7")
-    place = Topology(rank=1, dp_rank=1, stage=0, dp_size=2, pp_size=1, host="n9")
-    run = paceline_client.start(topology=place)
+    topology = Topology(rank=1, dp_rank=1, stage=0, dp_size=2, pp_size=1, host="n9")
+    run = paceline_client.start(topology=topology)
     with run.step(1), run.op("gc"):
         pass
     assert run.flush(WITHIN_S)
@@ -407,22 +407,22 @@ def test_where_to_send_may_stand_in_the_environment(paceline, monkeypatch):
     assert path == "/api/v1/jobs/from%20outside"
     assert body["run_key"] == "r7"
     assert body["parallelism"]["dp_size"] == 2
-    [batch] = paceline.taken
+    [batch] = paceline.batches
     assert (batch.rank, batch.dp_rank, batch.stage, batch.host) == (1, 1, 0, "n9")
 
 
-PLACE: dict[str, Any] = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 1, "pp_size": 1}
+POSITION: dict[str, Any] = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 1, "pp_size": 1}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ({"job": None}, "no job: give job=, or set PACELINE_JOB"),
         ({"url": None}, "no url: give url=, or set PACELINE_URL"),
         ({"token": None}, "no token: give token=, or set PACELINE_TOKEN"),
         ({"token": ""}, "no token: give token=, or set PACELINE_TOKEN"),
         ({"rank": None, "stage": None}, "rank, stage missing"),
-        ({"topology": Topology(**PLACE)}, "give either topology= or rank="),
+        ({"topology": Topology(**POSITION)}, "give either topology= or rank="),
         ({"topology": "rank 3"}, "nothing is recorded"),
         ({"dp_size": "two"}, "dp_size is 'two', not a whole number"),
         ({"rank": 1.5}, "rank is 1.5, not a whole number"),
@@ -433,21 +433,21 @@ PLACE: dict[str, Any] = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 1, "pp_
         ({"job": "j\udcff"}, "job 'j\\udcff' is not valid text"),
     ],
 )
-def test_what_is_missing_is_said_and_training_goes_on(given, said, caplog):
-    usual = {"job": "j", "url": "http://127.0.0.1:1", "token": "t", "run_key": "", **PLACE}
-    run = paceline_client.start(**{**usual, **given})
+def test_invalid_start_options_are_logged_and_nothing_is_recorded(given, expected, caplog):
+    valid = {"job": "j", "url": "http://127.0.0.1:1", "token": "t", "run_key": "", **POSITION}
+    run = paceline_client.start(**{**valid, **given})
     assert run is NULL
     [warning] = caplog.messages
-    assert said in warning
+    assert expected in warning
 
 
-def test_a_rank_that_is_not_recorded_sends_nothing(paceline):
+def test_unrecorded_rank_sends_nothing(paceline):
     peer = Topology(rank=1, dp_rank=0, stage=0, dp_size=1, pp_size=1, tp_size=2, records=False)
     assert recorder(paceline.url, topology=peer) is NULL
     assert paceline.puts == []
 
 
-def test_the_switch_is_taken_from_slurm(monkeypatch):
+def test_switch_is_read_from_slurm(monkeypatch):
     from paceline_client.startup import placement
 
     assert placement(None, None) == {}
@@ -459,8 +459,8 @@ def test_the_switch_is_taken_from_slurm(monkeypatch):
     assert placement(None, None) == {"rack": "r2", "switch": "told"}
 
 
-def test_every_built_in_type_can_be_sent(paceline):
-    paceline.accepts = EVERYTHING
+def test_every_built_in_op_type_is_delivered(paceline):
+    paceline.accepts = EXTENSIONS
     run = recorder(paceline.url)
     with run.step(1):
         for name in OP_NAMES:
@@ -474,13 +474,13 @@ def test_every_built_in_type_can_be_sent(paceline):
 @pytest.mark.parametrize(
     "nonsense", [None, "three", [], {}, object()], ids=lambda it: type(it).__name__
 )
-def test_nothing_that_training_says_is_raised_back_into_it(alone, nonsense):
-    run, _ = alone
+def test_invalid_arguments_and_broken_cuda_never_raise(offline, nonsense):
+    run, _ = offline
     run._plans.update({"recording": {
         "version": 1, "from_step": 0, "enabled": True, "every": 2, "steps": 1,
     }})  # fmt: skip
     assert run.records(nonsense) is False
-    run._cuda = Broken()
+    run._cuda = BrokenCuda()
     with run.step(0):
         for name in ("gc", nonsense):
             with run.op(name) as op:
@@ -491,21 +491,21 @@ def test_nothing_that_training_says_is_raised_back_into_it(alone, nonsense):
     assert run.flush(nonsense) is False
 
 
-class Broken:
-    """CUDA after an error, of which every further call tells again."""
+class BrokenCuda:
+    """CUDA after an error, which every further call raises again."""
 
     def is_usable(self):
         raise RuntimeError("an illegal memory access was encountered")
 
 
-@pytest.mark.parametrize("told", [[3, 1, 1, 2, 2], ["3", "1", "1", "2", "2"]], ids=str)
-def test_numbers_may_be_of_numpy_or_of_the_environment(paceline, told):
+@pytest.mark.parametrize("values", [[3, 1, 1, 2, 2], ["3", "1", "1", "2", "2"]], ids=str)
+def test_numpy_numbers_and_numeric_strings_are_accepted(paceline, values):
     import numpy as np
 
     names = ("rank", "dp_rank", "stage", "dp_size", "pp_size")
     numbers = {
         name: value if isinstance(value, str) else np.int64(value)
-        for name, value in zip(names, told, strict=True)
+        for name, value in zip(names, values, strict=True)
     }
     run = recorder(paceline.url, **numbers, gpus=np.int32(8), max_ops="100")
     with run.step(np.int64(1)), run.op("gc", microbatch=np.int32(2)):
@@ -513,5 +513,5 @@ def test_numbers_may_be_of_numpy_or_of_the_environment(paceline, told):
     assert run.flush(WITHIN_S)
     run.close()
     assert paceline.puts[0][1]["parallelism"]["dp_size"] == 2
-    assert [(batch.rank, batch.dp_rank, batch.stage) for batch in paceline.taken] == [(3, 1, 1)]
+    assert [(batch.rank, batch.dp_rank, batch.stage) for batch in paceline.batches] == [(3, 1, 1)]
     assert paceline.steps_done == [(1, 1)]

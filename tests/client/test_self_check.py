@@ -1,4 +1,4 @@
-"""One screen that says what is wrong, and to nobody the token."""
+"""Report of the self-check: errors and their causes, never the token."""
 
 import email.utils
 import subprocess
@@ -11,20 +11,20 @@ from paceline_client import Topology
 from paceline_client.self_check import is_good
 
 from tests.client.conftest import TOKEN
-from tests.client.hostile_servers import listening
+from tests.client.hostile_servers import hostile_server
 
-PLACE = Topology(rank=1, dp_rank=1, stage=0, dp_size=2, pp_size=1)
+TOPOLOGY = Topology(rank=1, dp_rank=1, stage=0, dp_size=2, pp_size=1)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_told(monkeypatch):
+def _clean_environment(monkeypatch):
     for name in ("PACELINE_URL", "PACELINE_TOKEN", "PACELINE_JOB", "WORLD_SIZE", "RANK"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
 def healthy(paceline):
-    """Answers as Paceline does: a batch that is none is refused for itself."""
+    """A server that answers like Paceline: an invalid batch gets a 400."""
     paceline.health = b'{"status": "ok"}'
     paceline.answers += [(400, b'{"detail": "the batch cannot be decoded"}', {})]
     return paceline
@@ -35,8 +35,8 @@ def line(report, name):
     return found.split(maxsplit=2)
 
 
-def test_all_is_well(healthy):
-    report = paceline_client.check(healthy.url, TOKEN, "llm", PLACE)
+def test_report_of_a_healthy_setup_is_all_ok(healthy):
+    report = paceline_client.check(healthy.url, TOKEN, "llm", TOPOLOGY)
     assert is_good(report)
     assert line(report, "server")[1] == "ok"
     assert line(report, "token")[1:] == ["ok", "may send operations of job 'llm'"]
@@ -48,33 +48,33 @@ def test_all_is_well(healthy):
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_bad_token_is_wrong_and_not_shown(healthy, status):
+def test_refused_token_is_reported_but_not_shown(healthy, status):
     healthy.answers.clear()
     healthy.answers.append((status, f'{{"detail": "{TOKEN} is not known"}}'.encode(), {}))
-    report = paceline_client.check(healthy.url, TOKEN, "llm", PLACE)
+    report = paceline_client.check(healthy.url, TOKEN, "llm", TOPOLOGY)
     assert not is_good(report)
     assert line(report, "token")[1:] == ["WRONG", f"{status}: ... is not known"]
     assert TOKEN not in report
 
 
-def test_a_job_that_nobody_has_registered_yet_is_no_fault(healthy):
+def test_unregistered_job_is_no_error(healthy):
     healthy.answers.clear()
     healthy.answers.append((404, b'{"detail": "no job"}', {}))
-    assert is_good(paceline_client.check(healthy.url, TOKEN, "llm", PLACE))
+    assert is_good(paceline_client.check(healthy.url, TOKEN, "llm", TOPOLOGY))
 
 
-def test_without_a_job_the_token_is_asked_about_all_the_same(healthy):
+def test_token_is_checked_without_a_job(healthy):
     healthy.answers.clear()
     healthy.answers.append((404, b'{"detail": "no job"}', {}))
-    report = paceline_client.check(healthy.url, TOKEN, None, PLACE)
+    report = paceline_client.check(healthy.url, TOKEN, None, TOPOLOGY)
     assert line(report, "token")[1:] == ["ok", "known; give job= or PACELINE_JOB to check the job"]
     healthy.answers.append((401, b'{"detail": "not known here"}', {}))
-    assert not is_good(paceline_client.check(healthy.url, TOKEN, None, PLACE))
+    assert not is_good(paceline_client.check(healthy.url, TOKEN, None, TOPOLOGY))
 
 
 @pytest.mark.parametrize("url", ["http://user:pass-word@127.0.0.1:1", "ftp://pass-word@x", "", "x"])
-def test_no_server_is_said_in_one_line_without_secrets(url):
-    report = paceline_client.check(url, "the-token", "llm", PLACE)
+def test_unreachable_server_is_reported_without_secrets(url):
+    report = paceline_client.check(url, "the-token", "llm", TOPOLOGY)
     assert not is_good(report)
     assert line(report, "server")[1] == "WRONG"
     assert "pass-word" not in report
@@ -82,94 +82,94 @@ def test_no_server_is_said_in_one_line_without_secrets(url):
 
 
 @pytest.mark.parametrize("token", ["tok\nen", "tok\x00en", "tök"])
-def test_a_token_with_a_lines_end_is_said_and_not_shown(healthy, token):
-    report = paceline_client.check(healthy.url, token, "llm", PLACE)
+def test_token_with_invalid_characters_is_reported_but_not_shown(healthy, token):
+    report = paceline_client.check(healthy.url, token, "llm", TOPOLOGY)
     assert not is_good(report)
     assert "the token has invalid characters" in report
     assert token not in report
     assert repr(token)[1:-1] not in report
 
 
-def test_somebody_elses_server_is_told_from_paceline():
-    with listening("nonsense") as server:
-        server.num_connections = 2  # "<html>", with 200
-        report = paceline_client.check(server.url, TOKEN, None, PLACE)
+def test_another_server_is_not_mistaken_for_paceline():
+    with hostile_server("nonsense") as server:
+        server.num_connections = 2  # next answer: 200 with "<html>"
+        report = paceline_client.check(server.url, TOKEN, None, TOPOLOGY)
     assert "not from Paceline" in report
 
 
-def test_what_is_missing_is_said():
+def test_missing_url_and_token_are_reported():
     report = paceline_client.check()
     assert line(report, "server")[1:] == ["WRONG", "no address: give url=, or set PACELINE_URL"]
     assert line(report, "token")[1:] == ["WRONG", "none: give token=, or set PACELINE_TOKEN"]
 
 
-def test_a_topology_that_is_not_the_launchers_is_wrong(monkeypatch):
+def test_topology_that_contradicts_the_launcher_is_wrong(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
-    report = paceline_client.check(topology=PLACE)
+    report = paceline_client.check(topology=TOPOLOGY)
     assert line(report, "topology")[1] == "WRONG"
     assert "WORLD_SIZE is 8" in report
-    nowhere = Topology(rank=5, dp_rank=0, stage=0, dp_size=2, pp_size=1)
-    assert line(paceline_client.check(topology=nowhere), "topology")[1] == "WRONG"
+    invalid = Topology(rank=5, dp_rank=0, stage=0, dp_size=2, pp_size=1)
+    assert line(paceline_client.check(topology=invalid), "topology")[1] == "WRONG"
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("variables", "source"),
     [
         ({}, "(a job of one process: no RANK, no WORLD_SIZE, and torch.distributed is not up)"),
         ({"RANK": "1", "WORLD_SIZE": "2"}, "(by RANK and WORLD_SIZE of the environment"),
     ],
 )
-def test_a_topology_that_nobody_gave_says_what_it_rests_on(monkeypatch, told, words):
+def test_detected_topology_names_its_source(monkeypatch, variables, source):
     monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
-    for name, value in told.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert words in line(paceline_client.check(), "topology")[2]
+    assert source in line(paceline_client.check(), "topology")[2]
 
 
-class _Distributed:
-    """What of torch.distributed is asked once it is up."""
+class _FakeDistributed:
+    """The part of torch.distributed that the check calls."""
 
     def __getattr__(self, name):
         answers = {"get_rank": 1, "get_world_size": 2}
         return lambda: answers.get(name, True)
 
 
-def test_a_topology_of_torch_distributed_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.distributed", _Distributed())
+def test_topology_from_torch_distributed_names_its_source(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.distributed", _FakeDistributed())
     found = line(paceline_client.check(), "topology")[2]
     assert found.startswith("rank 1 of 2: ")
     assert found.endswith("(as torch.distributed tells)")
 
 
-def test_a_clock_that_is_far_off_is_said(healthy):
+def test_clock_skew_is_reported(healthy):
     healthy.date = email.utils.formatdate(time.time() - 3600, usegmt=True)
-    report = paceline_client.check(healthy.url, TOKEN, "llm", PLACE)
+    report = paceline_client.check(healthy.url, TOKEN, "llm", TOPOLOGY)
     assert "ahead of the server's" in report
 
 
 @pytest.mark.parametrize("status", [400, 404])
-def test_of_no_job_nothing_is_said(healthy, status):
+def test_status_400_or_404_without_a_job_means_a_known_token(healthy, status):
     healthy.answers.clear()
     healthy.answers.append((status, b"{}", {}))
-    report = paceline_client.check(healthy.url, TOKEN, None, PLACE)
+    report = paceline_client.check(healthy.url, TOKEN, None, TOPOLOGY)
     assert line(report, "token")[1:] == ["ok", "known; give job= or PACELINE_JOB to check the job"]
 
 
-def test_a_name_that_is_no_text_is_said(healthy, monkeypatch):
+def test_job_name_with_invalid_text_is_reported(healthy, monkeypatch):
     monkeypatch.setenv("PACELINE_JOB", "j\udcff")
-    report = paceline_client.check(healthy.url, TOKEN, None, PLACE)
+    report = paceline_client.check(healthy.url, TOKEN, None, TOPOLOGY)
     assert line(report, "token")[1:] == ["WRONG", r"not checked: job 'j\udcff' is not valid text"]
     assert report.isascii()
 
 
-def test_what_somebody_else_answers_does_not_reach_the_terminal(healthy):
+def test_control_characters_of_the_server_are_not_printed(healthy):
     healthy.answers.clear()
     healthy.answers.append((403, b'{"detail": "no\\u001b[2J\\u202eway"}', {}))
-    report = paceline_client.check(healthy.url, TOKEN, "llm", PLACE)
+    report = paceline_client.check(healthy.url, TOKEN, "llm", TOPOLOGY)
     assert line(report, "token")[1:] == ["WRONG", "403: no?[2J?way"]
 
 
-def test_it_is_a_command(monkeypatch):
+def test_check_runs_as_a_command(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     monkeypatch.setenv("PACELINE_TOKEN", "t")
     monkeypatch.setenv("PACELINE_JOB", "j\u00f6b")

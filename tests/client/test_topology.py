@@ -1,4 +1,4 @@
-"""Each process finds its place, and all ranks of a run the same key."""
+"""Topology of a process, and one run key for all ranks."""
 
 import itertools
 import logging
@@ -18,10 +18,10 @@ from tests.client.recorders import WITHIN_S, recorder
 
 
 @pytest.fixture(autouse=True)
-def _no_job(caplog, monkeypatch):
+def _clean_environment(caplog, monkeypatch):
     caplog.set_level(logging.WARNING)
-    told = ("PACELINE_RUN_KEY", "TORCHELASTIC_RESTART_COUNT")
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", *told):
+    variables = ("PACELINE_RUN_KEY", "TORCHELASTIC_RESTART_COUNT")
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", *variables):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
 
@@ -30,13 +30,13 @@ class World:
     """A process group."""
 
 
-class Torch:
-    """torch.distributed of one process; `handed` is what the first rank's broadcasts have held."""
+class FakeTorch:
+    """torch.distributed of one process; `broadcasts` holds the objects sent by rank 0."""
 
     def __init__(self, monkeypatch):
         self.rank, self.world_size, self.backend = 0, 1, "gloo"
         self.group = types.SimpleNamespace(WORLD=World())
-        self.handed: list[list[str]] = []
+        self.broadcasts: list[list[str]] = []
         self.devices: list[str | None] = []
         self.cuda = types.SimpleNamespace(
             is_initialized=lambda: True, current_device=lambda: 0, device_count=lambda: 8
@@ -58,26 +58,26 @@ class Torch:
         assert src == 0
         self.devices.append(device)
         if self.rank == 0:
-            self.handed.append(list(objects))
-        objects[:] = self.handed[-1]
+            self.broadcasts.append(list(objects))
+        objects[:] = self.broadcasts[-1]
 
 
 @pytest.fixture
 def torch(monkeypatch):
-    return Torch(monkeypatch)
+    return FakeTorch(monkeypatch)
 
 
 class Mesh:
-    """A DeviceMesh of named dimensions, seen by one rank."""
+    """A DeviceMesh of named dimensions on one rank."""
 
     def __init__(self, rank, **sizes):
         self.mesh_dim_names = tuple(sizes) or None
         self.sizes, self.rank = tuple(sizes.values()), rank
-        places = list(itertools.product(*(range(size) for size in self.sizes)))
-        self.place = list(places[rank]) if rank < len(places) else None
+        positions = list(itertools.product(*(range(size) for size in self.sizes)))
+        self.coordinate = list(positions[rank]) if rank < len(positions) else None
 
     def get_coordinate(self):
-        return self.place
+        return self.coordinate
 
     def get_rank(self):
         return self.rank
@@ -89,20 +89,20 @@ class Mesh:
         return total
 
 
-def of_mesh(torch, rank, *, named="dp", **sizes):
+def topology_of(torch, rank, *, named="dp", **sizes):
     mesh = Mesh(rank, **sizes)
     torch.rank, torch.world_size = rank, mesh.size()
     return topology.from_device_mesh(mesh, dp=named)
 
 
-def test_torchruns_variables_are_enough(monkeypatch):
+def test_torchrun_variables_give_the_topology(monkeypatch):
     # 2 stages x 2 data-parallel x 2 tensor-parallel: tp side by side, then dp, then stages.
     monkeypatch.setenv("WORLD_SIZE", "8")
     found = []
     for rank in range(8):
         monkeypatch.setenv("RANK", str(rank))
-        place = topology.from_torch(pp_size=2, tp_size=2)
-        found.append((place.dp_rank, place.stage, place.records))
+        position = topology.from_torch(pp_size=2, tp_size=2)
+        found.append((position.dp_rank, position.stage, position.records))
     assert found == [
         (0, 0, True),
         (0, 0, False),
@@ -115,89 +115,91 @@ def test_torchruns_variables_are_enough(monkeypatch):
     ]
 
 
-def test_torch_itself_is_believed_before_the_variables(torch, monkeypatch):
+def test_torch_distributed_takes_precedence_over_the_environment(torch, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
     torch.rank, torch.world_size = 3, 4
-    place = topology.from_torch(pp_size=2, vpp_size=3)
-    assert (place.rank, place.dp_rank, place.stage) == (3, 1, 1)
-    assert (place.dp_size, place.pp_size, place.vpp_size) == (2, 2, 3)
+    position = topology.from_torch(pp_size=2, vpp_size=3)
+    assert (position.rank, position.dp_rank, position.stage) == (3, 1, 1)
+    assert (position.dp_size, position.pp_size, position.vpp_size) == (2, 2, 3)
 
 
 @pytest.mark.parametrize("sizes", [{"pp_size": None}, {"tp_size": "2"}, {"vpp_size": 1.5}])
-def test_sizes_that_are_no_numbers_are_said_and_nothing_recorded(sizes, caplog):
-    place = topology.from_torch(**sizes)
-    assert not place.records
+def test_non_integer_sizes_are_logged_and_nothing_is_recorded(sizes, caplog):
+    position = topology.from_torch(**sizes)
+    assert not position.records
     assert f"{next(iter(sizes))} is" in caplog.text
-    assert place.run_key()
+    assert position.run_key()
 
 
-def test_variables_that_are_no_numbers_are_said_and_nothing_recorded(monkeypatch):
+def test_non_numeric_world_size_variable_is_reported(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "x")
-    for place in (topology.from_torch(), topology.from_device_mesh(Mesh(0, dp=2))):
-        assert "invalid literal" in str(place.problem)
+    for position in (topology.from_torch(), topology.from_device_mesh(Mesh(0, dp=2))):
+        assert "invalid literal" in str(position.problem)
 
 
-def test_numbers_may_be_of_numpy():
+def test_numpy_integers_are_accepted():
     import numpy as np
 
-    told: dict[str, Any] = {"rank": np.int64(1), "dp_rank": np.int32(1), "dp_size": np.uint8(2)}
-    place = Topology(stage=0, pp_size=1, **told)
-    assert repr(place) == "rank 1 of 2: dp rank 1 of 2, stage 0 of 1"
-    assert {type(place.rank), type(place.dp_size)} == {int}
+    fields: dict[str, Any] = {"rank": np.int64(1), "dp_rank": np.int32(1), "dp_size": np.uint8(2)}
+    position = Topology(stage=0, pp_size=1, **fields)
+    assert repr(position) == "rank 1 of 2: dp rank 1 of 2, stage 0 of 1"
+    assert {type(position.rank), type(position.dp_size)} == {int}
 
 
 @pytest.mark.parametrize("sizes", [{"pp_size": 3}, {"pp_size": 0}, {"tp_size": 0}, {"pp_size": 8}])
-def test_stages_that_do_not_fit_the_ranks_are_said_and_nothing_recorded(torch, sizes, caplog):
+def test_sizes_unfit_for_the_world_size_are_logged_and_not_recorded(torch, sizes, caplog):
     torch.world_size = 4
-    place = topology.from_torch(**sizes)
-    assert not place.records
-    assert "4 ranks cannot be" in str(place.problem)
-    assert str(place.problem) in caplog.text
+    position = topology.from_torch(**sizes)
+    assert not position.records
+    assert "4 ranks cannot be" in str(position.problem)
+    assert str(position.problem) in caplog.text
 
 
 @given(st.permutations(["pp", "dp", "cp", "tp"]), st.tuples(*[st.integers(1, 3)] * 4))
 def test_every_worker_of_a_mesh_is_recorded_once(order, sizes):
     with pytest.MonkeyPatch.context() as patched:
-        torch, by_name = Torch(patched), dict(zip(order, sizes, strict=True))
-        places = [of_mesh(torch, rank, **by_name) for rank in range(Mesh(0, **by_name).size())]
-    recorded = [(place.dp_rank, place.stage) for place in places if place.records]
+        torch, by_name = FakeTorch(patched), dict(zip(order, sizes, strict=True))
+        positions = [
+            topology_of(torch, rank, **by_name) for rank in range(Mesh(0, **by_name).size())
+        ]
+    recorded = [(position.dp_rank, position.stage) for position in positions if position.records]
     assert sorted(recorded) == [
         (dp_rank, stage) for dp_rank in range(by_name["dp"]) for stage in range(by_name["pp"])
     ]
-    assert {place.world_size for place in places} == {len(places)}
-    assert [place.rank for place in places] == list(range(len(places)))
+    assert {position.world_size for position in positions} == {len(positions)}
+    assert [position.rank for position in positions] == list(range(len(positions)))
 
 
-def test_several_dimensions_may_be_data_parallel(torch):
+def test_several_mesh_dimensions_can_be_data_parallel(torch):
     # Rank 5 of (2, 2, 2) is at (1, 0, 1): replica 1, shard 0.
-    place = of_mesh(torch, 5, named=("replicas", "shards"), replicas=2, shards=2, tp=2)
-    assert (place.dp_rank, place.dp_size, place.records) == (2, 4, False)
-    place = of_mesh(torch, 6, replicas=2, ep=2, pp=2, named="replicas")
-    assert (place.dp_rank, place.stage, place.dp_size, place.ep_size) == (3, 0, 4, 2)
+    position = topology_of(torch, 5, named=("replicas", "shards"), replicas=2, shards=2, tp=2)
+    assert (position.dp_rank, position.dp_size, position.records) == (2, 4, False)
+    position = topology_of(torch, 6, replicas=2, ep=2, pp=2, named="replicas")
+    assert (position.dp_rank, position.stage, position.dp_size, position.ep_size) == (3, 0, 4, 2)
 
 
-def test_a_mesh_that_does_not_tell_is_said_and_nothing_recorded(torch):
+def test_unusable_mesh_is_reported_and_not_recorded(torch):
     problems = {
-        "'rows' is unknown": of_mesh(torch, 0, rows=2),
-        "have no names": topology.from_device_mesh(Nameless()),
-        "not in the mesh": of_mesh(torch, 7, dp=2),
+        "'rows' is unknown": topology_of(torch, 0, rows=2),
+        "have no names": topology.from_device_mesh(UnnamedMesh()),
+        "not in the mesh": topology_of(torch, 7, dp=2),
         "does not tell": topology.from_device_mesh(None),
     }
     torch.world_size = 4
     problems["the mesh has 2 ranks"] = topology.from_device_mesh(Mesh(0, dp=2))
-    for problem, place in problems.items():
-        assert problem in str(place.problem)
-        assert not place.records
+    for problem, position in problems.items():
+        assert problem in str(position.problem)
+        assert not position.records
 
 
-class Nameless(Mesh):
+class UnnamedMesh(Mesh):
     def __init__(self):
         super().__init__(0, x=2)
         self.mesh_dim_names = None
 
 
 class ParallelState:
-    """Megatron's, of rank 5 of 2 stages x 2 data-parallel x 2 context-parallel."""
+    """Megatron's parallel state on rank 5 of 2 stages x 2 data-parallel x 2 context-parallel."""
 
     def __init__(self, **ranks):
         self.ranks = {"data": 0, "pipeline_model": 1, "tensor_model": 0, "context": 0, **ranks}
@@ -223,20 +225,20 @@ class ParallelState:
         return lambda: self.ranks[kind] if what == "rank" else sizes[kind]
 
 
-def test_megatrons_parallel_state_tells_all(torch):
+def test_megatron_parallel_state_gives_the_topology(torch):
     torch.rank, torch.world_size = 5, 8
-    place = topology.from_megatron(ParallelState())
-    assert repr(place) == "rank 5 of 8: dp rank 0 of 2, stage 1 of 2, dsp 2"
+    position = topology.from_megatron(ParallelState())
+    assert repr(position) == "rank 5 of 8: dp rank 0 of 2, stage 1 of 2, dsp 2"
     assert not topology.from_megatron(ParallelState(context=1)).records
     assert not topology.from_megatron(ParallelState(tensor_model=1)).records
 
 
-def test_megatron_that_is_not_there_is_said(monkeypatch):
+def test_missing_megatron_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "megatron", None)
     assert "Megatron's parallel state does not tell" in str(topology.from_megatron().problem)
 
 
-def test_a_place_that_cannot_be_is_said_and_nothing_recorded():
+def test_invalid_topology_is_reported_and_not_recorded():
     fields = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 2, "pp_size": 2}
     assert Topology.given(**fields).records
     for changes, problem in (
@@ -247,48 +249,48 @@ def test_a_place_that_cannot_be_is_said_and_nothing_recorded():
         ({"dp_size": "2"}, "dp_size is '2', not a whole number from 1"),
         ({"shape": 1}, "the topology is incomplete"),
     ):
-        place = Topology.given(**{**fields, **changes})
-        assert problem in str(place.problem)
-        assert not place.records
-        assert "unknown position" in repr(place)
+        position = Topology.given(**{**fields, **changes})
+        assert problem in str(position.problem)
+        assert not position.records
+        assert "unknown position" in repr(position)
 
 
-def restarted(torch, rank, told=None, **options):
+def key_after_restart(torch, rank, key=None, **options):
     torch.rank, torch.group.WORLD = rank, World()
-    return run_keys.run_key(None, told, **options)
+    return run_keys.run_key(None, key, **options)
 
 
-def test_all_ranks_of_a_run_get_the_key_of_the_first_one(torch):
+def test_all_ranks_get_the_run_key_of_rank_0(torch):
     torch.world_size = 3
-    keys = [restarted(torch, rank) for rank in range(3)]
-    assert keys == [torch.handed[0][0]] * 3
-    again = [restarted(torch, rank) for rank in range(3)]  # on as many nodes as you like
-    assert again == [torch.handed[1][0]] * 3
+    keys = [key_after_restart(torch, rank) for rank in range(3)]
+    assert keys == [torch.broadcasts[0][0]] * 3
+    again = [key_after_restart(torch, rank) for rank in range(3)]  # on any number of nodes
+    assert again == [torch.broadcasts[1][0]] * 3
     assert again != keys
 
 
-def test_what_the_first_rank_was_told_is_told_to_all_and_is_new_after_a_restart(torch, monkeypatch):
-    told = ["job-7", None, "job-7", "another"]
-    keys = [restarted(torch, rank, each) for rank, each in enumerate(told)]
-    assert set(keys) == {torch.handed[0][0]}
+def test_given_run_key_of_rank_0_reaches_all_and_changes_on_restart(torch, monkeypatch):
+    given_keys = ["job-7", None, "job-7", "another"]
+    keys = [key_after_restart(torch, rank, each) for rank, each in enumerate(given_keys)]
+    assert set(keys) == {torch.broadcasts[0][0]}
     assert keys[0].startswith("job-7-")
-    monkeypatch.setenv("PACELINE_RUN_KEY", "job-7")  # where the first rank is, and not elsewhere
-    again = restarted(torch, 0)
+    monkeypatch.setenv("PACELINE_RUN_KEY", "job-7")  # set on rank 0 only
+    again = key_after_restart(torch, 0)
     monkeypatch.delenv("PACELINE_RUN_KEY")
-    assert restarted(torch, 1) == again
+    assert key_after_restart(torch, 1) == again
     assert again.startswith("job-7-")
     assert again != keys[0]
-    restarted(torch, 0)
-    assert "job-7" not in restarted(torch, 1, "job-7")  # the first rank knew of none
+    key_after_restart(torch, 0)
+    assert "job-7" not in key_after_restart(torch, 1, "job-7")  # rank 0 has no key
 
 
-def test_a_spool_goes_on_under_the_key_that_was_told(torch):
-    told = [restarted(torch, rank, "job-7", is_spooled=True) for rank in (0, 1, 0)]
-    assert told == ["job-7"] * 3
+def test_spooled_run_keeps_its_given_run_key(torch):
+    keys = [key_after_restart(torch, rank, "job-7", is_spooled=True) for rank in (0, 1, 0)]
+    assert keys == ["job-7"] * 3
 
 
-def test_a_further_key_of_one_process_is_new_without_asking_the_others(torch):
-    first = restarted(torch, 0, "job-7")
+def test_second_run_key_of_a_process_needs_no_broadcast(torch):
+    first = key_after_restart(torch, 0, "job-7")
     assert run_keys.run_key(None, "job-7") == first
     assert run_keys.run_key(None, first) == first
     assert run_keys.run_key(None, f"{first}-2") == f"{first}-2"
@@ -297,37 +299,37 @@ def test_a_further_key_of_one_process_is_new_without_asking_the_others(torch):
     assert len(torch.devices) == 1
 
 
-def test_who_asks_again_is_answered_without_another_broadcast(torch):
+def test_repeated_run_key_call_broadcasts_once(torch):
     assert run_keys.run_key() == topology.from_torch().run_key()
-    assert len(torch.handed) == 1
+    assert len(torch.broadcasts) == 1
 
 
-def test_a_key_is_never_longer_than_the_server_takes(torch):
-    assert len(restarted(torch, 0, "k" * 300)) <= 256
+def test_run_key_has_at_most_256_characters(torch):
+    assert len(key_after_restart(torch, 0, "k" * 300)) <= 256
 
 
-def test_a_rank_that_has_not_chosen_its_gpu_sends_from_its_own(torch, monkeypatch):
+def test_nccl_broadcast_uses_the_local_rank_gpu_if_none_is_chosen(torch, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "5")
-    for backend in ("gloo", "cpu:gloo,cuda:nccl", "nccl"):  # the second sends from the host
+    for backend in ("gloo", "cpu:gloo,cuda:nccl", "nccl"):  # the second broadcasts from the host
         torch.backend = backend
-        restarted(torch, 0)
-    torch.cuda.current_device = lambda: 2  # the script's own choice
-    restarted(torch, 0)
-    torch.cuda.is_initialized, torch.cuda.current_device = lambda: False, None  # not to be asked
-    restarted(torch, 0)
+        key_after_restart(torch, 0)
+    torch.cuda.current_device = lambda: 2  # chosen by the script
+    key_after_restart(torch, 0)
+    torch.cuda.is_initialized, torch.cuda.current_device = lambda: False, None  # must not be called
+    key_after_restart(torch, 0)
     torch.cuda.device_count = lambda: 1
-    restarted(torch, 0)  # it sees no more than one
+    key_after_restart(torch, 0)  # one visible GPU
     assert torch.devices == [None, None, "cuda:5", None, "cuda:5", None]
 
 
-def test_the_gpu_that_the_group_is_bound_to_comes_first(torch, monkeypatch):
+def test_gpu_bound_to_the_group_takes_precedence(torch, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "5")
     torch.backend, torch.group.WORLD.bound_device_id = "nccl", "cuda:3"
     run_keys.run_key()
     assert torch.devices == ["cuda:3"]
 
 
-def test_a_process_alone_puts_something_new_behind_what_it_was_told(monkeypatch):
+def test_single_process_appends_a_unique_suffix_to_its_run_key(monkeypatch):
     monkeypatch.setenv("PACELINE_RUN_KEY", "slurm-4711")
     keys = [topology.single_process().run_key() for _ in range(2)]
     assert all(str(key).startswith("slurm-4711-") for key in keys)
@@ -336,7 +338,7 @@ def test_a_process_alone_puts_something_new_behind_what_it_was_told(monkeypatch)
     assert run_keys.run_key(1, "slurm-4711", is_spooled=True) == "slurm-4711"
 
 
-def test_ranks_that_cannot_agree_keep_what_they_were_told_and_say_if_it_is_old(monkeypatch, caplog):
+def test_ranks_without_torch_keep_the_given_key_and_warn_if_stale(monkeypatch, caplog):
     monkeypatch.setenv("PACELINE_RUN_KEY", "slurm-4711")
     assert run_keys.run_key(4) == "slurm-4711"
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "17")
@@ -348,7 +350,7 @@ def test_ranks_that_cannot_agree_keep_what_they_were_told_and_say_if_it_is_old(m
     assert "TORCHELASTIC_RESTART_COUNT is 17" in caplog.text
 
 
-def test_without_torch_only_a_process_alone_makes_up_a_key(monkeypatch, caplog):
+def test_only_a_single_process_generates_a_key_without_torch(monkeypatch, caplog):
     assert run_keys.run_key() != run_keys.run_key()
     assert not caplog.text
     monkeypatch.setenv("WORLD_SIZE", "x")
@@ -358,15 +360,15 @@ def test_without_torch_only_a_process_alone_makes_up_a_key(monkeypatch, caplog):
     assert "start after init_process_group" in caplog.text
 
 
-def test_a_broadcast_that_fails_costs_no_training(torch, caplog):
-    torch.rank = 1  # and nothing was handed out
+def test_failed_broadcast_is_logged_and_raises_nothing(torch, caplog):
+    torch.rank = 1  # without a broadcast by rank 0
     assert run_keys.run_key() is None
     assert "cannot agree on a run key" in caplog.text
     assert run_keys.run_key(None, "job-7") == "job-7"
 
 
-def test_real_process_groups_agree_as_the_twin_does(torch, monkeypatch):
-    monkeypatch.undo()  # the real one, if it is there
+def test_real_process_group_gives_one_run_key_per_start(torch, monkeypatch):
+    monkeypatch.undo()  # the real torch, if installed
     monkeypatch.delenv("PACELINE_RUN_KEY", raising=False)
     dist = pytest.importorskip("torch.distributed", reason="torch is not installed")
     keys = []
@@ -377,13 +379,13 @@ def test_real_process_groups_agree_as_the_twin_does(torch, monkeypatch):
     assert keys[0] == keys[1] != keys[2] == keys[3]
 
 
-def test_every_rank_that_starts_takes_part_and_registers_the_key_of_the_first_one(torch, paceline):
+def test_every_rank_joins_the_broadcast_even_if_misconfigured(torch, paceline):
     torch.world_size = 4
     runs = []
     for rank, key in enumerate(["job-7", None]):
         torch.rank, torch.group.WORLD = rank, World()
         runs.append(recorder(paceline.url, rank=rank, run_key=key, gpu_readings=False))
-    # Whatever is wrong with a rank, the others must not wait for it in vain.
+    # A misconfigured rank must not block the others.
     for options in ({"rank": None}, {"gpus": "x"}, {"topology": topology.invalid_topology("lost")}):
         torch.group.WORLD = World()
         run = paceline_client.start("j", paceline.url, TOKEN, **options)
@@ -393,4 +395,4 @@ def test_every_rank_that_starts_takes_part_and_registers_the_key_of_the_first_on
         run.record("gc", 0, 1, 1)
         assert run.flush(WITHIN_S)
         run.close()
-    assert {body["run_key"] for _, body in paceline.puts} == {torch.handed[0][0]}
+    assert {body["run_key"] for _, body in paceline.puts} == {torch.broadcasts[0][0]}

@@ -147,7 +147,7 @@ TESTS: dict[int, tuple[str, ...]] = {
         f"{_SENDER}"
         "test_row_55_an_endpoint_that_takes_nothing_for_a_day_is_disabled_and_its_outbox_bounded",
     ),
-    56: ("tests/client/test_webhook.py::test_a_message_that_is_sent_again_later_is_refused",),
+    56: ("tests/client/test_webhook.py::test_message_replayed_later_is_refused",),
     57: (f"{_SENDER}test_row_57_answer_of_a_receiver_is_believed_and_logged",),
 }
 

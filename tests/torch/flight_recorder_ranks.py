@@ -1,4 +1,4 @@
-"""What PyTorch's flight recorder says on each rank of a real job with gloo, as JSON lines."""
+"""Flight recorder entries on each rank of a real gloo job, printed as JSON lines."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 
 def main() -> None:
-    """A mesh of two groups along each axis, and some collectives in it."""
+    """Run some collectives in a mesh of two groups per axis."""
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     values = torch.ones(16)
@@ -30,15 +30,18 @@ def main() -> None:
     dist.all_gather([torch.ones(16) for _ in range(4)], values)
     ended_ns = time.time_ns()
     entries, about = parsed(_text(_dump()()))
-    mine = [entry for entry in entries if begun_ns <= entry["time_created_ns"] < ended_ns]
+    own_entries = [entry for entry in entries if begun_ns <= entry["time_created_ns"] < ended_ns]
     ranks = _ranks_by_name()
-    said = [
+    collectives = [
         (entry["profiling_name"], ranks[entry["process_group"][0]], entry["collective_seq_id"])
-        for entry in mine
+        for entry in own_entries
     ]
-    # The same with durations, as NCCL has them.
+    # The same entries with durations, as with NCCL.
     timed = json.dumps(
-        {**about, "entries": [{**entry, "retired": True, "duration_ms": 1.0} for entry in mine]}
+        {
+            **about,
+            "entries": [{**entry, "retired": True, "duration_ms": 1.0} for entry in own_entries],
+        }
     )
     groups, again = GroupBuffer(every=1), GroupBuffer(every=1)
     real, with_durations = (
@@ -52,7 +55,7 @@ def main() -> None:
     taken = again.take()
     sys.stdout.write(json.dumps({
         "rank": dist.get_rank(),
-        "said": said,
+        "collectives": collectives,
         "has_rows": groups.has_rows,
         "is_over": real.is_over,
         "groups": [(group.axis, group.ranks) for group in taken.groups] if taken else [],

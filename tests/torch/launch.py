@@ -1,4 +1,4 @@
-"""Start programs that need PyTorch, one process for each rank; nothing here imports it."""
+"""Start PyTorch programs, one process per rank, without importing PyTorch here."""
 
 import importlib.util
 import json
@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.ranks import TrainingFailed, run_ranks
 
-PATIENCE_S = 540.0  # four processes may share one busy core
+TIMEOUT_S = 540.0  # four processes on one busy core
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
@@ -17,10 +17,10 @@ needs_torch = pytest.mark.skipif(
 )
 
 
-def trained(num_ranks: int, directory: Path, module: str, *arguments: str) -> list[list[Any]]:
-    """What each rank of a module's `main` printed, as JSON line by line."""
+def train_ranks(num_ranks: int, directory: Path, module: str, *arguments: str) -> list[list[Any]]:
+    """Run a module's `main` on each rank; return the JSON lines printed by each."""
     try:
-        said = run_ranks(module, [*arguments], num_ranks, directory, PATIENCE_S)
+        outputs = run_ranks(module, [*arguments], num_ranks, directory, TIMEOUT_S)
     except TrainingFailed as failed:
         pytest.fail(f"{failed}\n{failed.said}")
-    return [[json.loads(line) for line in each.splitlines() if line[:1] == "{"] for each in said]
+    return [[json.loads(line) for line in each.splitlines() if line[:1] == "{"] for each in outputs]

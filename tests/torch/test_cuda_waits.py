@@ -1,7 +1,7 @@
-"""Where PyTorch's own FSDP2 and DDP wait, as their hooks see it: on the CPU, without a partner.
+"""Waits of PyTorch's FSDP2 and DDP as seen by the hooks, on the CPU in one process.
 
-The process group is PyTorch's fake one, whose collectives do nothing, and the GPU is ours: when
-waits begin and end is what counts here, not how long they take (tests/client/cuda).
+The process group is PyTorch's fake one, whose collectives do nothing, and the GPU is our fake. The
+tests check when waits begin and end, not how long they take (see tests/client/recording/cuda).
 """
 
 import pytest
@@ -26,8 +26,8 @@ def group():
 
 
 @pytest.fixture
-def said(monkeypatch):
-    """What begins and ends, in order."""
+def events(monkeypatch):
+    """Log of begins and ends, in order."""
     log: list[str] = []
     enter, leave, end_with = CudaSpan.__enter__, CudaSpan.__exit__, CudaSpan.end_with
 
@@ -50,7 +50,7 @@ def said(monkeypatch):
     return log
 
 
-def on_a_fake_gpu():
+def fake_gpu_recorder():
     return Recorder(Buffer(1000, 60.0), None, cuda=CudaTiming(FakeTorch(Gpu())))
 
 
@@ -59,10 +59,10 @@ def layers():
     return torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(NUM_LAYERS)])
 
 
-def test_fsdp2_waits_for_each_gather_and_for_each_scatter(group, said):
+def test_fsdp2_waits_for_each_gather_and_for_each_scatter(group, events):
     fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
     mesh = pytest.importorskip("torch.distributed.device_mesh").init_device_mesh("cpu", (2,))
-    recorder, model = on_a_fake_gpu(), layers()
+    recorder, model = fake_gpu_recorder(), layers()
     for layer in model:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -73,32 +73,32 @@ def test_fsdp2_waits_for_each_gather_and_for_each_scatter(group, said):
     gathered = ["params-all-gather begins", "params-all-gather ends"]
     awaited = ["wait begins", "wait for params-all-gather ends"]
     scattered = ["grads-reduce-scatter begins", "grads-reduce-scatter ends"]
-    without_computations = [each for each in said if "compute" not in each]
+    without_computations = [each for each in events if "compute" not in each]
     forward, backward = (
         without_computations[: 4 * NUM_LAYERS],
         without_computations[4 * NUM_LAYERS :],
     )
     assert forward == (gathered + awaited) * NUM_LAYERS
-    # The last layer's gather, and the next one's ahead of time; each scatter but the first waits.
+    # The last layer's gather, then the next one's prefetch; each scatter but the first waits.
     assert backward[:4] == gathered + awaited
     assert backward.count("wait for params-all-gather ends") == NUM_LAYERS
     assert [each for each in backward if each in scattered] == scattered * NUM_LAYERS
     assert backward.count("wait ends") == NUM_LAYERS  # before two scatters, and at the end
     assert recorder.dropped == 0
-    assert said.index("forward-compute ends") < said.index("backward-compute begins")
+    assert events.index("forward-compute ends") < events.index("backward-compute begins")
 
 
-def reduced_at_once(_state, bucket):
-    """DDP takes no answer of the fake group's."""
+def immediate_reduce_hook(_state, bucket):
+    """A communication hook, as DDP cannot use the fake group's result."""
     future = torch.futures.Future()
     future.set_result(2 * bucket.buffer())
     return future
 
 
-def test_ddp_waits_for_its_last_bucket_once_the_backward_is_computed(group, said, monkeypatch):
-    recorder = on_a_fake_gpu()
+def test_ddp_waits_for_its_last_bucket_after_the_backward(group, events, monkeypatch):
+    recorder = fake_gpu_recorder()
     model = torch.nn.parallel.DistributedDataParallel(layers())
-    assert ddp.attach(recorder, model, hook=reduced_at_once)
+    assert ddp.attach(recorder, model, hook=immediate_reduce_hook)
     [first, *_] = model.parameters()
     seen = []
     end_with = CudaSpan.end_with
@@ -110,10 +110,10 @@ def test_ddp_waits_for_its_last_bucket_once_the_backward_is_computed(group, said
     monkeypatch.setattr(CudaSpan, "end_with", watched)
     with recorder.step(1):
         model(torch.ones(4, 8)).sum().backward()
-    assert said[-3:] == [
+    assert events[-3:] == [
         "backward-compute ends",
         "wait begins",
         "wait for grads-reduce-scatter ends",
     ]
-    torch.testing.assert_close(first.grad, 2 * seen[0])  # it was before DDP's own last callback
+    torch.testing.assert_close(first.grad, 2 * seen[0])  # ran before DDP's own last callback
     assert recorder.dropped == 0

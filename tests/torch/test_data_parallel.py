@@ -1,8 +1,8 @@
-"""DDP and FSDP2, trained for real on two ranks: what is recorded, and that training is the same."""
+"""DDP and FSDP2 in real training on two ranks: recorded operations and an unchanged loss."""
 
 import pytest
 
-from tests.torch.launch import needs_torch, trained
+from tests.torch.launch import needs_torch, train_ranks
 
 pytestmark = [needs_torch, pytest.mark.timeout(900)]
 
@@ -12,11 +12,11 @@ COMPUTES = ("forward-compute", "backward-compute")
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     directory = tmp_path_factory.mktemp("ranks")
-    return trained(2, directory, "examples.torch_data_parallel")
+    return train_ranks(2, directory, "examples.torch_data_parallel")
 
 
-def _said(ranks, name):
-    """What the ranks say of one way to train."""
+def _outputs(ranks, name):
+    """Output of the ranks for one way to train."""
     return [each for lines in ranks for each in lines if each["name"] == name]
 
 
@@ -25,46 +25,46 @@ def _names(step):
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])
-def test_recording_changes_nothing_in_training(ranks, name):
-    for said in _said(ranks, name):
-        assert said["loss"] == said["without"]
+def test_recording_does_not_change_the_loss(ranks, name):
+    for output in _outputs(ranks, name):
+        assert output["loss"] == output["without"]
 
 
-def test_ddp_records_each_pass_and_a_bucket_only_where_gradients_are_synchronised(ranks):
-    for said in _said(ranks, "ddp"):
-        for step in said["steps"]:
+def test_ddp_records_each_pass_and_buckets_of_the_last_backward(ranks):
+    for output in _outputs(ranks, "ddp"):
+        for step in output["steps"]:
             names = _names(step)
             assert [each for each in names if each in COMPUTES] == [*COMPUTES, *COMPUTES]
             last_backward = len(names) - 1 - names[::-1].index("backward-compute")
-            # The one of the second micro-batch, which begins inside its backward.
+            # The buckets of the second micro-batch, which begin inside its backward.
             assert set(names[last_backward + 1 : -1]) == {"grads-reduce-scatter"}
             assert names.count("grads-reduce-scatter") == len(names) - last_backward - 2
             assert names[-1] == "optimizer"
 
 
-def test_ddp_s_optimizer_begins_when_all_buckets_are_reduced(ranks):
-    for said in _said(ranks, "ddp"):
-        for step in said["steps"]:
+def test_ddp_optimizer_begins_after_all_buckets_are_reduced(ranks):
+    for output in _outputs(ranks, "ddp"):
+        for step in output["steps"]:
             ends_s = [end_s for name, _, _, end_s in step if name == "grads-reduce-scatter"]
             assert step[-1][2] >= max(ends_s)
 
 
 def test_fsdp2_gathers_each_layer_and_scatters_its_gradients(ranks):
-    for said in _said(ranks, "fsdp2"):
-        for step in said["steps"]:
+    for output in _outputs(ranks, "fsdp2"):
+        for step in output["steps"]:
             names = _names(step)
             assert names[0] == "forward-compute"
             assert names.count("grads-reduce-scatter") == 3  # one for each sharded layer
-            # Each layer before its forward, and again before its backward but for the last one,
-            # which is still there.
+            # Each layer before its forward, and again before its backward except the last layer,
+            # which is still gathered.
             before_backward = names[: names.index("backward-compute")]
             assert before_backward.count("params-all-gather") >= 3
             assert names[-1] == "optimizer"
 
 
-def test_no_computation_has_a_wait_for_fsdp2_s_collectives_in_it(ranks):
-    for said in _said(ranks, "fsdp2"):
-        for step in said["steps"]:
+def test_fsdp2_computations_do_not_overlap_collectives(ranks):
+    for output in _outputs(ranks, "fsdp2"):
+        for step in output["steps"]:
             computed = [(a, b) for name, _, a, b in step if name in COMPUTES]
             waited = [(a, b) for name, _, a, b in step if name not in (*COMPUTES, "optimizer")]
             assert not [1 for a, b in computed for c, d in waited if a < d and c < b]

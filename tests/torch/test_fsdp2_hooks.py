@@ -1,4 +1,4 @@
-"""What is put in the place of FSDP2's collectives; needs no PyTorch."""
+"""The wrappers of FSDP2's collectives, without PyTorch."""
 
 import sys
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from tests.torch.test_hooks import Listing
 
 
 class Sharded:
-    """As much of an FSDPModule as is hooked, with collectives that somebody has chosen."""
+    """The hooked part of an FSDPModule, with custom collectives."""
 
     def __init__(self, said):
         self.group = SimpleNamespace(
@@ -31,7 +31,7 @@ class Sharded:
         self.group._reduce_scatter_comm = comm
 
 
-def test_fsdp2_goes_on_with_the_collectives_that_it_has(monkeypatch):
+def test_fsdp2_hooks_keep_custom_collectives(monkeypatch):
     recorder = Listing()
     fsdp = SimpleNamespace(FSDPModule=Sharded)
     monkeypatch.setitem(sys.modules, "torch.distributed.fsdp", fsdp)
@@ -50,7 +50,7 @@ def test_fsdp2_goes_on_with_the_collectives_that_it_has(monkeypatch):
     ]
 
 
-def test_a_model_that_cannot_be_recorded_whole_is_left_as_it_was(monkeypatch, caplog):
+def test_partly_unsupported_model_is_left_unchanged(monkeypatch, caplog):
     class SeveralGroups(Sharded):
         def set_custom_all_gather(self, comm):
             raise ValueError("not supported with multiple param groups")
@@ -65,8 +65,8 @@ def test_a_model_that_cannot_be_recorded_whole_is_left_as_it_was(monkeypatch, ca
     assert "FSDP2 is not recorded: not supported with multiple param groups" in caplog.text
 
 
-def test_pytorch_has_the_methods_in_which_fsdp2_waits():
-    """They are private: where they go, waits are no longer recorded, and nothing else says so."""
+def test_pytorch_has_the_private_methods_where_fsdp2_waits():
+    """If PyTorch removes these private methods, waits are no longer recorded without any error."""
     within = "torch.distributed.fsdp._fully_shard"
     group = pytest.importorskip(f"{within}._fsdp_param_group").FSDPParamGroup
     state = pytest.importorskip(f"{within}._fsdp_state").FSDPState

@@ -1,4 +1,4 @@
-"""What the hooks in a pipeline record, on a schedule of our own: needs no PyTorch."""
+"""Operations recorded by the pipeline and DDP hooks on fakes, without PyTorch."""
 
 import sys
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from paceline_client.integrations.computing import current_computation
 
 
 class Listing:
-    """A recorder that writes down what begins and ends, in order."""
+    """A recorder that logs begins and ends in order."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -26,7 +26,7 @@ class Listing:
 
 @dataclass
 class Work:
-    """What a transfer is waited for with."""
+    """The handle that a transfer is waited for with."""
 
     name: str
     said: list[str]
@@ -65,7 +65,7 @@ class Stage:
 
 
 class Schedule:
-    """As a schedule of PyTorch's: it looks up the two functions when it needs them."""
+    """Like a PyTorch schedule: it looks up the two module functions on each call."""
 
     def __init__(self, stage, module, script, loss=None) -> None:
         self._stage = stage
@@ -87,7 +87,7 @@ def recorder():
 
 @pytest.fixture
 def module(monkeypatch, recorder):
-    """Stands in for torch.distributed.pipelining.schedules."""
+    """Fake of torch.distributed.pipelining.schedules."""
 
     def batch(ops, desc=None):
         recorder.said.append("posted " + ", ".join(op.name for op in ops))
@@ -102,21 +102,21 @@ def module(monkeypatch, recorder):
     return found
 
 
-def _said(recorder, module, script, **stage):
-    """What is recorded of a step that runs the script."""
+def events_of(recorder, module, script, **stage):
+    """Events recorded in a step that runs the script."""
     schedule = Schedule(Stage(**stage), module, script)
     torch_pipeline.attach(recorder, schedule)
     schedule.step()
     return recorder.said
 
 
-def test_a_receive_counts_from_when_the_worker_waits_for_it(recorder, module):
+def test_receive_begins_where_the_worker_waits_for_it(recorder, module):
     def script(stage, module):
         works = module._batch_p2p(stage.get_fwd_recv_ops(3))
         stage.forward_one_chunk(2)
         module._wait_batch_p2p(works)
 
-    assert _said(recorder, module, script) == [
+    assert events_of(recorder, module, script) == [
         "posted forward-recv",
         "forward-compute 2/0 begins",
         "forward-compute 2/0 ends",
@@ -126,13 +126,13 @@ def test_a_receive_counts_from_when_the_worker_waits_for_it(recorder, module):
     ]
 
 
-def test_a_send_that_nobody_waits_for_counts_until_the_next_computation(recorder, module):
+def test_send_not_yet_waited_for_ends_at_the_next_computation(recorder, module):
     def script(stage, module):
         works = module._batch_p2p(stage.get_bwd_send_ops(0))
         stage.backward_one_chunk(1)
         module._wait_batch_p2p(works)
 
-    assert _said(recorder, module, script) == [
+    assert events_of(recorder, module, script) == [
         "backward-send 0/0 begins",
         "posted backward-send",
         "backward-send 0/0 ends",
@@ -142,12 +142,12 @@ def test_a_send_that_nobody_waits_for_counts_until_the_next_computation(recorder
     ]
 
 
-def test_of_a_fused_wait_each_transfer_ends_with_the_last_of_its_works(recorder, module):
+def test_fused_wait_ends_each_transfer_with_its_last_work(recorder, module):
     def script(stage, module):
         ops = stage.get_fwd_send_ops(1) + stage.get_bwd_recv_ops(0)
         module._wait_batch_p2p(module._batch_p2p(ops))
 
-    assert _said(recorder, module, script) == [
+    assert events_of(recorder, module, script) == [
         "forward-send 1/0 begins",
         "posted forward-send, forward-send, backward-recv",
         "backward-recv 0/0 begins",
@@ -159,14 +159,14 @@ def test_of_a_fused_wait_each_transfer_ends_with_the_last_of_its_works(recorder,
     ]
 
 
-def test_transfers_that_are_one_work_together_end_with_it(recorder, module, monkeypatch):
+def test_transfers_sharing_one_work_end_with_it(recorder, module, monkeypatch):
     monkeypatch.setattr(module, "_batch_p2p", lambda ops: [Work("all", recorder.said)])
 
     def script(stage, module):
         ops = stage.get_fwd_send_ops(1) + stage.get_bwd_recv_ops(0)
         module._wait_batch_p2p(module._batch_p2p(ops))
 
-    assert _said(recorder, module, script)[-3:] == [
+    assert events_of(recorder, module, script)[-3:] == [
         "waited for all",
         "forward-send 1/0 ends",
         "backward-recv 0/0 ends",
@@ -180,13 +180,13 @@ def _endless():
 
 
 @pytest.mark.parametrize("outputs", [SimpleNamespace(register_hook=None), _endless()])
-def test_outputs_of_which_nothing_is_known_cost_no_training(recorder, outputs):
+def test_unhookable_outputs_raise_nothing(recorder, outputs):
     ddp._Passes(recorder, -1, None)._forward_ends(None, (), {}, outputs)
     assert recorder.said == []
 
 
 class Output:
-    """A tensor that autograd knows."""
+    """A tensor that requires a gradient."""
 
     requires_grad = True
 
@@ -198,7 +198,7 @@ class Output:
 
 
 class Autograd:
-    """Calls the hooks of outputs, and at the end of a backward what waits for that."""
+    """Calls the hooks of outputs, and queued callbacks at the end of a backward."""
 
     def __init__(self):
         self._at_end = []
@@ -227,20 +227,20 @@ BACKWARD = ["backward-compute -1/-1 begins", "backward-compute -1/-1 ends"]
 
 
 @dataclass
-class Answered:
-    """What a model may answer."""
+class ModelOutput:
+    """A dataclass returned by a model."""
 
     hidden: list[Output]
     loss: Output
     name: str = "no tensor"
 
 
-@pytest.mark.parametrize("shape", [list, tuple, dict, Answered])
+@pytest.mark.parametrize("shape", [list, tuple, dict, ModelOutput])
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
 def test_a_backward_begins_with_the_first_gradient_of_any_output(recorder, autograd, shape, used):
     outputs = [Output(), Output()]
     given = {"hidden": outputs[:1], "loss": outputs[1]}
-    answer = shape(**given) if shape in (dict, Answered) else shape(given.values())
+    answer = shape(**given) if shape in (dict, ModelOutput) else shape(given.values())
     passes = ddp._Passes(recorder, -1, None)
     for _ in range(2):
         for each in outputs:
@@ -250,13 +250,13 @@ def test_a_backward_begins_with_the_first_gradient_of_any_output(recorder, autog
     assert recorder.said == [*BACKWARD, *BACKWARD]
 
 
-def test_a_parameter_that_is_an_output_itself_gets_no_hook_with_every_forward(recorder, autograd):
+def test_parameter_returned_as_output_gets_no_hook(recorder, autograd):
     parameter = Output(is_leaf=True)
     ddp._Passes(recorder, -1, None)._forward_ends(None, (), {}, [parameter])
     assert not parameter.hooks
 
 
-def test_forwards_without_a_backward_are_said_once(recorder, autograd, caplog):
+def test_forwards_without_a_backward_are_logged_once(recorder, autograd, caplog):
     passes = ddp._Passes(recorder, -1, None)
     for _ in range(3 * ddp.MAX_UNSEEN_BACKWARDS):
         passes._forward_ends(None, (), {}, object())
@@ -264,9 +264,7 @@ def test_forwards_without_a_backward_are_said_once(recorder, autograd, caplog):
     assert "no backward that could be recorded" in caplog.text
 
 
-def test_forwards_that_are_not_to_be_learnt_from_are_none_without_a_backward(
-    recorder, autograd, caplog, monkeypatch
-):
+def test_forwards_without_gradients_are_not_logged(recorder, autograd, caplog, monkeypatch):
     passes, output = ddp._Passes(recorder, -1, None), Output()
     for _ in range(2 * ddp.MAX_UNSEEN_BACKWARDS):
         output.hooks.clear()
@@ -278,7 +276,7 @@ def test_forwards_that_are_not_to_be_learnt_from_are_none_without_a_backward(
     assert not caplog.messages
 
 
-def test_a_collective_of_a_backend_without_futures_is_handed_on(recorder):
+def test_work_of_a_backend_without_futures_is_passed_through(recorder):
     def no_future():
         raise RuntimeError("this backend has no futures")
 
@@ -289,7 +287,7 @@ def test_a_collective_of_a_backend_without_futures_is_handed_on(recorder):
     assert recorder.said == ["params-all-gather -1/-1 begins"]
 
 
-def test_collectives_may_be_called_by_position(recorder, monkeypatch):
+def test_collectives_accept_positional_arguments(recorder, monkeypatch):
     called: list[tuple[object, ...]] = []
 
     def gather(output, sent, *, group, async_op):
@@ -309,7 +307,7 @@ def test_collectives_may_be_called_by_position(recorder, monkeypatch):
         ("scatter", "to", "sent", "sum", "us", False),
     ]
     names = [each.split()[0] for each in recorder.said if each.endswith("begins")]
-    assert names == [  # a computation around a wait is in parts
+    assert names == [  # a computation is split around a wait
         "forward-compute",
         "params-all-gather",
         "forward-compute",
@@ -318,21 +316,21 @@ def test_collectives_may_be_called_by_position(recorder, monkeypatch):
     ]
 
 
-def test_a_send_that_is_never_waited_for_ends_with_the_step(recorder, module):
-    said = _said(recorder, module, lambda stage, m: m._batch_p2p(stage.get_fwd_send_ops(0)))
+def test_send_without_a_wait_ends_with_the_step(recorder, module):
+    said = events_of(recorder, module, lambda stage, m: m._batch_p2p(stage.get_fwd_send_ops(0)))
     assert said[-1] == "forward-send 0/0 ends"
 
 
-def test_split_backwards_are_recorded_as_their_halves(recorder, module):
+def test_split_backward_is_recorded_as_input_and_weight_halves(recorder, module):
     def script(stage, module):
         stage.backward_one_chunk(0, full_backward=False)
         stage.backward_weight_one_chunk(0)
 
-    said = _said(recorder, module, script, stage_index=3, stage_index_to_group_rank={3: 1})
+    said = events_of(recorder, module, script, stage_index=3, stage_index_to_group_rank={3: 1})
     assert said[::2] == ["backward-input-compute 0/1 begins", "backward-weight-compute 0/1 begins"]
 
 
-def test_the_last_stage_s_forward_includes_the_loss(recorder, module):
+def test_forward_of_the_last_stage_includes_the_loss(recorder, module):
     def script(stage, module):
         stage.forward_one_chunk(0)
         schedule._loss_fn("output")
@@ -344,14 +342,14 @@ def test_the_last_stage_s_forward_includes_the_loss(recorder, module):
     assert recorder.said == [f"{begun} begins", "loss", f"{begun} ends"]
 
 
-def test_what_the_schedule_gets_and_gives_is_what_it_was(recorder, module):
+def test_wrapped_stage_keeps_arguments_and_results(recorder, module):
     stage = Stage()
     torch_pipeline.attach(recorder, Schedule(stage, module, None))
     assert stage.forward_one_chunk(4, (), kwargs={}) == "forward 4"
     assert stage.backward_one_chunk(5, loss=1, last_backward=True) == "backward 5 1 True"
 
 
-def test_detached_it_records_nothing(recorder, module):
+def test_detached_schedule_records_nothing(recorder, module):
     stage = Stage(is_last=True)
     schedule = Schedule(stage, module, lambda stage, m: stage.forward_one_chunk(0), loss=len)
     torch_pipeline.attach(recorder, schedule).detach()
@@ -359,7 +357,7 @@ def test_detached_it_records_nothing(recorder, module):
     assert (recorder.said, schedule._loss_fn) == ([], len)
 
 
-def test_a_schedule_that_is_attached_again_is_recorded_once(recorder, module):
+def test_schedule_attached_twice_is_recorded_once(recorder, module):
     schedule = Schedule(Stage(), module, lambda stage, m: stage.forward_one_chunk(0))
     torch_pipeline.attach(recorder, schedule)
     torch_pipeline.attach(recorder, schedule)
@@ -367,7 +365,7 @@ def test_a_schedule_that_is_attached_again_is_recorded_once(recorder, module):
     assert recorder.said == ["forward-compute 0/0 begins", "forward-compute 0/0 ends"]
 
 
-def test_the_work_of_a_microbatch_that_cannot_be_told_costs_nothing(recorder, module):
+def test_failing_work_function_raises_nothing(recorder, module):
     schedule = Schedule(Stage(), module, lambda stage, m: stage.forward_one_chunk(0))
     torch_pipeline.attach(recorder, schedule, work=lambda microbatch: [{}][microbatch + 1])
     schedule.step()
@@ -382,13 +380,13 @@ def test_the_work_of_a_microbatch_that_cannot_be_told_costs_nothing(recorder, mo
     ],
     ids=["no schedule", "stages that do not go round the ranks"],
 )
-def test_what_cannot_be_recorded_is_said_once_and_left_alone(recorder, module, caplog, schedule):
+def test_unsupported_schedule_is_logged_once(recorder, module, caplog, schedule):
     torch_pipeline.attach(recorder, schedule).detach()
     assert len(caplog.messages) == 1
     assert "the pipeline is not recorded" in caplog.text
 
 
-def test_a_computation_that_another_one_follows_has_ended(recorder):
+def test_next_computation_ends_the_current_one(recorder):
     here = current_computation(recorder)
     here.begin("forward-compute", 0, 0)
     here.begin("forward-compute", 1, 0)
@@ -400,7 +398,7 @@ def test_a_computation_that_another_one_follows_has_ended(recorder):
     ]
 
 
-def test_a_computation_goes_on_after_a_pause_if_there_was_one(recorder):
+def test_only_a_running_computation_resumes_after_a_pause(recorder):
     here = current_computation(recorder)
     here.resume(here.pause())
     assert recorder.said == []
@@ -409,12 +407,12 @@ def test_a_computation_goes_on_after_a_pause_if_there_was_one(recorder):
     assert recorder.said.count("forward-compute 0/0 begins") == 2
 
 
-def test_a_pytorch_without_one_of_the_two_functions_is_left_as_it_was(recorder, module, caplog):
+def test_pytorch_without_wait_batch_p2p_is_left_unpatched(recorder, module, caplog):
     # PyTorch 2.5: one work for all of them, which the schedule itself waits for.
     del module._wait_batch_p2p
     module._batch_p2p = post = lambda ops, desc=None: Work("all", recorder.said)
     for _ in ("to train", "to evaluate"):
-        said = _said(recorder, module, lambda stage, m: m._batch_p2p(stage.get_fwd_send_ops(0)))
+        said = events_of(recorder, module, lambda stage, m: m._batch_p2p(stage.get_fwd_send_ops(0)))
         assert said == []
     assert module._batch_p2p is post
     assert caplog.text.count("the pipeline is not recorded") == 2

@@ -1,4 +1,4 @@
-"""Tensor-parallel peers, trained for real with gloo: every member's collectives are recorded."""
+"""Tensor-parallel peers in real training with gloo: collectives of every member are recorded."""
 
 import pytest
 

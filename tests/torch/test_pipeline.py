@@ -1,9 +1,9 @@
-"""A real job, trained with PyTorch and pushed to a real server: is what is wrong with it named?"""
+"""A real PyTorch job sent to a real server: the findings name the injected fault."""
 
 import pytest
 
 from tests.e2e.stack import TOKEN, Stack
-from tests.torch.launch import needs_torch, trained
+from tests.torch.launch import needs_torch, train_ranks
 from tests.torch.verdicts import (
     EXPECTED,
     MAX_DISCREPANCY,
@@ -31,40 +31,40 @@ def stack(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(stack, tmp_path_factory):
-    """The windows of every run; where they are not as expected, those of another training, too.
+    """The windows of every run; if a verdict is wrong, the jobs are trained again.
 
-    A busy machine disturbs one run or another. What is told wrongly each time stays so: all windows
-    count, of all trainings.
+    A busy machine disturbs single runs. A wrong verdict in every attempt still fails: the windows
+    of all attempts count.
     """
     found: dict[str, list[Result]] = {run: [] for run in EXPECTED}
     for attempt in range(ATTEMPTS):
-        results = _trained(stack, f"attempt-{attempt}", tmp_path_factory.mktemp("ranks"))
+        results = _train_and_fetch(stack, f"attempt-{attempt}", tmp_path_factory.mktemp("ranks"))
         found = {run: found[run] + windows for run, windows in results.items()}
         if is_as_expected(found):
             break
     return found
 
 
-def _trained(stack, name, directory):
+def _train_and_fetch(stack, name, directory):
     arguments = ["--url", stack.url, "--token", TOKEN, "--job", name, "--steps", str(NUM_STEPS)]
-    trained(4, directory, "examples.torch_pipeline.train", *arguments, "--runs", *EXPECTED)
+    train_ranks(4, directory, "examples.torch_pipeline.train", *arguments, "--runs", *EXPECTED)
     return {
         run: windows_of(stack, f"{name}-{run.replace(':', '-')}", NUM_STEPS - 1) for run in EXPECTED
     }
 
 
 @pytest.mark.parametrize("run", EXPECTED)
-def test_the_cause_and_the_rank_are_named_over_all_windows(runs, run):
+def test_cause_and_culprits_match_over_all_windows(runs, run):
     verdict = Verdict.of(runs[run])
     assert (verdict.cause, verdict.culprits) == EXPECTED[run], verdict
 
 
-def test_the_simulated_steps_are_as_long_as_the_measured_ones(runs):
+def test_simulated_steps_match_the_measured_ones(runs):
     assert discrepancy(runs) < MAX_DISCREPANCY
 
 
 @pytest.mark.parametrize("run", EXPECTED)
-def test_every_step_arrives_whole_and_the_first_one_is_left_out(runs, run):
+def test_every_step_is_analysed_except_the_first(runs, run):
     steps = [step for window in runs[run] for step in window["steps"]]
     skipped = [each["step"] for window in runs[run] for each in window["skipped_steps"]]
     assert sorted(set(steps)) == [*range(1, NUM_STEPS)]

@@ -1,4 +1,4 @@
-"""The real schedules of megatron-core, on the CPU and in one process: peers are made up."""
+"""The real schedules of megatron-core on the CPU in one process, with fake peers."""
 
 import sys
 import types
@@ -17,7 +17,7 @@ from tests.client.integrations import fake_megatron as twin
 def core():
     """Megatron's schedules, transfers and torch."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("warnings.warn", lambda *_, **__: None)  # of what it would rather have
+        patched.setattr("warnings.warn", lambda *_, **__: None)  # silence its import warnings
         pytest.importorskip("megatron.core", reason="megatron-core is not installed")
         torch = import_module("torch")
         yield types.SimpleNamespace(
@@ -31,14 +31,14 @@ def core():
 
 
 class Group:
-    """Some ranks, of which this is one."""
+    """A process group as seen by one rank."""
 
     def __init__(self, rank=0, size=1):
         self.rank, self.size = lambda: rank, lambda: size
 
 
 class Stage:
-    """One stage of a job whose peers answer at once, and what was computed from which receive."""
+    """One stage of a job whose peers answer at once; records which receive each forward used."""
 
     def __init__(self, core, monkeypatch, stage, num_stages, num_chunks=1, **config):
         self.core, self.used, self.received = core, [], []
@@ -65,8 +65,8 @@ class Stage:
         self.buffer = Buffer(10_000, 60.0)
         self.recorder = Recorder(self.buffer, None)
         sizes = {"dp_size": 1, "pp_size": num_stages, "vpp_size": num_chunks}
-        place = Topology(rank=stage, dp_rank=0, stage=stage, **sizes)
-        megatron.install(self.recorder, topology=place)
+        topology = Topology(rank=stage, dp_rank=0, stage=stage, **sizes)
+        megatron.install(self.recorder, topology=topology)
 
     def model(self, chunk):
         inner, stage = self.core.torch.nn.Linear(4, 4), self
@@ -139,7 +139,7 @@ def stage(core, monkeypatch):
 
 
 @pytest.mark.parametrize("name", twin.SIGNATURES)
-def test_the_twins_signatures_are_megatrons_own(core, name):
+def test_fake_signatures_match_megatron(core, name):
     home = megatron.SCHEDULES
     if "." in name:
         home = megatron.P2P if name.startswith("P2P") else megatron.TIMERS
@@ -147,7 +147,7 @@ def test_the_twins_signatures_are_megatrons_own(core, name):
 
 
 @pytest.mark.parametrize(("rank", "size"), [(0, 2), (1, 2), (0, 4), (1, 4), (3, 4)])
-def test_the_twins_order_of_calls_is_megatrons_own(stage, rank, size, monkeypatch):
+def test_fake_call_order_matches_megatron(stage, rank, size, monkeypatch):
     real = stage(rank, size)
     real.train(6)
     found = real.ops()
@@ -155,8 +155,8 @@ def test_the_twins_order_of_calls_is_megatrons_own(stage, rank, size, monkeypatc
     for name in (megatron.SCHEDULES, megatron.P2P, megatron.TIMERS, megatron.OPTIMIZERS):
         monkeypatch.setitem(sys.modules, name, twin)
     buffer = Buffer(10_000, 60.0)
-    place = Topology(rank=rank, dp_rank=0, stage=rank, dp_size=1, pp_size=size)
-    megatron.install(Recorder(buffer, None), topology=place)
+    topology = Topology(rank=rank, dp_rank=0, stage=rank, dp_size=1, pp_size=size)
+    megatron.install(Recorder(buffer, None), topology=topology)
     twin.forward_backward_pipelining_without_interleaving(
         forward_step_func=lambda data, model: None,
         data_iterator=None,

@@ -1,4 +1,4 @@
-"""As much of megatron-core 0.16.1 as the hook touches: same names, arguments and order of calls.
+"""Fake of the parts of megatron-core 0.16.1 that the hook patches: names, arguments, call order.
 
 One module stands for several of Megatron's. A test compares the signatures with the real ones
 where megatron-core is installed.
@@ -8,7 +8,7 @@ import contextlib
 import inspect
 import types
 
-# Parameters of each function that is wrapped, as megatron-core 0.16.1 has them.
+# Parameters of each wrapped function in megatron-core 0.16.1.
 SIGNATURES = {
     "forward_step": [
         "forward_step_func",
@@ -52,7 +52,7 @@ SIGNATURES = {
 
 
 def parameters(module, name):
-    """Names of what a function of a module takes."""
+    """Parameter names of a module's function."""
     found = module
     for part in name.split("."):
         found = getattr(found, part)
@@ -60,7 +60,7 @@ def parameters(module, name):
 
 
 class Tensor:
-    """What is sent and received."""
+    """A tensor of a transfer."""
 
     nbytes = 8192
 
@@ -137,7 +137,7 @@ class P2PCommunicator:
 
 
 def get_schedule_table(num_microbatches, num_model_chunks, microbatch_group_size_per_vp_stage):
-    """Groups of micro-batches, each through one chunk after the other."""
+    """Groups of micro-batches; each group passes through the chunks in order."""
     size = microbatch_group_size_per_vp_stage
     return [
         (microbatch, chunk)
@@ -203,7 +203,7 @@ def forward_backward_pipelining_without_interleaving(
     p2p_communicator,
     forward_only=False,
 ):
-    """1F1B as it is called on one stage."""
+    """The calls of 1F1B on one stage."""
     group, config, p2p = p2p_communicator.pp_group, model.config, p2p_communicator
     first, last = group.rank == 0, group.rank == group.size - 1
     warm_up = min(group.size - group.rank - 1, num_microbatches)
@@ -302,7 +302,7 @@ def finalize_model_grads(config):
 
 
 class MegatronOptimizer:
-    """The base; its like-named methods are abstract in Megatron."""
+    """Base class; its methods are abstract in Megatron."""
 
     chained_optimizers: tuple = ()
     grad_scaler = None
@@ -357,8 +357,8 @@ def failing(optimizer):
 
 
 def config(**changes):
-    said = {"timers": None, "clip_grad": 1.0, "microbatch_group_size_per_vp_stage": 2}
-    return types.SimpleNamespace(**{**said, **changes})
+    fields = {"timers": None, "clip_grad": 1.0, "microbatch_group_size_per_vp_stage": 2}
+    return types.SimpleNamespace(**{**fields, **changes})
 
 
 def model(**changes):

@@ -1,4 +1,4 @@
-"""What docs/feeds promises to a newcomer."""
+"""Links, index and example script of docs/feeds."""
 
 import re
 from pathlib import Path
@@ -15,23 +15,23 @@ PAGES = sorted(FEEDS.glob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_link_leads_somewhere(page):
+def test_relative_links_resolve(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_every_way_in_has_a_page_in_the_index_and_begins_in_five_minutes():
+def test_every_feed_has_an_indexed_page_with_a_quick_start():
     index = (FEEDS / "README.md").read_text()
     for page in PAGES:
         assert page.name == "README.md" or f"({page.name})" in index
-        if page.name not in ("README.md", "files.md"):  # these are about several ways in
+        if page.name not in ("README.md", "files.md"):  # these cover several feeds
             assert "in five minutes" in page.read_text(), page.name
     for name in FORMATS:
         assert (FEEDS / f"{name}.md").exists() or name == "published"
 
 
-def test_the_script_for_a_loop_of_your_own_records_its_steps(paceline, monkeypatch):
+def test_readme_script_records_its_steps(paceline, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "PACELINE_RUN_KEY"):
         monkeypatch.delenv(name, raising=False)
     for name, value in (("URL", paceline.url), ("TOKEN", TOKEN), ("JOB", "first")):
@@ -42,7 +42,7 @@ def test_the_script_for_a_loop_of_your_own_records_its_steps(paceline, monkeypat
     assert [step for step, _ in paceline.steps_done] == [0, 1]
     named = [(op[0], OP_NAMES[op[1]]) for op in paceline.ops]
     for step in (0, 1):
-        # Python may collect its garbage meanwhile, which is noted as well.
+        # A garbage collection meanwhile is recorded, too.
         ops = [name for at, name in named if at == step and name != "gc-pause"]
         assert ops == ["forward-compute", "backward-compute"] * 4 + ["optimizer"]
     assert paceline.puts[0][0] == "/api/v1/jobs/first"

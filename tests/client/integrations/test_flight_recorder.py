@@ -1,4 +1,4 @@
-"""PyTorch's flight recorder, read on the sender's thread: all groups, durations without starts."""
+"""PyTorch's flight recorder, read by the sender thread: all groups, durations without starts."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ from paceline_client.integrations.flight_recorder import (
 from paceline_client.recording.groups import GroupBuffer
 
 from tests.client.recorders import WITHIN_S
-from tests.client.recording.test_groups import EVERYTHING, PEER, rows_of, started
+from tests.client.recording.test_groups import EXTENSIONS, PEER, rows_of, started
 
 BEGUN_NS = 1_790_000_000_000_000_000
 
@@ -30,7 +30,7 @@ def _quiet(caplog):
 
 
 def entry(record_id, group, seq, ms, *, name="nccl:all_reduce", at_ns=None, **changes):
-    """An entry as PyTorch 2.13 writes them with NCCL."""
+    """An entry as written by PyTorch 2.13 with NCCL."""
     found = {
         "collective_seq_id": seq,
         "duration_ms": ms,
@@ -69,31 +69,31 @@ def dump_of(entries, config=CONFIG):
     return json.dumps({**about, "pg_config": config, "pg_status": {}, "version": "2.10"}).encode()
 
 
-class Torch:
-    """Gives one dump after the other, the last one for ever."""
+class FakeDump:
+    """Returns the dumps in order, the last one repeatedly."""
 
     def __init__(self, *dumps):
         self.dumps = [*dumps]
-        self.num_asked = 0
+        self.num_reads = 0
 
     def __call__(self):
-        self.num_asked += 1
+        self.num_reads += 1
         return self.dumps.pop(0) if len(self.dumps) > 1 else self.dumps[0]
 
 
 def reader(*dumps, ranks=None, axes=None):
-    found = FlightRecorder(Torch(*dumps), lambda: ranks or {}, axes or {})
+    found = FlightRecorder(FakeDump(*dumps), lambda: ranks or {}, axes or {})
     return found, GroupBuffer(every=1)
 
 
-def looked(found, groups):
+def poll_rows(found, groups):
     found._next_poll_s = 0.0
     found.poll(groups)
     taken = groups.take()
     return [] if taken is None else rows_of(taken)
 
 
-def test_every_group_s_collectives_of_a_step_become_rows():
+def test_collectives_of_every_group_in_a_step_become_rows():
     entries = [
         entry(0, WORLD, 7, 1.5, at_ns=BEGUN_NS - 1),  # before the step
         entry(1, TP, 11, 2.5),
@@ -102,11 +102,11 @@ def test_every_group_s_collectives_of_a_step_become_rows():
         entry(4, WORLD, 8, 0.0),
         entry(5, WORLD, 8, 4.0, is_p2p=True, name="nccl:send 0->1"),
         entry(6, WORLD, 9, 4.0, name="nccl:coalesced"),
-        entry(7, TP, 13, 5.0, at_ns=BEGUN_NS + 10**9),  # after it
+        entry(7, TP, 13, 5.0, at_ns=BEGUN_NS + 10**9),  # after the step
     ]
     found, groups = reader(dump_of(entries))
     found.poll(groups)
-    assert found._dump.num_asked == 0  # nothing is read before a step has ended
+    assert found._dump.num_reads == 0  # nothing is read before a step has ended
     found.step_ended(40, BEGUN_NS, BEGUN_NS + 10**9)
     found.poll(groups)
     taken = groups.take()
@@ -125,7 +125,7 @@ def test_every_group_s_collectives_of_a_step_become_rows():
     ]
     found._next_poll_s = 0.0
     found.poll(groups)
-    assert found._dump.num_asked == 1
+    assert found._dump.num_reads == 1
 
 
 def test_a_step_is_read_when_its_last_collective_has_ended():
@@ -133,23 +133,23 @@ def test_a_step_is_read_when_its_last_collective_has_ended():
     later = [entry(0, TP, 1, 1.0), entry(1, TP, 2, 3.0)]
     found, groups = reader(dump_of(first), dump_of(later))
     found.step_ended(0, BEGUN_NS, time.time_ns())
-    assert looked(found, groups) == []
-    assert looked(found, groups) == [
+    assert poll_rows(found, groups) == []
+    assert poll_rows(found, groups) == [
         ("mesh_tp", "all-reduce", 0, 1, 64),
         ("mesh_tp", "all-reduce", 0, 2, 64),
     ]
     assert groups.dropped == {}
 
 
-def test_what_does_not_end_is_left_out_and_counted():
+def test_unfinished_collective_is_dropped_and_counted():
     entries = [entry(0, TP, 1, 1.0), entry(1, TP, 2, None, retired=False)]
     found, groups = reader(dump_of(entries))
-    found.step_ended(0, BEGUN_NS, BEGUN_NS + 10**9)  # long ago
-    assert looked(found, groups) == [("mesh_tp", "all-reduce", 0, 1, 64)]
+    found.step_ended(0, BEGUN_NS, BEGUN_NS + 10**9)  # long before now
+    assert poll_rows(found, groups) == [("mesh_tp", "all-reduce", 0, 1, 64)]
     assert groups.dropped == {UNFINISHED: 1}
 
 
-def test_what_was_overwritten_is_counted_and_said_once(caplog):
+def test_overwritten_entries_are_counted_and_logged_once(caplog):
     found, groups = reader(
         dump_of([entry(at, TP, at, 1.0) for at in range(3)]),
         dump_of([entry(at, TP, at, 1.0) for at in range(50, 53)]),
@@ -158,27 +158,27 @@ def test_what_was_overwritten_is_counted_and_said_once(caplog):
     for step, first in enumerate((0, 45, 80)):
         begun_ns = BEGUN_NS + 1000 * first
         found.step_ended(step, begun_ns, begun_ns + 20_000)
-        assert len(looked(found, groups)) == 3
+        assert len(poll_rows(found, groups)) == 3
     assert groups.dropped == {OVERWRITTEN: 47 + 37}
     [warning] = caplog.messages
     assert "TORCH_FR_BUFFER_SIZE" in warning
 
 
-def test_what_was_overwritten_of_several_steps_is_counted_once():
+def test_entries_overwritten_in_several_steps_are_counted_once():
     found, groups = reader(
         dump_of([entry(at, TP, at, 1.0) for at in range(3)]),
         dump_of([entry(at, TP, at, 1.0) for at in range(10, 40)]),
     )
     found.step_ended(0, BEGUN_NS, BEGUN_NS + 3_000)
-    assert len(looked(found, groups)) == 3
+    assert len(poll_rows(found, groups)) == 3
     for step, first in enumerate((4, 6, 8), start=1):
         found.step_ended(step, BEGUN_NS + 1000 * first, BEGUN_NS + 1000 * (first + 4))
-    assert [row[2:4] for row in looked(found, groups)] == [(3, 10), (3, 11)]
+    assert [row[2:4] for row in poll_rows(found, groups)] == [(3, 10), (3, 11)]
     assert groups.dropped == {OVERWRITTEN: 7}
 
 
-def test_what_is_overwritten_while_its_step_is_waited_for_is_counted():
-    """Steps of the entries 0 to 4 and 5 to 9, of which the second one's last has not ended."""
+def test_entries_overwritten_while_their_step_is_pending_are_counted():
+    """Two steps, entries 0 to 4 and 5 to 9; entry 9 is unfinished."""
     running = {"retired": False, "state": "started"}
     ended = [entry(at, TP, at, 1.0) for at in range(9)]
     found, groups = reader(
@@ -188,25 +188,25 @@ def test_what_is_overwritten_while_its_step_is_waited_for_is_counted():
     now_ns = time.time_ns()  # later than the entries were made
     found.step_ended(0, BEGUN_NS, BEGUN_NS + 5_000)
     found.step_ended(1, BEGUN_NS + 5_000, now_ns)
-    assert [row[2:4] for row in looked(found, groups)] == [(0, at) for at in range(5)]
+    assert [row[2:4] for row in poll_rows(found, groups)] == [(0, at) for at in range(5)]
     assert groups.dropped == {}
-    assert [row[2:4] for row in looked(found, groups)] == [(1, at) for at in range(7, 12)]
+    assert [row[2:4] for row in poll_rows(found, groups)] == [(1, at) for at in range(7, 12)]
     assert groups.dropped == {OVERWRITTEN: 2}
 
 
-def test_what_is_overwritten_before_its_step_has_ended_is_counted():
+def test_entries_overwritten_before_their_step_ends_are_counted():
     found, groups = reader(
-        dump_of([entry(at, TP, at, 1.0) for at in range(5)]),  # 3 and 4 are of the next step
+        dump_of([entry(at, TP, at, 1.0) for at in range(5)]),  # 3 and 4 belong to the next step
         dump_of([entry(at, TP, at, 1.0) for at in range(5, 8)]),
     )
     found.step_ended(0, BEGUN_NS, BEGUN_NS + 3_000)
-    assert len(looked(found, groups)) == 3
+    assert len(poll_rows(found, groups)) == 3
     found.step_ended(1, BEGUN_NS + 3_000, BEGUN_NS + 8_000)
-    assert len(looked(found, groups)) == 3
+    assert len(poll_rows(found, groups)) == 3
     assert groups.dropped == {OVERWRITTEN: 2}
 
 
-def test_a_step_that_ends_while_the_buffer_is_read_is_read_the_next_time():
+def test_step_ending_during_a_read_is_read_by_the_next_poll():
     entries = [entry(at, TP, at, 1.0) for at in range(3)]
 
     def dump():
@@ -217,31 +217,31 @@ def test_a_step_that_ends_while_the_buffer_is_read_is_read_the_next_time():
 
     found, groups = FlightRecorder(dump, dict, {}), GroupBuffer(every=1)
     found.step_ended(0, BEGUN_NS, BEGUN_NS + 2_000)
-    assert [row[2:4] for row in looked(found, groups)] == [(0, 0), (0, 1)]
+    assert [row[2:4] for row in poll_rows(found, groups)] == [(0, 0), (0, 1)]
     found.step_ended(2, BEGUN_NS + 9_000, BEGUN_NS + 9_001)
-    assert [row[2:4] for row in looked(found, groups)] == [(1, 2), (1, 3)]
+    assert [row[2:4] for row in poll_rows(found, groups)] == [(1, 2), (1, 3)]
 
 
 @pytest.mark.parametrize("config", [{}, {"": {"desc": "", "name": "", "ranks": "[]"}}])
-def test_without_durations_it_is_said_once_and_nothing_read_again(config, caplog):
-    """As with gloo, whose groups are not in the dump either."""
+def test_dump_without_durations_is_logged_once_and_not_read_again(config, caplog):
+    """As with gloo, whose dump also lacks the groups."""
     entries = [entry(0, ["1", "undefined"], 1, None, name="gloo:all_reduce")]
     found, groups = reader(dump_of(entries, config), ranks={"1": [2, 3]})
     for step in range(3):
         found.step_ended(step, BEGUN_NS, BEGUN_NS + 10**9)
-        assert looked(found, groups) == []
-    assert found._dump.num_asked == 1
+        assert poll_rows(found, groups) == []
+    assert found._dump.num_reads == 1
     [warning] = caplog.messages
     assert "TORCH_NCCL_ENABLE_TIMING=1" in warning
 
 
-def test_groups_that_the_dump_does_not_have_are_asked_of_torch():
+def test_groups_missing_from_the_dump_are_resolved_by_torch():
     groups_of = [["7", "undefined"], ["8", "undefined"], ["9", "data"], ["10", "alone"]]
     ranks = {"7": [2, 3], "8": [2, 3], "9": [1, 3], "10": [3]}
     entries = [entry(at, group, at, 1.0) for at, group in enumerate(groups_of)]
     found, groups = reader(dump_of(entries, {}), ranks=ranks, axes={"data": "ep"})
     found.step_ended(0, BEGUN_NS, BEGUN_NS + 10**9)
-    assert [row[0] for row in looked(found, groups)] == ["group", "group 2", "data"]
+    assert [row[0] for row in poll_rows(found, groups)] == ["group", "group 2", "data"]
     assert [group.axis for group in groups.groups] == ["", "", "ep"]
 
 
@@ -261,11 +261,11 @@ def test_groups_that_the_dump_does_not_have_are_asked_of_torch():
         (None, ""),
     ],
 )
-def test_kinds_are_named_as_the_client_names_them(name, kind):
+def test_collective_kinds_use_the_names_of_the_client(name, kind):
     assert kind_of(name) == kind
 
 
-def test_a_dump_is_read_whole_however_it_is_written():
+def test_dump_is_parsed_in_any_json_layout():
     many = [entry(at, TP, at, 1.0) for at in range(200)]
     for indent in (None, 2):
         entries, about = parsed(json.dumps(json.loads(dump_of(many)), indent=indent))
@@ -287,8 +287,8 @@ def test_a_dump_is_read_whole_however_it_is_written():
         dump_of([entry(0, TP, 1, 1.0)], {"1": {"ranks": "{"}}),
     ],
 )  # fmt: skip
-def test_a_dump_that_is_none_costs_training_nothing(dump, paceline, caplog):
-    paceline.accepts = EVERYTHING
+def test_invalid_dump_does_not_stop_recording(dump, paceline, caplog):
+    paceline.accepts = EXTENSIONS
     run = started(paceline)
     assert run.read_collectives(FlightRecorder(lambda: dump, dict, {}))
     for step in range(2):
@@ -298,32 +298,34 @@ def test_a_dump_that_is_none_costs_training_nothing(dump, paceline, caplog):
     run.record_group("all-reduce", tp, 5, 1)
     run.step_done(5)
     assert run.flush(WITHIN_S)
-    assert [row for batch in paceline.taken for row in rows_of(batch)] == [
+    assert [row for batch in paceline.batches for row in rows_of(batch)] == [
         ("tp", "all-reduce", 5, 0, -1)
     ]
 
 
-def test_a_step_s_rows_are_sent_from_the_sender_s_thread(paceline):
-    """The step's time is that between its begin and its end, by the clock of PyTorch."""
-    paceline.accepts = EVERYTHING
+def test_rows_of_each_step_reach_the_server(paceline):
+    """An entry belongs to the step during which it was created, by the clock of PyTorch."""
+    paceline.accepts = EXTENSIONS
     run = started(paceline)
     entries: list[dict[str, Any]] = []
     assert run.read_collectives(FlightRecorder(lambda: dump_of(entries), dict, {}))
     for step in range(3):
         with run.step(step):
             entries.append(entry(step, TP, step, 1.0, at_ns=time.time_ns()))
-    paceline.wait_for(lambda: sum(batch.num_group_rows for batch in paceline.taken) == 3, WITHIN_S)
-    assert [row for batch in paceline.taken for row in rows_of(batch)] == [
+    paceline.wait_for(
+        lambda: sum(batch.num_group_rows for batch in paceline.batches) == 3, WITHIN_S
+    )
+    assert [row for batch in paceline.batches for row in rows_of(batch)] == [
         ("mesh_tp", "all-reduce", step, step, 64) for step in range(3)
     ]
     run.close()
 
 
-def test_attaching_needs_a_recorder_and_a_pytorch(paceline, monkeypatch, caplog):
+def test_attach_needs_a_recorder_and_pytorch(paceline, monkeypatch, caplog):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     run = started(paceline, PEER)
     assert not flight_recorder.attach(run)
     assert "PyTorch has not been imported" in caplog.text
-    monkeypatch.setattr(flight_recorder, "_dump", lambda: Torch(b"{}"))
+    monkeypatch.setattr(flight_recorder, "_dump", lambda: FakeDump(b"{}"))
     assert flight_recorder.attach(run)
     assert not flight_recorder.attach(NULL)

@@ -1,4 +1,4 @@
-"""The hook into Megatron records what each stage does, by micro-batch and chunk."""
+"""The Megatron hook records each stage's operations by micro-batch and chunk."""
 
 import dataclasses
 import logging
@@ -25,26 +25,26 @@ MODULES = (megatron.SCHEDULES, megatron.P2P, megatron.TIMERS, megatron.OPTIMIZER
 
 
 class Job:
-    """One process of a job under the twin of Megatron, and what it has recorded."""
+    """One process of a job under the fake Megatron, with its recorder."""
 
     def __init__(self, monkeypatch, **topology):
-        place = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 1, "pp_size": 2, **topology}
-        self.place = Topology(**place)
+        fields = {"rank": 0, "dp_rank": 0, "stage": 0, "dp_size": 1, "pp_size": 2, **topology}
+        self.topology = Topology(**fields)
         self.buffer = Buffer(10_000, 60.0)
         self.recorder = Recorder(self.buffer, None)
         for name in MODULES:
             monkeypatch.setitem(sys.modules, name, twin)
-            for parent in _parents(name):
+            for parent in _parent_packages(name):
                 monkeypatch.setitem(sys.modules, parent, types.ModuleType(parent))
         optimizers = "megatron.core.optimizer.distrib_optimizer"
         monkeypatch.setitem(sys.modules, optimizers, twin)
-        self.installed = megatron.install(self.recorder, topology=self.place)
+        self.installed = megatron.install(self.recorder, topology=self.topology)
 
     def train(self, num_microbatches=2, *, chunks=1, p2p=None, model=None, optimizer=None, **call):
         models = [twin.model() for _ in range(chunks)] if chunks > 1 else model or twin.model()
         name = "forward_backward_no_pipelining"
-        if self.place.pp_size > 1:
-            call["p2p_communicator"] = p2p or twin.stage(self.place.stage, self.place.pp_size)
+        if self.topology.pp_size > 1:
+            call["p2p_communicator"] = p2p or twin.stage(self.topology.stage, self.topology.pp_size)
             inter = "with" if chunks > 1 else "without"
             name = f"forward_backward_pipelining_{inter}_interleaving"
         getattr(twin, name)(
@@ -67,7 +67,7 @@ class Job:
         return [(op[1], op[6], op[5]) for op in ops]
 
 
-def _parents(name):
+def _parent_packages(name):
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts))]
 
@@ -96,7 +96,7 @@ def test_the_first_of_two_stages_records_1f1b_with_micro_batches(job):
         ("forward-compute", 0, 0),
         ("forward-send", 0, 0),
         ("forward-compute", 1, 0),
-        ("forward-send", 1, 0),  # with the receive that follows, in one call
+        ("forward-send", 1, 0),  # in one call with the following receive
         ("backward-recv", 0, 0),
         ("backward-compute", 0, 0),
         ("forward-compute", 2, 0),
@@ -111,7 +111,7 @@ def test_the_first_of_two_stages_records_1f1b_with_micro_batches(job):
     ]
 
 
-def test_a_send_that_is_one_wait_with_a_receive_ends_where_the_receive_begins(job):
+def test_send_fused_with_a_receive_ends_where_the_receive_begins(job):
     run = job()
     run.train(num_microbatches=3)
     ops = {(op[1], op[6]): op for op in run.taken().ops}
@@ -120,7 +120,7 @@ def test_a_send_that_is_one_wait_with_a_receive_ends_where_the_receive_begins(jo
         assert send[2] + send[3] <= receive[2]
 
 
-def test_the_last_stage_receives_what_the_first_sends(job):
+def test_last_of_two_stages_records_its_receives_and_sends(job):
     run = job(rank=1, stage=1)
     run.train(num_microbatches=2)
     assert forwards_and_backwards(run.ops()) == [
@@ -135,7 +135,7 @@ def test_the_last_stage_receives_what_the_first_sends(job):
     ]
 
 
-def test_receives_behind_the_computation_count_from_when_they_are_waited_for(job):
+def test_overlapped_receive_begins_where_it_is_waited_for(job):
     run, p2p = job(vpp_size=2), twin.stage(0)
     run.train(num_microbatches=2, chunks=2, p2p=p2p)
     ops = forwards_and_backwards(run.ops())
@@ -151,7 +151,7 @@ def test_receives_behind_the_computation_count_from_when_they_are_waited_for(job
 
 
 def peers_receives(order, sender, num_stages, num_chunks):
-    """What a stage's forwards send, in the words of the stage that receives it."""
+    """(micro-batch, chunk) of a stage's sends, as numbered by the receiving stage."""
     last = sender == num_stages - 1
     return [
         (microbatch, chunk + 1 if last else chunk)
@@ -161,38 +161,38 @@ def peers_receives(order, sender, num_stages, num_chunks):
 
 
 @given(st.integers(2, 5), st.integers(1, 4), st.integers(1, 9), st.integers(1, 6))
-def test_the_ids_of_receives_are_those_of_what_the_peer_sends(stages, chunks, batches, group):
+def test_receive_ids_match_the_sends_of_the_peer(stages, chunks, batches, group):
     order = twin.get_schedule_table(batches, chunks, group)
     for stage in range(stages):
         expected = ExpectedTransfers(order, chunks, stage == 0, stage == stages - 1)
         sent = peers_receives(order, (stage - 1) % stages, stages, chunks)
         assert [expected.received("forward-recv") for _ in sent] == sent
         assert expected.received("forward-recv") == (-1, -1)
-        # Backward is the mirror image: the last chunk first, from the last stage to the first.
+        # Backward is mirrored: last chunk first, from the last stage to the first.
         mirror = peers_receives(order, (stages - 2 - stage) % stages, stages, chunks)
         sent = [(microbatch, chunks - 1 - chunk) for microbatch, chunk in mirror]
         assert [expected.received("backward-recv") for _ in sent] == sent
 
 
-def test_gradients_are_reduced_only_where_there_are_peers(job):
+def test_middle_stage_records_only_its_own_gradient_reductions(job):
     run = job(rank=2, stage=1, dp_size=2, pp_size=3, tp_size=2)
     run.train(num_microbatches=1)
     assert [op[0] for op in run.ops()][-4:] == [
         "grads-reduce-scatter",
-        "layernorm-grads-all-reduce",  # but no embedding: this stage is in the middle
+        "layernorm-grads-all-reduce",  # no embedding: a middle stage
         "optimizer-clip-main-grad",
         "optimizer",
     ]
 
 
-def test_an_embedding_that_is_not_shared_is_not_reduced(job):
+def test_untied_embedding_is_not_reduced(job):
     run, untied = job(), twin.model()
     untied.share_embeddings_and_output_weights = False
     run.train(model=untied)
     assert "embedding-grads-all-reduce" not in {op[0] for op in run.ops()}
 
 
-def test_parameters_that_are_gathered_after_a_step_are_of_the_next_one(job):
+def test_params_all_gather_after_a_step_belongs_to_the_next(job):
     run = job(dp_size=2, pp_size=1)
     for _ in range(2):
         run.train(num_microbatches=1, optimizer=twin.DistributedOptimizer(twin.config()))
@@ -219,13 +219,13 @@ def test_a_chained_optimizer_is_one_step(job):
     assert [done[0] for done in taken.steps_done] == [0]
 
 
-def test_without_clipping_there_is_nothing_to_agree_on(job):
+def test_no_clip_operation_without_gradient_clipping(job):
     run = job(pp_size=1)
     run.train(optimizer=twin.MixedPrecisionOptimizer(twin.config(clip_grad=0.0)))
     assert [op[0] for op in run.ops() if "optimizer" in op[0]] == ["optimizer"]
 
 
-def test_a_step_whose_gradients_were_not_finite_is_done_all_the_same(job):
+def test_step_with_non_finite_gradients_is_complete(job):
     run, optimizer = job(pp_size=1), twin.MixedPrecisionOptimizer(twin.config())
     optimizer.finite = False
     run.train(optimizer=optimizer)
@@ -234,7 +234,7 @@ def test_a_step_whose_gradients_were_not_finite_is_done_all_the_same(job):
     assert [done[0] for done in taken.steps_done] == [0]
 
 
-def test_steps_after_evaluations_and_checkpoints_are_called_by_them(job):
+def test_steps_after_evaluations_and_checkpoints_have_their_kind(job):
     run, timers = job(pp_size=1), twin.Timers(2, "max")
     run.train()
     run.train()
@@ -245,7 +245,7 @@ def test_steps_after_evaluations_and_checkpoints_are_called_by_them(job):
     run.train()
     run.train()
     taken = run.taken()
-    assert {op[0] for op in taken.ops} == {0, 1, 2, 3, 4}  # nothing of the evaluation
+    assert {op[0] for op in taken.ops} == {0, 1, 2, 3, 4}  # no operation of the evaluation
     assert len([op for op in taken.ops if op[0] == 2]) == len(
         [op for op in taken.ops if op[0] == 1]
     )
@@ -258,11 +258,11 @@ def test_steps_after_evaluations_and_checkpoints_are_called_by_them(job):
 
 
 def kinds_of(taken):
-    told = dict(getattr(taken, "step_kinds", ()))
-    return [(done[0], told.get(done[0], "train")) for done in taken.steps_done]
+    step_kinds = dict(getattr(taken, "step_kinds", ()))
+    return [(done[0], step_kinds.get(done[0], "train")) for done in taken.steps_done]
 
 
-def test_the_timers_keep_their_ways(job):
+def test_megatron_timers_keep_working(job):
     run, timers = job(dp_size=2, pp_size=1), twin.Timers(2, "max")
     run.train(model=twin.model(timers=timers))
     assert ("all-grads-sync", "start", False) in timers.calls
@@ -271,14 +271,14 @@ def test_the_timers_keep_their_ways(job):
     assert "grads-reduce-scatter" in {op[0] for op in run.ops()}
 
 
-def test_a_configuration_without_timers_has_none_afterwards(job):
+def test_config_without_timers_stays_without_timers(job):
     run, model = job(dp_size=2, pp_size=1), twin.model()
     run.train(model=model)
     assert model.config.timers is None
     assert "grads-reduce-scatter" in {op[0] for op in run.ops()}
 
 
-def test_waiting_for_a_batch_is_noted(job):
+def test_batch_generator_timer_records_a_data_wait(job):
     run, timers = job(pp_size=1), twin.Timers(2, "max")
 
     def forward(data, model):
@@ -289,23 +289,23 @@ def test_waiting_for_a_batch_is_noted(job):
     assert "data-wait" in {op[0] for op in run.ops()}
 
 
-def test_what_the_script_tells_of_a_micro_batch_holds_for_both_its_passes(job):
+def test_microbatch_attributes_apply_to_forward_and_backward(job):
     run, lengths = job(), iter([4096, 1024])
     run.train(forward_step_func=lambda data, model: megatron.tell(tokens=next(lengths)))
-    told = {(op[1], op[6]): op[7] for op in run.taken().ops if op[1].endswith("-compute")}
+    attributes = {(op[1], op[6]): op[7] for op in run.taken().ops if op[1].endswith("-compute")}
     for kind in ("forward-compute", "backward-compute"):
-        assert told[kind, 0]["tokens"] == 4096
-        assert told[kind, 1]["tokens"] == 1024
+        assert attributes[kind, 0]["tokens"] == 4096
+        assert attributes[kind, 1]["tokens"] == 1024
 
 
-def test_a_step_whose_optimizer_is_none_of_megatrons_is_done_when_the_next_one_begins(job):
+def test_step_with_a_foreign_optimizer_ends_when_the_next_begins(job):
     run = job()
     for _ in range(3):
         run.train(optimizer=types.SimpleNamespace(step=lambda: None))  # torch.optim.Adam, say
     assert [done[0] for done in run.taken().steps_done] == [0, 1]
 
 
-def test_a_step_that_breaks_off_is_not_done(job):
+def test_failed_step_is_incomplete(job):
     run, optimizer = job(pp_size=1), twin.MixedPrecisionOptimizer(twin.config())
     with twin.failing(optimizer), pytest.raises(ArithmeticError):
         run.train(optimizer=optimizer)
@@ -313,8 +313,8 @@ def test_a_step_that_breaks_off_is_not_done(job):
     assert [done[0] for done in run.taken().steps_done] == [1]
 
 
-def counting(monkeypatch, iterations):
-    """Megatron-LM's own count, which goes on with each look."""
+def patch_iterations(monkeypatch, iterations):
+    """Patch Megatron-LM's iteration count; each read advances the iterator."""
     arguments = types.SimpleNamespace()
 
     def get_args():
@@ -325,23 +325,23 @@ def counting(monkeypatch, iterations):
     monkeypatch.setitem(sys.modules, "megatron.training.global_vars", module)
 
 
-def test_a_resumed_job_goes_on_with_megatrons_own_count(job, monkeypatch):
+def test_resumed_job_uses_the_iteration_count_of_megatron(job, monkeypatch):
     run = job(pp_size=1)
-    counting(monkeypatch, iter([700, 701]))
+    patch_iterations(monkeypatch, iter([700, 701]))
     run.train()
     run.train()
     assert [done[0] for done in run.taken().steps_done] == [700, 701]
 
 
-def test_a_count_that_stands_still_is_left_aside(job, monkeypatch):
+def test_constant_iteration_count_is_ignored(job, monkeypatch):
     run = job(pp_size=1)
-    counting(monkeypatch, iter([700, 700, 700]))
+    patch_iterations(monkeypatch, iter([700, 700, 700]))
     for _ in range(3):
         run.train()
     assert [done[0] for done in run.taken().steps_done] == [700, 701, 702]
 
 
-def test_a_rank_that_is_not_recorded_runs_megatron_as_it_is(job):
+def test_unrecorded_rank_leaves_megatron_unpatched(job):
     run = job(records=False)
     assert run.installed is run.recorder
     assert not hasattr(twin.forward_step, "__wrapped__")
@@ -349,16 +349,18 @@ def test_a_rank_that_is_not_recorded_runs_megatron_as_it_is(job):
     assert run.taken() is None
 
 
-def test_megatron_is_left_as_it_was(job):
+def test_uninstall_restores_megatron(job):
     before = twin.forward_step, twin.Timers.__call__, twin.DistributedOptimizer.step
     run = job()
     assert twin.forward_step is not before[0]
-    assert megatron.install(run.recorder, topology=run.place) is run.recorder  # once is enough
+    assert (
+        megatron.install(run.recorder, topology=run.topology) is run.recorder
+    )  # already installed
     megatron.uninstall()
     assert (twin.forward_step, twin.Timers.__call__, twin.DistributedOptimizer.step) == before
 
 
-def test_a_megatron_that_is_not_known_is_trained_and_not_recorded(job, monkeypatch, caplog):
+def test_unsupported_megatron_is_logged_and_left_unpatched(job, monkeypatch, caplog):
     def forward_step(forward_step_func, batch):
         """Of another version."""
 
@@ -371,7 +373,7 @@ def test_a_megatron_that_is_not_known_is_trained_and_not_recorded(job, monkeypat
     assert vars(twin)["backward_step"] is before
 
 
-def test_without_megatron_training_goes_on(monkeypatch, caplog):
+def test_missing_megatron_gives_the_null_recorder(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "megatron", None)
     recorder = megatron.install(job="llm", url="http://127.0.0.1:1", token="pl_x", run_key="a")
     assert recorder is NULL
@@ -379,23 +381,21 @@ def test_without_megatron_training_goes_on(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("name", twin.SIGNATURES)
-def test_the_twin_has_the_signatures_that_it_says(name):
+def test_fake_megatron_has_its_declared_signatures(name):
     assert twin.parameters(twin, name) == twin.SIGNATURES[name]
 
 
-def test_a_recorder_that_cannot_start_is_said_once_however_many_chunks_ask(
-    job, caplog, monkeypatch
-):
+def test_failed_start_is_logged_once_for_all_chunks(job, caplog, monkeypatch):
     for name in ("URL", "TOKEN", "JOB"):
         monkeypatch.delenv(f"PACELINE_{name}", raising=False)
-    place = Topology(rank=0, dp_rank=0, stage=0, dp_size=1, pp_size=1)
+    topology = Topology(rank=0, dp_rank=0, stage=0, dp_size=1, pp_size=1)
     for _ in range(3):
-        assert megatron.install(topology=place, run_key="a") is NULL
+        assert megatron.install(topology=topology, run_key="a") is NULL
     assert len(caplog.messages) == 1
     assert "no job" in caplog.text
 
 
-def test_a_megatron_that_was_not_initialised_yet_can_be_installed_later(job, caplog, monkeypatch):
+def test_install_succeeds_once_megatron_is_available(job, caplog, monkeypatch):
     monkeypatch.setitem(sys.modules, "megatron", None)
     assert megatron.install(job="llm", run_key="a") is NULL
     run = job()
@@ -403,7 +403,7 @@ def test_a_megatron_that_was_not_initialised_yet_can_be_installed_later(job, cap
     assert hasattr(twin.forward_step, "__wrapped__")
 
 
-def test_what_megatron_leaves_open_or_closed_to_us_costs_no_training(job):
+def test_frozen_or_unreadable_config_does_not_stop_recording(job):
     run, model = job(dp_size=2, pp_size=1), twin.model()
     model.config = Frozen(None, 1.0, 2)
     run.train(model=model, optimizer=twin.MixedPrecisionOptimizer(twin.config(clip_grad=None)))
@@ -416,7 +416,7 @@ def test_what_megatron_leaves_open_or_closed_to_us_costs_no_training(job):
 
 @dataclasses.dataclass(frozen=True)
 class Frozen:
-    """A configuration that nobody may change."""
+    """An immutable configuration."""
 
     timers: None
     clip_grad: float

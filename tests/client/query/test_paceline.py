@@ -1,4 +1,4 @@
-"""Questions to a real server: flat rows, page by page, and errors that say what to do."""
+"""The query client against a real server: flat rows, pagination and error messages."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ SCORES = {"source": "own", "scores": [{"rank": 7, "section": "a", "metric": "b",
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A server with a job of two windows, findings or not, alerts and scores."""
+    """A server with a job that has two windows, alerts and scores."""
     database = tmp_path_factory.mktemp("query") / "paceline.db"
     migrate(f"sqlite:///{database}")
     with serving(database) as (url, api):
@@ -66,7 +66,7 @@ def check_columns(rows):
     return found
 
 
-def test_jobs_come_over_several_pages(paceline):
+def test_jobs_are_read_over_several_pages(paceline):
     found = check_columns(paceline.jobs())
     assert [job["job_id"] for job in found] == ["llm-70b", "llm-7b", "other"]
     job = found[0]
@@ -78,13 +78,13 @@ def test_jobs_come_over_several_pages(paceline):
     assert [each["verdict"] for each in found] == [newest["verdict"], None, None]
 
 
-def test_windows_come_newest_first(paceline):
+def test_windows_are_listed_newest_first(paceline):
     found = check_columns(paceline.windows("llm-70b"))
     assert [window["window_id"] for window in found] == ["1-8", "1-0"]
     assert {window["job_id"] for window in found} == {"llm-70b"}
 
 
-def test_steps_come_ascending_over_several_pages(served):
+def test_steps_are_ascending_over_several_pages(served):
     with Paceline(served, TOKEN, page=1) as one_by_one, Paceline(served, TOKEN) as at_once:
         found = check_columns(one_by_one.steps("llm-70b"))
         assert [step["step"] for step in found] == [0, 1, 8, 9]
@@ -104,13 +104,13 @@ def test_workers_of_a_window_have_their_hosts(paceline):
     assert found[2]["slowdown"] == result["worker_slowdown"][1][0]
 
 
-def test_findings_of_a_window(paceline):
+def test_findings_match_the_result_of_the_latest_window(paceline):
     result = paceline.result("llm-70b")
     found = paceline.findings("llm-70b").all()
     assert [each["cause"] for each in found] == [each["cause"] for each in result["findings"] or []]
 
 
-def test_a_finding_is_flat():
+def test_finding_row_is_flat():
     from paceline_client.query import shapes
 
     culprits = [{"dp_rank": 3, "stage": 1, "host": "host-017"}, {"dp_rank": 4}]
@@ -123,15 +123,15 @@ def test_a_finding_is_flat():
     assert (second["num_culprits"], second["dp_rank"], second["onset_step"]) == (0, None, None)
 
 
-def test_alerts_and_those_that_fire(paceline):
-    [told] = check_columns(paceline.alerts("llm-70b"))
+def test_alert_history_and_active_alerts_are_listed(paceline):
+    [event] = check_columns(paceline.alerts("llm-70b"))
     [now] = check_columns(paceline.active_alerts())
-    assert (told["kind"], now["phase"], told["rule"]) == ("firing", "firing", "slowdown")
-    assert told["fingerprint"] == now["fingerprint"]
+    assert (event["kind"], now["phase"], event["rule"]) == ("firing", "firing", "slowdown")
+    assert event["fingerprint"] == now["fingerprint"]
     assert paceline.alerts("llm-7b").all() == []
 
 
-def test_scores_and_their_reports(paceline):
+def test_scores_are_filtered_by_report_rank_and_source(paceline):
     [score] = check_columns(paceline.scores("llm-70b"))
     [report] = check_columns(paceline.score_reports("llm-70b"))
     assert (score["rank"], score["slowdown"], score["source"]) == (7, 2.0, "own")
@@ -150,22 +150,22 @@ def test_scores_can_be_sent(paceline):
     assert refused.value.code == "invalid"
 
 
-def test_only_the_pages_that_are_read_are_asked_for():
+def test_only_consumed_pages_are_requested():
     page = {"items": [{"window_id": "1-0"}] * 2, "next_cursor": "x"}
     content = json.dumps(page).encode()
     with scripted((200, {}, content)) as server, Paceline(server.url, "t", page=2) as paceline:
         assert len(paceline.windows("a").first(2)) == 2
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
         with pytest.raises(NoAnswer, match="same page again"):
             paceline.windows("a").all()
 
 
-def test_a_server_that_gives_the_same_steps_for_ever_is_not_asked_for_ever():
+def test_repeated_steps_page_ends_the_iteration_with_an_error():
     content = json.dumps({"items": [{"step": step, "epoch": 1} for step in (5, 6)]}).encode()
     with scripted((200, {}, content)) as server, Paceline(server.url, "t", page=2) as paceline:
         with pytest.raises(NoAnswer, match="were not asked for"):
             paceline.steps("a").all()
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(
@@ -177,15 +177,15 @@ def test_a_server_that_gives_the_same_steps_for_ever_is_not_asked_for_ever():
         ([5], "is no object"),
     ],
 )
-def test_steps_that_are_none_of_pacelines_say_so(items, said):
+def test_malformed_steps_raise_an_error(items, said):
     content = json.dumps({"items": items}).encode()
     with scripted((200, {}, content)) as server, Paceline(server.url, "t", page=2) as paceline:
         with pytest.raises(NoAnswer, match=said):
             paceline.steps("a").all()
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
-def test_what_is_not_there_says_so(paceline):
+def test_missing_job_and_window_raise_not_found(paceline):
     with pytest.raises(NotFound, match="no job 'nobody': register it"):
         paceline.windows("nobody").all()
     with pytest.raises(NotFound) as missing:
@@ -193,15 +193,15 @@ def test_what_is_not_there_says_so(paceline):
     assert (missing.value.status, missing.value.code) == (404, "window_not_found")
 
 
-def test_a_job_of_any_name_stays_in_its_place(paceline):
+def test_job_name_cannot_escape_its_path(paceline):
     with pytest.raises(QueryError):
         paceline.windows("../../healthz").all()
 
 
-def test_a_wrong_token_is_denied_and_never_repeated(served):
-    asking = Paceline(served, "pl_secret_of_mine")
-    with asking, pytest.raises(Denied, match="401 unauthorised") as denied:
-        asking.jobs().all()
+def test_wrong_token_is_denied_and_not_shown(served):
+    client = Paceline(served, "pl_secret_of_mine")
+    with client, pytest.raises(Denied, match="401 unauthorised") as denied:
+        client.jobs().all()
     assert "pl_secret" not in str(denied.value)
 
 
@@ -212,7 +212,7 @@ def problem(status, code, **headers):
 EMPTY: tuple[int, dict[str, str], bytes] = (200, {}, b'{"items": [], "next_cursor": null}')
 
 
-def test_a_busy_server_is_asked_again_when_it_wants():
+def test_busy_server_is_retried_after_its_retry_after():
     waited: list[float] = []
     busy = problem(503, "unavailable", **{"Retry-After": "3"})
     with (
@@ -221,15 +221,15 @@ def test_a_busy_server_is_asked_again_when_it_wants():
     ):
         assert paceline.jobs().all() == []
     assert waited == [3.0, 1.0]
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
-def test_patience_has_an_end():
+def test_retries_stop_after_patience_s():
     waited: list[float] = []
     with scripted(problem(429, "limit_requests", **{"Retry-After": "4"})) as server:
-        asking = Paceline(server.url, "t", patience_s=9.0, sleep=waited.append)
-        with asking, pytest.raises(Busy, match="429 limit_requests: said so"):
-            asking.jobs().all()
+        client = Paceline(server.url, "t", patience_s=9.0, sleep=waited.append)
+        with client, pytest.raises(Busy, match="429 limit_requests: said so"):
+            client.jobs().all()
     assert waited == [4.0, 4.0]
 
 
@@ -245,14 +245,14 @@ def test_patience_has_an_end():
         ((200, {"Content-Length": "100", "Connection": "close"}, b"{"), "does not answer"),
     ],
 )
-def test_what_is_not_paceline_says_so(answer, said):
+def test_answers_not_from_paceline_raise_an_error(answer, said):
     with scripted(answer) as server:
-        asking = Paceline(server.url, "t", timeout_s=1.0, patience_s=0.0)
-        with asking, pytest.raises(NoAnswer, match=said):
-            asking.windows("a").all()
+        client = Paceline(server.url, "t", timeout_s=1.0, patience_s=0.0)
+        with client, pytest.raises(NoAnswer, match=said):
+            client.windows("a").all()
 
 
-def test_nobody_there_is_no_answer():
+def test_unreachable_server_raises_after_retries():
     with scripted(EMPTY) as server:
         url = server.url
     waited: list[float] = []
@@ -261,7 +261,7 @@ def test_nobody_there_is_no_answer():
     assert waited == [0.5, 1.0, 2.0, 4.0]
 
 
-def test_a_connection_that_the_server_has_closed_is_opened_again():
+def test_connection_closed_by_the_server_is_reopened():
     closing = (200, {"Connection": "close"}, EMPTY[2])
     with scripted(closing) as server, Paceline(server.url, "t", patience_s=0.0) as paceline:
         assert [paceline.jobs().all() for _ in range(3)] == [[], [], []]
@@ -283,28 +283,28 @@ def test_a_connection_that_the_server_has_closed_is_opened_again():
         (("http://localhost", None), "PACELINE_TOKEN"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_at_once(arguments, said, monkeypatch):
+def test_invalid_address_or_token_raises_value_error(arguments, said, monkeypatch):
     for name in ("PACELINE_URL", "PACELINE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ValueError, match=said):
         Paceline(*arguments)
 
 
-def test_address_and_token_may_be_in_the_environment(served, monkeypatch):
+def test_address_and_token_are_read_from_the_environment(served, monkeypatch):
     monkeypatch.setenv("PACELINE_URL", served + "/")
     monkeypatch.setenv("PACELINE_TOKEN", TOKEN)
     with Paceline() as paceline:
         assert len(paceline.jobs().all()) == 3
 
 
-def test_without_pandas_it_says_what_to_install(monkeypatch):
+def test_to_pandas_without_pandas_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(QueryError, match="pip install pandas"):
         Rows(JobRow, lambda: iter(())).to_pandas()
 
 
-def test_what_pandas_is_given():
-    """A twin of pandas: which rows, columns and times it gets; the real one is tried below."""
+def test_to_pandas_passes_rows_columns_and_times():
+    """Against a fake pandas; the real one is tested below."""
     given = []
 
     class Frame(dict):
@@ -327,7 +327,7 @@ def test_what_pandas_is_given():
     assert (frame["name"], frame["slowdown"]) == ([None], ["number None"])
 
 
-def test_frames_of_the_real_pandas(paceline):
+def test_frames_of_the_real_pandas_have_typed_columns(paceline):
     pandas = pytest.importorskip("pandas", reason="pandas is not installed here")
     frame = paceline.steps("llm-70b").to_pandas()
     assert frame["step"].tolist() == [0, 1, 8, 9]
@@ -342,8 +342,8 @@ def test_frames_of_the_real_pandas(paceline):
     assert len(pandas.DataFrame(paceline.workers("llm-70b"))) == 4
 
 
-def test_it_needs_nothing_but_the_standard_library():
-    """In a Python that sees no other package, as on a machine with the client alone."""
+def test_query_needs_only_the_standard_library():
+    """In a Python that sees no package but the client."""
     folder = Path(paceline_client.__file__).parent.parent
     code = "import paceline_client.query as q; print(q.Paceline('http://a', 't').jobs().columns[0])"
     command = [

@@ -1,4 +1,4 @@
-"""When a batch is sent, and what becomes of what finds no room."""
+"""When a batch is due, and which operations a full buffer drops."""
 
 import threading
 from types import SimpleNamespace
@@ -16,50 +16,50 @@ from paceline_client.recording.buffer import (
 from tests.client.recorders import WITHIN_S, recorder
 
 
-def test_within_a_long_step_a_batch_is_sent_now_and_then(paceline):
+def test_batches_are_sent_during_a_long_step(paceline):
     run = recorder(paceline.url, flush_interval_s=0.01)
     run.record("gc", 0, 1, 1)
-    paceline.wait_for(lambda: len(paceline.taken) == 1, WITHIN_S)
+    paceline.wait_for(lambda: len(paceline.batches) == 1, WITHIN_S)
     run.record("gc", 0, 2, 1)
-    paceline.wait_for(lambda: len(paceline.taken) == 2, WITHIN_S)
+    paceline.wait_for(lambda: len(paceline.batches) == 2, WITHIN_S)
     run.close()
 
 
-def test_what_is_recorded_during_a_request_waits_for_its_time(paceline):
-    asked = threading.Event()
-    let_go = threading.Event()
+def test_operations_recorded_during_a_request_join_the_next_batch(paceline):
+    requested = threading.Event()
+    resume = threading.Event()
     post = paceline.post
 
     def post_slowly(*request):
-        asked.set()
-        assert let_go.wait(WITHIN_S)
+        requested.set()
+        assert resume.wait(WITHIN_S)
         return post(*request)
 
     paceline.post = post_slowly
     run = recorder(paceline.url)
     run.record("gc", 0, 1, 1)
     run.step_done(0)
-    assert asked.wait(WITHIN_S)
-    looked = threading.Event()
+    assert requested.wait(WITHIN_S)
+    collected = threading.Event()
     collect = run._sender._collect
 
-    def collect_and_say(**how):
+    def collect_and_signal(**how):
         found = collect(**how)
-        looked.set()
+        collected.set()
         return found
 
-    run._sender._collect = collect_and_say
+    run._sender._collect = collect_and_signal
     run.record("gc", 1, 1, 1)
-    let_go.set()
-    assert looked.wait(WITHIN_S)
+    resume.set()
+    assert collected.wait(WITHIN_S)
     run.record("gc", 1, 1, 1)
     run.step_done(1)
     assert run.flush(WITHIN_S)
     run.close()
-    assert [batch.columns.num_ops for batch in paceline.taken] == [1, 2]
+    assert [batch.columns.num_ops for batch in paceline.batches] == [1, 2]
 
 
-def test_a_flush_waits_for_its_own_time_no_more_though_something_comes_meanwhile(paceline):
+def test_flush_sends_operations_recorded_during_its_request(paceline):
     post = paceline.post
 
     def post_while_training_goes_on(*request):
@@ -71,12 +71,12 @@ def test_a_flush_waits_for_its_own_time_no_more_though_something_comes_meanwhile
     run = recorder(paceline.url)
     run.record("gc", 1, 1, 1)
     assert run.flush(WITHIN_S)
-    assert [batch.columns.num_ops for batch in paceline.taken] == [1, 1]
+    assert [batch.columns.num_ops for batch in paceline.batches] == [1, 1]
     run.close()
 
 
 @pytest.mark.parametrize("interval_s", [-1.0, 0.0, float("inf"), float("nan")])
-def test_an_interval_is_any_number_and_keeps_nobody_busy(paceline, caplog, interval_s):
+def test_any_flush_interval_works_without_busy_polling(paceline, caplog, interval_s):
     run = recorder(paceline.url, flush_interval_s=interval_s)
     run.record("gc", 0, 1, 1)
     run.step_done(0)
@@ -87,23 +87,23 @@ def test_an_interval_is_any_number_and_keeps_nobody_busy(paceline, caplog, inter
     assert not caplog.messages
 
 
-def test_a_batch_is_due_where_a_step_ends_or_it_is_whole_or_late_or_asked_for():
-    def given(interval_s=60.0, num_ops=1):
+def test_batch_is_due_at_step_end_when_full_late_or_flushed():
+    def buffer_with(interval_s=60.0, num_ops=1):
         buffer = Buffer(10_000, interval_s)
         for number in range(num_ops):
             buffer.add((0, "gc", 1, 1, number, -1, -1, None))
         return buffer
 
-    assert not given().is_due()
-    assert not given(num_ops=0, interval_s=0.0).is_due()
-    assert given(interval_s=0.0).is_due()
-    assert not given(num_ops=MAX_ROWS - 1).is_due()
-    assert given(num_ops=MAX_ROWS).is_due()
+    assert not buffer_with().is_due()
+    assert not buffer_with(num_ops=0, interval_s=0.0).is_due()
+    assert buffer_with(interval_s=0.0).is_due()
+    assert not buffer_with(num_ops=MAX_ROWS - 1).is_due()
+    assert buffer_with(num_ops=MAX_ROWS).is_due()
     for ask in (lambda buffer: buffer.step_done(0), lambda buffer: buffer.flush(0), Buffer.close):
-        buffer = given()
+        buffer = buffer_with()
         ask(buffer)
         assert buffer.is_due()
-    buffer = given()
+    buffer = buffer_with()
     buffer.step_done(0)
     assert buffer.take() is not None
     buffer.add((1, "gc", 1, 1, 0, -1, -1, None))
@@ -111,7 +111,7 @@ def test_a_batch_is_due_where_a_step_ends_or_it_is_whole_or_late_or_asked_for():
 
 
 @pytest.mark.parametrize("is_step_done", [False, True])
-def test_a_full_queue_is_due_before_its_time(is_step_done):
+def test_full_buffer_is_due_before_its_interval(is_step_done):
     buffer = Buffer(1, 60.0)
     op = (0, "gc", 1, 1, 0, -1, -1, None)
     buffer.add(op)
@@ -137,7 +137,7 @@ def test_a_full_buffer_drops_new_operations_and_their_step():
     assert buffer.dropped == 1
 
 
-def test_a_worker_that_finishes_no_step_fills_no_tables():
+def test_number_of_unfinished_steps_is_bounded():
     buffer = Buffer(max_ops=1, flush_interval_s=0.0)
     for step in range(3000):
         buffer.add((step, "gc", 1, 1, 0, -1, -1, {}))
@@ -145,7 +145,7 @@ def test_a_worker_that_finishes_no_step_fills_no_tables():
     assert buffer.num_unfinished_steps <= 1025
 
 
-class Stalled(PendingOp):
+class PendingOnGpu(PendingOp):
     """An operation that is still running on the GPU."""
 
     step = 9
@@ -154,7 +154,7 @@ class Stalled(PendingOp):
         return None
 
 
-def test_short_steps_are_sent_together_and_a_flush_does_not_wait_for_that(monkeypatch):
+def test_short_steps_are_sent_together_unless_flushed(monkeypatch):
     now_s = [100.0]
     monkeypatch.setattr(buffer_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     buffer = Buffer(1000, 60.0)
@@ -164,7 +164,7 @@ def test_short_steps_are_sent_together_and_a_flush_does_not_wait_for_that(monkey
         buffer.step_done(number)
 
     step(0)
-    assert buffer.is_due()  # the first one at once
+    assert buffer.is_due()  # the first step is due at once
     assert buffer.take() is not None
     for number in (1, 2, 3):
         now_s[0] += STEPS_DONE_EVERY_S / 4
@@ -182,13 +182,13 @@ def test_short_steps_are_sent_together_and_a_flush_does_not_wait_for_that(monkey
     assert buffer.is_due()
 
 
-def test_a_gpu_that_is_behind_is_looked_at_no_more_often_than_steps_are_sent(monkeypatch):
+def test_lagging_gpu_is_polled_no_more_often_than_steps_are_sent(monkeypatch):
     now_s = [100.0]
     monkeypatch.setattr(buffer_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     buffer = Buffer(1000, 60.0)
     buffer.add((0, "gc", 1, 1, 0, -1, -1, None))
     buffer.step_done(0)
-    buffer.add(Stalled())
+    buffer.add(PendingOnGpu())
     assert buffer.take() is not None
     now_s[0] += 2 * GPU_POLL_EVERY_S
     assert not buffer.is_due()
@@ -199,6 +199,6 @@ def test_a_gpu_that_is_behind_is_looked_at_no_more_often_than_steps_are_sent(mon
     assert not buffer.is_due()
     assert (
         buffer._next_check_s() == GPU_POLL_EVERY_S
-    )  # nothing has come since: as soon as it can be
+    )  # no new operation since: at the shortest interval
     now_s[0] += GPU_POLL_EVERY_S + 0.001
     assert buffer.is_due()

@@ -1,4 +1,4 @@
-"""Collectives inside groups: on every member, in sampled steps, bounded, and never in the way."""
+"""Group collectives: recorded on every member, in sampled steps, with limits, without errors."""
 
 import io
 import logging
@@ -33,7 +33,7 @@ from tests.client.recorders import WITHIN_S, recorder
 from tests.client.recording.cuda.fake_cuda import FakeTorch, Gpu
 
 MS = 10**6
-EVERYTHING = ["packed", "dropped", "at_step", "collectives"]
+EXTENSIONS = ["packed", "dropped", "at_step", "collectives"]
 PEER = Topology(
     rank=3, dp_rank=1, stage=0, dp_size=2, pp_size=1, tp_size=2, vpp_size=1, records=False
 )
@@ -52,7 +52,7 @@ def started(paceline, place=PEER, **options):
 
 
 def offline(**options):
-    """A recorder without a sender, and where its rows of groups wait."""
+    """A recorder without a sender, and its buffer of group rows."""
     groups = GroupBuffer(every=1, **options)
     return Recorder(Buffer(10_000, 60.0), None, groups=groups, rank=1), groups
 
@@ -61,12 +61,12 @@ def decoded(body, encoding):
     return decode(body, CONTENT_TYPE, SIZES, content_encoding=encoding).batch
 
 
-def read_again(batch):
+def through_spool(batch):
     return read_record(io.BytesIO(record_of(batch)))
 
 
 def rows_of(taken):
-    """Group, kind, step, sequence and bytes of rows that were taken or came."""
+    """Group, kind, step, sequence and bytes of recorded or decoded rows."""
     if hasattr(taken, "collectives"):
         rows = taken.collectives
         columns = [rows.group, rows.kind, rows.step, rows.sequence, rows.num_bytes]
@@ -84,9 +84,9 @@ def rows_of(taken):
     ]
 
 
-def test_a_peer_sends_what_happens_inside_its_groups_and_nothing_else(paceline, monkeypatch):
+def test_peer_sends_only_its_group_collectives(paceline, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "5")
-    paceline.accepts = EVERYTHING
+    paceline.accepts = EXTENSIONS
     run = started(paceline)
     tp = run.group("tp", "tp", [2, 3])
     for step in range(2):
@@ -98,7 +98,7 @@ def test_a_peer_sends_what_happens_inside_its_groups_and_nothing_else(paceline, 
                         pass
             run.end(run.begin("all-gather", group=tp), bytes=7)
     assert run.flush(WITHIN_S)
-    batches = paceline.taken
+    batches = paceline.batches
     assert all(batch.is_alone and not batch.columns.num_ops for batch in batches)
     assert paceline.steps_done == []
     assert {batch.collectives.local_rank for batch in batches} == {5}
@@ -118,32 +118,32 @@ def test_a_peer_sends_what_happens_inside_its_groups_and_nothing_else(paceline, 
     assert run.dropped == 0
 
 
-def test_a_worker_sends_both_and_its_steps_count_only_operations(paceline):
-    paceline.accepts = EVERYTHING
+def test_worker_sends_collectives_but_steps_count_only_operations(paceline):
+    paceline.accepts = EXTENSIONS
     run = started(paceline, WORKER)
     tp = run.group("tp", "tp", [2, 3])
     with run.step(4), run.op("forward-compute", microbatch=0), run.op("all-reduce", group=tp):
         pass
     assert run.flush(WITHIN_S)
-    [batch] = paceline.taken
+    [batch] = paceline.batches
     assert (batch.is_alone, batch.steps_done, batch.columns.num_ops) == (False, ((4, 1),), 1)
     assert rows_of(batch) == [("tp", "all-reduce", 4, 0, -1)]
 
 
-def test_a_server_that_knows_none_gets_the_operations_and_of_a_peer_nothing(paceline, caplog):
+def test_server_without_collectives_gets_only_operations(paceline, caplog):
     run, alone = started(paceline, WORKER), started(paceline)
     for each in (run, alone):
         tp = each.group("tp", "tp", [2, 3])
         with each.step(0), each.op("optimizer"), each.op("all-reduce", group=tp):
             pass
         assert each.flush(WITHIN_S)
-    [batch] = paceline.taken
+    [batch] = paceline.batches
     assert (batch.rank, batch.columns.num_ops, batch.collectives) == (2, 1, None)
     assert alone.dropped_reasons == {"refused by the server": 1}
     assert "does not accept group collectives" in caplog.text
 
 
-def test_without_groups_a_peer_is_no_recorder(paceline):
+def test_peer_without_groups_gets_the_null_recorder(paceline):
     assert recorder(paceline.url, topology=PEER) is NULL
     with NULL.step(0), NULL.op("all-reduce", group=NULL.group("tp", "tp", [0, 1])):
         pass
@@ -159,11 +159,11 @@ def test_without_groups_a_peer_is_no_recorder(paceline):
         ({"every": 1, "steps": 1, "enabled": False}, [], []),
     ],
 )
-def test_groups_are_recorded_in_one_of_ten_recorded_steps_by_its_number(plan, recorded, grouped):
+def test_groups_are_recorded_in_one_of_ten_recorded_steps(plan, recorded, grouped):
     plans = RecordingPlans()
     if plan is not None:
-        told = {"version": 1, "from_step": 0, "enabled": True, **plan}
-        plans.update({"recording": told})
+        settings = {"version": 1, "from_step": 0, "enabled": True, **plan}
+        plans.update({"recording": settings})
     last = max([*recorded, 20]) + 1
     assert [step for step in range(last) if plans.records(step)] == [*recorded]
     groups = GroupBuffer()
@@ -171,7 +171,7 @@ def test_groups_are_recorded_in_one_of_ten_recorded_steps_by_its_number(plan, re
     assert found == grouped
 
 
-def test_the_share_of_steps_is_told_by_the_environment(paceline, monkeypatch):
+def test_group_sampling_is_set_by_the_environment(paceline, monkeypatch):
     monkeypatch.setenv("PACELINE_GROUP_EVERY", "3")
     run = recorder(paceline.url, topology=PEER, groups=True)
     tp = run.group("tp", "tp", [2, 3])
@@ -200,7 +200,7 @@ def test_the_share_of_steps_is_told_by_the_environment(paceline, monkeypatch):
         ("tp", "tp", range(65_537), "at most 65536 members"),
     ],
 )
-def test_a_group_that_cannot_be_is_said_once_and_not_recorded(name, axis, ranks, reason, caplog):
+def test_invalid_group_is_logged_once_and_not_recorded(name, axis, ranks, reason, caplog):
     run, groups = offline()
     for _ in range(2):
         assert run.group(name, axis, ranks) is NO_GROUP
@@ -213,7 +213,7 @@ def test_a_group_that_cannot_be_is_said_once_and_not_recorded(name, axis, ranks,
     assert reason in warning
 
 
-def test_groups_are_the_same_when_declared_again_and_not_more_than_fit():
+def test_redeclared_group_is_reused_and_groups_are_limited():
     run, groups = offline()
     first = run.group("tp", "tp", [0, 1])
     assert run.group("tp", "tp", (0, 1)) is first
@@ -223,9 +223,9 @@ def test_groups_are_the_same_when_declared_again_and_not_more_than_fit():
     assert len(groups.groups) == MAX_GROUPS
 
 
-def test_steps_counted_by_two_threads_at_once_cost_training_nothing():
+def test_concurrent_step_counting_raises_nothing():
     class Changing(dict[int, int]):
-        """As if the sender's thread came between each time that training looks."""
+        """Changes during iteration, as by the sender thread."""
 
         is_changing = True
 
@@ -253,7 +253,7 @@ def test_steps_counted_by_two_threads_at_once_cost_training_nothing():
     assert num_steps in counted
 
 
-def test_more_rows_than_fit_are_dropped_and_counted(monkeypatch):
+def test_rows_beyond_the_limits_are_dropped_and_counted(monkeypatch):
     run, groups = offline()
     tp = run.group("tp", "tp", [0, 1])
     with run.step(0):
@@ -272,30 +272,30 @@ def test_more_rows_than_fit_are_dropped_and_counted(monkeypatch):
     assert taken[-1] == ("tp", "all-reduce", 1, 0, -1)
 
 
-def test_what_cannot_be_is_dropped_and_spoils_nothing(paceline):
-    paceline.accepts = EVERYTHING
+def test_invalid_rows_are_dropped_and_the_valid_one_kept(paceline):
+    paceline.accepts = EXTENSIONS
     run = started(paceline)
     tp = run.group("tp", "tp", [2, 3])
     with run.step(0):
         for kind in ("", "x" * 65, None, "a\0", 7):
             with run.op(kind, group=tp):
                 pass
-        for told in ({"sequence": -1}, {"sequence": 2**31}, {"sequence": "a"}):
-            with run.op("all-reduce", group=tp, **told):
+        for invalid in ({"sequence": -1}, {"sequence": 2**31}, {"sequence": "a"}):
+            with run.op("all-reduce", group=tp, **invalid):
                 pass
         run.record_group("all-reduce", tp, 0, -5)
         run.record_group("all-reduce", tp, 0, 1.5)
         with run.op("all-reduce", group=tp, bytes="many", sequence=77):
             pass
     assert run.flush(WITHIN_S)
-    assert [row for batch in paceline.taken for row in rows_of(batch)] == [
+    assert [row for batch in paceline.batches for row in rows_of(batch)] == [
         ("tp", "all-reduce", 0, 77, -1)
     ]
     assert run.dropped_reasons == {INVALID: 10}
 
 
-def test_rows_timed_elsewhere_need_no_start(paceline):
-    paceline.accepts = EVERYTHING
+def test_rows_with_external_durations_need_no_start(paceline):
+    paceline.accepts = EXTENSIONS
     run = started(paceline)
     tp, world = run.group("tp", "tp", [2, 3]), run.group("world", "", range(4))
     for number in range(2):
@@ -303,7 +303,7 @@ def test_rows_timed_elsewhere_need_no_start(paceline):
         run.record_group("all-reduce", world, 0, 900, sequence=40 + number, num_bytes=8)
     run.step_done(0)
     assert run.flush(WITHIN_S)
-    [batch] = paceline.taken
+    [batch] = paceline.batches
     assert rows_of(batch) == [
         ("tp", "all-reduce", 0, 0, -1),
         ("world", "all-reduce", 0, 40, 8),
@@ -314,7 +314,7 @@ def test_rows_timed_elsewhere_need_no_start(paceline):
     assert batch.collectives.duration_ns.tolist() == [500, 900, 501, 900]
 
 
-def test_on_a_gpu_a_row_takes_as_long_as_the_stream_stood_in_it():
+def test_gpu_row_duration_is_the_time_on_the_stream():
     torch = FakeTorch(Gpu())
     groups = GroupBuffer(every=1)
     run = Recorder(Buffer(1000, 60.0), None, cuda=CudaTiming(torch), groups=groups, rank=1)
@@ -330,7 +330,7 @@ def test_on_a_gpu_a_row_takes_as_long_as_the_stream_stood_in_it():
     assert not groups.is_stalled
 
 
-def test_a_child_process_and_a_closed_recorder_keep_nothing():
+def test_turned_off_and_abandoned_recorders_hold_no_rows():
     run, groups = offline()
     tp = run.group("tp", "tp", [0, 1])
     run.record_group("all-reduce", tp, 0, 5)
@@ -346,25 +346,25 @@ def test_a_child_process_and_a_closed_recorder_keep_nothing():
     assert run.dropped_reasons == {"not delivered before the end": 1}
 
 
-def test_a_spool_keeps_them():
+def test_spool_keeps_group_rows():
     run, groups = offline()
     tp = run.group("tp", "tp", [0, 1, 2])
     run.record_group("all-reduce", tp, 3, 5, num_bytes=9)
     batch = batch_of([], [], groups=groups.take())
-    again = read_again(batch)
+    again = through_spool(batch)
     assert again.groups == batch.groups
     assert rows_of(again.groups) == [("tp", "all-reduce", 3, 0, 9)]
-    assert read_again(batch_of([], [])).groups is None
+    assert through_spool(batch_of([], [])).groups is None
 
 
-def test_a_peer_with_a_spool_sends_them(paceline, tmp_path):
-    paceline.accepts = EVERYTHING
+def test_peer_with_a_spool_sends_group_rows(paceline, tmp_path):
+    paceline.accepts = EXTENSIONS
     run = started(paceline, spool_dir=tmp_path)
     tp = run.group("tp", "tp", [2, 3])
     run.record_group("all-reduce", tp, 0, 5)
     run.step_done(0)
     assert run.flush(WITHIN_S)
-    [batch] = paceline.taken
+    [batch] = paceline.batches
     assert rows_of(batch) == [("tp", "all-reduce", 0, 0, -1)]
 
 
@@ -375,7 +375,7 @@ class Mesh:
         return [4, 5]
 
 
-def test_members_are_what_torch_says():
+def test_group_ranks_are_read_from_a_mesh_or_a_sequence():
     assert group_ranks(Mesh()) == [4, 5]
     assert group_ranks(range(2)) == [0, 1]
 
@@ -384,12 +384,12 @@ def test_members_are_what_torch_says():
     ("name", "text", "found"),
     [("LOCAL_RANK", "3", 3), ("SLURM_LOCALID", "0", 0), ("LOCAL_RANK", "x", None), ("", "", None)],
 )
-def test_the_local_rank_is_the_launchers(monkeypatch, name, text, found):
+def test_local_rank_is_read_from_the_launcher(monkeypatch, name, text, found):
     monkeypatch.setattr(os, "environ", {name: text})
     assert local_rank() == found
 
 
-def test_what_is_sent_is_what_the_server_reads_packed_or_not():
+def test_server_decodes_packed_and_plain_group_rows_the_same():
     run, groups = offline()
     run.group("tp", "tp", [0, 1])
     odd = run.group("odd", "ep", [1, 5, 6])
@@ -410,7 +410,7 @@ def test_what_is_sent_is_what_the_server_reads_packed_or_not():
     assert sizes[1] < sizes[0] / 8
 
 
-def test_the_page_has_the_limits_of_the_code():
+def test_docs_state_the_limits_of_the_code():
     page = (Path(__file__).parents[3] / "docs" / "feeds" / "groups.md").read_text()
     for number in (
         *(MAX_GROUPS, client_groups.MAX_MEMBERS, client_groups.MAX_NAME_CHARS, MAX_ROWS_OF_STEP),

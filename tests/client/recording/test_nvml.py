@@ -1,4 +1,4 @@
-"""Readings of the GPU that this process really uses, from a twin of NVIDIA's library."""
+"""Readings of the GPU that this process uses, from a fake NVML."""
 
 import ctypes
 import sys
@@ -11,7 +11,7 @@ from paceline_client.recording.wire import Worker, batch_of, encode
 
 
 class FakeNvml:
-    """Two GPUs, found by UUID or PCI address; writes into what it is handed, as C does."""
+    """Two GPUs, found by UUID or PCI address; results are written to pointers as in C."""
 
     def __init__(self):
         self.known = {b"GPU-aa": 1, b"GPU-bb": 2, b"00000000:3B:00.0": 2}
@@ -69,7 +69,7 @@ class Properties:
 
 
 class FakeTorch:
-    """The process sees one GPU, its number 0; which it is among all, only its UUID tells."""
+    """The process sees one GPU, index 0; only the UUID identifies it on the host."""
 
     def __init__(self, **fields):
         self.cuda = self
@@ -93,20 +93,20 @@ def readings_of(library, monkeypatch, **fields):
     return readings
 
 
-def test_the_gpu_is_found_by_its_uuid_and_not_by_its_number(monkeypatch):
+def test_gpu_is_found_by_uuid_and_not_by_index(monkeypatch):
     readings = readings_of(FakeNvml(), monkeypatch, uuid="bb")
     readings.poll()
     assert readings.take() == {"sm_clock_mhz": 1200, "temperature_c": 88, "power_w": 700}
 
 
-def test_without_a_uuid_it_is_found_by_its_place_on_the_bus(monkeypatch):
+def test_gpu_without_a_uuid_is_found_by_its_pci_address(monkeypatch):
     readings = readings_of(FakeNvml(), monkeypatch, pci_bus_id=0x3B, pci_device_id=0)
     readings.poll()
     assert readings.take()["temperature_c"] == 88
 
 
 @pytest.mark.parametrize(
-    ("fields", "who"),
+    ("fields", "identity"),
     [
         ({"uuid": "aa-1"}, "GPU-aa-1"),
         ({"uuid": "GPU-aa"}, "GPU-aa"),
@@ -114,11 +114,11 @@ def test_without_a_uuid_it_is_found_by_its_place_on_the_bus(monkeypatch):
         ({"name": "no more is known"}, None),
     ],
 )
-def test_names_of_gpus(fields, who):
-    assert device_identity(Properties(**fields)) == who
+def test_device_identity_is_the_uuid_or_the_pci_address(fields, identity):
+    assert device_identity(Properties(**fields)) == identity
 
 
-def test_what_it_does_not_tell_is_left_out(monkeypatch):
+def test_unavailable_readings_are_omitted(monkeypatch):
     library = FakeNvml()
     library.fails |= {0, 2, "events"}
     readings = readings_of(library, monkeypatch, uuid="aa")
@@ -126,7 +126,7 @@ def test_what_it_does_not_tell_is_left_out(monkeypatch):
     assert readings.take() == {"temperature_c": 40}
 
 
-def test_an_xid_is_told_once(monkeypatch):
+def test_xid_is_reported_once(monkeypatch):
     library = FakeNvml()
     library.xids = [13, 79]
     readings = readings_of(library, monkeypatch, uuid="aa")
@@ -135,7 +135,7 @@ def test_an_xid_is_told_once(monkeypatch):
     assert "xid" not in readings.take()
 
 
-def test_an_xid_that_nobody_has_taken_is_not_forgotten(monkeypatch):
+def test_unread_xid_survives_later_polls(monkeypatch):
     library = FakeNvml()
     library.xids = [79]
     readings = readings_of(library, monkeypatch, uuid="aa")
@@ -146,7 +146,7 @@ def test_an_xid_that_nobody_has_taken_is_not_forgotten(monkeypatch):
 
 
 @pytest.mark.parametrize("uuid", ["cc", "aa"])
-def test_a_gpu_that_cannot_be_asked_is_asked_no_more(monkeypatch, uuid):
+def test_unavailable_gpu_is_opened_only_once(monkeypatch, uuid):
     library = FakeNvml()
     library.fails.add("init" if uuid == "aa" else "")
     loads = []
@@ -165,7 +165,7 @@ def test_a_gpu_that_cannot_be_asked_is_asked_no_more(monkeypatch, uuid):
     assert len(loads) == 1
 
 
-def test_without_the_library_there_are_no_readings(monkeypatch):
+def test_missing_nvml_library_gives_no_readings(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", FakeTorch(uuid="aa"))
 
     def load():
@@ -177,7 +177,7 @@ def test_without_the_library_there_are_no_readings(monkeypatch):
     assert readings.take() == {}
 
 
-def test_they_go_with_the_optimizer_once_a_step_and_what_training_tells_stands(monkeypatch):
+def test_readings_join_the_optimizer_and_keep_given_values(monkeypatch):
     readings = readings_of(FakeNvml(), monkeypatch, uuid="aa")
     buffer = Buffer(100, 60.0)
     buffer.readings = readings.take
@@ -195,7 +195,7 @@ def test_they_go_with_the_optimizer_once_a_step_and_what_training_tells_stands(m
     assert optimizer[7] == {"sm_clock_mhz": 5, "temperature_c": 40, "power_w": 120}
 
 
-def test_power_and_xid_are_sent_only_where_they_are_known():
+def test_power_xid_and_placement_are_sent_only_if_accepted():
     op = (1, "optimizer", 1, 1, 0, -1, -1, {"power_w": 700, "xid": 79, "temperature_c": 40})
     batch, worker = batch_of([op], [(1, 1)]), Worker(0, 0, 0, None, {"rack": "r1"})
     plain = encode(worker, 1, 0, batch)
@@ -205,13 +205,13 @@ def test_power_and_xid_are_sent_only_where_they_are_known():
     assert all(name in more for name in (b"power_w", b"xid", b"placement", b"rack"))
 
 
-def test_the_events_layout_is_that_of_the_header():
+def test_event_struct_layout_matches_the_nvml_header():
     from paceline_client.recording.nvml import _Event
 
     assert ctypes.sizeof(_Event) == 32
     assert (_Event.event_type.offset, _Event.event_data.offset) == (8, 16)
 
 
-def test_an_unknown_gpu_is_said():
+def test_unknown_gpu_raises_os_error():
     with pytest.raises(OSError, match="knows no GPU GPU-cc"):
         open_gpu(FakeNvml(), "GPU-cc")

@@ -1,4 +1,4 @@
-"""Which steps are recorded: the same on every rank, from a step on that was named ahead."""
+"""Recording plans: the same steps on every rank, from a step announced ahead."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from paceline_client.recording.sampling import RecordingPlans
 from tests.client.recorders import WITHIN_S, recorder
 
 
-def told(version, from_step, *, enabled=True, every=1, steps=1, **more):
+def plan(version, from_step, *, enabled=True, every=1, steps=1, **more):
     return {
         "version": version,
         "from_step": from_step,
@@ -21,7 +21,7 @@ def told(version, from_step, *, enabled=True, every=1, steps=1, **more):
     }
 
 
-def recorded(plans, steps):
+def recorded_steps(plans, steps):
     return [step for step in steps if plans.records(step)]
 
 
@@ -29,61 +29,61 @@ def test_without_a_plan_every_step_is_recorded():
     plans = RecordingPlans()
     plans.update({"epoch": 3})
     plans.update({"epoch": 3, "recording": None})
-    assert recorded(plans, range(4)) == [0, 1, 2, 3]
+    assert recorded_steps(plans, range(4)) == [0, 1, 2, 3]
 
 
-def test_two_of_every_five_steps_from_step_7_on_and_all_before():
+def test_plan_samples_from_its_first_step_on():
     plans = RecordingPlans()
-    plans.update({"recording": told(1, 7, every=5, steps=2)})
-    assert recorded(plans, range(17)) == [0, 1, 2, 3, 4, 5, 6, 10, 11, 15, 16]
+    plans.update({"recording": plan(1, 7, every=5, steps=2)})
+    assert recorded_steps(plans, range(17)) == [0, 1, 2, 3, 4, 5, 6, 10, 11, 15, 16]
 
 
-def test_a_newer_plan_leaves_the_steps_before_it_to_the_older_one():
+def test_newer_plan_leaves_earlier_steps_to_the_older_one():
     plans = RecordingPlans()
-    plans.update({"recording": told(1, 4, enabled=False)})
-    plans.update({"recording": told(2, 8)})
-    plans.update({"recording": told(1, 0)})  # an answer that was on its way for long
-    assert recorded(plans, range(10)) == [0, 1, 2, 3, 8, 9]
+    plans.update({"recording": plan(1, 4, enabled=False)})
+    plans.update({"recording": plan(2, 8)})
+    plans.update({"recording": plan(1, 0)})  # a delayed answer
+    assert recorded_steps(plans, range(10)) == [0, 1, 2, 3, 8, 9]
 
 
-def test_who_missed_a_plan_is_told_it_with_the_next():
+def test_missed_plan_is_delivered_with_the_next():
     plans = RecordingPlans()
-    plans.update({"recording": told(2, 8, earlier=[told(1, 4, enabled=False)])})
-    assert recorded(plans, range(10)) == [0, 1, 2, 3, 8, 9]
+    plans.update({"recording": plan(2, 8, earlier=[plan(1, 4, enabled=False)])})
+    assert recorded_steps(plans, range(10)) == [0, 1, 2, 3, 8, 9]
 
 
-def test_only_so_many_plans_are_kept():
+def test_at_most_eight_plans_are_stored():
     plans = RecordingPlans()
     for version in range(100):
-        plans.update({"recording": told(version, version)})
+        plans.update({"recording": plan(version, version)})
     assert len(plans._newest_first) == 8
     assert plans.version == 99
 
 
 NONSENSE = [
     None, 7, "all", [], {}, {"version": 1},
-    told("1", 0), told(1, -1), told(1, 0, every=0), told(1, 0, steps=None), told(1, 2.5),
-    told(1, 0, enabled="yes"), told(True, 0),
+    plan("1", 0), plan(1, -1), plan(1, 0, every=0), plan(1, 0, steps=None), plan(1, 2.5),
+    plan(1, 0, enabled="yes"), plan(True, 0),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE, ids=repr)
-def test_plans_that_make_no_sense_change_nothing(nonsense):
+def test_invalid_plans_change_nothing(nonsense):
     plans = RecordingPlans()
     plans.update({"recording": nonsense})
-    plans.update({"recording": told(5, 9, earlier=nonsense)})
+    plans.update({"recording": plan(5, 9, earlier=nonsense)})
     assert plans.version == 5
     plans.update(nonsense)
-    assert recorded(plans, range(3)) == [0, 1, 2]
+    assert recorded_steps(plans, range(3)) == [0, 1, 2]
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9), st.integers(0, 9)), max_size=5),
     st.permutations(range(5)),
 )
-def test_ranks_that_hear_of_plans_in_any_order_record_the_same_steps(plans, order):
+def test_order_of_plans_does_not_change_the_recorded_steps(plans, order):
     answers = [
-        {"recording": told(version, from_step, every=every, steps=steps)}
+        {"recording": plan(version, from_step, every=every, steps=steps)}
         for version, (from_step, every, steps) in enumerate(plans)
     ]
     one, other = RecordingPlans(), RecordingPlans()
@@ -92,12 +92,12 @@ def test_ranks_that_hear_of_plans_in_any_order_record_the_same_steps(plans, orde
     for at in order:
         if at < len(answers):
             other.update(answers[at])
-    assert recorded(one, range(80)) == recorded(other, range(80))
+    assert recorded_steps(one, range(80)) == recorded_steps(other, range(80))
 
 
-def test_in_a_step_that_is_not_recorded_nothing_is_and_nobody_need_ask():
+def test_unrecorded_step_records_nothing_and_counts_no_drops():
     plans, buffer = RecordingPlans(), Buffer(100, 60.0)
-    plans.update({"recording": told(1, 1, every=2, steps=1)})
+    plans.update({"recording": plan(1, 1, every=2, steps=1)})
     run = Recorder(buffer, None, plans)
     seen = []
     for step in range(4):
@@ -124,7 +124,7 @@ def test_a_step_is_recorded_whole_or_not_at_all():
     with run.step(0):
         with run.op("gc"):
             pass
-        plans.update({"recording": told(1, 0, enabled=False)})
+        plans.update({"recording": plan(1, 0, enabled=False)})
         with run.op("gc"):
             pass
     with run.step(1), run.op("gc"):
@@ -134,15 +134,15 @@ def test_a_step_is_recorded_whole_or_not_at_all():
     assert taken.steps_done == [(0, 2)]
 
 
-def test_the_server_turns_recording_off_and_on_by_its_answers(paceline):
-    paceline.recording = told(1, 3, enabled=False)
+def test_server_answers_turn_recording_off_and_on(paceline):
+    paceline.recording = plan(1, 3, enabled=False)
     run = recorder(paceline.url)
     for step in range(6):
         with run.step(step), run.op("gc"):
             pass
         if step == 0:
             assert run.flush(WITHIN_S)
-            paceline.recording = told(2, 5)
+            paceline.recording = plan(2, 5)
         if step == 1:
             assert run.flush(WITHIN_S)
     assert run.flush(WITHIN_S)
@@ -150,15 +150,15 @@ def test_the_server_turns_recording_off_and_on_by_its_answers(paceline):
     assert [step for step, _ in paceline.steps_done] == [0, 1, 2, 5]
 
 
-def test_where_nothing_is_recorded_the_server_is_asked_now_and_then(paceline):
-    paceline.accepts, paceline.recording = ["at_step"], told(1, 1, enabled=False)
+def test_heartbeats_fetch_plans_while_nothing_is_recorded(paceline):
+    paceline.accepts, paceline.recording = ["at_step"], plan(1, 1, enabled=False)
     run = recorder(paceline.url)
     with run.step(0), run.op("gc"):
         pass
     assert run.flush(WITHIN_S)
     run._sender.heartbeat_every_s = 0.01
     run._buffer.wake()
-    paceline.recording = told(2, 5)
+    paceline.recording = plan(2, 5)
     num_before = len(paceline.posted)
     for step in range(1, 5):
         with run.step(step), run.op("gc"):
@@ -171,6 +171,6 @@ def test_where_nothing_is_recorded_the_server_is_asked_now_and_then(paceline):
     run.close()
     assert paceline.steps_done == [(0, 1), (5, 1)]
     assert len(paceline.ops) == 2
-    beats = [b for b in paceline.taken if not b.columns.num_ops and not b.steps_done]
+    beats = [b for b in paceline.batches if not b.columns.num_ops and not b.steps_done]
     assert {batch.at_step for batch in beats} <= {1, 2, 3, 4}
-    assert {batch.at_step for batch in paceline.taken if batch not in beats} == {None}
+    assert {batch.at_step for batch in paceline.batches if batch not in beats} == {None}

@@ -1,4 +1,4 @@
-"""Packed columns hold what was packed, by the definition and as the server reads them."""
+"""Packed columns round-trip by the definition of the format and by the server's decoder."""
 
 import struct
 import zlib
@@ -19,7 +19,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def unpacked(column, duration_ns=()):
-    """By the definition, value by value."""
+    """Decode a column by the definition of the format, value by value."""
     kind, width, planes = column
     rows = len(planes) // width
     raw = [
@@ -35,12 +35,12 @@ def unpacked(column, duration_ns=()):
 
 
 @given(st.lists(st.integers(-(2**62), 2**62 - 1), min_size=1, max_size=30))
-def test_any_column_comes_out_as_it_went_in(values):
+def test_packed_column_round_trips(values):
     assert unpacked(pack_column("tokens", array("q", values), values)) == values
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**61), st.integers(0, 2**40)), min_size=1, max_size=30))
-def test_starts_come_out_as_they_went_in(times):
+def test_packed_start_times_round_trip(times):
     start_ns, duration_ns = (array("q", column) for column in zip(*times, strict=True))
     column = pack_column("start_ns", start_ns, duration_ns)
     assert column[0] == 2
@@ -51,11 +51,11 @@ def test_starts_come_out_as_they_went_in(times):
     ("values", "width"),
     [([0], 1), ([127], 1), ([-128], 1), ([128], 2), ([-129], 2), ([2**62], 8), ([-(2**63)], 8)],
 )
-def test_a_value_takes_as_few_bytes_as_hold_it_with_its_sign(values, width):
+def test_column_width_is_the_fewest_bytes_for_its_value(values, width):
     assert pack_column("tokens", values, values)[1] == width
 
 
-def test_three_rows_by_hand():
+def test_three_packed_rows_match_a_hand_computation():
     column = pack_column("start_ns", array("q", [1000, 1010, 2000]), array("q", [10, 500, 0]))
     # 1000 after 0, 0 after 1010, 490 after 1510: 3e8, 0, 1ea in two planes
     assert column == [2, 2, bytes([0xE8, 0x00, 0xEA, 0x03, 0x00, 0x01])]
@@ -78,7 +78,7 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_the_server_reads_every_batch_the_same_packed_or_plain(ops):
+def test_server_decodes_packed_and_plain_batches_the_same(ops):
     batch = batch_of(ops, [(0, 1)], [(0, "eval")], dropped=4)
     read = []
     for accepts in (["step_kinds"], ["packed", "step_kinds"]):
@@ -93,20 +93,20 @@ def test_the_server_reads_every_batch_the_same_packed_or_plain(ops):
     assert read[0] == read[1]
 
 
-def test_the_same_batch_is_the_same_bytes_each_time():
+def test_encoding_is_deterministic():
     batch = batch_of([(1, "gc", 5, 1, 0, -1, -1, None)], [(1, 1)])
     bodies = {encode(WORKER, 1, 0, batch, ["packed"]) for _ in range(3)}
     assert len(bodies) == 1
     assert zlib.decompress(bodies.pop(), 31)
 
 
-def test_steps_that_are_done_twice_are_told_once():
+def test_repeated_steps_of_a_batch_are_merged():
     batch = batch_of([], [(5, 1), (3, 1), (5, 2)], [(5, "eval"), (3, "first"), (5, "eval")])
     assert batch.steps_done == [(3, 1), (5, 3)]
     assert batch.step_kinds == [(3, "first"), (5, "eval")]
 
 
-def test_what_no_difference_can_tell_does_not_fit():
+def test_values_beyond_the_packed_range_do_not_fit():
     assert fits((2**53, "gc", 3 * 2**61 - 1, 2**60 - 1, 0, 0, 0, None))
     for at, value in ((0, 2**53 + 1), (2, 3 * 2**61), (2, -1), (3, 2**60), (6, 2**31)):
         op: list[Any] = [1, "gc", 1, 1, 1, 1, 1, None]
@@ -136,5 +136,5 @@ def test_what_no_difference_can_tell_does_not_fit():
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_lengths_are_told_as_msgpack_tells_them(value, head):
+def test_lengths_and_integers_are_encoded_as_in_msgpack(value, head):
     assert pack(value).startswith(head)

@@ -1,4 +1,4 @@
-"""Operations of type `wait` and the mark `contains_waits`: sent where the server knows them."""
+"""Operations of type `wait` and the attribute `contains_waits`: sent if the server accepts them."""
 
 import io
 
@@ -15,8 +15,8 @@ WORKER = Worker(3, 1, 1, "node-1")
 MARKED = {"contains_waits": 1}
 
 
-def recorded():
-    """The batches of a step whose backward is interrupted twice, in two parts."""
+def batches_of_a_step():
+    """Two batches of one step, whose backward contains two waits."""
     buffer = Buffer(100, 60.0)
     run = Recorder(buffer, None)
     with run.step(4):
@@ -38,15 +38,15 @@ def recorded():
     ]
 
 
-def as_sent(batch, accepts):
+def decoded_by_server(batch, accepts):
     body = encode(WORKER, 1, 0, batch, accepts)
     decoded = decode(body, BINARY_TYPE, SIZES)
     assert decoded.rejected == 0
     return decoded.batch
 
 
-def test_waits_and_their_mark_go_to_a_server_that_names_them():
-    first, last = (as_sent(batch, ["waits"]) for batch in recorded())
+def test_waits_and_contains_waits_are_sent_if_accepted():
+    first, last = (decoded_by_server(batch, ["waits"]) for batch in batches_of_a_step())
     names = ("backward-compute", "wait")
     assert sorted(first.columns.optype.tolist()) == sorted(OP_CODES[names[i]] for i in (0, 1, 1))
     is_backward = first.columns.optype == OP_CODES["backward-compute"]
@@ -55,15 +55,15 @@ def test_waits_and_their_mark_go_to_a_server_that_names_them():
     assert last.steps_done == ((4, 5),)
 
 
-def test_a_server_that_does_not_name_them_gets_a_whole_step_without_them():
-    first, last = (as_sent(batch, []) for batch in recorded())
+def test_server_without_waits_gets_a_complete_step_without_them():
+    first, last = (decoded_by_server(batch, []) for batch in batches_of_a_step())
     assert first.columns.optype.tolist() == [OP_CODES["backward-compute"]]
     assert first.columns.contains_waits is None
     assert last.columns.optype.tolist() == [OP_CODES["optimizer"]]
-    assert last.steps_done == ((4, 2),)  # as many as it has got: the step is complete
+    assert last.steps_done == ((4, 2),)  # the number of operations sent: the step is complete
 
 
-def test_a_spool_keeps_how_many_of_a_steps_operations_are_waits():
-    for batch in recorded():
+def test_spool_keeps_the_number_of_waits_of_a_step():
+    for batch in batches_of_a_step():
         again = read_record(io.BytesIO(record_of(batch)))
-        assert as_sent(again, []).steps_done == as_sent(batch, []).steps_done
+        assert decoded_by_server(again, []).steps_done == decoded_by_server(batch, []).steps_done

@@ -1,4 +1,4 @@
-"""Retries grow rare: a tenth of the requests at most, and a broken circuit only probes."""
+"""Retry budget of a tenth of the requests; a broken circuit only probes."""
 
 import pytest
 from hypothesis import given
@@ -19,14 +19,14 @@ def clock():
     return Clock()
 
 
-def test_the_first_attempt_is_made_at_once_and_the_next_a_little_later(clock):
+def test_first_attempt_is_immediate_and_the_next_is_delayed(clock):
     attempts = RetryPolicy(Backoff(0.5, 30.0), clock)
     assert not attempts.is_waiting
     attempts.failed()
     assert 0.0 <= attempts.wait_s() <= 0.5
 
 
-def test_what_the_server_asks_for_is_waited(clock):
+def test_retry_after_of_the_server_is_honoured(clock):
     attempts = RetryPolicy(Backoff(0.5, 30.0), clock)
     attempts.failed(retry_after_s=17.0)
     assert attempts.wait_s() == 17.0
@@ -34,7 +34,7 @@ def test_what_the_server_asks_for_is_waited(clock):
     assert not attempts.is_waiting
 
 
-def test_a_broken_circuit_makes_one_probe_in_a_while_until_one_succeeds(clock):
+def test_broken_circuit_probes_rarely_until_a_success(clock):
     attempts = RetryPolicy(Backoff(0.5, 30.0), clock)
     for _ in range(BREAK_AFTER_FAILURES):
         attempts.failed()
@@ -45,7 +45,7 @@ def test_a_broken_circuit_makes_one_probe_in_a_while_until_one_succeeds(clock):
 
 
 @given(st.lists(st.booleans(), max_size=400))
-def test_retries_are_at_most_a_tenth_of_the_requests_and_the_probes(outcomes):
+def test_quick_retries_are_at_most_a_tenth_of_the_requests(outcomes):
     clock = Clock()
     attempts = RetryPolicy(Backoff(0.5, 30.0), clock)
     requests = quick_retries = 0
@@ -64,13 +64,13 @@ def test_retries_are_at_most_a_tenth_of_the_requests_and_the_probes(outcomes):
     assert quick_retries <= MAX_BUDGET + 0.1 * requests
 
 
-def test_the_budget_fills_again_with_requests_that_succeed(clock):
+def test_retry_budget_refills_with_new_requests(clock):
     attempts = RetryPolicy(Backoff(0.5, 1.0), clock)
     for _ in range(40):  # never so many in a row that the circuit breaks
         attempts.failed()
         attempts.succeeded()
     attempts.failed()
-    assert attempts.wait_s() >= 0.5  # unpaid: as rare as a probe
+    assert attempts.wait_s() >= 0.5  # over budget: delayed like a probe
     attempts.succeeded()
     for _ in range(100):
         attempts.first()

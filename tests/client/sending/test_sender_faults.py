@@ -1,4 +1,4 @@
-"""Whatever the server does all through the run: training goes on, and what is lost is counted."""
+"""Server faults throughout a run: training continues and lost operations are counted."""
 
 import logging
 import os
@@ -13,8 +13,8 @@ from paceline_client.recording.buffer import DEFAULT_MAX_OPS, Buffer
 from paceline_client.sending.transport import Answer, Transport, Unreachable
 
 from tests.client.conftest import TOKEN
-from tests.client.hostile_servers import listening
-from tests.client.recorders import WITHIN_S, closed, recorder
+from tests.client.hostile_servers import hostile_server
+from tests.client.recorders import WITHIN_S, close_unreachable, recorder
 
 CLIENT = Path(paceline_client.__file__).parents[2]
 STEPS, OPS = 40, 10
@@ -26,7 +26,7 @@ def _quiet(caplog):
 
 
 def train(run, steps=range(STEPS)):
-    """What training computes must not depend on who listens."""
+    """A training loop whose result must not depend on the server."""
     found = 0
     for step in run.data(steps):
         with run.step(step):
@@ -37,31 +37,31 @@ def train(run, steps=range(STEPS)):
 
 
 @pytest.fixture
-def unpleasant(request):
-    """An address at which training finds what the test is about."""
+def faulty_url(request):
+    """URL of a server with the fault of the test."""
     kind = request.param
     if kind == "stopped":
-        yield "http://127.0.0.1:1"  # nobody listens there
+        yield "http://127.0.0.1:1"  # a closed port
         return
-    with listening(kind) as server:
+    with hostile_server(kind) as server:
         yield server.url
 
 
-@pytest.mark.parametrize("unpleasant", ["stopped", "frozen", "nonsense"], indirect=True)
-@pytest.mark.parametrize("room", [100_000, 60])
-def test_training_is_the_same_and_everything_lost_is_counted(unpleasant, room):
-    run = recorder(unpleasant, max_ops=room)
+@pytest.mark.parametrize("faulty_url", ["stopped", "frozen", "nonsense"], indirect=True)
+@pytest.mark.parametrize("max_ops", [100_000, 60])
+def test_training_is_unchanged_and_every_lost_operation_counted(faulty_url, max_ops):
+    run = recorder(faulty_url, max_ops=max_ops)
     assert train(run) == train(paceline_client.NULL)
-    assert len(run._buffer.items) <= room
-    closed(run)
+    assert len(run._buffer.items) <= max_ops
+    close_unreachable(run)
     assert run.dropped == STEPS * (OPS + 1)
 
 
-@pytest.mark.parametrize("unpleasant", ["stopped", "frozen", "nonsense"], indirect=True)
-def test_what_was_spooled_meanwhile_arrives_when_the_server_is_back(unpleasant, paceline, tmp_path):
-    run = recorder(unpleasant, spool_dir=tmp_path)
+@pytest.mark.parametrize("faulty_url", ["stopped", "frozen", "nonsense"], indirect=True)
+def test_spooled_batches_are_delivered_when_the_server_returns(faulty_url, paceline, tmp_path):
+    run = recorder(faulty_url, spool_dir=tmp_path)
     train(run)
-    closed(run)
+    close_unreachable(run)
     assert run.dropped == 0
     again = recorder(paceline.url, spool_dir=tmp_path)
     train(again, [STEPS])
@@ -70,7 +70,7 @@ def test_what_was_spooled_meanwhile_arrives_when_the_server_is_back(unpleasant, 
     assert sorted(paceline.steps_done) == [(step, OPS + 1) for step in range(STEPS + 1)]
 
 
-def test_a_server_that_comes_back_within_the_run_gets_everything(paceline):
+def test_server_that_recovers_during_the_run_gets_every_step(paceline):
     paceline.registrations += [(503, b"", {}), (200, b"<html>", {}), (0, b"\xff", {})]
     paceline.answers += [(500, b"", {}), (200, b"{}", {}), (302, b"", {}), (408, b"", {})]
     run = recorder(paceline.url)
@@ -81,7 +81,7 @@ def test_a_server_that_comes_back_within_the_run_gets_everything(paceline):
     assert paceline.steps_done == [(step, OPS + 1) for step in range(STEPS)]
 
 
-def test_refused_for_the_whole_run_everything_is_dropped_and_said_once(paceline, caplog):
+def test_permanent_refusal_drops_everything_and_warns_once(paceline, caplog):
     paceline.answers += [(403, b'{"code": "forbidden", "detail": "not for you"}', {})] * 1000
     run = recorder(paceline.url)
     train(run)
@@ -92,7 +92,7 @@ def test_refused_for_the_whole_run_everything_is_dropped_and_said_once(paceline,
     assert "403: not for you" in warning
 
 
-def test_a_batch_over_which_the_server_always_breaks_is_given_up_at_last(paceline):
+def test_batch_that_always_crashes_the_server_is_dropped(paceline):
     paceline.answers += [(500, b"", {})] * 20
     run = recorder(paceline.url)
     train(run, [0])
@@ -101,10 +101,10 @@ def test_a_batch_over_which_the_server_always_breaks_is_given_up_at_last(pacelin
     assert run.flush(WITHIN_S)
     run.close()
     assert paceline.steps_done == [(1, OPS + 1)]
-    assert [batch.batch_seq for batch in paceline.taken] == [1]  # 0 may be known there
+    assert [batch.batch_seq for batch in paceline.batches] == [1]  # the server may have seen 0
 
 
-def test_an_answer_of_nothing_but_brackets_is_nonsense_like_any_other():
+def test_deeply_nested_json_answer_is_retryable():
     answer = Answer(200, 0.0, b"[" * 100_000)
     assert not answer.is_acceptance
     assert answer.retryable
@@ -117,27 +117,27 @@ ENDLESS = [
 
 
 @pytest.mark.parametrize("answer", ENDLESS, ids=["a byte at a time", "soon"])
-def test_an_answer_that_takes_for_ever_is_let_go(answer):
-    with listening(answer) as server:
+def test_endless_answer_is_abandoned(answer):
+    with hostile_server(answer) as server:
         transport = Transport(server.url, TOKEN, timeout_s=0.1)
         with pytest.raises(Unreachable):
             transport.request("GET", "/", b"", "text/plain")
         transport.close()
 
 
-def test_a_frozen_server_is_let_go_at_the_end(monkeypatch):
+def test_close_does_not_wait_for_a_frozen_server(monkeypatch):
     patient = partial(Transport, timeout_s=600.0)
     monkeypatch.setattr("paceline_client.startup.Transport", patient)
-    with listening("frozen") as server:
+    with hostile_server("frozen") as server:
         run = recorder(server.url)
         train(run, [0])
-        with server.came:
-            assert server.came.wait_for(lambda: server.num_connections, WITHIN_S)
-        closed(run)
+        with server.changed:
+            assert server.changed.wait_for(lambda: server.num_connections, WITHIN_S)
+        close_unreachable(run)
     assert run.dropped == OPS + 1
 
 
-def test_a_buffer_full_of_operations_stays_small():
+def test_full_buffer_uses_less_than_64_mib():
     import tracemalloc
 
     buffer, clock = Buffer(DEFAULT_MAX_OPS // 64, 60.0), 10**18
@@ -168,15 +168,15 @@ if "fork" in sys.argv:
         run.flush(60)
         run.close(60)
         sys.stdout.write(f"{run.is_recording} {run.dropped}")
-        sys.exit(0)  # with all that is done at exit
+        sys.exit(0)  # with the exit handlers
     os.waitpid(child, 0)
-if "gone" in sys.argv:
-    del run  # as when the function returns that it was started in
+if "unreferenced" in sys.argv:
+    del run  # as when the function that started it returns
 """
 
 
 def run_child(url, *arguments):
-    """A training process that ends without a word to the recorder."""
+    """Run a training process that exits without closing its recorder."""
     environment = {**os.environ, "PYTHONPATH": str(CLIENT)}
     command = [sys.executable, "-c", CHILD, url, TOKEN, *arguments]
     done = subprocess.run(
@@ -186,24 +186,24 @@ def run_child(url, *arguments):
     return done.stdout
 
 
-def test_what_is_left_at_exit_is_delivered(paceline):
+def test_batches_left_at_exit_are_delivered(paceline):
     run_child(paceline.url)
     assert paceline.steps_done == [(0, 1)]
 
 
-def test_what_is_left_at_exit_is_delivered_although_nobody_holds_the_recorder(paceline):
-    run_child(paceline.url, "gone")
+def test_batches_left_at_exit_are_delivered_without_a_recorder_reference(paceline):
+    run_child(paceline.url, "unreferenced")
     assert paceline.steps_done == [(0, 1)]
 
 
 @pytest.mark.parametrize("kind", ["frozen", "nonsense"])
-def test_a_process_ends_whatever_the_server_does(kind):
-    with listening(kind) as server:
+def test_process_exits_despite_a_hostile_server(kind):
+    with hostile_server(kind) as server:
         run_child(server.url)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_records_nothing_and_waits_for_nobody(paceline):
+def test_forked_child_records_nothing_and_does_not_block(paceline):
     assert run_child(paceline.url, "fork") == "False 0"
     assert paceline.steps_done == [(0, 1)]
     assert len(paceline.ops) == 1

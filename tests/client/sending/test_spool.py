@@ -1,4 +1,4 @@
-"""What the spool holds outlives the process, in order, within bounds; damage costs what it hit."""
+"""Spooled batches outlive the process, in order and within limits; damage loses only its batch."""
 
 import errno
 import io
@@ -21,7 +21,7 @@ from paceline_client.sending.spool_files import (
 )
 
 from app.ingest.assembly.rank_tracker import MAX_GAP
-from tests.client.recorders import WITHIN_S, closed, recorder
+from tests.client.recorders import WITHIN_S, close_unreachable, recorder
 
 MB = 1 << 20
 
@@ -41,8 +41,8 @@ def batch(number, num_ops=2):
     return batch_of(ops, [(number, num_ops)], [(number, "eval")], number, number, {number})
 
 
-def said(found):
-    """What tells one batch from another."""
+def contents(found):
+    """Comparable contents of a batch."""
     return None if found is None else (
         found.steps_done, found.step_kinds, found.dropped, found.optypes, found.codes,
         found.at_step, found.asides,
@@ -50,7 +50,7 @@ def said(found):
     )  # fmt: skip
 
 
-def drained(found):
+def pop_all(found):
     steps = []
     while (head := found.head()) is not None:
         steps.append((found.next_seq, *head.done))
@@ -70,85 +70,85 @@ def _quiet(caplog):
         opened.pop().close(keep=True)
 
 
-def test_a_batch_comes_back_as_it_was(tmp_path):
-    kept = spool(tmp_path)
-    kept.put(batch(7))
-    kept.close(keep=True)
-    assert said(spool(tmp_path).head()) == said(batch(7))
+def test_batch_is_unchanged_after_a_reopen(tmp_path):
+    queue = spool(tmp_path)
+    queue.put(batch(7))
+    queue.close(keep=True)
+    assert contents(spool(tmp_path).head()) == contents(batch(7))
 
 
-def test_what_one_process_leaves_the_next_sends_under_numbers_that_go_on(tmp_path):
-    kept = spool(tmp_path)
+def test_next_process_continues_batches_and_their_numbers(tmp_path):
+    queue = spool(tmp_path)
     for number in range(5):
-        kept.put(batch(number))
+        queue.put(batch(number))
     for _ in range(2):
-        kept.head()
-        kept.pop(used_seq=True)
-    assert kept.close(keep=True) == 0
+        queue.head()
+        queue.pop(used_seq=True)
+    assert queue.close(keep=True) == 0
     again = spool(tmp_path)
     again.put(batch(5))
-    assert drained(again) == [(2, 2), (3, 3), (4, 4), (5, 5)]
+    assert pop_all(again) == [(2, 2), (3, 3), (4, 4), (5, 5)]
     again.close(keep=True)
     assert spool(tmp_path).next_seq == 6
     assert segments(tmp_path) == []
 
 
-def test_a_number_that_was_not_used_is_used_by_the_next(tmp_path):
-    kept = spool(tmp_path)
-    kept.put(batch(0))
-    kept.put(batch(1))
-    kept.head()
-    kept.pop(used_seq=False)
-    kept.close(keep=True)
-    assert drained(spool(tmp_path)) == [(0, 1)]
+def test_unused_batch_number_is_used_by_the_next_batch(tmp_path):
+    queue = spool(tmp_path)
+    queue.put(batch(0))
+    queue.put(batch(1))
+    queue.head()
+    queue.pop(used_seq=False)
+    queue.close(keep=True)
+    assert pop_all(spool(tmp_path)) == [(0, 1)]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(st.lists(st.sampled_from(["put", "pop", "restart"]), max_size=25), st.integers(1, 3))
-def test_it_is_a_queue_whatever_happens_in_between(tmp_path, deeds, num_ops):
+def test_spool_is_a_queue_across_restarts(tmp_path, actions, num_ops):
     directory = tmp_path / "spool"
     shutil.rmtree(directory, ignore_errors=True)
-    kept, wanted, number, seq = spool(directory), [], 0, 0
-    kept._segment_bytes = 400  # a few batches
-    for deed in deeds:
-        if deed == "put":
-            kept.put(batch(number, num_ops))
+    queue, wanted, number, seq = spool(directory), [], 0, 0
+    queue._segment_bytes = 400  # a few batches
+    for action in actions:
+        if action == "put":
+            queue.put(batch(number, num_ops))
             wanted.append(number)
             number += 1
-        elif deed == "pop" and wanted:
-            assert kept.head().done == {wanted.pop(0)}
-            kept.pop(used_seq=True)
+        elif action == "pop" and wanted:
+            assert queue.head().done == {wanted.pop(0)}
+            queue.pop(used_seq=True)
             seq += 1
-        elif deed == "restart":
-            kept.close(keep=True)
-            kept = spool(directory)
-            kept._segment_bytes = 400
-    assert drained(kept) == [(seq + at, step) for at, step in enumerate(wanted)]
+        elif action == "restart":
+            queue.close(keep=True)
+            queue = spool(directory)
+            queue._segment_bytes = 400
+    assert pop_all(queue) == [(seq + at, step) for at, step in enumerate(wanted)]
     assert segments(directory) == []
-    kept.close(keep=True)
+    queue.close(keep=True)
 
 
-def test_a_full_spool_has_no_room_until_something_is_gone(tmp_path):
-    kept = spool(tmp_path, max_bytes=2000)
-    kept._segment_bytes = 500
+def test_full_spool_has_no_room_until_batches_are_removed(tmp_path):
+    queue = spool(tmp_path, max_bytes=2000)
+    queue._segment_bytes = 500
     number = 0
-    while kept.has_room:
-        kept.put(batch(number))
+    while queue.has_room:
+        queue.put(batch(number))
         number += 1
     size = sum(path.stat().st_size for path in segments(tmp_path))
     assert 2000 <= size < 2500
-    while not kept.has_room:
-        kept.head()
-        kept.pop(used_seq=True)
+    while not queue.has_room:
+        queue.head()
+        queue.pop(used_seq=True)
     assert len(segments(tmp_path)) >= 2
-    kept.close(keep=True)
+    queue.close(keep=True)
 
 
-def test_a_torn_end_costs_its_own_batch_alone(tmp_path):
-    kept = spool(tmp_path)
+def test_torn_segment_end_loses_only_its_own_batch(tmp_path):
+    queue = spool(tmp_path)
     for number in range(3):
-        kept.put(batch(number))
-    kept.close(keep=True)
+        queue.put(batch(number))
+    queue.close(keep=True)
     [segment] = segments(tmp_path)
     whole = segment.read_bytes()
     third = len(whole) - len(whole) // 3
@@ -156,33 +156,33 @@ def test_a_torn_end_costs_its_own_batch_alone(tmp_path):
         segment.write_bytes(whole[:end])
         again = spool(tmp_path)
         again.put(batch(9))
-        assert [step for _, step in drained(again)] == [0, 1, 9]
+        assert [step for _, step in pop_all(again)] == [0, 1, 9]
         again.close(keep=True)
         for path in tmp_path.iterdir():
             path.unlink()
-        kept = spool(tmp_path)  # the position, back at the beginning
-        kept.close(keep=True)
+        queue = spool(tmp_path)  # resets the position
+        queue.close(keep=True)
         segment.write_bytes(whole)
 
 
 @pytest.mark.parametrize("at", range(0, 300, 23))
-def test_a_changed_byte_never_comes_back_as_operations(tmp_path, at):
-    kept = spool(tmp_path)
-    kept._segment_bytes = 1
+def test_corrupted_byte_loses_at_most_its_own_batch(tmp_path, at):
+    queue = spool(tmp_path)
+    queue._segment_bytes = 1
     for number in range(3):
-        kept.put(batch(number))
-    kept.close(keep=True)
+        queue.put(batch(number))
+    queue.close(keep=True)
     second = segments(tmp_path)[1]
     changed = bytearray(second.read_bytes())
     changed[at % len(changed)] ^= 0x10
     second.write_bytes(changed)
     again = spool(tmp_path)
-    steps = [step for _, step in drained(again)]
-    assert steps in ([0, 2], [0, 1, 2])  # its count of operations is not under the CRC
+    steps = [step for _, step in pop_all(again)]
+    assert steps in ([0, 2], [0, 1, 2])  # the CRC does not cover the count of operations
     again.close(keep=True)
 
 
-def test_a_record_that_another_has_been_written_over_is_damaged():
+def test_record_with_the_crc_of_another_is_damaged():
     first, second = (bytearray(record_of(batch(number))) for number in (1, 2))
     whole = read_record(io.BytesIO(second))
     assert whole is not None
@@ -193,7 +193,7 @@ def test_a_record_that_another_has_been_written_over_is_damaged():
 
 
 def states(directory):
-    """The two files, the newest first."""
+    """The two position files, the newest first."""
     return sorted(
         directory.glob("*.state?"),
         key=lambda path: position_of(path.read_bytes()).turn,
@@ -214,58 +214,56 @@ def tear(path, how):
 
 @pytest.mark.parametrize("how", TORN)
 @pytest.mark.parametrize("num_popped", [1, 2, 5])
-def test_a_torn_position_costs_nothing_as_there_is_the_one_before(tmp_path, how, num_popped):
-    kept = spool(tmp_path)
+def test_torn_position_falls_back_to_the_previous_one(tmp_path, how, num_popped):
+    queue = spool(tmp_path)
     for number in range(6):
-        kept.put(batch(number))
+        queue.put(batch(number))
     for _ in range(num_popped):
-        kept.head()
-        kept.pop(used_seq=True)
-    kept.close(keep=True)
+        queue.head()
+        queue.pop(used_seq=True)
+    queue.close(keep=True)
     tear(states(tmp_path)[0], how)
     again = spool(tmp_path)
-    # The last one may come again, under the number that it had.
-    assert drained(again) == [(number, number) for number in range(num_popped - 1, 6)]
+    # The last batch may be sent again under its number.
+    assert pop_all(again) == [(number, number) for number in range(num_popped - 1, 6)]
 
 
 @pytest.mark.parametrize("how", TORN)
-def test_a_torn_position_without_its_batches_leaves_some_numbers_out(tmp_path, how):
-    kept = spool(tmp_path)
+def test_torn_position_of_an_empty_spool_skips_batch_numbers(tmp_path, how):
+    queue = spool(tmp_path)
     for number in range(3):
-        kept.put(batch(number))
-    drained(kept)
-    kept.close(keep=True)
+        queue.put(batch(number))
+    pop_all(queue)
+    queue.close(keep=True)
     tear(states(tmp_path)[0], how)
     assert spool(tmp_path).next_seq > 3
 
 
-def test_a_position_that_is_older_than_what_lies_there_leaves_some_numbers_out(tmp_path):
-    kept = spool(tmp_path)
-    kept._segment_bytes = 1
+def test_position_older_than_the_segments_skips_batch_numbers(tmp_path):
+    queue = spool(tmp_path)
+    queue._segment_bytes = 1
     for number in range(3):
-        kept.put(batch(number))
-    kept.close(keep=True)
-    segments(tmp_path)[0].unlink()  # as a disk may know of after its power was gone
+        queue.put(batch(number))
+    queue.close(keep=True)
+    segments(tmp_path)[0].unlink()  # as after a power loss
     again = spool(tmp_path)
-    assert [step for _, step in drained(again)] == [1, 2]
+    assert [step for _, step in pop_all(again)] == [1, 2]
     assert again.next_seq > 3
 
 
 @pytest.mark.parametrize("how", sorted({*TORN} - {"gone"}))
 @pytest.mark.parametrize("is_empty", [False, True])
-def test_without_any_position_all_numbers_that_may_be_known_are_left_out(
-    tmp_path, how, is_empty, caplog
-):
-    kept = spool(tmp_path)
+def test_two_damaged_positions_skip_every_possibly_used_number(tmp_path, how, is_empty, caplog):
+    queue = spool(tmp_path)
     for number in range(3):
-        kept.put(batch(number))
+        queue.put(batch(number))
     if is_empty:
-        drained(kept)
-    kept.close(keep=True)
+        pop_all(queue)
+    queue.close(keep=True)
     for state in states(tmp_path):
         tear(state, how)
     again = spool(tmp_path)
-    assert drained(again) == []
+    assert pop_all(again) == []
     assert again.next_seq == MAX_GAP
     assert again.damaged_ops == (0 if is_empty else 6)
     assert ("is damaged: 6 operations of an earlier run are lost" in caplog.text) == (not is_empty)
@@ -274,7 +272,7 @@ def test_without_any_position_all_numbers_that_may_be_known_are_left_out(
     assert len(segments(tmp_path)) == 1
 
 
-def test_a_restart_that_finds_nothing_leaves_out_what_was_sent_from_elsewhere(tmp_path):
+def test_restart_without_a_spool_skips_numbers_used_elsewhere(tmp_path):
     (tmp_path / "file").write_text("")
     for directory in (tmp_path, tmp_path / "file"):
         elsewhere = Spool(directory, "my job", "run-1", 3, MB, is_restart=True)
@@ -284,33 +282,33 @@ def test_a_restart_that_finds_nothing_leaves_out_what_was_sent_from_elsewhere(tm
     opened.pop(0).close(keep=True)
     again = Spool(tmp_path, "my job", "run-1", 3, MB, is_restart=True)
     again.open()
-    assert again.next_seq == MAX_GAP  # and not once more
+    assert again.next_seq == MAX_GAP  # not skipped again
     again.close(keep=True)
 
 
-def test_a_run_that_the_server_has_not_known_begins_at_its_first_number(paceline, tmp_path):
+def test_run_new_to_the_server_starts_at_batch_number_0(paceline, tmp_path):
     paceline.registrations.append((201, b'{"epoch": 4}', {}))
-    kept = Spool(tmp_path, "my job", "run-1", 3, MB, is_restart=True)
-    kept.open()
-    kept.close(keep=True)
+    queue = Spool(tmp_path, "my job", "run-1", 3, MB, is_restart=True)
+    queue.open()
+    queue.close(keep=True)
     run = recorder(paceline.url, spool_dir=tmp_path)
     with run.step(1), run.op("gc"):
         pass
     assert run.flush(WITHIN_S)
     run.close()
-    assert [batch.batch_seq for batch in paceline.taken] == [0]
+    assert [batch.batch_seq for batch in paceline.batches] == [0]
 
 
 @pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="links are followed on this system")
-def test_files_are_nobody_elses_and_no_link_is_followed(tmp_path, caplog):
+def test_spool_files_are_private_and_symlinks_not_followed(tmp_path, caplog):
     before = os.umask(0)
     try:
-        kept = spool(tmp_path)
-        kept.put(batch(0))
+        queue = spool(tmp_path)
+        queue.put(batch(0))
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
-    kept.close(keep=True)
+    queue.close(keep=True)
     mine = tmp_path / "mine"
     mine.write_bytes(b"precious")
     [lock] = tmp_path.glob("*.lock")
@@ -323,12 +321,12 @@ def test_files_are_nobody_elses_and_no_link_is_followed(tmp_path, caplog):
 
 
 @given(st.binary(max_size=60))
-def test_no_other_bytes_are_a_position(content):
+def test_arbitrary_bytes_are_no_position(content):
     with pytest.raises(SpoolDamaged):
         position_of(content)
 
 
-def test_a_position_comes_back_unless_a_bit_was_changed():
+def test_position_round_trips_and_an_altered_bit_is_detected():
     written = position_bytes(SpoolPosition(3, 77, 12, 5))
     assert position_of(written) == (3, 77, 12, 5)
     for at in range(len(written)):
@@ -336,17 +334,17 @@ def test_a_position_comes_back_unless_a_bit_was_changed():
             position_of(written[:at] + bytes([written[at] ^ 1]) + written[at + 1 :])
 
 
-def test_what_other_runs_of_this_rank_have_left_is_removed_and_nothing_else(tmp_path, caplog):
-    kept_runs = [("run-1", 3), ("run-1", 4), ("run-0", 5)]
-    for run_key, rank in kept_runs:
-        kept = spool(tmp_path, run_key=run_key, rank=rank)
-        kept.put(batch(0))
-        kept.close(keep=True)
+def test_only_batches_of_other_runs_of_this_rank_are_removed(tmp_path, caplog):
+    runs = [("run-1", 3), ("run-1", 4), ("run-0", 5)]
+    for run_key, rank in runs:
+        queue = spool(tmp_path, run_key=run_key, rank=rank)
+        queue.put(batch(0))
+        queue.close(keep=True)
     spool(tmp_path, run_key="run-2", rank=3).close(keep=True)
     assert len(segments(tmp_path)) == 2
     [warning] = caplog.messages
     assert "removed 2 operations of an earlier run" in warning
-    assert drained(spool(tmp_path, run_key="run-1", rank=4)) == [(0, 0)]
+    assert pop_all(spool(tmp_path, run_key="run-1", rank=4)) == [(0, 0)]
 
 
 def test_two_recorders_of_one_rank_do_not_share_a_spool(tmp_path, caplog):
@@ -360,24 +358,24 @@ def test_two_recorders_of_one_rank_do_not_share_a_spool(tmp_path, caplog):
     first.close(keep=True)
 
 
-def test_a_disk_that_fails_is_done_without(tmp_path, caplog, monkeypatch):
-    kept = spool(tmp_path)
-    kept.put(batch(0))
+def test_failing_disk_falls_back_to_memory(tmp_path, caplog, monkeypatch):
+    queue = spool(tmp_path)
+    queue.put(batch(0))
 
     def full(record, num_ops):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(kept, "_append", full)
-    kept.put(batch(1))
-    assert not kept.has_room
-    assert drained(kept) == [(0, 0), (1, 1)]
-    assert kept.has_room
+    monkeypatch.setattr(queue, "_append", full)
+    queue.put(batch(1))
+    assert not queue.has_room
+    assert pop_all(queue) == [(0, 0), (1, 1)]
+    assert queue.has_room
     assert "No space left on device" in caplog.text
-    kept.close(keep=True)
+    queue.close(keep=True)
     assert spool(tmp_path).next_seq == 2
 
 
-def test_a_place_that_is_no_directory_is_said_and_done_without(tmp_path, paceline, caplog):
+def test_invalid_spool_directory_is_logged_and_not_used(tmp_path, paceline, caplog):
     (tmp_path / "file").write_text("")
     run = recorder(paceline.url, spool_dir=tmp_path / "file")
     with run.step(1), run.op("gc"):
@@ -388,41 +386,41 @@ def test_a_place_that_is_no_directory_is_said_and_done_without(tmp_path, pacelin
     assert "batches are not spooled to" in caplog.text
 
 
-def test_what_could_not_be_sent_is_sent_by_the_next_process_of_the_run(paceline, tmp_path):
+def test_unsent_batches_are_sent_by_the_next_process_of_the_run(paceline, tmp_path):
     paceline.answers += [(503, b"", {})] * 200
     run = recorder(paceline.url, spool_dir=tmp_path)
     for step in range(20):
         with run.step(step), run.op("gc"):
             pass
-    closed(run)
+    close_unreachable(run)
     assert run.dropped == 0
-    assert paceline.taken == []
+    assert paceline.batches == []
     paceline.answers.clear()
     again = recorder(paceline.url, spool_dir=tmp_path)
     with again.step(20), again.op("gc"):
         pass
     assert again.flush(WITHIN_S)
     again.close()
-    # What was under way when the first one let go may arrive all the same: under its own number.
-    taken = {batch.batch_seq: batch.steps_done for batch in paceline.taken}
+    # A request in flight at the first close may still arrive, under its own number.
+    taken = {batch.batch_seq: batch.steps_done for batch in paceline.batches}
     assert [done for seq in sorted(taken) for done in taken[seq]] == [(n, 1) for n in range(21)]
     assert sorted(taken) == list(range(len(taken)))
     assert segments(tmp_path) == []
 
 
-def test_what_lies_on_disk_is_not_yet_delivered(tmp_path):
+def test_flush_does_not_count_spooled_batches_as_delivered(tmp_path):
     run = recorder("http://127.0.0.1:1", spool_dir=tmp_path)
     with run.step(1), run.op("gc"):
         pass
     assert not any(run.flush(0.1) for _ in range(3))
-    closed(run)
+    close_unreachable(run)
 
 
-def test_a_token_that_is_refused_costs_no_spool(paceline, tmp_path):
+def test_refused_token_keeps_the_spool(paceline, tmp_path):
     run = recorder("http://127.0.0.1:1", spool_dir=tmp_path)
     with run.step(1), run.op("gc"):
         pass
-    closed(run)
+    close_unreachable(run)
     refusal = b'{"code": "unauthorized", "detail": "no such token"}'
     paceline.registrations.append((401, refusal, {}))
     run = recorder(paceline.url, spool_dir=tmp_path)
@@ -430,10 +428,10 @@ def test_a_token_that_is_refused_costs_no_spool(paceline, tmp_path):
     run = recorder(paceline.url, spool_dir=tmp_path)
     assert run.flush(WITHIN_S)
     paceline.wait_for(lambda: paceline.steps_done == [(1, 1)], WITHIN_S)
-    closed(run)
+    close_unreachable(run)
 
 
-def test_a_superseded_run_leaves_nothing_behind(paceline, tmp_path):
+def test_superseded_run_leaves_no_spool(paceline, tmp_path):
     paceline.answers.append((409, b'{"code": "epoch_superseded"}', {}))
     run = recorder(paceline.url, spool_dir=tmp_path)
     with run.step(1), run.op("gc"):
@@ -444,7 +442,7 @@ def test_a_superseded_run_leaves_nothing_behind(paceline, tmp_path):
     assert run.dropped_reasons == {"refused by the server": 1}
 
 
-def test_a_sender_that_fails_leaves_what_it_has_not_looked_at_to_the_next(paceline, tmp_path):
+def test_failed_sender_leaves_its_operations_to_the_next_process(paceline, tmp_path):
     run = recorder(paceline.url, spool_dir=tmp_path)
     paceline.wait_for(lambda: paceline.puts, WITHIN_S)
 
@@ -460,4 +458,4 @@ def test_a_sender_that_fails_leaves_what_it_has_not_looked_at_to_the_next(paceli
     assert run.dropped == 0
     again = recorder(paceline.url, spool_dir=tmp_path)
     paceline.wait_for(lambda: [step for step, _, _ in paceline.ops] == [1, 2], WITHIN_S)
-    closed(again)
+    close_unreachable(again)

@@ -1,15 +1,15 @@
-"""A twin of torch.cuda: streams, events and kernels with the semantics of the real ones.
+"""A fake torch.cuda: streams, events and kernels with the semantics of the real ones.
 
-Held to the same contract as the real one (test_cuda.py). A stream is a queue that runs in order; an
-event is passed when its stream has come to it; `wait_event` holds a stream up until then; elapsed
-times are float32 milliseconds, and asking too early raises. A collective's kernel starts when its
-stream comes to it and ends, on every rank, a transfer after the last member has started its own.
-Waiting is forbidden: whoever synchronises fails the test.
+Checked against the same contract as the real one (test_cuda.py). A stream is an in-order queue; an
+event completes when its stream reaches it; `wait_event` blocks a stream until then; elapsed times
+are float32 milliseconds, and reading them too early raises. A collective's kernel starts when its
+stream reaches it and ends, on every rank, one transfer after the last member has started.
+Synchronising fails the test.
 
-Time is the test's (`World(Clock())`, several ranks in one world) or passes by itself (`Gpu()`).
+Time is set by the test (`World(Clock())`, several ranks in one world) or real (`Gpu()`).
 Where a GPU `holds`, it has one hardware queue, as under MPS or with CUDA_DEVICE_MAX_CONNECTIONS=1:
-kernels of all streams start in the order of their launches, and a collective's kernel that waits
-for its members keeps all others from starting, as its own takes up the processors.
+kernels of all streams start in launch order, and a collective's kernel that waits for its members
+keeps all others from starting, as it occupies the processors.
 """
 
 import struct
@@ -22,7 +22,7 @@ FOREVER = 1 << 62
 
 
 class RealClock:
-    """Passes by itself; the GPU's clock has another origin."""
+    """Real time; the GPU's clock has another origin."""
 
     def __init__(self, offset_ns):
         self.offset_ns = offset_ns
@@ -32,7 +32,7 @@ class RealClock:
 
 
 class Clock:
-    """Stands still until the test moves it."""
+    """Time that the test advances."""
 
     def __init__(self, at_ns=0):
         self.at_ns = at_ns
@@ -42,14 +42,14 @@ class Clock:
 
 
 class World:
-    """GPUs whose collectives wait for each other, in one time."""
+    """GPUs with common collectives and one clock."""
 
     def __init__(self, clock):
         self.clock = clock
         self.gpus = []
 
     def run(self, until_ns=FOREVER):
-        """Start whatever can start until then, in order of time, on all GPUs."""
+        """Start every item that can start by then, in order of time, on all GPUs."""
         while True:
             ready = [head for gpu in self.gpus for head in gpu.heads()]
             if not ready:
@@ -66,7 +66,7 @@ def _by_time(head):
 
 
 class Item:
-    """Something on a stream. An event's record takes no time, and no processor."""
+    """An entry of a stream. Recording an event takes no time and no processor."""
 
     is_kernel = False
     num_made = 0
@@ -74,10 +74,10 @@ class Item:
     def __init__(self, enqueued_ns, duration_ns=0, waits_for=None):
         self.enqueued_ns = enqueued_ns
         self.duration_ns = duration_ns
-        self.waits_for = waits_for  # another item, for its end
+        self.waits_for = waits_for  # the item whose end it waits for
         self.start_ns = None
         self.end_ns = None
-        # Of what is ready at the same time, the hardware takes what was launched first.
+        # Of items ready at the same time, the first launched starts first.
         Item.num_made = self.number = Item.num_made + 1
 
     def begin(self, gpu, at_ns):
@@ -102,7 +102,7 @@ class Collective(Kernel):
 
 
 class Occurrence:
-    """A collective that ends on all members a transfer after the last has come."""
+    """A collective that ends on all members one transfer after the last has started."""
 
     def __init__(self, num_members, transfer_ns, holds=True):
         self.num_members = num_members
@@ -120,7 +120,7 @@ class Occurrence:
 
 
 class Gpu:
-    """One device, in a world of its own unless it is given one."""
+    """One device, in its own world unless one is given."""
 
     def __init__(
         self, offset_ns=987_654_321, latency_ns=3_000, world=None, *, holds=False, gaps_ns=(0, 0, 0)
@@ -133,18 +133,18 @@ class Gpu:
         self.holds = holds
         self.hangs = False
         self.streams = []
-        self.collectives: list[Collective] = []  # that have started, the last ones
-        self.launched: deque[Any] = deque()  # kernels, in the order of their launches
+        self.collectives: list[Collective] = []  # started and not yet met
+        self.launched: deque[Any] = deque()  # kernels in launch order
 
     def now_ns(self):
         return self.world.clock.now_ns()
 
     def host_ns(self, gpu_ns):
-        """The same moment on the host's clock, which no program can know."""
+        """The same moment on the host's clock, unknown to a real program."""
         return gpu_ns - self._offset_ns
 
     def heads(self):
-        """When each stream's next item can start; those of which that is not known are left out."""
+        """Start time of each stream's next item, where it is known."""
         met = [each.occurrence.met_ns for each in self.collectives if each.occurrence.holds]
         self.collectives = [each for each in self.collectives if each.occurrence.met_ns is None]
         self._free_ns = max([self._free_ns, *(each for each in met if each is not None)])
@@ -164,12 +164,12 @@ class Gpu:
             if self.holds and item.is_kernel:
                 if is_held or item is not self.launched[0]:
                     continue
-                # What could have started while a collective waited, or one before it, has not.
+                # Items held behind a waiting collective start after it has met.
                 at_ns = max(at_ns, self._free_ns)
             yield at_ns, item.number, self, stream
 
     def gap_ns(self, item, stream):
-        """Between the end of what an item comes after and its own beginning."""
+        """Gap between the end of the previous item and the start of this one."""
         of_kernel, of_collective, of_event = self.gaps_ns
         is_after_wait = stream.last is not None and stream.last.waits_for is not None
         if isinstance(item, Collective):
@@ -182,7 +182,7 @@ class Gpu:
 
 
 class FakeTorch:
-    """What stands in for the module."""
+    """Fake of the torch module."""
 
     def __init__(self, gpu, *, is_initialized=True):
         self.cuda = FakeCuda(gpu, is_initialized)
@@ -190,7 +190,7 @@ class FakeTorch:
 
 
 class FakeLibrary:
-    """What of torch._C is used."""
+    """The used part of torch._C."""
 
     def __init__(self, cuda):
         self._cuda = cuda
@@ -202,7 +202,7 @@ class FakeLibrary:
 
 
 class FakeStream:
-    """A queue of one device. The first is the default one, which cannot be captured."""
+    """A queue of one device. The first is the default stream, which cannot be captured."""
 
     def __init__(self, cuda):
         self.cuda = cuda
@@ -214,7 +214,7 @@ class FakeStream:
 
     @property
     def free_ns(self):
-        """When what has started is over; None while that is not known."""
+        """End of the last started item; None while unknown."""
         return 0 if self.last is None else self.last.end_ns
 
     def add(self, item):
@@ -240,7 +240,7 @@ class FakeCuda:
         self.gpu = gpu
         self.initialized = is_initialized
         self.capturing = False
-        self.number = 0  # of the current device
+        self.number = 0  # index of the current device
         self.count: Counter[str] = Counter()
         cuda = self
 
@@ -323,7 +323,7 @@ class FakeCuda:
         return self.number
 
     def set_device(self, number):
-        """Go on with another one, whose default stream has the same number."""
+        """Switch to another device; its default stream has the same number."""
         self.number = number
         self.current = FakeStream(self)
         self.current.number = 0
@@ -349,7 +349,7 @@ class FakeCuda:
 
     @contextmanager
     def graph(self):
-        """A graph is captured, on a stream of its own, as the default one cannot be."""
+        """Capture a graph on a side stream, as the default stream cannot be captured."""
         with self.stream(FakeStream(self)):
             self.capturing = True
             yield
@@ -359,13 +359,13 @@ class FakeCuda:
         raise AssertionError("nobody may wait for the GPU")
 
     def work(self, duration_ns, stream=None):
-        """A kernel."""
+        """Launch a kernel."""
         return (stream or self.current).add(Kernel(self.gpu.now_ns(), duration_ns))
 
     def copy(self, duration_ns, stream=None):
-        """A copy between memories, which takes no processor."""
+        """Launch a memory copy, which needs no processor."""
         return (stream or self.current).add(Item(self.gpu.now_ns(), duration_ns))
 
     def collective(self, occurrence, stream=None):
-        """This rank's kernel of a collective."""
+        """Launch this rank's kernel of a collective."""
         return (stream or self.current).add(Collective(self.gpu.now_ns(), occurrence))

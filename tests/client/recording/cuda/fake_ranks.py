@@ -1,4 +1,4 @@
-"""Recorders of several ranks on fake GPUs, in a time that the test moves."""
+"""Recorders of several ranks on fake GPUs, on a clock that the test advances."""
 
 from paceline_client.recorder import Recorder
 from paceline_client.recording.buffer import Buffer
@@ -8,7 +8,7 @@ from tests.client.recording.cuda.fake_cuda import Clock, FakeTorch, Gpu, World
 
 
 class Rank:
-    """One rank's recorder, on a GPU of its own; `at_ns` of the world's clock is its host's time."""
+    """One rank's recorder on its own GPU; the world's clock is its host's clock."""
 
     def __init__(self, world, **gpu):
         self.clock = world.clock
@@ -20,14 +20,14 @@ class Rank:
         assert self.timing.is_usable()
         origin = self.cuda.Event(enable_timing=True)
         origin.record()
-        # Of a host whose clock is the GPU's; `look` would take the time of this machine.
+        # The host's clock is the GPU's; a real anchor would use the clock of this machine.
         self.timing._anchor = GpuAnchor(origin, world.clock.now_ns(), 0)
         self.timing._next_anchor_s = float("inf")
         self.recorder = Recorder(self.buffer, None, cuda=self.timing)
         self.recorder._epoch_ns = 0
 
     def ops(self):
-        """What is handed out by now: (type, start, duration in ns, what is told)."""
+        """Operations resolved by now: (type, start, duration in ns, attributes)."""
         found = []
         while (taken := self.buffer.take()) is not None:
             found += [(op[1], op[2], op[3], op[7]) for op in taken.ops]
@@ -35,6 +35,6 @@ class Rank:
 
 
 def ranks(number, **kwargs):
-    """So many in one world."""
+    """That many ranks in one world."""
     world = World(Clock())
     return [Rank(world, **kwargs) for _ in range(number)]

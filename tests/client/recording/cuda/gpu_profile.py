@@ -1,19 +1,19 @@
-"""One rank's profile by torch.profiler: what its host launched, and what its GPU made of it."""
+"""One rank's torch.profiler trace: launches of the host and kernels of the GPU."""
 
 import gzip
 import json
 import statistics
 from typing import NamedTuple
 
-COMPUTE = 7  # PyTorch's own stream in these profiles
-AHEAD_US = 200  # launched so long before, a kernel has not waited for its launch
+COMPUTE = 7  # PyTorch's default stream in these profiles
+AHEAD_US = 200  # a kernel launched this long before did not wait for its launch
 HOST = ("user_annotation", "cpu_op")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 class Launch(NamedTuple):
-    """A kernel or copy: when the host launched it, and what the device did."""
+    """A kernel or copy: launch time on the host, stream, start and duration."""
 
     host_us: float
     stream: int
@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 
 class Profile:
-    """One rank's."""
+    """The profile of one rank."""
 
     def __init__(self, path):
         with gzip.open(path) as file:
@@ -64,7 +64,7 @@ class Profile:
         return [span for span in self.host if span.name.startswith(name)]
 
     def top_level(self):
-        """Spans of the host that lie in no other."""
+        """Host spans that lie in no other span."""
         found: list[Span] = []
         for span in self.host:
             if not found or span.start_us >= found[-1].end_us:
@@ -72,7 +72,7 @@ class Profile:
         return found
 
     def gap_us(self):
-        """Between two kernels of a stream, of which the second was launched long before."""
+        """Median gap between two kernels of a stream, the second launched long before its start."""
         gaps = []
         last: dict[int, Launch] = {}
         for launch in sorted(self.launches, key=lambda each: each.start_us):
@@ -85,7 +85,7 @@ class Profile:
         return statistics.median(gaps)
 
     def gap_before_nccl_us(self):
-        """From the end of what a collective waits for, on another stream, to its beginning."""
+        """Median gap from the end of the kernel that a collective waits for to its start."""
         gaps = []
         for each in self.launches:
             is_alone = each.stream != COMPUTE

@@ -1,9 +1,9 @@
-"""Profiles of real trainings, driven through the fake GPU under our recorder.
+"""Profiles of real training runs, replayed on the fake GPU under the recorder.
 
-A profile says when the host launched each kernel, on which stream, and how long it took: that is
-given. When kernels start, how long collectives wait, and what our events therefore measure, is for
-the fake to find out. Which stream waits for which is not in the profiles, but in the source of
-PyTorch 2.11, as it is written down here for DDP, FSDP2 and 1F1B; so is where our hooks are called.
+A profile gives the launch time, stream and duration of each kernel. The fake computes when kernels
+start, how long collectives wait, and what our events therefore measure. The waits between streams
+are not in the profiles; they follow the source of PyTorch 2.11 for DDP, FSDP2 and 1F1B, and so do
+the places where our hooks are called.
 """
 
 import re
@@ -19,13 +19,13 @@ from tests.client.recording.cuda.fake_ranks import Rank
 from tests.client.recording.cuda.gpu_profile import COMPUTE, Launch, Profile
 
 US = 1_000
-# By which times of events are longer than those of kernels: 0.015 % of 18.7 ms (gpu/README.md).
+# Event times exceed kernel times by 0.015 % of 18.7 ms (gpu/README.md).
 EVENT_US = 2.8
 FORWARD = ("aten::linear", "aten::relu", "Burn", "aten::sub", "aten::pow", "aten::mean")
 
 
 class Script:
-    """What one rank's host does, in order: (time, number, call of a `Player`)."""
+    """The host's actions on one rank, in order: (time, number, call of a `Player`)."""
 
     def __init__(self):
         self.calls: list[tuple[float, int, str, tuple[Any, ...]]] = []
@@ -100,7 +100,7 @@ def within(spans, start_us, end_us):
 
 
 def step_bounds(profile):
-    """Where each step of the host begins, and the last one's end."""
+    """Begin of each step on the host, and the end of the last."""
     ends = [span.end_us for span in profile.named("Optimizer.zero_grad")]
     return [profile.launches[0].host_us - 1e3, *ends]
 
@@ -113,7 +113,7 @@ def optimizers(profile, script):
 
 
 def launches(profile, script, wait_for_compute=(16, 20)):
-    """Every kernel; those of these streams' collectives wait for what computes before them."""
+    """Launch every kernel; collectives of the given streams wait for earlier computations."""
     counts: dict[str, int] = defaultdict(int)
     for launch in profile.launches:
         key = None
@@ -137,7 +137,7 @@ def ddp_script(profile):
         script.at(forward.start_us - 0.1, "compute", "forward-compute")
         script.at(forward.end_us + 0.1, "computed")
         nodes = within(profile.named("autograd::engine::evaluate"), start_us, end_us)
-        # The hook of the output's gradient, which the first layer's node is called with.
+        # The hook of the output's gradient, called with the first layer's node.
         first = next(node for node in nodes if node.name.endswith("BurnBackward"))
         script.at(first.start_us - 0.1, "compute", "backward-compute")
         reduces = within(profile.named("c10d::allreduce_"), start_us, end_us)
@@ -146,7 +146,7 @@ def ddp_script(profile):
             divide = max(each for each in divides if each.start_us < reduce.start_us)
             key = ("bucket", step, number)
             script.at(divide.start_us - 0.1, "begin", key, "grads-reduce-scatter")
-            # On the future's stream, which waits for NCCL's.
+            # On the future's stream, which waits for NCCL's stream.
             after = 1000 + number
             script.at(reduce.end_us + 0.1, "wait", after, 16)
             script.at(reduce.end_us + 0.2, "end", key, after)
@@ -174,7 +174,7 @@ def fsdp2_script(profile):
         fsdp = [span for span in spans if span.name.startswith("FSDP::")]
         backward_us = min(span.start_us for span in fsdp if span.name.startswith("FSDP::pre_back"))
         num_scattered = 0
-        awaited = None  # the copy out for which the next one makes the gathers wait
+        awaited = None  # the stream of the copy-out that the next gathers wait for
         for span in fsdp:
             layer = (found := re.search(r"\((\d+)\)", span.name)) and int(found[1])
             what = span.name[6:].split(" ")[0]
@@ -233,7 +233,7 @@ def fsdp2_script(profile):
 
 
 def pipe_script(profile):
-    """1F1B of two stages: a stage's posts follow each other as in `Schedule1F1B`."""
+    """1F1B of two stages; the posts are in the order of `Schedule1F1B`."""
     script = Script()
     optimizers(profile, script)
     launches(profile, script)
@@ -262,7 +262,7 @@ def pipe_script(profile):
                 num_posted, does = num_posted + 1, ""
             doing, last_us = does, span.end_us
         reduces = within(profile.named("c10d::allreduce_"), start_us, end_us)
-        if not is_first:  # the last send, waited for when the schedule is over
+        if not is_first:  # the last send is waited for at the end of the schedule
             script.at(reduces[0].start_us - 0.3, "wait", COMPUTE, 20)
             script.at(reduces[0].start_us - 0.2, "end", ("sent", step, num_posts - 1))
         gradients = ("grads-reduce-scatter", COMPUTE, -1, 0)
@@ -283,7 +283,7 @@ def _of_pipe(name):
 
 
 def _open(script):
-    """Transfers that have begun and not ended."""
+    """Sends begun and not ended."""
     found: set[tuple[Any, ...]] = set()
     for _, _, name, args in script.calls:
         if name in ("begin", "end") and args[0][0] == "sent":
@@ -293,10 +293,10 @@ def _open(script):
 
 def _post(script, span, step, number, num_posts, is_first):
     send, receive = ("forward", "backward") if is_first else ("backward", "forward")
-    alone = 0 if is_first else num_posts - 1  # is a send without a receive
+    alone = 0 if is_first else num_posts - 1  # the post that is a send without a receive
     has_receive, has_send = number != alone, number != num_posts - 1 - alone
     sent, received = ("sent", step, number), ("received", step, number)
-    # The first stage sends as many forwards as it has posted before, and receives one less.
+    # The first stage sends one forward for each earlier post, and receives one less.
     sends, receives = (number, number - 1) if is_first else (number - 1, number)
     if has_send:
         script.at(span.start_us - 0.4, "begin", sent, f"{send}-send", COMPUTE, sends, 0)
@@ -313,16 +313,16 @@ SCRIPTS = {"ddp": ddp_script, "fsdp2": fsdp2_script, "pipe": pipe_script}
 
 
 def group_of(mode, kind, rank):
-    """Ranks that take part in a collective: of the pipeline, two stages or two replicas."""
+    """Member ranks of a collective; in the pipeline, two stages or two replicas."""
     if mode != "pipe":
         return (0, 1, 2, 3)
     return (rank % 2, rank % 2 + 2) if kind == "SendRecv" else (rank // 2 * 2, rank // 2 * 2 + 1)
 
 
 def replayed(mode: str, folder: Path, *, holds: bool, host_share: float = 1.0):
-    """The ranks, with all that they have recorded in the profile's three steps.
+    """The ranks with the operations recorded in the profile's three steps.
 
-    `host_share` of the time that the host took under the profiler is what it takes without.
+    `host_share` scales the host's time under the profiler to its time without one.
     """
     profiles = [
         Profile(folder / f"nccl-{mode}-slow-on-rank{rank}.pt.trace.json.gz") for rank in range(4)
@@ -341,7 +341,7 @@ def replayed(mode: str, folder: Path, *, holds: bool, host_share: float = 1.0):
                 counts[kind] += 1
                 stays_us[key].append(launch.duration_us)
     for key, stays in stays_us.items():
-        # All of a collective's members end together: what the last one to come takes is transfer.
+        # All members of a collective end together: the time of the last to start is the transfer.
         transfer_ns = round(min(stays) * US)
         occurrences[key] = Occurrence(len(key[0]), transfer_ns, holds=key[1] != "SendRecv")
     calls = []

@@ -1,4 +1,4 @@
-"""Times of the GPU: resolved later, never waited for; the fake GPU keeps a contract with torch."""
+"""GPU times are resolved later and never waited for; the fake GPU keeps a contract with torch."""
 
 import sys
 import threading
@@ -16,8 +16,8 @@ MS = 10**6
 ROUNDED_NS = 2 * ROUNDING_NS
 
 
-def taken_when_there(buffer, num_ops):
-    """What is handed out until so many operations have come."""
+def take_resolved(buffer, num_ops):
+    """Take from the buffer until it has given that many operations."""
     ops: list = []
     done: list = []
     until_s = time.monotonic() + WITHIN_S
@@ -30,16 +30,16 @@ def taken_when_there(buffer, num_ops):
     return ops, done
 
 
-def truth(buffer):
-    """Begin and end of every operation as the fake GPU knows them, which is all that counts.
+def event_times(buffer):
+    """True begin and end of every operation on the fake GPU.
 
-    How long training takes between two calls is not for a test to say.
+    The time between two calls of the training thread is not fixed.
     """
     return [(span._begin._at_ns, span._end._at_ns) for span in buffer.items]
 
 
-def anchored(timing):
-    """A try is given up when the machine is busy: until one succeeds."""
+def find_anchor(timing):
+    """Poll until an anchor is found; a busy machine fails single tries."""
     assert timing.is_usable()
     until_s = time.monotonic() + WITHIN_S
     while timing._anchor is None:
@@ -49,24 +49,24 @@ def anchored(timing):
     return timing._anchor
 
 
-def on_a_gpu(**changes):
+def gpu_recorder(**changes):
     gpu = Gpu(**changes)
     torch = FakeTorch(gpu)
     timing, buffer = CudaTiming(torch), Buffer(1000, 60.0)
     return gpu, torch, timing, buffer, Recorder(buffer, None, cuda=timing)
 
 
-def test_an_operation_takes_as_long_as_the_gpu_worked_on_it():
-    gpu, torch, timing, buffer, run = on_a_gpu()
-    anchor = anchored(timing)
+def test_operation_duration_is_its_time_on_the_gpu():
+    gpu, torch, timing, buffer, run = gpu_recorder()
+    anchor = find_anchor(timing)
     with run.op("forward-compute", step=3, microbatch=1, chunk=0, tokens=8):
         torch.cuda.work(20 * MS)
     with run.op("backward-compute", step=3, microbatch=1) as op:
         torch.cuda.work(30 * MS)
         op.tell(tokens=9)
-    moments = truth(buffer)
+    moments = event_times(buffer)
     run.step_done(3)
-    ops, done = taken_when_there(buffer, 2)
+    ops, done = take_resolved(buffer, 2)
     assert [(op[0], op[1], op[4], op[5], op[6], op[7]) for op in ops] == [
         (3, "forward-compute", 0, 0, 1, {"tokens": 8}),
         (3, "backward-compute", 0, -1, 1, {"tokens": 9}),
@@ -79,34 +79,34 @@ def test_an_operation_takes_as_long_as_the_gpu_worked_on_it():
     assert done == [(3, 2)]
 
 
-def test_the_anchor_is_not_moved_by_work_that_is_queued_before_it():
-    gpu, torch, timing, _, _ = on_a_gpu()
+def test_anchor_is_unaffected_by_queued_work():
+    gpu, torch, timing, _, _ = gpu_recorder()
     torch.cuda.work(3_600_000 * MS)  # the current stream is busy for an hour
-    anchor = anchored(timing)
+    anchor = find_anchor(timing)
     true_ns = gpu.host_ns(anchor.event._at_ns)
     assert abs(anchor.host_ns - true_ns) <= anchor.width_ns
 
 
-def test_of_several_anchors_the_tightest_is_kept():
-    _, _, timing, _, _ = on_a_gpu()
+def test_tightest_of_several_anchors_is_used():
+    _, _, timing, _, _ = gpu_recorder()
     found = []
     tried = timing._try
 
-    def trying():
+    def try_and_log():
         found.append(tried())
         return found[-1]
 
-    timing._try = trying
-    anchor = anchored(timing)
+    timing._try = try_and_log
+    anchor = find_anchor(timing)
     assert len(found) >= 5
     assert anchor.width_ns == min(each.width_ns for each in found if each)
 
 
-def test_the_gpu_is_asked_for_its_times_while_the_server_is_away():
-    gpu, torch, timing, _, _ = on_a_gpu()
+def test_gpu_times_are_resolved_while_the_server_is_unreachable():
+    gpu, torch, timing, _, _ = gpu_recorder()
     run = recorder("http://127.0.0.1:1")
     run._cuda = timing
-    anchored(timing)
+    find_anchor(timing)
     until_s = time.monotonic() + WITHIN_S
     with run.step(1), run.op("gc"):
         pass
@@ -125,27 +125,27 @@ def test_the_gpu_is_asked_for_its_times_while_the_server_is_away():
     run.close(0.1)
 
 
-def test_a_far_anchor_is_doubted_more_than_a_near_one():
-    _, _, timing, _, _ = on_a_gpu()
-    anchor = anchored(timing)
+def test_anchor_error_grows_with_distance():
+    _, _, timing, _, _ = gpu_recorder()
+    anchor = find_anchor(timing)
     assert anchor.error_ns(anchor.host_ns + 10**12) > anchor.error_ns(anchor.host_ns)
 
 
-def test_nothing_is_known_of_work_that_never_ends_and_nobody_waits(caplog):
-    gpu, torch, _, buffer, run = on_a_gpu()
+def test_hung_gpu_work_is_dropped_without_blocking(caplog):
+    gpu, torch, _, buffer, run = gpu_recorder()
     gpu.hangs = True
     with run.step(1):
         with run.op("forward-compute"):
             torch.cuda.work(MS)
         with run.op("gc"):
             pass
-    assert buffer.take() is None  # in order: nothing overtakes it
+    assert buffer.take() is None  # in order: later operations do not overtake it
     buffer.abandon()
     assert run.dropped_reasons == {"not delivered before the end": 2}
 
 
-class Span(PendingOp):
-    """An operation that the GPU is done with when the test says so."""
+class PendingSpan(PendingOp):
+    """A pending operation that the test completes."""
 
     def __init__(self, step, number):
         self.step, self.number, self.is_over = step, number, False
@@ -154,8 +154,8 @@ class Span(PendingOp):
         return (self.step, "gc", 1000, 1000, self.number, -1, -1, None) if self.is_over else None
 
 
-def test_what_the_gpu_does_bit_by_bit_goes_into_one_request_for_the_step():
-    buffer, spans = Buffer(1000, 60.0), [Span(7, 0), Span(7, 1), Span(8, 0)]
+def test_gpu_operations_of_a_step_are_sent_in_one_batch():
+    buffer, spans = Buffer(1000, 60.0), [PendingSpan(7, 0), PendingSpan(7, 1), PendingSpan(8, 0)]
     buffer.add(spans[0])
     buffer.add(spans[1])
     buffer.step_done(7)
@@ -169,8 +169,8 @@ def test_what_the_gpu_does_bit_by_bit_goes_into_one_request_for_the_step():
     assert taken.steps_done == [(7, 2)]
 
 
-def test_what_waits_for_the_rest_of_its_step_is_counted_where_that_never_comes():
-    buffer, spans = Buffer(1000, 60.0), [Span(7, 0), Span(7, 1)]
+def test_resolved_operations_of_an_unresolved_step_count_as_dropped():
+    buffer, spans = Buffer(1000, 60.0), [PendingSpan(7, 0), PendingSpan(7, 1)]
     buffer.add(spans[0])
     buffer.add(spans[1])
     spans[0].is_over = True
@@ -179,8 +179,8 @@ def test_what_waits_for_the_rest_of_its_step_is_counted_where_that_never_comes()
     assert buffer.dropped_reasons == {"not delivered before the end": 2}
 
 
-def test_the_hosts_own_deeds_are_timed_by_its_clock():
-    _, torch, _, buffer, run = on_a_gpu()
+def test_host_operations_use_the_host_clock():
+    _, torch, _, buffer, run = gpu_recorder()
     with run.step(1), run.op("gc"):
         pass
     assert torch.cuda.num_events == 0
@@ -198,46 +198,46 @@ def test_cuda_is_not_initialised_by_recording():
     torch.cuda.initialized = True
     with run.step(2), run.op("optimizer"):
         torch.cuda.work(5 * MS)
-    ops, _ = taken_when_there(buffer, 2)
+    ops, _ = take_resolved(buffer, 2)
     assert torch.cuda.num_events >= 2
     assert ops[1][3] >= 5 * MS - ROUNDED_NS
 
 
-def test_while_a_graph_is_captured_the_host_times_and_nobody_looks():
-    _, torch, timing, buffer, run = on_a_gpu()
-    anchored(timing)
+def test_graph_capture_uses_the_host_clock_and_queries_no_events():
+    _, torch, timing, buffer, run = gpu_recorder()
+    find_anchor(timing)
     with run.step(1):
         with run.op("optimizer"):
             torch.cuda.work(MS)
         with torch.cuda.graph():
             with run.op("optimizer"):
                 pass
-            assert buffer.take() is None  # a look would end the capture
+            assert buffer.take() is None  # a query would end the capture
         with run.op("optimizer"):
             torch.cuda.work(MS)
-    ops, _ = taken_when_there(buffer, 3)
+    ops, _ = take_resolved(buffer, 3)
     assert [op[4] for op in ops] == [0, 1, 2]
 
 
-def test_events_are_used_again():
-    _, torch, _, buffer, run = on_a_gpu()
+def test_events_are_reused():
+    _, torch, _, buffer, run = gpu_recorder()
     for step in range(50):
         with run.step(step), run.op("optimizer"):
             torch.cuda.work(1000)
-        taken_when_there(buffer, 1)
+        take_resolved(buffer, 1)
     assert torch.cuda.num_events < 50
 
 
-def test_an_event_that_fails_costs_the_operation_alone(caplog):
-    _, torch, timing, buffer, run = on_a_gpu()
+def test_failed_event_drops_only_its_own_operation(caplog):
+    _, torch, timing, buffer, run = gpu_recorder()
     with run.step(1):
         with run.op("optimizer"):
             torch.cuda.work(MS)
         broken = buffer.items[0]
-        broken._begin.elapsed_time = None  # as if CUDA had lost it
+        broken._begin.elapsed_time = None  # a broken event
         with run.op("forward-compute"):
             torch.cuda.work(MS)
-    ops, done = taken_when_there(buffer, 1)
+    ops, done = take_resolved(buffer, 1)
     assert [op[1] for op in ops] == ["forward-compute"]
     assert done == []
     assert run.dropped_reasons == {"no time from the GPU": 1}
@@ -253,9 +253,9 @@ def test_an_event_that_fails_costs_the_operation_alone(caplog):
     assert "the host's clock is used" in caplog.text
 
 
-def test_training_that_moves_to_another_gpu_is_timed_there(caplog):
-    _, torch, timing, buffer, run = on_a_gpu()
-    anchored(timing)
+def test_operations_after_set_device_are_timed_on_the_new_gpu(caplog):
+    _, torch, timing, buffer, run = gpu_recorder()
+    find_anchor(timing)
     with run.step(1), run.op("optimizer"):
         torch.cuda.work(MS)
     with run.step(2):
@@ -273,25 +273,25 @@ def test_training_that_moves_to_another_gpu_is_timed_there(caplog):
     assert ops[-1][3] >= 5 * MS - ROUNDED_NS
     assert run.dropped_reasons == {
         "no time from the GPU": 2
-    }  # of the first one, whose clock is gone
-    with run.step(4), run.op("optimizer"):  # with events of this one
+    }  # of the previous GPU, whose clock is lost
+    with run.step(4), run.op("optimizer"):  # with events of the new GPU
         torch.cuda.work(MS)
-    assert taken_when_there(buffer, 1)[0][0][0] == 4
+    assert take_resolved(buffer, 1)[0][0][0] == 4
     assert caplog.messages == []
 
 
-def test_steps_told_by_number_are_timed_on_the_gpu_too():
-    _, torch, _, buffer, run = on_a_gpu()
+def test_operations_with_a_step_argument_are_timed_on_the_gpu():
+    _, torch, _, buffer, run = gpu_recorder()
     begun = run.begin("forward-compute", step=5)
     torch.cuda.work(7 * MS)
     run.end(begun)
     run.step_done(5)
-    ops, done = taken_when_there(buffer, 1)
+    ops, done = take_resolved(buffer, 1)
     assert ops[0][3] >= 7 * MS - ROUNDED_NS
     assert done == [(5, 1)]
 
 
-def test_the_senders_thread_resolves_them(paceline, monkeypatch):
+def test_sender_thread_resolves_gpu_times(paceline, monkeypatch):
     torch = FakeTorch(Gpu())
     monkeypatch.setitem(sys.modules, "torch", torch)
     resolving = set()
@@ -309,13 +309,13 @@ def test_the_senders_thread_resolves_them(paceline, monkeypatch):
     assert run.flush(WITHIN_S)
     run.close()
     assert resolving == {"paceline-sender"}
-    durations = [ns for batch in paceline.taken for ns in batch.columns.duration_ns.tolist()]
+    durations = [ns for batch in paceline.batches for ns in batch.columns.duration_ns.tolist()]
     assert len(durations) == 3
     assert min(durations) >= 4 * MS - ROUNDED_NS
     assert paceline.steps_done == [(0, 1), (1, 1), (2, 1)]
 
 
-def test_which_clock_is_used(monkeypatch, caplog):
+def test_timing_option_selects_the_clock(monkeypatch, caplog):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert cuda_timing("auto") is None
     assert caplog.messages == []
@@ -341,12 +341,12 @@ def fake_torch():
     return FakeTorch(Gpu())
 
 
-@pytest.mark.parametrize("torch_of", [fake_torch, real_torch])
+@pytest.mark.parametrize("make_torch", [fake_torch, real_torch])
 class TestContract:
-    """What the recorder takes for granted, of the fake and of PyTorch with a GPU."""
+    """Assumptions of the recorder, checked on the fake and on PyTorch with a GPU."""
 
-    def test_an_event_is_passed_in_time_and_times_are_milliseconds(self, torch_of):
-        cuda = torch_of().cuda
+    def test_recorded_events_complete_and_times_are_milliseconds(self, make_torch):
+        cuda = make_torch().cuda
         first, second = (cuda.Event(enable_timing=True) for _ in range(2))
         first.record()
         second.record()
@@ -354,17 +354,17 @@ class TestContract:
         while not (first.query() and second.query()):
             assert time.monotonic() < until_s
         assert 0.0 <= first.elapsed_time(second) < WITHIN_S * 1e3
-        assert second.elapsed_time(first) <= 0.0  # which of two came first need not be known
+        assert second.elapsed_time(first) <= 0.0  # equal times are allowed
 
-    def test_an_event_that_nobody_recorded_has_no_time(self, torch_of):
-        cuda = torch_of().cuda
+    def test_unrecorded_event_has_no_elapsed_time(self, make_torch):
+        cuda = make_torch().cuda
         with pytest.raises((RuntimeError, ValueError)):
             cuda.Event(enable_timing=True).elapsed_time(cuda.Event(enable_timing=True))
 
-    def test_an_idle_stream_passes_an_event_whatever_the_current_one_does(self, torch_of):
-        cuda = torch_of().cuda
+    def test_anchor_is_found(self, make_torch):
+        cuda = make_torch().cuda
         timing = CudaTiming(type("Torch", (), {"cuda": cuda}))
-        assert anchored(timing).width_ns > 0
+        assert find_anchor(timing).width_ns > 0
 
-    def test_streams_can_be_asked_whether_they_are_captured(self, torch_of):
-        assert torch_of().cuda.is_current_stream_capturing() is False
+    def test_stream_capture_state_can_be_queried(self, make_torch):
+        assert make_torch().cuda.is_current_stream_capturing() is False

@@ -1,4 +1,4 @@
-"""What recording an operation on the GPU costs: counted on the fake, not timed."""
+"""CUDA calls, objects and memory per recorded operation, counted on the fake GPU."""
 
 import gc
 import tracemalloc
@@ -14,8 +14,8 @@ NUM_OPS = 200
 US = 1_000
 
 
-def recorded(rank, step, num_ops=NUM_OPS):
-    """A step of so many operations, not handed out yet."""
+def record_step(rank, step, num_ops=NUM_OPS):
+    """Record a step of that many operations without taking them."""
     with rank.recorder.step(step):
         for _ in range(num_ops):
             with rank.recorder.op("forward-compute"):
@@ -23,36 +23,36 @@ def recorded(rank, step, num_ops=NUM_OPS):
             rank.clock.at_ns += 10 * US
 
 
-def handed_out(rank):
+def take_ops(rank):
     rank.clock.at_ns += 1_000 * US
     return rank.ops()
 
 
-def warm():
-    """A rank that has recorded as much before."""
+def warm_rank():
+    """A rank whose caches are filled by two earlier steps."""
     [rank] = ranks(1)
     for step in range(2):
-        recorded(rank, step)
-        assert len(handed_out(rank)) == NUM_OPS
+        record_step(rank, step)
+        assert len(take_ops(rank)) == NUM_OPS
     return rank
 
 
 def test_a_warm_operation_takes_two_records_and_one_query():
-    rank = warm()
+    rank = warm_rank()
     rank.cuda.count.clear()
-    recorded(rank, 2)
+    record_step(rank, 2)
     assert rank.cuda.count == {
-        "current_device": 1,  # as a step begins
+        "current_device": 1,  # once per step
         "event recorded": 2 * NUM_OPS,
         "number of the current stream": 2 * NUM_OPS,
     }
-    assert len(handed_out(rank)) == NUM_OPS
+    assert len(take_ops(rank)) == NUM_OPS
     assert rank.cuda.count["event queried"] == NUM_OPS
     assert rank.cuda.count["event created"] == 0
 
 
-def test_a_capture_is_asked_for_only_on_streams_that_can_be_captured():
-    rank = warm()
+def test_capture_state_is_queried_only_on_side_streams():
+    rank = warm_rank()
     side = rank.cuda.Stream()
     with rank.recorder.step(2), rank.cuda.stream(side), rank.recorder.op("params-all-gather"):
         pass
@@ -63,7 +63,7 @@ def test_a_capture_is_asked_for_only_on_streams_that_can_be_captured():
     assert rank.cuda.count["current_stream"] == 0
 
 
-def test_a_pytorch_that_does_not_tell_a_streams_number_is_asked_for_the_stream():
+def test_pytorch_without_raw_stream_numbers_uses_the_capture_query():
     gpu = Gpu()
     torch = FakeTorch(gpu)
     del torch._C
@@ -76,8 +76,8 @@ def test_a_pytorch_that_does_not_tell_a_streams_number_is_asked_for_the_stream()
 
 
 def test_a_warm_operation_leaves_no_object_behind():
-    rank = warm()
-    with rank.recorder.step(2):  # what a step has, and the type's counter
+    rank = warm_rank()
+    with rank.recorder.step(2):  # creates the step's objects and the type's counter
         with rank.recorder.op("forward-compute"):
             pass
         gc.collect()
@@ -90,45 +90,45 @@ def test_a_warm_operation_leaves_no_object_behind():
             num_new = len(gc.get_objects()) - before
         finally:
             gc.enable()
-    num_of_the_fake = 2 * (NUM_OPS - 1)  # each record is an item on its stream
-    assert num_new - num_of_the_fake <= 1  # what lists them
+    num_of_the_fake = 2 * (NUM_OPS - 1)  # one item per record on its stream
+    assert num_new - num_of_the_fake <= 1  # the list of the items
 
 
-def test_memory_is_as_before_when_operations_have_been_handed_out():
-    rank = warm()
+def test_memory_does_not_grow_after_operations_are_taken():
+    rank = warm_rank()
     files = (tracemalloc.Filter(True, "*/paceline_client/*"),)
     tracemalloc.start()
     try:
         used = []
         for step in range(2, 6):
-            recorded(rank, step)
+            record_step(rank, step)
             rank.recorder._states.clear()
-            handed_out(rank)
+            take_ops(rank)
             gc.collect()
             of_client = tracemalloc.take_snapshot().filter_traces(files)
             used.append(sum(each.size for each in of_client.statistics("filename")))
     finally:
         tracemalloc.stop()
-    assert used[-1] - used[1] < NUM_OPS  # not a byte an operation
+    assert used[-1] - used[1] < NUM_OPS  # less than one byte per operation
 
 
-def test_a_span_that_somebody_still_has_is_not_used_again():
-    rank = warm()
+def test_span_still_referenced_is_not_reused():
+    rank = warm_rank()
     with rank.recorder.step(2):
         mine = rank.recorder.begin("optimizer")
         rank.recorder.end(mine)
-    assert [op[0] for op in handed_out(rank)] == ["optimizer"]
+    assert [op[0] for op in take_ops(rank)] == ["optimizer"]
     with rank.recorder.step(3):
         others = [rank.recorder.begin("forward-compute") for _ in range(NUM_OPS + 5)]
         assert not any(other is mine for other in others)
-        rank.recorder.end(mine)  # once more: of nobody's operation
+        rank.recorder.end(mine)  # again: without an operation
         for other in others:
             rank.recorder.end(other)
-    assert [op[0] for op in handed_out(rank)] == ["forward-compute"] * (NUM_OPS + 5)
+    assert [op[0] for op in take_ops(rank)] == ["forward-compute"] * (NUM_OPS + 5)
 
 
-def test_a_span_that_comes_back_from_another_gpu_is_not_used_again():
-    rank = warm()
+def test_span_of_another_gpu_is_not_reused():
+    rank = warm_rank()
     held = [rank.timing._free.pop()]
     rank.cuda.set_device(1)
     rank.timing.follow_device()
@@ -136,7 +136,7 @@ def test_a_span_that_comes_back_from_another_gpu_is_not_used_again():
     assert rank.timing._free == []
 
 
-def test_an_operation_that_began_on_a_stream_that_is_behind_is_waited_for():
+def test_operation_begun_on_a_lagging_stream_is_resolved_later():
     [rank] = ranks(1)
     side = rank.cuda.Stream()
     rank.cuda.work(50 * US, side)

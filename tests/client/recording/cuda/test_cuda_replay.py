@@ -1,8 +1,8 @@
-"""What the client measures of real trainings, against what it has measured: see profile_replay.
+"""Operations of replayed profiles against those recorded in real training: see profile_replay.
 
-The profiles are three further steps of the runs that `trace-nccl-*` has eight of. Times are
-compared op type by op type and rank by rank, since the median of a slow rank and three others is
-that of none. What does not agree within 5 % is listed, with the reason.
+The profiles are three further steps of the runs in `trace-nccl-*`, which has eight steps of each.
+Times are compared by op type and rank, since a median over a slow rank and three healthy ones
+describes neither. Differences over 5 % are listed with their reasons.
 """
 
 import statistics
@@ -19,14 +19,14 @@ from tests.client.recording.cuda.profile_replay import replayed
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
 GPU = SHARED_TRACES.parent / "gpu"
-FIRST_STEP = 1  # the profiler's first begins with GPUs that are idle
-FORWARD_GATHERS = 8  # of a step's gathers, the first ones; the others are of the backward
+FIRST_STEP = 1  # the profiler's first step begins with idle GPUs
+FORWARD_GATHERS = 8  # number of forward gathers per step; later ones belong to the backward
 pytestmark = needs_shared
 
-# Operations whose medians differ by more, in ms, and why:
-DIFFERENT = {
-    # What a rank waits for whose partner is nearly there: the difference of two computations of
-    # 10 ms, of which the profile's are 0.3 % shorter; and 10 us of it is NCCL's kernel.
+# Operations whose medians differ by more, in ms, with the reason:
+TOLERANCES_MS = {
+    # Waits for a partner that is nearly ready: the difference of two computations of 10 ms,
+    # 0.3 % shorter in the profile; 10 us of it is NCCL's kernel.
     ("pipe", "forward-send"): 0.02,
     ("pipe", "backward-recv"): 0.03,
     ("pipe", "forward-recv"): 0.01,
@@ -35,7 +35,7 @@ DIFFERENT = {
     ("pipe", "optimizer"): 0.03,
     # The median rank's NCCL kernel took 55 to 68 us in the profiles, between events 73 to 88 us.
     ("fsdp2", "backward gather"): 0.02,
-    # Its host was late itself in most of the recorded steps, so that it waited less for rank 1.
+    # Its own host was late in most recorded steps, so it waited less for rank 1.
     ("fsdp2", "forward gather", 2): 0.75,
     ("fsdp2", "optimizer"): 0.01,  # a kernel of 0.12 ms
 }
@@ -48,7 +48,7 @@ def type_of(optype, seq_id):
 
 
 def host_share(mode):
-    """Of the host's time under the profiler, what it takes without, where that matters.
+    """Host time without the profiler as a share of that with it.
 
     In FSDP2's forward the profiler makes the host the slowest part: gathers follow each other in
     1.6 ms there, and in 0.9 ms where only we record a healthy run, which is bound by its hosts.
@@ -82,8 +82,8 @@ def _forward_gathers(rank):
 
 
 @cache
-def measured(mode, *, holds):
-    """What the client measures on the fake: (type, start, duration in ms, what is told) by rank."""
+def replayed_ops(mode, *, holds):
+    """Recorded on the fake: (type, start, duration in ms, attributes) by rank."""
     found: list[list[Any]] = []
     for rank in replayed(mode, GPU, holds=holds, host_share=host_share(mode))[0]:
         found.append([])
@@ -100,14 +100,14 @@ def measured(mode, *, holds):
 def medians(mode, *, holds):
     """In ms, by type and rank."""
     found = defaultdict(list)
-    for rank, ops in enumerate(measured(mode, holds=holds)):
+    for rank, ops in enumerate(replayed_ops(mode, holds=holds)):
         for name, _, ms, _ in ops:
             found[name, rank].append(ms)
     return {key: statistics.median(values) for key, values in found.items()}
 
 
 def recorded_medians(mode):
-    """In ms, by type and rank, as the client measured them on the GPU."""
+    """In ms, by type and rank, as recorded on the real GPU."""
     found = defaultdict(list)
     for row in pq.read_table(GPU / f"trace-nccl-{mode}-slow.parquet").to_pylist():
         name = type_of(row["optype"], row["seq_id"])
@@ -116,20 +116,20 @@ def recorded_medians(mode):
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp2", "pipe"])
-def test_the_profiles_give_the_medians_that_were_recorded(mode):
+def test_replayed_profiles_match_the_recorded_medians(mode):
     ours, truth = medians(mode, holds=True), recorded_medians(mode)
     compared = {key for key in truth if key[0] not in ("gc-pause", "data-wait")}
     assert compared <= ours.keys()
     wrong = {}
     for key in compared:
-        other_ms = DIFFERENT.get((mode, *key), DIFFERENT.get((mode, key[0]), 0.0))
+        other_ms = TOLERANCES_MS.get((mode, *key), TOLERANCES_MS.get((mode, key[0]), 0.0))
         if abs(ours[key] - truth[key]) > max(0.05 * truth[key], other_ms):
             wrong[key] = (ours[key], truth[key])
     assert not wrong
 
 
-def without_waits(ops, optype):
-    """Median duration of a rank's computations, ms, less the waits that lie in them."""
+def median_without_waits(ops, optype):
+    """Median duration in ms of a rank's computations less the waits within them."""
     waits = [(start, start + ms) for name, start, ms, _ in ops if name == "wait"]
     left = []
     for name, start, ms, _ in ops:
@@ -140,8 +140,8 @@ def without_waits(ops, optype):
     return statistics.median(left)
 
 
-def own_ms(mode, rank, is_forward):
-    """What a rank's own kernels of a forward or backward took, from the profile."""
+def kernel_ms(mode, rank, is_forward):
+    """Time of a rank's own kernels in a forward or backward, from the profile."""
     profile = Profile(GPU / f"nccl-{mode}-slow-on-rank{rank}.pt.trace.json.gz")
     spins = [each.duration_us for each in profile.launches if "spin_kernel" in each.name]
     per_pass = 8 if mode != "pipe" else 32
@@ -153,7 +153,7 @@ def own_ms(mode, rank, is_forward):
 HEALTHY = (0, 2, 3)
 
 
-def test_on_separate_gpus_what_ddp_waits_for_is_what_its_slow_rank_costs():
+def test_ddp_waits_on_separate_gpus_equal_the_slow_rank_cost():
     ours = medians("ddp", holds=False)
     for rank in HEALTHY:
         # 14.4 ms by gpu/README.md, and 15.3 to 15.7 ms lost.
@@ -163,26 +163,26 @@ def test_on_separate_gpus_what_ddp_waits_for_is_what_its_slow_rank_costs():
     assert ours["wait", 1] < 0.3
 
 
-def test_waits_come_out_of_fsdp2s_computations():
-    ops = measured("fsdp2", holds=False)
+def test_fsdp2_computations_less_waits_match_their_kernels():
+    ops = replayed_ops("fsdp2", holds=False)
     for is_forward, optype in ((True, "forward-compute"), (False, "backward-compute")):
-        slow = without_waits(ops[1], optype)
-        assert slow == pytest.approx(own_ms("fsdp2", 1, is_forward), rel=0.15)
+        slow = median_without_waits(ops[1], optype)
+        assert slow == pytest.approx(kernel_ms("fsdp2", 1, is_forward), rel=0.15)
         for rank in HEALTHY:
-            healthy = without_waits(ops[rank], optype)
-            assert healthy == pytest.approx(own_ms("fsdp2", rank, is_forward), rel=0.15)
+            healthy = median_without_waits(ops[rank], optype)
+            assert healthy == pytest.approx(kernel_ms("fsdp2", rank, is_forward), rel=0.15)
             assert slow > 1.6 * healthy
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp2"])
-def test_what_collectives_may_have_held_up_is_marked(mode):
+def test_backward_beside_collectives_is_marked(mode):
     for holds in (True, False):  # the host cannot know which
-        for ops in measured(mode, holds=holds):
-            told = [about for name, *_, about in ops if name == "backward-compute"]
-            assert told == [{"contains_waits": 1}] * len(told)
+        for ops in replayed_ops(mode, holds=holds):
+            marks = [about for name, *_, about in ops if name == "backward-compute"]
+            assert marks == [{"contains_waits": 1}] * len(marks)
 
 
-def test_what_no_collective_can_have_held_up_is_not_marked():
-    for ops in measured("ddp", holds=True):
-        told = [about for name, *_, about in ops if name == "forward-compute"]
-        assert told == [None] * len(told)
+def test_ddp_forward_is_not_marked():
+    for ops in replayed_ops("ddp", holds=True):
+        marks = [about for name, *_, about in ops if name == "forward-compute"]
+        assert marks == [None] * len(marks)

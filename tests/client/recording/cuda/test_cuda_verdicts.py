@@ -1,7 +1,7 @@
-"""What Paceline says of the replayed profiles: the slow rank, wherever its waits show or hide.
+"""Findings for the replayed profiles: the slow rank, with visible or hidden waits.
 
-`holds` is the GPU that the profiles are of, which four ranks shared. Without it, the same programs
-run on GPUs of their own, where the waits that the client records are most of what is waited for.
+`holds` models the profiled GPU, which four ranks shared. Without it, each rank has its own GPU,
+where the recorded waits are most of the waiting time.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ SLOW = 1
 
 
 def window(mode, *, holds):
-    """The replayed steps as the service has them."""
+    """The replayed steps as a window of the server."""
     rows = []
     for rank, recorded in enumerate(
         replayed(mode, GPU, holds=holds, host_share=host_share(mode))[0]
@@ -64,14 +64,14 @@ def window(mode, *, holds):
 
 @pytest.mark.parametrize("holds", [True, False])
 @pytest.mark.parametrize("mode", ["ddp", "fsdp2", "pipe"])
-def test_the_slow_rank_is_named_and_nothing_else(mode, holds):
+def test_slow_rank_is_the_only_finding(mode, holds):
     [finding] = findings_of(diagnosed(window(mode, holds=holds)))
     assert finding.cause == "slow-worker"
     assert [culprit.rank for culprit in finding.culprits] == [SLOW]
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp2"])
-def test_where_waits_show_the_slowdown_is_what_the_slow_rank_costs(mode):
+def test_slowdown_with_visible_waits_is_the_slow_rank_cost(mode):
     result = analyse_replay(prepare(window(mode, holds=False)))
     # All as long as the mean: (1.8 against 1 + 0.8 / 4) x the share that is computed, as with DDP.
     assert result.slowdown == pytest.approx(1.47, abs=0.03)

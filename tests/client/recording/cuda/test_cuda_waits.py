@@ -1,7 +1,7 @@
-"""Waits of the compute stream that are recorded, and those that are only marked, on the fake GPU.
+"""Recorded and marked waits of the compute stream on the fake GPU.
 
-What PyTorch does is written down here from its source: FSDP2's groups as in
-`torch.distributed.fsdp._fully_shard`, DDP's last callback as in its reducer.
+The fakes follow the source of PyTorch: FSDP2's groups as in `torch.distributed.fsdp._fully_shard`,
+DDP's last callback as in its reducer.
 """
 
 import functools
@@ -109,21 +109,21 @@ def sharded(rank):
 
 
 def of_type(rank, optype):
-    """Start and duration, in us, of each."""
+    """Start and duration in us of each operation of the type."""
     return [(start / US, ns / US) for name, start, ns, _ in rank.ops() if name == optype]
 
 
-def later(rank, us=10_000):
+def advanced(rank, us=10_000):
     rank.clock.at_ns += us * US
     return rank
 
 
-def close(*pairs):
-    """As near as times are told."""
+def approx_us(*pairs):
+    """Pairs within the rounding of recorded times."""
     return [pytest.approx(pair, abs=0.3) for pair in pairs]
 
 
-def test_the_wait_for_a_gather_lasts_until_the_gather_is_over_and_no_longer():
+def test_wait_for_a_gather_ends_with_the_gather():
     fast, slow = ranks(2)
     gather = Occurrence(2, 30 * US)
     models = [sharded(rank) for rank in (fast, slow)]
@@ -135,29 +135,29 @@ def test_the_wait_for_a_gather_lasts_until_the_gather_is_over_and_no_longer():
             model.group.wait_for_unshard()
             rank.cuda.work(100 * US)
     # Its computation ends at 100 us, the gather at 530 us; the copy out of it is no wait.
-    assert of_type(later(fast), "wait") == close((100, 430))
+    assert of_type(advanced(fast), "wait") == approx_us((100, 430))
     assert fast.recorder.dropped == 0
 
 
-def test_a_gather_that_is_over_before_it_is_needed_is_no_wait():
+def test_gather_finished_before_its_use_records_no_wait():
     [rank] = ranks(1)
     model = sharded(rank)
     with rank.recorder.step(1):
         model.group.unshard(Occurrence(1, 30 * US))
         rank.cuda.work(100 * US)
         model.group.wait_for_unshard()
-    assert [name for name, *_ in later(rank).ops()] == ["params-all-gather"]
+    assert [name for name, *_ in advanced(rank).ops()] == ["params-all-gather"]
     assert rank.buffer.num_unfinished_steps == 0
 
 
-def test_what_lies_between_two_events_with_nothing_between_them_is_no_wait():
+def test_wait_shorter_than_the_event_overhead_is_not_recorded():
     [rank] = ranks(1)
     model = sharded(rank)
     with rank.recorder.step(1):
         model.group.unshard(Occurrence(1, 30 * US))
         rank.cuda.work(30 * US - 500)
         model.group.wait_for_unshard()
-    assert of_type(later(rank), "wait") == []
+    assert of_type(advanced(rank), "wait") == []
 
 
 def backward_of_two_layers(rank, model, scatters):
@@ -168,7 +168,7 @@ def backward_of_two_layers(rank, model, scatters):
         model._get_fsdp_state()._root_post_backward_final_callback()
 
 
-def test_the_waits_for_scatters_before_the_next_one_and_at_the_end():
+def test_scatter_waits_are_recorded_before_the_next_and_at_the_end():
     fast, slow = ranks(2)
     scatters = [Occurrence(2, 30 * US), Occurrence(2, 30 * US)]
     models = [sharded(rank) for rank in (fast, slow)]
@@ -177,22 +177,22 @@ def test_the_waits_for_scatters_before_the_next_one_and_at_the_end():
         backward_of_two_layers(rank, model, scatters)
     # The first scatter is posted at 110 us and over at 330 us: awaited from 210 us on. The second
     # is posted at 340 us, right behind it, and awaited at once.
-    assert of_type(later(fast), "wait") == close((210, 120), (340, 30))
+    assert of_type(advanced(fast), "wait") == approx_us((210, 120), (340, 30))
 
 
-def test_a_host_that_is_late_is_no_wait():
+def test_late_host_records_no_wait():
     [rank] = ranks(1)
     model = sharded(rank)
     with rank.recorder.step(1):
         model.group.post_backward(Occurrence(1, 30 * US))
-        rank.clock.at_ns += 500 * US  # of Python, long after the scatter
+        rank.clock.at_ns += 500 * US  # Python time, long after the scatter
         model.group.post_backward(Occurrence(1, 30 * US))
         rank.clock.at_ns += 500 * US
         model._get_fsdp_state()._root_post_backward_final_callback()
-    assert of_type(later(rank), "wait") == []
+    assert of_type(advanced(rank), "wait") == []
 
 
-def test_a_pytorch_without_these_methods_records_no_waits():
+def test_pytorch_without_the_wait_methods_records_no_waits():
     [rank] = ranks(1)
     model = Sharded(rank)
     model.group = SimpleNamespace(_all_gather_comm=None, _reduce_scatter_comm=None)
@@ -201,10 +201,10 @@ def test_a_pytorch_without_these_methods_records_no_waits():
     assert fsdp2.attach(rank.recorder, model, computes=False, all_gather=comm, reduce_scatter=comm)
     with rank.recorder.step(1):
         model.group._all_gather_comm(input_tensor=ON_GPU, occurrence=Occurrence(1, US))
-    assert [name for name, *_ in later(rank).ops()] == ["params-all-gather"]
+    assert [name for name, *_ in advanced(rank).ops()] == ["params-all-gather"]
 
 
-def test_what_fsdp2_keeps_is_used_again():
+def test_warm_fsdp2_hooks_create_no_events():
     [rank] = ranks(1)
     model = sharded(rank)
     for step in range(20):
@@ -215,13 +215,13 @@ def test_what_fsdp2_keeps_is_used_again():
                 model.group.unshard(Occurrence(1, 30 * US))
                 model.group.wait_for_unshard()
                 model.group.post_backward(Occurrence(1, 30 * US))
-        later(rank).ops()
-    num_of_fsdp = 10 * 3 * 3  # its own events
+        advanced(rank).ops()
+    num_of_fsdp = 10 * 3 * 3  # events of FSDP2 itself
     assert rank.cuda.count["event created"] == num_of_fsdp
 
 
 class Autograd:
-    """What runs when a backward is over: callbacks, also those that callbacks queue."""
+    """Callbacks at the end of a backward, including those queued by callbacks."""
 
     def __init__(self):
         self.queued = []
@@ -229,13 +229,13 @@ class Autograd:
     def queue_callback(self, call):
         self.queued.append(call)
 
-    def over(self):
+    def finish(self):
         while self.queued:
             self.queued.pop(0)()
 
 
 class Future:
-    """NCCL's: its callbacks run at once, on a stream that waits for the collective."""
+    """NCCL's future: callbacks run at once, on a stream that waits for the collective."""
 
     def __init__(self, cuda, stream):
         self.cuda, self.stream = cuda, stream
@@ -249,8 +249,8 @@ class Future:
         return [None]
 
 
-class Bucketed:
-    """A model under DDP, all of whose gradients are in one bucket or several."""
+class DdpModel:
+    """A model under DDP with one or several buckets."""
 
     def __init__(self, rank, autograd):
         self.cuda, self.autograd = rank.cuda, autograd
@@ -278,7 +278,7 @@ def step_of_ddp(rank, monkeypatch, buckets, us=100):
     autograd = Autograd()
     module = SimpleNamespace(Variable=SimpleNamespace(_execution_engine=autograd))
     monkeypatch.setitem(sys.modules, "torch.autograd", module)
-    model = Bucketed(rank, autograd)
+    model = DdpModel(rank, autograd)
     assert ddp.attach(rank.recorder, model, computes=False, hook=model.reduce)
     around = current_computation(rank.recorder)
     with rank.recorder.step(1):
@@ -289,33 +289,33 @@ def step_of_ddp(rank, monkeypatch, buckets, us=100):
         for number, occurrence in enumerate(buckets):
             rank.cuda.work(us * US)
             model.bucket_is_full(occurrence, is_last=number == len(buckets) - 1)
-        autograd.over()
+        autograd.finish()
         with rank.recorder.op("optimizer"):
             rank.cuda.work(10 * US)
 
 
-def as_told(rank):
-    return {name: (start / US, ns / US) for name, start, ns, _ in later(rank).ops()}
+def times_by_type(rank):
+    return {name: (start / US, ns / US) for name, start, ns, _ in advanced(rank).ops()}
 
 
-def test_on_a_free_gpu_ddp_waits_for_its_last_bucket_after_the_backward(monkeypatch):
+def test_ddp_wait_for_the_last_bucket_follows_the_backward(monkeypatch):
     fast, slow = ranks(2)
     buckets = [Occurrence(2, 30 * US), Occurrence(2, 30 * US)]
     step_of_ddp(fast, monkeypatch, buckets)
     step_of_ddp(slow, monkeypatch, buckets, us=180)
-    told = as_told(fast)
-    assert told["backward-compute"] == pytest.approx((50, 200), abs=0.3)
+    times = times_by_type(fast)
+    assert times["backward-compute"] == pytest.approx((50, 200), abs=0.3)
     # The slow rank's last bucket begins at 410 us.
-    assert told["wait"] == pytest.approx((250, 190), abs=0.3)
-    assert told["optimizer"] == pytest.approx((440, 10), abs=0.3)
+    assert times["wait"] == pytest.approx((250, 190), abs=0.3)
+    assert times["optimizer"] == pytest.approx((440, 10), abs=0.3)
 
 
-def test_on_a_gpu_that_holds_the_wait_hides_in_the_backward_which_is_marked(monkeypatch):
+def test_backward_with_hidden_waits_on_one_hardware_queue_is_marked(monkeypatch):
     fast, slow = ranks(2, holds=True)
     buckets = [Occurrence(2, 30 * US), Occurrence(2, 30 * US)]
     step_of_ddp(fast, monkeypatch, buckets)
     step_of_ddp(slow, monkeypatch, buckets, us=180)
-    ops = {name: (ns / US, told) for name, _, ns, told in later(fast).ops()}
+    ops = {name: (ns / US, attributes) for name, _, ns, attributes in advanced(fast).ops()}
     # Its second layer waits from 150 us to 230 us behind the first bucket's kernel.
     assert ops["backward-compute"][0] == pytest.approx(280, abs=0.3)
     assert ops["backward-compute"][1] == {"contains_waits": 1}
@@ -323,7 +323,7 @@ def test_on_a_gpu_that_holds_the_wait_hides_in_the_backward_which_is_marked(monk
     assert ops["wait"][0] == pytest.approx(110, abs=0.3)
 
 
-def test_a_pipelines_computation_beside_a_send_that_goes_on_is_marked(monkeypatch):
+def test_pipeline_computation_during_a_send_is_marked(monkeypatch):
     found = SimpleNamespace(
         _batch_p2p=lambda ops, desc=None: [Work() for _ in ops],
         _wait_batch_p2p=lambda works: [work.wait() for work in works],
@@ -335,7 +335,7 @@ def test_a_pipelines_computation_beside_a_send_that_goes_on_is_marked(monkeypatc
         stage.forward_one_chunk(1)
         module._wait_batch_p2p(sent)
         stage.forward_one_chunk(2)
-        module._batch_p2p(stage.get_fwd_send_ops(2))  # which nobody waits for in this step
+        module._batch_p2p(stage.get_fwd_send_ops(2))  # not waited for in this step
 
     [rank] = ranks(1)
     schedule = Schedule(Stage(), found, script)
@@ -343,8 +343,8 @@ def test_a_pipelines_computation_beside_a_send_that_goes_on_is_marked(monkeypatc
     for step in range(2):
         with rank.recorder.step(step):
             schedule.step()
-    told = [about for name, _, _, about in later(rank).ops() if name == "forward-compute"]
-    assert told == [{"contains_waits": 1}, None] * 2
+    marks = [about for name, _, _, about in advanced(rank).ops() if name == "forward-compute"]
+    assert marks == [{"contains_waits": 1}, None] * 2
 
 
 class Work:

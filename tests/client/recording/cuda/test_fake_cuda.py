@@ -1,4 +1,4 @@
-"""The fake GPU's own semantics, by hand: streams, waits, collectives, one hardware queue."""
+"""Semantics of the fake GPU: streams, waits, collectives, one hardware queue."""
 
 import pytest
 
@@ -9,7 +9,7 @@ US = 1_000
 
 
 def gpus(number, **kwargs):
-    """Of one world, whose time stands still: all is launched at 0."""
+    """GPUs of one world with a stopped clock: everything is launched at 0."""
     world = World(Clock())
     found = [FakeTorch(Gpu(0, 0, world, **kwargs)).cuda for _ in range(number)]
     return world, found
@@ -20,36 +20,36 @@ def starts(world, *items):
     return [item.start_ns // US for item in items]
 
 
-def test_a_stream_runs_in_order_and_streams_run_at_once():
+def test_stream_runs_in_order_and_streams_run_concurrently():
     world, [cuda] = gpus(1)
     side = cuda.Stream()
     items = [cuda.work(10 * US), cuda.work(10 * US), cuda.work(5 * US, side)]
     assert starts(world, *items) == [0, 10, 0]
 
 
-def test_a_stream_that_waits_for_another_one_waits_for_what_was_launched_there_before():
+def test_wait_stream_covers_only_earlier_launches():
     world, [cuda] = gpus(1)
     side = cuda.Stream()
     cuda.work(10 * US)
     side.wait_stream(cuda.current)
-    cuda.work(10 * US)  # after the wait: of no concern to it
+    cuda.work(10 * US)  # launched after the wait: not covered
     assert starts(world, cuda.work(5 * US, side)) == [10]
 
 
-def test_a_wait_for_an_event_that_nobody_recorded_is_none():
+def test_waiting_for_an_unrecorded_event_is_a_no_op():
     world, [cuda] = gpus(1)
     cuda.current.wait_event(cuda.Event())
     assert starts(world, cuda.work(5 * US)) == [0]
 
 
-def test_a_launch_takes_effect_when_the_host_has_come_to_it():
+def test_kernel_starts_no_earlier_than_its_launch():
     world, [cuda] = gpus(1)
     first = cuda.work(10 * US)
     world.clock.at_ns = 50 * US
     assert starts(world, first, cuda.work(10 * US)) == [0, 50]
 
 
-def test_a_collective_ends_everywhere_a_transfer_after_its_last_member_came():
+def test_collective_ends_one_transfer_after_its_last_member_starts():
     world, (fast, slow) = gpus(2)
     slow.work(70 * US)
     reduce = Occurrence(2, 5 * US)
@@ -58,7 +58,7 @@ def test_a_collective_ends_everywhere_a_transfer_after_its_last_member_came():
     assert starts(world, *items, *after) == [0, 70, 75, 75]
 
 
-def test_a_collective_of_which_a_member_never_comes_never_ends():
+def test_collective_with_a_missing_member_never_ends():
     world, (cuda, _) = gpus(2)
     waiting = cuda.collective(Occurrence(2, 5 * US))
     after, event = cuda.work(US), cuda.current.record_event()
@@ -67,7 +67,7 @@ def test_a_collective_of_which_a_member_never_comes_never_ends():
     assert (waiting.end_ns, after.start_ns, event.query()) == (None, None, False)
 
 
-def test_on_a_free_gpu_kernels_run_beside_a_collective_that_waits():
+def test_kernels_run_beside_a_waiting_collective_by_default():
     world, (fast, slow) = gpus(2)
     slow.work(70 * US)
     reduce = Occurrence(2, 5 * US)
@@ -76,7 +76,7 @@ def test_on_a_free_gpu_kernels_run_beside_a_collective_that_waits():
     assert starts(world, fast.work(10 * US)) == [0]
 
 
-def test_on_a_gpu_that_holds_kernels_wait_until_the_collective_has_met():
+def test_one_hardware_queue_holds_kernels_behind_a_collective():
     world, (fast, slow) = gpus(2, holds=True)
     reduce = Occurrence(2, 5 * US)
     slow.work(70 * US)
@@ -87,7 +87,7 @@ def test_on_a_gpu_that_holds_kernels_wait_until_the_collective_has_met():
     assert starts(world, fast.work(10 * US)) == [70]
 
 
-def test_a_collective_that_needs_few_processors_holds_nothing_up():
+def test_small_collective_holds_no_kernels():
     world, (fast, slow) = gpus(2, holds=True)
     slow.work(70 * US)
     transfer = Occurrence(2, 5 * US, holds=False)
@@ -96,7 +96,7 @@ def test_a_collective_that_needs_few_processors_holds_nothing_up():
     assert starts(world, fast.work(10 * US)) == [0]
 
 
-def test_in_one_hardware_queue_kernels_start_in_the_order_of_launches():
+def test_one_hardware_queue_starts_kernels_in_launch_order():
     world, [cuda] = gpus(1, holds=True)
     side = cuda.Stream()
     cuda.work(10 * US)
@@ -104,19 +104,19 @@ def test_in_one_hardware_queue_kernels_start_in_the_order_of_launches():
     assert starts(world, *items) == [10, 10, 0]
 
 
-@pytest.mark.parametrize("torch_of", [fake_torch, real_torch])
+@pytest.mark.parametrize("make_torch", [fake_torch, real_torch])
 class TestContract:
-    """What recording waits takes for granted beside `test_cuda.TestContract`."""
+    """Assumptions of wait recording in addition to `test_cuda.TestContract`."""
 
-    def test_the_default_stream_has_the_number_0_and_others_have_not(self, torch_of):
-        torch = torch_of()
+    def test_only_the_default_stream_has_number_0(self, make_torch):
+        torch = make_torch()
         assert torch._C._cuda_getCurrentRawStream(0) == 0
         with torch.cuda.stream(torch.cuda.Stream()):
             assert torch._C._cuda_getCurrentRawStream(0) != 0
         assert torch._C._cuda_getCurrentRawStream(0) == 0
 
-    def test_an_event_is_recorded_on_the_stream_that_it_is_given(self, torch_of):
-        cuda = torch_of().cuda
+    def test_event_is_recorded_on_the_given_stream(self, make_torch):
+        cuda = make_torch().cuda
         side, event, after = cuda.Stream(), *(cuda.Event(enable_timing=True) for _ in range(2))
         event.record(side)
         cuda.current_stream(0).wait_event(event)
