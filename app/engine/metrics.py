@@ -47,12 +47,16 @@ def discrepancy(simulated_s: Floats, recorded_s: Floats) -> float:
     return float(abs(simulated_s.mean() - recorded_s.mean()) / recorded_s.mean())
 
 
+def num_slowest_workers(num_workers: int) -> int:
+    """How many workers are the slowest 3 %: rounded up, so at least one (Eq. 5)."""
+    return (3 * num_workers + 99) // 100
+
+
 def slowest_workers(slowdown: Floats, rank: Ints) -> NDArray[np.bool_]:
     """[dp, pp], the slowest 3 % of workers, at least one; ties go to the lowest rank (Eq. 5)."""
-    num_slowest = (3 * slowdown.size + 99) // 100
     order = np.lexsort((rank.ravel(), -slowdown.ravel()))
     chosen = np.zeros(slowdown.size, np.bool_)
-    chosen[order[:num_slowest]] = True
+    chosen[order[: num_slowest_workers(slowdown.size)]] = True
     return chosen.reshape(slowdown.shape)
 
 

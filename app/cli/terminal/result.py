@@ -21,6 +21,7 @@ from app.cli.terminal.blocks import (
     full_share,
     share_style,
 )
+from app.engine.metrics import num_slowest_workers
 from app.formatting import TIMES
 
 Result = dict[str, Any]
@@ -90,11 +91,6 @@ def _highest(of_workers: Sequence[Sequence[float]]) -> tuple[int, int, float]:
 def _worker(dp_rank: int, stage: int, ranks: Ranks | None) -> str:
     place = f"dp {dp_rank}, stage {stage}"
     return place if ranks is None else f"rank {ranks[dp_rank][stage]} ({place})"
-
-
-def num_slowest_workers(result: Result) -> int:
-    """Number of workers in M_W: 3 % of them, rounded up."""
-    return (3 * int(result["job"]["dp_size"]) * int(result["job"]["pp_size"]) + 99) // 100
 
 
 def percent(share: float, digits: int) -> str:
@@ -251,7 +247,7 @@ def _figure_rows(result: Result) -> list[tuple[str, str, str]]:
     layout = f"{job['dp_size']} dp {TIMES} {job['pp_size']} stages {TIMES} {job['tp_size']} tp"
     means = {name: sum(times) / steps for name, times in result["step_time_s"].items()}
     discrepancy = result["fidelity"]["discrepancy"]
-    count = num_slowest_workers(result)
+    count = num_slowest_workers(job["dp_size"] * job["pp_size"])
     workers = "slowest worker" if count == 1 else f"{count:,} slowest workers"
     return [
         ("GPUs", f"{job['world_size']:,}", layout),
