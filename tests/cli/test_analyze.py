@@ -25,7 +25,7 @@ def made(tmp_path, *options):
     return path
 
 
-def test_the_version_is_told():
+def test_version_is_printed():
     assert paceline("--version").stdout.startswith("paceline ")
 
 
@@ -34,7 +34,7 @@ def test_every_command_has_help_with_an_example():
         assert f"Example: paceline {name}" in paceline(name, "--help", COLUMNS="120").stdout
 
 
-def test_what_is_simulated_can_be_analysed(tmp_path):
+def test_analysis_of_a_simulated_trace_names_the_slow_worker(tmp_path):
     path = made(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2.5")
     result = paceline("analyze", str(path), COLUMNS="100")
     assert result.exit_code == 0, result.stderr
@@ -43,7 +43,7 @@ def test_what_is_simulated_can_be_analysed(tmp_path):
     assert "stage 1" in result.stdout
 
 
-def test_a_healthy_job_is_said_to_be_one(tmp_path):
+def test_healthy_job_prints_nothing_stands_out(tmp_path):
     result = paceline("analyze", str(made(tmp_path, "--noise", "0")), COLUMNS="100")
     assert "Nothing stands out" in result.stdout
 
@@ -60,13 +60,13 @@ def test_json_on_standard_output_is_json_alone(tmp_path):
     assert (parsed["schema"], parsed["job"]["name"], parsed["steps"]) == (1, "made", [0, 1])
 
 
-def test_json_in_a_file_comes_with_the_summary(tmp_path):
+def test_json_to_a_file_still_prints_the_summary(tmp_path):
     result = paceline("analyze", str(made(tmp_path)), "--json", str(tmp_path / "out.json"))
     assert json.loads((tmp_path / "out.json").read_text())["schema"] == 1
     assert "made runs at" in result.stdout
 
 
-def test_a_result_in_a_file_is_there_whole_or_not_at_all(tmp_path):
+def test_writing_json_leaves_no_temporary_files(tmp_path):
     trace, out = made(tmp_path), tmp_path / "out.json"
     assert paceline("analyze", str(trace), "--json", str(out)).exit_code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -77,7 +77,7 @@ def test_a_result_in_a_file_is_there_whole_or_not_at_all(tmp_path):
     ]
 
 
-def test_only_the_steps_that_are_named_are_analysed(tmp_path):
+def test_steps_option_limits_the_analysis(tmp_path):
     trace = str(made(tmp_path, "--steps", "5"))
     whole = json.loads(paceline("analyze", trace, "--json", "-").stdout)
     some = json.loads(paceline("analyze", trace, "--steps", "4,1-2", "--json", "-").stdout)
@@ -88,7 +88,7 @@ def test_only_the_steps_that_are_named_are_analysed(tmp_path):
     assert some["step_time_s"]["recorded"] == pytest.approx(own_s, rel=0.02)
 
 
-def test_a_step_without_all_its_workers_is_left_out_and_told(tmp_path):
+def test_step_with_a_missing_worker_is_skipped_with_a_reason(tmp_path):
     trace = made(tmp_path, "--steps", "3")
     table = pq.read_table(trace)
     rows = zip(table["step"].to_pylist(), table["rank"].to_pylist(), strict=True)
@@ -98,7 +98,7 @@ def test_a_step_without_all_its_workers_is_left_out_and_told(tmp_path):
     assert "0 to 2; 1 more left out, see below" in result.stdout
 
 
-def test_sizes_that_were_only_seen_are_said_to_be(tmp_path):
+def test_missing_meta_file_infers_sizes_with_a_notice(tmp_path):
     path = made(tmp_path)
     (tmp_path / "meta-made.yaml").unlink()
     result = paceline("analyze", str(path), "--json", "-")
@@ -106,7 +106,7 @@ def test_sizes_that_were_only_seen_are_said_to_be(tmp_path):
     assert json.loads(result.stdout)["job"]["dp_size"] == 2
 
 
-def test_simulating_makes_what_was_asked_for(tmp_path):
+def test_same_seed_simulates_the_same_trace(tmp_path):
     first, again = made(tmp_path, "--seed", "7"), tmp_path / "trace-again.parquet"
     window = trace_files.read(first)
     assert (window.job.parallelism.num_workers, window.steps) == (4, (0, 1))
@@ -128,13 +128,13 @@ def test_a_refusal_is_one_line_without_a_traceback(tmp_path):
 
 
 @needs_shared
-def test_the_published_slow_worker_is_found():
+def test_published_slow_worker_trace_has_a_large_slowdown():
     result = paceline("analyze", str(SHARED_TRACES / "trace-AR.parquet"), "--json", "-")
     assert json.loads(result.stdout)["slowdown"] > 1.5
 
 
 @pytest.mark.parametrize("command", [["serve"], ["migrate"]])
-def test_a_directory_that_cannot_be_made_is_one_line(command, tmp_path):
+def test_uncreatable_data_directory_is_a_one_line_error(command, tmp_path):
     (tmp_path / "file").write_text("")
     done = CliRunner().invoke(app, [*command, "--data-dir", str(tmp_path / "file" / "data")])
     assert done.exit_code == 2

@@ -65,7 +65,7 @@ def contents(folder):
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_each_fault_is_named_with_its_file_its_place_and_what_to_do(name, seed, tmp_path):
+def test_each_fault_is_reported_with_file_position_and_remedy(name, seed, tmp_path):
     files = good(tmp_path, seed)
     words = FAULTS[name](files)
     out = tmp_path / "result.json"
@@ -83,7 +83,7 @@ def test_each_fault_is_named_with_its_file_its_place_and_what_to_do(name, seed, 
     num_steps=st.integers(1, 3),
 )
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_is_wrong_with_a_trace_is_told_in_one_line(
+def test_any_fault_in_any_job_shape_is_refused_in_one_line(
     name, seed, sizes, num_microbatches, num_steps
 ):
     with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +118,7 @@ def test_a_damaged_file_is_analysed_or_refused(seed, num_changes):
     num_changes=st.integers(1, 20),
 )
 @settings(deadline=None, max_examples=60)
-def test_rows_that_have_changed_places_are_analysed_or_refused(name, seed, sizes, num_changes):
+def test_trace_with_swapped_values_is_analysed_or_refused(name, seed, sizes, num_changes):
     with tempfile.TemporaryDirectory() as folder:
         files = good(Path(folder), seed, dataclasses.replace(sizes, vpp_size=1))
         files.change_meta(vpp_size=sizes.vpp_size)
@@ -131,7 +131,7 @@ def test_rows_that_have_changed_places_are_analysed_or_refused(name, seed, sizes
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "sp ace", "日本", "a\x9b"])
-def test_a_files_odd_name_is_shown_and_not_obeyed(name, tmp_path):
+def test_unusual_file_names_are_printed_safely(name, tmp_path):
     files = good(tmp_path)
     odd = tmp_path / f"trace-{name}.parquet"
     files.trace.rename(odd)
@@ -143,7 +143,7 @@ def test_a_files_odd_name_is_shown_and_not_obeyed(name, tmp_path):
     assert shown in line.encode("unicode_escape").decode().replace("\\\\", "\\")
 
 
-def test_a_file_whose_name_is_no_text_is_refused(tmp_path):
+def test_file_name_that_is_not_utf8_is_refused(tmp_path):
     files = good(tmp_path)
     odd = tmp_path / "trace-\udcff.parquet"
     files.trace.rename(odd)
@@ -151,7 +151,7 @@ def test_a_file_whose_name_is_no_text_is_refused(tmp_path):
     assert line == r"paceline: trace-\udcff.parquet: is no name in UTF-8: rename the file"
 
 
-def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+def test_unreadable_file_is_refused(tmp_path, monkeypatch):
     def denied(*_arguments, **_options):
         raise PermissionError(13, "Permission denied")
 
@@ -160,7 +160,7 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
     assert "trace-odd.parquet: cannot be read: Permission denied: name a" in refused(files)
 
 
-def test_another_meta_file_is_the_one_that_is_named(tmp_path):
+def test_error_names_the_meta_file_given_by_option(tmp_path):
     files = good(tmp_path)
     meta = tmp_path / "about.yaml"
     meta.write_text("dp_size: 2\n")
@@ -181,19 +181,19 @@ def test_another_meta_file_is_the_one_that_is_named(tmp_path):
         ("\x1b[2J", r"'\\x1b\[2J' names no step"),
     ],
 )
-def test_steps_that_are_not_there_are_refused(tmp_path, steps, words):
+def test_invalid_or_missing_steps_are_refused(tmp_path, steps, words):
     line = refused(good(tmp_path), f"--steps={steps}")
     assert re.search(f"trace-odd.parquet: .*{words}", line), line
 
 
-def test_a_step_that_is_left_out_cannot_be_chosen(tmp_path):
+def test_incomplete_step_cannot_be_chosen(tmp_path):
     files = good(tmp_path)
     files.keep(lambda row: (row["step"], row["rank"]) != (1, 3))
     line = refused(files, "--steps", "1")
     assert "step 1 cannot be analysed: rank 3 (dp_rank 1, stage 1) reported nothing" in line
 
 
-def test_a_result_never_replaces_what_was_read(tmp_path):
+def test_result_never_overwrites_an_input_file(tmp_path):
     files = good(tmp_path)
     for path in (files.trace, files.meta):
         line = refused(files, "--json", str(path), "--meta", str(files.meta))
@@ -201,7 +201,7 @@ def test_a_result_never_replaces_what_was_read(tmp_path):
 
 
 @pytest.mark.parametrize("out", ["none/result.json", "folder", "file/result.json"])
-def test_a_result_that_cannot_be_written_is_refused(tmp_path, out):
+def test_unwritable_result_path_is_refused(tmp_path, out):
     files = good(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
@@ -209,7 +209,7 @@ def test_a_result_that_cannot_be_written_is_refused(tmp_path, out):
     assert f"{tmp_path / out}: cannot be written" in line
 
 
-def test_the_command_as_a_process_says_one_line_too(tmp_path):
+def test_error_of_the_process_is_one_line(tmp_path):
     files = good(tmp_path)
     files.columns["optype"][4] = "\x1b[2J"
     files.put(files.columns)

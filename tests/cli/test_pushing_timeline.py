@@ -74,7 +74,7 @@ def pushed(timeline, num_workers, speed):
     return notebooks
 
 
-def test_what_a_trace_tells_of_operations_is_told_again():
+def test_optional_columns_are_pushed_with_their_operations():
     recorded = two_short_steps()
     columns = {"tokens": np.array([7, -1, 9, -1]), "temperature_c": np.array([-1, 70, -1, -1])}
     told = replace(recorded, trace=replace(recorded.trace, **columns))
@@ -92,25 +92,25 @@ def test_steps_follow_each_other_without_a_gap():
     assert timeline.length_s == 4.0
 
 
-def test_operations_come_when_they_have_ended_and_no_sooner():
+def test_operations_are_pushed_right_after_their_end():
     (notebook,) = pushed(gapless_timeline(two_short_steps()), 1, speed=2.0)
     for came_s, ends_s in zip(notebook.came_s, [0.5, 1.25, 1.75, 2.0], strict=True):
         assert ends_s <= came_s < ends_s + 0.06
 
 
-def test_at_infinite_speed_nobody_waits():
+def test_infinite_speed_never_waits():
     timeline = gapless_timeline(two_short_steps())
     clock = HandClock()
     assert list(due_rows(timeline, math.inf, clock)) == [slice(0, 4)]
     assert clock.now_s() == 100.0
 
 
-def test_a_step_is_declared_done_after_the_workers_last_operation_of_it():
+def test_step_is_declared_done_after_its_last_operation():
     (notebook,) = pushed(gapless_timeline(two_short_steps()), 1, speed=math.inf)
     assert notebook.done == [(3, 2), (9, 4)]
 
 
-def test_every_worker_is_given_its_own_operations_with_all_their_numbers():
+def test_every_worker_pushes_its_own_operations_with_their_ids():
     made = SimulatedJob(Parallelism(2, 3), 2)
     whole = Window(made.job, 1, 0, (0, 1), made.make([0, 1]), state="complete")
     notebooks = pushed(gapless_timeline(whole), 6, speed=math.inf)
@@ -152,7 +152,7 @@ def test_nanoseconds_change_no_figure_of_the_published_traces(name):
         agree(got[figure], want[figure], figure, relative=0, absolute=1e-6)
 
 
-def test_successive_steps_that_overlapped_as_recorded_overlap_as_much():
+def test_recorded_overlap_of_successive_steps_is_preserved():
     rows = [
         Row("forward-compute", begins_s, 1.0, step=step, dp_rank=dp_rank)
         for step in (4, 5, 7)

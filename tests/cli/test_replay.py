@@ -42,7 +42,7 @@ def test_a_replay_sends_every_operation_once_and_ends_the_job(tmp_path):
     assert sent(server) == expected(trace_files.read(path).trace)
 
 
-def test_a_replay_registers_the_trace_s_own_operation_types(tmp_path):
+def test_replay_registers_the_traces_own_op_types(tmp_path):
     described = [{"name": "moe-all-to-all", "kind": "collective", "axis": "ep", "stream": "moe"}]
     own = ops_module.parse_op_types(described)
     trace = MADE.make([4, 5])
@@ -76,7 +76,7 @@ def expected(trace, op_types=BUILT_IN):
     return sorted((*row[:3], op_types.name(row[3]), *row[4:8], round(row[8] * 1e9)) for row in rows)
 
 
-def test_every_worker_declares_its_steps_with_their_number_of_operations(tmp_path):
+def test_every_worker_declares_the_operation_count_of_its_steps(tmp_path):
     path = recorded(tmp_path)
     with twin() as server:
         replay(path, server.url, "--job", "other", "--keep-open")
@@ -110,7 +110,7 @@ def test_an_unknown_token_is_refused(tmp_path):
     assert (result.exit_code, "this token is not known" in result.stderr) == (2, True)
 
 
-def test_a_server_that_is_not_there_is_said_to_be_away(tmp_path):
+def test_unreachable_server_is_reported(tmp_path):
     with twin() as server:
         url = server.url
     result = replay(recorded(tmp_path), url)
@@ -127,7 +127,7 @@ def test_a_server_that_is_not_there_is_said_to_be_away(tmp_path):
         (["--url", "localhost:8642"], "want an address"),
     ],
 )
-def test_options_that_cannot_be_are_refused(tmp_path, arguments, message):
+def test_invalid_options_are_refused(tmp_path, arguments, message):
     result = CliRunner().invoke(
         app, ["replay", str(recorded(tmp_path)), "--token", TOKEN, *arguments]
     )
@@ -135,7 +135,7 @@ def test_options_that_cannot_be_are_refused(tmp_path, arguments, message):
     assert message in result.stderr
 
 
-def test_without_a_token_the_data_directory_is_named(tmp_path):
+def test_missing_token_error_names_the_token_file(tmp_path):
     environment = {"PACELINE_DATA_DIR": str(tmp_path / "nothing"), "PACELINE_TOKEN": None}
     result = CliRunner().invoke(app, ["replay", str(recorded(tmp_path))], env=environment)
     assert result.exit_code == 2

@@ -71,14 +71,14 @@ def job(store, job_id, slowdowns, step_s=1.0):
             windows.save(conn, f"default/{job_id}", record)
 
 
-def test_what_rules_say_is_printed_with_all_that_they_leave_open(rules, file):
+def test_check_prints_rules_with_their_defaults(rules, file):
     told = rules("check", file)
     assert (told.exit_code, told.stdout.count("name:")) == (0, 3)
     assert "clear: 1.1\n" in told.stdout
     assert json.loads(rules("check", file, "--json").stdout)["rules"] == ["slow", "late", "quiet"]
 
 
-def test_every_line_that_is_wrong_is_told_as_a_compiler_would(rules, file):
+def test_check_reports_every_invalid_line(rules, file):
     file.write_text("rules:\n  - name: Slow\n    on: slowdown\n    colour: red\n")
     told = rules("check", file)
     assert (told.exit_code, told.stdout) == (2, "")
@@ -91,7 +91,7 @@ def test_every_line_that_is_wrong_is_told_as_a_compiler_would(rules, file):
     assert "No such file" in rules("check", file.parent / "none.yaml").stderr
 
 
-def test_rules_are_tried_on_what_is_stored(rules, file, store):
+def test_rules_are_tested_on_stored_windows(rules, file, store):
     job(store, "llm-a", [1.0, 1.3, None, 1.3, 1.3, 1.0])
     job(store, "llm-b", [1.0, 1.0, 1.3])
     told = rules("test", file)
@@ -105,7 +105,7 @@ def test_rules_are_tried_on_what_is_stored(rules, file, store):
     assert lines[3:] == ["late: fired 0 times", "quiet: on missing data: not tested"]
 
 
-def test_jobs_and_days_can_be_chosen(rules, file, store):
+def test_rule_test_filters_by_job_and_time(rules, file, store):
     job(store, "llm-a", [1.3, 1.3, 1.0])
     job(store, "llm-b", [1.3, 1.3, 1.0])
     found = json.loads(rules("test", file, "--job", "*-b", "--json").stdout)
@@ -136,7 +136,7 @@ INHIBITING = """rules:
 """
 
 
-def test_what_another_alert_keeps_back_is_counted_and_not_told(rules, file, store):
+def test_muted_alerts_are_counted_but_not_listed(rules, file, store):
     file.write_text(INHIBITING)
     job(store, "llm-a", [1.3, 1.3, 1.15, 1.0])
     job(store, "llm-b", [1.3, 1.0])
@@ -153,7 +153,7 @@ def test_what_another_alert_keeps_back_is_counted_and_not_told(rules, file, stor
     ]
 
 
-def test_what_rang_is_told_by_time_whatever_job_it_was(rules, file, store):
+def test_alert_events_of_all_jobs_are_sorted_by_time(rules, file, store):
     job(store, "llm-a", [1.0, 1.3, 1.3, 1.0])
     job(store, "llm-b", [1.3, 1.3, 1.0])
     found = json.loads(rules("test", file, "--json").stdout)["rules"]["slow"]
@@ -161,7 +161,7 @@ def test_what_rang_is_told_by_time_whatever_job_it_was(rules, file, store):
     assert [each["job"] for each in found] == ["llm-b", "llm-a", "llm-b", "llm-a"]
 
 
-def test_the_step_time_is_held_against_the_windows_before(rules, file, store):
+def test_step_time_rule_compares_with_earlier_windows(rules, file, store):
     job(store, "llm-a", [1.0, 1.0, 1.0, 1.0, 2.0])
     found = json.loads(rules("test", file, "--json").stdout)["rules"]["late"]
     assert [(each["window"], each["value"]) for each in found] == [("1-32", 2.0)]

@@ -52,7 +52,7 @@ def steps_of(service, job="llm-70b"):
     return {item["step"]: item["skipped_reason"] for item in items}
 
 
-def test_kinds_of_steps_and_what_was_dropped_come_through(service):
+def test_step_kinds_and_dropped_operations_reach_the_service(service):
     recorders = [recorder(service, rank) for rank in range(4)]
     try:
         with recorders[2].op("optimizer"):  # in no step: it is dropped
@@ -68,7 +68,7 @@ def test_kinds_of_steps_and_what_was_dropped_come_through(service):
             each.close()
 
 
-def test_all_ranks_change_what_they_record_at_the_same_step(service):
+def test_all_ranks_apply_a_recording_plan_at_the_same_step(service):
     recorders = [recorder(service, rank, "sampled") for rank in range(4)]
     try:
         record(recorders, 0)

@@ -53,7 +53,7 @@ def receiver():
     server.server_close()
 
 
-def test_a_slow_job_is_told_of_once(receiver, tmp_path):
+def test_slow_job_is_notified_once_after_a_retry(receiver, tmp_path):
     settings = {
         "webhook_url": f"http://127.0.0.1:{receiver.server_address[1]}/hook",
         "webhook_secret": SECRET,

@@ -39,7 +39,7 @@ def with_column(name, column, **fields):
     return msgspec.msgpack.encode(batch)
 
 
-def test_planes_by_hand():
+def test_packed_planes_match_a_worked_example():
     # 258 = 0x0102, -1 = 0xffff, 5 = 0x0005; low bytes first, then high bytes.
     assert packed([258, -1, 5]) == [0, 2, bytes([0x02, 0xFF, 0x05, 0x01, 0xFF, 0x00])]
     # 1000, then 2000 - 1000, then 1990 - 2000.
@@ -48,7 +48,7 @@ def test_planes_by_hand():
     assert differences([1000, 1035, 1065], 2, [30, 30, 30]) == [1000, 5, 0]
 
 
-def test_a_batch_by_hand():
+def test_packed_batch_matches_a_worked_example():
     """As docs/wire-format.md has it: starts count from the ends before them."""
     columns = {
         "step": [1, 1, bytes([7, 0])],
@@ -73,7 +73,7 @@ def test_a_batch_by_hand():
 
 @settings(max_examples=60)
 @given(batches(), st.data())
-def test_packed_in_any_way_it_says_what_the_plain_batch_says(columns, data):
+def test_packed_batch_decodes_like_the_plain_batch(columns, data):
     fields = message(columns=columns)
     plain = decoded(binary_of(fields)).batch
     kinds, widths = {}, {}
@@ -116,7 +116,7 @@ def test_rows_are_refused_as_in_the_plain_batch(name, data):
 
 
 @pytest.mark.parametrize(("name", "value"), [("seq_id", 2**31), ("mc", 2**15), ("mb_id", 2**40)])
-def test_a_number_that_the_plain_column_could_not_hold_is_out_of_range(name, value):
+def test_number_beyond_the_plain_column_type_is_out_of_range(name, value):
     found = decoded(with_column(name, packed([0, value])))
     assert [(e.index, e.code) for e in found.errors] == [(1, f"{name}_out_of_range")]
     assert found.batch.columns.num_ops == 1
@@ -125,7 +125,7 @@ def test_a_number_that_the_plain_column_could_not_hold_is_out_of_range(name, val
 
 @pytest.mark.parametrize("kind", [0, 1])
 @pytest.mark.parametrize("number", [-1, -128, 2, 127, 128, 255, 256, 511, 512, 2**40, -(2**40)])
-def test_a_position_of_no_name_is_an_unknown_type(number, kind):
+def test_op_type_index_without_a_name_is_an_unknown_type(number, kind):
     batch = msgspec.msgpack.decode(binary(message()))
     batch["optypes"] = ["optimizer", "gc"]
     batch["columns"]["optype"] = packed([1, number], kind)
@@ -135,7 +135,7 @@ def test_a_position_of_no_name_is_an_unknown_type(number, kind):
     assert found.batch.columns.optype.tolist() == [OP_CODES["gc"]]
 
 
-def test_all_256_names_can_be_pointed_at():
+def test_all_256_op_type_names_can_be_indexed():
     batch = msgspec.msgpack.decode(binary(message()))
     batch["optypes"] = ["no-such"] * 254 + ["gc", "optimizer"]
     batch["columns"]["optype"] = packed([254, 255])
@@ -163,7 +163,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_column_that_is_packed_otherwise_is_refused_with_its_name(case):
+def test_malformed_packed_column_is_refused_by_name(case):
     column, words = REFUSED[case]
     with pytest.raises(InvalidRequest, match=words):
         decoded(with_column("step", column))
@@ -188,7 +188,7 @@ def test_sums_beyond_64_bits_are_refused(numbers, row):
         decoded(body)
 
 
-def test_sums_to_the_very_end_of_64_bits_are_judged_like_any_number():
+def test_sums_at_the_64_bit_limits_are_checked_like_any_number():
     numbers = [2**63 - 1, -(2**63), 1 + 7]
     columns = {name: (column * 2)[:3] for name, column in message()["columns"].items()}
     found = decoded(with_column("step", [1, 8, planes(numbers, 8)], columns=columns))
@@ -230,7 +230,7 @@ def test_a_batch_without_rows_may_be_packed():
     assert decoded(msgspec.msgpack.encode(fields)).batch.columns.num_ops == 0
 
 
-def test_of_a_packed_batch_with_bad_rows_the_good_ones_go_on_plain():
+def test_good_rows_of_a_packed_batch_are_queued_unpacked():
     """So that a consumer of before can read them."""
     fields = message(columns={"duration_ns": [5, -6]})
     taken = decoded(packed_batch(fields, {"duration_ns": 0, "start_ns": 2, "step": 1}))
@@ -240,7 +240,7 @@ def test_of_a_packed_batch_with_bad_rows_the_good_ones_go_on_plain():
     assert set(queued) == set(msgspec.msgpack.decode(binary(message())))
 
 
-def test_what_is_said_beside_the_operations_goes_into_the_queue():
+def test_batch_metadata_is_queued():
     placed = {"rack": "r1"}
     said_beside = {"dropped": 3, "step_kinds": [[7, "eval"]], "placement": placed}
     said_beside["at_step"] = 9
@@ -270,7 +270,7 @@ def test_what_is_said_beside_the_operations_goes_into_the_queue():
         ({"at_step": 2**53 + 1}, r"at `\$.at_step`"),
     ],
 )
-def test_what_is_said_beside_the_operations_is_checked(change, words):
+def test_invalid_batch_metadata_is_refused(change, words):
     for body, media in (
         (binary_of(message(**change)), BINARY_TYPE),
         (msgspec.json.encode(message(**change)), "application/json"),
@@ -295,5 +295,5 @@ def test_noise_in_packed_columns_is_a_batch_or_a_4xx(columns):
     answers(msgspec.msgpack.encode(batch), BINARY_TYPE)
 
 
-def test_the_wire_struct_is_as_small_as_it_looks():
+def test_packed_column_encodes_to_six_bytes():
     assert msgspec.msgpack.encode(PackedColumn(0, 1, memoryview(b"a"))) == b"\x93\x00\x01\xc4\x01a"

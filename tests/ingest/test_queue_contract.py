@@ -79,7 +79,7 @@ def read_all(ends, shards=range(NUM_SHARDS), consumer="a"):
     return entries
 
 
-def test_entries_come_out_as_they_went_in(ends):
+def test_entries_are_read_unchanged_and_in_order(ends):
     append(ends, ("job-1", b"one"), ("job-1", b"\x00\xff"))
     entries = read_all(ends)
     assert [(entry.job_id, entry.body) for entry in entries] == [
@@ -96,13 +96,13 @@ def test_all_batches_of_a_job_are_in_one_shard(ends):
         assert {shard_of(e.job_id, NUM_SHARDS) for e in read_all(ends, [shard])} <= {shard}
 
 
-def test_an_entry_is_handed_out_once(ends):
+def test_entry_is_delivered_to_one_consumer(ends):
     append(ends, ("job", b"x"))
     assert len(read_all(ends, consumer="a")) == 1
     assert read_all(ends, consumer="b") == []
 
 
-def test_no_more_entries_than_asked_for_are_handed_out(ends):
+def test_read_returns_at_most_the_requested_count(ends):
     append(ends, *[("job", b"x")] * 5)
     assert len(read(ends, count=2)) == 2
     assert len(read_all(ends)) == 3
@@ -142,7 +142,7 @@ def test_entries_count_their_deliveries(ends):
     assert ends.reader.lost_entries == 0
 
 
-def test_large_entries_come_within_the_budget_and_all_come(ends):
+def test_large_entries_are_read_within_the_byte_budget(ends):
     body = b"x" * (5 << 20)
     append(ends, *[("job", body)] * 15)
     taken = 0
@@ -153,7 +153,7 @@ def test_large_entries_come_within_the_budget_and_all_come(ends):
     assert taken == 15
 
 
-def test_small_entries_come_by_the_hundred_once_they_are_known_to_be_small(ends):
+def test_small_entries_are_read_in_large_batches(ends):
     append(ends, *[("job", b"x" * 2000)] * 1600)
     sizes = []
     while entries := read(ends, count=512):
@@ -208,7 +208,7 @@ def test_oldest_unfinished_and_newest_entry(ends):
     assert ends.reader.newest(shard) == second.entry_id
 
 
-def test_being_done_twice_is_no_error(ends):
+def test_marking_an_entry_done_twice_is_no_error(ends):
     append(ends, ("job", b"x"))
     [entry] = read(ends)
     ends.reader.done(entry.shard, [entry.entry_id])
@@ -269,7 +269,7 @@ def test_a_wiped_server_is_used_as_a_new_one(valkey_url):
     reader.close()
 
 
-def test_names_of_consumers_with_nothing_pending_are_forgotten(valkey_url):
+def test_idle_consumers_are_removed_from_the_group(valkey_url):
     reader = RedisReader(valkey_url)
     with redis.Redis.from_url(valkey_url) as client:
         client.flushall()
@@ -347,7 +347,7 @@ def test_a_server_that_would_lose_batches_is_refused(valkey_url, setting, value,
             pass
 
 
-def test_unreachable_and_full_servers_differ():
+def test_unreachable_server_raises_queue_unavailable():
     async def run():
         writer = RedisWriter("redis://127.0.0.1:1", 1)
         with pytest.raises(QueueUnavailable):
@@ -366,7 +366,7 @@ def test_unreachable_and_full_servers_differ():
     reader.close()
 
 
-def test_the_twin_can_be_down_or_full():
+def test_memory_queue_can_be_down_or_full():
     async def run():
         queue = MemoryQueue(1, max_entries=1)
         await queue.writer.append("job", b"x")

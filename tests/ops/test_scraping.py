@@ -65,7 +65,7 @@ def ask(client, query):
     }
 
 
-def test_it_is_up_and_names_the_jobs_of_all_projects(prometheus):
+def test_scrape_is_up_and_has_jobs_of_all_projects(prometheus):
     # It gives up a scrape after a second, and then knows of nothing until the next one.
     wait_until(lambda: ask(prometheus, 'up{job="paceline"}') == {(): 1.0}, "it is up")
     slow = 'paceline_job_slowdown_ratio{job_id=~"slow|theirs"}'
@@ -73,7 +73,7 @@ def test_it_is_up_and_names_the_jobs_of_all_projects(prometheus):
     wait_until(lambda: ask(prometheus, slow) == wanted, "it names the jobs of all projects")
 
 
-def test_it_loads_all_rules_and_each_can_be_asked(prometheus):
+def test_prometheus_loads_and_evaluates_all_rules(prometheus):
     def groups():
         return prometheus.get("/rules").json()["data"]["groups"]
 
@@ -86,7 +86,7 @@ def test_it_loads_all_rules_and_each_can_be_asked(prometheus):
     assert [rule["name"] for rule in rules()] == names
 
 
-def test_what_is_wrong_is_pending_or_fires(prometheus):
+def test_alerts_of_problem_jobs_are_pending_or_firing(prometheus):
     def alerts():
         return prometheus.get("/alerts").json()["data"]["alerts"]
 

@@ -71,7 +71,7 @@ def rows_of(path, columns=COLUMNS, in_ns=False):
 
 @needs_shared
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_trace_comes_out_as_it_went_in(name, tmp_path):
+def test_published_trace_round_trips_through_import_and_export(name, tmp_path):
     source, imported, out = (
         SHARED_TRACES / f"trace-{name}.parquet",
         tmp_path / "trace-in.parquet",
@@ -84,7 +84,7 @@ def test_a_published_trace_comes_out_as_it_went_in(name, tmp_path):
 
 
 @needs_shared
-def test_its_figures_stay_the_same(tmp_path):
+def test_exported_trace_has_the_same_figures(tmp_path):
     out = tmp_path / "trace-inter.parquet"
     source = SHARED_TRACES / "trace-inter.parquet"
     assert export("trace", source, "--out", out).exit_code == 0
@@ -92,7 +92,7 @@ def test_its_figures_stay_the_same(tmp_path):
     assert here == there
 
 
-def test_some_steps_can_be_chosen(trace, tmp_path):
+def test_trace_export_is_limited_to_chosen_steps(trace, tmp_path):
     out = tmp_path / "trace-some.parquet"
     assert export("trace", trace, "--steps", "0,2", "--out", out).exit_code == 0
     assert set(rows_of(out).column("step").to_pylist()) == {0, 2}
@@ -101,7 +101,7 @@ def test_some_steps_can_be_chosen(trace, tmp_path):
     assert "step 7 was not recorded" in wrong.stderr
 
 
-def test_a_timeline_is_the_timeline_commands(trace, tmp_path):
+def test_perfetto_export_writes_a_timeline_file(trace, tmp_path):
     out = tmp_path / "t.json.gz"
     found = export("perfetto", trace, "--steps", "1", "--runs", "recorded", "--out", out)
     assert found.exit_code == 0
@@ -136,7 +136,7 @@ def test_results_are_tables_with_the_figures_of_the_analysis(trace, result, tmp_
     assert all(row["window"] == "1-0" for rows in tables.values() for row in rows)
 
 
-def test_one_table_goes_to_a_file_or_the_terminal(trace, tmp_path):
+def test_one_table_is_written_to_a_file_or_standard_output(trace, tmp_path):
     out = tmp_path / "stages.parquet"
     assert export("results", trace, "--table", "stages", "--out", out).exit_code == 0
     assert [row["stage"] for row in table(out)] == [0, 1]
@@ -145,7 +145,7 @@ def test_one_table_goes_to_a_file_or_the_terminal(trace, tmp_path):
     assert len(shown.stdout.splitlines()) == 3
 
 
-def test_what_is_unknown_is_empty_in_csv_and_null_in_parquet(tmp_path):
+def test_results_with_unknown_values_export_to_csv_and_parquet(tmp_path):
     from app.cli.exporting.tables import write_csv, write_parquet
 
     unknown: dict[str, Any] = {
@@ -177,7 +177,7 @@ def test_what_is_unknown_is_empty_in_csv_and_null_in_parquet(tmp_path):
     assert (summary["job"], summary["slowdown"]) == ("'=a", "")
 
 
-def test_no_text_in_csv_is_a_formula_or_turns_what_follows():
+def test_csv_text_is_escaped_against_formulas_and_bidi_controls():
     texts = ["=HYPERLINK(1)", "+1", "-1", "@x", "host-1", "a=b", "\u202ehost", "a\x1b\nb", ""]
     assert [safe_cell(each) for each in texts] == [
         *("'=HYPERLINK(1)", "'+1", "'-1", "'@x", "host-1", "a=b"),
@@ -270,7 +270,7 @@ def zipped(trace: Path) -> bytes:
     return packed.getvalue()
 
 
-def test_all_of_it_works_from_a_server(trace, result, tmp_path):
+def test_all_exports_work_from_a_server(trace, result, tmp_path):
     answers = {
         f"{WINDOW}/trace": (200, zipped(trace)),
         f"{WINDOW}/timeline": (200, b"packed"),
@@ -298,7 +298,7 @@ def test_all_of_it_works_from_a_server(trace, result, tmp_path):
     assert f"GET {WINDOW}?per_step=true" in dict(asked)
 
 
-def test_the_data_directorys_token_is_used_where_none_is_given(result, tmp_path):
+def test_token_defaults_to_the_data_directorys_file(result, tmp_path):
     out = tmp_path / "stages.csv"
     of = ("--job", "llm-70b", "--table", "stages", "--out", out)
     own = {"PACELINE_TOKEN": "", "PACELINE_DATA_DIR": str(tmp_path)}
@@ -321,7 +321,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("answers", "why"), REFUSED.values(), ids=REFUSED)
-def test_a_server_that_says_no_is_one_line(answers, why, tmp_path):
+def test_server_refusal_is_a_one_line_error(answers, why, tmp_path):
     with answering(**answers) as (url, _):
         found = export("results", "--url", url, "--job", "llm-70b", "--out", tmp_path / "x")
     assert found.exit_code == 2
@@ -331,7 +331,7 @@ def test_a_server_that_says_no_is_one_line(answers, why, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_a_file_that_is_no_trace_is_told(tmp_path):
+def test_incomplete_trace_download_is_refused(tmp_path):
     with answering(**{f"{WINDOW}/trace": (200, b"PK no zip")}) as (url, _):
         out = tmp_path / "trace-a.parquet"
         found = export("trace", "--url", url, "--job", "llm-70b", "--out", out)
@@ -340,7 +340,7 @@ def test_a_file_that_is_no_trace_is_told(tmp_path):
     assert not out.exists()
 
 
-def test_a_collector_that_refuses_points_is_told(trace):
+def test_points_rejected_by_the_collector_are_reported(trace):
     partial = b'{"partialSuccess": {"rejectedDataPoints": "3", "errorMessage": "too old"}}'
     with answering(**{"/v1/metrics": (200, partial)}) as (url, _):
         found = export("otlp-metrics", trace, "--endpoint", url)
@@ -386,7 +386,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "why"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_is_one_line(trace, arguments, why, tmp_path, monkeypatch):
+def test_invalid_arguments_are_a_one_line_error(trace, arguments, why, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = export(*(each.format(trace=trace) for each in arguments))
     assert found.exit_code == 2
@@ -400,7 +400,7 @@ def test_help_has_an_example(command):
     assert f"Example: paceline export {command}" in shown
 
 
-def test_the_page_names_every_table_and_column():
+def test_docs_name_every_table_and_column():
     page = (Path(__file__).parent / ".." / ".." / ".." / "docs" / "exports.md").read_text()
     shown = {line.split("|")[1].strip(" `"): line for line in page.splitlines() if "|" in line}
     for name, made in TABLES.items():

@@ -47,7 +47,7 @@ def test_each_complete_step_makes_a_revision_and_the_last_closes_the_window():
     assert not changes[-1].window.skipped
 
 
-def test_a_window_knows_its_hosts_and_when_each_step_began_by_their_clocks():
+def test_window_has_hosts_and_the_start_time_of_each_step():
     run = assembler()
     [change] = fed(run, [each for step in (0, 1) for each in step_batches(step)])
     window = change.window
@@ -79,7 +79,7 @@ def test_many_steps_at_once_give_only_the_newest_revision_of_each_window():
     ]
 
 
-def test_an_open_window_can_be_handed_out_later():
+def test_open_window_can_be_reported_later():
     run = assembler()
     for each in step_batches(0):
         run.add(each, 0.0)
@@ -91,13 +91,13 @@ def test_an_open_window_can_be_handed_out_later():
     assert not run.has_unreported_steps
 
 
-def test_a_call_without_news_changes_nothing():
+def test_settling_without_new_data_changes_nothing():
     run = assembler()
     fed(run, step_batches(0))
     assert run.settle(1.0) == []
 
 
-def test_a_batch_counts_once():
+def test_repeated_batch_counts_once():
     run = assembler()
     first = step_batches(0)[0]
     assert run.add(first, 0.0).verdict == "new"
@@ -122,7 +122,7 @@ def test_times_count_from_the_first_start_of_the_step_on_any_worker():
     assert trace.rank.tolist() == [0, 10]
 
 
-def test_rows_come_in_canonical_order():
+def test_rows_are_in_canonical_order():
     run = assembler()
     [change] = fed(run, reversed(step_batches(0)))
     trace = change.window.trace
@@ -139,7 +139,7 @@ def test_a_step_waits_while_an_earlier_batch_of_some_worker_is_missing():
     assert change.window.steps == (0, 1)
 
 
-def test_a_worker_that_goes_on_without_declaring_a_step_makes_it_skipped_at_once():
+def test_step_undeclared_by_an_advancing_worker_is_skipped_at_once():
     run = assembler()
     changes = fed(run, step_batches(0, [0, 1, 2]) + step_batches(1, [0, 1, 2]))
     changes = fed(run, step_batches(1, [3], seq=0))
@@ -169,13 +169,13 @@ def test_the_same_operation_twice_makes_a_step_skipped():
     assert "two operations of the same type" in change.window.skipped[0].reason
 
 
-def test_a_worker_without_operations_in_a_step_is_no_missing_one():
+def test_worker_with_zero_declared_operations_is_not_missing():
     run = assembler()
     [change] = fed(run, [*step_batches(0, [0, 1, 2]), batch(3, 0, [], [(0, 0)])])
     assert change.window.steps == (0,)
 
 
-def test_the_first_step_is_waited_for_ten_times_as_long():
+def test_first_step_has_ten_times_the_deadline():
     run = assembler()
     fed(run, step_batches(0, [0, 1, 2]), now_s=100.0)
     assert run.next_deadline_s() == 100.0 + FIRST_PATIENCE_S
@@ -187,7 +187,7 @@ def test_the_first_step_is_waited_for_ten_times_as_long():
     assert run.next_deadline_s() is None
 
 
-def test_later_steps_are_waited_for_until_the_deadline():
+def test_later_steps_are_skipped_at_the_deadline():
     run = assembler()
     fed(run, step_batches(0), now_s=0.0)
     fed(run, step_batches(1, [0, 1, 2]), now_s=1.0)
@@ -197,7 +197,7 @@ def test_later_steps_are_waited_for_until_the_deadline():
     assert change.window.skipped[0].missing == (30,)
 
 
-def test_long_steps_are_waited_for_three_times_their_length():
+def test_deadline_of_long_steps_is_three_times_their_length():
     run = assembler()
     job_rows = [(0, "optimizer", 0, 20 * 10**9, 0)]
     fed(run, [batch(worker, 0, job_rows, [(0, 1)]) for worker in range(4)])
@@ -205,7 +205,7 @@ def test_long_steps_are_waited_for_three_times_their_length():
     assert run.next_deadline_s() == pytest.approx(60.0)
 
 
-def test_one_step_of_a_day_does_not_make_later_ones_be_waited_for_for_days():
+def test_deadline_after_a_day_long_step_is_capped():
     run = assembler()
     job_rows = [(0, "optimizer", 0, 86_400 * 10**9, 0)]
     fed(run, [batch(worker, 0, job_rows, [(0, 1)]) for worker in range(4)])
@@ -213,7 +213,7 @@ def test_one_step_of_a_day_does_not_make_later_ones_be_waited_for_for_days():
     assert run.next_deadline_s() == pytest.approx(60 * PATIENCE_S)
 
 
-def test_a_lost_batch_holds_a_step_up_only_until_its_deadline():
+def test_lost_batch_delays_a_step_only_until_its_deadline():
     run = assembler()
     fed(run, step_batches(0, [0, 1, 2]) + step_batches(0, [3], seq=1))
     [change] = run.settle(FIRST_PATIENCE_S)
@@ -281,7 +281,7 @@ def test_late_data_revises_a_closed_window(incomplete):
     assert (change.window.revision, change.window.missing) == (5, [])
 
 
-def test_a_complete_rank_cannot_spoil_an_incomplete_step(incomplete):
+def test_extra_data_of_a_complete_rank_does_not_spoil_a_step(incomplete):
     run, _ = incomplete
     more = batch(0, 3, [(1, "gc-pause", 5, 5, 7)])
     assert run.add(more, 60.0)[:4] == ("new", [1], 1, -1)
@@ -289,7 +289,7 @@ def test_a_complete_rank_cannot_spoil_an_incomplete_step(incomplete):
     assert change.window.steps == (1,)
 
 
-def test_a_revised_window_is_equal_to_one_that_nothing_was_late_for(incomplete):
+def test_revised_window_equals_one_without_late_data(incomplete):
     run, closed = incomplete
     for seq, step in ((1, 1), (0, 0), (2, 2)):
         closed.keep(fed(run, step_batches(step, [3], seq=seq), now_s=60.0))
@@ -297,7 +297,7 @@ def test_a_revised_window_is_equal_to_one_that_nothing_was_late_for(incomplete):
     assert closed.ops[0] == whole[-1].ops
 
 
-def test_a_window_is_final_after_some_time(incomplete):
+def test_window_is_final_after_the_revision_period(incomplete):
     run, _ = incomplete
     run.settle(FIRST_PATIENCE_S + REVISE_FOR_S + 1)
     late = step_batches(1, [3], seq=1)[0]
@@ -305,7 +305,7 @@ def test_a_window_is_final_after_some_time(incomplete):
     assert run.settle(700.0) == []
 
 
-def test_the_same_number_with_other_operations_is_a_conflict_and_the_first_wins():
+def test_reused_batch_number_is_a_conflict_and_the_first_wins():
     run = assembler()
     first, other = step_batches(0)[0], batch(0, 0, [(0, "optimizer", 9, 9, 9)], [(0, 1)])
     assert run.add(first, 0.0, digest=1).verdict == "new"
@@ -315,7 +315,7 @@ def test_the_same_number_with_other_operations_is_a_conflict_and_the_first_wins(
     assert change.window.trace.num_ops == num_rows(0)
 
 
-def test_of_peers_that_record_the_same_work_the_lowest_rank_counts():
+def test_lowest_rank_counts_among_peers_recording_the_same_work():
     run = assembler()
     rows = rows_of(3, 0)
     done = ((0, len(rows)),)
@@ -326,7 +326,7 @@ def test_of_peers_that_record_the_same_work_the_lowest_rank_counts():
     assert set(change.window.trace.rank.tolist()) == {0, 10, 20, 30}
 
 
-def test_a_worker_that_runs_away_cannot_make_us_hold_everything(monkeypatch):
+def test_runaway_worker_hits_the_open_step_limit(monkeypatch):
     monkeypatch.setattr("app.ingest.assembly.steps.MAX_OPEN_STEPS", 5)
     run = assembler()
     changes = fed(run, [step_batches(step, [0])[0] for step in range(20)])
@@ -334,7 +334,7 @@ def test_a_worker_that_runs_away_cannot_make_us_hold_everything(monkeypatch):
     assert skipped == list(range(15))
 
 
-def test_a_window_that_would_not_fit_into_memory_closes_earlier(monkeypatch):
+def test_window_closes_early_at_the_operation_limit(monkeypatch):
     monkeypatch.setattr("app.ingest.assembly.windows.MAX_WINDOW_OPS", 2 * num_rows(0) + 1)
     run = assembler(window_steps=100)
     changes = fed(run, [each for step in range(5) for each in step_batches(step)])
@@ -342,7 +342,7 @@ def test_a_window_that_would_not_fit_into_memory_closes_earlier(monkeypatch):
     assert [change.window.state for change in changes] == ["complete", "complete", "open"]
 
 
-def test_optional_columns_are_kept():
+def test_optional_columns_are_stored():
     run = assembler(job=Job.of("small", Parallelism(dp_size=1, pp_size=2)))
     job = Job.of("small", Parallelism(dp_size=1, pp_size=2))
     plain = batch(0, 0, [(0, "optimizer", 5, 1, 0)], [(0, 1)], job=job)
@@ -399,7 +399,7 @@ def test_a_closed_window_has_all_its_operations_packed():
     assert table.optype[0] == OP_CODES["forward-compute"]
 
 
-def test_hosts_are_known_by_worker():
+def test_tracker_has_hosts_by_worker():
     run = assembler()
     run.add(step_batches(0, [2])[0], 0.0)
     assert run.tracker.hosts() == {(1, 0): "node-2"}
@@ -432,7 +432,7 @@ def test_the_end_of_a_run_without_an_open_window_changes_nothing():
     assert run.finish(1.0, "complete") == []
 
 
-def test_a_batch_of_a_worker_that_the_job_does_not_have_is_late():
+def test_batch_of_an_unknown_worker_is_late():
     run = assembler()
     stranger = batch(9, 0, rows_of(9, 0), [(0, 4)])
     assert run.add(stranger, 0.0)[:4] == ("stranger", [], stranger.columns.num_ops, -1)
@@ -440,7 +440,7 @@ def test_a_batch_of_a_worker_that_the_job_does_not_have_is_late():
     assert change.window.trace.num_ops == num_rows(0)
 
 
-def test_a_step_of_many_workers_is_whole():
+def test_step_of_1024_workers_has_all_operations():
     job = Job.of("large", Parallelism(dp_size=64, pp_size=16))
     run = assembler(job=job, window_steps=8)
     rows = [(0, "forward-compute", seq, 1, seq) for seq in range(100)]
@@ -449,5 +449,5 @@ def test_a_step_of_many_workers_is_whole():
     assert change.window.trace.num_ops == 102_400
 
 
-def test_the_job_is_the_one_that_was_handed_in():
+def test_window_has_the_job_of_its_assembler():
     assert fed(assembler(), step_batches(0))[0].window.job == JOB

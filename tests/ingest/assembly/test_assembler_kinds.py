@@ -55,7 +55,7 @@ def test_any_order_repetition_and_cutting_gives_the_same_windows(arrival):
 
 @settings(max_examples=25)
 @given(arrivals(2), st.data())
-def test_a_crash_anywhere_makes_no_difference(arrival, data):
+def test_crash_anywhere_does_not_change_the_windows(arrival, data):
     batches, order = arrival
     batches = called(batches)
     crashes = set(data.draw(st.lists(st.integers(0, len(order)), max_size=6)))
@@ -72,7 +72,7 @@ def test_ranks_missing_from_an_evaluation_are_named():
     assert skipped == left_out(1, "eval", (3,), "; rank 3 did not report the step in time")
 
 
-def test_late_data_of_an_evaluation_is_dropped_and_not_late():
+def test_late_data_of_an_evaluation_is_dropped_not_counted_late():
     run = assembler()
     *first, last = called(step_batches(1, seq=0))
     fed(run, first)
@@ -99,7 +99,7 @@ def test_all_step_kinds_of_disagreeing_ranks_are_named():
     assert skipped.reason == f"{LEFT_OUT_REASONS['eval']}; {LEFT_OUT_REASONS['first']}"
 
 
-def test_very_many_of_them_close_a_window_after_all():
+def test_too_many_left_out_steps_close_the_window():
     run = assembler()
     kinds = dict.fromkeys(range(MAX_LEFT_OUT + 1), "eval")
     changes = [
@@ -114,7 +114,7 @@ def test_very_many_of_them_close_a_window_after_all():
     ]
 
 
-def test_a_last_window_is_whole_though_an_evaluation_is_in_it():
+def test_last_window_with_an_evaluation_is_complete():
     run = assembler()
     fed(run, step_batches(0))
     fed(run, called(step_batches(1)))

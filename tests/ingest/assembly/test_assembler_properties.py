@@ -88,7 +88,7 @@ def test_any_order_repetition_and_cutting_gives_the_same_windows(arrival):
 
 @many(100)
 @given(arrivals(2), st.data())
-def test_a_crash_anywhere_makes_no_difference(arrival, data):
+def test_crash_anywhere_does_not_change_the_windows(arrival, data):
     batches, order = arrival
     crashes = set(data.draw(st.lists(st.integers(0, len(order)), max_size=6)))
     # Now and then all that is waited for is overdue, so that steps settle by deadline as well.
@@ -187,7 +187,7 @@ tables = st.integers(0, 30).flatmap(tables_of)
 
 
 @given(tables)
-def test_stored_operations_come_back_as_they_were(table):
+def test_packed_operations_round_trip(table):
     again = unpack_ops(pack_window(table))
     assert again.columns().keys() == table.columns().keys()
     for name, before in table.columns().items():

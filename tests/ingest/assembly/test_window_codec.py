@@ -43,7 +43,7 @@ OF_FORMAT_2 = (
 )
 
 
-def test_operations_stored_before_the_gpus_columns_were_known_are_read():
+def test_format_2_without_gpu_columns_is_read():
     table = unpack_ops(base64.b85decode(OF_FORMAT_2))
     assert table.start_ns.tolist() == [10**18, 10**18 + 300, 10**18 + 70_000]
     assert table.tokens is not None
@@ -53,7 +53,7 @@ def test_operations_stored_before_the_gpus_columns_were_known_are_read():
     assert (table.sm_clock_mhz, table.temperature_c) == (None, None)
 
 
-def test_optional_columns_come_back_and_absent_ones_stay_absent():
+def test_optional_columns_round_trip_and_absent_ones_stay_absent():
     first = unpack_ops(base64.b85decode(OF_THE_FIRST_RELEASE))
     told = replace(first, tokens=np.array([4096, -1, -1]), temperature_c=np.array([-1, -1, 71]))
     again = unpack_ops(pack_window(told))

@@ -93,7 +93,7 @@ def sizes(table):
     ]
 
 
-def test_members_rows_are_in_the_window_beside_its_operations():
+def test_collective_rows_are_in_the_window_beside_its_operations():
     closed, run = Closed(), run_of()
     batches = [peer(worker, 0, [0, 2]) for worker in (0, 3)]
     for step in range(WINDOW_STEPS):
@@ -136,7 +136,7 @@ def test_members_rows_are_in_the_window_beside_its_operations():
     assert (again.groups, again.kinds, again.places) == (table.groups, table.kinds, table.places)
 
 
-def test_a_step_waits_for_no_peer_and_is_not_complete_by_one():
+def test_step_neither_waits_for_nor_is_completed_by_a_peer():
     run = run_of()
     assert run.add(peer(0, 0, [0]), 0.0).verdict == "new"
     assert run.add(peer(1, 2, [0]), 0.0).verdict == "new"  # of its earlier batches nothing came
@@ -149,7 +149,7 @@ def test_a_step_waits_for_no_peer_and_is_not_complete_by_one():
     assert run.tracker.ranks(range(4)) == (0, 10, 20, 30)
 
 
-def test_a_run_without_them_stores_and_remembers_nothing_of_them():
+def test_run_without_collectives_stores_no_collectives():
     run = run_of()
     changes = fed(run, [each for step in range(WINDOW_STEPS) for each in step_batches(step)])
     [change] = [each for each in changes if each.ops is not None]
@@ -168,7 +168,7 @@ def closed_run():
     return closed, run
 
 
-def test_data_after_the_close_revises_the_window():
+def test_collective_rows_after_the_close_revise_the_window():
     closed, run = closed_run()
     added = run.add(peer(2, 0, [0, 1]), 1.0)
     assert (added.groups, added.last_step) == ((4, 0, 0), -1)
@@ -180,13 +180,13 @@ def test_data_after_the_close_revises_the_window():
     assert run.is_dirty
 
 
-def test_repeated_data_revises_nothing():
+def test_repeated_collective_rows_revise_nothing():
     _closed, run = closed_run()
     assert run.add(peer(0, 1, [1]), 1.0).groups.accepted == 2
     assert run.settle(1.0) == []
 
 
-def test_rows_that_were_there_already_use_up_the_revisions():
+def test_repeated_collective_rows_use_up_the_revisions():
     _closed, run = closed_run()
     for number in range(1, windows.MAX_GROUP_REVISIONS + 1):
         assert run.add(peer(0, number, [1]), 1.0).groups == (2, 0, 0)
@@ -195,7 +195,7 @@ def test_rows_that_were_there_already_use_up_the_revisions():
     assert run._closed.kept == []
 
 
-def test_late_rows_that_there_is_no_room_for_are_refused_and_counted(monkeypatch):
+def test_late_rows_beyond_the_limits_are_refused_and_counted(monkeypatch):
     closed, run = closed_run()
     monkeypatch.setattr(op_table, "MAX_RANK_ROWS", 5)
     assert run.add(peer(1, 0, [0, 1], per_step=3), 1.0).groups == (6, 0, 0)
@@ -214,7 +214,7 @@ def test_late_rows_that_there_is_no_room_for_are_refused_and_counted(monkeypatch
     assert run.add(peer(2, 2, [WINDOW_STEPS], per_step=5), at_s).groups == (5, 0, 0)
 
 
-def test_windows_that_rows_have_come_for_are_not_forgotten_for_want_of_room(monkeypatch):
+def test_windows_with_pending_rows_are_not_evicted(monkeypatch):
     closed = Closed()
     run = RunAssembler(JOB, 1, WindowRules(WINDOW_STEPS, DEADLINE_S, REVISE_FOR_S), closed)
     run.add(peer(0, 0, [0]), 0.0)
@@ -229,7 +229,7 @@ def test_windows_that_rows_have_come_for_are_not_forgotten_for_want_of_room(monk
     assert [each.window.first_step for each in revised] == [0, WINDOW_STEPS]
 
 
-def test_a_window_with_nothing_to_remember_is_not_forgotten_for_want_of_room(monkeypatch):
+def test_window_without_declared_steps_is_not_evicted(monkeypatch):
     closed, run = closed_run()
     monkeypatch.setattr(windows, "MAX_DECLARED", 3)
     steps = range(WINDOW_STEPS, 3 * WINDOW_STEPS)
@@ -239,7 +239,7 @@ def test_a_window_with_nothing_to_remember_is_not_forgotten_for_want_of_room(mon
     assert [each.first_step for each in run._closed.kept] == [0, 2 * WINDOW_STEPS]
 
 
-def test_a_window_is_revised_some_times_and_then_final():
+def test_window_is_final_after_the_maximum_number_of_revisions():
     closed, run = closed_run()
     for number in range(windows.MAX_GROUP_REVISIONS):
         assert run.add(peer(1, number, [number % 3], per_step=3 + number), 1.0).groups.accepted
@@ -259,7 +259,7 @@ def test_only_the_newest_windows_are_revised():
     assert change.window.first_step == WINDOW_STEPS
 
 
-def test_operations_that_complete_a_step_late_bring_its_rows_into_the_window():
+def test_late_completion_of_a_step_adds_its_collective_rows():
     closed = Closed()
     run = RunAssembler(JOB, 1, WindowRules(WINDOW_STEPS, DEADLINE_S, REVISE_FOR_S), closed)
     late = step_batches(1)[3]
@@ -276,7 +276,7 @@ def test_operations_that_complete_a_step_late_bring_its_rows_into_the_window():
     assert sizes(change.window.collectives)[0] == {1: 2, 2: 2}
 
 
-def test_a_crash_loses_none_of_them():
+def test_crash_loses_no_collective_rows():
     closed, run = closed_run()
     taken = []
     for turn, each in enumerate(
@@ -294,7 +294,7 @@ def test_a_crash_loses_none_of_them():
     assert again.add(peer(1, 1, [0]), 1.0).groups == (2, 0, 0)
 
 
-def test_the_rows_of_an_evaluation_are_not_kept():
+def test_collective_rows_of_an_evaluation_are_dropped():
     run = run_of()
     batches = [each for step in range(WINDOW_STEPS + 1) for each in step_batches(step)]
     batches = [
@@ -306,7 +306,7 @@ def test_the_rows_of_an_evaluation_are_not_kept():
     assert stored(change).groups.num_rows == 6
 
 
-def test_more_than_there_is_room_for_is_refused_and_counted(monkeypatch):
+def test_rows_beyond_the_limits_are_refused_and_counted(monkeypatch):
     monkeypatch.setattr(op_table, "MAX_RANK_ROWS", 5)
     run = run_of()
     assert run.add(peer(0, 0, [0, 1], per_step=4), 0.0).groups == (8, 0, 0)
@@ -317,7 +317,7 @@ def test_more_than_there_is_room_for_is_refused_and_counted(monkeypatch):
     assert run.add(peer(1, 1, [WINDOW_STEPS], per_step=3), 0.0).groups == (3, 0, 0)
 
 
-def test_the_table_of_an_open_window_is_made_anew_only_for_new_rows(monkeypatch):
+def test_open_windows_table_is_rebuilt_only_for_new_rows(monkeypatch):
     made = []
 
     def counting(parts):
@@ -338,7 +338,7 @@ def test_the_table_of_an_open_window_is_made_anew_only_for_new_rows(monkeypatch)
     assert made == [1, 3]
 
 
-def test_very_many_rows_are_in_the_window_only_once_it_is_closed(monkeypatch):
+def test_rows_beyond_the_open_limit_appear_only_at_the_close(monkeypatch):
     monkeypatch.setattr(op_table, "MAX_OPEN_ROWS", 3)
     run = run_of()
     run.add(peer(0, 0, [0, 1]), 0.0)
@@ -366,7 +366,7 @@ def part(rank, sequence, stay_ns, kind="all-reduce", group=TP[0]):
     )
 
 
-def test_a_row_that_came_twice_counts_once_and_contradicting_ones_not_at_all():
+def test_duplicate_rows_count_once_and_conflicting_rows_never():
     parts = [part(0, 0, 5), part(0, 0, 5), part(1, 0, 7), part(1, 0, 8), part(1, 1, 9)]
     table = group_table_of_slices(parts)
     assert list(zip(table.rank.tolist(), table.sequence.tolist(), strict=True)) == [(0, 0), (1, 1)]
@@ -382,7 +382,7 @@ def test_a_row_that_came_twice_counts_once_and_contradicting_ones_not_at_all():
     assert table.collectives([1], [0]) is None
 
 
-def test_groups_of_one_name_are_told_apart_and_others_keep_theirs():
+def test_groups_of_the_same_name_get_distinguishing_names():
     groups = [
         RankGroup("tp", "tp", (0, 1)),
         RankGroup("tp", "tp", tuple(range(0, 20, 2))),

@@ -77,7 +77,7 @@ def await_end(pid, limit_s=10.0):
         time.sleep(0.01)
 
 
-def test_entries_and_what_was_taken_survive_kills_of_the_server(queue):
+def test_entries_and_pending_deliveries_survive_server_kills(queue):
     url = queue.start()
     expected = []
     for number in range(3):
@@ -156,7 +156,7 @@ def test_a_directory_with_a_long_path_works(tmp_path):
     assert not Path(url.removeprefix("unix://")).parent.exists()
 
 
-def test_a_server_that_gives_up_is_reported_with_its_last_words(tmp_path):
+def test_server_start_failure_names_the_log_file(tmp_path):
     (tmp_path / "queue" / "appendonlydir").mkdir(parents=True)
     manifest = tmp_path / "queue" / "appendonlydir" / "appendonly.aof.manifest"
     manifest.write_text("not a manifest\n")
@@ -168,7 +168,7 @@ def test_a_server_that_gives_up_is_reported_with_its_last_words(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children of a killed parent end on Linux only")
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_the_server_ends_with_its_parent_and_the_next_one_finds_all(tmp_path, signal_):
+def test_server_ends_with_its_parent_and_keeps_its_entries(tmp_path, signal_):
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)],
         stdout=subprocess.PIPE,

@@ -48,7 +48,7 @@ class Place:
         return await self.is_refused()
 
 
-def test_it_closes_at_80_percent_and_opens_below_70():
+def test_admission_closes_at_80_percent_and_opens_below_70():
     async def run():
         place = Place()
         levels = (0.5, 0.79, 0.8, 0.75, 0.7, 0.69, 0.75)
@@ -57,7 +57,7 @@ def test_it_closes_at_80_percent_and_opens_below_70():
     assert asyncio.run(run()) == [False, False, True, True, True, False, False]
 
 
-def test_a_burst_between_two_looks_stops_at_the_limit():
+def test_burst_between_measurements_stops_at_the_limit():
     async def run():
         place = Place()
         refused = [await place.is_refused(1_000_000) for _ in range(100)]
@@ -77,7 +77,7 @@ def test_requests_under_way_count_after_the_next_measurement():
     assert asyncio.run(run())
 
 
-def test_the_server_is_asked_once_however_many_come_at_once():
+def test_concurrent_requests_share_one_measurement():
     async def run():
         place = Place()
         await asyncio.gather(*(place.send() for _ in range(50)))
@@ -101,7 +101,7 @@ def test_one_project_cannot_fill_the_queue_for_the_others():
     assert asyncio.run(run()) in (31, 32)  # 40 % of 100 MB
 
 
-def test_a_project_that_is_alone_may_use_all_the_room():
+def test_lone_project_may_use_the_whole_queue():
     async def run():
         place = Place()
         place.used_bytes = int(0.7 * LIMIT)
@@ -110,7 +110,7 @@ def test_a_project_that_is_alone_may_use_all_the_room():
     assert not asyncio.run(run())
 
 
-def test_two_projects_that_send_the_same_are_let_in_alike():
+def test_projects_that_send_the_same_are_admitted_equally():
     async def run():
         place = Place()
         sent = {"a": 0, "b": 0}
@@ -141,7 +141,7 @@ def small_server(tmp_path):
         yield group
 
 
-def test_a_real_server_refuses_before_it_is_full_and_takes_again_once_it_is_emptied(small_server):
+def test_real_server_refuses_before_full_and_accepts_once_drained(small_server):
     async def run():
         writer = open_writer(small_server.url, 1)
         sent = await sent_until_full(writer)
@@ -182,7 +182,7 @@ def drain(url):
     return drained
 
 
-def test_nothing_is_taken_while_the_server_would_lose_it(small_server):
+def test_appends_are_refused_while_the_server_is_not_durable(small_server):
     async def run():
         with closing(small_server.servers[0].client()) as client:
             client.config_set("appendfsync", "everysec")

@@ -18,11 +18,11 @@ CLOSED = "unable to perform operation on <TCPTransport closed=True>; the handler
         (RuntimeError(CLOSED), QueueUnavailable),  # as uvloop says it
     ],
 )
-def test_whatever_may_pass_by_itself_is_worth_another_attempt(error, ours):
+def test_transient_errors_become_retryable_queue_errors(error, ours):
     with pytest.raises(ours), translated():
         raise error
 
 
-def test_an_error_of_our_own_stays_one():
+def test_other_runtime_errors_are_not_translated():
     with pytest.raises(RuntimeError, match="ours"), translated():
         raise RuntimeError("ours")

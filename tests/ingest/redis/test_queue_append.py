@@ -56,7 +56,7 @@ async def test_appended_entries_are_stored_unchanged(client, server):
     assert stored(server) == [(b"a/job", body) for body in bodies]
 
 
-async def test_very_many_at_once_are_all_there_and_share_connections(client, server):
+async def test_many_concurrent_appends_all_succeed_on_few_connections(client, server):
     appender = RedisAppender(client)
     num_appends = 5 * APPEND_LANES * APPEND_GROUP_COUNT
     connections = server.info("stats")["total_connections_received"]
@@ -77,7 +77,7 @@ async def test_a_refused_append_affects_no_other(client, server):
     assert len(stored(server)) == 20
 
 
-async def test_a_full_server_refuses_and_takes_again_when_it_has_room(client, server):
+async def test_full_server_refuses_and_accepts_again_with_room(client, server):
     appender = RedisAppender(client)
     server.config_set("maxmemory", 1)
     with pytest.raises(OutOfMemoryError):
@@ -87,7 +87,7 @@ async def test_a_full_server_refuses_and_takes_again_when_it_has_room(client, se
     assert len(stored(server)) == 1
 
 
-async def test_too_few_replicas_are_no_success(client, server):
+async def test_too_few_replicas_fail_the_append(client, server):
     appender = RedisAppender(client, wait_replicas=1, wait_ms=1)
     found = await outcomes(*(appender.append("stream", "job", b"x") for _ in range(3)))
     assert [type(outcome) for outcome in found] == [QueueUnavailable] * 3
@@ -103,7 +103,7 @@ async def test_a_cancelled_append_affects_no_other(client, server):
     assert (b"job", b"stays") in stored(server)
 
 
-async def test_connections_that_the_server_closed_meanwhile_are_made_anew(client, server):
+async def test_connections_closed_by_the_server_are_reopened(client, server):
     appender = RedisAppender(client)
     await appender.append("stream", "job", b"1")
     server.client_kill_filter(_type="normal", skipme=True)
@@ -148,7 +148,7 @@ async def test_all_appends_time_out_on_a_silent_server():
 
 
 @pytest.mark.parametrize("answer", [None, b"no redis\r\n"], ids=["hangs up", "talks nonsense"])
-async def test_a_server_that_breaks_off_is_an_error_for_each(answer):
+async def test_broken_connection_fails_every_append(answer):
     async with odd_server(answer) as (client, _):
         appender = RedisAppender(client)
         found = await outcomes(*(appender.append("stream", "job", b"x") for _ in range(100)))
@@ -156,7 +156,7 @@ async def test_a_server_that_breaks_off_is_an_error_for_each(answer):
     assert not any(isinstance(outcome, RedisTimeoutError) for outcome in found)
 
 
-async def test_no_server_is_an_error_for_each():
+async def test_unreachable_server_fails_every_append():
     client = connect_async(parse_queue_url("redis://127.0.0.1:1"))
     appender = RedisAppender(client)
     found = await outcomes(*(appender.append("stream", "job", b"x") for _ in range(100)))

@@ -62,7 +62,7 @@ def sentinel(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["kill", "freeze"])
-def test_a_failover_loses_nothing_that_replicas_had_to_have(sentinel, how):
+def test_failover_loses_no_batch_acknowledged_by_a_replica(sentinel, how):
     async def run():
         writer = RedisWriter(sentinel.url, NUM_SHARDS, wait_replicas=1)
         producer = Producer(writer)
@@ -86,7 +86,7 @@ def test_a_failover_loses_nothing_that_replicas_had_to_have(sentinel, how):
     assert set(acked) <= set(everything(sentinel.url))
 
 
-def test_without_waiting_for_replicas_appends_go_on_after_a_failover(sentinel):
+def test_appends_without_replica_waits_continue_after_a_failover(sentinel):
     async def run():
         writer = RedisWriter(sentinel.url, NUM_SHARDS)
         producer = Producer(writer)
@@ -128,7 +128,7 @@ def cluster(tmp_path):
         yield group
 
 
-def test_a_slot_that_moves_to_another_node_is_followed(cluster):
+def test_slot_moved_to_another_node_is_followed(cluster):
     async def run():
         writer = RedisWriter(cluster.url, NUM_SHARDS)
         await writer.append("job", b"before")
@@ -240,7 +240,7 @@ def test_no_command_touches_the_keys_of_two_shards(cluster, request):
         client.close()
 
 
-def test_callers_wait_for_a_connection_and_then_hear_that_there_is_none(tmp_path):
+def test_callers_share_connections_and_fail_on_a_frozen_server(tmp_path):
     with redis_servers.single(tmp_path) as group:
 
         async def run():
@@ -315,7 +315,7 @@ def _await_the_millisecond_after(client: redis.Redis, entry_id: str) -> None:
         pass
 
 
-def test_a_wiped_server_counts_from_the_beginning_again(valkey_url):
+def test_entry_ids_keep_increasing_after_a_wipe(valkey_url):
     """Ids come from the server's clock, so those after a wipe are above those before."""
     reader = RedisReader(valkey_url)
     with redis.Redis.from_url(valkey_url) as client:
@@ -344,7 +344,7 @@ def test_a_wiped_server_counts_from_the_beginning_again(valkey_url):
         "redis+cluster://u:s3cret@host:66x",
     ],
 )
-def test_a_url_that_cannot_be_used_is_refused_without_its_password(url):
+def test_invalid_url_is_refused_without_printing_its_password(url):
     with pytest.raises(StartUpFailed, match=r"redis\+cluster") as refused:
         RedisReader(url)
     assert "s3cret" not in str(refused.value)

@@ -100,7 +100,7 @@ def rows(batch):
 
 
 @both_formats
-def test_both_formats_say_the_same(body_of, content_type):
+def test_both_formats_decode_to_the_same_batch(body_of, content_type):
     decoded = decode(body_of(message()), content_type, SIZES)
     batch = decoded.batch
     assert (batch.epoch, batch.rank, batch.dp_rank, batch.stage) == (1, 4, 1, 2)
@@ -126,7 +126,7 @@ def test_queue_entries_decode_to_the_same_batch(body_of, content_type):
     assert (again.rank, again.host, again.batch_seq) == (batch.rank, batch.host, batch.batch_seq)
 
 
-def test_a_sound_binary_body_goes_into_the_queue_as_it_came():
+def test_valid_binary_body_is_queued_unchanged():
     body = binary(message())
     assert encode(decode(body, BINARY_TYPE, SIZES).batch) == body
 
@@ -144,7 +144,7 @@ def test_bad_rows_are_refused_one_by_one(body_of, content_type):
 
 
 @both_formats
-def test_a_job_s_own_types_are_taken_by_their_names(body_of, content_type):
+def test_registered_op_types_are_decoded_by_name(body_of, content_type):
     batch = message(columns={"optype": ["router", "moe-all-to-all"]})
     decoded = decode(body_of(batch), content_type, SIZES, OWN)
     codes = [FIRST_USER_CODE + 1, FIRST_USER_CODE]
@@ -166,7 +166,7 @@ def test_queue_entries_have_type_names(body_of, content_type):
 
 
 @both_formats
-def test_a_type_that_the_job_did_not_register_is_named_with_those_it_did(body_of, content_type):
+def test_unregistered_op_type_error_lists_the_registered_ones(body_of, content_type):
     batch = message(columns={"optype": ["a2a\n", "router"]})
     [error] = decode(body_of(batch), content_type, SIZES, OWN).errors
     assert (error.index, error.code) == (0, "unknown_optype")
@@ -176,7 +176,7 @@ def test_a_type_that_the_job_did_not_register_is_named_with_those_it_did(body_of
     )
 
 
-def test_a_row_that_points_at_no_name_is_refused():
+def test_row_with_an_op_type_index_without_a_name_is_refused():
     fields = msgspec.msgpack.decode(binary(message()))
     fields["columns"]["optype"] = bytes([2, 255])
     [error] = decode(msgspec.msgpack.encode(fields), BINARY_TYPE, SIZES).errors
@@ -189,7 +189,7 @@ def test_a_queued_batch_of_an_unknown_type_is_refused_by_name():
         read_entry(body)
 
 
-def test_the_epoch_of_a_queued_batch_is_known_before_its_job():
+def test_epoch_of_a_queued_batch_is_read_without_its_job():
     assert parse_entry(binary(message(epoch=7))).epoch == 7
     for body in (b"", b"\xc1", msgspec.msgpack.encode({"epoch": 0, "version": 1})):
         with pytest.raises((BadRequest, InvalidRequest)):
@@ -265,7 +265,7 @@ def test_a_batch_that_breaks_a_rule_is_refused(body_of, content_type, change):
         decode(body_of(message(**change)), content_type, SIZES)
 
 
-def test_a_line_s_end_after_the_host_was_taken_once_and_may_lie_in_the_queue():
+def test_queued_host_with_a_trailing_newline_is_still_read():
     assert read_entry(binary(message(host="x\n"))).host == "x\n"
 
 
@@ -296,7 +296,7 @@ def test_a_batch_without_rows_is_fine(body_of, content_type):
     assert batch.columns.num_ops == 0
 
 
-def test_json_counts_operations_by_their_start_where_it_does_not_number_them():
+def test_json_without_seq_ids_numbers_operations_by_start():
     columns = {
         "step": [1, 1, 1, 2],
         "optype": ["gc", "gc", "optimizer", "gc"],
@@ -313,7 +313,7 @@ def test_json_counts_operations_by_their_start_where_it_does_not_number_them():
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "1.5", "1" * 400, "true", "null"])
-def test_json_takes_whole_numbers_only(number):
+def test_json_accepts_only_integers(number):
     body = as_json(message()).replace(b"[5, 6]", f"[5, {number}]".encode())
     with pytest.raises((BadRequest, InvalidRequest)):
         decode(body, JSON_TYPE, SIZES)

@@ -115,7 +115,7 @@ def said(batch):
 
 @settings(max_examples=100, deadline=None)
 @given(batches())
-def test_all_forms_and_encodings_say_the_same(columns):
+def test_all_forms_and_encodings_decode_to_the_same_batch(columns):
     fields = message(columns=columns)
     found = []
     for body_of, media in FORMS.values():
@@ -127,7 +127,7 @@ def test_all_forms_and_encodings_say_the_same(columns):
     assert all(each == found[0] for each in found)
 
 
-def test_a_field_that_a_row_leaves_out_is_none_there():
+def test_fields_missing_from_a_row_get_defaults():
     first, second = {"step": 7, "optype": "gc", "start_ns": 3, "duration_ns": 1}, {"tokens": 9}
     fields = {key: value for key, value in message().items() if key != "columns"}
     rows = [first, {**first, "start_ns": 2, **second}]
@@ -153,7 +153,7 @@ ROW = {"step": 1, "optype": "gc", "start_ns": 0, "duration_ns": 1}
         ({}, r"Expected `array`, got `object` - at `\$.rows`"),
     ],
 )
-def test_a_row_that_does_not_fit_is_told_with_its_place(rows, words):
+def test_invalid_row_is_refused_with_its_position(rows, words):
     fields = {key: value for key, value in message().items() if key != "columns"}
     with pytest.raises(InvalidRequest, match=words):
         decode(as_json({**fields, "rows": rows}), JSON_TYPE, SIZES)
@@ -168,12 +168,12 @@ def test_a_row_that_does_not_fit_is_told_with_its_place(rows, words):
         ({"step": None}, r"missing required field `step` - at `\$.columns`"),
     ],
 )
-def test_a_column_that_does_not_fit_is_told_with_its_place(columns, words):
+def test_invalid_column_is_refused_by_name(columns, words):
     with pytest.raises(InvalidRequest, match=words):
         decode(as_json(message(columns=columns)), JSON_TYPE, SIZES)
 
 
-def test_a_batch_has_columns_or_rows_and_not_both():
+def test_batch_must_have_either_columns_or_rows():
     fields = message()
     without = {key: value for key, value in fields.items() if key != "columns"}
     for changed in (without, {**fields, "rows": [ROW]}, {**fields, "columns": None}):
@@ -181,14 +181,14 @@ def test_a_batch_has_columns_or_rows_and_not_both():
             decode(json.dumps(changed).encode(), JSON_TYPE, SIZES)
 
 
-def test_very_many_rows_are_told_to_come_by_columns_or_in_parts():
+def test_too_many_json_rows_are_refused():
     fields = {key: value for key, value in message().items() if key != "columns"}
     rows = [ROW] * (MAX_JSON_ROWS + 1)
     with pytest.raises(TooLarge, match="rows has more than a batch may have"):
         decode(as_json({**fields, "rows": rows}), JSON_TYPE, SIZES)
 
 
-def test_columns_of_a_binary_batch_are_read_where_they_lie():
+def test_binary_columns_are_decoded_without_copying():
     body = binary(message())
     columns = decode(body, BINARY_TYPE, SIZES).batch.columns
     whole = np.frombuffer(body, np.uint8)
@@ -198,7 +198,7 @@ def test_columns_of_a_binary_batch_are_read_where_they_lie():
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_a_sound_binary_body_goes_into_the_queue_as_it_came(name):
+def test_valid_binary_body_is_queued_unchanged(name):
     body = ENCODERS[name](binary(message()))
     batch = decode(body, BINARY_TYPE, SIZES, content_encoding=encoding(name)).batch
     assert encode(batch) == body
@@ -207,7 +207,7 @@ def test_a_sound_binary_body_goes_into_the_queue_as_it_came(name):
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_of_a_compressed_body_with_bad_rows_the_good_ones_go_on(name):
+def test_good_rows_of_a_compressed_body_are_queued(name):
     body = ENCODERS[name](binary(message(columns={"duration_ns": [5, -6]})))
     decoded = decode(body, BINARY_TYPE, SIZES, content_encoding=encoding(name))
     assert (decoded.rejected, decoded.batch.columns.num_ops) == (1, 1)
@@ -216,7 +216,7 @@ def test_of_a_compressed_body_with_bad_rows_the_good_ones_go_on(name):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ENCODERS)
-def test_a_body_cut_anywhere_is_refused(form, name):
+def test_truncated_body_is_refused(form, name):
     body_of, media = FORMS[form]
     body = ENCODERS[name](body_of(message()))
     for end in range(len(body)):
@@ -238,7 +238,7 @@ def test_a_damaged_compressed_body_is_a_batch_or_a_4xx(name, form, data):
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name])
-def test_more_after_the_end_is_refused(name):
+def test_trailing_bytes_after_a_compressed_body_are_refused(name):
     body = ENCODERS[name](binary(message()))
     for more in (b"\x00", b"x" * 100, body):
         with pytest.raises(BadRequest, match="no single whole"):
@@ -247,28 +247,28 @@ def test_more_after_the_end_is_refused(name):
 
 @pytest.mark.parametrize("outer", [name for name in ENCODERS if name])
 @pytest.mark.parametrize("inner", [name for name in ENCODERS if name])
-def test_what_is_compressed_twice_is_not_undone(outer, inner):
+def test_doubly_compressed_body_is_refused(outer, inner):
     body = ENCODERS[outer](ENCODERS[inner](binary(message())))
     with pytest.raises(BadRequest, match="compressed twice"):
         decode(body, BINARY_TYPE, SIZES, content_encoding=encoding(outer))
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name])
-def test_what_is_compressed_and_does_not_say_so_is_told_how(name):
+def test_compressed_body_without_content_encoding_is_refused(name):
     with pytest.raises(BadRequest, match="say so, Content-Encoding"):
         decode(ENCODERS[name](binary(message())), BINARY_TYPE, SIZES)
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name])
 @pytest.mark.parametrize("size_bytes", [ANY_RATIO_BYTES + 1, 4 << 20, 256 << 20])
-def test_a_bomb_is_too_large(name, size_bytes):
+def test_decompression_bomb_is_too_large(name, size_bytes):
     body = ENCODERS[name](bytes(size_bytes))
     with pytest.raises(TooLarge, match="when inflated"):
         decode(body, BINARY_TYPE, SIZES, content_encoding=encoding(name))
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name])
-def test_a_small_body_may_shrink_as_far_as_it_can(name):
+def test_small_body_may_have_any_compression_ratio(name):
     text = as_json(message()) + b" " * (ANY_RATIO_BYTES - 1000)
     body = ENCODERS[name](text)
     assert len(text) > 200 * len(body)
@@ -276,7 +276,7 @@ def test_a_small_body_may_shrink_as_far_as_it_can(name):
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name])
-def test_more_than_is_ever_inflated_is_too_large_whatever_the_ratio(name):
+def test_inflated_size_limit_applies_at_any_ratio(name):
     piece = np.random.default_rng(1).bytes(200_000)
     body = ENCODERS[name](piece + bytes(MAX_DECODED_BYTES))
     assert 200 * len(body) > MAX_DECODED_BYTES
@@ -285,20 +285,20 @@ def test_more_than_is_ever_inflated_is_too_large_whatever_the_ratio(name):
 
 
 @pytest.mark.parametrize("said_", ["br", "gzip, gzip", "x-gzip", "deflate", "zstd,", "\x00"])
-def test_another_encoding_is_told_those_that_are_known(said_):
+def test_unknown_encoding_error_lists_the_known_ones(said_):
     with pytest.raises(UnknownFormat, match="gzip, zstd or none") as refusal:
         decode(b"", BINARY_TYPE, SIZES, content_encoding=said_)
     assert refusal.value.members == {"known_encodings": ["gzip", "zstd"]}
 
 
 @pytest.mark.parametrize("said_", ["", "identity", " GZIP ", "Zstd"])
-def test_an_encoding_is_known_however_it_is_written(said_):
+def test_content_encoding_ignores_case_and_spaces(said_):
     name = said_.strip().lower()
     body = ENCODERS.get(name, bytes)(binary(message()))
     assert decode(body, BINARY_TYPE, SIZES, content_encoding=said_).rejected == 0
 
 
-def test_another_version_or_content_type_is_told_those_that_are_known():
+def test_unknown_version_or_content_type_error_lists_the_known_ones():
     for body_of, media in FORMS.values():
         with pytest.raises(UnknownFormat, match="wire version 9 is not known") as refusal:
             decode(body_of({**message(), "version": 9}), media, SIZES)
@@ -309,7 +309,7 @@ def test_another_version_or_content_type_is_told_those_that_are_known():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_step_far_above_the_newest_is_refused_and_one_below_is_not(form):
+def test_only_steps_beyond_the_maximum_jump_are_refused(form):
     body_of, media = FORMS[form]
     newest = 500
     steps = [newest + MAX_STEP_JUMP, newest + MAX_STEP_JUMP + 1]
@@ -323,7 +323,7 @@ def test_a_step_far_above_the_newest_is_refused_and_one_below_is_not(form):
         decode(body_of(message(columns={"step": [2**62, 2**62]})), media, SIZES)
 
 
-def test_a_finished_step_far_above_the_newest_is_refused():
+def test_done_step_beyond_the_maximum_jump_is_refused():
     body = as_json(message(steps_done=[[7, 2], [MAX_STEP_JUMP + 8, 0]]))
     assert decode(body, JSON_TYPE, SIZES, last_step=8).rejected == 0
     with pytest.raises(InvalidRequest, match="steps_done has 1000008: a step lies more than"):
@@ -331,7 +331,7 @@ def test_a_finished_step_far_above_the_newest_is_refused():
 
 
 @given(st.data())
-def test_the_quick_look_and_the_thorough_one_agree(data):
+def test_bounds_are_enforced_alike_in_all_forms(data):
     """Values at and just beyond every bound, in one row of several, in any form."""
     name = data.draw(st.sampled_from([name for name in WIRE_DTYPES if name != "optype"]))
     dtype = np.iinfo(WIRE_DTYPES[name])
@@ -350,7 +350,7 @@ def test_the_quick_look_and_the_thorough_one_agree(data):
     assert all(result == results[0] for result in results)
 
 
-def test_no_job_has_more_chunks_than_the_column_can_say():
+def test_chunk_limit_is_capped_by_the_column_type():
     many = Parallelism(dp_size=2, pp_size=3, vpp_size=100_000)
     columns = {"mc": [0, 2**15 - 1]}
     assert decode(binary(message(columns=columns)), BINARY_TYPE, many).rejected == 0

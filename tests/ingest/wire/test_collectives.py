@@ -93,7 +93,7 @@ def said(batch):
     }
 
 
-def test_rows_columns_binary_and_packed_say_the_same():
+def test_all_forms_of_collectives_decode_to_the_same_rows():
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*COLUMNS.values(), strict=True)]
     del rows[1]["bytes"]
     in_binary = binary(fields())
@@ -138,7 +138,7 @@ def test_the_worked_example_is_the_same_in_both_forms():
     assert all(f"| `{name}` |" in PAGE for name in GROUP_DTYPES)
 
 
-def test_a_batch_without_them_is_as_before():
+def test_batch_without_collectives_encodes_without_the_field():
     batch = fields()
     del batch["collectives"]
     for body in (batch, {**batch, "collectives": None}):
@@ -164,7 +164,7 @@ def test_a_batch_without_them_is_as_before():
         ("bytes", 2**53 + 1, "collectives_bytes_out_of_range"),
     ],
 )
-def test_a_row_that_breaks_a_rule_is_refused_and_the_others_are_taken(column, value, code):
+def test_invalid_row_is_refused_and_the_others_accepted(column, value, code):
     columns = {**COLUMNS, column: [COLUMNS[column][0], value, COLUMNS[column][2]]}
     found = taken(fields(columns=columns), last_step=1_000_000)
     assert found.rejected == 1
@@ -213,7 +213,7 @@ def test_mismatched_collectives_are_refused_with_their_position(changes, reason)
         taken(fields(**changes))
 
 
-def test_too_many_rows_are_too_large():
+def test_too_many_rows_are_refused():
     columns = {name: values[:1] * (MAX_GROUP_ROWS + 1) for name, values in COLUMNS.items()}
     with pytest.raises(TooLarge):
         taken(binary(fields(columns=columns)), BINARY_TYPE)
@@ -221,7 +221,7 @@ def test_too_many_rows_are_too_large():
         taken(fields(columns=columns))
 
 
-def test_a_rank_that_is_alone_records_and_declares_nothing():
+def test_alone_rank_with_operations_or_done_steps_is_refused():
     batch = fields()
     for changes in ({"steps_done": [[100, 0]]}, {"rows": [
         {"step": 100, "optype": "gc", "start_ns": 1, "duration_ns": 1}
@@ -236,7 +236,7 @@ def test_a_rank_that_is_alone_records_and_declares_nothing():
 @pytest.mark.parametrize(
     "ranks", [[0], [3, 4], [0, 1, 2, 3], [8, 10, 12, 14], [0, 1, 2, 3, 9, 20, 21], [5, 3, 1, 0]]
 )
-def test_members_written_short_are_the_same_members(ranks):
+def test_compact_group_members_round_trip(ranks):
     wire = members_of(ranks)
     assert ranks_of(wire.get("ranks", ()), wire.get("runs", ())) == ranks
     assert members_of(range(65_536)) == {"runs": [(0, 65_536, 1)]}
