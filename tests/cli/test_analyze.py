@@ -1,4 +1,4 @@
-"""The offline commands, as they are typed."""
+"""`paceline analyze` and the simulated traces that it reads."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ def paceline(*arguments, **environment):
     return CliRunner().invoke(app, list(arguments), env=environment)
 
 
-def made(tmp_path, *options):
+def simulated_trace(tmp_path, *options):
     path = tmp_path / "trace-made.parquet"
     small = ("--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", "2")
     result = paceline("simulate", *small, *options, "--out", str(path))
@@ -35,7 +35,7 @@ def test_every_command_has_help_with_an_example():
 
 
 def test_analysis_of_a_simulated_trace_names_the_slow_worker(tmp_path):
-    path = made(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2.5")
+    path = simulated_trace(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2.5")
     result = paceline("analyze", str(path), COLUMNS="100")
     assert result.exit_code == 0, result.stderr
     assert "made runs at" in result.stdout
@@ -44,30 +44,32 @@ def test_analysis_of_a_simulated_trace_names_the_slow_worker(tmp_path):
 
 
 def test_healthy_job_prints_nothing_stands_out(tmp_path):
-    result = paceline("analyze", str(made(tmp_path, "--noise", "0")), COLUMNS="100")
+    result = paceline("analyze", str(simulated_trace(tmp_path, "--noise", "0")), COLUMNS="100")
     assert "Nothing stands out" in result.stdout
 
 
 @pytest.mark.parametrize("fault", ["slow-stage:stage=1,factor=1.8", "long-last-stage"])
 def test_a_long_stage_is_named(tmp_path, fault):
-    result = paceline("analyze", str(made(tmp_path, "--fault", fault)), COLUMNS="100")
+    result = paceline("analyze", str(simulated_trace(tmp_path, "--fault", fault)), COLUMNS="100")
     assert "stage-imbalance: stage 1, the last stage, takes" in result.stdout
 
 
 def test_json_on_standard_output_is_json_alone(tmp_path):
-    result = paceline("analyze", str(made(tmp_path)), "--json", "-")
+    result = paceline("analyze", str(simulated_trace(tmp_path)), "--json", "-")
     parsed = json.loads(result.stdout)
     assert (parsed["schema"], parsed["job"]["name"], parsed["steps"]) == (1, "made", [0, 1])
 
 
 def test_json_to_a_file_still_prints_the_summary(tmp_path):
-    result = paceline("analyze", str(made(tmp_path)), "--json", str(tmp_path / "out.json"))
+    result = paceline(
+        "analyze", str(simulated_trace(tmp_path)), "--json", str(tmp_path / "out.json")
+    )
     assert json.loads((tmp_path / "out.json").read_text())["schema"] == 1
     assert "made runs at" in result.stdout
 
 
 def test_writing_json_leaves_no_temporary_files(tmp_path):
-    trace, out = made(tmp_path), tmp_path / "out.json"
+    trace, out = simulated_trace(tmp_path), tmp_path / "out.json"
     assert paceline("analyze", str(trace), "--json", str(out)).exit_code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "meta-made.yaml",
@@ -78,18 +80,18 @@ def test_writing_json_leaves_no_temporary_files(tmp_path):
 
 
 def test_steps_option_limits_the_analysis(tmp_path):
-    trace = str(made(tmp_path, "--steps", "5"))
+    trace = str(simulated_trace(tmp_path, "--steps", "5"))
     whole = json.loads(paceline("analyze", trace, "--json", "-").stdout)
     some = json.loads(paceline("analyze", trace, "--steps", "4,1-2", "--json", "-").stdout)
     assert (whole["steps"], some["steps"]) == ([0, 1, 2, 3, 4], [1, 2, 4])
     recorded_s = whole["step_time_s"]["recorded"]
-    # A step is as long as from the end of the one before, where that one is known.
+    # A step lasts from the end of the previous step, where that one is recorded.
     own_s = [recorded_s[step] for step in (1, 2, 4)]
     assert some["step_time_s"]["recorded"] == pytest.approx(own_s, rel=0.02)
 
 
 def test_step_with_a_missing_worker_is_skipped_with_a_reason(tmp_path):
-    trace = made(tmp_path, "--steps", "3")
+    trace = simulated_trace(tmp_path, "--steps", "3")
     table = pq.read_table(trace)
     rows = zip(table["step"].to_pylist(), table["rank"].to_pylist(), strict=True)
     pq.write_table(table.filter([row != (1, 3) for row in rows]), trace)
@@ -99,7 +101,7 @@ def test_step_with_a_missing_worker_is_skipped_with_a_reason(tmp_path):
 
 
 def test_missing_meta_file_infers_sizes_with_a_notice(tmp_path):
-    path = made(tmp_path)
+    path = simulated_trace(tmp_path)
     (tmp_path / "meta-made.yaml").unlink()
     result = paceline("analyze", str(path), "--json", "-")
     assert "sizes are from the trace" in result.stderr
@@ -107,11 +109,11 @@ def test_missing_meta_file_infers_sizes_with_a_notice(tmp_path):
 
 
 def test_same_seed_simulates_the_same_trace(tmp_path):
-    first, again = made(tmp_path, "--seed", "7"), tmp_path / "trace-again.parquet"
+    first, again = simulated_trace(tmp_path, "--seed", "7"), tmp_path / "trace-again.parquet"
     window = trace_files.read(first)
     assert (window.job.parallelism.num_workers, window.steps) == (4, (0, 1))
     (tmp_path / "trace-made.parquet").rename(again)
-    assert again.read_bytes() == made(tmp_path, "--seed", "7").read_bytes()
+    assert again.read_bytes() == simulated_trace(tmp_path, "--seed", "7").read_bytes()
 
 
 def test_a_refusal_is_one_line_without_a_traceback(tmp_path):

@@ -1,4 +1,4 @@
-"""The commands on dead letters, on a store in a directory and a real queue."""
+"""`paceline dead-letters` on a store in a directory and a real queue."""
 
 import time
 
@@ -41,7 +41,7 @@ def paceline(tmp_path):
 
 @pytest.fixture
 def queue(tmp_path):
-    """Entries of the job in a queue as `paceline serve` runs it."""
+    """Reads the job's entries from a queue as `paceline serve` runs it."""
     server = EmbeddedQueue(tmp_path)
     reader = RedisReader(server.start())
 
@@ -53,7 +53,7 @@ def queue(tmp_path):
     server.stop()
 
 
-def bury(store, *bodies):
+def save_dead_letters(store, *bodies):
     letters = [
         DeadLetter(JOB, 1, f"{n}-0", 4, 3, "a reason\x1b[2J", 1700000000.0, 1700000009.0, body)
         for n, body in enumerate(bodies, 1)
@@ -69,7 +69,7 @@ def states(store):
 
 def test_dead_letters_are_listed_with_an_escaped_reason(store, paceline):
     assert paceline("list").stdout == "no dead letters\n"
-    bury(store, READABLE, b"")
+    save_dead_letters(store, READABLE, b"")
     first, second = paceline("list").stdout.splitlines()
     assert first == (
         "1  2023-11-14 22:13:29 UTC  default/llm epoch 1: 4 operations, delivered 3 times: "
@@ -79,7 +79,7 @@ def test_dead_letters_are_listed_with_an_escaped_reason(store, paceline):
 
 
 def test_list_filters_dead_letters_by_state(store, paceline):
-    bury(store, READABLE, b"", b"x")
+    save_dead_letters(store, READABLE, b"", b"x")
     with store.write() as conn:
         dead_letters.mark(conn, 2, "dropped", now_s=1.0)
     assert [line[0] for line in paceline("list").stdout.splitlines()] == ["1", "3"]
@@ -88,7 +88,7 @@ def test_list_filters_dead_letters_by_state(store, paceline):
 
 
 def test_show_prints_operations_or_the_first_unreadable_bytes(store, paceline):
-    bury(store, READABLE, b"\xff\x1bnothing")
+    save_dead_letters(store, READABLE, b"\xff\x1bnothing")
     shown = paceline("show", "1", "--rows", "1").stdout
     num_ops = BATCH.columns.num_ops
     assert "epoch 1, rank 0 (dp 0, stage 0)" in shown
@@ -101,7 +101,7 @@ def test_show_prints_operations_or_the_first_unreadable_bytes(store, paceline):
 
 
 def test_replayed_dead_letter_is_queued_again_and_marked(store, paceline, queue):
-    bury(store, READABLE, b"second", b"third")
+    save_dead_letters(store, READABLE, b"second", b"third")
     assert paceline("replay", "2").stdout == "1 replayed\n"
     assert [(entry.job_id, entry.body) for entry in queue()] == [(JOB, b"second")]
     assert states(store) == ["dead", "replayed", "dead"]
@@ -114,7 +114,7 @@ def test_replayed_dead_letter_is_queued_again_and_marked(store, paceline, queue)
 
 
 def test_replay_without_a_queue_marks_nothing(store, paceline):
-    bury(store, READABLE)
+    save_dead_letters(store, READABLE)
     result = paceline("replay", "1")
     assert result.exit_code == 2
     assert "no event queue runs on" in result.stderr
@@ -122,7 +122,7 @@ def test_replay_without_a_queue_marks_nothing(store, paceline):
 
 
 def test_drop_asks_for_confirmation(store, paceline):
-    bury(store, READABLE, b"second")
+    save_dead_letters(store, READABLE, b"second")
     assert paceline("drop", "--all", input="n\n").exit_code == 1
     assert states(store) == ["dead", "dead"]
     assert "drop 1 dead letters?" in paceline("drop", "2", input="y\n").stdout
@@ -134,7 +134,7 @@ def test_drop_asks_for_confirmation(store, paceline):
 @pytest.mark.parametrize("command", ["replay", "drop"])
 @pytest.mark.parametrize("which", [[], ["1", "--all"]])
 def test_replay_and_drop_need_either_ids_or_all(store, paceline, command, which):
-    bury(store, READABLE)
+    save_dead_letters(store, READABLE)
     result = paceline(command, *which)
     assert result.exit_code == 2
     assert "--all" in result.stderr
@@ -142,7 +142,7 @@ def test_replay_and_drop_need_either_ids_or_all(store, paceline, command, which)
 
 
 def test_unknown_dead_letter_id_drops_nothing(store, paceline):
-    bury(store, READABLE)
+    save_dead_letters(store, READABLE)
     assert paceline("drop", "1", "5", "--yes").exit_code == 2
     assert states(store) == ["dead"]
 

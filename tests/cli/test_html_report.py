@@ -2,12 +2,14 @@ import json
 
 import pytest
 
-from tests.cli.test_analyze import made, paceline
+from tests.cli.test_analyze import paceline, simulated_trace
 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
-    return made(tmp_path_factory.mktemp("made"), "--fault", "slow-worker:dp=1,stage=0,factor=2.5")
+    return simulated_trace(
+        tmp_path_factory.mktemp("made"), "--fault", "slow-worker:dp=1,stage=0,factor=2.5"
+    )
 
 
 def test_report_is_one_file_with_plotly_and_the_json_figures(trace, tmp_path):

@@ -1,4 +1,4 @@
-"""Files stand whole or not at all."""
+"""Output files are written atomically."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""No command writes over what it reads, and none leaves a traceback where it cannot write."""
+"""No command overwrites its input, and a failed write is an error without a traceback."""
 
 import subprocess
 import sys
@@ -30,8 +30,8 @@ PRINTING = [
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """A trace with its meta file beside it."""
-    made = SimulatedJob(Parallelism(2, 2), 2)
-    trace_files.write(made.make([1, 2]), made.job, tmp_path / "trace-made.parquet")
+    simulated = SimulatedJob(Parallelism(2, 2), 2)
+    trace_files.write(simulated.make([1, 2]), simulated.job, tmp_path / "trace-made.parquet")
     return tmp_path / "trace-made.parquet"
 
 

@@ -1,4 +1,4 @@
-"""The commands on how long things are kept."""
+"""`paceline retention`."""
 
 import time
 
@@ -36,8 +36,8 @@ def test_retention_of_each_project_is_shown_and_set(store, paceline):
     assert paceline("show").stdout == (
         "default: operations 20 days (default), results 180 days (default)\n"
     )
-    told = paceline("set", "--project", "default", "--results-days", "7.5")
-    assert told.stdout == "default: operations 20 days (default), results 7.5 days\n"
+    shown = paceline("set", "--project", "default", "--results-days", "7.5")
+    assert shown.stdout == "default: operations 20 days (default), results 7.5 days\n"
     assert paceline("set", "--project", "default").stdout == paceline("show").stdout
     assert "(default), results 180 days (default)" in paceline("show").stdout
 

@@ -1,4 +1,4 @@
-"""The commands on alert rules."""
+"""`paceline rules`."""
 
 import json
 
@@ -54,7 +54,7 @@ def rules(tmp_path):
 
 
 def job(store, job_id, slowdowns, step_s=1.0):
-    """A job with a window for each of these, eight steps each; None is one that is incomplete."""
+    """Store a job with a window of eight steps per slowdown; None is an incomplete window."""
     register(store, f"default/{job_id}")
     with store.write() as conn:
         for at, slowdown in enumerate(slowdowns):
@@ -72,17 +72,17 @@ def job(store, job_id, slowdowns, step_s=1.0):
 
 
 def test_check_prints_rules_with_their_defaults(rules, file):
-    told = rules("check", file)
-    assert (told.exit_code, told.stdout.count("name:")) == (0, 3)
-    assert "clear: 1.1\n" in told.stdout
+    output = rules("check", file)
+    assert (output.exit_code, output.stdout.count("name:")) == (0, 3)
+    assert "clear: 1.1\n" in output.stdout
     assert json.loads(rules("check", file, "--json").stdout)["rules"] == ["slow", "late", "quiet"]
 
 
 def test_check_reports_every_invalid_line(rules, file):
     file.write_text("rules:\n  - name: Slow\n    on: slowdown\n    colour: red\n")
-    told = rules("check", file)
-    assert (told.exit_code, told.stdout) == (2, "")
-    lines = told.stderr.splitlines()
+    output = rules("check", file)
+    assert (output.exit_code, output.stdout) == (2, "")
+    lines = output.stderr.splitlines()
     assert [line.removeprefix(f"{file}:").partition(":")[0] for line in lines] == ["2", "4"]
     as_json = json.loads(rules("check", file, "--json").stdout)
     assert [each["line"] for each in as_json["problems"]] == [2, 4]
@@ -94,9 +94,9 @@ def test_check_reports_every_invalid_line(rules, file):
 def test_rules_are_tested_on_stored_windows(rules, file, store):
     job(store, "llm-a", [1.0, 1.3, None, 1.3, 1.3, 1.0])
     job(store, "llm-b", [1.0, 1.0, 1.3])
-    told = rules("test", file)
-    assert told.exit_code == 0, told.stderr
-    first, *lines = told.stdout.splitlines()
+    output = rules("test", file)
+    assert output.exit_code == 0, output.stderr
+    first, *lines = output.stdout.splitlines()
     assert first == "9 windows of 2 jobs"
     assert lines[0] == "slow: fired 1 time"
     assert lines[1].startswith("  2023-11-14 22:16:20 firing: llm-a, window 1-24: llm-a runs at")
@@ -141,8 +141,8 @@ def test_muted_alerts_are_counted_but_not_listed(rules, file, store):
     job(store, "llm-a", [1.3, 1.3, 1.15, 1.0])
     job(store, "llm-b", [1.3, 1.0])
     job(store, "llm-c", [1.3])
-    told = rules("test", file).stdout.splitlines()
-    assert [line.partition(": llm")[0] for line in told if line.startswith("causes")] == [
+    output = rules("test", file).stdout.splitlines()
+    assert [line.partition(": llm")[0] for line in output if line.startswith("causes")] == [
         "causes: fired 1 time, and 2 muted by other alerts"
     ]
     found = json.loads(rules("test", file, "--json").stdout)

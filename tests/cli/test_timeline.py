@@ -1,4 +1,4 @@
-"""`paceline timeline` and `paceline critical-path`, as they are typed."""
+"""`paceline timeline` and `paceline critical-path`."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ def paceline(*arguments, **environment):
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
-    """Three steps of 2 x 2 workers, of which replica 1 stage 0 is slow."""
+    """Three steps of 2 x 2 workers; dp rank 1, stage 0 is slow."""
     path = tmp_path_factory.mktemp("trace") / "trace-made.parquet"
     sizes = ("--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", "3")
     fault = ("--fault", "slow-worker:dp=1,stage=0,factor=2.5")
@@ -26,7 +26,7 @@ def trace(tmp_path_factory):
     return path
 
 
-def written(path):
+def read_timeline(path):
     return read(iter([path.read_bytes()]))
 
 
@@ -42,7 +42,7 @@ def test_a_timeline_of_chosen_steps_workers_and_runs(trace, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert result.stdout == ""
     assert "out.json.gz: 2 steps, 3 workers" in result.stderr
-    found = written(out)
+    found = read_timeline(out)
     assert len({each.process for each in found.operations}) == 6
     assert {each.arguments["step"] for each in found.operations} == {0, 2}
     assert overlaps(found.operations) == []
@@ -51,7 +51,7 @@ def test_a_timeline_of_chosen_steps_workers_and_runs(trace, tmp_path):
 def test_default_timeline_is_the_slowest_step_of_all_workers(trace, tmp_path):
     out = tmp_path / "out.json.gz"
     assert paceline("timeline", trace, "--out", out).exit_code == 0
-    found = written(out)
+    found = read_timeline(out)
     assert len({each.process for each in found.operations}) == 12
     assert len({each.arguments["step"] for each in found.operations}) == 1
 
@@ -60,7 +60,7 @@ def test_large_job_shows_critical_path_replicas_first(trace, tmp_path, monkeypat
     monkeypatch.setattr(timeline, "MAX_DEFAULT_SLICES", 200)
     result = paceline("timeline", trace, "--out", tmp_path / "out.json.gz")
     assert "showing dp rank 1, those on the critical path first" in result.stderr
-    processes = {each.process[:4] for each in written(tmp_path / "out.json.gz").operations}
+    processes = {each.process[:4] for each in read_timeline(tmp_path / "out.json.gz").operations}
     assert processes == {"dp 1"}
 
 
@@ -68,7 +68,7 @@ def test_timeline_is_written_with_progress_shown(trace, tmp_path, monkeypatch):
     monkeypatch.setattr(timeline, "SHOW_PROGRESS_FROM", 0)
     result = paceline("timeline", trace, "--out", tmp_path / "out.json.gz")
     assert result.exit_code == 0
-    assert len(written(tmp_path / "out.json.gz").operations) > 0
+    assert len(read_timeline(tmp_path / "out.json.gz").operations) > 0
 
 
 @pytest.mark.parametrize(
@@ -126,11 +126,11 @@ def test_successive_operations_of_one_type_and_worker_are_one_row(trace):
 
 def test_critical_path_is_written_as_json(trace, tmp_path):
     alone = paceline("critical-path", trace, "--step", "1", "--run", "simulated", "--json", "-")
-    told = json.loads(alone.stdout)
-    assert (told["step"], told["run"]) == (1, "simulated")
-    length_s = sum(link["own_s"] + link["gap_s"] for link in told["links"])
-    assert length_s == pytest.approx(told["length_s"])
+    parsed = json.loads(alone.stdout)
+    assert (parsed["step"], parsed["run"]) == (1, "simulated")
+    length_s = sum(link["own_s"] + link["gap_s"] for link in parsed["links"])
+    assert length_s == pytest.approx(parsed["length_s"])
     out = tmp_path / "path.json"
     shown = paceline("critical-path", trace, "--step", "1", "--run", "simulated", "--json", out)
     assert "Step 1, simulated" in shown.stdout
-    assert json.loads(out.read_text()) == told
+    assert json.loads(out.read_text()) == parsed

@@ -1,4 +1,4 @@
-"""Questions as they are typed."""
+"""`paceline what-if`."""
 
 import json
 
@@ -29,7 +29,7 @@ def what_if(trace, *arguments, **options):
     return CliRunner().invoke(app, ["what-if", str(trace), *arguments], **options)
 
 
-def asked(trace, *arguments, **options):
+def json_answer(trace, *arguments, **options):
     result = what_if(trace, *arguments, "--json", "-", **options)
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
@@ -95,7 +95,9 @@ def test_invalid_edit_text_is_refused_with_a_hint(text, words):
 
 
 def test_answer_is_written_as_json(trace):
-    answer = asked(trace, "--edit", "op=pp-comm set=0", "--edit", "step=4 stage=1 op=compute add=1")
+    answer = json_answer(
+        trace, "--edit", "op=pp-comm set=0", "--edit", "step=4 stage=1 op=compute add=1"
+    )
     assert answer["step_time_s"]["what_if"] == pytest.approx([6.5, 8.5])
     assert answer["against_recorded"]["slowdown"] == pytest.approx(1.0)
     assert [edit["changed_ops"] for edit in answer["edits"]] == [8, 3]
@@ -107,8 +109,8 @@ def test_answer_is_printed_as_sentences_and_tables(trace):
     assert "A step of a-job would take 6.500 s instead of 7.500 s" in result.stdout
     assert "1. changes 8 operations" in result.stdout
     assert "1.154\u00d7" in result.stdout
-    dear = what_if(trace, "--edit", "factor=2 from=0/0")
-    assert dear.exit_code == 2
+    costly = what_if(trace, "--edit", "factor=2 from=0/0")
+    assert costly.exit_code == 2
     assert "costs" in what_if(trace, "--edit", "factor=2").stdout
 
 
@@ -122,10 +124,10 @@ def test_edits_from_a_file_precede_edit_options(trace, tmp_path):
     body = json.dumps({"edits": [edit]})
     file = tmp_path / "edits.json"
     file.write_text(body)
-    expected = asked(trace, "--edit", "op=pp-comm set=0")
-    assert asked(trace, "--edits", str(file)) == expected
-    assert asked(trace, "--edits", "-", input=body) == expected
-    both = asked(trace, "--edits", str(file), "--edit", "op=pp-comm add=1")
+    expected = json_answer(trace, "--edit", "op=pp-comm set=0")
+    assert json_answer(trace, "--edits", str(file)) == expected
+    assert json_answer(trace, "--edits", "-", input=body) == expected
+    both = json_answer(trace, "--edits", str(file), "--edit", "op=pp-comm add=1")
     assert both["step_time_s"]["what_if"] == pytest.approx([8.5, 8.5])
 
 

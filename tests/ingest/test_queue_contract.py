@@ -1,4 +1,4 @@
-"""What every event queue does: in memory, in one server, in a cluster and behind sentinels."""
+"""Contract of every event queue: in memory, one server, a cluster and behind sentinels."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ BUDGET_BYTES = 64 << 20
 
 
 @dataclass
-class Ends:
+class QueueEnds:
     writer: QueueWriter
     reader: QueueReader
     announcer: Announcer
@@ -30,22 +30,22 @@ class Ends:
 def ends(request, monkeypatch):
     if request.param == "memory":
         queue = MemoryQueue(NUM_SHARDS, budget_bytes=BUDGET_BYTES)
-        yield Ends(queue.writer, queue.reader, queue.announcer, queue.listener())
+        yield QueueEnds(queue.writer, queue.reader, queue.announcer, queue.listener())
         return
-    url = wiped(request)
+    url = empty_queue_url(request)
     wait_replicas = int(request.param == "sentinel that waits")
-    # How soon a replica has to have a batch is not the question here, and its disk may be slow.
-    patient = partial(RedisAppender, wait_ms=1500)
-    monkeypatch.setattr("app.ingest.redis.queue.RedisAppender", patient)
+    # The replica deadline is not under test, and the replica's disk may be slow.
+    patient_appender = partial(RedisAppender, wait_ms=1500)
+    monkeypatch.setattr("app.ingest.redis.queue.RedisAppender", patient_appender)
     writer = RedisWriter(url, NUM_SHARDS, wait_replicas=wait_replicas)
     reader, announcer = RedisReader(url, budget_bytes=BUDGET_BYTES), RedisAnnouncer(url)
-    yield Ends(writer, reader, announcer, RedisListener(url))
+    yield QueueEnds(writer, reader, announcer, RedisListener(url))
     reader.close()
     announcer.close()
 
 
-def wiped(request):
-    """URL of an empty queue of this kind."""
+def empty_queue_url(request):
+    """URL of an emptied queue of this kind."""
     if request.param == "single":
         url = request.getfixturevalue("valkey_url")
         with redis.Redis.from_url(url) as client:
@@ -57,7 +57,7 @@ def wiped(request):
 
 
 def append(ends, *entries):
-    """Puts entries in with an event loop of its own."""
+    """Appends entries in an event loop of its own."""
 
     async def run():
         for job_id, body in entries:
@@ -72,7 +72,7 @@ def read(ends, shards=range(NUM_SHARDS), consumer="a", count=100):
 
 
 def read_all(ends, shards=range(NUM_SHARDS), consumer="a"):
-    """What is there: it may come in portions."""
+    """All new entries; one read may return only some."""
     entries = []
     while more := read(ends, shards, consumer):
         entries += more
@@ -113,8 +113,8 @@ def test_pending_entries_can_be_taken_over(ends):
     append(ends, ("job", b"1"), ("job", b"2"))
     first, second = read_all(ends, consumer="dead")
     ends.reader.done(shard, [first.entry_id])
-    assert ends.reader.take_over(shard, "heir", min_idle_s=3600) == []
-    [taken] = ends.reader.take_over(shard, "heir", min_idle_s=0)
+    assert ends.reader.take_over(shard, "successor", min_idle_s=3600) == []
+    [taken] = ends.reader.take_over(shard, "successor", min_idle_s=0)
     assert taken == replace(second, deliveries=2)
 
 
@@ -130,11 +130,11 @@ def test_entries_count_their_deliveries(ends):
     append(ends, *[("job", b"old")] * 3)
     assert [entry.deliveries for entry in read_all(ends, consumer="a")] == [1, 1, 1]
     for deliveries in (2, 3):
-        taken = ends.reader.take_over(shard, "heir", min_idle_s=0)
+        taken = ends.reader.take_over(shard, "successor", min_idle_s=0)
         assert [entry.deliveries for entry in taken] == [deliveries] * 3
     append(ends, ("job", b"new"))
-    read_all(ends, consumer="heir")
-    taken = ends.reader.take_over(shard, "heir", min_idle_s=0)
+    read_all(ends, consumer="successor")
+    taken = ends.reader.take_over(shard, "successor", min_idle_s=0)
     assert [(entry.body, entry.deliveries) for entry in taken] == [
         *[(b"old", 4)] * 3,
         (b"new", 2),
@@ -163,7 +163,7 @@ def test_small_entries_are_read_in_large_batches(ends):
 
 
 def test_an_entry_of_any_shard_ends_the_wait(ends):
-    """All shards are waited for, not the first one alone."""
+    """A read waits for all shards, not only the first."""
     for number in range(12):
         waiting = ThreadPoolExecutor(1)
         found = waiting.submit(
@@ -179,7 +179,7 @@ def test_many_entries_are_taken_over_at_once(ends):
     append(ends, *[("job", b"x")] * 200)
     read_all(ends, consumer="dead")
     shard = shard_of("job", NUM_SHARDS)
-    assert len(ends.reader.take_over(shard, "heir", min_idle_s=0)) == 200
+    assert len(ends.reader.take_over(shard, "successor", min_idle_s=0)) == 200
 
 
 def test_the_backlog_counts_unfinished_entries(ends):
@@ -243,13 +243,13 @@ def test_lag_is_counted_by_shard(ends):
 def test_listeners_get_announcements(ends):
     async def run():
         messages = ends.listener.messages()
-        heard = asyncio.ensure_future(anext(messages))
-        while not heard.done():  # a message said before the subscription is nobody's
+        first = asyncio.ensure_future(anext(messages))
+        while not first.done():  # announcements before the subscription are lost
             await asyncio.to_thread(ends.announcer.announce, {"kind": "window", "job_id": "j"})
-            await asyncio.wait([heard], timeout=0.05)
+            await asyncio.wait([first], timeout=0.05)
         await ends.listener.close()
         rest = [message async for message in messages]
-        return [heard.result(), *rest]
+        return [first.result(), *rest]
 
     assert {tuple(message.items()) for message in asyncio.run(run())} == {
         (("kind", "window"), ("job_id", "j"))
@@ -278,10 +278,10 @@ def test_idle_consumers_are_removed_from_the_group(valkey_url):
             [entry] = reader.read([0], name, count=1, block_s=0.0)
             if name == "idle":
                 reader.done(0, [entry.entry_id])
-        reader.take_over(0, "heir", min_idle_s=3600)
-        assert consumers(client) == {b"idle", b"busy", b"heir"}  # too soon for anything
-        reader.take_over(0, "heir", min_idle_s=0)
-        assert consumers(client) == {b"heir"}
+        reader.take_over(0, "successor", min_idle_s=3600)
+        assert consumers(client) == {b"idle", b"busy", b"successor"}  # not idle long enough
+        reader.take_over(0, "successor", min_idle_s=0)
+        assert consumers(client) == {b"successor"}
     reader.close()
 
 
@@ -342,7 +342,7 @@ def test_a_server_that_would_lose_batches_is_refused(valkey_url, setting, value,
             asyncio.run(run(allow_lossy=True))
         finally:
             client.config_set(setting, before)
-        # A server that has just been told to write its file refuses to end until it has.
+        # A server that rewrites its append-only file does not stop until it is done.
         while client.info("persistence")["aof_rewrite_in_progress"]:
             pass
 

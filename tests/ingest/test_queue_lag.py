@@ -1,4 +1,4 @@
-"""How far consumers are behind: the same from the queue in memory and from Valkey."""
+"""Consumer lag: the same from the in-memory queue and from Valkey."""
 
 import asyncio
 

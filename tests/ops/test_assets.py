@@ -1,4 +1,4 @@
-"""What we hand to Prometheus and Grafana, held to the real tools and to the real /metrics."""
+"""The Prometheus and Grafana files, checked by the real tools and the real /metrics."""
 
 import importlib.util
 import json
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def known(paceline):
-    """Names of all samples that /metrics has."""
+def sample_names(paceline):
+    """Names of all samples in /metrics."""
     families = text_string_to_metric_families(paceline.get("/metrics").text)
     return {sample.name for family in families for sample in family.samples}
 
 
 def build():
-    """The script that makes the dashboard, as a module."""
+    """The script that generates the dashboard, as a module."""
     spec = importlib.util.spec_from_file_location("build", ROOT / "grafana" / "build.py")
     assert spec is not None
     assert spec.loader is not None
@@ -45,7 +45,7 @@ def promtool(*arguments, **options):
 
 
 def expressions():
-    """All queries of the dashboard, with values for what its readers choose."""
+    """All queries of the dashboard, with its variables filled in."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     return [
         re.sub(r"\$\w+", ".*", target["expr"])
@@ -70,13 +70,13 @@ def test_promtool_accepts_the_configuration(tmp_path):
     promtool("check", "config", str(tmp_path / "prometheus.yml"))
 
 
-def test_rules_use_only_exported_metrics(known):
+def test_rules_use_only_exported_metrics(sample_names):
     rules = yaml.safe_load(RULES.read_text())["groups"]
-    named = {
+    used = {
         name for group in rules for rule in group["rules"] for name in _NAME.findall(rule["expr"])
     }
-    assert len(named) > 10
-    assert named <= known
+    assert len(used) > 10
+    assert used <= sample_names
 
 
 def test_dashboard_equals_the_output_of_its_script():
@@ -92,10 +92,10 @@ def test_dashboard_round_trips_through_the_grafana_sdk():
     assert json.loads(again) == json.loads(text)
 
 
-def test_dashboard_uses_only_exported_metrics(known):
-    named = {name for each in expressions() for name in _NAME.findall(each)}
-    assert len(named) > 15
-    assert named <= known
+def test_dashboard_uses_only_exported_metrics(sample_names):
+    used = {name for each in expressions() for name in _NAME.findall(each)}
+    assert len(used) > 15
+    assert used <= sample_names
 
 
 def test_promtool_accepts_every_dashboard_query(tmp_path):
@@ -106,11 +106,11 @@ def test_promtool_accepts_every_dashboard_query(tmp_path):
 
 
 def test_dashboard_panels_do_not_overlap():
-    taken: set[tuple[int, int]] = set()
+    occupied: set[tuple[int, int]] = set()
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         at = panel["gridPos"]
         columns = range(at["x"], at["x"] + at["w"])
         cells = {(x, y) for x in columns for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & taken, panel["title"]
-        taken |= cells
-    assert max(x for x, _ in taken) < 24
+        assert not cells & occupied, panel["title"]
+        occupied |= cells
+    assert max(x for x, _ in occupied) < 24

@@ -1,4 +1,4 @@
-"""`paceline import`, into files and to a server that takes down what it is sent."""
+"""`paceline import` into files and to a server that records its requests."""
 
 import json
 import resource
@@ -15,7 +15,7 @@ from app.trace.ops import BUILT_IN
 from app.trace.readers.published import trace_files
 from app.trace.readers.registry import FORMATS, SCORE_FORMATS
 from app.trace.readers.sample_job import sample_ops
-from tests.cli.recording_server import TOKEN, twin
+from tests.cli.recording_server import TOKEN, running_server
 from tests.shared_traces import SHARED_TRACES, needs_shared
 from tests.trace.readers.samples import put
 
@@ -81,7 +81,7 @@ def test_import_without_a_destination_writes_nothing(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("wanted", [[], ["--out", "trace-mine.parquet"]], ids=["look", "out"])
+@pytest.mark.parametrize("wanted", [[], ["--out", "trace-mine.parquet"]], ids=["summary", "out"])
 def test_duplicate_input_files_are_refused(wanted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = ndtimeline(tmp_path)
@@ -114,7 +114,7 @@ def figures(path):
 
 def test_push_creates_a_job_with_one_ended_run(tmp_path):
     path = ndtimeline(tmp_path)
-    with twin(sizes=Parallelism(2, 2)) as server:
+    with running_server(sizes=Parallelism(2, 2)) as server:
         result = run("ndtimeline", path, "--url", server.url, "--token", TOKEN, "--job", "mine")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.strip() == f"{server.url}/jobs/mine"
@@ -142,7 +142,7 @@ def test_push_creates_a_job_with_one_ended_run(tmp_path):
 
 def test_steps_of_a_trace_without_a_clock_are_pushed_back_to_back(tmp_path):
     path = put(FORMATS["published"], tmp_path)[0]
-    with twin(sizes=Parallelism(2, 2)) as server:
+    with running_server(sizes=Parallelism(2, 2)) as server:
         assert run("published", path, "--url", server.url, "--token", TOKEN).exit_code == 0
     assert "PUT /api/v1/jobs/sample" in server.calls
     assert {batch.host for batch in server.batches} == {None}, "not this machine"
@@ -171,7 +171,7 @@ def test_steps_of_a_trace_without_a_clock_are_pushed_back_to_back(tmp_path):
     ],
 )
 def test_push_to_an_existing_job_or_run_is_refused(known, more, words, tmp_path):
-    with twin(sizes=Parallelism(2, 2)) as server:
+    with running_server(sizes=Parallelism(2, 2)) as server:
         server.known = known
         arguments = ["--url", server.url, "--token", TOKEN, "--job", "mine", *more]
         line = refused("ndtimeline", ndtimeline(tmp_path), *arguments)
@@ -181,7 +181,7 @@ def test_push_to_an_existing_job_or_run_is_refused(known, more, words, tmp_path)
 
 
 def test_run_key_pushes_a_new_run_of_an_ended_job(tmp_path):
-    with twin(sizes=Parallelism(2, 2)) as server:
+    with running_server(sizes=Parallelism(2, 2)) as server:
         server.known = {"epoch": 3, "ended_at": "2026"}
         arguments = ["--url", server.url, "--token", TOKEN, "--job", "mine", "--run-key", "b"]
         assert run("ndtimeline", ndtimeline(tmp_path), *arguments).exit_code == 0
@@ -189,7 +189,7 @@ def test_run_key_pushes_a_new_run_of_an_ended_job(tmp_path):
 
 
 def test_push_refused_midway_ends_its_run(tmp_path):
-    with twin(refuse="/ops", sizes=Parallelism(2, 2)) as server:
+    with running_server(refuse="/ops", sizes=Parallelism(2, 2)) as server:
         arguments = ["--url", server.url, "--token", TOKEN, "--job", "mine"]
         line = refused("ndtimeline", ndtimeline(tmp_path), *arguments)
     assert "operations were not accepted" in line
@@ -197,7 +197,7 @@ def test_push_refused_midway_ends_its_run(tmp_path):
 
 
 def test_unknown_token_is_refused_and_not_printed(tmp_path):
-    with twin() as server:
+    with running_server() as server:
         line = refused(
             "ndtimeline", ndtimeline(tmp_path), "--url", server.url, "--token", "pl_other-secret"
         )

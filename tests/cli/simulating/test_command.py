@@ -1,4 +1,4 @@
-"""`paceline simulate`, as it is typed."""
+"""`paceline simulate`."""
 
 import json
 import math
@@ -25,7 +25,7 @@ from app.synth.restarts import EVENTS, Resize, Restart, SimulatedRun, simulated_
 from app.synth.straggler_law import TAILS
 from app.trace.job import Parallelism
 from app.trace.readers.published import trace_files
-from tests.cli.recording_server import TOKEN, twin
+from tests.cli.recording_server import TOKEN, running_server
 
 PAGE = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text()
 SMALL = ("--dp", "2", "--pp", "2", "--microbatches", "2", "--steps", "4")
@@ -35,14 +35,14 @@ def simulate(*options, **environment):
     return CliRunner().invoke(app, ["simulate", *map(str, options)], env=environment)
 
 
-def written(tmp_path, *options):
+def write_trace(tmp_path, *options):
     path = tmp_path / "trace-a.parquet"
     result = simulate(*SMALL, *options, "--out", path)
     assert result.exit_code == 0, result.stderr
     return path
 
 
-def truth(tmp_path, name="a"):
+def read_truth(tmp_path, name="a"):
     return json.loads((tmp_path / f"truth-{name}.json").read_text())
 
 
@@ -107,8 +107,8 @@ def test_every_fault_is_listed_with_its_keys():
 
 def test_docs_name_every_fault_with_its_cause_and_keys():
     rows = re.findall(r"^\| `([\w-]+)` \| ([\w-]+) \| (`.+?`) \| ", PAGE, re.MULTILINE)
-    told = {name: (cause, re.findall(r"`([\w-]+)`", keys)) for name, cause, keys in rows}
-    assert told == {
+    documented = {name: (cause, re.findall(r"`([\w-]+)`", keys)) for name, cause, keys in rows}
+    assert documented == {
         name: (kind.cause or "none", [setting.key for setting in fault_settings(kind)])
         for name, kind in (FAULTS | EVENTS).items()
     }
@@ -136,8 +136,8 @@ def test_docs_have_the_figures_of_the_study():
 
 
 def test_truth_file_is_written_beside_the_trace(tmp_path):
-    path = written(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2,from=2")
-    (fault,) = truth(tmp_path)["faults"]
+    path = write_trace(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2,from=2")
+    (fault,) = read_truth(tmp_path)["faults"]
     assert (fault["cause"], fault["first_step"]) == ("slow-worker", 2)
     assert fault["culprits"] == [{"dp_rank": 1, "stage": 0, "host": "host-000"}]
     assert fault["cost_while_it_lasts"] > fault["cost"] > 0.05
@@ -146,12 +146,12 @@ def test_truth_file_is_written_beside_the_trace(tmp_path):
     np.minimum.at(starts, window.trace.step, window.trace.start_s)
     np.maximum.at(ends, window.trace.step, window.trace.start_s + window.trace.duration_s)
     assert starts.tolist() == [0.0] * 4
-    np.testing.assert_allclose(truth(tmp_path)["step_time_s"], ends - starts, atol=1e-8)
+    np.testing.assert_allclose(read_truth(tmp_path)["step_time_s"], ends - starts, atol=1e-8)
 
 
 def test_a_healthy_job_has_no_faults_in_its_truth(tmp_path):
-    written(tmp_path)
-    assert truth(tmp_path)["faults"] == []
+    write_trace(tmp_path)
+    assert read_truth(tmp_path)["faults"] == []
 
 
 def test_trace_has_the_requested_shape_and_sampled_steps(tmp_path):
@@ -166,20 +166,20 @@ def test_trace_has_the_requested_shape_and_sampled_steps(tmp_path):
 
 
 def test_zero_bubble_schedule_has_backward_weight_operations(tmp_path):
-    path = written(tmp_path, "--schedule", "zero-bubble")
+    path = write_trace(tmp_path, "--schedule", "zero-bubble")
     assert "backward-weight-compute" in set(pq.read_table(path)["optype"].to_pylist())
 
 
 def test_a_larger_model_takes_longer(tmp_path):
     seconds = []
     for layers in ("8", "16"):
-        written(tmp_path, "--layers", layers, "--hidden", "1024", "--seq-len", "2048")
-        seconds.append(truth(tmp_path)["step_time_s"][0])
+        write_trace(tmp_path, "--layers", layers, "--hidden", "1024", "--seq-len", "2048")
+        seconds.append(read_truth(tmp_path)["step_time_s"][0])
     assert 1.3 < seconds[1] / seconds[0] < 2.0
 
 
 def test_stage_with_more_layers_takes_longer(tmp_path):
-    path = written(tmp_path, "--layers", "12,4", "--noise", "0")
+    path = write_trace(tmp_path, "--layers", "12,4", "--noise", "0")
     trace = trace_files.read(path).trace
     forward_s = [
         trace.duration_s[(trace.optype == 0) & (trace.stage == stage)].mean() for stage in (0, 1)
@@ -188,28 +188,28 @@ def test_stage_with_more_layers_takes_longer(tmp_path):
 
 
 def test_first_and_checkpoint_steps_are_longer(tmp_path):
-    written(tmp_path, "--first-steps", "1", "--checkpoint-every", "3")
-    first, one, two, saved = truth(tmp_path)["step_time_s"]
+    write_trace(tmp_path, "--first-steps", "1", "--checkpoint-every", "3")
+    first, one, two, saved = read_truth(tmp_path)["step_time_s"]
     assert first > 2 * one
     assert saved > two + 0.9
 
 
 def test_silent_worker_makes_its_steps_skipped(tmp_path):
-    path = written(tmp_path, "--fault", "silent-worker:dp=1,stage=1,from=3")
+    path = write_trace(tmp_path, "--fault", "silent-worker:dp=1,stage=1,from=3")
     window = trace_files.read(path)
     assert window.steps == (0, 1, 2)
     assert [(skip.step, skip.missing) for skip in window.skipped] == [(3, (3,))]
 
 
 def test_restarted_job_writes_a_file_for_each_run(tmp_path):
-    written(tmp_path, "--fault", "restart:at=3,lost-steps=1", "--fault", "gc-pauses:rate=1")
+    write_trace(tmp_path, "--fault", "restart:at=3,lost-steps=1", "--fault", "gc-pauses:rate=1")
     assert trace_files.read(tmp_path / "trace-a.parquet").steps == (0, 1, 2)
     assert trace_files.read(tmp_path / "trace-a-2.parquet").steps == (2, 3)
-    assert [truth(tmp_path, name)["epoch"] for name in ("a", "a-2")] == [1, 2]
+    assert [read_truth(tmp_path, name)["epoch"] for name in ("a", "a-2")] == [1, 2]
 
 
 def test_resized_job_continues_with_the_new_number_of_replicas(tmp_path):
-    written(tmp_path, "--fault", "resize:at=2,dp=1")
+    write_trace(tmp_path, "--fault", "resize:at=2,dp=1")
     window = trace_files.read(tmp_path / "trace-a-2.parquet")
     assert (window.job.parallelism.dp_size, window.steps) == (1, (2, 3))
 
@@ -299,7 +299,7 @@ def test_study_table_is_complete_at_any_terminal_width(columns):
     assert len(lines[-1].split()) == 1 + len(TAILS)
 
 
-def streamed(server, *options):
+def push_simulated(server, *options):
     sizes = ("--dp", "2", "--pp", "2", "--microbatches", "2", "--steps", "20")
     return simulate(
         *sizes, "--to", server.url, "--token", TOKEN, "--pace", "max", "--job", "j", *options
@@ -315,12 +315,12 @@ def rows(batches):
 
 
 def test_pushed_operations_equal_those_of_the_written_trace(tmp_path):
-    with twin(sizes=Parallelism(2, 2)) as server:
-        result = streamed(server, "--fault", "slow-worker:dp=1,stage=0,factor=2")
+    with running_server(sizes=Parallelism(2, 2)) as server:
+        result = push_simulated(server, "--fault", "slow-worker:dp=1,stage=0,factor=2")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.strip() == f"{server.url}/jobs/j"
     assert server.calls[-1] == "POST /api/v1/jobs/j/end"
-    path = written(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2", "--steps", "20")
+    path = write_trace(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2", "--steps", "20")
     trace = trace_files.read(path).trace
     names = ("dp_rank", "stage", "step", "optype", "seq_id", "mc", "mb_id")
     wanted = zip(
@@ -334,8 +334,8 @@ def test_pushed_operations_equal_those_of_the_written_trace(tmp_path):
     assert sorted(done) == sorted(4 * list(range(20)))
 
 
-class HandClock:
-    """Time goes by only while somebody waits for it."""
+class ManualClock:
+    """A clock that advances only in `wait`."""
 
     def __init__(self):
         self.passed_s = 0.0
@@ -348,7 +348,7 @@ class HandClock:
 
 
 def pushed_steps(server):
-    """{step: when its first operation began and its last one ended, in nanoseconds}"""
+    """{step: start of its first and end of its last operation, in nanoseconds}"""
     spans: dict[int, tuple[int, int]] = {}
     for batch in server.batches:
         columns = batch.columns
@@ -362,42 +362,42 @@ def pushed_steps(server):
 
 @pytest.mark.parametrize("speed", [1.0, 10.0])
 def test_steps_are_pushed_back_to_back_at_the_requested_pace(speed):
-    made, steps = SimulatedJob(Parallelism(2, 2), 2), tuple(range(40))
-    clock = HandClock()
-    with twin(sizes=Parallelism(2, 2)) as server:
+    simulated, steps = SimulatedJob(Parallelism(2, 2), 2), tuple(range(40))
+    clock = ManualClock()
+    with running_server(sizes=Parallelism(2, 2)) as server:
         push_runs(
-            [SimulatedRun(1, made, steps)], IngestClient(server.url, TOKEN, "j"), speed, clock
+            [SimulatedRun(1, simulated, steps)], IngestClient(server.url, TOKEN, "j"), speed, clock
         )
     spans = pushed_steps(server)
     assert sorted(spans) == list(steps)
     for step in steps[1:]:
         between_s = (spans[step][0] - spans[step - 1][1]) * 1e-9
         assert 0 <= between_s < 0.01
-    length_s = made.record(steps).ended_s
+    length_s = simulated.record(steps).ended_s
     assert clock.passed_s == pytest.approx(length_s / speed, abs=0.2)
 
 
 def test_unrecorded_steps_still_take_their_time():
-    made = SimulatedJob(Parallelism(2, 2), 2)
-    with twin(sizes=Parallelism(2, 2)) as server:
-        attempts = simulated_runs(made, [*range(16), *range(100, 104)], [])
-        push_runs(attempts, IngestClient(server.url, TOKEN, "j"), math.inf, HandClock())
+    simulated = SimulatedJob(Parallelism(2, 2), 2)
+    with running_server(sizes=Parallelism(2, 2)) as server:
+        attempts = simulated_runs(simulated, [*range(16), *range(100, 104)], [])
+        push_runs(attempts, IngestClient(server.url, TOKEN, "j"), math.inf, ManualClock())
     spans = pushed_steps(server)
     step_ns = spans[15][1] - spans[15][0]
     assert spans[100][0] - spans[15][1] == pytest.approx(84 * step_ns, rel=0.2)
 
 
 def test_silent_worker_pushes_nothing_from_its_first_silent_step(tmp_path):
-    with twin(sizes=Parallelism(2, 2)) as server:
-        result = streamed(server, "--fault", "silent-worker:dp=1,stage=1,from=4")
+    with running_server(sizes=Parallelism(2, 2)) as server:
+        result = push_simulated(server, "--fault", "silent-worker:dp=1,stage=1,from=4")
     assert result.exit_code == 0, result.stderr
-    of_silent = {row[2] for row in rows(server.batches) if row[:2] == (1, 1)}
-    assert of_silent == set(range(4))
+    silent_steps = {row[2] for row in rows(server.batches) if row[:2] == (1, 1)}
+    assert silent_steps == set(range(4))
 
 
 def test_each_run_of_a_restarted_job_has_its_own_epoch():
-    with twin(sizes=Parallelism(2, 2)) as server:
-        result = streamed(server, "--fault", "restart:at=10,lost-steps=2")
+    with running_server(sizes=Parallelism(2, 2)) as server:
+        result = push_simulated(server, "--fault", "restart:at=10,lost-steps=2")
     assert result.exit_code == 0, result.stderr
     steps = {
         epoch: {row[2] for row in rows(b for b in server.batches if b.epoch == epoch)}
@@ -407,8 +407,8 @@ def test_each_run_of_a_restarted_job_has_its_own_epoch():
 
 
 def test_hosts_with_clock_offsets_push_their_own_times():
-    with twin(sizes=Parallelism(2, 2)) as server:
-        result = streamed(server, "--gpus-per-host", "2", "--clock-offset", "5")
+    with running_server(sizes=Parallelism(2, 2)) as server:
+        result = push_simulated(server, "--gpus-per-host", "2", "--clock-offset", "5")
     assert result.exit_code == 0, result.stderr
     first_ns: dict[str, float] = {}
     for batch in server.batches:
@@ -419,8 +419,8 @@ def test_hosts_with_clock_offsets_push_their_own_times():
 
 
 def test_server_refusal_is_reported_with_exit_status_2():
-    with twin(refuse="/ops", sizes=Parallelism(2, 2)) as server:
-        result = streamed(server)
+    with running_server(refuse="/ops", sizes=Parallelism(2, 2)) as server:
+        result = push_simulated(server)
     assert result.exit_code == 2
     assert "it is not wanted" in result.stderr
 

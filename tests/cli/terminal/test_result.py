@@ -10,7 +10,7 @@ from app.engine.report import analyse, report_as_json
 from tests.api.recorded import window
 
 
-def shown(renderable, width, **options):
+def printed_lines(renderable, width, **options):
     written = io.StringIO()
     Console(file=written, width=width, **options).print(renderable)
     return [line.rstrip() for line in written.getvalue().splitlines()]
@@ -18,7 +18,7 @@ def shown(renderable, width, **options):
 
 def test_without_colour_the_heatmap_is_numbers():
     slowdown = [[1.0, 1.25], [1.5, 12.3], [1.0, 345.6]]
-    assert shown(WorkerHeatmap(slowdown), 40) == [
+    assert printed_lines(WorkerHeatmap(slowdown), 40) == [
         "        dp ranks 0-2 →",
         "stage 0  1.00 1.50 1.00",
         "stage 1  1.25 12.3 346",
@@ -27,7 +27,7 @@ def test_without_colour_the_heatmap_is_numbers():
 
 def test_tiny_negative_figures_print_as_zero():
     result = report_as_json(analyse(window())) | {"gpu_time_wasted": -1e-9, "gpu_hours_lost": -1e-9}
-    lines = "\n".join(shown(figures(result), 120))
+    lines = "\n".join(printed_lines(figures(result), 120))
     assert re.search(r"GPU time wasted +0\.0 %", lines)
     assert re.search(r"GPU-hours lost +0\.00 ", lines)
 
@@ -35,7 +35,7 @@ def test_tiny_negative_figures_print_as_zero():
 def test_wide_heatmap_bins_dp_ranks_by_the_slowest():
     slowdown = [[1.0, 1.0] for _ in range(64)]
     slowdown[41][1] = 1.62
-    lines = shown(WorkerHeatmap(slowdown), 40)
+    lines = printed_lines(WorkerHeatmap(slowdown), 40)
     assert all(len(line) <= 40 for line in lines)
     assert "1.62" in lines[2]
     assert "1.62" not in lines[1]
@@ -43,7 +43,7 @@ def test_wide_heatmap_bins_dp_ranks_by_the_slowest():
 
 
 def test_many_stages_are_binned():
-    lines = shown(WorkerHeatmap([[1.0] * 99 + [1.3]]), 60)
+    lines = printed_lines(WorkerHeatmap([[1.0] * 99 + [1.3]]), 60)
     assert lines[-2] == "stage 96-99  1.30"
     assert len(lines) == 1 + 25 + 1
 
@@ -54,7 +54,7 @@ def test_skipped_steps_are_listed_with_their_reason():
         "step_slowdown": [1.0, 1.5],
         "skipped_steps": [{"step": 5, "reason": "rank 3 reported nothing"}] * 5,
     }
-    lines = shown(StepBlocks(result), 80)
+    lines = printed_lines(StepBlocks(result), 80)
     assert lines[0] == "▁█"
     assert lines[1].endswith("slowest is step 6 at 1.50\u00d7")
     assert lines[2] == "step 5 is left out: rank 3 reported nothing"

@@ -11,7 +11,7 @@ RULED_OUT = [
 ]
 
 
-def shown(**result):
+def printed(**result):
     console = Console(width=100, record=True, file=StringIO())
     for part in causes(result):
         console.print(part)
@@ -19,26 +19,26 @@ def shown(**result):
 
 
 def test_findings_and_ruled_out_causes_are_printed_with_reasons():
-    text = shown(findings=[FOUND], ruled_out=RULED_OUT)
+    text = printed(findings=[FOUND], ruled_out=RULED_OUT)
     assert "slow-worker: dp 3, stage 1 is 1.6x slower than its peers." in text
     assert "no link is slow" in text
     assert "cannot tell: there is one stage" in text
 
 
 def test_empty_findings_print_none_found():
-    assert "None found." in shown(findings=[], ruled_out=RULED_OUT)
+    assert "None found." in printed(findings=[], ruled_out=RULED_OUT)
 
 
 def test_withheld_causes_do_not_print_none_found():
-    text = shown(findings=None, ruled_out=RULED_OUT)
+    text = printed(findings=None, ruled_out=RULED_OUT)
     assert "Withheld" in text
     assert "None found" not in text
 
 
 def test_result_without_a_diagnosis_prints_no_causes():
-    assert shown(findings=None, ruled_out=None) == ""
+    assert printed(findings=None, ruled_out=None) == ""
 
 
 def test_control_characters_in_a_sentence_are_escaped():
     evil = {**FOUND, "sentence": "dp 0 on \x1b[31mhost"}
-    assert "\\x1b" in shown(findings=[evil], ruled_out=[])
+    assert "\\x1b" in printed(findings=[evil], ruled_out=[])

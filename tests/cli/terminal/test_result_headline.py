@@ -1,4 +1,4 @@
-"""What a person reads first."""
+"""The headline of a result in the terminal."""
 
 import copy
 from typing import Any
@@ -16,17 +16,19 @@ RESULT: dict[str, Any] = {
 }
 
 
-def said(ranks=None, **changes):
+def headline_lines(ranks=None, **changes):
     result = copy.deepcopy(RESULT) | changes
     return [line.plain for line in headline(result, ranks)]
 
 
 def test_headline_has_the_slowdown_and_the_gpu_time_lost():
-    assert said() == ["llm runs at 1.25\u00d7 of its ideal: it loses 20 % of its GPU time."]
+    assert headline_lines() == [
+        "llm runs at 1.25\u00d7 of its ideal: it loses 20 % of its GPU time."
+    ]
 
 
 def test_tiny_negative_percentages_print_as_zero():
-    assert said(gpu_time_wasted=-1e-17)[0].endswith("it loses 0 % of its GPU time.")
+    assert headline_lines(gpu_time_wasted=-1e-17)[0].endswith("it loses 0 % of its GPU time.")
     assert (percent(-1e-17, 1), percent(-0.012, 1)) == ("0.0 %", "-1.2 %")
 
 
@@ -35,13 +37,13 @@ FOUND = [{"sentence": "dp 1 on h\x1b[2J is slow"}, {"sentence": "and so is the n
 
 def test_first_finding_is_named_with_control_characters_escaped():
     lost = "llm runs at 1.25\u00d7 of its ideal: it loses 20 % of its GPU time."
-    assert said(findings=FOUND) == [lost, r"dp 1 on h\x1b[2J is slow."]
+    assert headline_lines(findings=FOUND) == [lost, r"dp 1 on h\x1b[2J is slow."]
 
 
 def test_headline_with_a_finding_omits_zero_loss_and_low_fidelity():
-    assert said(slowdown=1.0, findings=FOUND)[0] == "llm runs at 1.00\u00d7 of its ideal."
+    assert headline_lines(slowdown=1.0, findings=FOUND)[0] == "llm runs at 1.00\u00d7 of its ideal."
     low = {"discrepancy": 0.12, "verdict": "low"}
-    assert not any("Low fidelity" in line for line in said(fidelity=low, findings=FOUND))
+    assert not any("Low fidelity" in line for line in headline_lines(fidelity=low, findings=FOUND))
 
 
 def test_slowest_workers_are_three_percent_of_all():
@@ -50,7 +52,7 @@ def test_slowest_workers_are_three_percent_of_all():
 
 def test_low_fidelity_headline_names_no_culprit():
     low = {"discrepancy": 0.12, "verdict": "low"}
-    lines = said(fidelity=low, findings=None)
+    lines = headline_lines(fidelity=low, findings=None)
     assert lines[0] == "llm runs at 1.25\u00d7 of its ideal."
     assert "differ by 12 %" in lines[1]
     assert len(lines) == 2
@@ -58,7 +60,9 @@ def test_low_fidelity_headline_names_no_culprit():
 
 def test_host_with_most_of_the_late_launch_waits_is_named():
     waited = {"others_waited": [[0.1, 0.1], [3.0, 0.0]]}
-    lines = said(slowdown=1.0, launch_slowdown=1.08, launch_delay=waited, ranks=[[0, 4], [2, 6]])
+    lines = headline_lines(
+        slowdown=1.0, launch_slowdown=1.08, launch_delay=waited, ranks=[[0, 4], [2, 6]]
+    )
     assert lines == [
         "llm runs at 1.00\u00d7 of its ideal.",
         "Late launches add 8 % to a step; 94 % of what workers waited for that was for the host "
@@ -68,9 +72,12 @@ def test_host_with_most_of_the_late_launch_waits_is_named():
 
 def test_evenly_late_launches_name_no_host():
     waited = {"others_waited": [[1.0, 1.1], [1.0, 0.9]]}
-    assert said(launch_slowdown=1.08, launch_delay=waited)[1] == "Late launches add 8 % to a step."
+    assert (
+        headline_lines(launch_slowdown=1.08, launch_delay=waited)[1]
+        == "Late launches add 8 % to a step."
+    )
 
 
 def test_control_characters_in_the_job_name_are_escaped():
     job = RESULT["job"] | {"name": "\x1b[2Jllm"}
-    assert said(job=job)[0].startswith(r"\x1b[2Jllm runs at")
+    assert headline_lines(job=job)[0].startswith(r"\x1b[2Jllm runs at")

@@ -1,4 +1,4 @@
-"""The embedded event queue keeps what it took, and outlives nobody."""
+"""The embedded event queue is durable and ends with its parent process."""
 
 import asyncio
 import os
@@ -55,7 +55,7 @@ def bodies(url, consumer):
 
 
 def kill(queue):
-    """Kills the server, and returns once it is gone."""
+    """Kills the server, and returns once it has ended."""
     os.kill(queue.pid, signal.SIGKILL)
     end_s = time.monotonic() + 10.0
     while queue.alive():
@@ -63,8 +63,8 @@ def kill(queue):
         time.sleep(0.01)
 
 
-def await_end(pid, limit_s=10.0):
-    """Returns once the process is gone, dead ones that nobody waited for included."""
+def wait_for_exit(pid, limit_s=10.0):
+    """Returns once the process has ended, zombies included."""
     end_s = time.monotonic() + limit_s
     while True:
         try:
@@ -112,13 +112,13 @@ def test_a_listener_reports_a_lost_server(queue):
     async def run():
         listener, announcer = RedisListener(url), RedisAnnouncer(url)
         messages = listener.messages()
-        heard = asyncio.ensure_future(anext(messages))
-        while not heard.done():
+        first = asyncio.ensure_future(anext(messages))
+        while not first.done():
             announcer.announce({"number": 1})
-            await asyncio.wait([heard], timeout=0.05)
+            await asyncio.wait([first], timeout=0.05)
         kill(queue)
         queue.start()
-        # What was announced twice before the first was heard comes twice.
+        # Announcements repeated before the first was received arrive repeatedly.
         while (missed := await asyncio.wait_for(anext(messages), 10)) == {"number": 1}:
             pass
         announcer.announce({"number": 2})
@@ -179,9 +179,9 @@ def test_server_ends_with_its_parent_and_keeps_its_entries(tmp_path, signal_):
     server = int(parent.stdout.readline())
     append(f"unix://{tmp_path}/queue/valkey.sock", b"kept")
     parent.send_signal(signal_)
-    heir = EmbeddedQueue(tmp_path)
+    successor = EmbeddedQueue(tmp_path)
     parent.wait(10)
-    await_end(server)
-    assert bodies(heir.start(), "heir") == [b"kept"]
-    heir.stop()
+    wait_for_exit(server)
+    assert bodies(successor.start(), "successor") == [b"kept"]
+    successor.stop()
     parent.stdout.close()

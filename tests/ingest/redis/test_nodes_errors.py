@@ -1,4 +1,4 @@
-"""What errors from below mean to us."""
+"""Translation of Redis and connection errors."""
 
 import pytest
 from redis.exceptions import OutOfMemoryError, RedisError
@@ -15,7 +15,7 @@ CLOSED = "unable to perform operation on <TCPTransport closed=True>; the handler
         (OutOfMemoryError("used memory > maxmemory"), QueueFull),
         (RedisError("no"), QueueUnavailable),
         (ConnectionResetError("cut"), QueueUnavailable),
-        (RuntimeError(CLOSED), QueueUnavailable),  # as uvloop says it
+        (RuntimeError(CLOSED), QueueUnavailable),  # uvloop's message
     ],
 )
 def test_transient_errors_become_retryable_queue_errors(error, ours):

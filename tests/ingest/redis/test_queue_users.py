@@ -1,4 +1,4 @@
-"""The users of docs/queue.md can do their work and nothing else; nothing ever trims a stream."""
+"""The ACL users of docs/queue.md have only the permissions they need; no stream is trimmed."""
 
 import asyncio
 import re
@@ -57,14 +57,14 @@ def test_consumer_announcements_reach_the_api(group):
         listener = RedisListener(url_of(group, "api"))
         announcer = RedisAnnouncer(url_of(group, "consumer"))
         messages = listener.messages()
-        heard = asyncio.ensure_future(anext(messages))
-        while not heard.done():
+        first = asyncio.ensure_future(anext(messages))
+        while not first.done():
             await asyncio.to_thread(announcer.announce, {"kind": "window"})
-            await asyncio.wait([heard], timeout=0.05)
+            await asyncio.wait([first], timeout=0.05)
         await listener.close()
         rest = [message async for message in messages]
         announcer.close()
-        return [heard.result(), *rest]
+        return [first.result(), *rest]
 
     assert all(message == {"kind": "window"} for message in asyncio.run(run()))
 

@@ -1,4 +1,4 @@
-"""docs/wire-format.md says what is so."""
+"""docs/wire-format.md matches the code."""
 
 import json
 import re
@@ -121,8 +121,8 @@ def test_every_extension_and_step_kind_is_documented():
 
 def test_documented_recording_plan_is_valid():
     [text] = [text for text in blocks("json") if '"recording"' in text]
-    told = OpsOut.model_validate_json(text)
-    assert told.recording is not None
-    assert told.recording.from_step == 1420
+    answer = OpsOut.model_validate_json(text)
+    assert answer.recording is not None
+    assert answer.recording.from_step == 1420
     assert f"{LEAD_S:.0f} s" in PAGE
     assert f"({LEAD_STEPS} steps where" in PAGE
