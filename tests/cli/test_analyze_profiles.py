@@ -31,8 +31,12 @@ def refused(*arguments):
 
 def test_finding_is_printed_before_the_times_of_every_rank(tmp_path):
     text = shown(*made(tmp_path, [6000, 9000, 6000, 6000]))
-    said = "A step of mine takes 9.5 ms (profiles of 4 of 4 ranks, 4 steps by ProfilerStep marks)."
-    assert text.startswith(f"{said} Rank 1 computes 9 ms a step where its peers take 6 ms (1.5x)")
+    first_line = (
+        "A step of mine takes 9.5 ms (profiles of 4 of 4 ranks, 4 steps by ProfilerStep marks)."
+    )
+    assert text.startswith(
+        f"{first_line} Rank 1 computes 9 ms a step where its peers take 6 ms (1.5x)"
+    )
     assert "0 9.5 ms 63 % 37 % 32 % 0 % 0 % 0 %" in text
     assert "1 9.5 ms 95 % 5.3 % 0 % 0 % 0 % 0 %" in text
     assert "all-reduce default_pg [0-3] 4 KB 4" in text

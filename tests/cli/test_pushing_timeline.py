@@ -160,9 +160,9 @@ def test_recorded_overlap_of_successive_steps_is_preserved():
     ]
     # Step 5 begins 0.3 s before step 4 ends; the time between 5 and 7 is unknown.
     origin_ns = (0, 1_200_000_000, 1_300_000_000)
-    simulated = replace(window(rows, dp_size=2), origin_ns=origin_ns)
-    timeline = gapless_timeline(simulated)
+    overlapping = replace(window(rows, dp_size=2), origin_ns=origin_ns)
+    timeline = gapless_timeline(overlapping)
     begins = {step: timeline.start_ns[timeline.trace.step == step].min() for step in (4, 5, 7)}
     assert begins == {4: 0, 5: 1_200_000_000, 7: 2_700_000_000}
-    unknown = gapless_timeline(replace(simulated, origin_ns=None))
+    unknown = gapless_timeline(replace(overlapping, origin_ns=None))
     assert unknown.start_ns[unknown.trace.step == 5].min() == 1_500_000_000

@@ -28,12 +28,12 @@ def stack(tmp_path_factory):
 
 
 def start(stack, rank):
-    worker = Topology(
+    topology = Topology(
         rank=rank, dp_rank=rank // TP, stage=0, dp_size=DP, pp_size=1, tp_size=TP,
         records=rank % TP == 0,
     )  # fmt: skip
     return paceline_client.start(
-        JOB, stack.url, TOKEN, topology=worker, run_key="r", host=f"n{rank // TP}",
+        JOB, stack.url, TOKEN, topology=topology, run_key="r", host=f"n{rank // TP}",
         local_rank=rank % TP, groups=True, group_every=2, gc_pauses=False,
     )  # fmt: skip
 

@@ -145,12 +145,12 @@ def test_entries_count_their_deliveries(ends):
 def test_large_entries_are_read_within_the_byte_budget(ends):
     body = b"x" * (5 << 20)
     append(ends, *[("job", body)] * 15)
-    taken = 0
+    num_read = 0
     while entries := read(ends, count=512):
         assert sum(len(entry.body) for entry in entries) <= BUDGET_BYTES
-        taken += len(entries)
+        num_read += len(entries)
         ends.reader.done(entries[0].shard, [entry.entry_id for entry in entries])
-    assert taken == 15
+    assert num_read == 15
 
 
 def test_small_entries_are_read_in_large_batches(ends):

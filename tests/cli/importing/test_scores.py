@@ -130,8 +130,8 @@ def test_names_in_csv_are_escaped_against_formulas(tmp_path):
     with write_scores(found, tmp_path / "a.csv").open(newline="") as file:
         [row] = csv.DictReader(file)
     assert (row["node"], row["section"]) == ("'=1+1", r"\u202eevil")
-    [kept] = pq.read_table(write_scores(found, tmp_path / "a.parquet")).to_pylist()
-    assert kept["node"] == "=1+1"
+    [stored] = pq.read_table(write_scores(found, tmp_path / "a.parquet")).to_pylist()
+    assert stored["node"] == "=1+1"
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,8 @@ def test_a_pipe_is_read_once_or_refused(tmp_path):
         try:
             return paceline("import", name, path)
         finally:
-            reader = os.open(
-                path, os.O_RDONLY | os.O_NONBLOCK
-            )  # unblocks a writer that waits for a reader
+            # Unblocks a writer that still waits for a reader.
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             writer.join(30)
             os.close(reader)
 
@@ -243,10 +242,10 @@ def test_refusal_shows_neither_traceback_nor_token(reports, server):
         (("--url", server, "--token", TOKEN), "--job is missing"),
         (("--url", "ftp://a", "--token", TOKEN, "--job", "a"), "no http or https address"),
     ]
-    for arguments, said in refused:
+    for arguments, message in refused:
         result = paceline("import", "nvrx", reports, *arguments)
         assert result.exit_code == 2
-        assert said in result.stderr
+        assert message in result.stderr
         assert TOKEN not in result.stderr
         assert "pl_wrong" not in result.stderr
         assert "Traceback" not in result.stderr

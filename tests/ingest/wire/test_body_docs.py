@@ -35,7 +35,7 @@ def body():
     return bytes.fromhex("".join(line[:COMMENTS_FROM] for line in block.splitlines()))
 
 
-def test_the_worked_example_is_what_a_msgpack_library_writes(body):
+def test_worked_example_equals_the_msgpack_library_output(body):
     columns = {
         "step": [100, 100],
         "optype": [0, 1],
