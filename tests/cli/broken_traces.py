@@ -1,4 +1,4 @@
-"""A good small trace on disk, and every way in which it may be spoilt."""
+"""A small valid trace on disk, and the faults that can be injected into it."""
 
 import random
 from collections.abc import Callable
@@ -21,18 +21,20 @@ Columns = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a trace of some steps, and the chance that picks what is spoilt."""
+    """The files of a trace, and the random generator that picks what a fault changes."""
 
     trace: Path
     sizes: Parallelism
-    chance: random.Random
+    rng: random.Random
 
     @classmethod
-    def of(cls, made: SimulatedJob, num_steps: int, folder: Path, chance: random.Random) -> "Files":
-        """A good trace, written."""
+    def of(
+        cls, simulated: SimulatedJob, num_steps: int, folder: Path, rng: random.Random
+    ) -> "Files":
+        """Write a valid trace."""
         path = folder / "trace-odd.parquet"
-        trace_files.write(made.make(range(num_steps)), made.job, path)
-        return cls(path, made.parallelism, chance)
+        trace_files.write(simulated.make(range(num_steps)), simulated.job, path)
+        return cls(path, simulated.parallelism, rng)
 
     @property
     def meta(self) -> Path:
@@ -40,27 +42,27 @@ class Files:
 
     @cached_property
     def columns(self) -> Columns:
-        """What the trace holds, to be changed and then put."""
+        """The columns of the trace; change them, then call `write_rows`."""
         return {name: list(v) for name, v in pq.read_table(self.trace).to_pydict().items()}
 
-    def put(self, columns: Columns | pa.Table) -> None:
-        """Write other rows."""
+    def write_rows(self, columns: Columns | pa.Table) -> None:
+        """Replace the rows of the trace."""
         table = columns if isinstance(columns, pa.Table) else pa.table(columns)
         pq.write_table(table, self.trace)
 
-    def keep(self, is_kept: Callable[[dict[str, Any]], bool]) -> None:
-        """Leave out rows."""
+    def filter_rows(self, is_kept: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop the rows for which the predicate is false."""
         table = pa.table(self.columns)
-        self.put(table.filter([is_kept(row) for row in table.to_pylist()]))
+        self.write_rows(table.filter([is_kept(row) for row in table.to_pylist()]))
 
-    def some_row(self) -> int:
-        return self.chance.randrange(len(self.columns["step"]))
+    def random_row(self) -> int:
+        return self.rng.randrange(len(self.columns["step"]))
 
     def set_one(self, name: str, value: Any) -> str:
-        """Give some row another value; answers what an error has to say about it."""
-        row = self.some_row()
+        """Change the value of a random row; returns the start of the expected error."""
+        row = self.random_row()
         self.columns[name][row] = value
-        self.put(self.columns)
+        self.write_rows(self.columns)
         return rf"column {name}: rows {row} "
 
     def change_meta(self, **sizes: Any) -> None:
@@ -68,11 +70,11 @@ class Files:
         given = {name: size for name, size in content.items() if size is not None}
         self.meta.write_text(yaml.safe_dump(given))
 
-    def some_name(self) -> str:
-        return self.chance.choice([name for name in self.columns if name != "gmc"])
+    def random_column(self) -> str:
+        return self.rng.choice([name for name in self.columns if name != "gmc"])
 
 
-# Each spoils the files and answers the words, a regular expression, of the refusal.
+# Each breaks the files and returns a regular expression for the error message.
 Fault = Callable[[Files], str]
 FAULTS: dict[str, Fault] = {}
 
@@ -84,59 +86,59 @@ def fault(spoil: Fault) -> Fault:
 
 @fault
 def a_column_is_missing(files: Files) -> str:
-    name = files.some_name()
+    name = files.random_column()
     del files.columns[name]
-    files.put(files.columns)
+    files.write_rows(files.columns)
     return rf"column {name} is missing: add it"
 
 
 @fault
-def a_column_is_there_twice(files: Files) -> str:
-    name = files.some_name()
+def a_column_is_repeated(files: Files) -> str:
+    name = files.random_column()
     table = pa.table(files.columns)
-    files.put(table.append_column(name, table.column(name)))
+    files.write_rows(table.append_column(name, table.column(name)))
     return rf"column {name} is there 2 times: keep one"
 
 
 @fault
 def a_column_is_of_another_type(files: Files) -> str:
-    name = files.some_name()
+    name = files.random_column()
     files.columns[name] = [[1]] * len(files.columns[name])
-    files.put(files.columns)
+    files.write_rows(files.columns)
     return rf"column {name} is list.*: want "
 
 
 @fault
 def a_whole_number_is_a_fraction(files: Files) -> str:
-    name = files.chance.choice(["step", "dp_rank", "stage", "rank", "seq_id", "mc", "mb_id"])
+    name = files.rng.choice(["step", "dp_rank", "stage", "rank", "seq_id", "mc", "mb_id"])
     files.columns[name] = [value + 0.5 for value in files.columns[name]]
-    files.put(files.columns)
+    files.write_rows(files.columns)
     return rf"column {name} is double: want whole numbers"
 
 
 @fault
 def a_value_is_null(files: Files) -> str:
-    return files.set_one(files.some_name(), None) + "are null: give every row a value"
+    return files.set_one(files.random_column(), None) + "are null: give every row a value"
 
 
 @fault
 def a_column_has_no_value(files: Files) -> str:
-    name = files.some_name()
+    name = files.random_column()
     files.columns[name] = [None] * len(files.columns[name])
-    files.put(files.columns)
+    files.write_rows(files.columns)
     return rf"column {name}: rows 0, 1, 2 and [\d,]+ more are null: give every row a value"
 
 
 @fault
 def a_duration_is_negative(files: Files) -> str:
-    value = -files.chance.choice([1e-9, 0.5, 1e9])
+    value = -files.rng.choice([1e-9, 0.5, 1e9])
     return files.set_one("duration", value) + "are negative: an operation ends after its start"
 
 
 @fault
 def a_time_is_not_finite(files: Files) -> str:
-    name = files.chance.choice(["start_ts", "duration"])
-    value = files.chance.choice([float("nan"), float("inf"), float("-inf")])
+    name = files.rng.choice(["start_ts", "duration"])
+    value = files.rng.choice([float("nan"), float("inf"), float("-inf")])
     if name == "duration" and value < 0:
         value = float("inf")
     return files.set_one(name, value) + "are not finite: give seconds"
@@ -144,33 +146,33 @@ def a_time_is_not_finite(files: Files) -> str:
 
 @fault
 def a_time_is_huge(files: Files) -> str:
-    name = files.chance.choice(["start_ts", "duration"])
-    value = files.chance.choice([1e11, 1.7e18, 1e300, 1.79e308])
+    name = files.rng.choice(["start_ts", "duration"])
+    value = files.rng.choice([1e11, 1.7e18, 1e300, 1.79e308])
     return files.set_one(name, value) + "are beyond .* seconds: give seconds"
 
 
 @fault
 def all_times_are_huge(files: Files) -> str:
-    # Their sum is infinite although none of them is.
+    # Each is finite, their sum is not.
     files.columns["start_ts"] = [1.7e308] * len(files.columns["start_ts"])
-    files.put(files.columns)
+    files.write_rows(files.columns)
     return r"column start_ts: rows 0, 1, 2 and [\d,]+ more are beyond .* seconds: give seconds"
 
 
 @fault
 def a_number_is_negative(files: Files) -> str:
-    name = files.chance.choice(["seq_id", "dp_rank", "stage", "rank", "step"])
+    name = files.rng.choice(["seq_id", "dp_rank", "stage", "rank", "step"])
     return files.set_one(name, -1) + "are below 0: number from 0 up"
 
 
 @fault
-def a_chunk_is_below_none(files: Files) -> str:
-    return files.set_one(files.chance.choice(["mc", "mb_id"]), -2) + "are below -1: number from -1"
+def a_chunk_is_below_minus_one(files: Files) -> str:
+    return files.set_one(files.rng.choice(["mc", "mb_id"]), -2) + "are below -1: number from -1"
 
 
 @fault
-def a_number_is_beyond_its_width(files: Files) -> str:
-    name, limit = files.chance.choice(
+def a_number_exceeds_its_column_type(files: Files) -> str:
+    name, limit = files.rng.choice(
         [("dp_rank", 2**31), ("stage", 2**15), ("seq_id", 2**31), ("mc", 2**15), ("rank", 2**62)]
     )
     files.columns[name] = np.array(files.columns[name], np.int64).tolist()
@@ -179,8 +181,8 @@ def a_number_is_beyond_its_width(files: Files) -> str:
 
 @fault
 def rows_are_repeated(files: Files) -> str:
-    row = files.some_row()
-    files.put({name: [*values, values[row]] for name, values in files.columns.items()})
+    row = files.random_row()
+    files.write_rows({name: [*values, values[row]] for name, values in files.columns.items()})
     again = len(files.columns["step"])
     return rf"column seq_id: row {again} repeats row {row} .*, 1 rows in all: keep one of each"
 
@@ -190,14 +192,14 @@ def two_traces_are_mixed(files: Files) -> str:
     other = SimulatedJob(files.sizes, 1, seed=9)
     trace_files.write(other.make([0]), other.job, files.trace.with_name("trace-other.parquet"))
     added = pq.read_table(files.trace.with_name("trace-other.parquet")).to_pydict()
-    files.put({name: [*values, *added[name]] for name, values in files.columns.items()})
+    files.write_rows({name: [*values, *added[name]] for name, values in files.columns.items()})
     return r"column seq_id: row \d+ repeats row \d+ .*: keep one of each"
 
 
 @fault
 def a_worker_is_missing(files: Files) -> str:
-    dp_rank, stage = (files.chance.randrange(s) for s in (files.sizes.dp_size, files.sizes.pp_size))
-    files.keep(lambda row: (row["dp_rank"], row["stage"]) != (dp_rank, stage))
+    dp_rank, stage = (files.rng.randrange(s) for s in (files.sizes.dp_size, files.sizes.pp_size))
+    files.filter_rows(lambda row: (row["dp_rank"], row["stage"]) != (dp_rank, stage))
     if files.sizes.num_workers == 1:
         return "has no rows: record at least one step"
     return rf"dp_rank {dp_rank}, stage {stage}\) reported nothing.*: record all workers|correct the"
@@ -206,7 +208,7 @@ def a_worker_is_missing(files: Files) -> str:
 @fault
 def a_replica_is_missing(files: Files) -> str:
     last = files.sizes.dp_size - 1
-    files.keep(lambda row: row["dp_rank"] != last)
+    files.filter_rows(lambda row: row["dp_rank"] != last)
     if last == 0:
         return "has no rows: record at least one step"
     return (
@@ -215,31 +217,31 @@ def a_replica_is_missing(files: Files) -> str:
 
 
 @fault
-def a_number_is_left_out(files: Files) -> str:
+def a_seq_id_is_skipped(files: Files) -> str:
     files.columns["seq_id"] = [
         number + (name == "forward-compute")
         for number, name in zip(files.columns["seq_id"], files.columns["optype"], strict=True)
     ]
-    files.put(files.columns)
+    files.write_rows(files.columns)
     return r"lacks forward-compute 0.*: record all workers of a step"
 
 
 @fault
-def a_number_is_far_too_large(files: Files) -> str:
-    row = files.some_row()
+def a_seq_id_is_far_too_large(files: Files) -> str:
+    row = files.random_row()
     files.columns["seq_id"][row] = 2**30
-    files.put(files.columns)
+    files.write_rows(files.columns)
     return r"columns dp_rank, stage and seq_id: .* all three count from 0 without gaps"
 
 
 @fault
 def sends_have_no_receives(files: Files) -> str:
-    files.keep(lambda row: row["optype"] != "forward-recv")
+    files.filter_rows(lambda row: row["optype"] != "forward-recv")
     return "forward-send.*: record" if files.sizes.pp_size > 1 else ""
 
 
 @fault
-def operations_wait_in_a_circle(files: Files) -> str:
+def operations_wait_in_a_cycle(files: Files) -> str:
     if files.sizes.pp_size == 1:
         return ""
     rows = pa.table(files.columns).to_pylist()
@@ -248,47 +250,47 @@ def operations_wait_in_a_circle(files: Files) -> str:
         # The first stage computes backward before it has computed forward.
         if row["stage"] == 0 and row["optype"] == "forward-compute":
             row["start_ts"] += ends_s
-    files.put(pa.Table.from_pylist(rows))
+    files.write_rows(pa.Table.from_pylist(rows))
     return r"wait for each other in a circle: .*(forward|backward)-.*: record"
 
 
 @fault
 def an_operation_is_of_an_unknown_type(files: Files) -> str:
-    name = files.chance.choice(["coffee-break", "", "forward-compute ", "Forward-Compute", "前"])
+    name = files.rng.choice(["coffee-break", "", "forward-compute ", "Forward-Compute", "前"])
     return files.set_one("optype", name) + rf"are of an unknown type \('{name}'\): use one of forw"
 
 
 @fault
-def a_type_name_would_steer_the_terminal(files: Files) -> str:
-    name = files.chance.choice(["\x1b]0;owned\x07", "a\nb", "a\r\n", "\x9b31m", "\u202eevil"])
+def a_type_name_has_control_characters(files: Files) -> str:
+    name = files.rng.choice(["\x1b]0;owned\x07", "a\nb", "a\r\n", "\x9b31m", "\u202eevil"])
     return files.set_one("optype", name) + r"are of an unknown type \('.*\\(x|n|r|u).*'\): use one"
 
 
 @fault
 def types_are_numbers(files: Files) -> str:
     files.columns["optype"] = [3] * len(files.columns["optype"])
-    files.put(files.columns)
+    files.write_rows(files.columns)
     return "column optype is int64: want names"
 
 
 @fault
-def no_operation_takes_time(files: Files) -> str:
+def all_durations_are_zero(files: Files) -> str:
     files.columns["duration"] = [0.0] * len(files.columns["duration"])
-    files.put(files.columns)
+    files.write_rows(files.columns)
     return "takes no time.*: record"
 
 
 @fault
-def everything_happens_at_once(files: Files) -> str:
+def all_times_are_zero(files: Files) -> str:
     for name in ("start_ts", "duration"):
         files.columns[name] = [0.0] * len(files.columns[name])
-    files.put(files.columns)
+    files.write_rows(files.columns)
     return "took no time: record"
 
 
 @fault
 def there_are_no_rows(files: Files) -> str:
-    files.put(pq.read_table(files.trace).slice(0, 0))
+    files.write_rows(pq.read_table(files.trace).slice(0, 0))
     return "has no rows: record at least one step"
 
 
@@ -301,20 +303,20 @@ def the_file_is_empty(files: Files) -> str:
 @fault
 def the_file_is_cut_off(files: Files) -> str:
     content = files.trace.read_bytes()
-    files.trace.write_bytes(content[: files.chance.randrange(len(content))])
+    files.trace.write_bytes(content[: files.rng.randrange(len(content))])
     return "copy or record it again"
 
 
 @fault
 def the_file_is_garbage(files: Files) -> str:
-    around = files.chance.choice([b"", b"PAR1"])
-    files.trace.write_bytes(around + files.chance.randbytes(200) + around)
+    around = files.rng.choice([b"", b"PAR1"])
+    files.trace.write_bytes(around + files.rng.randbytes(200) + around)
     return "copy or record it again"
 
 
 @fault
 def the_file_is_text(files: Files) -> str:
-    files.trace.write_text("step,optype,start_ts\n" * files.chance.randrange(1, 50))
+    files.trace.write_text("step,optype,start_ts\n" * files.rng.randrange(1, 50))
     return "is no whole parquet file: copy or record it again"
 
 
@@ -326,26 +328,26 @@ def the_file_is_a_folder(files: Files) -> str:
 
 
 @fault
-def the_file_is_not_there(files: Files) -> str:
+def the_file_is_missing(files: Files) -> str:
     files.trace.unlink()
     return "No such file or directory: name a parquet file"
 
 
 @fault
 def the_meta_file_is_empty(files: Files) -> str:
-    files.meta.write_text(files.chance.choice(["", "\n", "# nothing\n", "---\n", "[]"]))
+    files.meta.write_text(files.rng.choice(["", "\n", "# nothing\n", "---\n", "[]"]))
     return "meta-odd.yaml: want lines like 'dp_size: 4'"
 
 
 @fault
-def the_meta_file_is_no_yaml(files: Files) -> str:
-    content = files.chance.choice(
+def the_meta_file_is_not_yaml(files: Files) -> str:
+    content = files.rng.choice(
         [
             b"dp_size: [2",
             b"\xff\xfe\x00",
             b"\x00",
             b"a: 'b\nc",
-            b"[" * 99999,  # so deep that a loader that recurses would crash
+            b"[" * 99999,  # deep enough to crash a recursive loader
             b"- " * 99999 + b"1",
             b"x: !!bool z",
             b"x: !!python/object:os.system 3",
@@ -358,30 +360,30 @@ def the_meta_file_is_no_yaml(files: Files) -> str:
 
 
 @fault
-def the_meta_file_says_no_size(files: Files) -> str:
+def the_meta_file_lacks_dp_size(files: Files) -> str:
     files.meta.write_text("trial_name: x\n")
     return "meta-odd.yaml: dp_size is missing: add it"
 
 
 @fault
-def a_size_is_no_size(files: Files) -> str:
-    size = files.chance.choice(["two", 0, -3, 2.5, True, [2], {"a": 1}, "\x1b[2J"])
-    name = files.chance.choice(["dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size"])
+def a_size_is_invalid(files: Files) -> str:
+    size = files.rng.choice(["two", 0, -3, 2.5, True, [2], {"a": 1}, "\x1b[2J"])
+    name = files.rng.choice(["dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size"])
     files.change_meta(**{name: size})
     return rf"meta-odd.yaml: {name} is .*: give a whole number, 1 or more"
 
 
 @fault
-def the_world_is_of_another_size(files: Files) -> str:
-    files.change_meta(world_size=files.sizes.world_size + files.chance.choice([1, 10**30]))
+def the_world_size_is_wrong(files: Files) -> str:
+    files.change_meta(world_size=files.sizes.world_size + files.rng.choice([1, 10**30]))
     return (
         rf"meta-odd.yaml: world_size is \d+, but .* is {files.sizes.world_size}: correct the sizes"
     )
 
 
 @fault
-def the_meta_file_is_of_another_trace(files: Files) -> str:
-    name = files.chance.choice(["dp_size", "pp_size"])
-    size = getattr(files.sizes, name) + files.chance.choice([1, 10, 10**4])
+def the_meta_file_belongs_to_another_trace(files: Files) -> str:
+    name = files.rng.choice(["dp_size", "pp_size"])
+    size = getattr(files.sizes, name) + files.rng.choice([1, 10, 10**4])
     files.change_meta(**{name: size, "world_size": None})
     return rf"{name} is {size}, but the trace's highest .*: correct the meta file"

@@ -1,4 +1,4 @@
-"""A server that takes down what it is sent."""
+"""An HTTP server that records the requests of the CLI."""
 
 import json
 import threading
@@ -12,8 +12,8 @@ from app.trace.job import Parallelism
 TOKEN = "pl_only-for-this-test"
 
 
-class Twin(ThreadingHTTPServer):
-    """Answers as the API does, and keeps what came."""
+class RecordingServer(ThreadingHTTPServer):
+    """Answers like the API and records calls, registrations and batches."""
 
     daemon_threads = True
 
@@ -25,7 +25,7 @@ class Twin(ThreadingHTTPServer):
         self.calls = []
         self.registered: dict = {}
         self.num_registered = 0
-        self.known: dict | None = None  # the job as GET answers it, where there is one
+        self.known: dict | None = None  # the job as GET returns it; None is 404
 
     @property
     def url(self):
@@ -34,12 +34,12 @@ class Twin(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Twin
+    server: RecordingServer
 
     def handle_call(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        what = f"{self.command} {self.path}"
-        self.server.calls.append(what)
+        call = f"{self.command} {self.path}"
+        self.server.calls.append(call)
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
             return self.answer(401, {"detail": "this token is not known"})
         if self.server.refuse and self.path.endswith(self.server.refuse):
@@ -73,8 +73,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def twin(**options):
-    with Twin(**options) as server:
+def running_server(**options):
+    with RecordingServer(**options) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

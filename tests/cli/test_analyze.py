@@ -1,4 +1,4 @@
-"""The offline commands, as they are typed."""
+"""`paceline analyze` and the simulated traces that it reads."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ def paceline(*arguments, **environment):
     return CliRunner().invoke(app, list(arguments), env=environment)
 
 
-def made(tmp_path, *options):
+def simulated_trace(tmp_path, *options):
     path = tmp_path / "trace-made.parquet"
     small = ("--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", "2")
     result = paceline("simulate", *small, *options, "--out", str(path))
@@ -25,7 +25,7 @@ def made(tmp_path, *options):
     return path
 
 
-def test_the_version_is_told():
+def test_version_is_printed():
     assert paceline("--version").stdout.startswith("paceline ")
 
 
@@ -34,8 +34,8 @@ def test_every_command_has_help_with_an_example():
         assert f"Example: paceline {name}" in paceline(name, "--help", COLUMNS="120").stdout
 
 
-def test_what_is_simulated_can_be_analysed(tmp_path):
-    path = made(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2.5")
+def test_analysis_of_a_simulated_trace_names_the_slow_worker(tmp_path):
+    path = simulated_trace(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2.5")
     result = paceline("analyze", str(path), COLUMNS="100")
     assert result.exit_code == 0, result.stderr
     assert "made runs at" in result.stdout
@@ -43,31 +43,33 @@ def test_what_is_simulated_can_be_analysed(tmp_path):
     assert "stage 1" in result.stdout
 
 
-def test_a_healthy_job_is_said_to_be_one(tmp_path):
-    result = paceline("analyze", str(made(tmp_path, "--noise", "0")), COLUMNS="100")
+def test_healthy_job_prints_nothing_stands_out(tmp_path):
+    result = paceline("analyze", str(simulated_trace(tmp_path, "--noise", "0")), COLUMNS="100")
     assert "Nothing stands out" in result.stdout
 
 
 @pytest.mark.parametrize("fault", ["slow-stage:stage=1,factor=1.8", "long-last-stage"])
 def test_a_long_stage_is_named(tmp_path, fault):
-    result = paceline("analyze", str(made(tmp_path, "--fault", fault)), COLUMNS="100")
+    result = paceline("analyze", str(simulated_trace(tmp_path, "--fault", fault)), COLUMNS="100")
     assert "stage-imbalance: stage 1, the last stage, takes" in result.stdout
 
 
 def test_json_on_standard_output_is_json_alone(tmp_path):
-    result = paceline("analyze", str(made(tmp_path)), "--json", "-")
+    result = paceline("analyze", str(simulated_trace(tmp_path)), "--json", "-")
     parsed = json.loads(result.stdout)
     assert (parsed["schema"], parsed["job"]["name"], parsed["steps"]) == (1, "made", [0, 1])
 
 
-def test_json_in_a_file_comes_with_the_summary(tmp_path):
-    result = paceline("analyze", str(made(tmp_path)), "--json", str(tmp_path / "out.json"))
+def test_json_to_a_file_still_prints_the_summary(tmp_path):
+    result = paceline(
+        "analyze", str(simulated_trace(tmp_path)), "--json", str(tmp_path / "out.json")
+    )
     assert json.loads((tmp_path / "out.json").read_text())["schema"] == 1
     assert "made runs at" in result.stdout
 
 
-def test_a_result_in_a_file_is_there_whole_or_not_at_all(tmp_path):
-    trace, out = made(tmp_path), tmp_path / "out.json"
+def test_writing_json_leaves_no_temporary_files(tmp_path):
+    trace, out = simulated_trace(tmp_path), tmp_path / "out.json"
     assert paceline("analyze", str(trace), "--json", str(out)).exit_code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "meta-made.yaml",
@@ -77,19 +79,19 @@ def test_a_result_in_a_file_is_there_whole_or_not_at_all(tmp_path):
     ]
 
 
-def test_only_the_steps_that_are_named_are_analysed(tmp_path):
-    trace = str(made(tmp_path, "--steps", "5"))
+def test_steps_option_limits_the_analysis(tmp_path):
+    trace = str(simulated_trace(tmp_path, "--steps", "5"))
     whole = json.loads(paceline("analyze", trace, "--json", "-").stdout)
     some = json.loads(paceline("analyze", trace, "--steps", "4,1-2", "--json", "-").stdout)
     assert (whole["steps"], some["steps"]) == ([0, 1, 2, 3, 4], [1, 2, 4])
     recorded_s = whole["step_time_s"]["recorded"]
-    # A step is as long as from the end of the one before, where that one is known.
+    # A step lasts from the end of the previous step, where that one is recorded.
     own_s = [recorded_s[step] for step in (1, 2, 4)]
     assert some["step_time_s"]["recorded"] == pytest.approx(own_s, rel=0.02)
 
 
-def test_a_step_without_all_its_workers_is_left_out_and_told(tmp_path):
-    trace = made(tmp_path, "--steps", "3")
+def test_step_with_a_missing_worker_is_skipped_with_a_reason(tmp_path):
+    trace = simulated_trace(tmp_path, "--steps", "3")
     table = pq.read_table(trace)
     rows = zip(table["step"].to_pylist(), table["rank"].to_pylist(), strict=True)
     pq.write_table(table.filter([row != (1, 3) for row in rows]), trace)
@@ -98,20 +100,20 @@ def test_a_step_without_all_its_workers_is_left_out_and_told(tmp_path):
     assert "0 to 2; 1 more left out, see below" in result.stdout
 
 
-def test_sizes_that_were_only_seen_are_said_to_be(tmp_path):
-    path = made(tmp_path)
+def test_missing_meta_file_infers_sizes_with_a_notice(tmp_path):
+    path = simulated_trace(tmp_path)
     (tmp_path / "meta-made.yaml").unlink()
     result = paceline("analyze", str(path), "--json", "-")
     assert "sizes are from the trace" in result.stderr
     assert json.loads(result.stdout)["job"]["dp_size"] == 2
 
 
-def test_simulating_makes_what_was_asked_for(tmp_path):
-    first, again = made(tmp_path, "--seed", "7"), tmp_path / "trace-again.parquet"
+def test_same_seed_simulates_the_same_trace(tmp_path):
+    first, again = simulated_trace(tmp_path, "--seed", "7"), tmp_path / "trace-again.parquet"
     window = trace_files.read(first)
     assert (window.job.parallelism.num_workers, window.steps) == (4, (0, 1))
     (tmp_path / "trace-made.parquet").rename(again)
-    assert again.read_bytes() == made(tmp_path, "--seed", "7").read_bytes()
+    assert again.read_bytes() == simulated_trace(tmp_path, "--seed", "7").read_bytes()
 
 
 def test_a_refusal_is_one_line_without_a_traceback(tmp_path):
@@ -128,13 +130,13 @@ def test_a_refusal_is_one_line_without_a_traceback(tmp_path):
 
 
 @needs_shared
-def test_the_published_slow_worker_is_found():
+def test_published_slow_worker_trace_has_a_large_slowdown():
     result = paceline("analyze", str(SHARED_TRACES / "trace-AR.parquet"), "--json", "-")
     assert json.loads(result.stdout)["slowdown"] > 1.5
 
 
 @pytest.mark.parametrize("command", [["serve"], ["migrate"]])
-def test_a_directory_that_cannot_be_made_is_one_line(command, tmp_path):
+def test_uncreatable_data_directory_is_a_one_line_error(command, tmp_path):
     (tmp_path / "file").write_text("")
     done = CliRunner().invoke(app, [*command, "--data-dir", str(tmp_path / "file" / "data")])
     assert done.exit_code == 2

@@ -24,12 +24,12 @@ SIZES = Parallelism(2, 2)
 OLD = '{"an": "older result"}'
 
 
-def good(folder, seed=1, sizes=SIZES, num_microbatches=2, num_steps=2):
+def good_trace(folder, seed=1, sizes=SIZES, num_microbatches=2, num_steps=2):
     return Files.of(SimulatedJob(sizes, num_microbatches), num_steps, folder, random.Random(seed))
 
 
 def refused(files, *options):
-    """The one line that says why the files are not analysed."""
+    """The one-line error of `paceline analyze`."""
     folder = files.trace.parent
     before = contents(folder)
     result = CliRunner().invoke(app, ["analyze", str(files.trace), *options])
@@ -65,8 +65,8 @@ def contents(folder):
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_each_fault_is_named_with_its_file_its_place_and_what_to_do(name, seed, tmp_path):
-    files = good(tmp_path, seed)
+def test_each_fault_is_reported_with_file_position_and_remedy(name, seed, tmp_path):
+    files = good_trace(tmp_path, seed)
     words = FAULTS[name](files)
     out = tmp_path / "result.json"
     line = refused(files, "--json", str(out))
@@ -83,11 +83,11 @@ def test_each_fault_is_named_with_its_file_its_place_and_what_to_do(name, seed, 
     num_steps=st.integers(1, 3),
 )
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_is_wrong_with_a_trace_is_told_in_one_line(
+def test_any_fault_in_any_job_shape_is_refused_in_one_line(
     name, seed, sizes, num_microbatches, num_steps
 ):
     with tempfile.TemporaryDirectory() as folder:
-        files = good(Path(folder), seed, sizes, num_microbatches, num_steps)
+        files = good_trace(Path(folder), seed, sizes, num_microbatches, num_steps)
         words = FAULTS[name](files)
         if not words:
             return  # a fault that a job of this shape cannot have
@@ -101,12 +101,12 @@ def test_whatever_is_wrong_with_a_trace_is_told_in_one_line(
 @given(seed=st.integers(0, 2**32), num_changes=st.integers(1, 6))
 @settings(deadline=None, max_examples=60)
 def test_a_damaged_file_is_analysed_or_refused(seed, num_changes):
-    # Not every bit is guarded by a checksum; whatever is read, nothing else may come of it.
+    # Not every bit has a checksum, so damage may go unnoticed; a crash is never allowed.
     with tempfile.TemporaryDirectory() as folder:
-        files = good(Path(folder), seed)
+        files = good_trace(Path(folder), seed)
         content = bytearray(files.trace.read_bytes())
         for _ in range(num_changes):
-            content[files.chance.randrange(len(content))] ^= 1 << files.chance.randrange(8)
+            content[files.rng.randrange(len(content))] ^= 1 << files.rng.randrange(8)
         files.trace.write_bytes(content)
         analysed_or_refused(files)
 
@@ -118,50 +118,50 @@ def test_a_damaged_file_is_analysed_or_refused(seed, num_changes):
     num_changes=st.integers(1, 20),
 )
 @settings(deadline=None, max_examples=60)
-def test_rows_that_have_changed_places_are_analysed_or_refused(name, seed, sizes, num_changes):
+def test_trace_with_swapped_values_is_analysed_or_refused(name, seed, sizes, num_changes):
     with tempfile.TemporaryDirectory() as folder:
-        files = good(Path(folder), seed, dataclasses.replace(sizes, vpp_size=1))
+        files = good_trace(Path(folder), seed, dataclasses.replace(sizes, vpp_size=1))
         files.change_meta(vpp_size=sizes.vpp_size)
         values = files.columns[name]
         for _ in range(num_changes):
-            here, there = files.some_row(), files.some_row()
+            here, there = files.random_row(), files.random_row()
             values[here], values[there] = values[there], values[here]
-        files.put(files.columns)
+        files.write_rows(files.columns)
         analysed_or_refused(files)
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "sp ace", "日本", "a\x9b"])
-def test_a_files_odd_name_is_shown_and_not_obeyed(name, tmp_path):
-    files = good(tmp_path)
+def test_unusual_file_names_are_printed_safely(name, tmp_path):
+    files = good_trace(tmp_path)
     odd = tmp_path / f"trace-{name}.parquet"
     files.trace.rename(odd)
     files.meta.rename(tmp_path / f"meta-{name}.yaml")
-    files = Files(odd, files.sizes, files.chance)
+    files = Files(odd, files.sizes, files.rng)
     files.set_one("duration", -1.0)
     shown = f"trace-{name}.parquet".encode("unicode_escape").decode()
     line = refused(files)
     assert shown in line.encode("unicode_escape").decode().replace("\\\\", "\\")
 
 
-def test_a_file_whose_name_is_no_text_is_refused(tmp_path):
-    files = good(tmp_path)
+def test_file_name_that_is_not_utf8_is_refused(tmp_path):
+    files = good_trace(tmp_path)
     odd = tmp_path / "trace-\udcff.parquet"
     files.trace.rename(odd)
-    line = refused(Files(odd, files.sizes, files.chance))
+    line = refused(Files(odd, files.sizes, files.rng))
     assert line == r"paceline: trace-\udcff.parquet: is no name in UTF-8: rename the file"
 
 
-def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+def test_unreadable_file_is_refused(tmp_path, monkeypatch):
     def denied(*_arguments, **_options):
         raise PermissionError(13, "Permission denied")
 
-    files = good(tmp_path)
+    files = good_trace(tmp_path)
     monkeypatch.setattr(pq, "ParquetFile", denied)
     assert "trace-odd.parquet: cannot be read: Permission denied: name a" in refused(files)
 
 
-def test_another_meta_file_is_the_one_that_is_named(tmp_path):
-    files = good(tmp_path)
+def test_error_names_the_meta_file_given_by_option(tmp_path):
+    files = good_trace(tmp_path)
     meta = tmp_path / "about.yaml"
     meta.write_text("dp_size: 2\n")
     assert "about.yaml: pp_size is missing: add it" in refused(files, "--meta", str(meta))
@@ -181,38 +181,38 @@ def test_another_meta_file_is_the_one_that_is_named(tmp_path):
         ("\x1b[2J", r"'\\x1b\[2J' names no step"),
     ],
 )
-def test_steps_that_are_not_there_are_refused(tmp_path, steps, words):
-    line = refused(good(tmp_path), f"--steps={steps}")
+def test_invalid_or_missing_steps_are_refused(tmp_path, steps, words):
+    line = refused(good_trace(tmp_path), f"--steps={steps}")
     assert re.search(f"trace-odd.parquet: .*{words}", line), line
 
 
-def test_a_step_that_is_left_out_cannot_be_chosen(tmp_path):
-    files = good(tmp_path)
-    files.keep(lambda row: (row["step"], row["rank"]) != (1, 3))
+def test_incomplete_step_cannot_be_chosen(tmp_path):
+    files = good_trace(tmp_path)
+    files.filter_rows(lambda row: (row["step"], row["rank"]) != (1, 3))
     line = refused(files, "--steps", "1")
     assert "step 1 cannot be analysed: rank 3 (dp_rank 1, stage 1) reported nothing" in line
 
 
-def test_a_result_never_replaces_what_was_read(tmp_path):
-    files = good(tmp_path)
+def test_result_never_overwrites_an_input_file(tmp_path):
+    files = good_trace(tmp_path)
     for path in (files.trace, files.meta):
         line = refused(files, "--json", str(path), "--meta", str(files.meta))
         assert line.endswith("this is an input file: name another file")
 
 
 @pytest.mark.parametrize("out", ["none/result.json", "folder", "file/result.json"])
-def test_a_result_that_cannot_be_written_is_refused(tmp_path, out):
-    files = good(tmp_path)
+def test_unwritable_result_path_is_refused(tmp_path, out):
+    files = good_trace(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     line = refused(files, "--json", str(tmp_path / out))
     assert f"{tmp_path / out}: cannot be written" in line
 
 
-def test_the_command_as_a_process_says_one_line_too(tmp_path):
-    files = good(tmp_path)
+def test_error_of_the_process_is_one_line(tmp_path):
+    files = good_trace(tmp_path)
     files.columns["optype"][4] = "\x1b[2J"
-    files.put(files.columns)
+    files.write_rows(files.columns)
     done = subprocess.run(
         [sys.executable, "-m", "app.cli", "analyze", str(files.trace)],
         capture_output=True,

@@ -29,10 +29,14 @@ def refused(*arguments):
     return line
 
 
-def test_the_finding_is_said_first_and_the_time_of_every_rank_shown(tmp_path):
+def test_finding_is_printed_before_the_times_of_every_rank(tmp_path):
     text = shown(*made(tmp_path, [6000, 9000, 6000, 6000]))
-    said = "A step of mine takes 9.5 ms (profiles of 4 of 4 ranks, 4 steps by ProfilerStep marks)."
-    assert text.startswith(f"{said} Rank 1 computes 9 ms a step where its peers take 6 ms (1.5x)")
+    first_line = (
+        "A step of mine takes 9.5 ms (profiles of 4 of 4 ranks, 4 steps by ProfilerStep marks)."
+    )
+    assert text.startswith(
+        f"{first_line} Rank 1 computes 9 ms a step where its peers take 6 ms (1.5x)"
+    )
     assert "0 9.5 ms 63 % 37 % 32 % 0 % 0 % 0 %" in text
     assert "1 9.5 ms 95 % 5.3 % 0 % 0 % 0 % 0 %" in text
     assert "all-reduce default_pg [0-3] 4 KB 4" in text
@@ -49,7 +53,7 @@ def test_the_result_is_written_as_json(tmp_path):
 
 
 @pytest.mark.parametrize("group", ["[/x]", "[red]a"])
-def test_brackets_in_a_group_s_name_are_no_markup(tmp_path, group):
+def test_brackets_in_a_group_name_are_not_markup(tmp_path, group):
     paths = made(tmp_path, [6000] * 4)
     for path in paths:
         content = gzip.decompress(path.read_bytes())
@@ -57,7 +61,7 @@ def test_brackets_in_a_group_s_name_are_no_markup(tmp_path, group):
     assert f"all-reduce {group} [0-3]" in shown(*paths)
 
 
-def test_a_file_that_is_left_out_is_named(tmp_path):
+def test_unreadable_profile_is_skipped_by_name(tmp_path):
     paths = made(tmp_path, [6000, 9000, 6000, 6000])
     paths[2].write_text("{")
     text = shown(*paths)
@@ -66,7 +70,7 @@ def test_a_file_that_is_left_out_is_named(tmp_path):
     assert "nothing stands out" not in text.lower()
 
 
-def test_files_are_recognised_by_what_they_hold(tmp_path):
+def test_profiles_are_recognised_by_content_not_suffix(tmp_path):
     (path,) = made(tmp_path, [6000], ranks=(0,))
     renamed = path.rename(tmp_path / "export.bin")
     assert shown(renamed).startswith("A step of export takes 6.5 ms (a profile of one rank")
@@ -85,24 +89,24 @@ def test_parquet_traces_and_profiles_are_not_mixed(tmp_path):
     assert "trace-a.parquet is a parquet trace" in refused(path, trace)
 
 
-def test_a_profile_is_never_written_over(tmp_path):
+def test_profile_is_never_overwritten(tmp_path):
     paths = made(tmp_path, [6000] * 4)
     assert "--json" in refused(*paths, "--json", paths[2])
 
 
-def test_names_in_files_cannot_steer_the_terminal(tmp_path):
+def test_control_characters_in_names_never_reach_the_terminal(tmp_path):
     profile = SmallProfile(0, 2).backward().steps(0, 100).kernel(5, 50, launch=1)
     evil = "\x1b[2Jdp"
     profile.all_reduce(60, 90, launch=2, ranks=[0, 1], **{"Process Group Description": evil})
     assert "\x1b" not in run(profile.write(tmp_path)).stdout
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path):
+def test_missing_file_is_refused(tmp_path):
     assert "gone.json: cannot be read" in refused(tmp_path / "gone.json")
 
 
 @needs_profiles
-def test_others_profiles_are_shown_or_refused_by_name():
+def test_third_party_profiles_are_analysed_or_refused_by_name():
     for path in sorted(SHARED_REAL.glob("*.json.gz")):
         found = run(path)
         text = found.output.lower()

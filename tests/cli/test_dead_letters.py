@@ -1,4 +1,4 @@
-"""The commands on dead letters, on a store in a directory and a real queue."""
+"""`paceline dead-letters` on a store in a directory and a real queue."""
 
 import time
 
@@ -41,7 +41,7 @@ def paceline(tmp_path):
 
 @pytest.fixture
 def queue(tmp_path):
-    """Entries of the job in a queue as `paceline serve` runs it."""
+    """Reads the job's entries from a queue as `paceline serve` runs it."""
     server = EmbeddedQueue(tmp_path)
     reader = RedisReader(server.start())
 
@@ -53,7 +53,7 @@ def queue(tmp_path):
     server.stop()
 
 
-def bury(store, *bodies):
+def save_dead_letters(store, *bodies):
     letters = [
         DeadLetter(JOB, 1, f"{n}-0", 4, 3, "a reason\x1b[2J", 1700000000.0, 1700000009.0, body)
         for n, body in enumerate(bodies, 1)
@@ -67,9 +67,9 @@ def states(store):
         return [letter.state for letter in dead_letters.page(conn)[0]]
 
 
-def test_letters_are_listed_with_why_they_died_and_nothing_that_a_terminal_obeys(store, paceline):
+def test_dead_letters_are_listed_with_an_escaped_reason(store, paceline):
     assert paceline("list").stdout == "no dead letters\n"
-    bury(store, READABLE, b"")
+    save_dead_letters(store, READABLE, b"")
     first, second = paceline("list").stdout.splitlines()
     assert first == (
         "1  2023-11-14 22:13:29 UTC  default/llm epoch 1: 4 operations, delivered 3 times: "
@@ -78,8 +78,8 @@ def test_letters_are_listed_with_why_they_died_and_nothing_that_a_terminal_obeys
     assert second.startswith("2  ")
 
 
-def test_only_letters_in_the_state_asked_for_are_listed(store, paceline):
-    bury(store, READABLE, b"", b"x")
+def test_list_filters_dead_letters_by_state(store, paceline):
+    save_dead_letters(store, READABLE, b"", b"x")
     with store.write() as conn:
         dead_letters.mark(conn, 2, "dropped", now_s=1.0)
     assert [line[0] for line in paceline("list").stdout.splitlines()] == ["1", "3"]
@@ -87,8 +87,8 @@ def test_only_letters_in_the_state_asked_for_are_listed(store, paceline):
     assert len(paceline("list", "--state", "any").stdout.splitlines()) == 3
 
 
-def test_a_letter_is_shown_as_far_as_it_can_be_read(store, paceline):
-    bury(store, READABLE, b"\xff\x1bnothing")
+def test_show_prints_operations_or_the_first_unreadable_bytes(store, paceline):
+    save_dead_letters(store, READABLE, b"\xff\x1bnothing")
     shown = paceline("show", "1", "--rows", "1").stdout
     num_ops = BATCH.columns.num_ops
     assert "epoch 1, rank 0 (dp 0, stage 0)" in shown
@@ -100,8 +100,8 @@ def test_a_letter_is_shown_as_far_as_it_can_be_read(store, paceline):
     assert paceline("show", "3").stderr.startswith("paceline: no dead letter 3")
 
 
-def test_a_replayed_letter_is_in_the_queue_again_and_marked_after_that(store, paceline, queue):
-    bury(store, READABLE, b"second", b"third")
+def test_replayed_dead_letter_is_queued_again_and_marked(store, paceline, queue):
+    save_dead_letters(store, READABLE, b"second", b"third")
     assert paceline("replay", "2").stdout == "1 replayed\n"
     assert [(entry.job_id, entry.body) for entry in queue()] == [(JOB, b"second")]
     assert states(store) == ["dead", "replayed", "dead"]
@@ -113,16 +113,16 @@ def test_a_replayed_letter_is_in_the_queue_again_and_marked_after_that(store, pa
     assert settled_s == pytest.approx(time.time(), abs=60)
 
 
-def test_without_a_queue_nothing_is_marked(store, paceline):
-    bury(store, READABLE)
+def test_replay_without_a_queue_marks_nothing(store, paceline):
+    save_dead_letters(store, READABLE)
     result = paceline("replay", "1")
     assert result.exit_code == 2
     assert "no event queue runs on" in result.stderr
     assert states(store) == ["dead"]
 
 
-def test_dropping_asks_first(store, paceline):
-    bury(store, READABLE, b"second")
+def test_drop_asks_for_confirmation(store, paceline):
+    save_dead_letters(store, READABLE, b"second")
     assert paceline("drop", "--all", input="n\n").exit_code == 1
     assert states(store) == ["dead", "dead"]
     assert "drop 1 dead letters?" in paceline("drop", "2", input="y\n").stdout
@@ -133,20 +133,20 @@ def test_dropping_asks_first(store, paceline):
 
 @pytest.mark.parametrize("command", ["replay", "drop"])
 @pytest.mark.parametrize("which", [[], ["1", "--all"]])
-def test_which_letters_are_meant_has_to_be_said(store, paceline, command, which):
-    bury(store, READABLE)
+def test_replay_and_drop_need_either_ids_or_all(store, paceline, command, which):
+    save_dead_letters(store, READABLE)
     result = paceline(command, *which)
     assert result.exit_code == 2
     assert "--all" in result.stderr
     assert states(store) == ["dead"]
 
 
-def test_a_letter_that_is_not_there_stops_all(store, paceline):
-    bury(store, READABLE)
+def test_unknown_dead_letter_id_drops_nothing(store, paceline):
+    save_dead_letters(store, READABLE)
     assert paceline("drop", "1", "5", "--yes").exit_code == 2
     assert states(store) == ["dead"]
 
 
-def test_a_database_that_was_never_migrated_is_said_to_be_so(paceline, tmp_path):
+def test_unmigrated_database_is_refused_with_the_command(paceline, tmp_path):
     (tmp_path / "paceline.db").touch()
     assert "run paceline migrate" in paceline("list").stderr

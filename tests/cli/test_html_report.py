@@ -2,15 +2,17 @@ import json
 
 import pytest
 
-from tests.cli.test_analyze import made, paceline
+from tests.cli.test_analyze import paceline, simulated_trace
 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
-    return made(tmp_path_factory.mktemp("made"), "--fault", "slow-worker:dp=1,stage=0,factor=2.5")
+    return simulated_trace(
+        tmp_path_factory.mktemp("made"), "--fault", "slow-worker:dp=1,stage=0,factor=2.5"
+    )
 
 
-def test_a_report_is_one_file_with_plotly_in_it_and_the_numbers_of_the_json(trace, tmp_path):
+def test_report_is_one_file_with_plotly_and_the_json_figures(trace, tmp_path):
     page, out = tmp_path / "report.html", tmp_path / "out.json"
     done = paceline("analyze", str(trace), "--html", str(page), "--json", str(out))
     assert done.exit_code == 0, done.stderr
@@ -22,14 +24,14 @@ def test_a_report_is_one_file_with_plotly_in_it_and_the_numbers_of_the_json(trac
     assert "plotly.react" in text.lower()
 
 
-def test_a_report_never_takes_the_place_of_what_is_read(trace):
+def test_report_never_overwrites_an_input_file(trace):
     done = paceline("analyze", str(trace), "--html", str(trace))
     assert done.exit_code != 0
     assert "--html" in done.stderr
     assert "this is an input file" in " ".join(done.stderr.split())
 
 
-def test_a_report_that_cannot_be_written_says_where(trace, tmp_path):
+def test_unwritable_report_path_is_refused(trace, tmp_path):
     done = paceline("analyze", str(trace), "--html", str(tmp_path / "none" / "report.html"))
     assert done.exit_code != 0
     assert "cannot be written" in " ".join(done.stderr.split())

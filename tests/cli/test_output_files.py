@@ -1,4 +1,4 @@
-"""Files stand whole or not at all."""
+"""Output files are written atomically."""
 
 import os
 import threading
@@ -9,7 +9,7 @@ from app.cli.output import printable, written_whole
 from app.errors import InvalidRequest
 
 
-def test_a_file_stands_once_its_block_has_ended(tmp_path):
+def test_file_appears_only_after_its_block_ends(tmp_path):
     path = tmp_path / "out"
     with written_whole(path) as file:
         file.write(b"new")
@@ -18,7 +18,7 @@ def test_a_file_stands_once_its_block_has_ended(tmp_path):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_what_was_there_stays_where_the_block_fails(tmp_path, error):
+def test_failed_block_keeps_the_old_file(tmp_path, error):
     path = tmp_path / "out"
     path.write_text("old")
 
@@ -33,7 +33,7 @@ def test_what_was_there_stays_where_the_block_fails(tmp_path, error):
     assert path.read_text() == "old"
 
 
-def test_a_disk_that_is_full_is_told_by_the_files_name(tmp_path):
+def test_full_disk_error_names_the_file(tmp_path):
     def fill():
         with written_whole(tmp_path / "out"):
             raise OSError(28, "No space left on device")
@@ -43,7 +43,7 @@ def test_a_disk_that_is_full_is_told_by_the_files_name(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_link_stays_one_and_a_files_permissions_too(tmp_path):
+def test_symlink_and_file_permissions_are_preserved(tmp_path):
     path, link = tmp_path / "out", tmp_path / "link"
     path.write_text("old")
     path.chmod(0o640)
@@ -55,7 +55,7 @@ def test_a_link_stays_one_and_a_files_permissions_too(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_new_file_is_as_open_as_any_other(tmp_path):
+def test_new_file_has_the_default_permissions(tmp_path):
     (tmp_path / "other").write_text("")
     with written_whole(tmp_path / "out"):
         pass
@@ -75,5 +75,5 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     assert path.is_fifo()
 
 
-def test_what_a_terminal_would_obey_is_written_out():
+def test_printable_escapes_control_characters():
     assert printable("a\x1b[2J\nb\u202e é 前") == r"a\x1b[2J\nb\u202e é 前"

@@ -1,4 +1,4 @@
-"""No command writes over what it reads, and none leaves a traceback where it cannot write."""
+"""No command overwrites its input, and a failed write is an error without a traceback."""
 
 import subprocess
 import sys
@@ -30,8 +30,8 @@ PRINTING = [
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """A trace with its meta file beside it."""
-    made = SimulatedJob(Parallelism(2, 2), 2)
-    trace_files.write(made.make([1, 2]), made.job, tmp_path / "trace-made.parquet")
+    simulated = SimulatedJob(Parallelism(2, 2), 2)
+    trace_files.write(simulated.make([1, 2]), simulated.job, tmp_path / "trace-made.parquet")
     return tmp_path / "trace-made.parquet"
 
 
@@ -42,7 +42,7 @@ def with_files(arguments: list[str], trace: Path, out: Path) -> list[str]:
 
 @pytest.mark.parametrize("arguments", WRITING, ids=lambda arguments: arguments[0])
 @pytest.mark.parametrize("name", ["trace-made.parquet", "meta-made.yaml"])
-def test_what_is_read_is_not_written_over(trace, arguments, name):
+def test_input_files_are_never_overwritten(trace, arguments, name):
     out = trace.parent / name
     before = out.read_bytes()
     result = CliRunner().invoke(app, with_files(arguments, trace, out))
@@ -53,7 +53,7 @@ def test_what_is_read_is_not_written_over(trace, arguments, name):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no device that is always full")
 @pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
-def test_a_full_standard_output_is_one_line(trace, arguments):
+def test_full_standard_output_is_a_one_line_error(trace, arguments):
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "app.cli", *with_files(arguments, trace, Path("-"))],
@@ -66,7 +66,7 @@ def test_a_full_standard_output_is_one_line(trace, arguments):
     assert done.stderr == ("paceline: standard output cannot be written: No space left on device\n")
 
 
-def test_a_timeline_is_no_text_for_a_terminal(trace):
+def test_timeline_to_standard_output_is_refused(trace):
     result = CliRunner().invoke(app, ["timeline", str(trace), "--out", "-"])
     assert result.exit_code == 2
     assert "name a file" in result.stderr

@@ -17,8 +17,8 @@ from tests.window_factory import Row, window
 BEGIN_NS = 1_800_000_000_000_000_000
 
 
-class HandClock:
-    """A clock that only moves when somebody waits."""
+class ManualClock:
+    """A clock that advances only in `wait`."""
 
     def __init__(self):
         self.time_s = 100.0
@@ -30,20 +30,20 @@ class HandClock:
         self.time_s += seconds
 
 
-class Notebook:
-    """Keeps what a recorder is given."""
+class FakeRecorder:
+    """Records the calls that a recorder gets."""
 
     def __init__(self, clock):
         self.clock = clock
         self.ops = []
-        self.told = []
+        self.extras = []
         self.done = []
-        self.came_s = []
+        self.recorded_s = []
 
-    def record(self, optype, step, start_ns, duration_ns, seq_id=None, mc=-1, mb_id=-1, **told):
-        self.told.append(told)
+    def record(self, optype, step, start_ns, duration_ns, seq_id=None, mc=-1, mb_id=-1, **extras):
+        self.extras.append(extras)
         self.ops.append((optype, step, start_ns, duration_ns, seq_id, mc, mb_id))
-        self.came_s.append(self.clock.now_s() - 100.0)
+        self.recorded_s.append(self.clock.now_s() - 100.0)
 
     def step_done(self, step):
         self.done.append((step, len(self.ops)))
@@ -60,28 +60,28 @@ def two_short_steps():
     )
 
 
-def pushed(timeline, num_workers, speed):
-    clock = HandClock()
-    notebooks = [Notebook(clock) for _ in range(num_workers)]
+def push_all(timeline, num_workers, speed):
+    clock = ManualClock()
+    recorders = [FakeRecorder(clock) for _ in range(num_workers)]
     push(
         timeline,
-        notebooks,
+        recorders,
         begin_ns=BEGIN_NS,
         speed=speed,
         clock=clock,
         progress=lambda num_ops: None,
     )
-    return notebooks
+    return recorders
 
 
-def test_what_a_trace_tells_of_operations_is_told_again():
+def test_optional_columns_are_pushed_with_their_operations():
     recorded = two_short_steps()
     columns = {"tokens": np.array([7, -1, 9, -1]), "temperature_c": np.array([-1, 70, -1, -1])}
-    told = replace(recorded, trace=replace(recorded.trace, **columns))
-    [notebook] = pushed(gapless_timeline(told), 1, math.inf)
-    assert notebook.told == [{"tokens": 7}, {"temperature_c": 70}, {"tokens": 9}, {}]
-    [silent] = pushed(gapless_timeline(recorded), 1, math.inf)
-    assert silent.told == [{}, {}, {}, {}]
+    extended = replace(recorded, trace=replace(recorded.trace, **columns))
+    [recorder] = push_all(gapless_timeline(extended), 1, math.inf)
+    assert recorder.extras == [{"tokens": 7}, {"temperature_c": 70}, {"tokens": 9}, {}]
+    [plain] = push_all(gapless_timeline(recorded), 1, math.inf)
+    assert plain.extras == [{}, {}, {}, {}]
 
 
 def test_steps_follow_each_other_without_a_gap():
@@ -92,40 +92,40 @@ def test_steps_follow_each_other_without_a_gap():
     assert timeline.length_s == 4.0
 
 
-def test_operations_come_when_they_have_ended_and_no_sooner():
-    (notebook,) = pushed(gapless_timeline(two_short_steps()), 1, speed=2.0)
-    for came_s, ends_s in zip(notebook.came_s, [0.5, 1.25, 1.75, 2.0], strict=True):
-        assert ends_s <= came_s < ends_s + 0.06
+def test_operations_are_pushed_right_after_their_end():
+    (recorder,) = push_all(gapless_timeline(two_short_steps()), 1, speed=2.0)
+    for recorded_s, ends_s in zip(recorder.recorded_s, [0.5, 1.25, 1.75, 2.0], strict=True):
+        assert ends_s <= recorded_s < ends_s + 0.06
 
 
-def test_at_infinite_speed_nobody_waits():
+def test_infinite_speed_never_waits():
     timeline = gapless_timeline(two_short_steps())
-    clock = HandClock()
+    clock = ManualClock()
     assert list(due_rows(timeline, math.inf, clock)) == [slice(0, 4)]
     assert clock.now_s() == 100.0
 
 
-def test_a_step_is_declared_done_after_the_workers_last_operation_of_it():
-    (notebook,) = pushed(gapless_timeline(two_short_steps()), 1, speed=math.inf)
-    assert notebook.done == [(3, 2), (9, 4)]
+def test_step_is_declared_done_after_its_last_operation():
+    (recorder,) = push_all(gapless_timeline(two_short_steps()), 1, speed=math.inf)
+    assert recorder.done == [(3, 2), (9, 4)]
 
 
-def test_every_worker_is_given_its_own_operations_with_all_their_numbers():
-    made = SimulatedJob(Parallelism(2, 3), 2)
-    whole = Window(made.job, 1, 0, (0, 1), made.make([0, 1]), state="complete")
-    notebooks = pushed(gapless_timeline(whole), 6, speed=math.inf)
-    for worker, notebook in enumerate(notebooks):
+def test_every_worker_pushes_its_own_operations_with_their_ids():
+    simulated = SimulatedJob(Parallelism(2, 3), 2)
+    whole = Window(simulated.job, 1, 0, (0, 1), simulated.make([0, 1]), state="complete")
+    recorders = push_all(gapless_timeline(whole), 6, speed=math.inf)
+    for worker, recorder in enumerate(recorders):
         mine = whole.trace.select(
             (whole.trace.dp_rank == worker // 3) & (whole.trace.stage == worker % 3)
         )
-        given = sorted((op[1], op[4], op[5], op[6]) for op in notebook.ops)
+        given = sorted((op[1], op[4], op[5], op[6]) for op in recorder.ops)
         columns = (mine.step, mine.seq_id, mine.mc, mine.mb_id)
         assert given == sorted(zip(*(column.tolist() for column in columns), strict=True))
-        assert [step for step, _ in notebook.done] == [0, 1]
+        assert [step for step, _ in recorder.done] == [0, 1]
 
 
-def taken_up(timeline):
-    """The trace as a consumer sees it: seconds since the step's first start, from nanoseconds."""
+def as_consumed(timeline):
+    """The trace as a consumer gets it: seconds since the step's first start, from ns."""
     trace = timeline.trace
     begins = {
         step: timeline.start_ns[trace.step == step].min() for step in np.unique(trace.step).tolist()
@@ -143,7 +143,7 @@ def taken_up(timeline):
 def test_nanoseconds_change_no_figure_of_the_published_traces(name):
     whole = trace_files.read(SHARED_TRACES / f"trace-{name}.parquet")
     replayed = Window(
-        whole.job, 1, whole.first_step, whole.steps, taken_up(gapless_timeline(whole))
+        whole.job, 1, whole.first_step, whole.steps, as_consumed(gapless_timeline(whole))
     )
     got, want = report_as_json(analyse(replayed)), report_as_json(analyse(whole))
     for figure in ("slowdown", "step_slowdown", "optype_slowdown", "worker_slowdown", "per_step"):
@@ -152,17 +152,17 @@ def test_nanoseconds_change_no_figure_of_the_published_traces(name):
         agree(got[figure], want[figure], figure, relative=0, absolute=1e-6)
 
 
-def test_successive_steps_that_overlapped_as_recorded_overlap_as_much():
+def test_recorded_overlap_of_successive_steps_is_preserved():
     rows = [
         Row("forward-compute", begins_s, 1.0, step=step, dp_rank=dp_rank)
         for step in (4, 5, 7)
         for dp_rank, begins_s in ((0, 0.0), (1, 0.5))
     ]
-    # Step 5 begins 0.3 s before step 4 ends; nobody knows what was between 5 and 7.
+    # Step 5 begins 0.3 s before step 4 ends; the time between 5 and 7 is unknown.
     origin_ns = (0, 1_200_000_000, 1_300_000_000)
-    made = replace(window(rows, dp_size=2), origin_ns=origin_ns)
-    timeline = gapless_timeline(made)
+    overlapping = replace(window(rows, dp_size=2), origin_ns=origin_ns)
+    timeline = gapless_timeline(overlapping)
     begins = {step: timeline.start_ns[timeline.trace.step == step].min() for step in (4, 5, 7)}
     assert begins == {4: 0, 5: 1_200_000_000, 7: 2_700_000_000}
-    unknown = gapless_timeline(replace(made, origin_ns=None))
+    unknown = gapless_timeline(replace(overlapping, origin_ns=None))
     assert unknown.start_ns[unknown.trace.step == 5].min() == 1_500_000_000

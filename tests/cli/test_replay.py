@@ -1,4 +1,4 @@
-"""`paceline replay` against a server that takes down what it is sent."""
+"""`paceline replay` against a server that records its requests."""
 
 from dataclasses import replace
 
@@ -12,14 +12,14 @@ from app.trace import ops as ops_module
 from app.trace.job import Job, Parallelism
 from app.trace.ops import BUILT_IN
 from app.trace.readers.published import trace_files
-from tests.cli.recording_server import TOKEN, twin
+from tests.cli.recording_server import TOKEN, running_server
 
-MADE = SimulatedJob(Parallelism(2, 2, tp_size=2), 3, name="small job")
+SIMULATED = SimulatedJob(Parallelism(2, 2, tp_size=2), 3, name="small job")
 
 
 def recorded(tmp_path):
     path = tmp_path / "trace-small.parquet"
-    trace_files.write(MADE.make([4, 5]), MADE.job, path)
+    trace_files.write(SIMULATED.make([4, 5]), SIMULATED.job, path)
     return path
 
 
@@ -30,7 +30,7 @@ def replay(path, server_url, *more, token=TOKEN):
 
 def test_a_replay_sends_every_operation_once_and_ends_the_job(tmp_path):
     path = recorded(tmp_path)
-    with twin() as server:
+    with running_server() as server:
         result = replay(path, server.url)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.strip() == f"{server.url}/jobs/small-job"
@@ -42,15 +42,15 @@ def test_a_replay_sends_every_operation_once_and_ends_the_job(tmp_path):
     assert sent(server) == expected(trace_files.read(path).trace)
 
 
-def test_a_replay_registers_the_trace_s_own_operation_types(tmp_path):
+def test_replay_registers_the_traces_own_op_types(tmp_path):
     described = [{"name": "moe-all-to-all", "kind": "collective", "axis": "ep", "stream": "moe"}]
     own = ops_module.parse_op_types(described)
-    trace = MADE.make([4, 5])
+    trace = SIMULATED.make([4, 5])
     clip = trace.optype == own.codes["optimizer-clip-main-grad"]
     trace = replace(trace, optype=np.where(clip, own.codes["moe-all-to-all"], trace.optype))
-    job = Job.of("small job", replace(MADE.parallelism, ep_size=2), own)
+    job = Job.of("small job", replace(SIMULATED.parallelism, ep_size=2), own)
     trace_files.write(trace, job, tmp_path / "trace-own.parquet")
-    with twin() as server:
+    with running_server() as server:
         result = replay(tmp_path / "trace-own.parquet", server.url)
     assert result.exit_code == 0, result.stderr
     assert server.registered["op_types"] == described
@@ -76,9 +76,9 @@ def expected(trace, op_types=BUILT_IN):
     return sorted((*row[:3], op_types.name(row[3]), *row[4:8], round(row[8] * 1e9)) for row in rows)
 
 
-def test_every_worker_declares_its_steps_with_their_number_of_operations(tmp_path):
+def test_every_worker_declares_the_operation_count_of_its_steps(tmp_path):
     path = recorded(tmp_path)
-    with twin() as server:
+    with running_server() as server:
         replay(path, server.url, "--job", "other", "--keep-open")
     assert not any(call.endswith("/end") for call in server.calls)
     done = {(batch.rank, *step) for batch in server.batches for step in batch.steps_done}
@@ -96,7 +96,7 @@ def test_every_worker_declares_its_steps_with_their_number_of_operations(tmp_pat
     [("small-job", "refused job small-job: 422"), ("/ops", "not accepted"), ("/end", "not wanted")],
 )
 def test_a_refusal_is_one_line_and_exit_status_2(tmp_path, refuse, message):
-    with twin(refuse=refuse) as server:
+    with running_server(refuse=refuse) as server:
         result = replay(recorded(tmp_path), server.url)
     assert result.exit_code == 2
     assert message in result.stderr
@@ -105,13 +105,13 @@ def test_a_refusal_is_one_line_and_exit_status_2(tmp_path, refuse, message):
 
 
 def test_an_unknown_token_is_refused(tmp_path):
-    with twin() as server:
+    with running_server() as server:
         result = replay(recorded(tmp_path), server.url, token="pl_another-one-entirely")
     assert (result.exit_code, "this token is not known" in result.stderr) == (2, True)
 
 
-def test_a_server_that_is_not_there_is_said_to_be_away(tmp_path):
-    with twin() as server:
+def test_unreachable_server_is_reported(tmp_path):
+    with running_server() as server:
         url = server.url
     result = replay(recorded(tmp_path), url)
     assert result.exit_code == 2
@@ -127,7 +127,7 @@ def test_a_server_that_is_not_there_is_said_to_be_away(tmp_path):
         (["--url", "localhost:8642"], "want an address"),
     ],
 )
-def test_options_that_cannot_be_are_refused(tmp_path, arguments, message):
+def test_invalid_options_are_refused(tmp_path, arguments, message):
     result = CliRunner().invoke(
         app, ["replay", str(recorded(tmp_path)), "--token", TOKEN, *arguments]
     )
@@ -135,7 +135,7 @@ def test_options_that_cannot_be_are_refused(tmp_path, arguments, message):
     assert message in result.stderr
 
 
-def test_without_a_token_the_data_directory_is_named(tmp_path):
+def test_missing_token_error_names_the_token_file(tmp_path):
     environment = {"PACELINE_DATA_DIR": str(tmp_path / "nothing"), "PACELINE_TOKEN": None}
     result = CliRunner().invoke(app, ["replay", str(recorded(tmp_path))], env=environment)
     assert result.exit_code == 2
@@ -146,6 +146,6 @@ def test_the_data_directorys_token_is_used(tmp_path):
     (tmp_path / "token").write_text(TOKEN + "\n")
     environment = {"PACELINE_DATA_DIR": str(tmp_path), "PACELINE_TOKEN": None}
     arguments = ["replay", str(recorded(tmp_path)), "--speed", "max"]
-    with twin() as server:
+    with running_server() as server:
         result = CliRunner().invoke(app, [*arguments, "--url", server.url], env=environment)
     assert result.exit_code == 0, result.stderr

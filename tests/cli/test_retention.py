@@ -1,4 +1,4 @@
-"""The commands on how long things are kept."""
+"""`paceline retention`."""
 
 import time
 
@@ -32,22 +32,22 @@ def paceline(tmp_path):
     return run
 
 
-def test_what_each_project_keeps_is_told(store, paceline):
+def test_retention_of_each_project_is_shown_and_set(store, paceline):
     assert paceline("show").stdout == (
         "default: operations 20 days (default), results 180 days (default)\n"
     )
-    told = paceline("set", "--project", "default", "--results-days", "7.5")
-    assert told.stdout == "default: operations 20 days (default), results 7.5 days\n"
+    shown = paceline("set", "--project", "default", "--results-days", "7.5")
+    assert shown.stdout == "default: operations 20 days (default), results 7.5 days\n"
     assert paceline("set", "--project", "default").stdout == paceline("show").stdout
     assert "(default), results 180 days (default)" in paceline("show").stdout
 
 
-def test_days_that_would_remove_what_consumers_need_are_refused(store, paceline):
+def test_too_short_retention_and_unknown_projects_are_refused(store, paceline):
     assert paceline("set", "--project", "default", "--raw-days", "0.5").exit_code == 2
     assert "no project 'x'" in paceline("set", "--project", "x", "--raw-days", "5").stderr
 
 
-def test_old_rows_are_removed_by_hand_and_a_dry_run_removes_none(store, paceline):
+def test_run_removes_old_rows_and_a_dry_run_none(store, paceline):
     assert paceline("run").stdout == "nothing to remove\n"
     register(store, "default/job")
     old_s = time.time() - 21 * DAY_S

@@ -1,4 +1,4 @@
-"""The commands on alert rules."""
+"""`paceline rules`."""
 
 import json
 
@@ -54,7 +54,7 @@ def rules(tmp_path):
 
 
 def job(store, job_id, slowdowns, step_s=1.0):
-    """A job with a window for each of these, eight steps each; None is one that is incomplete."""
+    """Store a job with a window of eight steps per slowdown; None is an incomplete window."""
     register(store, f"default/{job_id}")
     with store.write() as conn:
         for at, slowdown in enumerate(slowdowns):
@@ -71,18 +71,18 @@ def job(store, job_id, slowdowns, step_s=1.0):
             windows.save(conn, f"default/{job_id}", record)
 
 
-def test_what_rules_say_is_printed_with_all_that_they_leave_open(rules, file):
-    told = rules("check", file)
-    assert (told.exit_code, told.stdout.count("name:")) == (0, 3)
-    assert "clear: 1.1\n" in told.stdout
+def test_check_prints_rules_with_their_defaults(rules, file):
+    output = rules("check", file)
+    assert (output.exit_code, output.stdout.count("name:")) == (0, 3)
+    assert "clear: 1.1\n" in output.stdout
     assert json.loads(rules("check", file, "--json").stdout)["rules"] == ["slow", "late", "quiet"]
 
 
-def test_every_line_that_is_wrong_is_told_as_a_compiler_would(rules, file):
+def test_check_reports_every_invalid_line(rules, file):
     file.write_text("rules:\n  - name: Slow\n    on: slowdown\n    colour: red\n")
-    told = rules("check", file)
-    assert (told.exit_code, told.stdout) == (2, "")
-    lines = told.stderr.splitlines()
+    output = rules("check", file)
+    assert (output.exit_code, output.stdout) == (2, "")
+    lines = output.stderr.splitlines()
     assert [line.removeprefix(f"{file}:").partition(":")[0] for line in lines] == ["2", "4"]
     as_json = json.loads(rules("check", file, "--json").stdout)
     assert [each["line"] for each in as_json["problems"]] == [2, 4]
@@ -91,12 +91,12 @@ def test_every_line_that_is_wrong_is_told_as_a_compiler_would(rules, file):
     assert "No such file" in rules("check", file.parent / "none.yaml").stderr
 
 
-def test_rules_are_tried_on_what_is_stored(rules, file, store):
+def test_rules_are_tested_on_stored_windows(rules, file, store):
     job(store, "llm-a", [1.0, 1.3, None, 1.3, 1.3, 1.0])
     job(store, "llm-b", [1.0, 1.0, 1.3])
-    told = rules("test", file)
-    assert told.exit_code == 0, told.stderr
-    first, *lines = told.stdout.splitlines()
+    output = rules("test", file)
+    assert output.exit_code == 0, output.stderr
+    first, *lines = output.stdout.splitlines()
     assert first == "9 windows of 2 jobs"
     assert lines[0] == "slow: fired 1 time"
     assert lines[1].startswith("  2023-11-14 22:16:20 firing: llm-a, window 1-24: llm-a runs at")
@@ -105,7 +105,7 @@ def test_rules_are_tried_on_what_is_stored(rules, file, store):
     assert lines[3:] == ["late: fired 0 times", "quiet: on missing data: not tested"]
 
 
-def test_jobs_and_days_can_be_chosen(rules, file, store):
+def test_rule_test_filters_by_job_and_time(rules, file, store):
     job(store, "llm-a", [1.3, 1.3, 1.0])
     job(store, "llm-b", [1.3, 1.3, 1.0])
     found = json.loads(rules("test", file, "--job", "*-b", "--json").stdout)
@@ -136,13 +136,13 @@ INHIBITING = """rules:
 """
 
 
-def test_what_another_alert_keeps_back_is_counted_and_not_told(rules, file, store):
+def test_muted_alerts_are_counted_but_not_listed(rules, file, store):
     file.write_text(INHIBITING)
     job(store, "llm-a", [1.3, 1.3, 1.15, 1.0])
     job(store, "llm-b", [1.3, 1.0])
     job(store, "llm-c", [1.3])
-    told = rules("test", file).stdout.splitlines()
-    assert [line.partition(": llm")[0] for line in told if line.startswith("causes")] == [
+    output = rules("test", file).stdout.splitlines()
+    assert [line.partition(": llm")[0] for line in output if line.startswith("causes")] == [
         "causes: fired 1 time, and 2 muted by other alerts"
     ]
     found = json.loads(rules("test", file, "--json").stdout)
@@ -153,7 +153,7 @@ def test_what_another_alert_keeps_back_is_counted_and_not_told(rules, file, stor
     ]
 
 
-def test_what_rang_is_told_by_time_whatever_job_it_was(rules, file, store):
+def test_alert_events_of_all_jobs_are_sorted_by_time(rules, file, store):
     job(store, "llm-a", [1.0, 1.3, 1.3, 1.0])
     job(store, "llm-b", [1.3, 1.3, 1.0])
     found = json.loads(rules("test", file, "--json").stdout)["rules"]["slow"]
@@ -161,7 +161,7 @@ def test_what_rang_is_told_by_time_whatever_job_it_was(rules, file, store):
     assert [each["job"] for each in found] == ["llm-b", "llm-a", "llm-b", "llm-a"]
 
 
-def test_the_step_time_is_held_against_the_windows_before(rules, file, store):
+def test_step_time_rule_compares_with_earlier_windows(rules, file, store):
     job(store, "llm-a", [1.0, 1.0, 1.0, 1.0, 2.0])
     found = json.loads(rules("test", file, "--json").stdout)["rules"]["late"]
     assert [(each["window"], each["value"]) for each in found] == [("1-32", 2.0)]

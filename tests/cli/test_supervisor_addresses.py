@@ -1,4 +1,4 @@
-"""What serve and demo print: an address that can be used, and no token in a log."""
+"""Addresses that serve and demo print: reachable, and without the token in a log."""
 
 import pytest
 
@@ -17,12 +17,12 @@ TOKEN = "pl_" + "t" * 40
         ("gpu-node-7", "http://gpu-node-7:8642"),
     ],
 )
-def test_the_page_is_where_it_answers(host, url):
+def test_page_url_replaces_wildcard_hosts_with_loopback(host, url):
     assert page_url(load_settings(host=host, public=True)) == url
 
 
 @pytest.mark.parametrize(
-    ("given", "is_told"),
+    ("given", "is_printed"),
     [
         ({"host": "0.0.0.0"}, True),
         ({"host": "::"}, True),
@@ -31,15 +31,15 @@ def test_the_page_is_where_it_answers(host, url):
         ({"host": "10.0.0.1"}, False),
     ],
 )
-def test_who_listens_on_all_addresses_is_told_how_others_are_answered(given, is_told):
+def test_listening_on_all_addresses_prints_the_allowed_hosts_hint(given, is_printed):
     lines = remote_access_hint(load_settings(public=True, **given))
-    assert any("PACELINE_ALLOWED_HOSTS" in line for line in lines) == is_told
+    assert any("PACELINE_ALLOWED_HOSTS" in line for line in lines) == is_printed
 
 
-def test_the_token_is_printed_where_it_may_be_and_else_where_it_is(tmp_path):
+def test_token_or_its_location_is_printed(tmp_path):
     settings = load_settings(data_dir=tmp_path)
-    told = "\n".join(address_lines(settings, TOKEN, shows_token=True))
-    assert f"/#token={TOKEN}" in told
+    text = "\n".join(address_lines(settings, TOKEN, shows_token=True))
+    assert f"/#token={TOKEN}" in text
     assert address_lines(settings, TOKEN, shows_token=False)[1] == "Token:  in PACELINE_TOKEN"
     settings.token_file.write_text(f"{TOKEN}\n")
     lines = address_lines(settings, TOKEN, shows_token=False)

@@ -1,4 +1,4 @@
-"""`paceline timeline` and `paceline critical-path`, as they are typed."""
+"""`paceline timeline` and `paceline critical-path`."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ def paceline(*arguments, **environment):
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
-    """Three steps of 2 x 2 workers, of which replica 1 stage 0 is slow."""
+    """Three steps of 2 x 2 workers; dp rank 1, stage 0 is slow."""
     path = tmp_path_factory.mktemp("trace") / "trace-made.parquet"
     sizes = ("--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", "3")
     fault = ("--fault", "slow-worker:dp=1,stage=0,factor=2.5")
@@ -26,7 +26,7 @@ def trace(tmp_path_factory):
     return path
 
 
-def written(path):
+def read_timeline(path):
     return read(iter([path.read_bytes()]))
 
 
@@ -42,33 +42,33 @@ def test_a_timeline_of_chosen_steps_workers_and_runs(trace, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert result.stdout == ""
     assert "out.json.gz: 2 steps, 3 workers" in result.stderr
-    found = written(out)
+    found = read_timeline(out)
     assert len({each.process for each in found.operations}) == 6
     assert {each.arguments["step"] for each in found.operations} == {0, 2}
     assert overlaps(found.operations) == []
 
 
-def test_left_out_it_is_the_slowest_step_of_everybody(trace, tmp_path):
+def test_default_timeline_is_the_slowest_step_of_all_workers(trace, tmp_path):
     out = tmp_path / "out.json.gz"
     assert paceline("timeline", trace, "--out", out).exit_code == 0
-    found = written(out)
+    found = read_timeline(out)
     assert len({each.process for each in found.operations}) == 12
     assert len({each.arguments["step"] for each in found.operations}) == 1
 
 
-def test_of_a_large_job_the_replicas_that_matter_are_shown_and_named(trace, tmp_path, monkeypatch):
+def test_large_job_shows_critical_path_replicas_first(trace, tmp_path, monkeypatch):
     monkeypatch.setattr(timeline, "MAX_DEFAULT_SLICES", 200)
     result = paceline("timeline", trace, "--out", tmp_path / "out.json.gz")
     assert "showing dp rank 1, those on the critical path first" in result.stderr
-    processes = {each.process[:4] for each in written(tmp_path / "out.json.gz").operations}
+    processes = {each.process[:4] for each in read_timeline(tmp_path / "out.json.gz").operations}
     assert processes == {"dp 1"}
 
 
-def test_a_slow_writer_shows_how_far_it_is(trace, tmp_path, monkeypatch):
+def test_timeline_is_written_with_progress_shown(trace, tmp_path, monkeypatch):
     monkeypatch.setattr(timeline, "SHOW_PROGRESS_FROM", 0)
     result = paceline("timeline", trace, "--out", tmp_path / "out.json.gz")
     assert result.exit_code == 0
-    assert len(written(tmp_path / "out.json.gz").operations) > 0
+    assert len(read_timeline(tmp_path / "out.json.gz").operations) > 0
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_slow_writer_shows_how_far_it_is(trace, tmp_path, monkeypatch):
         ("critical-path", ["--run", "real"], "none of recorded, simulated, ideal"),
     ],
 )
-def test_what_cannot_be_shown_is_refused_and_nothing_written(
+def test_invalid_selections_are_refused_and_write_nothing(
     trace, tmp_path, command, options, message
 ):
     out = ["--out", tmp_path / "out.json.gz"] if command == "timeline" else []
@@ -95,13 +95,13 @@ def test_what_cannot_be_shown_is_refused_and_nothing_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_to_is_refused(trace, tmp_path):
+def test_unwritable_path_is_refused(trace, tmp_path):
     result = paceline("timeline", trace, "--out", tmp_path / "none" / "out.json.gz")
     assert result.exit_code == 2
     assert "cannot be written" in result.stderr
 
 
-def test_a_timeline_does_not_take_the_place_of_what_it_is_made_from(trace):
+def test_timeline_never_overwrites_its_input(trace):
     before = trace.read_bytes()
     result = paceline("timeline", trace, "--out", trace)
     assert result.exit_code == 2
@@ -109,7 +109,7 @@ def test_a_timeline_does_not_take_the_place_of_what_it_is_made_from(trace):
     assert trace.read_bytes() == before
 
 
-def test_the_critical_path_names_who_decided_the_step(trace):
+def test_critical_path_names_the_deciding_worker(trace):
     result = paceline("critical-path", trace)
     assert result.exit_code == 0, result.stderr
     assert "recorded: " in result.stdout
@@ -117,20 +117,20 @@ def test_the_critical_path_names_who_decided_the_step(trace):
     assert "backward-compute" in result.stdout
 
 
-def test_operations_of_one_type_and_worker_are_one_row(trace):
+def test_successive_operations_of_one_type_and_worker_are_one_row(trace):
     result = paceline("critical-path", trace, "--run", "ideal")
     rows = [line.split() for line in result.stdout.splitlines() if " dp " in line]
     shown = [(row[-5:], row[2]) for row in rows]
     assert all(before != after for before, after in itertools.pairwise(shown))
 
 
-def test_the_critical_path_as_json(trace, tmp_path):
+def test_critical_path_is_written_as_json(trace, tmp_path):
     alone = paceline("critical-path", trace, "--step", "1", "--run", "simulated", "--json", "-")
-    told = json.loads(alone.stdout)
-    assert (told["step"], told["run"]) == (1, "simulated")
-    length_s = sum(link["own_s"] + link["gap_s"] for link in told["links"])
-    assert length_s == pytest.approx(told["length_s"])
+    parsed = json.loads(alone.stdout)
+    assert (parsed["step"], parsed["run"]) == (1, "simulated")
+    length_s = sum(link["own_s"] + link["gap_s"] for link in parsed["links"])
+    assert length_s == pytest.approx(parsed["length_s"])
     out = tmp_path / "path.json"
     shown = paceline("critical-path", trace, "--step", "1", "--run", "simulated", "--json", out)
     assert "Step 1, simulated" in shown.stdout
-    assert json.loads(out.read_text()) == told
+    assert json.loads(out.read_text()) == parsed

@@ -1,4 +1,4 @@
-"""Tokens from the command line, on the store itself."""
+"""`paceline token`, directly on the store."""
 
 import time
 
@@ -23,7 +23,7 @@ def paceline(tmp_path):
     return run
 
 
-def made(paceline, *options):
+def create_token(paceline, *options):
     result = paceline("create", *options)
     assert result.exit_code == 0, result.stderr
     return tokens.parse_token(result.stdout.strip())
@@ -31,7 +31,7 @@ def made(paceline, *options):
 
 def test_a_token_is_printed_once_and_listed_without_its_secret(paceline, tmp_path):
     options = ("--scope", "read", "--scope", "ingest", "--name", "cluster A", "--project", "lab")
-    text = made(paceline, *options, "--expires-days", "2")
+    text = create_token(paceline, *options, "--expires-days", "2")
     listed = paceline("list").stdout
     assert text.token_id in listed
     assert text.secret not in listed
@@ -46,15 +46,17 @@ def test_a_token_is_printed_once_and_listed_without_its_secret(paceline, tmp_pat
     assert record.expires_s == pytest.approx(time.time() + 2 * 86_400, abs=60)
 
 
-def test_a_list_may_be_of_one_project(paceline):
-    ours, theirs = (made(paceline, "--scope", "read", "--project", name) for name in ("a", "b"))
+def test_list_filters_tokens_by_project(paceline):
+    ours, theirs = (
+        create_token(paceline, "--scope", "read", "--project", name) for name in ("a", "b")
+    )
     listed = paceline("list", "--project", "a").stdout
     assert ours.token_id in listed
     assert theirs.token_id not in listed
 
 
-def test_a_revoked_token_is_listed_as_one(paceline):
-    text = made(paceline, "--scope", "ingest", "--job", "llm-70b")
+def test_revoked_token_is_listed_as_revoked(paceline):
+    text = create_token(paceline, "--scope", "ingest", "--job", "llm-70b")
     assert "ingest  llm-70b  good" in paceline("list").stdout
     result = paceline("revoke", text.token_id)
     assert result.exit_code == 0
@@ -73,18 +75,18 @@ def test_a_revoked_token_is_listed_as_one(paceline):
         (("revoke", "nobody"), "no token 'nobody': paceline token list shows them all"),
     ],
 )
-def test_what_cannot_be_is_one_line(paceline, arguments, reason):
+def test_invalid_arguments_are_refused(paceline, arguments, reason):
     result = paceline(*arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"paceline: {reason}")
 
 
-def test_scopes_may_come_with_commas(paceline):
-    made(paceline, "--scope", "ingest,read", "--scope", "write")
+def test_scopes_may_be_comma_separated(paceline):
+    create_token(paceline, "--scope", "ingest,read", "--scope", "write")
     assert "ingest,read,write" in paceline("list").stdout
 
 
-def test_a_store_that_is_not_migrated_is_said_to_be_one(tmp_path):
+def test_unmigrated_store_is_refused_with_the_command(tmp_path):
     (tmp_path / "empty.db").touch()
     chosen = {"PACELINE_DATABASE_URL": f"sqlite:///{tmp_path / 'empty.db'}"}
     result = CliRunner().invoke(app, ["token", "list"], env=chosen)
@@ -102,7 +104,7 @@ def test_a_store_that_is_not_migrated_is_said_to_be_one(tmp_path):
     ],
 )
 @pytest.mark.parametrize("name", ["", "not-there"])
-def test_a_directory_without_a_store_is_said_to_have_none(tmp_path, command, name):
+def test_directory_without_a_store_is_refused(tmp_path, command, name):
     directory = tmp_path / name
     chosen = {"PACELINE_DATABASE_URL": ""}
     result = CliRunner().invoke(app, [*command, "--data-dir", str(directory)], env=chosen)
@@ -111,15 +113,15 @@ def test_a_directory_without_a_store_is_said_to_have_none(tmp_path, command, nam
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_done_here_is_in_the_audit_too(paceline, tmp_path):
-    text = made(paceline, "--scope", "read", "--name", "cluster A", "--project", "lab")
+def test_token_commands_are_in_the_audit_log(paceline, tmp_path):
+    text = create_token(paceline, "--scope", "read", "--name", "cluster A", "--project", "lab")
     for _ in range(2):
         paceline("revoke", text.token_id)
     store = Store(f"sqlite:///{tmp_path / 'paceline.db'}")
     with store.read() as conn:
-        deeds, _ = audit.page(conn, "lab")
+        records, _ = audit.page(conn, "lab")
     store.close()
-    told = [(deed.action, deed.object_id, deed.actor) for deed in deeds]
-    done = [(f"token.{deed}", text.token_id, "command line") for deed in ("revoke", "create")]
-    assert told == done
-    assert text.secret not in str(deeds)
+    recorded = [(each.action, each.object_id, each.actor) for each in records]
+    expected = [(f"token.{each}", text.token_id, "command line") for each in ("revoke", "create")]
+    assert recorded == expected
+    assert text.secret not in str(records)

@@ -1,4 +1,4 @@
-"""Questions as they are typed."""
+"""`paceline what-if`."""
 
 import json
 
@@ -29,7 +29,7 @@ def what_if(trace, *arguments, **options):
     return CliRunner().invoke(app, ["what-if", str(trace), *arguments], **options)
 
 
-def asked(trace, *arguments, **options):
+def json_answer(trace, *arguments, **options):
     result = what_if(trace, *arguments, "--json", "-", **options)
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
@@ -57,7 +57,7 @@ def refusal(trace, *arguments, **options):
         ("step=4 ideal", Edit(Ideal(), Selection(steps=(4,)))),
     ],
 )
-def test_an_edit_is_a_selection_and_a_change(text, edit):
+def test_edit_text_is_parsed(text, edit):
     assert parse_edit(text, STEPS) == edit
 
 
@@ -88,27 +88,29 @@ def test_an_edit_is_a_selection_and_a_change(text, edit):
         ("step=x set=0", "'x' names no step"),
     ],
 )
-def test_what_is_no_edit_says_what_to_write(text, words):
+def test_invalid_edit_text_is_refused_with_a_hint(text, words):
     with pytest.raises(InvalidRequest) as refused:
         parse_edit(text, STEPS)
     assert words in str(refused.value)
 
 
-def test_the_whole_answer_as_json(trace):
-    answer = asked(trace, "--edit", "op=pp-comm set=0", "--edit", "step=4 stage=1 op=compute add=1")
+def test_answer_is_written_as_json(trace):
+    answer = json_answer(
+        trace, "--edit", "op=pp-comm set=0", "--edit", "step=4 stage=1 op=compute add=1"
+    )
     assert answer["step_time_s"]["what_if"] == pytest.approx([6.5, 8.5])
     assert answer["against_recorded"]["slowdown"] == pytest.approx(1.0)
     assert [edit["changed_ops"] for edit in answer["edits"]] == [8, 3]
 
 
-def test_the_answer_in_words_and_tables(trace):
+def test_answer_is_printed_as_sentences_and_tables(trace):
     result = what_if(trace, "--edit", "op=pp-comm set=0", env={"COLUMNS": "120"})
     assert result.exit_code == 0, result.stderr
     assert "A step of a-job would take 6.500 s instead of 7.500 s" in result.stdout
     assert "1. changes 8 operations" in result.stdout
     assert "1.154\u00d7" in result.stdout
-    dear = what_if(trace, "--edit", "factor=2 from=0/0")
-    assert dear.exit_code == 2
+    costly = what_if(trace, "--edit", "factor=2 from=0/0")
+    assert costly.exit_code == 2
     assert "costs" in what_if(trace, "--edit", "factor=2").stdout
 
 
@@ -117,19 +119,19 @@ def test_operations_without_a_counterpart_are_counted(trace):
     assert "changes 6 operations; 4 have no counterpart and keep theirs" in result.stdout
 
 
-def test_edits_come_from_a_file_first(trace, tmp_path):
+def test_edits_from_a_file_precede_edit_options(trace, tmp_path):
     edit = {"select": {"op_types": ["pp-comm"]}, "change": {"kind": "set", "value": 0}}
     body = json.dumps({"edits": [edit]})
     file = tmp_path / "edits.json"
     file.write_text(body)
-    expected = asked(trace, "--edit", "op=pp-comm set=0")
-    assert asked(trace, "--edits", str(file)) == expected
-    assert asked(trace, "--edits", "-", input=body) == expected
-    both = asked(trace, "--edits", str(file), "--edit", "op=pp-comm add=1")
+    expected = json_answer(trace, "--edit", "op=pp-comm set=0")
+    assert json_answer(trace, "--edits", str(file)) == expected
+    assert json_answer(trace, "--edits", "-", input=body) == expected
+    both = json_answer(trace, "--edits", str(file), "--edit", "op=pp-comm add=1")
     assert both["step_time_s"]["what_if"] == pytest.approx([8.5, 8.5])
 
 
-def test_json_in_a_file_comes_with_the_words(trace, tmp_path):
+def test_json_to_a_file_still_prints_the_answer(trace, tmp_path):
     result = what_if(trace, "--edit", "ideal", "--json", str(tmp_path / "answer.json"))
     assert "A step of a-job" in result.stdout
     assert json.loads((tmp_path / "answer.json").read_text())["window"] == "1-3"
@@ -146,7 +148,7 @@ def test_json_in_a_file_comes_with_the_words(trace, tmp_path):
         ('{"edits": [{"change": {"kind": "set", "value": NaN}}]}', "finite"),
     ],
 )
-def test_files_that_hold_no_edits_are_refused(trace, tmp_path, content, words):
+def test_invalid_edit_files_are_refused(trace, tmp_path, content, words):
     file = tmp_path / "edits.json"
     file.write_text(content)
     message = refusal(trace, "--edits", str(file))
@@ -165,7 +167,7 @@ def test_files_that_hold_no_edits_are_refused(trace, tmp_path, content, words):
         (("--edits", "no-such.json"), "no-such.json: cannot be read (No such file"),
     ],
 )
-def test_questions_that_cannot_be_asked_get_one_line(trace, arguments, words):
+def test_invalid_questions_are_refused_in_one_line(trace, arguments, words):
     assert words in refusal(trace, *arguments)
 
 

@@ -1,4 +1,4 @@
-"""One PostgreSQL for the end-to-end tests, and a database of each kind."""
+"""One PostgreSQL server for the end-to-end tests, and an empty database of each kind."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Push made steps over HTTP."""
+"""Push simulated steps over HTTP."""
 
 from app.ingest.batch import OpBatch
 from app.ingest.wire import codec
@@ -9,9 +9,9 @@ from tests.harness.batches import batch_of
 __all__ = ["batch_of", "push", "register"]
 
 
-def register(stack: Stack, job_id: str, made: SimulatedJob, run_key: str) -> int:
-    """The epoch of a run of the job."""
-    sizes = made.parallelism
+def register(stack: Stack, job_id: str, simulated: SimulatedJob, run_key: str) -> int:
+    """Register a run of the job; returns its epoch."""
+    sizes = simulated.parallelism
     answer = stack.http.put(
         f"/jobs/{job_id}",
         json={
@@ -24,7 +24,7 @@ def register(stack: Stack, job_id: str, made: SimulatedJob, run_key: str) -> int
 
 
 def push(stack: Stack, job_id: str, batch: OpBatch) -> None:
-    """Returns once the batch is acknowledged."""
+    """Send one batch, which has to be acknowledged."""
     headers = {"Content-Type": codec.BINARY_TYPE}
     answer = stack.http.post(f"/jobs/{job_id}/ops", content=codec.encode(batch), headers=headers)
     assert answer.status_code == 202, answer.text

@@ -44,7 +44,7 @@ class Stack:
             self.start("consumer")
             wait_until(self.answers, "the API answers")
         except BaseException:
-            self.__exit__()  # or they would run on, and slow down what follows
+            self.__exit__()  # else the processes would outlive the test
             raise
         return self
 
@@ -71,7 +71,7 @@ class Stack:
             self._processes[name] = self._run(name)
 
     def kill(self, name: str) -> None:
-        """kill -9, as the kernel does it when memory runs out."""
+        """kill -9, like the out-of-memory killer."""
         if name == "queue":
             assert self._queue.pid is not None
             os.kill(self._queue.pid, signal.SIGKILL)
@@ -81,7 +81,7 @@ class Stack:
         process.wait()
 
     def get(self, path: str, **params: Any) -> Any:
-        """The JSON that the API answers."""
+        """The JSON body of a GET."""
         answer = self.http.get(path, params=params)
         answer.raise_for_status()
         return answer.json()

@@ -14,7 +14,7 @@ from app.trace.readers.published import trace_files
 from tests.client.recorders import WITHIN_S
 from tests.e2e.stack import TOKEN, Stack, wait_until
 
-pytestmark = pytest.mark.long  # it starts processes; `pytest -m long` runs it
+pytestmark = pytest.mark.long  # starts processes; `pytest -m long` runs it
 
 JOB, DP, TP, STEPS, PER_STEP = "inside", 2, 4, 8, 3
 COMPILED_WITHIN_S = 180.0  # the first analysis in a checkout compiles
@@ -28,12 +28,12 @@ def stack(tmp_path_factory):
 
 
 def start(stack, rank):
-    place = Topology(
+    topology = Topology(
         rank=rank, dp_rank=rank // TP, stage=0, dp_size=DP, pp_size=1, tp_size=TP,
         records=rank % TP == 0,
     )  # fmt: skip
     return paceline_client.start(
-        JOB, stack.url, TOKEN, topology=place, run_key="r", host=f"n{rank // TP}",
+        JOB, stack.url, TOKEN, topology=topology, run_key="r", host=f"n{rank // TP}",
         local_rank=rank % TP, groups=True, group_every=2, gc_pauses=False,
     )  # fmt: skip
 
@@ -56,7 +56,7 @@ def train(runs, steps):
 
 
 def downloaded(stack, window, directory):
-    """The window as the files that a server makes of it are read."""
+    """The window, read from the trace files that the server exports."""
     answer = stack.http.get(f"/jobs/{JOB}/windows/{window}/trace").raise_for_status()
     with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
         archive.extractall(directory)
@@ -100,9 +100,9 @@ def test_every_member_of_a_group_is_in_the_stored_window(stack, tmp_path):
             for step in (first, first + 2):
                 numbers = mine.sequence[mine.step == step].tolist()
                 assert sorted(numbers) == [*range(2 * PER_STEP)]
-            place = table.place(rank)
-            assert (place.dp_rank, place.stage) == (rank // TP, 0)
-            assert (place.host, place.local_rank) == (f"n{rank // TP}", rank % TP)
+            worker = table.place(rank)
+            assert (worker.dp_rank, worker.stage) == (rank // TP, 0)
+            assert (worker.host, worker.local_rank) == (f"n{rank // TP}", rank % TP)
         assert (table.stay_s >= 0).all()
         assert np.isfinite(table.start_s).all()
         assert {*table.num_bytes.tolist()} == {64}

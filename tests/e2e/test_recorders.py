@@ -1,4 +1,4 @@
-"""The client's recorders against a running service: what they say, and what they are told."""
+"""The client's recorders against a running service: their data and their recording plan."""
 
 import paceline_client
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from tests.browser.paceline import running
 from tests.e2e.stack import wait_until
 
-pytestmark = pytest.mark.long  # CI is short of minutes; `pytest -m long` runs it
+pytestmark = pytest.mark.long  # too long for CI; `pytest -m long` runs it
 
 WORKERS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 JOB = "/jobs/llm-70b"
@@ -52,30 +52,30 @@ def steps_of(service, job="llm-70b"):
     return {item["step"]: item["skipped_reason"] for item in items}
 
 
-def test_kinds_of_steps_and_what_was_dropped_come_through(service):
+def test_step_kinds_and_dropped_operations_reach_the_service(service):
     recorders = [recorder(service, rank) for rank in range(4)]
     try:
-        with recorders[2].op("optimizer"):  # in no step: it is dropped
+        with recorders[2].op("optimizer"):  # outside a step, so it is dropped
             pass
         record(recorders, 0, "first")
         record(recorders, 1)
         wait_until(lambda: len(steps_of(service)) == 2, "both steps are settled")
         assert steps_of(service)[0] == "it was among the first, which have start-up work in them"
-        wait_until(lambda: bool(service.get(JOB)["drops"]), "what was dropped is known")
+        wait_until(lambda: bool(service.get(JOB)["drops"]), "the dropped operation is known")
         assert service.get(JOB)["drops"]["worst"] == [{"dp_rank": 1, "stage": 0, "dropped": 1}]
     finally:
         for each in recorders:
             each.close()
 
 
-def test_all_ranks_change_what_they_record_at_the_same_step(service):
+def test_all_ranks_apply_a_recording_plan_at_the_same_step(service):
     recorders = [recorder(service, rank, "sampled") for rank in range(4)]
     try:
         record(recorders, 0)
         asked = {"every": 4, "steps": 1, "from_step": 10}
         answer = service.http.put("/jobs/sampled/recording", json=asked)
         assert answer.status_code == 200, answer.text
-        # Another process would tell it after two seconds; this one does with the next batch.
+        # The answer to the next batch has the plan; another process would send it after 2 s.
         for step in range(1, 22):
             record(recorders, step)
         wanted = [*range(10), 12, 16, 20]

@@ -16,8 +16,8 @@ from tests.result_comparison import agree
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
 TRACES = ("AR", "ST", "ovlp", "puredp", "purepp", "flap", "inter")
-# Everything in a result that is a figure, but for the recorded step time and what comes of it and
-# of recorded starts; the rest names the window and its job.
+# All figures of a result except the recorded step time and those derived from it or from recorded
+# starts; the other fields name the window and its job.
 FIGURES = (
     "slowdown",
     "gpu_time_wasted",
@@ -33,9 +33,9 @@ FIGURES = (
     "stage_share",
     "per_step",
 )
-# Replayed steps count from the end of the step before, those of a published file from their first
-# start. That differs by `between`, and by starts of receives that were posted early.
-MOST_APART = 2e-3
+# Replayed steps count from the end of the previous step, those of a published file from their first
+# start. The difference is `between`, and starts of receives that were posted early.
+MAX_DIFFERENCE = 2e-3
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_replayed_trace_has_the_offline_figures(stack, name):
         agree(got, figures, item["window_id"], relative=1e-6, absolute=1e-6)
         _step_times_agree(got["step_time_s"], want["step_time_s"], item["window_id"])
         delays = {"launch_delay": want["launch_delay"]}
-        agree(got, delays, item["window_id"], relative=MOST_APART, absolute=1e-3)
+        agree(got, delays, item["window_id"], relative=MAX_DIFFERENCE, absolute=1e-3)
         seen += got["steps"]
     assert sorted(seen) == list(whole.steps)
 
@@ -71,7 +71,7 @@ def _step_times_agree(
     for name in ("simulated", "ideal"):
         agree(got[name], want[name], f"{where}.{name}", relative=1e-6, absolute=1e-6)
     got_s, want_s = (np.subtract(each["recorded"], each["between"]) for each in (got, want))
-    np.testing.assert_allclose(got_s, want_s, rtol=MOST_APART, err_msg=where)
+    np.testing.assert_allclose(got_s, want_s, rtol=MAX_DIFFERENCE, err_msg=where)
 
 
 def _replay(stack: Stack, name: str) -> None:

@@ -1,4 +1,4 @@
-"""From slow steps to a signed message, which is tried again, and to the end of the alert."""
+"""From slow steps to a signed notification that is retried, and to the alert's resolution."""
 
 import base64
 import threading
@@ -18,13 +18,13 @@ NUM_STEPS = 4
 
 
 class Receiver(ThreadingHTTPServer):
-    """Refuses the first message, and takes all others."""
+    """Fails the first delivery attempt and accepts all others."""
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), self.handler())
-        self.came = []  # (headers, body) of every attempt
+        self.attempts = []  # (headers, body) of every attempt
 
     def handler(self):
         receiver = self
@@ -32,8 +32,8 @@ class Receiver(ThreadingHTTPServer):
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                receiver.came.append((dict(self.headers.items()), body.decode()))
-                self.send_response(500 if len(receiver.came) == 1 else 204)
+                receiver.attempts.append((dict(self.headers.items()), body.decode()))
+                self.send_response(500 if len(receiver.attempts) == 1 else 204)
                 self.end_headers()
 
             def log_message(self, *_):
@@ -53,7 +53,7 @@ def receiver():
     server.server_close()
 
 
-def test_a_slow_job_is_told_of_once(receiver, tmp_path):
+def test_slow_job_is_notified_once_after_a_retry(receiver, tmp_path):
     settings = {
         "webhook_url": f"http://127.0.0.1:{receiver.server_address[1]}/hook",
         "webhook_secret": SECRET,
@@ -61,30 +61,32 @@ def test_a_slow_job_is_told_of_once(receiver, tmp_path):
         "alert_windows": "2",
         "alert_for_s": "0",
     }
-    made = SimulatedJob(Parallelism(2, 2), 8, faults=(SlowWorker(1, 1, 1.8),))
+    simulated = SimulatedJob(Parallelism(2, 2), 8, faults=(SlowWorker(1, 1, 1.8),))
     with Stack(tmp_path, f"sqlite:///{tmp_path / 'paceline.db'}", **settings) as stack:
-        epoch = register(stack, "slow", made, "run-1")
+        epoch = register(stack, "slow", simulated, "run-1")
         for step in range(NUM_STEPS):
-            trace = made.make_step(step)
+            trace = simulated.make_step(step)
             for dp_rank in range(2):
                 for stage in range(2):
                     push(stack, "slow", batch_of(trace, epoch, dp_rank, stage, step))
-        wait_until(lambda: len(receiver.came) == 2, "the first attempt is made again")
+        wait_until(lambda: len(receiver.attempts) == 2, "the delivery is retried")
         stack.http.post("/jobs/slow/end").raise_for_status()
-        wait_until(lambda: kinds(stack)[:1] == ["resolved"], "the alert is over with the job")
-        assert kinds(stack) == ["resolved", "firing", "pending"]
-    first, again = [Webhook(SECRET).verify(body, headers) for headers, body in receiver.came]
+        wait_until(
+            lambda: alert_kinds(stack)[:1] == ["resolved"], "the alert is resolved with the job"
+        )
+        assert alert_kinds(stack) == ["resolved", "firing", "pending"]
+    first, again = [Webhook(SECRET).verify(body, headers) for headers, body in receiver.attempts]
     assert first == again
     assert first["type"] == "alert.firing"
     [alert] = first["data"]["alerts"]
     [culprit] = alert["finding"]["culprits"]
     assert culprit["dp_rank"] == culprit["stage"] == 1
-    ids = [headers["webhook-id"] for headers, _ in receiver.came]
+    ids = [headers["webhook-id"] for headers, _ in receiver.attempts]
     assert ids[0] == ids[1]
     assert alert["slowdown"] >= 1.1
 
 
-def kinds(stack):
-    """What happened to the alert, the latest first. That it is over is told after five minutes."""
+def alert_kinds(stack):
+    """The alert's events, newest first. Its resolution is notified after five minutes."""
     items = stack.get("/alerts", job="slow")["items"]
     return [item["kind"] for item in items if item["rule"] == "slowdown"]

@@ -39,7 +39,7 @@ TESTS: dict[int, tuple[str, ...]] = {
     9: (f"{_QUEUE}test_row_09_a_full_queue_refuses_and_is_drained_though_it_is_full",),
     10: (f"{_QUEUE}test_row_10_a_queue_whose_disk_is_full_loses_nothing",),
     11: (f"{_QUEUE}test_row_11_a_queue_that_hangs_is_not_waited_for_and_the_api_stays_well",),
-    12: (f"{_QUEUE_FAULTS}test_a_failover_loses_nothing_that_replicas_had_to_have",),
+    12: (f"{_QUEUE_FAULTS}test_failover_loses_no_batch_acknowledged_by_a_replica",),
     13: (f"{_QUEUE_FAULTS}test_no_command_touches_the_keys_of_two_shards",),
     14: (f"{_DATABASE}test_row_14_while_the_database_is_down_batches_are_taken_and_then_analysed",),
     15: (f"{_DATABASE}test_row_15_a_commit_whose_outcome_nobody_knows_has_one_effect",),
@@ -59,8 +59,8 @@ TESTS: dict[int, tuple[str, ...]] = {
     21: (f"{_SILENCE}test_a_clock_that_is_set_makes_nobody_silent_and_closes_nothing",),
     22: (f"{_PROCESSES}test_row_22_an_api_out_of_file_descriptors_refuses_and_goes_on",),
     23: (
-        f"{_ASSEMBLER}test_a_worker_that_runs_away_cannot_make_us_hold_everything",
-        f"{_ASSEMBLER}test_a_window_that_would_not_fit_into_memory_closes_earlier",
+        f"{_ASSEMBLER}test_runaway_worker_hits_the_open_step_limit",
+        f"{_ASSEMBLER}test_window_closes_early_at_the_operation_limit",
     ),
     24: (
         f"{_DATA}test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows",
@@ -79,12 +79,10 @@ TESTS: dict[int, tuple[str, ...]] = {
     32: (
         f"{_DATA}test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own",
     ),
-    33: (
-        f"{_ASSEMBLER}test_the_same_number_with_other_operations_is_a_conflict_and_the_first_wins",
-    ),
+    33: (f"{_ASSEMBLER}test_reused_batch_number_is_a_conflict_and_the_first_wins",),
     34: (f"{_DATA}test_row_34_steps_that_never_were_are_in_no_window",),
     35: (
-        "tests/ingest/wire/test_codec_forms.py::test_a_step_far_above_the_newest_is_refused_and_one_below_is_not",
+        "tests/ingest/wire/test_codec_forms.py::test_only_steps_beyond_the_maximum_jump_are_refused",
     ),
     36: (
         f"{_DATA}test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own",
@@ -96,7 +94,7 @@ TESTS: dict[int, tuple[str, ...]] = {
     ),
     39: ("tests/ingest/wire/test_codec.py::test_another_version_is_refused_by_number",),
     40: ("tests/api/routes/jobs/test_ops.py::test_random_bytes_never_give_a_5xx",),
-    41: ("tests/ingest/wire/test_codec_forms.py::test_a_bomb_is_too_large",),
+    41: ("tests/ingest/wire/test_codec_forms.py::test_decompression_bomb_is_too_large",),
     43: (f"{_SILENCE}test_stalled_job_is_evicted_and_loaded_again",),
     44: ("tests/api/http/test_limits.py::test_active_jobs_of_a_project_are_limited",),
     45: (

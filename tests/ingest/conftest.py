@@ -5,7 +5,7 @@ import pytest
 from app.ingest.embedded.queue import EmbeddedQueue
 from tests import redis_servers
 
-# Nobody dies here: who only waits for a busy disk or processor is not to be taken for dead.
+# No server fails in these tests: a server slowed by a busy disk or CPU is not failed over.
 PATIENCE_MS = 60_000
 
 

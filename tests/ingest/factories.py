@@ -1,4 +1,4 @@
-"""Batches and runs for the tests of ingest."""
+"""Batches and runs for the ingest tests."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -50,7 +50,7 @@ def batch(
 
 
 def rows_of(worker: int, step: int) -> list[Row]:
-    """Some operations of one worker in one step, different for each; one is an annotation."""
+    """Operations of one worker in one step, different for each; one is a GC pause."""
     begin_ns = 1_700_000_000_000_000_000 + step * 10**9 + worker * 1_000_003
     rows = [
         (step, "forward-compute", begin_ns + seq * 7_001, 5_000 + worker, seq)
@@ -66,7 +66,7 @@ def rows_of(worker: int, step: int) -> list[Row]:
 def step_batches(
     step: int, workers: Iterable[int] = range(4), *, seq: int | None = None
 ) -> list[OpBatch]:
-    """One batch a worker, with the whole step."""
+    """One batch per worker with the whole step."""
     seq = step if seq is None else seq
     return [
         batch(worker, seq, rows := rows_of(worker, step), [(step, len(rows))]) for worker in workers
@@ -74,7 +74,7 @@ def step_batches(
 
 
 def cut_batches(num_steps: int, random_: random.Random, *, num_workers: int = 4) -> list[OpBatch]:
-    """The operations of whole steps, cut into batches anywhere, as a worker would send them."""
+    """The operations of whole steps in batches with random boundaries, as a worker sends them."""
     batches = []
     for worker in range(num_workers):
         seq = 0
@@ -92,13 +92,13 @@ def cut_batches(num_steps: int, random_: random.Random, *, num_workers: int = 4)
     return batches
 
 
-class Closed:
+class ClosedWindows:
     """Stored operations of closed windows, as the assembler asks for them."""
 
     def __init__(self) -> None:
         self.ops: dict[int, bytes] = {}
 
-    def keep(self, changes: Iterable[WindowRevision]) -> None:
+    def save(self, changes: Iterable[WindowRevision]) -> None:
         for change in changes:
             if change.ops is not None:
                 self.ops[change.window.first_step] = change.ops
@@ -108,14 +108,14 @@ class Closed:
 
 
 def assembler(
-    *, job: Job = JOB, window_steps: int = WINDOW_STEPS, closed: Closed | None = None
+    *, job: Job = JOB, window_steps: int = WINDOW_STEPS, closed: ClosedWindows | None = None
 ) -> RunAssembler:
     rules = WindowRules(window_steps, DEADLINE_S, REVISE_FOR_S)
-    return RunAssembler(job, 1, rules, closed or Closed())
+    return RunAssembler(job, 1, rules, closed or ClosedWindows())
 
 
-def fed(run: RunAssembler, batches: Iterable[OpBatch], now_s: float = 0.0) -> list[WindowRevision]:
-    """Changes after these batches, added one by one and settled together."""
+def feed(run: RunAssembler, batches: Iterable[OpBatch], now_s: float = 0.0) -> list[WindowRevision]:
+    """Add the batches one by one, then settle; returns the window revisions."""
     for each in batches:
         run.add(each, now_s)
     return run.settle(now_s)

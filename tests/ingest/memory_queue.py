@@ -1,4 +1,4 @@
-"""The event queue's twin in memory, for tests: same contract, nothing on disk."""
+"""In-memory event queue for tests: same contract, nothing on disk."""
 
 import asyncio
 import time
@@ -27,15 +27,15 @@ from app.ingest.queue import (
 @dataclass(slots=True)
 class _Shard:
     new: list[Entry] = field(default_factory=list)
-    pending: dict[str, tuple[Entry, float]] = field(default_factory=dict)  # id: entry, taken at
+    pending: dict[str, tuple[Entry, float]] = field(default_factory=dict)  # id: entry, delivered at
     newest_id: str = "0-0"
 
 
 class MemoryQueue:
     """All four ends of one queue: `writer`, `reader`, `announcer` and `listener()`.
 
-    `is_up`, `max_entries` and `weaknesses` may be changed to see what a caller makes of a queue
-    that is down, full or lossy.
+    Change `is_up`, `max_entries` and `weaknesses` to test callers on a queue that is down, full
+    or lossy.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class MemoryQueue:
         self.announcer = MemoryAnnouncer(self)
 
     def listener(self) -> "MemoryListener":
-        """A new ear; it hears what is announced after it began to listen."""
+        """A new listener; it gets announcements made after it subscribed."""
         return MemoryListener(self)
 
     def check_up(self) -> None:
@@ -71,7 +71,7 @@ class MemoryQueue:
 
 
 class MemoryWriter(QueueWriter):
-    """Puts batches into a MemoryQueue."""
+    """Appends batches to a MemoryQueue."""
 
     def __init__(self, queue: MemoryQueue) -> None:
         self._queue = queue
@@ -82,8 +82,8 @@ class MemoryWriter(QueueWriter):
         queue.check_up()
         shard = shard_of(job_id, queue.num_shards)
         with queue.changed:
-            kept = sum(len(shard.new) + len(shard.pending) for shard in queue.shards)
-            if queue.max_entries is not None and kept >= queue.max_entries:
+            num_entries = sum(len(shard.new) + len(shard.pending) for shard in queue.shards)
+            if queue.max_entries is not None and num_entries >= queue.max_entries:
                 raise QueueFull("the event queue is full")
             entry = Entry(f"{next(queue.ids)}-0", shard, job_id, body, queue.clock_s())
             queue.shards[shard].new.append(entry)
@@ -113,10 +113,10 @@ class MemoryWriter(QueueWriter):
             now_s - min(entry.received_s for entry in entries) if entries else None
             for entries in waiting
         ]
-        kept = tuple(len(entries) for entries in waiting)
-        is_full = queue.max_entries is not None and sum(kept) >= queue.max_entries
+        num_entries = tuple(len(entries) for entries in waiting)
+        is_full = queue.max_entries is not None and sum(num_entries) >= queue.max_entries
         full = tuple(range(queue.num_shards)) if is_full else ()
-        return Lag(kept, tuple(oldest_s), full)
+        return Lag(num_entries, tuple(oldest_s), full)
 
     @override
     async def close(self) -> None:
@@ -124,7 +124,7 @@ class MemoryWriter(QueueWriter):
 
 
 class MemoryReader(QueueReader):
-    """Takes batches out of a MemoryQueue."""
+    """Reads batches from a MemoryQueue."""
 
     def __init__(self, queue: MemoryQueue) -> None:
         self._queue = queue
@@ -186,8 +186,8 @@ class MemoryReader(QueueReader):
     def oldest(self, shard: int, *, besides: Collection[str] = ()) -> str | None:
         self._queue.check_up()
         with self._queue.changed:
-            here = self._queue.shards[shard]
-            held = [entry for entry, _ in here.pending.values()] + here.new
+            state = self._queue.shards[shard]
+            held = [entry for entry, _ in state.pending.values()] + state.new
             ids = sorted((entry.entry_id for entry in held), key=lambda name: int(name[:-2]))
             return next((name for name in ids if name not in besides), None)
 
@@ -208,33 +208,33 @@ class MemoryReader(QueueReader):
 
 
 class MemoryAnnouncer(Announcer):
-    """Speaks to the listeners of a MemoryQueue."""
+    """Announces to the listeners of a MemoryQueue."""
 
     def __init__(self, queue: MemoryQueue) -> None:
         self._queue = queue
 
     @override
     def announce(self, message: EventMessage) -> None:
-        for ear in list(self._queue.listeners):
-            ear.deliver(message)
+        for listener in list(self._queue.listeners):
+            listener.deliver(message)
 
 
-class _Closed:
-    """Said to a listener that has to stop."""
+class _Close:
+    """Tells a listener to stop."""
 
 
 class MemoryListener(Listener):
-    """Hears the announcers of a MemoryQueue; `lose_connection` makes it miss something."""
+    """Gets the announcements of a MemoryQueue; `lose_connection` simulates missed ones."""
 
     def __init__(self, queue: MemoryQueue) -> None:
         self._queue = queue
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._heard: asyncio.Queue[EventMessage | _Closed | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[EventMessage | _Close | None] = asyncio.Queue()
 
-    def deliver(self, message: EventMessage | _Closed | None) -> None:
-        """Hand a message over from any thread."""
+    def deliver(self, message: EventMessage | _Close | None) -> None:
+        """Deliver a message from any thread."""
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._heard.put_nowait, message)
+            self._loop.call_soon_threadsafe(self._inbox.put_nowait, message)
 
     def lose_connection(self) -> None:
         """Act as if the connection was lost and made again."""
@@ -245,11 +245,11 @@ class MemoryListener(Listener):
         self._loop = asyncio.get_running_loop()
         self._queue.listeners.append(self)
         try:
-            while not isinstance(message := await self._heard.get(), _Closed):
+            while not isinstance(message := await self._inbox.get(), _Close):
                 yield message
         finally:
             self._queue.listeners.remove(self)
 
     @override
     async def close(self) -> None:
-        self.deliver(_Closed())
+        self.deliver(_Close())

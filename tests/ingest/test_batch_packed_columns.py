@@ -1,4 +1,4 @@
-"""A packed batch is the plain one in fewer bytes; what is broken in it is a 4xx all the same."""
+"""A packed batch decodes like the plain one; a malformed one is a 4xx."""
 
 import gzip
 
@@ -22,8 +22,8 @@ from app.ingest.wire.codec import (
 from app.trace.ops import OP_CODES
 from app.trace.window import WIRE_DTYPES
 from tests.ingest.wire.packing import differences, packed, packed_batch, planes, width_of
-from tests.ingest.wire.test_codec import SIZES, answers, binary, message
-from tests.ingest.wire.test_codec_forms import batches, binary_of, said
+from tests.ingest.wire.test_codec import SIZES, batch_fields, binary, check_batch_or_4xx
+from tests.ingest.wire.test_codec_forms import batches, binary_of, content_of
 
 ALL = list(WIRE_DTYPES)
 
@@ -33,13 +33,13 @@ def decoded(body, **more):
 
 
 def with_column(name, column, **fields):
-    """A sound batch of two rows in which one column is another one."""
-    batch = msgspec.msgpack.decode(binary_of(message(**fields)))
+    """A valid batch of two rows with one column replaced."""
+    batch = msgspec.msgpack.decode(binary_of(batch_fields(**fields)))
     batch["columns"][name] = column
     return msgspec.msgpack.encode(batch)
 
 
-def test_planes_by_hand():
+def test_packed_planes_match_a_worked_example():
     # 258 = 0x0102, -1 = 0xffff, 5 = 0x0005; low bytes first, then high bytes.
     assert packed([258, -1, 5]) == [0, 2, bytes([0x02, 0xFF, 0x05, 0x01, 0xFF, 0x00])]
     # 1000, then 2000 - 1000, then 1990 - 2000.
@@ -48,8 +48,8 @@ def test_planes_by_hand():
     assert differences([1000, 1035, 1065], 2, [30, 30, 30]) == [1000, 5, 0]
 
 
-def test_a_batch_by_hand():
-    """As docs/wire-format.md has it: starts count from the ends before them."""
+def test_packed_batch_matches_a_worked_example():
+    """The example of docs/wire-format.md: starts are relative to the previous end."""
     columns = {
         "step": [1, 1, bytes([7, 0])],
         "optype": [0, 1, bytes([1, 0])],
@@ -59,7 +59,7 @@ def test_a_batch_by_hand():
         "mc": [0, 1, bytes([0, 0xFF])],
         "mb_id": [0, 1, bytes([5, 0xFF])],
     }
-    fields = {key: value for key, value in message().items() if key != "columns"}
+    fields = {key: value for key, value in batch_fields().items() if key != "columns"}
     names = ["optimizer", "forward-compute"]
     body = msgspec.msgpack.encode({**fields, "optypes": names, "columns": columns})
     batch = decoded(body).batch
@@ -73,8 +73,8 @@ def test_a_batch_by_hand():
 
 @settings(max_examples=60)
 @given(batches(), st.data())
-def test_packed_in_any_way_it_says_what_the_plain_batch_says(columns, data):
-    fields = message(columns=columns)
+def test_packed_batch_decodes_like_the_plain_batch(columns, data):
+    fields = batch_fields(columns=columns)
     plain = decoded(binary_of(fields)).batch
     kinds, widths = {}, {}
     durations = columns["duration_ns"]
@@ -83,7 +83,7 @@ def test_packed_in_any_way_it_says_what_the_plain_batch_says(columns, data):
         kinds[name] = data.draw(st.integers(0, 2 if name == "start_ns" else 1), name)
         numbers = columns[name]
         if name == "optype":
-            # Positions in the batch's own list of names, at most 30 of them.
+            # Indices into the batch's own list of names, at most 30.
             widths[name] = data.draw(st.integers(1, 8))
             continue
         numbers = differences(numbers, kinds[name], durations)
@@ -92,41 +92,41 @@ def test_packed_in_any_way_it_says_what_the_plain_batch_says(columns, data):
     for each, encoding in ((body, ""), (gzip.compress(body), "gzip")):
         found = decoded(each, content_encoding=encoding)
         assert found.rejected == 0
-        assert said(found.batch) == said(plain)
-        assert encode(found.batch) == each  # into the queue as it came
-        assert said(read_entry(each)) == said(plain)
+        assert content_of(found.batch) == content_of(plain)
+        assert encode(found.batch) == each  # queued unchanged
+        assert content_of(read_entry(each)) == content_of(plain)
         assert num_ops_of_entry(parse_entry(open_entry(each))) == plain.columns.num_ops
 
 
 @given(st.sampled_from([name for name in ALL if name != "optype"]), st.data())
 def test_rows_are_refused_as_in_the_plain_batch(name, data):
     dtype = np.iinfo(WIRE_DTYPES[name])
-    first = message()["columns"].get(name, [1])[0]
+    first = batch_fields()["columns"].get(name, [1])[0]
     edges = {-2, -1, 0, 2, 2**31 - 1, 2**53, 2**53 + 1, 86_400 * 10**9, dtype.max, dtype.min}
     value = data.draw(st.sampled_from(sorted(e for e in edges if dtype.min <= e <= dtype.max)))
-    fields = message(columns={name: [first, value]})
+    fields = batch_fields(columns={name: [first, value]})
     kind = data.draw(st.integers(0, 1))
     if width_of(differences([first, value], kind, [])) > 8:
         kind = 0
     plain = decoded(binary_of(fields))
     found = decoded(packed_batch(fields, {name: kind}))
     assert (found.rejected, found.errors) == (plain.rejected, plain.errors)
-    assert said(found.batch) == said(plain.batch)
-    assert said(read_entry(encode(found.batch))) == said(plain.batch)
+    assert content_of(found.batch) == content_of(plain.batch)
+    assert content_of(read_entry(encode(found.batch))) == content_of(plain.batch)
 
 
 @pytest.mark.parametrize(("name", "value"), [("seq_id", 2**31), ("mc", 2**15), ("mb_id", 2**40)])
-def test_a_number_that_the_plain_column_could_not_hold_is_out_of_range(name, value):
+def test_number_beyond_the_plain_column_type_is_out_of_range(name, value):
     found = decoded(with_column(name, packed([0, value])))
     assert [(e.index, e.code) for e in found.errors] == [(1, f"{name}_out_of_range")]
     assert found.batch.columns.num_ops == 1
-    assert said(read_entry(encode(found.batch))) == said(found.batch)
+    assert content_of(read_entry(encode(found.batch))) == content_of(found.batch)
 
 
 @pytest.mark.parametrize("kind", [0, 1])
 @pytest.mark.parametrize("number", [-1, -128, 2, 127, 128, 255, 256, 511, 512, 2**40, -(2**40)])
-def test_a_position_of_no_name_is_an_unknown_type(number, kind):
-    batch = msgspec.msgpack.decode(binary(message()))
+def test_op_type_index_without_a_name_is_an_unknown_type(number, kind):
+    batch = msgspec.msgpack.decode(binary(batch_fields()))
     batch["optypes"] = ["optimizer", "gc"]
     batch["columns"]["optype"] = packed([1, number], kind)
     found = decoded(msgspec.msgpack.encode(batch))
@@ -135,8 +135,8 @@ def test_a_position_of_no_name_is_an_unknown_type(number, kind):
     assert found.batch.columns.optype.tolist() == [OP_CODES["gc"]]
 
 
-def test_all_256_names_can_be_pointed_at():
-    batch = msgspec.msgpack.decode(binary(message()))
+def test_all_256_op_type_names_can_be_indexed():
+    batch = msgspec.msgpack.decode(binary(batch_fields()))
     batch["optypes"] = ["no-such"] * 254 + ["gc", "optimizer"]
     batch["columns"]["optype"] = packed([254, 255])
     codes = decoded(msgspec.msgpack.encode(batch)).batch.columns.optype
@@ -144,7 +144,7 @@ def test_all_256_names_can_be_pointed_at():
 
 
 REFUSED = {
-    "a kind that nobody knows": (
+    "an unknown kind": (
         [3, 1, b"ab"],
         r"Invalid enum value 3 - at `\$.columns.step\[0\]`",
     ),
@@ -156,14 +156,17 @@ REFUSED = {
     "a boolean": ([True, 1, b"ab"], "got `bool`"),
     "no bytes": (7, "Expected `bytes | array`, got `int`"),
     "no whole values": ([0, 2, b"abc"], "column step has 3 bytes: not a multiple of its width, 2"),
-    "ends of what": ([2, 1, b"ab"], "column step is packed by kind 2: only start_ns may be"),
+    "kind 2 of a column without ends": (
+        [2, 1, b"ab"],
+        "column step is packed by kind 2: only start_ns may be",
+    ),
     "another length": ([0, 1, b"abc"], "columns must be of equal length"),
     "nothing": ([0, 1, b""], "columns must be of equal length"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_column_that_is_packed_otherwise_is_refused_with_its_name(case):
+def test_malformed_packed_column_is_refused_by_name(case):
     column, words = REFUSED[case]
     with pytest.raises(InvalidRequest, match=words):
         decoded(with_column("step", column))
@@ -182,15 +185,17 @@ HALF = 2**62
     ],
 )
 def test_sums_beyond_64_bits_are_refused(numbers, row):
-    columns = {name: (column * 2)[: len(numbers)] for name, column in message()["columns"].items()}
+    columns = {
+        name: (column * 2)[: len(numbers)] for name, column in batch_fields()["columns"].items()
+    }
     body = with_column("step", [1, 8, planes(numbers, 8)], columns=columns)
     with pytest.raises(InvalidRequest, match=f"column step leaves 64 bits in row {row}"):
         decoded(body)
 
 
-def test_sums_to_the_very_end_of_64_bits_are_judged_like_any_number():
+def test_sums_at_the_64_bit_limits_are_checked_like_any_number():
     numbers = [2**63 - 1, -(2**63), 1 + 7]
-    columns = {name: (column * 2)[:3] for name, column in message()["columns"].items()}
+    columns = {name: (column * 2)[:3] for name, column in batch_fields()["columns"].items()}
     found = decoded(with_column("step", [1, 8, planes(numbers, 8)], columns=columns))
     assert [(e.index, e.code) for e in found.errors] == [
         (0, "step_out_of_range"),
@@ -210,41 +215,41 @@ def test_sums_of_gaps_and_durations_beyond_64_bits_are_refused():
 
 
 def test_too_many_rows_are_refused_before_they_are_unpacked():
-    columns = {name: [0, 1, bytes(1 << 20)] for name in message()["columns"]}
-    fields = msgspec.msgpack.decode(binary(message())) | {"columns": columns}
+    columns = {name: [0, 1, bytes(1 << 20)] for name in batch_fields()["columns"]}
+    fields = msgspec.msgpack.decode(binary(batch_fields())) | {"columns": columns}
     with pytest.raises(TooLarge, match="at most 100000 rows"):
         decoded(msgspec.msgpack.encode(fields))
 
 
 def test_a_packed_column_takes_no_more_memory_than_a_plain_one():
-    fields = message()
+    fields = batch_fields()
     columns = decoded(packed_batch(fields, dict.fromkeys(fields["columns"], 1))).batch.columns
     for name in ("step", "start_ns", "duration_ns", "seq_id", "mc", "mb_id"):
         assert getattr(columns, name).dtype == WIRE_DTYPES[name], name
 
 
 def test_a_batch_without_rows_may_be_packed():
-    empty = {name: [0, 1, b""] for name in message()["columns"]}
+    empty = {name: [0, 1, b""] for name in batch_fields()["columns"]}
     empty["start_ns"] = [2, 8, b""]
-    fields = msgspec.msgpack.decode(binary(message())) | {"columns": empty}
+    fields = msgspec.msgpack.decode(binary(batch_fields())) | {"columns": empty}
     assert decoded(msgspec.msgpack.encode(fields)).batch.columns.num_ops == 0
 
 
-def test_of_a_packed_batch_with_bad_rows_the_good_ones_go_on_plain():
-    """So that a consumer of before can read them."""
-    fields = message(columns={"duration_ns": [5, -6]})
-    taken = decoded(packed_batch(fields, {"duration_ns": 0, "start_ns": 2, "step": 1}))
-    assert taken.rejected == 1
-    queued = msgspec.msgpack.decode(encode(taken.batch))
+def test_good_rows_of_a_packed_batch_are_queued_unpacked():
+    """An older consumer can read them."""
+    fields = batch_fields(columns={"duration_ns": [5, -6]})
+    result = decoded(packed_batch(fields, {"duration_ns": 0, "start_ns": 2, "step": 1}))
+    assert result.rejected == 1
+    queued = msgspec.msgpack.decode(encode(result.batch))
     assert all(isinstance(column, bytes) for column in queued["columns"].values())
-    assert set(queued) == set(msgspec.msgpack.decode(binary(message())))
+    assert set(queued) == set(msgspec.msgpack.decode(binary(batch_fields())))
 
 
-def test_what_is_said_beside_the_operations_goes_into_the_queue():
-    placed = {"rack": "r1"}
-    said_beside = {"dropped": 3, "step_kinds": [[7, "eval"]], "placement": placed}
-    said_beside["at_step"] = 9
-    fields = message(columns={"duration_ns": [5, -6]}, **said_beside)
+def test_batch_metadata_is_queued():
+    placement = {"rack": "r1"}
+    metadata = {"dropped": 3, "step_kinds": [[7, "eval"]], "placement": placement}
+    metadata["at_step"] = 9
+    fields = batch_fields(columns={"duration_ns": [5, -6]}, **metadata)
     for body in (binary_of(fields), packed_batch(fields, {"step": 0})):
         again = read_entry(encode(decoded(body).batch))
         assert (again.dropped, again.step_kinds) == (3, ((7, "eval"),))
@@ -270,16 +275,16 @@ def test_what_is_said_beside_the_operations_goes_into_the_queue():
         ({"at_step": 2**53 + 1}, r"at `\$.at_step`"),
     ],
 )
-def test_what_is_said_beside_the_operations_is_checked(change, words):
+def test_invalid_batch_metadata_is_refused(change, words):
     for body, media in (
-        (binary_of(message(**change)), BINARY_TYPE),
-        (msgspec.json.encode(message(**change)), "application/json"),
+        (binary_of(batch_fields(**change)), BINARY_TYPE),
+        (msgspec.json.encode(batch_fields(**change)), "application/json"),
     ):
         with pytest.raises(InvalidRequest, match=words):
             decode(body, media, SIZES)
 
 
-columns_of_noise = st.builds(
+noise_columns = st.builds(
     lambda kind, width, data: [kind, width, data],
     st.integers(0, 2),
     st.integers(1, 8),
@@ -288,12 +293,12 @@ columns_of_noise = st.builds(
 
 
 @settings(max_examples=150)
-@given(st.dictionaries(st.sampled_from(ALL), columns_of_noise, min_size=1))
+@given(st.dictionaries(st.sampled_from(ALL), noise_columns, min_size=1))
 def test_noise_in_packed_columns_is_a_batch_or_a_4xx(columns):
-    batch = msgspec.msgpack.decode(binary_of(message()))
+    batch = msgspec.msgpack.decode(binary_of(batch_fields()))
     batch["columns"] |= columns
-    answers(msgspec.msgpack.encode(batch), BINARY_TYPE)
+    check_batch_or_4xx(msgspec.msgpack.encode(batch), BINARY_TYPE)
 
 
-def test_the_wire_struct_is_as_small_as_it_looks():
+def test_packed_column_encodes_to_six_bytes():
     assert msgspec.msgpack.encode(PackedColumn(0, 1, memoryview(b"a"))) == b"\x93\x00\x01\xc4\x01a"

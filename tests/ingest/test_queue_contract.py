@@ -1,4 +1,4 @@
-"""What every event queue does: in memory, in one server, in a cluster and behind sentinels."""
+"""Contract of every event queue: in memory, one server, a cluster and behind sentinels."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ BUDGET_BYTES = 64 << 20
 
 
 @dataclass
-class Ends:
+class QueueEnds:
     writer: QueueWriter
     reader: QueueReader
     announcer: Announcer
@@ -30,22 +30,22 @@ class Ends:
 def ends(request, monkeypatch):
     if request.param == "memory":
         queue = MemoryQueue(NUM_SHARDS, budget_bytes=BUDGET_BYTES)
-        yield Ends(queue.writer, queue.reader, queue.announcer, queue.listener())
+        yield QueueEnds(queue.writer, queue.reader, queue.announcer, queue.listener())
         return
-    url = wiped(request)
+    url = empty_queue_url(request)
     wait_replicas = int(request.param == "sentinel that waits")
-    # How soon a replica has to have a batch is not the question here, and its disk may be slow.
-    patient = partial(RedisAppender, wait_ms=1500)
-    monkeypatch.setattr("app.ingest.redis.queue.RedisAppender", patient)
+    # The replica deadline is not under test, and the replica's disk may be slow.
+    patient_appender = partial(RedisAppender, wait_ms=1500)
+    monkeypatch.setattr("app.ingest.redis.queue.RedisAppender", patient_appender)
     writer = RedisWriter(url, NUM_SHARDS, wait_replicas=wait_replicas)
     reader, announcer = RedisReader(url, budget_bytes=BUDGET_BYTES), RedisAnnouncer(url)
-    yield Ends(writer, reader, announcer, RedisListener(url))
+    yield QueueEnds(writer, reader, announcer, RedisListener(url))
     reader.close()
     announcer.close()
 
 
-def wiped(request):
-    """URL of an empty queue of this kind."""
+def empty_queue_url(request):
+    """URL of an emptied queue of this kind."""
     if request.param == "single":
         url = request.getfixturevalue("valkey_url")
         with redis.Redis.from_url(url) as client:
@@ -57,7 +57,7 @@ def wiped(request):
 
 
 def append(ends, *entries):
-    """Puts entries in with an event loop of its own."""
+    """Appends entries in an event loop of its own."""
 
     async def run():
         for job_id, body in entries:
@@ -72,14 +72,14 @@ def read(ends, shards=range(NUM_SHARDS), consumer="a", count=100):
 
 
 def read_all(ends, shards=range(NUM_SHARDS), consumer="a"):
-    """What is there: it may come in portions."""
+    """All new entries; one read may return only some."""
     entries = []
     while more := read(ends, shards, consumer):
         entries += more
     return entries
 
 
-def test_entries_come_out_as_they_went_in(ends):
+def test_entries_are_read_unchanged_and_in_order(ends):
     append(ends, ("job-1", b"one"), ("job-1", b"\x00\xff"))
     entries = read_all(ends)
     assert [(entry.job_id, entry.body) for entry in entries] == [
@@ -96,13 +96,13 @@ def test_all_batches_of_a_job_are_in_one_shard(ends):
         assert {shard_of(e.job_id, NUM_SHARDS) for e in read_all(ends, [shard])} <= {shard}
 
 
-def test_an_entry_is_handed_out_once(ends):
+def test_entry_is_delivered_to_one_consumer(ends):
     append(ends, ("job", b"x"))
     assert len(read_all(ends, consumer="a")) == 1
     assert read_all(ends, consumer="b") == []
 
 
-def test_no_more_entries_than_asked_for_are_handed_out(ends):
+def test_read_returns_at_most_the_requested_count(ends):
     append(ends, *[("job", b"x")] * 5)
     assert len(read(ends, count=2)) == 2
     assert len(read_all(ends)) == 3
@@ -113,8 +113,8 @@ def test_pending_entries_can_be_taken_over(ends):
     append(ends, ("job", b"1"), ("job", b"2"))
     first, second = read_all(ends, consumer="dead")
     ends.reader.done(shard, [first.entry_id])
-    assert ends.reader.take_over(shard, "heir", min_idle_s=3600) == []
-    [taken] = ends.reader.take_over(shard, "heir", min_idle_s=0)
+    assert ends.reader.take_over(shard, "successor", min_idle_s=3600) == []
+    [taken] = ends.reader.take_over(shard, "successor", min_idle_s=0)
     assert taken == replace(second, deliveries=2)
 
 
@@ -130,11 +130,11 @@ def test_entries_count_their_deliveries(ends):
     append(ends, *[("job", b"old")] * 3)
     assert [entry.deliveries for entry in read_all(ends, consumer="a")] == [1, 1, 1]
     for deliveries in (2, 3):
-        taken = ends.reader.take_over(shard, "heir", min_idle_s=0)
+        taken = ends.reader.take_over(shard, "successor", min_idle_s=0)
         assert [entry.deliveries for entry in taken] == [deliveries] * 3
     append(ends, ("job", b"new"))
-    read_all(ends, consumer="heir")
-    taken = ends.reader.take_over(shard, "heir", min_idle_s=0)
+    read_all(ends, consumer="successor")
+    taken = ends.reader.take_over(shard, "successor", min_idle_s=0)
     assert [(entry.body, entry.deliveries) for entry in taken] == [
         *[(b"old", 4)] * 3,
         (b"new", 2),
@@ -142,18 +142,18 @@ def test_entries_count_their_deliveries(ends):
     assert ends.reader.lost_entries == 0
 
 
-def test_large_entries_come_within_the_budget_and_all_come(ends):
+def test_large_entries_are_read_within_the_byte_budget(ends):
     body = b"x" * (5 << 20)
     append(ends, *[("job", body)] * 15)
-    taken = 0
+    num_read = 0
     while entries := read(ends, count=512):
         assert sum(len(entry.body) for entry in entries) <= BUDGET_BYTES
-        taken += len(entries)
+        num_read += len(entries)
         ends.reader.done(entries[0].shard, [entry.entry_id for entry in entries])
-    assert taken == 15
+    assert num_read == 15
 
 
-def test_small_entries_come_by_the_hundred_once_they_are_known_to_be_small(ends):
+def test_small_entries_are_read_in_large_batches(ends):
     append(ends, *[("job", b"x" * 2000)] * 1600)
     sizes = []
     while entries := read(ends, count=512):
@@ -163,7 +163,7 @@ def test_small_entries_come_by_the_hundred_once_they_are_known_to_be_small(ends)
 
 
 def test_an_entry_of_any_shard_ends_the_wait(ends):
-    """All shards are waited for, not the first one alone."""
+    """A read waits for all shards, not only the first."""
     for number in range(12):
         waiting = ThreadPoolExecutor(1)
         found = waiting.submit(
@@ -179,7 +179,7 @@ def test_many_entries_are_taken_over_at_once(ends):
     append(ends, *[("job", b"x")] * 200)
     read_all(ends, consumer="dead")
     shard = shard_of("job", NUM_SHARDS)
-    assert len(ends.reader.take_over(shard, "heir", min_idle_s=0)) == 200
+    assert len(ends.reader.take_over(shard, "successor", min_idle_s=0)) == 200
 
 
 def test_the_backlog_counts_unfinished_entries(ends):
@@ -208,7 +208,7 @@ def test_oldest_unfinished_and_newest_entry(ends):
     assert ends.reader.newest(shard) == second.entry_id
 
 
-def test_being_done_twice_is_no_error(ends):
+def test_marking_an_entry_done_twice_is_no_error(ends):
     append(ends, ("job", b"x"))
     [entry] = read(ends)
     ends.reader.done(entry.shard, [entry.entry_id])
@@ -243,13 +243,13 @@ def test_lag_is_counted_by_shard(ends):
 def test_listeners_get_announcements(ends):
     async def run():
         messages = ends.listener.messages()
-        heard = asyncio.ensure_future(anext(messages))
-        while not heard.done():  # a message said before the subscription is nobody's
+        first = asyncio.ensure_future(anext(messages))
+        while not first.done():  # announcements before the subscription are lost
             await asyncio.to_thread(ends.announcer.announce, {"kind": "window", "job_id": "j"})
-            await asyncio.wait([heard], timeout=0.05)
+            await asyncio.wait([first], timeout=0.05)
         await ends.listener.close()
         rest = [message async for message in messages]
-        return [heard.result(), *rest]
+        return [first.result(), *rest]
 
     assert {tuple(message.items()) for message in asyncio.run(run())} == {
         (("kind", "window"), ("job_id", "j"))
@@ -269,7 +269,7 @@ def test_a_wiped_server_is_used_as_a_new_one(valkey_url):
     reader.close()
 
 
-def test_names_of_consumers_with_nothing_pending_are_forgotten(valkey_url):
+def test_idle_consumers_are_removed_from_the_group(valkey_url):
     reader = RedisReader(valkey_url)
     with redis.Redis.from_url(valkey_url) as client:
         client.flushall()
@@ -278,10 +278,10 @@ def test_names_of_consumers_with_nothing_pending_are_forgotten(valkey_url):
             [entry] = reader.read([0], name, count=1, block_s=0.0)
             if name == "idle":
                 reader.done(0, [entry.entry_id])
-        reader.take_over(0, "heir", min_idle_s=3600)
-        assert consumers(client) == {b"idle", b"busy", b"heir"}  # too soon for anything
-        reader.take_over(0, "heir", min_idle_s=0)
-        assert consumers(client) == {b"heir"}
+        reader.take_over(0, "successor", min_idle_s=3600)
+        assert consumers(client) == {b"idle", b"busy", b"successor"}  # not idle long enough
+        reader.take_over(0, "successor", min_idle_s=0)
+        assert consumers(client) == {b"successor"}
     reader.close()
 
 
@@ -342,12 +342,12 @@ def test_a_server_that_would_lose_batches_is_refused(valkey_url, setting, value,
             asyncio.run(run(allow_lossy=True))
         finally:
             client.config_set(setting, before)
-        # A server that has just been told to write its file refuses to end until it has.
+        # A server that rewrites its append-only file does not stop until it is done.
         while client.info("persistence")["aof_rewrite_in_progress"]:
             pass
 
 
-def test_unreachable_and_full_servers_differ():
+def test_unreachable_server_raises_queue_unavailable():
     async def run():
         writer = RedisWriter("redis://127.0.0.1:1", 1)
         with pytest.raises(QueueUnavailable):
@@ -366,7 +366,7 @@ def test_unreachable_and_full_servers_differ():
     reader.close()
 
 
-def test_the_twin_can_be_down_or_full():
+def test_memory_queue_can_be_down_or_full():
     async def run():
         queue = MemoryQueue(1, max_entries=1)
         await queue.writer.append("job", b"x")

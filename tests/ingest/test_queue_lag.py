@@ -1,4 +1,4 @@
-"""How far consumers are behind: the same from the queue in memory and from Valkey."""
+"""Consumer lag: the same from the in-memory queue and from Valkey."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ async def lag_after(writer, bodies=()):
     return lag
 
 
-def test_an_empty_queue_is_behind_with_nothing(ends):
+def test_empty_queue_has_no_lag(ends):
     lag = asyncio.run(lag_after(ends[0]))
     assert lag.entries == (0,) * NUM_SHARDS
     assert lag.oldest_s == (None,) * NUM_SHARDS
@@ -56,13 +56,13 @@ def test_entries_count_until_they_are_done(ends):
     assert asyncio.run(lag_after(writer)).entries[SHARD] == 1
 
 
-def test_the_oldest_entry_says_how_many_seconds_it_waits():
+def test_lag_has_the_age_of_the_oldest_entry():
     queue = MemoryQueue(NUM_SHARDS, clock_s=iter([100.0, 107.0, 110.0]).__next__)
     lag = asyncio.run(lag_after(queue.writer, [b"old", b"new"]))
     assert lag.oldest_s[SHARD] == 10.0
 
 
-def test_lag_is_by_the_servers_clock(valkey_url):
+def test_lag_uses_the_servers_clock(valkey_url):
     with redis.Redis.from_url(valkey_url) as client:
         client.flushall()
         seconds, _ = client.time()
@@ -82,7 +82,7 @@ def test_an_unavailable_queue_raises():
         asyncio.run(queue.writer.lag())
 
 
-def test_a_full_queue_raises():
+def test_lag_lists_full_shards():
     queue = MemoryQueue(NUM_SHARDS, max_entries=1)
     assert asyncio.run(lag_after(queue.writer)).full == ()
     assert asyncio.run(lag_after(queue.writer, [b"x"])).full == (0, 1, 2)

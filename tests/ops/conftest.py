@@ -1,4 +1,4 @@
-"""A real Paceline that has something to tell, and whoever reads it."""
+"""A real Paceline process over a filled store."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ COMMAND = "from app.main import run; from app.settings import load_settings; run
 
 @pytest.fixture(scope="package")
 def paceline(tmp_path_factory):
-    """A client of a process that serves over a stocked store."""
+    """A client of a Paceline process over a filled store."""
     directory = tmp_path_factory.mktemp("paceline")
     url, port = f"sqlite:///{directory / 'paceline.db'}", free_port()
     migrate(url)
@@ -28,23 +28,25 @@ def paceline(tmp_path_factory):
     stock(store, now_s=time.time())
     store.close()
     queue = EmbeddedQueue(directory)
-    known = {"REDIS_URL": queue.start(), "DATABASE_URL": url, "TOKEN": TOKEN, "PORT": str(port)}
-    environment = {f"PACELINE_{name}": value for name, value in known.items()}
+    settings = {"REDIS_URL": queue.start(), "DATABASE_URL": url, "TOKEN": TOKEN, "PORT": str(port)}
+    environment = {f"PACELINE_{name}": value for name, value in settings.items()}
     process = subprocess.Popen([sys.executable, "-c", COMMAND], env={**os.environ, **environment})
     headers = {"authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False) as one:
+    with httpx.Client(
+        base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False
+    ) as client:
         try:
-            wait_until(lambda: answers(one), "the API answers")
-            one.post("/api/v1/jobs/well/ops", json=json_batch())
-            yield one
+            wait_until(lambda: is_serving(client), "the API answers")
+            client.post("/api/v1/jobs/well/ops", json=json_batch())
+            yield client
         finally:
             process.kill()
             process.wait()
             queue.stop()
 
 
-def answers(client):
-    """Whether a server is there."""
+def is_serving(client):
+    """Whether the server answers."""
     try:
         return client.get("/healthz").status_code == 200
     except httpx.TransportError:

@@ -1,4 +1,4 @@
-"""A service in which a bit of everything has happened, for what /metrics tells of it."""
+"""A store with jobs, alerts and receivers in every state, for the tests of /metrics."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def add_job(
     state: JobState | None = None,
     num_gpus: int = 4,
 ) -> None:
-    """A job with one window, which straggles unless its slowdown or its state says otherwise."""
+    """A job with one window; a straggler unless its slowdown or its state says otherwise."""
     key = job_key(project, job)
     record = window_record(slowdown=slowdown)
     result: dict[str, Any] = {**record.result, "findings": [FINDING] if slowdown > 1.1 else []}
@@ -60,7 +60,7 @@ def add_job(
 
 
 def stock(store: Store, *, now_s: float) -> None:
-    """Jobs in two projects, an alert that fires, messages, and an endpoint that was given up."""
+    """Jobs in two projects, a firing alert, notifications and a disabled receiver."""
     add_job(store, "slow", now_s=now_s)
     add_job(store, "well", slowdown=1.01, now_s=now_s)
     add_job(store, "hung", state="stalled", now_s=now_s)

@@ -1,4 +1,4 @@
-"""What we hand to Prometheus and Grafana, held to the real tools and to the real /metrics."""
+"""The Prometheus and Grafana files, checked by the real tools and the real /metrics."""
 
 import importlib.util
 import json
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def known(paceline):
-    """Names of all samples that /metrics has."""
+def sample_names(paceline):
+    """Names of all samples in /metrics."""
     families = text_string_to_metric_families(paceline.get("/metrics").text)
     return {sample.name for family in families for sample in family.samples}
 
 
 def build():
-    """The script that makes the dashboard, as a module."""
+    """The script that generates the dashboard, as a module."""
     spec = importlib.util.spec_from_file_location("build", ROOT / "grafana" / "build.py")
     assert spec is not None
     assert spec.loader is not None
@@ -45,7 +45,7 @@ def promtool(*arguments, **options):
 
 
 def expressions():
-    """All queries of the dashboard, with values for what its readers choose."""
+    """All queries of the dashboard, with its variables filled in."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     return [
         re.sub(r"\$\w+", ".*", target["expr"])
@@ -54,36 +54,36 @@ def expressions():
     ]
 
 
-def test_prometheus_takes_the_rules():
+def test_promtool_accepts_the_rules():
     number = sum(len(group["rules"]) for group in yaml.safe_load(RULES.read_text())["groups"])
     assert f"SUCCESS: {number} rules found" in promtool("check", "rules", str(RULES))
 
 
-def test_the_rules_fire_when_they_should_and_say_so():
+def test_rules_pass_their_promtool_unit_tests():
     promtool("test", "rules", "alerts_test.yml", cwd=Path(__file__).parent)
 
 
-def test_prometheus_takes_the_configuration(tmp_path):
+def test_promtool_accepts_the_configuration(tmp_path):
     for path in (ROOT / "prometheus").iterdir():
         shutil.copy(path, tmp_path)
     (tmp_path / "paceline-token").write_text("pl_x")
     promtool("check", "config", str(tmp_path / "prometheus.yml"))
 
 
-def test_the_rules_are_on_figures_that_there_are(known):
+def test_rules_use_only_exported_metrics(sample_names):
     rules = yaml.safe_load(RULES.read_text())["groups"]
-    named = {
+    used = {
         name for group in rules for rule in group["rules"] for name in _NAME.findall(rule["expr"])
     }
-    assert len(named) > 10
-    assert named <= known
+    assert len(used) > 10
+    assert used <= sample_names
 
 
-def test_the_dashboard_is_what_its_script_makes():
+def test_dashboard_equals_the_output_of_its_script():
     assert DASHBOARD.read_text() == build().text()
 
 
-def test_the_dashboard_is_one_that_grafana_knows():
+def test_dashboard_round_trips_through_the_grafana_sdk():
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.models.dashboard import Dashboard
 
@@ -92,25 +92,25 @@ def test_the_dashboard_is_one_that_grafana_knows():
     assert json.loads(again) == json.loads(text)
 
 
-def test_the_dashboard_shows_figures_that_there_are(known):
-    named = {name for each in expressions() for name in _NAME.findall(each)}
-    assert len(named) > 15
-    assert named <= known
+def test_dashboard_uses_only_exported_metrics(sample_names):
+    used = {name for each in expressions() for name in _NAME.findall(each)}
+    assert len(used) > 15
+    assert used <= sample_names
 
 
-def test_prometheus_takes_every_query_of_the_dashboard(tmp_path):
+def test_promtool_accepts_every_dashboard_query(tmp_path):
     rules = [{"record": f"asked:{n}", "expr": each} for n, each in enumerate(expressions())]
     path = tmp_path / "asked.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
     assert f"SUCCESS: {len(rules)} rules found" in promtool("check", "rules", str(path))
 
 
-def test_nothing_on_the_dashboard_overlaps():
-    taken: set[tuple[int, int]] = set()
+def test_dashboard_panels_do_not_overlap():
+    occupied: set[tuple[int, int]] = set()
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         at = panel["gridPos"]
         columns = range(at["x"], at["x"] + at["w"])
         cells = {(x, y) for x in columns for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & taken, panel["title"]
-        taken |= cells
-    assert max(x for x, _ in taken) < 24
+        assert not cells & occupied, panel["title"]
+        occupied |= cells
+    assert max(x for x, _ in occupied) < 24

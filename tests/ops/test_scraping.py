@@ -1,4 +1,4 @@
-"""A real Prometheus reads a real Paceline by the configuration that we hand out."""
+"""A real Prometheus scrapes a real Paceline with the shipped configuration."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def prometheus(paceline, tmp_path_factory):
-    """A client of a Prometheus that reads Paceline once a second."""
+    """A client of a Prometheus that scrapes Paceline once a second."""
     directory = tmp_path_factory.mktemp("prometheus")
     shutil.copy(OURS / "alerts.yml", directory)
     (directory / "paceline-token").write_text(TOKEN)
@@ -36,26 +36,26 @@ def prometheus(paceline, tmp_path_factory):
         process = subprocess.Popen([*command, *places], stdout=log, stderr=log)
     with httpx.Client(base_url=f"http://{address}/api/v1", trust_env=False) as client:
         try:
-            wait_until(lambda: is_read(client), "Prometheus has read Paceline")
+            wait_until(lambda: has_scraped(client), "Prometheus has scraped Paceline")
             yield client
         finally:
             process.terminate()
             process.wait()
 
 
-def is_read(client):
-    """Whether a figure of a job is there."""
+def has_scraped(client):
+    """Whether a job metric has been scraped."""
     try:
-        return bool(ask(client, "paceline_job_slowdown_ratio"))
+        return bool(query_now(client, "paceline_job_slowdown_ratio"))
     except httpx.TransportError:
         return False
 
 
-def ask(client, query):
-    """Values now by their labels, without those that Prometheus adds."""
+def query_now(client, query):
+    """Current values by labels, without the labels that Prometheus adds."""
     answer = client.get("/query", params={"query": query})
     if answer.status_code == 503:
-        return {}  # it has not begun yet
+        return {}  # Prometheus is still starting
     added = ("__name__", "instance", "job")
     return {
         tuple(value for name, value in sorted(each["metric"].items()) if name not in added): float(
@@ -65,32 +65,34 @@ def ask(client, query):
     }
 
 
-def test_it_is_up_and_names_the_jobs_of_all_projects(prometheus):
-    # It gives up a scrape after a second, and then knows of nothing until the next one.
-    wait_until(lambda: ask(prometheus, 'up{job="paceline"}') == {(): 1.0}, "it is up")
+def test_scrape_is_up_and_has_jobs_of_all_projects(prometheus):
+    # A scrape times out after a second, and all series are absent until the next one.
+    wait_until(lambda: query_now(prometheus, 'up{job="paceline"}') == {(): 1.0}, "the target is up")
     slow = 'paceline_job_slowdown_ratio{job_id=~"slow|theirs"}'
     wanted = {("slow", "default"): 1.25, ("theirs", "research"): 1.5}
-    wait_until(lambda: ask(prometheus, slow) == wanted, "it names the jobs of all projects")
+    wait_until(
+        lambda: query_now(prometheus, slow) == wanted, "the jobs of all projects are scraped"
+    )
 
 
-def test_it_loads_all_rules_and_each_can_be_asked(prometheus):
+def test_prometheus_loads_and_evaluates_all_rules(prometheus):
     def groups():
         return prometheus.get("/rules").json()["data"]["groups"]
 
     def rules():
         return [rule for group in groups() for rule in group["rules"]]
 
-    wait_until(lambda: all(rule["health"] == "ok" for rule in rules()), "all rules were asked")
+    wait_until(lambda: all(rule["health"] == "ok" for rule in rules()), "all rules are evaluated")
     ours = yaml.safe_load((OURS / "alerts.yml").read_text())["groups"]
     names = [rule["alert"] for group in ours for rule in group["rules"]]
     assert [rule["name"] for rule in rules()] == names
 
 
-def test_what_is_wrong_is_pending_or_fires(prometheus):
+def test_alerts_of_problem_jobs_are_pending_or_firing(prometheus):
     def alerts():
         return prometheus.get("/alerts").json()["data"]["alerts"]
 
-    def found():
+    def names_and_jobs():
         return {(each["labels"]["alertname"], each["labels"].get("job_id")) for each in alerts()}
 
     wanted = {
@@ -99,5 +101,5 @@ def test_what_is_wrong_is_pending_or_fires(prometheus):
         ("PacelineWorkersSilent", "half"),
         ("PacelineEndpointDisabled", None),
     }
-    wait_until(lambda: wanted <= found(), "the rules see what is wrong")
-    assert ("PacelineJobStraggles", "well") not in found()
+    wait_until(lambda: wanted <= names_and_jobs(), "the expected alerts are pending or firing")
+    assert ("PacelineJobStraggles", "well") not in names_and_jobs()

@@ -1,4 +1,4 @@
-"""`paceline export`, as it is typed: traces, timelines, results and metrics."""
+"""`paceline export`: traces, timelines, results and metrics."""
 
 import csv
 import io
@@ -43,7 +43,7 @@ def export(*arguments, **environment):
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
-    """Three steps of 2 x 2 workers, of which replica 1 stage 0 is slow."""
+    """Three steps of 2 x 2 workers; dp rank 1, stage 0 is slow."""
     path = tmp_path_factory.mktemp("trace") / "trace-made.parquet"
     sizes = ("--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", "3")
     fault = ("--fault", "slow-worker:dp=1,stage=0,factor=2.5")
@@ -54,12 +54,12 @@ def trace(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def result(trace):
-    """What `paceline analyze` says of it."""
+    """The result of `paceline analyze` for the trace."""
     return json.loads(json.dumps(analysed(trace_files.read(trace), History())[1]))
 
 
 def rows_of(path, columns=COLUMNS, in_ns=False):
-    """A trace's rows in one order, whatever types the file has."""
+    """A trace's rows, sorted and cast to common types."""
     table = pq.read_table(path, columns=list(columns))
     kinds = {"optype": pa.string(), "start_ts": pa.float64(), "duration": pa.float64()}
     plain = {name: pc.cast(table.column(name), kinds.get(name, pa.int64())) for name in columns}
@@ -71,7 +71,7 @@ def rows_of(path, columns=COLUMNS, in_ns=False):
 
 @needs_shared
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_trace_comes_out_as_it_went_in(name, tmp_path):
+def test_published_trace_round_trips_through_import_and_export(name, tmp_path):
     source, imported, out = (
         SHARED_TRACES / f"trace-{name}.parquet",
         tmp_path / "trace-in.parquet",
@@ -84,7 +84,7 @@ def test_a_published_trace_comes_out_as_it_went_in(name, tmp_path):
 
 
 @needs_shared
-def test_its_figures_stay_the_same(tmp_path):
+def test_exported_trace_has_the_same_figures(tmp_path):
     out = tmp_path / "trace-inter.parquet"
     source = SHARED_TRACES / "trace-inter.parquet"
     assert export("trace", source, "--out", out).exit_code == 0
@@ -92,7 +92,7 @@ def test_its_figures_stay_the_same(tmp_path):
     assert here == there
 
 
-def test_some_steps_can_be_chosen(trace, tmp_path):
+def test_trace_export_is_limited_to_chosen_steps(trace, tmp_path):
     out = tmp_path / "trace-some.parquet"
     assert export("trace", trace, "--steps", "0,2", "--out", out).exit_code == 0
     assert set(rows_of(out).column("step").to_pylist()) == {0, 2}
@@ -101,7 +101,7 @@ def test_some_steps_can_be_chosen(trace, tmp_path):
     assert "step 7 was not recorded" in wrong.stderr
 
 
-def test_a_timeline_is_the_timeline_commands(trace, tmp_path):
+def test_perfetto_export_writes_a_timeline_file(trace, tmp_path):
     out = tmp_path / "t.json.gz"
     found = export("perfetto", trace, "--steps", "1", "--runs", "recorded", "--out", out)
     assert found.exit_code == 0
@@ -136,7 +136,7 @@ def test_results_are_tables_with_the_figures_of_the_analysis(trace, result, tmp_
     assert all(row["window"] == "1-0" for rows in tables.values() for row in rows)
 
 
-def test_one_table_goes_to_a_file_or_the_terminal(trace, tmp_path):
+def test_one_table_is_written_to_a_file_or_standard_output(trace, tmp_path):
     out = tmp_path / "stages.parquet"
     assert export("results", trace, "--table", "stages", "--out", out).exit_code == 0
     assert [row["stage"] for row in table(out)] == [0, 1]
@@ -145,7 +145,7 @@ def test_one_table_goes_to_a_file_or_the_terminal(trace, tmp_path):
     assert len(shown.stdout.splitlines()) == 3
 
 
-def test_what_is_unknown_is_empty_in_csv_and_null_in_parquet(tmp_path):
+def test_results_with_unknown_values_export_to_csv_and_parquet(tmp_path):
     from app.cli.exporting.tables import write_csv, write_parquet
 
     unknown: dict[str, Any] = {
@@ -177,7 +177,7 @@ def test_what_is_unknown_is_empty_in_csv_and_null_in_parquet(tmp_path):
     assert (summary["job"], summary["slowdown"]) == ("'=a", "")
 
 
-def test_no_text_in_csv_is_a_formula_or_turns_what_follows():
+def test_csv_text_is_escaped_against_formulas_and_bidi_controls():
     texts = ["=HYPERLINK(1)", "+1", "-1", "@x", "host-1", "a=b", "\u202ehost", "a\x1b\nb", ""]
     assert [safe_cell(each) for each in texts] == [
         *("'=HYPERLINK(1)", "'+1", "'-1", "'@x", "host-1", "a=b"),
@@ -192,7 +192,7 @@ def _text_of(name, result, write):
     return file.getvalue().decode()
 
 
-def points(request):
+def points_by_metric(request):
     [resource] = request["resourceMetrics"]
     [scope] = resource["scopeMetrics"]
     return {
@@ -210,27 +210,27 @@ def points(request):
 def test_metrics_are_gauges_with_the_figures_of_the_analysis(trace, result):
     found = export("otlp-metrics", trace, "--workers", "1", "--out", "-")
     request = json.loads(found.stdout)
-    told = points(request)
-    assert told["paceline.job.slowdown"] == [(result["slowdown"], {})]
+    metrics = points_by_metric(request)
+    assert metrics["paceline.job.slowdown"] == [(result["slowdown"], {})]
     worst = max(max(row) for row in result["worker_slowdown"])
-    assert told["paceline.worker.slowdown"] == [(worst, {"dp_rank": "1", "stage": "0"})]
-    assert {each["kind"] for _, each in told["paceline.step.duration"]} == {
+    assert metrics["paceline.worker.slowdown"] == [(worst, {"dp_rank": "1", "stage": "0"})]
+    assert {each["kind"] for _, each in metrics["paceline.step.duration"]} == {
         *("recorded", "simulated", "ideal"),
     }
-    # A step or an operation is in no attribute: that would be a series each.
-    keys = {key for each in told.values() for _, attributes in each for key in attributes}
+    # Steps and operations are not attributes: each would be a series of its own.
+    keys = {key for each in metrics.values() for _, attributes in each for key in attributes}
     assert keys <= {"kind", "optype", "stage", "dp_rank", "cause"}
 
 
-class Asked(BaseHTTPRequestHandler):
-    """Gives canned answers by path, and keeps what was asked."""
+class CannedHandler(BaseHTTPRequestHandler):
+    """Answers each path with a canned response and records the requests."""
 
     answers: dict[str, tuple[int, bytes]]
-    asked: list[tuple[str, bytes]]
+    requests: list[tuple[str, bytes]]
 
     def answer(self):
         size = int(self.headers.get("content-length") or 0)
-        self.asked.append((f"{self.command} {self.path}", self.rfile.read(size)))
+        self.requests.append((f"{self.command} {self.path}", self.rfile.read(size)))
         known = self.headers["authorization"] == f"Bearer {TOKEN}" or self.command == "POST"
         status, body = self.answers.get(self.path.partition("?")[0], (404, b'{"detail": "no"}'))
         self.send_response(status if known else 401)
@@ -245,14 +245,14 @@ class Asked(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def answering(**answers):
-    """A server's address, and what it is asked."""
-    handler = type("Handler", (Asked,), {"answers": answers, "asked": []})
+def canned_server(**answers):
+    """A server's address and the requests that it receives."""
+    handler = type("Handler", (CannedHandler,), {"answers": answers, "requests": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", handler.asked  # type: ignore[attr-defined]
+        yield f"http://127.0.0.1:{server.server_port}", handler.requests  # type: ignore[attr-defined]
     finally:
         server.shutdown()
         thread.join()
@@ -262,7 +262,7 @@ def answering(**answers):
 WINDOW = "/api/v1/jobs/llm-70b/windows/latest"
 
 
-def zipped(trace: Path) -> bytes:
+def zip_of(trace: Path) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.write(trace, "../../trace-x.parquet")
@@ -270,50 +270,50 @@ def zipped(trace: Path) -> bytes:
     return packed.getvalue()
 
 
-def test_all_of_it_works_from_a_server(trace, result, tmp_path):
+def test_all_exports_work_from_a_server(trace, result, tmp_path):
     answers = {
-        f"{WINDOW}/trace": (200, zipped(trace)),
+        f"{WINDOW}/trace": (200, zip_of(trace)),
         f"{WINDOW}/timeline": (200, b"packed"),
         WINDOW: (200, json.dumps(result).encode()),
         "/v1/metrics": (200, b"{}"),
     }
-    with answering(**answers) as (url, asked):
-        of = ("--url", url, "--job", "llm-70b")
+    with canned_server(**answers) as (url, requests):
+        source = ("--url", url, "--job", "llm-70b")
         out = tmp_path / "trace-got.parquet"
-        found = export("trace", *of, "--out", out)
+        found = export("trace", *source, "--out", out)
         assert (found.exit_code, found.stdout) == (0, f"{out}\n"), found.stderr
-        # A made trace has a clock of nanoseconds, which are what is kept.
+        # A simulated trace has a nanosecond clock, and nanoseconds are stored.
         assert rows_of(out, [*COLUMNS, "start_ns"], in_ns=True).equals(
             rows_of(trace, [*COLUMNS, "start_ns"], in_ns=True)
         )
         timeline = tmp_path / "t.json.gz"
-        assert export("perfetto", *of, "--steps", "3", "--out", timeline).exit_code == 0
+        assert export("perfetto", *source, "--steps", "3", "--out", timeline).exit_code == 0
         assert timeline.read_bytes() == b"packed"
-        assert export("results", *of, "--out", tmp_path / "all").exit_code == 0
-        found = export("otlp-metrics", *of, "--endpoint", url)
+        assert export("results", *source, "--out", tmp_path / "all").exit_code == 0
+        found = export("otlp-metrics", *source, "--endpoint", url)
         assert found.exit_code == 0, found.stderr
-    sent = dict(asked)["POST /v1/metrics"]
-    assert points(json.loads(sent))["paceline.job.slowdown"][0][0] == result["slowdown"]
-    assert f"GET {WINDOW}/timeline?steps=3" in dict(asked)
-    assert f"GET {WINDOW}?per_step=true" in dict(asked)
+    sent = dict(requests)["POST /v1/metrics"]
+    assert points_by_metric(json.loads(sent))["paceline.job.slowdown"][0][0] == result["slowdown"]
+    assert f"GET {WINDOW}/timeline?steps=3" in dict(requests)
+    assert f"GET {WINDOW}?per_step=true" in dict(requests)
 
 
-def test_the_data_directorys_token_is_used_where_none_is_given(result, tmp_path):
+def test_token_defaults_to_the_data_directorys_file(result, tmp_path):
     out = tmp_path / "stages.csv"
-    of = ("--job", "llm-70b", "--table", "stages", "--out", out)
+    source = ("--job", "llm-70b", "--table", "stages", "--out", out)
     own = {"PACELINE_TOKEN": "", "PACELINE_DATA_DIR": str(tmp_path)}
-    with answering(**{WINDOW: (200, json.dumps(result).encode())}) as (url, _):
-        without = export("results", "--url", url, *of, **own)
+    with canned_server(**{WINDOW: (200, json.dumps(result).encode())}) as (url, _):
+        without = export("results", "--url", url, *source, **own)
         (tmp_path / "token").write_text(f"{TOKEN}\n")
-        found = export("results", "--url", url, *of, **own)
+        found = export("results", "--url", url, *source, **own)
     assert (without.exit_code, found.exit_code) == (2, 0), found.stderr
     assert f"no token in {tmp_path / 'token'}: give --token" in without.stderr
     assert len(table(out)) == 2
 
 
 REFUSED = {
-    "its own words": ({WINDOW: (409, b'{"detail": "still open"}')}, "answers 409: still open"),
-    "another thing": ({WINDOW: (200, b"<html>")}, "answers no JSON object"),
+    "its own message": ({WINDOW: (409, b'{"detail": "still open"}')}, "answers 409: still open"),
+    "no JSON": ({WINDOW: (200, b"<html>")}, "answers no JSON object"),
     "a list": ({WINDOW: (200, b"[]")}, "answers no JSON object"),
     "moved": ({WINDOW: (301, b"")}, "is moved: use the address that it redirects to"),
     "busy": ({WINDOW: (503, b"\x1b[31mbusy\n\n")}, "answers 503: \\x1b[31mbusy"),
@@ -321,8 +321,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("answers", "why"), REFUSED.values(), ids=REFUSED)
-def test_a_server_that_says_no_is_one_line(answers, why, tmp_path):
-    with answering(**answers) as (url, _):
+def test_server_refusal_is_a_one_line_error(answers, why, tmp_path):
+    with canned_server(**answers) as (url, _):
         found = export("results", "--url", url, "--job", "llm-70b", "--out", tmp_path / "x")
     assert found.exit_code == 2
     assert why in found.stderr
@@ -331,8 +331,8 @@ def test_a_server_that_says_no_is_one_line(answers, why, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_a_file_that_is_no_trace_is_told(tmp_path):
-    with answering(**{f"{WINDOW}/trace": (200, b"PK no zip")}) as (url, _):
+def test_incomplete_trace_download_is_refused(tmp_path):
+    with canned_server(**{f"{WINDOW}/trace": (200, b"PK no zip")}) as (url, _):
         out = tmp_path / "trace-a.parquet"
         found = export("trace", "--url", url, "--job", "llm-70b", "--out", out)
     assert found.exit_code == 2
@@ -340,9 +340,9 @@ def test_a_file_that_is_no_trace_is_told(tmp_path):
     assert not out.exists()
 
 
-def test_a_collector_that_refuses_points_is_told(trace):
+def test_points_rejected_by_the_collector_are_reported(trace):
     partial = b'{"partialSuccess": {"rejectedDataPoints": "3", "errorMessage": "too old"}}'
-    with answering(**{"/v1/metrics": (200, partial)}) as (url, _):
+    with canned_server(**{"/v1/metrics": (200, partial)}) as (url, _):
         found = export("otlp-metrics", trace, "--endpoint", url)
     assert found.exit_code == 2
     assert "the collector refused 3 points: too old" in found.stderr
@@ -364,7 +364,7 @@ WRONG = {
         ("results", "--url", "http://a:b@c", "--job", "a", "--out", "x"),
         "has a user or a password in it",
     ),
-    "nobody there": (
+    "no server": (
         ("results", "--url", "http://127.0.0.1:1", "--job", "a", "--out", "x"),
         "does not answer (Connection refused)",
     ),
@@ -376,17 +376,17 @@ WRONG = {
         ("results", "{trace}", "--format", "xlsx", "--out", "x"),
         "--format 'xlsx': name one of csv, parquet",
     ),
-    "tables for a terminal": (("results", "{trace}", "--out", "-"), "choose it with --table"),
-    "a trace for a terminal": (("trace", "{trace}", "--out", "-"), "is binary"),
-    "over its source": (("trace", "{trace}", "--out", "{trace}"), "this is an input file"),
-    "nowhere": (("otlp-metrics", "{trace}"), "--out, or a collector with --endpoint"),
+    "tables on standard output": (("results", "{trace}", "--out", "-"), "choose it with --table"),
+    "a trace on standard output": (("trace", "{trace}", "--out", "-"), "is binary"),
+    "over its input": (("trace", "{trace}", "--out", "{trace}"), "this is an input file"),
+    "no destination": (("otlp-metrics", "{trace}"), "--out, or a collector with --endpoint"),
     "no folder": (("trace", "{trace}", "--out", "/no/folder/trace-a.parquet"), "cannot be written"),
     "no trace": (("trace", "{trace}.gone", "--out", "trace-a.parquet"), "cannot be read"),
 }
 
 
 @pytest.mark.parametrize(("arguments", "why"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_is_one_line(trace, arguments, why, tmp_path, monkeypatch):
+def test_invalid_arguments_are_a_one_line_error(trace, arguments, why, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = export(*(each.format(trace=trace) for each in arguments))
     assert found.exit_code == 2
@@ -400,10 +400,10 @@ def test_help_has_an_example(command):
     assert f"Example: paceline export {command}" in shown
 
 
-def test_the_page_names_every_table_and_column():
+def test_docs_name_every_table_and_column():
     page = (Path(__file__).parent / ".." / ".." / ".." / "docs" / "exports.md").read_text()
     shown = {line.split("|")[1].strip(" `"): line for line in page.splitlines() if "|" in line}
-    for name, made in TABLES.items():
+    for name, spec in TABLES.items():
         sizes = {"dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "world_size"}
-        for column in set(made.columns) - sizes:
+        for column in set(spec.columns) - sizes:
             assert f"`{column}`" in shown[name], (name, column)

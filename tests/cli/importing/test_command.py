@@ -1,4 +1,4 @@
-"""`paceline import`, into files and to a server that takes down what it is sent."""
+"""`paceline import` into files and to a server that records its requests."""
 
 import json
 import resource
@@ -15,7 +15,7 @@ from app.trace.ops import BUILT_IN
 from app.trace.readers.published import trace_files
 from app.trace.readers.registry import FORMATS, SCORE_FORMATS
 from app.trace.readers.sample_job import sample_ops
-from tests.cli.recording_server import TOKEN, twin
+from tests.cli.recording_server import TOKEN, running_server
 from tests.shared_traces import SHARED_TRACES, needs_shared
 from tests.trace.readers.samples import put
 
@@ -45,7 +45,7 @@ def test_the_formats_are_listed():
         assert any(line.startswith(f"{name} ") for line in result.stdout.splitlines())
 
 
-def test_what_is_found_and_lacks_is_said_and_the_files_are_written(tmp_path):
+def test_import_prints_a_summary_and_writes_both_files(tmp_path):
     out = tmp_path / "trace-mine.parquet"
     result = run("ndtimeline", ndtimeline(tmp_path), "--out", out)
     assert result.exit_code == 0, result.stderr
@@ -62,7 +62,7 @@ def test_what_is_found_and_lacks_is_said_and_the_files_are_written(tmp_path):
     assert window.origin_ns is not None
 
 
-def test_one_is_said_as_one_and_whose_times_they_are(tmp_path):
+def test_summary_names_the_time_source_and_uses_singular_nouns(tmp_path):
     path = tmp_path / "rank0.json"
     span = {"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 0, "args": {}}
     events = [
@@ -74,17 +74,15 @@ def test_one_is_said_as_one_and_whose_times_they_are(tmp_path):
     assert found.endswith("times host: 1 operation, 1 step, 1 worker (dp 1, pp 1, tp 1)")
 
 
-def test_files_are_only_looked_at_where_nothing_is_to_be_written(tmp_path):
+def test_import_without_a_destination_writes_nothing(tmp_path):
     result = run("ndtimeline", ndtimeline(tmp_path))
     assert result.exit_code == 0
     assert result.stdout == ""
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("wanted", [[], ["--out", "trace-mine.parquet"]], ids=["look", "out"])
-def test_a_copy_of_a_file_is_refused_whether_it_is_looked_at_or_written(
-    wanted, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize("wanted", [[], ["--out", "trace-mine.parquet"]], ids=["summary", "out"])
+def test_duplicate_input_files_are_refused(wanted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = ndtimeline(tmp_path)
     copy = tmp_path / "copy.jsonl"
@@ -96,7 +94,7 @@ def test_a_copy_of_a_file_is_refused_whether_it_is_looked_at_or_written(
 
 @needs_shared
 @pytest.mark.parametrize("name", ["ST", "inter", "ovlp", "puredp"])
-def test_a_published_trace_comes_back_row_by_row_with_the_same_figures(name, tmp_path):
+def test_imported_published_trace_keeps_rows_and_figures(name, tmp_path):
     source, out = SHARED_TRACES / f"trace-{name}.parquet", tmp_path / f"trace-{name}.parquet"
     assert run("published", source, "--out", out).exit_code == 0
     assert sorted_rows(out) == sorted_rows(source)
@@ -114,9 +112,9 @@ def figures(path):
     return json.dumps(result)
 
 
-def test_a_push_is_a_finished_run_of_a_new_job(tmp_path):
+def test_push_creates_a_job_with_one_ended_run(tmp_path):
     path = ndtimeline(tmp_path)
-    with twin(sizes=Parallelism(2, 2)) as server:
+    with running_server(sizes=Parallelism(2, 2)) as server:
         result = run("ndtimeline", path, "--url", server.url, "--token", TOKEN, "--job", "mine")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.strip() == f"{server.url}/jobs/mine"
@@ -142,9 +140,9 @@ def test_a_push_is_a_finished_run_of_a_new_job(tmp_path):
     assert sent == sorted(numbered)
 
 
-def test_a_trace_without_a_clock_is_laid_end_to_end(tmp_path):
+def test_steps_of_a_trace_without_a_clock_are_pushed_back_to_back(tmp_path):
     path = put(FORMATS["published"], tmp_path)[0]
-    with twin(sizes=Parallelism(2, 2)) as server:
+    with running_server(sizes=Parallelism(2, 2)) as server:
         assert run("published", path, "--url", server.url, "--token", TOKEN).exit_code == 0
     assert "PUT /api/v1/jobs/sample" in server.calls
     assert {batch.host for batch in server.batches} == {None}, "not this machine"
@@ -172,8 +170,8 @@ def test_a_trace_without_a_clock_is_laid_end_to_end(tmp_path):
         ),
     ],
 )
-def test_a_push_never_goes_into_a_run_that_is_there(known, more, words, tmp_path):
-    with twin(sizes=Parallelism(2, 2)) as server:
+def test_push_to_an_existing_job_or_run_is_refused(known, more, words, tmp_path):
+    with running_server(sizes=Parallelism(2, 2)) as server:
         server.known = known
         arguments = ["--url", server.url, "--token", TOKEN, "--job", "mine", *more]
         line = refused("ndtimeline", ndtimeline(tmp_path), *arguments)
@@ -182,24 +180,24 @@ def test_a_push_never_goes_into_a_run_that_is_there(known, more, words, tmp_path
     assert not [call for call in server.calls if call.endswith("/end")]
 
 
-def test_a_new_run_of_a_finished_job_is_pushed_where_it_is_named(tmp_path):
-    with twin(sizes=Parallelism(2, 2)) as server:
+def test_run_key_pushes_a_new_run_of_an_ended_job(tmp_path):
+    with running_server(sizes=Parallelism(2, 2)) as server:
         server.known = {"epoch": 3, "ended_at": "2026"}
         arguments = ["--url", server.url, "--token", TOKEN, "--job", "mine", "--run-key", "b"]
         assert run("ndtimeline", ndtimeline(tmp_path), *arguments).exit_code == 0
     assert server.registered["run_key"] == "b"
 
 
-def test_a_push_that_is_refused_half_way_leaves_no_run_that_goes_on(tmp_path):
-    with twin(refuse="/ops", sizes=Parallelism(2, 2)) as server:
+def test_push_refused_midway_ends_its_run(tmp_path):
+    with running_server(refuse="/ops", sizes=Parallelism(2, 2)) as server:
         arguments = ["--url", server.url, "--token", TOKEN, "--job", "mine"]
         line = refused("ndtimeline", ndtimeline(tmp_path), *arguments)
     assert "operations were not accepted" in line
     assert server.calls[-1] == "POST /api/v1/jobs/mine/end"
 
 
-def test_a_token_that_is_not_known_is_told_and_not_shown(tmp_path):
-    with twin() as server:
+def test_unknown_token_is_refused_and_not_printed(tmp_path):
+    with running_server() as server:
         line = refused(
             "ndtimeline", ndtimeline(tmp_path), "--url", server.url, "--token", "pl_other-secret"
         )
@@ -225,18 +223,18 @@ def test_a_token_that_is_not_known_is_told_and_not_shown(tmp_path):
         (["published", "a.parquet", "b.parquet"], "a published trace is one file"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(arguments, words):
+def test_invalid_arguments_are_refused(arguments, words):
     assert words in refused(*arguments)
 
 
-def test_nothing_that_is_read_is_written_over(tmp_path):
+def test_input_file_is_never_overwritten(tmp_path):
     path = put(FORMATS["published"], tmp_path)[0]
     before = path.read_bytes()
     assert "is an input file: name another file" in refused("published", path, "--out", path)
     assert path.read_bytes() == before
 
 
-def test_a_full_disk_is_told_and_leaves_no_half_of_a_file(tmp_path):
+def test_full_disk_is_reported_and_leaves_no_partial_file(tmp_path):
     path, out = ndtimeline(tmp_path), tmp_path / "out" / "trace-a.parquet"
     out.parent.mkdir()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,4 +1,4 @@
-"""`paceline import` of scores: a table, a file or a server, each marked as without a what-if."""
+"""`paceline import` of scores to a table, a file or a server, each marked "no what-if"."""
 
 import csv
 import gzip
@@ -29,8 +29,8 @@ LATE = Score(3, "n3", "s", "late-by", "ms", 0.5, 0.25, None, None, 2, 2, 7, 1.5)
 
 
 @dataclass
-class Found:
-    """An import that has found these."""
+class FakeImport:
+    """An opened import with these scores."""
 
     found: list[Score]
 
@@ -58,7 +58,7 @@ def reports(tmp_path):
     return path
 
 
-def test_the_worst_are_shown_first_and_marked(reports):
+def test_score_table_is_marked_and_lists_the_worst_first(reports):
     result = paceline("import", "nvrx", reports)
     assert result.exit_code == 0, result.stderr
     first, _, heading, worst, *_ = result.stdout.splitlines()
@@ -81,7 +81,7 @@ def test_every_format_has_a_table(reader, tmp_path):
     assert result.stdout.startswith(f"scores, no what-if: {reader.NAME}, ")
 
 
-def test_what_a_terminal_would_obey_is_written_out(tmp_path):
+def test_control_characters_never_reach_the_terminal(tmp_path):
     path = tmp_path / "a.log"
     log = nvrx.sample()["training.log"].replace(b"host-b", b"host\x1b[2J\xff")
     path.write_bytes(log)
@@ -90,7 +90,7 @@ def test_what_a_terminal_would_obey_is_written_out(tmp_path):
     assert "\x1b" not in result.stdout
 
 
-def test_all_of_them_go_to_a_file(reports, tmp_path):
+def test_scores_are_written_as_csv_jsonl_and_parquet(reports, tmp_path):
     for suffix in ("csv", "jsonl", "parquet"):
         out = tmp_path / f"scores.{suffix}"
         result = paceline("import", "nvrx", reports, "--out", out)
@@ -105,32 +105,33 @@ def test_all_of_them_go_to_a_file(reports, tmp_path):
     assert table[0]["at"] == "2025-09-21T14:13:20.500000Z"
 
 
-def written(scores, out):
-    opened = Found(scores)
+def write_scores(scores, out):
+    opened = FakeImport(scores)
     show_or_push(opened, ImportTarget(out, None, None, None, None))
     return out
 
 
-def test_a_file_of_scores_has_its_columns_whatever_is_known_of_them(tmp_path):
+def test_score_file_schema_does_not_depend_on_known_values(tmp_path):
     unknown = Score(None, None, "s", "m", None, None, None, None, None, 0, 1, None, None)
     tables = [
-        pq.read_table(written(found, tmp_path / "a.parquet")) for found in ([], [unknown], [LATE])
+        pq.read_table(write_scores(found, tmp_path / "a.parquet"))
+        for found in ([], [unknown], [LATE])
     ]
     assert tables[0].schema == tables[1].schema == tables[2].schema
     assert (tables[0].num_rows, tables[1].to_pylist()[0]["rank"]) == (0, None)
     assert str(tables[0].schema.field("rank").type) == "int64"
-    names = written([], tmp_path / "a.csv").read_text().strip().split(",")
+    names = write_scores([], tmp_path / "a.csv").read_text().strip().split(",")
     assert names == tables[0].schema.names
     assert names[-2:] == ["at", "what_if"]
 
 
-def test_no_name_in_csv_is_a_formula(tmp_path):
+def test_names_in_csv_are_escaped_against_formulas(tmp_path):
     found = [replace(LATE, node="=1+1", section="\u202eevil")]
-    with written(found, tmp_path / "a.csv").open(newline="") as file:
+    with write_scores(found, tmp_path / "a.csv").open(newline="") as file:
         [row] = csv.DictReader(file)
     assert (row["node"], row["section"]) == ("'=1+1", r"\u202eevil")
-    [kept] = pq.read_table(written(found, tmp_path / "a.parquet")).to_pylist()
-    assert kept["node"] == "=1+1"
+    [stored] = pq.read_table(write_scores(found, tmp_path / "a.parquet")).to_pylist()
+    assert stored["node"] == "=1+1"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_no_name_in_csv_is_a_formula(tmp_path):
         *((f"--{axis}", "2") for axis in ("dp", "pp", "tp", "vpp", "dsp", "ep")),
     ],
 )
-def test_options_of_operations_are_refused(option, value, reports):
+def test_options_about_operations_are_refused_for_scores(option, value, reports):
     result = paceline("import", "nvrx", reports, option, value)
     assert result.exit_code == 2
     assert f"{option} is about operations, and nvrx has scores of ranks" in result.stderr
@@ -157,7 +158,8 @@ def test_a_pipe_is_read_once_or_refused(tmp_path):
         try:
             return paceline("import", name, path)
         finally:
-            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # for who still waits for one
+            # Unblocks a writer that still waits for a reader.
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             writer.join(30)
             os.close(reader)
 
@@ -171,7 +173,7 @@ def test_a_pipe_is_read_once_or_refused(tmp_path):
     assert "nccl-inspector.pipe: is a pipe, and these logs are read twice" in result.stderr
 
 
-def test_no_trace_can_be_made_of_them(reports, tmp_path):
+def test_scores_cannot_be_written_as_a_trace(reports, tmp_path):
     result = paceline("import", "nvrx", reports, "--out", tmp_path / "trace.parquet.gz")
     assert result.exit_code == 2
     assert "cannot become a trace" in result.stderr
@@ -186,8 +188,8 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def sent(server, request):
-    """Options that send to a job of this test's own."""
+def push_options(server, request):
+    """Options that push to a job named after the test."""
     job = request.function.__name__
     headers = {"authorization": f"Bearer {TOKEN}"}
     path = f"{server}/api/v1/jobs/{job}"
@@ -195,33 +197,33 @@ def sent(server, request):
     return ("--url", server, "--token", TOKEN, "--job", job)
 
 
-def test_they_are_sent_to_a_job(reports, server, sent):
-    result = paceline("import", "nvrx", reports, *sent)
+def test_scores_are_sent_to_a_job(reports, server, push_options):
+    result = paceline("import", "nvrx", reports, *push_options)
     assert result.exit_code == 0, result.stderr
-    job = sent[-1]
+    job = push_options[-1]
     assert f"of 8 scores for job {job} (scores, no what-if)" in result.stdout
-    with Paceline(server, TOKEN) as asked:
-        [report] = asked.score_reports(job)
-        worst = asked.scores(job).first(1)[0]
+    with Paceline(server, TOKEN) as client:
+        [report] = client.score_reports(job)
+        worst = client.scores(job).first(1)[0]
     assert (report["source"], report["num_scores"], report["num_reports"]) == ("nvrx", 8, 2)
     assert json.loads(report["lacks"])[0]["what"] == "1 of 10 scores (null or NaN)"
     assert (worst["rank"], worst["slowdown"], worst["num"], worst["of"]) == (1, 2.0, 1, 1)
     assert (worst["step"], worst["at"]) == (100, "2025-09-21T14:13:20.500000Z")
 
 
-def test_more_than_a_report_may_have_are_left_out_and_counted(server, sent, tmp_path):
+def test_scores_beyond_the_report_limit_are_dropped_and_counted(server, push_options, tmp_path):
     path = tmp_path / "many.jsonl"
     scores = {str(rank): 1.0 for rank in range(MAX_SCORES + 3)} | {"10001": 0.5}
     path.write_text(json.dumps({"gpu_relative_perf_scores": scores}))
-    result = paceline("import", "nvrx", path, *sent)
+    result = paceline("import", "nvrx", path, *push_options)
     assert result.exit_code == 0, result.stderr
     assert "10,000 scores" in result.stdout
     assert "3 less severe ones were left out" in result.stdout
-    with Paceline(server, TOKEN) as asked:
-        assert asked.scores(sent[-1], rank=10_001).all()[0]["score"] == 0.5
+    with Paceline(server, TOKEN) as client:
+        assert client.scores(push_options[-1], rank=10_001).all()[0]["score"] == 0.5
 
 
-def test_no_more_is_sent_than_a_request_may_have():
+def test_score_report_fits_the_request_size_limit():
     long = Score(1, "ü" * 128, "s", "m", None, 1.0, 1.0, 0.5, 2.0, 1, 1, None, None)
     sent = fit_report([long] * MAX_SCORES)
     size_bytes = len(json.dumps({"scores": sent}))
@@ -233,17 +235,17 @@ def test_no_more_is_sent_than_a_request_may_have():
     assert len(fit_report([replace(long, node="a")] * (MAX_SCORES + 1))) == MAX_SCORES
 
 
-def test_a_refusal_is_one_line_without_the_token(reports, server):
+def test_refusal_shows_neither_traceback_nor_token(reports, server):
     refused = [
         (("--url", server, "--token", TOKEN, "--job", "nobody"), "register it with PUT"),
         (("--url", server, "--token", "pl_wrong_one", "--job", "llm-70b"), "401 unauthorised"),
         (("--url", server, "--token", TOKEN), "--job is missing"),
         (("--url", "ftp://a", "--token", TOKEN, "--job", "a"), "no http or https address"),
     ]
-    for arguments, said in refused:
+    for arguments, message in refused:
         result = paceline("import", "nvrx", reports, *arguments)
         assert result.exit_code == 2
-        assert said in result.stderr
+        assert message in result.stderr
         assert TOKEN not in result.stderr
         assert "pl_wrong" not in result.stderr
         assert "Traceback" not in result.stderr

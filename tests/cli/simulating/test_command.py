@@ -1,4 +1,4 @@
-"""`paceline simulate`, as it is typed."""
+"""`paceline simulate`."""
 
 import json
 import math
@@ -25,7 +25,7 @@ from app.synth.restarts import EVENTS, Resize, Restart, SimulatedRun, simulated_
 from app.synth.straggler_law import TAILS
 from app.trace.job import Parallelism
 from app.trace.readers.published import trace_files
-from tests.cli.recording_server import TOKEN, twin
+from tests.cli.recording_server import TOKEN, running_server
 
 PAGE = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text()
 SMALL = ("--dp", "2", "--pp", "2", "--microbatches", "2", "--steps", "4")
@@ -35,14 +35,14 @@ def simulate(*options, **environment):
     return CliRunner().invoke(app, ["simulate", *map(str, options)], env=environment)
 
 
-def written(tmp_path, *options):
+def write_trace(tmp_path, *options):
     path = tmp_path / "trace-a.parquet"
     result = simulate(*SMALL, *options, "--out", path)
     assert result.exit_code == 0, result.stderr
     return path
 
 
-def truth(tmp_path, name="a"):
+def read_truth(tmp_path, name="a"):
     return json.loads((tmp_path / f"truth-{name}.json").read_text())
 
 
@@ -64,7 +64,7 @@ def truth(tmp_path, name="a"):
         ("resize:at=20,dp=4", Resize(20, dp_size=4)),
     ],
 )
-def test_a_fault_is_read_as_it_is_typed(text, fault):
+def test_fault_option_is_parsed(text, fault):
     assert parse_fault(text) == fault
 
 
@@ -91,7 +91,7 @@ def test_a_fault_is_read_as_it_is_typed(text, fault):
         ("restart:at=2,from=3", "there is no 'from', only at, lost-steps"),
     ],
 )
-def test_what_is_no_fault_is_refused_with_what_is_one(text, message):
+def test_invalid_fault_is_refused_with_a_hint(text, message):
     with pytest.raises(InvalidRequest, match=f"--fault {text.split(':')[0]}") as refusal:
         parse_fault(text)
     assert message in str(refusal.value)
@@ -105,16 +105,16 @@ def test_every_fault_is_listed_with_its_keys():
             assert f"{setting.key}=" in listed
 
 
-def test_the_page_about_it_names_every_fault_with_its_cause_and_keys():
+def test_docs_name_every_fault_with_its_cause_and_keys():
     rows = re.findall(r"^\| `([\w-]+)` \| ([\w-]+) \| (`.+?`) \| ", PAGE, re.MULTILINE)
-    told = {name: (cause, re.findall(r"`([\w-]+)`", keys)) for name, cause, keys in rows}
-    assert told == {
+    documented = {name: (cause, re.findall(r"`([\w-]+)`", keys)) for name, cause, keys in rows}
+    assert documented == {
         name: (kind.cause or "none", [setting.key for setting in fault_settings(kind)])
         for name, kind in (FAULTS | EVENTS).items()
     }
 
 
-def test_the_page_about_it_names_every_option_and_no_other():
+def test_docs_name_exactly_the_existing_options():
     known = {
         option
         for parameter in get_group(app).commands["simulate"].params
@@ -124,7 +124,7 @@ def test_the_page_about_it_names_every_option_and_no_other():
     assert set(re.findall(r"`(?:paceline simulate )?(--[a-z-]+)", PAGE)) == known
 
 
-def test_the_page_about_it_has_the_figures_of_the_study():
+def test_docs_have_the_figures_of_the_study():
     (heads, *rows) = re.findall(r"^\| ([\d,]+|workers) \| (.+) \|$", PAGE, re.MULTILINE)
     tails = {tail.label: tail for tail in TAILS}
     for workers, cells in rows:
@@ -135,9 +135,9 @@ def test_the_page_about_it_has_the_figures_of_the_study():
         assert cells.split(" | ") == shares
 
 
-def test_the_truth_is_kept_beside_the_trace(tmp_path):
-    path = written(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2,from=2")
-    (fault,) = truth(tmp_path)["faults"]
+def test_truth_file_is_written_beside_the_trace(tmp_path):
+    path = write_trace(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2,from=2")
+    (fault,) = read_truth(tmp_path)["faults"]
     assert (fault["cause"], fault["first_step"]) == ("slow-worker", 2)
     assert fault["culprits"] == [{"dp_rank": 1, "stage": 0, "host": "host-000"}]
     assert fault["cost_while_it_lasts"] > fault["cost"] > 0.05
@@ -146,15 +146,15 @@ def test_the_truth_is_kept_beside_the_trace(tmp_path):
     np.minimum.at(starts, window.trace.step, window.trace.start_s)
     np.maximum.at(ends, window.trace.step, window.trace.start_s + window.trace.duration_s)
     assert starts.tolist() == [0.0] * 4
-    np.testing.assert_allclose(truth(tmp_path)["step_time_s"], ends - starts, atol=1e-8)
+    np.testing.assert_allclose(read_truth(tmp_path)["step_time_s"], ends - starts, atol=1e-8)
 
 
 def test_a_healthy_job_has_no_faults_in_its_truth(tmp_path):
-    written(tmp_path)
-    assert truth(tmp_path)["faults"] == []
+    write_trace(tmp_path)
+    assert read_truth(tmp_path)["faults"] == []
 
 
-def test_shape_schedule_and_sampled_steps_are_as_asked_for(tmp_path):
+def test_trace_has_the_requested_shape_and_sampled_steps(tmp_path):
     path = tmp_path / "trace-a.parquet"
     sizes = ("--dp", "2", "--pp", "2", "--tp", "4", "--chunks", "2", "--microbatches", "4")
     result = simulate(*sizes, "--steps", "5", "--sampled", "2/10", "--out", path)
@@ -165,21 +165,21 @@ def test_shape_schedule_and_sampled_steps_are_as_asked_for(tmp_path):
     assert set(np.unique(window.trace.mc)) == {-1, 0, 1}
 
 
-def test_a_zero_bubble_job_has_both_halves_of_its_backwards(tmp_path):
-    path = written(tmp_path, "--schedule", "zero-bubble")
+def test_zero_bubble_schedule_has_backward_weight_operations(tmp_path):
+    path = write_trace(tmp_path, "--schedule", "zero-bubble")
     assert "backward-weight-compute" in set(pq.read_table(path)["optype"].to_pylist())
 
 
 def test_a_larger_model_takes_longer(tmp_path):
     seconds = []
     for layers in ("8", "16"):
-        written(tmp_path, "--layers", layers, "--hidden", "1024", "--seq-len", "2048")
-        seconds.append(truth(tmp_path)["step_time_s"][0])
+        write_trace(tmp_path, "--layers", layers, "--hidden", "1024", "--seq-len", "2048")
+        seconds.append(read_truth(tmp_path)["step_time_s"][0])
     assert 1.3 < seconds[1] / seconds[0] < 2.0
 
 
-def test_layers_of_each_stage_make_stages_differ(tmp_path):
-    path = written(tmp_path, "--layers", "12,4", "--noise", "0")
+def test_stage_with_more_layers_takes_longer(tmp_path):
+    path = write_trace(tmp_path, "--layers", "12,4", "--noise", "0")
     trace = trace_files.read(path).trace
     forward_s = [
         trace.duration_s[(trace.optype == 0) & (trace.stage == stage)].mean() for stage in (0, 1)
@@ -187,29 +187,29 @@ def test_layers_of_each_stage_make_stages_differ(tmp_path):
     assert forward_s[0] > 1.5 * forward_s[1]
 
 
-def test_odd_steps_are_longer(tmp_path):
-    written(tmp_path, "--first-steps", "1", "--checkpoint-every", "3")
-    first, one, two, saved = truth(tmp_path)["step_time_s"]
+def test_first_and_checkpoint_steps_are_longer(tmp_path):
+    write_trace(tmp_path, "--first-steps", "1", "--checkpoint-every", "3")
+    first, one, two, saved = read_truth(tmp_path)["step_time_s"]
     assert first > 2 * one
     assert saved > two + 0.9
 
 
-def test_a_silent_worker_leaves_its_rows_out_and_its_steps_incomplete(tmp_path):
-    path = written(tmp_path, "--fault", "silent-worker:dp=1,stage=1,from=3")
+def test_silent_worker_makes_its_steps_skipped(tmp_path):
+    path = write_trace(tmp_path, "--fault", "silent-worker:dp=1,stage=1,from=3")
     window = trace_files.read(path)
     assert window.steps == (0, 1, 2)
     assert [(skip.step, skip.missing) for skip in window.skipped] == [(3, (3,))]
 
 
-def test_a_job_that_is_restarted_leaves_a_file_for_each_run(tmp_path):
-    written(tmp_path, "--fault", "restart:at=3,lost-steps=1", "--fault", "gc-pauses:rate=1")
+def test_restarted_job_writes_a_file_for_each_run(tmp_path):
+    write_trace(tmp_path, "--fault", "restart:at=3,lost-steps=1", "--fault", "gc-pauses:rate=1")
     assert trace_files.read(tmp_path / "trace-a.parquet").steps == (0, 1, 2)
     assert trace_files.read(tmp_path / "trace-a-2.parquet").steps == (2, 3)
-    assert [truth(tmp_path, name)["epoch"] for name in ("a", "a-2")] == [1, 2]
+    assert [read_truth(tmp_path, name)["epoch"] for name in ("a", "a-2")] == [1, 2]
 
 
-def test_a_job_that_is_resized_goes_on_with_other_replicas(tmp_path):
-    written(tmp_path, "--fault", "resize:at=2,dp=1")
+def test_resized_job_continues_with_the_new_number_of_replicas(tmp_path):
+    write_trace(tmp_path, "--fault", "resize:at=2,dp=1")
     window = trace_files.read(tmp_path / "trace-a-2.parquet")
     assert (window.job.parallelism.dp_size, window.steps) == (1, (2, 3))
 
@@ -265,7 +265,7 @@ def test_a_job_that_is_resized_goes_on_with_other_replicas(tmp_path):
         (["--to", "http://127.0.0.1:1", "--dp", "2000", "--steps", "1"], "8,000 workers"),
     ],
 )
-def test_what_cannot_be_made_is_refused_in_one_line(tmp_path, monkeypatch, options, message):
+def test_invalid_options_are_refused_in_one_line(tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     result = simulate(*options, PACELINE_TOKEN=TOKEN)
     assert result.exit_code == 2
@@ -281,7 +281,7 @@ def test_a_password_in_the_address_is_refused_and_not_repeated():
     assert "secret" not in result.stderr
 
 
-def test_the_address_is_looked_at_before_the_token(tmp_path):
+def test_address_is_checked_before_the_token(tmp_path):
     result = simulate("--to", "notaurl", PACELINE_DATA_DIR=str(tmp_path), PACELINE_TOKEN="")
     assert "--to notaurl: want an address" in result.stderr
 
@@ -292,14 +292,14 @@ def test_a_token_in_the_environment_does_not_forbid_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("columns", ["40", "80"])
-def test_the_study_is_whole_in_every_pipe(columns):
+def test_study_table_is_complete_at_any_terminal_width(columns):
     lines = simulate("--straggler-study", COLUMNS=columns).stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert "100,000" in lines[-1]
     assert len(lines[-1].split()) == 1 + len(TAILS)
 
 
-def streamed(server, *options):
+def push_simulated(server, *options):
     sizes = ("--dp", "2", "--pp", "2", "--microbatches", "2", "--steps", "20")
     return simulate(
         *sizes, "--to", server.url, "--token", TOKEN, "--pace", "max", "--job", "j", *options
@@ -314,13 +314,13 @@ def rows(batches):
             yield (batch.dp_rank, batch.stage, *row)
 
 
-def test_a_job_is_pushed_as_its_workers_would(tmp_path):
-    with twin(sizes=Parallelism(2, 2)) as server:
-        result = streamed(server, "--fault", "slow-worker:dp=1,stage=0,factor=2")
+def test_pushed_operations_equal_those_of_the_written_trace(tmp_path):
+    with running_server(sizes=Parallelism(2, 2)) as server:
+        result = push_simulated(server, "--fault", "slow-worker:dp=1,stage=0,factor=2")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.strip() == f"{server.url}/jobs/j"
     assert server.calls[-1] == "POST /api/v1/jobs/j/end"
-    path = written(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2", "--steps", "20")
+    path = write_trace(tmp_path, "--fault", "slow-worker:dp=1,stage=0,factor=2", "--steps", "20")
     trace = trace_files.read(path).trace
     names = ("dp_rank", "stage", "step", "optype", "seq_id", "mc", "mb_id")
     wanted = zip(
@@ -334,8 +334,8 @@ def test_a_job_is_pushed_as_its_workers_would(tmp_path):
     assert sorted(done) == sorted(4 * list(range(20)))
 
 
-class HandClock:
-    """Time goes by only while somebody waits for it."""
+class ManualClock:
+    """A clock that advances only in `wait`."""
 
     def __init__(self):
         self.passed_s = 0.0
@@ -348,7 +348,7 @@ class HandClock:
 
 
 def pushed_steps(server):
-    """{step: when its first operation began and its last one ended, in nanoseconds}"""
+    """{step: start of its first and end of its last operation, in nanoseconds}"""
     spans: dict[int, tuple[int, int]] = {}
     for batch in server.batches:
         columns = batch.columns
@@ -361,43 +361,43 @@ def pushed_steps(server):
 
 
 @pytest.mark.parametrize("speed", [1.0, 10.0])
-def test_steps_are_pushed_one_after_the_other_at_the_pace_that_was_asked_for(speed):
-    made, steps = SimulatedJob(Parallelism(2, 2), 2), tuple(range(40))
-    clock = HandClock()
-    with twin(sizes=Parallelism(2, 2)) as server:
+def test_steps_are_pushed_back_to_back_at_the_requested_pace(speed):
+    simulated, steps = SimulatedJob(Parallelism(2, 2), 2), tuple(range(40))
+    clock = ManualClock()
+    with running_server(sizes=Parallelism(2, 2)) as server:
         push_runs(
-            [SimulatedRun(1, made, steps)], IngestClient(server.url, TOKEN, "j"), speed, clock
+            [SimulatedRun(1, simulated, steps)], IngestClient(server.url, TOKEN, "j"), speed, clock
         )
     spans = pushed_steps(server)
     assert sorted(spans) == list(steps)
     for step in steps[1:]:
         between_s = (spans[step][0] - spans[step - 1][1]) * 1e-9
         assert 0 <= between_s < 0.01
-    length_s = made.record(steps).ended_s
+    length_s = simulated.record(steps).ended_s
     assert clock.passed_s == pytest.approx(length_s / speed, abs=0.2)
 
 
-def test_steps_that_nobody_records_take_their_time():
-    made = SimulatedJob(Parallelism(2, 2), 2)
-    with twin(sizes=Parallelism(2, 2)) as server:
-        attempts = simulated_runs(made, [*range(16), *range(100, 104)], [])
-        push_runs(attempts, IngestClient(server.url, TOKEN, "j"), math.inf, HandClock())
+def test_unrecorded_steps_still_take_their_time():
+    simulated = SimulatedJob(Parallelism(2, 2), 2)
+    with running_server(sizes=Parallelism(2, 2)) as server:
+        attempts = simulated_runs(simulated, [*range(16), *range(100, 104)], [])
+        push_runs(attempts, IngestClient(server.url, TOKEN, "j"), math.inf, ManualClock())
     spans = pushed_steps(server)
     step_ns = spans[15][1] - spans[15][0]
     assert spans[100][0] - spans[15][1] == pytest.approx(84 * step_ns, rel=0.2)
 
 
-def test_a_silent_worker_pushes_nothing(tmp_path):
-    with twin(sizes=Parallelism(2, 2)) as server:
-        result = streamed(server, "--fault", "silent-worker:dp=1,stage=1,from=4")
+def test_silent_worker_pushes_nothing_from_its_first_silent_step(tmp_path):
+    with running_server(sizes=Parallelism(2, 2)) as server:
+        result = push_simulated(server, "--fault", "silent-worker:dp=1,stage=1,from=4")
     assert result.exit_code == 0, result.stderr
-    of_silent = {row[2] for row in rows(server.batches) if row[:2] == (1, 1)}
-    assert of_silent == set(range(4))
+    silent_steps = {row[2] for row in rows(server.batches) if row[:2] == (1, 1)}
+    assert silent_steps == set(range(4))
 
 
-def test_every_run_of_a_restarted_job_is_an_epoch_of_its_own():
-    with twin(sizes=Parallelism(2, 2)) as server:
-        result = streamed(server, "--fault", "restart:at=10,lost-steps=2")
+def test_each_run_of_a_restarted_job_has_its_own_epoch():
+    with running_server(sizes=Parallelism(2, 2)) as server:
+        result = push_simulated(server, "--fault", "restart:at=10,lost-steps=2")
     assert result.exit_code == 0, result.stderr
     steps = {
         epoch: {row[2] for row in rows(b for b in server.batches if b.epoch == epoch)}
@@ -406,9 +406,9 @@ def test_every_run_of_a_restarted_job_is_an_epoch_of_its_own():
     assert steps == {7: set(range(10)), 8: set(range(8, 20))}
 
 
-def test_hosts_that_disagree_about_the_time_push_their_own():
-    with twin(sizes=Parallelism(2, 2)) as server:
-        result = streamed(server, "--gpus-per-host", "2", "--clock-offset", "5")
+def test_hosts_with_clock_offsets_push_their_own_times():
+    with running_server(sizes=Parallelism(2, 2)) as server:
+        result = push_simulated(server, "--gpus-per-host", "2", "--clock-offset", "5")
     assert result.exit_code == 0, result.stderr
     first_ns: dict[str, float] = {}
     for batch in server.batches:
@@ -418,14 +418,14 @@ def test_hosts_that_disagree_about_the_time_push_their_own():
     assert 0.1e9 < abs(first_ns["host-000"] - first_ns["host-001"]) < 10.1e9
 
 
-def test_a_refusal_of_the_server_is_one_line():
-    with twin(refuse="/ops", sizes=Parallelism(2, 2)) as server:
-        result = streamed(server)
+def test_server_refusal_is_reported_with_exit_status_2():
+    with running_server(refuse="/ops", sizes=Parallelism(2, 2)) as server:
+        result = push_simulated(server)
     assert result.exit_code == 2
     assert "it is not wanted" in result.stderr
 
 
-def test_the_study_as_json_and_as_a_chart(tmp_path):
+def test_study_is_written_as_json_and_as_a_chart(tmp_path):
     chart = tmp_path / "law.html"
     result = simulate("--straggler-study", "--json", "-", "--chart", chart)
     found = json.loads(result.stdout)

@@ -10,7 +10,7 @@ from app.engine.report import analyse, report_as_json
 from tests.api.recorded import window
 
 
-def shown(renderable, width, **options):
+def printed_lines(renderable, width, **options):
     written = io.StringIO()
     Console(file=written, width=width, **options).print(renderable)
     return [line.rstrip() for line in written.getvalue().splitlines()]
@@ -18,43 +18,43 @@ def shown(renderable, width, **options):
 
 def test_without_colour_the_heatmap_is_numbers():
     slowdown = [[1.0, 1.25], [1.5, 12.3], [1.0, 345.6]]
-    assert shown(WorkerHeatmap(slowdown), 40) == [
+    assert printed_lines(WorkerHeatmap(slowdown), 40) == [
         "        dp ranks 0-2 →",
         "stage 0  1.00 1.50 1.00",
         "stage 1  1.25 12.3 346",
     ]
 
 
-def test_no_figure_is_minus_zero():
+def test_tiny_negative_figures_print_as_zero():
     result = report_as_json(analyse(window())) | {"gpu_time_wasted": -1e-9, "gpu_hours_lost": -1e-9}
-    lines = "\n".join(shown(figures(result), 120))
+    lines = "\n".join(printed_lines(figures(result), 120))
     assert re.search(r"GPU time wasted +0\.0 %", lines)
     assert re.search(r"GPU-hours lost +0\.00 ", lines)
 
 
-def test_a_wide_job_is_binned_by_its_slowest_and_says_so():
+def test_wide_heatmap_bins_dp_ranks_by_the_slowest():
     slowdown = [[1.0, 1.0] for _ in range(64)]
     slowdown[41][1] = 1.62
-    lines = shown(WorkerHeatmap(slowdown), 40)
+    lines = printed_lines(WorkerHeatmap(slowdown), 40)
     assert all(len(line) <= 40 for line in lines)
     assert "1.62" in lines[2]
     assert "1.62" not in lines[1]
     assert lines[-2].startswith("A cell is the slowest of 11 dp ranks")
 
 
-def test_many_stages_are_binned_too():
-    lines = shown(WorkerHeatmap([[1.0] * 99 + [1.3]]), 60)
+def test_many_stages_are_binned():
+    lines = printed_lines(WorkerHeatmap([[1.0] * 99 + [1.3]]), 60)
     assert lines[-2] == "stage 96-99  1.30"
     assert len(lines) == 1 + 25 + 1
 
 
-def test_skipped_steps_are_told_with_their_reason():
+def test_skipped_steps_are_listed_with_their_reason():
     result = {
         "steps": [4, 6],
         "step_slowdown": [1.0, 1.5],
         "skipped_steps": [{"step": 5, "reason": "rank 3 reported nothing"}] * 5,
     }
-    lines = shown(StepBlocks(result), 80)
+    lines = printed_lines(StepBlocks(result), 80)
     assert lines[0] == "▁█"
     assert lines[1].endswith("slowest is step 6 at 1.50\u00d7")
     assert lines[2] == "step 5 is left out: rank 3 reported nothing"
@@ -71,10 +71,10 @@ def test_skipped_steps_are_told_with_their_reason():
         (9.0, (0xFF, 0xE6, 0xBC)),
     ],
 )
-def test_the_scale_is_fixed_and_interpolated(slowdown, red_green_blue):
+def test_colour_scale_is_fixed_and_interpolated(slowdown, red_green_blue):
     assert colour(slowdown) == pytest.approx(red_green_blue, abs=1)
 
 
-def test_ink_turns_dark_on_bright_cells():
+def test_text_is_dark_on_bright_cells():
     assert cell_style(1.0).startswith("#ECEEF2")
     assert cell_style(1.5).startswith("#0D0F12")

@@ -11,34 +11,34 @@ RULED_OUT = [
 ]
 
 
-def shown(**result):
+def printed(**result):
     console = Console(width=100, record=True, file=StringIO())
     for part in causes(result):
         console.print(part)
     return console.export_text()
 
 
-def test_findings_are_sentences_and_the_others_have_their_reasons():
-    text = shown(findings=[FOUND], ruled_out=RULED_OUT)
+def test_findings_and_ruled_out_causes_are_printed_with_reasons():
+    text = printed(findings=[FOUND], ruled_out=RULED_OUT)
     assert "slow-worker: dp 3, stage 1 is 1.6x slower than its peers." in text
     assert "no link is slow" in text
     assert "cannot tell: there is one stage" in text
 
 
-def test_nothing_found_is_said():
-    assert "None found." in shown(findings=[], ruled_out=RULED_OUT)
+def test_empty_findings_print_none_found():
+    assert "None found." in printed(findings=[], ruled_out=RULED_OUT)
 
 
-def test_causes_that_are_withheld_are_no_clean_bill():
-    text = shown(findings=None, ruled_out=RULED_OUT)
+def test_withheld_causes_do_not_print_none_found():
+    text = printed(findings=None, ruled_out=RULED_OUT)
     assert "Withheld" in text
     assert "None found" not in text
 
 
-def test_a_result_in_which_nobody_looked_shows_nothing():
-    assert shown(findings=None, ruled_out=None) == ""
+def test_result_without_a_diagnosis_prints_no_causes():
+    assert printed(findings=None, ruled_out=None) == ""
 
 
-def test_control_characters_of_a_host_are_written_out():
+def test_control_characters_in_a_sentence_are_escaped():
     evil = {**FOUND, "sentence": "dp 0 on \x1b[31mhost"}
-    assert "\\x1b" in shown(findings=[evil], ruled_out=[])
+    assert "\\x1b" in printed(findings=[evil], ruled_out=[])

@@ -1,4 +1,4 @@
-"""What a person reads first."""
+"""The headline of a result in the terminal."""
 
 import copy
 from typing import Any
@@ -16,49 +16,53 @@ RESULT: dict[str, Any] = {
 }
 
 
-def said(ranks=None, **changes):
+def headline_lines(ranks=None, **changes):
     result = copy.deepcopy(RESULT) | changes
     return [line.plain for line in headline(result, ranks)]
 
 
-def test_a_loss_is_told_with_its_cost():
-    assert said() == ["llm runs at 1.25\u00d7 of its ideal: it loses 20 % of its GPU time."]
+def test_headline_has_the_slowdown_and_the_gpu_time_lost():
+    assert headline_lines() == [
+        "llm runs at 1.25\u00d7 of its ideal: it loses 20 % of its GPU time."
+    ]
 
 
-def test_nothing_is_no_less_than_nothing():
-    assert said(gpu_time_wasted=-1e-17)[0].endswith("it loses 0 % of its GPU time.")
+def test_tiny_negative_percentages_print_as_zero():
+    assert headline_lines(gpu_time_wasted=-1e-17)[0].endswith("it loses 0 % of its GPU time.")
     assert (percent(-1e-17, 1), percent(-0.012, 1)) == ("0.0 %", "-1.2 %")
 
 
 FOUND = [{"sentence": "dp 1 on h\x1b[2J is slow"}, {"sentence": "and so is the network"}]
 
 
-def test_the_most_costly_finding_is_named_and_cannot_steer_the_terminal():
+def test_first_finding_is_named_with_control_characters_escaped():
     lost = "llm runs at 1.25\u00d7 of its ideal: it loses 20 % of its GPU time."
-    assert said(findings=FOUND) == [lost, r"dp 1 on h\x1b[2J is slow."]
+    assert headline_lines(findings=FOUND) == [lost, r"dp 1 on h\x1b[2J is slow."]
 
 
-def test_a_finding_is_named_where_the_replay_sees_no_loss_or_is_far_off():
-    assert said(slowdown=1.0, findings=FOUND)[0] == "llm runs at 1.00\u00d7 of its ideal."
+def test_headline_with_a_finding_omits_zero_loss_and_low_fidelity():
+    assert headline_lines(slowdown=1.0, findings=FOUND)[0] == "llm runs at 1.00\u00d7 of its ideal."
     low = {"discrepancy": 0.12, "verdict": "low"}
-    assert not any("Low fidelity" in line for line in said(fidelity=low, findings=FOUND))
+    assert not any("Low fidelity" in line for line in headline_lines(fidelity=low, findings=FOUND))
 
 
-def test_the_slowest_are_three_in_a_hundred():
+def test_slowest_workers_are_three_percent_of_all():
     assert num_slowest_workers({"job": {"dp_size": 50, "pp_size": 2}}) == 3
 
 
-def test_what_cannot_be_trusted_blames_nobody():
+def test_low_fidelity_headline_names_no_culprit():
     low = {"discrepancy": 0.12, "verdict": "low"}
-    lines = said(fidelity=low, findings=None)
+    lines = headline_lines(fidelity=low, findings=None)
     assert lines[0] == "llm runs at 1.25\u00d7 of its ideal."
     assert "differ by 12 %" in lines[1]
     assert len(lines) == 2
 
 
-def test_the_host_that_launched_late_is_named_where_it_held_up_most():
+def test_host_with_most_of_the_late_launch_waits_is_named():
     waited = {"others_waited": [[0.1, 0.1], [3.0, 0.0]]}
-    lines = said(slowdown=1.0, launch_slowdown=1.08, launch_delay=waited, ranks=[[0, 4], [2, 6]])
+    lines = headline_lines(
+        slowdown=1.0, launch_slowdown=1.08, launch_delay=waited, ranks=[[0, 4], [2, 6]]
+    )
     assert lines == [
         "llm runs at 1.00\u00d7 of its ideal.",
         "Late launches add 8 % to a step; 94 % of what workers waited for that was for the host "
@@ -66,11 +70,14 @@ def test_the_host_that_launched_late_is_named_where_it_held_up_most():
     ]
 
 
-def test_late_launches_everywhere_name_no_host():
+def test_evenly_late_launches_name_no_host():
     waited = {"others_waited": [[1.0, 1.1], [1.0, 0.9]]}
-    assert said(launch_slowdown=1.08, launch_delay=waited)[1] == "Late launches add 8 % to a step."
+    assert (
+        headline_lines(launch_slowdown=1.08, launch_delay=waited)[1]
+        == "Late launches add 8 % to a step."
+    )
 
 
-def test_a_name_that_would_steer_the_terminal_is_written_out():
+def test_control_characters_in_the_job_name_are_escaped():
     job = RESULT["job"] | {"name": "\x1b[2Jllm"}
-    assert said(job=job)[0].startswith(r"\x1b[2Jllm runs at")
+    assert headline_lines(job=job)[0].startswith(r"\x1b[2Jllm runs at")

@@ -1,4 +1,4 @@
-"""Whom the others waited for, in a terminal, and what may not be called quiet."""
+"""Waits in the terminal: ranks waited for, and when "Nothing stands out" is printed."""
 
 import copy
 import io
@@ -36,58 +36,60 @@ def result(**changes: Any) -> dict[str, Any]:
     return copy.deepcopy(RESULT) | changes
 
 
-def lines(part: list[Any]) -> list[str]:
+def printed_lines(part: list[Any]) -> list[str]:
     written = io.StringIO()
     Console(file=written, width=120).print(Group(*part))
     return [line.rstrip() for line in written.getvalue().splitlines()]
 
 
-def said(**changes: Any) -> list[str]:
+def headline_lines(**changes: Any) -> list[str]:
     return [line.plain for line in headline(result(**changes))]
 
 
-def test_the_rank_most_waited_for_is_listed_with_its_place_and_what_it_cost():
-    shown = lines(wait_lines(result()))
+def test_most_waited_for_rank_is_listed_with_worker_and_cost():
+    shown = printed_lines(wait_lines(result()))
     assert shown[1] == "Waited for (mean a step, at collectives)"
-    place, figures = "2 dp 2, stage 0 host-2", "500 ms 23 % 100 % 500 ms"
-    assert " ".join(shown[3].split()) == f"{place} {figures}"
+    worker, figures = "2 dp 2, stage 0 host-2", "500 ms 23 % 100 % 500 ms"
+    assert " ".join(shown[3].split()) == f"{worker} {figures}"
     assert shown[4] == "Ranks spent 17 % of their time waiting for later ones, in 2 collectives."
     assert len(shown) == 5
 
 
-def test_the_gpu_is_named_where_it_is_known():
+def test_gpu_is_named_where_the_local_rank_is_known():
     known = block()
     known["local_rank"] = [0, 1, 5, 7]
-    assert "host-2, GPU 5" in "\n".join(lines(wait_lines(result(arrivals=known))))
+    assert "host-2, GPU 5" in "\n".join(printed_lines(wait_lines(result(arrivals=known))))
 
 
-def test_few_ranks_are_listed_and_the_others_counted():
+def test_five_ranks_are_listed_and_the_others_counted():
     many = block(tuple(0.5 if rank < 9 else 0.001 for rank in range(64)), culprits=())
-    shown = lines(wait_lines(result(arrivals=many)))
+    shown = printed_lines(wait_lines(result(arrivals=many)))
     assert len(shown) == 3 + 5 + 2
     assert shown[8] == "4 more ranks, each at 23 % or less"
 
 
-def test_waits_of_no_weight_are_not_shown():
+def test_negligible_waits_are_shown_only_with_an_arrivals_finding():
     assert wait_lines(result(arrivals=CALM)) == []
     assert wait_lines(result(arrivals=None)) == []
     by_arrivals = FOUND | {"evidence": {"arrivals": {"share": 0.045}}}
     assert wait_lines(result(arrivals=CALM, findings=[by_arrivals]))
 
 
-def test_a_host_that_would_steer_the_terminal_is_written_out():
+def test_control_characters_in_a_host_name_are_escaped():
     steering = block()
     steering["host"][2] = "h\x1b[2J"
-    assert r"h\x1b[2J" in "\n".join(lines(wait_lines(result(arrivals=steering))))
+    assert r"h\x1b[2J" in "\n".join(printed_lines(wait_lines(result(arrivals=steering))))
 
 
 @pytest.mark.parametrize("host", ["[/x]", "[red]a"])
-def test_brackets_in_a_host_s_name_are_no_markup(host):
+def test_brackets_in_a_host_name_are_not_markup(host):
     named = block()
     named["host"][2] = host
-    assert host in "\n".join(lines(wait_lines(result(arrivals=named))))
+    assert host in "\n".join(printed_lines(wait_lines(result(arrivals=named))))
     reason = {"cause": "slow-link", "reason": f"{host} is calm", "insufficient_evidence": True}
-    assert f"cannot tell: {host} is calm" in "\n".join(lines(causes(result(ruled_out=[reason]))))
+    assert f"cannot tell: {host} is calm" in "\n".join(
+        printed_lines(causes(result(ruled_out=[reason])))
+    )
 
 
 LOUD = [
@@ -107,22 +109,22 @@ LOUD = [
 
 
 @pytest.mark.parametrize(("changes", "sentence"), LOUD)
-def test_nothing_stands_out_is_never_said_of_waits_or_of_little_coverage(changes, sentence):
-    assert sentence in said(**changes)
-    everything = " ".join([*said(**changes), *lines(causes(result(**changes)))])
+def test_waits_or_low_coverage_suppress_nothing_stands_out(changes, sentence):
+    assert sentence in headline_lines(**changes)
+    everything = " ".join([*headline_lines(**changes), *printed_lines(causes(result(**changes)))])
     assert "Nothing stands out" not in everything
     assert "None found" not in everything
 
 
-def test_nothing_stands_out_where_ranks_wait_little_and_operations_cover_the_step():
+def test_nothing_stands_out_with_short_waits_and_enough_coverage():
     quiet = {"arrivals": CALM, "unexplained_share": 0.05, "coverage": 0.6}
-    assert said(**quiet) == ["llm runs at 1.01\u00d7 of its ideal. Nothing stands out."]
-    assert "None found." in lines(causes(result(**quiet)))
+    assert headline_lines(**quiet) == ["llm runs at 1.01\u00d7 of its ideal. Nothing stands out."]
+    assert "None found." in printed_lines(causes(result(**quiet)))
 
 
-def test_what_no_cause_explains_is_said_beside_a_finding():
-    told = said(findings=[FOUND], unexplained_share=0.11)
-    assert told == [
+def test_unexplained_waiting_is_printed_beside_a_finding():
+    shown = headline_lines(findings=[FOUND], unexplained_share=0.11)
+    assert shown == [
         "llm runs at 1.01\u00d7 of its ideal.",
         "rank 2 is slow.",
         "11 % of the step is waiting that no cause explains.",

@@ -1,4 +1,4 @@
-"""Steps and windows, worked out by hand."""
+"""Assembly of steps and windows: worked examples."""
 
 from dataclasses import replace
 
@@ -11,16 +11,16 @@ from app.trace.ops import OP_CODES
 from tests.ingest.factories import (
     JOB,
     REVISE_FOR_S,
-    Closed,
+    ClosedWindows,
     assembler,
     batch,
-    fed,
+    feed,
     rows_of,
     step_batches,
 )
 
-FIRST_PATIENCE_S = 50.0  # ten times the deadline
-PATIENCE_S = 5.0
+FIRST_DEADLINE_S = 50.0  # ten times the deadline
+STEP_DEADLINE_S = 5.0
 
 
 def num_rows(step, workers=range(4)):
@@ -29,8 +29,8 @@ def num_rows(step, workers=range(4)):
 
 def test_nothing_settles_before_the_last_worker_has_reported():
     run = assembler()
-    assert fed(run, step_batches(0, [0, 1, 2])) == []
-    [change] = fed(run, step_batches(0, [3]))
+    assert feed(run, step_batches(0, [0, 1, 2])) == []
+    [change] = feed(run, step_batches(0, [3]))
     assert change.window.state == "open"
     assert change.window.id == "1-0"
     assert change.window.steps == (0,)
@@ -40,19 +40,19 @@ def test_nothing_settles_before_the_last_worker_has_reported():
 
 def test_each_complete_step_makes_a_revision_and_the_last_closes_the_window():
     run = assembler()
-    changes = [change for step in range(3) for change in fed(run, step_batches(step))]
+    changes = [change for step in range(3) for change in feed(run, step_batches(step))]
     assert [change.window.revision for change in changes] == [1, 2, 3]
     assert [change.window.state for change in changes] == ["open", "open", "complete"]
     assert changes[-1].window.steps == (0, 1, 2)
     assert not changes[-1].window.skipped
 
 
-def test_a_window_knows_its_hosts_and_when_each_step_began_by_their_clocks():
+def test_window_has_hosts_and_the_start_time_of_each_step():
     run = assembler()
-    [change] = fed(run, [each for step in (0, 1) for each in step_batches(step)])
+    [change] = feed(run, [each for step in (0, 1) for each in step_batches(step)])
     window = change.window
     assert window.hosts == {divmod(worker, 2): f"node-{worker}" for worker in range(4)}
-    # Worker 0 begins first, with the pause that it notes 11 ns before its first operation.
+    # Worker 0 begins first, with the GC pause 11 ns before its first operation.
     assert window.origin_ns == tuple(1_700_000_000 * 10**9 + step * 10**9 - 11 for step in (0, 1))
     assert [window.trace.start_s[window.trace.step == step].min() for step in (0, 1)] == [0.0, 0.0]
 
@@ -60,9 +60,9 @@ def test_a_window_knows_its_hosts_and_when_each_step_began_by_their_clocks():
 def test_optional_columns_are_in_the_window():
     run = assembler()
     for each in step_batches(0):
-        told = np.full(each.columns.num_ops, -1)
-        told[0] = 4096 + each.rank
-        run.add(replace(each, columns=replace(each.columns, tokens=told)), 0.0)
+        tokens = np.full(each.columns.num_ops, -1)
+        tokens[0] = 4096 + each.rank
+        run.add(replace(each, columns=replace(each.columns, tokens=tokens)), 0.0)
     [change] = run.settle(0.0)
     trace = change.window.trace
     assert trace.tokens is not None
@@ -72,14 +72,14 @@ def test_optional_columns_are_in_the_window():
 
 def test_many_steps_at_once_give_only_the_newest_revision_of_each_window():
     run = assembler()
-    changes = fed(run, [each for step in range(4) for each in step_batches(step)])
+    changes = feed(run, [each for step in range(4) for each in step_batches(step)])
     assert [(c.window.id, c.window.revision, c.window.state) for c in changes] == [
         ("1-0", 3, "complete"),
         ("1-3", 1, "open"),
     ]
 
 
-def test_an_open_window_can_be_handed_out_later():
+def test_open_window_can_be_reported_later():
     run = assembler()
     for each in step_batches(0):
         run.add(each, 0.0)
@@ -91,25 +91,25 @@ def test_an_open_window_can_be_handed_out_later():
     assert not run.has_unreported_steps
 
 
-def test_a_call_without_news_changes_nothing():
+def test_settling_without_new_data_changes_nothing():
     run = assembler()
-    fed(run, step_batches(0))
+    feed(run, step_batches(0))
     assert run.settle(1.0) == []
 
 
-def test_a_batch_counts_once():
+def test_repeated_batch_counts_once():
     run = assembler()
     first = step_batches(0)[0]
     assert run.add(first, 0.0).verdict == "new"
     assert run.add(first, 0.0).verdict == "duplicate"
-    [change] = fed(run, step_batches(0))
+    [change] = feed(run, step_batches(0))
     assert change.window.trace.num_ops == num_rows(0)
 
 
 def test_times_count_from_the_first_start_of_the_step_on_any_worker():
     run = assembler(job=Job.of("small", Parallelism(dp_size=1, pp_size=2)))
     job = Job.of("small", Parallelism(dp_size=1, pp_size=2))
-    changes = fed(
+    changes = feed(
         run,
         [
             batch(0, 0, [(4, "optimizer", 1_000_000_500, 250, 0)], [(4, 1)], job=job),
@@ -122,9 +122,9 @@ def test_times_count_from_the_first_start_of_the_step_on_any_worker():
     assert trace.rank.tolist() == [0, 10]
 
 
-def test_rows_come_in_canonical_order():
+def test_rows_are_in_canonical_order():
     run = assembler()
-    [change] = fed(run, reversed(step_batches(0)))
+    [change] = feed(run, reversed(step_batches(0)))
     trace = change.window.trace
     keys = (trace.seq_id, trace.optype, trace.stage, trace.dp_rank, trace.step)
     assert (np.lexsort(keys) == np.arange(trace.num_ops)).all()
@@ -133,16 +133,16 @@ def test_rows_come_in_canonical_order():
 def test_a_step_waits_while_an_earlier_batch_of_some_worker_is_missing():
     run = assembler()
     early, late = step_batches(0, [3])[0], step_batches(1, [3])[0]
-    fed(run, step_batches(0, [0, 1, 2]) + step_batches(1, [0, 1, 2]))
-    assert fed(run, [late]) == []
-    [change] = fed(run, [early])
+    feed(run, step_batches(0, [0, 1, 2]) + step_batches(1, [0, 1, 2]))
+    assert feed(run, [late]) == []
+    [change] = feed(run, [early])
     assert change.window.steps == (0, 1)
 
 
-def test_a_worker_that_goes_on_without_declaring_a_step_makes_it_skipped_at_once():
+def test_step_undeclared_by_an_advancing_worker_is_skipped_at_once():
     run = assembler()
-    changes = fed(run, step_batches(0, [0, 1, 2]) + step_batches(1, [0, 1, 2]))
-    changes = fed(run, step_batches(1, [3], seq=0))
+    changes = feed(run, step_batches(0, [0, 1, 2]) + step_batches(1, [0, 1, 2]))
+    changes = feed(run, step_batches(1, [3], seq=0))
     [change] = changes
     assert change.window.steps == (1,)
     [skipped] = change.window.skipped
@@ -156,7 +156,7 @@ def test_a_worker_that_goes_on_without_declaring_a_step_makes_it_skipped_at_once
 def test_fewer_operations_than_declared_make_a_step_skipped():
     run = assembler()
     short = batch(3, 0, rows_of(3, 0), [(0, 99)])
-    [change] = fed(run, [*step_batches(0, [0, 1, 2]), short])
+    [change] = feed(run, [*step_batches(0, [0, 1, 2]), short])
     assert change.window.steps == ()
     assert change.window.trace.num_ops == 0
     assert "another number of operations" in change.window.skipped[0].reason
@@ -165,67 +165,67 @@ def test_fewer_operations_than_declared_make_a_step_skipped():
 def test_the_same_operation_twice_makes_a_step_skipped():
     run = assembler()
     rows = [(0, "optimizer", 5, 1, 0), (0, "optimizer", 5, 1, 0)]
-    [change] = fed(run, [*step_batches(0, [0, 1, 2]), batch(3, 0, rows, [(0, 2)])])
+    [change] = feed(run, [*step_batches(0, [0, 1, 2]), batch(3, 0, rows, [(0, 2)])])
     assert "two operations of the same type" in change.window.skipped[0].reason
 
 
-def test_a_worker_without_operations_in_a_step_is_no_missing_one():
+def test_worker_with_zero_declared_operations_is_not_missing():
     run = assembler()
-    [change] = fed(run, [*step_batches(0, [0, 1, 2]), batch(3, 0, [], [(0, 0)])])
+    [change] = feed(run, [*step_batches(0, [0, 1, 2]), batch(3, 0, [], [(0, 0)])])
     assert change.window.steps == (0,)
 
 
-def test_the_first_step_is_waited_for_ten_times_as_long():
+def test_first_step_has_ten_times_the_deadline():
     run = assembler()
-    fed(run, step_batches(0, [0, 1, 2]), now_s=100.0)
-    assert run.next_deadline_s() == 100.0 + FIRST_PATIENCE_S
-    assert run.settle(100.0 + FIRST_PATIENCE_S - 0.1) == []
-    [change] = run.settle(100.0 + FIRST_PATIENCE_S)
+    feed(run, step_batches(0, [0, 1, 2]), now_s=100.0)
+    assert run.next_deadline_s() == 100.0 + FIRST_DEADLINE_S
+    assert run.settle(100.0 + FIRST_DEADLINE_S - 0.1) == []
+    [change] = run.settle(100.0 + FIRST_DEADLINE_S)
     [skipped] = change.window.skipped
-    assert skipped.missing == (1 * 2 + 1,)  # never heard of: its usual rank
+    assert skipped.missing == (1 * 2 + 1,)  # never seen, so its usual rank
     assert "in time" in skipped.reason
     assert run.next_deadline_s() is None
 
 
-def test_later_steps_are_waited_for_until_the_deadline():
+def test_later_steps_are_skipped_at_the_deadline():
     run = assembler()
-    fed(run, step_batches(0), now_s=0.0)
-    fed(run, step_batches(1, [0, 1, 2]), now_s=1.0)
-    assert run.next_deadline_s() == 1.0 + PATIENCE_S
-    [change] = run.settle(1.0 + PATIENCE_S)
+    feed(run, step_batches(0), now_s=0.0)
+    feed(run, step_batches(1, [0, 1, 2]), now_s=1.0)
+    assert run.next_deadline_s() == 1.0 + STEP_DEADLINE_S
+    [change] = run.settle(1.0 + STEP_DEADLINE_S)
     assert change.window.steps == (0,)
     assert change.window.skipped[0].missing == (30,)
 
 
-def test_long_steps_are_waited_for_three_times_their_length():
+def test_deadline_of_long_steps_is_three_times_their_length():
     run = assembler()
     job_rows = [(0, "optimizer", 0, 20 * 10**9, 0)]
-    fed(run, [batch(worker, 0, job_rows, [(0, 1)]) for worker in range(4)])
-    fed(run, step_batches(1, [0]), now_s=0.0)
+    feed(run, [batch(worker, 0, job_rows, [(0, 1)]) for worker in range(4)])
+    feed(run, step_batches(1, [0]), now_s=0.0)
     assert run.next_deadline_s() == pytest.approx(60.0)
 
 
-def test_one_step_of_a_day_does_not_make_later_ones_be_waited_for_for_days():
+def test_deadline_after_a_day_long_step_is_capped():
     run = assembler()
     job_rows = [(0, "optimizer", 0, 86_400 * 10**9, 0)]
-    fed(run, [batch(worker, 0, job_rows, [(0, 1)]) for worker in range(4)])
-    fed(run, step_batches(1, [0]), now_s=0.0)
-    assert run.next_deadline_s() == pytest.approx(60 * PATIENCE_S)
+    feed(run, [batch(worker, 0, job_rows, [(0, 1)]) for worker in range(4)])
+    feed(run, step_batches(1, [0]), now_s=0.0)
+    assert run.next_deadline_s() == pytest.approx(60 * STEP_DEADLINE_S)
 
 
-def test_a_lost_batch_holds_a_step_up_only_until_its_deadline():
+def test_lost_batch_delays_a_step_only_until_its_deadline():
     run = assembler()
-    fed(run, step_batches(0, [0, 1, 2]) + step_batches(0, [3], seq=1))
-    [change] = run.settle(FIRST_PATIENCE_S)
-    assert change.window.steps == (0,)  # all that was declared had come
-    [change] = fed(run, [*step_batches(1, [0, 1, 2]), *step_batches(1, [3], seq=2)], now_s=51.0)
-    assert change.window.steps == (0, 1)  # the gap is not waited for again
+    feed(run, step_batches(0, [0, 1, 2]) + step_batches(0, [3], seq=1))
+    [change] = run.settle(FIRST_DEADLINE_S)
+    assert change.window.steps == (0,)  # all declared operations had arrived
+    [change] = feed(run, [*step_batches(1, [0, 1, 2]), *step_batches(1, [3], seq=2)], now_s=51.0)
+    assert change.window.steps == (0, 1)  # the missing batch is not waited for again
 
 
 def test_late_data_completes_a_skipped_step_of_the_open_window():
     run = assembler()
-    fed(run, step_batches(0, [0, 1, 2]))
-    [before] = run.settle(FIRST_PATIENCE_S)
+    feed(run, step_batches(0, [0, 1, 2]))
+    [before] = run.settle(FIRST_DEADLINE_S)
     late = step_batches(0, [3])[0]
     assert run.add(late, 51.0)[:4] == ("new", [], 0, 0)
     [change] = run.settle(51.0)
@@ -237,112 +237,112 @@ def test_late_data_completes_a_skipped_step_of_the_open_window():
 
 def test_completing_the_last_incomplete_step_closes_the_window():
     run = assembler()
-    fed(run, step_batches(0, [0, 1, 2]))
-    run.settle(FIRST_PATIENCE_S)
-    fed(run, [*step_batches(1, [0, 1, 2]), *step_batches(2, [0, 1, 2])])
-    fed(run, step_batches(1, [3], seq=1) + step_batches(2, [3], seq=2), now_s=51.0)
+    feed(run, step_batches(0, [0, 1, 2]))
+    run.settle(FIRST_DEADLINE_S)
+    feed(run, [*step_batches(1, [0, 1, 2]), *step_batches(2, [0, 1, 2])])
+    feed(run, step_batches(1, [3], seq=1) + step_batches(2, [3], seq=2), now_s=51.0)
     run.settle(200.0)
-    [change] = fed(run, step_batches(0, [3], seq=0), now_s=201.0)
+    [change] = feed(run, step_batches(0, [3], seq=0), now_s=201.0)
     assert (change.window.state, change.window.steps) == ("complete", (0, 1, 2))
 
 
 def test_operations_beyond_the_declared_number_are_late():
     run = assembler()
-    fed(run, step_batches(0))
+    feed(run, step_batches(0))
     more = batch(3, 1, [(0, "gc-pause", 5, 5, 7)])
     assert run.add(more, 1.0)[:4] == ("new", [0], 1, 0)
     assert run.settle(1.0) == []
 
 
 @pytest.fixture
-def incomplete():
-    """A run with a closed window that lacks rank 30 in all its steps; settled at 50 s."""
-    closed = Closed()
+def incomplete_run():
+    """A run with a closed window that lacks rank 30 in all steps; settled at 50 s."""
+    closed = ClosedWindows()
     run = assembler(closed=closed)
     for step in range(3):
-        fed(run, step_batches(step, [0, 1, 2]))
-    changes = run.settle(FIRST_PATIENCE_S)
-    closed.keep(changes)
+        feed(run, step_batches(step, [0, 1, 2]))
+    changes = run.settle(FIRST_DEADLINE_S)
+    closed.save(changes)
     assert [(c.window.state, c.window.revision) for c in changes] == [("incomplete", 3)]
     return run, closed
 
 
-def test_late_data_revises_a_closed_window(incomplete):
-    run, closed = incomplete
-    changes = fed(run, step_batches(1, [3], seq=1), now_s=60.0)
-    closed.keep(changes)
+def test_late_data_revises_a_closed_window(incomplete_run):
+    run, closed = incomplete_run
+    changes = feed(run, step_batches(1, [3], seq=1), now_s=60.0)
+    closed.save(changes)
     [change] = changes
     assert (change.window.first_step, change.window.revision) == (0, 4)
     assert (change.window.state, change.window.steps) == ("incomplete", (1,))
     assert [skipped.step for skipped in change.window.skipped] == [0, 2]
-    changes = fed(run, [*step_batches(2, [3], seq=2), *step_batches(0, [3], seq=0)], now_s=70.0)
+    changes = feed(run, [*step_batches(2, [3], seq=2), *step_batches(0, [3], seq=0)], now_s=70.0)
     [change] = changes
     assert (change.window.state, change.window.steps) == ("complete", (0, 1, 2))
     assert (change.window.revision, change.window.missing) == (5, [])
 
 
-def test_a_complete_rank_cannot_spoil_an_incomplete_step(incomplete):
-    run, _ = incomplete
+def test_extra_data_of_a_complete_rank_does_not_spoil_a_step(incomplete_run):
+    run, _ = incomplete_run
     more = batch(0, 3, [(1, "gc-pause", 5, 5, 7)])
     assert run.add(more, 60.0)[:4] == ("new", [1], 1, -1)
-    [change] = fed(run, step_batches(1, [3], seq=1), now_s=60.0)
+    [change] = feed(run, step_batches(1, [3], seq=1), now_s=60.0)
     assert change.window.steps == (1,)
 
 
-def test_a_revised_window_is_equal_to_one_that_nothing_was_late_for(incomplete):
-    run, closed = incomplete
+def test_revised_window_equals_one_without_late_data(incomplete_run):
+    run, closed = incomplete_run
     for seq, step in ((1, 1), (0, 0), (2, 2)):
-        closed.keep(fed(run, step_batches(step, [3], seq=seq), now_s=60.0))
-    whole = fed(assembler(), [each for step in range(3) for each in step_batches(step)])
+        closed.save(feed(run, step_batches(step, [3], seq=seq), now_s=60.0))
+    whole = feed(assembler(), [each for step in range(3) for each in step_batches(step)])
     assert closed.ops[0] == whole[-1].ops
 
 
-def test_a_window_is_final_after_some_time(incomplete):
-    run, _ = incomplete
-    run.settle(FIRST_PATIENCE_S + REVISE_FOR_S + 1)
+def test_window_is_final_after_the_revision_period(incomplete_run):
+    run, _ = incomplete_run
+    run.settle(FIRST_DEADLINE_S + REVISE_FOR_S + 1)
     late = step_batches(1, [3], seq=1)[0]
     assert run.add(late, 700.0)[:4] == ("new", [1], len(rows_of(3, 1)), -1)
     assert run.settle(700.0) == []
 
 
-def test_the_same_number_with_other_operations_is_a_conflict_and_the_first_wins():
+def test_reused_batch_number_is_a_conflict_and_the_first_wins():
     run = assembler()
     first, other = step_batches(0)[0], batch(0, 0, [(0, "optimizer", 9, 9, 9)], [(0, 1)])
     assert run.add(first, 0.0, digest=1).verdict == "new"
     assert run.add(other, 0.0, digest=2).verdict == "conflict"
     assert run.add(first, 0.0, digest=1).verdict == "duplicate"
-    [change] = fed(run, step_batches(0, [1, 2, 3]))
+    [change] = feed(run, step_batches(0, [1, 2, 3]))
     assert change.window.trace.num_ops == num_rows(0)
 
 
-def test_of_peers_that_record_the_same_work_the_lowest_rank_counts():
+def test_lowest_rank_counts_among_peers_recording_the_same_work():
     run = assembler()
     rows = rows_of(3, 0)
     done = ((0, len(rows)),)
     peers = [replace(batch(3, 0, rows, done), rank=rank) for rank in (31, 30, 32)]
-    [change] = fed(run, [*step_batches(0, [0, 1, 2]), *peers])
+    [change] = feed(run, [*step_batches(0, [0, 1, 2]), *peers])
     assert change.window.steps == (0,)
     assert change.window.trace.num_ops == num_rows(0)
     assert set(change.window.trace.rank.tolist()) == {0, 10, 20, 30}
 
 
-def test_a_worker_that_runs_away_cannot_make_us_hold_everything(monkeypatch):
+def test_runaway_worker_hits_the_open_step_limit(monkeypatch):
     monkeypatch.setattr("app.ingest.assembly.steps.MAX_OPEN_STEPS", 5)
     run = assembler()
-    changes = fed(run, [step_batches(step, [0])[0] for step in range(20)])
+    changes = feed(run, [step_batches(step, [0])[0] for step in range(20)])
     skipped = [each.step for change in changes for each in change.window.skipped]
     assert skipped == list(range(15))
 
 
-def test_a_window_that_would_not_fit_into_memory_closes_earlier(monkeypatch):
+def test_window_closes_early_at_the_operation_limit(monkeypatch):
     monkeypatch.setattr("app.ingest.assembly.windows.MAX_WINDOW_OPS", 2 * num_rows(0) + 1)
     run = assembler(window_steps=100)
-    changes = fed(run, [each for step in range(5) for each in step_batches(step)])
+    changes = feed(run, [each for step in range(5) for each in step_batches(step)])
     assert [len(change.window.steps) for change in changes] == [2, 2, 1]
     assert [change.window.state for change in changes] == ["complete", "complete", "open"]
 
 
-def test_optional_columns_are_kept():
+def test_optional_columns_are_stored():
     run = assembler(job=Job.of("small", Parallelism(dp_size=1, pp_size=2)))
     job = Job.of("small", Parallelism(dp_size=1, pp_size=2))
     plain = batch(0, 0, [(0, "optimizer", 5, 1, 0)], [(0, 1)], job=job)
@@ -362,8 +362,8 @@ def test_a_window_of_skipped_steps_closes_as_incomplete():
     run = assembler()
     changes = []
     for step in range(3):
-        fed(run, step_batches(step, [0, 1, 2]), now_s=0.0)
-    changes = run.settle(FIRST_PATIENCE_S)
+        feed(run, step_batches(step, [0, 1, 2]), now_s=0.0)
+    changes = run.settle(FIRST_DEADLINE_S)
     [change] = changes
     assert change.window.state == "incomplete"
     assert [skipped.step for skipped in change.window.skipped] == [0, 1, 2]
@@ -372,9 +372,9 @@ def test_a_window_of_skipped_steps_closes_as_incomplete():
 
 def test_a_window_may_hold_skipped_steps_and_be_complete():
     run = assembler()
-    fed(run, step_batches(0, [0, 1, 2]))
-    run.settle(FIRST_PATIENCE_S)
-    changes = fed(
+    feed(run, step_batches(0, [0, 1, 2]))
+    run.settle(FIRST_DEADLINE_S)
+    changes = feed(
         run,
         [
             *(each for step in (1, 2, 3) for each in step_batches(step, [0, 1, 2])),
@@ -389,7 +389,7 @@ def test_a_window_may_hold_skipped_steps_and_be_complete():
 
 def test_a_closed_window_has_all_its_operations_packed():
     run = assembler()
-    changes = fed(run, [each for step in range(3) for each in step_batches(step)])
+    changes = feed(run, [each for step in range(3) for each in step_batches(step)])
     ops = changes[-1].ops
     assert ops is not None
     table = unpack_ops(ops)
@@ -399,7 +399,7 @@ def test_a_closed_window_has_all_its_operations_packed():
     assert table.optype[0] == OP_CODES["forward-compute"]
 
 
-def test_hosts_are_known_by_worker():
+def test_tracker_has_hosts_by_worker():
     run = assembler()
     run.add(step_batches(0, [2])[0], 0.0)
     assert run.tracker.hosts() == {(1, 0): "node-2"}
@@ -416,9 +416,9 @@ def test_hosts_are_known_by_worker():
 )
 def test_the_end_of_a_run_closes_the_open_window(ending, skipped, state):
     run = assembler()
-    fed(run, step_batches(0))
+    feed(run, step_batches(0))
     if skipped:
-        fed(run, step_batches(1, [0, 1, 2]))
+        feed(run, step_batches(1, [0, 1, 2]))
     [change] = run.finish(1.0, ending)
     assert change.window.state == state
     assert change.window.revision == 2
@@ -428,26 +428,26 @@ def test_the_end_of_a_run_closes_the_open_window(ending, skipped, state):
 
 def test_the_end_of_a_run_without_an_open_window_changes_nothing():
     run = assembler()
-    fed(run, [each for step in range(3) for each in step_batches(step)])
+    feed(run, [each for step in range(3) for each in step_batches(step)])
     assert run.finish(1.0, "complete") == []
 
 
-def test_a_batch_of_a_worker_that_the_job_does_not_have_is_late():
+def test_batch_of_an_unknown_worker_is_late():
     run = assembler()
     stranger = batch(9, 0, rows_of(9, 0), [(0, 4)])
     assert run.add(stranger, 0.0)[:4] == ("stranger", [], stranger.columns.num_ops, -1)
-    [change] = fed(run, step_batches(0))
+    [change] = feed(run, step_batches(0))
     assert change.window.trace.num_ops == num_rows(0)
 
 
-def test_a_step_of_many_workers_is_whole():
+def test_step_of_1024_workers_has_all_operations():
     job = Job.of("large", Parallelism(dp_size=64, pp_size=16))
     run = assembler(job=job, window_steps=8)
     rows = [(0, "forward-compute", seq, 1, seq) for seq in range(100)]
     batches = [batch(worker, 0, rows, [(0, 100)], job=job) for worker in range(1024)]
-    [change] = fed(run, batches)
+    [change] = feed(run, batches)
     assert change.window.trace.num_ops == 102_400
 
 
-def test_the_job_is_the_one_that_was_handed_in():
-    assert fed(assembler(), step_batches(0))[0].window.job == JOB
+def test_window_has_the_job_of_its_assembler():
+    assert feed(assembler(), step_batches(0))[0].window.job == JOB

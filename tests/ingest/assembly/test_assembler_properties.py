@@ -1,4 +1,4 @@
-"""Order, repetition, cutting and crashes make no difference to the windows."""
+"""Windows do not depend on batch order, repetition, boundaries or crashes."""
 
 import random
 from dataclasses import fields
@@ -17,7 +17,7 @@ from tests.ingest.factories import (
     DEADLINE_S,
     JOB,
     WINDOW_STEPS,
-    Closed,
+    ClosedWindows,
     assembler,
     cut_batches,
     step_batches,
@@ -25,12 +25,12 @@ from tests.ingest.factories import (
 
 NUM_STEPS = 5
 LONG_AGO_S, NOW_S = 0.0, 1e6
-# A restart gives closed windows more time, so here they have all of it.
+# A restart extends the time to revise closed windows, so here it is unlimited.
 RULES = WindowRules(WINDOW_STEPS, DEADLINE_S, revise_for_s=1e9)
 
 
-def seen(changes):
-    """The last revision of each window, so that two runs can be compared bit by bit."""
+def last_revisions(changes):
+    """The last revision of each window, comparable bit by bit."""
     windows = {change.window.id: change.window for change in changes}
     return {
         window.id: (
@@ -56,22 +56,22 @@ def windows_of(batches, order):
     for at in order:
         run.add(batches[at], 0.0)
         changes += run.settle(0.0)
-    return seen(changes + run.finish(1.0, "complete"))
+    return last_revisions(changes + run.finish(1.0, "complete"))
 
 
-def stripped(windows):
-    """Without the revision, which counts how often one looked."""
+def without_revisions(windows):
+    """Without the revision number, which depends on how often the run was settled."""
     return {name: figures[1:] for name, figures in windows.items()}
 
 
-WHOLE = [each for step in range(NUM_STEPS) for each in step_batches(step)]
-EXPECTED = windows_of(WHOLE, range(len(WHOLE)))
-NUM_OPS = sum(batch.columns.num_ops for batch in WHOLE)
+ALL_BATCHES = [each for step in range(NUM_STEPS) for each in step_batches(step)]
+EXPECTED = windows_of(ALL_BATCHES, range(len(ALL_BATCHES)))
+NUM_OPS = sum(batch.columns.num_ops for batch in ALL_BATCHES)
 
 
 @st.composite
 def arrivals(draw, most_times=5):
-    """Batches cut anywhere, and an order in which each comes one to five times."""
+    """Batches with random boundaries, and an order with each one to five times."""
     random_ = random.Random(draw(st.integers(0, 2**32)))
     batches = cut_batches(NUM_STEPS, random_)
     times = draw(st.integers(1, most_times))
@@ -83,18 +83,18 @@ def arrivals(draw, most_times=5):
 @given(arrivals())
 def test_any_order_repetition_and_cutting_gives_the_same_windows(arrival):
     batches, order = arrival
-    assert stripped(windows_of(batches, order)) == stripped(EXPECTED)
+    assert without_revisions(windows_of(batches, order)) == without_revisions(EXPECTED)
 
 
 @many(100)
 @given(arrivals(2), st.data())
-def test_a_crash_anywhere_makes_no_difference(arrival, data):
+def test_crash_anywhere_does_not_change_the_windows(arrival, data):
     batches, order = arrival
     crashes = set(data.draw(st.lists(st.integers(0, len(order)), max_size=6)))
-    # Now and then all that is waited for is overdue, so that steps settle by deadline as well.
+    # At some points everything is overdue, so that steps settle by deadline as well.
     overdue = set(data.draw(st.lists(st.integers(0, len(order)), max_size=3)))
-    expected = Life(batches, order, overdue).lived()
-    assert Life(batches, order, overdue).lived(crashes) == expected
+    expected = CrashingRun(batches, order, overdue).play()
+    assert CrashingRun(batches, order, overdue).play(crashes) == expected
 
 
 @many(200)
@@ -102,52 +102,52 @@ def test_a_crash_anywhere_makes_no_difference(arrival, data):
 def test_any_order_of_late_data_gives_the_same_operations(arrival, data):
     batches, order = arrival
     overdue = set(data.draw(st.lists(st.integers(0, len(order)), max_size=3)))
-    life = Life(batches, order, overdue)
-    windows, num_late = life.lived()
-    stored = [unpack_ops(blob) for blob in life.closed.ops.values()]
+    crashing_run = CrashingRun(batches, order, overdue)
+    windows, num_late = crashing_run.play()
+    stored = [unpack_ops(blob) for blob in crashing_run.closed.ops.values()]
     assert sum(table.num_ops for table in stored) + num_late == NUM_OPS
     settled = [*(step for window in windows.values() for step in window[2])]
     settled += [each.step for window in windows.values() for each in window[3]]
-    # A step that nobody had begun when a later one was given up is in no window.
+    # A step that no worker had begun when a later one was skipped is in no window.
     assert len(settled) == len(set(settled))
     assert num_late or sorted(settled) == list(range(NUM_STEPS))
 
 
-class Life:
-    """A run that may crash, with what its consumer stores."""
+class CrashingRun:
+    """A run that may crash, with the state that its consumer stores."""
 
     def __init__(self, batches, order, overdue):
         self.batches, self.order, self.overdue = batches, order, overdue
-        self.closed = Closed()
+        self.closed = ClosedWindows()
         self.spool: list[tuple[int, int, EarlierBatch]] = []  # last step, turn, batch
         self.blob: bytes | None = None
         self.hosts: dict[tuple[int, int], str] = {}
         self.turn = 0
 
-    def lived(self, crashes=frozenset()):
-        """The last revision of each window, and the number of operations that came too late."""
+    def play(self, crashes=frozenset()):
+        """The last revision of each window, and the number of late operations."""
         run, changes, num_late = RunAssembler(JOB, 1, RULES, self.closed), [], 0
         for count, at in enumerate(self.order):
             if count in crashes:
                 run = self.restored()
-            num_late += self.take(run, self.batches[at])
+            num_late += self.add(run, self.batches[at])
             changes += self.settle(run, NOW_S if count in self.overdue else LONG_AGO_S)
         last = run.finish(LONG_AGO_S, "superseded")
-        self.closed.keep(last)
-        return seen(changes + last), num_late
+        self.closed.save(last)
+        return last_revisions(changes + last), num_late
 
-    def take(self, run, batch):
+    def add(self, run, batch):
         added = run.add(batch, LONG_AGO_S)
         if added.verdict == "new":
             self.turn += 1
-            again = read_entry(encode(batch))
-            before = EarlierBatch(self.turn, again, 0, added.dropped)
+            decoded = read_entry(encode(batch))
+            before = EarlierBatch(self.turn, decoded, 0, added.dropped)
             self.spool.append((added.last_step, self.turn, before))
         return added.num_late
 
     def settle(self, run, now_s):
         changes = run.settle(now_s)
-        self.closed.keep(changes)
+        self.closed.save(changes)
         if changes:
             self.blob = run.dump(self.turn)
             self.hosts = run.tracker.hosts()
@@ -187,10 +187,10 @@ tables = st.integers(0, 30).flatmap(tables_of)
 
 
 @given(tables)
-def test_stored_operations_come_back_as_they_were(table):
-    again = unpack_ops(pack_window(table))
-    assert again.columns().keys() == table.columns().keys()
+def test_packed_operations_round_trip(table):
+    decoded = unpack_ops(pack_window(table))
+    assert decoded.columns().keys() == table.columns().keys()
     for name, before in table.columns().items():
-        after = again.columns()[name]
+        after = decoded.columns()[name]
         assert after.dtype == before.dtype
         assert (after == before).all()

@@ -1,4 +1,4 @@
-"""What is stored today is read by every later version."""
+"""Windows stored by earlier versions stay readable."""
 
 import base64
 from dataclasses import replace
@@ -29,7 +29,7 @@ def test_operations_of_the_first_release_are_read():
     assert table.duration_ns.tolist() == [5, 6, 7]
 
 
-# The same, with two columns that are optional, as format 2 was before it knew of the GPU's.
+# The same with two optional columns, as format 2 was before the GPU columns.
 OF_FORMAT_2 = (
     "f~IC~a&2LB0;gkdY;|pJbBv^ObY*aZrEFzkb94u#WOR9OWuts`F{NU8bY*kI3@EiP{U8Gw000000i<$aZfk?3Y-M3{"
     "bO5Dfba`-PqkMHSrDAz>Wpl&~D77#BAOjfy000OGr(|$na$#<3gQaX`VRLi<rDSw@aAl)>bup!4d30rS#0)64Fa00`"
@@ -43,7 +43,7 @@ OF_FORMAT_2 = (
 )
 
 
-def test_operations_stored_before_the_gpus_columns_were_known_are_read():
+def test_format_2_without_gpu_columns_is_read():
     table = unpack_ops(base64.b85decode(OF_FORMAT_2))
     assert table.start_ns.tolist() == [10**18, 10**18 + 300, 10**18 + 70_000]
     assert table.tokens is not None
@@ -53,10 +53,10 @@ def test_operations_stored_before_the_gpus_columns_were_known_are_read():
     assert (table.sm_clock_mhz, table.temperature_c) == (None, None)
 
 
-def test_optional_columns_come_back_and_absent_ones_stay_absent():
+def test_optional_columns_round_trip_and_absent_ones_stay_absent():
     first = unpack_ops(base64.b85decode(OF_THE_FIRST_RELEASE))
-    told = replace(first, tokens=np.array([4096, -1, -1]), temperature_c=np.array([-1, -1, 71]))
-    again = unpack_ops(pack_window(told))
+    extended = replace(first, tokens=np.array([4096, -1, -1]), temperature_c=np.array([-1, -1, 71]))
+    again = unpack_ops(pack_window(extended))
     assert again.tokens is not None
     assert again.temperature_c is not None
     assert (again.tokens.tolist(), again.temperature_c.tolist()) == ([4096, -1, -1], [-1, -1, 71])

@@ -1,5 +1,4 @@
-"""Collectives inside groups and the windows: beside the steps, which neither wait for them nor end
-by them."""
+"""Collectives inside groups in windows: no step waits for them or is completed by them."""
 
 from dataclasses import replace
 
@@ -18,11 +17,11 @@ from tests.ingest.factories import (
     DEADLINE_S,
     REVISE_FOR_S,
     WINDOW_STEPS,
-    Closed,
+    ClosedWindows,
     assembler,
     batch,
     columns,
-    fed,
+    feed,
     step_batches,
 )
 
@@ -41,7 +40,7 @@ def rows_of(worker, rank, steps, *, per_step=2, is_alone=True, stay_ns=1000, loc
         step=step,
         group=zeros,
         kind=zeros,
-        sequence=numbers.astype(np.int64) * 3 + 7,  # numbered as the sender likes
+        sequence=numbers.astype(np.int64) * 3 + 7,  # the sender's own numbering
         start_ns=AT_NS + step * 10**9 + rank,
         duration_ns=np.full(step.size, stay_ns + rank, np.int64),
         num_bytes=np.full(step.size, 64, np.int64),
@@ -51,7 +50,7 @@ def rows_of(worker, rank, steps, *, per_step=2, is_alone=True, stay_ns=1000, loc
 
 
 def peer(worker, seq, steps, **options):
-    """A batch of the worker's peer, who records nothing but this."""
+    """A batch of the worker's peer, which records only collectives."""
     dp_rank, stage = divmod(worker, 2)
     rows = rows_of(worker, 10 * worker + 1, steps, **options)
     return OpBatch(
@@ -60,12 +59,12 @@ def peer(worker, seq, steps, **options):
 
 
 def with_rows(each, steps):
-    """A worker's batch with what it recorded in its group."""
+    """A worker's batch with its own collective rows."""
     worker = each.dp_rank * 2 + each.stage
     return replace(each, collectives=rows_of(worker, each.rank, steps, is_alone=False))
 
 
-def run_of(closed=None, **options):
+def groups_run(closed=None, **options):
     return assembler(job=JOB, closed=closed, **options)
 
 
@@ -76,16 +75,16 @@ def restored(run, closed, before):
     )
 
 
-# Without types, since each of these is there in these tests.
+# Untyped: none of these is None in these tests.
 def stored(change):
     return unpack_window(change.ops)
 
 
-def inside(window):
+def collectives_of(window):
     return window.collectives
 
 
-def sizes(table):
+def row_counts(table):
     """Number of rows by step, and by rank."""
     return [
         dict(zip(*(each.tolist() for each in np.unique(of, return_counts=True)), strict=True))
@@ -93,20 +92,20 @@ def sizes(table):
     ]
 
 
-def test_members_rows_are_in_the_window_beside_its_operations():
-    closed, run = Closed(), run_of()
+def test_collective_rows_are_in_the_window_beside_its_operations():
+    closed, run = ClosedWindows(), groups_run()
     batches = [peer(worker, 0, [0, 2]) for worker in (0, 3)]
     for step in range(WINDOW_STEPS):
         for each in step_batches(step):
             batches.append(with_rows(each, [step]) if step != 1 else each)
-    changes = fed(run, batches)
-    closed.keep(changes)
+    changes = feed(run, batches)
+    closed.save(changes)
     [change] = [each for each in changes if each.ops is not None]
     window = change.window
     assert (window.state, window.steps, window.skipped) == ("complete", (0, 1, 2), ())
-    assert window.trace.num_ops == stored(change).ops.num_ops  # none of them is an operation
-    table = inside(window)
-    assert sizes(table) == [
+    assert window.trace.num_ops == stored(change).ops.num_ops  # collective rows are no operations
+    table = collectives_of(window)
+    assert row_counts(table) == [
         {0: 4 * 2 + 2 * 2, 2: 4 * 2 + 2 * 2},
         {0: 4, 1: 4, 10: 4, 20: 4, 30: 4, 31: 4},
     ]
@@ -129,29 +128,29 @@ def test_members_rows_are_in_the_window_beside_its_operations():
     ]
     assert mine.start_s == pytest.approx(started_s, abs=1e-12)
     assert window.hosts == {(0, 0): "node-0", (0, 1): "node-1", (1, 0): "node-2", (1, 1): "node-3"}
-    assert inside(window.only([2])).num_rows == 12
+    assert collectives_of(window.only([2])).num_rows == 12
     again = stored(change).groups.collectives(window.steps, window.origin_ns)
     for name in ("group", "kind", "step", "sequence", "rank", "start_s", "stay_s", "num_bytes"):
         assert getattr(again, name).tolist() == getattr(table, name).tolist()
     assert (again.groups, again.kinds, again.places) == (table.groups, table.kinds, table.places)
 
 
-def test_a_step_waits_for_no_peer_and_is_not_complete_by_one():
-    run = run_of()
+def test_step_neither_waits_for_nor_is_completed_by_a_peer():
+    run = groups_run()
     assert run.add(peer(0, 0, [0]), 0.0).verdict == "new"
-    assert run.add(peer(1, 2, [0]), 0.0).verdict == "new"  # of its earlier batches nothing came
+    assert run.add(peer(1, 2, [0]), 0.0).verdict == "new"  # its earlier batches are missing
     assert run.settle(0.0) == []
     assert run.next_deadline_s() is None
-    changes = fed(run, [each for step in range(2) for each in step_batches(step)])
+    changes = feed(run, [each for step in range(2) for each in step_batches(step)])
     assert [change.window.steps for change in changes] == [(0, 1)]
-    # Nor does it stand for the worker: with three of four workers the step waits.
-    assert fed(run, [*step_batches(2, range(3)), peer(3, 0, [2])]) == []
+    # A peer does not replace its worker: with three of four workers the step waits.
+    assert feed(run, [*step_batches(2, range(3)), peer(3, 0, [2])]) == []
     assert run.tracker.ranks(range(4)) == (0, 10, 20, 30)
 
 
-def test_a_run_without_them_stores_and_remembers_nothing_of_them():
-    run = run_of()
-    changes = fed(run, [each for step in range(WINDOW_STEPS) for each in step_batches(step)])
+def test_run_without_collectives_stores_no_collectives():
+    run = groups_run()
+    changes = feed(run, [each for step in range(WINDOW_STEPS) for each in step_batches(step)])
     [change] = [each for each in changes if each.ops is not None]
     assert change.window.collectives is None
     assert change.ops == pack_window(stored(change).ops)
@@ -161,32 +160,32 @@ def test_a_run_without_them_stores_and_remembers_nothing_of_them():
 
 def closed_run():
     """A run whose first window is closed, with rows of one peer in it."""
-    closed, run = Closed(), run_of()
+    closed, run = ClosedWindows(), groups_run()
     run = RunAssembler(JOB, 1, WindowRules(WINDOW_STEPS, DEADLINE_S, REVISE_FOR_S), closed)
     batches = [each for step in range(WINDOW_STEPS) for each in step_batches(step)]
-    closed.keep(fed(run, [peer(0, 0, [1]), *batches]))
+    closed.save(feed(run, [peer(0, 0, [1]), *batches]))
     return closed, run
 
 
-def test_data_after_the_close_revises_the_window():
+def test_collective_rows_after_the_close_revise_the_window():
     closed, run = closed_run()
     added = run.add(peer(2, 0, [0, 1]), 1.0)
     assert (added.groups, added.last_step) == ((4, 0, 0), -1)
     [change] = run.settle(1.0)
-    closed.keep([change])
+    closed.save([change])
     assert (change.window.state, change.window.revision) == ("complete", WINDOW_STEPS + 1)
-    assert sizes(change.window.collectives) == [{0: 2, 1: 4}, {1: 2, 21: 4}]
+    assert row_counts(change.window.collectives) == [{0: 2, 1: 4}, {1: 2, 21: 4}]
     assert run.settle(1.0) == []
     assert run.is_dirty
 
 
-def test_repeated_data_revises_nothing():
+def test_repeated_collective_rows_revise_nothing():
     _closed, run = closed_run()
     assert run.add(peer(0, 1, [1]), 1.0).groups.accepted == 2
     assert run.settle(1.0) == []
 
 
-def test_rows_that_were_there_already_use_up_the_revisions():
+def test_repeated_collective_rows_use_up_the_revisions():
     _closed, run = closed_run()
     for number in range(1, windows.MAX_GROUP_REVISIONS + 1):
         assert run.add(peer(0, number, [1]), 1.0).groups == (2, 0, 0)
@@ -195,32 +194,32 @@ def test_rows_that_were_there_already_use_up_the_revisions():
     assert run._closed.kept == []
 
 
-def test_late_rows_that_there_is_no_room_for_are_refused_and_counted(monkeypatch):
+def test_late_rows_beyond_the_limits_are_refused_and_counted(monkeypatch):
     closed, run = closed_run()
     monkeypatch.setattr(op_table, "MAX_RANK_ROWS", 5)
     assert run.add(peer(1, 0, [0, 1], per_step=3), 1.0).groups == (6, 0, 0)
     assert run.add(peer(1, 1, [0], per_step=3), 1.0).groups == (0, 0, 3)
-    closed.keep(run.settle(1.0))
+    closed.save(run.settle(1.0))
     assert run.add(peer(1, 2, [0], per_step=3), 1.0).groups == (0, 0, 3)
     monkeypatch.setattr(op_table, "MAX_RUN_ROWS", 8)
     assert run.add(peer(2, 0, [0], per_step=3), 1.0).groups == (0, 0, 3)
     assert run.add(peer(2, 1, [0], per_step=2), 1.0).groups == (2, 0, 0)
-    # Once the window is final there is room for those of the next ones.
-    closed.keep(run.settle(1.0))
+    # A final window frees its room for the next windows.
+    closed.save(run.settle(1.0))
     steps = range(WINDOW_STEPS, 2 * WINDOW_STEPS)
     at_s = 2 * REVISE_FOR_S
-    closed.keep(fed(run, [each for step in steps for each in step_batches(step)], at_s))
-    closed.keep(run.settle(at_s))
+    closed.save(feed(run, [each for step in steps for each in step_batches(step)], at_s))
+    closed.save(run.settle(at_s))
     assert run.add(peer(2, 2, [WINDOW_STEPS], per_step=5), at_s).groups == (5, 0, 0)
 
 
-def test_windows_that_rows_have_come_for_are_not_forgotten_for_want_of_room(monkeypatch):
-    closed = Closed()
+def test_windows_with_pending_rows_are_not_evicted(monkeypatch):
+    closed = ClosedWindows()
     run = RunAssembler(JOB, 1, WindowRules(WINDOW_STEPS, DEADLINE_S, REVISE_FOR_S), closed)
     run.add(peer(0, 0, [0]), 0.0)
     lacking = [each for step in range(3 * WINDOW_STEPS) for each in step_batches(step, range(3))]
-    closed.keep(fed(run, lacking))
-    closed.keep(run.settle(100_000.0))
+    closed.save(feed(run, lacking))
+    closed.save(run.settle(100_000.0))
     assert len(run._closed.kept) == 3
     monkeypatch.setattr(windows, "MAX_DECLARED", 3)
     late = [peer(1, 0, [0]), peer(1, 1, [WINDOW_STEPS])]
@@ -229,21 +228,21 @@ def test_windows_that_rows_have_come_for_are_not_forgotten_for_want_of_room(monk
     assert [each.window.first_step for each in revised] == [0, WINDOW_STEPS]
 
 
-def test_a_window_with_nothing_to_remember_is_not_forgotten_for_want_of_room(monkeypatch):
+def test_window_without_declared_steps_is_not_evicted(monkeypatch):
     closed, run = closed_run()
     monkeypatch.setattr(windows, "MAX_DECLARED", 3)
     steps = range(WINDOW_STEPS, 3 * WINDOW_STEPS)
     lacking = [each for step in steps for each in step_batches(step, range(3))]
-    closed.keep(fed(run, lacking))
-    closed.keep(run.settle(100.0))
+    closed.save(feed(run, lacking))
+    closed.save(run.settle(100.0))
     assert [each.first_step for each in run._closed.kept] == [0, 2 * WINDOW_STEPS]
 
 
-def test_a_window_is_revised_some_times_and_then_final():
+def test_window_is_final_after_the_maximum_number_of_revisions():
     closed, run = closed_run()
     for number in range(windows.MAX_GROUP_REVISIONS):
         assert run.add(peer(1, number, [number % 3], per_step=3 + number), 1.0).groups.accepted
-        closed.keep(changes := run.settle(1.0))
+        closed.save(changes := run.settle(1.0))
         assert len(changes) == 1
     assert run.add(peer(1, 9, [0], per_step=9), 1.0).groups == (0, 9, 0)
     assert run.settle(1.0) == []
@@ -252,103 +251,105 @@ def test_a_window_is_revised_some_times_and_then_final():
 def test_only_the_newest_windows_are_revised():
     closed, run = closed_run()
     for step in range(WINDOW_STEPS, WINDOW_STEPS * (windows.MAX_GROUP_WINDOWS + 1)):
-        closed.keep(fed(run, step_batches(step)))
+        closed.save(feed(run, step_batches(step)))
     assert run.add(peer(1, 0, [0]), 1.0).groups == (0, 2, 0)
     assert run.add(peer(1, 1, [WINDOW_STEPS]), 1.0).groups == (2, 0, 0)
     [change] = run.settle(1.0)
     assert change.window.first_step == WINDOW_STEPS
 
 
-def test_operations_that_complete_a_step_late_bring_its_rows_into_the_window():
-    closed = Closed()
+def test_late_completion_of_a_step_adds_its_collective_rows():
+    closed = ClosedWindows()
     run = RunAssembler(JOB, 1, WindowRules(WINDOW_STEPS, DEADLINE_S, REVISE_FOR_S), closed)
     late = step_batches(1)[3]
     batches = [each for step in range(4) for each in step_batches(step)]
-    is_there = [each for each in batches if (each.rank, each.batch_seq) != (30, 1)]
-    closed.keep(fed(run, [peer(0, 0, [1, 2]), *is_there]))
+    on_time = [each for each in batches if (each.rank, each.batch_seq) != (30, 1)]
+    closed.save(feed(run, [peer(0, 0, [1, 2]), *on_time]))
     changes = run.settle(100.0)
     assert [each.window.steps for each in changes if each.ops] == [(0, 2, 3)]
-    assert sizes(changes[0].window.collectives)[0] == {2: 2}
-    closed.keep(changes)
-    changes = fed(run, [late], 101.0)
+    assert row_counts(changes[0].window.collectives)[0] == {2: 2}
+    closed.save(changes)
+    changes = feed(run, [late], 101.0)
     [change] = [each for each in changes if each.ops is not None]
     assert 1 in change.window.steps
-    assert sizes(change.window.collectives)[0] == {1: 2, 2: 2}
+    assert row_counts(change.window.collectives)[0] == {1: 2, 2: 2}
 
 
-def test_a_crash_loses_none_of_them():
+def test_crash_loses_no_collective_rows():
     closed, run = closed_run()
-    taken = []
+    earlier = []
     for turn, each in enumerate(
         [*step_batches(3), peer(0, 1, [3]), peer(1, 0, [4]), *step_batches(4)], start=1
     ):
         added = run.add(each, 1.0)
-        taken.append(EarlierBatch(turn, each, 0, added.dropped))
+        earlier.append(EarlierBatch(turn, each, 0, added.dropped))
     run.settle(1.0)
-    again = restored(run, closed, taken)
-    closed_by = [*again.settle(1.0), *fed(again, step_batches(5))]
+    again = restored(run, closed, earlier)
+    closed_by = [*again.settle(1.0), *feed(again, step_batches(5))]
     [change] = [each for each in closed_by if each.ops is not None]
-    assert sizes(change.window.collectives) == [{3: 2, 4: 2}, {1: 2, 11: 2}]
-    # Its batches still count as seen, and the window before can still be revised.
+    assert row_counts(change.window.collectives) == [{3: 2, 4: 2}, {1: 2, 11: 2}]
+    # Batch numbers are still known, and the previous window can still be revised.
     assert again.add(peer(1, 0, [4]), 1.0).verdict == "duplicate"
     assert again.add(peer(1, 1, [0]), 1.0).groups == (2, 0, 0)
 
 
-def test_the_rows_of_an_evaluation_are_not_kept():
-    run = run_of()
+def test_collective_rows_of_an_evaluation_are_dropped():
+    run = groups_run()
     batches = [each for step in range(WINDOW_STEPS + 1) for each in step_batches(step)]
     batches = [
         replace(each, step_kinds=((1, "eval"),)) if each.steps_done[0][0] == 1 else each
         for each in batches
     ]
-    [*_, change] = fed(run, [peer(0, 0, [0, 1, 2, 3]), *batches])
-    assert sizes(change.window.collectives)[0] == {0: 2, 2: 2, 3: 2}
+    [*_, change] = feed(run, [peer(0, 0, [0, 1, 2, 3]), *batches])
+    assert row_counts(change.window.collectives)[0] == {0: 2, 2: 2, 3: 2}
     assert stored(change).groups.num_rows == 6
 
 
-def test_more_than_there_is_room_for_is_refused_and_counted(monkeypatch):
+def test_rows_beyond_the_limits_are_refused_and_counted(monkeypatch):
     monkeypatch.setattr(op_table, "MAX_RANK_ROWS", 5)
-    run = run_of()
+    run = groups_run()
     assert run.add(peer(0, 0, [0, 1], per_step=4), 0.0).groups == (8, 0, 0)
     assert run.add(peer(0, 1, [0, 1, 2], per_step=2), 0.0).groups == (2, 0, 4)
     monkeypatch.setattr(op_table, "MAX_RUN_ROWS", 12)
     assert run.add(peer(1, 0, [0], per_step=3), 0.0).groups == (0, 0, 3)
-    fed(run, [each for step in range(WINDOW_STEPS) for each in step_batches(step)])
+    feed(run, [each for step in range(WINDOW_STEPS) for each in step_batches(step)])
     assert run.add(peer(1, 1, [WINDOW_STEPS], per_step=3), 0.0).groups == (3, 0, 0)
 
 
-def test_the_table_of_an_open_window_is_made_anew_only_for_new_rows(monkeypatch):
-    made = []
+def test_open_windows_table_is_rebuilt_only_for_new_rows(monkeypatch):
+    num_slices = []
 
-    def counting(parts):
-        made.append(len(parts))
-        return group_table_of_slices(parts)
+    def counting(slices):
+        num_slices.append(len(slices))
+        return group_table_of_slices(slices)
 
     monkeypatch.setattr(op_table, "group_table_of_slices", counting)
-    run = run_of()
+    run = groups_run()
     run.add(peer(0, 0, [0, 1]), 0.0)
     tables = []
     for step, rows in [(0, []), (1, [peer(1, 0, [0])])]:
-        [change] = fed(run, [*rows, *step_batches(step)])
-        tables.append(sizes(change.window.collectives))
+        [change] = feed(run, [*rows, *step_batches(step)])
+        tables.append(row_counts(change.window.collectives))
     assert tables == [[{0: 2}, {1: 2}], [{0: 4, 1: 2}, {1: 4, 11: 2}]]
-    assert made == [1, 3]
-    [change] = fed(run, step_batches(2))  # the close, too: nothing has come
-    assert sizes(change.window.collectives) == tables[1]
-    assert made == [1, 3]
+    assert num_slices == [1, 3]
+    [change] = feed(run, step_batches(2))  # at the close, too, without new rows
+    assert row_counts(change.window.collectives) == tables[1]
+    assert num_slices == [1, 3]
 
 
-def test_very_many_rows_are_in_the_window_only_once_it_is_closed(monkeypatch):
+def test_rows_beyond_the_open_limit_appear_only_at_the_close(monkeypatch):
     monkeypatch.setattr(op_table, "MAX_OPEN_ROWS", 3)
-    run = run_of()
+    run = groups_run()
     run.add(peer(0, 0, [0, 1]), 0.0)
-    changes = [change for step in range(3) for change in fed(run, step_batches(step))]
-    numbers = [inside(each.window) and inside(each.window).num_rows for each in changes]
+    changes = [change for step in range(3) for change in feed(run, step_batches(step))]
+    numbers = [
+        collectives_of(each.window) and collectives_of(each.window).num_rows for each in changes
+    ]
     assert numbers == [2, None, 4]
 
 
 def test_a_peer_that_becomes_a_worker_is_waited_for():
-    run = run_of()
+    run = groups_run()
     run.add(peer(0, 0, [0]), 0.0)
     own = replace(batch(0, 1, [], []), rank=1)
     assert run.add(own, 0.0).verdict == "new"
@@ -356,7 +357,7 @@ def test_a_peer_that_becomes_a_worker_is_waited_for():
     assert run.tracker.watermark() == -1
 
 
-def part(rank, sequence, stay_ns, kind="all-reduce", group=TP[0]):
+def group_slice(rank, sequence, stay_ns, kind="all-reduce", group=TP[0]):
     one = np.array([0], np.int64)
     return GroupSlice(
         RankPlace(rank),
@@ -366,31 +367,37 @@ def part(rank, sequence, stay_ns, kind="all-reduce", group=TP[0]):
     )
 
 
-def test_a_row_that_came_twice_counts_once_and_contradicting_ones_not_at_all():
-    parts = [part(0, 0, 5), part(0, 0, 5), part(1, 0, 7), part(1, 0, 8), part(1, 1, 9)]
-    table = group_table_of_slices(parts)
+def test_duplicate_rows_count_once_and_conflicting_rows_never():
+    slices = [
+        group_slice(0, 0, 5),
+        group_slice(0, 0, 5),
+        group_slice(1, 0, 7),
+        group_slice(1, 0, 8),
+        group_slice(1, 1, 9),
+    ]
+    table = group_table_of_slices(slices)
     assert list(zip(table.rank.tolist(), table.sequence.tolist(), strict=True)) == [(0, 0), (1, 1)]
-    for turned in (parts[::-1], parts[2:] + parts[:2]):
-        other = group_table_of_slices(turned)
+    for reordered in (slices[::-1], slices[2:] + slices[:2]):
+        other = group_table_of_slices(reordered)
         assert all(
             (other.columns()[name] == column).all() for name, column in table.columns().items()
         )
-    assert group_table_of_slices(parts[:3], table).num_rows == 3
+    assert group_table_of_slices(slices[:3], table).num_rows == 3
     found = table.collectives([0], [0])
     assert found is not None
     assert np.isnan(found.start_s).all()
     assert table.collectives([1], [0]) is None
 
 
-def test_groups_of_one_name_are_told_apart_and_others_keep_theirs():
+def test_groups_of_the_same_name_get_distinguishing_names():
     groups = [
         RankGroup("tp", "tp", (0, 1)),
         RankGroup("tp", "tp", tuple(range(0, 20, 2))),
         RankGroup("world", "", (0, 1)),
     ]
-    table = group_table_of_slices([part(0, 0, 5, group=group) for group in groups]).collectives(
-        [0], [0]
-    )
+    table = group_table_of_slices(
+        [group_slice(0, 0, 5, group=group) for group in groups]
+    ).collectives([0], [0])
     assert table is not None
     assert [each.name for each in table.groups] == [
         "tp (ranks 0, 1)",
@@ -403,7 +410,7 @@ def test_an_older_version_reads_the_operations_of_a_window_with_groups():
     ops = OpTable(**{
         name: np.empty(0, TABLE_DTYPES[name]) for name in TABLE_DTYPES if name not in OPTIONAL
     })  # fmt: skip
-    blob = pack_window(ops, group_table_of_slices([part(0, 0, 5), part(1, 0, 7)]))
+    blob = pack_window(ops, group_table_of_slices([group_slice(0, 0, 5), group_slice(1, 0, 7)]))
     assert unpack_ops(blob).num_ops == 0
     groups = unpack_window(blob).groups
     assert groups is not None

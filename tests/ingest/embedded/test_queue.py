@@ -1,4 +1,4 @@
-"""The embedded event queue keeps what it took, and outlives nobody."""
+"""The embedded event queue is durable and ends with its parent process."""
 
 import asyncio
 import os
@@ -55,7 +55,7 @@ def bodies(url, consumer):
 
 
 def kill(queue):
-    """Kills the server, and returns once it is gone."""
+    """Kills the server, and returns once it has ended."""
     os.kill(queue.pid, signal.SIGKILL)
     end_s = time.monotonic() + 10.0
     while queue.alive():
@@ -63,8 +63,8 @@ def kill(queue):
         time.sleep(0.01)
 
 
-def await_end(pid, limit_s=10.0):
-    """Returns once the process is gone, dead ones that nobody waited for included."""
+def wait_for_exit(pid, limit_s=10.0):
+    """Returns once the process has ended, zombies included."""
     end_s = time.monotonic() + limit_s
     while True:
         try:
@@ -77,7 +77,7 @@ def await_end(pid, limit_s=10.0):
         time.sleep(0.01)
 
 
-def test_entries_and_what_was_taken_survive_kills_of_the_server(queue):
+def test_entries_and_pending_deliveries_survive_server_kills(queue):
     url = queue.start()
     expected = []
     for number in range(3):
@@ -112,13 +112,13 @@ def test_a_listener_reports_a_lost_server(queue):
     async def run():
         listener, announcer = RedisListener(url), RedisAnnouncer(url)
         messages = listener.messages()
-        heard = asyncio.ensure_future(anext(messages))
-        while not heard.done():
+        first = asyncio.ensure_future(anext(messages))
+        while not first.done():
             announcer.announce({"number": 1})
-            await asyncio.wait([heard], timeout=0.05)
+            await asyncio.wait([first], timeout=0.05)
         kill(queue)
         queue.start()
-        # What was announced twice before the first was heard comes twice.
+        # Announcements repeated before the first was received arrive repeatedly.
         while (missed := await asyncio.wait_for(anext(messages), 10)) == {"number": 1}:
             pass
         announcer.announce({"number": 2})
@@ -156,7 +156,7 @@ def test_a_directory_with_a_long_path_works(tmp_path):
     assert not Path(url.removeprefix("unix://")).parent.exists()
 
 
-def test_a_server_that_gives_up_is_reported_with_its_last_words(tmp_path):
+def test_server_start_failure_names_the_log_file(tmp_path):
     (tmp_path / "queue" / "appendonlydir").mkdir(parents=True)
     manifest = tmp_path / "queue" / "appendonlydir" / "appendonly.aof.manifest"
     manifest.write_text("not a manifest\n")
@@ -168,7 +168,7 @@ def test_a_server_that_gives_up_is_reported_with_its_last_words(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children of a killed parent end on Linux only")
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_the_server_ends_with_its_parent_and_the_next_one_finds_all(tmp_path, signal_):
+def test_server_ends_with_its_parent_and_keeps_its_entries(tmp_path, signal_):
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -179,9 +179,9 @@ def test_the_server_ends_with_its_parent_and_the_next_one_finds_all(tmp_path, si
     server = int(parent.stdout.readline())
     append(f"unix://{tmp_path}/queue/valkey.sock", b"kept")
     parent.send_signal(signal_)
-    heir = EmbeddedQueue(tmp_path)
+    successor = EmbeddedQueue(tmp_path)
     parent.wait(10)
-    await_end(server)
-    assert bodies(heir.start(), "heir") == [b"kept"]
-    heir.stop()
+    wait_for_exit(server)
+    assert bodies(successor.start(), "successor") == [b"kept"]
+    successor.stop()
     parent.stdout.close()

@@ -1,4 +1,4 @@
-"""A queue that fills up refuses in time, opens again by itself, and shares what room there is."""
+"""Admission refuses batches before the queue is full, reopens, and shares room fairly."""
 
 import asyncio
 from contextlib import closing
@@ -13,18 +13,18 @@ from tests import redis_servers
 LIMIT = 100_000_000
 
 
-class Place:
-    """An admission over a server whose memory and time the test sets."""
+class AdmissionHarness:
+    """An admission with a server memory and a clock that the test sets."""
 
     def __init__(self):
         self.now_s = 0.0
         self.used_bytes = 0
-        self.looks = 0
+        self.num_measurements = 0
         self.gauge = MemoryGauge(self._measure, lambda: self.now_s)
         self.admission = Admission(self._gauge_of, lambda: self.now_s)
 
     async def _measure(self):
-        self.looks += 1
+        self.num_measurements += 1
         return ServerMemory(self.used_bytes, LIMIT)
 
     async def _gauge_of(self, _shard):
@@ -41,27 +41,27 @@ class Place:
             return True
         return False
 
-    async def measured(self, used_bytes):
-        """Whether a batch is refused once the server has so many bytes."""
+    async def is_refused_at(self, used_bytes):
+        """Whether a batch is refused once the server uses that many bytes."""
         self.now_s += 1.0
         self.used_bytes = used_bytes
         return await self.is_refused()
 
 
-def test_it_closes_at_80_percent_and_opens_below_70():
+def test_admission_closes_at_80_percent_and_opens_below_70():
     async def run():
-        place = Place()
+        harness = AdmissionHarness()
         levels = (0.5, 0.79, 0.8, 0.75, 0.7, 0.69, 0.75)
-        return [await place.measured(int(level * LIMIT)) for level in levels]
+        return [await harness.is_refused_at(int(level * LIMIT)) for level in levels]
 
     assert asyncio.run(run()) == [False, False, True, True, True, False, False]
 
 
-def test_a_burst_between_two_looks_stops_at_the_limit():
+def test_burst_between_measurements_stops_at_the_limit():
     async def run():
-        place = Place()
-        refused = [await place.is_refused(1_000_000) for _ in range(100)]
-        return refused.index(True), place.looks
+        harness = AdmissionHarness()
+        refused = [await harness.is_refused(1_000_000) for _ in range(100)]
+        return refused.index(True), harness.num_measurements
 
     # 80 % of 100 MB at 1.25 MB each.
     assert asyncio.run(run()) == (63, 1)
@@ -69,54 +69,54 @@ def test_a_burst_between_two_looks_stops_at_the_limit():
 
 def test_requests_under_way_count_after_the_next_measurement():
     async def run():
-        place = Place()
-        async with place.admission.admitted("a/job", 0, 60_000_000):
-            place.now_s += 1.0
-            return await place.is_refused(10_000_000)
+        harness = AdmissionHarness()
+        async with harness.admission.admitted("a/job", 0, 60_000_000):
+            harness.now_s += 1.0
+            return await harness.is_refused(10_000_000)
 
     assert asyncio.run(run())
 
 
-def test_the_server_is_asked_once_however_many_come_at_once():
+def test_concurrent_requests_share_one_measurement():
     async def run():
-        place = Place()
-        await asyncio.gather(*(place.send() for _ in range(50)))
-        place.now_s += 0.2
-        await asyncio.gather(*(place.send() for _ in range(50)))
-        return place.looks
+        harness = AdmissionHarness()
+        await asyncio.gather(*(harness.send() for _ in range(50)))
+        harness.now_s += 0.2
+        await asyncio.gather(*(harness.send() for _ in range(50)))
+        return harness.num_measurements
 
     assert asyncio.run(run()) == 2
 
 
 def test_one_project_cannot_fill_the_queue_for_the_others():
     async def run():
-        place = Place()
-        await place.send(1000, "small")
-        refused = [await place.is_refused(1_000_000, "greedy") for _ in range(100)]
-        for _ in range(100):  # and however often it comes back
-            assert await place.is_refused(1_000_000, "greedy")
-            await place.send(10_000, "small")
+        harness = AdmissionHarness()
+        await harness.send(1000, "small")
+        refused = [await harness.is_refused(1_000_000, "greedy") for _ in range(100)]
+        for _ in range(100):  # also on every retry
+            assert await harness.is_refused(1_000_000, "greedy")
+            await harness.send(10_000, "small")
         return refused.index(True)
 
     assert asyncio.run(run()) in (31, 32)  # 40 % of 100 MB
 
 
-def test_a_project_that_is_alone_may_use_all_the_room():
+def test_lone_project_may_use_the_whole_queue():
     async def run():
-        place = Place()
-        place.used_bytes = int(0.7 * LIMIT)
-        return await place.is_refused()
+        harness = AdmissionHarness()
+        harness.used_bytes = int(0.7 * LIMIT)
+        return await harness.is_refused()
 
     assert not asyncio.run(run())
 
 
-def test_two_projects_that_send_the_same_are_let_in_alike():
+def test_projects_that_send_the_same_are_admitted_equally():
     async def run():
-        place = Place()
+        harness = AdmissionHarness()
         sent = {"a": 0, "b": 0}
         for _ in range(31):
             for project in sent:
-                await place.send(1_000_000, project)
+                await harness.send(1_000_000, project)
                 sent[project] += 1
         return sent
 
@@ -125,12 +125,12 @@ def test_two_projects_that_send_the_same_are_let_in_alike():
 
 def test_old_traffic_of_a_project_does_not_count():
     async def run():
-        place = Place()
-        await place.send(30_000_000, "a")
-        place.now_s += 60.0
-        place.used_bytes = int(0.5 * LIMIT)
-        await place.send(3_000, "b")
-        await place.send(1_000, "a")
+        harness = AdmissionHarness()
+        await harness.send(30_000_000, "a")
+        harness.now_s += 60.0
+        harness.used_bytes = int(0.5 * LIMIT)
+        await harness.send(3_000, "b")
+        await harness.send(1_000, "a")
 
     asyncio.run(run())
 
@@ -141,7 +141,7 @@ def small_server(tmp_path):
         yield group
 
 
-def test_a_real_server_refuses_before_it_is_full_and_takes_again_once_it_is_emptied(small_server):
+def test_real_server_refuses_before_full_and_accepts_once_drained(small_server):
     async def run():
         writer = open_writer(small_server.url, 1)
         sent = await sent_until_full(writer)
@@ -182,7 +182,7 @@ def drain(url):
     return drained
 
 
-def test_nothing_is_taken_while_the_server_would_lose_it(small_server):
+def test_appends_are_refused_while_the_server_is_not_durable(small_server):
     async def run():
         with closing(small_server.servers[0].client()) as client:
             client.config_set("appendfsync", "everysec")

@@ -1,4 +1,4 @@
-"""What errors from below mean to us."""
+"""Translation of Redis and connection errors."""
 
 import pytest
 from redis.exceptions import OutOfMemoryError, RedisError
@@ -15,14 +15,14 @@ CLOSED = "unable to perform operation on <TCPTransport closed=True>; the handler
         (OutOfMemoryError("used memory > maxmemory"), QueueFull),
         (RedisError("no"), QueueUnavailable),
         (ConnectionResetError("cut"), QueueUnavailable),
-        (RuntimeError(CLOSED), QueueUnavailable),  # as uvloop says it
+        (RuntimeError(CLOSED), QueueUnavailable),  # uvloop's message
     ],
 )
-def test_whatever_may_pass_by_itself_is_worth_another_attempt(error, ours):
+def test_transient_errors_become_retryable_queue_errors(error, ours):
     with pytest.raises(ours), translated():
         raise error
 
 
-def test_an_error_of_our_own_stays_one():
+def test_other_runtime_errors_are_not_translated():
     with pytest.raises(RuntimeError, match="ours"), translated():
         raise RuntimeError("ours")

@@ -1,4 +1,4 @@
-"""Many appends share a connection and an answer, and none answers for another."""
+"""Appends share connections and round trips, but each has its own outcome."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,7 @@ async def test_appended_entries_are_stored_unchanged(client, server):
     assert stored(server) == [(b"a/job", body) for body in bodies]
 
 
-async def test_very_many_at_once_are_all_there_and_share_connections(client, server):
+async def test_many_concurrent_appends_all_succeed_on_few_connections(client, server):
     appender = RedisAppender(client)
     num_appends = 5 * APPEND_LANES * APPEND_GROUP_COUNT
     connections = server.info("stats")["total_connections_received"]
@@ -77,7 +77,7 @@ async def test_a_refused_append_affects_no_other(client, server):
     assert len(stored(server)) == 20
 
 
-async def test_a_full_server_refuses_and_takes_again_when_it_has_room(client, server):
+async def test_full_server_refuses_and_accepts_again_with_room(client, server):
     appender = RedisAppender(client)
     server.config_set("maxmemory", 1)
     with pytest.raises(OutOfMemoryError):
@@ -87,7 +87,7 @@ async def test_a_full_server_refuses_and_takes_again_when_it_has_room(client, se
     assert len(stored(server)) == 1
 
 
-async def test_too_few_replicas_are_no_success(client, server):
+async def test_too_few_replicas_fail_the_append(client, server):
     appender = RedisAppender(client, wait_replicas=1, wait_ms=1)
     found = await outcomes(*(appender.append("stream", "job", b"x") for _ in range(3)))
     assert [type(outcome) for outcome in found] == [QueueUnavailable] * 3
@@ -95,27 +95,27 @@ async def test_too_few_replicas_are_no_success(client, server):
 
 async def test_a_cancelled_append_affects_no_other(client, server):
     appender = RedisAppender(client)
-    gone = asyncio.create_task(appender.append("stream", "job", b"gone"))
-    stays = asyncio.create_task(appender.append("stream", "job", b"stays"))
+    cancelled = asyncio.create_task(appender.append("stream", "job", b"cancelled"))
+    other = asyncio.create_task(appender.append("stream", "job", b"other"))
     await asyncio.sleep(0)
-    gone.cancel()
-    await stays
-    assert (b"job", b"stays") in stored(server)
+    cancelled.cancel()
+    await other
+    assert (b"job", b"other") in stored(server)
 
 
-async def test_connections_that_the_server_closed_meanwhile_are_made_anew(client, server):
+async def test_connections_closed_by_the_server_are_reopened(client, server):
     appender = RedisAppender(client)
     await appender.append("stream", "job", b"1")
     server.client_kill_filter(_type="normal", skipme=True)
-    for _ in range(3):  # turns of the loop, for it to hear of that
+    for _ in range(3):  # turns of the event loop, to notice the closed connection
         await asyncio.sleep(0)
     await appender.append("stream", "job", b"2")
     assert len(stored(server)) == 2
 
 
 @contextlib.asynccontextmanager
-async def odd_server(answer):
-    """A client of a server that answers every append so; None hangs up, b"" says nothing."""
+async def scripted_server(answer):
+    """A client of a server with one answer to every append; None hangs up, b"" is silent."""
 
     async def serve(reader, writer):
         writers.append(writer)
@@ -138,25 +138,25 @@ async def odd_server(answer):
 
 
 async def test_all_appends_time_out_on_a_silent_server():
-    async with odd_server(b"") as (client, connections):
+    async with scripted_server(b"") as (client, connections):
         appender = RedisAppender(client, timeout_s=0.05)
         many = 2 * APPEND_LANES * APPEND_GROUP_COUNT
         found = await outcomes(*(appender.append("stream", "job", b"x") for _ in range(many)))
     assert {type(outcome) for outcome in found} == {RedisTimeoutError}
     assert len({id(outcome) for outcome in found}) == many
-    assert len(connections) == APPEND_LANES  # none has tried once more
+    assert len(connections) == APPEND_LANES  # no retry
 
 
 @pytest.mark.parametrize("answer", [None, b"no redis\r\n"], ids=["hangs up", "talks nonsense"])
-async def test_a_server_that_breaks_off_is_an_error_for_each(answer):
-    async with odd_server(answer) as (client, _):
+async def test_broken_connection_fails_every_append(answer):
+    async with scripted_server(answer) as (client, _):
         appender = RedisAppender(client)
         found = await outcomes(*(appender.append("stream", "job", b"x") for _ in range(100)))
     assert all(isinstance(outcome, RedisError) for outcome in found)
     assert not any(isinstance(outcome, RedisTimeoutError) for outcome in found)
 
 
-async def test_no_server_is_an_error_for_each():
+async def test_unreachable_server_fails_every_append():
     client = connect_async(parse_queue_url("redis://127.0.0.1:1"))
     appender = RedisAppender(client)
     found = await outcomes(*(appender.append("stream", "job", b"x") for _ in range(100)))

@@ -1,4 +1,4 @@
-"""What the event queue does when its servers fail, fail over, are wiped, or have no room."""
+"""The event queue when its servers fail, fail over, are wiped or are full."""
 
 import asyncio
 
@@ -13,8 +13,8 @@ from tests import redis_servers
 NUM_SHARDS = 4
 
 
-def everything(url, num_shards=NUM_SHARDS, consumer="a"):
-    """Bodies of all entries in the queue, done or not being no question here."""
+def all_bodies(url, num_shards=NUM_SHARDS, consumer="a"):
+    """Bodies of all entries in the queue, pending or new."""
     reader = RedisReader(url)
     try:
         bodies = [
@@ -28,7 +28,7 @@ def everything(url, num_shards=NUM_SHARDS, consumer="a"):
 
 
 class Producer:
-    """Appends numbered batches, and notes which were acknowledged and how often it was refused."""
+    """Appends numbered batches; records acknowledged ones and counts refusals."""
 
     def __init__(self, writer):
         self._writer = writer
@@ -49,9 +49,9 @@ class Producer:
         self.acked.append(body)
         return True
 
-    async def push_until(self, is_so):
+    async def push_until(self, condition):
         async with asyncio.timeout(30):
-            while not is_so():
+            while not condition():
                 await self.push()
 
 
@@ -62,14 +62,14 @@ def sentinel(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["kill", "freeze"])
-def test_a_failover_loses_nothing_that_replicas_had_to_have(sentinel, how):
+def test_failover_loses_no_batch_acknowledged_by_a_replica(sentinel, how):
     async def run():
         writer = RedisWriter(sentinel.url, NUM_SHARDS, wait_replicas=1)
         producer = Producer(writer)
         await producer.push_until(lambda: len(producer.acked) >= 50)
         primary = sentinel.primary()
         getattr(primary, how)()
-        # One of two is gone: without a second one nobody can have the batch as well.
+        # One of two servers is left, so no replica can acknowledge the batch.
         await producer.push_until(lambda: producer.refused and sentinel.primary() != primary)
         assert not await producer.push()
         before = len(producer.acked)
@@ -83,10 +83,10 @@ def test_a_failover_loses_nothing_that_replicas_had_to_have(sentinel, how):
 
     acked = asyncio.run(run())
     assert len(acked) >= 100
-    assert set(acked) <= set(everything(sentinel.url))
+    assert set(acked) <= set(all_bodies(sentinel.url))
 
 
-def test_without_waiting_for_replicas_appends_go_on_after_a_failover(sentinel):
+def test_appends_without_replica_waits_continue_after_a_failover(sentinel):
     async def run():
         writer = RedisWriter(sentinel.url, NUM_SHARDS)
         producer = Producer(writer)
@@ -96,7 +96,7 @@ def test_without_waiting_for_replicas_appends_go_on_after_a_failover(sentinel):
         await writer.close()
 
     asyncio.run(run())
-    assert everything(sentinel.url)
+    assert all_bodies(sentinel.url)
 
 
 def test_a_consumer_follows_a_failover(sentinel):
@@ -128,7 +128,7 @@ def cluster(tmp_path):
         yield group
 
 
-def test_a_slot_that_moves_to_another_node_is_followed(cluster):
+def test_slot_moved_to_another_node_is_followed(cluster):
     async def run():
         writer = RedisWriter(cluster.url, NUM_SHARDS)
         await writer.append("job", b"before")
@@ -139,7 +139,7 @@ def test_a_slot_that_moves_to_another_node_is_followed(cluster):
     reader = RedisReader(cluster.url)
     assert reader.read(range(NUM_SHARDS), "a", count=9, block_s=0.0) == []
     asyncio.run(run())
-    assert sorted(everything(cluster.url)) == [b"after", b"before"]
+    assert sorted(all_bodies(cluster.url)) == [b"after", b"before"]
     entries = []
     while more := reader.take_over(shard_of("job", NUM_SHARDS), "b", min_idle_s=0):
         entries = more
@@ -149,7 +149,7 @@ def test_a_slot_that_moves_to_another_node_is_followed(cluster):
 
 
 def move_slot(cluster, key):
-    """Hands a key's slot, with the key, to a node that does not have it."""
+    """Moves a key's slot, with the key, to another node."""
     clients = [server.client() for server in cluster.servers]
     slot = clients[0].execute_command("CLUSTER KEYSLOT", key)
     names = [client.execute_command("CLUSTER MYID").decode() for client in clients]
@@ -197,13 +197,13 @@ def test_a_lost_node_affects_its_shards_only(cluster):
         await writer.close()
 
     asyncio.run(run())
-    redis_servers.wait_until_whole(cluster)  # the others may still take it for dead
-    bodies = everything(cluster.url, 64)
+    redis_servers.wait_until_whole(cluster)  # the other nodes may still consider it failed
+    bodies = all_bodies(cluster.url, 64)
     assert bodies.count(b"x") == 30
 
 
 def test_no_command_touches_the_keys_of_two_shards(cluster, request):
-    """Each node's own log of what it was asked, looked through while everything is used once."""
+    """Checked in each node's slow log after every queue operation has run once."""
     clients = [server.client() for server in cluster.servers]
     for client in clients:
         client.config_set("slowlog-max-len", 10_000)
@@ -240,7 +240,7 @@ def test_no_command_touches_the_keys_of_two_shards(cluster, request):
         client.close()
 
 
-def test_callers_wait_for_a_connection_and_then_hear_that_there_is_none(tmp_path):
+def test_callers_share_connections_and_fail_on_a_frozen_server(tmp_path):
     with redis_servers.single(tmp_path) as group:
 
         async def run():
@@ -258,24 +258,24 @@ def test_callers_wait_for_a_connection_and_then_hear_that_there_is_none(tmp_path
             await writer.close()
 
         asyncio.run(run())
-        assert everything(group.url, 1).count(b"x") == 50
+        assert all_bodies(group.url, 1).count(b"x") == 50
 
 
 def test_a_server_with_no_connection_left_is_unavailable(tmp_path):
-    async def run(url, only):
+    async def run(url, only_client):
         writer = RedisWriter(url, 1)
         with pytest.raises(QueueUnavailable):
             await writer.append("job", b"x")
-        only.close()
+        only_client.close()
         async with asyncio.timeout(10):
             while not await Producer(writer).push():
                 pass
         await writer.close()
 
     with redis_servers.single(tmp_path, maxclients="1") as group:
-        only = group.servers[0].client()
-        redis_servers.until(only.ping)
-        asyncio.run(run(group.url, only))
+        only_client = group.servers[0].client()
+        redis_servers.until(only_client.ping)
+        asyncio.run(run(group.url, only_client))
 
 
 def test_entries_deleted_elsewhere_count_as_lost(valkey_url):
@@ -291,7 +291,7 @@ def test_entries_deleted_elsewhere_count_as_lost(valkey_url):
 
 
 def test_foreign_stream_entries_are_read(valkey_url):
-    """It is no batch, which is for the consumer to find; it must not stop the reading."""
+    """The consumer rejects entries that are no batches; the reader must not stop at them."""
     foreign = [{"foo": "bar"}, {"job": b"\xff\0" + 200 * b"j"}, {"body": b"x"}]
     reader = RedisReader(valkey_url)
     with redis.Redis.from_url(valkey_url) as client:
@@ -308,15 +308,15 @@ def test_foreign_stream_entries_are_read(valkey_url):
     reader.close()
 
 
-def _await_the_millisecond_after(client: redis.Redis, entry_id: str) -> None:
-    """A wiped server forgets the ids of this millisecond, and may give them again within it."""
+def _wait_for_the_next_millisecond(client: redis.Redis, entry_id: str) -> None:
+    """A wiped server forgets the ids of this millisecond and may assign them again."""
     given_ms = int(entry_id.split("-")[0])
     while (now := client.time())[0] * 1000 + now[1] // 1000 <= given_ms:
         pass
 
 
-def test_a_wiped_server_counts_from_the_beginning_again(valkey_url):
-    """Ids come from the server's clock, so those after a wipe are above those before."""
+def test_entry_ids_keep_increasing_after_a_wipe(valkey_url):
+    """Ids come from the server's clock, so ids after a wipe are above earlier ones."""
     reader = RedisReader(valkey_url)
     with redis.Redis.from_url(valkey_url) as client:
         client.flushall()
@@ -324,7 +324,7 @@ def test_a_wiped_server_counts_from_the_beginning_again(valkey_url):
         before = reader.newest(0)
         client.flushall()
         assert (reader.newest(0), reader.oldest(0)) == ("0-0", None)
-        _await_the_millisecond_after(client, before)
+        _wait_for_the_next_millisecond(client, before)
         client.xadd(stream_key(0), {"job": "j", "body": b"y"})
         after = reader.newest(0)
     assert reader.oldest(0) == after
@@ -344,7 +344,7 @@ def test_a_wiped_server_counts_from_the_beginning_again(valkey_url):
         "redis+cluster://u:s3cret@host:66x",
     ],
 )
-def test_a_url_that_cannot_be_used_is_refused_without_its_password(url):
+def test_invalid_url_is_refused_without_printing_its_password(url):
     with pytest.raises(StartUpFailed, match=r"redis\+cluster") as refused:
         RedisReader(url)
     assert "s3cret" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""The users of docs/queue.md can do their work and nothing else; nothing ever trims a stream."""
+"""The ACL users of docs/queue.md have only the permissions they need; no stream is trimmed."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ def url_of(group, user):
     return f"redis://paceline-{user}:{user.upper()}-PASSWORD@127.0.0.1:{port}"
 
 
-def test_both_users_can_do_their_work(group):
+def test_both_users_have_the_permissions_they_need(group):
     async def run():
         writer = open_writer(url_of(group, "api"), 2, wait_replicas=0)
         await writer.check()
@@ -57,14 +57,14 @@ def test_consumer_announcements_reach_the_api(group):
         listener = RedisListener(url_of(group, "api"))
         announcer = RedisAnnouncer(url_of(group, "consumer"))
         messages = listener.messages()
-        heard = asyncio.ensure_future(anext(messages))
-        while not heard.done():
+        first = asyncio.ensure_future(anext(messages))
+        while not first.done():
             await asyncio.to_thread(announcer.announce, {"kind": "window"})
-            await asyncio.wait([heard], timeout=0.05)
+            await asyncio.wait([first], timeout=0.05)
         await listener.close()
         rest = [message async for message in messages]
         announcer.close()
-        return [heard.result(), *rest]
+        return [first.result(), *rest]
 
     assert all(message == {"kind": "window"} for message in asyncio.run(run()))
 
@@ -97,7 +97,7 @@ def test_an_append_of_the_api_may_wait_for_replicas(group):
         ),
     ],
 )
-def test_neither_can_do_more(group, user, command):
+def test_both_users_are_denied_other_commands(group, user, command):
     with (
         closing(redis.Redis.from_url(url_of(group, user))) as client,
         pytest.raises(redis.ResponseError, match=r"(?i)permission"),
@@ -110,7 +110,7 @@ def test_connections_without_a_user_are_refused(group):
         client.ping()
 
 
-def test_a_server_that_hides_its_configuration_is_refused_unless_losing_is_allowed(tmp_path):
+def test_hidden_configuration_is_refused_unless_lossy_is_allowed(tmp_path):
     async def check(url, *, allow_lossy):
         writer = RedisWriter(url, 1, allow_lossy=allow_lossy)
         try:

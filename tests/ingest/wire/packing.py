@@ -1,4 +1,4 @@
-"""Columns packed as the wire format says, in the plainest way: what a client does, by the book."""
+"""Reference implementation of the packed columns of the wire format."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import msgspec
 
 
 def differences(values: Sequence[int], kind: int, durations: Sequence[int]) -> list[int]:
-    """What is written of a column: 0 values, 1 differences, 2 differences to the end before."""
+    """Numbers to write by kind: 0 values, 1 differences, 2 differences to the previous end."""
     if kind == 0:
         return list(values)
     before = [0, *values[:-1]]
@@ -16,7 +16,7 @@ def differences(values: Sequence[int], kind: int, durations: Sequence[int]) -> l
 
 
 def width_of(numbers: Sequence[int]) -> int:
-    """The fewest bytes that hold all of them."""
+    """The fewest bytes that hold every number."""
     return next(
         width
         for width in range(1, 10)
@@ -37,14 +37,14 @@ def packed(
     width: int | None = None,
     durations: Sequence[int] = (),
 ) -> list[Any]:
-    """The column as it stands in a batch."""
+    """The packed column as a batch has it."""
     numbers = differences(values, kind, durations)
     width = width_of(numbers) if width is None else width
     return [kind, width, planes(numbers, width)]
 
 
 def packed_batch(fields: dict[str, Any], kinds: dict[str, int], **widths: int) -> bytes:
-    """A batch of the JSON form as msgpack, the named columns packed by these kinds."""
+    """A JSON batch as msgpack, with the named columns packed by these kinds."""
     from tests.ingest.wire.test_codec_forms import binary_of
 
     batch = msgspec.msgpack.decode(binary_of(fields))

@@ -1,4 +1,4 @@
-"""docs/wire-format.md says what is so."""
+"""docs/wire-format.md matches the code."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def body():
     return bytes.fromhex("".join(line[:COMMENTS_FROM] for line in block.splitlines()))
 
 
-def test_the_worked_example_is_what_a_msgpack_library_writes(body):
+def test_worked_example_equals_the_msgpack_library_output(body):
     columns = {
         "step": [100, 100],
         "optype": [0, 1],
@@ -64,7 +64,7 @@ def test_the_worked_example_is_what_a_msgpack_library_writes(body):
     assert f"A batch of two operations, {len(body)} bytes" in PAGE
 
 
-def test_the_worked_example_is_taken_and_goes_on_as_it_came(body):
+def test_worked_example_is_accepted_and_queued_unchanged(body):
     decoded = decode(body, BINARY_TYPE, SIZES)
     assert (decoded.rejected, decoded.batch.columns.num_ops) == (0, 2)
     assert encode(decoded.batch) == body
@@ -85,7 +85,7 @@ def test_json_and_binary_batches_are_equal(body):
             assert wanted is None or found.tolist() == wanted.tolist()
 
 
-def test_limits_and_names_are_those_of_the_code():
+def test_documented_limits_and_names_match_the_code():
     for number in (
         wire_body.MAX_ROWS,
         json_columns.MAX_JSON_ROWS,
@@ -111,7 +111,7 @@ def test_the_packed_example_unpacks_to_its_column():
     assert packed([1000, 1035], 2, durations=[30, 40]) == msgspec.msgpack.decode(body)
 
 
-def test_every_extension_and_kind_of_step_has_its_words():
+def test_every_extension_and_step_kind_is_documented():
     accepts = f'"accepts": {json.dumps(wire_body.EXTENSIONS)}'
     assert accepts in PAGE
     assert all(f"**`{name}`**" in PAGE for name in wire_body.EXTENSIONS)
@@ -119,10 +119,10 @@ def test_every_extension_and_kind_of_step_has_its_words():
     assert set(LEFT_OUT_REASONS) == set(get_args(StepKind))
 
 
-def test_the_documented_plan_is_one_sent_to_workers():
+def test_documented_recording_plan_is_valid():
     [text] = [text for text in blocks("json") if '"recording"' in text]
-    told = OpsOut.model_validate_json(text)
-    assert told.recording is not None
-    assert told.recording.from_step == 1420
+    answer = OpsOut.model_validate_json(text)
+    assert answer.recording is not None
+    assert answer.recording.from_step == 1420
     assert f"{LEAD_S:.0f} s" in PAGE
     assert f"({LEAD_STEPS} steps where" in PAGE

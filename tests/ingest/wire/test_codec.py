@@ -1,4 +1,4 @@
-"""Whatever bytes come, the answer is a batch or a 4xx."""
+"""Any request body decodes to a batch or is a 4xx."""
 
 import json
 
@@ -33,8 +33,8 @@ DTYPES = {
 }
 
 
-def message(**changes):
-    """A sound batch of two rows in the JSON format, with some keys changed or (None) left out."""
+def batch_fields(**changes):
+    """A valid batch of two rows in the JSON format, with keys changed or (None) removed."""
     columns = {
         "step": [7, 7],
         "optype": ["optimizer", "gc"],
@@ -100,8 +100,8 @@ def rows(batch):
 
 
 @both_formats
-def test_both_formats_say_the_same(body_of, content_type):
-    decoded = decode(body_of(message()), content_type, SIZES)
+def test_both_formats_decode_to_the_same_batch(body_of, content_type):
+    decoded = decode(body_of(batch_fields()), content_type, SIZES)
     batch = decoded.batch
     assert (batch.epoch, batch.rank, batch.dp_rank, batch.stage) == (1, 4, 1, 2)
     assert (batch.host, batch.batch_seq, batch.steps_done) == ("node-1", 0, ((7, 2),))
@@ -119,22 +119,22 @@ def test_both_formats_say_the_same(body_of, content_type):
 
 @both_formats
 def test_queue_entries_decode_to_the_same_batch(body_of, content_type):
-    batch = decode(body_of(message()), content_type, SIZES).batch
+    batch = decode(body_of(batch_fields()), content_type, SIZES).batch
     again = read_entry(encode(batch))
     assert rows(again) == rows(batch)
     assert again.steps_done == batch.steps_done
     assert (again.rank, again.host, again.batch_seq) == (batch.rank, batch.host, batch.batch_seq)
 
 
-def test_a_sound_binary_body_goes_into_the_queue_as_it_came():
-    body = binary(message())
+def test_valid_binary_body_is_queued_unchanged():
+    body = binary(batch_fields())
     assert encode(decode(body, BINARY_TYPE, SIZES).batch) == body
 
 
 @both_formats
 def test_bad_rows_are_refused_one_by_one(body_of, content_type):
     columns = {"optype": ["optimizer", "nonsense"], "duration_ns": [5, -6]}
-    decoded = decode(body_of(message(columns=columns)), content_type, SIZES)
+    decoded = decode(body_of(batch_fields(columns=columns)), content_type, SIZES)
     assert decoded.rejected == 1
     [error] = decoded.errors
     assert (error.index, error.code) == (1, "unknown_optype")
@@ -144,8 +144,8 @@ def test_bad_rows_are_refused_one_by_one(body_of, content_type):
 
 
 @both_formats
-def test_a_job_s_own_types_are_taken_by_their_names(body_of, content_type):
-    batch = message(columns={"optype": ["router", "moe-all-to-all"]})
+def test_registered_op_types_are_decoded_by_name(body_of, content_type):
+    batch = batch_fields(columns={"optype": ["router", "moe-all-to-all"]})
     decoded = decode(body_of(batch), content_type, SIZES, OWN)
     codes = [FIRST_USER_CODE + 1, FIRST_USER_CODE]
     assert decoded.rejected == 0
@@ -156,7 +156,7 @@ def test_a_job_s_own_types_are_taken_by_their_names(body_of, content_type):
 @both_formats
 def test_queue_entries_have_type_names(body_of, content_type):
     bad_row = {"optype": ["router", "optimizer"], "duration_ns": [5, -6]}
-    decoded = decode(body_of(message(columns=bad_row)), content_type, SIZES, OWN)
+    decoded = decode(body_of(batch_fields(columns=bad_row)), content_type, SIZES, OWN)
     queued = msgspec.msgpack.decode(encode(decoded.batch, OWN))
     assert queued["optypes"] == ["router"]
     assert queued["columns"]["optype"] == bytes([0])
@@ -166,8 +166,8 @@ def test_queue_entries_have_type_names(body_of, content_type):
 
 
 @both_formats
-def test_a_type_that_the_job_did_not_register_is_named_with_those_it_did(body_of, content_type):
-    batch = message(columns={"optype": ["a2a\n", "router"]})
+def test_unregistered_op_type_error_lists_the_registered_ones(body_of, content_type):
+    batch = batch_fields(columns={"optype": ["a2a\n", "router"]})
     [error] = decode(body_of(batch), content_type, SIZES, OWN).errors
     assert (error.index, error.code) == (0, "unknown_optype")
     assert error.message.startswith(
@@ -176,21 +176,21 @@ def test_a_type_that_the_job_did_not_register_is_named_with_those_it_did(body_of
     )
 
 
-def test_a_row_that_points_at_no_name_is_refused():
-    fields = msgspec.msgpack.decode(binary(message()))
+def test_row_with_an_op_type_index_without_a_name_is_refused():
+    fields = msgspec.msgpack.decode(binary(batch_fields()))
     fields["columns"]["optype"] = bytes([2, 255])
     [error] = decode(msgspec.msgpack.encode(fields), BINARY_TYPE, SIZES).errors
     assert (error.index, error.code) == (1, "unknown_optype")
 
 
 def test_a_queued_batch_of_an_unknown_type_is_refused_by_name():
-    body = binary(message(columns={"optype": ["optimizer", "router"]}))
+    body = binary(batch_fields(columns={"optype": ["optimizer", "router"]}))
     with pytest.raises(InvalidRequest, match="'router' is not known to this version"):
         read_entry(body)
 
 
-def test_the_epoch_of_a_queued_batch_is_known_before_its_job():
-    assert parse_entry(binary(message(epoch=7))).epoch == 7
+def test_epoch_of_a_queued_batch_is_read_without_its_job():
+    assert parse_entry(binary(batch_fields(epoch=7))).epoch == 7
     for body in (b"", b"\xc1", msgspec.msgpack.encode({"epoch": 0, "version": 1})):
         with pytest.raises((BadRequest, InvalidRequest)):
             parse_entry(body)
@@ -215,7 +215,7 @@ def test_the_epoch_of_a_queued_batch_is_known_before_its_job():
 )
 def test_a_row_out_of_bounds_is_named(body_of, content_type, column, value):
     columns = {column: [0, value]}
-    decoded = decode(body_of(message(columns=columns)), content_type, SIZES)
+    decoded = decode(body_of(batch_fields(columns=columns)), content_type, SIZES)
     assert [(error.index, error.code) for error in decoded.errors] == [
         (1, f"{column}_out_of_range")
     ]
@@ -224,13 +224,13 @@ def test_a_row_out_of_bounds_is_named(body_of, content_type, column, value):
 @both_formats
 def test_a_batch_of_bad_rows_only_is_refused(body_of, content_type):
     with pytest.raises(InvalidRequest, match="no row can be taken; row 0: duration_ns"):
-        decode(body_of(message(columns={"duration_ns": [-1, -1]})), content_type, SIZES)
+        decode(body_of(batch_fields(columns={"duration_ns": [-1, -1]})), content_type, SIZES)
 
 
 def test_at_most_twenty_errors_are_reported():
-    many = {name: column * 50 for name, column in message()["columns"].items()}
+    many = {name: column * 50 for name, column in batch_fields()["columns"].items()}
     many["duration_ns"] = [1] * 50 + [-1] * 50
-    decoded = decode(as_json(message(columns=many)), JSON_TYPE, SIZES)
+    decoded = decode(as_json(batch_fields(columns=many)), JSON_TYPE, SIZES)
     assert decoded.rejected == 50
     assert [error.index for error in decoded.errors] == list(range(50, 70))
 
@@ -262,17 +262,17 @@ def test_at_most_twenty_errors_are_reported():
 )
 def test_a_batch_that_breaks_a_rule_is_refused(body_of, content_type, change):
     with pytest.raises(InvalidRequest):
-        decode(body_of(message(**change)), content_type, SIZES)
+        decode(body_of(batch_fields(**change)), content_type, SIZES)
 
 
-def test_a_line_s_end_after_the_host_was_taken_once_and_may_lie_in_the_queue():
-    assert read_entry(binary(message(host="x\n"))).host == "x\n"
+def test_queued_host_with_a_trailing_newline_is_still_read():
+    assert read_entry(binary(batch_fields(host="x\n"))).host == "x\n"
 
 
 @both_formats
 def test_another_version_is_refused_by_number(body_of, content_type):
     with pytest.raises(UnsupportedMedia, match="wire version 2"):
-        decode(body_of(message(version=2, unknown=[1])), content_type, SIZES)
+        decode(body_of(batch_fields(version=2, unknown=[1])), content_type, SIZES)
 
 
 def test_another_content_type_is_refused_by_name():
@@ -284,19 +284,19 @@ def test_another_content_type_is_refused_by_name():
 def test_too_many_bytes_or_rows_are_refused(body_of, content_type):
     with pytest.raises(TooLarge):
         decode(b" " * (MAX_BODY_BYTES + 1), content_type, SIZES)
-    columns = {name: column * 50_001 for name, column in message()["columns"].items()}
+    columns = {name: column * 50_001 for name, column in batch_fields()["columns"].items()}
     with pytest.raises(TooLarge):
-        decode(body_of(message(columns=columns)), content_type, SIZES)
+        decode(body_of(batch_fields(columns=columns)), content_type, SIZES)
 
 
 @both_formats
 def test_a_batch_without_rows_is_fine(body_of, content_type):
-    empty: dict[str, list[int]] = {name: [] for name in message()["columns"]}
-    batch = decode(body_of(message(columns=empty)), content_type, SIZES).batch
+    empty: dict[str, list[int]] = {name: [] for name in batch_fields()["columns"]}
+    batch = decode(body_of(batch_fields(columns=empty)), content_type, SIZES).batch
     assert batch.columns.num_ops == 0
 
 
-def test_json_counts_operations_by_their_start_where_it_does_not_number_them():
+def test_json_without_seq_ids_numbers_operations_by_start():
     columns = {
         "step": [1, 1, 1, 2],
         "optype": ["gc", "gc", "optimizer", "gc"],
@@ -306,15 +306,17 @@ def test_json_counts_operations_by_their_start_where_it_does_not_number_them():
         "mc": None,
         "mb_id": None,
     }
-    batch = decode(as_json(message(columns=columns)), f"{JSON_TYPE}; charset=utf-8", SIZES).batch
+    batch = decode(
+        as_json(batch_fields(columns=columns)), f"{JSON_TYPE}; charset=utf-8", SIZES
+    ).batch
     assert batch.columns.seq_id.tolist() == [1, 0, 0, 0]
     assert batch.columns.mc.tolist() == [-1] * 4
     assert batch.columns.mb_id.tolist() == [-1] * 4
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "1.5", "1" * 400, "true", "null"])
-def test_json_takes_whole_numbers_only(number):
-    body = as_json(message()).replace(b"[5, 6]", f"[5, {number}]".encode())
+def test_json_accepts_only_integers(number):
+    body = as_json(batch_fields()).replace(b"[5, 6]", f"[5, {number}]".encode())
     with pytest.raises((BadRequest, InvalidRequest)):
         decode(body, JSON_TYPE, SIZES)
 
@@ -340,8 +342,8 @@ def test_hostile_bytes_are_refused(body, content_type):
         decode(body, content_type, SIZES)
 
 
-def answers(body, content_type):
-    """Decodes; any error but one of ours fails the test, and so does one that is no 4xx."""
+def check_batch_or_4xx(body, content_type):
+    """Decodes the body; fails on any error other than a PacelineError with a 4xx status."""
     status, words = 202, "taken"
     try:
         read_entry(encode(decode(body, content_type, SIZES).batch))
@@ -354,19 +356,19 @@ def answers(body, content_type):
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300), st.sampled_from([JSON_TYPE, BINARY_TYPE]))
 def test_arbitrary_bytes_are_a_batch_or_a_4xx(body, content_type):
-    answers(body, content_type)
+    check_batch_or_4xx(body, content_type)
 
 
 @settings(max_examples=250, deadline=None)
 @given(st.sampled_from([(as_json, JSON_TYPE), (binary, BINARY_TYPE)]), st.data())
 def test_damaged_batches_are_a_batch_or_a_4xx(format_, data):
     body_of, content_type = format_
-    body = bytearray(body_of(message()))
+    body = bytearray(body_of(batch_fields()))
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(body)))
-    answers(bytes(body), content_type)
-    answers(bytes(body[:cut]), content_type)
+    check_batch_or_4xx(bytes(body), content_type)
+    check_batch_or_4xx(bytes(body[:cut]), content_type)
 
 
 values = st.recursive(
@@ -386,7 +388,7 @@ values = st.recursive(
 @settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_values_of_other_types_are_a_batch_or_a_4xx(data):
-    fields = msgspec.msgpack.decode(binary(message()))
+    fields = msgspec.msgpack.decode(binary(batch_fields()))
     target = data.draw(st.sampled_from([fields, fields["columns"]]))
     target[data.draw(st.sampled_from(sorted(target)))] = data.draw(values)
-    answers(msgspec.msgpack.encode(fields), BINARY_TYPE)
+    check_batch_or_4xx(msgspec.msgpack.encode(fields), BINARY_TYPE)

@@ -1,4 +1,4 @@
-"""Three forms and two encodings of one batch are one batch; what is broken is a 4xx."""
+"""Three forms and two encodings decode to the same batch; a malformed body is a 4xx."""
 
 import gzip
 import json
@@ -33,7 +33,7 @@ from app.ingest.wire.json_columns import MAX_JSON_ROWS
 from app.trace.job import Parallelism
 from app.trace.ops import OP_NAMES
 from app.trace.window import OPTIONAL, WIRE_DTYPES
-from tests.ingest.wire.test_codec import SIZES, answers, as_json, binary, message
+from tests.ingest.wire.test_codec import SIZES, as_json, batch_fields, binary, check_batch_or_4xx
 
 LARGE = 2**53
 SIZELESS = zstandard.ZstdCompressor(write_content_size=False)
@@ -64,7 +64,7 @@ extras = st.fixed_dictionaries(dict.fromkeys(OPTIONAL, st.integers(-1, LARGE)))
 
 
 def batches():
-    """Columns of sound rows, some of the optional ones among them."""
+    """Columns of valid rows, with some of the optional columns."""
 
     def columns(rows, more, names):
         both = [{**row, **extra} for row, extra in zip(rows, more, strict=False)]
@@ -79,7 +79,7 @@ def batches():
     return st.builds(columns, rows, st.lists(extras, min_size=6, max_size=6), names)
 
 
-def by_rows(fields):
+def rows_of(fields):
     columns = fields["columns"]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return as_json({**{key: fields[key] for key in fields if key != "columns"}, "rows": rows})
@@ -99,12 +99,12 @@ def binary_of(fields):
 FORMS = {
     "binary": (binary_of, BINARY_TYPE),
     "columns": (as_json, JSON_TYPE),
-    "rows": (by_rows, JSON_TYPE),
+    "rows": (rows_of, JSON_TYPE),
 }
 
 
-def said(batch):
-    """All that a batch says."""
+def content_of(batch):
+    """Everything that a batch contains."""
     columns = [getattr(batch.columns, name) for name in WIRE_DTYPES]
     return (
         [None if column is None else column.tolist() for column in columns],
@@ -115,21 +115,21 @@ def said(batch):
 
 @settings(max_examples=100, deadline=None)
 @given(batches())
-def test_all_forms_and_encodings_say_the_same(columns):
-    fields = message(columns=columns)
+def test_all_forms_and_encodings_decode_to_the_same_batch(columns):
+    fields = batch_fields(columns=columns)
     found = []
     for body_of, media in FORMS.values():
         for name, compress in ENCODERS.items():
             body = compress(body_of(fields))
             decoded = decode(body, media, SIZES, content_encoding=encoding(name))
             assert decoded.rejected == 0
-            found += [said(decoded.batch), said(read_entry(encode(decoded.batch)))]
+            found += [content_of(decoded.batch), content_of(read_entry(encode(decoded.batch)))]
     assert all(each == found[0] for each in found)
 
 
-def test_a_field_that_a_row_leaves_out_is_none_there():
+def test_fields_missing_from_a_row_get_defaults():
     first, second = {"step": 7, "optype": "gc", "start_ns": 3, "duration_ns": 1}, {"tokens": 9}
-    fields = {key: value for key, value in message().items() if key != "columns"}
+    fields = {key: value for key, value in batch_fields().items() if key != "columns"}
     rows = [first, {**first, "start_ns": 2, **second}]
     columns = decode(as_json({**fields, "rows": rows}), JSON_TYPE, SIZES).batch.columns
     assert columns.tokens is not None
@@ -153,8 +153,8 @@ ROW = {"step": 1, "optype": "gc", "start_ns": 0, "duration_ns": 1}
         ({}, r"Expected `array`, got `object` - at `\$.rows`"),
     ],
 )
-def test_a_row_that_does_not_fit_is_told_with_its_place(rows, words):
-    fields = {key: value for key, value in message().items() if key != "columns"}
+def test_invalid_row_is_refused_with_its_position(rows, words):
+    fields = {key: value for key, value in batch_fields().items() if key != "columns"}
     with pytest.raises(InvalidRequest, match=words):
         decode(as_json({**fields, "rows": rows}), JSON_TYPE, SIZES)
 
@@ -168,28 +168,28 @@ def test_a_row_that_does_not_fit_is_told_with_its_place(rows, words):
         ({"step": None}, r"missing required field `step` - at `\$.columns`"),
     ],
 )
-def test_a_column_that_does_not_fit_is_told_with_its_place(columns, words):
+def test_invalid_column_is_refused_by_name(columns, words):
     with pytest.raises(InvalidRequest, match=words):
-        decode(as_json(message(columns=columns)), JSON_TYPE, SIZES)
+        decode(as_json(batch_fields(columns=columns)), JSON_TYPE, SIZES)
 
 
-def test_a_batch_has_columns_or_rows_and_not_both():
-    fields = message()
+def test_batch_must_have_either_columns_or_rows():
+    fields = batch_fields()
     without = {key: value for key, value in fields.items() if key != "columns"}
     for changed in (without, {**fields, "rows": [ROW]}, {**fields, "columns": None}):
         with pytest.raises(InvalidRequest, match="either `columns` or `rows`"):
             decode(json.dumps(changed).encode(), JSON_TYPE, SIZES)
 
 
-def test_very_many_rows_are_told_to_come_by_columns_or_in_parts():
-    fields = {key: value for key, value in message().items() if key != "columns"}
+def test_too_many_json_rows_are_refused():
+    fields = {key: value for key, value in batch_fields().items() if key != "columns"}
     rows = [ROW] * (MAX_JSON_ROWS + 1)
     with pytest.raises(TooLarge, match="rows has more than a batch may have"):
         decode(as_json({**fields, "rows": rows}), JSON_TYPE, SIZES)
 
 
-def test_columns_of_a_binary_batch_are_read_where_they_lie():
-    body = binary(message())
+def test_binary_columns_are_decoded_without_copying():
+    body = binary(batch_fields())
     columns = decode(body, BINARY_TYPE, SIZES).batch.columns
     whole = np.frombuffer(body, np.uint8)
     for name in ("step", "start_ns", "duration_ns", "seq_id", "mc", "mb_id"):
@@ -198,27 +198,27 @@ def test_columns_of_a_binary_batch_are_read_where_they_lie():
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_a_sound_binary_body_goes_into_the_queue_as_it_came(name):
-    body = ENCODERS[name](binary(message()))
+def test_valid_binary_body_is_queued_unchanged(name):
+    body = ENCODERS[name](binary(batch_fields()))
     batch = decode(body, BINARY_TYPE, SIZES, content_encoding=encoding(name)).batch
     assert encode(batch) == body
-    assert open_entry(body) == binary(message())
+    assert open_entry(body) == binary(batch_fields())
     assert parse_entry(open_entry(body)).epoch == 1
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_of_a_compressed_body_with_bad_rows_the_good_ones_go_on(name):
-    body = ENCODERS[name](binary(message(columns={"duration_ns": [5, -6]})))
+def test_good_rows_of_a_compressed_body_are_queued(name):
+    body = ENCODERS[name](binary(batch_fields(columns={"duration_ns": [5, -6]})))
     decoded = decode(body, BINARY_TYPE, SIZES, content_encoding=encoding(name))
     assert (decoded.rejected, decoded.batch.columns.num_ops) == (1, 1)
-    assert said(read_entry(encode(decoded.batch))) == said(decoded.batch)
+    assert content_of(read_entry(encode(decoded.batch))) == content_of(decoded.batch)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ENCODERS)
-def test_a_body_cut_anywhere_is_refused(form, name):
+def test_truncated_body_is_refused(form, name):
     body_of, media = FORMS[form]
-    body = ENCODERS[name](body_of(message()))
+    body = ENCODERS[name](body_of(batch_fields()))
     for end in range(len(body)):
         with pytest.raises((BadRequest, InvalidRequest)):
             decode(body[:end], media, SIZES, content_encoding=encoding(name))
@@ -228,7 +228,7 @@ def test_a_body_cut_anywhere_is_refused(form, name):
 @given(st.sampled_from(sorted(ENCODERS)), st.sampled_from(sorted(FORMS)), st.data())
 def test_a_damaged_compressed_body_is_a_batch_or_a_4xx(name, form, data):
     body_of, media = FORMS[form]
-    body = bytearray(ENCODERS[name](body_of(message())))
+    body = bytearray(ENCODERS[name](body_of(batch_fields())))
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -238,8 +238,8 @@ def test_a_damaged_compressed_body_is_a_batch_or_a_4xx(name, form, data):
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name])
-def test_more_after_the_end_is_refused(name):
-    body = ENCODERS[name](binary(message()))
+def test_trailing_bytes_after_a_compressed_body_are_refused(name):
+    body = ENCODERS[name](binary(batch_fields()))
     for more in (b"\x00", b"x" * 100, body):
         with pytest.raises(BadRequest, match="no single whole"):
             decode(body + more, BINARY_TYPE, SIZES, content_encoding=encoding(name))
@@ -247,36 +247,36 @@ def test_more_after_the_end_is_refused(name):
 
 @pytest.mark.parametrize("outer", [name for name in ENCODERS if name])
 @pytest.mark.parametrize("inner", [name for name in ENCODERS if name])
-def test_what_is_compressed_twice_is_not_undone(outer, inner):
-    body = ENCODERS[outer](ENCODERS[inner](binary(message())))
+def test_doubly_compressed_body_is_refused(outer, inner):
+    body = ENCODERS[outer](ENCODERS[inner](binary(batch_fields())))
     with pytest.raises(BadRequest, match="compressed twice"):
         decode(body, BINARY_TYPE, SIZES, content_encoding=encoding(outer))
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name])
-def test_what_is_compressed_and_does_not_say_so_is_told_how(name):
+def test_compressed_body_without_content_encoding_is_refused(name):
     with pytest.raises(BadRequest, match="say so, Content-Encoding"):
-        decode(ENCODERS[name](binary(message())), BINARY_TYPE, SIZES)
+        decode(ENCODERS[name](binary(batch_fields())), BINARY_TYPE, SIZES)
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name])
 @pytest.mark.parametrize("size_bytes", [ANY_RATIO_BYTES + 1, 4 << 20, 256 << 20])
-def test_a_bomb_is_too_large(name, size_bytes):
+def test_decompression_bomb_is_too_large(name, size_bytes):
     body = ENCODERS[name](bytes(size_bytes))
     with pytest.raises(TooLarge, match="when inflated"):
         decode(body, BINARY_TYPE, SIZES, content_encoding=encoding(name))
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name])
-def test_a_small_body_may_shrink_as_far_as_it_can(name):
-    text = as_json(message()) + b" " * (ANY_RATIO_BYTES - 1000)
+def test_small_body_may_have_any_compression_ratio(name):
+    text = as_json(batch_fields()) + b" " * (ANY_RATIO_BYTES - 1000)
     body = ENCODERS[name](text)
     assert len(text) > 200 * len(body)
     assert decode(body, JSON_TYPE, SIZES, content_encoding=encoding(name)).rejected == 0
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name])
-def test_more_than_is_ever_inflated_is_too_large_whatever_the_ratio(name):
+def test_inflated_size_limit_applies_at_any_ratio(name):
     piece = np.random.default_rng(1).bytes(200_000)
     body = ENCODERS[name](piece + bytes(MAX_DECODED_BYTES))
     assert 200 * len(body) > MAX_DECODED_BYTES
@@ -284,24 +284,24 @@ def test_more_than_is_ever_inflated_is_too_large_whatever_the_ratio(name):
         decode(body, BINARY_TYPE, SIZES, content_encoding=encoding(name))
 
 
-@pytest.mark.parametrize("said_", ["br", "gzip, gzip", "x-gzip", "deflate", "zstd,", "\x00"])
-def test_another_encoding_is_told_those_that_are_known(said_):
+@pytest.mark.parametrize("header", ["br", "gzip, gzip", "x-gzip", "deflate", "zstd,", "\x00"])
+def test_unknown_encoding_error_lists_the_known_ones(header):
     with pytest.raises(UnknownFormat, match="gzip, zstd or none") as refusal:
-        decode(b"", BINARY_TYPE, SIZES, content_encoding=said_)
+        decode(b"", BINARY_TYPE, SIZES, content_encoding=header)
     assert refusal.value.members == {"known_encodings": ["gzip", "zstd"]}
 
 
-@pytest.mark.parametrize("said_", ["", "identity", " GZIP ", "Zstd"])
-def test_an_encoding_is_known_however_it_is_written(said_):
-    name = said_.strip().lower()
-    body = ENCODERS.get(name, bytes)(binary(message()))
-    assert decode(body, BINARY_TYPE, SIZES, content_encoding=said_).rejected == 0
+@pytest.mark.parametrize("header", ["", "identity", " GZIP ", "Zstd"])
+def test_content_encoding_ignores_case_and_spaces(header):
+    name = header.strip().lower()
+    body = ENCODERS.get(name, bytes)(binary(batch_fields()))
+    assert decode(body, BINARY_TYPE, SIZES, content_encoding=header).rejected == 0
 
 
-def test_another_version_or_content_type_is_told_those_that_are_known():
+def test_unknown_version_or_content_type_error_lists_the_known_ones():
     for body_of, media in FORMS.values():
         with pytest.raises(UnknownFormat, match="wire version 9 is not known") as refusal:
-            decode(body_of({**message(), "version": 9}), media, SIZES)
+            decode(body_of({**batch_fields(), "version": 9}), media, SIZES)
         assert refusal.value.members == {"known_versions": [1]}
     with pytest.raises(UnknownFormat, match="send application/vnd") as refusal:
         decode(b"", "text/csv", SIZES)
@@ -309,36 +309,36 @@ def test_another_version_or_content_type_is_told_those_that_are_known():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_step_far_above_the_newest_is_refused_and_one_below_is_not(form):
+def test_only_steps_beyond_the_maximum_jump_are_refused(form):
     body_of, media = FORMS[form]
     newest = 500
     steps = [newest + MAX_STEP_JUMP, newest + MAX_STEP_JUMP + 1]
-    body = body_of(message(columns={"step": steps}))
+    body = body_of(batch_fields(columns={"step": steps}))
     decoded = decode(body, media, SIZES, last_step=newest)
     [error] = decoded.errors
     assert (error.index, error.code) == (1, "step_jump")
     assert decoded.batch.columns.step.tolist() == steps[:1]
-    assert decode(body, media, SIZES).rejected == 0  # nothing is known of the run yet
+    assert decode(body, media, SIZES).rejected == 0  # no step of the run is known yet
     with pytest.raises(InvalidRequest, match="no row can be taken"):
-        decode(body_of(message(columns={"step": [2**62, 2**62]})), media, SIZES)
+        decode(body_of(batch_fields(columns={"step": [2**62, 2**62]})), media, SIZES)
 
 
-def test_a_finished_step_far_above_the_newest_is_refused():
-    body = as_json(message(steps_done=[[7, 2], [MAX_STEP_JUMP + 8, 0]]))
+def test_done_step_beyond_the_maximum_jump_is_refused():
+    body = as_json(batch_fields(steps_done=[[7, 2], [MAX_STEP_JUMP + 8, 0]]))
     assert decode(body, JSON_TYPE, SIZES, last_step=8).rejected == 0
     with pytest.raises(InvalidRequest, match="steps_done has 1000008: a step lies more than"):
         decode(body, JSON_TYPE, SIZES, last_step=7)
 
 
 @given(st.data())
-def test_the_quick_look_and_the_thorough_one_agree(data):
-    """Values at and just beyond every bound, in one row of several, in any form."""
+def test_bounds_are_enforced_alike_in_all_forms(data):
+    """Values at and just beyond every bound, in one of two rows, in each form."""
     name = data.draw(st.sampled_from([name for name in WIRE_DTYPES if name != "optype"]))
     dtype = np.iinfo(WIRE_DTYPES[name])
     edges = {-2, -1, 0, 1, 2, 2**31 - 1, 2**53, 2**53 + 1, 86_400 * 10**9, dtype.max, dtype.min}
     value = data.draw(st.sampled_from(sorted(edges)))
     assume(dtype.min <= value <= dtype.max)
-    fields = message(columns={name: [message()["columns"].get(name, [1])[0], value]})
+    fields = batch_fields(columns={name: [batch_fields()["columns"].get(name, [1])[0], value]})
     results = []
     for body_of, media in FORMS.values():
         decoded = decode(body_of(fields), media, SIZES)
@@ -350,17 +350,17 @@ def test_the_quick_look_and_the_thorough_one_agree(data):
     assert all(result == results[0] for result in results)
 
 
-def test_no_job_has_more_chunks_than_the_column_can_say():
+def test_chunk_limit_is_capped_by_the_column_type():
     many = Parallelism(dp_size=2, pp_size=3, vpp_size=100_000)
     columns = {"mc": [0, 2**15 - 1]}
-    assert decode(binary(message(columns=columns)), BINARY_TYPE, many).rejected == 0
+    assert decode(binary(batch_fields(columns=columns)), BINARY_TYPE, many).rejected == 0
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from([JSON_TYPE, BINARY_TYPE]))
 def test_noise_behind_a_sound_header_is_a_batch_or_a_4xx(noise, media):
-    answers(b"\x28\xb5\x2f\xfd" + noise, media)
-    answers(b'{"version":1,"rows":[' + noise, media)
+    check_batch_or_4xx(b"\x28\xb5\x2f\xfd" + noise, media)
+    check_batch_or_4xx(b'{"version":1,"rows":[' + noise, media)
 
 
 def test_wire_structs_declare_the_operation_columns_in_order() -> None:

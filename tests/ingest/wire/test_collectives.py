@@ -1,4 +1,4 @@
-"""Collectives inside groups in a batch: three forms that say the same, and what is refused."""
+"""Collectives inside groups in a batch: equivalent forms and refusals."""
 
 import json
 import re
@@ -41,7 +41,7 @@ GROUPS: list[dict[str, Any]] = [
 
 
 def fields(**changes):
-    """A batch of rank 7, whose peers record for it."""
+    """A batch of rank 7, which records only collectives."""
     about = {"groups": GROUPS, "local_rank": 3, "alone": True, "columns": COLUMNS, **changes}
     return {
         "version": 1, "epoch": 1, "rank": 7, "dp_rank": 1, "stage": 0, "batch_seq": 12,
@@ -70,16 +70,16 @@ def binary(batch, pack=None):
     return msgspec.msgpack.encode(batch)
 
 
-def taken(body, media=JSON_TYPE, **options):
+def decoded(body, media=JSON_TYPE, **options):
     body = json.dumps(body).encode() if media == JSON_TYPE else body
     return decode(body, media, SIZES, **options)
 
 
-def of_binary(body):
+def decoded_binary(body):
     return collectives.groups_from_binary(msgspec.Raw(body))
 
 
-def said(batch):
+def content_of(batch):
     rows = batch.collectives
     named = {
         name: getattr(rows, name).tolist() for name in ("step", "group", "sequence", "start_ns")
@@ -93,7 +93,7 @@ def said(batch):
     }
 
 
-def test_rows_columns_binary_and_packed_say_the_same():
+def test_all_forms_of_collectives_decode_to_the_same_rows():
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*COLUMNS.values(), strict=True)]
     del rows[1]["bytes"]
     in_binary = binary(fields())
@@ -104,10 +104,10 @@ def test_rows_columns_binary_and_packed_say_the_same():
         ),
     )
     found = [
-        taken(fields()),
-        taken(fields(columns=None, rows=rows)),
-        taken(in_binary, BINARY_TYPE),
-        taken(in_packed, BINARY_TYPE),
+        decoded(fields()),
+        decoded(fields(columns=None, rows=rows)),
+        decoded(in_binary, BINARY_TYPE),
+        decoded(in_packed, BINARY_TYPE),
     ]
     assert [(each.rejected, each.errors) for each in found] == [(0, [])] * 4
     expected = {
@@ -119,8 +119,8 @@ def test_rows_columns_binary_and_packed_say_the_same():
         "about": (3, True),
     }
     for each in found:
-        assert said(each.batch) == expected
-        assert said(read_entry(encode(each.batch))) == expected
+        assert content_of(each.batch) == expected
+        assert content_of(read_entry(encode(each.batch))) == expected
     assert encode(found[2].batch) == in_binary
 
 
@@ -129,8 +129,8 @@ def test_the_worked_example_is_the_same_in_both_forms():
     [block] = re.findall(r"reads exactly this -->\n```\n(.*?)```", PAGE, re.DOTALL)
     body = bytes.fromhex("".join(line[:COMMENTS_FROM] for line in block.splitlines()))
     assert f"in binary, {len(body)} bytes" in PAGE
-    rows, batch = of_binary(body), taken(json.loads(text)).batch
-    assert said(batch)["duration_ns"] == rows.duration_ns.tolist() == [3_000_000]
+    rows, batch = decoded_binary(body), decoded(json.loads(text)).batch
+    assert content_of(batch)["duration_ns"] == rows.duration_ns.tolist() == [3_000_000]
     assert batch.collectives.groups == rows.groups == (RankGroup("tp", "tp", (4, 5, 6, 7)),)
     assert (rows.local_rank, rows.is_alone, rows.num_bytes.tolist()) == (3, True, [4096])
     for number in (MAX_GROUP_ROWS, MAX_MEMBERS):
@@ -138,14 +138,14 @@ def test_the_worked_example_is_the_same_in_both_forms():
     assert all(f"| `{name}` |" in PAGE for name in GROUP_DTYPES)
 
 
-def test_a_batch_without_them_is_as_before():
+def test_batch_without_collectives_encodes_without_the_field():
     batch = fields()
     del batch["collectives"]
     for body in (batch, {**batch, "collectives": None}):
-        found = taken(body).batch
+        found = decoded(body).batch
         assert (found.collectives, found.is_alone, found.num_group_rows) == (None, False, 0)
         assert b"collectives" not in encode(found)
-    found = taken(fields(columns=None)).batch  # a rank that says that it is there
+    found = decoded(fields(columns=None)).batch  # a rank that only announces itself
     assert (found.is_alone, found.num_group_rows) == (True, 0)
 
 
@@ -164,23 +164,23 @@ def test_a_batch_without_them_is_as_before():
         ("bytes", 2**53 + 1, "collectives_bytes_out_of_range"),
     ],
 )
-def test_a_row_that_breaks_a_rule_is_refused_and_the_others_are_taken(column, value, code):
+def test_invalid_row_is_refused_and_the_others_accepted(column, value, code):
     columns = {**COLUMNS, column: [COLUMNS[column][0], value, COLUMNS[column][2]]}
-    found = taken(fields(columns=columns), last_step=1_000_000)
+    found = decoded(fields(columns=columns), last_step=1_000_000)
     assert found.rejected == 1
     assert [(each.index, each.code) for each in found.errors] == [(1, code)]
-    assert said(found.batch)["step"] == [100, 101]
-    assert said(read_entry(encode(found.batch)))["sequence"] == [0, 5]
+    assert content_of(found.batch)["step"] == [100, 101]
+    assert content_of(read_entry(encode(found.batch)))["sequence"] == [0, 5]
 
 
 def test_a_rank_reports_only_its_own_groups():
     groups = [GROUPS[0], {"name": "tp", "axis": "tp", "ranks": [0, 1, 2, 3]}]
-    found = taken(fields(groups=groups))
+    found = decoded(fields(groups=groups))
     assert [(each.index, each.code) for each in found.errors] == [
         (1, "collectives_rank_not_in_group")
     ]
     pair = {"name": "pair", "axis": "pp", "ranks": [7, 2]}
-    batch = taken(fields(groups=[GROUPS[0], pair])).batch
+    batch = decoded(fields(groups=[GROUPS[0], pair])).batch
     assert batch.collectives.groups[1].ranks == (7, 2)
 
 
@@ -210,33 +210,33 @@ def test_a_rank_reports_only_its_own_groups():
 )
 def test_mismatched_collectives_are_refused_with_their_position(changes, reason):
     with pytest.raises(PacelineError, match=re.escape(reason)):
-        taken(fields(**changes))
+        decoded(fields(**changes))
 
 
-def test_too_many_rows_are_too_large():
+def test_too_many_rows_are_refused():
     columns = {name: values[:1] * (MAX_GROUP_ROWS + 1) for name, values in COLUMNS.items()}
     with pytest.raises(TooLarge):
-        taken(binary(fields(columns=columns)), BINARY_TYPE)
+        decoded(binary(fields(columns=columns)), BINARY_TYPE)
     with pytest.raises(PacelineError, match="length <= 20000"):
-        taken(fields(columns=columns))
+        decoded(fields(columns=columns))
 
 
-def test_a_rank_that_is_alone_records_and_declares_nothing():
+def test_alone_rank_with_operations_or_done_steps_is_refused():
     batch = fields()
     for changes in ({"steps_done": [[100, 0]]}, {"rows": [
         {"step": 100, "optype": "gc", "start_ns": 1, "duration_ns": 1}
     ]}):  # fmt: skip
         with pytest.raises(InvalidRequest, match="alone: true"):
-            taken({**batch, **changes})
+            decoded({**batch, **changes})
         del batch["collectives"]["alone"]
-        assert taken({**batch, **changes}).batch.num_group_rows == 3
+        assert decoded({**batch, **changes}).batch.num_group_rows == 3
         batch = fields()
 
 
 @pytest.mark.parametrize(
     "ranks", [[0], [3, 4], [0, 1, 2, 3], [8, 10, 12, 14], [0, 1, 2, 3, 9, 20, 21], [5, 3, 1, 0]]
 )
-def test_members_written_short_are_the_same_members(ranks):
+def test_compact_group_members_round_trip(ranks):
     wire = members_of(ranks)
     assert ranks_of(wire.get("ranks", ()), wire.get("runs", ())) == ranks
     assert members_of(range(65_536)) == {"runs": [(0, 65_536, 1)]}
