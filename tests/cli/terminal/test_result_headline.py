@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from app.cli.terminal.result import headline, num_slowest_workers, percent
+from app.cli.terminal.result import headline, percent
 
 RESULT: dict[str, Any] = {
     "job": {"name": "llm", "dp_size": 2, "pp_size": 2},
@@ -44,10 +44,6 @@ def test_headline_with_a_finding_omits_zero_loss_and_low_fidelity():
     assert headline_lines(slowdown=1.0, findings=FOUND)[0] == "llm runs at 1.00\u00d7 of its ideal."
     low = {"discrepancy": 0.12, "verdict": "low"}
     assert not any("Low fidelity" in line for line in headline_lines(fidelity=low, findings=FOUND))
-
-
-def test_slowest_workers_are_three_percent_of_all():
-    assert num_slowest_workers({"job": {"dp_size": 50, "pp_size": 2}}) == 3
 
 
 def test_low_fidelity_headline_names_no_culprit():
