@@ -11,7 +11,7 @@ from tests.harness.trial import SMALL, Trial
 WILD = PushHabits(parts=4, resent=0.6, held_back=0.4)
 
 
-def test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows(stack, name):
+def test_row_24_and_26_split_repeated_reordered_batches_give_right_windows(stack, name):
     with Trial(stack, name, [(SMALL, WILD), (SimulatedJob(Parallelism(3, 2), 4), WILD)]) as trial:
         trial.fault(lambda: None)
         trial.flow(12)
@@ -20,7 +20,7 @@ def test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_wi
     assert verdict["duplicates"] > 0
 
 
-def test_row_25_another_batch_under_the_same_key_changes_no_window(stack, name):
+def test_row_25_conflicting_batch_under_a_used_key_changes_no_window(stack, name):
     with Trial(stack, name) as trial:
         trial.fault(lambda: None)
         (load,) = trial.loads
@@ -40,7 +40,7 @@ def altered(body):
     return codec.encode(replace(batch, columns=longer, wire=None))
 
 
-def test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own(stack, name):
+def test_row_32_and_36_resized_restart_from_a_checkpoint_is_a_new_run(stack, name):
     with Trial(stack, name) as trial:
         trial.fault(lambda: None)
         (load,) = trial.loads
@@ -53,7 +53,7 @@ def test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_i
     assert verdict["violations"] == []
 
 
-def test_row_34_steps_that_never_were_are_in_no_window(stack, name):
+def test_row_34_skipped_step_numbers_appear_in_no_window(stack, name):
     with Trial(stack, name) as trial:
         trial.fault(lambda: None)
         (load,) = trial.loads

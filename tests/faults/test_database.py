@@ -18,9 +18,7 @@ def database(stack):
     return stack.database
 
 
-def test_row_14_while_the_database_is_down_batches_are_taken_and_then_analysed(
-    stack, database, name
-):
+def test_row_14_batches_accepted_without_a_database_are_analysed_later(stack, database, name):
     with Trial(stack, name) as trial:
         trial.fault(partial(stack.kill, "database"))
         until_s = time.monotonic() + FRESH_S + RETRY_STORE_S
@@ -30,7 +28,7 @@ def test_row_14_while_the_database_is_down_batches_are_taken_and_then_analysed(
         assert trial.finish()["violations"] == []
 
 
-def test_row_15_a_commit_whose_outcome_nobody_knows_has_one_effect(stack, database, name):
+def test_row_15_commit_with_a_lost_answer_has_one_effect(stack, database, name):
     fired = stack.to_database.fired
     with Trial(stack, name) as trial:
         trial.fault(partial(stack.to_database.drop_answer_to, b"COMMIT", times=3))
@@ -38,14 +36,14 @@ def test_row_15_a_commit_whose_outcome_nobody_knows_has_one_effect(stack, databa
         assert trial.finish()["violations"] == []
 
 
-def test_row_16_one_killed_backend_takes_all_connections_and_loses_nothing(stack, database, name):
+def test_row_16_killed_database_backend_loses_nothing(stack, database, name):
     with Trial(stack, name) as trial:
         trial.fault(lambda: wait_until(database.kill_backend, "a backend is killed"))
         trial.flow(4)
         assert trial.finish()["violations"] == []
 
 
-def test_row_18_a_locked_table_is_waited_for_and_loses_nothing(stack, database, name):
+def test_row_18_commits_wait_for_a_locked_table_and_lose_nothing(stack, database, name):
     with Trial(stack, name) as trial:
         locked = "BEGIN; LOCK TABLE windows IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(4)"
         with database.session(locked) as session:

@@ -15,7 +15,7 @@ def patch(deed):
     return f"{sabotage.__name__}:{deed.__name__}"
 
 
-def test_an_acknowledgement_before_the_append_is_found(stack, name):
+def test_acknowledgement_before_the_append_is_detected(stack, name):
     stack.kill("api-1")
     stack.restart("api-0", patch(sabotage.acknowledge_before_append))
     stack.wait_until_answering("api-0")
@@ -26,7 +26,7 @@ def test_an_acknowledgement_before_the_append_is_found(stack, name):
     assert verdict["missing"] > 0
 
 
-def test_a_queue_that_did_not_keep_what_it_took_is_found(stack, name):
+def test_queue_that_loses_its_newest_entries_is_detected(stack, name):
     with Trial(stack, name, within_s=SHORT_S) as trial:
         for consumer in stack.consumers:
             stack.processes[consumer].freeze()
@@ -38,7 +38,7 @@ def test_a_queue_that_did_not_keep_what_it_took_is_found(stack, name):
     assert verdict["missing"] > 0
 
 
-def test_a_stream_with_a_length_limit_is_found(stack, name):
+def test_stream_length_limit_is_detected(stack, name):
     stack.kill("api-1")
     stack.restart("api-0", patch(sabotage.cap_streams))
     stack.wait_until_answering("api-0")
@@ -50,7 +50,7 @@ def test_a_stream_with_a_length_limit_is_found(stack, name):
     assert verdict["missing"] > 0
 
 
-def test_a_commit_without_a_fence_is_found(stack, name):
+def test_commit_without_a_fence_is_detected(stack, name):
     no_fence = patch(sabotage.leave_out_fences)
     stack.kill("consumer-1")
     asleep = (freeze_at("after_read", 3), crash_at("after_ack", 3))
@@ -70,7 +70,7 @@ def test_a_commit_without_a_fence_is_found(stack, name):
     assert any("owed" in told for told in verdict["violations"])
 
 
-def test_batches_that_count_as_often_as_they_come_are_found(stack, name):
+def test_duplicate_batches_counted_as_new_are_detected(stack, name):
     stack.kill("consumer-1")
     stack.restart("consumer-0", patch(sabotage.leave_out_keys))
     with Trial(stack, name, [(SMALL, PushHabits(resent=0.5))], within_s=SHORT_S) as trial:

@@ -37,37 +37,37 @@ def complaints(hearings, *, deaths_s=(), quiets=()):
     return sorted({each.partition(":")[0] for each in found})
 
 
-def test_nothing_is_wrong_where_everybody_was_told_everything_once():
+def test_complete_deliveries_have_no_complaints():
     assert complaints(WELL) == []
 
 
 @pytest.mark.parametrize("missing", range(len(WELL)))
-def test_what_one_endpoint_was_not_told_is_lost(missing):
+def test_notification_missing_at_one_receiver_is_lost(missing):
     left = [each for at, each in enumerate(WELL) if at != missing]
     assert "lost" in complaints(left)
 
 
-def test_one_alert_of_several_that_a_message_leaves_out_is_lost():
+def test_alert_missing_from_a_notification_is_lost():
     first, *rest = WELL
     assert "lost" in complaints([replace(first, told={"a": "firing"}), *rest])
 
 
-def test_a_receiver_that_is_told_the_beginning_last_believes_what_is_over():
+def test_firing_delivered_after_resolved_is_stale():
     first, second, *rest = WELL
     assert complaints([second, first, *rest]) == ["stale"]
 
 
-def test_the_same_news_under_another_id_is_found():
+def test_same_content_under_another_delivery_id_is_renewed():
     again = replace(WELL[0], delivery_id="other", at_s=11.0)
     assert complaints([WELL[0], again, *WELL[1:]], deaths_s=[10.5]) == ["renewed"]
 
 
-def test_that_it_still_fires_is_news_of_its_own():
+def test_repeat_interval_notification_is_not_renewed():
     repeat = replace(WELL[0], delivery_id="other", at_s=11.0, is_repeat=True)
     assert complaints([WELL[0], repeat, *WELL[1:]]) == []
 
 
-def test_a_message_may_come_again_once_for_each_death_between():
+def test_each_process_death_explains_one_repeated_delivery():
     again = [replace(WELL[0], at_s=at_s) for at_s in (12.0, 15.0)]
     hearings = [WELL[0], *again, *WELL[1:]]
     assert complaints(hearings, deaths_s=[11.0, 14.0]) == []
@@ -77,7 +77,7 @@ def test_a_message_may_come_again_once_for_each_death_between():
     assert dict(num_repeated(hearings)) == {("steady", "steady-1"): 2}
 
 
-def test_what_is_told_in_a_silence_is_found():
+def test_notification_during_a_silence_is_reported():
     assert complaints(WELL, quiets=[SilencedPeriod(JOB, 5.0, 12.0)]) == ["spoken"]
     assert complaints(WELL, quiets=[SilencedPeriod("job-2", 5.0, 12.0)]) == []
     # On its way when the silence began, or told as soon as it was over.
@@ -87,7 +87,7 @@ def test_what_is_told_in_a_silence_is_found():
     )
 
 
-def test_the_end_of_an_incident_is_of_all_that_was_in_it():
+def test_pagerduty_resolve_covers_every_alert_of_the_incident():
     heard = Inbox()
     alerts = [{"fingerprint": each, "status": "firing"} for each in "ab"]
     details = {"alerts": alerts, "job_id": JOB, "rule": RULE, "is_repeat": False}
@@ -99,7 +99,7 @@ def test_the_end_of_an_incident_is_of_all_that_was_in_it():
     assert [each.job for each in heard.of_jobs({JOB})] == [JOB, JOB]
 
 
-def test_an_endpoint_that_fails_takes_every_message_in_the_end():
+def test_flaky_receiver_accepts_every_notification_by_the_third_attempt():
     refusing = FlakyReplies(["shaky"])
     met = {
         f"m{number}": [refusing.refusal("shaky", f"m{number}") for _ in range(4)]

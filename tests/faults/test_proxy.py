@@ -22,7 +22,7 @@ def ends():
         proxy.close()
 
 
-def test_without_trouble_it_hands_on_both_ways(ends):
+def test_proxy_without_faults_forwards_both_ways(ends):
     _, caller, server = ends
     caller.sendall(b"question")
     assert server.recv(100) == b"question"
@@ -30,7 +30,7 @@ def test_without_trouble_it_hands_on_both_ways(ends):
     assert caller.recv(100) == b"answer"
 
 
-def test_an_answer_is_dropped_after_its_request_was_handed_on(ends):
+def test_request_whose_answer_is_dropped_is_still_forwarded(ends):
     proxy, caller, server = ends
     proxy.drop_answer_to(b"que")
     caller.sendall(b"qu")
@@ -43,7 +43,7 @@ def test_an_answer_is_dropped_after_its_request_was_handed_on(ends):
     assert proxy.fired == 1
 
 
-def test_a_line_is_reset_at_both_ends(ends):
+def test_reset_reaches_both_ends(ends):
     proxy, caller, server = ends
     caller.sendall(b"question")
     assert server.recv(100) == b"question"
@@ -53,7 +53,7 @@ def test_a_line_is_reset_at_both_ends(ends):
             end.recv(100)
 
 
-def test_a_half_closed_line_still_brings_answers(ends):
+def test_half_closed_connection_still_delivers_answers(ends):
     proxy, caller, server = ends
     caller.sendall(b"question")
     assert server.recv(100) == b"question"
@@ -63,7 +63,7 @@ def test_a_half_closed_line_still_brings_answers(ends):
     assert caller.recv(100) == b"answer"
 
 
-def test_what_is_said_into_silence_is_lost_and_healing_cuts_the_line(ends):
+def test_blackhole_loses_bytes_and_healing_resets_the_connection(ends):
     proxy, caller, server = ends
     caller.sendall(b"question")
     assert server.recv(100) == b"question"
@@ -77,7 +77,7 @@ def test_what_is_said_into_silence_is_lost_and_healing_cuts_the_line(ends):
         caller.recv(100)
 
 
-def test_a_slow_line_brings_everything(ends):
+def test_slow_connection_delivers_every_byte(ends):
     proxy, caller, server = ends
     proxy.slow(0.01, bytes_per_s=1e6)
     received = bytearray()

@@ -11,12 +11,12 @@ from tests.harness.trial import Trial
 SEED = 3
 
 
-def test_the_same_seed_draws_the_same_faults():
+def test_same_seed_draws_the_same_faults():
     assert list(islice(random_faults(SEED), 50)) == list(islice(random_faults(SEED), 50))
     assert list(islice(random_faults(SEED), 50)) != list(islice(random_faults(SEED + 1), 50))
 
 
-def test_drawn_faults_lose_nothing(stack, name):
+def test_random_faults_lose_nothing(stack, name):
     with Trial(stack, name, seed=SEED) as trial:
         for drawn in islice(random_faults(SEED), 5):
             trial.fault(partial(inject, stack, drawn))
@@ -24,7 +24,7 @@ def test_drawn_faults_lose_nothing(stack, name):
         assert trial.finish()["violations"] == []
 
 
-def test_the_command_says_what_it_did_and_that_nothing_was_lost():
+def test_faults_benchmark_prints_its_schedule_and_loses_nothing():
     result = run_benchmark("faults", "--minutes", "0.1", "--seed", str(SEED), "--store", "sqlite")
     verdict = json.loads(result.stdout)
     assert result.exit_code == 0, verdict["violations"]

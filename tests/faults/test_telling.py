@@ -47,7 +47,7 @@ def has(found, complaint):
     return any(each.startswith(complaint) for each in found["wrong"])
 
 
-def test_row_50_a_consumer_killed_at_any_point_of_telling_loses_no_alert(telling, heard):
+def test_row_50_consumer_killed_at_any_notification_point_loses_no_alert(telling, heard):
     found = tried(telling, heard, "points", crash_at_points, 1, seed=1)
     assert found["wrong"] == []
     assert found["crashes"] == 4
@@ -63,7 +63,7 @@ def test_row_50_consumers_killed_at_random_lose_no_alert(telling, heard):
 
 
 @pytest.mark.long
-def test_messages_that_count_as_sent_before_they_are_are_found(telling, heard):
+def test_messages_marked_delivered_before_the_post_are_detected(telling, heard):
     patches = [patch(sabotage.mark_before_post)]
     given = {"seed": 1, "points": ["after_claim"], "patches": patches, "within_s": 20.0}
     found = tried(telling, heard, "marked", crash_at_points, 2, **given)

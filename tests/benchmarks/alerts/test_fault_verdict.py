@@ -35,15 +35,15 @@ NO_CULPRIT = replace(RIGHT, is_culprit_right=False)
         ([], ["vacuous: no fault costs enough to be told"]),
     ],
 )
-def test_shares_below_those_asked_of_the_diagnosis_are_wrong(tried, wrong):
+def test_shares_below_the_minimum_are_wrong(tried, wrong):
     assert verdict_of_faults(tried)["wrong"] == wrong
 
 
-def test_what_was_not_told_or_too_early_is_wrong_each_time():
+def test_each_missed_unresolved_or_early_alert_is_wrong():
     for each in ({"is_alerted": False}, {"is_resolved": False}, {"early": ("It is slow.",)}):
         [wrong] = verdict_of_faults([RIGHT] * 200 + [replace(RIGHT, **each)])["wrong"]
         assert wrong["number"] == 1
 
 
-def test_a_silence_is_listened_to_for_longer_than_is_forgiven():
+def test_silences_last_longer_than_the_judge_s_slack():
     assert QUIET_S > SLACK_S

@@ -19,11 +19,11 @@ from tests.benchmarks.running import run_benchmark
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
-def test_nobody_is_woken_by_a_job_in_which_nothing_is_wrong(scenario):
+def test_job_without_stragglers_fires_no_alert(scenario):
     assert false_alerts(scenario).sentences == []
 
 
-def test_there_are_at_least_thirty_of_them_and_a_slow_worker_in_one_would_ring():
+def test_thirty_scenarios_exist_and_a_slow_worker_would_fire():
     assert len({scenario.name for scenario in SCENARIOS}) >= 30
     slow = replace(SCENARIOS[0], faults=(SlowWorker(1, 1, 1.6),))
     assert {event.rule for event in false_alerts(slow).rang} == {"slowdown", "cause"}
@@ -40,7 +40,7 @@ def rules_that_rang(watch):
     return [event.rule for event in watch.rang if event.kind == "firing"]
 
 
-def test_one_alert_speaks_for_those_that_say_the_same():
+def test_slowdown_alert_covers_the_cause_alert_in_notifications():
     watch = lives(replace(SCENARIOS[0], faults=(SlowWorker(1, 1, 1.6),)), for_s=0.0)
     assert rules_that_rang(watch) == ["slowdown", "cause"]
     begun, over = watch.told
@@ -48,7 +48,7 @@ def test_one_alert_speaks_for_those_that_say_the_same():
     assert "ended" in over
 
 
-def test_a_gap_that_is_as_long_as_a_silence_is_told():
+def test_gap_longer_than_the_silence_limit_fires_stalled():
     gap = next(each for each in SCENARIOS if each.name == "a-gap")
     steps = tuple(step if step < 36 else step + 200 for step in gap.steps)
     watch = lives(replace(gap, steps=steps))
@@ -57,7 +57,7 @@ def test_a_gap_that_is_as_long_as_a_silence_is_told():
     assert watch.told[0].startswith("No worker of made has sent anything")
 
 
-def test_a_worker_that_is_silent_for_as_long_is_told_and_named():
+def test_silent_worker_fires_and_is_named():
     faults = (SilentWorker(3, 2, when=FaultSteps(40)),)
     watch = lives(replace(SCENARIOS[0], faults=faults, steps=tuple(range(520))))
     assert rules_that_rang(watch) == ["silent-worker"]
@@ -65,7 +65,7 @@ def test_a_worker_that_is_silent_for_as_long_is_told_and_named():
     assert "dp 3, stage 2" in watch.told[0]
 
 
-def test_a_fault_in_a_job_that_is_started_again_rings_once_and_fires_on():
+def test_fault_across_restarts_fires_once_and_stays_firing():
     slow = next(each for each in SCENARIOS if each.name == "two-restarts")
     slow = replace(slow, faults=(SlowWorker(1, 1, 1.6),), steps=tuple(range(160)))
     attempts = simulated_runs(slow.made, slow.steps, slow.events)
@@ -91,7 +91,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("number", FAULTS.values(), ids=FAULTS)
-def test_a_fault_that_costs_a_tenth_rings_names_its_cause_and_is_over_when_it_ends(number):
+def test_fault_of_ten_percent_fires_names_its_cause_and_resolves(number):
     found = try_fault(JobNumber.of(number))
     assert found.counts, "too small to be told"
     assert found.is_alerted
@@ -106,9 +106,7 @@ def test_a_fault_that_costs_a_tenth_rings_names_its_cause_and_is_over_when_it_en
     ("at_first", "miss"),
     [({}, "not alerted"), ({"is_alerted": True}, "not resolved")],
 )
-def test_a_fault_that_is_told_only_when_it_lasts_longer_is_no_hit_of_the_first_try(
-    monkeypatch, at_first, miss
-):
+def test_fault_alerted_only_on_the_longer_try_is_missed_at_first(monkeypatch, at_first, miss):
     known = AlertOutcome(3000000, "slow-worker", "a job", 0.2, is_cause_right=True)
     tries = {1: replace(known, **at_first), 4: replace(known, is_alerted=True, is_resolved=True)}
     monkeypatch.setattr(faults, "_try_times", lambda _, times: tries[times])
@@ -125,7 +123,7 @@ def told_of_faults(*given):
     return json.loads(told.stdout)
 
 
-def test_the_benchmark_says_what_rang_and_what_it_named():
+def test_faults_part_counts_alerted_and_resolved_jobs():
     found = told_of_faults("--jobs", "2", "--seed", "3")
     assert (found["jobs"], found["wrong"], found["early"]) == (2, [], 0)
     assert found["counted"] == found["alerted"] == found["resolved"] == 2
