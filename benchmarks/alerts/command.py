@@ -14,7 +14,7 @@ from rich.progress import track
 
 from app.cli.terminal import stderr_console
 from benchmarks.alerts.faults import is_wanted, try_fault, verdict_of_faults
-from benchmarks.alerts.latency import measured_latency, settings_with_usual_wait
+from benchmarks.alerts.latency import measured_latency, settings_with_default_wait
 from benchmarks.alerts.scenarios import SCENARIOS, false_alerts
 from benchmarks.diagnosis.drawn_jobs import job_numbers
 from benchmarks.measuring import logs_on_stderr, map_processes
@@ -28,8 +28,8 @@ from tests.harness.alerts.crashes import (
 from tests.harness.alerts.listener import FlakyReplies, Inbox, webhook_listener
 from tests.harness.alerts.receivers import SHAKY, add_receivers, settings_for
 from tests.harness.alerts.slow_jobs import SlowJobs
-from tests.harness.crash_points import TELLING_POINTS
-from tests.harness.stack import Stack, usual_store
+from tests.harness.crash_points import NOTIFICATION_POINTS
+from tests.harness.stack import Stack, default_store
 
 
 def alerts(
@@ -77,27 +77,27 @@ def _scenarios(processes: int) -> dict[str, Any]:
 
 
 def _faults(jobs: int, seed: int, family: str, processes: int) -> dict[str, Any]:
-    wanted = [each for each in job_numbers(seed, family, 2 * jobs, 0) if is_wanted(each)][:jobs]
-    found = _map_jobs(try_fault, wanted, processes)
+    numbers = [each for each in job_numbers(seed, family, 2 * jobs, 0) if is_wanted(each)][:jobs]
+    found = _map_jobs(try_fault, numbers, processes)
     return {"seed": seed, "family": family} | verdict_of_faults(found)
 
 
 def _crashes(kills: int, seed: int, store: Any) -> dict[str, Any]:
     # Four of five anywhere, the others at each named point as often.
-    times_each = max(1, kills // (5 * len(TELLING_POINTS)))
-    at_random = kills - times_each * len(TELLING_POINTS)
-    with _notifying_stack(store, settings_for) as (stack, heard):
-        killer, callers = Killer(stack), SlowJobs(stack, heard, "job", NOTIFIED_WITHIN_S)
+    times_each = max(1, kills // (5 * len(NOTIFICATION_POINTS)))
+    at_random = kills - times_each * len(NOTIFICATION_POINTS)
+    with _notifying_stack(store, settings_for) as (stack, inbox):
+        killer, slow_jobs = Killer(stack), SlowJobs(stack, inbox, "job", NOTIFIED_WITHIN_S)
         crashes = chain(
             crash_at_random(killer, at_random, seed), crash_at_points(killer, times_each, seed)
         )
-        verdict = crash_verdict(killer, callers, _with_progress(crashes))
+        verdict = crash_verdict(killer, slow_jobs, _with_progress(crashes))
         return {"store": stack.store_kind, "seed": seed} | verdict
 
 
 def _latency(jobs: int, store: Any) -> dict[str, Any]:
-    with _notifying_stack(store, settings_with_usual_wait) as (stack, heard):
-        return {"store": stack.store_kind, "jobs": jobs} | measured_latency(stack, heard, jobs)
+    with _notifying_stack(store, settings_with_default_wait) as (stack, inbox):
+        return {"store": stack.store_kind, "jobs": jobs} | measured_latency(stack, inbox, jobs)
 
 
 @contextmanager
@@ -106,12 +106,12 @@ def _notifying_stack(
 ) -> Iterator[tuple[Stack, Inbox]]:
     """A whole Paceline that tells some receivers; its logs are kept if something breaks it off."""
     directory = Path(mkdtemp(prefix="paceline-alerts-"))
-    kind = store or usual_store()
-    with webhook_listener(FlakyReplies([SHAKY.name])) as heard:
-        settings = settings_for(heard, directory)
+    kind = store or default_store()
+    with webhook_listener(FlakyReplies([SHAKY.name])) as inbox:
+        settings = settings_for(inbox, directory)
         with Stack(directory, store=kind, num_consumers=2, settings=settings) as stack:
-            add_receivers(stack, heard)
-            yield stack, heard
+            add_receivers(stack, inbox)
+            yield stack, inbox
     rmtree(directory)
 
 
@@ -121,8 +121,8 @@ def _with_progress(crashes: Iterator[str]) -> Iterator[str]:
         yield crash
 
 
-def _map_jobs(call: Any, of: Any, processes: int) -> list[Any]:
-    with logs_on_stderr(), map_processes(call, of, processes) as found:
+def _map_jobs(call: Any, items: Any, processes: int) -> list[Any]:
+    with logs_on_stderr(), map_processes(call, items, processes) as found:
         return list(
-            track(found, "watching", total=len(of), console=stderr_console(), transient=True)
+            track(found, "watching", total=len(items), console=stderr_console(), transient=True)
         )

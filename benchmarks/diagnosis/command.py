@@ -10,7 +10,7 @@ from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
 from benchmarks.diagnosis import scoring
 from benchmarks.diagnosis.drawn_jobs import JobNumber, job_numbers
-from benchmarks.diagnosis.examination import examine, story
+from benchmarks.diagnosis.examination import examine, job_report
 from benchmarks.diagnosis.truth import DiagnosisOutcome
 from benchmarks.diagnosis.verdict import misses
 from benchmarks.measuring import logs_on_stderr, map_processes
@@ -44,8 +44,8 @@ def diagnosis(
     """
     if only is not None:
         with logs_on_stderr():
-            told = story(JobNumber.of(only))
-        typer.echo(json.dumps(told, indent=2))
+            report = job_report(JobNumber.of(only))
+        typer.echo(json.dumps(report, indent=2))
         return
     num_healthy = jobs // 3 if healthy is None else healthy
     if num_healthy > jobs:

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.diagnosis.finding import Culprit
 from app.synth.cluster import World
-from app.synth.faults import fault as made_fault
+from app.synth.faults import fault as synth_fault
 from app.synth.faults.effects import neighbours
 from app.synth.truth import FaultStepTimes
 from app.trace.job import Parallelism
@@ -78,11 +78,11 @@ class StatedFinding:
     onset: int | None
     sentence: str
 
-    def names(self, fault: TrueFault) -> bool:
+    def has_cause_of(self, fault: TrueFault) -> bool:
         """Whether its cause is the fault's."""
         return self.cause in fault.causes
 
-    def places(self, fault: TrueFault) -> bool:
+    def has_culprits_of(self, fault: TrueFault) -> bool:
         """Whether it blames exactly the workers that are to blame."""
         return any(self.workers == answer.workers for answer in fault.answers)
 
@@ -102,7 +102,7 @@ class DiagnosisOutcome:
     what: str
     family: str
     faults: tuple[TrueFault, ...]
-    said: tuple[StatedFinding, ...]
+    findings: tuple[StatedFinding, ...]
     withheld: frozenset[str] = frozenset()
     early: tuple[StatedFinding, ...] = ()
     num_changes: int = 0
@@ -145,42 +145,42 @@ def _is_culprit(culprit: Culprit, worker: Worker, hosts: Mapping[Worker, str]) -
 
 def truths(plan: JobPlan, judged: Sequence[int]) -> tuple[TrueFault, ...]:
     """The job's faults, costs being those in the judged steps: the same job without, same seed."""
-    times = FaultStepTimes.of(plan.made, plan.steps)
+    times = FaultStepTimes.of(plan.simulated, plan.steps)
     costs = times.costs(np.searchsorted(plan.steps, judged))
     return tuple(
-        _truth(plan, kind, fault, cost, _longer(plan, fault, times.with_all_s, without_s))
+        _truth(plan, kind, fault, cost, _step_change(plan, fault, times.with_all_s, without_s))
         for kind, fault, cost, without_s in zip(
-            plan.kinds, plan.made.faults, costs, times.without_s, strict=True
+            plan.kinds, plan.simulated.faults, costs, times.without_s, strict=True
         )
     )
 
 
-def began_at(fault: made_fault.Fault, steps: Sequence[int]) -> int | None:
+def began_at(fault: synth_fault.Fault, steps: Sequence[int]) -> int | None:
     """Position of the fault's first recorded step; None where it is older than the record."""
     position = int(np.searchsorted(steps, fault.when.first_step))
     return position or None
 
 
 def _truth(
-    plan: JobPlan, kind: FaultKind, fault: made_fault.Fault, cost: float | None, step_change: float
+    plan: JobPlan, kind: FaultKind, fault: synth_fault.Fault, cost: float | None, step_change: float
 ) -> TrueFault:
-    world = plan.made.world
-    began = began_at(fault, plan.steps)
+    world = plan.simulated.world
+    onset = began_at(fault, plan.steps)
     answers = answers_to(fault, world)
     causes = {answer.cause for answer in answers}
-    cannot_tell = began is None and world.parallelism.dp_size == 1 and causes == {_WORKER, _STAGE}
+    cannot_tell = onset is None and world.parallelism.dp_size == 1 and causes == {_WORKER, _STAGE}
     return TrueFault(
         kind=kind.name,
         answers=answers,
         cost=cost,
         has_place=kind.has_place,
-        onset=began if kind.is_step else None,
+        onset=onset if kind.is_step else None,
         step_change=step_change,
         or_withheld=(_WORKER, _STAGE) if cannot_tell else (),
     )
 
 
-def answers_to(fault: made_fault.Fault, world: World) -> tuple[RightAnswer, ...]:
+def answers_to(fault: synth_fault.Fault, world: World) -> tuple[RightAnswer, ...]:
     """The fault's own cause and culprits first, then what leaves the very same record."""
     if fault.cause is None:
         return ()
@@ -215,8 +215,8 @@ def _end(worker: tuple[int, int], world: World) -> Workers:
     return frozenset({worker}) if len(neighbours(world, worker[1])) == 1 else frozenset()
 
 
-def _longer(
-    plan: JobPlan, fault: made_fault.Fault, with_s: Floats, without_s: Floats | None
+def _step_change(
+    plan: JobPlan, fault: synth_fault.Fault, with_s: Floats, without_s: Floats | None
 ) -> float:
     """By what share steps are longer with the fault, from its first one on."""
     if without_s is None:

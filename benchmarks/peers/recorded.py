@@ -69,21 +69,21 @@ class Collector:
         # The first step is none that training takes: processes wait there for each other to start.
         with self._lock:
             self._run.add(decoded.batch, 0.0)
-            self._keep(self._run.settle(0.0, tells_open=False))
+            self._store(self._run.settle(0.0, tells_open=False))
         return decoded.batch.columns.num_ops + decoded.batch.num_group_rows
 
     def windows(self) -> list[Window]:
         """What was closed, without the first step."""
         with self._lock:
-            self._keep(self._run.finish(0.0, "complete"))
-        kept = []
+            self._store(self._run.finish(0.0, "complete"))
+        windows = []
         for _, window in sorted(self._windows.items()):
             steps = [step for step in window.steps if step > 0]
             if steps:
-                kept.append(window.only(steps) if len(steps) < len(window.steps) else window)
-        return kept
+                windows.append(window.only(steps) if len(steps) < len(window.steps) else window)
+        return windows
 
-    def _keep(self, changes: Sequence[Any]) -> None:
+    def _store(self, changes: Sequence[Any]) -> None:
         for change in changes:
             if change.ops is not None:
                 self._windows[change.window.first_step] = change.window
@@ -159,14 +159,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--slow", type=int, nargs="*", default=[6], help="ranks (6)")
     parser.add_argument("--slowdown", type=float, default=1.6)
     parser.add_argument("--group-every", type=int, default=1, help="steps (1)")
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     if importlib.util.find_spec("torch") is None:
         print("PyTorch is not installed: pip install torch==2.13.0", file=sys.stderr)
         return 2
     try:
-        windows = recorded_windows(told.slow, slowdown=told.slowdown, group_every=told.group_every)
+        windows = recorded_windows(
+            options.slow, slowdown=options.slowdown, group_every=options.group_every
+        )
     except TrainingFailed as failed:
-        print(failed.said, file=sys.stderr)
+        print(failed.output, file=sys.stderr)
         raise
     found = [
         {"window": each.id, "named": named(each), "mean_stay_s": mean_stays_s(each)}
@@ -174,5 +176,5 @@ def main(arguments: list[str]) -> int:
     ]
     print(json.dumps(found))
     ranks = [[rank for each in named(one) for rank in each["ranks"]] for one in windows]
-    is_right = [each == told.slow for each in ranks]
+    is_right = [each == options.slow for each in ranks]
     return 0 if windows and all(is_right) else 1

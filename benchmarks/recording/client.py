@@ -18,7 +18,7 @@ from app.trace.ops import OP_NAMES
 from benchmarks.recording.counting_server import counting_server
 from benchmarks.service.pushing import batches_of_workers
 
-OPS_A_STEP = 100
+OPS_PER_STEP = 100
 SETTLED_STEPS = 50
 STEP_S = 0.002  # of other things than recording: time for the sender, as in training
 DELIVERED_WITHIN_S = 60.0
@@ -52,17 +52,17 @@ def _recorder(url: str, worker: int = 0) -> paceline_client.Recorder:
 
 def _cost(url: str, num_ops: int) -> dict[str, Any]:
     recorder = _recorder(url)
-    num_steps = max(2, num_ops // OPS_A_STEP)
+    num_steps = max(2, num_ops // OPS_PER_STEP)
     _timed_ns(recorder, range(SETTLED_STEPS))
     before = _blocks(recorder)
-    taken_ns = _timed_ns(recorder, range(SETTLED_STEPS, SETTLED_STEPS + num_steps))
+    recording_ns = _timed_ns(recorder, range(SETTLED_STEPS, SETTLED_STEPS + num_steps))
     growing = _blocks(recorder) - before
     recorder.close()
-    cuts = statistics.quantiles(taken_ns, n=100)
+    cuts = statistics.quantiles(recording_ns, n=100)
     return {
         "record_p50_us": cuts[49] / 1e3,
         "record_p99_us": cuts[98] / 1e3,
-        "ops": num_steps * OPS_A_STEP,
+        "ops": num_steps * OPS_PER_STEP,
         "growing_blocks": growing,
         "dropped": recorder.dropped,
     }
@@ -70,16 +70,16 @@ def _cost(url: str, num_ops: int) -> dict[str, Any]:
 
 def _timed_ns(recorder: paceline_client.Recorder, steps: range) -> "array[int]":
     """What each operation's recording took, the looks at the clock included."""
-    clock, taken_ns = time.perf_counter_ns, array("q", [])
+    clock, recording_ns = time.perf_counter_ns, array("q", [])
     for step in steps:
         with recorder.step(step):
-            for microbatch in range(OPS_A_STEP):
+            for microbatch in range(OPS_PER_STEP):
                 began_ns = clock()
                 with recorder.op("forward-compute", microbatch=microbatch, chunk=0):
                     pass
-                taken_ns.append(clock() - began_ns)
+                recording_ns.append(clock() - began_ns)
         time.sleep(STEP_S)
-    return taken_ns
+    return recording_ns
 
 
 def _blocks(recorder: paceline_client.Recorder) -> int:

@@ -17,7 +17,7 @@ from tests.harness.ranks import ROOT, TrainingFailed, run_ranks
 BAR = 0.005  # of the step
 RANKS = 4
 EXAMPLE = "examples.torch_pipeline.train"
-PATIENCE_S = 3600.0
+TRAINED_WITHIN_S = 3600.0
 # Student's t, 95 % on both sides, by degrees of freedom; beyond, as the normal distribution.
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
 
@@ -93,8 +93,8 @@ def _trained(url: str, steps: int, runs: list[str]) -> list[dict[str, Any]]:
     arguments = ["--url", url, "--token", "none", "--steps", str(steps), "--runs", *runs]
     with TemporaryDirectory() as directory:
         try:
-            said = run_ranks(EXAMPLE, arguments, RANKS, Path(directory), PATIENCE_S)
+            output = run_ranks(EXAMPLE, arguments, RANKS, Path(directory), TRAINED_WITHIN_S)
         except TrainingFailed as failed:
-            typer.echo(failed.said, err=True)
+            typer.echo(failed.output, err=True)
             raise
-    return [json.loads(line) for line in said[0].splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in output[0].splitlines() if line.startswith("{")]

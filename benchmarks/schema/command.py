@@ -119,12 +119,12 @@ def _token(settings: Settings) -> str:
 
 
 def _summary(report: Path) -> dict[str, Any]:
-    told = json.loads(report.read_text())
+    totals = json.loads(report.read_text())
     return {
-        "requests": told["test_cases"]["generated"],
-        "operations": told["operations"]["tested"],
-        "failures": len(told["failures"]),
-        "seconds": round(told["running_time"], 1),
+        "requests": totals["test_cases"]["generated"],
+        "operations": totals["operations"]["tested"],
+        "failures": len(totals["failures"]),
+        "seconds": round(totals["running_time"], 1),
     }
 
 

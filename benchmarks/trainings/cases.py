@@ -49,10 +49,10 @@ ANSWERS: dict[str, tuple[Answer, ...]] = {
     "uneven-stages": (Answer("stage-imbalance"),),
 }
 # Faults of one rank, of one stage, and of all.
-OF_A_RANK = frozenset(
+RANK_FAULTS = frozenset(
     ("slow-rank", "slow-peer", "host-work", "gc-storms", "slow-data", "slow-collate")
 )
-OF_A_STAGE = frozenset(("uneven-stages",))
+STAGE_FAULTS = frozenset(("uneven-stages",))
 
 CASES = (
     *(Case(f"fsdp2-{num}-slow-rank", "fsdp2", num, "slow-rank") for num in (2, 3, 4)),
@@ -94,8 +94,8 @@ class Run:
     def of(cls, case: Case, number: int, seed: int) -> "Run":
         """The `number`-th run of the case."""
         draw = random.Random(f"{case.name}-{number}-{seed}")  # noqa: S311
-        rank = draw.randrange(case.num_ranks) if case.fault in OF_A_RANK else -1
-        stage = draw.randrange(2) if case.fault in OF_A_STAGE else -1
+        rank = draw.randrange(case.num_ranks) if case.fault in RANK_FAULTS else -1
+        stage = draw.randrange(2) if case.fault in STAGE_FAULTS else -1
         return cls(case, number, seed, rank, stage, number % 3 == 2, number % 2)
 
     @property

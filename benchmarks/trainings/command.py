@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.trainings import judge, recorded
 from benchmarks.trainings.cases import BY_NAME, CASES, Case, Run
 from benchmarks.trainings.judge import GOOD, Verdict
-from benchmarks.trainings.served import TOKEN, Served
+from benchmarks.trainings.served import TOKEN, PacelineServer
 from tests.harness.ranks import TrainingFailed, run_ranks
 
 MODULE = "examples.torch_faults.train"
@@ -26,20 +26,20 @@ TRAINED_WITHIN_S = 1800.0  # all runs of one number of ranks
 
 def main(arguments: list[str]) -> int:
     """Print figures as JSON; 1 while a bar is missed, 2 where nothing can be trained."""
-    told = _parser().parse_args(arguments)
-    if told.recorded is not None:
-        return _show(list(_judged_again(told.recorded, told.case or list(BY_NAME))), [])
+    options = _parser().parse_args(arguments)
+    if options.recorded is not None:
+        return _show(list(_rejudged(options.recorded, options.case or list(BY_NAME))), [])
     if importlib.util.find_spec("torch") is None:
         print("PyTorch is not installed: pip install torch==2.13.0", file=sys.stderr)
         return 2
-    cases = [BY_NAME[name] for name in told.case] if told.case else list(CASES)
+    cases = [BY_NAME[name] for name in options.case] if options.case else list(CASES)
     skipped = [case.name for case in cases if not _can_train(case)]
     cases = [case for case in cases if case.name not in skipped]
-    runs = [Run.of(case, number, told.seed) for number in range(told.runs) for case in cases]
+    runs = [Run.of(case, number, options.seed) for number in range(options.runs) for case in cases]
     with TemporaryDirectory(prefix="paceline-") as name:
         directory = Path(name)
-        with Served(directory) as served:
-            verdicts = _trained(served, directory, runs, told.keep)
+        with PacelineServer(directory) as served:
+            verdicts = _trained(served, directory, runs, options.keep)
     return _show(verdicts, skipped)
 
 
@@ -79,7 +79,7 @@ def _can_train(case: Case) -> bool:
 
 
 def _trained(
-    served: Served, directory: Path, runs: list[Run], kept: Path | None
+    served: PacelineServer, directory: Path, runs: list[Run], kept: Path | None
 ) -> list[tuple[Run, Verdict]]:
     """Train the runs, those of one module and number of ranks in one launch; what was said.
 
@@ -103,29 +103,29 @@ def _trained(
             except BaseException as error:
                 stop.set()
                 if isinstance(error, TrainingFailed):
-                    print(error.said, file=sys.stderr)
+                    print(error.output, file=sys.stderr)
                 raise
             found += judged.result()
     return found
 
 
 def _judged(
-    served: Served, directory: Path, runs: list[Run], kept: Path | None, stop: Event
+    served: PacelineServer, directory: Path, runs: list[Run], kept: Path | None, stop: Event
 ) -> list[tuple[Run, Verdict]]:
     """What was said of each run of a launch, as they end."""
     found = []
     for run in runs:
         windows = served.windows(run, stop)
         verdict = Verdict.of(run, [each.result for each in windows])
-        told = _told(directory, run)
+        printed = _rank_figures(directory, run)
         if kept is not None:
-            recorded.keep(kept, run, windows, run.truth() | told | {"verdict": asdict(verdict)})
-        _report(run, verdict, f"; {told['took_s']:.0f} s")
+            recorded.keep(kept, run, windows, run.truth() | printed | {"verdict": asdict(verdict)})
+        _report(run, verdict, f"; {printed['took_s']:.0f} s")
         found.append((run, verdict))
     return found
 
 
-def _told(directory: Path, run: Run) -> dict[str, Any]:
+def _rank_figures(directory: Path, run: Run) -> dict[str, Any]:
     """What ranks printed of a run: how long it took, how much longer than asked each one slept."""
     printed = [
         json.loads(line)
@@ -140,7 +140,7 @@ def _told(directory: Path, run: Run) -> dict[str, Any]:
     }
 
 
-def _judged_again(directory: Path, names: list[str]) -> Iterator[tuple[Run, Verdict]]:
+def _rejudged(directory: Path, names: list[str]) -> Iterator[tuple[Run, Verdict]]:
     """What today's code says of recorded runs."""
     for run, results in recorded.runs(directory, names):
         verdict = Verdict.of(run, results)
@@ -152,10 +152,10 @@ def _report(run: Run, verdict: Verdict, took: str = "") -> None:
     """One line of progress."""
     mark = "ok" if verdict.outcome in GOOD else "NO"
     extra = f", beside it {', '.join(verdict.extra_causes)}" if verdict.extra_causes else ""
-    said = verdict.sentence or "no finding"
+    sentence = verdict.sentence or "no finding"
     print(
         f"{mark} {run.name}: {verdict.outcome}, {verdict.num_right_windows} of "
-        f"{verdict.num_windows} windows{extra}{took}; {said}",
+        f"{verdict.num_windows} windows{extra}{took}; {sentence}",
         file=sys.stderr,
         flush=True,
     )

@@ -86,16 +86,16 @@ def _is_right(run: Run, result: dict[str, Any]) -> bool:
 
 def figures(verdicts: Iterable[tuple[Run, Verdict]]) -> dict[str, Any]:
     """Counts by case, over all, and whether the bars are held."""
-    of_case: dict[str, list[Verdict]] = defaultdict(list)
+    by_case: dict[str, list[Verdict]] = defaultdict(list)
     num_faulty = num_right = num_false = 0
     for run, verdict in verdicts:
-        of_case[run.case.name].append(verdict)
+        by_case[run.case.name].append(verdict)
         num_faulty += bool(run.case.fault)
         num_right += verdict.outcome == "right"
         num_false += verdict.outcome == "false-cause"
     share = num_right / num_faulty if num_faulty else None
     return {
-        "cases": {name: _counts(each) for name, each in of_case.items()},
+        "cases": {name: _counts(each) for name, each in by_case.items()},
         "faulty_runs": num_faulty,
         "right_runs": num_right,
         "right_share": share,

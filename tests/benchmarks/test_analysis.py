@@ -31,9 +31,9 @@ def printed(*arguments: str) -> list[dict]:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    made = SimulatedJob(Parallelism(2, 2), 2)
+    simulated = SimulatedJob(Parallelism(2, 2), 2)
     path = tmp_path / "trace-made.parquet"
-    trace_files.write(made.make([1, 2]), made.job, path)
+    trace_files.write(simulated.make([1, 2]), simulated.job, path)
     return path
 
 
@@ -48,8 +48,8 @@ def test_every_trace_prints_one_line(trace):
 
 def test_synthetic_job_has_the_requested_size():
     (line,) = printed("analyze", "--synthetic", "dp=3,pp=2,microbatches=4,steps=2", "--repeats=1")
-    made = SimulatedJob(Parallelism(3, 2), 4)
-    assert line["ops"] == made.make([0, 1]).num_ops
+    simulated = SimulatedJob(Parallelism(3, 2), 4)
+    assert line["ops"] == simulated.make([0, 1]).num_ops
 
 
 def test_growth_covers_the_requested_sizes():

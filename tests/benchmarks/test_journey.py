@@ -5,7 +5,7 @@ import json
 from app.engine.memory import keep_freed_memory
 from app.errors import PacelineError
 from app.trace.job import job_key
-from benchmarks.journey import AIMS, APP, Calls, Watch
+from benchmarks.journey import AIMS, APP, Calls, CallTracer
 from tests.benchmarks.running import run_benchmark
 
 
@@ -19,8 +19,8 @@ def test_file_changes_are_counted_per_thread_in_both_directions():
 
 
 def test_only_calls_into_app_are_counted():
-    watch = Watch()
-    with watch.watching() as calls:
+    tracer = CallTracer()
+    with tracer.tracing() as calls:
         json.dumps([job_key("default", each) for each in ("one", "two")])
     assert [code.co_name for code in calls.codes] == ["job_key", "job_key"]
     assert APP.name == PacelineError.__module__.partition(".")[0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.trainings.cases import BY_NAME, CASES, OF_A_RANK, OF_A_STAGE, Case, Run
+from benchmarks.trainings.cases import BY_NAME, CASES, RANK_FAULTS, STAGE_FAULTS, Case, Run
 from benchmarks.trainings.judge import Verdict, figures
 
 
@@ -63,25 +63,25 @@ def test_a_culprit_named_in_most_windows_counts():
 
 
 def test_late_host_is_right_only_with_the_true_reason():
-    def late(because):
-        return _finding("late-host", {"rank": 3}, late_because=because)
+    def late(true_reason):
+        return _finding("late-host", {"rank": 3}, late_because=true_reason)
 
-    for fault, because in (
+    for fault, true_reason in (
         ("host-work", "unknown host work"),
         ("gc-storms", "gc"),
         ("slow-data", "data-wait"),
         ("slow-collate", "data-wait"),
     ):
-        for said in ("unknown host work", "gc", "data-wait"):
-            expected = "right" if said == because else "wrong-cause"
-            assert _outcome(_run(fault, rank=3), [late(said)]) == expected
+        for reason in ("unknown host work", "gc", "data-wait"):
+            expected = "right" if reason == true_reason else "wrong-cause"
+            assert _outcome(_run(fault, rank=3), [late(reason)]) == expected
 
 
 def test_starved_ranks_have_no_single_culprit():
     run = _run("starved")
-    everybody = [{"rank": rank} for rank in range(4)]
+    all_ranks = [{"rank": rank} for rank in range(4)]
     assert _outcome(run, [_finding("data-loading")]) == "right"
-    assert _outcome(run, [_finding("data-loading", *everybody)]) == "right"
+    assert _outcome(run, [_finding("data-loading", *all_ranks)]) == "right"
     assert _outcome(run, [_finding("data-loading", {"rank": 1})]) == "wrong-culprit"
 
 
@@ -144,7 +144,7 @@ def test_seed_reproduces_the_culprit_and_run_numbers_vary_it():
     for case in CASES:
         drawn = [Run.of(case, number, 7) for number in range(100)]
         assert drawn == [Run.of(case, number, 7) for number in range(100)]
-        if case.fault in OF_A_RANK:
+        if case.fault in RANK_FAULTS:
             assert {run.rank for run in drawn} == {*range(case.num_ranks)}
-        if case.fault in OF_A_STAGE:
+        if case.fault in STAGE_FAULTS:
             assert {run.stage for run in drawn} == {0, 1}

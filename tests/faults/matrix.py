@@ -12,10 +12,10 @@ _DATA = f"{_HERE}test_data.py::"
 _STORE_FAULTS = "tests/store/test_database_faults.py::"
 _QUEUE_FAULTS = "tests/ingest/redis/test_queue_faults.py::"
 _ASSEMBLER = "tests/ingest/assembly/test_assembler.py::"
-_SILENCE = "tests/consumer/test_run_cache_silent_ranks.py::"
+_SILENT_RANKS = "tests/consumer/test_run_cache_silent_ranks.py::"
 _SENDER = "tests/consumer/test_sender.py::"
 _STORMS = "tests/consumer/test_alert_state_storms.py::"
-_TELLING = f"{_HERE}test_telling.py::"
+_NOTIFICATIONS = f"{_HERE}test_notifications.py::"
 _SSRF = "tests/alerts/guard/test_guard_ssrf.py::"
 
 TESTS: dict[int, tuple[str, ...]] = {
@@ -56,7 +56,7 @@ TESTS: dict[int, tuple[str, ...]] = {
         f"{_PROCESSES}test_row_20_power_cut_of_every_process_loses_nothing",
         f"{_PROCESSES}test_row_20_consumer_waits_for_a_backend_that_starts_later",
     ),
-    21: (f"{_SILENCE}test_a_clock_that_is_set_makes_nobody_silent_and_closes_nothing",),
+    21: (f"{_SILENT_RANKS}test_a_clock_that_is_set_makes_nobody_silent_and_closes_nothing",),
     22: (f"{_PROCESSES}test_row_22_api_out_of_file_descriptors_recovers_and_loses_nothing",),
     23: (
         f"{_ASSEMBLER}test_a_worker_that_runs_away_cannot_make_us_hold_everything",
@@ -73,7 +73,7 @@ TESTS: dict[int, tuple[str, ...]] = {
     28: (
         "tests/consumer/test_shard_windows.py::test_a_silent_worker_makes_its_step_skipped_and_is_named",
     ),
-    29: (f"{_SILENCE}test_a_job_of_which_nothing_comes_has_stalled_without_any_data",),
+    29: (f"{_SILENT_RANKS}test_a_job_of_which_nothing_comes_has_stalled_without_any_data",),
     32: (f"{_DATA}test_row_32_and_36_resized_restart_from_a_checkpoint_is_a_new_run",),
     33: (
         f"{_ASSEMBLER}test_the_same_number_with_other_operations_is_a_conflict_and_the_first_wins",
@@ -91,7 +91,7 @@ TESTS: dict[int, tuple[str, ...]] = {
     39: ("tests/ingest/wire/test_codec.py::test_another_version_is_refused_by_number",),
     40: ("tests/api/routes/jobs/test_ops.py::test_random_bytes_never_give_a_5xx",),
     41: ("tests/ingest/wire/test_codec_forms.py::test_a_bomb_is_too_large",),
-    43: (f"{_SILENCE}test_stalled_job_is_evicted_and_loaded_again",),
+    43: (f"{_SILENT_RANKS}test_stalled_job_is_evicted_and_loaded_again",),
     44: ("tests/api/http/test_limits.py::test_active_jobs_of_a_project_are_limited",),
     45: (
         f"{_SENDER}test_row_45_an_endpoint_that_never_ends_its_answer_is_cut_off",
@@ -116,8 +116,8 @@ TESTS: dict[int, tuple[str, ...]] = {
     ),
     50: (
         f"{_SENDER}test_row_50_a_sender_killed_between_post_and_mark_sends_again_under_the_same_id",
-        f"{_TELLING}test_row_50_consumer_killed_at_any_notification_point_loses_no_alert",
-        f"{_TELLING}test_row_50_consumers_killed_at_random_lose_no_alert",
+        f"{_NOTIFICATIONS}test_row_50_consumer_killed_at_any_notification_point_loses_no_alert",
+        f"{_NOTIFICATIONS}test_row_50_consumers_killed_at_random_lose_no_alert",
     ),
     51: (
         f"{_STORMS}test_row_51_a_value_that_flaps_rings_at_most_once_in_five_minutes",

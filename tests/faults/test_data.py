@@ -6,15 +6,19 @@ from app.ingest.wire import codec
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.harness.load import PushHabits
-from tests.harness.trial import SMALL, Trial
+from tests.harness.trial import SMALL_JOB, Trial
 
-WILD = PushHabits(parts=4, resent=0.6, held_back=0.4)
+SPLIT_AND_REPEATED = PushHabits(parts=4, resent=0.6, held_back=0.4)
 
 
 def test_row_24_and_26_split_repeated_reordered_batches_give_right_windows(stack, name):
-    with Trial(stack, name, [(SMALL, WILD), (SimulatedJob(Parallelism(3, 2), 4), WILD)]) as trial:
+    with Trial(
+        stack,
+        name,
+        [(SMALL_JOB, SPLIT_AND_REPEATED), (SimulatedJob(Parallelism(3, 2), 4), SPLIT_AND_REPEATED)],
+    ) as trial:
         trial.fault(lambda: None)
-        trial.flow(12)
+        trial.wait_for_steps(12)
         verdict = trial.finish()
     assert verdict["violations"] == []
     assert verdict["duplicates"] > 0
@@ -44,7 +48,7 @@ def test_row_32_and_36_resized_restart_from_a_checkpoint_is_a_new_run(stack, nam
     with Trial(stack, name) as trial:
         trial.fault(lambda: None)
         (load,) = trial.loads
-        trial.flow(5)
+        trial.wait_for_steps(5)
         trial.pause()
         for number, dp_size in enumerate((3, 1), start=2):
             load.restart(SimulatedJob(Parallelism(dp_size, 2), 2), f"run-{number}", from_step=2)
@@ -57,7 +61,7 @@ def test_row_34_skipped_step_numbers_appear_in_no_window(stack, name):
     with Trial(stack, name) as trial:
         trial.fault(lambda: None)
         (load,) = trial.loads
-        trial.flow(5)
+        trial.wait_for_steps(5)
         trial.pause()
         before, load.next_step = load.next_step, load.next_step + 100
         load.push_steps(6)

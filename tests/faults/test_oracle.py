@@ -19,7 +19,7 @@ from tests.harness.oracle import RevisionWatch
 
 JOB = "a"
 KEY = job_key(DEFAULT_PROJECT, JOB)
-MADE = SimulatedJob(Parallelism(2, 2), 2)
+SIMULATED = SimulatedJob(Parallelism(2, 2), 2)
 NUM_STEPS = 7
 ITEM = {"window_id": "1-0", "revision": 2, "state": "open", "num_steps": 2}
 
@@ -35,12 +35,12 @@ def twin(tmp_path, owed):
     url = f"sqlite:///{tmp_path / 'paceline.db'}"
     migrate(url)
     twin = ConsumerTwin(url)
-    twin.register(KEY, MADE.parallelism)
-    twin.push(KEY, MADE, *range(NUM_STEPS))
+    twin.register(KEY, SIMULATED.parallelism)
+    twin.push(KEY, SIMULATED, *range(NUM_STEPS))
     twin.end(KEY)
     twin.turns(twin.consumer())
     for step in range(NUM_STEPS):
-        for batch in step_batches(MADE, step):
+        for batch in step_batches(SIMULATED, step):
             owed.owe(JOB, codec.encode(batch))
     yield twin
     twin.store.close()
@@ -58,7 +58,7 @@ def test_sound_store_has_no_violations(twin, owed):
 
 
 def test_acknowledged_batch_absent_from_the_store_is_missing(twin, owed):
-    (batch, *_) = step_batches(MADE, NUM_STEPS)
+    (batch, *_) = step_batches(SIMULATED, NUM_STEPS)
     owed.owe(JOB, codec.encode(batch))
     judgement = judge(twin.store, owed, [JOB])
     assert judgement.missing == batch.columns.num_ops
@@ -68,13 +68,13 @@ def test_acknowledged_batch_absent_from_the_store_is_missing(twin, owed):
 def test_operations_of_a_deleted_window_are_missing(twin, owed):
     for each in (window_briefs, window_losses, table):
         change(twin, delete(each).where(each.c.first_step == 3))
-    assert judge(twin.store, owed, [JOB]).missing == 3 * MADE.make_step(0).num_ops
+    assert judge(twin.store, owed, [JOB]).missing == 3 * SIMULATED.make_step(0).num_ops
 
 
 def test_operations_never_sent_are_spurious(twin, owed):
     less = Obligations()
     for step in range(NUM_STEPS):
-        for batch in step_batches(MADE, step)[1:]:
+        for batch in step_batches(SIMULATED, step)[1:]:
             less.owe(JOB, codec.encode(batch))
     judgement = judge(twin.store, less, [JOB])
     assert judgement.spurious == owed.rows - less.rows
@@ -95,17 +95,17 @@ def test_result_that_differs_in_the_last_bit_is_a_violation(twin, owed):
         result = windows.get(conn, KEY, "1-0")
     result["slowdown"] *= 1 + 2**-52
     change(twin, update(table).where(table.c.first_step == 0).values(result=result))
-    (told,) = violations(twin, owed)
-    assert "another result" in told
+    (violation,) = violations(twin, owed)
+    assert "another result" in violation
 
 
 def test_open_window_is_a_violation(twin, owed):
     change(twin, update(table).where(table.c.first_step == 0).values(state="open"))
-    assert any("is open" in told for told in violations(twin, owed))
+    assert any("is open" in violation for violation in violations(twin, owed))
 
 
 def test_first_batch_under_a_key_is_the_one_owed(owed):
-    (batch, *_) = step_batches(MADE, 0)
+    (batch, *_) = step_batches(SIMULATED, 0)
     longer = replace(batch.columns, duration_ns=batch.columns.duration_ns + 1)
     other = codec.encode(replace(batch, columns=longer))
     for body in (codec.encode(batch), codec.encode(batch), other):
@@ -126,8 +126,8 @@ def test_first_batch_under_a_key_is_the_one_owed(owed):
 )
 def test_every_change_of_a_window_must_increase_its_revision(next_, found):
     watch = RevisionWatch()
-    watch.look(JOB, [ITEM])
-    watch.look(JOB, next_)
+    watch.add_page(JOB, [ITEM])
+    watch.add_page(JOB, next_)
     assert len(watch.violations) == found
 
 

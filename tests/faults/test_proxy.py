@@ -14,71 +14,71 @@ def ends():
     """A caller, and the server's end of its line, with a proxy between them."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         proxy = Proxy(listener.getsockname()[1])
-        with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as caller:
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
             server, _ = listener.accept()
             server.settimeout(10)
             with server:
-                yield proxy, caller, server
+                yield proxy, client, server
         proxy.close()
 
 
 def test_proxy_without_faults_forwards_both_ways(ends):
-    _, caller, server = ends
-    caller.sendall(b"question")
+    _, client, server = ends
+    client.sendall(b"question")
     assert server.recv(100) == b"question"
     server.sendall(b"answer")
-    assert caller.recv(100) == b"answer"
+    assert client.recv(100) == b"answer"
 
 
 def test_request_whose_answer_is_dropped_is_still_forwarded(ends):
-    proxy, caller, server = ends
+    proxy, client, server = ends
     proxy.drop_answer_to(b"que")
-    caller.sendall(b"qu")
+    client.sendall(b"qu")
     assert server.recv(100) == b"qu"
-    caller.sendall(b"estion")  # what is looked for may come in two parts
+    client.sendall(b"estion")  # what is looked for may come in two parts
     assert server.recv(100) == b"estion"
     server.sendall(b"answer")
     with pytest.raises(ConnectionResetError):
-        caller.recv(100)
-    assert proxy.fired == 1
+        client.recv(100)
+    assert proxy.dropped_answers == 1
 
 
 def test_reset_reaches_both_ends(ends):
-    proxy, caller, server = ends
-    caller.sendall(b"question")
+    proxy, client, server = ends
+    client.sendall(b"question")
     assert server.recv(100) == b"question"
     proxy.reset_all()
-    for end in (caller, server):
+    for end in (client, server):
         with pytest.raises(ConnectionResetError):
             end.recv(100)
 
 
 def test_half_closed_connection_still_delivers_answers(ends):
-    proxy, caller, server = ends
-    caller.sendall(b"question")
+    proxy, client, server = ends
+    client.sendall(b"question")
     assert server.recv(100) == b"question"
     proxy.half_close_all()
     assert server.recv(100) == b""
     server.sendall(b"answer")
-    assert caller.recv(100) == b"answer"
+    assert client.recv(100) == b"answer"
 
 
 def test_blackhole_loses_bytes_and_healing_resets_the_connection(ends):
-    proxy, caller, server = ends
-    caller.sendall(b"question")
+    proxy, client, server = ends
+    client.sendall(b"question")
     assert server.recv(100) == b"question"
-    proxy.silence()
-    caller.sendall(b"question")
+    proxy.blackhole()
+    client.sendall(b"question")
     server.settimeout(0.2)
     with pytest.raises(TimeoutError):
         server.recv(100)
     proxy.heal()
     with pytest.raises(ConnectionResetError):
-        caller.recv(100)
+        client.recv(100)
 
 
 def test_slow_connection_delivers_every_byte(ends):
-    proxy, caller, server = ends
+    proxy, client, server = ends
     proxy.slow(0.01, bytes_per_s=1e6)
     received = bytearray()
 
@@ -88,6 +88,6 @@ def test_slow_connection_delivers_every_byte(ends):
 
     receiver = threading.Thread(target=receive)
     receiver.start()
-    caller.sendall(b"x" * 100_000)
+    client.sendall(b"x" * 100_000)
     wait_until(lambda: not receiver.is_alive(), "all has come")
     assert received == b"x" * 100_000

@@ -5,7 +5,7 @@ from functools import partial
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.harness.processes import wait_until
-from tests.harness.trial import USUAL_HABITS, Trial
+from tests.harness.trial import DEFAULT_HABITS, Trial
 
 BULKY = SimulatedJob(Parallelism(4, 2), 64)
 
@@ -18,16 +18,16 @@ def test_row_06_killed_queue_loses_nothing(stack, name):
             retries = load.retries
             wait_until(lambda: load.retries > retries, "a batch is refused meanwhile")  # noqa: B023
             stack.queue.start_and_wait()
-            trial.flow()
+            trial.wait_for_steps()
         assert trial.finish()["violations"] == []
 
 
 def test_row_08_wiped_queue_is_used_as_new_and_nothing_is_spurious(stack, name):
     with Trial(stack, name) as trial:
-        trial.flow(4)
+        trial.wait_for_steps(4)
         trial.fault(stack.queue.wipe)
         stack.queue.start_and_wait()
-        trial.flow(4)
+        trial.wait_for_steps(4)
         verdict = trial.finish()
     assert verdict["recovered_s"] is not None
     assert verdict["fresh_s"] is not None
@@ -35,7 +35,7 @@ def test_row_08_wiped_queue_is_used_as_new_and_nothing_is_spurious(stack, name):
 
 
 def test_row_09_full_queue_refuses_batches_and_is_still_drained(stack, name):
-    with Trial(stack, name, [(BULKY, USUAL_HABITS)]) as trial:
+    with Trial(stack, name, [(BULKY, DEFAULT_HABITS)]) as trial:
         for consumer in stack.consumers:
             stack.processes[consumer].freeze()
         trial.fault(partial(stack.queue.send, "CONFIG", "SET", "maxmemory", "8mb"))
@@ -44,7 +44,7 @@ def test_row_09_full_queue_refuses_batches_and_is_still_drained(stack, name):
         wait_until(lambda: load.retried_503 > refused + 3, "batches are refused")
         for consumer in stack.consumers:
             stack.processes[consumer].thaw()
-        trial.flow(2)
+        trial.wait_for_steps(2)
         assert trial.finish()["violations"] == []
     stack.queue.send("CONFIG", "SET", "maxmemory", str(1 << 30))
 
@@ -74,7 +74,7 @@ def test_row_19_backlog_is_worked_off(stack, name):
     with Trial(stack, name) as trial:
         for consumer in stack.consumers:
             trial.fault(stack.processes[consumer].freeze)
-        trial.flow(40)
+        trial.wait_for_steps(40)
         (load,) = trial.loads
         closed = load.closed_steps()
         for consumer in stack.consumers:

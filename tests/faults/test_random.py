@@ -20,7 +20,7 @@ def test_random_faults_lose_nothing(stack, name):
     with Trial(stack, name, seed=SEED) as trial:
         for drawn in islice(random_faults(SEED), 5):
             trial.fault(partial(inject, stack, drawn))
-            trial.flow()
+            trial.wait_for_steps()
         assert trial.finish()["violations"] == []
 
 
@@ -31,5 +31,5 @@ def test_faults_benchmark_prints_its_schedule_and_loses_nothing():
     assert verdict["missing"] == verdict["spurious"] == 0
     assert verdict["rows"] > 0
     assert verdict["schedule"] == [
-        drawn.told() for drawn in islice(random_faults(SEED), len(verdict["schedule"]))
+        drawn.as_json() for drawn in islice(random_faults(SEED), len(verdict["schedule"]))
     ]

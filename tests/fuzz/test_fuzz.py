@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from tests.benchmarks.running import run_benchmark
-from tests.harness.fuzz.decoding import decoded, result_of
+from tests.harness.fuzz.decoding import decode_status, result_of
 from tests.harness.fuzz.payloads import ONE_BOMB_IN, Payloads
 
 KINDS = {
@@ -43,7 +43,7 @@ def test_running_api_survives_damaged_payloads_and_bombs():
 
 
 def test_undamaged_payloads_are_accepted(payloads):
-    assert {decoded(payload) for payload in payloads.good} == {202}
+    assert {decode_status(payload) for payload in payloads.good} == {202}
     assert len(payloads.good) == 15
 
 

@@ -26,7 +26,7 @@ API_POINTS = ("before_xadd", "after_xadd")
 CONSUMER_POINTS = ("after_read", "before_commit", "after_commit_before_ack", "after_ack")
 POINTS = API_POINTS + CONSUMER_POINTS
 # Of whoever tells people of alerts; not reached where nobody is to be told.
-TELLING_POINTS = (
+NOTIFICATION_POINTS = (
     "before_plan_commit",
     "after_plan_commit",
     "after_claim",
@@ -36,11 +36,11 @@ TELLING_POINTS = (
 Reached = Callable[[str], None]
 
 
-def command(patches: Sequence[str], *words: str) -> list[str]:
+def command(patches: Sequence[str], *arguments: str) -> list[str]:
     """Command line of a Paceline process with these patches."""
     if not patches:
-        return [sys.executable, "-m", "app.cli", *words]
-    return [sys.executable, "-m", "tests.harness.crash_points", *patches, "--", *words]
+        return [sys.executable, "-m", "app.cli", *arguments]
+    return [sys.executable, "-m", "tests.harness.crash_points", *patches, "--", *arguments]
 
 
 def apply(patch: str) -> None:
@@ -61,16 +61,16 @@ def freeze_at(point: str, passes: int) -> str:
 
 def stop_at(point: str, passes: str, number: str) -> None:
     """Watch all points, and send this process the signal at one of them."""
-    if point not in POINTS + TELLING_POINTS:
-        raise ValueError(f"{point!r} is none of {POINTS + TELLING_POINTS}")
-    left = iter(range(int(passes) - 1, -1, -1))
+    if point not in POINTS + NOTIFICATION_POINTS:
+        raise ValueError(f"{point!r} is none of {POINTS + NOTIFICATION_POINTS}")
+    passes_left = iter(range(int(passes) - 1, -1, -1))
     lock = threading.Lock()
 
     def reached(name: str) -> None:
         if name != point:
             return
         with lock:
-            if next(left, 1) == 0:
+            if next(passes_left, 1) == 0:
                 os.kill(os.getpid(), int(number))
 
     _watch_api(reached)
@@ -87,7 +87,7 @@ def _watch_api(reached: Reached) -> None:
         await append(self, job_id, body)
         reached("after_xadd")
 
-    _put(RedisWriter, "append", watched)
+    _set_attribute(RedisWriter, "append", watched)
 
 
 def _watch_queue(reached: Reached) -> None:
@@ -106,8 +106,8 @@ def _watch_queue(reached: Reached) -> None:
         done(self, shard, entry_ids)
         reached("after_ack")
 
-    _put(RedisReader, "read", watched_read)
-    _put(RedisReader, "done", watched_done)
+    _set_attribute(RedisReader, "read", watched_read)
+    _set_attribute(RedisReader, "done", watched_done)
 
 
 def _watch_store(reached: Reached) -> None:
@@ -127,8 +127,8 @@ def _watch_store(reached: Reached) -> None:
                 fenced.discard(id(conn))
                 reached("before_commit")
 
-    _put(shards, "check", watched_check)
-    _put(Store, "write", watched_write)
+    _set_attribute(shards, "check", watched_check)
+    _set_attribute(Store, "write", watched_write)
 
 
 def _watch_outbox(reached: Reached) -> None:
@@ -166,15 +166,15 @@ def _watch_outbox(reached: Reached) -> None:
             claimed.discard(number)
             reached("after_claim")
 
-    _put(outbox, "add", watched_add)
-    _put(outbox, "claim", watched_claim)
-    _put(outbox, "mark_delivered", watched_delivered)
-    _put(Store, "write", watched_write)
+    _set_attribute(outbox, "add", watched_add)
+    _set_attribute(outbox, "claim", watched_claim)
+    _set_attribute(outbox, "mark_delivered", watched_delivered)
+    _set_attribute(Store, "write", watched_write)
 
 
-def _put(place: object, name: str, value: object) -> None:
-    getattr(place, name)  # A renamed function must fail here, not leave its point unreached.
-    setattr(place, name, value)
+def _set_attribute(target: object, name: str, value: object) -> None:
+    getattr(target, name)  # A renamed function must fail here, not leave its point unreached.
+    setattr(target, name, value)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from tests.harness.http_client import HttpClient, Unreachable
 from tests.harness.judge import Obligations, judge
 from tests.harness.processes import ControlledProcess, wait_until
 
-EVERY_S = 0.5
+POLL_S = 0.5
 _NEWEST = 100
 _KEY = b"paceline-faults"  # of a socket that only this user reaches
 
@@ -32,7 +32,7 @@ class RevisionWatch:
     seen: int = 0
     _last: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
-    def look(self, job: str, items: list[dict[str, Any]]) -> None:
+    def add_page(self, job: str, items: list[dict[str, Any]]) -> None:
         """Take in a page of a job's windows."""
         ids = [item["window_id"] for item in items]
         if len(set(ids)) < len(ids):
@@ -58,23 +58,23 @@ def watch_revisions(
     stop = threading.Event()
 
     def run() -> None:
-        lines = [HttpClient(port, token, timeout_s=3.0) for port in ports]
+        clients = [HttpClient(port, token, timeout_s=3.0) for port in ports]
         turn = 0
-        while not stop.wait(EVERY_S):
+        while not stop.wait(POLL_S):
             turn += 1
             for job in sorted(jobs):
-                _look_at_windows(watch, lines[turn % len(lines)], job)
+                _read_windows(watch, clients[turn % len(clients)], job)
 
     threading.Thread(target=run, name="watch", daemon=True).start()
     return stop
 
 
-def _look_at_windows(watch: RevisionWatch, line: HttpClient, job: str) -> None:
+def _read_windows(watch: RevisionWatch, client: HttpClient, job: str) -> None:
     try:
-        page = line.ask("GET", f"/jobs/{job}/windows?limit={_NEWEST}")
+        page = client.ask("GET", f"/jobs/{job}/windows?limit={_NEWEST}")
     except Unreachable:
         return
-    watch.look(job, page["items"])
+    watch.add_page(job, page["items"])
 
 
 class OracleProcess:
@@ -93,9 +93,9 @@ class OracleProcess:
     def __exit__(self, *_: object) -> None:
         self._server.kill()
 
-    def line(self) -> "OracleLine":
+    def client(self) -> "OracleClient":
         """A connection for one thread."""
-        return OracleLine(self._socket)
+        return OracleClient(self._socket)
 
     def _listens(self) -> bool:
         if not self._server.is_running():
@@ -103,7 +103,7 @@ class OracleProcess:
         return self._socket.exists()
 
 
-class OracleLine:
+class OracleClient:
     """What a producer tells the oracle, and what the harness asks it."""
 
     def __init__(self, socket: Path) -> None:
@@ -113,9 +113,9 @@ class OracleLine:
         """This body was answered 2xx; returns once that is written down."""
         self._ask("owe", job, body)
 
-    def refused(self, what: str) -> None:
+    def refused(self, request: str) -> None:
         """An answer that is against the contract."""
-        self._ask("refused", what)
+        self._ask("refused", request)
 
     def watch(self, ports: list[int], token: str, job: str) -> None:
         """Look at the job's windows through these APIs from now on."""
@@ -135,8 +135,8 @@ class OracleLine:
         """End the connection."""
         self._connection.close()
 
-    def _ask(self, what: str, *arguments: Any) -> Any:
-        self._connection.send_bytes(msgspec.msgpack.encode([what, *arguments]))
+    def _ask(self, request: str, *arguments: Any) -> Any:
+        self._connection.send_bytes(msgspec.msgpack.encode([request, *arguments]))
         return msgspec.msgpack.decode(self._connection.recv_bytes())
 
 
@@ -146,7 +146,7 @@ class Oracle:
 
     owed: Obligations = field(default_factory=Obligations)
     watch: RevisionWatch = field(default_factory=RevisionWatch)
-    against_contract: list[str] = field(default_factory=list)
+    contract_violations: list[str] = field(default_factory=list)
     _watched: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -161,16 +161,16 @@ class Oracle:
         # Closed whatever happens: whoever waits for an answer must not do so for ever.
         with connection, suppress(EOFError):
             while True:
-                what, *arguments = msgspec.msgpack.decode(connection.recv_bytes())
+                request, *arguments = msgspec.msgpack.decode(connection.recv_bytes())
                 with self._lock:
-                    answer = getattr(self, f"_on_{what}")(*arguments)
+                    answer = getattr(self, f"_on_{request}")(*arguments)
                 connection.send_bytes(msgspec.msgpack.encode(answer))
 
     def _on_owe(self, job: str, body: bytes) -> None:
         self.owed.owe(job, body)
 
-    def _on_refused(self, what: str) -> None:
-        self.against_contract.append(what)
+    def _on_refused(self, request: str) -> None:
+        self.contract_violations.append(request)
 
     def _on_watch(self, ports: list[int], token: str, job: str) -> None:
         if not self._watched:
@@ -195,9 +195,9 @@ class Oracle:
             store.close()
         self._watched.difference_update(jobs)
         # Each is told once: the next job's verdict is not about this one's.
-        judgement["violations"] += [*self.watch.violations, *self.against_contract]
+        judgement["violations"] += [*self.watch.violations, *self.contract_violations]
         self.watch.violations.clear()
-        self.against_contract.clear()
+        self.contract_violations.clear()
         return self._on_counts() | judgement
 
 

@@ -22,14 +22,14 @@ class NotInTime(AssertionError):
     """Something that was promised within a time has not happened."""
 
 
-def wait_until(holds: Callable[[], bool], what: str, within_s: float = 60.0) -> float:
+def wait_until(condition: Callable[[], bool], what: str, within_s: float = 60.0) -> float:
     """Seconds until the condition held.
 
     Raises:
         NotInTime: it does not hold after `within_s`.
     """
     began_s = time.monotonic()
-    while not holds():
+    while not condition():
         if time.monotonic() - began_s > within_s:
             raise NotInTime(f"not within {within_s:.0f} s: {what}")
         time.sleep(POLL_S)
@@ -121,8 +121,8 @@ class ControlledProcess:
 
     def limit_files(self, size_bytes: int) -> None:
         """No file of it may grow beyond this from now on: a full disk, for it alone."""
-        _, most = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size_bytes, most))
+        _, hard_limit = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size_bytes, hard_limit))
 
     def terminate(self, within_s: float = STOP_WITHIN_S) -> int:
         """Exit status after SIGTERM.

@@ -34,7 +34,7 @@ SETTINGS = {
 READY_WITHIN_S = 60.0
 
 
-def usual_store() -> StoreKind:
+def default_store() -> StoreKind:
     """PostgreSQL where its server is installed, SQLite elsewhere."""
     return "postgresql" if find_programs() else "sqlite"
 
@@ -92,7 +92,7 @@ class Stack:
             try:
                 self.wait_until_ready()
             except NotInTime as error:
-                raise NotInTime(f"{error}\n{self.last_words()}") from None
+                raise NotInTime(f"{error}\n{self.log_tails()}") from None
             undo.pop_all()
         return self
 
@@ -105,10 +105,10 @@ class Stack:
             self.processes[name].start()
             return
         (self._patched.add if patches else self._patched.discard)(name)
-        words = ["api"] if name in self.apis else ["consumer", "--name", name]
+        arguments = ["api"] if name in self.apis else ["consumer", "--name", name]
         log = self._directory / f"{name}.log"
         server = ControlledProcess(
-            command(patches, *words), log, environment=self._environment(name)
+            command(patches, *arguments), log, environment=self._environment(name)
         )
         self.processes[name] = server
         server.start()
@@ -134,7 +134,7 @@ class Stack:
             if not server.is_running():
                 self.start(name)
 
-    def start_anew(self) -> None:
+    def restart_patched(self) -> None:
         """Heal everything, and have no patched process any more."""
         self.heal()
         for name in list(self._patched):
@@ -181,7 +181,7 @@ class Stack:
         port = self.api_ports[self.apis.index(api)]
         return wait_until(lambda: self.readiness(port) == 200, f"{api} is ready", READY_WITHIN_S)
 
-    def last_words(self) -> str:
+    def log_tails(self) -> str:
         """The end of each process's log."""
         ends = (f"{name}: {each.log_text()[-1500:]}" for name, each in self.processes.items())
         return "\n".join(ends)
@@ -199,13 +199,13 @@ class Stack:
         return answer.status if answer else None
 
     def _answer(self, port: int, path: str) -> HttpResponse | None:
-        line = HttpClient(port, TOKEN, timeout_s=4.0)
+        client = HttpClient(port, TOKEN, timeout_s=4.0)
         try:
-            return line.request("GET", path)
+            return client.request("GET", path)
         except Unreachable:
             return None
         finally:
-            line.close()
+            client.close()
 
     def unfinished(self) -> set[str] | None:
         """Jobs that have ended and of which not all is in closed windows; None if unknown."""
@@ -225,11 +225,11 @@ class Stack:
 
     def get(self, path: str) -> Any:
         """The JSON that the first API answers."""
-        line = HttpClient(self.api_ports[0], TOKEN)
+        client = HttpClient(self.api_ports[0], TOKEN)
         try:
-            return line.ask("GET", path)
+            return client.ask("GET", path)
         finally:
-            line.close()
+            client.close()
 
     @property
     def store_url(self) -> str:
@@ -241,8 +241,8 @@ class Stack:
     @property
     def proxies(self) -> list[Proxy]:
         """All of them."""
-        of_database = [self.to_database] if self.to_database else []
-        return [self.to_queue, self.from_queue, *of_database, *self.to_apis]
+        database_proxies = [self.to_database] if self.to_database else []
+        return [self.to_queue, self.from_queue, *database_proxies, *self.to_apis]
 
     def _proxy(self, port: int) -> Proxy:
         proxy = Proxy(port)

@@ -17,8 +17,8 @@ DRAINED_WITHIN_S = 60.0
 FRESH_WITHIN_S = 10.0
 _FLOWS_WITHIN_S = 60.0
 
-SMALL = SimulatedJob(Parallelism(2, 2), 2)
-USUAL_HABITS = PushHabits(parts=2, resent=0.1, held_back=0.1)
+SMALL_JOB = SimulatedJob(Parallelism(2, 2), 2)
+DEFAULT_HABITS = PushHabits(parts=2, resent=0.1, held_back=0.1)
 
 
 class Trial:
@@ -31,33 +31,33 @@ class Trial:
         self,
         stack: Stack,
         name: str,
-        jobs: Sequence[tuple[SimulatedJob, PushHabits]] = ((SMALL, USUAL_HABITS),),
+        jobs: Sequence[tuple[SimulatedJob, PushHabits]] = ((SMALL_JOB, DEFAULT_HABITS),),
         *,
         seed: int = 1,
         within_s: float | None = None,  # for each of the times above; where they are not the point
     ) -> None:
         self._within_s = within_s
         self._stack = stack
-        self._oracle = stack.oracle.line()
+        self._oracle = stack.oracle.client()
         self._name = name
         self.faults = 0
         self.loads = [
-            self._load(f"{name}-{number}", made, habits, seed + number)
-            for number, (made, habits) in enumerate(jobs)
+            self._load(f"{name}-{number}", simulated, habits, seed + number)
+            for number, (simulated, habits) in enumerate(jobs)
         ]
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> "Trial":
         for load in self.loads:
-            self._begin(load)
+            self._register(load)
         self._threads = [
             threading.Thread(target=load.run, args=(self._stop,), name=load.job, daemon=True)
             for load in self.loads
         ]
         for thread in self._threads:
             thread.start()
-        self.flow()
+        self.wait_for_steps()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,12 +70,12 @@ class Trial:
             load.close()
         self._oracle.close()
 
-    def fault(self, deed: Callable[[], object]) -> None:
+    def fault(self, action: Callable[[], object]) -> None:
         """Do something bad, and count it."""
-        deed()
+        action()
         self.faults += 1
 
-    def flow(self, num_steps: int = 1) -> None:
+    def wait_for_steps(self, num_steps: int = 1) -> None:
         """Returns when every job has had so many more steps acknowledged."""
         past = [load.num_steps + num_steps for load in self.loads]
         wait_until(
@@ -99,7 +99,7 @@ class Trial:
         self._stop.set()
         times["acknowledged_s"] = _within(late, self._join)
         times["drained_s"] = _within(late, self._drain)
-        times["fresh_s"] = _within(late, self._freshen)
+        times["fresh_s"] = _within(late, self._push_fresh_job)
         jobs = [load.job for load in self.loads]
         verdict = times | self._oracle.verdict(self._stack.store_url, jobs)
         verdict["faults"] = self.faults
@@ -108,11 +108,11 @@ class Trial:
         verdict["violations"] = [*late, *self._vacuous(verdict), *verdict["violations"]]
         return verdict
 
-    def _load(self, job: str, made: SimulatedJob, habits: PushHabits, seed: int) -> Load:
-        line = self._stack.oracle.line()
-        return Load(self._stack.ports, TOKEN, line, job, made, habits, seed)
+    def _load(self, job: str, simulated: SimulatedJob, habits: PushHabits, seed: int) -> Load:
+        client = self._stack.oracle.client()
+        return Load(self._stack.ports, TOKEN, client, job, simulated, habits, seed)
 
-    def _begin(self, load: Load) -> None:
+    def _register(self, load: Load) -> None:
         load.register()
         self._oracle.watch(self._stack.api_ports, TOKEN, load.job)
 
@@ -138,9 +138,9 @@ class Trial:
         unfinished = self._stack.unfinished()
         return unfinished is not None and not unfinished & {load.job for load in self.loads}
 
-    def _freshen(self) -> float:
-        fresh = self._load(f"{self._name}-fresh", SMALL, PushHabits(), 1)
-        self._begin(fresh)
+    def _push_fresh_job(self) -> float:
+        fresh = self._load(f"{self._name}-fresh", SMALL_JOB, PushHabits(), 1)
+        self._register(fresh)
         fresh.push_steps(1)
         fresh.close()
         path = f"/jobs/{fresh.job}/windows"
@@ -160,9 +160,9 @@ class Trial:
         return [f"the trial saw no {what}" for what, count in wanted.items() if not count]
 
 
-def _within(late: list[str], deed: Callable[[], float]) -> float | None:
+def _within(late: list[str], action: Callable[[], float]) -> float | None:
     try:
-        return round(deed(), 3)
+        return round(action(), 3)
     except NotInTime as error:
         late.append(str(error))
         return None

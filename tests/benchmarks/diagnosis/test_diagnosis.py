@@ -30,7 +30,7 @@ from tests.benchmarks.running import run_benchmark
 
 SLOW = frozenset({(1, 0)})
 STAGE = frozenset({(0, 1), (1, 1)})
-NOBODY: frozenset[tuple[int, int]] = frozenset()
+NO_WORKERS: frozenset[tuple[int, int]] = frozenset()
 
 
 def slow_worker(cost=0.2, **more):
@@ -43,12 +43,12 @@ def long_stage(cost=0.2):
     return TrueFault("long-last-stage", (RightAnswer("stage-imbalance", STAGE),), cost)
 
 
-def say(cause="slow-worker", workers=SLOW, confidence=0.9, cost=0.2, onset=None):
+def finding(cause="slow-worker", workers=SLOW, confidence=0.9, cost=0.2, onset=None):
     return StatedFinding(cause, workers, confidence, cost, onset, "a sentence")
 
 
-def job(*faults, said=(), **more):
-    return DiagnosisOutcome(1, "what", "tune", faults, tuple(said), **more)
+def job(*faults, findings=(), **more):
+    return DiagnosisOutcome(1, "what", "tune", faults, tuple(findings), **more)
 
 
 def figure(name, *outcomes):
@@ -56,8 +56,8 @@ def figure(name, *outcomes):
 
 
 def test_only_the_first_finding_counts_for_a_single_fault():
-    right = job(slow_worker(), said=[say(), say("gc-pause")])
-    second = job(slow_worker(), said=[say("gc-pause"), say()])
+    right = job(slow_worker(), findings=[finding(), finding("gc-pause")])
+    second = job(slow_worker(), findings=[finding("gc-pause"), finding()])
     silent = job(slow_worker())
     assert figure("top1_accuracy", right, second, silent, right) == 0.5
 
@@ -66,21 +66,22 @@ def test_fault_below_the_minimum_cost_is_counted_apart():
     small = job(slow_worker(cost=0.049))
     assert figure("top1_accuracy", small) is None
     assert figure("too_small_jobs", small, job(slow_worker(cost=0.05))) == 1
-    assert figure("top1_accuracy", small, job(slow_worker(cost=0.05), said=[say()])) == 1.0
+    assert figure("top1_accuracy", small, job(slow_worker(cost=0.05), findings=[finding()])) == 1.0
 
 
 def test_silent_worker_counts_without_a_cost():
     silent = TrueFault("silent-worker", (RightAnswer("silent-worker", SLOW),), None)
     assert figure("top1_accuracy", job(silent)) == 0.0
-    assert figure("top1_accuracy", job(silent, said=[say("silent-worker", cost=None)])) == 1.0
+    named = job(silent, findings=[finding("silent-worker", cost=None)])
+    assert figure("top1_accuracy", named) == 1.0
 
 
 def test_culprit_is_right_only_for_exactly_the_faulty_workers():
-    exact = job(slow_worker(), said=[say()])
-    more = job(slow_worker(), said=[say(workers=SLOW | {(0, 0)})])
-    nobody = job(slow_worker(), said=[say(workers=NOBODY)])
-    assert figure("culprit_accuracy", exact, more, nobody, exact) == 0.5
-    assert figure("culprit_accuracy", job(long_stage(), said=[say()])) is None  # no single place
+    exact = job(slow_worker(), findings=[finding()])
+    more = job(slow_worker(), findings=[finding(workers=SLOW | {(0, 0)})])
+    none = job(slow_worker(), findings=[finding(workers=NO_WORKERS)])
+    assert figure("culprit_accuracy", exact, more, none, exact) == 0.5
+    assert figure("culprit_accuracy", job(long_stage(), findings=[finding()])) is None
 
 
 def test_ambiguous_fault_accepts_either_cause_or_insufficient_evidence():
@@ -93,32 +94,34 @@ def test_ambiguous_fault_accepts_either_cause_or_insufficient_evidence():
     )
     both = frozenset({"slow-worker", "stage-imbalance"})
     right = [
-        job(either, said=[say()]),
-        job(either, said=[say("stage-imbalance")]),
+        job(either, findings=[finding()]),
+        job(either, findings=[finding("stage-imbalance")]),
         job(either, withheld=both),
     ]
     wrong = [job(either), job(either, withheld=frozenset({"slow-worker"}))]
     assert figure("top1_accuracy", *right) == figure("culprit_accuracy", *right) == 1.0
     assert figure("top1_accuracy", *wrong) == figure("culprit_accuracy", *wrong) == 0.0
-    beside = [job(either, long_stage(), said=[say("stage-imbalance", STAGE)], withheld=both)]
+    beside = [
+        job(either, long_stage(), findings=[finding("stage-imbalance", STAGE)], withheld=both)
+    ]
     assert figure("both_named", *beside, job(either, long_stage(), withheld=both)) == 0.5
 
 
 def test_two_faults_must_both_be_named_in_any_order():
-    both = job(slow_worker(), long_stage(), said=[say("stage-imbalance"), say()])
-    one = job(slow_worker(), long_stage(), said=[say()])
-    small = job(slow_worker(), long_stage(cost=0.01), said=[say()])
+    both = job(slow_worker(), long_stage(), findings=[finding("stage-imbalance"), finding()])
+    one = job(slow_worker(), long_stage(), findings=[finding()])
+    small = job(slow_worker(), long_stage(cost=0.01), findings=[finding()])
     assert figure("both_named", both, one, small) == 0.5
     assert figure("top1_accuracy", both, one) is None
 
 
 def test_any_finding_or_change_in_a_healthy_job_is_false():
-    well = job()
-    early = job(early=(say(),))
+    quiet = job()
+    early = job(early=(finding(),))
     changed = job(num_changes=1)
-    assert figure("healthy_jobs", well, early, changed) == 3
-    assert figure("false_causes", well, early, changed) == 1
-    assert figure("false_onsets", well, early, changed) == 1
+    assert figure("healthy_jobs", quiet, early, changed) == 3
+    assert figure("false_causes", quiet, early, changed) == 1
+    assert figure("false_onsets", quiet, early, changed) == 1
 
 
 @pytest.mark.parametrize(
@@ -126,7 +129,7 @@ def test_any_finding_or_change_in_a_healthy_job_is_false():
 )
 def test_an_onset_is_right_within_two_recorded_steps(onset, share):
     began = slow_worker(onset=30, step_change=0.10)
-    assert figure("onset_within_2", job(began, said=[say(onset=onset)])) == share
+    assert figure("onset_within_2", job(began, findings=[finding(onset=onset)])) == share
 
 
 def test_small_step_changes_and_old_faults_have_no_onset():
@@ -137,10 +140,10 @@ def test_small_step_changes_and_old_faults_have_no_onset():
 def test_cost_errors_are_in_points_for_named_faults():
     # 3 points off, 1 point off, not named, cost unknown
     jobs = [
-        job(slow_worker(cost=0.20), said=[say(cost=0.23)]),
-        job(slow_worker(cost=0.20), said=[say(cost=0.19)]),
-        job(slow_worker(cost=0.20), said=[say("gc-pause", cost=0.2)]),
-        job(slow_worker(cost=0.20), said=[say(cost=None)]),
+        job(slow_worker(cost=0.20), findings=[finding(cost=0.23)]),
+        job(slow_worker(cost=0.20), findings=[finding(cost=0.19)]),
+        job(slow_worker(cost=0.20), findings=[finding("gc-pause", cost=0.2)]),
+        job(slow_worker(cost=0.20), findings=[finding(cost=None)]),
     ]
     assert figure("cost_error_p50", *jobs) == pytest.approx(2.0)
     assert figure("cost_error_p95", *jobs) == pytest.approx(2.9)  # numpy's linear one of 1 and 3
@@ -149,10 +152,11 @@ def test_cost_errors_are_in_points_for_named_faults():
 def test_precision_and_recall_are_per_cause():
     table = scoring.per_cause(
         [
-            job(slow_worker(), said=[say()]),
-            job(slow_worker(), said=[say("gc-pause")]),
-            job(slow_worker(cost=0.01), said=[say()]),  # small: right to name, no fault to miss
-            job(said=[say()], early=(say(),)),  # a healthy one, once wrong
+            job(slow_worker(), findings=[finding()]),
+            job(slow_worker(), findings=[finding("gc-pause")]),
+            # Small: right to name, no fault to miss.
+            job(slow_worker(cost=0.01), findings=[finding()]),
+            job(findings=[finding()], early=(finding(),)),  # healthy, with a false finding
         ]
     )
     assert table["slow-worker"] == {"precision": 2 / 3, "recall": 0.5, "jobs": 2, "named": 3}
@@ -162,8 +166,8 @@ def test_precision_and_recall_are_per_cause():
 def test_calibration_compares_stated_confidence_with_accuracy():
     (row,) = scoring.calibration(
         [
-            job(slow_worker(), said=[say(confidence=0.80)]),
-            job(slow_worker(), said=[say("gc-pause", confidence=0.86)]),
+            job(slow_worker(), findings=[finding(confidence=0.80)]),
+            job(slow_worker(), findings=[finding("gc-pause", confidence=0.86)]),
         ]
     )
     assert row == {"from": 0.8, "findings": 2, "stated": pytest.approx(0.83), "right": 0.5}
@@ -181,29 +185,30 @@ def test_time_ratio_is_of_totals_and_the_worst_clock_residual_counts():
 
 def test_every_wrong_aspect_of_an_outcome_is_named():
     began = slow_worker(onset=30, step_change=0.2)
-    wrong = say(workers=NOBODY, cost=0.3, onset=3)
-    assert verdict.wrongs(job(began, said=[wrong])) == ["culprit", "onset", "cost"]
+    wrong = finding(workers=NO_WORKERS, cost=0.3, onset=3)
+    assert verdict.wrongs(job(began, findings=[wrong])) == ["culprit", "onset", "cost"]
     assert verdict.wrongs(job(began)) == ["cause", "culprit", "onset"]
-    assert verdict.wrongs(job(slow_worker(), long_stage(), said=[say()])) == ["not both"]
-    assert verdict.wrongs(job(slow_worker(), said=[say(), say("gc-pause")])) == ["false cause"]
-    assert verdict.wrongs(job(early=(say(),), num_changes=1)) == ["false cause", "false onset"]
+    assert verdict.wrongs(job(slow_worker(), long_stage(), findings=[finding()])) == ["not both"]
+    two = job(slow_worker(), findings=[finding(), finding("gc-pause")])
+    assert verdict.wrongs(two) == ["false cause"]
+    assert verdict.wrongs(job(early=(finding(),), num_changes=1)) == ["false cause", "false onset"]
     assert verdict.wrongs(job(slow_worker(cost=0.01))) == []
 
 
-def made_answers(fault, dp, pp, workers_a_host=1):
+def right_answers(fault, dp, pp, workers_per_host=1):
     sizes = Parallelism(dp, pp)
-    hosts = Cluster(workers_a_host).hosts(sizes)
+    hosts = Cluster(workers_per_host).hosts(sizes)
     answers = answers_to(fault, World(sizes, 4, 1, hosts))
     return [(answer.cause, sorted(answer.workers)) for answer in answers]
 
 
 def test_slow_worker_among_replicas_has_one_right_answer():
-    assert made_answers(SlowWorker(1, 0, 2.0), 2, 2) == [("slow-worker", [(1, 0)])]
+    assert right_answers(SlowWorker(1, 0, 2.0), 2, 2) == [("slow-worker", [(1, 0)])]
 
 
 def test_slow_host_that_is_a_whole_stage_may_be_stage_imbalance():
     # hosts of two ranks, which run over dp ranks first: host-001 is stage 1
-    found = made_answers(SlowHost("host-001", 2.0), 2, 2, workers_a_host=2)
+    found = right_answers(SlowHost("host-001", 2.0), 2, 2, workers_per_host=2)
     assert found == [
         ("slow-worker", [(0, 1), (1, 1)]),
         ("stage-imbalance", [(0, 1), (1, 1)]),
@@ -212,18 +217,18 @@ def test_slow_host_that_is_a_whole_stage_may_be_stage_imbalance():
 
 def test_slow_stage_of_one_replica_may_be_its_worker():
     either = [("stage-imbalance", [(0, 2)]), ("slow-worker", [(0, 2)])]
-    assert made_answers(SlowStage(2, 2.0), 1, 4) == either
-    assert made_answers(SlowStage(1, 2.0), 2, 2) == [("stage-imbalance", [(0, 1), (1, 1)])]
+    assert right_answers(SlowStage(2, 2.0), 1, 4) == either
+    assert right_answers(SlowStage(1, 2.0), 2, 2) == [("stage-imbalance", [(0, 1), (1, 1)])]
 
 
 def test_card_and_only_link_of_an_outer_stage_are_equal_answers():
     pair, card = [(0, 0), (0, 1)], [(0, 0)]
-    assert made_answers(SlowNic(0, 0, 9.0), 1, 4) == [("slow-link", card), ("slow-link", pair)]
-    assert made_answers(SlowLink(0, 0, 9.0), 1, 4) == [("slow-link", pair), ("slow-link", card)]
+    assert right_answers(SlowNic(0, 0, 9.0), 1, 4) == [("slow-link", card), ("slow-link", pair)]
+    assert right_answers(SlowLink(0, 0, 9.0), 1, 4) == [("slow-link", pair), ("slow-link", card)]
     # two neighbours, and with replicas a collective, tell the card from the link
-    assert made_answers(SlowNic(0, 1, 9.0), 1, 4) == [("slow-link", [(0, 1)])]
-    assert made_answers(SlowLink(0, 1, 9.0), 1, 4) == [("slow-link", [(0, 1), (0, 2)])]
-    assert made_answers(SlowNic(0, 0, 9.0), 2, 4) == [("slow-link", card)]
+    assert right_answers(SlowNic(0, 1, 9.0), 1, 4) == [("slow-link", [(0, 1)])]
+    assert right_answers(SlowLink(0, 1, 9.0), 1, 4) == [("slow-link", [(0, 1), (0, 2)])]
+    assert right_answers(SlowNic(0, 0, 9.0), 2, 4) == [("slow-link", card)]
 
 
 @pytest.mark.parametrize(
@@ -266,8 +271,8 @@ def test_grid_has_every_kind_and_every_pair_of_causes():
 def test_every_drawn_job_is_valid():
     for each in job_numbers(5, "all", 114, 12):
         plan = plan_of(each)
-        for fault in plan.made.faults:
-            fault.check(plan.made.world)
+        for fault in plan.simulated.faults:
+            fault.check(plan.simulated.world)
         assert len(plan.steps) % plan.window_steps == 0
 
 
@@ -321,11 +326,11 @@ def test_run_prints_every_figure_and_is_reproducible():
 
 def test_only_option_prints_a_report_of_one_job():
     number = job_numbers(3, "tune", 1, 0)[0].number
-    told = printed("--only", str(number))
-    assert told["job"] == number
-    assert told["truth"][0]["fault"] == "slow-worker"
-    assert told["windows"][-1]["window"]["state"] == "complete"
-    assert told["made"]["faults"][0].startswith("SlowWorker(")
+    report = printed("--only", str(number))
+    assert report["job"] == number
+    assert report["truth"][0]["fault"] == "slow-worker"
+    assert report["windows"][-1]["window"]["state"] == "complete"
+    assert report["made"]["faults"][0].startswith("SlowWorker(")
 
 
 @pytest.mark.parametrize(
@@ -343,25 +348,27 @@ def test_impossible_options_are_refused_in_one_line(arguments, words):
 
 
 def test_last_full_window_is_judged():
-    made = SimulatedJob(Parallelism(2, 1), 2, faults=(SilentWorker(1, 0, when=FaultSteps(10)),))
-    windows = observed_run(SimulatedRun(1, made, tuple(range(21))), 8, ArrivalHabits())
-    assert [seen.all_steps[0] for seen in windows] == [0, 8, 18]
+    simulated = SimulatedJob(
+        Parallelism(2, 1), 2, faults=(SilentWorker(1, 0, when=FaultSteps(10)),)
+    )
+    windows = observed_run(SimulatedRun(1, simulated, tuple(range(21))), 8, ArrivalHabits())
+    assert [observed.all_steps[0] for observed in windows] == [0, 8, 18]
     assert judged_window(windows, 8) is windows[1]
 
 
 def test_batches_of_a_late_worker_close_the_same_windows():
-    made = SimulatedJob(Parallelism(2, 2), 2)
-    attempt = SimulatedRun(1, made, tuple(range(16)))
+    simulated = SimulatedJob(Parallelism(2, 2), 2)
+    attempt = SimulatedRun(1, simulated, tuple(range(16)))
     on_time = observed_run(attempt, 8, ArrivalHabits())
     late = observed_run(attempt, 8, ArrivalHabits(late_worker=(1, 0), late_s=3.0))
     for one, other in zip(on_time, late, strict=True):
         assert one.result == other.result
-        assert one.window.hosts == made.world.hosts
+        assert one.window.hosts == simulated.world.hosts
 
 
 def test_batches_after_the_deadline_revise_closed_windows():
     attempt = SimulatedRun(1, SimulatedJob(Parallelism(2, 2), 2), tuple(range(48)))
     windows = observed_run(attempt, 8, ArrivalHabits(late_worker=(1, 0), late_s=400.0))
-    lacking = [seen for seen in windows if not seen.window.steps]
-    assert [seen.window.first_step for seen in lacking] == [0, 8, 16, 24, 32, 40]
+    lacking = [observed for observed in windows if not observed.window.steps]
+    assert [observed.window.first_step for observed in lacking] == [0, 8, 16, 24, 32, 40]
     assert judged_window(windows, 8).window.steps == tuple(range(40, 48))

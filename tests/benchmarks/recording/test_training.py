@@ -84,7 +84,7 @@ def test_failed_rank_ends_the_other_ranks(program, tmp_path):
     )
     with pytest.raises(TrainingFailed, match="a rank ended with an error") as failed:
         run_ranks(module, [], 3, tmp_path, WITHIN_S)
-    assert "out of memory" in failed.value.said
+    assert "out of memory" in failed.value.output
 
 
 def test_hanging_ranks_are_killed_at_the_time_limit(program, tmp_path):
@@ -96,7 +96,7 @@ def test_hanging_ranks_are_killed_at_the_time_limit(program, tmp_path):
 def test_import_error_of_a_program_is_reported(tmp_path):
     with pytest.raises(TrainingFailed) as failed:
         run_ranks("no_such_program", [], 2, tmp_path, WITHIN_S)
-    assert "No module named 'no_such_program'" in failed.value.said
+    assert "No module named 'no_such_program'" in failed.value.output
 
 
 @pytest.mark.skipif(

@@ -6,12 +6,12 @@ from app.errors import InvalidRequest
 from app.store import fleet
 from app.store.database import Store
 from app.store.migrations import migrate
-from benchmarks.service.api import LEFT_OUT, TimedResponse, addresses, figures
+from benchmarks.service.api import EXCLUDED, TimedResponse, addresses, figures
 from benchmarks.service.stored_jobs import STEPS, fill_store
 
 
-def parameter(name, place="path", *, required=True, **schema):
-    return {"name": name, "in": place, "required": required, "schema": schema}
+def parameter(name, location="path", *, required=True, **schema):
+    return {"name": name, "in": location, "required": required, "schema": schema}
 
 
 def document(path="/api/v1/jobs/{job_id}/charts/{chart}", **asked):
@@ -42,7 +42,7 @@ def test_parameter_without_a_known_value_is_refused_by_name():
 
 
 def test_streams_and_paths_outside_the_api_are_excluded():
-    assert addresses(document(operationId=LEFT_OUT[0]), {}) == {}
+    assert addresses(document(operationId=EXCLUDED[0]), {}) == {}
     assert addresses(document("/healthz"), {}) == {}
 
 

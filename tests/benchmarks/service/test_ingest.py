@@ -41,5 +41,5 @@ def test_answer_other_than_202_ends_the_measurement(answer):
     request = bytearray(b"\xa9batch_seq\xcf" + bytes(8))
     SendingWorker(request, answers).data_received(answer)
     assert answers.wrong is not None
-    assert answers.over.is_set()
+    assert answers.finished.is_set()
     assert answers.latency_s == []

@@ -14,14 +14,14 @@ import numpy as np
 from tests.harness.alerts import judge
 from tests.harness.alerts.receivers import owed
 from tests.harness.alerts.slow_jobs import SlowJobs
-from tests.harness.crash_points import TELLING_POINTS, crash_at
+from tests.harness.crash_points import NOTIFICATION_POINTS, crash_at
 from tests.harness.processes import NotInTime, wait_until
 from tests.harness.stack import Stack
 
 # A claim lapses in 30 s, twice if its heir dies too; and what failed comes again a minute later.
 NOTIFIED_WITHIN_S = 150.0
 _DIES_WITHIN_S = 90.0
-_LOOK_EVERY_S = 0.2
+_POLL_S = 0.2
 
 
 @dataclass
@@ -76,7 +76,7 @@ def crash_at_points(
     times_each: int,
     seed: int,
     *,
-    points: Sequence[str] = TELLING_POINTS,
+    points: Sequence[str] = NOTIFICATION_POINTS,
     patches: Sequence[str] = (),
 ) -> Iterator[str]:
     """The only consumer dies at each named point, and is started again, with these patches."""
@@ -90,46 +90,46 @@ def crash_at_points(
         yield f"{point} {passes}"
 
 
-def crash_verdict(killer: Killer, callers: SlowJobs, crashes: Iterator[str]) -> dict[str, Any]:
+def crash_verdict(killer: Killer, slow_jobs: SlowJobs, crashes: Iterator[str]) -> dict[str, Any]:
     """The verdict over these crashes, made while jobs are slow."""
     done: list[str] = []
     late: list[str] = []
-    with callers.calling():
+    with slow_jobs.running():
         try:
             for crash in crashes:
                 done.append(crash)
         except NotInTime as error:
             late.append(str(error))
         killer.heal()
-    found = _verdict(killer, callers)
+    found = _verdict(killer, slow_jobs)
     return found | {"crashes": len(done), "wrong": [*late, *found["wrong"]]}
 
 
-def _verdict(killer: Killer, callers: SlowJobs) -> dict[str, Any]:
+def _verdict(killer: Killer, slow_jobs: SlowJobs) -> dict[str, Any]:
     """What became of all alerts, once nothing dies any more."""
-    heard, jobs = callers.heard, frozenset([*callers.ended, *callers.unheard])
-    limit_s = time.monotonic() + callers.within_s
-    due = owed(killer.stack, jobs, callers.receivers)
-    while time.monotonic() < limit_s and judge.lost(due, heard.of_jobs(jobs)):
-        time.sleep(_LOOK_EVERY_S)
-    hearings = heard.of_jobs(jobs)
-    wrong = judge.wrong(due, hearings, deaths_s=killer.deaths_s, quiets=callers.quiets)
+    inbox, jobs = slow_jobs.inbox, frozenset([*slow_jobs.ended, *slow_jobs.not_notified])
+    limit_s = time.monotonic() + slow_jobs.within_s
+    due = owed(killer.stack, jobs, slow_jobs.receivers)
+    while time.monotonic() < limit_s and judge.lost(due, inbox.of_jobs(jobs)):
+        time.sleep(_POLL_S)
+    received = inbox.of_jobs(jobs)
+    wrong = judge.wrong(due, received, deaths_s=killer.deaths_s, silences=slow_jobs.silences)
     return {
         "alerts": len({each.fingerprint for each in due}),
         "owed": len(due),
-        "lost": len(judge.lost(due, hearings)),
-        "refused": heard.refused.total(),
-        "duplicates": judge.num_repeated(hearings).total(),
-        "most_duplicates": max(judge.num_repeated(hearings).values(), default=0),
-        "silences": len(callers.quiets),
-        "wrong": [*_unheard(callers), *wrong, *_vacuous(callers)],
+        "lost": len(judge.lost(due, received)),
+        "refused": inbox.refused.total(),
+        "duplicates": judge.num_repeated(received).total(),
+        "most_duplicates": max(judge.num_repeated(received).values(), default=0),
+        "silences": len(slow_jobs.silences),
+        "wrong": [*_not_notified(slow_jobs), *wrong, *_vacuous(slow_jobs)],
     }
 
 
-def _unheard(callers: SlowJobs) -> list[str]:
-    return [f"unheard: not all of {job} was told, or not in time" for job in callers.unheard]
+def _not_notified(slow_jobs: SlowJobs) -> list[str]:
+    return [f"unheard: not all of {job} was told, or not in time" for job in slow_jobs.not_notified]
 
 
-def _vacuous(callers: SlowJobs) -> list[str]:
+def _vacuous(slow_jobs: SlowJobs) -> list[str]:
     """Why nothing would be proven though nothing else is wrong."""
-    return [] if callers.ended else ["vacuous: no job was told of from its beginning to its end"]
+    return [] if slow_jobs.ended else ["vacuous: no job was told of from its beginning to its end"]

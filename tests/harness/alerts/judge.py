@@ -21,14 +21,14 @@ SLACK_S = 2.0
 class OwedNotification:
     """That an endpoint is told this of an alert, and where it is from."""
 
-    endpoint: str
+    receiver: str
     fingerprint: str
     status: Status
     job: str
     rule: str
 
     def __str__(self) -> str:
-        return f"{self.endpoint} of {self.job}: {self.rule} {self.status} ({self.fingerprint[:8]})"
+        return f"{self.receiver} of {self.job}: {self.rule} {self.status} ({self.fingerprint[:8]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,97 +40,101 @@ class SilencedPeriod:
     ends_s: float
 
 
-def lost(owed: Iterable[OwedNotification], hearings: Sequence[ReceivedNotification]) -> list[str]:
+def lost(owed: Iterable[OwedNotification], received: Sequence[ReceivedNotification]) -> list[str]:
     """What an endpoint was never told."""
-    told = {
-        (each.endpoint, fingerprint, status)
-        for each in hearings
-        for fingerprint, status in each.told.items()
+    delivered = {
+        (each.receiver, fingerprint, status)
+        for each in received
+        for fingerprint, status in each.statuses.items()
     }
-    return [f"lost: {each}" for each in owed if _key(each) not in told]
+    return [f"lost: {each}" for each in owed if _key(each) not in delivered]
 
 
-def stale(owed: Iterable[OwedNotification], hearings: Sequence[ReceivedNotification]) -> list[str]:
+def stale(owed: Iterable[OwedNotification], received: Sequence[ReceivedNotification]) -> list[str]:
     """Endpoints whose last word on an alert is not the last that they were owed."""
-    last_owed = {(each.endpoint, each.fingerprint): each for each in owed}
-    last_told = {
-        (each.endpoint, fingerprint): status
-        for each in hearings
-        for fingerprint, status in each.told.items()
+    last_owed = {(each.receiver, each.fingerprint): each for each in owed}
+    last_statuses = {
+        (each.receiver, fingerprint): status
+        for each in received
+        for fingerprint, status in each.statuses.items()
     }
     return [
-        f"stale: {each}, but the last that it was told is {last_told[key]}"
+        f"stale: {each}, but the last that it was told is {last_statuses[key]}"
         for key, each in last_owed.items()
-        if key in last_told and last_told[key] != each.status
+        if key in last_statuses and last_statuses[key] != each.status
     ]
 
 
-def renewed(hearings: Iterable[ReceivedNotification]) -> list[str]:
+def renewed(received: Iterable[ReceivedNotification]) -> list[str]:
     """The same news under more than one id."""
     ids: defaultdict[object, dict[str, ReceivedNotification]] = defaultdict(dict)
-    for each in hearings:
+    for each in received:
         ids[each.topic].setdefault(each.delivery_id, each)
     return [
-        f"renewed: {first.endpoint} of {first.job}, {first.rule}, came as {sorted(same)}"
+        f"renewed: {first.receiver} of {first.job}, {first.rule}, came as {sorted(same)}"
         for same in ids.values()
         if len(same) > 1 and (first := next(iter(same.values())))
     ]
 
 
-def repeated(hearings: Iterable[ReceivedNotification], deaths_s: Sequence[float]) -> list[str]:
+def repeated(received: Iterable[ReceivedNotification], deaths_s: Sequence[float]) -> list[str]:
     """Messages that came again though nobody died between one time and the next."""
     return [
-        f"repeated: {again.endpoint} of {again.job}, {again.delivery_id}, and nobody had died"
-        for times in _times(hearings).values()
-        for again in _unexplained(times, sorted(deaths_s))
+        f"repeated: {repeat.receiver} of {repeat.job}, {repeat.delivery_id}, and nobody had died"
+        for times in _times(received).values()
+        for repeat in _unexplained(times, sorted(deaths_s))
     ]
 
 
-def num_repeated(hearings: Iterable[ReceivedNotification]) -> Counter[tuple[str, str]]:
+def num_repeated(received: Iterable[ReceivedNotification]) -> Counter[tuple[str, str]]:
     """How often each message came again, by endpoint and id, of those that did."""
-    times = {key: len(same) - 1 for key, same in _times(hearings).items()}
+    times = {key: len(same) - 1 for key, same in _times(received).items()}
     return Counter({key: number for key, number in times.items() if number})
 
 
-def spoken(hearings: Iterable[ReceivedNotification], quiets: Iterable[SilencedPeriod]) -> list[str]:
+def spoken(
+    received: Iterable[ReceivedNotification], silences: Iterable[SilencedPeriod]
+) -> list[str]:
     """What was told of a job in a silence of it."""
     of_job: defaultdict[str, list[SilencedPeriod]] = defaultdict(list)
-    for quiet in quiets:
-        of_job[quiet.job].append(quiet)
+    for silence in silences:
+        of_job[silence.job].append(silence)
     return [
-        f"spoken: {each.endpoint} of {each.job} in a silence"
-        for each in hearings
-        if any(quiet.begins_s + SLACK_S < each.at_s < quiet.ends_s for quiet in of_job[each.job])
+        f"spoken: {each.receiver} of {each.job} in a silence"
+        for each in received
+        if any(
+            silence.begins_s + SLACK_S < each.at_s < silence.ends_s for silence in of_job[each.job]
+        )
     ]
 
 
 def wrong(
     owed: Sequence[OwedNotification],
-    hearings: Sequence[ReceivedNotification],
+    received: Sequence[ReceivedNotification],
     *,
     deaths_s: Sequence[float],
-    quiets: Iterable[SilencedPeriod],
+    silences: Iterable[SilencedPeriod],
 ) -> list[str]:
     """Every promise that was broken."""
     return [
-        *lost(owed, hearings),
-        *stale(owed, hearings),
-        *renewed(hearings),
-        *repeated(hearings, deaths_s),
-        *spoken(hearings, quiets),
+        *lost(owed, received),
+        *stale(owed, received),
+        *renewed(received),
+        *repeated(received, deaths_s),
+        *spoken(received, silences),
     ]
 
 
 def _key(owed: OwedNotification) -> tuple[str, str, Status]:
-    return owed.endpoint, owed.fingerprint, owed.status
+    return owed.receiver, owed.fingerprint, owed.status
 
 
 def _times(
-    hearings: Iterable[ReceivedNotification],
+    received: Iterable[ReceivedNotification],
 ) -> Mapping[tuple[str, str], list[ReceivedNotification]]:
     found: defaultdict[tuple[str, str], list[ReceivedNotification]] = defaultdict(list)
-    for each in hearings:
-        found[each.endpoint, each.delivery_id].append(each)
+    for each in received:
+        found[each.receiver, each.delivery_id].append(each)
     return found
 
 
@@ -139,9 +143,9 @@ def _unexplained(
 ) -> Iterator[ReceivedNotification]:
     """Each death explains one repetition of a message, and no more."""
     left = list(deaths_s)
-    for before, again in pairwise(times):
-        mine = [each for each in left if before.at_s - SLACK_S <= each <= again.at_s]
-        if mine:
-            left.remove(mine[0])
+    for before, repeat in pairwise(times):
+        between = [each for each in left if before.at_s - SLACK_S <= each <= repeat.at_s]
+        if between:
+            left.remove(between[0])
         else:
-            yield again
+            yield repeat

@@ -20,7 +20,7 @@ from tests.harness.fuzz.payloads import Payload, Payloads
 SIZES = Parallelism(dp_size=1, pp_size=1)
 # Above what the process has by then: whatever asks for more gets an error instead of the machine.
 ROOM_BYTES = 1 << 30
-MAX_TOLD = 5
+MAX_REPORTED = 5
 _WARM_UP = 2000
 
 
@@ -41,9 +41,9 @@ class FuzzFindings:
         if 1e3 * took_s > self.slowest_ms:
             self.slowest_ms, self.slowest_kind = 1e3 * took_s, payload.kind
 
-    def complain(self, number: int, payload: Payload, reason: str) -> None:
+    def report(self, number: int, payload: Payload, reason: str) -> None:
         """One more that went wrong."""
-        if len(self.wrong) < MAX_TOLD:
+        if len(self.wrong) < MAX_REPORTED:
             self.wrong.append(f"payload {number} ({payload.kind}): {reason[:300]}")
 
     def as_json(self) -> dict[str, Any]:
@@ -80,16 +80,16 @@ def decode_all(seed: int, num_payloads: int) -> dict[str, Any]:
     bombs()  # making them takes memory that reading does not
     for number in range(_WARM_UP):
         if number % 500:
-            decoded(payloads[number])
+            decode_status(payloads[number])
     before_bytes = reset_peak()
     limit_memory(ROOM_BYTES)
     for number in range(num_payloads):
         payload = payloads[number]
         began_s, cpu_began_s = time.perf_counter(), time.thread_time()
         try:
-            status = decoded(payload)
+            status = decode_status(payload)
         except Exception as error:
-            findings.complain(number, payload, repr(error))
+            findings.report(number, payload, repr(error))
             status = 500
         cpu_s = time.thread_time() - cpu_began_s
         findings.note(payload, status, time.perf_counter() - began_s, cpu_s)
@@ -97,17 +97,17 @@ def decode_all(seed: int, num_payloads: int) -> dict[str, Any]:
     return {"payloads": num_payloads, **findings.as_json(), "rss_growth_mb": growth_bytes / 1e6}
 
 
-def decoded(payload: Payload) -> int:
+def decode_status(payload: Payload) -> int:
     """The status that the API would answer with; what is taken is read as the consumer does."""
     try:
-        taken = decode(
+        accepted = decode(
             payload.body,
             payload.content_type,
             SIZES,
             content_encoding=payload.content_encoding,
             last_step=0,
         )
-        read_entry(encode(taken.batch))
+        read_entry(encode(accepted.batch))
     except PacelineError as error:
         json.dumps(str(error))
         return error.status
@@ -127,8 +127,8 @@ def reset_peak() -> int:
 
 def limit_memory(room_bytes: int) -> None:
     """Whatever asks for so much more than is held now gets an error."""
-    most = _status_bytes("self", "VmSize") + room_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    limit = _status_bytes("self", "VmSize") + room_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _status_bytes(process: str, name: str) -> int:

@@ -26,24 +26,24 @@ def test_job_without_stragglers_fires_no_alert(scenario):
 def test_thirty_scenarios_exist_and_a_slow_worker_would_fire():
     assert len({scenario.name for scenario in SCENARIOS}) >= 30
     slow = replace(SCENARIOS[0], faults=(SlowWorker(1, 1, 1.6),))
-    assert {event.rule for event in false_alerts(slow).rang} == {"slowdown", "cause"}
+    assert {event.rule for event in false_alerts(slow).fired} == {"slowdown", "cause"}
 
 
-def lives(scenario, **given):
-    attempts = simulated_runs(scenario.made, scenario.steps, scenario.events)
-    with simulated_service(default_rules(**given)) as watch:
-        watch.live(attempts, scenario.habits, scenario.window_steps)
-    return watch
+def run_scenario(scenario, **given):
+    attempts = simulated_runs(scenario.simulated, scenario.steps, scenario.events)
+    with simulated_service(default_rules(**given)) as service:
+        service.run_job(attempts, scenario.habits, scenario.window_steps)
+    return service
 
 
-def rules_that_rang(watch):
-    return [event.rule for event in watch.rang if event.kind == "firing"]
+def fired_rules(service):
+    return [event.rule for event in service.transitions if event.kind == "firing"]
 
 
 def test_slowdown_alert_covers_the_cause_alert_in_notifications():
-    watch = lives(replace(SCENARIOS[0], faults=(SlowWorker(1, 1, 1.6),)), for_s=0.0)
-    assert rules_that_rang(watch) == ["slowdown", "cause"]
-    begun, over = watch.told
+    service = run_scenario(replace(SCENARIOS[0], faults=(SlowWorker(1, 1, 1.6),)), for_s=0.0)
+    assert fired_rules(service) == ["slowdown", "cause"]
+    begun, over = service.delivered
     assert begun.startswith("made runs at 1.28")
     assert "ended" in over
 
@@ -51,27 +51,27 @@ def test_slowdown_alert_covers_the_cause_alert_in_notifications():
 def test_gap_longer_than_the_silence_limit_fires_stalled():
     gap = next(each for each in SCENARIOS if each.name == "a-gap")
     steps = tuple(step if step < 36 else step + 200 for step in gap.steps)
-    watch = lives(replace(gap, steps=steps))
-    assert rules_that_rang(watch) == ["stalled"]
-    assert [event.kind for event in watch.rang] == ["firing", "resolved"]
-    assert watch.told[0].startswith("No worker of made has sent anything")
+    service = run_scenario(replace(gap, steps=steps))
+    assert fired_rules(service) == ["stalled"]
+    assert [event.kind for event in service.transitions] == ["firing", "resolved"]
+    assert service.delivered[0].startswith("No worker of made has sent anything")
 
 
 def test_silent_worker_fires_and_is_named():
     faults = (SilentWorker(3, 2, when=FaultSteps(40)),)
-    watch = lives(replace(SCENARIOS[0], faults=faults, steps=tuple(range(520))))
-    assert rules_that_rang(watch) == ["silent-worker"]
-    assert watch.told[0].startswith("1 worker of made has fallen silent")
-    assert "dp 3, stage 2" in watch.told[0]
+    service = run_scenario(replace(SCENARIOS[0], faults=faults, steps=tuple(range(520))))
+    assert fired_rules(service) == ["silent-worker"]
+    assert service.delivered[0].startswith("1 worker of made has fallen silent")
+    assert "dp 3, stage 2" in service.delivered[0]
 
 
 def test_fault_across_restarts_fires_once_and_stays_firing():
     slow = next(each for each in SCENARIOS if each.name == "two-restarts")
     slow = replace(slow, faults=(SlowWorker(1, 1, 1.6),), steps=tuple(range(160)))
-    attempts = simulated_runs(slow.made, slow.steps, slow.events)
-    seen = evaluate_rules(facts_of(attempts), default_rules(for_s=0.0))
-    assert [event.rule for event in seen.firing] == ["slowdown", "cause"]
-    assert {state.epoch for state in seen.left} == {3}
+    attempts = simulated_runs(slow.simulated, slow.steps, slow.events)
+    rule_events = evaluate_rules(facts_of(attempts), default_rules(for_s=0.0))
+    assert [event.rule for event in rule_events.firing] == ["slowdown", "cause"]
+    assert {state.epoch for state in rule_events.left} == {3}
 
 
 # One of each cause, and one that no slowdown S shows, of those that cost 10 % or more.
@@ -107,23 +107,26 @@ def test_fault_of_ten_percent_fires_names_its_cause_and_resolves(number):
     [({}, "not alerted"), ({"is_alerted": True}, "not resolved")],
 )
 def test_fault_alerted_only_on_the_longer_try_is_missed_at_first(monkeypatch, at_first, miss):
-    known = AlertOutcome(3000000, "slow-worker", "a job", 0.2, is_cause_right=True)
-    tries = {1: replace(known, **at_first), 4: replace(known, is_alerted=True, is_resolved=True)}
+    outcome = AlertOutcome(3000000, "slow-worker", "a job", 0.2, is_cause_right=True)
+    tries = {
+        1: replace(outcome, **at_first),
+        4: replace(outcome, is_alerted=True, is_resolved=True),
+    }
     monkeypatch.setattr(faults, "_try_times", lambda _, times: tries[times])
     found = try_fault(JobNumber.of(3000000))
     assert (found.miss, found.missed_at_first) == (None, miss)
-    verdict = told_of_faults("--jobs", "1", "--seed", "3")
+    verdict = faults_verdict("--jobs", "1", "--seed", "3")
     assert (verdict["told"], verdict["told_at_first"]) == (1, 0)
     assert [each["missed_at_first"] for each in verdict["missed_at_first"]] == [miss]
 
 
-def told_of_faults(*given):
-    told = run_benchmark("alerts", "--part", "faults", "--processes", "1", *given)
-    assert told.exit_code == 0, told.stderr
-    return json.loads(told.stdout)
+def faults_verdict(*given):
+    result = run_benchmark("alerts", "--part", "faults", "--processes", "1", *given)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 def test_faults_part_counts_alerted_and_resolved_jobs():
-    found = told_of_faults("--jobs", "2", "--seed", "3")
+    found = faults_verdict("--jobs", "2", "--seed", "3")
     assert (found["jobs"], found["wrong"], found["early"]) == (2, [], 0)
     assert found["counted"] == found["alerted"] == found["resolved"] == 2
