@@ -90,7 +90,7 @@ def _measure_parts(window: Window, timings: Timings, repeats: int) -> int:
     group, questions = replay.groups[0], Questions(replay)
     questions.answer([])
     for _ in _progress(repeats):
-        # A template remembers what was looked up in it, so each graph gets one of its own.
+        # A template caches its lookups, so each graph gets its own.
         template = replace(group.template)
         timings.time("graph_s", lambda: build_graph(template).slots)  # noqa: B023, called at once
         timings.time("simulate_s", lambda: group.step_times(group.keep()))

@@ -1,4 +1,4 @@
-"""`faults`: kill and cut at random, and see whether every 2xx was kept."""
+"""`faults`: are all acknowledged batches stored after random kills and network faults?"""
 
 import json
 import time

@@ -43,7 +43,7 @@ def fuzz(
 ) -> None:
     """Read damaged batches and decompression bombs as the API does, and post some to a real one.
 
-    Exits with 1 after a crash, a 5xx or more than 64 MB of growth; times are only told. With
+    Exits with 1 after a crash, a 5xx or more than 64 MB of growth; times are only reported. With
     --format, files are damaged and imported: one has to be taken, or refused in one line.
 
     Example: python -m benchmarks fuzz --payloads 20000 --seed 7
@@ -52,7 +52,7 @@ def fuzz(
         _fuzz_importing(format_, mutations, seed)
         return
     result = decoding.decode_in_process(seed, payloads)
-    # After that, not beside it: each would take from the other the time that is told.
+    # Not concurrently: each would slow the other down.
     posted = _posted_payloads(payloads, seed, http_every) if http_every else None
     typer.echo(json.dumps({"seed": seed, **result, "http": posted}))
     if not all(_is_within_limits(each) for each in (result, posted) if each is not None):
@@ -82,9 +82,9 @@ def _is_within_limits(result: dict[str, Any]) -> bool:
 def post_payloads(target: StackUnderTest, payloads: Payloads, numbers: range) -> dict[str, Any]:
     """Figures of these payloads; a connection that is gone without an answer counts as 500."""
     findings, api = FuzzFindings(), str(target.api_pid)
-    bombs()  # a connection does not wait until they are made
+    bombs()  # created before the connection opens, which would time out
     connection = _connect_to(target)
-    # So many that kernels and whatever else is loaded beside the first requests are in memory.
+    # Enough that kernels and everything else loaded by the first requests are in memory.
     for number in range(1, _SETTLED_AFTER):
         _post_payload(connection, target, payloads.good[number % len(payloads.good)])
     before_bytes = peak_bytes(api)
@@ -123,7 +123,7 @@ def _post_payload(
 
 
 def fuzz_spans(
-    requests: Annotated[int, typer.Option(min=1, help="DamagedFiles bodies to post.")] = 20_000,
+    requests: Annotated[int, typer.Option(min=1, help="Damaged bodies to post.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, help="The same seed, the same bodies.")] = 1,
 ) -> None:
     """Post damaged OTLP traces, JSON and protobuf, some packed, to an API with queue and store.

@@ -1,4 +1,4 @@
-"""Made jobs for `python -m benchmarks groups`: an event simulation of ranks that meet in groups.
+"""Simulated jobs for `python -m benchmarks groups`: an event simulation of ranks in groups.
 
 Written apart from app/synth, so that the engine is not judged by its own model. Ranks compute with
 log-normal noise, in part shared by a host; GPUs differ for good by 1 to 3 %; transfers have Pareto
@@ -74,7 +74,7 @@ class World:
 
 @dataclass(frozen=True)
 class Recording:
-    """What the members recorded, and what truly happened."""
+    """What the members recorded, and the true step times."""
 
     table: Collectives
     steps: tuple[int, ...]
@@ -126,7 +126,7 @@ def groups_of(layout: Layout) -> dict[str, Ints]:
 
 
 class Simulation:
-    """Ranks that compute and meet; `now_s` [ranks] is how far each has come, true time."""
+    """Ranks that compute and communicate; `now_s` [ranks] is the true time of each."""
 
     def __init__(self, world: World, factor: Floats) -> None:
         layout = world.layout
@@ -157,7 +157,7 @@ class Simulation:
         )
 
     def compute(self, ranks: Ints, length_s: float, load: Floats | None = None) -> None:
-        """The ranks compute that long, each in its own time."""
+        """Advance the ranks by a computation of this length, with noise and faults."""
         world, num = self.world, ranks.size
         noise = world.noise * self.rng.normal(size=num)
         noise += (world.host_noise * self.rng.normal(size=self.num_hosts))[self.host[ranks]]
@@ -176,7 +176,7 @@ class Simulation:
     def meet(
         self, axis: str, kind: int, stage: int, num_bytes: Floats | None = None, times: float = 1.0
     ) -> None:
-        """A collective in every group of that axis on a stage; nothing where there are none."""
+        """Run a collective in every group of the axis on a stage, if it has any."""
         if axis not in self.groups:
             return
         groups = self.groups[axis]
@@ -274,7 +274,7 @@ def simulated(world: World, *, healthy: Sequence[int] = ()) -> Recording:
         run.one_step()
         ends_s.append(float(run.now_s.max()))
         if world.stride > 1:
-            run.now_s += 5.0  # steps that nobody recorded
+            run.now_s += 5.0  # unrecorded steps
             ends_s[-1] += 5.0
     step_s = np.diff(ends_s) - (5.0 if world.stride > 1 else 0.0)
     return Recording(_table(run), tuple(steps), step_s, _receives(run))

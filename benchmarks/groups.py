@@ -1,7 +1,7 @@
 """Groups inside a job: is the slow GPU named, and a healthy one never? (`benchmarks groups`)
 
-Made jobs (group_jobs.py) with tp 8, cp 4 or ep 16; healthy, or with one slow member, two, or a host
-of eight. The engine names culprits from the tables alone; judged by rank.
+Simulated jobs (group_jobs.py) with tp 8, cp 4 or ep 16; healthy, or with one slow member, two, or a
+host of eight. The engine names culprits from the tables alone; judged by rank.
 """
 
 import argparse
@@ -29,10 +29,10 @@ from benchmarks.group_jobs import (
 
 FAULTS = ("healthy", "one", "two", "host")
 MIN_RIGHT, MAX_FALSE = 0.95, 0.005
-# What a fault costs less of the step need not be named.
+# A fault that costs a smaller share of the step need not be named.
 MIN_EFFECT = 0.02
-# To name a GPU without a fault is not wrong where its repair wins this much of the step: GPUs
-# differ, and rule 1 of docs/arrivals.md asks for as much.
+# Naming a GPU without a fault is not wrong where its repair saves this share of the step: GPUs
+# differ, and rule 1 of docs/arrivals.md requires as much.
 MIN_TRUE_EFFECT = 0.01
 
 

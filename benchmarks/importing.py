@@ -1,6 +1,6 @@
 """`import`: how much memory and time does a large file of another tool take?
 
-The files are made here, one maker for each format.
+The files are created here, by one function per format.
 """
 
 import gzip
@@ -37,10 +37,10 @@ def importing(
         int, typer.Option("--mb", min=1, help="Size of the file, unpacked.")
     ] = 100,
     folder: Annotated[
-        Path | None, typer.Option(help="Where to make it; left out: the temporary folder.")
+        Path | None, typer.Option(help="Where to create it; default: the temporary folder.")
     ] = None,
 ) -> None:
-    """Make a large file, import it into a trace in a process of its own, and say what that took.
+    """Create a large file, import it in a separate process, and print time and memory.
 
     Example: python -m benchmarks import --format kineto --mb 300
     """
@@ -64,7 +64,7 @@ def importing(
 
 
 def _peak_bytes(command: list[str]) -> int:
-    """The most memory that the process held."""
+    """Peak memory of the process."""
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(command, stdout=output, stderr=output)
         _, status, usage = os.wait4(child.pid, 0)

@@ -2,9 +2,9 @@
 
 It measures how far a reader has to jump, not time: distinct files, distinct functions, and changes
 of file between successive calls in a thread; comprehensions and imports do not count. Real objects
-on SQLite, the event queue's twin in memory, and an HTTP receiver on loopback. Every journey is made
+on SQLite, the event queue's twin in memory, and an HTTP receiver on loopback. Every journey is run
 once before, so that kernels and caches are warm. Timers of the consumer (leases, ended runs, silent
-ranks) are not due in the turns that are watched.
+ranks) are not due in the traced turns.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class Calls:
 
 
 class CallTracer:
-    """Notes calls into app/ of this thread, and of threads that start in `of_threads`."""
+    """Records calls into app/ of this thread and of threads that start in `tracing_threads`."""
 
     def __init__(self) -> None:
         self._calls: Calls | None = None
@@ -128,7 +128,7 @@ class CallTracer:
 
     @contextmanager
     def tracing_threads(self) -> Iterator[None]:
-        """Threads that start within the block are watched, too."""
+        """Trace threads that start within the block, too."""
         threading.setprofile(self._add_call)
         try:
             yield
@@ -193,7 +193,7 @@ def journey(
 
 
 def _traced_journeys() -> dict[str, Calls]:
-    """The calls of each journey; all are made once before, on a database of their own."""
+    """The calls of each journey; all are run once before, on a separate database."""
     warm_up()
     tracer, found = CallTracer(), dict[str, Calls]()
     with (

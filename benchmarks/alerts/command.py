@@ -1,4 +1,4 @@
-"""`alerts`: do alerts ring where they should, and only there?"""
+"""`alerts`: do alerts fire where they should, and only there?"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ from tests.harness.stack import Stack, default_store
 def alerts(
     part: Annotated[
         Literal["scenarios", "faults", "crashes", "latency"],
-        typer.Option(help="No stragglers; faults of 10 % or more; kill -9; how soon it is told."),
+        typer.Option(help="No stragglers; faults of 10 % or more; kill -9; time to notify."),
     ] = "scenarios",
     jobs: Annotated[int, typer.Option(min=1, help="Faults to try.")] = 40,
     seed: Annotated[int, typer.Option(min=0, help="Of the faults, as in bench diagnosis.")] = 1,
@@ -49,7 +49,7 @@ def alerts(
         typer.Option(help="Part crashes: PostgreSQL if its server is installed, else SQLite."),
     ] = None,
 ) -> None:
-    """Hold the usual rules against simulated jobs; exit status 1 if too much went wrong.
+    """Evaluate the default rules on simulated jobs; exit status 1 if too much went wrong.
 
     Example: python -m benchmarks alerts --part faults --jobs 80 --seed 1007
     """
@@ -83,7 +83,7 @@ def _faults(jobs: int, seed: int, family: str, processes: int) -> dict[str, Any]
 
 
 def _crashes(kills: int, seed: int, store: Any) -> dict[str, Any]:
-    # Four of five anywhere, the others at each named point as often.
+    # Four of five at random times, the rest spread over the named points.
     times_each = max(1, kills // (5 * len(NOTIFICATION_POINTS)))
     at_random = kills - times_each * len(NOTIFICATION_POINTS)
     with _notifying_stack(store, settings_for) as (stack, inbox):
@@ -104,7 +104,7 @@ def _latency(jobs: int, store: Any) -> dict[str, Any]:
 def _notifying_stack(
     store: Any, settings_for: Callable[[Inbox, Path], dict[str, str]]
 ) -> Iterator[tuple[Stack, Inbox]]:
-    """A whole Paceline that tells some receivers; its logs are kept if something breaks it off."""
+    """A whole Paceline with some receivers; its logs are kept after an exception."""
     directory = Path(mkdtemp(prefix="paceline-alerts-"))
     kind = store or default_store()
     with webhook_listener(FlakyReplies([SHAKY.name])) as inbox:

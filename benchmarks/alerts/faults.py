@@ -1,7 +1,7 @@
 """One fault that begins, costs enough to be reported, and ends: is the alert right?
 
-Faults are those of the diagnosis benchmark. A silent worker costs no time, and is known by the
-clock alone. The verdict over many is pure.
+Faults are those of the diagnosis benchmark. A silent worker costs no time and is detected by the
+clock alone. The verdict over many outcomes is a pure function.
 """
 
 import math
@@ -33,28 +33,28 @@ from benchmarks.diagnosis.fault_kinds import kinds_of
 from benchmarks.diagnosis.truth import answers_to, workers_of_culprits
 
 MIN_COST = 0.10
-# Windows before, with and after; and seconds with and after: one and a half, and two times what the
-# usual rules ask for, since windows that nobody is to trust do not count.
+# Windows before, with and after; and seconds with and after: 1.5 and 2 times what the default rules
+# require, since windows of low fidelity do not count.
 _BEFORE, _WITH, _AFTER = 5, 6, 6
 _WITH_S, _AFTER_S = 45.0, 120.0
 _SECOND_TRY_FACTOR = 4
 _MAX_STEPS = 1000
 SILENT_RULE = "silent-worker"
-_WINDOWS_BEFORE_SILENCE = 2  # windows
-# Made steps are short: whoever is silent for so many windows has fallen silent.
+_WINDOWS_BEFORE_SILENCE = 2
+# Simulated steps are short: a worker is silent after this many windows.
 _SILENT_AFTER_WINDOWS = 3
 _SILENT_TIMES, _TIMES_AFTER_SILENCE = 3, 2  # times as long
-# The shares asked of the diagnosis itself: a message is to be no worse.
+# The bars of the diagnosis itself: a notification must be as good.
 MIN_CAUSE_RIGHT = 0.97
 MIN_CULPRIT_RIGHT = 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class AlertOutcome:
-    """All but the first four mean nothing where it does not count.
+    """The alert of one fault; where `counts` is False, only the first four fields have a meaning.
 
-    `missed_at_first` says what the usual time was too short for: all else is then of a fault that
-    lasts longer. `early` are sentences that were told before the fault.
+    `missed_at_first` is what the first try missed: all other fields are then of the longer try.
+    `early` are sentences of alerts that fired before the fault.
     """
 
     number: int
@@ -74,19 +74,19 @@ class AlertOutcome:
 
     @property
     def miss(self) -> str | None:
-        """What was not told of it, if anything was not."""
+        """What was missed, or None."""
         if not self.is_alerted:
             return "not alerted"
         return None if self.is_resolved else "not resolved"
 
     @property
     def is_wrong(self) -> bool:
-        """Whether anything was missed, or told before it was so."""
+        """Whether anything was missed or fired too early."""
         return self.miss is not None or bool(self.early)
 
     @property
     def is_unsure(self) -> bool:
-        """Whether cause or culprit were told wrongly."""
+        """Whether cause or culprit are wrong."""
         return not self.is_cause_right or (self.has_place and not self.is_culprit_right)
 
 
@@ -96,10 +96,10 @@ def is_wanted(numbered: JobNumber) -> bool:
 
 
 def try_fault(numbered: JobNumber) -> AlertOutcome:
-    """The job of this number, with its fault for a while; always the same.
+    """The alert of this job, whose fault lasts for a while; deterministic.
 
-    Windows whose figures nobody is to trust are no time of which anything is known: where these
-    leave too little to tell, the fault is tried once more for longer, and the outcome says so.
+    Windows of low fidelity do not count. Where too few others are left, the fault is tried again
+    for longer, and the outcome says so.
     """
     warm_up()
     plan = plan_of(numbered)
@@ -193,7 +193,7 @@ def _has_culprits(plan: JobPlan, blame: Blame | None) -> bool:
 
 
 def try_silent_fault(plan: JobPlan, number: int) -> AlertOutcome:
-    """The job with its worker silent for a while, and then heard again; always the same."""
+    """The job with its worker silent for a while, then sending again; deterministic."""
     (fault,) = plan.simulated.faults
     first, silent_after_steps = plan.steps[0], _SILENT_AFTER_WINDOWS * WINDOW_STEPS
     begins = first + _WINDOWS_BEFORE_SILENCE * WINDOW_STEPS
@@ -239,7 +239,7 @@ def _outcome_of_silence(
 
 
 def verdict_of_faults(outcomes: Collection[AlertOutcome]) -> dict[str, Any]:
-    """Counts, and under "wrong" all that is not as it should be."""
+    """Counts, and under "wrong" everything that misses a bar."""
     found = [each for each in outcomes if each.counts]
     placed = [each for each in found if each.has_place]
     return {
@@ -263,7 +263,7 @@ def verdict_of_faults(outcomes: Collection[AlertOutcome]) -> dict[str, Any]:
 
 
 def _below_minimum(found: Sequence[AlertOutcome], placed: Sequence[AlertOutcome]) -> list[str]:
-    """What is too seldom right, and why nothing would be proven though nothing is wrong."""
+    """Shares below their bar, or why the run proves nothing."""
     if not found:
         return ["vacuous: no fault costs enough to be told"]
     named = (

@@ -1,4 +1,4 @@
-"""Jobs that are no stragglers, though something about them is odd: nobody is to be woken."""
+"""Unusual jobs without stragglers: no alert may fire."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ _STEPS = tuple(range(80))
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A simulated job, and how it is watched."""
+    """A simulated job, and how its batches arrive."""
 
     name: str
     faults: tuple[Fault, ...] = ()
@@ -64,7 +64,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOutcome:
-    """What rang by the usual rules made stricter, and what people were told by them as they are."""
+    """Alerts that fired with stricter rules, and notifications sent with the default rules."""
 
     fired: tuple[AlertEvent, ...]
     delivered: tuple[str, ...]
@@ -76,9 +76,9 @@ class ScenarioOutcome:
 
 
 def false_alerts(scenario: Scenario) -> ScenarioOutcome:
-    """What rings though nobody is to be woken.
+    """Alerts of a scenario, all of which are false.
 
-    Stricter means that windows in a row count, however short they are: these jobs are.
+    The stricter rules have no minimum time, since these jobs are short.
     """
     attempts = simulated_runs(scenario.simulated, scenario.steps, scenario.events)
     facts = facts_of(attempts, scenario.habits, scenario.window_steps)
@@ -134,7 +134,7 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("first-step", odd_steps=SpecialSteps(0, 1, 20.0), window_steps=1),
     Scenario("sampled-steps", steps=tuple(sampled_steps(80, recorded=30, every=300))),
     Scenario("a-gap", steps=_gap(36, 350)),
-    # Longer than anything before, but not as long as a silence that is told.
+    # Longer than any other pause, but shorter than the limit of silence.
     Scenario("evaluation-of-four-minutes", odd_steps=SpecialSteps(0, 0, 3.0, 60, 240.0)),
     Scenario("checkpoint-of-four-minutes", odd_steps=SpecialSteps(0, 0, 3.0, 0, 0.0, 60, 240.0)),
     Scenario("one-slow-step", faults=(SlowWorker(1, 2, 4.0, when=FaultSteps(35, 1)),)),

@@ -1,7 +1,7 @@
 """Alert rules over simulated jobs: the rules alone, or a dispatcher and an outbox as well.
 
-`evaluate` holds rules against the windows of a job. `SimulatedService` runs a job from its first
-batch to its last notification by a simulated clock: windows close, silent ranks are looked for,
+`evaluate_rules` evaluates rules on a job's windows. `SimulatedService` runs a job from its first
+batch to its last notification by a simulated clock: windows close, silent ranks are checked,
 rules are evaluated, and a real dispatcher plans notifications, which are recorded, not sent.
 """
 
@@ -34,16 +34,16 @@ from app.synth.restarts import SimulatedRun
 from benchmarks.diagnosis.observation import ArrivalHabits, arrivals, observed_run, observed_windows
 
 SILENT_AFTER_S = float(Settings.model_fields["silent_after_s"].default)
-# Somebody starts the job again: it takes a while, and less than would be told.
+# Duration of a restart: less than the limit of silence.
 RESTART_TAKES_S = 240.0
 _JOB = "default/made"
 _RECEIVER = Receiver("hook", "default", "hook", "standard", "https://a.example", ("whsec_",))
 _LEASE_S = 30.0
 _MAX_CLAIMED = 1000
 _BEGAN_S = 1.7e9
-# Longer than what was told is damped: an end may wait for that.
+# Longer than damping, which may delay a resolved notification.
 _NOTIFIED_WITHIN_S = 400.0
-# From an alert to the first look at its group, as `paceline serve` has it.
+# From an alert to the first dispatch of its group, as in `paceline serve`.
 _GROUP_WAIT_S = float(Settings.model_fields["alert_group_wait_s"].default)
 WINDOW_STEPS = 8
 _RULES_JOB = "default/made"
@@ -51,10 +51,10 @@ _RULES_JOB = "default/made"
 
 @dataclass
 class SimulatedService:
-    """The job's alerts, and what was told of them, in one database.
+    """The job's alerts and notifications, in one database.
 
-    `rang` are transitions until the job ended; whoever sends nothing for `silent_after_s` is
-    silent, which is looked for every `look_every_s`.
+    `transitions` are those until the job ended, `delivered` the sentences of all notifications. A
+    rank without batches for `silent_after_s` is silent, which is checked every `check_every_s`.
     """
 
     store: Store
@@ -82,7 +82,7 @@ class SimulatedService:
     def run_job(
         self, attempts: Sequence[SimulatedRun], habits: ArrivalHabits, window_steps: int
     ) -> None:
-        """All runs of the job, until it ends and nobody has anything to tell any more."""
+        """All runs of the job, until it has ended and its last notification is delivered."""
         for attempt in attempts:
             if attempt is not attempts[0]:
                 self._advance_to(self.now_s + RESTART_TAKES_S)
@@ -110,7 +110,7 @@ class SimulatedService:
     def _at_arrival_times(
         self, arriving: Iterable[tuple[float, OpBatch]]
     ) -> Iterator[tuple[float, OpBatch]]:
-        """The batches, each at its time; meanwhile others look at the clock."""
+        """The batches, each at its time; timers run in between."""
         began_s = self.now_s
         for at_s, batch in arriving:
             self._advance_to(began_s + at_s)
@@ -195,9 +195,9 @@ def simulated_service(
     silent_after_s: float = SILENT_AFTER_S,
     check_every_s: float = CHECK_SILENCE_EVERY_S,
 ) -> Iterator[SimulatedService]:
-    """A night by these rules, with a database of its own that goes with it."""
-    with tempfile.TemporaryDirectory(prefix="paceline-night-") as directory:
-        url = f"sqlite:///{Path(directory) / 'night.db'}"
+    """A service with these rules and a temporary database."""
+    with tempfile.TemporaryDirectory(prefix="paceline-alerts-") as directory:
+        url = f"sqlite:///{Path(directory) / 'alerts.db'}"
         migrate(url)
         store = Store(url)
         try:
@@ -208,19 +208,19 @@ def simulated_service(
 
 @dataclass(frozen=True, slots=True)
 class RuleEvents:
-    """Every transition, and what still was pending or fired after the last window."""
+    """Every transition, and alerts still pending or firing after the last window."""
 
     events: tuple[AlertEvent, ...]
     left: tuple[AlertState, ...]
 
     @property
     def firing(self) -> tuple[AlertEvent, ...]:
-        """Those that rang."""
+        """Transitions to firing."""
         return tuple(event for event in self.events if event.kind == "firing")
 
 
 def evaluate_rules(facts: Iterable[WindowFacts], rules: Sequence[Rule]) -> RuleEvents:
-    """By these rules; moments are of the event time."""
+    """Evaluate these rules on window facts; times are event times."""
     job_alerts, now_s = JobAlerts(_RULES_JOB, rules=rules), 0.0
     events: list[AlertEvent] = []
     for each in facts:
@@ -236,7 +236,7 @@ def facts_of(
     habits: ArrivalHabits | None = None,
     window_steps: int = WINDOW_STEPS,
 ) -> list[WindowFacts]:
-    """Of all windows of a job's runs, revised ones again."""
+    """Facts of all windows of a job's runs, including each revision."""
     return [
         observed.facts
         for attempt in attempts

@@ -1,4 +1,4 @@
-"""`diagnosis`: is the cause named right, and a healthy job left in peace?"""
+"""`diagnosis`: is the cause right, and has a healthy job no findings?"""
 
 import json
 from typing import Annotated, Literal
@@ -17,7 +17,9 @@ from benchmarks.measuring import logs_on_stderr, map_processes
 
 
 def diagnosis(
-    jobs: Annotated[int, typer.Option(min=1, help="Made jobs, the healthy ones included.")] = 90,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Simulated jobs, the healthy ones included.")
+    ] = 90,
     seed: Annotated[
         int, typer.Option(min=0, help="Below 1000 for tuning, from 1000 on for reports.")
     ] = 1,
@@ -26,14 +28,14 @@ def diagnosis(
         typer.Option(help="Which noises, costs and shapes; a third of `all` is held out."),
     ] = "all",
     healthy: Annotated[
-        int | None, typer.Option(min=0, help="How many of them are healthy; a third if not said.")
+        int | None, typer.Option(min=0, help="How many of them are healthy; default: a third.")
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Cores to use.")] = 2,
     only: Annotated[
-        int | None, typer.Option(help="Print the whole story of one job of a list of misses.")
+        int | None, typer.Option(help="Print a full report of one job of a list of misses.")
     ] = None,
 ) -> None:
-    """Diagnose simulated jobs as the consumer would have, and hold what is said against the truth.
+    """Diagnose simulated jobs like the consumer, and compare the findings with the truth.
 
     docs/diagnosis-bench.md defines every figure. In short: a job counts if its fault really costs
     at least 5 % (the same job without it, same seed); top1 is the first finding's cause of a

@@ -2,7 +2,7 @@
 
     number = seed * 1,000,000 + group * 100,000 + index
 
-so that each job can be made again alone, whatever run it came from. Families of shapes, schedules,
+so that each job can be reproduced alone, whatever run it came from. Families of shapes, schedules,
 noises and costs: some to tune on, others held out for reports.
 """
 
@@ -34,7 +34,7 @@ Between = tuple[float, float]
 GPUS_PER_HOST = 8
 Rng = np.random.Generator
 NUM_STEPS = 60  # recorded, or a little less, so that all windows are full
-# Recorded steps before a fault that begins while the job is watched, and with it at least.
+# Minimum of recorded steps before and with a fault that begins during the recording.
 _MIN_STEPS_BEFORE = 10
 _MIN_STEPS_WITH = 12
 
@@ -50,7 +50,7 @@ class JobNumber:
 
     @property
     def number(self) -> int:
-        """What it is called by."""
+        """The number that identifies the job."""
         group = _GROUPS.index((self.family, self.is_healthy))
         return self.seed * _SEED_STRIDE + group * _GROUP_STRIDE + self.index
 
@@ -69,7 +69,7 @@ class JobNumber:
 
 
 def job_numbers(seed: int, family: str, num_faulty: int, num_healthy: int) -> list[JobNumber]:
-    """So many jobs; of `all` families, every third one is of the held-out one.
+    """This many jobs; with `all` families, every third one is held out.
 
     Raises:
         InvalidRequest: more than a seed has numbers for.
@@ -276,7 +276,7 @@ def draw_events(steps: Sequence[int], parallelism: Parallelism, rng: Rng) -> tup
 def draw_habits(
     parallelism: Parallelism, cluster: Cluster, step_s: float, rng: Rng
 ) -> ArrivalHabits:
-    """One worker in every third job is late; hosts are told where clocks are wrong, and mostly."""
+    """In a third of jobs one worker is late; most jobs send hosts, always with wrong clocks."""
     late_worker, late_s = None, 0.0
     if rng.random() < 1 / 3:
         late_worker = int(rng.integers(parallelism.dp_size)), int(rng.integers(parallelism.pp_size))
@@ -291,7 +291,7 @@ def _draw_between(low_high: Between, rng: Rng) -> float:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """A simulated job and how it is watched; `kinds` are its faults', in their order."""
+    """A simulated job and how its batches arrive; `kinds` are its faults', in order."""
 
     simulated: SimulatedJob
     kinds: tuple[FaultKind, ...]
@@ -353,7 +353,7 @@ def plan_of(numbered: JobNumber) -> JobPlan:
 
 
 def _harmless_faults(rng: np.random.Generator) -> tuple[Fault, ...]:
-    """Every fourth healthy job tells its lengths, which are as different as any, but well dealt."""
+    """A quarter of healthy jobs send sequence lengths, which vary but are balanced."""
     return (BalancedSequences(is_sent=True),) if rng.random() < 0.25 else ()
 
 

@@ -26,10 +26,10 @@ from benchmarks.diagnosis.verdict import false_findings, fault_as_json, finding_
 
 
 def examine(numbered: JobNumber) -> DiagnosisOutcome:
-    """The job of this number, made, watched and judged; always the same but for its times.
+    """Simulate, analyse and judge the job of this number; deterministic except for times.
 
     Raises:
-        RuntimeError: something failed that should not have; the message has the number.
+        RuntimeError: an unexpected error; the message has the number.
     """
     warm_up()
     try:
@@ -52,7 +52,7 @@ def windows_of(plan: JobPlan) -> list[ObservedWindow]:
 def outcome_of(
     plan: JobPlan, numbered: JobNumber, windows: Sequence[ObservedWindow]
 ) -> DiagnosisOutcome:
-    """What the job had, and what was said."""
+    """The job's true faults and its findings."""
     last = judged_window(windows, plan.window_steps)
     before = [
         observed for observed in windows if numbered.is_healthy or observed.position < last.position
@@ -99,7 +99,7 @@ def _stated_finding(plan: JobPlan, finding: dict[str, Any]) -> StatedFinding:
 
 
 def _false_findings(plan: JobPlan, before: Iterable[ObservedWindow]) -> Iterable[StatedFinding]:
-    """What was said of causes that were not there, or not there yet."""
+    """Findings whose cause was not present, or not yet."""
     for observed in before:
         begun = (fault for fault in plan.simulated.faults if _has_begun(fault, observed))
         world = plan.simulated.world
@@ -114,7 +114,7 @@ def _has_begun(fault: Fault, observed: ObservedWindow) -> bool:
 
 
 def _num_changes(observed: ObservedWindow) -> int:
-    """Onsets and changes that are told of a window."""
+    """Number of onsets and changes in a window's result."""
     findings, changes = observed.result["findings"] or (), observed.result.get("changes") or ()
     return len(changes) + sum(each["onset_step"] is not None for each in findings)
 
@@ -125,7 +125,7 @@ def _residual_ms(observed: ObservedWindow) -> float | None:
 
 
 def job_report(numbered: JobNumber) -> dict[str, Any]:
-    """How the job was made, what it had, what was said of it, and window by window why."""
+    """How the job was simulated, its faults, its findings, and the result of every window."""
     plan = plan_of(numbered)
     windows = windows_of(plan)
     outcome = outcome_of(plan, numbered, windows)

@@ -121,7 +121,7 @@ def long_last_stage(setting: FaultSetting, when: FaultSteps) -> Fault:
 
 
 def sequence_imbalance(setting: FaultSetting, when: FaultSteps) -> Fault:
-    """Short and long sequences, told of by the client or not."""
+    """Short and long sequences; the client may send their lengths."""
     return SequenceImbalance(
         max_length=int(setting.rng.choice([8_192, 32_768, 131_072])),
         full_share=setting.between(0.005, 0.03),
@@ -132,7 +132,7 @@ def sequence_imbalance(setting: FaultSetting, when: FaultSteps) -> Fault:
 
 
 def uniform_slowdown(setting: FaultSetting, when: FaultSteps) -> Fault:
-    """Everybody."""
+    """All workers."""
     return UniformSlowdown(setting.between(1.08, 1.6), when=when)
 
 
@@ -188,7 +188,7 @@ def _times_longer(setting: FaultSetting, normal_s: float) -> float:
 
 
 def gc_pauses(setting: FaultSetting, when: FaultSteps) -> Fault:
-    """Everybody in turn."""
+    """All workers in turn."""
     return _pauses(setting, when, ())
 
 
@@ -207,12 +207,12 @@ def _pauses(setting: FaultSetting, when: FaultSteps, workers: tuple[Worker, ...]
 
 
 def planned_gc(setting: FaultSetting, when: FaultSteps) -> Fault:
-    """Everybody at once, in the gc operation."""
+    """All workers at once, in the gc operation."""
     return _planned(setting, when, in_forward=False)
 
 
 def planned_gc_in_forward(setting: FaultSetting, when: FaultSteps) -> Fault:
-    """Everybody at once, in the first forward computation."""
+    """All workers at once, in the first forward computation."""
     return _planned(setting, when, in_forward=True)
 
 
@@ -257,8 +257,7 @@ class FaultKind:
 
     `is_alone`: never with another one in a job. `is_step` says whether steps are longer by the
     same from its first one on, `wants` (dp, pp, hosts) what a job must have at least. `begins` is
-    the share of such faults that begin while the job is watched; the others have been there from
-    the beginning.
+    the share of such faults that begin during the recording; the others are older than it.
     """
 
     name: str

@@ -96,7 +96,7 @@ def _columns(record: RecordedSteps, rows: Ints) -> OpColumns:
 def closed_windows(
     job: Job, epoch: int, window_steps: int, arriving: Iterable[tuple[float, OpBatch]]
 ) -> Iterator[Window]:
-    """Every window of the run when it closes, and again when what came late has revised it."""
+    """Every window of the run when it closes, and again at each revision."""
     stored: dict[int, bytes] = {}
     rules = WindowRules(window_steps, DEADLINE_S)
     run = RunAssembler(job, epoch, rules, stored.__getitem__)
@@ -135,7 +135,7 @@ class ObservedWindow:
 
     @property
     def position(self) -> tuple[int, int, int]:
-        """What comes later in the job's life is larger."""
+        """Sort key: later windows and revisions are larger."""
         return self.window.epoch, self.window.first_step, self.window.revision
 
     @property
@@ -172,13 +172,13 @@ def observed_windows(
 
 
 def judged_window(windows: Sequence[ObservedWindow], window_steps: int) -> ObservedWindow:
-    """The last window that is full, or is the last at all, as it was in the end."""
+    """The last revision of the last full window, or of the last window where none is full."""
     full = [observed for observed in windows if observed.num_steps >= window_steps]
     return max(full or windows, key=lambda observed: observed.position)
 
 
 def analysis_seconds(observed: ObservedWindow) -> tuple[float, float]:
-    """What analysing the window takes, and what diagnosing it takes after that."""
+    """Seconds of analysing the window, and of diagnosing it after that."""
     if not observed.window.steps:
         return 0.0, 0.0
     began_s = time.perf_counter()

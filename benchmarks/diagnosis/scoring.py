@@ -1,4 +1,4 @@
-"""The figures of many jobs: how often was it right, and how far off was it?"""
+"""Figures over many jobs: accuracies and errors."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ BINS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
 def figures(outcomes: Sequence[DiagnosisOutcome]) -> dict[str, Any]:
-    """Everything that is compared with a bar; null where no job can tell it."""
+    """All figures that are compared with a bar; null where no job applies."""
     faulty = [each for each in outcomes if not each.is_healthy]
     healthy = [each for each in outcomes if each.is_healthy]
     counted = [each for each in faulty if each.counts]
@@ -71,7 +71,7 @@ def per_cause(outcomes: Iterable[DiagnosisOutcome]) -> dict[str, dict[str, Any]]
 
 
 def per_kind(outcomes: Sequence[DiagnosisOutcome]) -> dict[str, dict[str, Any]]:
-    """The same figures kind by kind of single fault, so that it is seen where the misses are."""
+    """The same figures per kind of single fault, to locate the misses."""
     kinds = sorted({each.faults[0].kind for each in outcomes if len(each.faults) == 1})
     return {
         kind: _of_kind([o for o in outcomes if len(o.faults) == 1 and o.faults[0].kind == kind])
@@ -80,7 +80,7 @@ def per_kind(outcomes: Sequence[DiagnosisOutcome]) -> dict[str, dict[str, Any]]:
 
 
 def calibration(outcomes: Iterable[DiagnosisOutcome]) -> list[dict[str, Any]]:
-    """By confidence: how many findings, what they said of themselves and how many were right."""
+    """By confidence bin: number of findings, mean stated confidence, share of right ones."""
     judged = [
         (each, each in verdict.false_findings(o)) for o in outcomes for each in _all_findings(o)
     ]

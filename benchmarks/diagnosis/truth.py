@@ -1,4 +1,4 @@
-"""What a simulated job really had, what a perfect diagnosis would say of it, and what was said.
+"""True faults of a simulated job, the right answers to them, and the stated findings.
 
 Culprits are compared as the workers that they are; a fault's cost is the difference to the same job
 without it, same seed.
@@ -22,14 +22,14 @@ from benchmarks.diagnosis.fault_kinds import FaultKind
 Worker = tuple[int, int]  # dp rank, stage
 Workers = frozenset[Worker]
 
-# A fault that costs less is too small to be held against anybody.
+# A cheaper fault does not count.
 MIN_COST = 0.05
 _WORKER, _STAGE = "slow-worker", "stage-imbalance"
 
 
 @dataclass(frozen=True, slots=True)
 class RightAnswer:
-    """A cause, and the workers that it names; nobody where it is everybody's."""
+    """A cause and its culprits; no workers where all are affected alike."""
 
     cause: str
     workers: Workers
@@ -58,7 +58,7 @@ class TrueFault:
 
     @property
     def counts(self) -> bool:
-        """Whether it is large enough to be held against the diagnosis."""
+        """Whether it is large enough to count."""
         return self.cost is None or self.cost >= MIN_COST
 
     @property
@@ -83,15 +83,15 @@ class StatedFinding:
         return self.cause in fault.causes
 
     def has_culprits_of(self, fault: TrueFault) -> bool:
-        """Whether it blames exactly the workers that are to blame."""
+        """Whether its workers are exactly the fault's culprits."""
         return any(self.workers == answer.workers for answer in fault.answers)
 
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisOutcome:
-    """One simulated job: what it had, and what was said.
+    """One simulated job: its true faults, and its findings.
 
-    `said` are the findings of the last full window, most costly first; `withheld` the causes
+    `findings` are those of the last full window, most costly first; `withheld` the causes
     that it had no evidence on; `early` what was said in windows before that of causes that were
     not there, and in all windows of a healthy job. `num_changes` is how many changes and onsets
     were told in all windows, `num_failed` how many of them could not be analysed.
@@ -113,7 +113,7 @@ class DiagnosisOutcome:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is nothing to be named."""
+        """Whether the job has no fault."""
         return not self.faults
 
     @property
@@ -125,7 +125,7 @@ class DiagnosisOutcome:
 def workers_of_culprits(
     culprits: Iterable[Culprit], sizes: Parallelism, hosts: Mapping[Worker, str]
 ) -> Workers:
-    """All workers that are named, by whatever name; nobody where it is everybody's fault."""
+    """The workers that culprits name, by worker, rank, stage or host; none where all are named."""
     named: set[Worker] = set()
     for culprit in culprits:
         named |= {worker for worker in _all(sizes) if _is_culprit(culprit, worker, hosts)}
@@ -138,7 +138,7 @@ def _all(sizes: Parallelism) -> Iterable[Worker]:
 
 def _is_culprit(culprit: Culprit, worker: Worker, hosts: Mapping[Worker, str]) -> bool:
     dp_rank, stage = worker
-    if culprit.dp_rank is not None or culprit.stage is not None:  # its host says nothing more
+    if culprit.dp_rank is not None or culprit.stage is not None:  # its host adds nothing
         return culprit.dp_rank in (None, dp_rank) and culprit.stage in (None, stage)
     return culprit.host is not None and culprit.host == hosts.get(worker)
 
@@ -181,7 +181,7 @@ def _truth(
 
 
 def answers_to(fault: synth_fault.Fault, world: World) -> tuple[RightAnswer, ...]:
-    """The fault's own cause and culprits first, then what leaves the very same record."""
+    """The fault's own cause and culprits first, then answers with an identical recording."""
     if fault.cause is None:
         return ()
     sizes = world.parallelism
@@ -201,7 +201,7 @@ def _are_whole_stages(workers: Workers, sizes: Parallelism) -> bool:
 
 
 def _same_links(workers: Workers, world: World) -> list[Workers]:
-    """Without data parallelism, an end's card and its only link cannot be told apart."""
+    """Without data parallelism, an end's card and its only link are indistinguishable."""
     found: set[Workers] = set()
     for stage in {stage for _, stage in workers}:
         if len(neighbours(world, stage)) == 1:

@@ -1,4 +1,4 @@
-"""Was the diagnosis of one job right? And what was wrong, job by job, to make each again alone."""
+"""Whether the diagnosis of one job is right, and a list of misses with their job numbers."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +16,7 @@ def finding_of(fault: TrueFault, outcome: DiagnosisOutcome) -> StatedFinding | N
 
 
 def is_rightly_withheld(fault: TrueFault, outcome: DiagnosisOutcome) -> bool:
-    """Whether nobody could tell, and the diagnosis says so."""
+    """Whether the data cannot tell the cause, and the diagnosis reports that."""
     return bool(fault.or_withheld) and outcome.withheld.issuperset(fault.or_withheld)
 
 
@@ -34,7 +34,7 @@ def is_cause_right(outcome: DiagnosisOutcome) -> bool:
 
 
 def is_culprit_right(outcome: DiagnosisOutcome) -> bool:
-    """Whether the first finding blames exactly those who are to blame for the only fault."""
+    """Whether the first finding has exactly the culprits of the only fault."""
     (fault,) = outcome.faults
     if not outcome.findings:
         return is_rightly_withheld(fault, outcome)
@@ -55,7 +55,7 @@ def wants_onset(outcome: DiagnosisOutcome) -> bool:
 
 
 def is_onset_right(outcome: DiagnosisOutcome) -> bool:
-    """Whether the finding of the only fault says when it began, nearly to the step."""
+    """Whether the finding of the only fault has its onset, within `ONSET_WITHIN` steps."""
     (fault,) = outcome.faults
     finding = finding_of(fault, outcome)
     if finding is None or finding.onset is None or fault.onset is None:
@@ -64,7 +64,7 @@ def is_onset_right(outcome: DiagnosisOutcome) -> bool:
 
 
 def cost_errors(outcome: DiagnosisOutcome) -> list[float]:
-    """Points between the real cost of each fault that was named and the cost that was said."""
+    """Percentage points between true and stated cost of each named fault."""
     pairs = [(fault.cost, finding_of(fault, outcome)) for fault in outcome.faults]
     return [
         100 * abs(finding.cost - cost)
@@ -74,13 +74,13 @@ def cost_errors(outcome: DiagnosisOutcome) -> list[float]:
 
 
 def false_findings(outcome: DiagnosisOutcome) -> list[StatedFinding]:
-    """What was said and is not so, the windows before the first fault included."""
+    """False findings, those before the first fault included."""
     true = frozenset[str]().union(*(fault.causes for fault in outcome.faults))
     return [*(finding for finding in outcome.findings if finding.cause not in true), *outcome.early]
 
 
 def wrongs(outcome: DiagnosisOutcome) -> list[str]:
-    """What was wrong, one word each; empty where all was right."""
+    """Names of the wrong aspects; empty where all is right."""
     found: list[str] = []
     if not outcome.counts:
         return found
@@ -99,7 +99,7 @@ def wrongs(outcome: DiagnosisOutcome) -> list[str]:
 
 
 def misses(outcomes: Iterable[DiagnosisOutcome]) -> list[dict[str, Any]]:
-    """Every job with something wrong: its number for `--only`, the truth, and what was said."""
+    """Every job with a wrong aspect: its number for `--only`, the truth, and its findings."""
     return [_miss(outcome) for outcome in outcomes if wrongs(outcome)]
 
 

@@ -1,4 +1,4 @@
-"""Trains eight processes on this machine and keeps the windows that their recorders fill."""
+"""Trains eight processes on this machine and returns the windows of their recordings."""
 
 import argparse
 import importlib.util
@@ -54,7 +54,7 @@ def recorded_windows(
 
 
 class Collector:
-    """Takes batches as the server does, and assembles them as its consumer does."""
+    """Accepts batches like the server, and assembles them like the consumer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,7 +64,7 @@ class Collector:
         self._run = RunAssembler(job, 1, WindowRules(WINDOW_STEPS, 30.0), self._stored.__getitem__)
 
     def take(self, body: bytes, content_type: str, encoding: str) -> int:
-        """Take one request's body; the number of rows in it."""
+        """Add one request's body; returns its number of rows."""
         decoded = decode(body, content_type, SIZES, content_encoding=encoding)
         # The first step is none that training takes: processes wait there for each other to start.
         with self._lock:
@@ -73,7 +73,7 @@ class Collector:
         return decoded.batch.columns.num_ops + decoded.batch.num_group_rows
 
     def windows(self) -> list[Window]:
-        """What was closed, without the first step."""
+        """Closed windows, without the first step."""
         with self._lock:
             self._store(self._run.finish(0.0, "complete"))
         windows = []
@@ -143,7 +143,7 @@ def named(window: Window) -> list[dict[str, Any]]:
 
 
 def mean_stays_s(window: Window) -> dict[int, float]:
-    """Mean stay of each rank in its tensor-parallel collectives; who is late has the shortest."""
+    """Mean stay of each rank in its tensor-parallel collectives; a late rank has the shortest."""
     table = window.collectives
     stays: dict[int, list[float]] = defaultdict(list)
     if table is not None:
@@ -154,7 +154,7 @@ def mean_stays_s(window: Window) -> dict[int, float]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print, window by window, which ranks are named; 1 where they are not those that were slow."""
+    """Print the ranks named in each window; 1 where they are not the slow ones."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks peers")
     parser.add_argument("--slow", type=int, nargs="*", default=[6], help="ranks (6)")
     parser.add_argument("--slowdown", type=float, default=1.6)

@@ -20,7 +20,7 @@ from benchmarks.service.pushing import batches_of_workers
 
 OPS_PER_STEP = 100
 SETTLED_STEPS = 50
-STEP_S = 0.002  # of other things than recording: time for the sender, as in training
+STEP_S = 0.002  # time outside the recorder, for the sender, as in training
 DELIVERED_WITHIN_S = 60.0
 
 
@@ -31,7 +31,7 @@ def client(
 ) -> None:
     """Time `with recorder.op(...)` on the training thread, and count the bytes of a simulated job.
 
-    The recorder sends as it does in training, to a server in another process that says yes to
+    The recorder sends as it does in training, to a server in another process that accepts
     everything. The job's workers, 4 x 4 of them, send each step when it is over. `growing_blocks`
     is by how many blocks Python's memory has grown between two moments with nothing to send.
 
@@ -69,7 +69,7 @@ def _cost(url: str, num_ops: int) -> dict[str, Any]:
 
 
 def _timed_ns(recorder: paceline_client.Recorder, steps: range) -> "array[int]":
-    """What each operation's recording took, the looks at the clock included."""
+    """Time of recording each operation, clock reads included."""
     clock, recording_ns = time.perf_counter_ns, array("q", [])
     for step in steps:
         with recorder.step(step):

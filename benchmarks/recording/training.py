@@ -46,7 +46,7 @@ def torch(
 
 
 def figures(recorded: list[dict[str, Any]], unrecorded: list[dict[str, Any]]) -> dict[str, Any]:
-    """From what rank 0 says of the runs with recording, and of each one's neighbour without.
+    """Figures from rank 0 of the runs with recording, and of each paired run without.
 
     Raises:
         Unavailable: nothing was recorded in them.
@@ -89,7 +89,7 @@ def _check_there() -> None:
 
 
 def _trained(url: str, steps: int, runs: list[str]) -> list[dict[str, Any]]:
-    """What rank 0 says of each run."""
+    """Figures of each run as rank 0 printed them."""
     arguments = ["--url", url, "--token", "none", "--steps", str(steps), "--runs", *runs]
     with TemporaryDirectory() as directory:
         try:

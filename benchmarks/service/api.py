@@ -1,7 +1,7 @@
 """`api`: how soon does the API answer what pages ask, with many jobs and windows stored?
 
-Every address that a page may ask is made from the API's own description, and asked again and again
-over one connection.
+Addresses are generated from the API's own description, and requested repeatedly over one
+connection.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ STEPS = 20  # of the job that is pushed: two windows are closed, a third is open
 # An endless stream, a whole file that a reader asks for to keep, one row of a list, and a picture
 # whose link only a notification has.
 EXCLUDED = ("stream_events", "get_window_timeline", "get_saved_question", "get_linked_picture")
-# What the fleet's page asks besides.
+# Further queries of the fleet's page.
 MORE_QUERIES = {
     "get_fleet": (
         "limit=200",
@@ -137,7 +137,7 @@ class TimedResponse(NamedTuple):
     """Seconds until all of an answer was there; and of these the API's own, None where unknown.
 
     The API's own are those for which it had a processor: where the machine does other things, too,
-    they say what a quiet one would take.
+    they estimate the times of an idle one.
     """
 
     took_s: float
@@ -191,7 +191,7 @@ def _ask(
 
 
 def _busy_s(pid: int | None) -> float | None:
-    """For how long a process has had a processor, all its threads; None where nobody tells."""
+    """Processor time of all threads of a process; None where the system has no schedstat."""
     times = Path(f"/proc/{pid}/task").glob("*/schedstat")
     found = [int(each.read_text().split()[0]) for each in times]
     return sum(found) / 1e9 if found else None

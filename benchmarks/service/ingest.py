@@ -30,7 +30,7 @@ from tests.harness.batches import body_of
 _SEQ = b"\xa9batch_seq\xcf"
 _RANKS = (b"\xa4rank\xce", b"\xa7dp_rank\xce")
 DEFAULT_ROWS = (10_000, 200)
-QUEUE_BYTES = 8 << 30  # nobody takes anything out
+QUEUE_BYTES = 8 << 30  # no consumer
 WARM_UP_S = 1.0
 _COPIES = 5
 _FSYNCS = 30
@@ -38,7 +38,7 @@ _FSYNCS = 30
 
 @dataclass(slots=True)
 class Acknowledgements:
-    """Latencies of the answers so far, in seconds, and what has gone wrong."""
+    """Latencies of the answers so far, in seconds, and the first error."""
 
     num_rows: int
     latency_s: list[float] = field(default_factory=list)
@@ -51,12 +51,12 @@ class Acknowledgements:
         return b'{"accepted":%d,"rejected":0,"errors":[]}' % self.num_rows
 
     def fail(self, reason: str) -> None:
-        """One answer is not as it should be, which ends everything."""
+        """Record a wrong answer and end the measurement."""
         self.wrong = self.wrong or reason
         self.finished.set()
 
     async def wait_for_all(self) -> None:
-        """Returns once `over` was set, by the last answer.
+        """Returns once `finished` is set, by the last answer.
 
         Raises:
             DeliveryFailed: one was wrong.
@@ -68,7 +68,7 @@ class Acknowledgements:
 
 
 class SendingWorker(asyncio.Protocol):
-    """One connection, on which one worker of the job sends; `on_answer` is told when it is free."""
+    """One connection, on which one worker sends; `on_answer` is called when it is free."""
 
     def __init__(self, request: bytearray, answers: Acknowledgements) -> None:
         self._request = request
@@ -89,7 +89,7 @@ class SendingWorker(asyncio.Protocol):
         self._transport.write(self._request)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._transport.close()
 
     @override
@@ -130,7 +130,7 @@ def request_of(target: StackUnderTest, body: bytes, rank: int) -> bytearray:
 async def connect(
     target: StackUnderTest, body: bytes, num_connections: int, answers: Acknowledgements
 ) -> list[SendingWorker]:
-    """So many workers, each on a connection of its own."""
+    """This many workers, each on its own connection."""
     loop = asyncio.get_running_loop()
     workers = [
         SendingWorker(request_of(target, body, rank), answers) for rank in range(num_connections)
@@ -171,7 +171,7 @@ async def paced(
     *,
     requests_per_s: float,
 ) -> float:
-    """So many requests a second, whatever becomes of them: waiting for a connection counts."""
+    """Send at this rate regardless of answers: waiting for a connection counts as latency."""
     idle, due = deque(workers), deque[float]()
     began_s, num_left = time.perf_counter(), int(seconds * requests_per_s)
 
@@ -286,7 +286,7 @@ def copy_s() -> float:
 
 
 def _fsync_ms(rows: int) -> float:
-    """Milliseconds until one batch that is written lies on disk now, without a queue."""
+    """Milliseconds to write and fsync one batch, without a queue."""
     timings, body = Timings(), body_of(rows)
     with TemporaryFile(buffering=0) as file:
 

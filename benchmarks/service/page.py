@@ -35,7 +35,7 @@ _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chr
 _FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 DRAWN_WITHIN_S = 60.0
 _POLL_S = 0.05
-# Long enough for whatever a drawn chart asks for next; no part of what is measured.
+# Long enough for the follow-up requests of a drawn chart; not part of the measurement.
 _IDLE_FOR_S = 0.4
 _STATE = """() => ({
     ...window.paceline_probe,
@@ -65,7 +65,7 @@ def page(
     ] = 1.0,
     microbatches: Annotated[int, typer.Option(min=1, help="Of each step of the job.")] = 8,
     chromium: Annotated[
-        Path | None, typer.Option(exists=True, help="Where Chromium is; left out: looked for.")
+        Path | None, typer.Option(exists=True, help="Where Chromium is; default: searched for.")
     ] = None,
 ) -> None:
     """Open a simulated job's page in headless Chromium: by a click in the fleet, and from nothing.
@@ -241,7 +241,7 @@ async def slowest_requests(page: "Page", since_ms: float) -> list[dict[str, Any]
 
 
 async def heap_mb(session: "CDPSession", *, collected: bool) -> float:
-    """JavaScript's heap now, or after what nobody holds has been thrown away."""
+    """JavaScript's heap, on request after a garbage collection."""
     if collected:
         await session.send("HeapProfiler.collectGarbage")
     usage = await session.send("Runtime.getHeapUsage")

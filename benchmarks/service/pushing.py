@@ -1,6 +1,6 @@
 """A simulated job's batches, worker by worker, and how they are pushed to a stack of its own.
 
-Each batch is sent until it is acknowledged; then the job's results are watched for.
+Each batch is sent until it is acknowledged; then the job's results are polled.
 """
 
 import asyncio
@@ -61,8 +61,8 @@ def batches_of_workers(
     dp: int, pp: int, microbatches: int, steps_per_batch: int, faults: tuple[Fault, ...] = ()
 ) -> list[WorkerBatches]:
     """All workers of a job of dp x pp workers, by dp rank and stage; healthy without faults."""
-    made = SimulatedJob(Parallelism(dp, pp), microbatches, faults=faults)
-    trace = made.make(range(steps_per_batch))
+    simulated = SimulatedJob(Parallelism(dp, pp), microbatches, faults=faults)
+    trace = simulated.make(range(steps_per_batch))
     step_ns = round(float((trace.start_s + trace.duration_s).max()) * NS_PER_S)
     worker = trace.dp_rank.astype(np.int64) * pp + trace.stage
     rows = np.lexsort((trace.start_s, trace.step, worker))
@@ -74,7 +74,7 @@ def batches_of_workers(
 
 
 def in_turn(workers: list[WorkerBatches], numbers: Iterable[int]) -> Iterator[bytes]:
-    """Batches of these numbers of every worker, all workers' first ones before their second."""
+    """Batches of these numbers: of every worker the first, then of every worker the second."""
     for number in numbers:
         for worker in workers:
             yield worker.body(number)
@@ -141,7 +141,7 @@ class BatchConnection(asyncio.Protocol):
         return json.loads(body)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._transport.close()
 
     async def _connect(self) -> None:
@@ -150,7 +150,7 @@ class BatchConnection(asyncio.Protocol):
         await loop.create_connection(lambda: self, "127.0.0.1", self._port)
 
     async def _ask(self, request: bytes) -> tuple[int, bytes]:
-        if self._transport.is_closing():  # the API hangs up on who says nothing for some seconds
+        if self._transport.is_closing():  # the API closes idle connections
             await self._connect()
         self._answered = asyncio.get_running_loop().create_future()
         self._transport.write(request)
@@ -232,7 +232,7 @@ class StepFeed:
     """Sends one more step at a time, of every worker."""
 
     target: StackUnderTest
-    made: list[WorkerBatches]
+    workers: list[WorkerBatches]
     num_steps: int = field(default=0)
 
     @classmethod
@@ -250,7 +250,7 @@ class StepFeed:
             await self._push_one()
 
     async def _push_one(self) -> None:
-        # The API hangs up on who says nothing for some seconds, so each step has its own.
+        # The API closes idle connections, so each step opens its own.
         connections = [await BatchConnection.open(self.target) for _ in range(CONNECTIONS)]
         await push_all(connections, (worker.body(self.num_steps) for worker in self.workers))
         self.num_steps += 1

@@ -33,7 +33,7 @@ _FAULTS: tuple[tuple[Fault, ...], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class SimulatedResult:
-    """A simulated job, what its steps told us, and on which host each worker was."""
+    """A simulated job, the result of its window, and the host of each worker."""
 
     job: Job
     result: dict[str, Any]
@@ -41,7 +41,7 @@ class SimulatedResult:
 
 
 def fill_store(store: Store, *, num_jobs: int, num_windows: int, now_s: float) -> None:
-    """So many jobs, and about so many windows in all, the newest of them of now."""
+    """Store this many jobs and about this many windows in all, the newest ending now."""
     kinds = [_simulate(faults) for faults in _FAULTS]
     for first in range(0, num_jobs, _JOBS_AT_ONCE):
         with store.write() as conn:

@@ -1,4 +1,4 @@
-"""What is trained, what is wrong in it, and which causes and culprits are right for it."""
+"""Cases: what is trained, its fault, and the right causes and culprits."""
 
 import random
 from dataclasses import dataclass
@@ -119,7 +119,7 @@ class Run:
         }
 
     def truth(self) -> dict[str, Any]:
-        """What there is to know of it, for a file beside its recording."""
+        """The true fault, for a file beside its recording."""
         answers = ANSWERS[self.case.fault]
         return {
             "case": self.case.name,
@@ -143,13 +143,13 @@ class Run:
         )
 
     def names_culprit(self, finding: Finding) -> bool:
-        """Whether the finding blames whom it should, and none else."""
+        """Whether the finding names exactly the right culprits."""
         culprits = finding["culprits"]
         if self.rank >= 0:
             return [_rank(each) for each in culprits] == [self.rank]
         if self.stage >= 0:
             return {each.get("stage") for each in culprits} == {self.stage}
-        # Everybody is to blame: none in particular, or all.
+        # All ranks are affected: no culprit, or all of them.
         return not culprits or {_rank(each) for each in culprits} == {*range(self.case.num_ranks)}
 
 

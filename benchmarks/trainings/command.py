@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
 def _show(verdicts: list[tuple[Run, Verdict]], skipped: list[str]) -> int:
     """Print the figures; the exit status."""
     found = judge.figures(verdicts)
-    # What was not trained is not known to hold.
+    # Skipped cases count as not held.
     found |= {"skipped": skipped, "holds": found["holds"] and not skipped}
     print(json.dumps(found, indent=1))
     return 0 if found["holds"] else 1
@@ -81,7 +81,7 @@ def _can_train(case: Case) -> bool:
 def _trained(
     served: PacelineServer, directory: Path, runs: list[Run], kept: Path | None
 ) -> list[tuple[Run, Verdict]]:
-    """Train the runs, those of one module and number of ranks in one launch; what was said.
+    """Train the runs, those of one module and number of ranks in one launch; their verdicts.
 
     Raises:
         TrainingFailed: a rank ended with an error; what it printed is on standard error.
@@ -96,7 +96,7 @@ def _trained(
         arguments = ["--url", served.url, "--token", TOKEN, "--runs", *plans]
         stop = Event()
         with ThreadPoolExecutor(1) as pool:
-            # Beside the training, so that each run is told of once it is over.
+            # Concurrently with the training, so that each run is reported when it ends.
             judged = pool.submit(_judged, served, directory, together, kept, stop)
             try:
                 run_ranks(module, arguments, num_ranks, directory, TRAINED_WITHIN_S)
@@ -112,7 +112,7 @@ def _trained(
 def _judged(
     served: PacelineServer, directory: Path, runs: list[Run], kept: Path | None, stop: Event
 ) -> list[tuple[Run, Verdict]]:
-    """What was said of each run of a launch, as they end."""
+    """Verdict of each run of a launch, as they end."""
     found = []
     for run in runs:
         windows = served.windows(run, stop)
@@ -126,7 +126,7 @@ def _judged(
 
 
 def _rank_figures(directory: Path, run: Run) -> dict[str, Any]:
-    """What ranks printed of a run: how long it took, how much longer than asked each one slept."""
+    """Printed by the ranks of a run: its duration, and how much each one overslept."""
     printed = [
         json.loads(line)
         for rank in range(run.case.num_ranks)
@@ -141,7 +141,7 @@ def _rank_figures(directory: Path, run: Run) -> dict[str, Any]:
 
 
 def _rejudged(directory: Path, names: list[str]) -> Iterator[tuple[Run, Verdict]]:
-    """What today's code says of recorded runs."""
+    """Verdicts of the current code on recorded runs."""
     for run, results in recorded.runs(directory, names):
         verdict = Verdict.of(run, results)
         _report(run, verdict)

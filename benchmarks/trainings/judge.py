@@ -1,4 +1,4 @@
-"""Is what Paceline said of a run right?
+"""Verdict on the findings of a run.
 
 A run is judged over all of its windows, since each of them is shown and each may fire an alert.
 """
@@ -18,7 +18,7 @@ GOOD: tuple[Outcome, ...] = ("right", "healthy")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was said of a run.
+    """The judged findings of a run.
 
     `outcome` goes by the cause that cost most over all windows; `extra_causes` are those beside
     it that no answer to the fault has, in any window.
@@ -79,7 +79,7 @@ def _outcome(run: Run, shown: Finding | None) -> Outcome:
 
 
 def _is_right(run: Run, result: dict[str, Any]) -> bool:
-    """Whether one window alone says first what is right."""
+    """Whether the first finding of this window alone is right."""
     findings = result["findings"]
     return _outcome(run, findings[0] if findings else None) in GOOD
 

@@ -1,4 +1,4 @@
-"""Benchmarks run and print what they promise; how fast they are is nobody's test."""
+"""The benchmarks analyze, growth and first print their figures; speed is not tested."""
 
 import json
 from pathlib import Path

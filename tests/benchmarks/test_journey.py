@@ -1,4 +1,4 @@
-"""The benchmark `journey`: what is counted, and that all journeys are made."""
+"""The benchmark `journey`: what is counted, and that every journey has figures."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the benchmark of real trainings makes of results worked out by hand."""
+"""The judge of the benchmark `trainings` on results written by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One whole Paceline for all of these tests; each has jobs of its own, and leaves it sound."""
+"""One whole Paceline for all of these tests; each test has its own jobs and heals the stack."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def session_stack(tmp_path_factory):
 
 @pytest.fixture
 def stack(session_stack):
-    """Every process runs, none in a special way, and the proxies make no trouble."""
+    """Every process runs without patches, and no proxy has a fault."""
     yield session_stack
     session_stack.restart_patched()
     session_stack.wait_until_ready()

@@ -1,7 +1,6 @@
-"""Every row of the fault matrix but those of security: its tests, or why it has none.
+"""Every row of the fault matrix except security: its tests, or why it has none.
 
-A row that its own words name is a test of this directory; the others stand where what they are
-about is tested.
+Tests named `test_row_NN` are mostly in this directory; others are in the package that they test.
 """
 
 _HERE = "tests/faults/"

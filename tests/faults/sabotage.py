@@ -1,4 +1,4 @@
-"""Promises broken on purpose, put into a process by `launch`: the oracle has to see each."""
+"""Guarantees broken on purpose, as patches of a process: the oracle must detect each."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ NUM_SHARDS = 4
 
 
 def acknowledge_before_append():
-    """Answer at once, and append a moment later."""
+    """Acknowledge at once, and append 0.3 s later."""
     append: Any = RedisWriter.append
     under_way = set()
 
@@ -34,7 +34,7 @@ def acknowledge_before_append():
 
 
 def cap_streams():
-    """Keep a stream short, whether its entries were read or not."""
+    """Trim a stream, whether its entries were read or not."""
     append: Any = RedisWriter.append
 
     async def capped(self, job_id, body):
@@ -47,12 +47,12 @@ def cap_streams():
 
 
 def skip_fences():
-    """Commit whoever else has the shard now."""
+    """Commit without checking the shard's fence."""
     set_attribute(shards, "check", lambda *_: None)
 
 
 def skip_batch_keys():
-    """Take every batch for a new one."""
+    """Treat every batch as a new one."""
     add: Any = RankCursor.add
 
     def new(*arguments):
@@ -63,7 +63,7 @@ def skip_batch_keys():
 
 
 def mark_before_post():
-    """Call messages delivered as soon as they are claimed."""
+    """Mark messages delivered as soon as they are claimed."""
     claim: Any = outbox.claim
 
     def marked(conn, *, now_s, **given):

@@ -1,4 +1,4 @@
-"""Rows 24 to 36 of the fault matrix, as far as they need the whole of Paceline."""
+"""Rows 24 to 36 of the fault matrix, as far as they need a whole Paceline."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Rows 14 to 18 of the fault matrix: trouble with PostgreSQL."""
+"""Rows 14 to 18 of the fault matrix: faults of PostgreSQL."""
 
 import time
 from functools import partial

@@ -1,4 +1,4 @@
-"""`paceline serve`: it ends in order, leaves nobody behind, and keeps its processes running."""
+"""`paceline serve` shuts down cleanly, leaves no orphans, and restarts its processes."""
 
 import os
 import sys
@@ -77,6 +77,6 @@ def test_second_server_is_refused_and_sigkill_leaves_no_orphans(serve, tmp_path)
     assert serve.is_ready()
     left = [pid for pid, _ in children(serve.pid)]
     serve.kill()
-    wait_until(lambda: not any(is_alive(pid) for pid in left), "nobody is left behind")
+    wait_until(lambda: not any(is_alive(pid) for pid in left), "no child is left")
     second.start_and_wait()
     second.kill()

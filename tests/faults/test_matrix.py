@@ -1,4 +1,4 @@
-"""Each row of the fault matrix is a test that there is, or a reason."""
+"""Each row of the fault matrix has existing tests or a reason."""
 
 import ast
 from pathlib import Path

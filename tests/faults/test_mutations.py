@@ -1,4 +1,4 @@
-"""Each promise is broken once on purpose: a harness that cannot go red proves nothing."""
+"""Each guarantee is broken once on purpose: a harness that cannot fail proves nothing."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from tests.harness.load import PushHabits
 from tests.harness.processes import wait_until
 from tests.harness.trial import SMALL_JOB, Trial
 
-SHORT_S = 8.0  # what is lost never comes, however long one waits
+SHORT_S = 8.0  # lost data never arrives, so a short limit is enough
 
 
 def patch(function):
@@ -57,14 +57,14 @@ def test_commit_without_a_fence_is_detected(stack, name):
     stack.restart("consumer-0", no_fence, *patches)
     with Trial(stack, name, within_s=SHORT_S) as trial:
         frozen = stack.processes["consumer-0"]
-        wait_until(frozen.is_frozen, "it stands still with batches in its hands")
+        wait_until(frozen.is_frozen, "it is frozen while it holds batches")
         stack.start("consumer-1", no_fence)
         (load,) = trial.loads
         wait_until(lambda: load.closed_steps() >= 4, "the other one has the shards")
         trial.pause()
         wait_until(lambda: stack.queue_is_empty(), "the other one has done everything")
         trial.fault(frozen.thaw)
-        wait_until(lambda: not frozen.is_running(), "it has committed what it had slept on")
+        wait_until(lambda: not frozen.is_running(), "it has committed the batches that it held")
         stack.restart("consumer-1", no_fence)
         verdict = trial.finish()
     assert any("owed" in violation for violation in verdict["violations"])

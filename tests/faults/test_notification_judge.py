@@ -1,4 +1,4 @@
-"""The judge of part crashes over made-up hearings: each promise is broken once on purpose."""
+"""The judge of part crashes over constructed messages: each guarantee is broken once."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ def notification(delivery_id="m1", at_s=10.0, statuses=FIRING, receiver="steady"
 
 
 def complete_delivery(receiver="steady"):
-    """An alert that begins and ends as it should."""
+    """Firing and resolved notifications of both alerts."""
     end = notification(f"{receiver}-2", 20.0, RESOLVED, receiver)
     return [notification(f"{receiver}-1", 10.0, FIRING, receiver), end]
 
@@ -80,7 +80,7 @@ def test_each_process_death_explains_one_repeated_delivery():
 def test_notification_during_a_silence_is_reported():
     assert complaints(COMPLETE, silences=[SilencedPeriod(JOB, 5.0, 12.0)]) == ["spoken"]
     assert complaints(COMPLETE, silences=[SilencedPeriod("job-2", 5.0, 12.0)]) == []
-    # On its way when the silence began, or told as soon as it was over.
+    # Claimed before the silence began, or delivered right after it ended.
     assert (
         complaints(
             COMPLETE, silences=[SilencedPeriod(JOB, 9.5, 19.0), SilencedPeriod(JOB, 21.0, 30.0)]

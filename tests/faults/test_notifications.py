@@ -1,4 +1,4 @@
-"""Row 50 of the fault matrix with real processes: whoever tells people dies, and nobody misses it.
+"""Row 50 of the fault matrix with real processes: notifying consumers die, no alert is lost.
 
 `python -m benchmarks alerts --part crashes` does the same a hundred times.
 """
@@ -27,7 +27,7 @@ def inbox():
 
 @pytest.fixture(scope="module")
 def stack(inbox, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("telling")
+    directory = tmp_path_factory.mktemp("notifications")
     settings = settings_for(inbox, directory)
     with Stack(directory, store=default_store(), num_consumers=2, settings=settings) as stack:
         add_receivers(stack, inbox)

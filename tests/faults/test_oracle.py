@@ -1,4 +1,4 @@
-"""The oracle has nothing to say of a sound store, and something of each unsound one."""
+"""The oracle finds no violation in a sound store, and one in each unsound store."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def owed():
 
 @pytest.fixture
 def twin(tmp_path, owed):
-    """A store with all that is owed: three windows, of which the last has one step."""
+    """A store with every owed operation: three windows, the last with one step."""
     url = f"sqlite:///{tmp_path / 'paceline.db'}"
     migrate(url)
     twin = ConsumerTwin(url)

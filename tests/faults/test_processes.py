@@ -1,4 +1,4 @@
-"""Rows 1 to 5 and 20 to 22 of the fault matrix: what happens when Paceline's processes end."""
+"""Rows 1 to 5 and 20 to 22 of the fault matrix: Paceline's processes die or freeze."""
 
 import resource
 import socket
@@ -24,7 +24,7 @@ def wait_until_dead(stack, process):
 
 
 def test_row_01_consumer_killed_at_any_point_loses_nothing(stack, name):
-    stack.kill("consumer-1")  # so that the other one has every shard
+    stack.kill("consumer-1")  # the other one then has every shard
     with Trial(stack, name) as trial:
         for passes, point in enumerate(CONSUMER_POINTS, start=1):
             trial.fault(partial(stack.restart, "consumer-0", crash_at(point, passes)))
@@ -47,7 +47,7 @@ def test_row_02_consumer_frozen_beyond_its_lease_commits_nothing(stack, name):
     fenced = fenced_commits(stack)
     with Trial(stack, name) as trial:
         frozen = stack.processes["consumer-0"]
-        wait_until(frozen.is_frozen, "it stands still with batches in its hands")
+        wait_until(frozen.is_frozen, "it is frozen while it holds batches")
         stack.start("consumer-1")
         (load,) = trial.loads
         wait_until(lambda: load.closed_steps() >= 4, "the other one has the shards")

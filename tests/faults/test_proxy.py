@@ -1,4 +1,4 @@
-"""The proxy's troubles are real ones: each is seen from both ends."""
+"""Each of the proxy's faults is observed from both ends."""
 
 import socket
 import threading
@@ -11,7 +11,7 @@ from tests.harness.proxy import Proxy
 
 @pytest.fixture
 def ends():
-    """A caller, and the server's end of its line, with a proxy between them."""
+    """A client and the server's end of its connection, with a proxy in between."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         proxy = Proxy(listener.getsockname()[1])
         with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
@@ -35,7 +35,7 @@ def test_request_whose_answer_is_dropped_is_still_forwarded(ends):
     proxy.drop_answer_to(b"que")
     client.sendall(b"qu")
     assert server.recv(100) == b"qu"
-    client.sendall(b"estion")  # what is looked for may come in two parts
+    client.sendall(b"estion")  # the match may arrive in two parts
     assert server.recv(100) == b"estion"
     server.sendall(b"answer")
     with pytest.raises(ConnectionResetError):
@@ -89,5 +89,5 @@ def test_slow_connection_delivers_every_byte(ends):
     receiver = threading.Thread(target=receive)
     receiver.start()
     client.sendall(b"x" * 100_000)
-    wait_until(lambda: not receiver.is_alive(), "all has come")
+    wait_until(lambda: not receiver.is_alive(), "all bytes arrived")
     assert received == b"x" * 100_000

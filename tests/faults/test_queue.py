@@ -1,4 +1,4 @@
-"""Rows 6 to 11 and 19 of the fault matrix: trouble with the event queue."""
+"""Rows 6 to 11 and 19 of the fault matrix: faults of the event queue."""
 
 from functools import partial
 

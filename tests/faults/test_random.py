@@ -1,4 +1,4 @@
-"""The random version: drawn faults, and a verdict for whoever runs it by hand or by night."""
+"""Random faults, and the verdict of the benchmark `faults`."""
 
 import json
 from functools import partial

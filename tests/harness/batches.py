@@ -1,4 +1,4 @@
-"""Batches to send: a made step as its workers send it, and one batch to send again and again."""
+"""Batches of simulated steps as workers send them, and one batch to send repeatedly."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from app.trace.ops import OP_SPECS
 from app.trace.window import OpColumns, Trace
 
 _ORIGIN_NS = 10**18
-# Placeholders that the sender writes over: so large that any number has room in their place.
+# Placeholders that the sender overwrites: wide enough for any number.
 RANK_MARK = 2**31 - 1
 SEQ_MARK = 2**53 - 1
 OPS_PER_STEP = 100
@@ -61,7 +61,7 @@ def batch_of(trace: Trace, epoch: int, dp_rank: int, stage: int, batch_seq: int)
 
 
 def simulated_batch(rows: int) -> OpBatch:
-    """So many operations of successive steps, as a worker of a one-stage job would have them."""
+    """This many operations of successive steps of a worker in a one-stage job."""
     number = np.arange(rows, dtype=np.int64)
     in_step = number % OPS_PER_STEP
     columns = OpColumns(

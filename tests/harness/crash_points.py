@@ -1,9 +1,9 @@
-"""Named points at which a process dies or stands still, put in by patches at start-up.
+"""Named points at which a process kills or stops itself, patched in at start-up.
 
     python -m tests.harness.crash_points MODULE:FUNCTION[:ARG]... -- COMMAND ...
 
-runs a Paceline command after patches: so a process can die between any two actions, or break a
-promise on purpose, while production code has no hook for either.
+runs a Paceline command after these patches: a process can die between any two actions, or violate a
+guarantee on purpose, without a hook in production code.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from app.store.database import Connection, Store
 API_POINTS = ("before_xadd", "after_xadd")
 CONSUMER_POINTS = ("after_read", "before_commit", "after_commit_before_ack", "after_ack")
 POINTS = API_POINTS + CONSUMER_POINTS
-# Of whoever tells people of alerts; not reached where nobody is to be told.
+# Of dispatcher and sender; reached only when there is a notification.
 NOTIFICATION_POINTS = (
     "before_plan_commit",
     "after_plan_commit",
@@ -55,12 +55,12 @@ def crash_at(point: str, passes: int) -> str:
 
 
 def freeze_at(point: str, passes: int) -> str:
-    """The same for SIGSTOP: there it stands until somebody thaws it."""
+    """The same with SIGSTOP: the process stands still until it gets SIGCONT."""
     return f"{__name__}:stop_at:{point}:{passes}:{signal.SIGSTOP:d}"
 
 
 def stop_at(point: str, passes: str, number: str) -> None:
-    """Watch all points, and send this process the signal at one of them."""
+    """Patch all points; send this process the signal at one of them."""
     if point not in POINTS + NOTIFICATION_POINTS:
         raise ValueError(f"{point!r} is none of {POINTS + NOTIFICATION_POINTS}")
     passes_left = iter(range(int(passes) - 1, -1, -1))
@@ -111,7 +111,7 @@ def _watch_queue(reached: Reached) -> None:
 
 
 def _watch_store(reached: Reached) -> None:
-    """Only of transactions that check their fence: those in which batches are taken."""
+    """Only transactions that check their fence: the consumer's commits of batches."""
     write, check = Store.write, shards.check
     fenced: set[int] = set()
 
@@ -132,7 +132,7 @@ def _watch_store(reached: Reached) -> None:
 
 
 def _watch_outbox(reached: Reached) -> None:
-    """Only of transactions in which messages are written or claimed."""
+    """Only transactions in which messages are added or claimed."""
     write, add, claim, delivered = Store.write, outbox.add, outbox.claim, outbox.mark_delivered
     planned: set[int] = set()
     claimed: set[int] = set()

@@ -1,7 +1,7 @@
-"""Is everything that was acknowledged in the store, once, and is every window right?
+"""Checks that every acknowledged operation is stored once and every window is right.
 
-`Obligations` has every batch that was answered 2xx, by its key, with all of its operations; the
-judge compares that with the tables, and each window with an analysis of the same operations.
+`Obligations` holds every batch that was answered 2xx, by key, with all operations; the judge
+compares them with the tables, and each window with an analysis of the same operations.
 """
 
 import json
@@ -41,7 +41,7 @@ _HISTORY_FIELDS = ("findings", "ruled_out", "changes")
 
 @dataclass
 class Obligations:
-    """Batches as they were acknowledged; of two with one key, the first is owed."""
+    """Acknowledged batches; of two with the same key, the first is owed."""
 
     resent: int = 0
     conflicts: int = 0
@@ -50,7 +50,7 @@ class Obligations:
     _owed: dict[RunKey, list[Ints]] = field(default_factory=lambda: defaultdict(list))
 
     def owe(self, job: str, body: bytes) -> None:
-        """This body was answered 2xx."""
+        """Add a body that was answered 2xx."""
         batch = codec.read_entry(body)
         key = (job, batch.epoch, batch.rank, batch.batch_seq)
         digest = blake2b(body, digest_size=16).digest()
@@ -69,7 +69,7 @@ class Obligations:
         return len(self._hashes)
 
     def runs(self, job: str) -> list[int]:
-        """Epochs of the job of which something is owed."""
+        """Epochs of the job with owed operations."""
         return sorted(epoch for name, epoch in self._owed if name == job)
 
     def table(self, job: str, epoch: int) -> Ints:
@@ -94,7 +94,7 @@ def _rows(batch: OpBatch) -> Ints:
 
 @dataclass
 class Judgement:
-    """What is wrong with the windows of some jobs; all zero and empty when nothing is."""
+    """Violations in the windows of some jobs; all zero and empty when the store is sound."""
 
     missing: int = 0
     spurious: int = 0
@@ -105,7 +105,7 @@ class Judgement:
     violations: list[str] = field(default_factory=list)
 
     def add_violation(self, violation: str) -> None:
-        """One more; of very many only the first are told."""
+        """Add a violation; only the first ones are listed."""
         if len(self.violations) < _MAX_LISTED:
             self.violations.append(violation)
 
@@ -148,7 +148,7 @@ def _judge_job(judgement: Judgement, conn: Connection, name: str, owed: Obligati
 def _judge_counts(
     judgement: Judgement, conn: Connection, job_id: str, epoch: int, num_owed: int
 ) -> None:
-    """Everything owed was counted as taken, once; what came again, as a duplicate."""
+    """Every owed operation was counted once as accepted; repeated ones as duplicates."""
     found = runs.load(conn, job_id, epoch)
     judgement.duplicates += found.duplicate
     judgement.conflict_rows += found.conflict
@@ -237,7 +237,7 @@ def _op_table(rows: Ints) -> OpTable:
 
 def _window(conn: Connection, job_id: str, result: dict[str, Any], table: OpTable) -> Window:
     header, steps = result["window"], tuple(result["steps"])
-    # Who was missing is said of the window, not of its steps.
+    # Missing workers are listed per window, not per step.
     missing = iter([tuple(header["missing"])])
     skipped = tuple(
         SkippedStep(skip["step"], skip["reason"], next(missing, ()))
@@ -258,10 +258,10 @@ def _window(conn: Connection, job_id: str, result: dict[str, Any], table: OpTabl
 
 
 def _canonical(result: dict[str, Any]) -> bytes:
-    """All that follows from the window's operations alone.
+    """The part of a result that follows from the window's operations alone.
 
-    Causes do not: they are judged against what was known of the job when the window was seen,
-    and a window before it may have been revised since.
+    Causes do not: they depend on the job's history at the time of analysis, and an earlier window
+    may have been revised since.
     """
     own = {name: value for name, value in result.items() if name not in _HISTORY_FIELDS}
     return json.dumps(own, sort_keys=True, allow_nan=False).encode()

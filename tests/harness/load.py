@@ -1,6 +1,6 @@
-"""The workers of a made job, as honest ones push: in parts, out of order, some batches twice.
+"""The workers of a simulated job, pushing in parts, out of order, some batches twice.
 
-What gets no answer, 429 or 503 is sent again under its key, until it is acknowledged.
+A batch with no answer, 429 or 503 is sent again under its key until it is acknowledged.
 """
 
 import threading
@@ -52,7 +52,7 @@ class Load:
         self._query_clients = [HttpClient(port, self.token) for port in self.ports]
         self._turn = 0
         self._rng = np.random.default_rng(self.seed)
-        self._needs_duplicate = self.habits.resent > 0  # chance alone may make none in a short run
+        self._needs_duplicate = self.habits.resent > 0  # at random, a short run may have none
         self._held: list[bytes] = []
 
     def register(self, run_key: str = "run-1") -> None:
@@ -66,13 +66,13 @@ class Load:
         self._batches = Batches(self.epoch, self.habits.parts)
 
     def restart(self, simulated: SimulatedJob, run_key: str, *, from_step: int) -> None:
-        """Begin another run, as from a checkpoint, of whatever size."""
+        """Begin another run, as from a checkpoint, possibly with another size."""
         self._push_held()
         self.simulated, self.next_step = simulated, from_step
         self.register(run_key)
 
     def run(self, stop: threading.Event) -> None:
-        """Push step after step until told to stop."""
+        """Push step after step until the event is set."""
         began_s, before = time.monotonic(), self.num_steps
         while not stop.is_set():
             self.push_steps(1)
@@ -81,7 +81,7 @@ class Load:
                 stop.wait(max(0.0, due_s - time.monotonic()))
 
     def push_steps(self, count: int) -> None:
-        """Push the next steps whole; what was held back comes with the step after it."""
+        """Push the next steps; held-back batches are pushed with the step after theirs."""
         for _ in range(count):
             bodies = self.bodies()
             is_late = self._rng.random(len(bodies)) < self.habits.held_back
@@ -91,7 +91,7 @@ class Load:
             self._held = late
 
     def bodies(self) -> list[bytes]:
-        """The batches of the next step, in any order; nobody else makes them."""
+        """The batches of the next step, in random order; advances `next_step`."""
         trace = self.simulated.make_step(self.next_step)
         bodies = [codec.encode(batch) for batch in self._batches.of_step(trace)]
         self._rng.shuffle(bodies)
@@ -99,13 +99,13 @@ class Load:
         return bodies
 
     def push_all(self, bodies: list[bytes]) -> None:
-        """Push what belongs to one more step."""
+        """Push the batches of one step."""
         for body in bodies:
             self.push(body)
         self.num_steps += 1
 
     def end(self) -> None:
-        """Push what was held back, and say that the job has finished."""
+        """Push held-back batches, then end the job."""
         self._push_held()
         self._request_until_answered("POST", f"/jobs/{self.job}/end", None)
 
@@ -116,7 +116,7 @@ class Load:
         self.oracle.close()
 
     def push(self, body: bytes) -> None:
-        """Returns once the batch is acknowledged, and the oracle knows."""
+        """Returns once the batch is acknowledged and the oracle has recorded that."""
         self._send(body)
         if self._rng.random() < self.habits.resent or self._needs_duplicate:
             self._send(body)

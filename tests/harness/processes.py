@@ -1,6 +1,6 @@
 """Processes under the harness's control: killed, frozen, thawed, terminated, started again.
 
-Other processes are waited for by polling, and never without a limit.
+Waiting for other processes polls, always with a time limit.
 """
 
 import os
@@ -19,7 +19,7 @@ STOP_WITHIN_S = 30.0
 
 
 class NotInTime(AssertionError):
-    """Something that was promised within a time has not happened."""
+    """A condition did not hold within its time limit."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, within_s: float = 60.0) -> float:
@@ -106,13 +106,13 @@ class ControlledProcess:
             self._process.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP; returns when every thread stands still."""
+        """SIGSTOP; returns when the process is stopped."""
         self.signal(signal.SIGSTOP)
         while self.is_running() and not self.is_frozen():
             time.sleep(POLL_S)
 
     def is_frozen(self) -> bool:
-        """Whether the process stands still."""
+        """Whether the process is stopped."""
         return _state(self.pid) == "T"
 
     def thaw(self) -> None:
@@ -120,7 +120,7 @@ class ControlledProcess:
         self.signal(signal.SIGCONT)
 
     def limit_files(self, size_bytes: int) -> None:
-        """No file of it may grow beyond this from now on: a full disk, for it alone."""
+        """Limit the size of its files from now on: a full disk for this process only."""
         _, hard_limit = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size_bytes, hard_limit))
 
@@ -128,7 +128,7 @@ class ControlledProcess:
         """Exit status after SIGTERM.
 
         Raises:
-            NotInTime: it goes on; it is killed then.
+            NotInTime: it still runs; it is killed then.
         """
         if self._process is None:
             return 0

@@ -1,4 +1,4 @@
-"""A TCP proxy that makes trouble: slow, cut off, half closed, silent, or losing an answer."""
+"""A TCP proxy with faults: latency, resets, half-closed connections, blackholes, lost answers."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ class _Connection:
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
-    awaited: bytes | None = None  # what the last request had in it, if its answer may be swallowed
+    awaited: bytes | None = None  # match in the last request, if its answer is to be dropped
 
     def reset(self) -> None:
         for end in (self.client, self.server):
@@ -31,9 +31,9 @@ class _Connection:
 
 
 class Proxy:
-    """Stands before a server on loopback; trouble set here meets what comes after.
+    """Forwards to a server on loopback; faults apply to traffic after they are set.
 
-    `fired` counts the answers that were swallowed.
+    `dropped_answers` counts the answers that were swallowed.
     """
 
     def __init__(self, to_port: int) -> None:
@@ -53,19 +53,19 @@ class Proxy:
         started.wait()
 
     def slow(self, latency_s: float, bytes_per_s: float | None = None) -> None:
-        """Every chunk takes this long, and as long again as its bytes need."""
+        """Delay every chunk by this latency plus its bytes at this rate."""
         self._latency_s, self._bytes_per_s = latency_s, bytes_per_s
 
     def blackhole(self) -> None:
-        """Take everything and hand on nothing, as behind a firewall that drops packets."""
+        """Accept bytes and forward none, like a firewall that drops packets."""
         self._is_blackhole = True
 
     def drop_answer_to(self, match: bytes, times: int = 1) -> None:
-        """Hand on the next requests with these bytes, swallow the answer and reset the line."""
+        """Forward the next requests with these bytes, drop the answer, reset the connection."""
         self._drops += [match] * times
 
     def heal(self) -> None:
-        """No more trouble; lines that were silenced are cut, since bytes are gone from them."""
+        """Clear all faults; reset connections that were blackholed, since they have lost bytes."""
         was_blackhole, self._is_blackhole = self._is_blackhole, False
         self._latency_s, self._bytes_per_s = 0.0, None
         self._drops.clear()
@@ -73,11 +73,11 @@ class Proxy:
             self.reset_all()
 
     def reset_all(self) -> None:
-        """Cut every open line by RST."""
+        """Reset every open connection."""
         self._call(self._each(_Connection.reset))
 
     def half_close_all(self) -> None:
-        """The server hears that its callers will say no more; they hear nothing."""
+        """Close the client-to-server direction of every connection."""
         self._call(self._each(lambda connection: connection.server.write_eof()))
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class Proxy:
             onward.close()
 
     async def _requests(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
-        tail = b""  # what is looked for may be cut in two
+        tail = b""  # a match may be split over two chunks
         while chunk := await reader.read(CHUNK_BYTES):
             seen = tail + chunk
             tail = seen[-64:]
@@ -141,7 +141,7 @@ class Proxy:
 
     async def _answers(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
         while chunk := await reader.read(CHUNK_BYTES):
-            # Only an answer uses a drop up: a line may end before it has one.
+            # Only an answer uses up a drop: a connection may end before it.
             if connection.awaited in self._drops:
                 self._drops.remove(connection.awaited)
                 self.dropped_answers += 1

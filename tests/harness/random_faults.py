@@ -1,4 +1,4 @@
-"""What can go wrong: each deed makes one fault and leaves it to itself, or heals it soon."""
+"""Random faults: each is injected once, and heals by itself or soon after."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import numpy as np
 from tests.harness.proxy import Proxy
 from tests.harness.stack import Stack
 
-# Shares of all deeds; the others are "kill -9" of one process, drawn among all of them.
+# Shares of all faults; the rest are kill -9 of a random process.
 _SHARES = {
     "power_off": 0.04,
     "kill_backend": 0.04,
@@ -24,7 +24,7 @@ _SHARES = {
 
 
 class RandomFault(NamedTuple):
-    """One deed of a schedule; the same seed draws the same ones."""
+    """One fault of a schedule; the same seed draws the same schedule."""
 
     name: str
     where: float  # 0 to 1: which process or proxy
@@ -32,12 +32,12 @@ class RandomFault(NamedTuple):
     pause_s: float  # before it
 
     def as_json(self) -> list[str | float]:
-        """The deed as the verdict prints it."""
+        """The fault as the verdict prints it."""
         return [self.name, *(round(value, 3) for value in self[1:])]
 
 
 def random_faults(seed: int) -> Iterator[RandomFault]:
-    """Deeds without end."""
+    """An endless schedule of faults."""
     rng = np.random.default_rng(seed)
     names = ["kill", *_SHARES]
     shares = [1 - sum(_SHARES.values()), *_SHARES.values()]
@@ -47,7 +47,7 @@ def random_faults(seed: int) -> Iterator[RandomFault]:
 
 
 def inject(stack: Stack, drawn: RandomFault) -> int:
-    """Make the fault; how many processes were killed."""
+    """Inject the fault; returns the number of killed processes."""
     fault: Callable[[Stack, RandomFault], int] = _FAULTS[drawn.name]
     return fault(stack, drawn)
 

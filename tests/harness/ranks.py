@@ -1,4 +1,4 @@
-"""Trainings on this machine: one process for each rank, and all of them seen through, or none."""
+"""Trainings on this machine: one process per rank; if one fails, all are ended."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ _FORKED = Path(__file__).with_name("forked_ranks.py")
 
 
 class TrainingFailed(Unavailable):
-    """A rank has failed, or they were not done in time; `said` is all that was printed."""
+    """A rank failed, or the time limit passed; `output` is all that was printed."""
 
     def __init__(self, reason: str, output: str) -> None:
         super().__init__(f"the training failed: {reason}")

@@ -1,4 +1,4 @@
-"""Jobs that push while things break, and what has become of all of it once nothing breaks."""
+"""Jobs that push while faults are injected, and the verdict once everything has recovered."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ DEFAULT_HABITS = PushHabits(parts=2, resent=0.1, held_back=0.1)
 class Trial:
     """Some jobs of one stack, pushed by a thread each until `finish`.
 
-    Leave the `with` block early and the threads end as soon as an API takes what they hold.
+    When the `with` block ends early, the threads end once an API accepts their current batches.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Trial:
         jobs: Sequence[tuple[SimulatedJob, PushHabits]] = ((SMALL_JOB, DEFAULT_HABITS),),
         *,
         seed: int = 1,
-        within_s: float | None = None,  # for each of the times above; where they are not the point
+        within_s: float | None = None,  # replaces each of the limits above
     ) -> None:
         self._within_s = within_s
         self._stack = stack
@@ -71,7 +71,7 @@ class Trial:
         self._oracle.close()
 
     def fault(self, action: Callable[[], object]) -> None:
-        """Do something bad, and count it."""
+        """Inject a fault, and count it."""
         action()
         self.faults += 1
 
@@ -87,12 +87,12 @@ class Trial:
         )
 
     def pause(self) -> None:
-        """Push no more; returns when what was under way is acknowledged."""
+        """Stop pushing; returns when batches in flight are acknowledged."""
         self._stop.set()
         self._join()
 
     def finish(self) -> dict[str, Any]:
-        """The verdict: how soon all was well again, and every promise that was broken."""
+        """The verdict: times to recover, and every violation."""
         self._stack.heal()
         late: list[str] = []
         times = {"recovered_s": _within(late, self._recover)}
@@ -117,7 +117,7 @@ class Trial:
         self._oracle.watch(self._stack.api_ports, TOKEN, load.job)
 
     def _recover(self) -> float:
-        # A database's own way back from kill -9 is its disk's affair; ours is what comes after.
+        # Recovery of the database itself after kill -9 is not counted.
         self._stack.wait_for_backends()
         return self._stack.wait_until_ready(self._within_s or RECOVERED_WITHIN_S)
 
@@ -147,14 +147,14 @@ class Trial:
         return wait_until(lambda: self._shows_any(path), "a fresh step flows", FRESH_WITHIN_S)
 
     def _shows_any(self, path: str) -> bool:
-        """False, too, while the API that is asked is still starting."""
+        """Whether the path lists items; False while the API is still starting."""
         try:
             return bool(self._stack.get(path)["items"])
         except Unreachable:
             return False
 
     def _vacuous(self, verdict: dict[str, Any]) -> list[str]:
-        """Why a trial without a broken promise would still prove nothing."""
+        """Why a trial without violations would prove nothing."""
         wanted = {"fault": self.faults, "acknowledged batch": verdict["batches"]}
         wanted["duplicate"] = verdict["duplicates"]
         return [f"the trial saw no {what}" for what, count in wanted.items() if not count]

@@ -1,4 +1,4 @@
-"""The verdict of part faults over made-up outcomes: each thing is wrong once on purpose."""
+"""The verdict of part faults over constructed outcomes, each wrong in one way."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The usual rules over whole made jobs: what rings, and what had better not."""
+"""The default rules on whole simulated jobs: alerts that fire, and that must not."""
 
 import json
 from dataclasses import replace

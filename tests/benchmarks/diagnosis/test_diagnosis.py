@@ -1,4 +1,4 @@
-"""Figures of the diagnosis's benchmark worked by hand, and a tiny run of it."""
+"""Figures of the benchmark `diagnosis` worked out by hand, and a tiny run of it."""
 
 import json
 
@@ -239,7 +239,7 @@ def test_card_and_only_link_of_an_outer_stage_are_equal_answers():
         ([Culprit(dp_rank=1)], [(1, 0), (1, 1)]),
         ([Culprit(stage=1)], [(0, 1), (1, 1)]),
         ([Culprit(host="host-a"), Culprit(0, 1)], [(0, 0), (0, 1), (1, 0)]),
-        ([Culprit(stage=0), Culprit(stage=1)], []),  # everybody is nobody
+        ([Culprit(stage=0), Culprit(stage=1)], []),  # all workers: no culprit
         ([], []),
         ([Culprit(host="elsewhere")], []),
     ],

@@ -1,4 +1,4 @@
-"""`python -m benchmarks client`, briefly: what does not depend on how busy the machine is."""
+"""`python -m benchmarks client`, briefly: figures that do not depend on the machine's load."""
 
 import json
 

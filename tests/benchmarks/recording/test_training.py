@@ -1,4 +1,4 @@
-"""What `python -m benchmarks torch` makes of what the runs say; the training is test_pipeline's."""
+"""Figures of `python -m benchmarks torch` from what runs print; test_pipeline trains."""
 
 import importlib.util
 import os
@@ -60,7 +60,7 @@ def test_unknown_schedule_is_refused():
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """A module whose `main` is this one; its name."""
+    """Writes a module with this `main`; returns its name."""
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
 
     def write(*lines):
@@ -100,7 +100,7 @@ def test_import_error_of_a_program_is_reported(tmp_path):
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("torch") is not None, reason="what is said without PyTorch"
+    importlib.util.find_spec("torch") is not None, reason="the message without PyTorch"
 )
 def test_missing_pytorch_names_the_package_to_install():
     result = run_benchmark("torch")

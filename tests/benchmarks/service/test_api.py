@@ -1,4 +1,4 @@
-"""`python -m benchmarks api`: which addresses it asks, and what it tells of their answers."""
+"""`python -m benchmarks api`: which addresses it requests, and the figures of their answers."""
 
 import pytest
 

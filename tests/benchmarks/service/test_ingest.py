@@ -1,4 +1,4 @@
-"""`python -m benchmarks ingest` counts what is on disk; how fast that is is nobody's test."""
+"""`python -m benchmarks ingest` counts durable batches; speed is not tested."""
 
 import json
 

@@ -1,7 +1,7 @@
-"""Does every alert arrive, once, though whoever analyses, plans and sends is killed all the time?
+"""Is every alert delivered once while consumers, dispatchers and senders are killed?
 
-Slow jobs are told to several receivers, one of which fails now and then, while people acknowledge
-and silence some of them. The judge compares what was heard with what the store says was owed.
+Alerts of slow jobs go to several receivers, one of them flaky, while an operator acknowledges and
+silences some. The judge compares received notifications with those owed according to the store.
 """
 
 import time
@@ -18,7 +18,7 @@ from tests.harness.crash_points import NOTIFICATION_POINTS, crash_at
 from tests.harness.processes import NotInTime, wait_until
 from tests.harness.stack import Stack
 
-# A claim lapses in 30 s, twice if its heir dies too; and what failed comes again a minute later.
+# A claim expires after 30 s, twice if the next owner dies too; retries come 60 s later.
 NOTIFIED_WITHIN_S = 150.0
 _DIES_WITHIN_S = 90.0
 _POLL_S = 0.2
@@ -26,7 +26,7 @@ _POLL_S = 0.2
 
 @dataclass
 class Killer:
-    """Kills consumers, and remembers when (by the monotonic clock)."""
+    """Kills consumers, and records when (by the monotonic clock)."""
 
     stack: Stack
     deaths_s: list[float] = field(default_factory=list)
@@ -37,23 +37,23 @@ class Killer:
         self.stack.start(name, *patches)
 
     def kill(self, *names: str) -> None:
-        """kill -9, all before any is waited for."""
+        """kill -9 of all that run, then wait for each."""
         running = [name for name in names if self.stack.processes[name].is_running()]
         self.stack.kill(*running)
         self.deaths_s += [time.monotonic()] * len(running)
 
     def wait_until_dead(self, name: str, what: str) -> None:
-        """Returns when it has killed itself.
+        """Returns when the process has killed itself.
 
         Raises:
-            NotInTime: it goes on.
+            NotInTime: it still runs.
         """
         server = self.stack.processes[name]
         wait_until(lambda: not server.is_running(), what, _DIES_WITHIN_S)
         self.deaths_s.append(time.monotonic())
 
     def heal(self) -> None:
-        """All consumers run anew: nobody has a patch, or anything in memory."""
+        """Restart all consumers without patches."""
         for name in self.stack.consumers:
             self.restart(name)
         self.stack.heal()
@@ -79,7 +79,7 @@ def crash_at_points(
     points: Sequence[str] = NOTIFICATION_POINTS,
     patches: Sequence[str] = (),
 ) -> Iterator[str]:
-    """The only consumer dies at each named point, and is started again, with these patches."""
+    """The only consumer dies at each named point and is restarted with these patches."""
     rng = np.random.default_rng(seed)
     name, *others = killer.stack.consumers
     killer.kill(*others)
@@ -91,7 +91,7 @@ def crash_at_points(
 
 
 def crash_verdict(killer: Killer, slow_jobs: SlowJobs, crashes: Iterator[str]) -> dict[str, Any]:
-    """The verdict over these crashes, made while jobs are slow."""
+    """The verdict over these crashes, injected while jobs are slow."""
     done: list[str] = []
     late: list[str] = []
     with slow_jobs.running():
@@ -106,7 +106,7 @@ def crash_verdict(killer: Killer, slow_jobs: SlowJobs, crashes: Iterator[str]) -
 
 
 def _verdict(killer: Killer, slow_jobs: SlowJobs) -> dict[str, Any]:
-    """What became of all alerts, once nothing dies any more."""
+    """Compare received with owed notifications once no process dies any more."""
     inbox, jobs = slow_jobs.inbox, frozenset([*slow_jobs.ended, *slow_jobs.not_notified])
     limit_s = time.monotonic() + slow_jobs.within_s
     due = owed(killer.stack, jobs, slow_jobs.receivers)
@@ -131,5 +131,5 @@ def _not_notified(slow_jobs: SlowJobs) -> list[str]:
 
 
 def _vacuous(slow_jobs: SlowJobs) -> list[str]:
-    """Why nothing would be proven though nothing else is wrong."""
+    """Why a run without violations would prove nothing."""
     return [] if slow_jobs.ended else ["vacuous: no job was told of from its beginning to its end"]

@@ -1,8 +1,8 @@
-"""Compares what receivers recorded with what the store says they were owed; pure functions.
+"""Compares received notifications with those that the store says are owed; pure functions.
 
-Lost: never delivered. Renewed: the same news under two ids. Repeated: delivered again though no
-process died. Spoken: delivered during a silence. Stale: the receiver's last state is not the last
-that it was owed.
+Lost: never delivered. Renewed: the same content under two ids. Repeated: delivered again without
+a process death. Spoken: delivered during a silence. Stale: the receiver's last status of an alert
+is not the last one owed.
 """
 
 from collections import Counter, defaultdict
@@ -12,14 +12,14 @@ from itertools import pairwise
 
 from tests.harness.alerts.listener import ReceivedNotification, Status
 
-# A process that dies has sent shortly before what a receiver reads shortly after; and what was
-# claimed before a silence began is on its way.
+# A receiver may read a message shortly after its sender died, and a message claimed before a
+# silence began is still delivered.
 SLACK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class OwedNotification:
-    """That an endpoint is told this of an alert, and where it is from."""
+    """One status of an alert that a receiver must be notified of."""
 
     receiver: str
     fingerprint: str
@@ -41,7 +41,7 @@ class SilencedPeriod:
 
 
 def lost(owed: Iterable[OwedNotification], received: Sequence[ReceivedNotification]) -> list[str]:
-    """What an endpoint was never told."""
+    """Owed notifications that were never delivered."""
     delivered = {
         (each.receiver, fingerprint, status)
         for each in received
@@ -51,7 +51,7 @@ def lost(owed: Iterable[OwedNotification], received: Sequence[ReceivedNotificati
 
 
 def stale(owed: Iterable[OwedNotification], received: Sequence[ReceivedNotification]) -> list[str]:
-    """Endpoints whose last word on an alert is not the last that they were owed."""
+    """Receivers whose last status of an alert is not the last one owed."""
     last_owed = {(each.receiver, each.fingerprint): each for each in owed}
     last_statuses = {
         (each.receiver, fingerprint): status
@@ -66,7 +66,7 @@ def stale(owed: Iterable[OwedNotification], received: Sequence[ReceivedNotificat
 
 
 def renewed(received: Iterable[ReceivedNotification]) -> list[str]:
-    """The same news under more than one id."""
+    """The same content under more than one delivery id."""
     ids: defaultdict[object, dict[str, ReceivedNotification]] = defaultdict(dict)
     for each in received:
         ids[each.topic].setdefault(each.delivery_id, each)
@@ -78,7 +78,7 @@ def renewed(received: Iterable[ReceivedNotification]) -> list[str]:
 
 
 def repeated(received: Iterable[ReceivedNotification], deaths_s: Sequence[float]) -> list[str]:
-    """Messages that came again though nobody died between one time and the next."""
+    """Messages delivered again although no process died in between."""
     return [
         f"repeated: {repeat.receiver} of {repeat.job}, {repeat.delivery_id}, and nobody had died"
         for times in _times(received).values()
@@ -87,7 +87,7 @@ def repeated(received: Iterable[ReceivedNotification], deaths_s: Sequence[float]
 
 
 def num_repeated(received: Iterable[ReceivedNotification]) -> Counter[tuple[str, str]]:
-    """How often each message came again, by endpoint and id, of those that did."""
+    """Number of repeated deliveries by receiver and delivery id, where there are any."""
     times = {key: len(same) - 1 for key, same in _times(received).items()}
     return Counter({key: number for key, number in times.items() if number})
 
@@ -95,7 +95,7 @@ def num_repeated(received: Iterable[ReceivedNotification]) -> Counter[tuple[str,
 def spoken(
     received: Iterable[ReceivedNotification], silences: Iterable[SilencedPeriod]
 ) -> list[str]:
-    """What was told of a job in a silence of it."""
+    """Notifications of a job delivered during one of its silences."""
     of_job: defaultdict[str, list[SilencedPeriod]] = defaultdict(list)
     for silence in silences:
         of_job[silence.job].append(silence)
@@ -115,7 +115,7 @@ def wrong(
     deaths_s: Sequence[float],
     silences: Iterable[SilencedPeriod],
 ) -> list[str]:
-    """Every promise that was broken."""
+    """All complaints."""
     return [
         *lost(owed, received),
         *stale(owed, received),
@@ -141,7 +141,7 @@ def _times(
 def _unexplained(
     times: Sequence[ReceivedNotification], deaths_s: Sequence[float]
 ) -> Iterator[ReceivedNotification]:
-    """Each death explains one repetition of a message, and no more."""
+    """Repeated deliveries without a death of their own: each death explains one."""
     left = list(deaths_s)
     for before, repeat in pairwise(times):
         between = [each for each in left if before.at_s - SLACK_S <= each <= repeat.at_s]

@@ -1,8 +1,8 @@
 """A webhook listener on loopback: records every notification it takes, by receiver and delivery id.
 
 It understands Standard Webhooks and PagerDuty's events. Receivers named in `FlakyReplies` fail now
-and then: with an error, without an answer, or since they are overloaded. Which messages they fail
-for follows from their ids, and each is taken in the end. What is refused is not recorded.
+and then: with an error, without an answer, or with 503. The message's id decides, and each message
+is accepted in the end. Refused messages are not recorded.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 FlakyReply = int | Literal["reset"]
 
-# Of so many messages each is met with these, one attempt after the other; all others are taken.
+# Of this many messages, one each gets these replies, attempt by attempt; all others are accepted.
 _OUT_OF = 12
 _REPLIES: Sequence[Sequence[FlakyReply]] = ((500,), ("reset",), (500, "reset"), (503,))
 Status = Literal["firing", "resolved", "acknowledged"]
@@ -28,14 +28,14 @@ _STATUS_OF_ACTION: Mapping[str, Status] = {"resolve": "resolved", "acknowledge":
 
 @dataclass
 class FlakyReplies:
-    """Endpoints of these names refuse a third of all messages, once or twice each."""
+    """Receivers of these names refuse a third of all messages, once or twice each."""
 
     names: Collection[str] = ()
     _attempts: Counter[tuple[str, str]] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def refusal(self, receiver: str, delivery_id: str) -> FlakyReply | None:
-        """How the next attempt of this message is met; None: it is taken."""
+        """Reply to the next attempt of this message; None: it is accepted."""
         if receiver not in self.names:
             return None
         with self._lock:
@@ -48,7 +48,7 @@ class FlakyReplies:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedNotification:
-    """One message that an endpoint took; `told` is what it says of each alert that it lists.
+    """One accepted message; `statuses` has the status of each alert in it.
 
     `at_s` is by the monotonic clock.
     """
@@ -63,19 +63,19 @@ class ReceivedNotification:
 
     @property
     def topic(self) -> tuple[str, str, str, frozenset[tuple[str, Status]], bool]:
-        """What no two messages of different ids say."""
+        """The content: no two delivery ids may have the same."""
         statuses = frozenset(self.statuses.items())
         return self.receiver, self.job, self.rule, statuses, self.is_repeat
 
 
 @dataclass
 class Inbox:
-    """Messages in the order in which they came; ask it from any thread."""
+    """Received messages in their order; thread-safe."""
 
     base_url: str = ""
     flaky: FlakyReplies = field(default_factory=FlakyReplies)
     received: list[ReceivedNotification] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)  # how often, by endpoint
+    refused: Counter[str] = field(default_factory=Counter)  # attempts by receiver
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -83,34 +83,34 @@ class Inbox:
         self._incidents: dict[str, ReceivedNotification] = {}
 
     def url(self, receiver: str) -> str:
-        """Where the endpoint of this name listens."""
+        """URL of the receiver of this name."""
         return f"{self.base_url}/{receiver}"
 
     def receive(self, receiver: str, delivery_id: str, body: bytes) -> None:
-        """A message came, and was taken."""
+        """Record an accepted message."""
         with self._lock:
             notification = self._read(receiver, delivery_id, json.loads(body))
             self.received.append(notification)
             self._last_statuses[receiver].update(notification.statuses)
 
     def refuse(self, receiver: str) -> None:
-        """A message came, and was not taken."""
+        """Count a refused message."""
         with self._lock:
             self.refused[receiver] += 1
 
     def has_status(self, receiver: str, fingerprints: Iterable[str], status: Status) -> bool:
-        """Whether this is the last that the endpoint was told of all these alerts."""
+        """Whether this is the last status that the receiver has of all these alerts."""
         with self._lock:
             alerts = self._last_statuses[receiver]
             return all(alerts.get(each) == status for each in fingerprints)
 
     def of_jobs(self, jobs: Collection[str]) -> list[ReceivedNotification]:
-        """What was heard of these jobs until now, in its order."""
+        """Messages of these jobs received so far, in their order."""
         with self._lock:
             return [each for each in self.received if each.job in jobs]
 
     def first_notified_s(self, job: str, rule: str, num_alerts: int) -> float | None:
-        """When somebody was first told of so many alerts of the rule on this job (monotonic)."""
+        """Time of the first message with this many alerts of the rule on the job (monotonic)."""
         with self._lock:
             matching = (each for each in self.received if (each.job, each.rule) == (job, rule))
             return next((each.at_s for each in matching if len(each.statuses) >= num_alerts), None)
@@ -121,9 +121,9 @@ class Inbox:
         at_s = time.monotonic()
         action = str(message.get("event_action", ""))
         if action in _STATUS_OF_ACTION:
-            # It names the incident alone: what is in it is known by the messages that made it.
+            # It has only the incident key: its alerts are those of the messages that opened it.
             opened = self._incidents.get(message["dedup_key"])
-            if opened is None:  # its beginning was lost: what was owed says so
+            if opened is None:  # its trigger was lost, which the judge finds
                 return ReceivedNotification(receiver, delivery_id, at_s, "", "", {})
             alerts = [each for each in opened.statuses if opened.statuses[each] != "resolved"]
             statuses = dict.fromkeys(alerts, _STATUS_OF_ACTION[action])
@@ -137,7 +137,7 @@ class Inbox:
             receiver, delivery_id, at_s, job, rule, statuses, is_repeat
         )
         if action:
-            # One alert of several that is over leaves it open, so that nothing is told of that.
+            # The incident stays open until its last alert resolves.
             before = self._incidents.get(message["dedup_key"])
             incident_statuses = {**({} if before is None else before.statuses), **statuses}
             self._incidents[message["dedup_key"]] = replace(
@@ -148,11 +148,11 @@ class Inbox:
 
 @contextmanager
 def webhook_listener(flaky: FlakyReplies | None = None) -> Iterator[Inbox]:
-    """A receiver until the block ends; it takes everything that `refusing` does not refuse."""
+    """A listener until the block ends; accepts every message that `flaky` does not refuse."""
     inbox = Inbox(flaky=flaky or FlakyReplies())
 
     class Handler(_Handler):
-        """Tells this one."""
+        """Records into this inbox."""
 
     Handler.inbox = inbox
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
     inbox: Inbox
 
     def do_POST(self) -> None:
-        """Take a message, or do not."""
+        """Accept or refuse a message."""
         body = self.rfile.read(int(self.headers["content-length"]))
         receiver, delivery_id = self.path.lstrip("/"), self.headers["webhook-id"]
         refusal = self.inbox.flaky.refusal(receiver, delivery_id)
@@ -190,4 +190,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """No log."""

@@ -23,8 +23,8 @@ from tests.harness.http_client import HttpClient, Unreachable
 from tests.harness.stack import TOKEN, Stack
 
 SECRET = "whsec_" + "cGFjZWxpbmUh" * 3
-# Alerts at the first slow window, over as soon as they are: several of one rule, and one of another
-# that somebody wants who does not want the first.
+# Alerts fire at the first slow window and resolve at once: several of one rule, and one of another
+# whose severity passes the filter of the receiver "critical".
 RULES: Mapping[str, Severity] = {"worker": "warning", "slowdown": "critical"}
 _TEXT = """rules:
   - {{name: worker, on: worker, above: 1.05, severity: {worker}, {at_once}}}
@@ -38,14 +38,14 @@ _RETRY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """An endpoint of this name, which is also its path."""
+    """A receiver of this name, which is also its path."""
 
     name: str
     format: Literal["standard", "pagerduty"] = "standard"
     min_severity: Severity = "info"
 
     def wants(self, rule: str) -> bool:
-        """Whether it is told of alerts of this rule."""
+        """Whether it is notified of alerts of this rule."""
         return SEVERITIES.index(RULES[rule]) >= SEVERITIES.index(self.min_severity)
 
 
@@ -56,7 +56,7 @@ RECEIVERS = (STEADY, SHAKY, PAGER, Receiver("critical", min_severity="critical")
 
 
 def settings_for(inbox: Inbox, directory: Path) -> dict[str, str]:
-    """Told at once, and all receivers on loopback; `directory` is where the rules are written."""
+    """Settings for short group waits and receivers on loopback; writes rules to `directory`."""
     rules = directory / "rules.yaml"
     rules.write_text(_TEXT.format(**RULES, at_once=_NO_DELAY))
     return {
@@ -73,7 +73,7 @@ def settings_for(inbox: Inbox, directory: Path) -> dict[str, str]:
 
 
 def add_receivers(stack: Stack, inbox: Inbox) -> None:
-    """Have all of them told but the environment's own, which is."""
+    """Add all receivers except the one that the settings configure."""
     with closing(HttpClient(stack.api_ports[0], TOKEN)) as client:
         for each in RECEIVERS:
             if each is not STEADY:
@@ -83,7 +83,7 @@ def add_receivers(stack: Stack, inbox: Inbox) -> None:
 def owed(
     stack: Stack, jobs: Iterable[str], receivers: Iterable[Receiver]
 ) -> list[OwedNotification]:
-    """Beginning and end of all that fired in these jobs, which have ended."""
+    """Firing and resolved notifications of all alerts of these ended jobs."""
     store = Store(stack.store_url)
     try:
         with store.read() as conn:
@@ -116,7 +116,7 @@ def _body(receiver: Receiver, inbox: Inbox) -> dict[str, str]:
 
 
 class Operator:
-    """Does each thing until it is done; one for each thread. Close it when done."""
+    """An API client that retries until it succeeds; one per thread. Close it when done."""
 
     def __init__(self, stack: Stack) -> None:
         self._client = HttpClient(stack.api_ports[0], TOKEN)
@@ -126,7 +126,7 @@ class Operator:
         self._client.close()
 
     def firing(self, job: str) -> dict[str, str]:
-        """The job's alerts that fire now, with their rules; none where nobody answers."""
+        """The job's firing alerts with their rules; empty while the API is unreachable."""
         try:
             found = self._client.ask("GET", f"/alerts/active?phase=firing&job={job}")
         except Unreachable:
@@ -134,21 +134,21 @@ class Operator:
         return {each["fingerprint"]: each["rule"] for each in found["items"]}
 
     def silence(self, job: str) -> str:
-        """Silence all of a job for an hour, that may not have begun; the silence's id."""
+        """Silence a job for an hour, before or after it starts; the silence's id."""
         body = {
             "matchers": [{"label": "job", "pattern": job}],
             "ends_at": (datetime.now(UTC) + timedelta(hours=1)).isoformat(),
             "comment": "bench",
         }
-        made: str = _retry(lambda: self._client.ask("POST", "/silences", body))["silence_id"]
-        return made
+        silence_id: str = _retry(lambda: self._client.ask("POST", "/silences", body))["silence_id"]
+        return silence_id
 
     def end_silence(self, silence_id: str) -> None:
-        """From now on it is told again."""
+        """End the silence now."""
         _retry(lambda: self._change("DELETE", f"/silences/{silence_id}"))
 
     def acknowledge(self, fingerprint: str) -> None:
-        """Somebody looks after it."""
+        """Acknowledge the alert."""
         _retry(lambda: self._change("POST", f"/alerts/{fingerprint}/acknowledge"))
 
     def _change(self, method: str, path: str) -> None:

@@ -18,24 +18,25 @@ from tests.harness.alerts.receivers import PAGER, RECEIVERS, Operator, Receiver
 from tests.harness.load import Load
 from tests.harness.stack import SETTINGS, TOKEN, Stack
 
-# Two workers of it are alerts of one rule, the job itself is one of another.
+# Its two slow workers raise an alert each, of one rule; the job raises one of another rule.
 SLOW_JOB = SimulatedJob(Parallelism(2, 2), 2, faults=(SlowWorker(1, 0, 2.5), SlowWorker(0, 1, 2.5)))
 NUM_ALERTS = 3
 _POLL_S = 0.1
-# How long a silence is listened to, of which the judge forgives what was on its way at first.
+# Length of a silence; the judge ignores its first SLACK_S.
 SILENCE_S = 2.0 * SLACK_S
-TREATMENTS = ("left alone", "acknowledged", "silent at first", "silent at last")
+TREATMENTS = ("none", "acknowledged", "silenced at start", "silenced at end")
 
 
 class NotNotified(Exception):
-    """Something of a job was not heard in all the time that it may take."""
+    """A notification of a job was not received within its time limit."""
 
 
 @dataclass
 class SlowJobs:
-    """Threads that push one slow job after the other; `ended` have had everything told but the end.
+    """Threads that push one slow job after the other.
 
-    After the block, what is told has `within_s` to arrive; before, nobody says how soon.
+    Jobs in `ended` had all firing notifications delivered. Deliveries have `within_s` after the
+    block ends, and no limit before.
     """
 
     stack: Stack
@@ -54,7 +55,7 @@ class SlowJobs:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Push jobs until the block ends; each is then seen to its end."""
+        """Push jobs until the block ends, then finish the current ones."""
         threads = [
             threading.Thread(target=self._run_jobs, args=(number,), daemon=True)
             for number in range(self.num_at_once)
@@ -90,7 +91,7 @@ class SlowJobs:
 
     def _run_job(self, load: Load, operator: Operator, treatment: str) -> None:
         job = load.job
-        if treatment == "silent at first":
+        if treatment == "silenced at start":
             with self._silenced(job, operator):
                 fired = self._fire(load, operator)
                 time.sleep(SILENCE_S)
@@ -99,7 +100,7 @@ class SlowJobs:
         self._wait(lambda: self._all_notified(fired, "firing"))
         if treatment == "acknowledged":
             self._acknowledge(job, fired, operator)
-        if treatment == "silent at last":
+        if treatment == "silenced at end":
             with self._silenced(job, operator):
                 load.end()
                 time.sleep(SILENCE_S)

@@ -1,4 +1,4 @@
-"""Bodies that are small to send and meant to be large, or slow, to read."""
+"""Bodies that are small to send and large or slow to read."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ Bomb = tuple[str, str, str, bytes]  # name, content type, encoding, body
 
 @cache
 def bombs() -> Sequence[Bomb]:
-    """Made once: some take a second."""
+    """Created once: some take a second."""
     return (*_compressed_zeros(), *_many_values(), *_in_msgpack())
 
 
@@ -62,7 +62,7 @@ def gzip_of_zeros(size_bytes: int) -> bytes:
 
 
 def _many_values() -> Iterator[Bomb]:
-    """As many JSON values as fit into what may be sent, and into what may come out."""
+    """As many JSON values as fit into the limits of sent and of decoded bytes."""
     texts = {
         "numbers": (b'[],"columns":{"step":[', b"0,", b"0]," + _others("step") + b"}}"),
         "names": (b'[],"columns":{"optype":[', b'"",', b'""],' + _others("optype") + b"}}"),
@@ -79,7 +79,7 @@ def _many_values() -> Iterator[Bomb]:
             text = _HEADER + begin + again * times + end
             body = gzip.compress(text, _LEVEL) if encoding else text
             yield f"{name} in JSON {encoding}", JSON_TYPE, encoding, body
-    # Numbers of chance keep the ratio down, so that these are read to their end.
+    # Random numbers keep the compression ratio low, so that these are read to their end.
     rng = random.Random(1)
     digits = bytes(48 + byte % 10 for byte in range(256))
     numbers = b",".join(bytes([each]) for each in rng.randbytes(15 << 20).translate(digits))
@@ -95,7 +95,7 @@ def _others(*but: str) -> bytes:
 
 
 def _full(rng: random.Random) -> bytes:
-    """The largest batch that is taken, with numbers as large as there is room for in a body."""
+    """The largest accepted batch, with numbers as large as fit into a body."""
 
     def integers(name: str) -> bytes:
         if name in _GPU_COLUMNS:

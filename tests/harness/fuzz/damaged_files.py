@@ -35,7 +35,7 @@ class DamagedFiles:
         self._seed = seed
 
     def __getitem__(self, number: int) -> tuple[str, bytes]:
-        """Which file is damaged, and what it is now."""
+        """Name and content of the damaged file."""
         rng = random.Random(f"{self._seed}/{number}")
         name = rng.choice(self._names)
         content = self.files[name]
@@ -77,7 +77,7 @@ def _insert(content: bytes, rng: random.Random) -> bytes:
 
 
 def _other_token(content: bytes, rng: random.Random) -> bytes:
-    """Another token in place of one near a place of chance."""
+    """Replace a token near a random position."""
     found = _TOKEN.search(content, rng.randrange(len(content) + 1))
     if found is None:
         return _insert(content, rng)

@@ -1,4 +1,4 @@
-"""Imports damaged files in a process of its own, and measures memory and time."""
+"""Imports damaged files in a separate process, and measures memory and time."""
 
 import io
 import json
@@ -31,11 +31,11 @@ from tests.harness.fuzz.decoding import (
 
 ALL_FORMATS = "all"
 _WARM_UP = 300
-_REWRITE_EVERY = 50  # so often all files are written anew: one is damaged at a time
+_REWRITE_EVERY = 50  # inputs between rewrites of all files: one is damaged at a time
 
 
 def formats(name: str) -> list[str]:
-    """Names of the formats that are meant.
+    """Names of the selected formats.
 
     Raises:
         InvalidRequest: there is none of this name.
@@ -44,7 +44,7 @@ def formats(name: str) -> list[str]:
 
 
 def import_in_process(name: str, mutations: int, seed: int) -> dict[str, Any]:
-    """What became of a format's files, or by which signal the process died."""
+    """Figures of a format's damaged files, or by which signal the process died."""
     command = [sys.executable, "-m", __name__, name, str(mutations), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -56,7 +56,7 @@ def import_in_process(name: str, mutations: int, seed: int) -> dict[str, Any]:
 
 
 def import_all(name: str, mutations: int, seed: int) -> dict[str, Any]:
-    """Figures of so many damaged inputs of a format; `rss_growth_mb` is beyond the start."""
+    """Figures of this many damaged inputs; `rss_growth_mb` is the growth since the start."""
     chosen = format_named(name)
     with tempfile.TemporaryDirectory(prefix="paceline-fuzz-", dir=_memory_folder()) as folder:
         return _Importing(chosen, Path(folder), seed).result(mutations)
@@ -133,7 +133,7 @@ class _Importing:
 
 
 def use_ops(opened: OperationImport) -> None:
-    """Write what is taken as `paceline import --out` does."""
+    """Write accepted operations like `paceline import --out` does."""
     described = opened.describe()
     job = described.job("nameless")
     screen.describe_import(described, job)
@@ -142,7 +142,7 @@ def use_ops(opened: OperationImport) -> None:
 
 
 def use_scores(opened: ScoreImport) -> None:
-    """Make of what is taken what a terminal, a file and a server get.
+    """Format accepted scores for a terminal, a file and a server.
 
     Raises:
         ValueError: a number is none that JSON can hold.
@@ -158,7 +158,7 @@ def _memory_folder() -> str | None:
 
 
 def main() -> None:
-    """Import them in this process, which may not survive it, and print what became of them."""
+    """Import files in this process, which may crash, and print the figures."""
     name, mutations, seed = sys.argv[1:]
     release_large_blocks()
     sys.stdout.write(json.dumps(import_all(name, int(mutations), int(seed))) + "\n")

@@ -102,7 +102,7 @@ class Payloads:
         return _damaged("flipped", good, body)
 
     def _cut(self, _: random.Random, number: int) -> Payload:
-        # In turn, so that each is cut at its every byte.
+        # In turn, so that each is cut at every byte.
         good = self.good[number % len(self.good)]
         return _damaged("cut", good, good.body[: number // len(self.good) % len(good.body)])
 
@@ -172,7 +172,7 @@ class Payloads:
         return Payload("noise", media, rng.choice(["", GZIP, ZSTD, "br", "gzip, gzip"]), body)
 
     def _packed(self, rng: random.Random, _: int) -> Payload:
-        """Columns that are packed otherwise than they say, or say what cannot be."""
+        """Columns whose packing contradicts their header, or is impossible."""
         batch = msgspec.msgpack.decode(_packed(_fields()))
         columns = rng.choice([batch, batch["collectives"]])["columns"]
         for name in rng.sample(sorted(columns), rng.randint(1, 3)):
@@ -261,7 +261,7 @@ def _binary(fields: dict[str, Any]) -> bytes:
             with np.errstate(invalid="ignore"):
                 return np.array(column).astype(dtypes[name]).tobytes()
         except (ValueError, TypeError, OverflowError, KeyError):
-            return column  # it was made to be something else
+            return column  # damaged on purpose
 
     def buffers(columns: Any, dtypes: dict[str, str]) -> Any:
         if not isinstance(columns, dict):
