@@ -23,7 +23,13 @@ from app.engine.report import analyse, report_as_json
 from app.errors import InvalidRequest
 from app.trace.readers.published import trace_files
 from app.trace.window import Window
-from benchmarks.measuring import Timings, array_to_copy, job_sizes, made_window, peak_rss_bytes_of
+from benchmarks.measuring import (
+    Timings,
+    array_to_copy,
+    job_sizes,
+    peak_rss_bytes_of,
+    simulated_window,
+)
 
 
 def analyze(
@@ -47,7 +53,7 @@ def analyze(
 def _sources(traces: list[Path], synthetic: str | None) -> list[tuple[str, Callable[[], Window]]]:
     if synthetic is None:
         return [(path.name, partial(trace_files.read, path)) for path in traces]
-    window = made_window(**job_sizes(synthetic))
+    window = simulated_window(**job_sizes(synthetic))
     return [(synthetic, lambda: window)]
 
 
@@ -84,7 +90,7 @@ def _measure_parts(window: Window, timings: Timings, repeats: int) -> int:
     group, questions = replay.groups[0], Questions(replay)
     questions.answer([])
     for _ in _progress(repeats):
-        # A template remembers what was looked up in it, so each graph gets one of its own.
+        # A template caches its lookups, so each graph gets its own.
         template = replace(group.template)
         timings.time("graph_s", lambda: build_graph(template).slots)  # noqa: B023, called at once
         timings.time("simulate_s", lambda: group.step_times(group.keep()))
@@ -129,7 +135,8 @@ def growth(
     keep_freed_memory()  # as the consumer does
     sizes = _worker_counts(workers, pp)
     seconds = [
-        _analysis_s(made_window(size // pp, pp, microbatches, steps), repeats) for size in sizes
+        _analysis_s(simulated_window(size // pp, pp, microbatches, steps), repeats)
+        for size in sizes
     ]
     exponent = float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
     typer.echo(json.dumps({"workers": sizes, "total_s": seconds, "exponent": exponent}))

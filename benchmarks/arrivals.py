@@ -24,7 +24,7 @@ from app.engine.report import analyse_replay, report_as_json
 from app.trace.job import Job, Parallelism
 from app.trace.ops import BUILT_IN, OP_CODES, OpKind
 from app.trace.window import Trace, Window
-from benchmarks.measuring import made_window
+from benchmarks.measuring import simulated_window
 
 MAX_RATIO, MAX_S = 1.15, 1.0
 MICROBATCHES, STAGES = 64, 16
@@ -32,18 +32,18 @@ MICROBATCHES, STAGES = 64, 16
 
 def dp_only(num_ranks: int, num_buckets: int, num_steps: int, *, late: int | None) -> Window:
     """DDP: a backward in which buckets are reduced one after the other; `late` is 1.3x as slow."""
-    chance = np.random.default_rng(7)
+    rng = np.random.default_rng(7)
     forward_s, bucket_s, transfer_s = 10e-3, 0.5e-3, 0.1e-3
     slow = np.where(np.arange(num_ranks) == late, 1.3, 1.0)[:, None]
     starts, lengths = [], []
     now_s = np.zeros((num_ranks, num_steps))
     for bucket in range(num_buckets + 1):
         took_s = (bucket_s if bucket else forward_s) * slow
-        now_s = now_s + took_s * np.exp(0.02 * chance.normal(size=now_s.shape))
+        now_s = now_s + took_s * np.exp(0.02 * rng.normal(size=now_s.shape))
         if bucket:
             starts.append(now_s)
             ended_s = now_s.max(axis=0) + transfer_s
-            ended_s = ended_s + chance.uniform(1e-6, 7e-6, now_s.shape)
+            ended_s = ended_s + rng.uniform(1e-6, 7e-6, now_s.shape)
             lengths.append(ended_s - now_s)
             now_s = ended_s
         else:
@@ -81,9 +81,9 @@ def dp_only(num_ranks: int, num_buckets: int, num_steps: int, *, late: int | Non
 def with_late_worker(window: Window, dp_rank: int, stage: int) -> Window:
     """The window with a worker that comes late to its collectives."""
     trace = window.trace
-    meets = window.job.op_types.flags(lambda spec: spec.kind is OpKind.COLLECTIVE)
-    mine = (trace.dp_rank == dp_rank) & (trace.stage == stage) & meets[trace.optype]
-    shift_s = np.where(mine, 0.9 * trace.duration_s, 0.0)
+    is_collective = window.job.op_types.flags(lambda spec: spec.kind is OpKind.COLLECTIVE)
+    late = (trace.dp_rank == dp_rank) & (trace.stage == stage) & is_collective[trace.optype]
+    shift_s = np.where(late, 0.9 * trace.duration_s, 0.0)
     trace = dataclasses.replace(
         trace, start_s=trace.start_s + shift_s, duration_s=trace.duration_s - shift_s
     )
@@ -166,20 +166,20 @@ def _time(call: Callable[[], object], wall_s: list[float], cpu_s: list[float]) -
 
 def main(arguments: list[str]) -> int:
     """Print JSON; 1 while a bar is missed."""
-    options = argparse.ArgumentParser(prog="python -m benchmarks arrivals", description=__doc__)
-    options.add_argument("--workers", type=int, default=16384, help="of the pipelined job")
-    options.add_argument("--ranks", type=int, default=4096, help="of the dp-only job")
-    options.add_argument("--repeats", type=int, default=9)
-    chosen = options.parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks arrivals", description=__doc__)
+    parser.add_argument("--workers", type=int, default=16384, help="of the pipelined job")
+    parser.add_argument("--ranks", type=int, default=4096, help="of the dp-only job")
+    parser.add_argument("--repeats", type=int, default=9)
+    options = parser.parse_args(arguments)
     keep_freed_memory()  # as the consumer does
-    pipelined = made_window(chosen.workers // STAGES, STAGES, MICROBATCHES, 2)
+    pipelined = simulated_window(options.workers // STAGES, STAGES, MICROBATCHES, 2)
     jobs: dict[str, Callable[[], Window]] = {
         "workers": lambda: pipelined,
         "workers, one late": lambda: with_late_worker(pipelined, 5, 3),
-        "dp only": lambda: dp_only(chosen.ranks, 100, 8, late=None),
-        "dp only, one late": lambda: dp_only(chosen.ranks, 100, 8, late=chosen.ranks // 3),
+        "dp only": lambda: dp_only(options.ranks, 100, 8, late=None),
+        "dp only, one late": lambda: dp_only(options.ranks, 100, 8, late=options.ranks // 3),
     }
-    report = {name: measure(make(), chosen.repeats) for name, make in jobs.items()}
+    report = {name: measure(make(), options.repeats) for name, make in jobs.items()}
     passed = all(
         each.best_s < MAX_S and (name.startswith("dp") or each.ratio <= MAX_RATIO)
         for name, each in report.items()

@@ -1,4 +1,4 @@
-"""`faults`: kill and cut at random, and see whether every 2xx was kept."""
+"""`faults`: are all acknowledged batches stored after random kills and network faults?"""
 
 import json
 import time
@@ -18,8 +18,8 @@ from tests.harness.crash_points import API_POINTS, POINTS, crash_at
 from tests.harness.load import PushHabits
 from tests.harness.processes import wait_until
 from tests.harness.random_faults import inject, random_faults
-from tests.harness.stack import Stack, usual_store
-from tests.harness.trial import SMALL, Trial
+from tests.harness.stack import Stack, default_store
+from tests.harness.trial import SMALL_JOB, Trial
 
 TIMES_EACH = 20
 _DIES_WITHIN_S = 60.0
@@ -40,7 +40,7 @@ def faults(
 
     Example: python -m benchmarks faults --minutes 10 --seed 7
     """
-    kind = store or usual_store()
+    kind = store or default_store()
     number = 1 if crash_points else 2
     began_s = time.monotonic()
     directory = Path(mkdtemp(prefix="paceline-faults-"))
@@ -56,22 +56,22 @@ def faults(
 
 
 def _at_random(stack: Stack, seconds: float, seed: int) -> dict[str, Any]:
-    told, kills = [], 0
+    schedule, kills = [], 0
     with _trial(stack, seed) as trial:
         for drawn in _until(seconds, random_faults(seed)):
             time.sleep(drawn.pause_s)
             kills += inject(stack, drawn)
             trial.faults += 1
-            told.append(drawn.told())
-            _progress(f"{len(told)} faults, {kills} kills, {_steps(trial)} steps: {drawn.name}")
-            trial.flow()
+            schedule.append(drawn.as_json())
+            _progress(f"{len(schedule)} faults, {kills} kills, {_steps(trial)} steps: {drawn.name}")
+            trial.wait_for_steps()
         verdict = trial.finish()
-    counts = Counter(str(deed[0]) for deed in told)
-    return verdict | {"kills": kills, "fired": dict(counts), "schedule": told}
+    counts = Counter(str(fault[0]) for fault in schedule)
+    return verdict | {"kills": kills, "fired": dict(counts), "schedule": schedule}
 
 
 def _crash_points(stack: Stack, _seconds: float, seed: int) -> dict[str, Any]:
-    rng, told = np.random.default_rng(seed), []
+    rng, schedule = np.random.default_rng(seed), []
     with _trial(stack, seed) as trial:
         for point in POINTS * TIMES_EACH:
             name = stack.apis[0] if point in API_POINTS else stack.consumers[0]
@@ -83,12 +83,12 @@ def _crash_points(stack: Stack, _seconds: float, seed: int) -> dict[str, Any]:
                 _DIES_WITHIN_S,
             )
             trial.faults += 1
-            told.append([point, passes])
+            schedule.append([point, passes])
             stack.start(name)
-            _progress(f"{len(told)} crashes, {_steps(trial)} steps: {point} {passes}")
+            _progress(f"{len(schedule)} crashes, {_steps(trial)} steps: {point} {passes}")
         verdict = trial.finish()
-    counts = Counter(str(deed[0]) for deed in told)
-    return verdict | {"kills": len(told), "fired": dict(counts), "schedule": told}
+    counts = Counter(str(fault[0]) for fault in schedule)
+    return verdict | {"kills": len(schedule), "fired": dict(counts), "schedule": schedule}
 
 
 def _trial(stack: Stack, seed: int) -> Trial:
@@ -96,7 +96,7 @@ def _trial(stack: Stack, seed: int) -> Trial:
     jobs = [
         (SimulatedJob(Parallelism(4, 4), 64), PushHabits(2, 0.05, 0.1, steps_per_s=0.5)),
         (SimulatedJob(Parallelism(4, 2), 64), PushHabits(1, 0.05, 0.1, steps_per_s=0.5)),
-        (SMALL, PushHabits(3, 0.1, 0.1, steps_per_s=4.0)),
+        (SMALL_JOB, PushHabits(3, 0.1, 0.1, steps_per_s=4.0)),
     ]
     return Trial(stack, "job", jobs, seed=seed)
 

@@ -14,7 +14,7 @@ from benchmarks.service.stack import JOB, StackUnderTest, running_stack
 from tests.harness.fuzz import decoding, importing
 from tests.harness.fuzz.bombs import bombs
 from tests.harness.fuzz.damaged_files import DamagedFiles
-from tests.harness.fuzz.decoding import MAX_TOLD, FuzzFindings, peak_bytes
+from tests.harness.fuzz.decoding import MAX_REPORTED, FuzzFindings, peak_bytes
 from tests.harness.fuzz.payloads import Payload, Payloads
 
 QUEUE_BYTES = 4 << 30
@@ -43,7 +43,7 @@ def fuzz(
 ) -> None:
     """Read damaged batches and decompression bombs as the API does, and post some to a real one.
 
-    Exits with 1 after a crash, a 5xx or more than 64 MB of growth; times are only told. With
+    Exits with 1 after a crash, a 5xx or more than 64 MB of growth; times are only reported. With
     --format, files are damaged and imported: one has to be taken, or refused in one line.
 
     Example: python -m benchmarks fuzz --payloads 20000 --seed 7
@@ -52,39 +52,39 @@ def fuzz(
         _fuzz_importing(format_, mutations, seed)
         return
     result = decoding.decode_in_process(seed, payloads)
-    # After that, not beside it: each would take from the other the time that is told.
+    # Not concurrently: each would slow the other down.
     posted = _posted_payloads(payloads, seed, http_every) if http_every else None
     typer.echo(json.dumps({"seed": seed, **result, "http": posted}))
-    if not all(_is_fine(each) for each in (result, posted) if each is not None):
+    if not all(_is_within_limits(each) for each in (result, posted) if each is not None):
         raise typer.Exit(1)
 
 
 def _fuzz_importing(name: str, mutations: int, seed: int) -> None:
-    is_fine = True
+    are_within_limits = True
     for each in importing.formats(name):
         result = importing.import_in_process(each, mutations, seed)
         typer.echo(json.dumps({"seed": seed, **result}))
-        is_fine &= _is_fine(result)
-    if not is_fine:
+        are_within_limits &= _is_within_limits(result)
+    if not are_within_limits:
         raise typer.Exit(1)
 
 
 def _posted_payloads(payloads: int, seed: int, every: int) -> dict[str, Any]:
-    made = Payloads(seed)
+    damaged = Payloads(seed)
     with running_stack(workers=1, queue_bytes=QUEUE_BYTES) as target:
-        return post_payloads(target, made, range(0, payloads, every))
+        return post_payloads(target, damaged, range(0, payloads, every))
 
 
-def _is_fine(result: dict[str, Any]) -> bool:
+def _is_within_limits(result: dict[str, Any]) -> bool:
     return not result["wrong"] and result["rss_growth_mb"] <= MAX_GROWTH_MB
 
 
 def post_payloads(target: StackUnderTest, payloads: Payloads, numbers: range) -> dict[str, Any]:
     """Figures of these payloads; a connection that is gone without an answer counts as 500."""
     findings, api = FuzzFindings(), str(target.api_pid)
-    bombs()  # a connection does not wait until they are made
+    bombs()  # created before the connection opens, which would time out
     connection = _connect_to(target)
-    # So many that kernels and whatever else is loaded beside the first requests are in memory.
+    # Enough that kernels and everything else loaded by the first requests are in memory.
     for number in range(1, _SETTLED_AFTER):
         _post_payload(connection, target, payloads.good[number % len(payloads.good)])
     before_bytes = peak_bytes(api)
@@ -95,11 +95,11 @@ def post_payloads(target: StackUnderTest, payloads: Payloads, numbers: range) ->
             status = _post_payload(connection, target, payload)
         except (OSError, http.client.HTTPException) as error:
             status = 500
-            findings.complain(number, payload, f"no answer: {error!r}")
+            findings.report(number, payload, f"no answer: {error!r}")
             connection.close()
             connection = _connect_to(target)
         if status >= 500 and not findings.wrong:
-            findings.complain(number, payload, f"answered with {status}")
+            findings.report(number, payload, f"answered with {status}")
         findings.note(payload, status, time.perf_counter() - began_s, 0.0)
     connection.close()
     growth_bytes = peak_bytes(api) - before_bytes
@@ -123,7 +123,7 @@ def _post_payload(
 
 
 def fuzz_spans(
-    requests: Annotated[int, typer.Option(min=1, help="DamagedFiles bodies to post.")] = 20_000,
+    requests: Annotated[int, typer.Option(min=1, help="Damaged bodies to post.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, help="The same seed, the same bodies.")] = 1,
 ) -> None:
     """Post damaged OTLP traces, JSON and protobuf, some packed, to an API with queue and store.
@@ -141,9 +141,12 @@ def fuzz_spans(
 
 def samples() -> dict[str, bytes]:
     """A good request in both forms, of a job that has asked for its analysis."""
-    asked = {"paceline.job": "fuzzed", "paceline.host_times": "analyse"}
-    of_both = resource(0) | asked, spans(0, range(5, 8))
-    return {"spans.json": as_json(*of_both), "spans.pb": as_protobuf(*of_both)}
+    attributes = {"paceline.job": "fuzzed", "paceline.host_times": "analyse"}
+    resource_and_spans = resource(0) | attributes, spans(0, range(5, 8))
+    return {
+        "spans.json": as_json(*resource_and_spans),
+        "spans.pb": as_protobuf(*resource_and_spans),
+    }
 
 
 def _posted_spans(target: StackUnderTest, damaged: DamagedFiles, requests: int) -> dict[str, Any]:
@@ -164,7 +167,7 @@ def _posted_spans(target: StackUnderTest, damaged: DamagedFiles, requests: int) 
             connection.close()
             connection = _spans_connection(target)
         by_status[str(status)] += 1
-        if status >= 500 and len(wrong) < MAX_TOLD:
+        if status >= 500 and len(wrong) < MAX_REPORTED:
             wrong.append(f"request {number}: answered with {status}")
     connection.close()
     grown = (peak_bytes(str(target.api_pid)) - before_bytes) / 1e6

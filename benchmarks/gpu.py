@@ -86,11 +86,11 @@ def _misses(truth: Truth, findings: list[dict[str, Any]]) -> list[str]:
     if [each.get("rank") for each in first["culprits"]] != [truth.rank]:
         missed.append(f"culprits: {first['culprits']}")
     if truth.cost is not None:
-        least, most = truth.cost
+        low, high = truth.cost
         if first["cost_range"] is not None:
             missed.append(f"a range of costs: {first['cost_range']}")
-        elif first["cost"] is None or not least <= first["cost"] <= most:
-            missed.append(f"cost {first['cost']}, not within {least} to {most}")
+        elif first["cost"] is None or not low <= first["cost"] <= high:
+            missed.append(f"cost {first['cost']}, not within {low} to {high}")
     return missed
 
 

@@ -1,4 +1,4 @@
-"""Made jobs for `python -m benchmarks groups`: an event simulation of ranks that meet in groups.
+"""Simulated jobs for `python -m benchmarks groups`: an event simulation of ranks in groups.
 
 Written apart from app/synth, so that the engine is not judged by its own model. Ranks compute with
 log-normal noise, in part shared by a host; GPUs differ for good by 1 to 3 %; transfers have Pareto
@@ -73,8 +73,8 @@ class World:
 
 
 @dataclass(frozen=True)
-class Made:
-    """What the members recorded, and what truly happened."""
+class Recording:
+    """What the members recorded, and the true step times."""
 
     table: Collectives
     steps: tuple[int, ...]
@@ -82,34 +82,34 @@ class Made:
     receives: dict[int, tuple[Floats, Floats]]
 
 
-def random_world(chance: np.random.Generator, layout: Layout) -> World:
+def random_world(rng: np.random.Generator, layout: Layout) -> World:
     """A healthy job of that layout."""
     return World(
         layout=layout,
-        seed=int(chance.integers(1 << 62)),
-        num_steps=int(chance.choice([6, 8, 8, 12])),
-        num_layers=int(chance.choice([4, 8])),
-        num_microbatches=int(chance.choice([1, 2, 4])),
-        compute_s=float(chance.choice([0.5e-3, 2e-3, 5e-3])),
-        transfer_s=float(chance.choice([50e-6, 200e-6])),
-        noise=float(chance.choice([0.005, 0.02, 0.05])),
-        host_noise=float(chance.choice([0.0, 0.01, 0.02])),
-        spread=float(chance.uniform(0.01, 0.03)),
-        spikes=float(chance.choice([0.0, 0.0, 0.002])),
-        routing=float(chance.choice([0.05, 0.2, 0.4])),
-        bytes_follow_routing=bool(chance.random() < 0.5),
-        stride=int(chance.choice([1, 1, 10])),
+        seed=int(rng.integers(1 << 62)),
+        num_steps=int(rng.choice([6, 8, 8, 12])),
+        num_layers=int(rng.choice([4, 8])),
+        num_microbatches=int(rng.choice([1, 2, 4])),
+        compute_s=float(rng.choice([0.5e-3, 2e-3, 5e-3])),
+        transfer_s=float(rng.choice([50e-6, 200e-6])),
+        noise=float(rng.choice([0.005, 0.02, 0.05])),
+        host_noise=float(rng.choice([0.0, 0.01, 0.02])),
+        spread=float(rng.uniform(0.01, 0.03)),
+        spikes=float(rng.choice([0.0, 0.0, 0.002])),
+        routing=float(rng.choice([0.05, 0.2, 0.4])),
+        bytes_follow_routing=bool(rng.random() < 0.5),
+        stride=int(rng.choice([1, 1, 10])),
         with_starts=True,
     )
 
 
 def speeds(world: World) -> Floats:
     """[ranks], how much longer than the best GPU each takes for good, without any fault."""
-    chance = np.random.default_rng([world.seed, 1])
+    rng = np.random.default_rng([world.seed, 1])
     num = world.layout.num_ranks
-    if chance.random() < 0.5:
-        return 1 + world.spread * chance.random(num)
-    return 1 + world.spread * (0.5 + np.clip(chance.normal(size=num) / 4, -0.5, 0.5))
+    if rng.random() < 0.5:
+        return 1 + world.spread * rng.random(num)
+    return 1 + world.spread * (0.5 + np.clip(rng.normal(size=num) / 4, -0.5, 0.5))
 
 
 def groups_of(layout: Layout) -> dict[str, Ints]:
@@ -126,16 +126,16 @@ def groups_of(layout: Layout) -> dict[str, Ints]:
 
 
 class Simulation:
-    """Ranks that compute and meet; `now_s` [ranks] is how far each has come, true time."""
+    """Ranks that compute and communicate; `now_s` [ranks] is the true time of each."""
 
     def __init__(self, world: World, factor: Floats) -> None:
         layout = world.layout
         self.world, self.factor = world, factor
-        self.chance = np.random.default_rng([world.seed, 2])
+        self.rng = np.random.default_rng([world.seed, 2])
         num = layout.num_ranks
         self.host = np.arange(num) // GPUS_PER_HOST
         self.num_hosts = int(self.host[-1]) + 1
-        self.now_s = self.chance.uniform(0, 50e-6, num)
+        self.now_s = self.rng.uniform(0, 50e-6, num)
         self.groups = groups_of(layout)
         self.first = dict(
             zip(
@@ -152,31 +152,31 @@ class Simulation:
         self.step = 0
         # Hot experts stay hot: most of a rank's load is its own, for each layer.
         self.hot = np.exp(
-            world.routing * self.chance.normal(size=(world.num_layers, num))
-            + world.routing * self.chance.normal(size=num)
+            world.routing * self.rng.normal(size=(world.num_layers, num))
+            + world.routing * self.rng.normal(size=num)
         )
 
     def compute(self, ranks: Ints, length_s: float, load: Floats | None = None) -> None:
-        """The ranks compute that long, each in its own time."""
+        """Advance the ranks by a computation of this length, with noise and faults."""
         world, num = self.world, ranks.size
-        noise = world.noise * self.chance.normal(size=num)
-        noise += (world.host_noise * self.chance.normal(size=self.num_hosts))[self.host[ranks]]
+        noise = world.noise * self.rng.normal(size=num)
+        noise += (world.host_noise * self.rng.normal(size=self.num_hosts))[self.host[ranks]]
         took_s = length_s * np.exp(noise) * self.factor[ranks]
         if load is not None:
             took_s *= load
-        spiked = self.chance.random(num) < world.spikes
-        took_s += np.where(spiked, length_s * self.chance.pareto(2.0, num), 0.0)
+        spiked = self.rng.random(num) < world.spikes
+        took_s += np.where(spiked, length_s * self.rng.pareto(2.0, num), 0.0)
         self.now_s[ranks] += took_s
 
     def transfer_s(self, size: tuple[int, ...], times: float = 1.0) -> Floats:
         """What transfers take: mostly alike, some much longer."""
-        tail = 1 + 0.1 * np.minimum(self.chance.pareto(2.5, size), 30.0)
+        tail = 1 + 0.1 * np.minimum(self.rng.pareto(2.5, size), 30.0)
         return np.asarray(self.world.transfer_s * times * tail)
 
     def meet(
         self, axis: str, kind: int, stage: int, num_bytes: Floats | None = None, times: float = 1.0
     ) -> None:
-        """A collective in every group of that axis on a stage; nothing where there are none."""
+        """Run a collective in every group of the axis on a stage, if it has any."""
         if axis not in self.groups:
             return
         groups = self.groups[axis]
@@ -184,7 +184,7 @@ class Simulation:
         members = groups[here]
         begun_s = self.now_s[members]
         end_s = begun_s.max(axis=1) + self.transfer_s((len(here),), times)
-        end_s = end_s[:, None] + self.chance.uniform(1e-6, 16e-6, members.shape)
+        end_s = end_s[:, None] + self.rng.uniform(1e-6, 16e-6, members.shape)
         self.now_s[members] = end_s
         which = np.repeat(self.first[axis] + here, members.shape[1])
         number = self.sequence.get((axis, kind, stage), 0)
@@ -207,9 +207,9 @@ class Simulation:
         """The ranks of a stage wait for what those of the stage before have sent."""
         ranks = self.stages[stage]
         posted_s = self.now_s[ranks]
-        came_s = np.maximum(posted_s, sent_s) + self.transfer_s(ranks.shape)
-        self.posted.append((ranks, posted_s, came_s))
-        self.now_s[ranks] = came_s
+        received_s = np.maximum(posted_s, sent_s) + self.transfer_s(ranks.shape)
+        self.posted.append((ranks, posted_s, received_s))
+        self.now_s[ranks] = received_s
 
     def layers(self, stage: int, direction: float) -> None:
         """The layers of a stage for one micro-batch, forward or backward."""
@@ -230,7 +230,7 @@ class Simulation:
     def experts(self, stage: int, layer: int, direction: float) -> None:
         """Tokens are sent to their experts, which take as long as they have tokens."""
         world, ranks = self.world, self.stages[stage]
-        load = self.hot[layer] * np.exp(0.3 * world.routing * self.chance.normal(size=ranks.size))
+        load = self.hot[layer] * np.exp(0.3 * world.routing * self.rng.normal(size=ranks.size))
         groups = self.groups["ep"]
         load[groups] /= load[groups].mean(axis=1)[:, None]
         num_bytes = load * HIDDEN_BYTES * 4096
@@ -258,13 +258,13 @@ class Simulation:
             self.meet("dp", ALL_GATHER, stage, times=10.0)
 
 
-def simulated(world: World, *, healthy: Sequence[int] = ()) -> Made:
+def simulated(world: World, *, healthy: Sequence[int] = ()) -> Recording:
     """What a job's ranks record; those in `healthy` as fast as the median GPU."""
     factor = speeds(world)
-    usual = float(np.median(factor))
+    median = float(np.median(factor))
     for rank, times in world.slow.items():
         factor[rank] *= times
-    factor[list(healthy)] = usual
+    factor[list(healthy)] = median
     run = Simulation(world, factor)
     ends_s, steps = [0.0], []
     for number in range(world.num_steps):
@@ -274,17 +274,17 @@ def simulated(world: World, *, healthy: Sequence[int] = ()) -> Made:
         run.one_step()
         ends_s.append(float(run.now_s.max()))
         if world.stride > 1:
-            run.now_s += 5.0  # steps that nobody recorded
+            run.now_s += 5.0  # unrecorded steps
             ends_s[-1] += 5.0
     step_s = np.diff(ends_s) - (5.0 if world.stride > 1 else 0.0)
-    return Made(_table(run), tuple(steps), step_s, _receives(run))
+    return Recording(_table(run), tuple(steps), step_s, _receives(run))
 
 
 def _clocks(run: Simulation) -> tuple[Floats, Floats]:
     """[ranks], how far each one's clock is ahead, and its drift."""
-    chance = np.random.default_rng([run.world.seed, 3])
-    offset_s = chance.uniform(-1, 1, run.num_hosts)[run.host]
-    return offset_s, chance.uniform(-20e-6, 20e-6, run.num_hosts)[run.host]
+    rng = np.random.default_rng([run.world.seed, 3])
+    offset_s = rng.uniform(-1, 1, run.num_hosts)[run.host]
+    return offset_s, rng.uniform(-20e-6, 20e-6, run.num_hosts)[run.host]
 
 
 def _table(run: Simulation) -> Collectives:
@@ -323,11 +323,11 @@ def _receives(run: Simulation) -> dict[int, tuple[Floats, Floats]]:
     """When each rank waited for what it received, by its own clock."""
     if not run.posted:
         return {}
-    ranks, posted_s, came_s = (np.concatenate(each) for each in zip(*run.posted, strict=True))
-    least_s = float((came_s - posted_s).min())
+    ranks, posted_s, received_s = (np.concatenate(each) for each in zip(*run.posted, strict=True))
+    least_s = float((received_s - posted_s).min())
     offset_s, drift = _clocks(run)
     posted_s = posted_s * (1 + drift[ranks]) + offset_s[ranks]
-    came_s = came_s * (1 + drift[ranks]) + offset_s[ranks] - least_s
+    received_s = received_s * (1 + drift[ranks]) + offset_s[ranks] - least_s
     return {
-        int(rank): (posted_s[ranks == rank], came_s[ranks == rank]) for rank in np.unique(ranks)
+        int(rank): (posted_s[ranks == rank], received_s[ranks == rank]) for rank in np.unique(ranks)
     }

@@ -1,7 +1,7 @@
 """Groups inside a job: is the slow GPU named, and a healthy one never? (`benchmarks groups`)
 
-Made jobs (group_jobs.py) with tp 8, cp 4 or ep 16; healthy, or with one slow member, two, or a host
-of eight. The engine names culprits from the tables alone; judged by rank.
+Simulated jobs (group_jobs.py) with tp 8, cp 4 or ep 16; healthy, or with one slow member, two, or a
+host of eight. The engine names culprits from the tables alone; judged by rank.
 """
 
 import argparse
@@ -29,10 +29,10 @@ from benchmarks.group_jobs import (
 
 FAULTS = ("healthy", "one", "two", "host")
 MIN_RIGHT, MAX_FALSE = 0.95, 0.005
-# What a fault costs less of the step need not be named.
+# A fault that costs a smaller share of the step need not be named.
 MIN_EFFECT = 0.02
-# To name a GPU without a fault is not wrong where its repair wins this much of the step: GPUs
-# differ, and rule 1 of docs/arrivals.md asks for as much.
+# Naming a GPU without a fault is not wrong where its repair saves this share of the step: GPUs
+# differ, and rule 1 of docs/arrivals.md requires as much.
 MIN_TRUE_EFFECT = 0.01
 
 
@@ -48,53 +48,55 @@ class Verdict:
     world: World
 
 
-def with_fault(world: World, fault: str, chance: np.random.Generator) -> World:
+def with_fault(world: World, fault: str, rng: np.random.Generator) -> World:
     """The job with slow members."""
     num = world.layout.num_ranks
-    times = float(chance.uniform(1.1, 2.0))
+    times = float(rng.uniform(1.1, 2.0))
     if fault == "one":
-        return replace(world, slow={int(chance.integers(num)): times})
+        return replace(world, slow={int(rng.integers(num)): times})
     if fault == "two":
-        return replace(world, slow=_two(world.layout, times, chance))
+        return replace(world, slow=_two(world.layout, times, rng))
     if fault == "host":
-        first = int(chance.integers(num // GPUS_PER_HOST)) * GPUS_PER_HOST
+        first = int(rng.integers(num // GPUS_PER_HOST)) * GPUS_PER_HOST
         return replace(world, slow=dict.fromkeys(range(first, first + GPUS_PER_HOST), times))
     return world
 
 
-def _two(layout: Layout, times: float, chance: np.random.Generator) -> dict[int, float]:
+def _two(layout: Layout, times: float, rng: np.random.Generator) -> dict[int, float]:
     """Two members of one group with much the same fault, or of two groups with any."""
     groups = groups_of(layout)[layout.family[:2]]
-    if chance.random() < 0.5:
-        ranks = chance.choice(groups[chance.integers(len(groups))], 2, replace=False)
-        return {int(ranks[0]): times, int(ranks[1]): 1 + (times - 1) * chance.uniform(0.9, 1.0)}
-    first, second = chance.choice(len(groups), 2, replace=False)
+    if rng.random() < 0.5:
+        ranks = rng.choice(groups[rng.integers(len(groups))], 2, replace=False)
+        return {int(ranks[0]): times, int(ranks[1]): 1 + (times - 1) * rng.uniform(0.9, 1.0)}
+    first, second = rng.choice(len(groups), 2, replace=False)
     return {
-        int(chance.choice(groups[first])): times,
-        int(chance.choice(groups[second])): float(chance.uniform(1.1, 2.0)),
+        int(rng.choice(groups[first])): times,
+        int(rng.choice(groups[second])): float(rng.uniform(1.1, 2.0)),
     }
 
 
 def named(world: World) -> tuple[set[int], float]:
     """Ranks that the engine blames, and the job's mean step."""
-    made = simulated(world)
-    found = arrivals_of_table(made.table, made.steps, made.step_s, made.receives)
+    recording = simulated(world)
+    found = arrivals_of_table(
+        recording.table, recording.steps, recording.step_s, recording.receives
+    )
     ranks = set() if found is None else {found.places[each.place].rank for each in found.culprits}
-    return ranks, float(made.step_s.mean())
+    return ranks, float(recording.step_s.mean())
 
 
 def judge(task: tuple[str, str, int]) -> Verdict:
     """One job of a family with a fault."""
     family, fault, seed = task
-    chance = np.random.default_rng([seed, *map(ord, family + fault)])
+    rng = np.random.default_rng([seed, *map(ord, family + fault)])
     layouts = LAYOUTS[family]
-    layout = layouts[int(chance.integers(len(layouts)))]
-    world = with_fault(random_world(chance, layout), fault, chance)
+    layout = layouts[int(rng.integers(len(layouts)))]
+    world = with_fault(random_world(rng, layout), fault, rng)
     ranks, step_s = named(world)
     slow = set(world.slow)
     extra = sorted(ranks - slow)
     outcome = "right" if slow else "quiet"
-    if any(not _is_true(world, rank, ranks) for rank in extra):
+    if any(not _is_worth_naming(world, rank, ranks) for rank in extra):
         outcome = "wrong"
     elif not slow <= ranks:
         outcome = "missed" if _effect(world, step_s) >= MIN_EFFECT else "small"
@@ -106,7 +108,7 @@ def _effect(world: World, step_s: float) -> float:
     return 1 - float(simulated(world, healthy=list(world.slow)).step_s.mean()) / step_s
 
 
-def _is_true(world: World, rank: int, ranks: set[int]) -> bool:
+def _is_worth_naming(world: World, rank: int, ranks: set[int]) -> bool:
     """Whether a GPU without a fault is slow enough to be named: with the others repaired."""
     if speeds(world)[rank] <= float(np.median(speeds(world))):
         return False
@@ -147,26 +149,26 @@ def summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Print JSON; 1 while a bar is missed."""
-    options = argparse.ArgumentParser(prog="python -m benchmarks groups", description=__doc__)
-    options.add_argument("--jobs", type=int, default=300, help="healthy jobs, and faulty ones")
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--processes", type=int, default=1)
-    options.add_argument("--failures", action="store_true", help="list the jobs judged wrongly")
-    chosen = options.parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks groups", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=300, help="healthy jobs, and faulty ones")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--failures", action="store_true", help="list the jobs judged wrongly")
+    options = parser.parse_args(arguments)
     families = list(LAYOUTS)
     tasks = [
-        (families[at % len(families)], fault, chosen.seed * 1_000_000 + at)
+        (families[at % len(families)], fault, options.seed * 1_000_000 + at)
         for fault in FAULTS
-        for at in range(chosen.jobs if fault == "healthy" else -(-chosen.jobs // 3))
+        for at in range(options.jobs if fault == "healthy" else -(-options.jobs // 3))
     ]
     began_s = time.perf_counter()
-    if chosen.processes > 1:
-        with ProcessPoolExecutor(chosen.processes) as pool:
+    if options.processes > 1:
+        with ProcessPoolExecutor(options.processes) as pool:
             verdicts = list(pool.map(judge, tasks, chunksize=4))
     else:
         verdicts = [judge(task) for task in tasks]
     report = summary(verdicts) | {"seconds": round(time.perf_counter() - began_s, 1)}
-    if chosen.failures:
+    if options.failures:
         report["failures"] = [str(each) for each in verdicts if each.outcome in ("wrong", "missed")]
     print(json.dumps(report, indent=2))
     return 0 if report["passed"] else 1

@@ -1,6 +1,6 @@
 """`import`: how much memory and time does a large file of another tool take?
 
-The files are made here, one maker for each format.
+The files are created here, by one function per format.
 """
 
 import gzip
@@ -37,10 +37,10 @@ def importing(
         int, typer.Option("--mb", min=1, help="Size of the file, unpacked.")
     ] = 100,
     folder: Annotated[
-        Path | None, typer.Option(help="Where to make it; left out: the temporary folder.")
+        Path | None, typer.Option(help="Where to create it; default: the temporary folder.")
     ] = None,
 ) -> None:
-    """Make a large file, import it into a trace in a process of its own, and say what that took.
+    """Create a large file, import it in a separate process, and print time and memory.
 
     Example: python -m benchmarks import --format kineto --mb 300
     """
@@ -64,14 +64,14 @@ def importing(
 
 
 def _peak_bytes(command: list[str]) -> int:
-    """The most memory that the process held."""
-    with tempfile.TemporaryFile() as said:
-        child = subprocess.Popen(command, stdout=said, stderr=said)
+    """Peak memory of the process."""
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(command, stdout=output, stderr=output)
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
-            said.seek(0)
-            raise InvalidRequest(said.read().decode(errors="replace").strip()[-500:])
+            output.seek(0)
+            raise InvalidRequest(output.read().decode(errors="replace").strip()[-500:])
     return usage.ru_maxrss * 1024
 
 
@@ -118,13 +118,13 @@ def published(folder: Path, size_bytes: int) -> list[Path]:
     """A parquet file whose rows are by op type, as far from by step as they can be."""
     path = folder / "trace-large.parquet"
     first = [op for op in sample_ops() if op.step == sample_ops()[0].step]
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     num_steps = max(1, size_bytes // (len(first) * 17))  # so many bytes a row
-    with pq.ParquetWriter(path, _table(first[0], 0, 1, chance).schema) as writer:
+    with pq.ParquetWriter(path, _table(first[0], 0, 1, rng).schema) as writer:
         for op in first:
             for begin in range(0, num_steps, 1 << 18):
                 num_rows = min(1 << 18, num_steps - begin)
-                writer.write_table(_table(op, begin, num_rows, chance))
+                writer.write_table(_table(op, begin, num_rows, rng))
     return [path]
 
 
@@ -136,8 +136,8 @@ def otlp(folder: Path, size_bytes: int) -> list[Path]:
         step = 0
         while True:
             for rank in range(8):
-                made = spans(rank, range(step, step + 1), microbatches=32, apart_ms=1000)
-                yield as_json(resource(rank, dp=8), made) + b"\n"
+                step_spans = spans(rank, range(step, step + 1), microbatches=32, apart_ms=1000)
+                yield as_json(resource(rank, dp=8), step_spans) + b"\n"
             step += 1
 
     _write(path, lines(), size_bytes)
@@ -200,10 +200,10 @@ def _event(category: str, name: str, ts: float, dur: float) -> dict[str, Any]:
     return where | {"args": {"External id": 1, "Record function id": 0, "Ev Idx": 4711}}
 
 
-def _table(op: SampleOp, first_step: int, num_steps: int, chance: Any) -> Any:
+def _table(op: SampleOp, first_step: int, num_steps: int, rng: Any) -> Any:
     ints = ("dp_rank", "stage", "rank", "seq_id", "mb_id")
     columns = {name: np.full(num_steps, getattr(op, name), np.int32) for name in ints}
-    duration_s = op.duration_ns * 1e-9 * (1 + 0.1 * chance.random(num_steps))
+    duration_s = op.duration_ns * 1e-9 * (1 + 0.1 * rng.random(num_steps))
     return pa.table(
         {
             **columns,

@@ -2,9 +2,9 @@
 
 It measures how far a reader has to jump, not time: distinct files, distinct functions, and changes
 of file between successive calls in a thread; comprehensions and imports do not count. Real objects
-on SQLite, the event queue's twin in memory, and an HTTP receiver on loopback. Every journey is made
+on SQLite, the event queue's twin in memory, and an HTTP receiver on loopback. Every journey is run
 once before, so that kernels and caches are warm. Timers of the consumer (leases, ended runs, silent
-ranks) are not due in the turns that are watched.
+ranks) are not due in the traced turns.
 """
 
 import asyncio
@@ -119,34 +119,34 @@ class Calls:
         }
 
 
-class Watch:
-    """Notes calls into app/ of this thread, and of threads that start in `of_threads`."""
+class CallTracer:
+    """Records calls into app/ of this thread and of threads that start in `tracing_threads`."""
 
     def __init__(self) -> None:
         self._calls: Calls | None = None
         self._prefix = f"{APP}{os.sep}"
 
     @contextmanager
-    def of_threads(self) -> Iterator[None]:
-        """Threads that start within the block are watched, too."""
-        threading.setprofile(self._note)
+    def tracing_threads(self) -> Iterator[None]:
+        """Trace threads that start within the block, too."""
+        threading.setprofile(self._add_call)
         try:
             yield
         finally:
             threading.setprofile(None)
 
     @contextmanager
-    def watching(self) -> Iterator[Calls]:
+    def tracing(self) -> Iterator[Calls]:
         """The calls of the block."""
         calls = self._calls = Calls()
-        sys.setprofile(self._note)
+        sys.setprofile(self._add_call)
         try:
             yield calls
         finally:
             sys.setprofile(None)
             self._calls = None
 
-    def _note(self, frame: FrameType, event: str, _: Any) -> None:
+    def _add_call(self, frame: FrameType, event: str, _: Any) -> None:
         calls = self._calls
         if calls is None or event != "call":
             return
@@ -174,7 +174,7 @@ def journey(
 
     Example: python -m benchmarks journey --only slow-window --detail
     """
-    calls = _watched()
+    calls = _traced_journeys()
     figures = {name: _with_aim(name, each) for name, each in calls.items()}
     if json_out is not None:
         text = json.dumps(figures)
@@ -192,25 +192,25 @@ def journey(
         raise typer.Exit(1)
 
 
-def _watched() -> dict[str, Calls]:
-    """The calls of each journey; all are made once before, on a database of their own."""
+def _traced_journeys() -> dict[str, Calls]:
+    """The calls of each journey; all are run once before, on a separate database."""
     warm_up()
-    watch, found = Watch(), dict[str, Calls]()
+    tracer, found = CallTracer(), dict[str, Calls]()
     with (
         _errors_only(),
-        watch.of_threads(),
+        tracer.tracing_threads(),
         tempfile.TemporaryDirectory(prefix="paceline-journey-") as name,
         webhook_listener() as inbox,
     ):
         directory = Path(name)
         for turn in range(2):
-            found["post"] = asyncio.run(_post(watch, _database(directory / f"api-{turn}.db")))
-            for kind, made in (("healthy-window", HEALTHY), ("slow-window", SLOW)):
+            found["post"] = asyncio.run(_post(tracer, _database(directory / f"api-{turn}.db")))
+            for kind, simulated in (("healthy-window", HEALTHY), ("slow-window", SLOW)):
                 url = _database(directory / f"{kind}-{turn}.db")
-                with closing(Service(url, made, inbox.url("hook"))) as service:
-                    found[kind] = _closed_window(watch, service)
-                    if made is SLOW:
-                        found["dispatch"], found["webhook"] = _notified(watch, service)
+                with closing(Service(url, simulated, inbox.url("hook"))) as service:
+                    found[kind] = _closed_window(tracer, service)
+                    if simulated is SLOW:
+                        found["dispatch"], found["webhook"] = _notified(tracer, service)
     return found
 
 
@@ -231,7 +231,7 @@ def _database(path: Path) -> str:
     return url
 
 
-async def _post(watch: Watch, url: str) -> Calls:
+async def _post(tracer: CallTracer, url: str) -> Calls:
     """One binary batch from the request to its 202, on a connection without a socket."""
     store, queue = Store(url), MemoryQueue(1)
     parts = Parts(
@@ -255,22 +255,24 @@ async def _post(watch: Watch, url: str) -> Calls:
         job = {"parallelism": sizes, "run_key": "run-1"}
         (await client.put("/api/v1/jobs/job", json=job)).raise_for_status()
         for body in _bodies(HEALTHY, range(1))[:3]:
-            with watch.watching() as calls:
+            with tracer.tracing() as calls:
                 answer = await client.post("/api/v1/jobs/job/ops", content=body, headers=headers)
             if answer.status_code != 202:
                 raise StartUpFailed(f"a batch was answered {answer.status_code}: {answer.text}")
     return calls
 
 
-def _bodies(made: SimulatedJob, steps: range) -> list[bytes]:
+def _bodies(simulated: SimulatedJob, steps: range) -> list[bytes]:
     batches = Batches(epoch=1, parts=1)
-    return [codec.encode(each) for step in steps for each in batches.of_step(made.make_step(step))]
+    return [
+        codec.encode(each) for step in steps for each in batches.of_step(simulated.make_step(step))
+    ]
 
 
 class Service:
     """One consumer, its dispatcher and its sender, by a clock that only we move."""
 
-    def __init__(self, url: str, made: SimulatedJob, receiver_url: str) -> None:
+    def __init__(self, url: str, simulated: SimulatedJob, receiver_url: str) -> None:
         self.now_s = _BEGAN_S
         port = urlsplit(receiver_url).port or 80
         settings = Settings(
@@ -280,7 +282,7 @@ class Service:
             webhook_allow_http=True,
             webhook_ports=(port,),
         )
-        self._made = made
+        self._simulated = simulated
         self._queue = MemoryQueue(1, clock_s=lambda: self.now_s)
         self._store = Store(url)
         rules = settings.default_rules()
@@ -316,7 +318,7 @@ class Service:
     def push(self, *steps: int) -> None:
         """All batches of these steps, as the API puts them into the queue."""
         for step in steps:
-            for batch in self._batches.of_step(self._made.make_step(step)):
+            for batch in self._batches.of_step(self._simulated.make_step(step)):
                 asyncio.run(self._queue.writer.append(_JOB, codec.encode(batch)))
 
     def turn(self) -> None:
@@ -331,7 +333,7 @@ class Service:
         return sum(each.state != "open" for each in found)
 
     def _register(self, receiver_url: str) -> None:
-        sizes = self._made.parallelism
+        sizes = self._simulated.parallelism
         run = runs.Registration("job", sizes, sizes.world_size, None, {}, "run-1")
         hook = Receiver("hook", "default", "hook", "standard", receiver_url, (SECRET,))
         with self._store.write() as conn:
@@ -339,26 +341,26 @@ class Service:
             receivers.add(conn, hook)
 
 
-def _closed_window(watch: Watch, service: Service) -> Calls:
+def _closed_window(tracer: CallTracer, service: Service) -> Calls:
     """The turn that takes the last step of a window and closes it, after some windows."""
     *before, last = range((WINDOWS_BEFORE + 1) * _WINDOW_STEPS)
     for step in before:
         service.push(step)
         service.turn()
     service.push(last)
-    with watch.watching() as calls:
+    with tracer.tracing() as calls:
         service.turn()
     if service.num_closed() != WINDOWS_BEFORE + 1:
         raise StartUpFailed(f"{service.num_closed()} windows are closed, not all that were pushed")
     return calls
 
 
-def _notified(watch: Watch, service: Service) -> tuple[Calls, Calls]:
+def _notified(tracer: CallTracer, service: Service) -> tuple[Calls, Calls]:
     """The dispatch of one alert, and the sending of one webhook."""
     service.now_s += 2.0
-    with watch.watching() as dispatching:
+    with tracer.tracing() as dispatching:
         num_groups = service.dispatcher.dispatch_due()
-    with watch.watching() as sending:
+    with tracer.tracing() as sending:
         num_sent = service.sender.send_due()
         service.sender.settle()
     if num_groups < 1 or num_sent < 1:

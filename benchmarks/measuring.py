@@ -83,23 +83,25 @@ def job_sizes(text: str) -> dict[str, int]:
     return wanted
 
 
-def made_window(dp: int, pp: int, microbatches: int, steps: int) -> Window:
+def simulated_window(dp: int, pp: int, microbatches: int, steps: int) -> Window:
     """A healthy job's steps as one closed window, its rows in the order of stored windows."""
-    made = SimulatedJob(Parallelism(dp, pp), microbatches)
-    refuse_too_large(made, steps)
+    simulated = SimulatedJob(Parallelism(dp, pp), microbatches)
+    refuse_too_large(simulated, steps)
     numbers = range(steps)
-    return Window(made.job, 1, 0, tuple(numbers), made.make(numbers), state="complete")
+    return Window(simulated.job, 1, 0, tuple(numbers), simulated.make(numbers), state="complete")
 
 
 @contextmanager
-def map_processes(call: Callable[[A], R], of: Sequence[A], processes: int) -> Iterator[Iterator[R]]:
+def map_processes(
+    call: Callable[[A], R], items: Sequence[A], processes: int
+) -> Iterator[Iterator[R]]:
     """What the call returns of each, in their order; `call` is a function of a module."""
     if processes < 2:
-        yield map(call, of)
+        yield map(call, items)
         return
     # A forked child would have numba's and numpy's locks, but not the threads that hold them.
     with multiprocessing.get_context("spawn").Pool(processes, _start_worker) as pool:
-        yield pool.imap(call, of)
+        yield pool.imap(call, items)
 
 
 @contextmanager

@@ -114,7 +114,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _against_hta(paths: Sequence[Path], python: str | None) -> dict[str, Any]:
-    """Each file's largest difference in percentage points, and what was held against."""
+    """Each file's largest difference in percentage points, and the reference used."""
     if python is None and importlib.util.find_spec("hta") is not None:
         python = sys.executable
     theirs = _by_definition(paths) if python is None else _by_hta(paths, python)

@@ -1,4 +1,4 @@
-"""`alerts`: do alerts ring where they should, and only there?"""
+"""`alerts`: do alerts fire where they should, and only there?"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from rich.progress import track
 
 from app.cli.terminal import stderr_console
 from benchmarks.alerts.faults import is_wanted, try_fault, verdict_of_faults
-from benchmarks.alerts.latency import measured_latency, settings_with_usual_wait
+from benchmarks.alerts.latency import measured_latency, settings_with_default_wait
 from benchmarks.alerts.scenarios import SCENARIOS, false_alerts
 from benchmarks.diagnosis.drawn_jobs import job_numbers
 from benchmarks.measuring import logs_on_stderr, map_processes
@@ -28,14 +28,14 @@ from tests.harness.alerts.crashes import (
 from tests.harness.alerts.listener import FlakyReplies, Inbox, webhook_listener
 from tests.harness.alerts.receivers import SHAKY, add_receivers, settings_for
 from tests.harness.alerts.slow_jobs import SlowJobs
-from tests.harness.crash_points import TELLING_POINTS
-from tests.harness.stack import Stack, usual_store
+from tests.harness.crash_points import NOTIFICATION_POINTS
+from tests.harness.stack import Stack, default_store
 
 
 def alerts(
     part: Annotated[
         Literal["scenarios", "faults", "crashes", "latency"],
-        typer.Option(help="No stragglers; faults of 10 % or more; kill -9; how soon it is told."),
+        typer.Option(help="No stragglers; faults of 10 % or more; kill -9; time to notify."),
     ] = "scenarios",
     jobs: Annotated[int, typer.Option(min=1, help="Faults to try.")] = 40,
     seed: Annotated[int, typer.Option(min=0, help="Of the faults, as in bench diagnosis.")] = 1,
@@ -49,7 +49,7 @@ def alerts(
         typer.Option(help="Part crashes: PostgreSQL if its server is installed, else SQLite."),
     ] = None,
 ) -> None:
-    """Hold the usual rules against simulated jobs; exit status 1 if too much went wrong.
+    """Evaluate the default rules on simulated jobs; exit status 1 if too much went wrong.
 
     Example: python -m benchmarks alerts --part faults --jobs 80 --seed 1007
     """
@@ -77,41 +77,41 @@ def _scenarios(processes: int) -> dict[str, Any]:
 
 
 def _faults(jobs: int, seed: int, family: str, processes: int) -> dict[str, Any]:
-    wanted = [each for each in job_numbers(seed, family, 2 * jobs, 0) if is_wanted(each)][:jobs]
-    found = _map_jobs(try_fault, wanted, processes)
+    numbers = [each for each in job_numbers(seed, family, 2 * jobs, 0) if is_wanted(each)][:jobs]
+    found = _map_jobs(try_fault, numbers, processes)
     return {"seed": seed, "family": family} | verdict_of_faults(found)
 
 
 def _crashes(kills: int, seed: int, store: Any) -> dict[str, Any]:
-    # Four of five anywhere, the others at each named point as often.
-    times_each = max(1, kills // (5 * len(TELLING_POINTS)))
-    at_random = kills - times_each * len(TELLING_POINTS)
-    with _notifying_stack(store, settings_for) as (stack, heard):
-        killer, callers = Killer(stack), SlowJobs(stack, heard, "job", NOTIFIED_WITHIN_S)
+    # Four of five at random times, the rest spread over the named points.
+    times_each = max(1, kills // (5 * len(NOTIFICATION_POINTS)))
+    at_random = kills - times_each * len(NOTIFICATION_POINTS)
+    with _notifying_stack(store, settings_for) as (stack, inbox):
+        killer, slow_jobs = Killer(stack), SlowJobs(stack, inbox, "job", NOTIFIED_WITHIN_S)
         crashes = chain(
             crash_at_random(killer, at_random, seed), crash_at_points(killer, times_each, seed)
         )
-        verdict = crash_verdict(killer, callers, _with_progress(crashes))
+        verdict = crash_verdict(killer, slow_jobs, _with_progress(crashes))
         return {"store": stack.store_kind, "seed": seed} | verdict
 
 
 def _latency(jobs: int, store: Any) -> dict[str, Any]:
-    with _notifying_stack(store, settings_with_usual_wait) as (stack, heard):
-        return {"store": stack.store_kind, "jobs": jobs} | measured_latency(stack, heard, jobs)
+    with _notifying_stack(store, settings_with_default_wait) as (stack, inbox):
+        return {"store": stack.store_kind, "jobs": jobs} | measured_latency(stack, inbox, jobs)
 
 
 @contextmanager
 def _notifying_stack(
     store: Any, settings_for: Callable[[Inbox, Path], dict[str, str]]
 ) -> Iterator[tuple[Stack, Inbox]]:
-    """A whole Paceline that tells some receivers; its logs are kept if something breaks it off."""
+    """A whole Paceline with some receivers; its logs are kept after an exception."""
     directory = Path(mkdtemp(prefix="paceline-alerts-"))
-    kind = store or usual_store()
-    with webhook_listener(FlakyReplies([SHAKY.name])) as heard:
-        settings = settings_for(heard, directory)
+    kind = store or default_store()
+    with webhook_listener(FlakyReplies([SHAKY.name])) as inbox:
+        settings = settings_for(inbox, directory)
         with Stack(directory, store=kind, num_consumers=2, settings=settings) as stack:
-            add_receivers(stack, heard)
-            yield stack, heard
+            add_receivers(stack, inbox)
+            yield stack, inbox
     rmtree(directory)
 
 
@@ -121,8 +121,8 @@ def _with_progress(crashes: Iterator[str]) -> Iterator[str]:
         yield crash
 
 
-def _map_jobs(call: Any, of: Any, processes: int) -> list[Any]:
-    with logs_on_stderr(), map_processes(call, of, processes) as found:
+def _map_jobs(call: Any, items: Any, processes: int) -> list[Any]:
+    with logs_on_stderr(), map_processes(call, items, processes) as found:
         return list(
-            track(found, "watching", total=len(of), console=stderr_console(), transient=True)
+            track(found, "watching", total=len(items), console=stderr_console(), transient=True)
         )

@@ -1,4 +1,4 @@
-"""Jobs that are no stragglers, though something about them is odd: nobody is to be woken."""
+"""Unusual jobs without stragglers: no alert may fire."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -27,12 +27,12 @@ from benchmarks.diagnosis.observation import ArrivalHabits
 
 _SIZES = Parallelism(4, 4, 2)
 _COSTS = OperationCosts(noise=0.02)
-_USUAL = tuple(range(80))
+_STEPS = tuple(range(80))
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A simulated job, and how it is watched."""
+    """A simulated job, and how its batches arrive."""
 
     name: str
     faults: tuple[Fault, ...] = ()
@@ -43,11 +43,11 @@ class Scenario:
     sizes: Parallelism = _SIZES
     costs: OperationCosts = _COSTS
     schedule: str = "1f1b"
-    steps: tuple[int, ...] = _USUAL
+    steps: tuple[int, ...] = _STEPS
     window_steps: int = WINDOW_STEPS
 
     @property
-    def made(self) -> SimulatedJob:
+    def simulated(self) -> SimulatedJob:
         """The job."""
         return SimulatedJob(
             self.sizes,
@@ -64,29 +64,29 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOutcome:
-    """What rang by the usual rules made stricter, and what people were told by them as they are."""
+    """Alerts that fired with stricter rules, and notifications sent with the default rules."""
 
-    rang: tuple[AlertEvent, ...]
-    told: tuple[str, ...]
+    fired: tuple[AlertEvent, ...]
+    delivered: tuple[str, ...]
 
     @property
     def sentences(self) -> list[str]:
         """All of it in words."""
-        return [*(event.sentence for event in self.rang), *self.told]
+        return [*(event.sentence for event in self.fired), *self.delivered]
 
 
 def false_alerts(scenario: Scenario) -> ScenarioOutcome:
-    """What rings though nobody is to be woken.
+    """Alerts of a scenario, all of which are false.
 
-    Stricter means that windows in a row count, however short they are: these jobs are.
+    The stricter rules have no minimum time, since these jobs are short.
     """
-    attempts = simulated_runs(scenario.made, scenario.steps, scenario.events)
+    attempts = simulated_runs(scenario.simulated, scenario.steps, scenario.events)
     facts = facts_of(attempts, scenario.habits, scenario.window_steps)
     stricter = default_rules(for_s=0.0, keep_firing_s=0.0)
-    rang = evaluate_rules(facts, stricter).firing
-    with simulated_service(default_rules()) as watch:
-        watch.live(attempts, scenario.habits, scenario.window_steps)
-    return ScenarioOutcome(rang, tuple(watch.told))
+    fired = evaluate_rules(facts, stricter).firing
+    with simulated_service(default_rules()) as service:
+        service.run_job(attempts, scenario.habits, scenario.window_steps)
+    return ScenarioOutcome(fired, tuple(service.delivered))
 
 
 def _late(seconds: float, dp_rank: int = 2, stage: int = 1) -> ArrivalHabits:
@@ -98,7 +98,7 @@ def _skewed(offset_s: float, drift_ppm: float = 0.0) -> Cluster:
 
 
 def _gap(at: int, num_steps: int) -> tuple[int, ...]:
-    return tuple(step if step < at else step + num_steps for step in _USUAL)
+    return tuple(step if step < at else step + num_steps for step in _STEPS)
 
 
 SCENARIOS: Sequence[Scenario] = (
@@ -134,7 +134,7 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("first-step", odd_steps=SpecialSteps(0, 1, 20.0), window_steps=1),
     Scenario("sampled-steps", steps=tuple(sampled_steps(80, recorded=30, every=300))),
     Scenario("a-gap", steps=_gap(36, 350)),
-    # Longer than anything before, but not as long as a silence that is told.
+    # Longer than any other pause, but shorter than the limit of silence.
     Scenario("evaluation-of-four-minutes", odd_steps=SpecialSteps(0, 0, 3.0, 60, 240.0)),
     Scenario("checkpoint-of-four-minutes", odd_steps=SpecialSteps(0, 0, 3.0, 0, 0.0, 60, 240.0)),
     Scenario("one-slow-step", faults=(SlowWorker(1, 2, 4.0, when=FaultSteps(35, 1)),)),
@@ -142,5 +142,5 @@ SCENARIOS: Sequence[Scenario] = (
         "one-slow-host-for-a-step", faults=(SlowHost("host-001", 4.0, when=FaultSteps(44, 1)),)
     ),
     Scenario("one-step-slow-for-all", faults=(UniformSlowdown(3.0, when=FaultSteps(35, 1)),)),
-    Scenario("ends-within-a-window", steps=_USUAL[:59]),
+    Scenario("ends-within-a-window", steps=_STEPS[:59]),
 )

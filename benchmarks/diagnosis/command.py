@@ -1,4 +1,4 @@
-"""`diagnosis`: is the cause named right, and a healthy job left in peace?"""
+"""`diagnosis`: is the cause right, and has a healthy job no findings?"""
 
 import json
 from typing import Annotated, Literal
@@ -10,14 +10,16 @@ from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
 from benchmarks.diagnosis import scoring
 from benchmarks.diagnosis.drawn_jobs import JobNumber, job_numbers
-from benchmarks.diagnosis.examination import examine, story
+from benchmarks.diagnosis.examination import examine, job_report
 from benchmarks.diagnosis.truth import DiagnosisOutcome
 from benchmarks.diagnosis.verdict import misses
 from benchmarks.measuring import logs_on_stderr, map_processes
 
 
 def diagnosis(
-    jobs: Annotated[int, typer.Option(min=1, help="Made jobs, the healthy ones included.")] = 90,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Simulated jobs, the healthy ones included.")
+    ] = 90,
     seed: Annotated[
         int, typer.Option(min=0, help="Below 1000 for tuning, from 1000 on for reports.")
     ] = 1,
@@ -26,14 +28,14 @@ def diagnosis(
         typer.Option(help="Which noises, costs and shapes; a third of `all` is held out."),
     ] = "all",
     healthy: Annotated[
-        int | None, typer.Option(min=0, help="How many of them are healthy; a third if not said.")
+        int | None, typer.Option(min=0, help="How many of them are healthy; default: a third.")
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Cores to use.")] = 2,
     only: Annotated[
-        int | None, typer.Option(help="Print the whole story of one job of a list of misses.")
+        int | None, typer.Option(help="Print a full report of one job of a list of misses.")
     ] = None,
 ) -> None:
-    """Diagnose simulated jobs as the consumer would have, and hold what is said against the truth.
+    """Diagnose simulated jobs like the consumer, and compare the findings with the truth.
 
     docs/diagnosis-bench.md defines every figure. In short: a job counts if its fault really costs
     at least 5 % (the same job without it, same seed); top1 is the first finding's cause of a
@@ -44,8 +46,8 @@ def diagnosis(
     """
     if only is not None:
         with logs_on_stderr():
-            told = story(JobNumber.of(only))
-        typer.echo(json.dumps(told, indent=2))
+            report = job_report(JobNumber.of(only))
+        typer.echo(json.dumps(report, indent=2))
         return
     num_healthy = jobs // 3 if healthy is None else healthy
     if num_healthy > jobs:

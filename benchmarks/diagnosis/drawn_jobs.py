@@ -2,7 +2,7 @@
 
     number = seed * 1,000,000 + group * 100,000 + index
 
-so that each job can be made again alone, whatever run it came from. Families of shapes, schedules,
+so that each job can be reproduced alone, whatever run it came from. Families of shapes, schedules,
 noises and costs: some to tune on, others held out for reports.
 """
 
@@ -27,14 +27,14 @@ from app.trace.window import Floats
 from benchmarks.diagnosis.fault_kinds import FaultKind, FaultSetting, kinds_of
 from benchmarks.diagnosis.observation import ArrivalHabits
 
-_A_GROUP = 100_000
-_A_SEED = 1_000_000
+_GROUP_STRIDE = 100_000
+_SEED_STRIDE = 1_000_000
 _GROUPS = (("tune", False), ("tune", True), ("held-out", False), ("held-out", True))
 Between = tuple[float, float]
-GPUS_A_HOST = 8
+GPUS_PER_HOST = 8
 Rng = np.random.Generator
 NUM_STEPS = 60  # recorded, or a little less, so that all windows are full
-# Recorded steps before a fault that begins while the job is watched, and with it at least.
+# Minimum of recorded steps before and with a fault that begins during the recording.
 _MIN_STEPS_BEFORE = 10
 _MIN_STEPS_WITH = 12
 
@@ -50,9 +50,9 @@ class JobNumber:
 
     @property
     def number(self) -> int:
-        """What it is called by."""
+        """The number that identifies the job."""
         group = _GROUPS.index((self.family, self.is_healthy))
-        return self.seed * _A_SEED + group * _A_GROUP + self.index
+        return self.seed * _SEED_STRIDE + group * _GROUP_STRIDE + self.index
 
     @classmethod
     def of(cls, number: int) -> "JobNumber":
@@ -61,29 +61,29 @@ class JobNumber:
         Raises:
             InvalidRequest: there is none.
         """
-        seed, rest = divmod(number, _A_SEED)
-        group, index = divmod(rest, _A_GROUP)
+        seed, rest = divmod(number, _SEED_STRIDE)
+        group, index = divmod(rest, _GROUP_STRIDE)
         if number < 0 or group >= len(_GROUPS):
             raise InvalidRequest(f"no job has the number {number}: take one from the misses")
         return cls(seed, *_GROUPS[group], index)
 
 
 def job_numbers(seed: int, family: str, num_faulty: int, num_healthy: int) -> list[JobNumber]:
-    """So many jobs; of `all` families, every third one is of the held-out one.
+    """This many jobs; with `all` families, every third one is held out.
 
     Raises:
         InvalidRequest: more than a seed has numbers for.
     """
-    if max(num_faulty, num_healthy) > _A_GROUP:
-        raise InvalidRequest(f"a seed has at most {_A_GROUP:,} jobs: use several seeds")
+    if max(num_faulty, num_healthy) > _GROUP_STRIDE:
+        raise InvalidRequest(f"a seed has at most {_GROUP_STRIDE:,} jobs: use several seeds")
     return [
         JobNumber(seed, name, is_healthy, index)
         for is_healthy, count in ((False, num_faulty), (True, num_healthy))
-        for name, index in _shared_out(family, count)
+        for name, index in _split_between_families(family, count)
     ]
 
 
-def _shared_out(family: str, count: int) -> list[tuple[str, int]]:
+def _split_between_families(family: str, count: int) -> list[tuple[str, int]]:
     """Family and position in it; each family's are its first so many."""
     if family != "all":
         return [(family, index) for index in range(count)]
@@ -206,7 +206,7 @@ def draw_sizes(
 
 def _fits(kind: FaultKind, shape: JobShape, tp_size: int) -> bool:
     dp, pp, hosts = kind.wants
-    num_hosts = -(-shape.dp * shape.pp * tp_size // GPUS_A_HOST)
+    num_hosts = -(-shape.dp * shape.pp * tp_size // GPUS_PER_HOST)
     return shape.dp >= dp and shape.pp >= pp and num_hosts >= max(hosts, 2)
 
 
@@ -231,9 +231,9 @@ def draw_costs(family: JobFamily, shape: JobShape, rng: Rng) -> OperationCosts:
 def draw_cluster(rng: Rng) -> Cluster:
     """Half of the jobs have clocks that are wrong."""
     if rng.random() < 0.5:
-        return Cluster(GPUS_A_HOST)
+        return Cluster(GPUS_PER_HOST)
     drift_ppm = float(rng.choice([0.0, 200.0]))
-    return Cluster(GPUS_A_HOST, clock_offset_s=1.0, drift_ppm=drift_ppm, jitter_s=50e-6)
+    return Cluster(GPUS_PER_HOST, clock_offset_s=1.0, drift_ppm=drift_ppm, jitter_s=50e-6)
 
 
 def draw_window_steps(rng: Rng) -> int:
@@ -262,24 +262,26 @@ def draw_odd_steps(step_s: float, rng: Rng) -> SpecialSteps:
     )
 
 
-def draw_events(steps: Sequence[int], made_sizes: Parallelism, rng: Rng) -> tuple[JobEvent, ...]:
+def draw_events(steps: Sequence[int], parallelism: Parallelism, rng: Rng) -> tuple[JobEvent, ...]:
     """Of ten healthy jobs one is started again, and one with another number of replicas."""
     at_step, lost = steps[len(steps) // 2 + int(rng.integers(-5, 6))], int(rng.integers(6))
     kind = rng.integers(10)
     if kind == 0:
         return (Restart(at_step, lost),)
-    if kind == 1 and made_sizes.dp_size > 2:
-        return (Resize(at_step, lost, dp_size=made_sizes.dp_size - 1),)
+    if kind == 1 and parallelism.dp_size > 2:
+        return (Resize(at_step, lost, dp_size=parallelism.dp_size - 1),)
     return ()
 
 
-def draw_habits(made_sizes: Parallelism, clocks: Cluster, step_s: float, rng: Rng) -> ArrivalHabits:
-    """One worker in every third job is late; hosts are told where clocks are wrong, and mostly."""
+def draw_habits(
+    parallelism: Parallelism, cluster: Cluster, step_s: float, rng: Rng
+) -> ArrivalHabits:
+    """In a third of jobs one worker is late; most jobs send hosts, always with wrong clocks."""
     late_worker, late_s = None, 0.0
     if rng.random() < 1 / 3:
-        late_worker = int(rng.integers(made_sizes.dp_size)), int(rng.integers(made_sizes.pp_size))
+        late_worker = int(rng.integers(parallelism.dp_size)), int(rng.integers(parallelism.pp_size))
         late_s = float(rng.uniform(1, 8)) * step_s
-    sends_hosts = clocks.clock_offset_s > 0 or rng.random() < 0.8
+    sends_hosts = cluster.clock_offset_s > 0 or rng.random() < 0.8
     return ArrivalHabits(sends_hosts, late_worker, late_s)
 
 
@@ -289,9 +291,9 @@ def _draw_between(low_high: Between, rng: Rng) -> float:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """A simulated job and how it is watched; `kinds` are its faults', in their order."""
+    """A simulated job and how its batches arrive; `kinds` are its faults', in order."""
 
-    made: SimulatedJob
+    simulated: SimulatedJob
     kinds: tuple[FaultKind, ...]
     steps: tuple[int, ...]
     window_steps: int
@@ -301,17 +303,19 @@ class JobPlan:
     @property
     def attempts(self) -> list[SimulatedRun]:
         """The job's runs: more than one where it was started again."""
-        return simulated_runs(self.made, self.steps, self.events)
+        return simulated_runs(self.simulated, self.steps, self.events)
 
     @property
     def what(self) -> str:
         """The job in a line."""
-        sizes, made = self.made.parallelism, self.made
-        shape = f"dp {sizes.dp_size}, pp {sizes.pp_size}, {made.num_microbatches} micro-batches"
-        noise = f"{made.costs.tail.name} {made.costs.noise:.3f}"
+        sizes, simulated = self.simulated.parallelism, self.simulated
+        shape = (
+            f"dp {sizes.dp_size}, pp {sizes.pp_size}, {simulated.num_microbatches} micro-batches"
+        )
+        noise = f"{simulated.costs.tail.name} {simulated.costs.noise:.3f}"
         names = [*(kind.name for kind in self.kinds), *(event.name for event in self.events)]
-        wrong = " and ".join(names) or "healthy"
-        return f"{wrong}: {shape}, {made.schedule.name}, {noise}"
+        faults = " and ".join(names) or "healthy"
+        return f"{faults}: {shape}, {simulated.schedule.name}, {noise}"
 
 
 def plan_of(numbered: JobNumber) -> JobPlan:
@@ -320,7 +324,7 @@ def plan_of(numbered: JobNumber) -> JobPlan:
     family = FAMILIES[numbered.family]
     kinds = () if numbered.is_healthy else kinds_of(numbered.index)
     shape, sizes = draw_sizes(family, kinds, rng)
-    made = SimulatedJob(
+    simulated = SimulatedJob(
         sizes,
         shape.microbatches,
         name=f"made-{numbered.number}",
@@ -332,27 +336,29 @@ def plan_of(numbered: JobNumber) -> JobPlan:
     )
     window_steps = draw_window_steps(rng)
     steps = draw_steps(NUM_STEPS - NUM_STEPS % window_steps, rng)
-    step_s = _usual_step_s(made, steps)
-    habits = draw_habits(sizes, made.cluster, step_s, rng)
-    made = replace(made, odd_steps=draw_odd_steps(step_s, rng))
+    step_s = _median_step_s(simulated, steps)
+    habits = draw_habits(sizes, simulated.cluster, step_s, rng)
+    simulated = replace(simulated, odd_steps=draw_odd_steps(step_s, rng))
     if numbered.is_healthy:
         events = draw_events(steps, sizes, rng)
-        harmless = replace(made, faults=_harmless(rng))
-        return JobPlan(harmless, (), steps, window_steps, habits, events)
+        healthy = replace(simulated, faults=_harmless_faults(rng))
+        return JobPlan(healthy, (), steps, window_steps, habits, events)
     sends = (bool(rng.random() < 0.5), bool(rng.random() < 0.5))
-    most_lost = 0.5 if len(kinds) == 1 else 0.3
-    setting = FaultSetting(made.world, made.costs, step_s, steps, *sends, most_lost, rng)
+    max_lost_share = 0.5 if len(kinds) == 1 else 0.3
+    setting = FaultSetting(
+        simulated.world, simulated.costs, step_s, steps, *sends, max_lost_share, rng
+    )
     faults = tuple(_draw_fault(kind, setting) for kind in kinds)
-    return JobPlan(replace(made, faults=faults), kinds, steps, window_steps, habits)
+    return JobPlan(replace(simulated, faults=faults), kinds, steps, window_steps, habits)
 
 
-def _harmless(rng: np.random.Generator) -> tuple[Fault, ...]:
-    """Every fourth healthy job tells its lengths, which are as different as any, but well dealt."""
+def _harmless_faults(rng: np.random.Generator) -> tuple[Fault, ...]:
+    """A quarter of healthy jobs send sequence lengths, which vary but are balanced."""
     return (BalancedSequences(is_sent=True),) if rng.random() < 0.25 else ()
 
 
-def _usual_step_s(made: SimulatedJob, steps: tuple[int, ...]) -> float:
-    (block,) = made.blocks(steps[10:17])
+def _median_step_s(simulated: SimulatedJob, steps: tuple[int, ...]) -> float:
+    (block,) = simulated.blocks(steps[10:17])
     return float(np.median(block.step_s()))
 
 

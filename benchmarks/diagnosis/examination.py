@@ -22,14 +22,14 @@ from benchmarks.diagnosis.truth import (
     truths,
     workers_of_culprits,
 )
-from benchmarks.diagnosis.verdict import false_findings, fault_as_json, said_as_json, wrongs
+from benchmarks.diagnosis.verdict import false_findings, fault_as_json, finding_as_json, wrongs
 
 
 def examine(numbered: JobNumber) -> DiagnosisOutcome:
-    """The job of this number, made, watched and judged; always the same but for its times.
+    """Simulate, analyse and judge the job of this number; deterministic except for times.
 
     Raises:
-        RuntimeError: something failed that should not have; the message has the number.
+        RuntimeError: an unexpected error; the message has the number.
     """
     warm_up()
     try:
@@ -43,26 +43,28 @@ def examine(numbered: JobNumber) -> DiagnosisOutcome:
 def windows_of(plan: JobPlan) -> list[ObservedWindow]:
     """All windows of the job, one run after the other."""
     return [
-        seen
+        observed
         for attempt in plan.attempts
-        for seen in observed_run(attempt, plan.window_steps, plan.habits)
+        for observed in observed_run(attempt, plan.window_steps, plan.habits)
     ]
 
 
 def outcome_of(
     plan: JobPlan, numbered: JobNumber, windows: Sequence[ObservedWindow]
 ) -> DiagnosisOutcome:
-    """What the job had, and what was said."""
+    """The job's true faults and its findings."""
     last = judged_window(windows, plan.window_steps)
-    before = [seen for seen in windows if numbered.is_healthy or seen.place < last.place]
-    residuals_ms = [ms for seen in windows if (ms := _residual_ms(seen)) is not None]
+    before = [
+        observed for observed in windows if numbered.is_healthy or observed.position < last.position
+    ]
+    residuals_ms = [ms for observed in windows if (ms := _residual_ms(observed)) is not None]
     analysis_s, diagnosis_s = analysis_seconds(last)
     return DiagnosisOutcome(
         number=numbered.number,
         what=plan.what,
         family=numbered.family,
         faults=() if numbered.is_healthy else truths(plan, last.all_steps),
-        said=stated_findings(plan, last),
+        findings=stated_findings(plan, last),
         withheld=frozenset(
             each["cause"]
             for each in last.result["ruled_out"] or ()
@@ -70,20 +72,20 @@ def outcome_of(
         ),
         early=tuple(_false_findings(plan, before)),
         num_changes=sum(map(_num_changes, windows)),
-        num_failed=sum(seen.has_failed for seen in windows),
+        num_failed=sum(observed.has_failed for observed in windows),
         clock_residual_s=max(residuals_ms) / 1e3 if residuals_ms else None,
         analysis_s=analysis_s,
         diagnosis_s=diagnosis_s,
     )
 
 
-def stated_findings(plan: JobPlan, seen: ObservedWindow) -> tuple[StatedFinding, ...]:
+def stated_findings(plan: JobPlan, observed: ObservedWindow) -> tuple[StatedFinding, ...]:
     """The window's findings, most costly first."""
-    return tuple(_stated_finding(plan, finding) for finding in seen.result["findings"] or ())
+    return tuple(_stated_finding(plan, finding) for finding in observed.result["findings"] or ())
 
 
 def _stated_finding(plan: JobPlan, finding: dict[str, Any]) -> StatedFinding:
-    world = plan.made.world
+    world = plan.simulated.world
     culprits = [Culprit(**each) for each in finding["culprits"]]
     onset_step = finding["onset_step"]
     return StatedFinding(
@@ -97,59 +99,63 @@ def _stated_finding(plan: JobPlan, finding: dict[str, Any]) -> StatedFinding:
 
 
 def _false_findings(plan: JobPlan, before: Iterable[ObservedWindow]) -> Iterable[StatedFinding]:
-    """What was said of causes that were not there, or not there yet."""
-    for seen in before:
-        begun = (fault for fault in plan.made.faults if _has_begun(fault, seen))
-        world = plan.made.world
-        there = {answer.cause for fault in begun for answer in answers_to(fault, world)}
-        yield from (each for each in stated_findings(plan, seen) if each.cause not in there)
+    """Findings whose cause was not present, or not yet."""
+    for observed in before:
+        begun = (fault for fault in plan.simulated.faults if _has_begun(fault, observed))
+        world = plan.simulated.world
+        true_causes = {answer.cause for fault in begun for answer in answers_to(fault, world)}
+        yield from (
+            each for each in stated_findings(plan, observed) if each.cause not in true_causes
+        )
 
 
-def _has_begun(fault: Fault, seen: ObservedWindow) -> bool:
-    return fault.when.first_step <= seen.all_steps[-1]
+def _has_begun(fault: Fault, observed: ObservedWindow) -> bool:
+    return fault.when.first_step <= observed.all_steps[-1]
 
 
-def _num_changes(seen: ObservedWindow) -> int:
-    """Onsets and changes that are told of a window."""
-    findings, changes = seen.result["findings"] or (), seen.result.get("changes") or ()
+def _num_changes(observed: ObservedWindow) -> int:
+    """Number of onsets and changes in a window's result."""
+    findings, changes = observed.result["findings"] or (), observed.result.get("changes") or ()
     return len(changes) + sum(each["onset_step"] is not None for each in findings)
 
 
-def _residual_ms(seen: ObservedWindow) -> float | None:
-    residual_ms: float | None = seen.result["clocks"]["residual_ms"]
+def _residual_ms(observed: ObservedWindow) -> float | None:
+    residual_ms: float | None = observed.result["clocks"]["residual_ms"]
     return residual_ms
 
 
-def story(numbered: JobNumber) -> dict[str, Any]:
-    """How the job was made, what it had, what was said of it, and window by window why."""
+def job_report(numbered: JobNumber) -> dict[str, Any]:
+    """How the job was simulated, its faults, its findings, and the result of every window."""
     plan = plan_of(numbered)
     windows = windows_of(plan)
-    told = outcome_of(plan, numbered, windows)
-    made = plan.made
+    outcome = outcome_of(plan, numbered, windows)
+    simulated = plan.simulated
     return {
         "job": numbered.number,
         "what": plan.what,
-        "wrong": wrongs(told),
-        "truth": [fault_as_json(fault) for fault in told.faults],
-        "said": [said_as_json(each) for each in told.said],
-        "false": [said_as_json(each) for each in false_findings(told)],
+        "wrong": wrongs(outcome),
+        "truth": [fault_as_json(fault) for fault in outcome.faults],
+        "said": [finding_as_json(each) for each in outcome.findings],
+        "false": [finding_as_json(each) for each in false_findings(outcome)],
         "made": {
-            "faults": [repr(fault) for fault in made.faults],
+            "faults": [repr(fault) for fault in simulated.faults],
             "events": [repr(event) for event in plan.events],
-            "costs": repr(made.costs),
-            "cluster": repr(made.cluster),
-            "odd_steps": repr(made.odd_steps),
-            "parallelism": repr(made.parallelism),
-            "schedule": made.schedule.name,
-            "hosts": {host: made.world.workers_of_host(host) for host in made.world.host_names},
+            "costs": repr(simulated.costs),
+            "cluster": repr(simulated.cluster),
+            "odd_steps": repr(simulated.odd_steps),
+            "parallelism": repr(simulated.parallelism),
+            "schedule": simulated.schedule.name,
+            "hosts": {
+                host: simulated.world.workers_of_host(host) for host in simulated.world.host_names
+            },
             "habits": repr(plan.habits),
-            "seed": made.seed,
+            "seed": simulated.seed,
         },
         "steps": list(plan.steps),
-        "windows": [_window(seen) for seen in windows],
+        "windows": [_window(observed) for observed in windows],
     }
 
 
-def _window(seen: ObservedWindow) -> dict[str, Any]:
-    result = {name: value for name, value in seen.result.items() if name != "per_step"}
-    return {"skipped": len(seen.window.skipped), **result}
+def _window(observed: ObservedWindow) -> dict[str, Any]:
+    result = {name: value for name, value in observed.result.items() if name != "per_step"}
+    return {"skipped": len(observed.window.skipped), **result}

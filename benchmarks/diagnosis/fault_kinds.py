@@ -31,7 +31,7 @@ from app.synth.faults.slow_compute import (
 )
 from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowLink, SlowNic
 
-_JOBS_A_ROUND = 4  # so many jobs, the last one with two faults
+_JOBS_PER_ROUND = 4  # so many jobs, the last one with two faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class FaultSetting:
     steps: Sequence[int]
     sends_annotations: bool
     sends_lengths: bool
-    most_lost: float
+    max_lost_share: float
     rng: np.random.Generator
 
     @property
@@ -66,7 +66,7 @@ class FaultSetting:
 
     def lost_s(self) -> float:
         """Seconds a step that a fault is meant to cost: from 6 % of the time on."""
-        share = self.between(0.06, self.most_lost)
+        share = self.between(0.06, self.max_lost_share)
         return self.step_s * share / (1 - share)
 
     def worker(self) -> Worker:
@@ -121,7 +121,7 @@ def long_last_stage(setting: FaultSetting, when: FaultSteps) -> Fault:
 
 
 def sequence_imbalance(setting: FaultSetting, when: FaultSteps) -> Fault:
-    """Short and long sequences, told of by the client or not."""
+    """Short and long sequences; the client may send their lengths."""
     return SequenceImbalance(
         max_length=int(setting.rng.choice([8_192, 32_768, 131_072])),
         full_share=setting.between(0.005, 0.03),
@@ -132,7 +132,7 @@ def sequence_imbalance(setting: FaultSetting, when: FaultSteps) -> Fault:
 
 
 def uniform_slowdown(setting: FaultSetting, when: FaultSteps) -> Fault:
-    """Everybody."""
+    """All workers."""
     return UniformSlowdown(setting.between(1.08, 1.6), when=when)
 
 
@@ -151,8 +151,8 @@ def slow_link(setting: FaultSetting, when: FaultSteps) -> Fault:
 
 def slow_nic(setting: FaultSetting, when: FaultSteps) -> Fault:
     """Any worker's card."""
-    usual_s = (_sent_s(setting) + _exchanged_s(setting)) / 2
-    return SlowNic(*setting.worker(), _times_longer(setting, usual_s), when=when)
+    normal_s = (_sent_s(setting) + _exchanged_s(setting)) / 2
+    return SlowNic(*setting.worker(), _times_longer(setting, normal_s), when=when)
 
 
 def slow_dp_group(setting: FaultSetting, when: FaultSteps) -> Fault:
@@ -165,8 +165,8 @@ def flapping_nic(setting: FaultSetting, when: FaultSteps) -> Fault:
     """Any worker's card."""
     rate = setting.rng.uniform(0.3, 0.7)
     # Half of the micro-batches of the steps that are hit.
-    usual_s = rate * (_sent_s(setting) + _exchanged_s(setting)) / 4
-    slowdown = _times_longer(setting, usual_s)
+    normal_s = rate * (_sent_s(setting) + _exchanged_s(setting)) / 4
+    slowdown = _times_longer(setting, normal_s)
     return FlappingNic(*setting.worker(), slowdown, rate=rate, when=when)
 
 
@@ -183,12 +183,12 @@ def _exchanged_s(setting: FaultSetting) -> float:
     return setting.costs.params_all_gather_s + setting.costs.grads_reduce_scatter_s
 
 
-def _times_longer(setting: FaultSetting, usual_s: float) -> float:
-    return 1 + setting.lost_s() / usual_s
+def _times_longer(setting: FaultSetting, normal_s: float) -> float:
+    return 1 + setting.lost_s() / normal_s
 
 
 def gc_pauses(setting: FaultSetting, when: FaultSteps) -> Fault:
-    """Everybody in turn."""
+    """All workers in turn."""
     return _pauses(setting, when, ())
 
 
@@ -207,12 +207,12 @@ def _pauses(setting: FaultSetting, when: FaultSteps, workers: tuple[Worker, ...]
 
 
 def planned_gc(setting: FaultSetting, when: FaultSteps) -> Fault:
-    """Everybody at once, in the gc operation."""
+    """All workers at once, in the gc operation."""
     return _planned(setting, when, in_forward=False)
 
 
 def planned_gc_in_forward(setting: FaultSetting, when: FaultSteps) -> Fault:
-    """Everybody at once, in the first forward computation."""
+    """All workers at once, in the first forward computation."""
     return _planned(setting, when, in_forward=True)
 
 
@@ -221,8 +221,8 @@ def _planned(setting: FaultSetting, when: FaultSteps, *, in_forward: bool) -> Fa
     every = int(setting.rng.integers(2, 6))
     is_sent = in_forward and setting.sends_annotations
     # Each stage's first forward computation waits for the one before it.
-    at_once = setting.pp if in_forward else 1
-    pause_s = every * setting.lost_s() / at_once
+    pauses_per_step = setting.pp if in_forward else 1
+    pause_s = every * setting.lost_s() / pauses_per_step
     return PlannedGc(every, pause_s, in_forward=in_forward, is_sent=is_sent, when=when)
 
 
@@ -244,8 +244,8 @@ def allocator_stalls(setting: FaultSetting, when: FaultSteps) -> Fault:
     """One to three workers."""
     rate = setting.rng.uniform(0.1, 0.4)
     workers = setting.few_workers()
-    stalls_a_step = 2 * setting.world.num_microbatches * setting.world.num_chunks * rate * 0.7
-    return AllocatorStalls(workers, rate, setting.lost_s() / stalls_a_step, when=when)
+    stalls_per_step = 2 * setting.world.num_microbatches * setting.world.num_chunks * rate * 0.7
+    return AllocatorStalls(workers, rate, setting.lost_s() / stalls_per_step, when=when)
 
 
 FaultDraw = Callable[[FaultSetting, FaultSteps], Fault]
@@ -257,8 +257,7 @@ class FaultKind:
 
     `is_alone`: never with another one in a job. `is_step` says whether steps are longer by the
     same from its first one on, `wants` (dp, pp, hosts) what a job must have at least. `begins` is
-    the share of such faults that begin while the job is watched; the others have been there from
-    the beginning.
+    the share of such faults that begin during the recording; the others are older than it.
     """
 
     name: str
@@ -324,11 +323,11 @@ KINDS = (
 
 def kinds_of(index: int) -> tuple[FaultKind, ...]:
     """The kinds of fault of the `index`-th faulty job."""
-    turn, place = divmod(index, _JOBS_A_ROUND)
-    if place == _JOBS_A_ROUND - 1:
+    round_index, index_in_round = divmod(index, _JOBS_PER_ROUND)
+    if index_in_round == _JOBS_PER_ROUND - 1:
         pairs = _pairs()
-        return pairs[turn % len(pairs)]
-    return (KINDS[(turn * (_JOBS_A_ROUND - 1) + place) % len(KINDS)],)
+        return pairs[round_index % len(pairs)]
+    return (KINDS[(round_index * (_JOBS_PER_ROUND - 1) + index_in_round) % len(KINDS)],)
 
 
 def _pairs() -> list[tuple[FaultKind, FaultKind]]:

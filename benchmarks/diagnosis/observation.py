@@ -26,7 +26,7 @@ from app.synth.restarts import SimulatedRun
 from app.trace.job import Job
 from app.trace.window import Ints, OpColumns, Window
 
-STEPS_A_BATCH = 4
+STEPS_PER_BATCH = 4
 _NS = 1e-9
 DEADLINE_S = 30.0  # what the consumer waits by default
 
@@ -71,7 +71,7 @@ def _by_worker(record: RecordedSteps) -> Iterator[Ints]:
 def _in_batches(step: Ints) -> Iterator[slice]:
     """Of one worker's rows, some steps at a time."""
     firsts = np.flatnonzero(np.diff(step, prepend=-1))
-    for first, end in pairwise([*firsts[::STEPS_A_BATCH].tolist(), step.size]):
+    for first, end in pairwise([*firsts[::STEPS_PER_BATCH].tolist(), step.size]):
         yield slice(first, end)
 
 
@@ -96,7 +96,7 @@ def _columns(record: RecordedSteps, rows: Ints) -> OpColumns:
 def closed_windows(
     job: Job, epoch: int, window_steps: int, arriving: Iterable[tuple[float, OpBatch]]
 ) -> Iterator[Window]:
-    """Every window of the run when it closes, and again when what came late has revised it."""
+    """Every window of the run when it closes, and again at each revision."""
     stored: dict[int, bytes] = {}
     rules = WindowRules(window_steps, DEADLINE_S)
     run = RunAssembler(job, epoch, rules, stored.__getitem__)
@@ -134,8 +134,8 @@ class ObservedWindow:
     has_failed: bool
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        """What comes later in the job's life is larger."""
+    def position(self) -> tuple[int, int, int]:
+        """Sort key: later windows and revisions are larger."""
         return self.window.epoch, self.window.first_step, self.window.revision
 
     @property
@@ -172,22 +172,22 @@ def observed_windows(
 
 
 def judged_window(windows: Sequence[ObservedWindow], window_steps: int) -> ObservedWindow:
-    """The last window that is full, or is the last at all, as it was in the end."""
-    full = [seen for seen in windows if seen.num_steps >= window_steps]
-    return max(full or windows, key=lambda seen: seen.place)
+    """The last revision of the last full window, or of the last window where none is full."""
+    full = [observed for observed in windows if observed.num_steps >= window_steps]
+    return max(full or windows, key=lambda observed: observed.position)
 
 
-def analysis_seconds(seen: ObservedWindow) -> tuple[float, float]:
-    """What analysing the window takes, and what diagnosing it takes after that."""
-    if not seen.window.steps:
+def analysis_seconds(observed: ObservedWindow) -> tuple[float, float]:
+    """Seconds of analysing the window, and of diagnosing it after that."""
+    if not observed.window.steps:
         return 0.0, 0.0
     began_s = time.perf_counter()
     try:
-        replay = prepare(seen.window)
+        replay = prepare(observed.window)
         report = analyse_replay(replay)
         report_as_json(report)
         analysed_s = time.perf_counter()
-        diagnose(replay, report, seen.history).as_json()
+        diagnose(replay, report, observed.history).as_json()
     except InvalidTrace:
         return 0.0, 0.0
     return analysed_s - began_s, time.perf_counter() - analysed_s

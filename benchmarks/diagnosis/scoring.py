@@ -1,4 +1,4 @@
-"""The figures of many jobs: how often was it right, and how far off was it?"""
+"""Figures over many jobs: accuracies and errors."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ BINS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
 def figures(outcomes: Sequence[DiagnosisOutcome]) -> dict[str, Any]:
-    """Everything that is compared with a bar; null where no job can tell it."""
+    """All figures that are compared with a bar; null where no job applies."""
     faulty = [each for each in outcomes if not each.is_healthy]
     healthy = [each for each in outcomes if each.is_healthy]
     counted = [each for each in faulty if each.counts]
@@ -27,15 +27,15 @@ def figures(outcomes: Sequence[DiagnosisOutcome]) -> dict[str, Any]:
         "counted_jobs": len(counted),
         "too_small_jobs": len(faulty) - len(counted),
         "single_jobs": len(single),
-        "top1_accuracy": share(single, verdict.is_top),
+        "top1_accuracy": share(single, verdict.is_cause_right),
         "placed_jobs": len(placed),
-        "culprit_accuracy": share(placed, verdict.is_placed),
+        "culprit_accuracy": share(placed, verdict.is_culprit_right),
         "two_fault_jobs": len(two),
         "both_named": share(two, verdict.are_all_named),
         "healthy_jobs": len(healthy),
         "false_causes": sum(bool(verdict.false_findings(each)) for each in healthy),
         "onset_jobs": len(stepped),
-        "onset_within_2": share(stepped, verdict.has_onset),
+        "onset_within_2": share(stepped, verdict.is_onset_right),
         "false_onsets": sum(each.num_changes > 0 for each in healthy),
         "cost_error_p50": _percentile(errors, 50),
         "cost_error_p95": _percentile(errors, 95),
@@ -61,17 +61,17 @@ def per_cause(outcomes: Iterable[DiagnosisOutcome]) -> dict[str, dict[str, Any]]
     """
     table: dict[str, _Row] = {}
     for outcome in outcomes:
-        false = {said.cause for said in verdict.false_findings(outcome)}
-        for cause in {said.cause for said in outcome.said} | false:
-            table.setdefault(cause, _Row()).say(is_right=cause not in false)
+        false = {finding.cause for finding in verdict.false_findings(outcome)}
+        for cause in {finding.cause for finding in outcome.findings} | false:
+            table.setdefault(cause, _Row()).add_finding(is_right=cause not in false)
         for fault in (fault for fault in outcome.faults if fault.counts):
             row = table.setdefault(fault.answers[0].cause, _Row())
-            row.have(is_found=verdict.is_answered(fault, outcome))
+            row.add_fault(is_found=verdict.is_answered(fault, outcome))
     return {cause: table[cause].as_json() for cause in sorted(table)}
 
 
 def per_kind(outcomes: Sequence[DiagnosisOutcome]) -> dict[str, dict[str, Any]]:
-    """The same figures kind by kind of single fault, so that it is seen where the misses are."""
+    """The same figures per kind of single fault, to locate the misses."""
     kinds = sorted({each.faults[0].kind for each in outcomes if len(each.faults) == 1})
     return {
         kind: _of_kind([o for o in outcomes if len(o.faults) == 1 and o.faults[0].kind == kind])
@@ -80,11 +80,13 @@ def per_kind(outcomes: Sequence[DiagnosisOutcome]) -> dict[str, dict[str, Any]]:
 
 
 def calibration(outcomes: Iterable[DiagnosisOutcome]) -> list[dict[str, Any]]:
-    """By confidence: how many findings, what they said of themselves and how many were right."""
-    said = [(each, each in verdict.false_findings(o)) for o in outcomes for each in _all_said(o)]
+    """By confidence bin: number of findings, mean stated confidence, share of right ones."""
+    judged = [
+        (each, each in verdict.false_findings(o)) for o in outcomes for each in _all_findings(o)
+    ]
     rows = []
     for low, high in zip(BINS, (*BINS[1:], np.inf), strict=True):
-        inside = [(each, is_false) for each, is_false in said if low <= each.confidence < high]
+        inside = [(each, is_false) for each, is_false in judged if low <= each.confidence < high]
         if inside:
             stated = sum(each.confidence for each, _ in inside) / len(inside)
             right = sum(not is_false for _, is_false in inside) / len(inside)
@@ -99,11 +101,11 @@ class _Row:
     def __init__(self) -> None:
         self._right = self._wrong = self._found = self._jobs = 0
 
-    def say(self, *, is_right: bool) -> None:
+    def add_finding(self, *, is_right: bool) -> None:
         self._right += is_right
         self._wrong += not is_right
 
-    def have(self, *, is_found: bool) -> None:
+    def add_fault(self, *, is_found: bool) -> None:
         self._found += is_found
         self._jobs += 1
 
@@ -124,18 +126,18 @@ def _of_kind(outcomes: list[DiagnosisOutcome]) -> dict[str, Any]:
     return {
         "jobs": len(counted),
         "too_small_jobs": len(outcomes) - len(counted),
-        "top1": share(counted, verdict.is_top),
-        "culprit": share(counted, verdict.is_placed),
-        "onset": share(stepped, verdict.has_onset),
+        "top1": share(counted, verdict.is_cause_right),
+        "culprit": share(counted, verdict.is_culprit_right),
+        "onset": share(stepped, verdict.is_onset_right),
         "cost_error_p50": _percentile(errors, 50),
         "cost_error_p95": _percentile(errors, 95),
         "false_causes_beside": sum(bool(verdict.false_findings(each)) for each in counted),
     }
 
 
-def _all_said(outcome: DiagnosisOutcome) -> tuple[StatedFinding, ...]:
+def _all_findings(outcome: DiagnosisOutcome) -> tuple[StatedFinding, ...]:
     # A healthy job's last window is among its early ones already.
-    return outcome.early if outcome.is_healthy else (*outcome.said, *outcome.early)
+    return outcome.early if outcome.is_healthy else (*outcome.findings, *outcome.early)
 
 
 def _percentile(values: list[float], percent: float) -> float | None:

@@ -1,4 +1,4 @@
-"""What a simulated job really had, what a perfect diagnosis would say of it, and what was said.
+"""True faults of a simulated job, the right answers to them, and the stated findings.
 
 Culprits are compared as the workers that they are; a fault's cost is the difference to the same job
 without it, same seed.
@@ -11,7 +11,7 @@ import numpy as np
 
 from app.diagnosis.finding import Culprit
 from app.synth.cluster import World
-from app.synth.faults import fault as made_fault
+from app.synth.faults import fault as synth_fault
 from app.synth.faults.effects import neighbours
 from app.synth.truth import FaultStepTimes
 from app.trace.job import Parallelism
@@ -22,14 +22,14 @@ from benchmarks.diagnosis.fault_kinds import FaultKind
 Worker = tuple[int, int]  # dp rank, stage
 Workers = frozenset[Worker]
 
-# A fault that costs less is too small to be held against anybody.
+# A cheaper fault does not count.
 MIN_COST = 0.05
 _WORKER, _STAGE = "slow-worker", "stage-imbalance"
 
 
 @dataclass(frozen=True, slots=True)
 class RightAnswer:
-    """A cause, and the workers that it names; nobody where it is everybody's."""
+    """A cause and its culprits; no workers where all are affected alike."""
 
     cause: str
     workers: Workers
@@ -58,7 +58,7 @@ class TrueFault:
 
     @property
     def counts(self) -> bool:
-        """Whether it is large enough to be held against the diagnosis."""
+        """Whether it is large enough to count."""
         return self.cost is None or self.cost >= MIN_COST
 
     @property
@@ -78,20 +78,20 @@ class StatedFinding:
     onset: int | None
     sentence: str
 
-    def names(self, fault: TrueFault) -> bool:
+    def has_cause_of(self, fault: TrueFault) -> bool:
         """Whether its cause is the fault's."""
         return self.cause in fault.causes
 
-    def places(self, fault: TrueFault) -> bool:
-        """Whether it blames exactly the workers that are to blame."""
+    def has_culprits_of(self, fault: TrueFault) -> bool:
+        """Whether its workers are exactly the fault's culprits."""
         return any(self.workers == answer.workers for answer in fault.answers)
 
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisOutcome:
-    """One simulated job: what it had, and what was said.
+    """One simulated job: its true faults, and its findings.
 
-    `said` are the findings of the last full window, most costly first; `withheld` the causes
+    `findings` are those of the last full window, most costly first; `withheld` the causes
     that it had no evidence on; `early` what was said in windows before that of causes that were
     not there, and in all windows of a healthy job. `num_changes` is how many changes and onsets
     were told in all windows, `num_failed` how many of them could not be analysed.
@@ -102,7 +102,7 @@ class DiagnosisOutcome:
     what: str
     family: str
     faults: tuple[TrueFault, ...]
-    said: tuple[StatedFinding, ...]
+    findings: tuple[StatedFinding, ...]
     withheld: frozenset[str] = frozenset()
     early: tuple[StatedFinding, ...] = ()
     num_changes: int = 0
@@ -113,7 +113,7 @@ class DiagnosisOutcome:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is nothing to be named."""
+        """Whether the job has no fault."""
         return not self.faults
 
     @property
@@ -125,7 +125,7 @@ class DiagnosisOutcome:
 def workers_of_culprits(
     culprits: Iterable[Culprit], sizes: Parallelism, hosts: Mapping[Worker, str]
 ) -> Workers:
-    """All workers that are named, by whatever name; nobody where it is everybody's fault."""
+    """The workers that culprits name, by worker, rank, stage or host; none where all are named."""
     named: set[Worker] = set()
     for culprit in culprits:
         named |= {worker for worker in _all(sizes) if _is_culprit(culprit, worker, hosts)}
@@ -138,50 +138,50 @@ def _all(sizes: Parallelism) -> Iterable[Worker]:
 
 def _is_culprit(culprit: Culprit, worker: Worker, hosts: Mapping[Worker, str]) -> bool:
     dp_rank, stage = worker
-    if culprit.dp_rank is not None or culprit.stage is not None:  # its host says nothing more
+    if culprit.dp_rank is not None or culprit.stage is not None:  # its host adds nothing
         return culprit.dp_rank in (None, dp_rank) and culprit.stage in (None, stage)
     return culprit.host is not None and culprit.host == hosts.get(worker)
 
 
 def truths(plan: JobPlan, judged: Sequence[int]) -> tuple[TrueFault, ...]:
     """The job's faults, costs being those in the judged steps: the same job without, same seed."""
-    times = FaultStepTimes.of(plan.made, plan.steps)
+    times = FaultStepTimes.of(plan.simulated, plan.steps)
     costs = times.costs(np.searchsorted(plan.steps, judged))
     return tuple(
-        _truth(plan, kind, fault, cost, _longer(plan, fault, times.with_all_s, without_s))
+        _truth(plan, kind, fault, cost, _step_change(plan, fault, times.with_all_s, without_s))
         for kind, fault, cost, without_s in zip(
-            plan.kinds, plan.made.faults, costs, times.without_s, strict=True
+            plan.kinds, plan.simulated.faults, costs, times.without_s, strict=True
         )
     )
 
 
-def began_at(fault: made_fault.Fault, steps: Sequence[int]) -> int | None:
+def began_at(fault: synth_fault.Fault, steps: Sequence[int]) -> int | None:
     """Position of the fault's first recorded step; None where it is older than the record."""
     position = int(np.searchsorted(steps, fault.when.first_step))
     return position or None
 
 
 def _truth(
-    plan: JobPlan, kind: FaultKind, fault: made_fault.Fault, cost: float | None, step_change: float
+    plan: JobPlan, kind: FaultKind, fault: synth_fault.Fault, cost: float | None, step_change: float
 ) -> TrueFault:
-    world = plan.made.world
-    began = began_at(fault, plan.steps)
+    world = plan.simulated.world
+    onset = began_at(fault, plan.steps)
     answers = answers_to(fault, world)
     causes = {answer.cause for answer in answers}
-    cannot_tell = began is None and world.parallelism.dp_size == 1 and causes == {_WORKER, _STAGE}
+    cannot_tell = onset is None and world.parallelism.dp_size == 1 and causes == {_WORKER, _STAGE}
     return TrueFault(
         kind=kind.name,
         answers=answers,
         cost=cost,
         has_place=kind.has_place,
-        onset=began if kind.is_step else None,
+        onset=onset if kind.is_step else None,
         step_change=step_change,
         or_withheld=(_WORKER, _STAGE) if cannot_tell else (),
     )
 
 
-def answers_to(fault: made_fault.Fault, world: World) -> tuple[RightAnswer, ...]:
-    """The fault's own cause and culprits first, then what leaves the very same record."""
+def answers_to(fault: synth_fault.Fault, world: World) -> tuple[RightAnswer, ...]:
+    """The fault's own cause and culprits first, then answers with an identical recording."""
     if fault.cause is None:
         return ()
     sizes = world.parallelism
@@ -201,7 +201,7 @@ def _are_whole_stages(workers: Workers, sizes: Parallelism) -> bool:
 
 
 def _same_links(workers: Workers, world: World) -> list[Workers]:
-    """Without data parallelism, an end's card and its only link cannot be told apart."""
+    """Without data parallelism, an end's card and its only link are indistinguishable."""
     found: set[Workers] = set()
     for stage in {stage for _, stage in workers}:
         if len(neighbours(world, stage)) == 1:
@@ -215,8 +215,8 @@ def _end(worker: tuple[int, int], world: World) -> Workers:
     return frozenset({worker}) if len(neighbours(world, worker[1])) == 1 else frozenset()
 
 
-def _longer(
-    plan: JobPlan, fault: made_fault.Fault, with_s: Floats, without_s: Floats | None
+def _step_change(
+    plan: JobPlan, fault: synth_fault.Fault, with_s: Floats, without_s: Floats | None
 ) -> float:
     """By what share steps are longer with the fault, from its first one on."""
     if without_s is None:

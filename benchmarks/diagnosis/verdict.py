@@ -1,4 +1,4 @@
-"""Was the diagnosis of one job right? And what was wrong, job by job, to make each again alone."""
+"""Whether the diagnosis of one job is right, and a list of misses with their job numbers."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,11 +12,11 @@ LARGE_COST_ERROR = 5.0  # points
 
 def finding_of(fault: TrueFault, outcome: DiagnosisOutcome) -> StatedFinding | None:
     """The first finding that names the fault's cause."""
-    return next((said for said in outcome.said if said.names(fault)), None)
+    return next((finding for finding in outcome.findings if finding.has_cause_of(fault)), None)
 
 
 def is_rightly_withheld(fault: TrueFault, outcome: DiagnosisOutcome) -> bool:
-    """Whether nobody could tell, and the diagnosis says so."""
+    """Whether the data cannot tell the cause, and the diagnosis reports that."""
     return bool(fault.or_withheld) and outcome.withheld.issuperset(fault.or_withheld)
 
 
@@ -25,20 +25,20 @@ def is_answered(fault: TrueFault, outcome: DiagnosisOutcome) -> bool:
     return finding_of(fault, outcome) is not None or is_rightly_withheld(fault, outcome)
 
 
-def is_top(outcome: DiagnosisOutcome) -> bool:
+def is_cause_right(outcome: DiagnosisOutcome) -> bool:
     """Whether the first finding names the cause of the job's only fault."""
     (fault,) = outcome.faults
-    if not outcome.said:
+    if not outcome.findings:
         return is_rightly_withheld(fault, outcome)
-    return outcome.said[0].names(fault)
+    return outcome.findings[0].has_cause_of(fault)
 
 
-def is_placed(outcome: DiagnosisOutcome) -> bool:
-    """Whether the first finding blames exactly those who are to blame for the only fault."""
+def is_culprit_right(outcome: DiagnosisOutcome) -> bool:
+    """Whether the first finding has exactly the culprits of the only fault."""
     (fault,) = outcome.faults
-    if not outcome.said:
+    if not outcome.findings:
         return is_rightly_withheld(fault, outcome)
-    return outcome.said[0].places(fault)
+    return outcome.findings[0].has_culprits_of(fault)
 
 
 def are_all_named(outcome: DiagnosisOutcome) -> bool:
@@ -54,42 +54,44 @@ def wants_onset(outcome: DiagnosisOutcome) -> bool:
     return fault.onset is not None and fault.step_change >= MIN_STEP_CHANGE
 
 
-def has_onset(outcome: DiagnosisOutcome) -> bool:
-    """Whether the finding of the only fault says when it began, nearly to the step."""
+def is_onset_right(outcome: DiagnosisOutcome) -> bool:
+    """Whether the finding of the only fault has its onset, within `ONSET_WITHIN` steps."""
     (fault,) = outcome.faults
-    said = finding_of(fault, outcome)
-    if said is None or said.onset is None or fault.onset is None:
+    finding = finding_of(fault, outcome)
+    if finding is None or finding.onset is None or fault.onset is None:
         return False
-    return abs(said.onset - fault.onset) <= ONSET_WITHIN
+    return abs(finding.onset - fault.onset) <= ONSET_WITHIN
 
 
 def cost_errors(outcome: DiagnosisOutcome) -> list[float]:
-    """Points between the real cost of each fault that was named and the cost that was said."""
+    """Percentage points between true and stated cost of each named fault."""
     pairs = [(fault.cost, finding_of(fault, outcome)) for fault in outcome.faults]
     return [
-        100 * abs(said.cost - cost)
-        for cost, said in pairs
-        if cost is not None and said is not None and said.cost is not None
+        100 * abs(finding.cost - cost)
+        for cost, finding in pairs
+        if cost is not None and finding is not None and finding.cost is not None
     ]
 
 
 def false_findings(outcome: DiagnosisOutcome) -> list[StatedFinding]:
-    """What was said and is not so, the windows before the first fault included."""
+    """False findings, those before the first fault included."""
     true = frozenset[str]().union(*(fault.causes for fault in outcome.faults))
-    return [*(said for said in outcome.said if said.cause not in true), *outcome.early]
+    return [*(finding for finding in outcome.findings if finding.cause not in true), *outcome.early]
 
 
 def wrongs(outcome: DiagnosisOutcome) -> list[str]:
-    """What was wrong, one word each; empty where all was right."""
+    """Names of the wrong aspects; empty where all is right."""
     found: list[str] = []
     if not outcome.counts:
         return found
     if len(outcome.faults) == 1:
-        found += [] if is_top(outcome) else ["cause"]
-        found += ["culprit"] if outcome.faults[0].has_place and not is_placed(outcome) else []
+        found += [] if is_cause_right(outcome) else ["cause"]
+        found += (
+            ["culprit"] if outcome.faults[0].has_place and not is_culprit_right(outcome) else []
+        )
     elif not are_all_named(outcome):
         found.append("not both")
-    found += ["onset"] if wants_onset(outcome) and not has_onset(outcome) else []
+    found += ["onset"] if wants_onset(outcome) and not is_onset_right(outcome) else []
     found += ["cost"] if any(e > LARGE_COST_ERROR for e in cost_errors(outcome)) else []
     found += ["false cause"] if false_findings(outcome) else []
     found += ["false onset"] if outcome.is_healthy and outcome.num_changes else []
@@ -97,7 +99,7 @@ def wrongs(outcome: DiagnosisOutcome) -> list[str]:
 
 
 def misses(outcomes: Iterable[DiagnosisOutcome]) -> list[dict[str, Any]]:
-    """Every job with something wrong: its number for `--only`, the truth, and what was said."""
+    """Every job with a wrong aspect: its number for `--only`, the truth, and its findings."""
     return [_miss(outcome) for outcome in outcomes if wrongs(outcome)]
 
 
@@ -107,8 +109,8 @@ def _miss(outcome: DiagnosisOutcome) -> dict[str, Any]:
         "wrong": wrongs(outcome),
         "what": outcome.what,
         "truth": [fault_as_json(fault) for fault in outcome.faults],
-        "said": [said_as_json(said) for said in outcome.said],
-        "false": [said.sentence for said in false_findings(outcome)],
+        "said": [finding_as_json(finding) for finding in outcome.findings],
+        "false": [finding.sentence for finding in false_findings(outcome)],
         "withheld": sorted(outcome.withheld),
     }
 
@@ -126,15 +128,15 @@ def fault_as_json(fault: TrueFault) -> dict[str, Any]:
     }
 
 
-def said_as_json(said: StatedFinding) -> dict[str, Any]:
+def finding_as_json(finding: StatedFinding) -> dict[str, Any]:
     """One finding, as it is compared."""
     return {
-        "cause": said.cause,
-        "workers": _listed(said.workers),
-        "confidence": said.confidence,
-        "cost": said.cost,
-        "onset": said.onset,
-        "sentence": said.sentence,
+        "cause": finding.cause,
+        "workers": _listed(finding.workers),
+        "confidence": finding.confidence,
+        "cost": finding.cost,
+        "onset": finding.onset,
+        "sentence": finding.sentence,
     }
 
 

@@ -1,4 +1,4 @@
-"""A real training of tensor-parallel peers, one of which may be slow: who is it?
+"""A real training of tensor-parallel peers, one of which may be slow: is it named?
 
 `recorded.py` trains on this machine and returns the windows that Paceline's assembler closes;
 `train.py` is the training of one rank. Needs PyTorch.

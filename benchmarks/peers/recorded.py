@@ -1,4 +1,4 @@
-"""Trains eight processes on this machine and keeps the windows that their recorders fill."""
+"""Trains eight processes on this machine and returns the windows of their recordings."""
 
 import argparse
 import importlib.util
@@ -54,7 +54,7 @@ def recorded_windows(
 
 
 class Collector:
-    """Takes batches as the server does, and assembles them as its consumer does."""
+    """Accepts batches like the server, and assembles them like the consumer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,26 +64,26 @@ class Collector:
         self._run = RunAssembler(job, 1, WindowRules(WINDOW_STEPS, 30.0), self._stored.__getitem__)
 
     def take(self, body: bytes, content_type: str, encoding: str) -> int:
-        """Take one request's body; the number of rows in it."""
+        """Add one request's body; returns its number of rows."""
         decoded = decode(body, content_type, SIZES, content_encoding=encoding)
         # The first step is none that training takes: processes wait there for each other to start.
         with self._lock:
             self._run.add(decoded.batch, 0.0)
-            self._keep(self._run.settle(0.0, tells_open=False))
+            self._store(self._run.settle(0.0, tells_open=False))
         return decoded.batch.columns.num_ops + decoded.batch.num_group_rows
 
     def windows(self) -> list[Window]:
-        """What was closed, without the first step."""
+        """Closed windows, without the first step."""
         with self._lock:
-            self._keep(self._run.finish(0.0, "complete"))
-        kept = []
+            self._store(self._run.finish(0.0, "complete"))
+        windows = []
         for _, window in sorted(self._windows.items()):
             steps = [step for step in window.steps if step > 0]
             if steps:
-                kept.append(window.only(steps) if len(steps) < len(window.steps) else window)
-        return kept
+                windows.append(window.only(steps) if len(steps) < len(window.steps) else window)
+        return windows
 
-    def _keep(self, changes: Sequence[Any]) -> None:
+    def _store(self, changes: Sequence[Any]) -> None:
         for change in changes:
             if change.ops is not None:
                 self._windows[change.window.first_step] = change.window
@@ -143,7 +143,7 @@ def named(window: Window) -> list[dict[str, Any]]:
 
 
 def mean_stays_s(window: Window) -> dict[int, float]:
-    """Mean stay of each rank in its tensor-parallel collectives; who is late has the shortest."""
+    """Mean stay of each rank in its tensor-parallel collectives; a late rank has the shortest."""
     table = window.collectives
     stays: dict[int, list[float]] = defaultdict(list)
     if table is not None:
@@ -154,19 +154,21 @@ def mean_stays_s(window: Window) -> dict[int, float]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print, window by window, which ranks are named; 1 where they are not those that were slow."""
+    """Print the ranks named in each window; 1 where they are not the slow ones."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks peers")
     parser.add_argument("--slow", type=int, nargs="*", default=[6], help="ranks (6)")
     parser.add_argument("--slowdown", type=float, default=1.6)
     parser.add_argument("--group-every", type=int, default=1, help="steps (1)")
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     if importlib.util.find_spec("torch") is None:
         print("PyTorch is not installed: pip install torch==2.13.0", file=sys.stderr)
         return 2
     try:
-        windows = recorded_windows(told.slow, slowdown=told.slowdown, group_every=told.group_every)
+        windows = recorded_windows(
+            options.slow, slowdown=options.slowdown, group_every=options.group_every
+        )
     except TrainingFailed as failed:
-        print(failed.said, file=sys.stderr)
+        print(failed.output, file=sys.stderr)
         raise
     found = [
         {"window": each.id, "named": named(each), "mean_stay_s": mean_stays_s(each)}
@@ -174,5 +176,5 @@ def main(arguments: list[str]) -> int:
     ]
     print(json.dumps(found))
     ranks = [[rank for each in named(one) for rank in each["ranks"]] for one in windows]
-    is_right = [each == told.slow for each in ranks]
+    is_right = [each == options.slow for each in ranks]
     return 0 if windows and all(is_right) else 1

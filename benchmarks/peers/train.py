@@ -44,13 +44,13 @@ class Rank:
 
 def main() -> None:
     """Train, and record that."""
-    told = _arguments()
+    options = _arguments()
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    here = Rank(told.slow, told.slowdown)
+    here = Rank(options.slow, options.slowdown)
     recorder = paceline_client.start(
         "peers",
-        told.url,
+        options.url,
         "none",
         topology=Topology(
             rank=here.rank, dp_rank=here.dp_rank, stage=0, dp_size=DP, pp_size=1, tp_size=TP,
@@ -59,13 +59,13 @@ def main() -> None:
         host=f"host-{here.dp_rank}",
         local_rank=here.tp_rank,
         groups=True,
-        group_every=told.group_every,
+        group_every=options.group_every,
     )  # fmt: skip
     tp = recorder.group("tp", "tp", here.tp)
     dp = recorder.group("dp", "dp", here.dp)
     activations, gradients = torch.ones(SIZE), torch.ones(4 * SIZE)
     dist.barrier()
-    for step in range(told.steps):
+    for step in range(options.steps):
         with recorder.step(step):
             for microbatch in range(MICROBATCHES):
                 for optype, seconds in (

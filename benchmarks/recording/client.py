@@ -18,9 +18,9 @@ from app.trace.ops import OP_NAMES
 from benchmarks.recording.counting_server import counting_server
 from benchmarks.service.pushing import batches_of_workers
 
-OPS_A_STEP = 100
+OPS_PER_STEP = 100
 SETTLED_STEPS = 50
-STEP_S = 0.002  # of other things than recording: time for the sender, as in training
+STEP_S = 0.002  # time outside the recorder, for the sender, as in training
 DELIVERED_WITHIN_S = 60.0
 
 
@@ -31,7 +31,7 @@ def client(
 ) -> None:
     """Time `with recorder.op(...)` on the training thread, and count the bytes of a simulated job.
 
-    The recorder sends as it does in training, to a server in another process that says yes to
+    The recorder sends as it does in training, to a server in another process that accepts
     everything. The job's workers, 4 x 4 of them, send each step when it is over. `growing_blocks`
     is by how many blocks Python's memory has grown between two moments with nothing to send.
 
@@ -52,34 +52,34 @@ def _recorder(url: str, worker: int = 0) -> paceline_client.Recorder:
 
 def _cost(url: str, num_ops: int) -> dict[str, Any]:
     recorder = _recorder(url)
-    num_steps = max(2, num_ops // OPS_A_STEP)
+    num_steps = max(2, num_ops // OPS_PER_STEP)
     _timed_ns(recorder, range(SETTLED_STEPS))
     before = _blocks(recorder)
-    taken_ns = _timed_ns(recorder, range(SETTLED_STEPS, SETTLED_STEPS + num_steps))
+    recording_ns = _timed_ns(recorder, range(SETTLED_STEPS, SETTLED_STEPS + num_steps))
     growing = _blocks(recorder) - before
     recorder.close()
-    cuts = statistics.quantiles(taken_ns, n=100)
+    cuts = statistics.quantiles(recording_ns, n=100)
     return {
         "record_p50_us": cuts[49] / 1e3,
         "record_p99_us": cuts[98] / 1e3,
-        "ops": num_steps * OPS_A_STEP,
+        "ops": num_steps * OPS_PER_STEP,
         "growing_blocks": growing,
         "dropped": recorder.dropped,
     }
 
 
 def _timed_ns(recorder: paceline_client.Recorder, steps: range) -> "array[int]":
-    """What each operation's recording took, the looks at the clock included."""
-    clock, taken_ns = time.perf_counter_ns, array("q", [])
+    """Time of recording each operation, clock reads included."""
+    clock, recording_ns = time.perf_counter_ns, array("q", [])
     for step in steps:
         with recorder.step(step):
-            for microbatch in range(OPS_A_STEP):
+            for microbatch in range(OPS_PER_STEP):
                 began_ns = clock()
                 with recorder.op("forward-compute", microbatch=microbatch, chunk=0):
                     pass
-                taken_ns.append(clock() - began_ns)
+                recording_ns.append(clock() - began_ns)
         time.sleep(STEP_S)
-    return taken_ns
+    return recording_ns
 
 
 def _blocks(recorder: paceline_client.Recorder) -> int:

@@ -1,4 +1,4 @@
-"""A server that takes all that recorders send and counts it, in a process of its own."""
+"""A server that accepts and counts everything that recorders send, in a separate process."""
 
 import json
 import subprocess
@@ -24,22 +24,22 @@ def counting_server() -> Iterator[str]:
 
 
 class CountingHandler(BaseHTTPRequestHandler):
-    """Says yes to everything."""
+    """Accepts everything."""
 
     protocol_version = "HTTP/1.1"
     counted: ClassVar[dict[str, int]] = {"requests": 0, "bytes": 0, "http_bytes": 0}
 
     def do_GET(self) -> None:
-        """What came so far."""
+        """Counts so far."""
         self._answer(200, self.counted)
 
     def do_PUT(self) -> None:
-        """A run registers."""
+        """Register a run."""
         self.rfile.read(int(self.headers["Content-Length"]))
         self._answer(200, {"epoch": 1, "accepts": ACCEPTS})
 
     def do_POST(self) -> None:
-        """A batch comes."""
+        """Accept a batch."""
         size = int(self.headers["Content-Length"])
         self.rfile.read(size)
         self.counted["requests"] += 1

@@ -17,7 +17,7 @@ from tests.harness.ranks import ROOT, TrainingFailed, run_ranks
 BAR = 0.005  # of the step
 RANKS = 4
 EXAMPLE = "examples.torch_pipeline.train"
-PATIENCE_S = 3600.0
+TRAINED_WITHIN_S = 3600.0
 # Student's t, 95 % on both sides, by degrees of freedom; beyond, as the normal distribution.
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
 
@@ -46,7 +46,7 @@ def torch(
 
 
 def figures(recorded: list[dict[str, Any]], unrecorded: list[dict[str, Any]]) -> dict[str, Any]:
-    """From what rank 0 says of the runs with recording, and of each one's neighbour without.
+    """Figures from rank 0 of the runs with recording, and of each paired run without.
 
     Raises:
         Unavailable: nothing was recorded in them.
@@ -89,12 +89,12 @@ def _check_there() -> None:
 
 
 def _trained(url: str, steps: int, runs: list[str]) -> list[dict[str, Any]]:
-    """What rank 0 says of each run."""
+    """Figures of each run as rank 0 printed them."""
     arguments = ["--url", url, "--token", "none", "--steps", str(steps), "--runs", *runs]
     with TemporaryDirectory() as directory:
         try:
-            said = run_ranks(EXAMPLE, arguments, RANKS, Path(directory), PATIENCE_S)
+            output = run_ranks(EXAMPLE, arguments, RANKS, Path(directory), TRAINED_WITHIN_S)
         except TrainingFailed as failed:
-            typer.echo(failed.said, err=True)
+            typer.echo(failed.output, err=True)
             raise
-    return [json.loads(line) for line in said[0].splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in output[0].splitlines() if line.startswith("{")]

@@ -1,4 +1,4 @@
-"""Hold the running API to its own description, with requests that Schemathesis makes up."""
+"""Hold the running API to its own description, with requests that Schemathesis generates."""
 
 import json
 import os
@@ -31,8 +31,8 @@ def schema(
     minutes: Annotated[
         float | None, typer.Option(min=0.05, help="Go on for so long; unset: once through.")
     ] = None,
-    examples: Annotated[int, typer.Option(min=1, help="Requests made up for an operation.")] = 100,
-    seed: Annotated[int, typer.Option(help="The same one makes up the same requests.")] = 1,
+    examples: Annotated[int, typer.Option(min=1, help="Generated requests per operation.")] = 100,
+    seed: Annotated[int, typer.Option(help="The same seed generates the same requests.")] = 1,
 ) -> None:
     """Send the API what its description allows, and what it does not; prints JSON.
 
@@ -58,9 +58,9 @@ def _schemathesis(settings: Settings, report: Path, limits: list[str]) -> int:
     command += [f"{_url(settings)}/openapi.json", "--checks", "all", "--no-color", *limits]
     command += ["--header", f"Authorization: Bearer {_token(settings)}"]
     command += ["--report", "json", "--report-json-path", str(report)]
-    # Its hooks are in this package, and it runs elsewhere.
+    # Its hooks are in this package, and it runs in another directory.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *_python_path()])}
-    # What it says is for people: standard output is for the figures.
+    # Its report goes to standard error: standard output has the figures.
     done = subprocess.run(
         command, stdout=sys.stderr, cwd=report.parent, env=environment, check=False
     )
@@ -119,12 +119,12 @@ def _token(settings: Settings) -> str:
 
 
 def _summary(report: Path) -> dict[str, Any]:
-    told = json.loads(report.read_text())
+    totals = json.loads(report.read_text())
     return {
-        "requests": told["test_cases"]["generated"],
-        "operations": told["operations"]["tested"],
-        "failures": len(told["failures"]),
-        "seconds": round(told["running_time"], 1),
+        "requests": totals["test_cases"]["generated"],
+        "operations": totals["operations"]["tested"],
+        "failures": len(totals["failures"]),
+        "seconds": round(totals["running_time"], 1),
     }
 
 

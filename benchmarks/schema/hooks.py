@@ -1,4 +1,4 @@
-"""Loaded by Schemathesis: what it has to know of the server beside its description."""
+"""Schemathesis hooks: facts about the server that its description does not have."""
 
 import itertools
 from typing import Any
@@ -13,11 +13,11 @@ _numbers = itertools.count(1)
 
 @schemathesis.hook
 def before_call(_context: HookContext, case: Case[Any], _options: dict[str, Any]) -> None:
-    """Give the request an address of its own, and keep the job that has windows as it is.
+    """Give each request another client address, and protect the job that has windows.
 
     From one address, the eleventh wrong token in a minute gets a 429 where Schemathesis wants a
     401; the server trusts what a proxy on this machine says of addresses. A new run of the job
-    would have no window to look at.
+    would have no windows.
     """
     if case.method == "PUT" and case.path_parameters.get("job_id") == JOB:
         case.path_parameters["job_id"] = f"{JOB}-2"

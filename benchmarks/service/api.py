@@ -1,7 +1,7 @@
 """`api`: how soon does the API answer what pages ask, with many jobs and windows stored?
 
-Every address that a page may ask is made from the API's own description, and asked again and again
-over one connection.
+Addresses are generated from the API's own description, and requested repeatedly over one
+connection.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import typer
 
 from app.errors import InvalidRequest
 from app.store.database import Store
-from benchmarks.service import pushing as pushed
+from benchmarks.service import pushing
 from benchmarks.service.ingest import copy_s
 from benchmarks.service.stack import JOB, StackUnderTest
 from benchmarks.service.stored_jobs import fill_store
@@ -27,8 +27,8 @@ from benchmarks.service.stored_jobs import fill_store
 STEPS = 20  # of the job that is pushed: two windows are closed, a third is open
 # An endless stream, a whole file that a reader asks for to keep, one row of a list, and a picture
 # whose link only a notification has.
-LEFT_OUT = ("stream_events", "get_window_timeline", "get_saved_question", "get_linked_picture")
-# What the fleet's page asks besides.
+EXCLUDED = ("stream_events", "get_window_timeline", "get_saved_question", "get_linked_picture")
+# Further queries of the fleet's page.
 MORE_QUERIES = {
     "get_fleet": (
         "limit=200",
@@ -61,8 +61,8 @@ def api(
 
     Example: python -m benchmarks api --jobs 1000 --windows 10000
     """
-    with pushed.page_stack(workers) as target:
-        asyncio.run(pushed.StepFeed.of(target, workers, microbatches=8).push(STEPS))
+    with pushing.page_stack(workers) as target:
+        asyncio.run(pushing.StepFeed.of(target, workers, microbatches=8).push(STEPS))
         _fill(target, jobs - 1, windows)
         answers, refused = timed_responses(target, _known_addresses(target), times)
     found = {"jobs": jobs, "windows": windows, "workers": workers, "times": times}
@@ -103,16 +103,16 @@ def addresses(document: Mapping[str, Any], known: KnownValues) -> dict[str, list
     """
     found: dict[str, list[str]] = {}
     for path, operations in document["paths"].items():
-        asked = operations.get("get")
-        if asked and path.startswith(_API_PREFIX) and asked["operationId"] not in LEFT_OUT:
-            name = asked["operationId"]
+        operation = operations.get("get")
+        if operation and path.startswith(_API_PREFIX) and operation["operationId"] not in EXCLUDED:
+            name = operation["operationId"]
             further = [f"{path}?{query}" for query in MORE_QUERIES.get(name, ())]
-            found[name] = [*_addresses_of(path, asked, known), *further]
+            found[name] = [*_addresses_of(path, operation, known), *further]
     return found
 
 
-def _addresses_of(path: str, asked: Mapping[str, Any], known: KnownValues) -> Iterator[str]:
-    needed = [each for each in asked.get("parameters", ()) if each.get("required")]
+def _addresses_of(path: str, operation: Mapping[str, Any], known: KnownValues) -> Iterator[str]:
+    needed = [each for each in operation.get("parameters", ()) if each.get("required")]
     choices = [_values(path, each, known) for each in needed]
     for chosen in product(*choices):
         address, query = path, {}
@@ -137,7 +137,7 @@ class TimedResponse(NamedTuple):
     """Seconds until all of an answer was there; and of these the API's own, None where unknown.
 
     The API's own are those for which it had a processor: where the machine does other things, too,
-    they say what a quiet one would take.
+    they estimate the times of an idle one.
     """
 
     took_s: float
@@ -145,7 +145,7 @@ class TimedResponse(NamedTuple):
 
 
 def timed_responses(
-    target: StackUnderTest, of_operation: Mapping[str, list[str]], times: int
+    target: StackUnderTest, by_operation: Mapping[str, list[str]], times: int
 ) -> tuple[dict[str, list[TimedResponse]], dict[str, int]]:
     """The good answers by address, and the status of each address that was refused.
 
@@ -154,9 +154,9 @@ def timed_responses(
     answers: dict[str, list[TimedResponse]] = {}
     refused: dict[str, int] = {}
     connection = http.client.HTTPConnection("127.0.0.1", target.port, timeout=WITHIN_S)
-    every = [address for each in of_operation.values() for address in each]
+    all_addresses = [address for each in by_operation.values() for address in each]
     for turn in range(1 + times):
-        for address in every:
+        for address in all_addresses:
             if address in refused:
                 continue
             status, answer = _ask(connection, address, target)
@@ -191,7 +191,7 @@ def _ask(
 
 
 def _busy_s(pid: int | None) -> float | None:
-    """For how long a process has had a processor, all its threads; None where nobody tells."""
+    """Processor time of all threads of a process; None where the system has no schedstat."""
     times = Path(f"/proc/{pid}/task").glob("*/schedstat")
     found = [int(each.read_text().split()[0]) for each in times]
     return sum(found) / 1e9 if found else None
@@ -205,17 +205,17 @@ def figures(
     answers: Mapping[str, Sequence[TimedResponse]], refused: Mapping[str, int]
 ) -> dict[str, Any]:
     """Percentiles in milliseconds, of all answers, of each address, and of the slowest one."""
-    of_address = {address: _percentiles(each) for address, each in answers.items()}
-    slowest = max(of_address, key=lambda address: of_address[address]["p99_ms"])
+    by_address = {address: _percentiles(each) for address, each in answers.items()}
+    slowest = max(by_address, key=lambda address: by_address[address]["p99_ms"])
     return {
-        "addresses": len(of_address),
+        "addresses": len(by_address),
         **_percentiles([answer for each in answers.values() for answer in each]),
         "slowest": slowest,
-        "slowest_p99_ms": of_address[slowest]["p99_ms"],
-        "over_100_ms": _slower_than_bar(of_address, "p99_ms"),
-        "busy_over_100_ms": _slower_than_bar(of_address, "busy_p99_ms"),
+        "slowest_p99_ms": by_address[slowest]["p99_ms"],
+        "over_100_ms": _slower_than_bar(by_address, "p99_ms"),
+        "busy_over_100_ms": _slower_than_bar(by_address, "busy_p99_ms"),
         "refused": dict(refused),
-        "by_address": of_address,
+        "by_address": by_address,
     }
 
 
@@ -232,5 +232,5 @@ def _percentiles(answers: Sequence[TimedResponse]) -> dict[str, float]:
     }
 
 
-def _slower_than_bar(of_address: Mapping[str, Mapping[str, float]], name: str) -> list[str]:
-    return [address for address, each in of_address.items() if each.get(name, 0.0) >= BAR_MS]
+def _slower_than_bar(by_address: Mapping[str, Mapping[str, float]], name: str) -> list[str]:
+    return [address for address, each in by_address.items() if each.get(name, 0.0) >= BAR_MS]

@@ -29,8 +29,8 @@ from tests.harness.batches import body_of
 
 _SEQ = b"\xa9batch_seq\xcf"
 _RANKS = (b"\xa4rank\xce", b"\xa7dp_rank\xce")
-USUAL_ROWS = (10_000, 200)
-QUEUE_BYTES = 8 << 30  # nobody takes anything out
+DEFAULT_ROWS = (10_000, 200)
+QUEUE_BYTES = 8 << 30  # no consumer
 WARM_UP_S = 1.0
 _COPIES = 5
 _FSYNCS = 30
@@ -38,12 +38,12 @@ _FSYNCS = 30
 
 @dataclass(slots=True)
 class Acknowledgements:
-    """Latencies of the answers so far, in seconds, and what has gone wrong."""
+    """Latencies of the answers so far, in seconds, and the first error."""
 
     num_rows: int
     latency_s: list[float] = field(default_factory=list)
     wrong: str | None = None
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def expected(self) -> bytes:
@@ -51,24 +51,24 @@ class Acknowledgements:
         return b'{"accepted":%d,"rejected":0,"errors":[]}' % self.num_rows
 
     def fail(self, reason: str) -> None:
-        """One answer is not as it should be, which ends everything."""
+        """Record a wrong answer and end the measurement."""
         self.wrong = self.wrong or reason
-        self.over.set()
+        self.finished.set()
 
-    async def all_in(self) -> None:
-        """Returns once `over` was set, by the last answer.
+    async def wait_for_all(self) -> None:
+        """Returns once `finished` is set, by the last answer.
 
         Raises:
             DeliveryFailed: one was wrong.
         """
-        await self.over.wait()
-        self.over.clear()
+        await self.finished.wait()
+        self.finished.clear()
         if self.wrong is not None:
             raise DeliveryFailed(f"an answer is not 202: {self.wrong}", retryable=False)
 
 
 class SendingWorker(asyncio.Protocol):
-    """One connection, on which one worker of the job sends; `on_answer` is told when it is free."""
+    """One connection, on which one worker sends; `on_answer` is called when it is free."""
 
     def __init__(self, request: bytearray, answers: Acknowledgements) -> None:
         self._request = request
@@ -89,7 +89,7 @@ class SendingWorker(asyncio.Protocol):
         self._transport.write(self._request)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._transport.close()
 
     @override
@@ -130,7 +130,7 @@ def request_of(target: StackUnderTest, body: bytes, rank: int) -> bytearray:
 async def connect(
     target: StackUnderTest, body: bytes, num_connections: int, answers: Acknowledgements
 ) -> list[SendingWorker]:
-    """So many workers, each on a connection of its own."""
+    """This many workers, each on its own connection."""
     loop = asyncio.get_running_loop()
     workers = [
         SendingWorker(request_of(target, body, rank), answers) for rank in range(num_connections)
@@ -155,12 +155,12 @@ async def flat_out(
             return
         done.append(worker)
         if len(done) == len(workers):
-            answers.over.set()
+            answers.finished.set()
 
     for worker in workers:
         worker.on_answer = again
         worker.send(time.perf_counter())
-    await answers.all_in()
+    await answers.wait_for_all()
     return time.perf_counter() - began_s
 
 
@@ -171,7 +171,7 @@ async def paced(
     *,
     requests_per_s: float,
 ) -> float:
-    """So many requests a second, whatever becomes of them: waiting for a connection counts."""
+    """Send at this rate regardless of answers: waiting for a connection counts as latency."""
     idle, due = deque(workers), deque[float]()
     began_s, num_left = time.perf_counter(), int(seconds * requests_per_s)
 
@@ -185,7 +185,7 @@ async def paced(
         idle.append(worker)
         dispatch()
         if not num_left:
-            answers.over.set()
+            answers.finished.set()
 
     for worker in workers:
         worker.on_answer = answered
@@ -197,7 +197,7 @@ async def paced(
         dispatch()
         if answers.wrong:
             break
-    await answers.all_in()
+    await answers.wait_for_all()
     return time.perf_counter() - began_s
 
 
@@ -220,7 +220,7 @@ def ingest(
 
     Example: python -m benchmarks ingest --batch-rows 200
     """
-    for rows in batch_rows or USUAL_ROWS:
+    for rows in batch_rows or DEFAULT_ROWS:
         typer.echo(json.dumps(_measured(rows, seconds, connections, paced_rows_per_s)))
 
 
@@ -229,21 +229,23 @@ def _measured(
 ) -> dict[str, Any]:
     took_s, flat_s = _phase(rows, seconds, connections, flat_out)
     requests_per_s = len(flat_s) / took_s
-    calm_per_s = paced_rows_per_s / rows if paced_rows_per_s else 0.5 * requests_per_s
-    _, calm_s = _phase(rows, seconds, connections, partial(paced, requests_per_s=calm_per_s))
-    yardstick_s = copy_s()
+    paced_requests_per_s = paced_rows_per_s / rows if paced_rows_per_s else 0.5 * requests_per_s
+    _, paced_s = _phase(
+        rows, seconds, connections, partial(paced, requests_per_s=paced_requests_per_s)
+    )
+    memory_copy_s = copy_s()
     return {
         "batch_rows": rows,
         "rows_per_s": rows * requests_per_s,
         "requests_per_s": requests_per_s,
         "ack_p50_ms": _percentile_ms(flat_s, 50),
         "ack_p99_ms": _percentile_ms(flat_s, 99),
-        "paced_rows_per_s": rows * calm_per_s,
-        "paced_ack_p50_ms": _percentile_ms(calm_s, 50),
-        "paced_ack_p99_ms": _percentile_ms(calm_s, 99),
-        "copy_100mb_s": yardstick_s,
+        "paced_rows_per_s": rows * paced_requests_per_s,
+        "paced_ack_p50_ms": _percentile_ms(paced_s, 50),
+        "paced_ack_p99_ms": _percentile_ms(paced_s, 99),
+        "copy_100mb_s": memory_copy_s,
         "fsync_ms": _fsync_ms(rows),
-        "rows_per_copy": rows * requests_per_s * yardstick_s,
+        "rows_per_copy": rows * requests_per_s * memory_copy_s,
         "connections": connections,
     }
 
@@ -255,17 +257,17 @@ def _phase(rows: int, seconds: float, connections: int, send: Send) -> tuple[flo
         answers = Acknowledgements(rows)
         workers = await connect(target, body_of(rows), connections, answers)
         await flat_out(workers, answers, WARM_UP_S)
-        num_early = len(answers.latency_s)
+        num_warm_up = len(answers.latency_s)
         took_s = await send(workers, answers, seconds)
         for worker in workers:
             worker.close()
-        num_kept = target.backlog()
-        if num_kept != len(answers.latency_s):
+        num_queued = target.backlog()
+        if num_queued != len(answers.latency_s):
             raise DeliveryFailed(
-                f"{len(answers.latency_s)} batches were acknowledged and the queue has {num_kept}",
+                f"{len(answers.latency_s)} batches were acknowledged, the queue has {num_queued}",
                 retryable=False,
             )
-        return took_s, answers.latency_s[num_early:]
+        return took_s, answers.latency_s[num_warm_up:]
 
     with stack.running_stack(workers=connections, queue_bytes=QUEUE_BYTES) as target:
         return uvloop.run(sent())
@@ -284,7 +286,7 @@ def copy_s() -> float:
 
 
 def _fsync_ms(rows: int) -> float:
-    """Milliseconds until one batch that is written lies on disk now, without a queue."""
+    """Milliseconds to write and fsync one batch, without a queue."""
     timings, body = Timings(), body_of(rows)
     with TemporaryFile(buffering=0) as file:
 

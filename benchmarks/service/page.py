@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserType, CDPSession, Page
 
 
-USUAL_WORKERS = (1_024, 16_384)
+DEFAULT_WORKERS = (1_024, 16_384)
 STEPS_BEFORE = 10  # one window is closed, the next one is open
 _ROW = f"main a[href^='/jobs/{JOB}']"
 PROBE = Path(__file__).with_name("probe.js")
@@ -35,8 +35,8 @@ _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chr
 _FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 DRAWN_WITHIN_S = 60.0
 _POLL_S = 0.05
-# Long enough for whatever a drawn chart asks for next; no part of what is measured.
-_QUIET_FOR_S = 0.4
+# Long enough for the follow-up requests of a drawn chart; not part of the measurement.
+_IDLE_FOR_S = 0.4
 _STATE = """() => ({
     ...window.paceline_probe,
     now_ms: performance.now(),
@@ -65,7 +65,7 @@ def page(
     ] = 1.0,
     microbatches: Annotated[int, typer.Option(min=1, help="Of each step of the job.")] = 8,
     chromium: Annotated[
-        Path | None, typer.Option(exists=True, help="Where Chromium is; left out: looked for.")
+        Path | None, typer.Option(exists=True, help="Where Chromium is; default: searched for.")
     ] = None,
 ) -> None:
     """Open a simulated job's page in headless Chromium: by a click in the fleet, and from nothing.
@@ -77,7 +77,7 @@ def page(
     Example: python -m benchmarks page --workers 1024 --minutes 30
     """
     refuse_without_playwright()
-    sizes = workers or list(USUAL_WORKERS)
+    sizes = workers or list(DEFAULT_WORKERS)
     for num_workers in sizes:
         stages_of(num_workers)
     for num_workers in sizes:
@@ -104,9 +104,9 @@ async def page_figures(
         page = await new_page(browser)
         await page.goto(f"http://127.0.0.1:{target.port}/#token={target.token}")
         clicked = await _clicks(page, clicks)
-        live = await _live(page, feed, minutes)
+        live = await _updates(page, feed, minutes)
         await page.context.close()
-    return {"workers": num_workers, "first_load": _median_and_most(first_ms), **clicked, **live}
+    return {"workers": num_workers, "first_load": _median_and_max(first_ms), **clicked, **live}
 
 
 async def _first_load_ms(browser: "Browser", target: StackUnderTest) -> float:
@@ -130,10 +130,10 @@ async def _clicks(page: "Page", clicks: int) -> dict[str, Any]:
         await page.go_back()
     await page.go_forward()
     await settled_state(page)
-    return {"click_to_charts": _median_and_most(took_ms[1:]), "slowest_requests": slowest}
+    return {"click_to_charts": _median_and_max(took_ms[1:]), "slowest_requests": slowest}
 
 
-async def _live(page: "Page", feed: StepFeed, minutes: float) -> dict[str, Any]:
+async def _updates(page: "Page", feed: StepFeed, minutes: float) -> dict[str, Any]:
     """New steps, one after the other, with the page open; at least one."""
     session = await page.context.new_cdp_session(page)
     before = await settled_state(page)
@@ -147,7 +147,7 @@ async def _live(page: "Page", feed: StepFeed, minutes: float) -> dict[str, Any]:
         took_ms.append(state["drawn_ms"] - state["event_ms"])
         heaps_mb.append(await heap_mb(session, collected=False))
     return {
-        "update_to_repaint": _median_and_most(took_ms),
+        "update_to_repaint": _median_and_max(took_ms),
         "minutes": minutes,
         "updates": len(took_ms),
         "layout_shift": round(state["shift"] - before["shift"], 4),
@@ -159,7 +159,7 @@ async def _live(page: "Page", feed: StepFeed, minutes: float) -> dict[str, Any]:
     }
 
 
-def _median_and_most(took_ms: list[float]) -> dict[str, int]:
+def _median_and_max(took_ms: list[float]) -> dict[str, int]:
     return {"median_ms": round(statistics.median(took_ms)), "most_ms": round(max(took_ms))}
 
 
@@ -218,14 +218,14 @@ async def settled_state(page: "Page", since: str = "") -> dict[str, Any]:
     Raises:
         DeliveryFailed: that does not come; the message has the last state.
     """
-    end_s, quiet_s = time.monotonic() + DRAWN_WITHIN_S, 0.0
+    end_s, idle_s = time.monotonic() + DRAWN_WITHIN_S, 0.0
     state: dict[str, Any] = {}
     while time.monotonic() < end_s:
         state = await page.evaluate(_STATE)
-        is_still = state["drawn"] and state["waiting"] == 0
-        is_still = is_still and (not since or state["drawn_ms"] > state[since] > 0)
-        quiet_s = quiet_s + _POLL_S if is_still else 0.0
-        if quiet_s >= _QUIET_FOR_S:
+        is_idle = state["drawn"] and state["waiting"] == 0
+        is_idle = is_idle and (not since or state["drawn_ms"] > state[since] > 0)
+        idle_s = idle_s + _POLL_S if is_idle else 0.0
+        if idle_s >= _IDLE_FOR_S:
             return state
         await asyncio.sleep(_POLL_S)
     raise DeliveryFailed(
@@ -241,7 +241,7 @@ async def slowest_requests(page: "Page", since_ms: float) -> list[dict[str, Any]
 
 
 async def heap_mb(session: "CDPSession", *, collected: bool) -> float:
-    """JavaScript's heap now, or after what nobody holds has been thrown away."""
+    """JavaScript's heap, on request after a garbage collection."""
     if collected:
         await session.send("HeapProfiler.collectGarbage")
     usage = await session.send("Runtime.getHeapUsage")

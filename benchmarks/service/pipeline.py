@@ -18,7 +18,7 @@ from benchmarks.service.pushing import (
     batches_of_workers,
     in_turn,
     push_all,
-    result_of,
+    wait_for_result,
 )
 from benchmarks.service.stack import StackUnderTest, running_stack
 
@@ -50,41 +50,41 @@ def pipeline(
     dp, pp, microbatches = job["dp"], job["pp"], job["microbatches"]
     steps_per_batch = min(steps_per_batch, job["steps"])
     num_batches = job["steps"] // steps_per_batch
-    made = batches_of_workers(dp, pp, microbatches, steps_per_batch)
+    workers = batches_of_workers(dp, pp, microbatches, steps_per_batch)
     with running_stack(
         workers=dp * pp, stages=pp, queue_bytes=QUEUE_BYTES, consumes=True
     ) as target:
-        figures = uvloop.run(_flat_out(target, made, num_batches))
+        figures = uvloop.run(_flat_out(target, workers, num_batches))
     figures |= {"workers": dp * pp, "steps": num_batches * steps_per_batch}
     if paced_steps:
-        one_each = batches_of_workers(dp, pp, microbatches, 1)
+        single_steps = batches_of_workers(dp, pp, microbatches, 1)
         with running_stack(
             workers=dp * pp, stages=pp, queue_bytes=QUEUE_BYTES, consumes=True
         ) as target:
-            figures |= uvloop.run(_paced(target, one_each, paced_steps))
+            figures |= uvloop.run(_paced(target, single_steps, paced_steps))
     figures["copy_100mb_s"] = copy_s()
     typer.echo(json.dumps(figures))
 
 
 async def _flat_out(
-    target: StackUnderTest, made: list[WorkerBatches], num_batches: int
+    target: StackUnderTest, workers: list[WorkerBatches], num_batches: int
 ) -> dict[str, Any]:
     connections = [await BatchConnection.open(target) for _ in range(CONNECTIONS)]
-    num_steps = made[0].num_steps
+    num_steps = workers[0].num_steps
     if num_batches > 1:  # until everything has been used once
-        await push_all(connections, in_turn(made, range(1)))
-        await result_of(connections[0], num_steps - 1, RESULT_WITHIN_S)
+        await push_all(connections, in_turn(workers, range(1)))
+        await wait_for_result(connections[0], num_steps - 1, RESULT_WITHIN_S)
     numbers = range(min(1, num_batches - 1), num_batches)
     began_s = time.perf_counter()
-    await push_all(connections, in_turn(made, numbers))
+    await push_all(connections, in_turn(workers, numbers))
     sent_s = time.perf_counter()
-    done_s = await result_of(connections[0], num_batches * num_steps - 1, RESULT_WITHIN_S)
-    num_rows = len(numbers) * sum(worker.batch.columns.num_ops for worker in made)
+    done_s = await wait_for_result(connections[0], num_batches * num_steps - 1, RESULT_WITHIN_S)
+    num_rows = len(numbers) * sum(worker.batch.columns.num_ops for worker in workers)
     _close(connections)
     return {
         "rows": num_rows,
         "rows_per_s": num_rows / (done_s - began_s),
-        "batch_rows": made[0].batch.columns.num_ops,
+        "batch_rows": workers[0].batch.columns.num_ops,
         "sending_s": sent_s - began_s,
         "last_row_to_result_s": done_s - sent_s,
         "consumer_peak_rss_bytes": _peak_rss_bytes(target.consumer_pid),
@@ -92,19 +92,19 @@ async def _flat_out(
 
 
 async def _paced(
-    target: StackUnderTest, made: list[WorkerBatches], num_steps: int
+    target: StackUnderTest, workers: list[WorkerBatches], num_steps: int
 ) -> dict[str, Any]:
-    step_s = made[0].step_ns / 1e9
+    step_s = workers[0].step_ns / 1e9
     connections = [await BatchConnection.open(target) for _ in range(CONNECTIONS)]
-    looking = await BatchConnection.open(target)
+    query_connection = await BatchConnection.open(target)
     waits_s = []
     began_s = time.perf_counter()
     for step in range(num_steps):
         await asyncio.sleep(max(0.0, began_s + (step + 1) * step_s - time.perf_counter()))
-        await push_all(connections, (worker.body(step) for worker in made))
+        await push_all(connections, (worker.body(step) for worker in workers))
         sent_s = time.perf_counter()
-        waits_s.append(await result_of(looking, step, RESULT_WITHIN_S) - sent_s)
-    _close([*connections, looking])
+        waits_s.append(await wait_for_result(query_connection, step, RESULT_WITHIN_S) - sent_s)
+    _close([*connections, query_connection])
     p50_s, p99_s = np.percentile(waits_s, [50, 99]).tolist()
     return {
         "step_s": step_s,

@@ -1,4 +1,4 @@
-// Put into the page before its own scripts: writes down when what happened, by the page's clock.
+// Injected before the page's own scripts: records the times of events by the page's clock.
 ;(() => {
   const seen = { waiting: 0, drawn_ms: 0, clicked_ms: 0, event_ms: 0, shift: 0, moved: {}, longest_task_ms: 0 }
   window.paceline_probe = seen

@@ -1,6 +1,6 @@
 """A simulated job's batches, worker by worker, and how they are pushed to a stack of its own.
 
-Each batch is sent until it is acknowledged; then the job's results are watched for.
+Each batch is sent until it is acknowledged; then the job's results are polled.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from benchmarks.service.stack import JOB, StackUnderTest, running_stack
 
 NS_PER_S = 10**9
 BEGAN_NS = 1_790_000_000 * NS_PER_S
-WORKERS_A_HOST = 8
-_TRY_AGAIN_S = 0.05
-_LOOK_EVERY_S = 0.02
+WORKERS_PER_HOST = 8
+_RETRY_S = 0.05
+_POLL_S = 0.02
 CONNECTIONS = 32
 QUEUE_BYTES = 4 << 30
 RESULT_WITHIN_S = 300.0
@@ -61,8 +61,8 @@ def batches_of_workers(
     dp: int, pp: int, microbatches: int, steps_per_batch: int, faults: tuple[Fault, ...] = ()
 ) -> list[WorkerBatches]:
     """All workers of a job of dp x pp workers, by dp rank and stage; healthy without faults."""
-    made = SimulatedJob(Parallelism(dp, pp), microbatches, faults=faults)
-    trace = made.make(range(steps_per_batch))
+    simulated = SimulatedJob(Parallelism(dp, pp), microbatches, faults=faults)
+    trace = simulated.make(range(steps_per_batch))
     step_ns = round(float((trace.start_s + trace.duration_s).max()) * NS_PER_S)
     worker = trace.dp_rank.astype(np.int64) * pp + trace.stage
     rows = np.lexsort((trace.start_s, trace.step, worker))
@@ -73,10 +73,10 @@ def batches_of_workers(
     ]
 
 
-def in_turn(of_job: list[WorkerBatches], numbers: Iterable[int]) -> Iterator[bytes]:
-    """Batches of these numbers of every worker, all workers' first ones before their second."""
+def in_turn(workers: list[WorkerBatches], numbers: Iterable[int]) -> Iterator[bytes]:
+    """Batches of these numbers: of every worker the first, then of every worker the second."""
     for number in numbers:
-        for worker in of_job:
+        for worker in workers:
             yield worker.body(number)
 
 
@@ -94,7 +94,7 @@ def _batch(trace: Any, rows: Any, worker: int, pp: int, step_ns: int) -> OpBatch
     )
     steps, num_ops = np.unique(ops.step, return_counts=True)
     done = tuple(zip(steps.tolist(), num_ops.tolist(), strict=True))
-    host = f"node-{worker // WORKERS_A_HOST}"
+    host = f"node-{worker // WORKERS_PER_HOST}"
     rank = int(ops.rank[0])
     return OpBatch(1, rank, worker // pp, worker % pp, host, 0, done, columns)
 
@@ -130,7 +130,7 @@ class BatchConnection(asyncio.Protocol):
         while (answer := await self._ask(head + body))[0] != 202:
             if answer[0] != 503:
                 raise DeliveryFailed(f"{answer[0]}: {answer[1][:300]!r}", retryable=False)
-            await asyncio.sleep(_TRY_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
 
     async def get(self, path: str) -> Any:
         """What the API answers."""
@@ -141,7 +141,7 @@ class BatchConnection(asyncio.Protocol):
         return json.loads(body)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._transport.close()
 
     async def _connect(self) -> None:
@@ -150,7 +150,7 @@ class BatchConnection(asyncio.Protocol):
         await loop.create_connection(lambda: self, "127.0.0.1", self._port)
 
     async def _ask(self, request: bytes) -> tuple[int, bytes]:
-        if self._transport.is_closing():  # the API hangs up on who says nothing for some seconds
+        if self._transport.is_closing():  # the API closes idle connections
             await self._connect()
         self._answered = asyncio.get_running_loop().create_future()
         self._transport.write(request)
@@ -188,7 +188,7 @@ async def _push_each(connection: BatchConnection, waiting: Iterator[bytes]) -> N
         await connection.push(body)
 
 
-async def result_of(connection: BatchConnection, step: int, within_s: float) -> float:
+async def wait_for_result(connection: BatchConnection, step: int, within_s: float) -> float:
     """Returns the moment at which the API had a result of the step.
 
     Raises:
@@ -201,7 +201,7 @@ async def result_of(connection: BatchConnection, step: int, within_s: float) -> 
             if found["items"][0]["slowdown"] is None:
                 raise DeliveryFailed(f"step {step} was skipped: {found}", retryable=False)
             return time.perf_counter()
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_POLL_S)
     raise DeliveryFailed(f"no result of step {step} within {within_s:g} s", retryable=False)
 
 
@@ -232,7 +232,7 @@ class StepFeed:
     """Sends one more step at a time, of every worker."""
 
     target: StackUnderTest
-    made: list[WorkerBatches]
+    workers: list[WorkerBatches]
     num_steps: int = field(default=0)
 
     @classmethod
@@ -250,10 +250,10 @@ class StepFeed:
             await self._push_one()
 
     async def _push_one(self) -> None:
-        # The API hangs up on who says nothing for some seconds, so each step has its own.
+        # The API closes idle connections, so each step opens its own.
         connections = [await BatchConnection.open(self.target) for _ in range(CONNECTIONS)]
-        await push_all(connections, (worker.body(self.num_steps) for worker in self.made))
+        await push_all(connections, (worker.body(self.num_steps) for worker in self.workers))
         self.num_steps += 1
-        await result_of(connections[0], self.num_steps - 1, RESULT_WITHIN_S)
+        await wait_for_result(connections[0], self.num_steps - 1, RESULT_WITHIN_S)
         for connection in connections:
             connection.close()

@@ -1,4 +1,4 @@
-"""A real queue and a real API on a passing directory, to send something to."""
+"""A real queue and API in a temporary directory, to send requests to."""
 
 import http.client
 import json
@@ -21,8 +21,8 @@ START_S = 60.0
 STOP_WITHIN_S = 8.0
 JOB = "bench"
 _SHARDS = 4
-# Nothing is taken out of the queue, one job is all there is, and none of its workers is given up
-# where this machine takes long to send for all of them.
+# One job with many requests: no rate limits, and a deadline long enough for a slow machine to send
+# the batches of all workers.
 _NO_LIMITS = {
     "PACELINE_STEP_DEADLINE_S": "600",
     "PACELINE_LIMIT_REQUESTS_PER_S": "1e9",
@@ -34,7 +34,7 @@ _NO_LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class StackUnderTest:
-    """An API that answers, where its job's batches go, and what may ask it for them."""
+    """Addresses, token and processes of a running stack."""
 
     port: int
     token: str

@@ -32,8 +32,8 @@ _FAULTS: tuple[tuple[Fault, ...], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class MadeResult:
-    """A simulated job, what its steps told us, and on which host each worker was."""
+class SimulatedResult:
+    """A simulated job, the result of its window, and the host of each worker."""
 
     job: Job
     result: dict[str, Any]
@@ -41,8 +41,8 @@ class MadeResult:
 
 
 def fill_store(store: Store, *, num_jobs: int, num_windows: int, now_s: float) -> None:
-    """So many jobs, and about so many windows in all, the newest of them of now."""
-    kinds = [_made(faults) for faults in _FAULTS]
+    """Store this many jobs and about this many windows in all, the newest ending now."""
+    kinds = [_simulate(faults) for faults in _FAULTS]
     for first in range(0, num_jobs, _JOBS_AT_ONCE):
         with store.write() as conn:
             for number in range(first, min(first + _JOBS_AT_ONCE, num_jobs)):
@@ -50,19 +50,19 @@ def fill_store(store: Store, *, num_jobs: int, num_windows: int, now_s: float) -
                 _add_job(conn, number, kinds[number % len(kinds)], share, now_s)
 
 
-def _made(faults: tuple[Fault, ...]) -> MadeResult:
+def _simulate(faults: tuple[Fault, ...]) -> SimulatedResult:
     sizes = Parallelism(8, 4, tp_size=8)
-    made = SimulatedJob(sizes, 4, costs=replace(OperationCosts(), noise=0.01), faults=faults)
+    simulated = SimulatedJob(sizes, 4, costs=replace(OperationCosts(), noise=0.01), faults=faults)
     numbers = range(STEPS)
-    placed = dict(made.world.hosts)
-    window = Window(made.job, 1, 0, tuple(numbers), made.make(numbers), state="complete",
-                    hosts=placed)  # fmt: skip
+    hosts_of_workers = dict(simulated.world.hosts)
+    window = Window(simulated.job, 1, 0, tuple(numbers), simulated.make(numbers), state="complete",
+                    hosts=hosts_of_workers)  # fmt: skip
     _, result, _ = analysed(window, History())
-    return MadeResult(made.job, result, placed)
+    return SimulatedResult(simulated.job, result, hosts_of_workers)
 
 
 def _add_job(
-    conn: Connection, number: int, made: MadeResult, num_windows: int, now_s: float
+    conn: Connection, number: int, simulated: SimulatedResult, num_windows: int, now_s: float
 ) -> None:
     key = job_key(DEFAULT_PROJECT, f"job-{number:04}")
     began_s = now_s - num_windows * WINDOW_S
@@ -70,29 +70,31 @@ def _add_job(
     runs.register(
         conn,
         key,
-        Registration(f"made job {number}", made.job.parallelism, made.job.num_gpus, "made", labels,
-                     "bench"),
+        Registration(f"made job {number}", simulated.job.parallelism, simulated.job.num_gpus,
+                     "made", labels, "bench"),
         now_s=began_s,
     )  # fmt: skip
-    hosts.save(conn, key, 1, made.hosts)
-    hosts.add_to_run(conn, key, 1, made.hosts.values())
-    for record in _records(made, num_windows, began_s):
+    hosts.save(conn, key, 1, simulated.hosts)
+    hosts.add_to_run(conn, key, 1, simulated.hosts.values())
+    for record in _records(simulated, num_windows, began_s):
         windows.save(conn, key, record)
         windows.save_steps(conn, key, list(_step_rows(record)))
-        num_gpus = made.job.num_gpus
+        num_gpus = simulated.job.num_gpus
         brief = fleet.brief_of(record.result, num_gpus=num_gpus)
         fleet.save_brief(conn, key, 1, record.first_step, brief)
         lost = fleet.losses_of(record.result, num_gpus=num_gpus)
         fleet.save_losses(conn, key, record, lost, num_gpus=num_gpus)
     runs.note_data(conn, key, last_data_s=now_s, last_step=STEPS * num_windows - 1, epoch=1)
-    if made.result["findings"]:
-        _add_alert(conn, key, made, began_s)
+    if simulated.result["findings"]:
+        _add_alert(conn, key, simulated, began_s)
 
 
-def _records(made: MadeResult, num_windows: int, began_s: float) -> Iterator[WindowRecord]:
+def _records(
+    simulated: SimulatedResult, num_windows: int, began_s: float
+) -> Iterator[WindowRecord]:
     for number in range(num_windows):
         first_step = STEPS * number
-        result, per_step = split_by_step(made.result)
+        result, per_step = split_by_step(simulated.result)
         result["window"] = {**result["window"], "id": f"1-{first_step}"}
         result["steps"] = list(range(first_step, first_step + STEPS))
         yield WindowRecord(
@@ -123,8 +125,8 @@ def _step_rows(record: WindowRecord) -> Iterator[StepRow]:
         yield StepRow(record.epoch, step, recorded_s, simulated_s, ideal_s, slowdown, window_id)
 
 
-def _add_alert(conn: Connection, key: str, made: MadeResult, began_s: float) -> None:
-    slowdown = made.result["slowdown"]
+def _add_alert(conn: Connection, key: str, simulated: SimulatedResult, began_s: float) -> None:
+    slowdown = simulated.result["slowdown"]
     detail = Detail(value=slowdown, slowdown=slowdown, since_step=0, window_id="1-16")
     at_s, identity = began_s + 3 * WINDOW_S, fingerprint(key, "slowdown", "")
     state = AlertState(
@@ -132,7 +134,7 @@ def _add_alert(conn: Connection, key: str, made: MadeResult, began_s: float) -> 
         threshold=1.1, detail=detail,
     )  # fmt: skip
     alerts.save(conn, [state])
-    sentence = made.result["findings"][0]["sentence"]
+    sentence = simulated.result["findings"][0]["sentence"]
     event = AlertEvent(
         identity, key, "slowdown", "", "firing", at_s, "warning", sentence, 1.1, detail
     )

@@ -1,4 +1,4 @@
-"""What is trained, what is wrong in it, and which causes and culprits are right for it."""
+"""Cases: what is trained, its fault, and the right causes and culprits."""
 
 import random
 from dataclasses import dataclass
@@ -49,10 +49,10 @@ ANSWERS: dict[str, tuple[Answer, ...]] = {
     "uneven-stages": (Answer("stage-imbalance"),),
 }
 # Faults of one rank, of one stage, and of all.
-OF_A_RANK = frozenset(
+RANK_FAULTS = frozenset(
     ("slow-rank", "slow-peer", "host-work", "gc-storms", "slow-data", "slow-collate")
 )
-OF_A_STAGE = frozenset(("uneven-stages",))
+STAGE_FAULTS = frozenset(("uneven-stages",))
 
 CASES = (
     *(Case(f"fsdp2-{num}-slow-rank", "fsdp2", num, "slow-rank") for num in (2, 3, 4)),
@@ -94,8 +94,8 @@ class Run:
     def of(cls, case: Case, number: int, seed: int) -> "Run":
         """The `number`-th run of the case."""
         draw = random.Random(f"{case.name}-{number}-{seed}")  # noqa: S311
-        rank = draw.randrange(case.num_ranks) if case.fault in OF_A_RANK else -1
-        stage = draw.randrange(2) if case.fault in OF_A_STAGE else -1
+        rank = draw.randrange(case.num_ranks) if case.fault in RANK_FAULTS else -1
+        stage = draw.randrange(2) if case.fault in STAGE_FAULTS else -1
         return cls(case, number, seed, rank, stage, number % 3 == 2, number % 2)
 
     @property
@@ -119,7 +119,7 @@ class Run:
         }
 
     def truth(self) -> dict[str, Any]:
-        """What there is to know of it, for a file beside its recording."""
+        """The true fault, for a file beside its recording."""
         answers = ANSWERS[self.case.fault]
         return {
             "case": self.case.name,
@@ -143,13 +143,13 @@ class Run:
         )
 
     def names_culprit(self, finding: Finding) -> bool:
-        """Whether the finding blames whom it should, and none else."""
+        """Whether the finding names exactly the right culprits."""
         culprits = finding["culprits"]
         if self.rank >= 0:
             return [_rank(each) for each in culprits] == [self.rank]
         if self.stage >= 0:
             return {each.get("stage") for each in culprits} == {self.stage}
-        # Everybody is to blame: none in particular, or all.
+        # All ranks are affected: no culprit, or all of them.
         return not culprits or {_rank(each) for each in culprits} == {*range(self.case.num_ranks)}
 
 

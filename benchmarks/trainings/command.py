@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.trainings import judge, recorded
 from benchmarks.trainings.cases import BY_NAME, CASES, Case, Run
 from benchmarks.trainings.judge import GOOD, Verdict
-from benchmarks.trainings.served import TOKEN, Served
+from benchmarks.trainings.served import TOKEN, PacelineServer
 from tests.harness.ranks import TrainingFailed, run_ranks
 
 MODULE = "examples.torch_faults.train"
@@ -26,27 +26,27 @@ TRAINED_WITHIN_S = 1800.0  # all runs of one number of ranks
 
 def main(arguments: list[str]) -> int:
     """Print figures as JSON; 1 while a bar is missed, 2 where nothing can be trained."""
-    told = _parser().parse_args(arguments)
-    if told.recorded is not None:
-        return _show(list(_judged_again(told.recorded, told.case or list(BY_NAME))), [])
+    options = _parser().parse_args(arguments)
+    if options.recorded is not None:
+        return _show(list(_rejudged(options.recorded, options.case or list(BY_NAME))), [])
     if importlib.util.find_spec("torch") is None:
         print("PyTorch is not installed: pip install torch==2.13.0", file=sys.stderr)
         return 2
-    cases = [BY_NAME[name] for name in told.case] if told.case else list(CASES)
+    cases = [BY_NAME[name] for name in options.case] if options.case else list(CASES)
     skipped = [case.name for case in cases if not _can_train(case)]
     cases = [case for case in cases if case.name not in skipped]
-    runs = [Run.of(case, number, told.seed) for number in range(told.runs) for case in cases]
+    runs = [Run.of(case, number, options.seed) for number in range(options.runs) for case in cases]
     with TemporaryDirectory(prefix="paceline-") as name:
         directory = Path(name)
-        with Served(directory) as served:
-            verdicts = _trained(served, directory, runs, told.keep)
+        with PacelineServer(directory) as served:
+            verdicts = _trained(served, directory, runs, options.keep)
     return _show(verdicts, skipped)
 
 
 def _show(verdicts: list[tuple[Run, Verdict]], skipped: list[str]) -> int:
     """Print the figures; the exit status."""
     found = judge.figures(verdicts)
-    # What was not trained is not known to hold.
+    # Skipped cases count as not held.
     found |= {"skipped": skipped, "holds": found["holds"] and not skipped}
     print(json.dumps(found, indent=1))
     return 0 if found["holds"] else 1
@@ -79,9 +79,9 @@ def _can_train(case: Case) -> bool:
 
 
 def _trained(
-    served: Served, directory: Path, runs: list[Run], kept: Path | None
+    served: PacelineServer, directory: Path, runs: list[Run], kept: Path | None
 ) -> list[tuple[Run, Verdict]]:
-    """Train the runs, those of one module and number of ranks in one launch; what was said.
+    """Train the runs, those of one module and number of ranks in one launch; their verdicts.
 
     Raises:
         TrainingFailed: a rank ended with an error; what it printed is on standard error.
@@ -96,37 +96,37 @@ def _trained(
         arguments = ["--url", served.url, "--token", TOKEN, "--runs", *plans]
         stop = Event()
         with ThreadPoolExecutor(1) as pool:
-            # Beside the training, so that each run is told of once it is over.
+            # Concurrently with the training, so that each run is reported when it ends.
             judged = pool.submit(_judged, served, directory, together, kept, stop)
             try:
                 run_ranks(module, arguments, num_ranks, directory, TRAINED_WITHIN_S)
             except BaseException as error:
                 stop.set()
                 if isinstance(error, TrainingFailed):
-                    print(error.said, file=sys.stderr)
+                    print(error.output, file=sys.stderr)
                 raise
             found += judged.result()
     return found
 
 
 def _judged(
-    served: Served, directory: Path, runs: list[Run], kept: Path | None, stop: Event
+    served: PacelineServer, directory: Path, runs: list[Run], kept: Path | None, stop: Event
 ) -> list[tuple[Run, Verdict]]:
-    """What was said of each run of a launch, as they end."""
+    """Verdict of each run of a launch, as they end."""
     found = []
     for run in runs:
         windows = served.windows(run, stop)
         verdict = Verdict.of(run, [each.result for each in windows])
-        told = _told(directory, run)
+        printed = _rank_figures(directory, run)
         if kept is not None:
-            recorded.keep(kept, run, windows, run.truth() | told | {"verdict": asdict(verdict)})
-        _report(run, verdict, f"; {told['took_s']:.0f} s")
+            recorded.keep(kept, run, windows, run.truth() | printed | {"verdict": asdict(verdict)})
+        _report(run, verdict, f"; {printed['took_s']:.0f} s")
         found.append((run, verdict))
     return found
 
 
-def _told(directory: Path, run: Run) -> dict[str, Any]:
-    """What ranks printed of a run: how long it took, how much longer than asked each one slept."""
+def _rank_figures(directory: Path, run: Run) -> dict[str, Any]:
+    """Printed by the ranks of a run: its duration, and how much each one overslept."""
     printed = [
         json.loads(line)
         for rank in range(run.case.num_ranks)
@@ -140,8 +140,8 @@ def _told(directory: Path, run: Run) -> dict[str, Any]:
     }
 
 
-def _judged_again(directory: Path, names: list[str]) -> Iterator[tuple[Run, Verdict]]:
-    """What today's code says of recorded runs."""
+def _rejudged(directory: Path, names: list[str]) -> Iterator[tuple[Run, Verdict]]:
+    """Verdicts of the current code on recorded runs."""
     for run, results in recorded.runs(directory, names):
         verdict = Verdict.of(run, results)
         _report(run, verdict)
@@ -152,10 +152,10 @@ def _report(run: Run, verdict: Verdict, took: str = "") -> None:
     """One line of progress."""
     mark = "ok" if verdict.outcome in GOOD else "NO"
     extra = f", beside it {', '.join(verdict.extra_causes)}" if verdict.extra_causes else ""
-    said = verdict.sentence or "no finding"
+    sentence = verdict.sentence or "no finding"
     print(
         f"{mark} {run.name}: {verdict.outcome}, {verdict.num_right_windows} of "
-        f"{verdict.num_windows} windows{extra}{took}; {said}",
+        f"{verdict.num_windows} windows{extra}{took}; {sentence}",
         file=sys.stderr,
         flush=True,
     )

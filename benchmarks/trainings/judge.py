@@ -1,4 +1,4 @@
-"""Is what Paceline said of a run right?
+"""Verdict on the findings of a run.
 
 A run is judged over all of its windows, since each of them is shown and each may fire an alert.
 """
@@ -18,7 +18,7 @@ GOOD: tuple[Outcome, ...] = ("right", "healthy")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was said of a run.
+    """The judged findings of a run.
 
     `outcome` goes by the cause that cost most over all windows; `extra_causes` are those beside
     it that no answer to the fault has, in any window.
@@ -79,23 +79,23 @@ def _outcome(run: Run, shown: Finding | None) -> Outcome:
 
 
 def _is_right(run: Run, result: dict[str, Any]) -> bool:
-    """Whether one window alone says first what is right."""
+    """Whether the first finding of this window alone is right."""
     findings = result["findings"]
     return _outcome(run, findings[0] if findings else None) in GOOD
 
 
 def figures(verdicts: Iterable[tuple[Run, Verdict]]) -> dict[str, Any]:
     """Counts by case, over all, and whether the bars are held."""
-    of_case: dict[str, list[Verdict]] = defaultdict(list)
+    by_case: dict[str, list[Verdict]] = defaultdict(list)
     num_faulty = num_right = num_false = 0
     for run, verdict in verdicts:
-        of_case[run.case.name].append(verdict)
+        by_case[run.case.name].append(verdict)
         num_faulty += bool(run.case.fault)
         num_right += verdict.outcome == "right"
         num_false += verdict.outcome == "false-cause"
     share = num_right / num_faulty if num_faulty else None
     return {
-        "cases": {name: _counts(each) for name, each in of_case.items()},
+        "cases": {name: _counts(each) for name, each in by_case.items()},
         "faulty_runs": num_faulty,
         "right_runs": num_right,
         "right_share": share,

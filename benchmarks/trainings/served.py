@@ -39,7 +39,7 @@ class Stopped(Exception):
     """The training has failed: there is nothing more to wait for."""
 
 
-class Served:
+class PacelineServer:
     """`paceline serve` in a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
@@ -64,7 +64,7 @@ class Served:
                 stderr=log,
             )
 
-    def __enter__(self) -> "Served":
+    def __enter__(self) -> "PacelineServer":
         try:
             wait_until(self._is_ready, f"paceline serve answers ({self._log})", READY_WITHIN_S)
         except BaseException:

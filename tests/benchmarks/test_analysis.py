@@ -1,4 +1,4 @@
-"""Benchmarks run and print what they promise; how fast they are is nobody's test."""
+"""The benchmarks analyze, growth and first print their figures; speed is not tested."""
 
 import json
 from pathlib import Path
@@ -31,13 +31,13 @@ def printed(*arguments: str) -> list[dict]:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    made = SimulatedJob(Parallelism(2, 2), 2)
+    simulated = SimulatedJob(Parallelism(2, 2), 2)
     path = tmp_path / "trace-made.parquet"
-    trace_files.write(made.make([1, 2]), made.job, path)
+    trace_files.write(simulated.make([1, 2]), simulated.job, path)
     return path
 
 
-def test_every_trace_has_its_line(trace):
+def test_every_trace_prints_one_line(trace):
     lines = printed("analyze", str(trace), str(trace), "--repeats", "1")
     assert [line["trace"] for line in lines] == ["trace-made.parquet"] * 2
     for line in lines:
@@ -46,20 +46,20 @@ def test_every_trace_has_its_line(trace):
         assert all(line[name] > 0 for name in FIGURES)
 
 
-def test_a_made_job_is_as_large_as_asked():
+def test_synthetic_job_has_the_requested_size():
     (line,) = printed("analyze", "--synthetic", "dp=3,pp=2,microbatches=4,steps=2", "--repeats=1")
-    made = SimulatedJob(Parallelism(3, 2), 4)
-    assert line["ops"] == made.make([0, 1]).num_ops
+    simulated = SimulatedJob(Parallelism(3, 2), 4)
+    assert line["ops"] == simulated.make([0, 1]).num_ops
 
 
-def test_growth_is_measured_over_the_sizes_asked_for():
+def test_growth_covers_the_requested_sizes():
     (line,) = printed("growth", "--pp=2", "--microbatches=2", "--workers=16,4", "--repeats=1")
     assert line["workers"] == [4, 16]
     assert len(line["total_s"]) == 2
     assert isinstance(line["exponent"], float)
 
 
-def test_a_first_analysis_is_one_of_a_process_of_its_own(trace):
+def test_first_analysis_is_timed(trace):
     (line,) = printed("first", str(trace), "--repeats", "1")
     assert line["first_analysis_s"] > 0
 
@@ -77,7 +77,7 @@ def test_a_first_analysis_is_one_of_a_process_of_its_own(trace):
         (["page", "--workers", "1024", "--workers", "7"], "want 4 or more, and a multiple of 16"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_one_line(arguments, words):
+def test_impossible_options_are_refused_in_one_line(arguments, words):
     result = run_benchmark(*arguments)
     assert result.exit_code == 2
     assert result.stdout == ""

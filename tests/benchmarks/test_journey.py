@@ -1,15 +1,15 @@
-"""The benchmark `journey`: what is counted, and that all journeys are made."""
+"""The benchmark `journey`: what is counted, and that every journey has figures."""
 
 import json
 
 from app.engine.memory import keep_freed_memory
 from app.errors import PacelineError
 from app.trace.job import job_key
-from benchmarks.journey import AIMS, APP, Calls, Watch
+from benchmarks.journey import AIMS, APP, Calls, CallTracer
 from tests.benchmarks.running import run_benchmark
 
 
-def test_changes_are_counted_by_thread_in_both_directions():
+def test_file_changes_are_counted_per_thread_in_both_directions():
     names, memory = job_key.__code__, keep_freed_memory.__code__
     calls = Calls()
     calls.by_thread[1] += [names, memory, names, names]
@@ -18,15 +18,15 @@ def test_changes_are_counted_by_thread_in_both_directions():
     assert calls.pairs == {("engine/memory.py", "trace/job.py"): 2}
 
 
-def test_only_calls_into_the_product_are_noted():
-    watch = Watch()
-    with watch.watching() as calls:
+def test_only_calls_into_app_are_counted():
+    tracer = CallTracer()
+    with tracer.tracing() as calls:
         json.dumps([job_key("default", each) for each in ("one", "two")])
     assert [code.co_name for code in calls.codes] == ["job_key", "job_key"]
     assert APP.name == PacelineError.__module__.partition(".")[0]
 
 
-def test_every_journey_is_made_and_compared_with_its_aim():
+def test_every_journey_has_figures_and_is_compared_with_its_aim():
     done = run_benchmark("journey", "--json", "-", "--detail", "--only", "post")
     figures, *detail = done.stdout.splitlines()
     found = json.loads(figures)

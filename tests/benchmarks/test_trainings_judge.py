@@ -1,8 +1,8 @@
-"""What the benchmark of real trainings makes of results worked out by hand."""
+"""The judge of the benchmark `trainings` on results written by hand."""
 
 import pytest
 
-from benchmarks.trainings.cases import BY_NAME, CASES, OF_A_RANK, OF_A_STAGE, Case, Run
+from benchmarks.trainings.cases import BY_NAME, CASES, RANK_FAULTS, STAGE_FAULTS, Case, Run
 from benchmarks.trainings.judge import Verdict, figures
 
 
@@ -44,12 +44,12 @@ def test_a_culprit_without_a_global_rank_goes_by_its_dp_rank():
 @pytest.mark.parametrize(
     "culprits", [[{"rank": 0, "dp_rank": 1}], [{"rank": 1}, {"rank": 2}], []], ids=str
 )
-def test_another_rank_one_more_rank_and_no_rank_are_the_wrong_culprit(culprits):
+def test_another_additional_or_no_rank_is_the_wrong_culprit(culprits):
     finding = _finding("slow-worker", *culprits)
     assert _outcome(_run("slow-rank", rank=1), [finding]) == "wrong-culprit"
 
 
-def test_the_cause_goes_by_the_cost_over_all_windows():
+def test_cause_with_the_highest_cost_over_all_windows_is_judged():
     run = _run("slow-rank", rank=1)
     link = _finding("slow-link", cost=0.3)
     assert _outcome(run, [link], [SLOW_1], [SLOW_1]) == "right"
@@ -62,26 +62,26 @@ def test_a_culprit_named_in_most_windows_counts():
     assert _outcome(run, [other], [other], [SLOW_1]) == "wrong-culprit"
 
 
-def test_a_late_host_is_right_only_for_the_reason_that_it_had():
-    def late(because):
-        return _finding("late-host", {"rank": 3}, late_because=because)
+def test_late_host_is_right_only_with_the_true_reason():
+    def late(true_reason):
+        return _finding("late-host", {"rank": 3}, late_because=true_reason)
 
-    for fault, because in (
+    for fault, true_reason in (
         ("host-work", "unknown host work"),
         ("gc-storms", "gc"),
         ("slow-data", "data-wait"),
         ("slow-collate", "data-wait"),
     ):
-        for said in ("unknown host work", "gc", "data-wait"):
-            expected = "right" if said == because else "wrong-cause"
-            assert _outcome(_run(fault, rank=3), [late(said)]) == expected
+        for reason in ("unknown host work", "gc", "data-wait"):
+            expected = "right" if reason == true_reason else "wrong-cause"
+            assert _outcome(_run(fault, rank=3), [late(reason)]) == expected
 
 
 def test_starved_ranks_have_no_single_culprit():
     run = _run("starved")
-    everybody = [{"rank": rank} for rank in range(4)]
+    all_ranks = [{"rank": rank} for rank in range(4)]
     assert _outcome(run, [_finding("data-loading")]) == "right"
-    assert _outcome(run, [_finding("data-loading", *everybody)]) == "right"
+    assert _outcome(run, [_finding("data-loading", *all_ranks)]) == "right"
     assert _outcome(run, [_finding("data-loading", {"rank": 1})]) == "wrong-culprit"
 
 
@@ -96,7 +96,7 @@ def test_a_fault_without_a_finding_is_missed(findings):
     assert _outcome(_run("slow-rank", rank=1), findings) == "missed"
 
 
-def test_one_finding_in_one_window_is_false_in_a_healthy_run():
+def test_one_finding_makes_a_healthy_run_a_false_cause():
     assert _outcome(_run(""), [], [], []) == "healthy"
     assert _outcome(_run(""), [], [_finding("slow-link", cost=0.02)], []) == "false-cause"
 
@@ -126,25 +126,25 @@ def _verdicts(num_right, num_missed, num_false=0):
 @pytest.mark.parametrize(
     ("counts", "holds"), [((19, 1), True), ((18, 2), False), ((20, 0, 1), False)], ids=str
 )
-def test_the_bar_is_95_in_100_right_and_nothing_false(counts, holds):
+def test_bar_is_95_percent_right_and_no_false_cause(counts, holds):
     found = figures(_verdicts(*counts))
     assert found["holds"] is holds
     assert found["right_share"] == counts[0] / 20
     assert found["faulty_runs"] == 20
 
 
-def test_every_case_has_a_control_of_its_own_way_and_size():
+def test_every_case_has_a_healthy_control():
     controls = {(case.way, case.num_ranks, case.has_loader) for case in CASES if not case.fault}
     for case in CASES:
         assert (case.way, case.num_ranks, case.has_loader) in controls
     assert len(BY_NAME) == len(CASES)
 
 
-def test_a_seed_draws_the_same_culprit_again_and_numbers_draw_others():
+def test_seed_reproduces_the_culprit_and_run_numbers_vary_it():
     for case in CASES:
         drawn = [Run.of(case, number, 7) for number in range(100)]
         assert drawn == [Run.of(case, number, 7) for number in range(100)]
-        if case.fault in OF_A_RANK:
+        if case.fault in RANK_FAULTS:
             assert {run.rank for run in drawn} == {*range(case.num_ranks)}
-        if case.fault in OF_A_STAGE:
+        if case.fault in STAGE_FAULTS:
             assert {run.stage for run in drawn} == {0, 1}

@@ -1,24 +1,24 @@
-"""One whole Paceline for all of these tests; each has jobs of its own, and leaves it sound."""
+"""One whole Paceline for all of these tests; each test has its own jobs and heals the stack."""
 
 import pytest
 
-from tests.harness.stack import Stack, usual_store
+from tests.harness.stack import Stack, default_store
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory):
+def session_stack(tmp_path_factory):
     with Stack(
-        tmp_path_factory.mktemp("whole"), store=usual_store(), num_apis=2, num_consumers=2
+        tmp_path_factory.mktemp("whole"), store=default_store(), num_apis=2, num_consumers=2
     ) as stack:
         yield stack
 
 
 @pytest.fixture
-def stack(whole):
-    """Every process runs, none in a special way, and the proxies make no trouble."""
-    yield whole
-    whole.start_anew()
-    whole.wait_until_ready()
+def stack(session_stack):
+    """Every process runs without patches, and no proxy has a fault."""
+    yield session_stack
+    session_stack.restart_patched()
+    session_stack.wait_until_ready()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
-"""Every row of the fault matrix but those of security: its tests, or why it has none.
+"""Every row of the fault matrix except security: its tests, or why it has none.
 
-A row that its own words name is a test of this directory; the others stand where what they are
-about is tested.
+Tests named `test_row_NN` are mostly in this directory; others are in the package that they test.
 """
 
 _HERE = "tests/faults/"
@@ -12,81 +11,75 @@ _DATA = f"{_HERE}test_data.py::"
 _STORE_FAULTS = "tests/store/test_database_faults.py::"
 _QUEUE_FAULTS = "tests/ingest/redis/test_queue_faults.py::"
 _ASSEMBLER = "tests/ingest/assembly/test_assembler.py::"
-_SILENCE = "tests/consumer/test_run_cache_silent_ranks.py::"
+_SILENT_RANKS = "tests/consumer/test_run_cache_silent_ranks.py::"
 _SENDER = "tests/consumer/test_sender.py::"
 _STORMS = "tests/consumer/test_alert_state_storms.py::"
-_TELLING = f"{_HERE}test_telling.py::"
+_NOTIFICATIONS = f"{_HERE}test_notifications.py::"
 _SSRF = "tests/alerts/guard/test_guard_ssrf.py::"
 
 TESTS: dict[int, tuple[str, ...]] = {
     1: (
-        f"{_PROCESSES}test_row_01_a_consumer_killed_at_any_point_loses_nothing",
-        f"{_PROCESSES}test_row_01_the_shards_of_a_dead_consumer_are_taken_over_within_20_s",
+        f"{_PROCESSES}test_row_01_consumer_killed_at_any_point_loses_nothing",
+        f"{_PROCESSES}test_row_01_shards_of_a_dead_consumer_are_taken_over_within_20_s",
     ),
-    2: (f"{_PROCESSES}test_row_02_a_consumer_that_slept_through_its_lease_commits_nothing",),
-    3: (f"{_PROCESSES}test_row_03_an_api_killed_before_the_append_has_promised_nothing",),
+    2: (f"{_PROCESSES}test_row_02_consumer_frozen_beyond_its_lease_commits_nothing",),
+    3: (f"{_PROCESSES}test_row_03_api_killed_before_the_append_loses_no_acknowledged_batch",),
     4: (
-        f"{_PROCESSES}test_row_04_an_append_whose_answer_dies_with_the_api_has_one_effect",
-        f"{_PROCESSES}test_row_04_an_append_whose_answer_is_lost_on_its_way_has_one_effect",
+        f"{_PROCESSES}test_row_04_append_by_an_api_killed_before_its_answer_has_one_effect",
+        f"{_PROCESSES}test_row_04_append_with_a_lost_answer_has_one_effect",
     ),
-    5: (f"{_PROCESSES}test_row_05_sigterm_under_load_with_a_frozen_reader_ends_well_within_10_s",),
-    6: (f"{_QUEUE}test_row_06_a_killed_queue_loses_nothing",),
+    5: (f"{_PROCESSES}test_row_05_sigterm_under_load_with_a_frozen_reader_ends_within_10_s",),
+    6: (f"{_QUEUE}test_row_06_killed_queue_loses_nothing",),
     7: (
         "tests/api/service/test_status_loss_warnings.py::test_start_is_refused_on_a_lossy_queue",
         "tests/consumer/test_run_cache_counts.py::test_a_number_that_never_comes_is_a_lost_batch",
     ),
-    8: (f"{_QUEUE}test_row_08_a_wiped_queue_is_used_as_a_new_one_and_nothing_is_invented",),
-    9: (f"{_QUEUE}test_row_09_a_full_queue_refuses_and_is_drained_though_it_is_full",),
-    10: (f"{_QUEUE}test_row_10_a_queue_whose_disk_is_full_loses_nothing",),
-    11: (f"{_QUEUE}test_row_11_a_queue_that_hangs_is_not_waited_for_and_the_api_stays_well",),
+    8: (f"{_QUEUE}test_row_08_wiped_queue_is_used_as_new_and_nothing_is_spurious",),
+    9: (f"{_QUEUE}test_row_09_full_queue_refuses_batches_and_is_still_drained",),
+    10: (f"{_QUEUE}test_row_10_queue_with_a_full_disk_loses_nothing",),
+    11: (f"{_QUEUE}test_row_11_hanging_queue_refuses_batches_and_the_api_stays_healthy",),
     12: (f"{_QUEUE_FAULTS}test_failover_loses_no_batch_acknowledged_by_a_replica",),
     13: (f"{_QUEUE_FAULTS}test_no_command_touches_the_keys_of_two_shards",),
-    14: (f"{_DATABASE}test_row_14_while_the_database_is_down_batches_are_taken_and_then_analysed",),
-    15: (f"{_DATABASE}test_row_15_a_commit_whose_outcome_nobody_knows_has_one_effect",),
-    16: (f"{_DATABASE}test_row_16_one_killed_backend_takes_all_connections_and_loses_nothing",),
+    14: (f"{_DATABASE}test_row_14_batches_accepted_without_a_database_are_analysed_later",),
+    15: (f"{_DATABASE}test_row_15_commit_with_a_lost_answer_has_one_effect",),
+    16: (f"{_DATABASE}test_row_16_killed_database_backend_loses_nothing",),
     17: (
         f"{_STORE_FAULTS}test_row_17_a_full_disk_is_unavailable_until_there_is_room_and_takes_nothing_kept",
     ),
     18: (
-        f"{_DATABASE}test_row_18_a_locked_table_is_waited_for_and_loses_nothing",
+        f"{_DATABASE}test_row_18_commits_wait_for_a_locked_table_and_lose_nothing",
         f"{_STORE_FAULTS}test_row_18_a_transaction_that_falls_asleep_lets_go_of_its_locks",
     ),
-    19: (f"{_QUEUE}test_row_19_a_backlog_waits_and_is_worked_off",),
+    19: (f"{_QUEUE}test_row_19_backlog_is_worked_off",),
     20: (
-        f"{_PROCESSES}test_row_20_a_power_cut_of_everything_at_once_loses_nothing",
-        f"{_PROCESSES}test_row_20_a_consumer_waits_for_what_starts_after_it",
+        f"{_PROCESSES}test_row_20_power_cut_of_every_process_loses_nothing",
+        f"{_PROCESSES}test_row_20_consumer_waits_for_a_backend_that_starts_later",
     ),
-    21: (f"{_SILENCE}test_a_clock_that_is_set_makes_nobody_silent_and_closes_nothing",),
-    22: (f"{_PROCESSES}test_row_22_an_api_out_of_file_descriptors_refuses_and_goes_on",),
+    21: (f"{_SILENT_RANKS}test_a_clock_that_is_set_makes_nobody_silent_and_closes_nothing",),
+    22: (f"{_PROCESSES}test_row_22_api_out_of_file_descriptors_recovers_and_loses_nothing",),
     23: (
         f"{_ASSEMBLER}test_runaway_worker_hits_the_open_step_limit",
         f"{_ASSEMBLER}test_window_closes_early_at_the_operation_limit",
     ),
-    24: (
-        f"{_DATA}test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows",
-    ),
-    25: (f"{_DATA}test_row_25_another_batch_under_the_same_key_changes_no_window",),
+    24: (f"{_DATA}test_row_24_and_26_split_repeated_reordered_batches_give_right_windows",),
+    25: (f"{_DATA}test_row_25_conflicting_batch_under_a_used_key_changes_no_window",),
     26: (
         "tests/ingest/assembly/test_assembler_properties.py::"
         "test_any_order_repetition_and_cutting_gives_the_same_windows",
-        f"{_DATA}test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows",
+        f"{_DATA}test_row_24_and_26_split_repeated_reordered_batches_give_right_windows",
     ),
     27: (f"{_ASSEMBLER}test_late_data_revises_a_closed_window",),
     28: (
         "tests/consumer/test_shard_windows.py::test_a_silent_worker_makes_its_step_skipped_and_is_named",
     ),
-    29: (f"{_SILENCE}test_a_job_of_which_nothing_comes_has_stalled_without_any_data",),
-    32: (
-        f"{_DATA}test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own",
-    ),
+    29: (f"{_SILENT_RANKS}test_a_job_of_which_nothing_comes_has_stalled_without_any_data",),
+    32: (f"{_DATA}test_row_32_and_36_resized_restart_from_a_checkpoint_is_a_new_run",),
     33: (f"{_ASSEMBLER}test_reused_batch_number_is_a_conflict_and_the_first_wins",),
-    34: (f"{_DATA}test_row_34_steps_that_never_were_are_in_no_window",),
+    34: (f"{_DATA}test_row_34_skipped_step_numbers_appear_in_no_window",),
     35: (
         "tests/ingest/wire/test_codec_forms.py::test_only_steps_beyond_the_maximum_jump_are_refused",
     ),
-    36: (
-        f"{_DATA}test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own",
-    ),
+    36: (f"{_DATA}test_row_32_and_36_resized_restart_from_a_checkpoint_is_a_new_run",),
     37: ("tests/ingest/wire/test_codec.py::test_a_row_out_of_bounds_is_named",),
     38: (
         "tests/consumer/test_commit_failures.py::"
@@ -95,7 +88,7 @@ TESTS: dict[int, tuple[str, ...]] = {
     39: ("tests/ingest/wire/test_codec.py::test_another_version_is_refused_by_number",),
     40: ("tests/api/routes/jobs/test_ops.py::test_random_bytes_never_give_a_5xx",),
     41: ("tests/ingest/wire/test_codec_forms.py::test_decompression_bomb_is_too_large",),
-    43: (f"{_SILENCE}test_stalled_job_is_evicted_and_loaded_again",),
+    43: (f"{_SILENT_RANKS}test_stalled_job_is_evicted_and_loaded_again",),
     44: ("tests/api/http/test_limits.py::test_active_jobs_of_a_project_are_limited",),
     45: (
         f"{_SENDER}test_row_45_an_endpoint_that_never_ends_its_answer_is_cut_off",
@@ -120,8 +113,8 @@ TESTS: dict[int, tuple[str, ...]] = {
     ),
     50: (
         f"{_SENDER}test_row_50_a_sender_killed_between_post_and_mark_sends_again_under_the_same_id",
-        f"{_TELLING}test_row_50_a_consumer_killed_at_any_point_of_telling_loses_no_alert",
-        f"{_TELLING}test_row_50_consumers_killed_at_random_lose_no_alert",
+        f"{_NOTIFICATIONS}test_row_50_consumer_killed_at_any_notification_point_loses_no_alert",
+        f"{_NOTIFICATIONS}test_row_50_consumers_killed_at_random_lose_no_alert",
     ),
     51: (
         f"{_STORMS}test_row_51_a_value_that_flaps_rings_at_most_once_in_five_minutes",

@@ -1,4 +1,4 @@
-"""Promises broken on purpose, put into a process by `launch`: the oracle has to see each."""
+"""Guarantees broken on purpose, as patches of a process: the oracle must detect each."""
 
 import asyncio
 import os
@@ -12,58 +12,58 @@ from app.ingest.redis.queue import RedisWriter
 from app.store import shards
 from app.store.alerting import outbox
 
-KEPT_ENTRIES = 3
+MAX_ENTRIES = 3
 NUM_SHARDS = 4
 
 
 def acknowledge_before_append():
-    """Answer at once, and append a moment later."""
+    """Acknowledge at once, and append 0.3 s later."""
     append: Any = RedisWriter.append
     under_way = set()
 
-    async def later(*arguments):
+    async def append_after_delay(*arguments):
         await asyncio.sleep(0.3)
         await append(*arguments)
 
-    async def promised(*arguments):
-        task = asyncio.create_task(later(*arguments))
+    async def append_later(*arguments):
+        task = asyncio.create_task(append_after_delay(*arguments))
         under_way.add(task)
         task.add_done_callback(under_way.discard)
 
-    put(RedisWriter, "append", promised)
+    set_attribute(RedisWriter, "append", append_later)
 
 
 def cap_streams():
-    """Keep a stream short, whether its entries were read or not."""
+    """Trim a stream, whether its entries were read or not."""
     append: Any = RedisWriter.append
 
     async def capped(self, job_id, body):
         await append(self, job_id, body)
         async with redis.asyncio.from_url(os.environ["PACELINE_REDIS_URL"]) as client:
             key = stream_key(shard_of(job_id, NUM_SHARDS))
-            await client.xtrim(key, maxlen=KEPT_ENTRIES, approximate=False)
+            await client.xtrim(key, maxlen=MAX_ENTRIES, approximate=False)
 
-    put(RedisWriter, "append", capped)
-
-
-def leave_out_fences():
-    """Commit whoever else has the shard now."""
-    put(shards, "check", lambda *_: None)
+    set_attribute(RedisWriter, "append", capped)
 
 
-def leave_out_keys():
-    """Take every batch for a new one."""
+def skip_fences():
+    """Commit without checking the shard's fence."""
+    set_attribute(shards, "check", lambda *_: None)
+
+
+def skip_batch_keys():
+    """Treat every batch as a new one."""
     add: Any = RankCursor.add
 
     def new(*arguments):
         add(*arguments)
         return "new"
 
-    put(RankCursor, "add", new)
+    set_attribute(RankCursor, "add", new)
 
 
 def mark_before_post():
-    """Call messages delivered as soon as they are claimed."""
+    """Mark messages delivered as soon as they are claimed."""
     claim: Any = outbox.claim
 
     def marked(conn, *, now_s, **given):
@@ -72,8 +72,8 @@ def mark_before_post():
             outbox.mark_delivered(conn, delivery, now_s=now_s)
         return found
 
-    put(outbox, "claim", marked)
+    set_attribute(outbox, "claim", marked)
 
 
-def put(place, name, value):
-    setattr(place, name, value)
+def set_attribute(target, name, value):
+    setattr(target, name, value)

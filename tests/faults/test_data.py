@@ -1,4 +1,4 @@
-"""Rows 24 to 36 of the fault matrix, as far as they need the whole of Paceline."""
+"""Rows 24 to 36 of the fault matrix, as far as they need a whole Paceline."""
 
 from dataclasses import replace
 
@@ -6,21 +6,25 @@ from app.ingest.wire import codec
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.harness.load import PushHabits
-from tests.harness.trial import SMALL, Trial
+from tests.harness.trial import SMALL_JOB, Trial
 
-WILD = PushHabits(parts=4, resent=0.6, held_back=0.4)
+SPLIT_AND_REPEATED = PushHabits(parts=4, resent=0.6, held_back=0.4)
 
 
-def test_row_24_and_26_batches_in_pieces_twice_and_in_any_order_make_the_same_windows(stack, name):
-    with Trial(stack, name, [(SMALL, WILD), (SimulatedJob(Parallelism(3, 2), 4), WILD)]) as trial:
+def test_row_24_and_26_split_repeated_reordered_batches_give_right_windows(stack, name):
+    with Trial(
+        stack,
+        name,
+        [(SMALL_JOB, SPLIT_AND_REPEATED), (SimulatedJob(Parallelism(3, 2), 4), SPLIT_AND_REPEATED)],
+    ) as trial:
         trial.fault(lambda: None)
-        trial.flow(12)
+        trial.wait_for_steps(12)
         verdict = trial.finish()
     assert verdict["violations"] == []
     assert verdict["duplicates"] > 0
 
 
-def test_row_25_another_batch_under_the_same_key_changes_no_window(stack, name):
+def test_row_25_conflicting_batch_under_a_used_key_changes_no_window(stack, name):
     with Trial(stack, name) as trial:
         trial.fault(lambda: None)
         (load,) = trial.loads
@@ -40,11 +44,11 @@ def altered(body):
     return codec.encode(replace(batch, columns=longer, wire=None))
 
 
-def test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_its_own(stack, name):
+def test_row_32_and_36_resized_restart_from_a_checkpoint_is_a_new_run(stack, name):
     with Trial(stack, name) as trial:
         trial.fault(lambda: None)
         (load,) = trial.loads
-        trial.flow(5)
+        trial.wait_for_steps(5)
         trial.pause()
         for number, dp_size in enumerate((3, 1), start=2):
             load.restart(SimulatedJob(Parallelism(dp_size, 2), 2), f"run-{number}", from_step=2)
@@ -53,11 +57,11 @@ def test_row_32_and_36_a_restart_from_a_checkpoint_in_another_size_is_a_run_of_i
     assert verdict["violations"] == []
 
 
-def test_row_34_steps_that_never_were_are_in_no_window(stack, name):
+def test_row_34_skipped_step_numbers_appear_in_no_window(stack, name):
     with Trial(stack, name) as trial:
         trial.fault(lambda: None)
         (load,) = trial.loads
-        trial.flow(5)
+        trial.wait_for_steps(5)
         trial.pause()
         before, load.next_step = load.next_step, load.next_step + 100
         load.push_steps(6)

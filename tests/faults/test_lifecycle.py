@@ -1,4 +1,4 @@
-"""`paceline serve`: it ends in order, leaves nobody behind, and keeps its processes running."""
+"""`paceline serve` shuts down cleanly, leaves no orphans, and restarts its processes."""
 
 import os
 import sys
@@ -52,7 +52,7 @@ def serve(tmp_path):
     server.kill()
 
 
-def test_sigterm_ends_all_with_status_0_and_the_next_start_finds_everything_free(serve):
+def test_sigterm_ends_every_child_with_status_0_and_allows_a_restart(serve):
     started = [pid for pid, _ in children(serve.pid)]
     assert len(started) == 3
     assert serve.terminate(within_s=10) == 0
@@ -60,7 +60,7 @@ def test_sigterm_ends_all_with_status_0_and_the_next_start_finds_everything_free
     serve.start_and_wait()
 
 
-def test_a_child_that_is_killed_is_started_again(serve):
+def test_killed_child_is_restarted(serve):
     for word in ("consumer", "valkey", " api"):
         victim = serve.child(word)
         os.kill(victim, 9)
@@ -68,7 +68,7 @@ def test_a_child_that_is_killed_is_started_again(serve):
         wait_until(serve.is_ready, "all is well again")
 
 
-def test_while_one_runs_a_second_is_refused_and_sigkill_leaves_no_orphans(serve, tmp_path):
+def test_second_server_is_refused_and_sigkill_leaves_no_orphans(serve, tmp_path):
     second = Serve(tmp_path, "second.log")
     second.start()
     wait_until(lambda: not second.is_running(), "the second gives up")
@@ -77,6 +77,6 @@ def test_while_one_runs_a_second_is_refused_and_sigkill_leaves_no_orphans(serve,
     assert serve.is_ready()
     left = [pid for pid, _ in children(serve.pid)]
     serve.kill()
-    wait_until(lambda: not any(is_alive(pid) for pid in left), "nobody is left behind")
+    wait_until(lambda: not any(is_alive(pid) for pid in left), "no child is left")
     second.start_and_wait()
     second.kill()

@@ -1,4 +1,4 @@
-"""Each promise is broken once on purpose: a harness that cannot go red proves nothing."""
+"""Each guarantee is broken once on purpose: a harness that cannot fail proves nothing."""
 
 from functools import partial
 
@@ -6,16 +6,16 @@ from tests.faults import sabotage
 from tests.harness.crash_points import crash_at, freeze_at
 from tests.harness.load import PushHabits
 from tests.harness.processes import wait_until
-from tests.harness.trial import SMALL, Trial
+from tests.harness.trial import SMALL_JOB, Trial
 
-SHORT_S = 8.0  # what is lost never comes, however long one waits
-
-
-def patch(deed):
-    return f"{sabotage.__name__}:{deed.__name__}"
+SHORT_S = 8.0  # lost data never arrives, so a short limit is enough
 
 
-def test_an_acknowledgement_before_the_append_is_found(stack, name):
+def patch(function):
+    return f"{sabotage.__name__}:{function.__name__}"
+
+
+def test_acknowledgement_before_the_append_is_detected(stack, name):
     stack.kill("api-1")
     stack.restart("api-0", patch(sabotage.acknowledge_before_append))
     stack.wait_until_answering("api-0")
@@ -26,11 +26,11 @@ def test_an_acknowledgement_before_the_append_is_found(stack, name):
     assert verdict["missing"] > 0
 
 
-def test_a_queue_that_did_not_keep_what_it_took_is_found(stack, name):
+def test_queue_that_loses_its_newest_entries_is_detected(stack, name):
     with Trial(stack, name, within_s=SHORT_S) as trial:
         for consumer in stack.consumers:
             stack.processes[consumer].freeze()
-        trial.flow(4)
+        trial.wait_for_steps(4)
         trial.fault(partial(stack.kill, "queue"))
         stack.queue.cut_tail(4000)
         stack.queue.start_and_wait()
@@ -38,44 +38,44 @@ def test_a_queue_that_did_not_keep_what_it_took_is_found(stack, name):
     assert verdict["missing"] > 0
 
 
-def test_a_stream_with_a_length_limit_is_found(stack, name):
+def test_stream_length_limit_is_detected(stack, name):
     stack.kill("api-1")
     stack.restart("api-0", patch(sabotage.cap_streams))
     stack.wait_until_answering("api-0")
     with Trial(stack, name, within_s=SHORT_S) as trial:
         for consumer in stack.consumers:
             trial.fault(stack.processes[consumer].freeze)
-        trial.flow(4)
+        trial.wait_for_steps(4)
         verdict = trial.finish()
     assert verdict["missing"] > 0
 
 
-def test_a_commit_without_a_fence_is_found(stack, name):
-    no_fence = patch(sabotage.leave_out_fences)
+def test_commit_without_a_fence_is_detected(stack, name):
+    no_fence = patch(sabotage.skip_fences)
     stack.kill("consumer-1")
-    asleep = (freeze_at("after_read", 3), crash_at("after_ack", 3))
-    stack.restart("consumer-0", no_fence, *asleep)
+    patches = (freeze_at("after_read", 3), crash_at("after_ack", 3))
+    stack.restart("consumer-0", no_fence, *patches)
     with Trial(stack, name, within_s=SHORT_S) as trial:
-        sleeper = stack.processes["consumer-0"]
-        wait_until(sleeper.is_frozen, "it stands still with batches in its hands")
+        frozen = stack.processes["consumer-0"]
+        wait_until(frozen.is_frozen, "it is frozen while it holds batches")
         stack.start("consumer-1", no_fence)
         (load,) = trial.loads
         wait_until(lambda: load.closed_steps() >= 4, "the other one has the shards")
         trial.pause()
         wait_until(lambda: stack.queue_is_empty(), "the other one has done everything")
-        trial.fault(sleeper.thaw)
-        wait_until(lambda: not sleeper.is_running(), "it has committed what it had slept on")
+        trial.fault(frozen.thaw)
+        wait_until(lambda: not frozen.is_running(), "it has committed the batches that it held")
         stack.restart("consumer-1", no_fence)
         verdict = trial.finish()
-    assert any("owed" in told for told in verdict["violations"])
+    assert any("owed" in violation for violation in verdict["violations"])
 
 
-def test_batches_that_count_as_often_as_they_come_are_found(stack, name):
+def test_duplicate_batches_counted_as_new_are_detected(stack, name):
     stack.kill("consumer-1")
-    stack.restart("consumer-0", patch(sabotage.leave_out_keys))
-    with Trial(stack, name, [(SMALL, PushHabits(resent=0.5))], within_s=SHORT_S) as trial:
+    stack.restart("consumer-0", patch(sabotage.skip_batch_keys))
+    with Trial(stack, name, [(SMALL_JOB, PushHabits(resent=0.5))], within_s=SHORT_S) as trial:
         trial.fault(lambda: None)
         (load,) = trial.loads
         wait_until(lambda: load.closed_steps() >= 4, "it closes windows")
         verdict = trial.finish()
-    assert any("owed" in told for told in verdict["violations"])
+    assert any("owed" in violation for violation in verdict["violations"])

@@ -1,4 +1,4 @@
-"""The judge of part crashes over made-up hearings: each promise is broken once on purpose."""
+"""The judge of part crashes over constructed messages: each guarantee is broken once."""
 
 import json
 from dataclasses import replace
@@ -13,100 +13,104 @@ FIRING = {"a": "firing", "b": "firing"}
 RESOLVED = {"a": "resolved", "b": "resolved"}
 
 
-def hearing(delivery_id="m1", at_s=10.0, told=FIRING, endpoint="steady", **given):
-    return ReceivedNotification(endpoint, delivery_id, at_s, JOB, RULE, told, **given)
+def notification(delivery_id="m1", at_s=10.0, statuses=FIRING, receiver="steady", **given):
+    return ReceivedNotification(receiver, delivery_id, at_s, JOB, RULE, statuses, **given)
 
 
-def well(endpoint="steady"):
-    """An alert that begins and ends as it should."""
-    end = hearing(f"{endpoint}-2", 20.0, RESOLVED, endpoint)
-    return [hearing(f"{endpoint}-1", 10.0, FIRING, endpoint), end]
+def complete_delivery(receiver="steady"):
+    """Firing and resolved notifications of both alerts."""
+    end = notification(f"{receiver}-2", 20.0, RESOLVED, receiver)
+    return [notification(f"{receiver}-1", 10.0, FIRING, receiver), end]
 
 
 OWED = [
-    OwedNotification(endpoint, fingerprint, status, JOB, RULE)
-    for endpoint in ("steady", "shaky")
+    OwedNotification(receiver, fingerprint, status, JOB, RULE)
+    for receiver in ("steady", "shaky")
     for fingerprint in "ab"
     for status in ("firing", "resolved")
 ]
-WELL = [*well(), *well("shaky")]
+COMPLETE = [*complete_delivery(), *complete_delivery("shaky")]
 
 
-def complaints(hearings, *, deaths_s=(), quiets=()):
-    found = wrong(OWED, hearings, deaths_s=deaths_s, quiets=quiets)
+def complaints(received, *, deaths_s=(), silences=()):
+    found = wrong(OWED, received, deaths_s=deaths_s, silences=silences)
     return sorted({each.partition(":")[0] for each in found})
 
 
-def test_nothing_is_wrong_where_everybody_was_told_everything_once():
-    assert complaints(WELL) == []
+def test_complete_deliveries_have_no_complaints():
+    assert complaints(COMPLETE) == []
 
 
-@pytest.mark.parametrize("missing", range(len(WELL)))
-def test_what_one_endpoint_was_not_told_is_lost(missing):
-    left = [each for at, each in enumerate(WELL) if at != missing]
+@pytest.mark.parametrize("missing", range(len(COMPLETE)))
+def test_notification_missing_at_one_receiver_is_lost(missing):
+    left = [each for at, each in enumerate(COMPLETE) if at != missing]
     assert "lost" in complaints(left)
 
 
-def test_one_alert_of_several_that_a_message_leaves_out_is_lost():
-    first, *rest = WELL
-    assert "lost" in complaints([replace(first, told={"a": "firing"}), *rest])
+def test_alert_missing_from_a_notification_is_lost():
+    first, *rest = COMPLETE
+    assert "lost" in complaints([replace(first, statuses={"a": "firing"}), *rest])
 
 
-def test_a_receiver_that_is_told_the_beginning_last_believes_what_is_over():
-    first, second, *rest = WELL
+def test_firing_delivered_after_resolved_is_stale():
+    first, second, *rest = COMPLETE
     assert complaints([second, first, *rest]) == ["stale"]
 
 
-def test_the_same_news_under_another_id_is_found():
-    again = replace(WELL[0], delivery_id="other", at_s=11.0)
-    assert complaints([WELL[0], again, *WELL[1:]], deaths_s=[10.5]) == ["renewed"]
+def test_same_content_under_another_delivery_id_is_renewed():
+    again = replace(COMPLETE[0], delivery_id="other", at_s=11.0)
+    assert complaints([COMPLETE[0], again, *COMPLETE[1:]], deaths_s=[10.5]) == ["renewed"]
 
 
-def test_that_it_still_fires_is_news_of_its_own():
-    repeat = replace(WELL[0], delivery_id="other", at_s=11.0, is_repeat=True)
-    assert complaints([WELL[0], repeat, *WELL[1:]]) == []
+def test_repeat_interval_notification_is_not_renewed():
+    repeat = replace(COMPLETE[0], delivery_id="other", at_s=11.0, is_repeat=True)
+    assert complaints([COMPLETE[0], repeat, *COMPLETE[1:]]) == []
 
 
-def test_a_message_may_come_again_once_for_each_death_between():
-    again = [replace(WELL[0], at_s=at_s) for at_s in (12.0, 15.0)]
-    hearings = [WELL[0], *again, *WELL[1:]]
-    assert complaints(hearings, deaths_s=[11.0, 14.0]) == []
-    assert complaints(hearings, deaths_s=[11.0]) == ["repeated"]
-    assert complaints(hearings, deaths_s=[11.0, 16.0]) == ["repeated"]
-    assert complaints(hearings) == ["repeated"]
-    assert dict(num_repeated(hearings)) == {("steady", "steady-1"): 2}
+def test_each_process_death_explains_one_repeated_delivery():
+    again = [replace(COMPLETE[0], at_s=at_s) for at_s in (12.0, 15.0)]
+    received = [COMPLETE[0], *again, *COMPLETE[1:]]
+    assert complaints(received, deaths_s=[11.0, 14.0]) == []
+    assert complaints(received, deaths_s=[11.0]) == ["repeated"]
+    assert complaints(received, deaths_s=[11.0, 16.0]) == ["repeated"]
+    assert complaints(received) == ["repeated"]
+    assert dict(num_repeated(received)) == {("steady", "steady-1"): 2}
 
 
-def test_what_is_told_in_a_silence_is_found():
-    assert complaints(WELL, quiets=[SilencedPeriod(JOB, 5.0, 12.0)]) == ["spoken"]
-    assert complaints(WELL, quiets=[SilencedPeriod("job-2", 5.0, 12.0)]) == []
-    # On its way when the silence began, or told as soon as it was over.
+def test_notification_during_a_silence_is_reported():
+    assert complaints(COMPLETE, silences=[SilencedPeriod(JOB, 5.0, 12.0)]) == ["spoken"]
+    assert complaints(COMPLETE, silences=[SilencedPeriod("job-2", 5.0, 12.0)]) == []
+    # Claimed before the silence began, or delivered right after it ended.
     assert (
-        complaints(WELL, quiets=[SilencedPeriod(JOB, 9.5, 19.0), SilencedPeriod(JOB, 21.0, 30.0)])
+        complaints(
+            COMPLETE, silences=[SilencedPeriod(JOB, 9.5, 19.0), SilencedPeriod(JOB, 21.0, 30.0)]
+        )
         == []
     )
 
 
-def test_the_end_of_an_incident_is_of_all_that_was_in_it():
-    heard = Inbox()
+def test_pagerduty_resolve_covers_every_alert_of_the_incident():
+    inbox = Inbox()
     alerts = [{"fingerprint": each, "status": "firing"} for each in "ab"]
     details = {"alerts": alerts, "job_id": JOB, "rule": RULE, "is_repeat": False}
     event = {"event_action": "trigger", "dedup_key": "k", "payload": {"custom_details": details}}
-    heard.hear("pager", "m1", json.dumps(event).encode())
-    assert heard.knows("pager", "ab", "firing")
-    heard.hear("pager", "m2", b'{"event_action": "resolve", "dedup_key": "k"}')
-    assert heard.knows("pager", "ab", "resolved")
-    assert [each.job for each in heard.of_jobs({JOB})] == [JOB, JOB]
+    inbox.receive("pager", "m1", json.dumps(event).encode())
+    assert inbox.has_status("pager", "ab", "firing")
+    inbox.receive("pager", "m2", b'{"event_action": "resolve", "dedup_key": "k"}')
+    assert inbox.has_status("pager", "ab", "resolved")
+    assert [each.job for each in inbox.of_jobs({JOB})] == [JOB, JOB]
 
 
-def test_an_endpoint_that_fails_takes_every_message_in_the_end():
-    refusing = FlakyReplies(["shaky"])
-    met = {
-        f"m{number}": [refusing.refusal("shaky", f"m{number}") for _ in range(4)]
+def test_flaky_receiver_accepts_every_notification_by_the_third_attempt():
+    flaky = FlakyReplies(["shaky"])
+    replies_by_message = {
+        f"m{number}": [flaky.refusal("shaky", f"m{number}") for _ in range(4)]
         for number in range(200)
     }
-    kinds = {each for refusals in met.values() for each in refusals if each}
+    kinds = {each for refusals in replies_by_message.values() for each in refusals if each}
     assert kinds == {500, 503, "reset"}
-    assert all(refusals[2:] == [None, None] for refusals in met.values())
-    assert 0.2 < sum(refusals[0] is not None for refusals in met.values()) / 200 < 0.5
-    assert refusing.refusal("steady", "m1") is None
+    assert all(refusals[2:] == [None, None] for refusals in replies_by_message.values())
+    assert (
+        0.2 < sum(refusals[0] is not None for refusals in replies_by_message.values()) / 200 < 0.5
+    )
+    assert flaky.refusal("steady", "m1") is None

@@ -1,4 +1,4 @@
-"""The oracle has nothing to say of a sound store, and something of each unsound one."""
+"""The oracle finds no violation in a sound store, and one in each unsound store."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from tests.harness.oracle import RevisionWatch
 
 JOB = "a"
 KEY = job_key(DEFAULT_PROJECT, JOB)
-MADE = SimulatedJob(Parallelism(2, 2), 2)
+SIMULATED = SimulatedJob(Parallelism(2, 2), 2)
 NUM_STEPS = 7
 ITEM = {"window_id": "1-0", "revision": 2, "state": "open", "num_steps": 2}
 
@@ -31,16 +31,16 @@ def owed():
 
 @pytest.fixture
 def twin(tmp_path, owed):
-    """A store with all that is owed: three windows, of which the last has one step."""
+    """A store with every owed operation: three windows, the last with one step."""
     url = f"sqlite:///{tmp_path / 'paceline.db'}"
     migrate(url)
     twin = ConsumerTwin(url)
-    twin.register(KEY, MADE.parallelism)
-    twin.push(KEY, MADE, *range(NUM_STEPS))
+    twin.register(KEY, SIMULATED.parallelism)
+    twin.push(KEY, SIMULATED, *range(NUM_STEPS))
     twin.end(KEY)
     twin.turns(twin.consumer())
     for step in range(NUM_STEPS):
-        for batch in step_batches(MADE, step):
+        for batch in step_batches(SIMULATED, step):
             owed.owe(JOB, codec.encode(batch))
     yield twin
     twin.store.close()
@@ -50,38 +50,38 @@ def violations(twin, owed):
     return judge(twin.store, owed, [JOB]).violations
 
 
-def test_nothing_is_said_of_a_sound_store(twin, owed):
+def test_sound_store_has_no_violations(twin, owed):
     judgement = judge(twin.store, owed, [JOB])
     assert judgement.violations == []
     assert judgement.windows == 3
     assert judgement.rows_judged == owed.rows > 0
 
 
-def test_a_batch_that_is_owed_and_not_there_is_missing(twin, owed):
-    (batch, *_) = step_batches(MADE, NUM_STEPS)
+def test_acknowledged_batch_absent_from_the_store_is_missing(twin, owed):
+    (batch, *_) = step_batches(SIMULATED, NUM_STEPS)
     owed.owe(JOB, codec.encode(batch))
     judgement = judge(twin.store, owed, [JOB])
     assert judgement.missing == batch.columns.num_ops
     assert judgement.violations
 
 
-def test_a_window_that_is_gone_is_missing(twin, owed):
+def test_operations_of_a_deleted_window_are_missing(twin, owed):
     for each in (window_briefs, window_losses, table):
         change(twin, delete(each).where(each.c.first_step == 3))
-    assert judge(twin.store, owed, [JOB]).missing == 3 * MADE.make_step(0).num_ops
+    assert judge(twin.store, owed, [JOB]).missing == 3 * SIMULATED.make_step(0).num_ops
 
 
-def test_what_nobody_sent_is_spurious(twin, owed):
+def test_operations_never_sent_are_spurious(twin, owed):
     less = Obligations()
     for step in range(NUM_STEPS):
-        for batch in step_batches(MADE, step)[1:]:
+        for batch in step_batches(SIMULATED, step)[1:]:
             less.owe(JOB, codec.encode(batch))
     judgement = judge(twin.store, less, [JOB])
     assert judgement.spurious == owed.rows - less.rows
     assert judgement.missing == 0
 
 
-def test_operations_that_were_changed_are_missing_and_spurious(twin, owed):
+def test_changed_operation_is_missing_and_spurious(twin, owed):
     with twin.store.read() as conn:
         ops = unpack_ops(windows.trace(conn, KEY, "1-0") or b"")
     ops.duration_ns[0] += 1
@@ -90,22 +90,22 @@ def test_operations_that_were_changed_are_missing_and_spurious(twin, owed):
     assert (judgement.missing, judgement.spurious) == (1, 1)
 
 
-def test_a_result_that_differs_in_its_last_bit_is_found(twin, owed):
+def test_result_that_differs_in_the_last_bit_is_a_violation(twin, owed):
     with twin.store.read() as conn:
         result = windows.get(conn, KEY, "1-0")
     result["slowdown"] *= 1 + 2**-52
     change(twin, update(table).where(table.c.first_step == 0).values(result=result))
-    (told,) = violations(twin, owed)
-    assert "another result" in told
+    (violation,) = violations(twin, owed)
+    assert "another result" in violation
 
 
-def test_a_window_that_is_still_open_is_found(twin, owed):
+def test_open_window_is_a_violation(twin, owed):
     change(twin, update(table).where(table.c.first_step == 0).values(state="open"))
-    assert any("is open" in told for told in violations(twin, owed))
+    assert any("is open" in violation for violation in violations(twin, owed))
 
 
-def test_the_first_of_two_under_one_key_is_owed(owed):
-    (batch, *_) = step_batches(MADE, 0)
+def test_first_batch_under_a_key_is_the_one_owed(owed):
+    (batch, *_) = step_batches(SIMULATED, 0)
     longer = replace(batch.columns, duration_ns=batch.columns.duration_ns + 1)
     other = codec.encode(replace(batch, columns=longer))
     for body in (codec.encode(batch), codec.encode(batch), other):
@@ -124,10 +124,10 @@ def test_the_first_of_two_under_one_key_is_owed(owed):
         ([ITEM, ITEM], 1),
     ],
 )
-def test_a_revision_never_goes_back_nor_changes_unnumbered(next_, found):
+def test_every_change_of_a_window_must_increase_its_revision(next_, found):
     watch = RevisionWatch()
-    watch.look(JOB, [ITEM])
-    watch.look(JOB, next_)
+    watch.add_page(JOB, [ITEM])
+    watch.add_page(JOB, next_)
     assert len(watch.violations) == found
 
 

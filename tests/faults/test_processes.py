@@ -1,4 +1,4 @@
-"""Rows 1 to 5 and 20 to 22 of the fault matrix: what happens when Paceline's processes end."""
+"""Rows 1 to 5 and 20 to 22 of the fault matrix: Paceline's processes die or freeze."""
 
 import resource
 import socket
@@ -13,45 +13,45 @@ from tests.harness.crash_points import CONSUMER_POINTS, crash_at, freeze_at
 from tests.harness.load import PushHabits
 from tests.harness.processes import wait_until
 from tests.harness.stack import TOKEN
-from tests.harness.trial import SMALL, Trial
+from tests.harness.trial import SMALL_JOB, Trial
 
-ONCE = PushHabits(parts=2)  # nothing is sent twice unless a fault makes the worker do it
+NO_DUPLICATES = PushHabits(parts=2)  # nothing is sent twice unless a fault makes the worker do it
 STREAM = f"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
 
 
-def dies(stack, process):
+def wait_until_dead(stack, process):
     wait_until(lambda: not stack.processes[process].is_running(), f"{process} dies")
 
 
-def test_row_01_a_consumer_killed_at_any_point_loses_nothing(stack, name):
-    stack.kill("consumer-1")  # so that the other one has every shard
+def test_row_01_consumer_killed_at_any_point_loses_nothing(stack, name):
+    stack.kill("consumer-1")  # the other one then has every shard
     with Trial(stack, name) as trial:
         for passes, point in enumerate(CONSUMER_POINTS, start=1):
             trial.fault(partial(stack.restart, "consumer-0", crash_at(point, passes)))
-            dies(stack, "consumer-0")
+            wait_until_dead(stack, "consumer-0")
         assert trial.finish()["violations"] == []
 
 
-def test_row_01_the_shards_of_a_dead_consumer_are_taken_over_within_20_s(stack, name):
+def test_row_01_shards_of_a_dead_consumer_are_taken_over_within_20_s(stack, name):
     with Trial(stack, name) as trial:
         trial.fault(partial(stack.kill, "consumer-0"))
-        trial.flow(8)
+        trial.wait_for_steps(8)
         (load,) = trial.loads
         wait_until(lambda: load.closed_steps() >= 8, "the other consumer goes on", 20)
         assert trial.finish()["violations"] == []
 
 
-def test_row_02_a_consumer_that_slept_through_its_lease_commits_nothing(stack, name):
+def test_row_02_consumer_frozen_beyond_its_lease_commits_nothing(stack, name):
     stack.kill("consumer-1")
     stack.restart("consumer-0", freeze_at("after_read", 3))
     fenced = fenced_commits(stack)
     with Trial(stack, name) as trial:
-        sleeper = stack.processes["consumer-0"]
-        wait_until(sleeper.is_frozen, "it stands still with batches in its hands")
+        frozen = stack.processes["consumer-0"]
+        wait_until(frozen.is_frozen, "it is frozen while it holds batches")
         stack.start("consumer-1")
         (load,) = trial.loads
         wait_until(lambda: load.closed_steps() >= 4, "the other one has the shards")
-        trial.fault(sleeper.thaw)
+        trial.fault(frozen.thaw)
         wait_until(lambda: fenced_commits(stack) > fenced, "its commit is refused")
         assert trial.finish()["violations"] == []
 
@@ -64,46 +64,44 @@ def fenced_commits(stack):
     return found
 
 
-def test_row_03_an_api_killed_before_the_append_has_promised_nothing(stack, name):
+def test_row_03_api_killed_before_the_append_loses_no_acknowledged_batch(stack, name):
     stack.kill("api-1")
     with Trial(stack, name) as trial:
         trial.fault(partial(stack.restart, "api-0", crash_at("before_xadd", 5)))
-        dies(stack, "api-0")
+        wait_until_dead(stack, "api-0")
         assert trial.finish()["violations"] == []
 
 
-def test_row_04_an_append_whose_answer_dies_with_the_api_has_one_effect(stack, name):
+def test_row_04_append_by_an_api_killed_before_its_answer_has_one_effect(stack, name):
     stack.kill("api-1")
-    with Trial(stack, name, [(SMALL, ONCE)]) as trial:
+    with Trial(stack, name, [(SMALL_JOB, NO_DUPLICATES)]) as trial:
         trial.fault(partial(stack.restart, "api-0", crash_at("after_xadd", 5)))
-        dies(stack, "api-0")
+        wait_until_dead(stack, "api-0")
         verdict = trial.finish()
     assert verdict["violations"] == []
     assert verdict["duplicates"] > 0
 
 
 @pytest.mark.parametrize(("joint", "request_"), [("to_queue", b"XADD"), ("to_api", b"/ops")])
-def test_row_04_an_append_whose_answer_is_lost_on_its_way_has_one_effect(
-    stack, name, joint, request_
-):
+def test_row_04_append_with_a_lost_answer_has_one_effect(stack, name, joint, request_):
     proxy = stack.to_queue if joint == "to_queue" else stack.to_apis[0]
-    fired = proxy.fired
-    with Trial(stack, f"{name}-{joint}", [(SMALL, ONCE)]) as trial:
+    before = proxy.dropped_answers
+    with Trial(stack, f"{name}-{joint}", [(SMALL_JOB, NO_DUPLICATES)]) as trial:
         trial.fault(partial(proxy.drop_answer_to, request_))
-        wait_until(lambda: proxy.fired > fired, "an answer is lost")
+        wait_until(lambda: proxy.dropped_answers > before, "an answer is lost")
         verdict = trial.finish()
     assert verdict["violations"] == []
     assert verdict["duplicates"] > 0
 
 
-def test_row_05_sigterm_under_load_with_a_frozen_reader_ends_well_within_10_s(stack, name):
+def test_row_05_sigterm_under_load_with_a_frozen_reader_ends_within_10_s(stack, name):
     with Trial(stack, name) as trial, frozen_reader(stack.api_ports[0]):
         announcer = RedisAnnouncer(f"redis://127.0.0.1:{stack.queue.port}")
         for _ in range(200):
             # More than the sockets hold: the server waits for a reader that never reads.
             announcer.announce({"event": "alert", "job_id": f"default/{'x' * 60_000}"})
         announcer.close()
-        trial.flow()
+        trial.wait_for_steps()
         trial.fault(lambda: None)
         assert stack.processes["api-0"].terminate(within_s=10) == 0
         assert stack.processes["consumer-0"].terminate(within_s=10) == 0
@@ -121,7 +119,7 @@ def frozen_reader(port):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_row_20_a_power_cut_of_everything_at_once_loses_nothing(stack, name, seed):
+def test_row_20_power_cut_of_every_process_loses_nothing(stack, name, seed):
     names = list(stack.processes)
     with Trial(stack, f"{name}-{seed}", seed=seed) as trial:
         trial.fault(partial(stack.kill, *names))
@@ -131,7 +129,7 @@ def test_row_20_a_power_cut_of_everything_at_once_loses_nothing(stack, name, see
 
 
 @pytest.mark.parametrize("backend", ["queue", "database"])
-def test_row_20_a_consumer_waits_for_what_starts_after_it(stack, name, backend):
+def test_row_20_consumer_waits_for_a_backend_that_starts_later(stack, name, backend):
     if backend not in stack.processes:
         pytest.skip("no PostgreSQL server is installed: Debian's postgresql has one")
     consumers = stack.consumers
@@ -151,14 +149,16 @@ def times_waited(stack, process):
     return stack.processes[process].log_text().count("[warning  ] waiting ")
 
 
-def test_row_22_an_api_out_of_file_descriptors_refuses_and_goes_on(stack, name):
+def test_row_22_api_out_of_file_descriptors_recovers_and_loses_nothing(stack, name):
     api = stack.processes["api-0"]
     limits = resource.prlimit(api.pid, resource.RLIMIT_NOFILE)
     with Trial(stack, name) as trial:
         trial.fault(partial(resource.prlimit, api.pid, resource.RLIMIT_NOFILE, (64, limits[1])))
-        crowd = [socket.create_connection(("127.0.0.1", stack.api_ports[0])) for _ in range(100)]
-        trial.flow(3)
-        for each in crowd:
+        connections = [
+            socket.create_connection(("127.0.0.1", stack.api_ports[0])) for _ in range(100)
+        ]
+        trial.wait_for_steps(3)
+        for each in connections:
             each.close()
         resource.prlimit(api.pid, resource.RLIMIT_NOFILE, limits)
         wait_until(lambda: stack.readiness(stack.api_ports[0]) == 200, "it is ready again")

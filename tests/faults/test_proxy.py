@@ -1,4 +1,4 @@
-"""The proxy's troubles are real ones: each is seen from both ends."""
+"""Each of the proxy's faults is observed from both ends."""
 
 import socket
 import threading
@@ -11,74 +11,74 @@ from tests.harness.proxy import Proxy
 
 @pytest.fixture
 def ends():
-    """A caller, and the server's end of its line, with a proxy between them."""
+    """A client and the server's end of its connection, with a proxy in between."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         proxy = Proxy(listener.getsockname()[1])
-        with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as caller:
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
             server, _ = listener.accept()
             server.settimeout(10)
             with server:
-                yield proxy, caller, server
+                yield proxy, client, server
         proxy.close()
 
 
-def test_without_trouble_it_hands_on_both_ways(ends):
-    _, caller, server = ends
-    caller.sendall(b"question")
+def test_proxy_without_faults_forwards_both_ways(ends):
+    _, client, server = ends
+    client.sendall(b"question")
     assert server.recv(100) == b"question"
     server.sendall(b"answer")
-    assert caller.recv(100) == b"answer"
+    assert client.recv(100) == b"answer"
 
 
-def test_an_answer_is_dropped_after_its_request_was_handed_on(ends):
-    proxy, caller, server = ends
+def test_request_whose_answer_is_dropped_is_still_forwarded(ends):
+    proxy, client, server = ends
     proxy.drop_answer_to(b"que")
-    caller.sendall(b"qu")
+    client.sendall(b"qu")
     assert server.recv(100) == b"qu"
-    caller.sendall(b"estion")  # what is looked for may come in two parts
+    client.sendall(b"estion")  # the match may arrive in two parts
     assert server.recv(100) == b"estion"
     server.sendall(b"answer")
     with pytest.raises(ConnectionResetError):
-        caller.recv(100)
-    assert proxy.fired == 1
+        client.recv(100)
+    assert proxy.dropped_answers == 1
 
 
-def test_a_line_is_reset_at_both_ends(ends):
-    proxy, caller, server = ends
-    caller.sendall(b"question")
+def test_reset_reaches_both_ends(ends):
+    proxy, client, server = ends
+    client.sendall(b"question")
     assert server.recv(100) == b"question"
     proxy.reset_all()
-    for end in (caller, server):
+    for end in (client, server):
         with pytest.raises(ConnectionResetError):
             end.recv(100)
 
 
-def test_a_half_closed_line_still_brings_answers(ends):
-    proxy, caller, server = ends
-    caller.sendall(b"question")
+def test_half_closed_connection_still_delivers_answers(ends):
+    proxy, client, server = ends
+    client.sendall(b"question")
     assert server.recv(100) == b"question"
     proxy.half_close_all()
     assert server.recv(100) == b""
     server.sendall(b"answer")
-    assert caller.recv(100) == b"answer"
+    assert client.recv(100) == b"answer"
 
 
-def test_what_is_said_into_silence_is_lost_and_healing_cuts_the_line(ends):
-    proxy, caller, server = ends
-    caller.sendall(b"question")
+def test_blackhole_loses_bytes_and_healing_resets_the_connection(ends):
+    proxy, client, server = ends
+    client.sendall(b"question")
     assert server.recv(100) == b"question"
-    proxy.silence()
-    caller.sendall(b"question")
+    proxy.blackhole()
+    client.sendall(b"question")
     server.settimeout(0.2)
     with pytest.raises(TimeoutError):
         server.recv(100)
     proxy.heal()
     with pytest.raises(ConnectionResetError):
-        caller.recv(100)
+        client.recv(100)
 
 
-def test_a_slow_line_brings_everything(ends):
-    proxy, caller, server = ends
+def test_slow_connection_delivers_every_byte(ends):
+    proxy, client, server = ends
     proxy.slow(0.01, bytes_per_s=1e6)
     received = bytearray()
 
@@ -88,6 +88,6 @@ def test_a_slow_line_brings_everything(ends):
 
     receiver = threading.Thread(target=receive)
     receiver.start()
-    caller.sendall(b"x" * 100_000)
-    wait_until(lambda: not receiver.is_alive(), "all has come")
+    client.sendall(b"x" * 100_000)
+    wait_until(lambda: not receiver.is_alive(), "all bytes arrived")
     assert received == b"x" * 100_000

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from tests.benchmarks.running import run_benchmark
-from tests.harness.fuzz.decoding import decoded, result_of
+from tests.harness.fuzz.decoding import decode_status, result_of
 from tests.harness.fuzz.payloads import ONE_BOMB_IN, Payloads
 
 KINDS = {
@@ -21,7 +21,7 @@ def payloads():
     return Payloads(seed=1)
 
 
-def test_thousands_of_payloads_are_read_in_a_process_that_lives_on():
+def test_damaged_payloads_do_not_crash_the_decoding_process():
     command = ["fuzz", "--payloads=8000", "--seed=1", "--http-every=0"]
     result = run_benchmark(*command)
     assert result.exit_code == 0, result.output
@@ -32,7 +32,7 @@ def test_thousands_of_payloads_are_read_in_a_process_that_lives_on():
     assert set(found["by_status"]) == {"202", "400", "413", "415", "422"}
 
 
-def test_a_running_service_takes_some_of_them_and_the_bombs():
+def test_running_api_survives_damaged_payloads_and_bombs():
     command = ["fuzz", "--payloads=8000", "--seed=2", "--http-every=80"]
     result = run_benchmark(*command)
     assert result.exit_code == 0, result.output
@@ -42,23 +42,23 @@ def test_a_running_service_takes_some_of_them_and_the_bombs():
     assert posted["rss_growth_mb"] <= 64
 
 
-def test_what_is_not_damaged_is_taken(payloads):
-    assert {decoded(payload) for payload in payloads.good} == {202}
+def test_undamaged_payloads_are_accepted(payloads):
+    assert {decode_status(payload) for payload in payloads.good} == {202}
     assert len(payloads.good) == 15
 
 
-def test_the_same_number_of_the_same_seed_is_the_same_payload(payloads):
+def test_seed_and_number_determine_the_payload(payloads):
     again = Payloads(seed=1)
     assert all(payloads[number] == again[number] for number in range(1, 100))
     assert any(payloads[number] != Payloads(seed=2)[number] for number in range(1, 10))
 
 
-def test_there_are_payloads_of_every_kind(payloads):
+def test_payloads_of_every_kind_occur(payloads):
     first = islice(range(1, ONE_BOMB_IN), 100)
     assert {payloads[number].kind for number in first} == KINDS
 
 
-def test_a_reading_process_that_dies_is_told():
+def test_death_of_the_decoding_process_is_reported():
     command = ["/bin/sh", "-c", "kill -9 $$"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as died:
         assert result_of(died) == {"crashed": -9, "wrong": ["the reading process died"]}

@@ -1,7 +1,7 @@
 """PostgreSQL and the event queue as servers of the harness's own.
 
-PostgreSQL is made by initdb, and killed whole or one backend at a time; the queue listens on a TCP
-port and is durable unless told otherwise.
+PostgreSQL is created by initdb, and killed whole or one backend at a time; the queue listens on a
+TCP port and is durable by default.
 """
 
 import os
@@ -94,7 +94,7 @@ class PostgresServer(ControlledProcess):
         return bool(sessions)
 
     def remove(self) -> None:
-        """End it, and take its directory away."""
+        """Kill it and remove its directory."""
         self.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -134,13 +134,13 @@ class QueueServer(ControlledProcess):
             return False
 
     def wipe(self) -> None:
-        """Kill it and take away its disk; start it again yourself."""
+        """Kill it and remove its files; the caller starts it again."""
         self.kill()
         shutil.rmtree(self._data)
         self._data.mkdir()
 
     def cut_tail(self, size_bytes: int) -> None:
-        """Take away the end of its newest file, as if it had never reached the disk."""
+        """Truncate its newest file, as if the end had never reached the disk."""
         newest = max(self._data.rglob("*.incr.aof"), key=lambda path: path.stat().st_mtime_ns)
         os.truncate(newest, max(0, newest.stat().st_size - size_bytes))
 

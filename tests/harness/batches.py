@@ -1,4 +1,4 @@
-"""Batches to send: a made step as its workers send it, and one batch to send again and again."""
+"""Batches of simulated steps as workers send them, and one batch to send repeatedly."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -11,10 +11,10 @@ from app.trace.ops import OP_SPECS
 from app.trace.window import OpColumns, Trace
 
 _ORIGIN_NS = 10**18
-# Placeholders that the sender writes over: so large that any number has room in their place.
+# Placeholders that the sender overwrites: wide enough for any number.
 RANK_MARK = 2**31 - 1
 SEQ_MARK = 2**53 - 1
-OPS_A_STEP = 100
+OPS_PER_STEP = 100
 
 
 @dataclass
@@ -31,16 +31,16 @@ class Batches:
         for dp_rank, stage in workers.tolist():
             yield from self._in_parts(batch_of(trace, self.epoch, dp_rank, stage, 0))
 
-    def _in_parts(self, whole: OpBatch) -> Iterator[OpBatch]:
-        rows_of_parts = np.array_split(np.arange(whole.columns.num_ops), self.parts)
+    def _in_parts(self, batch: OpBatch) -> Iterator[OpBatch]:
+        rows_of_parts = np.array_split(np.arange(batch.columns.num_ops), self.parts)
         for part, rows in enumerate(rows_of_parts, start=1):
-            number = self._next_seq.get(whole.rank, 0)
-            self._next_seq[whole.rank] = number + 1
+            number = self._next_seq.get(batch.rank, 0)
+            self._next_seq[batch.rank] = number + 1
             yield replace(
-                whole,
+                batch,
                 batch_seq=number,
-                steps_done=whole.steps_done if part == self.parts else (),
-                columns=whole.columns.select(rows),
+                steps_done=batch.steps_done if part == self.parts else (),
+                columns=batch.columns.select(rows),
             )
 
 
@@ -60,12 +60,12 @@ def batch_of(trace: Trace, epoch: int, dp_rank: int, stage: int, batch_seq: int)
     return OpBatch(epoch, int(ops.rank[0]), dp_rank, stage, None, batch_seq, done, columns)
 
 
-def made_batch(rows: int) -> OpBatch:
-    """So many operations of successive steps, as a worker of a one-stage job would have them."""
+def simulated_batch(rows: int) -> OpBatch:
+    """This many operations of successive steps of a worker in a one-stage job."""
     number = np.arange(rows, dtype=np.int64)
-    in_step = number % OPS_A_STEP
+    in_step = number % OPS_PER_STEP
     columns = OpColumns(
-        step=number // OPS_A_STEP,
+        step=number // OPS_PER_STEP,
         start_ns=1_790_000_000_000_000_000 + 1_000_000 * number,
         duration_ns=900_000 + 17 * in_step,
         seq_id=in_step,
@@ -73,9 +73,9 @@ def made_batch(rows: int) -> OpBatch:
         mb_id=in_step,
         optype=(in_step % len(OP_SPECS)).astype(np.int16),
     )
-    return OpBatch(1, RANK_MARK, RANK_MARK, 0, "node-0", SEQ_MARK, ((0, OPS_A_STEP),), columns)
+    return OpBatch(1, RANK_MARK, RANK_MARK, 0, "node-0", SEQ_MARK, ((0, OPS_PER_STEP),), columns)
 
 
 def body_of(rows: int) -> bytes:
     """The same in the binary format."""
-    return encode(made_batch(rows))
+    return encode(simulated_batch(rows))

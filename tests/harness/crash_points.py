@@ -1,9 +1,9 @@
-"""Named points at which a process dies or stands still, put in by patches at start-up.
+"""Named points at which a process kills or stops itself, patched in at start-up.
 
     python -m tests.harness.crash_points MODULE:FUNCTION[:ARG]... -- COMMAND ...
 
-runs a Paceline command after patches: so a process can die between any two actions, or break a
-promise on purpose, while production code has no hook for either.
+runs a Paceline command after these patches: a process can die between any two actions, or violate a
+guarantee on purpose, without a hook in production code.
 """
 
 import importlib
@@ -25,8 +25,8 @@ from app.store.database import Connection, Store
 API_POINTS = ("before_xadd", "after_xadd")
 CONSUMER_POINTS = ("after_read", "before_commit", "after_commit_before_ack", "after_ack")
 POINTS = API_POINTS + CONSUMER_POINTS
-# Of whoever tells people of alerts; not reached where nobody is to be told.
-TELLING_POINTS = (
+# Of dispatcher and sender; reached only when there is a notification.
+NOTIFICATION_POINTS = (
     "before_plan_commit",
     "after_plan_commit",
     "after_claim",
@@ -36,11 +36,11 @@ TELLING_POINTS = (
 Reached = Callable[[str], None]
 
 
-def command(patches: Sequence[str], *words: str) -> list[str]:
+def command(patches: Sequence[str], *arguments: str) -> list[str]:
     """Command line of a Paceline process with these patches."""
     if not patches:
-        return [sys.executable, "-m", "app.cli", *words]
-    return [sys.executable, "-m", "tests.harness.crash_points", *patches, "--", *words]
+        return [sys.executable, "-m", "app.cli", *arguments]
+    return [sys.executable, "-m", "tests.harness.crash_points", *patches, "--", *arguments]
 
 
 def apply(patch: str) -> None:
@@ -55,22 +55,22 @@ def crash_at(point: str, passes: int) -> str:
 
 
 def freeze_at(point: str, passes: int) -> str:
-    """The same for SIGSTOP: there it stands until somebody thaws it."""
+    """The same with SIGSTOP: the process stands still until it gets SIGCONT."""
     return f"{__name__}:stop_at:{point}:{passes}:{signal.SIGSTOP:d}"
 
 
 def stop_at(point: str, passes: str, number: str) -> None:
-    """Watch all points, and send this process the signal at one of them."""
-    if point not in POINTS + TELLING_POINTS:
-        raise ValueError(f"{point!r} is none of {POINTS + TELLING_POINTS}")
-    left = iter(range(int(passes) - 1, -1, -1))
+    """Patch all points; send this process the signal at one of them."""
+    if point not in POINTS + NOTIFICATION_POINTS:
+        raise ValueError(f"{point!r} is none of {POINTS + NOTIFICATION_POINTS}")
+    passes_left = iter(range(int(passes) - 1, -1, -1))
     lock = threading.Lock()
 
     def reached(name: str) -> None:
         if name != point:
             return
         with lock:
-            if next(left, 1) == 0:
+            if next(passes_left, 1) == 0:
                 os.kill(os.getpid(), int(number))
 
     _watch_api(reached)
@@ -87,7 +87,7 @@ def _watch_api(reached: Reached) -> None:
         await append(self, job_id, body)
         reached("after_xadd")
 
-    _put(RedisWriter, "append", watched)
+    _set_attribute(RedisWriter, "append", watched)
 
 
 def _watch_queue(reached: Reached) -> None:
@@ -106,12 +106,12 @@ def _watch_queue(reached: Reached) -> None:
         done(self, shard, entry_ids)
         reached("after_ack")
 
-    _put(RedisReader, "read", watched_read)
-    _put(RedisReader, "done", watched_done)
+    _set_attribute(RedisReader, "read", watched_read)
+    _set_attribute(RedisReader, "done", watched_done)
 
 
 def _watch_store(reached: Reached) -> None:
-    """Only of transactions that check their fence: those in which batches are taken."""
+    """Only transactions that check their fence: the consumer's commits of batches."""
     write, check = Store.write, shards.check
     fenced: set[int] = set()
 
@@ -127,12 +127,12 @@ def _watch_store(reached: Reached) -> None:
                 fenced.discard(id(conn))
                 reached("before_commit")
 
-    _put(shards, "check", watched_check)
-    _put(Store, "write", watched_write)
+    _set_attribute(shards, "check", watched_check)
+    _set_attribute(Store, "write", watched_write)
 
 
 def _watch_outbox(reached: Reached) -> None:
-    """Only of transactions in which messages are written or claimed."""
+    """Only transactions in which messages are added or claimed."""
     write, add, claim, delivered = Store.write, outbox.add, outbox.claim, outbox.mark_delivered
     planned: set[int] = set()
     claimed: set[int] = set()
@@ -166,15 +166,15 @@ def _watch_outbox(reached: Reached) -> None:
             claimed.discard(number)
             reached("after_claim")
 
-    _put(outbox, "add", watched_add)
-    _put(outbox, "claim", watched_claim)
-    _put(outbox, "mark_delivered", watched_delivered)
-    _put(Store, "write", watched_write)
+    _set_attribute(outbox, "add", watched_add)
+    _set_attribute(outbox, "claim", watched_claim)
+    _set_attribute(outbox, "mark_delivered", watched_delivered)
+    _set_attribute(Store, "write", watched_write)
 
 
-def _put(place: object, name: str, value: object) -> None:
-    getattr(place, name)  # A renamed function must fail here, not leave its point unreached.
-    setattr(place, name, value)
+def _set_attribute(target: object, name: str, value: object) -> None:
+    getattr(target, name)  # A renamed function must fail here, not leave its point unreached.
+    setattr(target, name, value)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A plain HTTP client on keep-alive connections: every retry is the caller's own."""
+"""A plain HTTP client on keep-alive connections, without retries."""
 
 import json
 from http.client import HTTPConnection, HTTPException
@@ -20,7 +20,7 @@ class HttpResponse(NamedTuple):
 
 
 class Unreachable(Exception):
-    """No answer, or half of one: whether the request had an effect, nobody knows."""
+    """No complete answer: whether the request had an effect is unknown."""
 
 
 class HttpClient:

@@ -1,7 +1,7 @@
-"""Is everything that was acknowledged in the store, once, and is every window right?
+"""Checks that every acknowledged operation is stored once and every window is right.
 
-`Obligations` has every batch that was answered 2xx, by its key, with all of its operations; the
-judge compares that with the tables, and each window with an analysis of the same operations.
+`Obligations` holds every batch that was answered 2xx, by key, with all operations; the judge
+compares them with the tables, and each window with an analysis of the same operations.
 """
 
 import json
@@ -36,12 +36,12 @@ COLUMNS = (
 )
 _MAX_LISTED = 20
 _PAGE = 200
-_OF_HISTORY = ("findings", "ruled_out", "changes")
+_HISTORY_FIELDS = ("findings", "ruled_out", "changes")
 
 
 @dataclass
 class Obligations:
-    """Batches as they were acknowledged; of two with one key, the first is owed."""
+    """Acknowledged batches; of two with the same key, the first is owed."""
 
     resent: int = 0
     conflicts: int = 0
@@ -50,7 +50,7 @@ class Obligations:
     _owed: dict[RunKey, list[Ints]] = field(default_factory=lambda: defaultdict(list))
 
     def owe(self, job: str, body: bytes) -> None:
-        """This body was answered 2xx."""
+        """Add a body that was answered 2xx."""
         batch = codec.read_entry(body)
         key = (job, batch.epoch, batch.rank, batch.batch_seq)
         digest = blake2b(body, digest_size=16).digest()
@@ -69,16 +69,16 @@ class Obligations:
         return len(self._hashes)
 
     def runs(self, job: str) -> list[int]:
-        """Epochs of the job of which something is owed."""
+        """Epochs of the job with owed operations."""
         return sorted(epoch for name, epoch in self._owed if name == job)
 
     def table(self, job: str, epoch: int) -> Ints:
         """[rows, columns] all operations owed of one run, in canonical order."""
         owed = self._owed.get((job, epoch), [])
-        return in_order(np.concatenate([np.empty((0, len(COLUMNS)), np.int64), *owed]))
+        return sorted_rows(np.concatenate([np.empty((0, len(COLUMNS)), np.int64), *owed]))
 
 
-def in_order(rows: Ints) -> Ints:
+def sorted_rows(rows: Ints) -> Ints:
     """Rows by step, dp_rank, stage, optype, seq_id."""
     return rows[np.lexsort(rows.T[:5][::-1])]
 
@@ -94,7 +94,7 @@ def _rows(batch: OpBatch) -> Ints:
 
 @dataclass
 class Judgement:
-    """What is wrong with the windows of some jobs; all zero and empty when nothing is."""
+    """Violations in the windows of some jobs; all zero and empty when the store is sound."""
 
     missing: int = 0
     spurious: int = 0
@@ -104,8 +104,8 @@ class Judgement:
     conflict_rows: int = 0
     violations: list[str] = field(default_factory=list)
 
-    def blame(self, violation: str) -> None:
-        """One more; of very many only the first are told."""
+    def add_violation(self, violation: str) -> None:
+        """Add a violation; only the first ones are listed."""
         if len(self.violations) < _MAX_LISTED:
             self.violations.append(violation)
 
@@ -148,12 +148,12 @@ def _judge_job(judgement: Judgement, conn: Connection, name: str, owed: Obligati
 def _judge_counts(
     judgement: Judgement, conn: Connection, job_id: str, epoch: int, num_owed: int
 ) -> None:
-    """Everything owed was counted as taken, once; what came again, as a duplicate."""
+    """Every owed operation was counted once as accepted; repeated ones as duplicates."""
     found = runs.load(conn, job_id, epoch)
     judgement.duplicates += found.duplicate
     judgement.conflict_rows += found.conflict
     if found.accepted + found.late != num_owed:
-        judgement.blame(f"{num_owed} operations of {job_id} are owed, but counted: {found}")
+        judgement.add_violation(f"{num_owed} operations of {job_id} are owed, but counted: {found}")
 
 
 def _judge_window(
@@ -164,62 +164,68 @@ def _judge_window(
     table: Ints,
     covered: Any,
 ) -> None:
-    where = f"window {summary.window_id} of {job_id} (revision {summary.revision})"
+    label = f"window {summary.window_id} of {job_id} (revision {summary.revision})"
     judgement.windows += 1
     blob = windows.trace(conn, job_id, summary.window_id)
     result = windows.get(conn, job_id, summary.window_id, per_step=True)
     if summary.state == "open" or blob is None:
-        judgement.blame(f"{where} is {summary.state}, with raw operations: {blob is not None}")
+        judgement.add_violation(
+            f"{label} is {summary.state}, with raw operations: {blob is not None}"
+        )
         return
     steps = sorted({*result["steps"], *(skip["step"] for skip in result["skipped_steps"])})
-    mine = np.isin(table[:, 0], steps)
-    if covered[mine].any():
-        judgement.blame(f"{where} has steps that another one has too")
+    in_window = np.isin(table[:, 0], steps)
+    if covered[in_window].any():
+        judgement.add_violation(f"{label} has steps that another one has too")
     stored = _stored(blob)
-    if not np.array_equal(stored, table[mine]):
-        _count_differences(judgement, stored, table, mine, covered, where)
+    if not np.array_equal(stored, table[in_window]):
+        _count_differences(judgement, stored, table, in_window, covered, label)
         return
-    covered[mine] = True
-    _judge_result(judgement, conn, job_id, where, result, table[mine], blob)
+    covered[in_window] = True
+    _judge_result(judgement, conn, job_id, label, result, table[in_window], blob)
 
 
 def _stored(blob: bytes) -> Ints:
     table = unpack_ops(blob)
-    return in_order(np.stack([getattr(table, name).astype(np.int64) for name in COLUMNS], axis=1))
+    return sorted_rows(
+        np.stack([getattr(table, name).astype(np.int64) for name in COLUMNS], axis=1)
+    )
 
 
 def _count_differences(
-    judgement: Judgement, stored: Ints, table: Ints, mine: Any, covered: Any, where: str
+    judgement: Judgement, stored: Ints, table: Ints, in_window: Any, covered: Any, label: str
 ) -> None:
-    have, want = _keys(stored), _keys(table[mine])
+    have, want = _keys(stored), _keys(table[in_window])
     judgement.spurious += int((~np.isin(have, want)).sum()) + len(have) - len(np.unique(have))
     is_there = np.isin(want, have)
-    covered[np.flatnonzero(mine)[is_there]] = True
-    judgement.blame(f"{where} has {len(have)} operations of {len(want)} that are owed")
+    covered[np.flatnonzero(in_window)[is_there]] = True
+    judgement.add_violation(f"{label} has {len(have)} operations of {len(want)} that are owed")
 
 
 def _keys(rows: Ints) -> Any:
     """Each row as one value that can be compared."""
-    whole = np.ascontiguousarray(rows)
-    return whole.view(np.dtype((np.void, whole.itemsize * len(COLUMNS)))).ravel()
+    contiguous = np.ascontiguousarray(rows)
+    return contiguous.view(np.dtype((np.void, contiguous.itemsize * len(COLUMNS)))).ravel()
 
 
 def _judge_result(
     judgement: Judgement,
     conn: Connection,
     job_id: str,
-    where: str,
+    label: str,
     result: dict[str, Any],
     rows: Ints,
     blob: bytes,
 ) -> None:
     table = _op_table(rows)
     if pack_window(table) != blob:
-        judgement.blame(f"{where} has its operations packed otherwise than the oracle packs them")
+        judgement.add_violation(
+            f"{label} has its operations packed otherwise than the oracle packs them"
+        )
     window = _window(conn, job_id, result, table)
     expected = observe(window).result
     if _canonical(expected) != _canonical(result):
-        judgement.blame(f"{where} has another result than its operations have")
+        judgement.add_violation(f"{label} has another result than its operations have")
 
 
 def _op_table(rows: Ints) -> OpTable:
@@ -231,7 +237,7 @@ def _op_table(rows: Ints) -> OpTable:
 
 def _window(conn: Connection, job_id: str, result: dict[str, Any], table: OpTable) -> Window:
     header, steps = result["window"], tuple(result["steps"])
-    # Who was missing is said of the window, not of its steps.
+    # Missing workers are listed per window, not per step.
     missing = iter([tuple(header["missing"])])
     skipped = tuple(
         SkippedStep(skip["step"], skip["reason"], next(missing, ()))
@@ -252,10 +258,10 @@ def _window(conn: Connection, job_id: str, result: dict[str, Any], table: OpTabl
 
 
 def _canonical(result: dict[str, Any]) -> bytes:
-    """All that follows from the window's operations alone.
+    """The part of a result that follows from the window's operations alone.
 
-    Causes do not: they are judged against what was known of the job when the window was seen,
-    and a window before it may have been revised since.
+    Causes do not: they depend on the job's history at the time of analysis, and an earlier window
+    may have been revised since.
     """
-    own = {name: value for name, value in result.items() if name not in _OF_HISTORY}
+    own = {name: value for name, value in result.items() if name not in _HISTORY_FIELDS}
     return json.dumps(own, sort_keys=True, allow_nan=False).encode()

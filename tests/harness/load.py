@@ -1,6 +1,6 @@
-"""The workers of a made job, as honest ones push: in parts, out of order, some batches twice.
+"""The workers of a simulated job, pushing in parts, out of order, some batches twice.
 
-What gets no answer, 429 or 503 is sent again under its key, until it is acknowledged.
+A batch with no answer, 429 or 503 is sent again under its key until it is acknowledged.
 """
 
 import threading
@@ -15,7 +15,7 @@ from app.ingest.wire import codec
 from app.synth.job import SimulatedJob
 from tests.harness.batches import Batches
 from tests.harness.http_client import HttpClient, HttpResponse, Unreachable
-from tests.harness.oracle import OracleLine
+from tests.harness.oracle import OracleClient
 
 RETRY_S = 0.05
 
@@ -36,9 +36,9 @@ class Load:
 
     ports: list[int]
     token: str
-    oracle: OracleLine
+    oracle: OracleClient
     job: str
-    made: SimulatedJob
+    simulated: SimulatedJob
     habits: PushHabits = field(default_factory=PushHabits)
     seed: int = 1
     retries: int = 0
@@ -48,31 +48,31 @@ class Load:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        self._lines = [HttpClient(port, self.token) for port in self.ports]
-        self._asking = [HttpClient(port, self.token) for port in self.ports]
+        self._clients = [HttpClient(port, self.token) for port in self.ports]
+        self._query_clients = [HttpClient(port, self.token) for port in self.ports]
         self._turn = 0
         self._rng = np.random.default_rng(self.seed)
-        self._owes_a_duplicate = self.habits.resent > 0  # chance alone may make none in a short run
+        self._needs_duplicate = self.habits.resent > 0  # at random, a short run may have none
         self._held: list[bytes] = []
 
     def register(self, run_key: str = "run-1") -> None:
         """Begin a run."""
-        sizes = self.made.parallelism
+        sizes = self.simulated.parallelism
         job = {
             "parallelism": {"dp_size": sizes.dp_size, "pp_size": sizes.pp_size},
             "run_key": run_key,
         }
-        self.epoch = int(self._insist("PUT", f"/jobs/{self.job}", job)["epoch"])
+        self.epoch = int(self._request_until_answered("PUT", f"/jobs/{self.job}", job)["epoch"])
         self._batches = Batches(self.epoch, self.habits.parts)
 
-    def restart(self, made: SimulatedJob, run_key: str, *, from_step: int) -> None:
-        """Begin another run, as from a checkpoint, of whatever size."""
+    def restart(self, simulated: SimulatedJob, run_key: str, *, from_step: int) -> None:
+        """Begin another run, as from a checkpoint, possibly with another size."""
         self._push_held()
-        self.made, self.next_step = made, from_step
+        self.simulated, self.next_step = simulated, from_step
         self.register(run_key)
 
     def run(self, stop: threading.Event) -> None:
-        """Push step after step until told to stop."""
+        """Push step after step until the event is set."""
         began_s, before = time.monotonic(), self.num_steps
         while not stop.is_set():
             self.push_steps(1)
@@ -81,7 +81,7 @@ class Load:
                 stop.wait(max(0.0, due_s - time.monotonic()))
 
     def push_steps(self, count: int) -> None:
-        """Push the next steps whole; what was held back comes with the step after it."""
+        """Push the next steps; held-back batches are pushed with the step after theirs."""
         for _ in range(count):
             bodies = self.bodies()
             is_late = self._rng.random(len(bodies)) < self.habits.held_back
@@ -91,51 +91,51 @@ class Load:
             self._held = late
 
     def bodies(self) -> list[bytes]:
-        """The batches of the next step, in any order; nobody else makes them."""
-        trace = self.made.make_step(self.next_step)
+        """The batches of the next step, in random order; advances `next_step`."""
+        trace = self.simulated.make_step(self.next_step)
         bodies = [codec.encode(batch) for batch in self._batches.of_step(trace)]
         self._rng.shuffle(bodies)
         self.next_step += 1
         return bodies
 
     def push_all(self, bodies: list[bytes]) -> None:
-        """Push what belongs to one more step."""
+        """Push the batches of one step."""
         for body in bodies:
             self.push(body)
         self.num_steps += 1
 
     def end(self) -> None:
-        """Push what was held back, and say that the job has finished."""
+        """Push held-back batches, then end the job."""
         self._push_held()
-        self._insist("POST", f"/jobs/{self.job}/end", None)
+        self._request_until_answered("POST", f"/jobs/{self.job}/end", None)
 
     def close(self) -> None:
         """Free the connections."""
-        for line in self._lines + self._asking:
-            line.close()
+        for client in self._clients + self._query_clients:
+            client.close()
         self.oracle.close()
 
     def push(self, body: bytes) -> None:
-        """Returns once the batch is acknowledged, and the oracle knows."""
+        """Returns once the batch is acknowledged and the oracle has recorded that."""
         self._send(body)
-        if self._rng.random() < self.habits.resent or self._owes_a_duplicate:
+        if self._rng.random() < self.habits.resent or self._needs_duplicate:
             self._send(body)
-            self._owes_a_duplicate = False
+            self._needs_duplicate = False
 
     def closed_steps(self) -> int:
         """Steps in closed windows as the API says, skipped ones too; 0 if none answers.
 
         Ask from one thread, which may be another than the one that pushes.
         """
-        for line in self._asking:
+        for client in self._query_clients:
             with suppress(Unreachable):
-                return sum(_num_steps(item) for item in self._windows(line) if _is_closed(item))
+                return sum(_num_steps(item) for item in self._windows(client) if _is_closed(item))
         return 0
 
-    def _windows(self, line: HttpClient) -> list[dict[str, Any]]:
+    def _windows(self, client: HttpClient) -> list[dict[str, Any]]:
         items, cursor = [], ""
         while True:
-            page = line.ask("GET", f"/jobs/{self.job}/windows?limit=500{cursor}")
+            page = client.ask("GET", f"/jobs/{self.job}/windows?limit=500{cursor}")
             items += page["items"]
             if page["next_cursor"] is None:
                 return items
@@ -166,24 +166,24 @@ class Load:
 
     def _post(self, body: bytes) -> HttpResponse | None:
         try:
-            return self._line().request(
+            return self._client().request(
                 "POST", f"/api/v1/jobs/{self.job}/ops", body, codec.BINARY_TYPE
             )
         except Unreachable:
             return None
 
-    def _insist(self, method: str, path: str, content: object) -> dict[str, Any]:
+    def _request_until_answered(self, method: str, path: str, content: object) -> dict[str, Any]:
         while True:
             try:
-                answer: dict[str, Any] = self._line().ask(method, path, content)
+                answer: dict[str, Any] = self._client().ask(method, path, content)
             except Unreachable:
                 self._turn += 1
                 time.sleep(RETRY_S)
             else:
                 return answer
 
-    def _line(self) -> HttpClient:
-        return self._lines[self._turn % len(self._lines)]
+    def _client(self) -> HttpClient:
+        return self._clients[self._turn % len(self._clients)]
 
 
 def _is_closed(item: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
-"""The oracle: a process that is never harmed, and knows everything that was promised.
+"""The oracle: a process without faults that records every acknowledged batch.
 
-A producer goes on only when the oracle has written down what the service has acknowledged. While
-faults go on, it also watches windows: a revision never goes back, nor changes unnumbered.
+A producer goes on only after the oracle has recorded the acknowledgement. While faults are
+injected, it also polls windows: a revision never decreases, and every change increases it.
 """
 
 import sys
@@ -19,21 +19,21 @@ from tests.harness.http_client import HttpClient, Unreachable
 from tests.harness.judge import Obligations, judge
 from tests.harness.processes import ControlledProcess, wait_until
 
-EVERY_S = 0.5
+POLL_S = 0.5
 _NEWEST = 100
 _KEY = b"paceline-faults"  # of a socket that only this user reaches
 
 
 @dataclass
 class RevisionWatch:
-    """Every revision of every window that was ever seen, and what was wrong with one."""
+    """Every window revision that the API has returned, and violations among them."""
 
     violations: list[str] = field(default_factory=list)
     seen: int = 0
     _last: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
-    def look(self, job: str, items: list[dict[str, Any]]) -> None:
-        """Take in a page of a job's windows."""
+    def add_page(self, job: str, items: list[dict[str, Any]]) -> None:
+        """Compare a page of a job's windows with what was returned before."""
         ids = [item["window_id"] for item in items]
         if len(set(ids)) < len(ids):
             self.violations.append(f"a window of {job} is listed twice: {ids}")
@@ -54,31 +54,31 @@ class RevisionWatch:
 def watch_revisions(
     watch: RevisionWatch, ports: list[int], token: str, jobs: set[str]
 ) -> threading.Event:
-    """Look at the jobs' newest windows again and again, until the event is set."""
+    """Poll the jobs' newest windows until the event is set."""
     stop = threading.Event()
 
     def run() -> None:
-        lines = [HttpClient(port, token, timeout_s=3.0) for port in ports]
+        clients = [HttpClient(port, token, timeout_s=3.0) for port in ports]
         turn = 0
-        while not stop.wait(EVERY_S):
+        while not stop.wait(POLL_S):
             turn += 1
             for job in sorted(jobs):
-                _look_at_windows(watch, lines[turn % len(lines)], job)
+                _read_windows(watch, clients[turn % len(clients)], job)
 
     threading.Thread(target=run, name="watch", daemon=True).start()
     return stop
 
 
-def _look_at_windows(watch: RevisionWatch, line: HttpClient, job: str) -> None:
+def _read_windows(watch: RevisionWatch, client: HttpClient, job: str) -> None:
     try:
-        page = line.ask("GET", f"/jobs/{job}/windows?limit={_NEWEST}")
+        page = client.ask("GET", f"/jobs/{job}/windows?limit={_NEWEST}")
     except Unreachable:
         return
-    watch.look(job, page["items"])
+    watch.add_page(job, page["items"])
 
 
 class OracleProcess:
-    """Starts the oracle, and ends it when all is judged."""
+    """Starts the oracle's process, and kills it at the end of the block."""
 
     def __init__(self, directory: Path) -> None:
         self._socket = directory / "oracle.sock"
@@ -93,9 +93,9 @@ class OracleProcess:
     def __exit__(self, *_: object) -> None:
         self._server.kill()
 
-    def line(self) -> "OracleLine":
+    def client(self) -> "OracleClient":
         """A connection for one thread."""
-        return OracleLine(self._socket)
+        return OracleClient(self._socket)
 
     def _listens(self) -> bool:
         if not self._server.is_running():
@@ -103,31 +103,31 @@ class OracleProcess:
         return self._socket.exists()
 
 
-class OracleLine:
-    """What a producer tells the oracle, and what the harness asks it."""
+class OracleClient:
+    """Connection to the oracle, for producers and for the harness."""
 
     def __init__(self, socket: Path) -> None:
         self._connection = Client(str(socket), "AF_UNIX", authkey=_KEY)
 
     def owe(self, job: str, body: bytes) -> None:
-        """This body was answered 2xx; returns once that is written down."""
+        """Record that this body was answered 2xx; returns once that is recorded."""
         self._ask("owe", job, body)
 
-    def refused(self, what: str) -> None:
-        """An answer that is against the contract."""
-        self._ask("refused", what)
+    def refused(self, request: str) -> None:
+        """Record an answer that breaks the API's contract."""
+        self._ask("refused", request)
 
     def watch(self, ports: list[int], token: str, job: str) -> None:
-        """Look at the job's windows through these APIs from now on."""
+        """Poll the job's windows through these APIs from now on."""
         self._ask("watch", ports, token, job)
 
     def verdict(self, store_url: str, jobs: list[str]) -> dict[str, Any]:
-        """What became of all that was promised to jobs that have ended."""
+        """Compare the store with all acknowledged batches of jobs that have ended."""
         verdict: dict[str, Any] = self._ask("verdict", store_url, jobs)
         return verdict
 
     def counts(self) -> dict[str, int]:
-        """How much is owed."""
+        """Number of recorded batches, rows, duplicates and conflicts."""
         counts: dict[str, int] = self._ask("counts")
         return counts
 
@@ -135,42 +135,42 @@ class OracleLine:
         """End the connection."""
         self._connection.close()
 
-    def _ask(self, what: str, *arguments: Any) -> Any:
-        self._connection.send_bytes(msgspec.msgpack.encode([what, *arguments]))
+    def _ask(self, request: str, *arguments: Any) -> Any:
+        self._connection.send_bytes(msgspec.msgpack.encode([request, *arguments]))
         return msgspec.msgpack.decode(self._connection.recv_bytes())
 
 
 @dataclass
 class Oracle:
-    """The oracle itself; one thread a connection, one deed at a time."""
+    """The oracle itself; one thread per connection, one request at a time."""
 
     owed: Obligations = field(default_factory=Obligations)
     watch: RevisionWatch = field(default_factory=RevisionWatch)
-    against_contract: list[str] = field(default_factory=list)
+    contract_violations: list[str] = field(default_factory=list)
     _watched: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def serve(self, socket: str) -> None:
-        """Take connections for ever."""
+        """Accept connections until killed."""
         with Listener(socket, "AF_UNIX", backlog=64, authkey=_KEY) as listener:
             while True:
                 connection = listener.accept()
                 threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: "Connection[Any, Any]") -> None:
-        # Closed whatever happens: whoever waits for an answer must not do so for ever.
+        # Closed on every error: a client must not wait for an answer for ever.
         with connection, suppress(EOFError):
             while True:
-                what, *arguments = msgspec.msgpack.decode(connection.recv_bytes())
+                request, *arguments = msgspec.msgpack.decode(connection.recv_bytes())
                 with self._lock:
-                    answer = getattr(self, f"_on_{what}")(*arguments)
+                    answer = getattr(self, f"_on_{request}")(*arguments)
                 connection.send_bytes(msgspec.msgpack.encode(answer))
 
     def _on_owe(self, job: str, body: bytes) -> None:
         self.owed.owe(job, body)
 
-    def _on_refused(self, what: str) -> None:
-        self.against_contract.append(what)
+    def _on_refused(self, request: str) -> None:
+        self.contract_violations.append(request)
 
     def _on_watch(self, ports: list[int], token: str, job: str) -> None:
         if not self._watched:
@@ -194,10 +194,10 @@ class Oracle:
         finally:
             store.close()
         self._watched.difference_update(jobs)
-        # Each is told once: the next job's verdict is not about this one's.
-        judgement["violations"] += [*self.watch.violations, *self.against_contract]
+        # Each violation is reported once, in the verdict of its own jobs.
+        judgement["violations"] += [*self.watch.violations, *self.contract_violations]
         self.watch.violations.clear()
-        self.against_contract.clear()
+        self.contract_violations.clear()
         return self._on_counts() | judgement
 
 

@@ -1,6 +1,6 @@
 """Processes under the harness's control: killed, frozen, thawed, terminated, started again.
 
-Other processes are waited for by polling, and never without a limit.
+Waiting for other processes polls, always with a time limit.
 """
 
 import os
@@ -19,17 +19,17 @@ STOP_WITHIN_S = 30.0
 
 
 class NotInTime(AssertionError):
-    """Something that was promised within a time has not happened."""
+    """A condition did not hold within its time limit."""
 
 
-def wait_until(holds: Callable[[], bool], what: str, within_s: float = 60.0) -> float:
+def wait_until(condition: Callable[[], bool], what: str, within_s: float = 60.0) -> float:
     """Seconds until the condition held.
 
     Raises:
         NotInTime: it does not hold after `within_s`.
     """
     began_s = time.monotonic()
-    while not holds():
+    while not condition():
         if time.monotonic() - began_s > within_s:
             raise NotInTime(f"not within {within_s:.0f} s: {what}")
         time.sleep(POLL_S)
@@ -106,13 +106,13 @@ class ControlledProcess:
             self._process.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP; returns when every thread stands still."""
+        """SIGSTOP; returns when the process is stopped."""
         self.signal(signal.SIGSTOP)
         while self.is_running() and not self.is_frozen():
             time.sleep(POLL_S)
 
     def is_frozen(self) -> bool:
-        """Whether the process stands still."""
+        """Whether the process is stopped."""
         return _state(self.pid) == "T"
 
     def thaw(self) -> None:
@@ -120,15 +120,15 @@ class ControlledProcess:
         self.signal(signal.SIGCONT)
 
     def limit_files(self, size_bytes: int) -> None:
-        """No file of it may grow beyond this from now on: a full disk, for it alone."""
-        _, most = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size_bytes, most))
+        """Limit the size of its files from now on: a full disk for this process only."""
+        _, hard_limit = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size_bytes, hard_limit))
 
     def terminate(self, within_s: float = STOP_WITHIN_S) -> int:
         """Exit status after SIGTERM.
 
         Raises:
-            NotInTime: it goes on; it is killed then.
+            NotInTime: it still runs; it is killed then.
         """
         if self._process is None:
             return 0

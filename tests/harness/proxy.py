@@ -1,4 +1,4 @@
-"""A TCP proxy that makes trouble: slow, cut off, half closed, silent, or losing an answer."""
+"""A TCP proxy with faults: latency, resets, half-closed connections, blackholes, lost answers."""
 
 import asyncio
 import socket
@@ -15,12 +15,12 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for 0 s
 
 
 @dataclass(eq=False)
-class _Line:
+class _Connection:
     """One connection through the proxy."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
-    asked: bytes | None = None  # what the last request had in it, if its answer may be swallowed
+    awaited: bytes | None = None  # match in the last request, if its answer is to be dropped
 
     def reset(self) -> None:
         for end in (self.client, self.server):
@@ -31,20 +31,20 @@ class _Line:
 
 
 class Proxy:
-    """Stands before a server on loopback; trouble set here meets what comes after.
+    """Forwards to a server on loopback; faults apply to traffic after they are set.
 
-    `fired` counts the answers that were swallowed.
+    `dropped_answers` counts the answers that were swallowed.
     """
 
     def __init__(self, to_port: int) -> None:
         self.port = free_port()
-        self.fired = 0
+        self.dropped_answers = 0
         self._to_port = to_port
         self._latency_s = 0.0
         self._bytes_per_s: float | None = None
-        self._is_silent = False
+        self._is_blackhole = False
         self._drops: list[bytes] = []
-        self._lines: set[_Line] = set()
+        self._connections: set[_Connection] = set()
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         started = threading.Event()
@@ -53,32 +53,32 @@ class Proxy:
         started.wait()
 
     def slow(self, latency_s: float, bytes_per_s: float | None = None) -> None:
-        """Every chunk takes this long, and as long again as its bytes need."""
+        """Delay every chunk by this latency plus its bytes at this rate."""
         self._latency_s, self._bytes_per_s = latency_s, bytes_per_s
 
-    def silence(self) -> None:
-        """Take everything and hand on nothing, as behind a firewall that drops packets."""
-        self._is_silent = True
+    def blackhole(self) -> None:
+        """Accept bytes and forward none, like a firewall that drops packets."""
+        self._is_blackhole = True
 
     def drop_answer_to(self, match: bytes, times: int = 1) -> None:
-        """Hand on the next requests with these bytes, swallow the answer and reset the line."""
+        """Forward the next requests with these bytes, drop the answer, reset the connection."""
         self._drops += [match] * times
 
     def heal(self) -> None:
-        """No more trouble; lines that were silenced are cut, since bytes are gone from them."""
-        was_silent, self._is_silent = self._is_silent, False
+        """Clear all faults; reset connections that were blackholed, since they have lost bytes."""
+        was_blackhole, self._is_blackhole = self._is_blackhole, False
         self._latency_s, self._bytes_per_s = 0.0, None
         self._drops.clear()
-        if was_silent:
+        if was_blackhole:
             self.reset_all()
 
     def reset_all(self) -> None:
-        """Cut every open line by RST."""
-        self._call(self._each(_Line.reset))
+        """Reset every open connection."""
+        self._call(self._each(_Connection.reset))
 
     def half_close_all(self) -> None:
-        """The server hears that its callers will say no more; they hear nothing."""
-        self._call(self._each(lambda line: line.server.write_eof()))
+        """Close the client-to-server direction of every connection."""
+        self._call(self._each(lambda connection: connection.server.write_eof()))
 
     def close(self) -> None:
         """End the proxy."""
@@ -86,13 +86,13 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def _call(self, deed: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(deed, self._loop).result()
+    def _call(self, action: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(action, self._loop).result()
 
-    async def _each(self, deed: Any) -> None:
-        for line in list(self._lines):
-            if not line.server.is_closing():
-                deed(line)
+    async def _each(self, action: Any) -> None:
+        for connection in list(self._connections):
+            if not connection.server.is_closing():
+                action(connection)
 
     def _run(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
@@ -113,48 +113,50 @@ class Proxy:
         except OSError:
             writer.transport.abort()
             return
-        line = _Line(writer, onward)
-        self._lines.add(line)
+        connection = _Connection(writer, onward)
+        self._connections.add(connection)
         try:
-            await asyncio.gather(self._requests(reader, line), self._answers(back, line))
+            await asyncio.gather(
+                self._requests(reader, connection), self._answers(back, connection)
+            )
         except (OSError, asyncio.CancelledError):
-            line.reset()
+            connection.reset()
         finally:
-            self._lines.discard(line)
+            self._connections.discard(connection)
             writer.close()
             onward.close()
 
-    async def _requests(self, reader: asyncio.StreamReader, line: _Line) -> None:
-        tail = b""  # what is looked for may be cut in two
+    async def _requests(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
+        tail = b""  # a match may be split over two chunks
         while chunk := await reader.read(CHUNK_BYTES):
             seen = tail + chunk
             tail = seen[-64:]
             for match in self._drops:
                 if match in seen:
-                    line.asked, tail = match, b""
+                    connection.awaited, tail = match, b""
                     break
-            await self._hand_on(chunk, line.server)
-        if not line.server.is_closing():
-            line.server.write_eof()
+            await self._forward(chunk, connection.server)
+        if not connection.server.is_closing():
+            connection.server.write_eof()
 
-    async def _answers(self, reader: asyncio.StreamReader, line: _Line) -> None:
+    async def _answers(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
         while chunk := await reader.read(CHUNK_BYTES):
-            # Only an answer uses a drop up: a line may end before it has one.
-            if line.asked in self._drops:
-                self._drops.remove(line.asked)
-                self.fired += 1
+            # Only an answer uses up a drop: a connection may end before it.
+            if connection.awaited in self._drops:
+                self._drops.remove(connection.awaited)
+                self.dropped_answers += 1
                 raise ConnectionResetError
-            line.asked = None
-            await self._hand_on(chunk, line.client)
-        if not line.client.is_closing():
-            line.client.write_eof()
+            connection.awaited = None
+            await self._forward(chunk, connection.client)
+        if not connection.client.is_closing():
+            connection.client.write_eof()
 
-    async def _hand_on(self, chunk: bytes, to: asyncio.StreamWriter) -> None:
+    async def _forward(self, chunk: bytes, to: asyncio.StreamWriter) -> None:
         wait_s = self._latency_s
         if self._bytes_per_s is not None:
             wait_s += len(chunk) / self._bytes_per_s
         if wait_s:
             await asyncio.sleep(wait_s)
-        if not self._is_silent:
+        if not self._is_blackhole:
             to.write(chunk)
             await to.drain()

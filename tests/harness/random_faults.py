@@ -1,4 +1,4 @@
-"""What can go wrong: each deed makes one fault and leaves it to itself, or heals it soon."""
+"""Random faults: each is injected once, and heals by itself or soon after."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,8 +9,8 @@ import numpy as np
 from tests.harness.proxy import Proxy
 from tests.harness.stack import Stack
 
-# Shares of all deeds; the others are "kill -9" of one process, drawn among all of them.
-_RARER = {
+# Shares of all faults; the rest are kill -9 of a random process.
+_SHARES = {
     "power_off": 0.04,
     "kill_backend": 0.04,
     "freeze": 0.06,
@@ -24,36 +24,36 @@ _RARER = {
 
 
 class RandomFault(NamedTuple):
-    """One deed of a schedule; the same seed draws the same ones."""
+    """One fault of a schedule; the same seed draws the same schedule."""
 
     name: str
     where: float  # 0 to 1: which process or proxy
     how_long: float  # 0 to 1
     pause_s: float  # before it
 
-    def told(self) -> list[str | float]:
-        """The deed as the verdict prints it."""
+    def as_json(self) -> list[str | float]:
+        """The fault as the verdict prints it."""
         return [self.name, *(round(value, 3) for value in self[1:])]
 
 
 def random_faults(seed: int) -> Iterator[RandomFault]:
-    """Deeds without end."""
+    """An endless schedule of faults."""
     rng = np.random.default_rng(seed)
-    names = ["kill", *_RARER]
-    shares = [1 - sum(_RARER.values()), *_RARER.values()]
+    names = ["kill", *_SHARES]
+    shares = [1 - sum(_SHARES.values()), *_SHARES.values()]
     while True:
         where, how_long, pause_s = rng.random(3).tolist()
         yield RandomFault(str(rng.choice(names, p=shares)), where, how_long, pause_s)
 
 
 def inject(stack: Stack, drawn: RandomFault) -> int:
-    """Make the fault; how many processes were killed."""
-    deed: Callable[[Stack, RandomFault], int] = _FAULTS[drawn.name]
-    return deed(stack, drawn)
+    """Inject the fault; returns the number of killed processes."""
+    fault: Callable[[Stack, RandomFault], int] = _FAULTS[drawn.name]
+    return fault(stack, drawn)
 
 
 def _kill(stack: Stack, drawn: RandomFault) -> int:
-    name = _one(list(stack.processes), drawn)
+    name = _pick(list(stack.processes), drawn)
     stack.kill(name)
     time.sleep(drawn.how_long)
     stack.start(name)
@@ -76,14 +76,14 @@ def _kill_backend(stack: Stack, drawn: RandomFault) -> int:
 
 
 def _freeze(stack: Stack, drawn: RandomFault) -> int:
-    server = stack.processes[_one(list(stack.processes), drawn)]
+    server = stack.processes[_pick(list(stack.processes), drawn)]
     server.freeze()
     time.sleep(4 * drawn.how_long)  # longer than a lease, or not
     server.thaw()
     return 0
 
 
-def _reset_lines(stack: Stack, drawn: RandomFault) -> int:
+def _reset_connections(stack: Stack, drawn: RandomFault) -> int:
     _proxy(stack, drawn).reset_all()
     return 0
 
@@ -94,21 +94,21 @@ def _half_close(stack: Stack, drawn: RandomFault) -> int:
 
 
 def _drop_answer(stack: Stack, drawn: RandomFault) -> int:
-    places = [
+    targets = [
         (stack.to_queue, b"XADD"),
         (stack.to_apis[0], b"/ops"),
         (stack.from_queue, b"EVALSHA"),
     ]
     if stack.to_database:
-        places.append((stack.to_database, b"COMMIT"))
-    proxy, match = places[int(drawn.where * len(places))]
+        targets.append((stack.to_database, b"COMMIT"))
+    proxy, match = targets[int(drawn.where * len(targets))]
     proxy.drop_answer_to(match)
     return 0
 
 
-def _silence(stack: Stack, drawn: RandomFault) -> int:
+def _blackhole(stack: Stack, drawn: RandomFault) -> int:
     proxy = _proxy(stack, drawn)
-    proxy.silence()
+    proxy.blackhole()
     time.sleep(3 * drawn.how_long)
     proxy.heal()
     return 0
@@ -123,13 +123,13 @@ def _slow(stack: Stack, drawn: RandomFault) -> int:
 
 
 def _terminate(stack: Stack, drawn: RandomFault) -> int:
-    name = _one([*stack.apis, *stack.consumers], drawn)
+    name = _pick([*stack.apis, *stack.consumers], drawn)
     stack.processes[name].terminate()
     stack.start(name)
     return 0
 
 
-def _one(names: list[str], drawn: RandomFault) -> str:
+def _pick(names: list[str], drawn: RandomFault) -> str:
     return names[int(drawn.where * len(names))]
 
 
@@ -142,10 +142,10 @@ _FAULTS: dict[str, Callable[[Stack, RandomFault], int]] = {
     "power_off": _power_off,
     "kill_backend": _kill_backend,
     "freeze": _freeze,
-    "reset_lines": _reset_lines,
+    "reset_lines": _reset_connections,
     "half_close": _half_close,
     "drop_answer": _drop_answer,
-    "silence": _silence,
+    "silence": _blackhole,
     "slow": _slow,
     "terminate": _terminate,
 }

@@ -1,4 +1,4 @@
-"""Trainings on this machine: one process for each rank, and all of them seen through, or none."""
+"""Trainings on this machine: one process per rank; if one fails, all are ended."""
 
 import contextlib
 import os
@@ -15,11 +15,11 @@ _FORKED = Path(__file__).with_name("forked_ranks.py")
 
 
 class TrainingFailed(Unavailable):
-    """A rank has failed, or they were not done in time; `said` is all that was printed."""
+    """A rank failed, or the time limit passed; `output` is all that was printed."""
 
-    def __init__(self, reason: str, said: str) -> None:
+    def __init__(self, reason: str, output: str) -> None:
         super().__init__(f"the training failed: {reason}")
-        self.said = said
+        self.output = output
 
 
 def run_ranks(
@@ -50,10 +50,10 @@ def run_ranks(
         with contextlib.suppress(ProcessLookupError, PermissionError):  # all have ended
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    said = [each.read_text(errors="replace") for each in _logs(directory, num_ranks)]
+    output = [each.read_text(errors="replace") for each in _logs(directory, num_ranks)]
     if failed:
-        raise TrainingFailed(reason, "\n".join([*said, log.read_text(errors="replace")]))
-    return said
+        raise TrainingFailed(reason, "\n".join([*output, log.read_text(errors="replace")]))
+    return output
 
 
 def _logs(directory: Path, num_ranks: int) -> list[Path]:

@@ -1,4 +1,4 @@
-"""A whole Paceline on loopback, with trouble to be had at every joint.
+"""A whole Paceline on loopback, with a proxy for faults on every connection.
 
 load ──proxy── api ──proxy── queue ──proxy── consumer ──proxy── database
 """
@@ -34,13 +34,13 @@ SETTINGS = {
 READY_WITHIN_S = 60.0
 
 
-def usual_store() -> StoreKind:
+def default_store() -> StoreKind:
     """PostgreSQL where its server is installed, SQLite elsewhere."""
     return "postgresql" if find_programs() else "sqlite"
 
 
 class Stack:
-    """Queue, database, n APIs and n consumers, each a process; and the oracle, which is left alone.
+    """Queue, database, n APIs and n consumers, each a process; and the oracle, without faults.
 
     Use it from the main thread: the processes end with the thread that started them.
     """
@@ -75,7 +75,7 @@ class Stack:
 
     @property
     def ports(self) -> list[int]:
-        """Where the load goes: the APIs behind their proxies."""
+        """Ports of the APIs' proxies, for producers."""
         return [proxy.port for proxy in self.to_apis]
 
     def __enter__(self) -> "Stack":
@@ -92,7 +92,7 @@ class Stack:
             try:
                 self.wait_until_ready()
             except NotInTime as error:
-                raise NotInTime(f"{error}\n{self.last_words()}") from None
+                raise NotInTime(f"{error}\n{self.log_tails()}") from None
             undo.pop_all()
         return self
 
@@ -105,28 +105,28 @@ class Stack:
             self.processes[name].start()
             return
         (self._patched.add if patches else self._patched.discard)(name)
-        words = ["api"] if name in self.apis else ["consumer", "--name", name]
+        arguments = ["api"] if name in self.apis else ["consumer", "--name", name]
         log = self._directory / f"{name}.log"
         server = ControlledProcess(
-            command(patches, *words), log, environment=self._environment(name)
+            command(patches, *arguments), log, environment=self._environment(name)
         )
         self.processes[name] = server
         server.start()
 
     def kill(self, *names: str) -> None:
-        """kill -9, all before any is waited for."""
+        """kill -9 of all, then wait for each."""
         for name in names:
             self.processes[name].signal(signal.SIGKILL)
         for name in names:
             self.processes[name].kill()
 
     def restart(self, name: str, *patches: str) -> None:
-        """kill -9, and start it again."""
+        """kill -9, then start again with these patches."""
         self.kill(name)
         self.start(name, *patches)
 
     def heal(self) -> None:
-        """Everything runs, nothing is frozen, no proxy makes trouble."""
+        """Start and thaw every process, clear the faults of every proxy."""
         for proxy in self.proxies:
             proxy.heal()
         for name, server in self.processes.items():
@@ -134,8 +134,8 @@ class Stack:
             if not server.is_running():
                 self.start(name)
 
-    def start_anew(self) -> None:
-        """Heal everything, and have no patched process any more."""
+    def restart_patched(self) -> None:
+        """Heal everything, and restart patched processes without patches."""
         self.heal()
         for name in list(self._patched):
             self.restart(name)
@@ -152,7 +152,7 @@ class Stack:
             raise NotInTime(f"{error} ({'; '.join(self._unready()) or 'now it is'})") from None
 
     def wait_for_backends(self) -> None:
-        """Returns when queue and database answer, past their proxies.
+        """Returns when queue and database answer, without their proxies.
 
         Raises:
             NotInTime: one does not.
@@ -162,7 +162,7 @@ class Stack:
             self.database.start_and_wait()
 
     def is_ready(self) -> bool:
-        """Whether all is well; PostgreSQL is started again as often as it needs."""
+        """Whether every process runs and every API is ready; restarts an ended PostgreSQL."""
         if self.database and not self.database.is_running():
             self.database.start()
         return all(server.is_running() for server in self.processes.values()) and all(
@@ -177,21 +177,21 @@ class Stack:
             yield f"{name} says {self._answer(port, '/readyz')}"
 
     def wait_until_answering(self, api: str) -> float:
-        """Seconds until this API is ready, whatever the other processes are."""
+        """Seconds until this API is ready, whatever the state of other processes."""
         port = self.api_ports[self.apis.index(api)]
         return wait_until(lambda: self.readiness(port) == 200, f"{api} is ready", READY_WITHIN_S)
 
-    def last_words(self) -> str:
+    def log_tails(self) -> str:
         """The end of each process's log."""
         ends = (f"{name}: {each.log_text()[-1500:]}" for name, each in self.processes.items())
         return "\n".join(ends)
 
     def readiness(self, port: int) -> int | None:
-        """Status of the API's own word on whether batches can be taken."""
+        """Status of /readyz: whether the API can accept batches."""
         return self._status(port, "/readyz")
 
     def health(self, port: int) -> int | None:
-        """Status of the API's own word on whether its process runs."""
+        """Status of /healthz: whether the API's process runs."""
         return self._status(port, "/healthz")
 
     def _status(self, port: int, path: str) -> int | None:
@@ -199,16 +199,16 @@ class Stack:
         return answer.status if answer else None
 
     def _answer(self, port: int, path: str) -> HttpResponse | None:
-        line = HttpClient(port, TOKEN, timeout_s=4.0)
+        client = HttpClient(port, TOKEN, timeout_s=4.0)
         try:
-            return line.request("GET", path)
+            return client.request("GET", path)
         except Unreachable:
             return None
         finally:
-            line.close()
+            client.close()
 
     def unfinished(self) -> set[str] | None:
-        """Jobs that have ended and of which not all is in closed windows; None if unknown."""
+        """Ended jobs with steps outside closed windows; None while the store is unavailable."""
         store = Store(self.store_url)
         try:
             with store.read() as conn:
@@ -219,30 +219,30 @@ class Stack:
             store.close()
 
     def queue_is_empty(self) -> bool:
-        """Whether the consumers have done every batch."""
+        """Whether the consumers have acknowledged every entry."""
         lengths = (self.queue.send("XLEN", stream_key(shard)) for shard in range(NUM_SHARDS))
         return all(length == ":0" for length in lengths)
 
     def get(self, path: str) -> Any:
         """The JSON that the first API answers."""
-        line = HttpClient(self.api_ports[0], TOKEN)
+        client = HttpClient(self.api_ports[0], TOKEN)
         try:
-            return line.ask("GET", path)
+            return client.ask("GET", path)
         finally:
-            line.close()
+            client.close()
 
     @property
     def store_url(self) -> str:
-        """URL of the database, past its proxy."""
+        """URL of the database, without its proxy."""
         if self.database:
             return self.database.url()
         return f"sqlite:///{self._directory / 'paceline.db'}"
 
     @property
     def proxies(self) -> list[Proxy]:
-        """All of them."""
-        of_database = [self.to_database] if self.to_database else []
-        return [self.to_queue, self.from_queue, *of_database, *self.to_apis]
+        """All proxies."""
+        database_proxies = [self.to_database] if self.to_database else []
+        return [self.to_queue, self.from_queue, *database_proxies, *self.to_apis]
 
     def _proxy(self, port: int) -> Proxy:
         proxy = Proxy(port)

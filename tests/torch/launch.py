@@ -22,5 +22,5 @@ def train_ranks(num_ranks: int, directory: Path, module: str, *arguments: str) -
     try:
         outputs = run_ranks(module, [*arguments], num_ranks, directory, TIMEOUT_S)
     except TrainingFailed as failed:
-        pytest.fail(f"{failed}\n{failed.said}")
+        pytest.fail(f"{failed}\n{failed.output}")
     return [[json.loads(line) for line in each.splitlines() if line[:1] == "{"] for each in outputs]

@@ -1,4 +1,4 @@
-"""The verdict of part faults over made-up outcomes: each thing is wrong once on purpose."""
+"""The verdict of part faults over constructed outcomes, each wrong in one way."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.alerts.faults import AlertOutcome, verdict_of_faults
 from tests.harness.alerts.judge import SLACK_S
-from tests.harness.alerts.slow_jobs import QUIET_S
+from tests.harness.alerts.slow_jobs import SILENCE_S
 
 RIGHT = AlertOutcome(
     1,
@@ -35,15 +35,15 @@ NO_CULPRIT = replace(RIGHT, is_culprit_right=False)
         ([], ["vacuous: no fault costs enough to be told"]),
     ],
 )
-def test_shares_below_those_asked_of_the_diagnosis_are_wrong(tried, wrong):
+def test_shares_below_the_minimum_are_wrong(tried, wrong):
     assert verdict_of_faults(tried)["wrong"] == wrong
 
 
-def test_what_was_not_told_or_too_early_is_wrong_each_time():
+def test_each_missed_unresolved_or_early_alert_is_wrong():
     for each in ({"is_alerted": False}, {"is_resolved": False}, {"early": ("It is slow.",)}):
         [wrong] = verdict_of_faults([RIGHT] * 200 + [replace(RIGHT, **each)])["wrong"]
         assert wrong["number"] == 1
 
 
-def test_a_silence_is_listened_to_for_longer_than_is_forgiven():
-    assert QUIET_S > SLACK_S
+def test_silences_last_longer_than_the_judge_s_slack():
+    assert SILENCE_S > SLACK_S

@@ -1,4 +1,4 @@
-"""`python -m benchmarks client`, briefly: what does not depend on how busy the machine is."""
+"""`python -m benchmarks client`, briefly: figures that do not depend on the machine's load."""
 
 import json
 
@@ -9,7 +9,7 @@ from tests.benchmarks.running import run_benchmark
 pytestmark = pytest.mark.long  # CI is short of minutes; `pytest -m long` runs it
 
 
-def test_it_prints_what_recording_costs_and_how_many_bytes_an_operation_takes():
+def test_recording_cost_and_bytes_per_operation_are_printed():
     done = run_benchmark("client", "--ops", "2000", "--steps", "1")
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)

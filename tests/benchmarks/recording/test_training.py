@@ -1,4 +1,4 @@
-"""What `python -m benchmarks torch` makes of what the runs say; the training is test_pipeline's."""
+"""Figures of `python -m benchmarks torch` from what runs print; test_pipeline trains."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ def _run(step_s, ops=0, recording_s=0.0):
     return {"step_s": step_s, "ops": ops, "recording_s": recording_s}
 
 
-def test_the_cost_is_operations_of_a_step_times_what_one_costs():
+def test_cost_share_is_operations_per_step_times_cost_per_operation():
     # Two runs of 4 steps, the first of which is not timed: 8 steps, 240 operations, 2 us each.
     recorded = [_run([0.1, 0.1, 0.1], ops=120, recording_s=240e-6)] * 2
     found = figures(recorded, [_run([0.1, 0.1, 0.1])] * 2)
@@ -29,7 +29,7 @@ def test_the_cost_is_operations_of_a_step_times_what_one_costs():
     assert found["cost_share"] == pytest.approx(30 * 2e-6 / 0.1)
 
 
-def test_an_operation_of_the_example_ends_when_what_stands_in_it_fails():
+def test_operation_of_the_example_ends_when_its_body_raises():
     recorder = Listing()
     metered = Metered(recorder)
     with pytest.raises(ArithmeticError), metered.op("optimizer"):
@@ -38,7 +38,7 @@ def test_an_operation_of_the_example_ends_when_what_stands_in_it_fails():
     assert metered.num_ops == 1
 
 
-def test_the_difference_comes_from_neighbouring_runs_with_its_interval():
+def test_difference_is_paired_and_has_a_confidence_interval():
     # Pairs of 1 %, 3 % and 2 %: mean 2 %, standard error 1 % / sqrt(3), t of 2 degrees 4.303.
     recorded = [_run([each], ops=1, recording_s=1e-6) for each in (1.01, 1.03, 2.04)]
     found = figures(recorded, [_run([1.0]), _run([1.0]), _run([2.0])])
@@ -47,12 +47,12 @@ def test_the_difference_comes_from_neighbouring_runs_with_its_interval():
     assert found["difference_interval_95"] == pytest.approx([0.02 - half, 0.02 + half])
 
 
-def test_runs_in_which_nothing_was_recorded_are_said():
+def test_runs_without_recorded_operations_are_refused():
     with pytest.raises(Unavailable, match="nothing was recorded"):
         figures([_run([0.1, 0.1])] * 2, [_run([0.1, 0.1])] * 2)
 
 
-def test_a_schedule_that_there_is_none_of_is_refused_before_anything_starts():
+def test_unknown_schedule_is_refused():
     result = run_benchmark("torch", "--schedule", "zigzag")
     assert result.exit_code == 2
     assert "zigzag" in result.output
@@ -60,7 +60,7 @@ def test_a_schedule_that_there_is_none_of_is_refused_before_anything_starts():
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """A module whose `main` is this one; its name."""
+    """Writes a module with this `main`; returns its name."""
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
 
     def write(*lines):
@@ -71,12 +71,12 @@ def program(tmp_path, monkeypatch):
     return write
 
 
-def test_each_rank_has_its_number_and_says_what_it_says(program, tmp_path):
+def test_each_rank_gets_its_number_and_its_output_is_returned(program, tmp_path):
     module = program('print(os.environ["RANK"], os.environ["WORLD_SIZE"])')
     assert run_ranks(module, [], 3, tmp_path, WITHIN_S) == ["0 3\n", "1 3\n", "2 3\n"]
 
 
-def test_when_one_rank_fails_the_others_are_not_waited_for(program, tmp_path):
+def test_failed_rank_ends_the_other_ranks(program, tmp_path):
     module = program(
         'print("here", flush=True)',
         'assert os.environ["RANK"] != "1", "out of memory"',
@@ -84,25 +84,25 @@ def test_when_one_rank_fails_the_others_are_not_waited_for(program, tmp_path):
     )
     with pytest.raises(TrainingFailed, match="a rank ended with an error") as failed:
         run_ranks(module, [], 3, tmp_path, WITHIN_S)
-    assert "out of memory" in failed.value.said
+    assert "out of memory" in failed.value.output
 
 
-def test_ranks_that_never_end_are_ended(program, tmp_path):
+def test_hanging_ranks_are_killed_at_the_time_limit(program, tmp_path):
     module = program("signal.pause()")
     with pytest.raises(TrainingFailed, match=r"not done in 0\.5 s"):
         run_ranks(module, [], 2, tmp_path, 0.5)
 
 
-def test_a_program_that_cannot_be_imported_is_said(tmp_path):
+def test_import_error_of_a_program_is_reported(tmp_path):
     with pytest.raises(TrainingFailed) as failed:
         run_ranks("no_such_program", [], 2, tmp_path, WITHIN_S)
-    assert "No module named 'no_such_program'" in failed.value.said
+    assert "No module named 'no_such_program'" in failed.value.output
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("torch") is not None, reason="what is said without PyTorch"
+    importlib.util.find_spec("torch") is not None, reason="the message without PyTorch"
 )
-def test_without_pytorch_one_line_says_what_to_install():
+def test_missing_pytorch_names_the_package_to_install():
     result = run_benchmark("torch")
     assert result.exit_code != 0
     assert "pip install torch==2.13.0" in result.output

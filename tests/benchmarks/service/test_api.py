@@ -1,4 +1,4 @@
-"""`python -m benchmarks api`: which addresses it asks, and what it tells of their answers."""
+"""`python -m benchmarks api`: which addresses it requests, and the figures of their answers."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from app.errors import InvalidRequest
 from app.store import fleet
 from app.store.database import Store
 from app.store.migrations import migrate
-from benchmarks.service.api import LEFT_OUT, TimedResponse, addresses, figures
+from benchmarks.service.api import EXCLUDED, TimedResponse, addresses, figures
 from benchmarks.service.stored_jobs import STEPS, fill_store
 
 
-def parameter(name, place="path", *, required=True, **schema):
-    return {"name": name, "in": place, "required": required, "schema": schema}
+def parameter(name, location="path", *, required=True, **schema):
+    return {"name": name, "in": location, "required": required, "schema": schema}
 
 
 def document(path="/api/v1/jobs/{job_id}/charts/{chart}", **asked):
@@ -20,7 +20,7 @@ def document(path="/api/v1/jobs/{job_id}/charts/{chart}", **asked):
     }
 
 
-def test_every_choice_of_a_path_is_an_address():
+def test_every_choice_of_a_path_parameter_is_an_address():
     asked = [parameter("job_id"), parameter("chart", enum=["a", "b"]),
              parameter("theme", "query", required=False)]  # fmt: skip
     assert addresses(document(parameters=asked), {"job_id": ["llm 70/b"]}) == {
@@ -28,7 +28,7 @@ def test_every_choice_of_a_path_is_an_address():
     }
 
 
-def test_what_the_query_needs_is_given_and_an_example_will_do():
+def test_required_query_parameters_take_their_example():
     asked = [parameter("job_id"), parameter("chart", examples=["a"]),
              parameter("stage", "query", examples=[3])]  # fmt: skip
     assert addresses(document(parameters=asked), {"job_id": ["j"]}) == {
@@ -36,13 +36,13 @@ def test_what_the_query_needs_is_given_and_an_example_will_do():
     }
 
 
-def test_a_parameter_of_which_no_value_is_known_is_named():
+def test_parameter_without_a_known_value_is_refused_by_name():
     with pytest.raises(InvalidRequest, match="'chart'"):
         addresses(document(parameters=[parameter("chart")]), {})
 
 
-def test_streams_and_what_is_no_part_of_the_api_are_left_out():
-    assert addresses(document(operationId=LEFT_OUT[0]), {}) == {}
+def test_streams_and_paths_outside_the_api_are_excluded():
+    assert addresses(document(operationId=EXCLUDED[0]), {}) == {}
     assert addresses(document("/healthz"), {}) == {}
 
 
@@ -50,7 +50,7 @@ def answers(took_s, busy_s=None):
     return [TimedResponse(each, busy_s) for each in took_s]
 
 
-def test_percentiles_are_of_each_address_and_the_slowest_is_named():
+def test_percentiles_are_per_address_and_the_slowest_is_named():
     found = figures(
         {"/a": answers([0.001] * 100), "/b": answers([0.010] * 99 + [0.2])}, {"/c": 404}
     )
@@ -62,7 +62,7 @@ def test_percentiles_are_of_each_address_and_the_slowest_is_named():
     assert figures({"/b": slow}, {})["over_100_ms"] == ["/b"]
 
 
-def test_what_the_api_itself_took_is_told_apart():
+def test_processor_time_of_the_api_is_reported_apart():
     found = figures({"/a": answers([0.5] * 3, busy_s=0.02)}, {})
     assert found["by_address"]["/a"] == {
         "p50_ms": 500.0, "p99_ms": 500.0, "busy_p50_ms": 20.0, "busy_p99_ms": 20.0
@@ -70,7 +70,7 @@ def test_what_the_api_itself_took_is_told_apart():
     assert (found["over_100_ms"], found["busy_over_100_ms"]) == (["/a"], [])
 
 
-def test_the_store_is_filled_with_jobs_that_have_lines_and_losses(tmp_path):
+def test_filled_store_has_fleet_lines_windows_and_losses(tmp_path):
     url = f"sqlite:///{tmp_path / 'filled.db'}"
     migrate(url)
     store = Store(url)

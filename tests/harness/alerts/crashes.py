@@ -1,7 +1,7 @@
-"""Does every alert arrive, once, though whoever analyses, plans and sends is killed all the time?
+"""Is every alert delivered once while consumers, dispatchers and senders are killed?
 
-Slow jobs are told to several receivers, one of which fails now and then, while people acknowledge
-and silence some of them. The judge compares what was heard with what the store says was owed.
+Alerts of slow jobs go to several receivers, one of them flaky, while an operator acknowledges and
+silences some. The judge compares received notifications with those owed according to the store.
 """
 
 import time
@@ -14,19 +14,19 @@ import numpy as np
 from tests.harness.alerts import judge
 from tests.harness.alerts.receivers import owed
 from tests.harness.alerts.slow_jobs import SlowJobs
-from tests.harness.crash_points import TELLING_POINTS, crash_at
+from tests.harness.crash_points import NOTIFICATION_POINTS, crash_at
 from tests.harness.processes import NotInTime, wait_until
 from tests.harness.stack import Stack
 
-# A claim lapses in 30 s, twice if its heir dies too; and what failed comes again a minute later.
+# A claim expires after 30 s, twice if the next owner dies too; retries come 60 s later.
 NOTIFIED_WITHIN_S = 150.0
 _DIES_WITHIN_S = 90.0
-_LOOK_EVERY_S = 0.2
+_POLL_S = 0.2
 
 
 @dataclass
 class Killer:
-    """Kills consumers, and remembers when (by the monotonic clock)."""
+    """Kills consumers, and records when (by the monotonic clock)."""
 
     stack: Stack
     deaths_s: list[float] = field(default_factory=list)
@@ -37,23 +37,23 @@ class Killer:
         self.stack.start(name, *patches)
 
     def kill(self, *names: str) -> None:
-        """kill -9, all before any is waited for."""
+        """kill -9 of all that run, then wait for each."""
         running = [name for name in names if self.stack.processes[name].is_running()]
         self.stack.kill(*running)
         self.deaths_s += [time.monotonic()] * len(running)
 
     def wait_until_dead(self, name: str, what: str) -> None:
-        """Returns when it has killed itself.
+        """Returns when the process has killed itself.
 
         Raises:
-            NotInTime: it goes on.
+            NotInTime: it still runs.
         """
         server = self.stack.processes[name]
         wait_until(lambda: not server.is_running(), what, _DIES_WITHIN_S)
         self.deaths_s.append(time.monotonic())
 
     def heal(self) -> None:
-        """All consumers run anew: nobody has a patch, or anything in memory."""
+        """Restart all consumers without patches."""
         for name in self.stack.consumers:
             self.restart(name)
         self.stack.heal()
@@ -76,10 +76,10 @@ def crash_at_points(
     times_each: int,
     seed: int,
     *,
-    points: Sequence[str] = TELLING_POINTS,
+    points: Sequence[str] = NOTIFICATION_POINTS,
     patches: Sequence[str] = (),
 ) -> Iterator[str]:
-    """The only consumer dies at each named point, and is started again, with these patches."""
+    """The only consumer dies at each named point and is restarted with these patches."""
     rng = np.random.default_rng(seed)
     name, *others = killer.stack.consumers
     killer.kill(*others)
@@ -90,46 +90,46 @@ def crash_at_points(
         yield f"{point} {passes}"
 
 
-def crash_verdict(killer: Killer, callers: SlowJobs, crashes: Iterator[str]) -> dict[str, Any]:
-    """The verdict over these crashes, made while jobs are slow."""
+def crash_verdict(killer: Killer, slow_jobs: SlowJobs, crashes: Iterator[str]) -> dict[str, Any]:
+    """The verdict over these crashes, injected while jobs are slow."""
     done: list[str] = []
     late: list[str] = []
-    with callers.calling():
+    with slow_jobs.running():
         try:
             for crash in crashes:
                 done.append(crash)
         except NotInTime as error:
             late.append(str(error))
         killer.heal()
-    found = _verdict(killer, callers)
+    found = _verdict(killer, slow_jobs)
     return found | {"crashes": len(done), "wrong": [*late, *found["wrong"]]}
 
 
-def _verdict(killer: Killer, callers: SlowJobs) -> dict[str, Any]:
-    """What became of all alerts, once nothing dies any more."""
-    heard, jobs = callers.heard, frozenset([*callers.ended, *callers.unheard])
-    limit_s = time.monotonic() + callers.within_s
-    due = owed(killer.stack, jobs, callers.receivers)
-    while time.monotonic() < limit_s and judge.lost(due, heard.of_jobs(jobs)):
-        time.sleep(_LOOK_EVERY_S)
-    hearings = heard.of_jobs(jobs)
-    wrong = judge.wrong(due, hearings, deaths_s=killer.deaths_s, quiets=callers.quiets)
+def _verdict(killer: Killer, slow_jobs: SlowJobs) -> dict[str, Any]:
+    """Compare received with owed notifications once no process dies any more."""
+    inbox, jobs = slow_jobs.inbox, frozenset([*slow_jobs.ended, *slow_jobs.not_notified])
+    limit_s = time.monotonic() + slow_jobs.within_s
+    due = owed(killer.stack, jobs, slow_jobs.receivers)
+    while time.monotonic() < limit_s and judge.lost(due, inbox.of_jobs(jobs)):
+        time.sleep(_POLL_S)
+    received = inbox.of_jobs(jobs)
+    wrong = judge.wrong(due, received, deaths_s=killer.deaths_s, silences=slow_jobs.silences)
     return {
         "alerts": len({each.fingerprint for each in due}),
         "owed": len(due),
-        "lost": len(judge.lost(due, hearings)),
-        "refused": heard.refused.total(),
-        "duplicates": judge.num_repeated(hearings).total(),
-        "most_duplicates": max(judge.num_repeated(hearings).values(), default=0),
-        "silences": len(callers.quiets),
-        "wrong": [*_unheard(callers), *wrong, *_vacuous(callers)],
+        "lost": len(judge.lost(due, received)),
+        "refused": inbox.refused.total(),
+        "duplicates": judge.num_repeated(received).total(),
+        "most_duplicates": max(judge.num_repeated(received).values(), default=0),
+        "silences": len(slow_jobs.silences),
+        "wrong": [*_not_notified(slow_jobs), *wrong, *_vacuous(slow_jobs)],
     }
 
 
-def _unheard(callers: SlowJobs) -> list[str]:
-    return [f"unheard: not all of {job} was told, or not in time" for job in callers.unheard]
+def _not_notified(slow_jobs: SlowJobs) -> list[str]:
+    return [f"unheard: not all of {job} was told, or not in time" for job in slow_jobs.not_notified]
 
 
-def _vacuous(callers: SlowJobs) -> list[str]:
-    """Why nothing would be proven though nothing else is wrong."""
-    return [] if callers.ended else ["vacuous: no job was told of from its beginning to its end"]
+def _vacuous(slow_jobs: SlowJobs) -> list[str]:
+    """Why a run without violations would prove nothing."""
+    return [] if slow_jobs.ended else ["vacuous: no job was told of from its beginning to its end"]

@@ -1,8 +1,8 @@
-"""Compares what receivers recorded with what the store says they were owed; pure functions.
+"""Compares received notifications with those that the store says are owed; pure functions.
 
-Lost: never delivered. Renewed: the same news under two ids. Repeated: delivered again though no
-process died. Spoken: delivered during a silence. Stale: the receiver's last state is not the last
-that it was owed.
+Lost: never delivered. Renewed: the same content under two ids. Repeated: delivered again without
+a process death. Spoken: delivered during a silence. Stale: the receiver's last status of an alert
+is not the last one owed.
 """
 
 from collections import Counter, defaultdict
@@ -12,23 +12,23 @@ from itertools import pairwise
 
 from tests.harness.alerts.listener import ReceivedNotification, Status
 
-# A process that dies has sent shortly before what a receiver reads shortly after; and what was
-# claimed before a silence began is on its way.
+# A receiver may read a message shortly after its sender died, and a message claimed before a
+# silence began is still delivered.
 SLACK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class OwedNotification:
-    """That an endpoint is told this of an alert, and where it is from."""
+    """One status of an alert that a receiver must be notified of."""
 
-    endpoint: str
+    receiver: str
     fingerprint: str
     status: Status
     job: str
     rule: str
 
     def __str__(self) -> str:
-        return f"{self.endpoint} of {self.job}: {self.rule} {self.status} ({self.fingerprint[:8]})"
+        return f"{self.receiver} of {self.job}: {self.rule} {self.status} ({self.fingerprint[:8]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,108 +40,112 @@ class SilencedPeriod:
     ends_s: float
 
 
-def lost(owed: Iterable[OwedNotification], hearings: Sequence[ReceivedNotification]) -> list[str]:
-    """What an endpoint was never told."""
-    told = {
-        (each.endpoint, fingerprint, status)
-        for each in hearings
-        for fingerprint, status in each.told.items()
+def lost(owed: Iterable[OwedNotification], received: Sequence[ReceivedNotification]) -> list[str]:
+    """Owed notifications that were never delivered."""
+    delivered = {
+        (each.receiver, fingerprint, status)
+        for each in received
+        for fingerprint, status in each.statuses.items()
     }
-    return [f"lost: {each}" for each in owed if _key(each) not in told]
+    return [f"lost: {each}" for each in owed if _key(each) not in delivered]
 
 
-def stale(owed: Iterable[OwedNotification], hearings: Sequence[ReceivedNotification]) -> list[str]:
-    """Endpoints whose last word on an alert is not the last that they were owed."""
-    last_owed = {(each.endpoint, each.fingerprint): each for each in owed}
-    last_told = {
-        (each.endpoint, fingerprint): status
-        for each in hearings
-        for fingerprint, status in each.told.items()
+def stale(owed: Iterable[OwedNotification], received: Sequence[ReceivedNotification]) -> list[str]:
+    """Receivers whose last status of an alert is not the last one owed."""
+    last_owed = {(each.receiver, each.fingerprint): each for each in owed}
+    last_statuses = {
+        (each.receiver, fingerprint): status
+        for each in received
+        for fingerprint, status in each.statuses.items()
     }
     return [
-        f"stale: {each}, but the last that it was told is {last_told[key]}"
+        f"stale: {each}, but the last that it was told is {last_statuses[key]}"
         for key, each in last_owed.items()
-        if key in last_told and last_told[key] != each.status
+        if key in last_statuses and last_statuses[key] != each.status
     ]
 
 
-def renewed(hearings: Iterable[ReceivedNotification]) -> list[str]:
-    """The same news under more than one id."""
+def renewed(received: Iterable[ReceivedNotification]) -> list[str]:
+    """The same content under more than one delivery id."""
     ids: defaultdict[object, dict[str, ReceivedNotification]] = defaultdict(dict)
-    for each in hearings:
+    for each in received:
         ids[each.topic].setdefault(each.delivery_id, each)
     return [
-        f"renewed: {first.endpoint} of {first.job}, {first.rule}, came as {sorted(same)}"
+        f"renewed: {first.receiver} of {first.job}, {first.rule}, came as {sorted(same)}"
         for same in ids.values()
         if len(same) > 1 and (first := next(iter(same.values())))
     ]
 
 
-def repeated(hearings: Iterable[ReceivedNotification], deaths_s: Sequence[float]) -> list[str]:
-    """Messages that came again though nobody died between one time and the next."""
+def repeated(received: Iterable[ReceivedNotification], deaths_s: Sequence[float]) -> list[str]:
+    """Messages delivered again although no process died in between."""
     return [
-        f"repeated: {again.endpoint} of {again.job}, {again.delivery_id}, and nobody had died"
-        for times in _times(hearings).values()
-        for again in _unexplained(times, sorted(deaths_s))
+        f"repeated: {repeat.receiver} of {repeat.job}, {repeat.delivery_id}, and nobody had died"
+        for times in _times(received).values()
+        for repeat in _unexplained(times, sorted(deaths_s))
     ]
 
 
-def num_repeated(hearings: Iterable[ReceivedNotification]) -> Counter[tuple[str, str]]:
-    """How often each message came again, by endpoint and id, of those that did."""
-    times = {key: len(same) - 1 for key, same in _times(hearings).items()}
+def num_repeated(received: Iterable[ReceivedNotification]) -> Counter[tuple[str, str]]:
+    """Number of repeated deliveries by receiver and delivery id, where there are any."""
+    times = {key: len(same) - 1 for key, same in _times(received).items()}
     return Counter({key: number for key, number in times.items() if number})
 
 
-def spoken(hearings: Iterable[ReceivedNotification], quiets: Iterable[SilencedPeriod]) -> list[str]:
-    """What was told of a job in a silence of it."""
+def spoken(
+    received: Iterable[ReceivedNotification], silences: Iterable[SilencedPeriod]
+) -> list[str]:
+    """Notifications of a job delivered during one of its silences."""
     of_job: defaultdict[str, list[SilencedPeriod]] = defaultdict(list)
-    for quiet in quiets:
-        of_job[quiet.job].append(quiet)
+    for silence in silences:
+        of_job[silence.job].append(silence)
     return [
-        f"spoken: {each.endpoint} of {each.job} in a silence"
-        for each in hearings
-        if any(quiet.begins_s + SLACK_S < each.at_s < quiet.ends_s for quiet in of_job[each.job])
+        f"spoken: {each.receiver} of {each.job} in a silence"
+        for each in received
+        if any(
+            silence.begins_s + SLACK_S < each.at_s < silence.ends_s for silence in of_job[each.job]
+        )
     ]
 
 
 def wrong(
     owed: Sequence[OwedNotification],
-    hearings: Sequence[ReceivedNotification],
+    received: Sequence[ReceivedNotification],
     *,
     deaths_s: Sequence[float],
-    quiets: Iterable[SilencedPeriod],
+    silences: Iterable[SilencedPeriod],
 ) -> list[str]:
-    """Every promise that was broken."""
+    """All complaints."""
     return [
-        *lost(owed, hearings),
-        *stale(owed, hearings),
-        *renewed(hearings),
-        *repeated(hearings, deaths_s),
-        *spoken(hearings, quiets),
+        *lost(owed, received),
+        *stale(owed, received),
+        *renewed(received),
+        *repeated(received, deaths_s),
+        *spoken(received, silences),
     ]
 
 
 def _key(owed: OwedNotification) -> tuple[str, str, Status]:
-    return owed.endpoint, owed.fingerprint, owed.status
+    return owed.receiver, owed.fingerprint, owed.status
 
 
 def _times(
-    hearings: Iterable[ReceivedNotification],
+    received: Iterable[ReceivedNotification],
 ) -> Mapping[tuple[str, str], list[ReceivedNotification]]:
     found: defaultdict[tuple[str, str], list[ReceivedNotification]] = defaultdict(list)
-    for each in hearings:
-        found[each.endpoint, each.delivery_id].append(each)
+    for each in received:
+        found[each.receiver, each.delivery_id].append(each)
     return found
 
 
 def _unexplained(
     times: Sequence[ReceivedNotification], deaths_s: Sequence[float]
 ) -> Iterator[ReceivedNotification]:
-    """Each death explains one repetition of a message, and no more."""
+    """Repeated deliveries without a death of their own: each death explains one."""
     left = list(deaths_s)
-    for before, again in pairwise(times):
-        mine = [each for each in left if before.at_s - SLACK_S <= each <= again.at_s]
-        if mine:
-            left.remove(mine[0])
+    for before, repeat in pairwise(times):
+        between = [each for each in left if before.at_s - SLACK_S <= each <= repeat.at_s]
+        if between:
+            left.remove(between[0])
         else:
-            yield again
+            yield repeat

@@ -1,8 +1,8 @@
 """A webhook listener on loopback: records every notification it takes, by receiver and delivery id.
 
 It understands Standard Webhooks and PagerDuty's events. Receivers named in `FlakyReplies` fail now
-and then: with an error, without an answer, or since they are overloaded. Which messages they fail
-for follows from their ids, and each is taken in the end. What is refused is not recorded.
+and then: with an error, without an answer, or with 503. The message's id decides, and each message
+is accepted in the end. Refused messages are not recorded.
 """
 
 import hashlib
@@ -18,143 +18,149 @@ from typing import Any, Literal
 
 FlakyReply = int | Literal["reset"]
 
-# Of so many messages each is met with these, one attempt after the other; all others are taken.
+# Of this many messages, one each gets these replies, attempt by attempt; all others are accepted.
 _OUT_OF = 12
 _REPLIES: Sequence[Sequence[FlakyReply]] = ((500,), ("reset",), (500, "reset"), (503,))
 Status = Literal["firing", "resolved", "acknowledged"]
 StatusByAlert = Mapping[str, Status]  # by fingerprint
-_OF_ACTIONS: Mapping[str, Status] = {"resolve": "resolved", "acknowledge": "acknowledged"}
+_STATUS_OF_ACTION: Mapping[str, Status] = {"resolve": "resolved", "acknowledge": "acknowledged"}
 
 
 @dataclass
 class FlakyReplies:
-    """Endpoints of these names refuse a third of all messages, once or twice each."""
+    """Receivers of these names refuse a third of all messages, once or twice each."""
 
     names: Collection[str] = ()
     _attempts: Counter[tuple[str, str]] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def refusal(self, endpoint: str, delivery_id: str) -> FlakyReply | None:
-        """How the next attempt of this message is met; None: it is taken."""
-        if endpoint not in self.names:
+    def refusal(self, receiver: str, delivery_id: str) -> FlakyReply | None:
+        """Reply to the next attempt of this message; None: it is accepted."""
+        if receiver not in self.names:
             return None
         with self._lock:
-            attempt = self._attempts[endpoint, delivery_id]
-            self._attempts[endpoint, delivery_id] += 1
+            attempt = self._attempts[receiver, delivery_id]
+            self._attempts[receiver, delivery_id] += 1
         number = hashlib.sha256(delivery_id.encode()).digest()[0] % _OUT_OF
-        met_with = _REPLIES[number] if number < len(_REPLIES) else ()
-        return met_with[attempt] if attempt < len(met_with) else None
+        replies = _REPLIES[number] if number < len(_REPLIES) else ()
+        return replies[attempt] if attempt < len(replies) else None
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedNotification:
-    """One message that an endpoint took; `told` is what it says of each alert that it lists.
+    """One accepted message; `statuses` has the status of each alert in it.
 
     `at_s` is by the monotonic clock.
     """
 
-    endpoint: str
+    receiver: str
     delivery_id: str
     at_s: float
     job: str
     rule: str
-    told: StatusByAlert
+    statuses: StatusByAlert
     is_repeat: bool = False
 
     @property
     def topic(self) -> tuple[str, str, str, frozenset[tuple[str, Status]], bool]:
-        """What no two messages of different ids say."""
-        told = frozenset(self.told.items())
-        return self.endpoint, self.job, self.rule, told, self.is_repeat
+        """The content: no two delivery ids may have the same."""
+        statuses = frozenset(self.statuses.items())
+        return self.receiver, self.job, self.rule, statuses, self.is_repeat
 
 
 @dataclass
 class Inbox:
-    """Messages in the order in which they came; ask it from any thread."""
+    """Received messages in their order; thread-safe."""
 
     base_url: str = ""
-    refusing: FlakyReplies = field(default_factory=FlakyReplies)
-    hearings: list[ReceivedNotification] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)  # how often, by endpoint
+    flaky: FlakyReplies = field(default_factory=FlakyReplies)
+    received: list[ReceivedNotification] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)  # attempts by receiver
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[str, dict[str, Status]] = defaultdict(dict)
-        self._of_incidents: dict[str, ReceivedNotification] = {}
+        self._last_statuses: dict[str, dict[str, Status]] = defaultdict(dict)
+        self._incidents: dict[str, ReceivedNotification] = {}
 
-    def url(self, endpoint: str) -> str:
-        """Where the endpoint of this name listens."""
-        return f"{self.base_url}/{endpoint}"
+    def url(self, receiver: str) -> str:
+        """URL of the receiver of this name."""
+        return f"{self.base_url}/{receiver}"
 
-    def hear(self, endpoint: str, delivery_id: str, body: bytes) -> None:
-        """A message came, and was taken."""
+    def receive(self, receiver: str, delivery_id: str, body: bytes) -> None:
+        """Record an accepted message."""
         with self._lock:
-            hearing = self._read(endpoint, delivery_id, json.loads(body))
-            self.hearings.append(hearing)
-            self._known[endpoint].update(hearing.told)
+            notification = self._read(receiver, delivery_id, json.loads(body))
+            self.received.append(notification)
+            self._last_statuses[receiver].update(notification.statuses)
 
-    def refuse(self, endpoint: str) -> None:
-        """A message came, and was not taken."""
+    def refuse(self, receiver: str) -> None:
+        """Count a refused message."""
         with self._lock:
-            self.refused[endpoint] += 1
+            self.refused[receiver] += 1
 
-    def knows(self, endpoint: str, fingerprints: Iterable[str], status: Status) -> bool:
-        """Whether this is the last that the endpoint was told of all these alerts."""
+    def has_status(self, receiver: str, fingerprints: Iterable[str], status: Status) -> bool:
+        """Whether this is the last status that the receiver has of all these alerts."""
         with self._lock:
-            known = self._known[endpoint]
-            return all(known.get(each) == status for each in fingerprints)
+            alerts = self._last_statuses[receiver]
+            return all(alerts.get(each) == status for each in fingerprints)
 
     def of_jobs(self, jobs: Collection[str]) -> list[ReceivedNotification]:
-        """What was heard of these jobs until now, in its order."""
+        """Messages of these jobs received so far, in their order."""
         with self._lock:
-            return [each for each in self.hearings if each.job in jobs]
+            return [each for each in self.received if each.job in jobs]
 
-    def first_s(self, job: str, rule: str, num_alerts: int) -> float | None:
-        """When somebody was first told of so many alerts of the rule on this job (monotonic)."""
+    def first_notified_s(self, job: str, rule: str, num_alerts: int) -> float | None:
+        """Time of the first message with this many alerts of the rule on the job (monotonic)."""
         with self._lock:
-            mine = (each for each in self.hearings if (each.job, each.rule) == (job, rule))
-            return next((each.at_s for each in mine if len(each.told) >= num_alerts), None)
+            matching = (each for each in self.received if (each.job, each.rule) == (job, rule))
+            return next((each.at_s for each in matching if len(each.statuses) >= num_alerts), None)
 
     def _read(
-        self, endpoint: str, delivery_id: str, message: dict[str, Any]
+        self, receiver: str, delivery_id: str, message: dict[str, Any]
     ) -> ReceivedNotification:
         at_s = time.monotonic()
         action = str(message.get("event_action", ""))
-        if action in _OF_ACTIONS:
-            # It names the incident alone: what is in it is known by the messages that made it.
-            opened = self._of_incidents.get(message["dedup_key"])
-            if opened is None:  # its beginning was lost: what was owed says so
-                return ReceivedNotification(endpoint, delivery_id, at_s, "", "", {})
-            known = [each for each in opened.told if opened.told[each] != "resolved"]
-            told = dict.fromkeys(known, _OF_ACTIONS[action])
-            return ReceivedNotification(endpoint, delivery_id, at_s, opened.job, opened.rule, told)
-        said = message["payload"]["custom_details"] if action else message["data"]
-        told = {each["fingerprint"]: each["status"] for each in said["alerts"]}
-        job, rule, is_repeat = said["job_id"], said["rule"], said["is_repeat"]
-        hearing = ReceivedNotification(endpoint, delivery_id, at_s, job, rule, told, is_repeat)
+        if action in _STATUS_OF_ACTION:
+            # It has only the incident key: its alerts are those of the messages that opened it.
+            opened = self._incidents.get(message["dedup_key"])
+            if opened is None:  # its trigger was lost, which the judge finds
+                return ReceivedNotification(receiver, delivery_id, at_s, "", "", {})
+            alerts = [each for each in opened.statuses if opened.statuses[each] != "resolved"]
+            statuses = dict.fromkeys(alerts, _STATUS_OF_ACTION[action])
+            return ReceivedNotification(
+                receiver, delivery_id, at_s, opened.job, opened.rule, statuses
+            )
+        data = message["payload"]["custom_details"] if action else message["data"]
+        statuses = {each["fingerprint"]: each["status"] for each in data["alerts"]}
+        job, rule, is_repeat = data["job_id"], data["rule"], data["is_repeat"]
+        notification = ReceivedNotification(
+            receiver, delivery_id, at_s, job, rule, statuses, is_repeat
+        )
         if action:
-            # One alert of several that is over leaves it open, so that nothing is told of that.
-            before = self._of_incidents.get(message["dedup_key"])
-            in_it = {**({} if before is None else before.told), **told}
-            self._of_incidents[message["dedup_key"]] = replace(hearing, told=in_it)
-        return hearing
+            # The incident stays open until its last alert resolves.
+            before = self._incidents.get(message["dedup_key"])
+            incident_statuses = {**({} if before is None else before.statuses), **statuses}
+            self._incidents[message["dedup_key"]] = replace(
+                notification, statuses=incident_statuses
+            )
+        return notification
 
 
 @contextmanager
-def webhook_listener(refusing: FlakyReplies | None = None) -> Iterator[Inbox]:
-    """A receiver until the block ends; it takes everything that `refusing` does not refuse."""
-    heard = Inbox(refusing=refusing or FlakyReplies())
+def webhook_listener(flaky: FlakyReplies | None = None) -> Iterator[Inbox]:
+    """A listener until the block ends; accepts every message that `flaky` does not refuse."""
+    inbox = Inbox(flaky=flaky or FlakyReplies())
 
     class Handler(_Handler):
-        """Tells this one."""
+        """Records into this inbox."""
 
-    Handler.heard = heard
+    Handler.inbox = inbox
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    heard.base_url = f"http://127.0.0.1:{server.server_port}"
+    inbox.base_url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        yield heard
+        yield inbox
     finally:
         server.shutdown()
         server.server_close()
@@ -162,18 +168,18 @@ def webhook_listener(refusing: FlakyReplies | None = None) -> Iterator[Inbox]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    heard: Inbox
+    inbox: Inbox
 
     def do_POST(self) -> None:
-        """Take a message, or do not."""
+        """Accept or refuse a message."""
         body = self.rfile.read(int(self.headers["content-length"]))
-        endpoint, delivery_id = self.path.lstrip("/"), self.headers["webhook-id"]
-        refusal = self.heard.refusing.refusal(endpoint, delivery_id)
+        receiver, delivery_id = self.path.lstrip("/"), self.headers["webhook-id"]
+        refusal = self.inbox.flaky.refusal(receiver, delivery_id)
         if refusal is None:
-            self.heard.hear(endpoint, delivery_id, body)
+            self.inbox.receive(receiver, delivery_id, body)
             self._answer(204)
             return
-        self.heard.refuse(endpoint)
+        self.inbox.refuse(receiver)
         if refusal == "reset":
             self.close_connection = True  # without an answer
         else:
@@ -184,4 +190,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """No log."""

@@ -23,14 +23,14 @@ from tests.harness.http_client import HttpClient, Unreachable
 from tests.harness.stack import TOKEN, Stack
 
 SECRET = "whsec_" + "cGFjZWxpbmUh" * 3
-# Alerts at the first slow window, over as soon as they are: several of one rule, and one of another
-# that somebody wants who does not want the first.
+# Alerts fire at the first slow window and resolve at once: several of one rule, and one of another
+# whose severity passes the filter of the receiver "critical".
 RULES: Mapping[str, Severity] = {"worker": "warning", "slowdown": "critical"}
 _TEXT = """rules:
   - {{name: worker, on: worker, above: 1.05, severity: {worker}, {at_once}}}
   - {{name: slowdown, on: slowdown, above: 1.05, severity: {slowdown}, {at_once}}}
 """
-_AT_ONCE = "for: {windows: 1, seconds: 0}, keep_firing: 0"
+_NO_DELAY = "for: {windows: 1, seconds: 0}, keep_firing: 0"
 _MAX_EVENTS = 1000
 _STATUSES: Sequence[Status] = ("firing", "resolved")
 _RETRY_S = 0.1
@@ -38,14 +38,14 @@ _RETRY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """An endpoint of this name, which is also its path."""
+    """A receiver of this name, which is also its path."""
 
     name: str
     format: Literal["standard", "pagerduty"] = "standard"
     min_severity: Severity = "info"
 
     def wants(self, rule: str) -> bool:
-        """Whether it is told of alerts of this rule."""
+        """Whether it is notified of alerts of this rule."""
         return SEVERITIES.index(RULES[rule]) >= SEVERITIES.index(self.min_severity)
 
 
@@ -55,16 +55,16 @@ PAGER = Receiver("pager", "pagerduty")
 RECEIVERS = (STEADY, SHAKY, PAGER, Receiver("critical", min_severity="critical"))
 
 
-def settings_for(heard: Inbox, directory: Path) -> dict[str, str]:
-    """Told at once, and all receivers on loopback; `directory` is where the rules are written."""
+def settings_for(inbox: Inbox, directory: Path) -> dict[str, str]:
+    """Settings for short group waits and receivers on loopback; writes rules to `directory`."""
     rules = directory / "rules.yaml"
-    rules.write_text(_TEXT.format(**RULES, at_once=_AT_ONCE))
+    rules.write_text(_TEXT.format(**RULES, at_once=_NO_DELAY))
     return {
-        "webhook_url": heard.url(STEADY.name),
+        "webhook_url": inbox.url(STEADY.name),
         "webhook_secret": SECRET,
         "webhook_allow": "127.0.0.0/8",
         "webhook_allow_http": "true",
-        "webhook_ports": str(urlsplit(heard.base_url).port),
+        "webhook_ports": str(urlsplit(inbox.base_url).port),
         "alert_rules": str(rules),
         "alert_group_wait_s": "0.2",
         "alert_group_interval_s": "1",
@@ -72,94 +72,94 @@ def settings_for(heard: Inbox, directory: Path) -> dict[str, str]:
     }
 
 
-def add_receivers(stack: Stack, heard: Inbox) -> None:
-    """Have all of them told but the environment's own, which is."""
-    with closing(HttpClient(stack.api_ports[0], TOKEN)) as line:
+def add_receivers(stack: Stack, inbox: Inbox) -> None:
+    """Add all receivers except the one that the settings configure."""
+    with closing(HttpClient(stack.api_ports[0], TOKEN)) as client:
         for each in RECEIVERS:
             if each is not STEADY:
-                line.ask("POST", "/endpoints", _body(each, heard))
+                client.ask("POST", "/endpoints", _body(each, inbox))
 
 
 def owed(
     stack: Stack, jobs: Iterable[str], receivers: Iterable[Receiver]
 ) -> list[OwedNotification]:
-    """Beginning and end of all that fired in these jobs, which have ended."""
+    """Firing and resolved notifications of all alerts of these ended jobs."""
     store = Store(stack.store_url)
     try:
         with store.read() as conn:
-            fired = [(job, ring) for job in jobs for ring in _fired(conn, job)]
+            fired = [(job, event) for job in jobs for event in _fired(conn, job)]
     finally:
         store.close()
     return [
-        OwedNotification(each.name, ring.fingerprint, status, job, ring.rule)
+        OwedNotification(each.name, event.fingerprint, status, job, event.rule)
         for each in receivers
-        for job, ring in fired
+        for job, event in fired
         for status in _STATUSES
-        if each.wants(ring.rule)
+        if each.wants(event.rule)
     ]
 
 
 def _fired(conn: Connection, job: str) -> list[AlertEvent]:
     job_id = job_key(DEFAULT_PROJECT, job)
-    rings = alerts.firings_of_job(conn, job_id, limit=_MAX_EVENTS)
-    return [ring for ring in rings if ring.kind == "firing"]
+    events = alerts.firings_of_job(conn, job_id, limit=_MAX_EVENTS)
+    return [event for event in events if event.kind == "firing"]
 
 
-def _body(receiver: Receiver, heard: Inbox) -> dict[str, str]:
+def _body(receiver: Receiver, inbox: Inbox) -> dict[str, str]:
     body = {
         "name": receiver.name,
         "format": receiver.format,
-        "url": heard.url(receiver.name),
+        "url": inbox.url(receiver.name),
         "min_severity": receiver.min_severity,
     }
     return body | ({"secret": "k" * 32} if receiver.format == "pagerduty" else {})
 
 
 class Operator:
-    """Does each thing until it is done; one for each thread. Close it when done."""
+    """An API client that retries until it succeeds; one per thread. Close it when done."""
 
     def __init__(self, stack: Stack) -> None:
-        self._line = HttpClient(stack.api_ports[0], TOKEN)
+        self._client = HttpClient(stack.api_ports[0], TOKEN)
 
     def close(self) -> None:
         """Free the connection."""
-        self._line.close()
+        self._client.close()
 
     def firing(self, job: str) -> dict[str, str]:
-        """The job's alerts that fire now, with their rules; none where nobody answers."""
+        """The job's firing alerts with their rules; empty while the API is unreachable."""
         try:
-            found = self._line.ask("GET", f"/alerts/active?phase=firing&job={job}")
+            found = self._client.ask("GET", f"/alerts/active?phase=firing&job={job}")
         except Unreachable:
             return {}
         return {each["fingerprint"]: each["rule"] for each in found["items"]}
 
     def silence(self, job: str) -> str:
-        """Silence all of a job for an hour, that may not have begun; the silence's id."""
+        """Silence a job for an hour, before or after it starts; the silence's id."""
         body = {
             "matchers": [{"label": "job", "pattern": job}],
             "ends_at": (datetime.now(UTC) + timedelta(hours=1)).isoformat(),
             "comment": "bench",
         }
-        made: str = _retry(lambda: self._line.ask("POST", "/silences", body))["silence_id"]
-        return made
+        silence_id: str = _retry(lambda: self._client.ask("POST", "/silences", body))["silence_id"]
+        return silence_id
 
     def end_silence(self, silence_id: str) -> None:
-        """From now on it is told again."""
-        _retry(lambda: self._changed("DELETE", f"/silences/{silence_id}"))
+        """End the silence now."""
+        _retry(lambda: self._change("DELETE", f"/silences/{silence_id}"))
 
     def acknowledge(self, fingerprint: str) -> None:
-        """Somebody looks after it."""
-        _retry(lambda: self._changed("POST", f"/alerts/{fingerprint}/acknowledge"))
+        """Acknowledge the alert."""
+        _retry(lambda: self._change("POST", f"/alerts/{fingerprint}/acknowledge"))
 
-    def _changed(self, method: str, path: str) -> None:
-        answer = self._line.request(method, f"/api/v1{path}")
+    def _change(self, method: str, path: str) -> None:
+        answer = self._client.request(method, f"/api/v1{path}")
         if answer.status >= 300:
             raise Unreachable(f"{method} {path}: {answer.status} {answer.body!r}")
 
 
-def _retry(deed: Callable[[], Any]) -> Any:
+def _retry(action: Callable[[], Any]) -> Any:
     while True:
         try:
-            return deed()
+            return action()
         except Unreachable:
             time.sleep(_RETRY_S)

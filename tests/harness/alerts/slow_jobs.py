@@ -18,45 +18,46 @@ from tests.harness.alerts.receivers import PAGER, RECEIVERS, Operator, Receiver
 from tests.harness.load import Load
 from tests.harness.stack import SETTINGS, TOKEN, Stack
 
-# Two workers of it are alerts of one rule, the job itself is one of another.
+# Its two slow workers raise an alert each, of one rule; the job raises one of another rule.
 SLOW_JOB = SimulatedJob(Parallelism(2, 2), 2, faults=(SlowWorker(1, 0, 2.5), SlowWorker(0, 1, 2.5)))
 NUM_ALERTS = 3
-_LOOK_EVERY_S = 0.1
-# How long a silence is listened to, of which the judge forgives what was on its way at first.
-QUIET_S = 2.0 * SLACK_S
-MANNERS = ("left alone", "acknowledged", "silent at first", "silent at last")
+_POLL_S = 0.1
+# Length of a silence; the judge ignores its first SLACK_S.
+SILENCE_S = 2.0 * SLACK_S
+TREATMENTS = ("none", "acknowledged", "silenced at start", "silenced at end")
 
 
 class NotNotified(Exception):
-    """Something of a job was not heard in all the time that it may take."""
+    """A notification of a job was not received within its time limit."""
 
 
 @dataclass
 class SlowJobs:
-    """Threads that push one slow job after the other; `ended` have had everything told but the end.
+    """Threads that push one slow job after the other.
 
-    After the block, what is told has `within_s` to arrive; before, nobody says how soon.
+    Jobs in `ended` had all firing notifications delivered. Deliveries have `within_s` after the
+    block ends, and no limit before.
     """
 
     stack: Stack
-    heard: Inbox
+    inbox: Inbox
     name: str
     within_s: float
     receivers: Sequence[Receiver] = RECEIVERS
     num_at_once: int = 6
     ended: list[str] = field(default_factory=list)
-    unheard: list[str] = field(default_factory=list)
-    quiets: list[SilencedPeriod] = field(default_factory=list)
+    not_notified: list[str] = field(default_factory=list)
+    silences: list[SilencedPeriod] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()
         self._stopped_s = float("inf")
 
     @contextmanager
-    def calling(self) -> Iterator[None]:
-        """Push jobs until the block ends; each is then seen to its end."""
+    def running(self) -> Iterator[None]:
+        """Push jobs until the block ends, then finish the current ones."""
         threads = [
-            threading.Thread(target=self._call_on, args=(number,), daemon=True)
+            threading.Thread(target=self._run_jobs, args=(number,), daemon=True)
             for number in range(self.num_at_once)
         ]
         for thread in threads:
@@ -69,73 +70,77 @@ class SlowJobs:
             for thread in threads:
                 thread.join()
 
-    def _call_on(self, number: int) -> None:
+    def _run_jobs(self, number: int) -> None:
         turn = 0
         while not self._stop.is_set():
             job = f"{self.name}-{number}-{turn}"
-            manner = MANNERS[(number + turn) % len(MANNERS)]
+            treatment = TREATMENTS[(number + turn) % len(TREATMENTS)]
             with (
-                closing(Operator(self.stack)) as person,
+                closing(Operator(self.stack)) as operator,
                 closing(
-                    Load(self.stack.ports, TOKEN, self.stack.oracle.line(), job, SLOW_JOB)
+                    Load(self.stack.ports, TOKEN, self.stack.oracle.client(), job, SLOW_JOB)
                 ) as load,
             ):
                 try:
-                    self._call(load, person, manner)
+                    self._run_job(load, operator, treatment)
                     self.ended.append(job)
                 except NotNotified:
-                    self.unheard.append(job)
+                    self.not_notified.append(job)
                     load.end()
             turn += 1
 
-    def _call(self, load: Load, person: Operator, manner: str) -> None:
+    def _run_job(self, load: Load, operator: Operator, treatment: str) -> None:
         job = load.job
-        if manner == "silent at first":
-            with self._quiet(job, person):
-                fired = self._fire(load, person)
-                time.sleep(QUIET_S)
+        if treatment == "silenced at start":
+            with self._silenced(job, operator):
+                fired = self._fire(load, operator)
+                time.sleep(SILENCE_S)
         else:
-            fired = self._fire(load, person)
-        self._wait(lambda: self._know(fired, "firing"))
-        if manner == "acknowledged":
-            self._acknowledge(job, fired, person)
-        if manner == "silent at last":
-            with self._quiet(job, person):
+            fired = self._fire(load, operator)
+        self._wait(lambda: self._all_notified(fired, "firing"))
+        if treatment == "acknowledged":
+            self._acknowledge(job, fired, operator)
+        if treatment == "silenced at end":
+            with self._silenced(job, operator):
                 load.end()
-                time.sleep(QUIET_S)
+                time.sleep(SILENCE_S)
         else:
             load.end()
 
-    def _fire(self, load: Load, person: Operator) -> Mapping[str, str]:
+    def _fire(self, load: Load, operator: Operator) -> Mapping[str, str]:
         """The job's alerts with their rules, once all of them fire."""
         load.register()
         load.push_steps(int(SETTINGS["window_steps"]))
-        self._wait(lambda: len(person.firing(load.job)) == NUM_ALERTS)
-        return person.firing(load.job)
+        self._wait(lambda: len(operator.firing(load.job)) == NUM_ALERTS)
+        return operator.firing(load.job)
 
-    def _acknowledge(self, job: str, fired: Mapping[str, str], person: Operator) -> None:
+    def _acknowledge(self, job: str, fired: Mapping[str, str], operator: Operator) -> None:
         for each in fired:
-            person.acknowledge(each)
-        self._wait(lambda: self.heard.knows(PAGER.name, fired, "acknowledged"))
+            operator.acknowledge(each)
+        self._wait(lambda: self.inbox.has_status(PAGER.name, fired, "acknowledged"))
 
     @contextmanager
-    def _quiet(self, job: str, person: Operator) -> Iterator[None]:
-        silence_id = person.silence(job)
+    def _silenced(self, job: str, operator: Operator) -> Iterator[None]:
+        silence_id = operator.silence(job)
         began_s = time.monotonic()
         try:
             yield
         finally:
-            self.quiets.append(SilencedPeriod(job, began_s, time.monotonic()))
-            person.end_silence(silence_id)
+            self.silences.append(SilencedPeriod(job, began_s, time.monotonic()))
+            operator.end_silence(silence_id)
 
-    def _know(self, fired: Mapping[str, str], status: Status) -> bool:
+    def _all_notified(self, fired: Mapping[str, str], status: Status) -> bool:
         return all(
-            self.heard.knows(each.name, [mark for mark in fired if each.wants(fired[mark])], status)
+            self.inbox.has_status(
+                each.name,
+                [fingerprint for fingerprint in fired if each.wants(fired[fingerprint])],
+                status,
+            )
             for each in self.receivers
         )
 
-    def _wait(self, holds: Callable[[], bool]) -> None:
-        while not holds():
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
             if time.monotonic() - self._stopped_s > self.within_s:
                 raise NotNotified
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""Bodies that are small to send and meant to be large, or slow, to read."""
+"""Bodies that are small to send and large or slow to read."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ import zstandard
 from app.ingest.wire.body import GZIP, MAX_BODY_BYTES, MAX_DECODED_BYTES, MAX_ROWS, ZSTD
 from app.ingest.wire.codec import BINARY_TYPE, JSON_TYPE, encode
 from app.trace.window import OPTIONAL
-from tests.harness.batches import made_batch
+from tests.harness.batches import simulated_batch
 
 _HUGE_BYTES = 256 << 20
 _LEVEL = 3
@@ -26,7 +26,7 @@ _INTEGERS = (
     "mb_id",
     *OPTIONAL,
 )
-_OF_THE_GPU = ("sm_clock_mhz", "temperature_c", "power_w", "xid")
+_GPU_COLUMNS = ("sm_clock_mhz", "temperature_c", "power_w", "xid")
 _PRIME = 2**61 - 1  # what Python takes integers' hashes modulo
 _HEADER = b'{"version":1,"epoch":1,"rank":0,"dp_rank":0,"stage":0,"batch_seq":0,"steps_done":'
 
@@ -35,7 +35,7 @@ Bomb = tuple[str, str, str, bytes]  # name, content type, encoding, body
 
 @cache
 def bombs() -> Sequence[Bomb]:
-    """Made once: some take a second."""
+    """Created once: some take a second."""
     return (*_compressed_zeros(), *_many_values(), *_in_msgpack())
 
 
@@ -52,7 +52,7 @@ def _compressed_zeros() -> Iterator[Bomb]:
     wide = zstandard.ZstdCompressionParameters.from_level(_LEVEL, window_log=27)
     window = zstandard.ZstdCompressor(compression_params=wide).compressobj()
     yield "zstd with a window of 128 MiB", BINARY_TYPE, ZSTD, window.compress(b"0") + window.flush()
-    honest = encode(made_batch(200))
+    honest = encode(simulated_batch(200))
     yield "zstd in zstd", BINARY_TYPE, ZSTD, zstandard.compress(zstandard.compress(honest))
 
 
@@ -62,7 +62,7 @@ def gzip_of_zeros(size_bytes: int) -> bytes:
 
 
 def _many_values() -> Iterator[Bomb]:
-    """As many JSON values as fit into what may be sent, and into what may come out."""
+    """As many JSON values as fit into the limits of sent and of decoded bytes."""
     texts = {
         "numbers": (b'[],"columns":{"step":[', b"0,", b"0]," + _others("step") + b"}}"),
         "names": (b'[],"columns":{"optype":[', b'"",', b'""],' + _others("optype") + b"}}"),
@@ -79,13 +79,13 @@ def _many_values() -> Iterator[Bomb]:
             text = _HEADER + begin + again * times + end
             body = gzip.compress(text, _LEVEL) if encoding else text
             yield f"{name} in JSON {encoding}", JSON_TYPE, encoding, body
-    # Numbers of chance keep the ratio down, so that these are read to their end.
-    chance = random.Random(1)
+    # Random numbers keep the compression ratio low, so that these are read to their end.
+    rng = random.Random(1)
     digits = bytes(48 + byte % 10 for byte in range(256))
-    numbers = b",".join(bytes([each]) for each in chance.randbytes(15 << 20).translate(digits))
+    numbers = b",".join(bytes([each]) for each in rng.randbytes(15 << 20).translate(digits))
     text = _HEADER + b'[],"columns":{"step":[' + numbers + b"]," + _others("step") + b"}}"
     yield "numbers of chance", JSON_TYPE, ZSTD, zstandard.compress(text)
-    yield "all rows in JSON", JSON_TYPE, ZSTD, zstandard.compress(_full(chance))
+    yield "all rows in JSON", JSON_TYPE, ZSTD, zstandard.compress(_full(rng))
 
 
 def _others(*but: str) -> bytes:
@@ -94,13 +94,13 @@ def _others(*but: str) -> bytes:
     return b",".join(b'"%b":[]' % name.encode() for name in needed if name not in but)
 
 
-def _full(chance: random.Random) -> bytes:
-    """The largest batch that is taken, with numbers as large as there is room for in a body."""
+def _full(rng: random.Random) -> bytes:
+    """The largest accepted batch, with numbers as large as fit into a body."""
 
     def integers(name: str) -> bytes:
-        if name in _OF_THE_GPU:
+        if name in _GPU_COLUMNS:
             return b",".join([b"1"] * MAX_ROWS)
-        return b",".join(b"%d" % chance.randrange(2**52, 2**53) for _ in range(MAX_ROWS))
+        return b",".join(b"%d" % rng.randrange(2**52, 2**53) for _ in range(MAX_ROWS))
 
     names = b",".join([b'"optimizer"'] * MAX_ROWS)
     columns = b",".join(b'"%b":[%b]' % (name.encode(), integers(name)) for name in _INTEGERS)

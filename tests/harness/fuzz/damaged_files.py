@@ -35,83 +35,83 @@ class DamagedFiles:
         self._seed = seed
 
     def __getitem__(self, number: int) -> tuple[str, bytes]:
-        """Which file is damaged, and what it is now."""
-        chance = random.Random(f"{self._seed}/{number}")
-        name = chance.choice(self._names)
+        """Name and content of the damaged file."""
+        rng = random.Random(f"{self._seed}/{number}")
+        name = rng.choice(self._names)
         content = self.files[name]
-        if content[:4] == b"PAR1" and chance.random() < 0.15:
-            content = _other_values(content, chance)
-        for _ in range(chance.choice((1, 1, 1, 2, 4))):
-            content = chance.choice(_KINDS)(content, chance)
-        if chance.random() < 0.05:
-            content = _packed(content, chance)
+        if content[:4] == b"PAR1" and rng.random() < 0.15:
+            content = _other_values(content, rng)
+        for _ in range(rng.choice((1, 1, 1, 2, 4))):
+            content = rng.choice(_KINDS)(content, rng)
+        if rng.random() < 0.05:
+            content = _packed(content, rng)
         return name, content
 
 
-def _flip(content: bytes, chance: random.Random) -> bytes:
+def _flip(content: bytes, rng: random.Random) -> bytes:
     if not content:
         return b"\x00"
     changed = bytearray(content)
-    changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
     return bytes(changed)
 
 
-def _cut(content: bytes, chance: random.Random) -> bytes:
-    return content[: chance.randrange(len(content) + 1)]
+def _cut(content: bytes, rng: random.Random) -> bytes:
+    return content[: rng.randrange(len(content) + 1)]
 
 
-def _remove(content: bytes, chance: random.Random) -> bytes:
-    begin = chance.randrange(len(content) + 1)
-    return content[:begin] + content[begin + chance.choice((1, 2, 8, 64)) :]
+def _remove(content: bytes, rng: random.Random) -> bytes:
+    begin = rng.randrange(len(content) + 1)
+    return content[:begin] + content[begin + rng.choice((1, 2, 8, 64)) :]
 
 
-def _repeat(content: bytes, chance: random.Random) -> bytes:
-    begin = chance.randrange(len(content) + 1)
-    end = begin + chance.choice((1, 8, 64, 512))
-    return content[:end] + content[begin:end] * chance.choice((1, 3)) + content[end:]
+def _repeat(content: bytes, rng: random.Random) -> bytes:
+    begin = rng.randrange(len(content) + 1)
+    end = begin + rng.choice((1, 8, 64, 512))
+    return content[:end] + content[begin:end] * rng.choice((1, 3)) + content[end:]
 
 
-def _insert(content: bytes, chance: random.Random) -> bytes:
-    at = chance.randrange(len(content) + 1)
-    return content[:at] + chance.choice(_TOKENS) + content[at:]
+def _insert(content: bytes, rng: random.Random) -> bytes:
+    at = rng.randrange(len(content) + 1)
+    return content[:at] + rng.choice(_TOKENS) + content[at:]
 
 
-def _other_token(content: bytes, chance: random.Random) -> bytes:
-    """Another token in place of one near a place of chance."""
-    found = _TOKEN.search(content, chance.randrange(len(content) + 1))
+def _other_token(content: bytes, rng: random.Random) -> bytes:
+    """Replace a token near a random position."""
+    found = _TOKEN.search(content, rng.randrange(len(content) + 1))
     if found is None:
-        return _insert(content, chance)
-    return content[: found.start()] + chance.choice(_TOKENS) + content[found.end() :]
+        return _insert(content, rng)
+    return content[: found.start()] + rng.choice(_TOKENS) + content[found.end() :]
 
 
-def _swapped(content: bytes, chance: random.Random) -> bytes:
+def _swapped(content: bytes, rng: random.Random) -> bytes:
     """Two lines, or two halves of one, in each other's place."""
     lines = content.split(b"\n")
     if len(lines) < 3:
-        at = chance.randrange(len(content) + 1)
+        at = rng.randrange(len(content) + 1)
         return content[at:] + content[:at]
-    one, other = chance.randrange(len(lines)), chance.randrange(len(lines))
+    one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
     lines[one], lines[other] = lines[other], lines[one]
     return b"\n".join(lines)
 
 
-def _packed(content: bytes, chance: random.Random) -> bytes:
+def _packed(content: bytes, rng: random.Random) -> bytes:
     """As a gzip file, whole, cut off or with a wrong bit."""
     whole = gzip.compress(content, 1, mtime=0)
-    return chance.choice((lambda each, _: each, _cut, _flip, _remove))(whole, chance)
+    return rng.choice((lambda each, _: each, _cut, _flip, _remove))(whole, rng)
 
 
-def _other_values(content: bytes, chance: random.Random) -> bytes:
+def _other_values(content: bytes, rng: random.Random) -> bytes:
     """A parquet file with a value changed, or a column renamed or left out."""
     columns = pq.read_table(io.BytesIO(content)).to_pydict()
-    name = chance.choice(sorted(columns))
-    kind = chance.randrange(4)
+    name = rng.choice(sorted(columns))
+    kind = rng.randrange(4)
     if kind == 0:
         columns[name + "x"] = columns.pop(name)
     elif kind == 1:
-        columns[name] = [chance.choice(_NUMBERS)] * len(columns[name])
+        columns[name] = [rng.choice(_NUMBERS)] * len(columns[name])
     else:
-        columns[name][chance.randrange(len(columns[name]))] = chance.choice(_NUMBERS)
+        columns[name][rng.randrange(len(columns[name]))] = rng.choice(_NUMBERS)
     file = io.BytesIO()
     try:
         pq.write_table(pa.table(columns), file)

@@ -1,4 +1,4 @@
-"""Reads damaged batches in a process of its own, and measures memory and time."""
+"""Decodes damaged batches in a separate process, and measures memory and time."""
 
 import json
 import resource
@@ -18,15 +18,15 @@ from tests.harness.fuzz.bombs import bombs
 from tests.harness.fuzz.payloads import Payload, Payloads
 
 SIZES = Parallelism(dp_size=1, pp_size=1)
-# Above what the process has by then: whatever asks for more gets an error instead of the machine.
+# Beyond what the process holds by then: larger allocations fail instead of exhausting the machine.
 ROOM_BYTES = 1 << 30
-MAX_TOLD = 5
+MAX_REPORTED = 5
 _WARM_UP = 2000
 
 
 @dataclass(slots=True)
 class FuzzFindings:
-    """What became of many payloads; the first that went wrong are told one by one."""
+    """Results of many payloads; the first failures are listed."""
 
     by_status: Counter[int] = field(default_factory=Counter)
     slowest_ms: float = 0.0
@@ -35,15 +35,15 @@ class FuzzFindings:
     wrong: list[str] = field(default_factory=list)
 
     def note(self, payload: Payload, status: int, took_s: float, cpu_s: float) -> None:
-        """One more answer."""
+        """Add a response."""
         self.by_status[status] += 1
         self.slowest_cpu_ms = max(self.slowest_cpu_ms, 1e3 * cpu_s)
         if 1e3 * took_s > self.slowest_ms:
             self.slowest_ms, self.slowest_kind = 1e3 * took_s, payload.kind
 
-    def complain(self, number: int, payload: Payload, reason: str) -> None:
-        """One more that went wrong."""
-        if len(self.wrong) < MAX_TOLD:
+    def report(self, number: int, payload: Payload, reason: str) -> None:
+        """Add a failure."""
+        if len(self.wrong) < MAX_REPORTED:
             self.wrong.append(f"payload {number} ({payload.kind}): {reason[:300]}")
 
     def as_json(self) -> dict[str, Any]:
@@ -74,22 +74,22 @@ def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def decode_all(seed: int, num_payloads: int) -> dict[str, Any]:
-    """Figures of that many payloads; `rss_growth_mb` is the most that was held beyond the start."""
+    """Figures of that many payloads; `rss_growth_mb` is the peak beyond the start."""
     release_large_blocks()  # as the API does
     payloads, findings = Payloads(seed), FuzzFindings()
-    bombs()  # making them takes memory that reading does not
+    bombs()  # creating them takes memory that reading does not
     for number in range(_WARM_UP):
         if number % 500:
-            decoded(payloads[number])
+            decode_status(payloads[number])
     before_bytes = reset_peak()
     limit_memory(ROOM_BYTES)
     for number in range(num_payloads):
         payload = payloads[number]
         began_s, cpu_began_s = time.perf_counter(), time.thread_time()
         try:
-            status = decoded(payload)
+            status = decode_status(payload)
         except Exception as error:
-            findings.complain(number, payload, repr(error))
+            findings.report(number, payload, repr(error))
             status = 500
         cpu_s = time.thread_time() - cpu_began_s
         findings.note(payload, status, time.perf_counter() - began_s, cpu_s)
@@ -97,17 +97,17 @@ def decode_all(seed: int, num_payloads: int) -> dict[str, Any]:
     return {"payloads": num_payloads, **findings.as_json(), "rss_growth_mb": growth_bytes / 1e6}
 
 
-def decoded(payload: Payload) -> int:
-    """The status that the API would answer with; what is taken is read as the consumer does."""
+def decode_status(payload: Payload) -> int:
+    """The API's status for the payload; an accepted one is also read like the consumer does."""
     try:
-        taken = decode(
+        accepted = decode(
             payload.body,
             payload.content_type,
             SIZES,
             content_encoding=payload.content_encoding,
             last_step=0,
         )
-        read_entry(encode(taken.batch))
+        read_entry(encode(accepted.batch))
     except PacelineError as error:
         json.dumps(str(error))
         return error.status
@@ -115,20 +115,20 @@ def decoded(payload: Payload) -> int:
 
 
 def peak_bytes(process: str) -> int:
-    """The most memory that the process has held."""
+    """Peak memory of the process."""
     return _status_bytes(process, "VmHWM")
 
 
 def reset_peak() -> int:
-    """Memory that the process holds, from which its most is counted anew."""
+    """Reset the peak of this process; its memory now."""
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak (proc(5))
     return _status_bytes("self", "VmRSS")
 
 
 def limit_memory(room_bytes: int) -> None:
-    """Whatever asks for so much more than is held now gets an error."""
-    most = _status_bytes("self", "VmSize") + room_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    """Make allocations beyond this much more than now fail."""
+    limit = _status_bytes("self", "VmSize") + room_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _status_bytes(process: str, name: str) -> int:
@@ -138,7 +138,7 @@ def _status_bytes(process: str, name: str) -> int:
 
 
 def main() -> None:
-    """Decode them in this process, which may not survive it, and print what became of them."""
+    """Decode payloads in this process, which may crash, and print the figures."""
     seed, num_payloads = map(int, sys.argv[1:])
     sys.stdout.write(json.dumps(decode_all(seed, num_payloads)) + "\n")
 

@@ -1,4 +1,4 @@
-"""Imports damaged files in a process of its own, and measures memory and time."""
+"""Imports damaged files in a separate process, and measures memory and time."""
 
 import io
 import json
@@ -21,24 +21,30 @@ from app.trace.readers.published import trace_files
 from app.trace.readers.registry import FORMATS, SCORE_FORMATS, Format, ScoreFormat, format_named
 from app.trace.readers.scores.score_report import ScoreImport
 from tests.harness.fuzz.damaged_files import DamagedFiles
-from tests.harness.fuzz.decoding import MAX_TOLD, ROOM_BYTES, limit_memory, peak_bytes, reset_peak
+from tests.harness.fuzz.decoding import (
+    MAX_REPORTED,
+    ROOM_BYTES,
+    limit_memory,
+    peak_bytes,
+    reset_peak,
+)
 
-EVERY = "all"
+ALL_FORMATS = "all"
 _WARM_UP = 300
-_REPLACE = 50  # so often all files are written anew: one is damaged at a time
+_REWRITE_EVERY = 50  # inputs between rewrites of all files: one is damaged at a time
 
 
 def formats(name: str) -> list[str]:
-    """Names of the formats that are meant.
+    """Names of the selected formats.
 
     Raises:
         InvalidRequest: there is none of this name.
     """
-    return [*FORMATS, *SCORE_FORMATS] if name == EVERY else [format_named(name).name]
+    return [*FORMATS, *SCORE_FORMATS] if name == ALL_FORMATS else [format_named(name).name]
 
 
 def import_in_process(name: str, mutations: int, seed: int) -> dict[str, Any]:
-    """What became of a format's files, or by which signal the process died."""
+    """Figures of a format's damaged files, or by which signal the process died."""
     command = [sys.executable, "-m", __name__, name, str(mutations), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -50,9 +56,9 @@ def import_in_process(name: str, mutations: int, seed: int) -> dict[str, Any]:
 
 
 def import_all(name: str, mutations: int, seed: int) -> dict[str, Any]:
-    """Figures of so many damaged inputs of a format; `rss_growth_mb` is beyond the start."""
+    """Figures of this many damaged inputs; `rss_growth_mb` is the growth since the start."""
     chosen = format_named(name)
-    with tempfile.TemporaryDirectory(prefix="paceline-fuzz-", dir=_quick_folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="paceline-fuzz-", dir=_memory_folder()) as folder:
         return _Importing(chosen, Path(folder), seed).result(mutations)
 
 
@@ -62,31 +68,31 @@ class _Importing:
         self._folder = folder
         self._damaged = DamagedFiles(chosen.sample(), seed)
         self._wrong: list[str] = []
-        self._became: Counter[str] = Counter()
+        self._outcomes: Counter[str] = Counter()
         self._slowest_ms = 0.0
 
     def result(self, mutations: int) -> dict[str, Any]:
         """The figures."""
         for number in range(_WARM_UP):
-            self._one(-1 - number)
+            self._import_one(-1 - number)
         before_bytes, began_s = reset_peak(), time.perf_counter()
         limit_memory(ROOM_BYTES)
-        self._became.clear()
+        self._outcomes.clear()
         for number in range(mutations):
-            self._one(number)
+            self._import_one(number)
         return {
             "format": self._format.name,
             "mutations": mutations,
-            **self._became,
+            **self._outcomes,
             "slowest_ms": self._slowest_ms,
             "seconds": time.perf_counter() - began_s,
             "wrong": self._wrong,
             "rss_growth_mb": (peak_bytes("self") - before_bytes) / 1e6,
         }
 
-    def _one(self, number: int) -> None:
+    def _import_one(self, number: int) -> None:
         name, content = self._damaged[number]
-        if number % _REPLACE == 0 or number < 0:
+        if number % _REWRITE_EVERY == 0 or number < 0:
             for other, whole in self._damaged.files.items():
                 (self._folder / other).write_bytes(whole)
         path = self._folder / name
@@ -94,12 +100,12 @@ class _Importing:
         began_s = time.perf_counter()
         try:
             self._import()
-            self._became["taken"] += 1
+            self._outcomes["taken"] += 1
         except PacelineError as error:
-            self._became["refused"] += 1
+            self._outcomes["refused"] += 1
             self._check(number, str(error))
         except Exception as error:
-            self._complain(number, f"{name}: {error!r}")
+            self._report(number, f"{name}: {error!r}")
         self._slowest_ms = max(self._slowest_ms, 1e3 * (time.perf_counter() - began_s))
         path.write_bytes(self._damaged.files[name])
 
@@ -107,8 +113,8 @@ class _Importing:
         # The meta file is found beside the trace.
         files = [self._folder / each for each in self._damaged.files if not each.endswith(".yaml")]
         if isinstance(self._format, Format):
-            with closing(self._format.opened(files, ImportOptions())) as of_ops:
-                use_ops(of_ops)
+            with closing(self._format.opened(files, ImportOptions())) as operations:
+                use_ops(operations)
         else:
             with closing(self._format.opened(files, ImportOptions())) as opened:
                 use_scores(opened)
@@ -116,18 +122,18 @@ class _Importing:
     def _check(self, number: int, message: str) -> None:
         """A refusal is one line that names a file."""
         if not any(each in message for each in self._damaged.files):
-            self._complain(number, f"names no file: {message}")
+            self._report(number, f"names no file: {message}")
         if "\n" in message or len(message) > 1500:
-            self._complain(number, f"is no line: {message[:1500]!r}")
+            self._report(number, f"is no line: {message[:1500]!r}")
 
-    def _complain(self, number: int, reason: str) -> None:
-        self._became["wrong"] += 1
-        if len(self._wrong) < MAX_TOLD:
+    def _report(self, number: int, reason: str) -> None:
+        self._outcomes["wrong"] += 1
+        if len(self._wrong) < MAX_REPORTED:
             self._wrong.append(printable(f"mutation {number}: {reason[:400]}"))
 
 
 def use_ops(opened: OperationImport) -> None:
-    """Write what is taken as `paceline import --out` does."""
+    """Write accepted operations like `paceline import --out` does."""
     described = opened.describe()
     job = described.job("nameless")
     screen.describe_import(described, job)
@@ -136,7 +142,7 @@ def use_ops(opened: OperationImport) -> None:
 
 
 def use_scores(opened: ScoreImport) -> None:
-    """Make of what is taken what a terminal, a file and a server get.
+    """Format accepted scores for a terminal, a file and a server.
 
     Raises:
         ValueError: a number is none that JSON can hold.
@@ -146,13 +152,13 @@ def use_scores(opened: ScoreImport) -> None:
     json.dumps([asdict(score) for score in found], allow_nan=False)
 
 
-def _quick_folder() -> str | None:
+def _memory_folder() -> str | None:
     shared = Path("/dev/shm")
     return str(shared) if shared.is_dir() else None
 
 
 def main() -> None:
-    """Import them in this process, which may not survive it, and print what became of them."""
+    """Import files in this process, which may crash, and print the figures."""
     name, mutations, seed = sys.argv[1:]
     release_large_blocks()
     sys.stdout.write(json.dumps(import_all(name, int(mutations), int(seed))) + "\n")

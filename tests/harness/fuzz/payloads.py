@@ -16,7 +16,7 @@ from app.ingest.wire.body import GZIP, ZSTD
 from app.ingest.wire.codec import BINARY_TYPE, JSON_TYPE, encode
 from app.ingest.wire.collectives import GROUP_DTYPES
 from app.trace.window import WIRE_DTYPES
-from tests.harness.batches import made_batch
+from tests.harness.batches import simulated_batch
 from tests.harness.fuzz.bombs import bombs
 
 # A bomb takes as long as hundreds of other payloads.
@@ -62,19 +62,19 @@ class Payloads:
     def __getitem__(self, number: int) -> Payload:
         """Payload of this number."""
         if number % ONE_BOMB_IN == 0:
-            of_all = bombs()
-            name, media, encoding, body = of_all[number // ONE_BOMB_IN % len(of_all)]
+            all_bombs = bombs()
+            name, media, encoding, body = all_bombs[number // ONE_BOMB_IN % len(all_bombs)]
             return Payload(f"bomb: {name}", media, encoding, body)
-        chance = random.Random(self._seed * _SPREAD + number)
+        rng = random.Random(self._seed * _SPREAD + number)
         damage = self._damages[number % len(self._damages)]
-        return damage(chance, number // len(self._damages))
+        return damage(rng, number // len(self._damages))
 
     @cached_property
     def good(self) -> list[Payload]:
         """Undamaged batches in every format and encoding."""
         fields = _fields()
         bodies = [
-            (BINARY_TYPE, encode(replace(made_batch(_ROWS), rank=0, dp_rank=0))),
+            (BINARY_TYPE, encode(replace(simulated_batch(_ROWS), rank=0, dp_rank=0))),
             (BINARY_TYPE, _binary(fields)),
             (BINARY_TYPE, _packed(fields)),
             (JSON_TYPE, _columnar(fields)),
@@ -91,94 +91,96 @@ class Payloads:
             for encoding, make in compress.items()
         ]
 
-    def _any(self, chance: random.Random) -> Payload:
-        return chance.choice(self.good)
+    def _any(self, rng: random.Random) -> Payload:
+        return rng.choice(self.good)
 
-    def _flipped(self, chance: random.Random, _: int) -> Payload:
-        good = self._any(chance)
+    def _flipped(self, rng: random.Random, _: int) -> Payload:
+        good = self._any(rng)
         body = bytearray(good.body)
-        for _ in range(chance.randint(1, 8)):
-            body[chance.randrange(len(body))] ^= 1 << chance.randrange(8)
+        for _ in range(rng.randint(1, 8)):
+            body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
         return _damaged("flipped", good, body)
 
     def _cut(self, _: random.Random, number: int) -> Payload:
-        # In turn, so that each is cut at its every byte.
+        # In turn, so that each is cut at every byte.
         good = self.good[number % len(self.good)]
         return _damaged("cut", good, good.body[: number // len(self.good) % len(good.body)])
 
-    def _spliced(self, chance: random.Random, _: int) -> Payload:
-        good, other = self._any(chance), self._any(chance)
-        at, to = chance.randrange(len(good.body)), chance.randrange(len(other.body))
+    def _spliced(self, rng: random.Random, _: int) -> Payload:
+        good, other = self._any(rng), self._any(rng)
+        at, to = rng.randrange(len(good.body)), rng.randrange(len(other.body))
         return _damaged("spliced", good, good.body[:at] + other.body[to:])
 
-    def _lengthened(self, chance: random.Random, _: int) -> Payload:
-        good = self._any(chance)
-        at = chance.randrange(len(good.body))
-        lie = chance.choice(_LENGTHS)
-        return _damaged("lengthened", good, good.body[:at] + lie + good.body[at + len(lie) :])
+    def _lengthened(self, rng: random.Random, _: int) -> Payload:
+        good = self._any(rng)
+        at = rng.randrange(len(good.body))
+        wrong_length = rng.choice(_LENGTHS)
+        return _damaged(
+            "lengthened", good, good.body[:at] + wrong_length + good.body[at + len(wrong_length) :]
+        )
 
-    def _retyped(self, chance: random.Random, _: int) -> Payload:
-        fields, is_binary = _fields(), chance.random() < 0.5
+    def _retyped(self, rng: random.Random, _: int) -> Payload:
+        fields, is_binary = _fields(), rng.random() < 0.5
         groups = fields["collectives"]
         targets = [fields, fields["columns"], groups, groups["groups"][0], groups["columns"]]
-        target = chance.choice(targets)
-        target[chance.choice(sorted(target))] = _value(chance, is_binary=is_binary)
+        target = rng.choice(targets)
+        target[rng.choice(sorted(target))] = _value(rng, is_binary=is_binary)
         if is_binary:
             return Payload("retyped", BINARY_TYPE, "", _binary(fields))
         return Payload("retyped", JSON_TYPE, "", json.dumps(fields).encode())
 
-    def _repeated(self, chance: random.Random, _: int) -> Payload:
+    def _repeated(self, rng: random.Random, _: int) -> Payload:
         fields = _fields()
-        key = chance.choice(sorted(fields))
-        if chance.random() < 0.5:
+        key = rng.choice(sorted(fields))
+        if rng.random() < 0.5:
             again = f"{json.dumps(key)}:{json.dumps(fields[key])},".encode()
             return Payload("repeated", JSON_TYPE, "", b"{" + again * 3 + _columnar(fields)[1:])
         body = _binary(fields)
         pair = msgspec.msgpack.encode(key) + b"\x01"
         return Payload("repeated", BINARY_TYPE, "", bytes([body[0] + 1]) + pair + body[1:])
 
-    def _number(self, chance: random.Random, _: int) -> Payload:
-        text = chance.choice([_columnar, _rowwise])(_fields())
-        number = chance.choice(_NUMBERS + _INTEGERS).encode()
-        places = [at for at in range(1, len(text) - 1) if _is_number(text, at)]
-        at = chance.choice(places)
+    def _number(self, rng: random.Random, _: int) -> Payload:
+        text = rng.choice([_columnar, _rowwise])(_fields())
+        number = rng.choice(_NUMBERS + _INTEGERS).encode()
+        positions = [at for at in range(1, len(text) - 1) if _is_number(text, at)]
+        at = rng.choice(positions)
         end = at + 1
         while text[end : end + 1].isdigit():
             end += 1
         return Payload("number", JSON_TYPE, "", text[:at] + number + text[end:])
 
-    def _text(self, chance: random.Random, _: int) -> Payload:
-        if chance.random() < 0.5:
+    def _text(self, rng: random.Random, _: int) -> Payload:
+        if rng.random() < 0.5:
             text = _columnar(_fields())
-            odd = chance.choice(_TEXTS).encode()
-            name = chance.choice([b'"optimizer"', b'"node-0"', b'"version"'])
-            return Payload("text", JSON_TYPE, "", text.replace(name, odd, 1))
-        good = self._any(chance)
-        at = chance.randrange(len(good.body))
-        return _damaged("text", good, good.body[:at] + chance.choice(_BYTES) + good.body[at:])
+            damaged_text = rng.choice(_TEXTS).encode()
+            name = rng.choice([b'"optimizer"', b'"node-0"', b'"version"'])
+            return Payload("text", JSON_TYPE, "", text.replace(name, damaged_text, 1))
+        good = self._any(rng)
+        at = rng.randrange(len(good.body))
+        return _damaged("text", good, good.body[:at] + rng.choice(_BYTES) + good.body[at:])
 
-    def _nested(self, chance: random.Random, _: int) -> Payload:
-        depth = chance.choice([10, 500, 1023, 1024, 5_000, 50_000])
-        bracket = chance.choice([b"[", b'{"a":', b'{"columns":', b'{"rows":['])
-        if chance.random() < 0.5:
+    def _nested(self, rng: random.Random, _: int) -> Payload:
+        depth = rng.choice([10, 500, 1023, 1024, 5_000, 50_000])
+        bracket = rng.choice([b"[", b'{"a":', b'{"columns":', b'{"rows":['])
+        if rng.random() < 0.5:
             return Payload("nested", JSON_TYPE, "", b'{"host":' + bracket * depth)
         return Payload("nested", BINARY_TYPE, "", b"\x81\xa4host" + b"\x91" * depth)
 
-    def _noise(self, chance: random.Random, _: int) -> Payload:
-        body = chance.randbytes(chance.randint(0, 300))
-        media = chance.choice([BINARY_TYPE, JSON_TYPE, "text/plain", "", ";", "application/json;a"])
-        return Payload("noise", media, chance.choice(["", GZIP, ZSTD, "br", "gzip, gzip"]), body)
+    def _noise(self, rng: random.Random, _: int) -> Payload:
+        body = rng.randbytes(rng.randint(0, 300))
+        media = rng.choice([BINARY_TYPE, JSON_TYPE, "text/plain", "", ";", "application/json;a"])
+        return Payload("noise", media, rng.choice(["", GZIP, ZSTD, "br", "gzip, gzip"]), body)
 
-    def _packed(self, chance: random.Random, _: int) -> Payload:
-        """Columns that are packed otherwise than they say, or say what cannot be."""
+    def _packed(self, rng: random.Random, _: int) -> Payload:
+        """Columns whose packing contradicts their header, or is impossible."""
         batch = msgspec.msgpack.decode(_packed(_fields()))
-        columns = chance.choice([batch, batch["collectives"]])["columns"]
-        for name in chance.sample(sorted(columns), chance.randint(1, 3)):
-            kind, width = chance.randint(0, 3), chance.randint(0, 9)
-            planes = chance.randbytes(chance.choice([_ROWS * width, chance.randint(0, 80)]))
-            if chance.random() < 0.3:
-                planes = chance.choice([b"\xff", b"\x00", b"\x80", b"\x7f"]) * len(planes)
-            columns[name] = chance.choice([[kind, width, planes], [kind, width], [planes, kind]])
+        columns = rng.choice([batch, batch["collectives"]])["columns"]
+        for name in rng.sample(sorted(columns), rng.randint(1, 3)):
+            kind, width = rng.randint(0, 3), rng.randint(0, 9)
+            planes = rng.randbytes(rng.choice([_ROWS * width, rng.randint(0, 80)]))
+            if rng.random() < 0.3:
+                planes = rng.choice([b"\xff", b"\x00", b"\x80", b"\x7f"]) * len(planes)
+            columns[name] = rng.choice([[kind, width, planes], [kind, width], [planes, kind]])
         return Payload("packed", BINARY_TYPE, "", msgspec.msgpack.encode(batch))
 
 
@@ -259,7 +261,7 @@ def _binary(fields: dict[str, Any]) -> bytes:
             with np.errstate(invalid="ignore"):
                 return np.array(column).astype(dtypes[name]).tobytes()
         except (ValueError, TypeError, OverflowError, KeyError):
-            return column  # it was made to be something else
+            return column  # damaged on purpose
 
     def buffers(columns: Any, dtypes: dict[str, str]) -> Any:
         if not isinstance(columns, dict):
@@ -294,11 +296,11 @@ def _packed(fields: dict[str, Any]) -> bytes:
     return msgspec.msgpack.encode(batch)
 
 
-def _value(chance: random.Random, *, is_binary: bool) -> Any:
+def _value(rng: random.Random, *, is_binary: bool) -> Any:
     values: list[Any] = [
         None, True, -1, 0, 2**63 - 1, -(2**63), 1.5, "", "x" * 300, [], {}, [[]], [None],
         {"step": 1}, [1, 2, 3], ["gc"] * 5,
     ]  # fmt: skip
     if is_binary:
         values += [b"", b"\xff" * 31, b"\x00" * 8, b"\xff" * 32, float("nan"), 2**64 - 1]
-    return chance.choice(values)
+    return rng.choice(values)

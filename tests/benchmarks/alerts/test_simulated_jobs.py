@@ -1,4 +1,4 @@
-"""The usual rules over whole made jobs: what rings, and what had better not."""
+"""The default rules on whole simulated jobs: alerts that fire, and that must not."""
 
 import json
 from dataclasses import replace
@@ -19,59 +19,59 @@ from tests.benchmarks.running import run_benchmark
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
-def test_nobody_is_woken_by_a_job_in_which_nothing_is_wrong(scenario):
+def test_job_without_stragglers_fires_no_alert(scenario):
     assert false_alerts(scenario).sentences == []
 
 
-def test_there_are_at_least_thirty_of_them_and_a_slow_worker_in_one_would_ring():
+def test_thirty_scenarios_exist_and_a_slow_worker_would_fire():
     assert len({scenario.name for scenario in SCENARIOS}) >= 30
     slow = replace(SCENARIOS[0], faults=(SlowWorker(1, 1, 1.6),))
-    assert {event.rule for event in false_alerts(slow).rang} == {"slowdown", "cause"}
+    assert {event.rule for event in false_alerts(slow).fired} == {"slowdown", "cause"}
 
 
-def lives(scenario, **given):
-    attempts = simulated_runs(scenario.made, scenario.steps, scenario.events)
-    with simulated_service(default_rules(**given)) as watch:
-        watch.live(attempts, scenario.habits, scenario.window_steps)
-    return watch
+def run_scenario(scenario, **given):
+    attempts = simulated_runs(scenario.simulated, scenario.steps, scenario.events)
+    with simulated_service(default_rules(**given)) as service:
+        service.run_job(attempts, scenario.habits, scenario.window_steps)
+    return service
 
 
-def rules_that_rang(watch):
-    return [event.rule for event in watch.rang if event.kind == "firing"]
+def fired_rules(service):
+    return [event.rule for event in service.transitions if event.kind == "firing"]
 
 
-def test_one_alert_speaks_for_those_that_say_the_same():
-    watch = lives(replace(SCENARIOS[0], faults=(SlowWorker(1, 1, 1.6),)), for_s=0.0)
-    assert rules_that_rang(watch) == ["slowdown", "cause"]
-    begun, over = watch.told
+def test_slowdown_alert_covers_the_cause_alert_in_notifications():
+    service = run_scenario(replace(SCENARIOS[0], faults=(SlowWorker(1, 1, 1.6),)), for_s=0.0)
+    assert fired_rules(service) == ["slowdown", "cause"]
+    begun, over = service.delivered
     assert begun.startswith("made runs at 1.28")
     assert "ended" in over
 
 
-def test_a_gap_that_is_as_long_as_a_silence_is_told():
+def test_gap_longer_than_the_silence_limit_fires_stalled():
     gap = next(each for each in SCENARIOS if each.name == "a-gap")
     steps = tuple(step if step < 36 else step + 200 for step in gap.steps)
-    watch = lives(replace(gap, steps=steps))
-    assert rules_that_rang(watch) == ["stalled"]
-    assert [event.kind for event in watch.rang] == ["firing", "resolved"]
-    assert watch.told[0].startswith("No worker of made has sent anything")
+    service = run_scenario(replace(gap, steps=steps))
+    assert fired_rules(service) == ["stalled"]
+    assert [event.kind for event in service.transitions] == ["firing", "resolved"]
+    assert service.delivered[0].startswith("No worker of made has sent anything")
 
 
-def test_a_worker_that_is_silent_for_as_long_is_told_and_named():
+def test_silent_worker_fires_and_is_named():
     faults = (SilentWorker(3, 2, when=FaultSteps(40)),)
-    watch = lives(replace(SCENARIOS[0], faults=faults, steps=tuple(range(520))))
-    assert rules_that_rang(watch) == ["silent-worker"]
-    assert watch.told[0].startswith("1 worker of made has fallen silent")
-    assert "dp 3, stage 2" in watch.told[0]
+    service = run_scenario(replace(SCENARIOS[0], faults=faults, steps=tuple(range(520))))
+    assert fired_rules(service) == ["silent-worker"]
+    assert service.delivered[0].startswith("1 worker of made has fallen silent")
+    assert "dp 3, stage 2" in service.delivered[0]
 
 
-def test_a_fault_in_a_job_that_is_started_again_rings_once_and_fires_on():
+def test_fault_across_restarts_fires_once_and_stays_firing():
     slow = next(each for each in SCENARIOS if each.name == "two-restarts")
     slow = replace(slow, faults=(SlowWorker(1, 1, 1.6),), steps=tuple(range(160)))
-    attempts = simulated_runs(slow.made, slow.steps, slow.events)
-    seen = evaluate_rules(facts_of(attempts), default_rules(for_s=0.0))
-    assert [event.rule for event in seen.firing] == ["slowdown", "cause"]
-    assert {state.epoch for state in seen.left} == {3}
+    attempts = simulated_runs(slow.simulated, slow.steps, slow.events)
+    rule_events = evaluate_rules(facts_of(attempts), default_rules(for_s=0.0))
+    assert [event.rule for event in rule_events.firing] == ["slowdown", "cause"]
+    assert {state.epoch for state in rule_events.left} == {3}
 
 
 # One of each cause, and one that no slowdown S shows, of those that cost 10 % or more.
@@ -91,7 +91,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("number", FAULTS.values(), ids=FAULTS)
-def test_a_fault_that_costs_a_tenth_rings_names_its_cause_and_is_over_when_it_ends(number):
+def test_fault_of_ten_percent_fires_names_its_cause_and_resolves(number):
     found = try_fault(JobNumber.of(number))
     assert found.counts, "too small to be told"
     assert found.is_alerted
@@ -106,26 +106,27 @@ def test_a_fault_that_costs_a_tenth_rings_names_its_cause_and_is_over_when_it_en
     ("at_first", "miss"),
     [({}, "not alerted"), ({"is_alerted": True}, "not resolved")],
 )
-def test_a_fault_that_is_told_only_when_it_lasts_longer_is_no_hit_of_the_first_try(
-    monkeypatch, at_first, miss
-):
-    known = AlertOutcome(3000000, "slow-worker", "a job", 0.2, is_cause_right=True)
-    tries = {1: replace(known, **at_first), 4: replace(known, is_alerted=True, is_resolved=True)}
+def test_fault_alerted_only_on_the_longer_try_is_missed_at_first(monkeypatch, at_first, miss):
+    outcome = AlertOutcome(3000000, "slow-worker", "a job", 0.2, is_cause_right=True)
+    tries = {
+        1: replace(outcome, **at_first),
+        4: replace(outcome, is_alerted=True, is_resolved=True),
+    }
     monkeypatch.setattr(faults, "_try_times", lambda _, times: tries[times])
     found = try_fault(JobNumber.of(3000000))
     assert (found.miss, found.missed_at_first) == (None, miss)
-    verdict = told_of_faults("--jobs", "1", "--seed", "3")
+    verdict = faults_verdict("--jobs", "1", "--seed", "3")
     assert (verdict["told"], verdict["told_at_first"]) == (1, 0)
     assert [each["missed_at_first"] for each in verdict["missed_at_first"]] == [miss]
 
 
-def told_of_faults(*given):
-    told = run_benchmark("alerts", "--part", "faults", "--processes", "1", *given)
-    assert told.exit_code == 0, told.stderr
-    return json.loads(told.stdout)
+def faults_verdict(*given):
+    result = run_benchmark("alerts", "--part", "faults", "--processes", "1", *given)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
 
 
-def test_the_benchmark_says_what_rang_and_what_it_named():
-    found = told_of_faults("--jobs", "2", "--seed", "3")
+def test_faults_part_counts_alerted_and_resolved_jobs():
+    found = faults_verdict("--jobs", "2", "--seed", "3")
     assert (found["jobs"], found["wrong"], found["early"]) == (2, [], 0)
     assert found["counted"] == found["alerted"] == found["resolved"] == 2
