@@ -106,7 +106,7 @@ def test_shutdown_is_quick_with_an_open_and_a_frozen_stream(api, queue):
         page.close()
 
 
-def test_while_the_queue_is_down_the_api_answers_503_and_then_goes_on(api, queue):
+def test_api_answers_503_during_a_queue_outage_and_then_recovers(api, queue):
     _, client, _ = api
     path = f"/api/v1/jobs/{os.urandom(4).hex()}a"
     assert client.put(path, json=JOB).status_code == 201

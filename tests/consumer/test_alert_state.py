@@ -47,7 +47,7 @@ def events(twin):
     return [kind for kind in kinds if kind in ("firing", "resolved")]
 
 
-def test_an_alert_fires_once_after_so_many_slow_windows_in_a_row(twin, push):
+def test_alert_fires_once_after_enough_consecutive_slow_windows(twin, push):
     push(SLOW)
     assert events(twin) == []
     push(SLOW)
@@ -58,12 +58,12 @@ def test_an_alert_fires_once_after_so_many_slow_windows_in_a_row(twin, push):
     assert told == ["pending", "firing"]
 
 
-def test_a_good_window_in_between_begins_the_count_anew(twin, push):
+def test_healthy_window_resets_the_count_of_slow_windows(twin, push):
     push(SLOW, HEALTHY, SLOW)
     assert events(twin) == []
 
 
-def test_an_alert_resolves_at_a_good_window(twin, push):
+def test_alert_resolves_at_a_healthy_window(twin, push):
     push(SLOW, SLOW, HEALTHY)
     assert events(twin) == ["firing", "resolved"]
     found = [row[0] for row in twin.rows("alert_events", "detail")][1:]
@@ -128,7 +128,7 @@ def test_windows_completed_after_the_end_raise_no_alert(twin, is_new_consumer):
     assert events(twin)[-1:] == ["firing"], "its next run is another matter"
 
 
-def test_a_new_run_does_not_resolve_what_the_old_one_fired(twin, push):
+def test_new_run_resolves_an_alert_only_with_a_healthy_window(twin, push):
     push(SLOW, SLOW)
     twin.register("job", SIZES, "run-2")
     twin.turns(twin.consumer())
@@ -139,7 +139,7 @@ def test_a_new_run_does_not_resolve_what_the_old_one_fired(twin, push):
 
 
 @pytest.mark.parametrize("made", [HEALTHY, SLOW], ids=["healthy", "slow"])
-def test_an_open_window_neither_fires_nor_resolves(twin, push, steps, made):
+def test_open_window_neither_fires_nor_resolves_an_alert(twin, push, steps, made):
     push(*([SLOW] if made is SLOW else [SLOW, SLOW]))
     before = events(twin)
     twin.push("job", made, next(steps))
@@ -148,7 +148,7 @@ def test_an_open_window_neither_fires_nor_resolves(twin, push, steps, made):
     assert events(twin) == before
 
 
-def test_figures_of_low_fidelity_hold_the_alert_as_it_is(twin, push):
+def test_low_fidelity_window_does_not_change_the_alert_state(twin, push):
     push(SLOW, UNEXPLAINED)
     assert twin.windows("verdict")[-1] == ("low",)
     assert events(twin) == []
@@ -158,7 +158,7 @@ def test_figures_of_low_fidelity_hold_the_alert_as_it_is(twin, push):
     assert events(twin) == ["firing"]
 
 
-def test_the_count_and_the_alert_outlast_a_consumer(twin, push):
+def test_slow_window_count_and_alert_survive_a_consumer_restart(twin, push):
     push(SLOW)
     twin.push("job", SLOW, 2, 3)
     twin.pass_time(60)
@@ -227,7 +227,7 @@ def watched(twin, *rules):
         alert_rules.replace_all(conn, "default", rules, text="", now_s=now_s)
 
 
-def test_rules_that_a_project_gives_itself_hold_from_the_next_window_on(of_project):
+def test_new_project_rules_apply_from_the_next_window(of_project):
     twin, push = of_project
     push(HEALTHY)
     watched(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
@@ -236,7 +236,7 @@ def test_rules_that_a_project_gives_itself_hold_from_the_next_window_on(of_proje
     assert [row[0] for row in twin.rows("alerts", "rule")] == ["mine"]
 
 
-def test_an_alert_of_a_rule_that_is_gone_is_over_in_the_next_tick(of_project):
+def test_alert_of_a_removed_rule_resolves_in_the_next_tick(of_project):
     twin, push = of_project
     push(SLOW)
     assert events(twin) == ["firing"]
@@ -247,7 +247,7 @@ def test_an_alert_of_a_rule_that_is_gone_is_over_in_the_next_tick(of_project):
     assert twin.rows("alerts") == []
 
 
-def test_a_window_that_counted_changes_nothing_when_it_comes_again(of_project):
+def test_repeated_window_changes_no_alert(of_project):
     twin, push = of_project
     push(SLOW)
     push(HEALTHY)
@@ -273,7 +273,7 @@ def test_alerts_of_a_new_run_have_its_labels(of_project):
     assert change.state.labels["team"] == "b"
 
 
-def test_windows_that_are_incomplete_for_long_leave_an_alert_without_data(make_twin):
+def test_alert_has_no_data_after_a_series_of_incomplete_windows(make_twin):
     twin = make_twin(window_steps=2, default_rules=slowdown_rules(1), silent_after_s=1e9)
     twin.register(JOB, SIZES)
     consumer = twin.consumer()

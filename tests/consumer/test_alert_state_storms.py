@@ -102,7 +102,7 @@ def kinds(hook):
 
 
 @pytest.mark.parametrize("swing", [(1.0, 1.3), (1.04, 1.11), (1.06, 1.2)])
-def test_row_51_a_value_that_flaps_rings_at_most_once_in_five_minutes(make_watch, hook, swing):
+def test_row_51_flapping_value_notifies_at_most_every_five_minutes(make_watch, hook, swing):
     hasty = [Rule("slow", "slowdown", 1.1, 1.05, for_windows=1, for_s=0.0, keep_firing_s=0.0)]
     watch = make_watch(hasty)
     watch.notifier.endpoint("hook", hook.url)
@@ -118,7 +118,7 @@ def test_row_51_a_value_that_flaps_rings_at_most_once_in_five_minutes(make_watch
     assert all(later - sooner >= 300 - 2 * WINDOW_S for sooner, later in pairwise(at_s))
 
 
-def test_row_51_with_the_usual_rules_a_value_that_flaps_does_not_ring_at_all(make_watch, hook):
+def test_row_51_flapping_value_never_notifies_with_the_default_rules(make_watch, hook):
     watch = make_watch(default_rules())
     watch.notifier.endpoint("hook", hook.url)
     for _ in range(60):
@@ -127,7 +127,7 @@ def test_row_51_with_the_usual_rules_a_value_that_flaps_does_not_ring_at_all(mak
     assert hook.requests == []
 
 
-def test_row_51_noise_around_both_thresholds_rings_rarely(make_watch, hook):
+def test_row_51_noise_around_both_thresholds_notifies_rarely(make_watch, hook):
     watch = make_watch(default_rules())
     watch.notifier.endpoint("hook", hook.url)
     for value in np.random.default_rng(1).normal(1.1, 0.06, 180):
@@ -136,7 +136,7 @@ def test_row_51_noise_around_both_thresholds_rings_rarely(make_watch, hook):
 
 
 @pytest.mark.parametrize("format_", ["standard", "alertmanager"])
-def test_row_52_ten_thousand_slow_workers_are_a_few_small_messages(make_watch, hook, format_):
+def test_row_52_ten_thousand_slow_workers_give_few_small_messages(make_watch, hook, format_):
     rules = [
         *default_rules(),
         Rule("host", "host", 1.1),
@@ -154,7 +154,7 @@ def test_row_52_ten_thousand_slow_workers_are_a_few_small_messages(make_watch, h
     assert max(len(body) for _, _, body in hook.requests) <= MAX_BYTES
 
 
-def test_row_52_a_storm_of_hosts_speaks_for_their_workers_and_says_how_many(make_watch, hook):
+def test_row_52_host_alerts_mute_their_workers_and_are_counted(make_watch, hook):
     watch = make_watch([Rule("host", "host", 1.1), Rule("worker", "worker", 1.1)])
     watch.notifier.endpoint("hook", hook.url)
     for _ in range(3):
@@ -165,7 +165,7 @@ def test_row_52_a_storm_of_hosts_speaks_for_their_workers_and_says_how_many(make
     assert len(message["alerts"]) + message["num_more"] == 1250
 
 
-def test_row_52_by_default_it_is_a_single_message(make_watch, hook):
+def test_row_52_ten_thousand_slow_workers_notify_once_by_default(make_watch, hook):
     watch = make_watch(default_rules())
     watch.notifier.endpoint("hook", hook.url)
     for _ in range(7):
@@ -174,9 +174,7 @@ def test_row_52_by_default_it_is_a_single_message(make_watch, hook):
 
 
 @pytest.mark.parametrize("restart_after", range(1, 12))
-def test_row_53_a_restart_of_the_consumer_changes_nothing_of_what_is_told(
-    make_watch, hook, restart_after
-):
+def test_row_53_consumer_restart_changes_no_notification(make_watch, hook, restart_after):
     watch = make_watch(default_rules())
     watch.notifier.endpoint("hook", hook.url)
     values = [1.0, 1.3, 1.3, 1.3, 1.3, 1.3] + 7 * [1.0]
@@ -191,7 +189,7 @@ def test_row_53_a_restart_of_the_consumer_changes_nothing_of_what_is_told(
     assert kinds(hook) == ["alert.firing", "alert.resolved"]
 
 
-def test_a_job_that_stalls_is_told_for_itself_and_its_other_alerts_wait(make_watch, hook):
+def test_stalled_job_is_notified_and_its_other_alerts_are_not_repeated(make_watch, hook):
     watch = make_watch(default_rules())
     watch.notifier.endpoint("hook", hook.url)
     for _ in range(4):

@@ -113,7 +113,7 @@ def test_alerts_on_figures_have_no_data_while_a_job_is_stalled(make):
     assert sorted(kinds) == [("slowdown", "data-again"), ("stalled", "resolved")]
 
 
-def test_a_silent_worker_is_named(make):
+def test_silent_worker_is_named_in_its_alert(make):
     twin = make(*default_rules())
     consumer, numbers = twin.consumer(), itertools.count()
     push(twin, consumer, numbers)
@@ -128,7 +128,7 @@ def test_a_silent_worker_is_named(make):
     assert "dp 1, stage 1" in sentence
 
 
-def test_the_time_that_a_rule_waits_goes_on_over_a_restart_of_the_consumer(make):
+def test_pending_time_continues_after_a_consumer_restart(make):
     twin = make(by_clock(for_s=120.0))
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
@@ -142,7 +142,7 @@ def test_the_time_that_a_rule_waits_goes_on_over_a_restart_of_the_consumer(make)
     assert rang(twin) == [("stalled", "firing")]
 
 
-def test_a_job_that_waits_for_time_stays_in_memory(make):
+def test_pending_alert_of_a_job_without_batches_fires_on_time(make):
     twin = make(by_clock(for_s=600.0))
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
@@ -152,7 +152,7 @@ def test_a_job_that_waits_for_time_stays_in_memory(make):
     assert rang(twin) == [("stalled", "firing")]
 
 
-def test_a_job_that_has_ended_has_not_stalled(make):
+def test_ended_job_is_not_stalled(make):
     twin = make(by_clock())
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
@@ -174,7 +174,7 @@ def test_silent_ranks_and_their_alert_are_saved_together(make):
     assert twin.rows("runs", "stalled_since_s") == [(None,)]
 
 
-def test_a_restart_of_the_consumer_neither_resolves_nor_rings_again(make):
+def test_consumer_restart_neither_resolves_nor_refires_an_alert(make):
     twin = make(*default_rules())
     consumer, numbers = twin.consumer(), itertools.count()
     push(twin, consumer, numbers)
@@ -210,7 +210,7 @@ def test_job_that_hangs_before_its_first_step_is_alerted(make):
     assert rang(twin)[0] == ("stalled", "firing")
 
 
-def test_a_job_that_is_started_while_its_consumer_runs_is_watched(make):
+def test_job_registered_while_the_consumer_runs_is_watched(make):
     twin = make(by_clock())
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
@@ -222,7 +222,7 @@ def test_a_job_that_is_started_while_its_consumer_runs_is_watched(make):
     assert found == [("default/another", "stalled")]
 
 
-def test_a_job_that_takes_long_to_start_rings_nothing(make):
+def test_slow_start_of_a_job_raises_no_alert(make):
     twin = make(*default_rules())
     consumer = twin.consumer()
     go_on(twin, consumer, START_WITHIN_S - 60)
@@ -302,7 +302,7 @@ def first_ops(epoch=1):
     ]
 
 
-def test_a_job_that_compiles_in_its_first_step_has_not_stalled(make):
+def test_job_compiling_in_its_first_step_is_not_stalled(make):
     twin = make(*default_rules(), **HASTY)
     consumer = twin.consumer()
     twin.append(JOB, *first_ops())
@@ -319,7 +319,7 @@ def test_a_job_that_compiles_in_its_first_step_has_not_stalled(make):
     assert rang(twin) == [("stalled", "firing")], "then it is as late as any other"
 
 
-def test_a_worker_that_is_never_heard_of_is_silent_though_no_step_is_whole(make):
+def test_worker_without_batches_is_silent_without_a_complete_step(make):
     twin = make(*default_rules(), silent_after_s=60.0, start_within_s=1e9)
     consumer, numbers = twin.consumer(), itertools.count()
     for _ in range(9):
@@ -328,7 +328,7 @@ def test_a_worker_that_is_never_heard_of_is_silent_though_no_step_is_whole(make)
     assert rang(twin) == [("silent-worker", "firing")]
 
 
-def test_a_silent_worker_is_back_once_all_of_a_new_run_have_sent(make):
+def test_silent_worker_alert_resolves_once_all_ranks_of_a_new_run_send(make):
     twin = make(*default_rules(), **HASTY)
     consumer, numbers = twin.consumer(), itertools.count()
     push(twin, consumer, numbers)
@@ -381,7 +381,7 @@ def score(twin):
         scores.add(conn, JOB, ScoreReport("nvrx", (score,), 1), now_s=twin.unix_clock())
 
 
-def test_a_run_of_which_only_scores_come_has_not_stalled(make):
+def test_run_with_scores_only_is_not_stalled(make):
     twin = make(by_clock(), **HASTY)
     consumer = twin.consumer()
     go_on(twin, consumer, 75)
@@ -411,7 +411,7 @@ def test_scores_do_not_resume_a_job_that_records_operations(make):
     assert rang(twin) == [("stalled", "firing")]
 
 
-def test_a_run_of_which_only_scores_came_stays_quiet_when_they_are_removed(make):
+def test_run_with_scores_only_raises_no_alert_after_their_removal(make):
     twin = make(by_clock(), **HASTY)
     consumer = twin.consumer()
     score(twin)
@@ -422,7 +422,7 @@ def test_a_run_of_which_only_scores_came_stays_quiet_when_they_are_removed(make)
     assert rang(twin) == []
 
 
-def test_the_time_of_a_start_goes_on_over_a_restart_of_the_consumer(make):
+def test_start_timeout_continues_after_a_consumer_restart(make):
     twin = make(by_clock(), **HASTY)
     go_on(twin, twin.consumer(), 75)
     heir = twin.consumer("another")
@@ -432,7 +432,7 @@ def test_the_time_of_a_start_goes_on_over_a_restart_of_the_consumer(make):
     assert rang(twin) == [("stalled", "firing")]
 
 
-def test_new_consumer_waits_for_batches_that_could_not_be_sent(make):
+def test_new_consumer_waits_for_delayed_batches_before_alerting(make):
     twin = make(by_clock(), **HASTY)
     twin.pass_time(1000.0)
     consumer = twin.consumer()

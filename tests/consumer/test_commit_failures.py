@@ -45,7 +45,7 @@ def letters(twin):
     return twin.rows("dead_letters", "job_id", "epoch", "num_ops", "state")
 
 
-def test_an_entry_that_cannot_be_read_becomes_a_dead_letter_and_stops_nobody(twin):
+def test_unreadable_entry_becomes_a_dead_letter_and_blocks_no_other(twin):
     consumer = twin.consumer()
     twin.append_bytes("job", b"no batch")
     twin.push("job", HEALTHY, *range(4))
@@ -58,7 +58,7 @@ def test_an_entry_that_cannot_be_read_becomes_a_dead_letter_and_stops_nobody(twi
     assert letters(twin) == [("job", None, 0, "dead")]
 
 
-def test_a_run_still_waits_for_what_was_acknowledged_behind_a_broken_entry(twin):
+def test_run_end_waits_for_entries_behind_an_unreadable_one(twin):
     work = twin.shard_work()
     twin.append_bytes("job", b"no batch")
     work.take(twin.entries())
@@ -71,7 +71,7 @@ def test_a_run_still_waits_for_what_was_acknowledged_behind_a_broken_entry(twin)
     assert windows_of(twin, "job") == [("complete", 1)]
 
 
-def test_entries_of_a_job_that_never_registered_become_dead_letters_and_stop_nobody(twin):
+def test_entries_of_an_unregistered_job_become_dead_letters(twin):
     consumer = twin.consumer()
     twin.append("unknown", *step_batches(HEALTHY, 0))
     twin.push("job", HEALTHY, 0, 1, 2)
@@ -87,7 +87,7 @@ def test_entries_of_a_job_that_never_registered_become_dead_letters_and_stop_nob
     assert twin.rows("runs", "job_id", "is_closed") == [("broken", False), ("job", True)]
 
 
-def test_a_job_that_cannot_be_stored_stops_nobody_and_goes_on_once_it_can(twin):
+def test_job_refused_by_the_database_blocks_no_other_and_recovers(twin):
     consumer = twin.consumer()
     refuse(twin, "windows")
     for step in range(3):
@@ -103,7 +103,7 @@ def test_a_job_that_cannot_be_stored_stops_nobody_and_goes_on_once_it_can(twin):
     assert twin.queue.reader.backlog(0) == 0
 
 
-def test_a_job_that_cannot_be_stored_keeps_no_other_from_its_deadline_or_end(twin):
+def test_job_refused_by_the_database_delays_no_end_of_another(twin):
     consumer = twin.consumer()
     for job_id in ("broken", "job"):
         twin.push(job_id, HEALTHY, 0)
@@ -123,7 +123,7 @@ def test_a_job_that_cannot_be_stored_keeps_no_other_from_its_deadline_or_end(twi
     assert windows_of(twin, "broken") == [("incomplete", 1)]
 
 
-def test_hosts_are_saved_though_the_first_attempt_met_a_broken_job(twin):
+def test_hosts_are_saved_after_a_commit_failed_for_another_job(twin):
     refuse(twin, "windows")
     for job_id in ("job", "broken"):
         batches = (replace(batch, host="host-7") for batch in step_batches(HEALTHY, 0))
@@ -132,7 +132,7 @@ def test_hosts_are_saved_though_the_first_attempt_met_a_broken_job(twin):
     assert ("job",) in twin.rows("hosts", "job_id")
 
 
-def test_a_job_whose_memory_cannot_be_restored_keeps_no_consumer_from_the_others(twin):
+def test_job_with_unreadable_state_blocks_no_other_job(twin):
     for job_id in ("broken", "job"):
         twin.push(job_id, HEALTHY, 0)
     twin.turns(twin.consumer())
@@ -169,7 +169,7 @@ def push_poison(twin):
     return first.columns.num_ops
 
 
-def test_a_batch_that_breaks_our_code_alone_becomes_a_dead_letter(twin, poisoned):
+def test_only_the_batch_that_raises_becomes_a_dead_letter(twin, poisoned):
     poisoned(RuntimeError("no"))
     num_ops = push_poison(twin)
     twin.push("job", HEALTHY, 0)
@@ -185,7 +185,7 @@ def test_a_batch_that_breaks_our_code_alone_becomes_a_dead_letter(twin, poisoned
     assert taken == [(sum(each.columns.num_ops for each in step_batches(HEALTHY, 0)[1:]), num_ops)]
 
 
-def test_a_batch_that_ends_its_consumers_becomes_a_dead_letter_after_some_of_them(twin, poisoned):
+def test_batch_that_crashes_consumers_becomes_a_dead_letter_at_last(twin, poisoned):
     poisoned(Crash())
     num_ops = push_poison(twin)
     twin.push("job", HEALTHY, 0)
@@ -198,7 +198,7 @@ def test_a_batch_that_ends_its_consumers_becomes_a_dead_letter_after_some_of_the
     assert twin.rows("totals") == []
 
 
-def test_consumers_that_end_for_another_reason_make_no_dead_letters(twin):
+def test_consumer_crashes_at_a_commit_make_no_dead_letters(twin):
     twin.push("job", HEALTHY, 0)
     for _ in range(20):
         twin.fuse.blow(0, Crash())

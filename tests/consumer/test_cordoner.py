@@ -181,7 +181,7 @@ def test_cordon_is_requested_without_the_database(notifier, monkeypatch):
     assert json.loads(body)["hosts_that_other_projects_declare"] is None
 
 
-def test_a_host_that_others_were_on_is_not_disputed(notifier):
+def test_host_formerly_of_another_project_is_not_disputed(notifier):
     with notifier.store.write() as conn:
         epoch = runs.register(conn, "other/a", registration(), now_s=100.0).epoch
         hosts.add_to_run(conn, "other/a", epoch, ["host-7"])

@@ -72,7 +72,7 @@ def test_nothing_due_writes_nothing(notifier):
     assert notifier.dispatcher.dispatch_due() == 0
 
 
-def test_a_repeat_comes_after_four_hours_and_not_once_it_is_acknowledged(notifier, hook):
+def test_notification_repeats_after_four_hours_until_acknowledged(notifier, hook):
     notifier.endpoint("hook", hook.url)
     mark = notifier.fire()
     notifier.dispatch()
@@ -199,7 +199,7 @@ def test_slow_group_delays_no_other(notifier, hook):
     assert len(hook.requests) == 2
 
 
-def test_no_group_is_tried_while_the_store_itself_is_away(notifier, monkeypatch):
+def test_no_group_is_planned_during_a_store_outage(notifier, monkeypatch):
     def put_off(*_args, **_given):
         raise StoreUnavailable("no answer")
 
@@ -212,7 +212,7 @@ def test_no_group_is_tried_while_the_store_itself_is_away(notifier, monkeypatch)
     assert len(notifier.fuse.passed) == 3
 
 
-def test_a_store_that_is_away_is_waited_for(notifier, hook):
+def test_dispatcher_resumes_after_a_store_outage(notifier, hook):
     notifier.endpoint("hook", hook.url)
     notifier.fire()
     notifier.fuse.blow(0, StoreUnavailable("no answer"))

@@ -56,7 +56,7 @@ def test_janitor_pauses_between_batches(store):
     assert len(stop.waits) == 3
 
 
-def test_a_turn_ends_when_its_time_is_over_and_another_goes_on(store):
+def test_turn_ends_at_its_time_limit_and_the_next_one_continues(store):
     ticks = iter([0.0, 1.0, 20.0, 100.0, 101.0])
     janitor = Janitor(store, USUAL, monotonic=ticks.__next__)
     assert not janitor.turn(Stop())

@@ -75,7 +75,7 @@ def test_renewal_after_the_release_takes_nothing_back(twin):
     assert twin.owners() == [None] * 4
 
 
-def test_every_shards_jobs_are_worked_on_while_the_shards_wander(twin):
+def test_all_jobs_are_analysed_while_shards_change_owners(twin):
     consumers = [twin.consumer("a")]
     jobs = [f"job-{number}" for number in range(6)]
     assert {shard_of(job_id, 4) for job_id in jobs} == {0, 1, 2, 3}

@@ -35,7 +35,7 @@ def counted(twin):
     return twin.rows("ingest_counts", "accepted", "duplicate", "dead")
 
 
-def test_a_store_that_takes_no_batches_for_a_while_makes_no_dead_letters(twin, monkeypatch):
+def test_store_outage_makes_no_dead_letters(twin, monkeypatch):
     real, is_locked = turns.save_turns, True
 
     def save(conn, work, of_jobs):
@@ -74,7 +74,7 @@ def test_lost_acknowledgement_counts_nothing_twice(twin, monkeypatch):
     assert twin.rows("dead_letters") == []
 
 
-def test_a_dead_letter_takes_no_deadline_from_the_other_batches_of_its_job(twin):
+def test_dead_letter_delays_neither_deadline_nor_stall_of_its_job(twin):
     consumer = twin.consumer()
     twin.append("job", *step_batches(HEALTHY, 0)[1:])
     twin.turns(consumer)
@@ -84,7 +84,7 @@ def test_a_dead_letter_takes_no_deadline_from_the_other_batches_of_its_job(twin)
     assert twin.rows("runs", "stalled_since_s") != [(None,)]
 
 
-def test_what_was_acknowledged_after_the_end_is_closed_as_well(twin):
+def test_batches_acknowledged_after_the_end_are_in_a_closed_window(twin):
     consumer = twin.consumer()
     twin.push("job", HEALTHY, 0)
     twin.end("job")
@@ -113,7 +113,7 @@ def test_job_that_hangs_during_an_outage_is_stalled(twin, trouble):
     assert twin.rows("runs", "stalled_since_s") != [(None,)]
 
 
-def test_a_job_that_cannot_be_loaded_keeps_no_other_from_its_end(twin):
+def test_job_with_unreadable_state_delays_no_end_of_another_job(twin):
     twin.register("broken", SIZES)
     for job_id in ("broken", "job"):
         twin.push(job_id, HEALTHY, 0)

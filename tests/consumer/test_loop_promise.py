@@ -139,7 +139,7 @@ def test_a_zombie_ends_no_run(twin):
     assert twin.rows("runs", "is_closed") == [(False,)]
 
 
-def test_a_queue_that_is_down_for_a_while_delays_and_loses_nothing(twin):
+def test_queue_outage_loses_no_batch(twin):
     twin.register("job", SIZES)
 
     def set_up(is_up):

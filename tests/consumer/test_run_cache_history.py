@@ -35,7 +35,7 @@ def test_history_has_closed_windows_only(twin):
     assert remembered(twin) == [0, 1, 2, 3, 4, 5]
 
 
-def test_another_consumer_goes_on_from_what_was_stored(make_twin):
+def test_another_consumer_continues_the_stored_history(make_twin):
     twins = [make_twin(), make_twin()]
     for number, twin in enumerate(twins):
         twin.register("job", SIZES)
@@ -66,7 +66,7 @@ def test_revised_window_is_in_the_history_once(twin):
     assert remembered(twin) == [0, 1, 2, 3]
 
 
-def test_each_run_of_a_job_remembers_its_own(twin):
+def test_each_run_of_a_job_has_its_own_history(twin):
     consumer = twin.consumer()
     for run_key in ("run-1", "run-2"):
         epoch = twin.register("job", SIZES, run_key)

@@ -23,7 +23,7 @@ def test_no_rank_is_silent_before_the_timeout(watch):
     assert watch.silent_ranks(10.0 + PATIENCE_S - 1, 2000.0, PATIENCE_S, ()) == NONE_SILENT
 
 
-def test_a_rank_is_silent_while_others_go_on(watch):
+def test_rank_is_silent_while_others_send(watch):
     watch.note_batch(0, 200.0, 1200.0)
     watch.note_batch(2, 309.0, 1309.0)
     assert watch.silent_ranks(311.0, 1311.0, PATIENCE_S, ()) == SilentRanks(
@@ -47,7 +47,7 @@ def test_first_batch_of_a_slow_start_makes_no_other_rank_silent():
 
 
 @pytest.mark.parametrize("pause_s", [PATIENCE_S - 5, 3 * PATIENCE_S])
-def test_after_a_pause_of_all_the_first_to_send_makes_no_other_late(watch, pause_s):
+def test_first_rank_after_a_pause_of_all_makes_no_other_silent(watch, pause_s):
     look(watch, 10, 10 + pause_s)
     again_s = 20 + pause_s
     assert look(watch, again_s, again_s + PATIENCE_S - 5, sending=(0,), unheard=(7,)) == NONE_SILENT
@@ -55,7 +55,7 @@ def test_after_a_pause_of_all_the_first_to_send_makes_no_other_late(watch, pause
     assert late.silent_ranks == (1, 2, 7)
 
 
-def test_a_rank_that_was_silent_before_a_pause_of_all_is_silent_in_it_and_after_it(watch):
+def test_silent_rank_stays_silent_during_and_after_a_pause_of_all(watch):
     assert look(watch, 10, 320, sending=(0, 1)).silent_ranks == (2,)
     assert look(watch, 320, 320 + PATIENCE_S - 10).silent_ranks == (2,)
     assert look(watch, 330 + PATIENCE_S, 340 + PATIENCE_S, sending=(0,)).silent_ranks == (2,)
@@ -71,13 +71,13 @@ def look(watch, from_s, to_s, sending=(), unheard=()):
     return found
 
 
-def test_when_none_sends_the_job_has_stalled_and_no_rank_is_blamed(watch):
+def test_job_without_batches_is_stalled_and_has_no_silent_rank(watch):
     assert watch.silent_ranks(400.0, 1400.0, PATIENCE_S, (3,)) == SilentRanks(
         stalled_since_s=1010.0
     )
 
 
-def test_a_run_of_which_nothing_ever_comes_has_stalled_since_it_registered():
+def test_run_without_any_batch_is_stalled_since_its_registration():
     watch = RankWatch(0.0, 990.0)
     assert watch.silent_ranks(PATIENCE_S - 1, 1299.0, PATIENCE_S, (0, 1)) == NONE_SILENT
     stalled = SilentRanks(stalled_since_s=990.0)
@@ -158,7 +158,7 @@ def test_worker_of_a_silent_rank_is_known_in_any_rank_order(make_twin):
     assert dict(zip(ranks, workers, strict=True)) == theirs
 
 
-def test_a_rank_that_the_job_does_not_have_is_never_called_silent(busy):
+def test_rank_outside_the_job_is_never_silent(busy):
     twin, consumer = busy
     [first, *_] = step_batches(HEALTHY, 1)
     twin.append("job", replace(first, rank=999, dp_rank=SIZES.dp_size))
@@ -167,7 +167,7 @@ def test_a_rank_that_the_job_does_not_have_is_never_called_silent(busy):
     assert silences(twin) == (None, None, None)
 
 
-def test_a_silence_ends_with_the_next_batch(busy):
+def test_silent_rank_recovers_with_its_next_batch(busy):
     twin, consumer = busy
     silent, *others = step_batches(HEALTHY, 1)
     go_on(twin, consumer, 290, *others)
@@ -176,7 +176,7 @@ def test_a_silence_ends_with_the_next_batch(busy):
     assert silences(twin) == (None, None, None)
 
 
-def test_a_job_of_which_nothing_comes_has_stalled_without_any_data(busy):
+def test_job_without_further_batches_is_saved_as_stalled(busy):
     twin, consumer = busy
     go_on(twin, consumer, 310)
     ranks, since_s, stalled_s = silences(twin)
@@ -193,7 +193,7 @@ def test_stalled_job_is_evicted_and_loaded_again(busy):
     assert twin.windows("num_steps") == [(2,)]
 
 
-def test_a_clock_that_is_set_makes_nobody_silent_and_closes_nothing(busy):
+def test_set_clock_makes_no_rank_silent_and_closes_no_window(busy):
     twin, consumer = busy
     twin.append("job", *step_batches(HEALTHY, 1)[1:])
     for jump_s in (3600.0, -7200.0):

@@ -54,7 +54,7 @@ def test_drops_are_unknown_until_reported(twin):
     assert of_worker(twin, 0, 0) is None
 
 
-def test_what_recorders_dropped_is_kept_by_rank_and_never_goes_down(twin):
+def test_drop_counts_are_kept_by_rank_and_never_decrease(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     first, *_ = step_batches(HEALTHY, 0)
@@ -67,7 +67,7 @@ def test_what_recorders_dropped_is_kept_by_rank_and_never_goes_down(twin):
     assert of_worker(twin, 1, 0) == 3
 
 
-def test_a_recorder_that_dropped_nothing_says_so(twin):
+def test_zero_drops_are_saved_as_zero(twin):
     twin.register("job", SIZES)
     twin.append("job", *said(0, dropped=0))
     twin.turns(twin.consumer())
@@ -75,7 +75,7 @@ def test_a_recorder_that_dropped_nothing_says_so(twin):
     assert of_worker(twin, 0, 0) == 0
 
 
-def test_a_step_that_is_not_recorded_is_one_that_the_run_has_come_to(twin):
+def test_unrecorded_step_advances_the_last_step_of_the_run(twin):
     twin.register("job", SIZES)
     twin.push("job", HEALTHY, 0)
     beat = step_batches(HEALTHY, 1)[0]
@@ -95,7 +95,7 @@ def test_very_large_drop_counts_are_saved(twin):
     assert drops_of(twin).total == 2**53
 
 
-def test_a_consumer_that_takes_over_knows_what_was_dropped(twin):
+def test_new_consumer_continues_the_drop_counts(twin):
     twin.register("job", SIZES)
     for step in range(4):
         twin.append("job", *said(step, dropped=step))
@@ -123,7 +123,7 @@ def test_drops_raise_no_alert_and_change_no_figure(twin):
         ("first", "it was among the first, which have start-up work in them"),
     ],
 )
-def test_a_step_of_another_kind_is_not_analysed(twin, kind, reason):
+def test_step_of_a_non_training_kind_is_skipped_with_its_reason(twin, kind, reason):
     twin.register("job", SIZES)
     twin.append("job", *said(0, kind=kind))
     twin.push("job", HEALTHY, 1, 2, 3)
@@ -134,7 +134,7 @@ def test_a_step_of_another_kind_is_not_analysed(twin, kind, reason):
     assert rows == [(0, reason), (1, None), (2, None), (3, None)]
 
 
-def test_one_rank_is_enough_to_say_what_a_step_is(twin):
+def test_one_rank_sets_the_kind_of_a_step(twin):
     twin.register("job", SIZES)
     last = step_batches(HEALTHY, 0)[-1]
     twin.append("job", *said(0, kind="eval", ranks={last.rank}))
@@ -143,7 +143,7 @@ def test_one_rank_is_enough_to_say_what_a_step_is(twin):
     assert list(skipped(twin)) == [0]
 
 
-def test_a_window_closes_by_its_training_steps_however_many_others_there_are(twin):
+def test_window_closes_by_its_number_of_training_steps(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     for step in range(9):
@@ -175,7 +175,7 @@ def skipped_in_all(twin):
     ]
 
 
-def test_a_job_that_ends_with_an_evaluation_has_a_last_window_without_figures(twin):
+def test_job_ending_with_an_evaluation_has_a_window_without_figures(twin):
     twin.register("job", SIZES)
     twin.push("job", HEALTHY, 0, 1, 2)
     twin.append("job", *said(3, kind="eval"))
@@ -197,7 +197,7 @@ def packed_body(batch):
     return msgspec.msgpack.encode(fields)
 
 
-def test_packed_batches_become_the_same_windows(twin):
+def test_packed_batches_give_the_same_windows(twin):
     twin.register("job", SIZES)
     twin.register("plain", SIZES)
     for step in range(3):
@@ -209,7 +209,7 @@ def test_packed_batches_become_the_same_windows(twin):
     assert from_packed == from_plain
 
 
-def test_a_packed_batch_that_nobody_can_take_is_a_dead_letter_with_its_operations_counted(twin):
+def test_invalid_packed_batch_is_a_dead_letter_with_its_operation_count(twin):
     twin.register("job", SIZES)
     [batch, *_] = step_batches(HEALTHY, 0)
     fields = msgspec.msgpack.decode(packed_body(batch))
@@ -219,7 +219,7 @@ def test_a_packed_batch_that_nobody_can_take_is_a_dead_letter_with_its_operation
     assert twin.rows("dead_letters", "num_ops") == [(batch.columns.num_ops,)]
 
 
-def test_a_consumer_says_what_it_can_read(twin):
+def test_consumer_announces_its_extensions(twin):
     consumer = twin.consumer()
     twin.turns(consumer)
     with twin.store.read() as conn:
@@ -238,7 +238,7 @@ def widest():
     return body, sum(getattr(read, name).nbytes for name in columns)
 
 
-def test_turns_leave_room_for_what_unpacking_takes():
+def test_turns_are_split_by_unpacked_size():
     body, size = widest()
     entry = Entry("1-0", 0, "job", body, 0.0)
     num_entries = TURN_BYTES // size
@@ -254,7 +254,7 @@ def placements_of(twin):
         return hosts.placements(conn, "job", 1)
 
 
-def test_where_hosts_stand_is_kept_as_it_was_said_last(twin):
+def test_last_reported_placement_of_each_host_is_kept(twin):
     twin.register("job", SIZES)
     twin.push("job", HEALTHY, 0)
     twin.turns(twin.consumer(), num_turns=1)

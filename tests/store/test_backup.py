@@ -126,7 +126,7 @@ def new_store(tmp_path, request):
         store.close()
 
 
-def test_a_backup_carries_everything_to_the_other_database_and_back(new_store, tmp_path):
+def test_backup_restores_every_row_on_the_other_database_and_back(new_store, tmp_path):
     places = [new_store(kind) for kind in ("sqlite", "postgresql", "sqlite")]
     fill(places[0])
     original = content(places[0])
@@ -138,7 +138,7 @@ def test_a_backup_carries_everything_to_the_other_database_and_back(new_store, t
         assert content(target) == original | {name: [] for name in OF_THE_MOMENT}
 
 
-def test_a_restored_database_gives_out_new_event_ids(store, new_store, tmp_path):
+def test_restored_database_continues_its_id_sequences(store, new_store, tmp_path):
     fill(store)
     backup(store, tmp_path / "backup.zip")
     target = new_store("sqlite" if store.is_sqlite else "postgresql")
@@ -163,7 +163,7 @@ def test_an_empty_database_can_be_backed_up_and_restored(store, new_store, tmp_p
         assert alerts.add_event(conn, event()) == 1
 
 
-def test_a_server_that_has_run_and_has_no_job_yet_takes_a_backup(store, new_store, tmp_path):
+def test_backup_restores_into_a_server_that_ran_without_jobs(store, new_store, tmp_path):
     source = new_store("sqlite")
     fill(source)
     with source.write() as conn:
@@ -185,7 +185,7 @@ def test_a_server_that_has_run_and_has_no_job_yet_takes_a_backup(store, new_stor
         ("UPDATE projects SET keep_results_days = 7.0", "projects"),
     ],
 )
-def test_a_database_with_rows_is_left_alone(store, tmp_path, change, table):
+def test_restore_into_a_database_with_rows_is_refused(store, tmp_path, change, table):
     backup(store, tmp_path / "backup.zip")
     with store.write() as conn:
         conn.execute(text(change))
@@ -219,7 +219,7 @@ def rewrite(source, target, change):
     ],
     ids=["revision", "format", "manifest", "table", "rows", "cut"],
 )
-def test_a_file_that_does_not_fit_fills_nothing(new_store, tmp_path, change, reason):
+def test_invalid_backup_file_restores_nothing(new_store, tmp_path, change, reason):
     source, target = new_store("sqlite"), new_store("sqlite")
     fill(source)
     before = content(target)
@@ -237,7 +237,7 @@ def test_a_file_that_is_no_zip_is_refused(new_store, tmp_path):
         restore(new_store("sqlite"), file)
 
 
-def test_a_backup_that_fails_leaves_no_file(tmp_path, new_store):
+def test_failed_backup_leaves_no_file(tmp_path, new_store):
     store = new_store("sqlite")
     (tmp_path / "taken").mkdir()
     with pytest.raises(OSError, match="irectory"):

@@ -127,7 +127,7 @@ def test_migration_moves_due_messages_to_the_settings_receiver(upgraded):
     assert states == {f"msg_{4:032x}": "delivered", f"msg_{5:032x}": "failed"}
 
 
-def test_downgraded_the_rows_are_what_they_were(upgraded, url):
+def test_downgrade_restores_the_original_rows(upgraded, url):
     downgrade(url, "0005")
     expected = {name: [dict(row) for row in rows] for name, rows in old.ROWS.items()}
     # What is at rest is as if it had never been, and of two addresses the last one is known.

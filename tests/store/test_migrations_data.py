@@ -144,7 +144,7 @@ def test_open_window_survives_the_upgrade(upgraded):
     assert unpack_ops(change.ops).of_step(1).rank.tolist() == [0, 1]
 
 
-def test_an_open_window_that_gets_no_further_step_is_still_closed_by_a_newer_revision(upgraded):
+def test_open_window_without_further_steps_closes_with_a_newer_revision(upgraded):
     with upgraded.write() as conn:
         # As if nobody had sent step 5.
         conn.execute(text("DELETE FROM spool"))
@@ -164,7 +164,7 @@ def test_run_without_windows_keeps_its_cursors_after_an_upgrade(upgraded):
     assert (state.closed_through, state.cursors[0].next_seq) == (2, 3)
 
 
-def test_downgraded_the_rows_are_what_they_were(upgraded, url):
+def test_downgrade_restores_the_original_rows(upgraded, url):
     downgrade(url, "0002")
     with upgraded.read() as conn:
         assert old.content(conn) == old.expected()
@@ -181,7 +181,7 @@ def new_trace():
     return table, OpTable(**table.columns(), tokens=table.start_ns, bytes=table.duration_ns)
 
 
-def test_downgraded_what_this_release_wrote_is_as_the_older_one_writes_it(upgraded, url):
+def test_downgrade_rewrites_new_rows_in_the_older_format(upgraded, url):
     _, with_tokens = new_trace()
     result = {"slowdown": 1.5, "worker_slowdown": [[1.0, 2.0]]}
     new = window_of(100, epoch=2, state="complete", result=result, trace=pack_window(with_tokens))
@@ -210,7 +210,7 @@ def test_downgraded_what_this_release_wrote_is_as_the_older_one_writes_it(upgrad
     assert sorted(state["late"]) == [[[0, 9], [6]], [[2, 8], [1]]]
 
 
-def test_jobs_of_other_projects_stay_apart_when_projects_go(upgraded, url):
+def test_downgrade_keeps_job_ids_of_other_projects_distinct(upgraded, url):
     with upgraded.write() as conn:
         tokens.create(conn, NewToken("other", "", ["read"]), now_s=1.0)
     register(upgraded, f"other/{old.JOB}")

@@ -78,7 +78,7 @@ def kept(store, job_id=JOB, epoch=1):
         return traces, [row.step for row in windows.step_series(conn, job_id, epoch=epoch)]
 
 
-def test_operations_go_first_and_results_later_but_never_an_open_window(store):
+def test_operations_expire_before_results_and_open_windows_never(store):
     register(store, JOB)
     save_window(store, 0, days=181)
     save_window(store, 2, days=15)
@@ -148,7 +148,7 @@ def test_sweep_limits_a_batch_by_bytes(store):
     assert [each.number for each in retention.sweep(store, USUAL)] == [1, 2, 1]
 
 
-def test_operations_go_with_their_results_where_they_are_to_be_kept_longer(store):
+def test_operations_are_removed_with_results_of_a_shorter_retention(store):
     register(store, JOB)
     save_window(store, 0, days=5)
     found = [
@@ -157,7 +157,7 @@ def test_operations_go_with_their_results_where_they_are_to_be_kept_longer(store
     assert found == ["operations of windows", "windows"]
 
 
-def test_a_sweep_can_be_left_after_any_batch_and_others_may_write_then(store):
+def test_sweep_can_stop_after_a_batch_and_lets_others_write(store):
     register(store, JOB)
     for first_step in range(0, 240, 2):
         save_window(store, first_step, days=15)
@@ -309,7 +309,7 @@ def test_only_one_process_removes_rows_at_a_time(pg_url):
     other.close()
 
 
-def test_a_window_that_is_being_revised_is_passed_over(pg_url):
+def test_window_under_revision_is_skipped_by_the_sweep(pg_url):
     store, other = Store(pg_url), Store(pg_url)
     register(store, JOB)
     save_window(store, 0, days=15)

@@ -27,7 +27,7 @@ def given(conn, *first_steps, with_steps=True):
         windows.save_steps(conn, "job", rows if with_steps else rows[:1])
 
 
-def test_the_windows_between_two_are_those_and_what_is_between(conn):
+def test_range_has_its_end_windows_and_those_between(conn):
     given(conn, 0, 2, 4, 6)
     found = windows.window_range(conn, "job", "1-2", "1-5")
     assert found == windows.WindowRange(1, [2, 4], 5, 2, 4, 2, 2)
@@ -55,7 +55,7 @@ def test_loss_of_a_range_needs_all_steps(conn):
     assert windows.gpu_s_lost(conn, "job", found, num_gpus=4) is None
 
 
-def test_skipped_steps_lost_nothing(conn):
+def test_skipped_steps_have_no_loss(conn):
     given(conn, 0, 4)
     windows.save_steps(
         conn, "job", [StepRow(1, 3, None, None, None, None, "1-4", "rank 3 was silent")]
@@ -65,7 +65,7 @@ def test_skipped_steps_lost_nothing(conn):
 
 
 @pytest.mark.parametrize("ends", [("1-2", "1-0"), ("1-0", "2-0")])
-def test_ends_in_the_wrong_order_are_refused(conn, ends):
+def test_range_ends_in_the_wrong_order_are_refused(conn, ends):
     given(conn, 0, 2)
     with pytest.raises(InvalidRequest):
         windows.window_range(conn, "job", *ends)

@@ -69,7 +69,7 @@ async def test_token_gives_its_project_and_scopes(setup):
     assert caller.scopes == {"ingest", "admin"}
 
 
-async def test_the_root_token_may_do_everything_in_the_default_project_without_the_store(setup):
+async def test_root_token_has_all_scopes_without_the_store(setup):
     setup.store.is_up = False
     caller = await admitted(setup.auth, TOKEN)
     assert (caller.project, caller.scopes) == ("default", set(tokens.SCOPES))

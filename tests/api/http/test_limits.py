@@ -62,7 +62,7 @@ def test_project_at_its_limit_does_not_affect_another():
     assert taken(limited, "b")[0] == 10 * BURST_S
 
 
-async def test_a_project_at_its_limit_gets_429_and_another_its_answer(empty_database, tmp_path):
+async def test_project_at_its_limit_gets_429_and_another_does_not(empty_database, tmp_path):
     path = tmp_path / "paceline.db"
     path.write_bytes(empty_database.read_bytes())
     async with running(f"sqlite:///{path}", limit_requests_per_s=2) as api:

@@ -58,7 +58,7 @@ async def test_process_without_a_queue_is_alive_and_not_ready(api):
     assert (await api.client.get("/readyz")).status_code == 200
 
 
-async def test_without_tables_it_is_not_ready(anyio_backend, tmp_path):
+async def test_service_without_tables_is_not_ready(anyio_backend, tmp_path):
     async with running(f"sqlite:///{tmp_path / 'new.db'}") as api:
         ready = await api.client.get("/readyz")
         assert ready.status_code == 503
@@ -74,7 +74,7 @@ async def test_unavailable_store_gives_503_with_retry_after(anyio_backend, tmp_p
         assert answer.headers["retry-after"]
 
 
-async def test_without_a_consumer_batches_are_still_taken(api):
+async def test_service_without_a_consumer_is_ready_and_degraded(api):
     status, told = await readiness(api)
     assert (status, told["status"]) == (200, "ready")
     assert told["degraded"] == ["consumers", "shards"]

@@ -41,7 +41,7 @@ def client(api, draw):
     )
 
 
-async def test_a_picture_is_drawn_of_the_figure_that_the_chart_is(api, drawn):
+async def test_picture_is_drawn_from_the_figure_of_its_chart(api, drawn):
     async with client(api, drawn) as asking:
         picture = await asking.get(f"{PATH}.png", params={"theme": "dark", "width": 640})
         chart = await asking.get(PATH, params={"theme": "dark"})

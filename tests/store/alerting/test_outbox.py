@@ -213,7 +213,7 @@ def test_silenced_message_is_not_sent(store, tell, claim, states):
     assert states() == {"a": "silenced"}
 
 
-def test_a_silence_that_is_committed_before_a_claim_is_seen_in_its_transaction(store, tell):
+def test_silence_committed_before_a_claim_is_seen_in_its_transaction(store, tell):
     tell()
     for number in range(20):
         with ThreadPoolExecutor(1) as pool:

@@ -69,7 +69,7 @@ async def test_transitions_of_an_unknown_job_are_not_found(api):
     assert (await api.client.get(PATH, params={"job": "none"})).status_code == 404
 
 
-async def test_transitions_are_filtered_by_kind_by_job_and_by_what_still_fires(api):
+async def test_transitions_are_filtered_by_kind_job_and_open_state(api):
     for name in ("job-a", "job-b"):
         await api.register(name)
     resolve(api, fire(api, "job-a"))
@@ -152,7 +152,7 @@ async def test_acknowledgement_names_its_author_everywhere(api):
     assert deed["detail"] == {"job": "job-a", "rule": "slowdown", "subject": ""}
 
 
-async def test_an_acknowledgement_can_be_taken_back(api):
+async def test_acknowledgement_can_be_removed(api):
     await api.register("job-a")
     path = f"{PATH}/{fire(api).fingerprint}"
     await api.client.post(f"{path}/acknowledge")
@@ -181,7 +181,7 @@ async def test_alert_that_does_not_fire_cannot_be_acknowledged(api):
     assert (answer.status_code, answer.json()["code"]) == (404, "alert_not_found")
 
 
-async def test_an_alert_is_known_after_it_is_resolved(api):
+async def test_resolved_alert_keeps_its_history(api):
     await api.register("job-a")
     state = fire(api)
     resolve(api, state)

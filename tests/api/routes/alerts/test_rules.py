@@ -138,7 +138,7 @@ async def test_rules_can_be_reset_to_the_defaults(api):
     assert (deeds[0]["detail"]["added"], deeds[0]["detail"]["removed"]) == (usual, ["slow"])
 
 
-async def test_the_audit_says_which_rules_were_changed_and_how(api):
+async def test_audit_lists_changed_rules_with_their_changes(api):
     await put(api)
     text = OWN.replace("severity: critical", "severity: info") + "  - {name: hung, on: stalled}\n"
     await put(api, text)

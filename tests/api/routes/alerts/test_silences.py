@@ -65,7 +65,7 @@ async def test_past_start_becomes_now(api):
     assert answer.json()["starts_at"] == "2026-09-21T14:13:20Z"
 
 
-async def test_a_silence_is_ended_once_and_listed_no_longer(api):
+async def test_silence_is_ended_once_and_no_longer_listed(api):
     silence_id = (await make(api.client)).json()["silence_id"]
     for _ in range(2):
         assert (await api.client.delete(f"{PATH}/{silence_id}")).status_code == 204
@@ -80,7 +80,7 @@ async def test_a_silence_is_ended_once_and_listed_no_longer(api):
 
 
 @pytest.mark.parametrize("deed", ["make", "end"])
-async def test_ending_a_silence_updates_its_groups_at_once(api, deed):
+async def test_created_or_ended_silence_updates_its_groups_at_once(api, deed):
     await api.register("job-a")
     state = fire(api)
     silence_id = (await make(api.client)).json()["silence_id"] if deed == "end" else None

@@ -318,7 +318,7 @@ async def test_alerts_that_fire_are_counted(api):
     assert (summary["alerts_firing"], summary["alerts_new_last_hour"]) == (1, 1)
 
 
-async def test_an_empty_fleet(api):
+async def test_empty_fleet_has_no_jobs(api):
     found = await ask(api)
     assert (found["items"], found["total"], found["next_cursor"]) == ([], 0, None)
     assert found["summary"]["sentence"] == "No job has registered yet."

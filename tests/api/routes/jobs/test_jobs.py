@@ -90,7 +90,7 @@ async def test_job_has_its_registered_fields(api):
     }
 
 
-async def test_a_job_shows_the_operation_types_that_it_registered(api):
+async def test_job_has_its_registered_op_types(api):
     send = {"name": "kv-send", "kind": "p2p", "pairs_with": "kv-recv", "towards": "next"}
     recv = {"name": "kv-recv", "kind": "p2p", "stream": "kv", "axis": None}
     sizes = {"dp_size": 4, "pp_size": 2, "ep_size": 2}

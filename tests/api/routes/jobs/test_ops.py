@@ -67,7 +67,7 @@ async def test_operations_of_registered_types_are_in_the_queue_under_their_names
     assert found == [[first + 1, first], [first + 1] * 2]
 
 
-async def test_a_type_that_another_run_registered_is_refused_row_by_row(api):
+async def test_rows_of_a_type_of_another_run_are_refused(api):
     await api.register(op_types=OWN)
     await api.register("other")
     columns = json_batch()["columns"] | {"optype": ["forward-compute", "router"]}
@@ -138,7 +138,7 @@ async def test_grace_period_lasts_as_long_as_windows_are_revised(empty_database,
         assert (await api.push(json_batch(batch_seq=1))).status_code == 409
 
 
-async def test_a_job_that_another_process_registered_again_is_looked_up_before_a_refusal(api):
+async def test_run_registered_by_another_process_is_found_by_find_now(api):
     await api.register(run_key="run-1")
     await api.push(json_batch())
     other = RegistrationCache(api.store, monotonic=api.clock)
@@ -227,7 +227,7 @@ def compressed(name):
 
 
 @pytest.mark.parametrize("name", ["gzip", "zstd"])
-async def test_a_compressed_batch_is_in_the_queue_as_it_came(api, name):
+async def test_compressed_batch_is_in_the_queue_as_sent(api, name):
     await api.register()
     body = compressed(name)
     headers = {"content-type": BINARY_TYPE, "content-encoding": name}

@@ -247,7 +247,7 @@ async def test_client_batches_are_refused_in_a_run_of_spans(api):
     assert "has registered with other times (label times)" in answer.json()["detail"]
 
 
-async def test_after_a_restart_the_same_step_is_the_same_batch(api):
+async def test_step_repeated_after_a_restart_is_the_same_batch(api):
     await post(api, sent(steps=range(5, 8)))
     before = queued(api)
     for key in list(api.app.state.service.span_buffer._ranks):
@@ -258,7 +258,7 @@ async def test_after_a_restart_the_same_step_is_the_same_batch(api):
     assert (before[1].batch_seq, before[1].steps_done) == (1, after[0].steps_done)
 
 
-async def test_nothing_is_lost_while_the_queue_is_away(api, monkeypatch):
+async def test_spans_are_kept_during_a_queue_outage(api, monkeypatch):
     body, writer = sent(), api.app.state.service.writer
     append = writer.append
 

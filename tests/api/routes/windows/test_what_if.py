@@ -205,7 +205,7 @@ async def test_number_of_reported_errors_is_limited(api, question):
     assert len(answer.content) < 4000
 
 
-async def test_a_selection_with_too_many_fields_says_which_there_are(api):
+async def test_selection_with_too_many_fields_lists_the_valid_ones(api):
     await api.register()
     problem = (await ask(api, {"change": GOOD, "select": NAMES})).json()
     assert problem["errors"][0]["field"] == "body.edits.0.select"
@@ -227,14 +227,14 @@ async def test_question_is_parsed_in_a_thread(api, monkeypatch):
 
 
 @pytest.mark.parametrize("media", ["text/plain", "application/msgpack", ""])
-async def test_a_question_is_taken_as_json_only(api, media):
+async def test_question_with_another_media_type_is_refused(api, media):
     headers = {"content-type": media}
     content = b'{"edits": []}'
     answer = await api.client.post(f"{PATH}/latest/what-if", content=content, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media")
 
 
-async def test_the_reference_lists_what_a_question_may_be_refused_for(api):
+async def test_openapi_document_lists_the_refusals_of_a_question(api):
     document = (await api.client.get("/openapi.json")).json()
     ask_what_if = document["paths"]["/api/v1/jobs/{job_id}/windows/{window}/what-if"]["post"]
     assert {"400", "404", "408", "409", "413", "415", "422", "503"} <= set(ask_what_if["responses"])
