@@ -202,8 +202,8 @@ def _free_ports(num_ports: int) -> list[int]:
 
 def _is_whole(client: redis.Redis) -> bool:
     """Whether the node knows all three, and that together they have every slot."""
-    told: Any = client.execute_command("CLUSTER INFO")
-    return told["cluster_state"] == "ok" and len(client.execute_command("CLUSTER SLOTS")) == 3
+    state: Any = client.execute_command("CLUSTER INFO")
+    return state["cluster_state"] == "ok" and len(client.execute_command("CLUSTER SLOTS")) == 3
 
 
 def _in_step(client: redis.Redis) -> bool:

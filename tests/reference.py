@@ -195,7 +195,7 @@ def figures(window: Window) -> dict:
     job = Reference(window)
     dp_ranks, stages = range(job.sizes.dp_size), range(job.sizes.pp_size)
     positions = range(len(job.steps))
-    places = [(dp_rank, stage) for dp_rank in dp_ranks for stage in stages]
+    workers = [(dp_rank, stage) for dp_rank in dp_ranks for stage in stages]
     names = {op.spec.group for op in job.ops}
 
     recorded_s = job.recorded_step_times()
@@ -204,13 +204,13 @@ def figures(window: Window) -> dict:
     by_type = {name: job.step_times(_is(lambda op: op.spec.group, name)) for name in names}
     by_dp_rank = [job.step_times(_is(lambda op: op.dp_rank, dp_rank)) for dp_rank in dp_ranks]
     by_stage = [job.step_times(_is(lambda op: op.key.stage, stage)) for stage in stages]
-    by_worker = {place: job.step_times(_is(lambda op: op.place, place)) for place in places}
+    by_worker = {worker: job.step_times(_is(lambda op: op.worker, worker)) for worker in workers}
 
     actual_s, ideal_s = fmean(simulated_s), fmean(ideals_s)
     dp_rank_slowdown = [fmean(times_s) / ideal_s for times_s in by_dp_rank]
     stage_slowdown = [fmean(times_s) / ideal_s for times_s in by_stage]
-    exact = {place: fmean(times_s) / ideal_s for place, times_s in by_worker.items()}
-    estimate = {(d, p): min(dp_rank_slowdown[d], stage_slowdown[p]) for d, p in places}
+    exact = {worker: fmean(times_s) / ideal_s for worker, times_s in by_worker.items()}
+    estimate = {(d, p): min(dp_rank_slowdown[d], stage_slowdown[p]) for d, p in workers}
 
     def by_step(times_s: list[float]) -> list[float]:
         return [time_s / its_ideal_s for time_s, its_ideal_s in zip(times_s, ideals_s, strict=True)]
@@ -224,7 +224,7 @@ def figures(window: Window) -> dict:
 
     def slowest_share(slowdown: dict[tuple[int, int], float]) -> float | None:
         slowest = slowest_workers(job, slowdown)
-        return share(lambda op: op.place in slowest)
+        return share(lambda op: op.worker in slowest)
 
     stage_share = [share(_is(lambda op: op.key.stage, stage)) for stage in stages]
     slowdown = actual_s / ideal_s
@@ -266,8 +266,8 @@ def slowest_workers(
     job: Reference, slowdown: dict[tuple[int, int], float]
 ) -> list[tuple[int, int]]:
     """The slowest 3 %, at least one; ties go to the lowest rank."""
-    rank = {op.place: op.rank for op in job.ops}
-    order = sorted(slowdown, key=lambda place: (-slowdown[place], rank[place]))
+    rank = {op.worker: op.rank for op in job.ops}
+    order = sorted(slowdown, key=lambda worker: (-slowdown[worker], rank[worker]))
     return order[: (3 * len(order) + 99) // 100]
 
 

@@ -40,7 +40,7 @@ class Op:
         return self.start_s + self.duration_s
 
     @property
-    def place(self) -> tuple[int, int]:
+    def worker(self) -> tuple[int, int]:
         return self.dp_rank, self.key.stage
 
     @property

@@ -82,12 +82,14 @@ def test_window_without_a_complete_step_has_a_reason():
 
 
 def test_silent_worker_is_found_without_a_complete_step():
-    gone = tuple(SkippedStep(step, "rank 3 did not report it", (3,)) for step in range(7, 15))
+    skipped_steps = tuple(
+        SkippedStep(step, "rank 3 did not report it", (3,)) for step in range(7, 15)
+    )
     nothing = replace(
         made_window(HEALTHY, 7),
         steps=(),
         trace=HEALTHY.make([7]).select(HEALTHY.make([7]).step < 0),
-        skipped=gone,
+        skipped=skipped_steps,
         state="incomplete",
     )
     result = observe(nothing).result

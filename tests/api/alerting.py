@@ -32,22 +32,24 @@ def fire(
     state = factories.alert(key, rule, subject, **{"detail": SLOW, "labels": labels} | given)
     with api.store.write() as conn:
         alerts.save(conn, [state])
-        told = factories.event(key, rule, subject, kind=state.phase, detail=SLOW, at_s=NOW_S)
-        alerts.add_event(conn, told)
+        transition = factories.event(key, rule, subject, kind=state.phase, detail=SLOW, at_s=NOW_S)
+        alerts.add_event(conn, transition)
     return state
 
 
 def resolve(api: Api, state: AlertState) -> None:
     """The alert is at rest again."""
-    told = factories.event(state.job_id, state.rule, state.subject, kind="resolved", at_s=NOW_S + 9)
+    transition = factories.event(
+        state.job_id, state.rule, state.subject, kind="resolved", at_s=NOW_S + 9
+    )
     with api.store.write() as conn:
         alerts.remove(conn, [state.fingerprint])
-        alerts.add_event(conn, told)
+        alerts.add_event(conn, transition)
 
 
-def add_endpoint(api: Api, endpoint_id: str = "ep_1", **given: Any) -> str:
+def add_receiver(api: Api, endpoint_id: str = "ep_1", **given: Any) -> str:
     """A receiver of the project's alerts."""
-    made = factories.endpoint(endpoint_id, **{"secrets": (SECRET,)} | given)
+    made = factories.webhook_receiver(endpoint_id, **{"secrets": (SECRET,)} | given)
     with api.store.write() as conn:
         receivers.add(conn, made)
     return endpoint_id
@@ -82,7 +84,7 @@ def attempt(
                 outbox.mark_failed(conn, each, detail=detail, next_at_s=next_at_s, now_s=now_s)
 
 
-def have_consumer(api: Api) -> None:
+def add_consumer(api: Api) -> None:
     """A consumer is alive."""
     with api.store.write() as conn:
         shards.heartbeat(conn, "consumer-0", now_s=api.clock(), lease_s=15)

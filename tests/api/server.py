@@ -53,7 +53,7 @@ class Api:
     clock: Clock
     monotonic: Clock
 
-    def stranger(self, **options: Any) -> httpx.AsyncClient:
+    def anonymous_client(self, **options: Any) -> httpx.AsyncClient:
         """A client without the token."""
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         return httpx.AsyncClient(transport=transport, base_url="http://localhost", **options)
@@ -65,9 +65,9 @@ class Api:
             record, text = tokens.create(conn, wanted, now_s=self.clock())
         return record.token_id, text
 
-    def known_by(self, token: str) -> httpx.AsyncClient:
+    def client_with(self, token: str) -> httpx.AsyncClient:
         """A client that sends this token."""
-        return self.stranger(headers={"authorization": f"Bearer {token}"})
+        return self.anonymous_client(headers={"authorization": f"Bearer {token}"})
 
     async def register(self, job_id: str = "llm-70b", **changes: Any) -> int:
         """The epoch of a job that has registered."""

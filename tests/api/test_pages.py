@@ -41,7 +41,7 @@ async def test_every_answer_has_the_security_headers(api, method, path):
 
 @pytest.mark.parametrize("path", ["/", "/jobs/llm-70b", "/jobs/no-such-job"])
 async def test_the_page_is_served_at_its_own_addresses(api, path):
-    async with api.stranger() as client:
+    async with api.anonymous_client() as client:
         answer = await client.get(path)
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["cache-control"] == "no-cache"
@@ -54,7 +54,7 @@ READER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 @pytest.mark.parametrize("path", ["/nothing", "/jobs", "/jobs/a/b", "/apis", "/alerts/"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_unknown_address_gets_the_not_found_page(api, method, path):
-    async with api.stranger() as client:
+    async with api.anonymous_client() as client:
         answer = await client.request(method, path, headers=READER)
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "text/html; charset=utf-8"

@@ -39,10 +39,10 @@ class MiddleRandom(random.Random):
         return (a + b) / 2
 
 
-class Chance(CrashPoints):
+class CrashPointsWithAction(CrashPoints):
     """Crash points that can run an action at one of them instead of raising."""
 
-    def then(self, at: int, action: Callable[[], Any]) -> None:
+    def run_at(self, at: int, action: Callable[[], Any]) -> None:
         """Do this when point number `at` (from 0) is reached; only then."""
         self.passed.clear()
         self._action: tuple[int, Callable[[], Any]] | None = (at, action)
@@ -68,10 +68,10 @@ class NotifierTwin:
         group_wait_s: float = 0.0,
         **given: Any,
     ) -> None:
-        self.clock, self.fuse = Clock(1.7e9), Chance()
+        self.clock, self.crash_points = Clock(1.7e9), CrashPointsWithAction()
         self.group_wait_s = group_wait_s
         self.store = CrashingStore(url)
-        self.store.fuse = self.fuse
+        self.store.crash_points = self.crash_points
         guard = SsrfGuard(LOOPBACK, allows_http=True, ports=None, total_s=total_s)
         self.context = NotifyContext(
             store=self.store,
@@ -109,7 +109,7 @@ class NotifierTwin:
             self.sender.settle()
         return attempts
 
-    def endpoint(self, endpoint_id: str, url: str, **given: Any) -> Receiver:
+    def add_receiver(self, endpoint_id: str, url: str, **given: Any) -> Receiver:
         """Add a receiver of all alerts."""
         made = Receiver(endpoint_id, "default", endpoint_id, "standard", url, (SECRET,))
         with self._write() as conn:

@@ -54,8 +54,8 @@ def test_alert_fires_once_after_enough_consecutive_slow_windows(twin, push):
     assert events(twin) == ["firing"]
     push(SLOW, SLOW)
     assert events(twin) == ["firing"]
-    told = [m["kind"] for m in twin.announced.messages if m["event"] == "alert"]
-    assert told == ["pending", "firing"]
+    announced_kinds = [m["kind"] for m in twin.announced.messages if m["event"] == "alert"]
+    assert announced_kinds == ["pending", "firing"]
 
 
 def test_healthy_window_resets_the_count_of_slow_windows(twin, push):
@@ -175,11 +175,11 @@ def test_alert_groups_are_woken_in_the_transaction_of_the_change(twin):
     for step in range(4):
         twin.append("job", *step_batches(SLOW, step))
     # The commits of this work before it: none, so its first one is point 1, after the read.
-    twin.fuse.blow(1, StoreUnavailable("no answer"))
+    twin.crash_points.raise_at(1, StoreUnavailable("no answer"))
     entries = twin.entries()
     with pytest.raises(StoreUnavailable):
         work.take(entries)
-    assert twin.fuse.passed[-1] == "before commit"
+    assert twin.crash_points.passed[-1] == "before commit"
     assert (events(twin), twin.rows("alerts"), twin.windows()) == ([], [], [])
     assert twin.rows("alert_groups") == []
     twin.shard_work().take(entries)
@@ -205,7 +205,7 @@ JOB = "default/job"
 
 
 @pytest.fixture
-def of_project(make_twin):
+def project_twin(make_twin):
     """A twin whose job is called as the service calls it, and what pushes one window of it."""
     twin = make_twin(window_steps=2, default_rules=slowdown_rules(1))
     twin.register(JOB, SIZES)
@@ -219,7 +219,7 @@ def of_project(make_twin):
     return twin, push
 
 
-def watched(twin, *rules):
+def set_project_rules(twin, *rules):
     """Gives the project these rules."""
     now_s = twin.unix_clock()
     with Store.write(twin.store) as conn:
@@ -227,28 +227,28 @@ def watched(twin, *rules):
         alert_rules.replace_all(conn, "default", rules, text="", now_s=now_s)
 
 
-def test_new_project_rules_apply_from_the_next_window(of_project):
-    twin, push = of_project
+def test_new_project_rules_apply_from_the_next_window(project_twin):
+    twin, push = project_twin
     push(HEALTHY)
-    watched(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
+    set_project_rules(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
     push()
     push(SLOW)
     assert [row[0] for row in twin.rows("alerts", "rule")] == ["mine"]
 
 
-def test_alert_of_a_removed_rule_resolves_in_the_next_tick(of_project):
-    twin, push = of_project
+def test_alert_of_a_removed_rule_resolves_in_the_next_tick(project_twin):
+    twin, push = project_twin
     push(SLOW)
     assert events(twin) == ["firing"]
-    watched(twin)
+    set_project_rules(twin)
     push()
     assert events(twin) == ["firing", "resolved"]
     assert twin.rows("alert_events", "reason")[-1] == ("the rule was removed",)
     assert twin.rows("alerts") == []
 
 
-def test_repeated_window_changes_no_alert(of_project):
-    twin, push = of_project
+def test_repeated_window_changes_no_alert(project_twin):
+    twin, push = project_twin
     push(SLOW)
     push(HEALTHY)
     facts = slow_facts(twin, "1-0")
@@ -258,14 +258,14 @@ def test_repeated_window_changes_no_alert(of_project):
     assert len(shard_alerts.window(JOB, replace(facts, window_id="1-4"))) == 1
 
 
-def test_alerts_of_a_new_run_have_its_labels(of_project):
-    twin, push = of_project
+def test_alerts_of_a_new_run_have_its_labels(project_twin):
+    twin, push = project_twin
     push(SLOW)
     facts = slow_facts(twin, "1-0")
     shard_alerts = ShardAlerts(twin.context, 0)
     assert shard_alerts.window(JOB, facts) == []
     twin.register(JOB, SIZES, "run-2", labels={"team": "b"})
-    watched(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
+    set_project_rules(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
     assert shard_alerts.jobs_with_changed_rules().jobs == [JOB]
     shard_alerts.apply_rules(JOB)
     [*_, change] = shard_alerts.window(JOB, replace(facts, window_id="2-0"))

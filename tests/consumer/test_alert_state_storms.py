@@ -50,14 +50,14 @@ class Watch:
     def __init__(self, notifier: NotifierTwin, rules: list[Rule]) -> None:
         self.notifier, self.rules = notifier, rules
         notifier.register()
-        self.book = JobAlerts(JOB, rules=rules)
+        self.job_alerts = JobAlerts(JOB, rules=rules)
         self.number = 0
 
     def restart(self) -> None:
         """The consumer dies; another one reads where alerts stand."""
         with self.notifier.store.read() as conn:
             states = alerts.of_job(conn, JOB)
-        self.book = JobAlerts(JOB, states, self.rules)
+        self.job_alerts = JobAlerts(JOB, states, self.rules)
 
     def window(self, slowdown: float, **given: Any) -> None:
         """A window closes, and ten seconds go by."""
@@ -67,7 +67,7 @@ class Watch:
             f"1-{8 * self.number}", "complete", "ok", found, 10_000, self.hosts(found)
         )
         self.number += 1
-        self._save(self.book.add_window(facts, self.notifier.clock()))
+        self._save(self.job_alerts.add_window(facts, self.notifier.clock()))
         self._wait(WINDOW_S)
 
     def silent_ranks(self, **given: Any) -> None:
@@ -76,7 +76,9 @@ class Watch:
             "stalled_since_s": None, "silent_since_s": None, "names": (), "num_silent": 0,
             "num_workers": 2, "num_gpus": 8, "last_step": 0,
         }  # fmt: skip
-        self._save(self.book.missing_data(MissingDataFacts(**facts | given), self.notifier.clock()))
+        self._save(
+            self.job_alerts.missing_data(MissingDataFacts(**facts | given), self.notifier.clock())
+        )
         self._wait(2.0)
 
     def _wait(self, seconds: float) -> None:
@@ -105,7 +107,7 @@ def kinds(hook):
 def test_row_51_flapping_value_notifies_at_most_every_five_minutes(make_watch, hook, swing):
     hasty = [Rule("slow", "slowdown", 1.1, 1.05, for_windows=1, for_s=0.0, keep_firing_s=0.0)]
     watch = make_watch(hasty)
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     low, high = swing
     at_s = []
     for _ in range(90):  # half an hour
@@ -120,7 +122,7 @@ def test_row_51_flapping_value_notifies_at_most_every_five_minutes(make_watch, h
 
 def test_row_51_flapping_value_never_notifies_with_the_default_rules(make_watch, hook):
     watch = make_watch(default_rules())
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     for _ in range(60):
         watch.window(1.3)
         watch.window(1.0)
@@ -129,7 +131,7 @@ def test_row_51_flapping_value_never_notifies_with_the_default_rules(make_watch,
 
 def test_row_51_noise_around_both_thresholds_notifies_rarely(make_watch, hook):
     watch = make_watch(default_rules())
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     for value in np.random.default_rng(1).normal(1.1, 0.06, 180):
         watch.window(max(1.0, float(value)))
     assert len(hook.requests) <= 1800 / 300
@@ -143,7 +145,7 @@ def test_row_52_ten_thousand_slow_workers_give_few_small_messages(make_watch, ho
         Rule("worker", "worker", 1.1, severity="critical"),
     ]
     watch = make_watch(rules)
-    watch.notifier.endpoint("hook", hook.url, format=format_)
+    watch.notifier.add_receiver("hook", hook.url, format=format_)
     slow = {
         "worker_slowdown": [[1.4 + worker / 1e6] for worker in range(10_000)],
         "findings": [finding(culprits=[{"host": f"host-{n}"} for n in range(20)])],
@@ -156,7 +158,7 @@ def test_row_52_ten_thousand_slow_workers_give_few_small_messages(make_watch, ho
 
 def test_row_52_host_alerts_mute_their_workers_and_are_counted(make_watch, hook):
     watch = make_watch([Rule("host", "host", 1.1), Rule("worker", "worker", 1.1)])
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     for _ in range(3):
         watch.window(1.4, worker_slowdown=[[1.4]] * 10_000)
     (message,) = [json.loads(body)["data"] for _, _, body in hook.requests]
@@ -167,7 +169,7 @@ def test_row_52_host_alerts_mute_their_workers_and_are_counted(make_watch, hook)
 
 def test_row_52_ten_thousand_slow_workers_notify_once_by_default(make_watch, hook):
     watch = make_watch(default_rules())
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     for _ in range(7):
         watch.window(1.4, worker_slowdown=[[1.4]] * 10_000, findings=[finding()])
     assert kinds(hook) == ["alert.firing"]
@@ -176,7 +178,7 @@ def test_row_52_ten_thousand_slow_workers_notify_once_by_default(make_watch, hoo
 @pytest.mark.parametrize("restart_after", range(1, 12))
 def test_row_53_consumer_restart_changes_no_notification(make_watch, hook, restart_after):
     watch = make_watch(default_rules())
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     values = [1.0, 1.3, 1.3, 1.3, 1.3, 1.3] + 7 * [1.0]
     for number, value in enumerate(values):
         if number == restart_after:
@@ -191,7 +193,7 @@ def test_row_53_consumer_restart_changes_no_notification(make_watch, hook, resta
 
 def test_stalled_job_is_notified_and_its_other_alerts_are_not_repeated(make_watch, hook):
     watch = make_watch(default_rules())
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     for _ in range(4):
         watch.window(1.3)
     now_s = watch.notifier.clock()

@@ -32,7 +32,7 @@ def refuse(twin, table, job_id="broken"):
         )
 
 
-def relent(twin):
+def stop_refusing(twin):
     with twin.store.write() as conn:
         conn.execute(text("DROP TRIGGER refused"))
 
@@ -41,7 +41,7 @@ def windows_of(twin, job_id):
     return [row[1:] for row in twin.windows("job_id", "state", "num_steps") if row[0] == job_id]
 
 
-def letters(twin):
+def dead_letter_rows(twin):
     return twin.rows("dead_letters", "job_id", "epoch", "num_ops", "state")
 
 
@@ -55,7 +55,7 @@ def test_unreadable_entry_becomes_a_dead_letter_and_blocks_no_other(twin):
     twin.turns(consumer)
     assert windows_of(twin, "job") == [("complete", 3), ("complete", 1)]
     assert twin.queue.reader.backlog(0) == 0
-    assert letters(twin) == [("job", None, 0, "dead")]
+    assert dead_letter_rows(twin) == [("job", None, 0, "dead")]
 
 
 def test_run_end_waits_for_entries_behind_an_unreadable_one(twin):
@@ -79,7 +79,7 @@ def test_entries_of_an_unregistered_job_become_dead_letters(twin):
     assert windows_of(twin, "job") == [("complete", 3)]
     assert twin.queue.reader.backlog(0) == 0
     num_ops = [batch.columns.num_ops for batch in step_batches(HEALTHY, 0)]
-    assert letters(twin) == [("unknown", 1, each, "dead") for each in num_ops]
+    assert dead_letter_rows(twin) == [("unknown", 1, each, "dead") for each in num_ops]
     with twin.store.read() as conn:
         assert runs.service_counts(conn).dead == sum(num_ops)
     twin.end("job")
@@ -97,7 +97,7 @@ def test_job_refused_by_the_database_blocks_no_other_and_recovers(twin):
     assert windows_of(twin, "job") == [("complete", 3)]
     assert windows_of(twin, "broken") == []
     assert 0 < twin.queue.reader.backlog(0) <= 3 * SIZES.num_workers
-    relent(twin)
+    stop_refusing(twin)
     twin.turns(consumer, num_turns=30)
     assert windows_of(twin, "broken") == [("complete", 3)]
     assert twin.queue.reader.backlog(0) == 0
@@ -118,7 +118,7 @@ def test_job_refused_by_the_database_delays_no_end_of_another(twin):
     twin.turns(consumer)
     assert windows_of(twin, "job") == [("incomplete", 1)]
     assert windows_of(twin, "broken") == [("open", 1)]
-    relent(twin)
+    stop_refusing(twin)
     twin.turns(consumer)
     assert windows_of(twin, "broken") == [("incomplete", 1)]
 
@@ -147,7 +147,7 @@ def test_job_with_unreadable_state_blocks_no_other_job(twin):
 
 
 @pytest.fixture
-def poisoned(twin, monkeypatch):
+def poison_assembler(twin, monkeypatch):
     """From now on, a batch of host "poison" breaks whoever assembles it, in the way given."""
 
     def poison(error):
@@ -169,30 +169,32 @@ def push_poison(twin):
     return first.columns.num_ops
 
 
-def test_only_the_batch_that_raises_becomes_a_dead_letter(twin, poisoned):
-    poisoned(RuntimeError("no"))
+def test_only_the_batch_that_raises_becomes_a_dead_letter(twin, poison_assembler):
+    poison_assembler(RuntimeError("no"))
     num_ops = push_poison(twin)
     twin.push("job", HEALTHY, 0)
     twin.turns(twin.consumer(), num_turns=1)
-    assert letters(twin) == [("broken", 1, num_ops, "dead")]
+    assert dead_letter_rows(twin) == [("broken", 1, num_ops, "dead")]
     assert windows_of(twin, "job") == [("open", 1)]
     assert twin.queue.reader.backlog(0) == 0
-    taken = [
+    op_counts = [
         row[1:]
         for row in twin.rows("ingest_counts", "job_id", "accepted", "dead")
         if row[0] == "broken"
     ]
-    assert taken == [(sum(each.columns.num_ops for each in step_batches(HEALTHY, 0)[1:]), num_ops)]
+    assert op_counts == [
+        (sum(each.columns.num_ops for each in step_batches(HEALTHY, 0)[1:]), num_ops)
+    ]
 
 
-def test_batch_that_crashes_consumers_becomes_a_dead_letter_at_last(twin, poisoned):
-    poisoned(Crash())
+def test_batch_that_crashes_consumers_becomes_a_dead_letter_at_last(twin, poison_assembler):
+    poison_assembler(Crash())
     num_ops = push_poison(twin)
     twin.push("job", HEALTHY, 0)
     for _ in range(20):
         with suppress(Crash):
             twin.turns(twin.consumer(), num_turns=1)
-    assert letters(twin) == [("broken", 1, num_ops, "dead")]
+    assert dead_letter_rows(twin) == [("broken", 1, num_ops, "dead")]
     assert windows_of(twin, "job") == [("open", 1)]
     assert twin.queue.reader.backlog(0) == 0
     assert twin.rows("totals") == []
@@ -201,10 +203,10 @@ def test_batch_that_crashes_consumers_becomes_a_dead_letter_at_last(twin, poison
 def test_consumer_crashes_at_a_commit_make_no_dead_letters(twin):
     twin.push("job", HEALTHY, 0)
     for _ in range(20):
-        twin.fuse.blow(0, Crash())
+        twin.crash_points.raise_at(0, Crash())
         with suppress(Crash):
             twin.turns(twin.consumer(), num_turns=1)
-    twin.fuse.blow(-1, Crash())
+    twin.crash_points.raise_at(-1, Crash())
     twin.turns(twin.consumer())
-    assert letters(twin) == []
+    assert dead_letter_rows(twin) == []
     assert windows_of(twin, "job") == [("open", 1)]

@@ -53,7 +53,7 @@ def key(notifier):
 
 def test_slack_message_has_a_picture_link_signed_with_the_shared_key(make, hook):
     notifier = make(has_pictures=True)
-    notifier.endpoint("hook", hook.url, format="slack")
+    notifier.add_receiver("hook", hook.url, format="slack")
     notifier.fire(detail=SEEN)
     notifier.dispatch()
     [url] = images(hook)
@@ -67,7 +67,7 @@ def test_slack_message_has_a_picture_link_signed_with_the_shared_key(make, hook)
 
 def test_message_without_pictures_has_no_link_and_makes_no_key(make, hook):
     notifier = make()
-    notifier.endpoint("hook", hook.url, format="slack")
+    notifier.add_receiver("hook", hook.url, format="slack")
     notifier.fire(detail=SEEN)
     notifier.dispatch()
     assert images(hook) == [None]
@@ -78,7 +78,7 @@ def test_message_refused_by_slack_is_resent_at_once_without_image(make, hook):
     """It refuses all of a message whose image it cannot fetch."""
     notifier = make(has_pictures=True)
     hook.answers = [Answer(400, body=b"invalid_blocks")]
-    notifier.endpoint("hook", hook.url, format="slack")
+    notifier.add_receiver("hook", hook.url, format="slack")
     notifier.fire(detail=SEEN)
     notifier.dispatch()
     first, second = images(hook)
@@ -90,7 +90,7 @@ def test_message_refused_by_slack_is_resent_at_once_without_image(make, hook):
 def test_refused_message_without_an_image_waits_for_its_retry(make, hook):
     notifier = make()
     hook.answers = [Answer(400, body=b"invalid_blocks")]
-    notifier.endpoint("hook", hook.url, format="slack")
+    notifier.add_receiver("hook", hook.url, format="slack")
     notifier.fire(detail=SEEN)
     notifier.dispatch()
     assert notifier.states() == ["due"]

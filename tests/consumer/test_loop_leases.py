@@ -99,10 +99,10 @@ def test_consumer_frozen_past_its_lease_loses_no_entry(twin):
     twin.register("job", SIZES)
     frozen = twin.consumer("frozen")
     twin.turns(frozen, num_turns=1)
-    taken = twin.queue.reader
+    queue_reader = twin.queue.reader
     twin.push("job", HEALTHY, 0, 1, 2)
     shard = shard_of("job", 4)
-    taken.read([shard], "frozen", count=5, block_s=0.0)
+    queue_reader.read([shard], "frozen", count=5, block_s=0.0)
     twin.pass_time(2 * LEASE_S)
     twin.turns(twin.consumer("heir"), num_turns=1)
     twin.turns(frozen, num_turns=1)

@@ -12,7 +12,7 @@ from app.store.tables import cursors
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import DEADLINE_S, Script, step_batches
 
-A_WHILE = {"num_turns": 40, "each_s": 60.0}  # longer than a job may take to begin
+LONG_WAIT = {"num_turns": 40, "each_s": 60.0}  # longer than a job may take to begin
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def twin(twin):
     return twin
 
 
-def go_on(twin, consumer, num_turns):
+def run_turns(twin, consumer, num_turns):
     """Turns of a consumer that goes on after each failure, as its loop does."""
     for _ in range(num_turns):
         consumer.run(Script(twin, [lambda: None]))
@@ -46,29 +46,29 @@ def test_store_outage_makes_no_dead_letters(twin, monkeypatch):
     monkeypatch.setattr(turns, "save_turns", save)
     twin.push("job", HEALTHY, 0, 1, 2)
     consumer = twin.consumer()
-    go_on(twin, consumer, 12)
+    run_turns(twin, consumer, 12)
     is_locked = False
-    go_on(twin, consumer, 12)
+    run_turns(twin, consumer, 12)
     assert twin.rows("dead_letters") == []
     assert twin.windows("state", "num_steps") == [("complete", 3)]
     assert counted(twin) == [(num_ops(0, 1, 2), 0, 0)]
 
 
 def test_lost_acknowledgement_counts_nothing_twice(twin, monkeypatch):
-    real, is_deaf = type(twin.context.queue).done, True
+    real, has_no_answer = type(twin.context.queue).done, True
 
     def done(self, shard, entry_ids):
-        if is_deaf:
+        if has_no_answer:
             raise QueueUnavailable("no answer")
         return real(self, shard, entry_ids)
 
     monkeypatch.setattr(type(twin.context.queue), "done", done)
     twin.push("job", HEALTHY, 0)
     consumer = twin.consumer()
-    go_on(twin, consumer, 8)
+    run_turns(twin, consumer, 8)
     assert twin.queue.reader.backlog(0) == SIZES.num_workers
-    is_deaf = False
-    go_on(twin, consumer, 3)
+    has_no_answer = False
+    run_turns(twin, consumer, 3)
     assert twin.queue.reader.backlog(0) == 0
     assert counted(twin) == [(num_ops(0), 0, 0)]
     assert twin.rows("dead_letters") == []
@@ -79,7 +79,7 @@ def test_dead_letter_delays_neither_deadline_nor_stall_of_its_job(twin):
     twin.append("job", *step_batches(HEALTHY, 0)[1:])
     twin.turns(consumer)
     twin.append_bytes("job", b"no batch")
-    twin.turns(consumer, **A_WHILE)
+    twin.turns(consumer, **LONG_WAIT)
     assert twin.rows("steps", "step", "slowdown") == [(0, None)]
     assert twin.rows("runs", "stalled_since_s") != [(None,)]
 
@@ -106,10 +106,10 @@ def test_job_that_hangs_during_an_outage_is_stalled(twin, trouble):
         consumer.leases.release_all()
         consumer = twin.consumer("heir")
     else:
-        twin.fuse.blow(0, StoreUnavailable("no answer"))
-        go_on(twin, consumer, 3)
+        twin.crash_points.raise_at(0, StoreUnavailable("no answer"))
+        run_turns(twin, consumer, 3)
     with suppress(Unavailable):
-        twin.turns(consumer, **A_WHILE)
+        twin.turns(consumer, **LONG_WAIT)
     assert twin.rows("runs", "stalled_since_s") != [(None,)]
 
 
@@ -148,8 +148,8 @@ def test_a_batch_missing_at_the_end_is_lost_and_its_step_is_skipped(twin):
 def test_absurd_batch_numbers_count_as_late(twin):
     consumer = twin.consumer()
     twin.push("job", HEALTHY, 0)
-    mad = [replace(batch, batch_seq=2**53 - 1) for batch in step_batches(HEALTHY, 1)]
-    twin.append("job", *mad)
+    absurd = [replace(batch, batch_seq=2**53 - 1) for batch in step_batches(HEALTHY, 1)]
+    twin.append("job", *absurd)
     twin.turns(consumer, num_turns=3, each_s=DEADLINE_S)
     twin.push("job", HEALTHY, 1, 2)
     twin.turns(consumer)

@@ -40,7 +40,7 @@ def actions(twin):
 
 
 @pytest.fixture
-def undisturbed(make_busy):
+def reference_run(make_busy):
     """What is known when nothing happens, and the points at which it could."""
     twin, script = make_busy()
     twin.consumer().run(script)
@@ -49,7 +49,7 @@ def undisturbed(make_busy):
     assert [row[0] for row in twin.rows("alert_events", "kind")] == ["firing", "resolved"]
     assert len(twin.rows("alert_groups")) == 1
     assert twin.queue.reader.backlog(0) == 0
-    return known, tuple(twin.fuse.passed)
+    return known, tuple(twin.crash_points.passed)
 
 
 def finish(twin, script):
@@ -75,15 +75,15 @@ READ = {"after read", "before done", "after done"}
     ],
     ids=["crash", "store", "queue"],
 )
-def test_crash_at_any_point_changes_no_result(make_busy, undisturbed, error, where):
-    known, passed = undisturbed
+def test_crash_at_any_point_changes_no_result(make_busy, reference_run, error, where):
+    known, passed = reference_run
     points = set()
     for at in (at for at, point in enumerate(passed) if point in where):
         twin, script = make_busy()
-        twin.fuse.blow(at, error)
+        twin.crash_points.raise_at(at, error)
         finish(twin, script)
-        points.add(twin.fuse.passed[at])
-        assert twin.known() == known, (at, twin.fuse.passed[at])
+        points.add(twin.crash_points.passed[at])
+        assert twin.known() == known, (at, twin.crash_points.passed[at])
         assert twin.queue.reader.backlog(0) == 0
     assert points == where
 
@@ -113,15 +113,15 @@ def test_a_zombie_commits_nothing(twin):
     zombie = twin.shard_work(owner="zombie")
     twin.push("job", SLOW, *range(3))
     entries = twin.entries()
-    heir = twin.shard_work(owner="heir")
+    successor = twin.shard_work(owner="heir")
     before = twin.known()
-    for deed in (lambda: zombie.take(entries), lambda: zombie.take(entries[:1])):
+    for action in (lambda: zombie.take(entries), lambda: zombie.take(entries[:1])):
         with pytest.raises(LeaseLost):
-            deed()
+            action()
     assert twin.known() == before
     assert twin.queue.reader.backlog(0) == len(entries)
     assert twin.announced.messages == []
-    heir.take(entries)
+    successor.take(entries)
     assert twin.windows("state", "num_steps") == [("complete", 3)]
     assert twin.queue.reader.backlog(0) == 0
 

@@ -18,20 +18,18 @@ URL = "https://receiver.example/hook"
 
 @pytest.fixture
 def store(migrated_file, tmp_path):
-    store = Store(f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'telling.db')}")
+    store = Store(f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'notify.db')}")
     yield store
     store.close()
 
 
 def test_receiver_of_the_settings_is_shared_by_all_projects():
-    endpoint = notify_settings.settings_receiver(
-        load_settings(webhook_url=URL, webhook_secret=SECRET)
-    )
-    assert endpoint is not None
-    assert (endpoint.endpoint_id, endpoint.project, endpoint.format) == (
+    found = notify_settings.settings_receiver(load_settings(webhook_url=URL, webhook_secret=SECRET))
+    assert found is not None
+    assert (found.endpoint_id, found.project, found.format) == (
         SETTINGS_RECEIVER_ID, None, "standard",
     )  # fmt: skip
-    assert SECRET not in repr(endpoint)
+    assert SECRET not in repr(found)
     assert notify_settings.settings_receiver(load_settings()) is None
 
 

@@ -48,7 +48,7 @@ def make_notifier(migrated_file, tmp_path):
 @pytest.fixture
 def notifier(make_notifier, hook):
     notifier = make_notifier()
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     return notifier
 
 
@@ -73,7 +73,7 @@ def test_due_message_is_delivered_once_and_signed(notifier, hook):
 def test_row_45_hanging_receiver_times_out(make_notifier, hook, status):
     hook.answer = Answer(status)
     notifier = make_notifier(total_s=0.3)
-    notifier.endpoint("dead", hook.url)
+    notifier.add_receiver("dead", hook.url)
     notifier.fire()
     notifier.dispatcher.dispatch_due()
     notifier.send()
@@ -85,8 +85,8 @@ def test_row_45_hanging_receiver_delays_no_other(make_notifier, hook, status):
     hook.answer = Answer(status)
     notifier = make_notifier(total_s=60.0)
     with receiver() as well:
-        notifier.endpoint("dead", hook.url)
-        notifier.endpoint("well", well.url)
+        notifier.add_receiver("dead", hook.url)
+        notifier.add_receiver("well", well.url)
         for number in range(20):
             notifier.fire(job_id=f"default/job-{number}")
         while notifier.dispatcher.dispatch_due():
@@ -144,8 +144,8 @@ def test_row_46_refused_connection_and_failed_tls_are_recorded(make_notifier, ho
     notifier = make_notifier()
     with receiver() as gone:
         url = gone.url
-    notifier.endpoint("gone", url)
-    notifier.endpoint("plain", hook.url.replace("http:", "https:"))
+    notifier.add_receiver("gone", url)
+    notifier.add_receiver("plain", hook.url.replace("http:", "https:"))
     notifier.fire()
     notifier.dispatch()
     details = {detail for _, _, detail in outbox(notifier)}
@@ -155,7 +155,7 @@ def test_row_46_refused_connection_and_failed_tls_are_recorded(make_notifier, ho
 
 def test_row_46_message_fails_after_ten_attempts_in_a_day(make_notifier, hook):
     notifier = make_notifier(timing=NO_REPEATS)
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     hook.answer = Answer(500)
     notifier.fire()
     at_s: list[float] = []
@@ -185,7 +185,7 @@ def test_row_47_a_redirect_is_a_failure_and_is_not_followed(notifier, hook, stat
 
 def test_row_48_receiver_answering_410_is_disabled_and_others_notified(notifier, hook):
     with receiver() as other:
-        notifier.endpoint("other", other.url)
+        notifier.add_receiver("other", other.url)
         hook.answer = Answer(410)
         notifier.fire()
         notifier.dispatch()
@@ -220,7 +220,9 @@ def test_row_48_messages_to_a_disabled_receiver_fail_and_can_be_replayed(notifie
 def test_row_50_sender_crash_repeats_the_message_under_its_id(notifier, hook, point):
     notifier.fire()
     notifier.dispatcher.dispatch_due()
-    notifier.fuse.blow(point, StoreUnavailable("dead"))  # after the claim, or before the mark
+    notifier.crash_points.raise_at(
+        point, StoreUnavailable("dead")
+    )  # after the claim, or before the mark
     if point == 1:
         with pytest.raises(StoreUnavailable):
             notifier.sender.send_due()
@@ -320,8 +322,8 @@ def test_row_54_each_alert_is_notified_when_its_silence_ends(notifier, hook):
 
 def subjects(hook):
     """Of which alerts each message tells."""
-    told = [json.loads(body)["data"]["alerts"] for _, _, body in hook.requests]
-    return [{alert["labels"]["subject"] for alert in alerts} for alerts in told]
+    alert_lists = [json.loads(body)["data"]["alerts"] for _, _, body in hook.requests]
+    return [{alert["labels"]["subject"] for alert in alerts} for alerts in alert_lists]
 
 
 def test_row_54_silence_that_begins_during_a_claim_drops_the_message(notifier, hook, monkeypatch):
@@ -348,9 +350,9 @@ def test_row_54_silence_that_begins_during_a_claim_drops_the_message(notifier, h
 
 def test_row_55_receiver_failing_for_a_day_is_disabled_and_outbox_bounded(make_notifier, hook):
     notifier = make_notifier(timing=NO_REPEATS)
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     with receiver() as other:
-        notifier.endpoint("other", other.url)
+        notifier.add_receiver("other", other.url)
         hook.answer = Answer(500)
         began_s = notifier.clock()
         for hour in range(30):
@@ -437,8 +439,8 @@ def test_removed_receiver_gets_no_messages(notifier, hook):
 
 def test_message_that_cannot_be_sent_fails_and_delays_no_other(make_notifier, hook):
     notifier = make_notifier()
-    notifier.endpoint("hook", hook.url)
-    notifier.endpoint("no key", hook.url, secrets=("whsec_!",))
+    notifier.add_receiver("hook", hook.url)
+    notifier.add_receiver("no key", hook.url, secrets=("whsec_!",))
     notifier.fire()
     notifier.dispatch()
     assert sorted(outbox(notifier)) == [
@@ -450,7 +452,7 @@ def test_message_that_cannot_be_sent_fails_and_delays_no_other(make_notifier, ho
 def test_sender_crash_loses_no_message(notifier, hook):
     notifier.fire()
     notifier.dispatcher.dispatch_due()
-    notifier.fuse.blow(0, Crash())
+    notifier.crash_points.raise_at(0, Crash())
     with pytest.raises(Crash):
         notifier.sender.send_due()
     assert notifier.send() == 1

@@ -34,11 +34,11 @@ def notifier(migrated_file, tmp_path):
 
 def subjects(hook):
     """Of which alerts each message tells."""
-    told = [json.loads(body)["data"]["alerts"] for _, _, body in hook.requests]
-    return [{alert["labels"]["subject"] for alert in alerts} for alerts in told]
+    alert_lists = [json.loads(body)["data"]["alerts"] for _, _, body in hook.requests]
+    return [{alert["labels"]["subject"] for alert in alerts} for alerts in alert_lists]
 
 
-def refused_end(notifier, hook):
+def refuse_resolution(notifier, hook):
     """An alert is over, and four attempts to tell so were refused: the next is minutes away."""
     notifier.fire("a", rule="cause")
     notifier.dispatch()
@@ -53,8 +53,8 @@ def refused_end(notifier, hook):
 
 
 def test_new_alert_does_not_wait_for_a_refused_message(notifier, hook):
-    notifier.endpoint("hook", hook.url)
-    refused_end(notifier, hook)
+    notifier.add_receiver("hook", hook.url)
+    refuse_resolution(notifier, hook)
     notifier.fire("b", rule="cause")
     notifier.dispatch()
     assert subjects(hook) == [{"b"}]
@@ -64,8 +64,8 @@ def test_new_alert_does_not_wait_for_a_refused_message(notifier, hook):
 
 
 def test_receiver_with_one_incident_gets_no_resolution_after_a_new_firing(notifier, hook):
-    notifier.endpoint("pager", hook.url, format="pagerduty", secrets=("k" * 32,))
-    refused_end(notifier, hook)
+    notifier.add_receiver("pager", hook.url, format="pagerduty", secrets=("k" * 32,))
+    refuse_resolution(notifier, hook)
     notifier.fire("b", rule="cause")
     notifier.dispatch()
     notifier.pass_time(1000)
@@ -78,15 +78,15 @@ def test_hanging_receivers_of_a_project_delay_no_other_project(notifier, hook):
     hook.answer = Answer("silence")
     with receiver() as well:
         for number in range(MAX_RECEIVERS):
-            endpoint(notifier, "loud", f"hangs-{number}", hook.url)
-        endpoint(notifier, "calm", "well", well.url)
-        tell_all(notifier, "loud", [f"hangs-{each % MAX_RECEIVERS}" for each in range(600)])
+            add_receiver(notifier, "loud", f"hangs-{number}", hook.url)
+        add_receiver(notifier, "calm", "well", well.url)
+        add_messages(notifier, "loud", [f"hangs-{each % MAX_RECEIVERS}" for each in range(600)])
         stop = threading.Event()
         thread = threading.Thread(target=notifier.sender.run, args=(stop,))
         thread.start()
         wait_for(lambda: len(hook.requests) == MAX_PER_PROJECT)
         began_s = time.monotonic()
-        tell_all(notifier, "calm", ["well"] * 3)
+        add_messages(notifier, "calm", ["well"] * 3)
         notifier.sender.nudge()
         wait_for(lambda: len(well.requests) == 3)
         took_s = time.monotonic() - began_s
@@ -97,13 +97,13 @@ def test_hanging_receivers_of_a_project_delay_no_other_project(notifier, hook):
     assert took_s < 1.0 + CHECK_EVERY_S
 
 
-def endpoint(notifier, project, endpoint_id, url):
+def add_receiver(notifier, project, endpoint_id, url):
     made = Receiver(endpoint_id, project, endpoint_id, "standard", url, (SECRET,))
     with notifier.store.write() as conn:
         receivers.add(conn, made)
 
 
-def tell_all(notifier, project, endpoint_ids):
+def add_messages(notifier, project, endpoint_ids):
     """A message to each of these."""
     with notifier.store.write() as conn:
         for number, endpoint_id in enumerate(endpoint_ids):

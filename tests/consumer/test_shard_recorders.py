@@ -20,7 +20,7 @@ from tests.consumer.twin import step_batches
 from tests.ingest.wire.packing import packed
 
 
-def said(step, *, dropped=None, kind=None, ranks=None):
+def batches_with(step, *, dropped=None, kind=None, ranks=None):
     """The step's batches, in which the ranks say this."""
     kinds = () if kind is None else ((step, kind),)
     return [
@@ -58,10 +58,10 @@ def test_drop_counts_are_kept_by_rank_and_never_decrease(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     first, *_ = step_batches(HEALTHY, 0)
-    twin.append("job", *said(0, dropped=5, ranks={first.rank}))
+    twin.append("job", *batches_with(0, dropped=5, ranks={first.rank}))
     twin.turns(consumer)
     assert drops_of(twin) == (5, 1, [(0, 0, 5)])
-    twin.append("job", *said(1, dropped=3))
+    twin.append("job", *batches_with(1, dropped=3))
     twin.turns(consumer)
     assert drops_of(twin) == (14, 4, [(0, 0, 5), (0, 1, 3), (1, 0, 3), (1, 1, 3)])
     assert of_worker(twin, 1, 0) == 3
@@ -69,7 +69,7 @@ def test_drop_counts_are_kept_by_rank_and_never_decrease(twin):
 
 def test_zero_drops_are_saved_as_zero(twin):
     twin.register("job", SIZES)
-    twin.append("job", *said(0, dropped=0))
+    twin.append("job", *batches_with(0, dropped=0))
     twin.turns(twin.consumer())
     assert drops_of(twin) == (0, 0, [])
     assert of_worker(twin, 0, 0) == 0
@@ -90,7 +90,7 @@ def test_unrecorded_step_advances_the_last_step_of_the_run(twin):
 
 def test_very_large_drop_counts_are_saved(twin):
     twin.register("job", SIZES)
-    twin.append("job", *said(0, dropped=2**53))
+    twin.append("job", *batches_with(0, dropped=2**53))
     twin.turns(twin.consumer())
     assert drops_of(twin).total == 2**53
 
@@ -98,7 +98,7 @@ def test_very_large_drop_counts_are_saved(twin):
 def test_new_consumer_continues_the_drop_counts(twin):
     twin.register("job", SIZES)
     for step in range(4):
-        twin.append("job", *said(step, dropped=step))
+        twin.append("job", *batches_with(step, dropped=step))
         twin.turns(twin.consumer(), num_turns=1)
     assert drops_of(twin) == (12, 4, [(0, 0, 3), (0, 1, 3), (1, 0, 3), (1, 1, 3)])
 
@@ -107,7 +107,7 @@ def test_drops_raise_no_alert_and_change_no_figure(twin):
     twin.register("job", SIZES)
     twin.register("other", SIZES)
     for step in range(3):
-        twin.append("job", *said(step, dropped=10**9))
+        twin.append("job", *batches_with(step, dropped=10**9))
         twin.push("other", HEALTHY, step)
     twin.turns(twin.consumer())
     assert twin.rows("alerts") == []
@@ -125,7 +125,7 @@ def test_drops_raise_no_alert_and_change_no_figure(twin):
 )
 def test_step_of_a_non_training_kind_is_skipped_with_its_reason(twin, kind, reason):
     twin.register("job", SIZES)
-    twin.append("job", *said(0, kind=kind))
+    twin.append("job", *batches_with(0, kind=kind))
     twin.push("job", HEALTHY, 1, 2, 3)
     twin.turns(twin.consumer())
     assert skipped(twin) == {0: reason}
@@ -137,7 +137,7 @@ def test_step_of_a_non_training_kind_is_skipped_with_its_reason(twin, kind, reas
 def test_one_rank_sets_the_kind_of_a_step(twin):
     twin.register("job", SIZES)
     last = step_batches(HEALTHY, 0)[-1]
-    twin.append("job", *said(0, kind="eval", ranks={last.rank}))
+    twin.append("job", *batches_with(0, kind="eval", ranks={last.rank}))
     twin.push("job", HEALTHY, 1, 2, 3)
     twin.turns(twin.consumer())
     assert list(skipped(twin)) == [0]
@@ -147,7 +147,7 @@ def test_window_closes_by_its_number_of_training_steps(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     for step in range(9):
-        twin.append("job", *said(step, kind="eval"))
+        twin.append("job", *batches_with(step, kind="eval"))
     twin.push("job", HEALTHY, 9, 10)
     twin.turns(consumer)
     assert twin.windows("state") == [("open",)]
@@ -163,7 +163,7 @@ def test_crash_among_steps_of_other_kinds_changes_no_result(twin):
     twin.register("job", SIZES)
     for step in range(7):
         kind = "eval" if step % 2 else None
-        twin.append("job", *said(step, kind=kind, dropped=step))
+        twin.append("job", *batches_with(step, kind=kind, dropped=step))
         twin.turns(twin.consumer(), num_turns=1)
     assert sorted(skipped_in_all(twin)) == [1, 3, 5]
     assert twin.windows("first_step", "state", "num_steps") == [(0, "complete", 3), (5, "open", 1)]
@@ -178,7 +178,7 @@ def skipped_in_all(twin):
 def test_job_ending_with_an_evaluation_has_a_window_without_figures(twin):
     twin.register("job", SIZES)
     twin.push("job", HEALTHY, 0, 1, 2)
-    twin.append("job", *said(3, kind="eval"))
+    twin.append("job", *batches_with(3, kind="eval"))
     twin.turns(twin.consumer())
     twin.end("job")
     twin.turns(twin.consumer(), num_turns=8)

@@ -35,8 +35,10 @@ def test_each_complete_step_revises_the_figures_of_its_window(twin):
         if step == 2:
             break
     assert seen == [(0, 1, "open"), (0, 2, "open"), (0, 3, "complete")]
-    told = [(m["event"], m["window"], m["revision"], m["state"]) for m in twin.announced.messages]
-    assert told == [("window", "1-0", *rest) for _, *rest in seen]
+    window_messages = [
+        (m["event"], m["window"], m["revision"], m["state"]) for m in twin.announced.messages
+    ]
+    assert window_messages == [("window", "1-0", *rest) for _, *rest in seen]
 
 
 def test_stored_window_equals_the_offline_analysis_of_its_steps(twin):

@@ -66,55 +66,55 @@ class CrashPoints:
 
     def __init__(self) -> None:
         self.passed: list[str] = []
-        self._blows_at: int | None = None
+        self._raises_at: int | None = None
         self._error: BaseException = Crash()
 
-    def blow(self, at: int, error: BaseException) -> None:
+    def raise_at(self, at: int, error: BaseException) -> None:
         """Raise the error when point number `at` (from 0) is reached; only then."""
         self.passed.clear()
-        self._blows_at, self._error = at, error
+        self._raises_at, self._error = at, error
 
     def reach(self, point: str) -> None:
         """A point is reached."""
         self.passed.append(point)
-        if len(self.passed) - 1 == self._blows_at:
+        if len(self.passed) - 1 == self._raises_at:
             raise self._error
 
 
 class CrashingStore(Store):
     """A store that can fail just before and just after each commit."""
 
-    fuse: CrashPoints
+    crash_points: CrashPoints
 
     @override
     @contextmanager
     def write(self) -> Iterator[Connection]:
         with super().write() as conn:
             yield conn
-            self.fuse.reach("before commit")
-        self.fuse.reach("after commit")
+            self.crash_points.reach("before commit")
+        self.crash_points.reach("after commit")
 
 
 class CrashingReader(MemoryReader):
     """A queue reader that never waits, and can fail around each call."""
 
-    def __init__(self, queue: MemoryQueue, fuse: CrashPoints) -> None:
+    def __init__(self, queue: MemoryQueue, crash_points: CrashPoints) -> None:
         super().__init__(queue)
-        self._fuse = fuse
+        self._crash_points = crash_points
 
     @override
     def read(
         self, shards: Sequence[int], consumer: str, *, count: int, block_s: float
     ) -> list[Entry]:
         entries = super().read(shards, consumer, count=count, block_s=0.0)
-        self._fuse.reach("after read")
+        self._crash_points.reach("after read")
         return entries
 
     @override
     def done(self, shard: int, entry_ids: Sequence[str]) -> None:
-        self._fuse.reach("before done")
+        self._crash_points.reach("before done")
         super().done(shard, entry_ids)
-        self._fuse.reach("after done")
+        self._crash_points.reach("after done")
 
 
 @dataclass
@@ -158,15 +158,15 @@ class ConsumerTwin:
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.clock, self.unix_clock = Clock(1000.0), Clock(1.7e9)
-        self.fuse = CrashPoints()
+        self.crash_points = CrashPoints()
         num_shards = settings.get("num_shards", 1)
         self.queue = MemoryQueue(num_shards, clock_s=self.clock)
         self.store = CrashingStore(url)
-        self.store.fuse = self.fuse
+        self.store.crash_points = self.crash_points
         self.announced = RecordedAnnouncements()
         values = {
             "store": self.store,
-            "queue": CrashingReader(self.queue, self.fuse),
+            "queue": CrashingReader(self.queue, self.crash_points),
             "announcer": self.announced,
             "default_rules": slowdown_rules(3),
             "group_wait_s": 1.0,

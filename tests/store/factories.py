@@ -90,7 +90,7 @@ def event(
     return AlertEvent(job_id=job_id, rule=rule, subject=subject, **values | given)
 
 
-def endpoint(endpoint_id: str = "hook", **given: Any) -> Receiver:
+def webhook_receiver(endpoint_id: str = "hook", **given: Any) -> Receiver:
     """A receiver of webhooks."""
     values: dict[str, Any] = {
         "project": "default",
@@ -118,7 +118,7 @@ def silence(silence_id: str = "aa", **given: Any) -> Silence:
     return Silence(silence_id=silence_id, **values | given)
 
 
-def tell(conn: Any, endpoint_id: str = "hook", *, now_s: float = 100.0, **given: Any) -> Any:
+def add_message(conn: Any, endpoint_id: str = "hook", *, now_s: float = 100.0, **given: Any) -> Any:
     """The id of a new message to an endpoint, which may be there or not."""
     values: dict[str, Any] = {
         "notice_id": "notice-1",
@@ -131,7 +131,7 @@ def tell(conn: Any, endpoint_id: str = "hook", *, now_s: float = 100.0, **given:
     return outbox.add(conn, endpoint_id=endpoint_id, now_s=now_s, **values | given)
 
 
-def do(conn: Any, project: str = "p", **given: Any) -> None:
+def add_audit_entry(conn: Any, project: str = "p", **given: Any) -> None:
     """Somebody did something."""
     values: dict[str, Any] = {
         "at_s": 1.0,

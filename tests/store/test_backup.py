@@ -37,10 +37,19 @@ from app.trace import ops
 from app.trace.job import Parallelism, Placement
 from app.trace.readers.scores.score_report import Score, ScoreReport
 from tests.postgres import database
-from tests.store.factories import alert, do, endpoint, event, register, silence, tell, window
+from tests.store.factories import (
+    add_audit_entry,
+    add_message,
+    alert,
+    event,
+    register,
+    silence,
+    webhook_receiver,
+    window,
+)
 from tests.store.test_dead_letters import LETTER
 
-OF_THE_MOMENT = {"shards", "consumers"}
+TRANSIENT_TABLES = {"shards", "consumers"}
 A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1, 2**53, None)
 
 
@@ -72,7 +81,7 @@ def fill(store):
         dead_letters.add(conn, [LETTER])
         service_state.find_or_make_key(conn, "pictures")
         tokens_of_projects.create(conn, NewToken("of-mine", "ü", ["read"]), now_s=1.0)
-    run_a_while(store)
+    run_without_jobs(store)
 
 
 def fill_alerts(conn):
@@ -81,16 +90,16 @@ def fill_alerts(conn):
     alert_rules.replace_all(conn, "p", [Rule("r", "stalled")], text="# ü", now_s=1.0)
     for endpoint_id in ("a", "b"):
         event_id = alerts.add_event(conn, event())
-        receivers.add(conn, endpoint(endpoint_id))
-        deliveries.add_attempt(conn, tell(conn, endpoint_id), 1, 1.0, 0.1 + 0.2, None, "")
+        receivers.add(conn, webhook_receiver(endpoint_id))
+        deliveries.add_attempt(conn, add_message(conn, endpoint_id), 1, 1.0, 0.1 + 0.2, None, "")
     notifications.wake_group(conn, "job", "slowdown", at_s=1.0)
-    told = LastNotification("firing", 1.0, event_id, 1.0, "It is slow.")
-    notifications.save_notifications(conn, "job", "slowdown", {"aa": told})
+    notified = LastNotification("firing", 1.0, event_id, 1.0, "It is slow.")
+    notifications.save_notifications(conn, "job", "slowdown", {"aa": notified})
     silences.add(conn, silence())
-    do(conn, detail={"ü": [1]})
+    add_audit_entry(conn, detail={"ü": [1]})
 
 
-def run_a_while(store):
+def run_without_jobs(store):
     """What processes write where nobody has a job yet."""
     with store.write() as conn:
         shards.acquire(conn, 1, "me", now_s=1.0, lease_s=2.0)
@@ -127,15 +136,15 @@ def new_store(tmp_path, request):
 
 
 def test_backup_restores_every_row_on_the_other_database_and_back(new_store, tmp_path):
-    places = [new_store(kind) for kind in ("sqlite", "postgresql", "sqlite")]
-    fill(places[0])
-    original = content(places[0])
+    stores = [new_store(kind) for kind in ("sqlite", "postgresql", "sqlite")]
+    fill(stores[0])
+    original = content(stores[0])
     assert all(original.values())
-    for number, (source, target) in enumerate(pairwise(places)):
+    for number, (source, target) in enumerate(pairwise(stores)):
         file = tmp_path / f"{number}.zip"
         manifest = backup(source, file)
         assert restore(target, file) == manifest
-        assert content(target) == original | {name: [] for name in OF_THE_MOMENT}
+        assert content(target) == original | {name: [] for name in TRANSIENT_TABLES}
 
 
 def test_restored_database_continues_its_id_sequences(store, new_store, tmp_path):
@@ -145,10 +154,10 @@ def test_restored_database_continues_its_id_sequences(store, new_store, tmp_path
     restore(target, tmp_path / "backup.zip")
     with target.write() as conn:
         assert alerts.add_event(conn, event()) == 3
-        delivery_id = tell(conn, notice_id="new")
+        delivery_id = add_message(conn, notice_id="new")
         assert deliveries.get(conn, "default", delivery_id).seq == 3
         deliveries.add_attempt(conn, delivery_id, 1, 1.0, 0.1, 200, "")
-        do(conn)
+        add_audit_entry(conn)
         assert [each.audit_id for each in audit.page(conn, "p")[0]] == [2, 1]
         dead_letters.add(conn, [replace(LETTER, entry_id="9-9")])
         assert dead_letters.summary(conn, 2).entry_id == "9-9"
@@ -170,11 +179,11 @@ def test_backup_restores_into_a_server_that_ran_without_jobs(store, new_store, t
         conn.execute(update(projects).values(keep_raw_days=3.0))
         runs.add_to_total(conn, "fenced_commits", 6)
     backup(source, tmp_path / "backup.zip")
-    run_a_while(store)
-    at_work = {name: content(store)[name] for name in OF_THE_MOMENT}
+    run_without_jobs(store)
+    transient = {name: content(store)[name] for name in TRANSIENT_TABLES}
     restore(store, tmp_path / "backup.zip")
-    assert all(at_work.values())
-    assert content(store) == content(source) | at_work
+    assert all(transient.values())
+    assert content(store) == content(source) | transient
 
 
 @pytest.mark.parametrize(
@@ -189,7 +198,7 @@ def test_restore_into_a_database_with_rows_is_refused(store, tmp_path, change, t
     backup(store, tmp_path / "backup.zip")
     with store.write() as conn:
         conn.execute(text(change))
-    run_a_while(store)
+    run_without_jobs(store)
     before = content(store)
     with pytest.raises(InvalidRequest, match=f"not empty: its table {table} has"):
         restore(store, tmp_path / "backup.zip")

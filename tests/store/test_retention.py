@@ -26,7 +26,16 @@ from app.store.tables import (
 from app.store.tables import drops as drops_table
 from app.store.tables import histories as histories_table
 from app.store.windows import StepRow
-from tests.store.factories import alert, do, event, register, registration, silence, tell, window
+from tests.store.factories import (
+    add_audit_entry,
+    add_message,
+    alert,
+    event,
+    register,
+    registration,
+    silence,
+    window,
+)
 from tests.store.test_dead_letters import LETTER
 
 USUAL = RetentionDays(raw_days=14.0, results_days=180.0)
@@ -243,10 +252,12 @@ def test_events_are_removed_unless_their_alert_is_active(store):
 def test_finished_messages_are_removed_with_their_attempts(store):
     with store.write() as conn:
         for number, n in enumerate((400, 181, 1)):
-            delivery_id = tell(conn, notice_id=f"{number}", now_s=days_ago(n))
+            delivery_id = add_message(conn, notice_id=f"{number}", now_s=days_ago(n))
             deliveries.add_attempt(conn, delivery_id, 1, days_ago(n), 0.1, 500, "HTTP 500")
-        tell(conn, notice_id="test", now_s=days_ago(400), job_id=None, rule=None, project="default")
-        of_no_one = tell(conn, notice_id="due", now_s=days_ago(400))
+        add_message(
+            conn, notice_id="test", now_s=days_ago(400), job_id=None, rule=None, project="default"
+        )
+        of_no_one = add_message(conn, notice_id="due", now_s=days_ago(400))
         done = update(at.outbox).where(at.outbox.c.delivery_id != of_no_one)
         conn.execute(done.values(state="delivered", done_s=at.outbox.c.created_s))
     assert sweep(store) == {("default", "deliveries"): 3}
@@ -265,8 +276,8 @@ def test_last_notifications_are_kept_while_an_alert_fires(store):
     with store.write() as conn:
         for number, (kind, n) in enumerate(told_before):
             rule = f"r-{number}"
-            told = {rule: LastNotification(kind, days_ago(n), 1, days_ago(n), "It is slow.")}
-            notifications.save_notifications(conn, JOB, rule, told)
+            notified = {rule: LastNotification(kind, days_ago(n), 1, days_ago(n), "It is slow.")}
+            notifications.save_notifications(conn, JOB, rule, notified)
             notifications.wake_group(conn, JOB, rule, at_s=1.0)
         for group in notifications.claim_groups(conn, now_s=1.0, lease_s=1.0, limit=9)[:3]:
             notifications.release(conn, group, next_at_s=None, last_at_s=days_ago(400))
@@ -281,7 +292,9 @@ def test_silences_and_audit_entries_expire(store):
         for n in (200, 181, 179):
             starts = {"starts_s": days_ago(n + 1), "ends_s": days_ago(n)}
             silences.add(conn, silence(f"{n}", created_s=days_ago(n), **starts))
-            do(conn, "default" if n != 200 else "nobodys", at_s=days_ago(n), object_id=f"{n}")
+            add_audit_entry(
+                conn, "default" if n != 200 else "nobodys", at_s=days_ago(n), object_id=f"{n}"
+            )
     assert sweep(store) == {("default", "silences"): 2, ("default", "audit"): 1}
     assert keys(store, at.muting.c.silence_id) == ["179"]
     assert keys(store, at.audit.c.object_id) == ["179", "200"]

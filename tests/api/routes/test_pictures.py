@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 PATH = "/api/v1/jobs/llm-70b/windows/latest/charts/stages"
 
 
-class Drawn:
+class FakeDraw:
     """Draws nothing, and remembers what it was to draw."""
 
     def __init__(self):
@@ -29,7 +29,7 @@ class Drawn:
 async def drawn(api):
     await api.register()
     api.save_window(window_record())
-    return Drawn()
+    return FakeDraw()
 
 
 def client(api, draw):
@@ -86,9 +86,9 @@ async def test_without_kaleido_the_refusal_says_what_to_install(api, drawn, monk
 
 async def test_picture_of_a_foreign_job_is_not_found(api, drawn):
     _, token = api.token("read", project="research")
-    async with api.known_by(token) as other, api.stranger() as nobody:
+    async with api.client_with(token) as other, api.anonymous_client() as anonymous:
         assert (await other.get(f"{PATH}.png")).status_code == 404
-        assert (await nobody.get(f"{PATH}.png")).status_code == 401
+        assert (await anonymous.get(f"{PATH}.png")).status_code == 401
 
 
 async def test_every_chart_is_described_as_a_picture_too(api):

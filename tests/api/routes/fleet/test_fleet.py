@@ -20,7 +20,7 @@ LENGTHS = finding("sequence-imbalance", culprits=[], persistence="rotating", ons
 
 
 @dataclass
-class Told:
+class SavedWindow:
     """What a consumer would have saved of a job's only window."""
 
     slowdown: float | None = 1.25
@@ -29,16 +29,16 @@ class Told:
     first_step: int = 4
 
 
-async def add(api, job_id, told: Told | None = None, **registered):
+async def add(api, job_id, saved: SavedWindow | None = None, **registered):
     """A job that sent something just now, and its window."""
     await api.register(job_id, **registered)
     key = job_key("default", job_id)
     with api.store.write() as conn:
         runs.note_data(conn, key, last_data_s=api.clock(), last_step=5, epoch=1)
         shards.heartbeat(conn, "consumer-0", now_s=api.clock(), lease_s=1e6)
-    if told is not None:
-        record = window_record(told.first_step, slowdown=told.slowdown, verdict=told.verdict)
-        found = None if told.findings is None else list(told.findings)
+    if saved is not None:
+        record = window_record(saved.first_step, slowdown=saved.slowdown, verdict=saved.verdict)
+        found = None if saved.findings is None else list(saved.findings)
         record = dataclasses.replace(record, result={**record.result, "findings": found})
         api.save_window(record, job_id)
         with api.store.write() as conn:
@@ -48,12 +48,12 @@ async def add(api, job_id, told: Told | None = None, **registered):
             fleet.save_losses(conn, key, record, lost, num_gpus=4)
 
 
-def silence(api, job_id, **said):
-    ranks = said.get("silent_ranks", ())
+def silence(api, job_id, **given):
+    ranks = given.get("silent_ranks", ())
     nothing = {"silent_workers": ranks, "silent_ranks": ranks, "silent_since_s": None}
     nothing |= {"stalled_since_s": None}
     with api.store.write() as conn:
-        shards.save_silent_ranks(conn, job_key("default", job_id), 1, **nothing | said)
+        shards.save_silent_ranks(conn, job_key("default", job_id), 1, **nothing | given)
 
 
 async def ask(api, **query):
@@ -67,7 +67,9 @@ async def names(api, **query):
 
 
 async def test_straggling_job_has_slowdown_loss_and_cause(api):
-    await add(api, "slow", Told(findings=[finding(), LENGTHS]), labels={"owner": "ann"}, gpus=8)
+    await add(
+        api, "slow", SavedWindow(findings=[finding(), LENGTHS]), labels={"owner": "ann"}, gpus=8
+    )
     [line] = (await ask(api))["items"]
     assert line == {
         "job_id": "slow",
@@ -109,16 +111,16 @@ async def test_straggling_job_has_slowdown_loss_and_cause(api):
 
 
 async def test_onset_is_marked_in_the_sparkline(api):
-    await add(api, "slow", Told(slowdown=1.0, first_step=2))
-    await add(api, "slow", Told(slowdown=None, first_step=4))
-    await add(api, "slow", Told(findings=[finding(onset_step=7)], first_step=6))
+    await add(api, "slow", SavedWindow(slowdown=1.0, first_step=2))
+    await add(api, "slow", SavedWindow(slowdown=None, first_step=4))
+    await add(api, "slow", SavedWindow(findings=[finding(onset_step=7)], first_step=6))
     [line] = (await ask(api))["items"]
     assert line["sparkline"] == [1.0, None, 1.25]
     assert line["onset_bin"] == 2
 
 
 async def test_stalled_job_loses_all_gpus_and_has_no_culprit(api):
-    await add(api, "dead", Told(findings=[finding()]), gpus=8)
+    await add(api, "dead", SavedWindow(findings=[finding()]), gpus=8)
     silence(api, "dead", stalled_since_s=NOW_S - 600)
     found = await ask(api)
     [line] = found["items"]
@@ -145,7 +147,7 @@ async def test_loss_of_a_stall_counts_from_midnight(api):
 
 
 async def test_a_silent_jobs_loss_is_not_measured(api):
-    await add(api, "quiet", Told())
+    await add(api, "quiet", SavedWindow())
     silence(api, "quiet", silent_ranks=tuple(range(6)), silent_since_s=NOW_S - 60)
     found = await ask(api)
     [line] = found["items"]
@@ -157,7 +159,7 @@ async def test_a_silent_jobs_loss_is_not_measured(api):
 
 
 async def test_figures_of_low_fidelity_are_withheld(api):
-    await add(api, "odd", Told(findings=None, verdict="low"))
+    await add(api, "odd", SavedWindow(findings=None, verdict="low"))
     found = await ask(api)
     [line] = found["items"]
     assert (line["state"], line["verdict"]) == ("low-fidelity", "low")
@@ -177,14 +179,14 @@ async def test_a_job_without_figures_says_why(api):
 
 
 async def test_no_causes_and_not_diagnosed_are_distinct(api):
-    await add(api, "looked", Told(findings=[]))
-    await add(api, "not-looked", Told(findings=None))
+    await add(api, "looked", SavedWindow(findings=[]))
+    await add(api, "not-looked", SavedWindow(findings=None))
     lines = (await ask(api, order="name"))["items"]
     assert [(line["causes"], line["is_diagnosed"]) for line in lines] == [([], True), ([], False)]
 
 
 async def test_a_finished_job_loses_nothing_now(api):
-    await add(api, "done", Told(findings=[finding()]))
+    await add(api, "done", SavedWindow(findings=[finding()]))
     await api.client.post("/api/v1/jobs/done/end")
     found = await ask(api)
     [line] = found["items"]
@@ -196,9 +198,9 @@ async def test_a_finished_job_loses_nothing_now(api):
 
 async def three_jobs(api):
     """Losing 16, 9.6 and 0 GPU-hours a day, and one of which nothing is known."""
-    await add(api, "a-small", Told(slowdown=1.2, findings=[LENGTHS]))
-    await add(api, "b-large", Told(slowdown=1.25, findings=[finding()]), gpus=2)
-    await add(api, "c-well", Told(slowdown=1.0, findings=[]), gpus=16, framework="NeMo")
+    await add(api, "a-small", SavedWindow(slowdown=1.2, findings=[LENGTHS]))
+    await add(api, "b-large", SavedWindow(slowdown=1.25, findings=[finding()]), gpus=2)
+    await add(api, "c-well", SavedWindow(slowdown=1.0, findings=[]), gpus=16, framework="NeMo")
     await api.register("d-new", labels={"owner": "Carla"})
 
 
@@ -210,11 +212,11 @@ async def test_jobs_are_sorted_by_loss_with_unknown_last(api):
 
 async def test_jobs_without_figures_are_sorted_by_severity(api):
     await api.register("a-new")
-    await add(api, "b-done", Told())
+    await add(api, "b-done", SavedWindow())
     await api.client.post("/api/v1/jobs/b-done/end")
-    await add(api, "c-odd", Told(findings=None, verdict="low"))
-    await add(api, "e-quiet", Told())
-    await add(api, "d-quiet", Told())
+    await add(api, "c-odd", SavedWindow(findings=None, verdict="low"))
+    await add(api, "e-quiet", SavedWindow())
+    await add(api, "d-quiet", SavedWindow())
     for job_id in ("d-quiet", "e-quiet"):
         silence(api, job_id, silent_ranks=(1,), silent_since_s=NOW_S)
     for direction in ("asc", "desc"):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 PATH = "/api/v1/jobs/llm-70b/ops"
 
 
-def taken(api: Api):
+def queued_batches(api: Api):
     """Batches in the event queue."""
     entries = api.queue.reader.read(range(4), "test", count=100, block_s=0)
     return [(entry.job_id, read_entry(entry.body)) for entry in entries]
@@ -32,7 +32,7 @@ async def test_a_batch_is_in_the_queue_when_202_is_answered(api, batch):
     answer = await api.push(batch)
     assert answer.status_code == 202
     assert answer.json() == {"accepted": 2, "rejected": 0, "errors": []}
-    [(job_id, found)] = taken(api)
+    [(job_id, found)] = queued_batches(api)
     assert job_id == "default/llm-70b"
     assert found.columns.num_ops == 2
     assert found.steps_done == ((0, 2),)
@@ -45,7 +45,7 @@ async def test_valid_rows_are_accepted_and_invalid_ones_reported(api):
     assert answer.status_code == 202
     assert (answer.json()["accepted"], answer.json()["rejected"]) == (1, 1)
     assert answer.json()["errors"][0]["index"] == 1
-    [(_, found)] = taken(api)
+    [(_, found)] = queued_batches(api)
     assert found.columns.num_ops == 1
 
 
@@ -82,7 +82,7 @@ async def test_batch_of_invalid_rows_only_gets_422(api):
     columns = json_batch()["columns"] | {"duration_ns": [-1, -1]}
     answer = await api.push(json_batch(columns=columns))
     assert answer.status_code == 422
-    assert taken(api) == []
+    assert queued_batches(api) == []
 
 
 async def test_batch_without_rows_can_report_finished_steps(api):
@@ -212,7 +212,7 @@ async def test_invalid_batch_gets_the_right_refusal(api, what):
     answer = await api.client.post(PATH, content=body, headers=headers)
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    assert taken(api) == []
+    assert queued_batches(api) == []
 
 
 async def test_an_unknown_job_gets_404(api):
@@ -248,7 +248,7 @@ async def test_a_batch_of_rows_may_be_compressed_too(api, name):
     headers = {"content-type": "application/json", "content-encoding": name}
     answer = await api.client.post(PATH, content=body, headers=headers)
     assert answer.json()["accepted"] == 2
-    [(_, found)] = taken(api)
+    [(_, found)] = queued_batches(api)
     assert found.columns.bytes.tolist() == [7, 7]
 
 
@@ -258,7 +258,7 @@ async def test_zip_bomb_gets_413_and_broken_compression_400(api):
         headers = {"content-type": BINARY_TYPE, "content-encoding": "gzip"}
         answer = await api.client.post(PATH, content=body, headers=headers)
         assert answer.status_code == status, answer.text
-    assert taken(api) == []
+    assert queued_batches(api) == []
 
 
 async def test_unknown_values_are_refused_with_the_known_ones(api):
@@ -333,10 +333,10 @@ async def test_every_readable_operation_is_counted_once(api):
 async def test_body_chunks_do_not_change_the_result(api, cuts, name):
     await api.client.put("/api/v1/jobs/llm-70b", json=JOB)
     body = compressed(name) if name else binary_batch(50)
-    places = sorted({min(cut, len(body)) for cut in cuts} | {0, len(body)})
+    offsets = sorted({min(cut, len(body)) for cut in cuts} | {0, len(body)})
 
     async def pieces():
-        for begin, end in pairwise(places):
+        for begin, end in pairwise(offsets):
             yield body[begin:end]
 
     headers = {"content-type": BINARY_TYPE, "content-encoding": name or "identity"}

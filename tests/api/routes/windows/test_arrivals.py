@@ -111,15 +111,15 @@ async def test_unknown_group_is_refused(api):
 
 async def test_group_computation_holds_a_work_slot(api, monkeypatch):
     await given(api, record(0, members=1))
-    taken = []
+    free_slots = []
 
     def count(found, name=None):
-        taken.append(api.app.state.service.replays.work_limit._slots._value)
+        free_slots.append(api.app.state.service.replays.work_limit._slots._value)
         return arrivals_result.groups_as_json(found, name)
 
     monkeypatch.setattr("app.api.routes.windows.arrivals.groups_as_json", count)
     await got(api, "1-0/arrivals", group=GROUP)
-    assert taken == [3]
+    assert free_slots == [3]
 
 
 async def test_unknown_windows_and_jobs_are_not_found(api):

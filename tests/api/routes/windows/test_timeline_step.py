@@ -132,11 +132,11 @@ async def test_cache_of_step_views_is_limited(closed):
 
 
 async def test_concurrent_step_views_are_limited(closed):
-    places = closed.app.state.service.replays.work_limit
+    limit = closed.app.state.service.replays.work_limit
     assert (await closed.client.get(f"{PATH}/1-8/step", params={"step": 8})).status_code == 200
-    with contextlib.ExitStack() as taken:
+    with contextlib.ExitStack() as slots:
         for _ in range(MAX_CONCURRENT_WORK):
-            taken.enter_context(places.slot())
+            slots.enter_context(limit.slot())
         answer = await closed.client.get(f"{PATH}/1-8/step", params={"step": 9})
         assert answer.status_code == 503
         # What is there already is given to everybody.

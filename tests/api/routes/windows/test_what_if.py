@@ -217,11 +217,11 @@ async def test_question_is_parsed_in_a_thread(api, monkeypatch):
     threads = []
     read = bodies.read_json
 
-    def noted(*given):
+    def recording_call(*given):
         threads.append(threading.current_thread())
         return read(*given)
 
-    monkeypatch.setattr(bodies, "read_json", noted)
+    monkeypatch.setattr(bodies, "read_json", recording_call)
     await ask(api, {})
     assert [each is threading.main_thread() for each in threads] == [False]
 
@@ -246,17 +246,17 @@ async def test_openapi_document_lists_the_refusals_of_a_question(api):
 async def test_questions_over_the_work_limit_get_503(api):
     await api.register()
     recorded.save(api, recorded.window())
-    places = api.app.state.service.replays.work_limit
-    taken = [places.slot() for _ in range(MAX_CONCURRENT_WORK)]
-    for place in taken:
-        place.__enter__()
+    limit = api.app.state.service.replays.work_limit
+    slots = [limit.slot() for _ in range(MAX_CONCURRENT_WORK)]
+    for each in slots:
+        each.__enter__()
     for path in (f"{PATH}/latest", f"{PATH}/1-0"):
         answer = await api.client.get(path, params={"steps": "0"})
         assert answer.status_code == 503
     answer = await ask(api, PP_COMM_AT_0)
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) >= 1
-    taken[0].__exit__(None, None, None)
+    slots[0].__exit__(None, None, None)
     assert (await ask(api, PP_COMM_AT_0)).status_code == 200
 
 
