@@ -1,4 +1,4 @@
-"""What docker-compose.yml and Dockerfile promise, as far as that can be seen without an engine."""
+"""Checks of docker-compose.yml and Dockerfile that need no container engine."""
 
 import re
 from pathlib import Path

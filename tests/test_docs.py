@@ -1,4 +1,4 @@
-"""What README, CONTRIBUTING and docs/ say is so."""
+"""Statements of README, CONTRIBUTING and docs/ are true."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What the pages on scores and on questions in Python say, done as they say."""
+"""Examples and limits on the pages about scores and Python queries."""
 
 import dataclasses
 import enum
@@ -27,7 +27,7 @@ def text(path):
 
 
 class Statistic(enum.Enum):
-    """As NVRx has it: what makes JSON of a whole report fail."""
+    """Enum of NVRx, which makes JSON of a whole report fail."""
 
     MED = 1
 

@@ -78,7 +78,7 @@ def test_window_without_a_complete_step_has_a_reason():
     assert seen.result["window"]["missing"] == [3]
     assert seen.result["skipped_steps"] == [{"step": 7, "reason": skipped.reason}]
     assert seen.facts.verdict is None
-    assert seen.result["findings"] is None  # one step tells nothing of anybody
+    assert seen.result["findings"] is None  # one step is too few for a diagnosis
 
 
 def test_silent_worker_is_found_without_a_complete_step():
@@ -101,7 +101,7 @@ def test_silent_worker_is_found_without_a_complete_step():
 
 def circle():
     """A window whose only step cannot be replayed."""
-    # By its record, stage 0 goes backward before the forward whose result comes back to it.
+    # Recorded: stage 0 runs the backward before the forward that it depends on.
     rows = [
         Row("backward-recv", 0, 1),
         Row("backward-compute", 1, 1),

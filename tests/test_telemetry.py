@@ -11,7 +11,7 @@ TOKEN = "pl_" + "t" * 40
 
 @pytest.fixture
 def lines(capsys):
-    """Set logging up in a format, and give back what is written then."""
+    """A function that logs in a format and returns the written text."""
     root = logging.getLogger()
     before = root.handlers, root.level
 

@@ -26,7 +26,7 @@ SLOW = Detail(
 def fire(
     api: Api, job: str = "job-a", rule: str = "slowdown", subject: str = "", **given: Any
 ) -> AlertState:
-    """An alert of a job that fires, or is `phase`, with its transition."""
+    """Save a firing alert of a job (or one in `phase`) with its transition."""
     key = job_key("default", job)
     labels = {"job": job, "rule": rule, "severity": "warning"}
     state = factories.alert(key, rule, subject, **{"detail": SLOW, "labels": labels} | given)
@@ -38,7 +38,7 @@ def fire(
 
 
 def resolve(api: Api, state: AlertState) -> None:
-    """The alert is at rest again."""
+    """Resolve the alert."""
     transition = factories.event(
         state.job_id, state.rule, state.subject, kind="resolved", at_s=NOW_S + 9
     )
@@ -48,7 +48,7 @@ def resolve(api: Api, state: AlertState) -> None:
 
 
 def add_receiver(api: Api, endpoint_id: str = "ep_1", **given: Any) -> str:
-    """A receiver of the project's alerts."""
+    """Add a receiver of the project's alerts."""
     made = factories.webhook_receiver(endpoint_id, **{"secrets": (SECRET,)} | given)
     with api.store.write() as conn:
         receivers.add(conn, made)
@@ -56,7 +56,7 @@ def add_receiver(api: Api, endpoint_id: str = "ep_1", **given: Any) -> str:
 
 
 def send(api: Api, endpoint_id: str = "ep_1", job: str | None = "job-a", **given: Any) -> str:
-    """The id of a message that is due."""
+    """Add a due message; return its id."""
     values: dict[str, Any] = {
         "notice_id": f"notice-{job}-{len(given)}",
         "rule": "slowdown",
@@ -75,7 +75,7 @@ def send(api: Api, endpoint_id: str = "ep_1", job: str | None = "job-a", **given
 def attempt(
     api: Api, *, detail: str | None = None, next_at_s: float | None = None, now_s: float = NOW_S
 ) -> None:
-    """Whatever is due is delivered, or fails with this."""
+    """Deliver all due messages, or fail them with this detail."""
     with api.store.write() as conn:
         for each in outbox.claim(conn, now_s=now_s, lease_s=30.0, limit=10):
             if detail is None:
@@ -85,6 +85,6 @@ def attempt(
 
 
 def add_consumer(api: Api) -> None:
-    """A consumer is alive."""
+    """Record a live consumer."""
     with api.store.write() as conn:
         shards.heartbeat(conn, "consumer-0", now_s=api.clock(), lease_s=15)

@@ -28,10 +28,10 @@ from tests.store import factories
 
 pytestmark = pytest.mark.anyio
 
-# What a probe or a person may ask without being known.
+# Operations that need no token.
 OPEN = {
     *("get_health", "get_readiness", "get_metrics", "get_session", "sign_in"),
-    "get_linked_picture",  # by its link: tests/api/routes/test_pictures_links.py
+    "get_linked_picture",  # authorised by its link: tests/api/routes/test_pictures_links.py
 }
 
 WINDOW = "/api/v1/jobs/llm-70b/windows/latest"
@@ -42,7 +42,7 @@ SAVED = "ab" * 12
 SCORES = "/api/v1/jobs/llm-70b/scores"
 A_REPORT = {"source": "own", "scores": [{"rank": 1, "section": "a", "metric": "b", "score": 0.5}]}
 RECORDING = "/api/v1/jobs/llm-70b/recording"
-PAST_THE_LIMIT_S = 60.0  # so that nobody seems to be guessing
+PAST_THE_LIMIT_S = 60.0  # past the limit of failed sign-ins
 ALERT = f"/api/v1/alerts/{fingerprint(KEY, 'slowdown', '')}"
 ENDPOINT = "/api/v1/endpoints/ep_1"
 A_SILENCE = {
@@ -56,9 +56,9 @@ SIDES = "a=llm-70b:latest&b=llm-70b:latest"
 
 @dataclass(frozen=True)
 class Operation:
-    """A request that is right, were the caller known; the scope it takes, if it takes one.
+    """A valid request, and the scope it needs, if any.
 
-    `elsewhere` is what somebody of another project gets for it.
+    `elsewhere` is the status for a caller of another project.
     """
 
     method: str
@@ -181,7 +181,7 @@ async def ask(api, client, name):
 
 
 def save_for_fleet(api):
-    """What the window of `recorded` lost, and a host of its run."""
+    """Save losses of the window of `recorded`, and a host of its run."""
     lost = [Loss("total", "", 10.0, 100.0, 1.1)]
     record = recorded_record(recorded.window())
     with api.store.write() as conn:
@@ -190,7 +190,7 @@ def save_for_fleet(api):
 
 
 def save_for_alerts(api):
-    """An alert of the job that fires, a silence, an endpoint, and somebody who would send."""
+    """Save a firing alert, a silence, a receiver, and a live consumer."""
     alerting.fire(api, "llm-70b", labels={"job": "another"})
     alerting.add_receiver(api)
     with api.store.write() as conn:
@@ -199,7 +199,7 @@ def save_for_alerts(api):
 
 
 def failed_delivery(api):
-    """The id of a message of the project that failed; "msg_1" where it has no endpoint."""
+    """Id of a failed message of the project; "msg_1" if it has no receiver."""
     with api.store.read() as conn:
         if not receivers.without_secrets(conn, "default"):
             return "msg_1"
@@ -209,7 +209,7 @@ def failed_delivery(api):
 
 
 def save_report(api):
-    """Of scores, of a job that is there, once."""
+    """Save a score report once if the job exists."""
     values = {"epoch": 1, "source": "own", "received_s": NOW_S, "num_scores": 0, "num_reports": 1}
     with api.store.write() as conn:
         if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
@@ -219,7 +219,7 @@ def save_report(api):
 
 
 def save_question(api):
-    """Of a job that is there, once."""
+    """Save a question once if the job exists."""
     values = {"name": "a", "window_id": "1-0", "question": {"edits": []}, "saved_s": NOW_S}
     with api.store.write() as conn:
         if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
@@ -337,7 +337,7 @@ async def test_objects_of_another_project_are_not_found(api, operation):
 
 
 async def test_missing_and_foreign_objects_get_the_same_answer(api):
-    """Whether another project has a job of that name cannot be told from the refusal."""
+    """The refusal does not reveal jobs of another project."""
     _, text = api.token(project="research")
     # The id of a token to revoke is another one each time.
     operations = [name for name in OF_JOBS if name != "revoke_token"]

@@ -32,7 +32,7 @@ def queue(tmp_path):
 
 @pytest.fixture
 def environment(tmp_path, empty_database, queue):
-    """What a process needs to know."""
+    """Environment variables of an API process."""
     return process_environment(tmp_path, empty_database, queue)
 
 
@@ -68,7 +68,7 @@ def process_of(environment):
 
 @pytest.fixture(scope="module")
 def shared_process(tmp_path_factory, empty_database):
-    """A client and the port of a process for tests that leave it as they found it."""
+    """A client and the port of a process shared by tests that do not change it."""
     directory = tmp_path_factory.mktemp("unharmed")
     queue = EmbeddedQueue(directory)
     environment = process_environment(directory, empty_database, queue)
@@ -85,7 +85,7 @@ def answers(client):
 
 
 def stream(port):
-    """A page that has its stream open."""
+    """A page with an open event stream."""
     page = socket.create_connection(("127.0.0.1", port), timeout=10)
     page.sendall(STREAM.encode())
     assert b"200 OK" in page.recv(65_536)
@@ -203,7 +203,7 @@ def test_start_fails_with_a_clear_error_for_an_unusable_certificate(environment,
 
 @pytest.fixture
 def certificate(tmp_path):
-    """A certificate of this machine's own, and its key."""
+    """A self-signed certificate and its key."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -213,7 +213,7 @@ def certificate(tmp_path):
 
 
 def answer_to(connection, data):
-    """All that the server says to this, until it closes."""
+    """The server's whole response to this data."""
     connection.sendall(data)
     received = b""
     while part := connection.recv(65_536):

@@ -24,13 +24,13 @@ def twin(make_twin):
 
 @pytest.fixture
 def steps():
-    """The numbers of the steps to come."""
+    """Numbers of the next steps."""
     return itertools.count()
 
 
 @pytest.fixture
 def push(twin, steps):
-    """Pushes two steps, a window, and lets them be analysed."""
+    """A function that pushes one window of two steps per job and analyses it."""
     consumer = twin.consumer()
 
     def push(*jobs):
@@ -42,7 +42,7 @@ def push(twin, steps):
 
 
 def events(twin):
-    """What rang: that it might was no news."""
+    """Firing and resolved transitions, without pending ones."""
     kinds = [row[0] for row in twin.rows("alert_events", "kind")]
     return [kind for kind in kinds if kind in ("firing", "resolved")]
 
@@ -174,7 +174,7 @@ def test_alert_groups_are_woken_in_the_transaction_of_the_change(twin):
     work = twin.shard_work()
     for step in range(4):
         twin.append("job", *step_batches(SLOW, step))
-    # The commits of this work before it: none, so its first one is point 1, after the read.
+    # This work has not committed yet: its first commit is point 1, after the read.
     twin.crash_points.raise_at(1, StoreUnavailable("no answer"))
     entries = twin.entries()
     with pytest.raises(StoreUnavailable):
@@ -206,7 +206,7 @@ JOB = "default/job"
 
 @pytest.fixture
 def project_twin(make_twin):
-    """A twin whose job is called as the service calls it, and what pushes one window of it."""
+    """A twin whose job has a project, and a function that pushes one window of it."""
     twin = make_twin(window_steps=2, default_rules=slowdown_rules(1))
     twin.register(JOB, SIZES)
     consumer, numbers = twin.consumer(), itertools.count()
@@ -220,7 +220,7 @@ def project_twin(make_twin):
 
 
 def set_project_rules(twin, *rules):
-    """Gives the project these rules."""
+    """Replace the project's rules."""
     now_s = twin.unix_clock()
     with Store.write(twin.store) as conn:
         projects.create_if_missing(conn, "default", now_s=now_s)

@@ -45,7 +45,7 @@ def make_watch(migrated_file, tmp_path):
 
 
 class Watch:
-    """One job whose windows close every ten seconds, and those who tell of it once a second."""
+    """One job with a window every ten seconds; its notifier runs once a second."""
 
     def __init__(self, notifier: NotifierTwin, rules: list[Rule]) -> None:
         self.notifier, self.rules = notifier, rules
@@ -54,13 +54,13 @@ class Watch:
         self.number = 0
 
     def restart(self) -> None:
-        """The consumer dies; another one reads where alerts stand."""
+        """Replace the consumer: alert states are read from the database."""
         with self.notifier.store.read() as conn:
             states = alerts.of_job(conn, JOB)
         self.job_alerts = JobAlerts(JOB, states, self.rules)
 
     def window(self, slowdown: float, **given: Any) -> None:
-        """A window closes, and ten seconds go by."""
+        """Close a window and advance ten seconds."""
         found = result(slowdown, **given)
         found["step_time_s"] = {name: [WINDOW_S / 8] * 8 for name in found["step_time_s"]}
         facts = WindowFacts(
@@ -71,7 +71,7 @@ class Watch:
         self._wait(WINDOW_S)
 
     def silent_ranks(self, **given: Any) -> None:
-        """Somebody is silent."""
+        """Report missing data and advance two seconds."""
         facts = {
             "stalled_since_s": None, "silent_since_s": None, "names": (), "num_silent": 0,
             "num_workers": 2, "num_gpus": 8, "last_step": 0,
@@ -183,7 +183,7 @@ def test_row_53_consumer_restart_changes_no_notification(make_watch, hook, resta
     for number, value in enumerate(values):
         if number == restart_after:
             watch.restart()
-            watch.number -= 1  # the last window comes again
+            watch.number -= 1  # the last window is repeated
             watch.window(values[number - 1])
         watch.window(value)
     for _ in range(30):

@@ -1,4 +1,4 @@
-"""Alerts that go by the clock: fired by the consumer though nothing comes."""
+"""Alerts that fire by time, without any batch."""
 
 import itertools
 from dataclasses import replace
@@ -25,7 +25,7 @@ SILENT_AFTER_S = 300.0
 
 @pytest.fixture
 def make(make_twin):
-    """Makes a twin with these rules, and what pushes a window of the job or lets time pass."""
+    """A function that makes a twin with these rules and a registered job."""
 
     def make(*rules, **given):
         twin = make_twin(window_steps=2, default_rules=rules, **given)
@@ -36,7 +36,7 @@ def make(make_twin):
 
 
 def run_for(twin, consumer, seconds):
-    """Time passes, and the consumer looks at it every five seconds."""
+    """Advance time with a consumer turn every five seconds."""
     for _ in range(int(seconds / 5)):
         twin.turns(consumer, num_turns=1, each_s=5.0)
 
@@ -95,7 +95,7 @@ def test_alert_whose_condition_ceased_is_waning(make):
 
 
 def is_waning(twin):
-    """Of each alert, whether nobody is told now that it has begun."""
+    """Whether each alert of the job is waning."""
     with twin.store.read() as conn:
         found = current_alerts(conn, alerts.of_job(conn, JOB), {}, twin.unix_clock())
     return [each.is_waning for each in found]
@@ -303,7 +303,7 @@ SHORT_TIMEOUTS = {"silent_after_s": 30.0, "start_within_s": 150.0}
 
 
 def first_ops(epoch=1):
-    """What every worker sends of its first step before it compiles."""
+    """The first operation of each worker, sent before the first step compiles."""
     return [
         replace(each, steps_done=(), columns=each.columns.select(np.arange(1)))
         for each in step_batches(SLOW, 0, epoch)

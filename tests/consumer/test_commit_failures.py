@@ -1,4 +1,4 @@
-"""What goes wrong with one job, or one entry, stops no other."""
+"""A failure of one job or one entry blocks no other."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +22,7 @@ def twin(make_twin):
 
 
 def refuse(twin, table, job_id="broken"):
-    """From now on the database takes no row of this job."""
+    """Make the database refuse rows of this job."""
     with twin.store.write() as conn:
         conn.execute(
             text(
@@ -148,7 +148,7 @@ def test_job_with_unreadable_state_blocks_no_other_job(twin):
 
 @pytest.fixture
 def poison_assembler(twin, monkeypatch):
-    """From now on, a batch of host "poison" breaks whoever assembles it, in the way given."""
+    """A function that makes the assembler raise an error for batches of host "poison"."""
 
     def poison(error):
         real = RunAssembler.add

@@ -1,4 +1,4 @@
-"""What a consumer leaves for the fleet's page: briefs, losses, and hosts of runs."""
+"""Rows for the fleet page: briefs, losses, and hosts of runs."""
 
 from dataclasses import replace
 

@@ -84,7 +84,7 @@ def test_repeated_alert_requests_no_cordon(notifier, meanwhile):
         notifier.unacknowledge(mark)
     else:
         notifier.silence(pattern="3-1")
-        notifier.resolve("2-1", rule="worker")  # with which receivers take all of it for over
+        notifier.resolve("2-1", rule="worker")  # resolves the alert for its receivers
     for _ in range(3):
         notifier.pass_time(3600)
         notifier.dispatch()
@@ -152,7 +152,7 @@ def test_project_without_permission_requests_no_cordon(notifier, is_dry_run):
 
 
 def test_disputed_hosts_are_sent_to_the_hook_only(notifier):
-    """To take away what another project's job runs on, it must not do to claim it."""
+    """Declaring a host must not suffice to cordon it under another project's job."""
     with notifier.store.write() as conn:
         for job_id, host in (("other/a", "host-7"), ("other/b", "host-9"), ("default/c", "host-7")):
             epoch = runs.register(conn, job_id, registration(), now_s=100.0).epoch

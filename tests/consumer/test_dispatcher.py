@@ -226,7 +226,7 @@ def test_dispatcher_resumes_after_a_store_outage(notifier, hook):
 
 
 def pushed_alerts(hook):
-    """How each alert stands that was pushed, by its subject, and how often each was pushed."""
+    """Last pushed status of each alert by subject, and how often each was pushed."""
     ends: dict[str, float] = {}
     times: Counter[str] = Counter()
     for body in bodies(hook):
@@ -331,7 +331,7 @@ def test_due_group_is_planned_at_once(make_notifier, hook):
     notifier.dispatcher.run(waits)
     notifier.send()
     assert types(hook) == ["alert.firing"]
-    # Not a whole quarter of a second after it; and nobody turns round and round.
+    # Within a quarter of a second, and without a busy loop.
     assert waits.passed_s[:3] == pytest.approx(
         [CHECK_EVERY_S, CHECK_EVERY_S, 0.61 - 2 * CHECK_EVERY_S]
     )
@@ -339,7 +339,7 @@ def test_due_group_is_planned_at_once(make_notifier, hook):
 
 
 class StopAfterWaits(threading.Event):
-    """A stop signal that is set after so many waits, and lets time pass instead of waiting."""
+    """A stop signal set after `num_waits` waits and advances the clock instead of waiting."""
 
     def __init__(self, notifier, num_waits):
         super().__init__()

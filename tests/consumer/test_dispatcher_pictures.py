@@ -1,4 +1,4 @@
-"""Messages that show the heatmap: by links that the API knows, and never at a message's cost."""
+"""Picture links in messages: signed for the API, and dropped if a receiver refuses them."""
 
 import json
 import shutil
@@ -75,7 +75,7 @@ def test_message_without_pictures_has_no_link_and_makes_no_key(make, hook):
 
 
 def test_message_refused_by_slack_is_resent_at_once_without_image(make, hook):
-    """It refuses all of a message whose image it cannot fetch."""
+    """Slack refuses a message whose image it cannot fetch."""
     notifier = make(has_pictures=True)
     hook.answers = [Answer(400, body=b"invalid_blocks")]
     notifier.add_receiver("hook", hook.url, format="slack")

@@ -12,12 +12,12 @@ from app.store.retention import RetentionDays
 from tests.store.factories import register, window
 
 JOB = "default/job"
-NUM_WINDOWS = 250  # 100 at once
+NUM_WINDOWS = 250  # removed in batches of 100
 USUAL = RetentionDays(raw_days=14.0, results_days=180.0)
 
 
 class Stop(threading.Event):
-    """A stop event that lets some waits pass, and remembers for how long they were."""
+    """A stop event that is set after `passes` waits and records their timeouts."""
 
     def __init__(self, passes=10**9):
         super().__init__()

@@ -13,7 +13,7 @@ def twin(make_twin):
 
 
 def rounds(twin, *consumers):
-    """As many turns as it takes until everybody has looked at the leases twice."""
+    """Enough turns for every consumer to check the leases twice."""
     twin.turns(*consumers, num_turns=3, each_s=LEASE_S / 3 + 0.1)
 
 
@@ -87,7 +87,7 @@ def test_all_jobs_are_analysed_while_shards_change_owners(twin):
         if step in (2, 5):
             consumers.append(twin.consumer("bc"[step // 5]))
         if step == 8:
-            consumers.pop(0)  # dies with whatever it held
+            consumers.pop(0)  # dies holding its shards
         twin.turns(*consumers, num_turns=1, each_s=LEASE_S / 3 + 0.1)
     twin.turns(*consumers, num_turns=8, each_s=LEASE_S / 3 + 0.1)
     found = twin.windows("job_id", "first_step", "state", "num_steps")

@@ -1,4 +1,4 @@
-"""Trouble that passes costs nothing: no good entry dies, none counts twice, nobody is forgotten."""
+"""Temporary outages lose no entry, count none twice, and hide no stall."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +12,7 @@ from app.store.tables import cursors
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import DEADLINE_S, Script, step_batches
 
-LONG_WAIT = {"num_turns": 40, "each_s": 60.0}  # longer than a job may take to begin
+LONG_WAIT = {"num_turns": 40, "each_s": 60.0}  # longer than the start timeout
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def twin(twin):
 
 
 def run_turns(twin, consumer, num_turns):
-    """Turns of a consumer that goes on after each failure, as its loop does."""
+    """Turns of a consumer that continues after each failure, as its loop does."""
     for _ in range(num_turns):
         consumer.run(Script(twin, [lambda: None]))
 
@@ -90,7 +90,7 @@ def test_batches_acknowledged_after_the_end_are_in_a_closed_window(twin):
     twin.end("job")
     twin.turns(consumer)
     assert twin.rows("runs", "is_closed") == [(True,)]
-    twin.push("job", HEALTHY, 1)  # by an API that had looked the job up just before
+    twin.push("job", HEALTHY, 1)  # by an API process with a cached registration
     twin.turns(consumer)
     assert twin.windows("first_step", "state") == [(0, "complete"), (1, "complete")]
     assert twin.rows("runs", "is_closed") == [(True,)]

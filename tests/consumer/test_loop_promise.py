@@ -1,4 +1,4 @@
-"""Nothing that was acknowledged is lost or counted twice, whatever happens in between."""
+"""No acknowledged batch is lost or counted twice, whatever fails."""
 
 import random
 
@@ -9,13 +9,13 @@ from tests.consumer.jobs import HEALTHY, SIZES, SLOW
 from tests.consumer.twin import Crash, Script, slowdown_rules, step_batches
 
 NUM_STEPS = 3
-# Enough to notice the ends after trouble in the last of the others.
+# Enough to close both runs after a failure in the last other turn.
 IDLE_TURNS = 5
 
 
 @pytest.fixture
 def make_busy(make_twin):
-    """Makes a place where two jobs, one of them slow, are about to push, end, and be alerted."""
+    """A function that makes a twin and a script in which a healthy and a slow job push and end."""
 
     def make():
         twin = make_twin(window_steps=2, default_rules=slowdown_rules(1))
@@ -41,7 +41,7 @@ def actions(twin):
 
 @pytest.fixture
 def reference_run(make_busy):
-    """What is known when nothing happens, and the points at which it could."""
+    """Results of a run without failures, and the crash points that it passes."""
     twin, script = make_busy()
     twin.consumer().run(script)
     known = twin.known()

@@ -1,4 +1,4 @@
-"""Everybody who works on alerts at once, on a real PostgreSQL: nobody waits in a circle."""
+"""Concurrent work on alerts on a real PostgreSQL: no deadlock."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ ROUNDS = 100
 JOBS = [f"default/job-{number}" for number in range(6)]
 RULES = ("slowdown", "cause", "stalled")
 NO_DELAYS = NotificationTiming(interval_s=0.0, repeat_s=0.2, damping_s=0.0)
-# How those that go on after a failure say that they met one.
+# Log events of loops that continue after an error.
 ERROR_EVENTS = {
     "alert not sent",
     "alerts not planned",
@@ -47,7 +47,7 @@ WORK = cast(Any, SimpleNamespace(database_time=now_s, group_wait_s=0.0))
 
 
 class ActionThreads:
-    """Threads that each do their deed many times; `failures` are what it met."""
+    """Threads that each repeat their action; `failures` are the errors raised."""
 
     def __init__(self):
         self.failures: list[BaseException] = []
@@ -106,7 +106,7 @@ def test_concurrent_work_on_alerts_has_no_deadlock(store, pg_url, monkeypatch): 
         store, Transport(SsrfGuard((), allows_http=False)), default_rules(), NO_DELAYS
     )
     senders = [OutboxSender(context), OutboxSender(context)]
-    for mine in (JOBS[:3], JOBS[3:]):  # a job is one consumer's
+    for mine in (JOBS[:3], JOBS[3:]):  # a job belongs to one consumer
         threads.add(lambda rng, mine=mine: change_alerts(store, mine, rng))
         threads.add(lambda _: Dispatcher(context).dispatch_due())
     for each in senders:
@@ -125,7 +125,7 @@ def test_concurrent_work_on_alerts_has_no_deadlock(store, pg_url, monkeypatch): 
 
 
 def change_alerts(store, job_ids, rng):
-    """Alerts of several jobs begin or end in one transaction, as in a consumer's turn."""
+    """Fire and resolve alerts of several jobs in one transaction, as a consumer's turn does."""
     with store.write() as conn:
         news = []
         for job_id in rng.sample(job_ids, len(job_ids)):
@@ -151,7 +151,7 @@ def send(sender):
 
 
 async def use_api(url, threads):
-    """Acknowledgements, silences and changed endpoints, by the API, several at once."""
+    """Acknowledgements, silences and receiver changes through the API, several at once."""
     async with running(url, limit_requests_per_s=1e6) as api:
         api.clock.now_s = time.time()
         rng = random.Random(3)

@@ -135,7 +135,7 @@ def test_batches_around_the_end_of_a_job_are_in_its_windows(twin, is_behind):
     batches = [step_batches(HEALTHY, step) for step in range(4)]
     for first, *others in batches:
         twin.append("job", first, *others[:-1])
-    twin.end("job")  # says the first rank, while the last one is still sending
+    twin.end("job")  # reported by the first rank while the last one still sends
     if not is_behind:
         twin.turns(consumer)
         assert twin.windows("state") == [("incomplete",), ("incomplete",)]

@@ -1,4 +1,4 @@
-"""What a consumer remembers of a run's closed windows."""
+"""History of a run's closed windows."""
 
 from dataclasses import replace
 

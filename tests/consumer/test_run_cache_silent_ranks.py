@@ -1,4 +1,4 @@
-"""Who has fallen silent, told from when batches come and not from what is in them."""
+"""Silent ranks, by the arrival times of batches and not by their content."""
 
 from dataclasses import replace
 
@@ -67,7 +67,7 @@ def test_silent_rank_stays_silent_during_and_after_a_pause_of_all(watch):
 
 
 def watch_ranks(watch, from_s, to_s, sending=(), never_seen=()):
-    """Somebody looks every five seconds, and these ranks send; what is seen in the end."""
+    """Check every five seconds while these ranks send; return the last result."""
     found = NONE_SILENT
     for now_s in range(int(from_s), int(to_s) + 1, 5):
         for rank in sending:
@@ -118,7 +118,7 @@ def busy(twin):
 
 
 def run_for(twin, consumer, seconds, *batches):
-    """Time passes, in which these come at the end."""
+    """Advance time, then append these batches."""
     twin.turns(consumer, num_turns=int(seconds / 10), each_s=10.0)
     twin.append("job", *batches)
     twin.turns(consumer, num_turns=2, each_s=6.0)
@@ -133,13 +133,13 @@ def test_silent_rank_is_saved_and_announced(busy):
     run_for(twin, consumer, 40, *others)
     ranks, since_s, stalled_s = saved_silence(twin)
     assert ranks == [silent.rank]
-    assert since_s == pytest.approx(1.7e9, abs=15.0)  # we did not listen at first
+    assert since_s == pytest.approx(1.7e9, abs=15.0)  # first batch of the job
     assert stalled_s is None
     assert {"event": "job", "job_id": "job"} in twin.announced.messages
 
 
 def test_worker_of_a_silent_rank_is_known_in_any_rank_order(make_twin):
-    twin = make_twin(start_within_s=0.0)  # or a step that is not whole would have half an hour
+    twin = make_twin(start_within_s=0.0)  # else an incomplete first step has half an hour
     twin.register("job", SIZES)
     consumer = twin.consumer()
     reversed_ranks = [
@@ -149,7 +149,7 @@ def test_worker_of_a_silent_rank_is_known_in_any_rank_order(make_twin):
         ]
         for step in range(2)
     ]
-    twin.append("job", *reversed_ranks[0][:-1])  # the last worker is never heard of
+    twin.append("job", *reversed_ranks[0][:-1])  # the last worker never sends
     twin.turns(consumer)
     silent, *others = reversed_ranks[1][:-1]
     for _ in range(3):
@@ -222,7 +222,7 @@ def test_constant_backlog_hides_no_silent_rank(busy, monkeypatch):
     twin, consumer = busy
     silent, *others = step_batches(HEALTHY, 1)
     real = twin.context.queue.oldest
-    # Whenever we look, the newest entry has just come and nobody has taken it.
+    # The newest entry is always fresh and still in the queue.
     monkeypatch.setattr(twin.context.queue, "newest", lambda _shard: f"{int(twin.clock() * 1e6)}-0")
     monkeypatch.setattr(
         twin.context.queue, "oldest", lambda shard, **_besides: twin.context.queue.newest(shard)

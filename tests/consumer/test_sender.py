@@ -1,4 +1,4 @@
-"""Rows 45 to 48, 50, 54, 55 and 57 of the fault matrix, and what else a sender has to bear."""
+"""Rows 45 to 48, 50, 54, 55 and 57 of the fault matrix, and other faults of a sender."""
 
 import itertools
 import json
@@ -57,7 +57,7 @@ def outbox(notifier):
 
 
 def test_due_message_is_delivered_once_and_signed(notifier, hook):
-    notifier.clock.now_s = time.time()  # whoever verifies has no other clock
+    notifier.clock.now_s = time.time()  # signatures are verified by the real clock
     notifier.fire()
     assert notifier.dispatch() == 1
     assert notifier.dispatch() == 0
@@ -104,7 +104,7 @@ def test_row_45_hanging_receiver_delays_no_other(make_notifier, hook, status):
 
 
 def wait_for(holds, within_s=30.0):
-    """Polls: what is waited for happens in other threads, in real time."""
+    """Poll until the condition holds: other threads work in real time."""
     end_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end_s
@@ -321,13 +321,13 @@ def test_row_54_each_alert_is_notified_when_its_silence_ends(notifier, hook):
 
 
 def subjects(hook):
-    """Of which alerts each message tells."""
+    """Subjects of the alerts in each message."""
     alert_lists = [json.loads(body)["data"]["alerts"] for _, _, body in hook.requests]
     return [{alert["labels"]["subject"] for alert in alerts} for alerts in alert_lists]
 
 
 def test_row_54_silence_that_begins_during_a_claim_drops_the_message(notifier, hook, monkeypatch):
-    """Both go by the database's clock, and the sender asks it once more."""
+    """Claim and silence use the database's clock; the sender reads it once more."""
     claim = store_outbox.claim
 
     def slow_claim(conn, **given):

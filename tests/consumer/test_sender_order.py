@@ -1,4 +1,4 @@
-"""Who waits for whom: news of other alerts, other receivers and other projects for nobody."""
+"""Delivery order: messages of other alerts, receivers and projects do not wait."""
 
 import json
 import shutil
@@ -33,13 +33,13 @@ def notifier(migrated_file, tmp_path):
 
 
 def subjects(hook):
-    """Of which alerts each message tells."""
+    """Subjects of the alerts in each message."""
     alert_lists = [json.loads(body)["data"]["alerts"] for _, _, body in hook.requests]
     return [{alert["labels"]["subject"] for alert in alerts} for alerts in alert_lists]
 
 
 def refuse_resolution(notifier, hook):
-    """An alert is over, and four attempts to tell so were refused: the next is minutes away."""
+    """Resolve an alert and refuse four delivery attempts: the next one is minutes away."""
     notifier.fire("a", rule="cause")
     notifier.dispatch()
     notifier.pass_time(301)
@@ -104,7 +104,7 @@ def add_receiver(notifier, project, endpoint_id, url):
 
 
 def add_messages(notifier, project, endpoint_ids):
-    """A message to each of these."""
+    """Add a message to each of these receivers."""
     with notifier.store.write() as conn:
         for number, endpoint_id in enumerate(endpoint_ids):
             outbox.add(
@@ -122,7 +122,7 @@ def add_messages(notifier, project, endpoint_ids):
 
 
 def wait_for(holds, within_s=60.0):
-    """Polls: what is waited for happens in other threads, in real time."""
+    """Poll until the condition holds: other threads work in real time."""
     end_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end_s

@@ -1,4 +1,4 @@
-"""What a silence held back on its way out, once it is over; and who hears of what at all."""
+"""Messages silenced on their way out, and receivers that match later."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def subjects(hook):
 
 
 def begin_notifying(notifier, endpoint_id):
-    """As the API does it with an endpoint that is created, enabled, or wants other alerts."""
+    """Mark a receiver that was created, enabled or widened, as the API does."""
     with notifier.store.write() as conn:
         notifications.mark_new_receiver(conn, endpoint_id, now_s=notifier.clock())
         notifications.wake_project(conn, "default", notifier.clock())

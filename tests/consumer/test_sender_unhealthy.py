@@ -1,4 +1,4 @@
-"""An endpoint that is given up: who hears of it."""
+"""Notifications about a disabled receiver."""
 
 import shutil
 

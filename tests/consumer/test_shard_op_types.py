@@ -1,4 +1,4 @@
-"""A job that records operation types of its own, from the queue to the stored figures."""
+"""A job with custom operation types, from the queue to the stored figures."""
 
 from dataclasses import fields
 
@@ -38,7 +38,7 @@ def joined(parts: list[Trace]) -> Trace:
 
 
 def recorded(step: int) -> Trace:
-    """A made step with each backward in two halves, and experts that answer beside the forward."""
+    """A simulated step with split backwards and an expert all-to-all beside the forward."""
     made = SimulatedJob(SIZES, 3).make_step(step)
     backward, forward = (of_type(made, f"{way}-compute") for way in ("backward", "forward"))
     half_s = backward.duration_s / 2

@@ -1,4 +1,4 @@
-"""What recorders say of themselves: what they dropped, and which steps are no training."""
+"""Reports of recorders: dropped operations and steps that are no training."""
 
 import gzip
 from dataclasses import fields, replace
@@ -21,7 +21,7 @@ from tests.ingest.wire.packing import packed
 
 
 def batches_with(step, *, dropped=None, kind=None, ranks=None):
-    """The step's batches, in which the ranks say this."""
+    """The step's batches, with these reports of the given ranks."""
     kinds = () if kind is None else ((step, kind),)
     return [
         replace(batch, dropped=dropped, step_kinds=kinds)
@@ -154,7 +154,7 @@ def test_window_closes_by_its_number_of_training_steps(twin):
     twin.push("job", HEALTHY, 11)
     twin.turns(consumer)
     assert twin.windows("state", "first_step", "last_step", "num_steps") == [("complete", 0, 11, 3)]
-    # Nothing of them is kept: what is left is as if only the others had been sent.
+    # The trace has operations of the training steps only.
     [(blob,)] = twin.windows("trace")
     assert sorted({*unpack_ops(blob).step.tolist()}) == [9, 10, 11]
 
@@ -186,7 +186,7 @@ def test_job_ending_with_an_evaluation_has_a_window_without_figures(twin):
 
 
 def packed_body(batch):
-    """The batch as a client sends it that packs its columns."""
+    """The batch with packed columns, as a newer client sends it."""
     fields = msgspec.msgpack.decode(codec.encode(batch))
     columns = batch.columns
     for name in ("step", "seq_id", "mc", "mb_id"):
@@ -204,7 +204,7 @@ def test_packed_batches_give_the_same_windows(twin):
         for batch in step_batches(HEALTHY, step):
             twin.append_bytes("job", packed_body(batch))
             twin.append("plain", batch)
-        twin.turns(twin.consumer(), num_turns=1)  # each begins from what the last one left
+        twin.turns(twin.consumer(), num_turns=1)  # each starts from the stored state
     from_packed, from_plain = twin.windows("slowdown", "verdict", "per_step", "trace")
     assert from_packed == from_plain
 
@@ -228,7 +228,7 @@ def test_consumer_announces_its_extensions(twin):
 
 
 def widest():
-    """A batch all of whose columns come in a byte a row, and how many bytes they take unpacked."""
+    """A batch whose columns take one byte a row, and its unpacked size in bytes."""
     [batch, *_] = step_batches(HEALTHY, 0)
     columns = [each.name for each in fields(OpColumns)]
     whole = msgspec.msgpack.decode(codec.encode(batch))
@@ -266,5 +266,5 @@ def test_last_reported_placement_of_each_host_is_kept(twin):
     assert placements_of(twin) == {(0, 0): ("r1", "s1")}
     first, second, *others = step_batches(HEALTHY, 2)
     twin.append("job", first, replace(second, placement=Placement(switch="s2")), *others)
-    twin.turns(twin.consumer(), num_turns=1)  # which has begun with what the others left
+    twin.turns(twin.consumer(), num_turns=1)  # starts from the stored placements
     assert placements_of(twin) == {(0, 0): ("r1", "s1"), (0, 1): (None, "s2")}

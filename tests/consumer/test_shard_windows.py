@@ -61,7 +61,7 @@ def test_stored_window_equals_the_offline_analysis_of_its_steps(twin):
 
 
 def leaves(value, path=""):
-    """Every value that holds no others, by where it is."""
+    """Leaf values by path."""
     if not isinstance(value, dict | list):
         return {path: value}
     parts = value.items() if isinstance(value, dict) else enumerate(value)
@@ -186,7 +186,7 @@ def test_batches_acknowledged_before_the_end_are_in_the_last_window(twin, how):
     for _ in range(3):
         slow_reader.tick()
         twin.pass_time(1.0)
-        # What other jobs send meanwhile neither hastens nor delays the end.
+        # Batches of other jobs neither advance nor delay the end.
         twin.append_bytes("another", b"")
         twin.context.queue.done(0, [entry.entry_id for entry in twin.entries()])
     assert twin.windows() == []

@@ -54,7 +54,7 @@ A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1,
 
 
 def fill(store):
-    """At least one row in every table, with what is hard to carry in each."""
+    """Fill every table with at least one row of values that are hard to carry."""
     own = ops.parse_op_types([{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}])
     register(store, labels={"Ä": '"\n'}, op_types=own, parallelism=Parallelism(4, 1, ep_size=2))
     with store.write() as conn:
@@ -85,7 +85,7 @@ def fill(store):
 
 
 def fill_alerts(conn):
-    """The same of the tables of alerts."""
+    """The same for the alert tables."""
     alerts.save(conn, [alert(labels={"a": "ü"})])
     alert_rules.replace_all(conn, "p", [Rule("r", "stalled")], text="# ü", now_s=1.0)
     for endpoint_id in ("a", "b"):
@@ -100,7 +100,7 @@ def fill_alerts(conn):
 
 
 def run_without_jobs(store):
-    """What processes write where nobody has a job yet."""
+    """Write what processes write before the first job."""
     with store.write() as conn:
         shards.acquire(conn, 1, "me", now_s=1.0, lease_s=2.0)
         shards.heartbeat(conn, "me", now_s=1.0, lease_s=2.0)
@@ -209,7 +209,7 @@ NEWEST = f'"{newest_revision()}"'.encode()
 
 
 def rewrite(source, target, change):
-    """A copy of a zip file with some members changed, or left out where the change is None."""
+    """Copy a zip file with some members changed, or dropped where the change is None."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
             if (text := change(name, old.read(name))) is not None:

@@ -66,7 +66,7 @@ def test_packed_bytes_of_this_and_the_first_release_are_read(value):
     column = PackedBytes()
     assert column.process_result_value(stored(column, value), DIALECT) == value
     assert column.process_result_value(zlib.compress(value, 1), DIALECT) == value
-    # What is compressed already keeps its own compression.
+    # Compressed values keep their own compression.
     inner = zstandard.compress(value)
     assert column.process_result_value(stored(column, inner), DIALECT) == inner
 

@@ -1,4 +1,4 @@
-"""What the database can do to us (rows 15 to 18): always a 503, and then everything goes on."""
+"""Database faults (rows 15 to 18): a 503 each, and then a recovery."""
 
 import threading
 
@@ -21,7 +21,7 @@ def pg_store(pg_url):
 
 @pytest.fixture
 def proxied(pg_url):
-    """A store behind the proxy, and the proxy."""
+    """A store behind the proxy, with the proxy."""
     proxy = CommitProxy(pg_url)
     store = Store(proxy.url(pg_url))
     yield store, proxy
@@ -59,7 +59,7 @@ def test_row_15_registration_repeated_after_a_lost_answer_has_one_run(proxied):
 
 
 def pids(store, number):
-    """Backends of so many connections at once, which are all in the pool afterwards."""
+    """Backend pids of `number` concurrent connections; all stay in the pool."""
     found = []
     together = threading.Barrier(number)
 
@@ -114,7 +114,7 @@ def test_row_17_full_disk_is_unavailable_and_loses_no_committed_row(tmp_path):
     with store.write() as conn:
         conn.execute(text("CREATE TABLE many (blob BLOB)"))
         conn.execute(text("INSERT INTO many VALUES ('kept')"))
-        # Of a connection: of the only one that the pool has in this thread.
+        # A limit per connection: the pool has only one in this thread.
         conn.execute(text("PRAGMA max_page_count = 20"))
 
     def add():
@@ -133,7 +133,7 @@ def test_row_17_full_disk_is_unavailable_and_loses_no_committed_row(tmp_path):
 
 @pytest.mark.parametrize("code", ["53100", "53200", "53300", "58030", "57P03", "40001", "40P01"])
 def test_row_17_transient_postgresql_errors_are_unavailable(pg_store, code):
-    """A full disk, no memory, no connection left, an I/O error, a start, a conflict of two."""
+    """Disk full, out of memory, too many connections, I/O error, start-up, conflicts."""
     fail = text(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$")
     with pytest.raises(StoreUnavailable), pg_store.write() as conn:
         conn.execute(fail)
@@ -166,7 +166,7 @@ def test_row_18_idle_transaction_is_ended_and_releases_its_locks(pg_url, pg_stor
 def _write_fall_asleep_and_write(conn, other):
     conn.execute(text("SET LOCAL idle_in_transaction_session_timeout = '50ms'"))
     conn.execute(text("UPDATE jobs SET epoch = 5"))
-    # Until the server has thrown us out, which gives the lock to the next one.
+    # Waits until the server ends our session and releases the lock.
     with other.write() as waiting:
         waiting.execute(text("LOCK TABLE jobs"))
     conn.execute(text("UPDATE jobs SET epoch = 6"))
@@ -188,6 +188,8 @@ def test_lifted_time_limits_apply_to_one_transaction_only(pg_store):
 def test_database_clock_advances_within_a_transaction(store):
     with store.read() as conn:
         first = later = now_s(conn)
-        while later == first:  # a float has a quarter of a microsecond: two readings may be alike
+        while (
+            later == first
+        ):  # floats resolve a quarter of a microsecond: two readings may be equal
             later = now_s(conn)
         assert first < later < first + 60

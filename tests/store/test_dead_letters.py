@@ -20,7 +20,7 @@ LETTER = DeadLetter(
 
 
 def letters(number):
-    """Letters of one job, in the order in which they came."""
+    """Dead letters of one job in order of arrival."""
     return [replace(LETTER, entry_id=f"170000000000{n}-0") for n in range(number)]
 
 

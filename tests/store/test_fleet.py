@@ -1,4 +1,4 @@
-"""The fleet's lines: each job as its current run has it."""
+"""Fleet lines: each job with its current run."""
 
 from app.store import fleet, windows
 from app.store import hosts as stored_hosts

@@ -1,4 +1,4 @@
-"""What a line of the fleet says of a window."""
+"""Briefs: the window figures of a fleet line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What windows lost, by cause, operation type and host, and their sums."""
+"""Losses of windows by cause, operation type and host, and their sums."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Alerts of release 0005 go on after an upgrade, and can go back."""
+"""Alerts of release 0005 survive an upgrade and a downgrade."""
 
 from dataclasses import replace
 
@@ -138,7 +138,7 @@ def test_migration_moves_due_messages_to_the_settings_receiver(upgraded):
 def test_downgrade_restores_the_original_rows(upgraded, url):
     downgrade(url, "0005")
     expected = {name: [dict(row) for row in rows] for name, rows in old.ROWS.items()}
-    # What is at rest is as if it had never been, and of two addresses the last one is known.
+    # Resolved states are dropped, and of two addresses only the last one is kept.
     del expected["alert_states"][2]
     expected["outbox"][0]["endpoint"] = old.HOOK
     with upgraded.read() as conn:
@@ -169,7 +169,7 @@ def test_downgrade_drops_what_the_older_release_cannot_hold(upgraded, url):
 
 
 def fill_newer_rows(conn):
-    """Rows that only this release knows, some of which the older one can read."""
+    """Add rows of this release, some of which the older one can read."""
     [state] = alerts.of_job(conn, old.FIRING)
     alerts.save(conn, [replace(state, acked_by="ops"), alert(old.FIRING, "worker", "1-0")])
     alerts.add_event(conn, event(old.FIRING, kind="acknowledged", at_s=90.0))

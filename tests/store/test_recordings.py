@@ -1,4 +1,4 @@
-"""Plans of what a job records, what its recorders dropped, and what consumers can read."""
+"""Recording plans, drop counts, and extensions that consumers can read."""
 
 from threading import Thread
 
@@ -111,7 +111,7 @@ def known(store, now_s=0.0):
 
 
 def test_extensions_need_every_live_consumer(store):
-    assert known(store) == ["a", "b"]  # of none that is started now, anything is known
+    assert known(store) == ["a", "b"]  # a consumer that starts now has reported nothing yet
     with store.write() as conn:
         shards.heartbeat(conn, "new", now_s=0.0, lease_s=60.0, knows=["b", "a", "c"])
         shards.heartbeat(conn, "older", now_s=0.0, lease_s=30.0, knows=["b"])

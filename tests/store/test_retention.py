@@ -48,7 +48,7 @@ def days_ago(days):
 
 
 def save_window(store, first_step, *, days, job_id=JOB, epoch=1, state="complete", trace=b"ops"):
-    """A window of two steps that was saved so long ago, with the rows of its steps."""
+    """Save a window of two steps, `days` old, with its step rows."""
     last = first_step + 1
     record = window(
         first_step, last_step=last, state=state, trace=trace, updated_s=days_ago(days), epoch=epoch
@@ -60,7 +60,7 @@ def save_window(store, first_step, *, days, job_id=JOB, epoch=1, state="complete
 
 
 def end(store, job_id=JOB, *, epoch=1, days):
-    """The run ended so long ago and is closed."""
+    """End and close the run `days` ago."""
     with store.write() as conn:
         values = {"ended_s": days_ago(days), "is_closed": True}
         of_run = update(runs).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
@@ -68,7 +68,7 @@ def end(store, job_id=JOB, *, epoch=1, days):
 
 
 def sweep(store, usual=USUAL):
-    """How many rows went, by project and kind."""
+    """Number of removed rows by project and kind."""
     found: Counter[tuple[str, str]] = Counter()
     for removed in retention.sweep(store, usual):
         found[removed.project, removed.kind] += removed.number

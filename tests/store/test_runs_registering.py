@@ -95,10 +95,10 @@ def test_active_jobs_of_a_project_are_limited_and_restarts_exempt(store):
     with store.write() as conn:
         runs.end(conn, "a/1", now_s=101.0)
     with pytest.raises(JobLimit):
-        begin("a/3")  # an ended one counts for its day too
+        begin("a/3")  # an ended job counts for a day too
     with store.write() as conn:
         runs.note_data(conn, "a/2", last_data_s=200.0, last_step=None, epoch=2)
-    tomorrow_s = 100.0 + runs.ACTIVE_FOR_S  # of the others nothing was heard for a day
+    tomorrow_s = 100.0 + runs.ACTIVE_FOR_S  # the others sent nothing for a day
     begin("a/3", now_s=tomorrow_s)
     with pytest.raises(JobLimit):
         begin("a/4", now_s=tomorrow_s)
@@ -114,5 +114,5 @@ def test_new_runs_of_a_job_per_hour_are_limited(store):
         begin(number, 100.0)
     with pytest.raises(RunLimit, match="600 runs within an hour"):
         begin("one more", 101.0)
-    begin(runs.MAX_NEW_RUNS - 1, 101.0)  # the same run again is no new one
+    begin(runs.MAX_NEW_RUNS - 1, 101.0)  # a repeated registration is no new run
     begin("one more", 100.0 + runs.NEW_RUNS_WITHIN_S)

@@ -1,4 +1,4 @@
-"""Saved questions: kept by job, newest first, and gone when deleted."""
+"""Saved questions: stored by job, listed newest first, deleted on request."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_saved_question_is_read_back(store):
 def test_saved_questions_are_paged_newest_first(store):
     register(store, "default/a")
     for number in range(5):
-        # Two of them in the same moment: the cursor still loses none.
+        # Two at the same time: the cursor still loses none.
         saved(store, name=str(number), now_s=float(number // 2))
     first, cursor = names(store, limit=2)
     second, cursor = names(store, limit=2, cursor=cursor)

@@ -1,4 +1,4 @@
-"""Scores of other tools: kept by job as they came, newest first, and the oldest go."""
+"""Score reports of other tools: stored by job, newest first, the oldest removed over a limit."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def test_score_report_is_read_back(store):
 
 
 def test_a_report_of_another_release_can_be_read(store):
-    # As it lies there, with a field that is not known here and without one that is.
+    # Stored with an unknown field and without a known one.
     kept_fields = ["rank", "section", "metric", "colour", "value", "num", "of", "at_s"]
     rows = [[7, "fwd", "late-by", "red", 0.5, 1, 2, 3.5]]
     register(store, "default/a")

@@ -1,4 +1,4 @@
-"""What is written down of the whole service, and of a job's condition, is read back."""
+"""Stored state of the whole service and of a job's condition."""
 
 from dataclasses import replace
 from typing import get_args
@@ -17,7 +17,7 @@ LETTER = DeadLetter("job", 1, "1-0", 5, 3, "broken", 90.0, 95.0, b"body")
 
 @pytest.fixture
 def state(store):
-    """A function that reads the state at a time."""
+    """A function that reads the state at a given time."""
 
     def read(now_s=100.0):
         with store.read() as conn:

@@ -1,4 +1,4 @@
-"""Tokens in the store: no secret, one project's own, good until they are over or revoked."""
+"""Stored tokens: no secret, one project each, valid until expiry or revocation."""
 
 import re
 

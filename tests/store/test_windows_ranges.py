@@ -1,4 +1,4 @@
-"""Windows from one to another: all of them counted, and few enough of them listed."""
+"""Window ranges: all windows counted, a limited number listed."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def conn(store):
 
 
 def given(conn, *first_steps, with_steps=True):
-    """Windows of two steps, of 10 s each, of which stragglers took 1 s more in each window."""
+    """Windows of two steps of 10 s plus straggler time that grows by 1 s per window."""
     for at, first in enumerate(first_steps):
         one = window(first, last_step=first + 1, num_steps=2, revision=1)
         windows.save(conn, "job", one)
@@ -44,7 +44,7 @@ def test_long_window_range_lists_a_spread_with_both_ends(conn, monkeypatch):
 def test_loss_of_a_range_is_the_sum_over_its_windows(conn):
     given(conn, 0, 2, 4)
     given_span = windows.window_range(conn, "job", "1-0", "1-4")
-    # Two steps a window: none of 22 s, 1 of 11 of 24 s, 2 of 12 of 26 s; four GPUs.
+    # Lost per window of two steps: 0 of 22 s, 1/11 of 24 s, 2/12 of 26 s; four GPUs.
     expected = 4 * (24 / 11 + 26 * 2 / 12)
     assert windows.gpu_s_lost(conn, "job", given_span, num_gpus=4) == pytest.approx(expected)
 

@@ -24,7 +24,7 @@ REQUEST = b"GET /file HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Pieces:
-    """A generator's pieces, and whether it has been ended."""
+    """A generator of these pieces; `is_ended` once it is closed."""
 
     def __init__(self, *pieces, endless=False):
         self.is_ended = False
@@ -41,7 +41,7 @@ class Pieces:
 
 
 class Reader:
-    """A caller that takes so many messages, and then reads no more till it hangs up."""
+    """A caller that reads `takes` messages and then stalls until it disconnects."""
 
     def __init__(self, takes=1000):
         self.messages = []
@@ -54,7 +54,7 @@ class Reader:
         return {"type": "http.disconnect"}
 
     async def send(self, message):
-        # As uvicorn does: what is sent to a caller that has gone is dropped.
+        # As uvicorn does: messages to a disconnected caller are dropped.
         if len(self.messages) == self._takes:
             self.is_stuck.set()
             await self.disconnected.wait()
@@ -153,7 +153,7 @@ async def test_slow_reader_is_aborted_after_the_total_timeout():
 
 
 class Server:
-    """A real server of one file that has no end; `answered` when an answer has ended."""
+    """A real server of one endless file; `answered` once a response has ended."""
 
     def __init__(self, **limits):
         self.limit = ConcurrencyLimit(1, "full")

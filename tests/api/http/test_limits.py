@@ -15,7 +15,7 @@ def limits(clock, **changes):
 
 
 def num_allowed(limited, project="a", size_bytes=0):
-    """How many requests get through until one is refused, and the refusal."""
+    """Number of requests before the first refusal, and the refusal."""
     for number in range(1000):
         try:
             limited.take(project, size_bytes)
@@ -103,10 +103,10 @@ async def test_active_jobs_of_a_project_are_limited(empty_database, tmp_path):
         assert (answer.status_code, answer.json()["code"]) == (429, "limit_jobs")
         assert int(answer.headers["retry-after"]) >= 1
         assert (await api.client.get("/api/v1/jobs/c")).status_code == 404
-        await api.register("b", run_key="run-2")  # a restart is no further job
+        await api.register("b", run_key="run-2")  # a restart is not another job
         async with api.client_with(text) as other:
             assert (await other.put("/api/v1/jobs/c", json=JOB)).status_code == 201
         await api.client.post("/api/v1/jobs/a/end")
         assert (await api.client.put("/api/v1/jobs/c", json=JOB)).status_code == 429
-        api.clock.now_s += 86_401  # one ended, and the other died without a word
+        api.clock.now_s += 86_401  # one ended, the other stopped sending
         await api.register("d")

@@ -19,7 +19,7 @@ NOUNS = {"jobs", "ops", "windows"}
 
 @pytest.fixture
 def lines():
-    """What is logged, line by line."""
+    """Log lines."""
     with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as lines:
         yield lines
 

@@ -74,7 +74,7 @@ async def always():
 
 
 async def waiting(subscription):
-    """The next event, which has to be there."""
+    """The next event, which must be available."""
     event = await subscription.next(1)
     assert event is not None
     return event
@@ -154,7 +154,7 @@ async def test_streams_of_one_project_leave_room_for_others():
 
 
 class FixedListener(Listener):
-    """Says these things, and then no more."""
+    """A listener with these messages."""
 
     def __init__(self, *given):
         self._given = given
@@ -260,7 +260,7 @@ async def test_full_hub_refuses_with_a_reason():
 
 async def test_broken_listener_is_reconnected():
     class Broken(Listener):
-        """Breaks once, then says one thing."""
+        """Fails once, then has one message."""
 
         def __init__(self):
             self.calls = 0

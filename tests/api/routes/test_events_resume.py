@@ -21,12 +21,12 @@ def hub_with(num_events, project="default"):
 
 
 def id_of(hub, number):
-    """The id that this hub gave to its event of this number."""
+    """Id of the hub's event of this number."""
     return f"{hub.last_id.partition('-')[0]}-{number}"
 
 
 async def resumed_events(hub, after, project="default"):
-    """All that a page hears which comes back with this id, as (name, data)."""
+    """Events of a page that resumes after this id, as (name, data)."""
     reader = Reader()
     hub.close()
     stream = EventStream(hub, project, lambda: {"items": []}, may_go_on=always, last_event_id=after)

@@ -19,7 +19,7 @@ NUM_SHARDS = 4
 
 
 def consume(api, *, num_shards=NUM_SHARDS, lease_until_s=NOW_S + 15):
-    """Write down what a consumer writes that holds so many shards."""
+    """Save heartbeat and leases of a consumer with `num_shards` shards."""
     with api.store.write() as conn:
         shards.heartbeat(conn, "consumer-0", now_s=lease_until_s - 15, lease_s=15)
         for shard in range(num_shards):

@@ -15,7 +15,7 @@ PATH = "/api/v1/jobs/llm-70b/windows/latest/charts/stages"
 
 
 class FakeDraw:
-    """Draws nothing, and remembers what it was to draw."""
+    """Records its calls and draws nothing."""
 
     def __init__(self):
         self.asked = []
@@ -76,7 +76,7 @@ async def test_invalid_width_is_refused_before_drawing(api, width):
 
 
 async def test_without_kaleido_the_refusal_says_what_to_install(api, drawn, monkeypatch):
-    # As Python has it for a module that is not there.
+    # As for a missing module.
     monkeypatch.setitem(sys.modules, "kaleido", None)
     answer = await api.client.get(f"{PATH}.png")
     assert (answer.status_code, answer.json()["code"]) == (501, "not_installed")

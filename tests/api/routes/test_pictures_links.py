@@ -23,7 +23,7 @@ CHART = "/api/v1/jobs/llm-70b/windows/1-0/charts/workers"
 
 
 class FakeDraw:
-    """Draws nothing, and remembers what it was to draw; refuses if it is told to."""
+    """Records its calls and draws nothing; raises `error` if set."""
 
     def __init__(self):
         self.asked = []

@@ -1,4 +1,4 @@
-"""Known jobs go on pushing without the database; refusals need it."""
+"""Known jobs can push without the database; refusals need it."""
 
 import pytest
 

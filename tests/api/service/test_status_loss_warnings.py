@@ -95,7 +95,7 @@ def test_consumer_runs_on_a_lossy_queue_with_allow_lossy(environment):
 
 @pytest.fixture
 def start(environment):
-    """Starts an API with these arguments; returns a client of it that is signed in."""
+    """A function that starts an API and returns a signed-in client."""
     processes: list[subprocess.Popen] = []
     clients: list[httpx.Client] = []
 

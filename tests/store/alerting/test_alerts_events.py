@@ -10,7 +10,7 @@ from tests.store.factories import event, register
 
 @pytest.fixture
 def added(store):
-    """Add events, with their jobs; returns them as they are kept."""
+    """Add events with their jobs; return them as stored."""
 
     def add(*events):
         for job_id in {each.job_id for each in events}:

@@ -9,7 +9,7 @@ from tests.store.factories import webhook_receiver
 
 @pytest.fixture
 def add_message(store):
-    """Add a message about a job, or about nothing in a project, to each endpoint."""
+    """Add a message about a job, or about a project only, to each receiver."""
     with store.write() as conn:
         for endpoint_id in ("one", "two"):
             receivers.add(conn, webhook_receiver(endpoint_id, name=f"Endpoint {endpoint_id}"))

@@ -14,7 +14,7 @@ LEASE_S = 30.0
 
 @pytest.fixture
 def add_message(store):
-    """Add a message about some alerts to an endpoint, which is there from then on."""
+    """Add a message about alerts to a receiver; adds the receiver if new."""
     known = set()
 
     def add_message(payload="{}", *, to="hook", now_s=100.0, message=None, **given):
@@ -74,7 +74,7 @@ def states(store):
 
 
 def save_alert(store, phase):
-    """The alert that messages are about is in this phase."""
+    """Save the alert of the messages in this phase."""
     register(store, "default/job")
     with store.write() as conn:
         alerts.save(conn, [alert("default/job", fingerprint="aa", phase=phase)])
@@ -157,7 +157,7 @@ def test_concurrent_senders_keep_the_limit_of_a_receiver(add_message, claim):
 
 
 def test_receivers_are_locked_during_a_claim(store, add_message):
-    """What the first one has claimed is not to be seen yet, and would not be counted."""
+    """An uncommitted claim is not visible and would not be counted."""
     if store.is_sqlite:
         pytest.skip("a write there waits for every other one")
     for number in range(2):
@@ -306,7 +306,7 @@ def test_message_with_a_waiting_successor_is_not_retried(add_message, claim, fai
 def test_message_is_outdated_only_if_all_its_alerts_are_covered(
     add_message, claim, fail, states, newer
 ):
-    """Else somebody would never hear of one of them."""
+    """Otherwise one alert would never be delivered."""
     add_message("both", fingerprints=["aa", "bb"])
     (first,) = claim(now_s=100.0)
     fail(first, next_at_s=105.0)
@@ -405,7 +405,7 @@ def test_resolution_can_be_replayed(store, add_message, claim, fail):
 
 @pytest.mark.parametrize("kind", ["resolved", "acknowledged"])
 def test_resolution_of_a_firing_alert_is_not_replayed(store, add_message, claim, deliver, kind):
-    """A receiver would close its incident, or hush it, and hear of it hours later."""
+    """A receiver would close or mute its incident until the repeat hours later."""
     delivery_id = add_message("a", kind=kind)
     (first,) = claim(now_s=100.0)
     deliver(first)

@@ -1,4 +1,4 @@
-"""In what order an endpoint hears of alerts, whose turn it is, and clocks that were set back."""
+"""Order of messages per receiver, fairness between projects, and clocks set back."""
 
 from collections import Counter
 from typing import Any
@@ -14,7 +14,7 @@ LEASE_S = 30.0
 
 
 class Box:
-    """The outbox of a store: the ids of its messages are what they say."""
+    """The outbox of a store; notice ids describe the messages."""
 
     def __init__(self, store):
         self._store = store
@@ -227,14 +227,14 @@ def test_probe_time_by_a_clock_ahead_is_ignored(store, box):
 
 
 def test_clock_read_slightly_earlier_is_not_set_back(store, box):
-    """As where one sender has just claimed what is tried this minute, and another asks."""
+    """As when one sender has just claimed the probe and another asks."""
     box.add("a")
     rest(store, now_s=100.002)
     assert box.claim(100.0) == []
 
 
 def rest(store, *, now_s=100.0):
-    """The endpoint has failed so often that it is left alone."""
+    """Make the receiver fail until it is only probed."""
     with store.write() as conn:
         for _ in range(FAILURES_TO_OPEN):
             receivers.mark_failed(conn, "hook", detail="HTTP 500", now_s=now_s)

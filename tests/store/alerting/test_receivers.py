@@ -98,18 +98,18 @@ def test_receiver_of_the_settings_is_added_and_removed(store):
         receivers.put_settings_receiver(conn, None)
         receivers.put_settings_receiver(conn, SETTINGS_RECEIVER)
         receivers.mark_failed(conn, SETTINGS_RECEIVER_ID, detail="HTTP 500", now_s=1.0)
-        # The next process starts: how it fares is known as before.
+        # The next process starts: the health is kept.
         receivers.put_settings_receiver(conn, SETTINGS_RECEIVER)
         assert receivers.health(conn, [SETTINGS_RECEIVER_ID])[SETTINGS_RECEIVER_ID].failures == 1
         receivers.disable(conn, SETTINGS_RECEIVER_ID, reason="HTTP 410", now_s=2.0)
         receivers.put_settings_receiver(conn, SETTINGS_RECEIVER)
         assert not receivers.get(conn, "default", SETTINGS_RECEIVER_ID).is_enabled
-        # With another secret it may well be taken.
+        # Another secret resets the failures.
         receivers.put_settings_receiver(conn, replace(SETTINGS_RECEIVER, secrets=("whsec_newer",)))
         assert receivers.get(conn, "default", SETTINGS_RECEIVER_ID).secrets == ("whsec_newer",)
         assert receivers.get(conn, "default", SETTINGS_RECEIVER_ID).is_enabled
         assert receivers.health(conn, [SETTINGS_RECEIVER_ID])[SETTINGS_RECEIVER_ID].failures == 0
-        # Another address begins anew.
+        # Another address resets the health.
         receivers.put_settings_receiver(
             conn, replace(SETTINGS_RECEIVER, url="https://other.example")
         )
@@ -202,7 +202,7 @@ def test_alertmanagers_of_a_project_are_limited(store, added):
 
 
 def test_receiver_read_for_update_is_locked(pg_url):
-    """Else the one would put back the secret that the other has just rotated."""
+    """Otherwise one change would undo a concurrent secret rotation."""
     store = Store(pg_url)
     with store.write() as conn:
         receivers.add(conn, webhook_receiver("e"))

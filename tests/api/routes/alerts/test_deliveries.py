@@ -21,7 +21,7 @@ async def ask(api, path="", **params):
 
 @pytest.fixture
 async def sent(api):
-    """The id of a message to the endpoint ep_1 of an alert of job-a, which fires."""
+    """Id of a message to receiver ep_1 about a firing alert of job-a."""
     await api.register("job-a")
     add_receiver(api)
     return send(api, fingerprints=[fire(api).fingerprint])

@@ -42,7 +42,7 @@ def stored(api, endpoint_id):
 async def test_secret_is_shown_once_and_full_address_never(api):
     made = await make(api, headers={"X-Team": "secret-part"}, matchers=[], min_severity="warning")
     secret = made.pop("secret")
-    Webhook(secret)  # one that a receiver can use
+    Webhook(secret)  # valid for a receiver
     endpoint_id = made["endpoint_id"]
     for path in (PATH, f"{PATH}/{endpoint_id}", "/api/v1/audit"):
         text = (await api.client.get(path)).text
@@ -151,7 +151,7 @@ async def test_audit_has_changed_fields_without_secrets(api):
 
 
 async def rest(api):
-    """The endpoint has failed so often that it gets one message a minute."""
+    """Make the receiver fail until it gets one message a minute."""
     with api.store.write() as conn:
         for _ in range(FAILURES_TO_OPEN):
             receivers.mark_failed(conn, "ep_1", detail="HTTP 500", now_s=NOW_S)
@@ -193,7 +193,7 @@ async def test_changed_resting_receiver_is_tried_at_once(api, by):
 
 
 async def test_waiting_messages_use_the_database_clock(api):
-    """An API whose own clock is fast would have it sent late."""
+    """Otherwise an API with a fast clock would delay the message."""
     await api.register("job-a")
     add_receiver(api, format="pagerduty")
     sent = send(api)
@@ -280,7 +280,7 @@ async def test_email_receiver_needs_a_mail_server(api):
     answer = await api.client.post(PATH, json=NEW | given)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
     assert "PACELINE_SMTP_URL" in answer.json()["detail"]
-    # As where the operator has taken the server away since.
+    # As after the operator removed the mail server.
     add_receiver(api, **given)
     add_consumer(api)
     answer = await api.client.post(f"{PATH}/ep_1/test")

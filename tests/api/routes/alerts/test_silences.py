@@ -16,7 +16,7 @@ MATCHERS = [{"label": "job", "pattern": "job-*"}]
 
 
 def at(**after):
-    """RFC 3339 for so long after now."""
+    """RFC 3339 time this long after now."""
     return (datetime.fromtimestamp(NOW_S, UTC) + timedelta(**after)).isoformat()
 
 

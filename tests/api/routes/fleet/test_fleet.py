@@ -21,7 +21,7 @@ LENGTHS = finding("sequence-imbalance", culprits=[], persistence="rotating", ons
 
 @dataclass
 class SavedWindow:
-    """What a consumer would have saved of a job's only window."""
+    """A job's only window, as a consumer saves it."""
 
     slowdown: float | None = 1.25
     findings: Any = ()
@@ -30,7 +30,7 @@ class SavedWindow:
 
 
 async def add(api, job_id, saved: SavedWindow | None = None, **registered):
-    """A job that sent something just now, and its window."""
+    """Register a job with recent data and a window."""
     await api.register(job_id, **registered)
     key = job_key("default", job_id)
     with api.store.write() as conn:
@@ -129,12 +129,12 @@ async def test_stalled_job_loses_all_gpus_and_has_no_culprit(api):
     assert (line["since_step"], line["since_at"]) == (5, "2026-09-21T14:03:20Z")
     assert line["silence"].startswith("no data for")
     assert found["summary"]["lost_per_hour"] == 8
-    # Its one window of today, and apart from that ten minutes of silence.
+    # One window of today, and ten minutes without data.
     assert found["summary"]["gpu_hours_today"] == pytest.approx(2.6 * 4 / 3600)
     assert found["summary"]["gpu_hours_lost_today"] == pytest.approx(0.1)
     assert found["summary"]["gpu_hours_stalled_today"] == pytest.approx(8 / 6)
     day = (await api.client.get("/api/v1/fleet/charts/planned?days=1")).json()["data"]
-    assert day[1]["y"] == [pytest.approx(0.1)]  # as much as the summary says
+    assert day[1]["y"] == [pytest.approx(0.1)]  # equals the summary
 
 
 async def test_loss_of_a_stall_counts_from_midnight(api):
@@ -154,7 +154,7 @@ async def test_a_silent_jobs_loss_is_not_measured(api):
     assert (line["state"], line["lost_gpu_hours_per_day"]) == ("silent", None)
     assert (line["silent_ranks"], line["num_silent_ranks"]) == ([0, 1, 2, 3], 6)
     assert line["silence"] == "6 ranks silent"
-    assert line["slowdown"] == 1.25  # the last that is known
+    assert line["slowdown"] == 1.25  # the last known figures
     assert found["summary"]["gpus_measured"] == 0
 
 
@@ -197,7 +197,7 @@ async def test_a_finished_job_loses_nothing_now(api):
 
 
 async def three_jobs(api):
-    """Losing 16, 9.6 and 0 GPU-hours a day, and one of which nothing is known."""
+    """Jobs that lose 16, 9.6 and 0 GPU-hours a day, and one without figures."""
     await add(api, "a-small", SavedWindow(slowdown=1.2, findings=[LENGTHS]))
     await add(api, "b-large", SavedWindow(slowdown=1.25, findings=[finding()]), gpus=2)
     await add(api, "c-well", SavedWindow(slowdown=1.0, findings=[]), gpus=16, framework="NeMo")
@@ -258,7 +258,7 @@ async def test_pages_have_every_job_once_in_any_order(api):
 async def test_page_continues_at_the_cursors_position(api):
     await three_jobs(api)
     first = await ask(api, limit=1)
-    silence(api, "a-small", silent_ranks=(1,), silent_since_s=NOW_S)  # now it is the last but one
+    silence(api, "a-small", silent_ranks=(1,), silent_since_s=NOW_S)  # now second to last
     assert await names(api, limit=1, cursor=first["next_cursor"]) == ["b-large"]
 
 
@@ -294,7 +294,7 @@ async def test_search_and_filters(api):
         found = await ask(api, **query)
         assert [item["job_id"] for item in found["items"]] == expected, query
         assert found["total"] == len(expected)
-        assert found["summary"]["jobs"] == 4  # of all, whatever is looked for
+        assert found["summary"]["jobs"] == 4  # of all jobs, regardless of the filter
 
 
 async def test_summary_is_the_sum_of_the_jobs(api):

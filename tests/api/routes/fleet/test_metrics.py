@@ -1,4 +1,4 @@
-"""Metrics agree with what was done; unmeasured values have no samples."""
+"""Metrics equal the performed operations; unmeasured values have no samples."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ OP = {"optype": "forward-compute", "start_ns": 0, "duration_ns": 4_000}
 
 
 async def scraped(api):
-    """Every sample by its name and labels."""
+    """Samples by name and labels."""
     async with api.anonymous_client() as client:
         answer = await client.get("/metrics")
     assert answer.status_code == 200
@@ -38,14 +38,14 @@ def samples(text):
 
 
 def ops(*steps, **changes):
-    """A batch with one operation of each of these steps; a step of -1 is no step."""
+    """A batch with one operation per step; -1 is an invalid step."""
     columns = {"step": list(steps), **{name: [value] * len(steps) for name, value in OP.items()}}
     return json_batch(**{"columns": columns, "steps_done": []} | changes)
 
 
 @pytest.fixture
 def consume(api, tmp_path):
-    """A function that lets a real consumer take what is in the queue."""
+    """A function that runs a real consumer over the queue."""
     twin = ConsumerTwin(f"sqlite:///{tmp_path / 'paceline.db'}")
     reader = CrashingReader(api.queue, twin.crash_points)
     work = replace(twin.context, store=api.store, queue=reader, num_shards=api.queue.num_shards)
@@ -61,7 +61,7 @@ def consume(api, tmp_path):
 
 
 async def push_to_a_removed_job(api, batch):
-    """Push to a job that the consumer will not find."""
+    """Push to a job and remove it before the consumer reads the batch."""
     await api.register("gone")
     assert (await api.push(batch, "gone")).status_code == 202
     with api.store.write() as conn:
@@ -195,7 +195,7 @@ async def test_alerts_and_deliveries_are_counted_without_names(api):
 
 
 async def named(api, token, **options):
-    """The same for who has a token."""
+    """Samples of a caller with a token."""
     async with api.client_with(token) as client:
         answer = await client.get("/metrics", **options)
     assert answer.status_code == 200, answer.text

@@ -14,7 +14,7 @@ KEY = "default/llm-70b"
 
 @pytest.fixture
 async def save_silence(api):
-    """A function that writes what a consumer knows of a job with a window, and asks for the job."""
+    """A function that saves silent ranks of a job as a consumer does, and gets the job."""
     await api.register()
     api.save_window(window_record(slowdown=1.25))
     beat(api, NOW_S)

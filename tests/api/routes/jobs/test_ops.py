@@ -353,7 +353,7 @@ MEDIA = st.sampled_from([BINARY_TYPE, "application/json"]) | st.text(
 
 
 def mutated():
-    """A good batch with some bytes changed, left out or added."""
+    """A valid batch with some bytes changed, removed or added."""
     good = st.sampled_from([binary_batch(), b'{"version":1,"columns":{}}'])
     at, byte = st.integers(0, 400), st.integers(0, 255)
 

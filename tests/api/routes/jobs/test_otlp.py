@@ -43,7 +43,7 @@ def anyio_backend():
 
 @pytest.fixture(scope="module")
 async def shared(anyio_backend, empty_database, tmp_path_factory):
-    """One API for all tests here: to start one takes longer than most of them."""
+    """One API for all tests of this file, since its start takes longer than most tests."""
     path = shutil.copy(empty_database, tmp_path_factory.mktemp("spans") / "paceline.db")
     async with running(f"sqlite:///{path}") as api:
         yield api
@@ -56,13 +56,13 @@ def numbers():
 
 @pytest.fixture
 def project(numbers):
-    """A project of the test's own."""
+    """A new project for each test."""
     return f"p{next(numbers)}"
 
 
 @pytest.fixture
 async def api(shared, project):
-    """The API as good as new, spoken to with a token of the project."""
+    """The API with a clean state and a token of the project."""
     shared.clock.now_s = NOW_S
     for shard in shared.queue.shards:
         shard.new.clear()
@@ -191,7 +191,7 @@ async def test_transfers_are_not_buffered(api):
     made = spans(0, range(5, 6))
     moved = [replace(made[0], name="megatron.p2p.send_forward", number=at) for at in range(1, 9)]
     assert (await post(api, sent(made=made[:1] + moved))).json() == {}
-    assert api.app.state.service.span_buffer.num_spans == 2  # and the rank's own place
+    assert api.app.state.service.span_buffer.num_spans == 2  # and the rank's buffer
 
 
 async def test_step_with_too_many_spans_is_reported(api, monkeypatch):
@@ -206,7 +206,7 @@ async def test_step_with_too_many_spans_is_reported(api, monkeypatch):
 async def test_steps_of_a_rank_per_request_are_limited(api):
     made = [span for span in spans(0, range(1, 1003)) if span.name == STEP_SPAN]
     partial = (await post(api, sent(made=made))).json()["partialSuccess"]
-    # Of the last nobody knows whether it is over.
+    # The last step may be unfinished.
     assert partial["rejectedSpans"] == 1001
     waiting = await api.queue.writer.lag()
     assert sum(waiting.entries) == 1000
@@ -585,7 +585,7 @@ async def test_rank_is_handled_once_per_request(api, monkeypatch):
 
 async def test_jobs_per_request_are_limited(api):
     made = [json.loads(sent(**{"paceline.job": f"job-{at}"})) for at in range(102)]
-    for each in made:  # one span of each, which ends no step
+    for each in made:  # one span per job, which ends no step
         del each["resourceSpans"][0]["scopeSpans"][0]["spans"][1:]
     body = json.dumps({"resourceSpans": [each["resourceSpans"][0] for each in made]})
     partial = (await post(api, body)).json()["partialSuccess"]

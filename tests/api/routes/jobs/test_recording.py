@@ -25,7 +25,7 @@ async def set_plan(api, **asked):
 
 
 def reach_step(api, step, *, epoch=1, step_s=None):
-    """The run has come to this step; where it is said, its steps take so long."""
+    """Save the last step of the run and, if given, its step time."""
     with api.store.write() as conn:
         runs.note_data(conn, KEY, epoch=epoch, last_data_s=api.clock(), last_step=step)
         if step_s is not None:
@@ -48,7 +48,7 @@ async def test_answers_have_no_plan_before_one_is_set(api):
 @pytest.mark.parametrize("batch", [json_batch(), binary_batch()], ids=["JSON", "binary"])
 async def test_every_answer_to_a_batch_has_the_plan(api, batch):
     await api.register()
-    assert (await api.push(batch)).status_code == 202  # the job is remembered from here on
+    assert (await api.push(batch)).status_code == 202  # the registration is cached from here on
     assert plan_of(await set_plan(api, every=10, steps=2, from_step=500)) == PLAN
     assert (await api.push(batch)).json()["recording"] == PLAN
     assert (await api.push(json_batch(batch_seq=1))).json()["recording"] == PLAN
@@ -116,7 +116,7 @@ async def test_unrecorded_time_extends_the_lead(api):
     reach_step(api, 1000, step_s=0.5)
     await set_plan(api, enabled=False, from_step=1001)
     api.clock.now_s += 3600
-    # Whether the job has come to step 1001 nobody can see: it sends nothing any more.
+    # Step 1001 cannot be observed: the job no longer sends batches.
     assert (await set_plan(api, every=10))["from_step"] == 1001 + 7200 + 60
 
 
@@ -175,7 +175,7 @@ async def test_batch_of_an_unrecorded_step_is_accepted(api):
 
 
 async def test_any_step_is_accepted_after_recording_resumes(api):
-    far = 5_000_000  # more than a rank may jump ahead that records every step
+    far = 5_000_000  # more than a rank that records every step may skip
     batch = json_batch(steps_done=[[far, 2]])
     batch["columns"] |= {"step": [far, far]}
     await api.register()
@@ -278,7 +278,7 @@ async def test_old_plans_are_deleted(api):
 
 
 async def test_older_consumer_disables_extensions(api):
-    """What lies in the queue must be readable by whoever takes it next."""
+    """Queued batches must be readable by every consumer."""
     everything = [*EXTENSIONS]
     with api.store.write() as conn:
         shards.heartbeat(conn, "new", now_s=NOW_S, lease_s=15, knows=everything)
@@ -288,7 +288,7 @@ async def test_older_consumer_disables_extensions(api):
         shards.heartbeat(conn, "oldest", now_s=NOW_S, lease_s=20)
     assert (await api.client.put(JOB_PATH, json=JOB)).json()["accepts"] == []
     api.clock.now_s += 16 + 30
-    api.clock.behind_s = 30  # leases are in the database's time
+    api.clock.behind_s = 30  # leases use the database's clock
     api.clock.now_s += 5
     assert (await api.client.put(JOB_PATH, json=JOB)).json()["accepts"] == everything
 

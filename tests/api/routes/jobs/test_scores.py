@@ -1,4 +1,4 @@
-"""Scores of other tools over HTTP, stored as they came."""
+"""Scores of other tools over HTTP, stored unchanged."""
 
 from typing import Any
 
@@ -231,5 +231,5 @@ async def test_time_outside_the_utc_calendar_is_refused(job, at):
     assert answer.status_code == 422, answer.text
     own = [{**OWN["scores"][0], "at": at}]
     assert (await job.client.post(PATH, json={**OWN, "scores": own})).status_code == 422
-    # Once it was kept, every answer with it was an error.
+    # Stored, it would break every later answer.
     assert (await job.client.get(PATH)).status_code == 200

@@ -107,7 +107,7 @@ async def test_disconnected_callers_free_their_slots(closed):
 
 
 async def status_of_a_broken_download(app):
-    """The status that a caller gets who reads the file's first piece, and hangs up."""
+    """Status for a caller that reads the first piece and disconnects."""
     statuses, disconnected = [], asyncio.Event()
 
     async def receive():
@@ -119,7 +119,7 @@ async def status_of_a_broken_download(app):
             statuses.append(message["status"])
         elif not disconnected.is_set():
             disconnected.set()
-            # A server notices that a caller has gone while it waits to send more.
+            # A server notices a disconnect while it waits to send more.
             await asyncio.sleep(0)
 
     headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())]

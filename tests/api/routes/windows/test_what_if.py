@@ -279,7 +279,7 @@ async def test_selected_steps_are_analysed_separately(api):
     stored = (await api.client.get(f"{PATH}/1-100")).json()
     assert "per_step" not in whole
     assert whole["worker_slowdown"] == stored["worker_slowdown"]
-    # Causes are looked for in these steps too: each is either found or ruled out.
+    # The selected steps are diagnosed too: each cause is found or ruled out.
     named = [each["cause"] for each in [*(whole["findings"] or ()), *whole["ruled_out"]]]
     assert sorted(named) == sorted(CAUSES)
     assert whole["fingerprint"] is not None

@@ -27,7 +27,7 @@ CHARTS = ("workers", "optypes", "stages", "worker-steps", "dp-steps", "lengths")
 
 
 def a_window(first_step, factor=1.0, **about):
-    """Two steps in which the optimizer of dp 1, stage 1 takes so much longer."""
+    """Two steps in which the optimizer of dp 1, stage 1 takes `factor` times as long."""
     rows = [
         row.on(duration_s=row.duration_s * factor)
         if (row.optype, row.dp_rank, row.stage) == ("optimizer", 1, 1)
