@@ -1,1 +1,1 @@
-"""Programs that show Paceline at work."""
+"""Example trainings recorded by Paceline."""

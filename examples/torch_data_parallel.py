@@ -13,11 +13,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 WIDTH = 8
-LATE_S = 0.05  # rank 1 computes so much longer, in its forward
+LATE_S = 0.05  # extra forward time of rank 1
 
 
 class Listing:
-    """A recorder whose operations are kept."""
+    """A recorder that keeps its operations in a list."""
 
     is_recording = True
 
@@ -34,17 +34,17 @@ class Listing:
         self.ops.append((optype, chunk, start_ns, time.perf_counter_ns()))
 
     def taken(self) -> list[tuple[str, int, float, float]]:
-        """Operations since the last time, by start: type, chunk, start and end in seconds."""
+        """Operations since the last call, by start: type, chunk, start and end in seconds."""
         ops, self.ops = sorted(self.ops, key=lambda op: op[2]), []
         since = ops[0][2] if ops else 0
         return [(name, chunk, (a - since) / 1e9, (b - since) / 1e9) for name, chunk, a, b in ops]
 
 
 class Late(nn.Module):
-    """Passes on what it gets; on rank 1 after a while."""
+    """Identity layer; on rank 1 it sleeps first."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The same."""
+        """The unchanged inputs."""
         if dist.get_rank() == 1:
             time.sleep(LATE_S)
         return inputs
@@ -98,7 +98,7 @@ def with_fsdp2(is_recorded: bool) -> list[Any]:
 
 
 def main() -> None:
-    """Each way to train, recorded and then not."""
+    """Train each way, first recorded, then unrecorded."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -1,4 +1,4 @@
-"""Arrivals as results have them, made by hand, and a window whose arrivals are known by heart."""
+"""Arrivals blocks made by hand, and a window with known arrivals."""
 
 import dataclasses
 from collections.abc import Sequence

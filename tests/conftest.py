@@ -1,4 +1,4 @@
-"""What all tests share: how Hypothesis runs, and how plainly errors are logged."""
+"""Shared test configuration: Hypothesis profiles and plain error logs."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Operation types of a job's own, of every kind, axis and stream, and what a job does with them."""
+"""Custom operation types of every kind, axis and stream, and jobs that use them."""
 
 from app.trace.ops import parse_op_types
 from tests.job_structures import BACKWARD, FORWARD, StagePlan, Work
@@ -29,15 +29,15 @@ ASIDE = ["offload", "dispatch", "combine", "tensor-gather", "replica-sync", "hea
 
 
 def between_computations(part: StagePlan, work: Work, key: Key) -> None:
-    """Own types in their places among the computations, sometimes after the last of them."""
+    """Custom types between the computations, sometimes after the last one."""
     if part.chance.random() < 0.6:
         part.add(part.chance.choice(COMPUTING), after=part.waiting)
     if len(part.computed) == len(part.order) and part.chance.random() < 0.8:
-        part.add("stage-barrier")  # meets those stages that have one
+        part.add("stage-barrier")  # meets the stages that have one
 
 
 def on_streams_of_their_own(part: StagePlan, work: Work, key: Key) -> None:
-    """Own types beside the computation; what comes next waits for some of them."""
+    """Custom types beside the computation; later operations wait for some of them."""
     if len(part.computed) == 1:
         part.loose.append(part.add("stage-sync", within=(key, part.share())))
     for _ in range(part.chance.randint(0, 2)):
@@ -46,25 +46,25 @@ def on_streams_of_their_own(part: StagePlan, work: Work, key: Key) -> None:
 
 
 def on_every_stream(part: StagePlan, work: Work, key: Key) -> None:
-    """Both."""
+    """Custom types between computations and on other streams."""
     between_computations(part, work, key)
     on_streams_of_their_own(part, work, key)
 
 
 def _launched(part: StagePlan, optype: str, key: Key, **ids: int) -> Key:
-    """An operation that is launched within a computation, or by its end."""
+    """Add an operation launched within a computation, or at its end."""
     if part.chance.random() < 0.7:
         return part.add(optype, within=(key, part.share()), **ids)
     return part.add(optype, after=[key], **ids)
 
 
 def between_stages(part: StagePlan, work: Work, key: Key) -> None:
-    """Own sends after each pass, received during the same pass on the neighbouring stage."""
+    """Custom sends after each pass, received in the same pass on the next stage."""
     _between_stages(part, work, key, {})
 
 
 def between_stages_with_ids(part: StagePlan, work: Work, key: Key) -> None:
-    """The same, with micro-batch and chunk on every one of them."""
+    """The same, each with micro-batch and chunk."""
     _between_stages(part, work, key, {"mb_id": work.microbatch, "mc": work.chunk})
 
 
@@ -77,5 +77,5 @@ def _between_stages(part: StagePlan, work: Work, key: Key, ids: dict[str, int]) 
         received = _launched(part, f"{name}-recv", key, **ids)
         part.waiting.append(received)
         part.peers.setdefault((name, work, part.stage), []).append(received)
-    sent = part.add(f"{name}-send", after=[key], **ids)  # at the end of the pipeline, to nobody
+    sent = part.add(f"{name}-send", after=[key], **ids)  # without a peer at the end of the pipeline
     part.peers.setdefault((name, work, part.stage + onward), []).append(sent)

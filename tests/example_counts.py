@@ -1,4 +1,4 @@
-"""How many examples a costly check draws: all for a closing note, a quarter of them in CI."""
+"""Number of examples of costly checks: all of them on request, a quarter in CI."""
 
 from hypothesis import HealthCheck, settings
 

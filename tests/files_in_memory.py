@@ -1,6 +1,6 @@
-"""Where tests keep their files: in memory, since thousands of them wait for a disk otherwise.
+"""Temporary files of tests in memory, since thousands of files are slow on a disk.
 
-A process that is killed leaves the same behind on both; only a power cut would tell them apart.
+A killed process leaves the same files on both; only a power cut differs.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Random small training jobs of every structure, as their workers would have recorded them."""
+"""Random small training jobs of every structure, as recorded by their workers."""
 
 import random
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def _traits(chance: random.Random) -> dict:
 
 
 def published(chance: random.Random) -> Shape:
-    """What the published analyser reads: sends and receives by position, in any of its forms."""
+    """Jobs that the published analyser reads: sends and receives by position."""
     pp_size = chance.randint(1, 3)
     vpp_size = chance.randint(1, 2) if pp_size > 1 else 1
     order = chance.choice([gpipe, one_f_one_b])
@@ -174,17 +174,17 @@ def _own(chance: random.Random, **how) -> Shape:
 
 
 def own_computations(chance: random.Random) -> Shape:
-    """A job's own types among its computations."""
+    """Custom types between computations."""
     return _own(chance, extras=between_computations)
 
 
 def own_streams(chance: random.Random) -> Shape:
-    """A job's own types on other streams, meeting nobody, a block, all replicas or all stages."""
+    """Custom types on other streams, meeting no peer, a block, all replicas or all stages."""
     return _own(chance, extras=chance.choice([on_streams_of_their_own, on_every_stream]))
 
 
 def own_sends(chance: random.Random) -> Shape:
-    """A job's own sends and receives."""
+    """Custom sends and receives."""
     return _own(chance, extras=chance.choice([between_stages, between_stages_with_ids]))
 
 

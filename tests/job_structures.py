@@ -1,4 +1,4 @@
-"""Made jobs of every structure, as plans: schedules, parameters and gradients, own types."""
+"""Plans of simulated jobs of every structure: schedules, parameters, gradients, custom types."""
 
 import random
 from collections.abc import Callable
@@ -27,12 +27,12 @@ class Work:
 
 
 Order = list[Work]
-Extras = Callable[["StagePlan", Work, Key], None]  # what more is done once a computation is planned
+Extras = Callable[["StagePlan", Work, Key], None]  # further operations added with each computation
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a job does in a step, whatever time it takes."""
+    """Operations of a job in a step, without their times."""
 
     sizes: Parallelism
     order: Callable[["Shape", int], Order]
@@ -41,7 +41,7 @@ class Shape:
     gathers: bool = True
     directions_with_ids: tuple[str, ...] = ()
     with_no_ops: bool = False  # interleaved, every computation may have a recv and a send
-    with_first_recv: bool = True  # of these, also the first on stage 0, to which nobody sends
+    with_first_recv: bool = True  # of these, also the first on stage 0, which has no sender
     with_strays: bool = False  # a forward-send before the first forward-compute, a recv in the last
     with_gc: bool = False
     with_layernorm: bool = False
@@ -129,7 +129,7 @@ def layer_by_layer(shape: Shape, stage: int) -> Order:
     return order
 
 
-Peers = dict[tuple[object, ...], list[Key]]  # what meets each other, sends and recvs
+Peers = dict[tuple[object, ...], list[Key]]  # groups that meet, sends and recvs
 
 
 @dataclass
@@ -143,8 +143,8 @@ class StagePlan:
     peers: Peers
     order: Order = field(init=False)
     computed: list[tuple[Work, Key]] = field(default_factory=list)
-    waiting: list[Key] = field(default_factory=list)  # for what the next computation has to wait
-    loose: list[Key] = field(default_factory=list)  # for what only the optimizer has to wait
+    waiting: list[Key] = field(default_factory=list)  # dependencies of the next computation
+    loose: list[Key] = field(default_factory=list)  # dependencies of the optimizer only
     gathers: dict[int, Key] = field(default_factory=dict)
     buckets: dict[str, Key] = field(default_factory=dict)  # the last of each type
 
@@ -282,7 +282,7 @@ def _buckets(part: StagePlan, key: Key, optype: str, **how) -> None:
 
 
 def _layer(part: StagePlan, work: Work, key: Key) -> None:
-    """The parameters of what comes next, while this is computed; then this layer's gradients."""
+    """Gather the next layer's parameters during this computation; then scatter its gradients."""
     for upcoming in part.order[len(part.computed) :][:1]:
         within = None if part.chance.random() < 0.2 else (key, part.share())
         mc = part.mc(upcoming)

@@ -26,7 +26,7 @@ _START_WITHIN_S = 60.0
 
 @contextmanager
 def postgres_server() -> Iterator[str]:
-    """URL of a server on which databases may be made; skips where there is none, and fails in CI.
+    """URL of a server for new databases; skips without one, and fails in CI.
 
     Set PACELINE_TEST_PG_URL to postgresql://USER@HOST:PORT/DATABASE to use one that runs already.
     """
@@ -48,7 +48,7 @@ def postgres_server() -> Iterator[str]:
 
 @contextmanager
 def database(server_url: str, *, template_url: str | None = None) -> Iterator[str]:
-    """URL of a new database on the server: empty, or a copy of another that nobody uses now."""
+    """URL of a new database on the server: empty, or a copy of an unused one."""
     template = _database_of(template_url) if template_url else "template0"
     name = f"test_{uuid.uuid4().hex}"
     with psycopg.connect(server_url, autocommit=True) as conn:
@@ -77,7 +77,7 @@ def _give_up(reason: str) -> NoReturn:
 
 @contextmanager
 def _running(programs: Path, directory: Path) -> Iterator[None]:
-    # It refuses to run as root.
+    # PostgreSQL refuses to run as root.
     user = "postgres" if os.geteuid() == 0 else None
     if user:
         shutil.chown(directory, user)

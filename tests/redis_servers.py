@@ -1,4 +1,4 @@
-"""Real servers of every kind that the event queue can be in, on loopback ports that were free."""
+"""Real servers of every kind that the event queue supports, on free loopback ports."""
 
 import os
 import signal
@@ -76,7 +76,7 @@ class Server:
 
 @dataclass
 class Group:
-    """Servers that belong together, and the URL by which the queue reaches them."""
+    """Servers of one deployment, and the queue's URL of them."""
 
     url: str
     servers: list[Server]
@@ -106,7 +106,7 @@ def single(directory: Path, **settings: str) -> Iterator[Group]:
 
 @contextmanager
 def cluster(directory: Path, *, patience_ms: int = 2000) -> Iterator[Group]:
-    """Three nodes with a third of the slots each; one that is silent for so long has failed."""
+    """Three nodes with a third of the slots each; a node silent for `patience_ms` has failed."""
     settings = {
         **DURABLE,
         "cluster-enabled": "yes",
@@ -127,7 +127,7 @@ def cluster(directory: Path, *, patience_ms: int = 2000) -> Iterator[Group]:
 
 
 def wait_until_whole(group: Group) -> None:
-    """Returns when each node of a cluster takes commands again, and thinks so of all others."""
+    """Wait until each node of a cluster is up and sees all others up."""
     with ExitStack() as stack:
         clients = [stack.enter_context(closing(server.client())) for server in group.servers]
         until(lambda: all(_is_whole(client) for client in clients))
@@ -135,7 +135,7 @@ def wait_until_whole(group: Group) -> None:
 
 @contextmanager
 def sentinel(directory: Path, *, patience_ms: int = 500) -> Iterator[Group]:
-    """A primary and its replica, watched by three sentinels; silent for so long is dead."""
+    """A primary and a replica with three sentinels; silent for `patience_ms` is down."""
     with ExitStack() as stack:
         servers = _started(stack, directory / "data", [DURABLE])
         replica = {**DURABLE, "replicaof": f"127.0.0.1 {servers[0].port}"}
@@ -156,7 +156,7 @@ def sentinel(directory: Path, *, patience_ms: int = 500) -> Iterator[Group]:
 
 
 def until(is_so: Callable[[], Any], within_s: float = WITHIN_S) -> None:
-    """Returns when it is so; asks again every 20 ms."""
+    """Poll every 20 ms until the condition holds."""
     end_s = time.monotonic() + within_s
     while True:
         try:
@@ -194,7 +194,7 @@ def _free_ports(num_ports: int) -> list[int]:
             probe.bind(("127.0.0.1", 0))
             if (port := probe.getsockname()[1]) > LAST_PORT:
                 continue
-            with suppress(OSError):  # somebody has that one
+            with suppress(OSError):  # in use
                 above.bind(("127.0.0.1", port + BUS))
                 ports.append(port)
     return ports
@@ -202,8 +202,8 @@ def _free_ports(num_ports: int) -> list[int]:
 
 def _is_whole(client: redis.Redis) -> bool:
     """Whether the node knows all three, and that together they have every slot."""
-    told: Any = client.execute_command("CLUSTER INFO")
-    return told["cluster_state"] == "ok" and len(client.execute_command("CLUSTER SLOTS")) == 3
+    state: Any = client.execute_command("CLUSTER INFO")
+    return state["cluster_state"] == "ok" and len(client.execute_command("CLUSTER SLOTS")) == 3
 
 
 def _in_step(client: redis.Redis) -> bool:

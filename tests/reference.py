@@ -1,7 +1,7 @@
-"""The definition of every figure, done the slow and obvious way: what the engine is held against.
+"""Reference implementation of every figure, slow and direct, to compare the engine with.
 
 Written from the what-if model's sections 3 to 5 and from docs/replay.md, op by op and simulation by
-simulation, over plain Python objects. What waits for what is in reference_rules.py.
+simulation, over plain Python objects. Dependencies are in reference_rules.py.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ Structure = frozenset[tuple[Key, int | None]]
 
 
 def dp_ranks_that_meet(axis: Axis, sizes: Parallelism) -> list[list[int]]:
-    """Which dp ranks start a transfer together."""
+    """Groups of dp ranks that start a transfer together."""
     dp_ranks = list(range(sizes.dp_size))
     if axis in (Axis.DP, Axis.DP_AND_STAGES):
         return [dp_ranks]
@@ -86,7 +86,7 @@ class Group:
         self.ideal_s = self._ideals()
 
     def _transfers(self) -> dict[Op, float]:
-        """Section 4: from the last arrival on; of an operation that meets nobody, its duration."""
+        """Section 4: from the last arrival on; without peers, the duration."""
         found = {}
         for step in self.steps:
             for nodes in self.meetings:
@@ -139,7 +139,7 @@ class Group:
         return max(optimized_s or end_s)
 
     def ready_s(self, op: Op) -> float:
-        """When all that the operation waits for had passed; -inf if it waits for nothing."""
+        """Time at which all dependencies had ended; -inf without any."""
         before_s = [float("-inf")]
         for before in self.dependencies.waits_for[op.key]:
             before_s.append(self.op[op.step, op.dp_rank, before].end_s)
@@ -179,12 +179,12 @@ class Reference:
         return times_s
 
     def launch_delay(self, op: Op, step_start_s: float) -> float:
-        """From the end of what the operation waits for to its recorded start."""
+        """From the end of the dependencies to the recorded start."""
         return max(0.0, op.start_s - max(self.group[op.step].ready_s(op), step_start_s))
 
 
 def structure(ops: list[Op], dp_rank: int) -> Structure:
-    """What a replica did in a step, whatever its order and time."""
+    """Operations of a replica in a step, without order and time."""
     return frozenset(
         (op.key, op.mc if op.optype in WITH_CHUNK else None) for op in ops if op.dp_rank == dp_rank
     )
@@ -195,7 +195,7 @@ def figures(window: Window) -> dict:
     job = Reference(window)
     dp_ranks, stages = range(job.sizes.dp_size), range(job.sizes.pp_size)
     positions = range(len(job.steps))
-    places = [(dp_rank, stage) for dp_rank in dp_ranks for stage in stages]
+    workers = [(dp_rank, stage) for dp_rank in dp_ranks for stage in stages]
     names = {op.spec.group for op in job.ops}
 
     recorded_s = job.recorded_step_times()
@@ -204,13 +204,13 @@ def figures(window: Window) -> dict:
     by_type = {name: job.step_times(_is(lambda op: op.spec.group, name)) for name in names}
     by_dp_rank = [job.step_times(_is(lambda op: op.dp_rank, dp_rank)) for dp_rank in dp_ranks]
     by_stage = [job.step_times(_is(lambda op: op.key.stage, stage)) for stage in stages]
-    by_worker = {place: job.step_times(_is(lambda op: op.place, place)) for place in places}
+    by_worker = {worker: job.step_times(_is(lambda op: op.worker, worker)) for worker in workers}
 
     actual_s, ideal_s = fmean(simulated_s), fmean(ideals_s)
     dp_rank_slowdown = [fmean(times_s) / ideal_s for times_s in by_dp_rank]
     stage_slowdown = [fmean(times_s) / ideal_s for times_s in by_stage]
-    exact = {place: fmean(times_s) / ideal_s for place, times_s in by_worker.items()}
-    estimate = {(d, p): min(dp_rank_slowdown[d], stage_slowdown[p]) for d, p in places}
+    exact = {worker: fmean(times_s) / ideal_s for worker, times_s in by_worker.items()}
+    estimate = {(d, p): min(dp_rank_slowdown[d], stage_slowdown[p]) for d, p in workers}
 
     def by_step(times_s: list[float]) -> list[float]:
         return [time_s / its_ideal_s for time_s, its_ideal_s in zip(times_s, ideals_s, strict=True)]
@@ -224,7 +224,7 @@ def figures(window: Window) -> dict:
 
     def slowest_share(slowdown: dict[tuple[int, int], float]) -> float | None:
         slowest = slowest_workers(job, slowdown)
-        return share(lambda op: op.place in slowest)
+        return share(lambda op: op.worker in slowest)
 
     stage_share = [share(_is(lambda op: op.key.stage, stage)) for stage in stages]
     slowdown = actual_s / ideal_s
@@ -266,8 +266,8 @@ def slowest_workers(
     job: Reference, slowdown: dict[tuple[int, int], float]
 ) -> list[tuple[int, int]]:
     """The slowest 3 %, at least one; ties go to the lowest rank."""
-    rank = {op.place: op.rank for op in job.ops}
-    order = sorted(slowdown, key=lambda place: (-slowdown[place], rank[place]))
+    rank = {op.worker: op.rank for op in job.ops}
+    order = sorted(slowdown, key=lambda worker: (-slowdown[worker], rank[worker]))
     return order[: (3 * len(order) + 99) // 100]
 
 

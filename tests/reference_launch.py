@@ -1,4 +1,4 @@
-"""What is launched while a stage computes: docs/replay.md, sections 5 and 6."""
+"""Operations launched while a stage computes: docs/replay.md, sections 5 and 6."""
 
 from app.trace.ops import Axis
 from tests.reference_ops import Dependencies, Op, is_on_compute_stream, is_own, of, passes
@@ -6,7 +6,7 @@ from tests.reference_stage import CLEARLY_S, GATHER, GRADIENTS, ROUNDING_S, Stag
 
 
 def launches(found: Dependencies, stage: Stage) -> None:
-    """Every overlapped operation: when it may begin, and what waits for it."""
+    """Dependencies and dependents of every overlapped operation."""
     for op in of(stage.ops, *stage.overlapping_types):
         launching = _launch(found, stage, op)
         if op.optype == GATHER:
@@ -23,7 +23,7 @@ def launches(found: Dependencies, stage: Stage) -> None:
 
 
 def _launch(found: Dependencies, stage: Stage, op: Op) -> Op | None:
-    """The operation of the compute stream that launched it, if any; what it waits for is added."""
+    """The launching operation of the compute stream, if any; adds the dependency."""
     stream = stage.streams[stage.stream(op)]
     was_queued = any(
         op.start_s <= before.end_s + CLEARLY_S for before in stream[: stream.index(op)][-1:]

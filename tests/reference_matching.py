@@ -1,4 +1,4 @@
-"""Sends and receives, and who meets whom within a replica: docs/replay.md, sections 2, 4 and 6."""
+"""Sends, receives and meeting stages within a replica: docs/replay.md, sections 2, 4 and 6."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Matched = list[tuple[Op, int]]  # sends or receives that have a peer, with their
 
 
 def sends_and_receives(found: Dependencies, stages: list[Stage], sizes: Parallelism) -> None:
-    """Section 2: what computations wait for, and which send and receive end together."""
+    """Section 2: dependencies of computations, and pairs of send and receive."""
     for direction in ONWARD:
         by_id = _all_have_ids(stages, direction)
         sends: list[Matched] = []
@@ -159,7 +159,7 @@ def _same_ids(sends: list[tuple[Id, Op]], receives: list[tuple[Id, Op]]) -> list
 
 
 def own_sends_and_receives(found: Dependencies, stages: list[Stage]) -> None:
-    """Section 6: a job's own p2p types."""
+    """Section 6: custom p2p types."""
     ops = [op for stage in stages for op in stage.ops if is_own(op) and op.spec.kind is OpKind.P2P]
     for spec in {op.spec for op in ops if op.spec.pairs_with}:
         both = of(ops, spec.name, spec.pairs_with)

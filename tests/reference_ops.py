@@ -1,4 +1,4 @@
-"""Recorded operations as plain objects, and what they wait for: the words of the definition."""
+"""Recorded operations as plain objects, and their dependencies."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Op:
         return self.start_s + self.duration_s
 
     @property
-    def place(self) -> tuple[int, int]:
+    def worker(self) -> tuple[int, int]:
         return self.dp_rank, self.key.stage
 
     @property
@@ -51,7 +51,7 @@ class Op:
 
 @dataclass
 class Dependencies:
-    """What each operation of a replica waits for, and which of them end together."""
+    """Dependencies of each operation of a replica, and operations that end together."""
 
     waits_for: dict[Key, set[Key]] = field(default_factory=dict)
     shares: dict[Key, set[tuple[Key, float]]] = field(default_factory=dict)
@@ -106,7 +106,7 @@ def numbered(ops: list[Op], *optypes: str) -> list[Op]:
 
 
 def last_to_end(ops: list[Op]) -> list[Op]:
-    """The one that ends last, the later one of two that end together; none of none."""
+    """The operation that ends last, the later one of a tie; None without operations."""
     return sorted(ops, key=lambda op: op.end_s)[-1:]
 
 
@@ -115,14 +115,14 @@ def is_on_compute_stream(op: Op) -> bool:
 
 
 def passes(ops: list[Op], direction: str) -> list[Op]:
-    """The forward or backward operations: what sends and receives are there for."""
+    """The forward or backward computations that sends and receives serve."""
     if direction == "forward":
         return of(ops, "forward-compute")
     return of(ops, "backward-compute", "backward-input-compute")
 
 
 def backwards(ops: list[Op]) -> list[Op]:
-    """All that a backward consists of, weights included."""
+    """Backward computations, weights included."""
     return of(ops, "backward-compute", "backward-input-compute", "backward-weight-compute")
 
 

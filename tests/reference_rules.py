@@ -1,4 +1,4 @@
-"""What every operation of a step waits for: docs/replay.md, on the stages of one replica."""
+"""Dependencies of every operation of a step: docs/replay.md, on the stages of one replica."""
 
 from collections.abc import Iterable
 
@@ -63,7 +63,7 @@ def _parameters(found: Dependencies, stage: Stage) -> None:
 
 
 def _end_of_step(found: Dependencies, stage: Stage) -> None:
-    """Section 3: what follows the computation."""
+    """Section 3: operations after the computation."""
     found.chain(last_to_end(stage.computes) + stage.end_of_step)
     scatters = numbered(stage.ops, SCATTER)
     if stage.sizes.is_data_parallel and stage.overlapped and SCATTER not in stage.overlapping_types:

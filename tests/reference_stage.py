@@ -1,4 +1,4 @@
-"""What one stage of a replica recorded, and what docs/replay.md reads from it."""
+"""Operations of one stage of a replica, and their traits by docs/replay.md."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,7 +7,7 @@ from itertools import pairwise
 from app.trace.job import Parallelism
 from tests.reference_ops import Op, backwards, is_on_compute_stream, is_own, numbered, of
 
-# Section 5: 50 us tell one thing from the next, 1 us is the rounding of a clock.
+# Section 5: 50 us separate two operations, 1 us is clock rounding.
 CLEARLY_S = 50e-6
 ROUNDING_S = 1e-6
 
@@ -82,7 +82,7 @@ class Stage:
 
     @cached_property
     def end_of_step(self) -> list[Op]:
-        """What comes one after the other when the computation is done."""
+        """Serial operations after the computation."""
         chain = [op for op in of(self.ops, "gc") if op.key.seq_id == 0]
         chain += numbered(self.ops, "layernorm-grads-all-reduce")
         if self.number in (0, self.sizes.pp_size - 1):

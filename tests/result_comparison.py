@@ -6,7 +6,7 @@ import math
 def agree(
     got: object, want: object, where: str, *, relative: float, absolute: float = 1e-12
 ) -> None:
-    """Fails with the figure's name where a wanted JSON value differs; more may be there."""
+    """Fail with the figure's name where a wanted JSON value differs; extra values are allowed."""
     if isinstance(want, dict):
         assert isinstance(got, dict), where
         assert set(want) <= set(got), where

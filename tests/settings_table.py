@@ -12,8 +12,8 @@ def settings_rows() -> list[tuple[str, str, str]]:
 
 
 def default_text(name: str) -> str:
-    """The default as an environment variable would say it."""
+    """The default as an environment variable."""
     if name == "data_dir":
-        return "~/.local/share/paceline"  # the real one has this user's home in it
+        return "~/.local/share/paceline"  # the real default has this user's home directory
     value = Settings.model_construct().as_environment().get(f"{PREFIX}{name.upper()}")
     return value or ""

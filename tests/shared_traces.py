@@ -1,4 +1,4 @@
-"""Where the published traces lie, beside the repository, and what to do without them."""
+"""Path of the published traces beside the repository; skips or fails without them."""
 
 import os
 from pathlib import Path

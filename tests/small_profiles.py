@@ -1,4 +1,4 @@
-"""Small plain profiles, written by hand in microseconds, and where those of real jobs lie."""
+"""Small handwritten profiles in microseconds, and the path of real ones."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ class SmallProfile:
         return self
 
     def optimizer(self, *ends: float) -> "SmallProfile":
-        """Optimizer steps of 1 us that end then."""
+        """Optimizer steps of 1 us that end at these times."""
         for end in ends:
             self.event("user_annotation", "Optimizer.step#AdamW.step", end - 1, 1)
         return self
@@ -78,7 +78,7 @@ class SmallProfile:
         function: str = "cudaLaunchKernel",
         **args: Any,
     ) -> "SmallProfile":
-        """A kernel, and its launch where that is said."""
+        """A kernel, and its launch if given."""
         self._correlation += 1
         if launch is not None:
             self.event(runtime, function, launch, 1, correlation=self._correlation)
@@ -97,7 +97,7 @@ class SmallProfile:
     def all_reduce(
         self, start: float, end: float, *, launch: float | None = None, ranks: Any, **args: Any
     ) -> "SmallProfile":
-        """A NCCL kernel that says its collective: 1,000 floats among these ranks."""
+        """A NCCL kernel with its collective: 1,000 floats among these ranks."""
         says = {
             "Collective name": "allreduce",
             "Process Group Name": "0",
@@ -113,7 +113,7 @@ class SmallProfile:
         )
 
     def write(self, folder: Path, name: str = "rank0.json") -> Path:
-        """The file, packed where its name says so."""
+        """Write the file, compressed if its name ends so."""
         path = folder / name
         text = json.dumps(self.content | {"traceEvents": self.events}).encode()
         path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)

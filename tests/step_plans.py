@@ -1,4 +1,4 @@
-"""A plan says what every replica of a made job does in a step; playing it leaves a record."""
+"""Plans of a step of a simulated job, and their playback into a recording."""
 
 import random
 from collections.abc import Iterable
@@ -15,13 +15,13 @@ from tests.window_factory import Row
 # All times are multiples of this, so that sums are exact and equal times stay equal.
 TICK_S = 2.0**-16
 
-# Longer than every tolerance (50 us), so that what is launched inside is seen to be inside.
+# Longer than every tolerance (50 us), so that launches inside are detected as inside.
 CLEARLY_TICKS = 8
 
 
 @dataclass
 class Plan:
-    """Operations with what they really wait for, whatever the rules will read from the record."""
+    """Operations with their true dependencies, independent of the replay rules."""
 
     sizes: Parallelism
     types: OpTypes = BUILT_IN
@@ -63,7 +63,7 @@ class Plan:
         return self._spec(key).kind is OpKind.COMPUTE
 
     def meet_over_stages(self) -> None:
-        """Let those of one type and number end together that are to meet other stages."""
+        """Let operations of one type and number end together across stages."""
         meeting: dict[tuple[str, int], list[Key]] = {}
         for key in self.row:
             if self._spec(key).axis in (Axis.STAGES, Axis.DP_AND_STAGES):
@@ -86,7 +86,7 @@ class Unsteady:
         return self.chance.choice([1, 1, 2, 1000, 30_000])
 
     def own(self, plan: Plan, key: Key) -> int:
-        """Ticks that an operation takes when nobody has to be waited for."""
+        """Ticks of an operation without waiting."""
         chance = self.chance
         ticks = chance.choice([0, 1, chance.randint(0, 20_000), chance.randint(0, 200_000)])
         if key.optype == "optimizer":
@@ -98,7 +98,7 @@ class Unsteady:
 
 
 class Steady:
-    """Each operation takes nearly the same everywhere, starts at once, and all clocks agree."""
+    """Nearly equal durations, no launch delays, and equal clocks."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance, self.usual = chance, dict[Key, int]()
@@ -119,7 +119,7 @@ Times = Unsteady | Steady
 
 
 def play(plan: Plan, meetings: list[list[Node]], step: int, times: Times) -> list[Row]:
-    """One step as its workers would have recorded it."""
+    """One step as recorded by its workers."""
     start: dict[Node, int] = {}
     end: dict[Node, int] = {}
     for nodes in meetings:
@@ -150,7 +150,7 @@ def _delay(plan: Plan, key: Key, times: Times) -> int:
 
 
 def record(plans: list[Plan], times: Times, chance: random.Random) -> Window:
-    """What the job's workers would have recorded in one step of each plan."""
+    """Recording of the job's workers, one step of each plan."""
     rows: list[Row] = []
     for position, plan in enumerate(plans):
         rows += play(plan, plan.in_order(), 10 + position, times)

@@ -1,4 +1,4 @@
-"""What docker-compose.yml and Dockerfile promise, as far as that can be seen without an engine."""
+"""Checks of docker-compose.yml and Dockerfile that need no container engine."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_our_containers_are_locked_down(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(COMPOSE["services"]) - {"migrate"}))
-def test_everything_that_runs_on_has_a_health_check(name):
+def test_long_running_containers_have_a_health_check(name):
     assert COMPOSE["services"][name]["healthcheck"]["test"]
 
 
@@ -36,7 +36,7 @@ def test_containers_set_only_variables_that_exist():
     assert used <= known
 
 
-def test_the_queue_keeps_what_it_takes():
+def test_queue_is_durable_and_never_evicts():
     command = COMPOSE["services"]["queue"]["command"]
     options = dict(zip(command[1::2], command[2::2], strict=True))
     assert options["--appendonly"] == "yes"
@@ -50,7 +50,7 @@ def test_the_image_does_not_run_as_root():
     assert users[-1] not in ("root", "0")
 
 
-def test_nothing_published_reaches_beyond_this_machine_unless_asked_to():
+def test_published_ports_bind_to_loopback_by_default():
     for service in COMPOSE["services"].values():
         for port in service.get("ports", []):
             assert port.startswith("${PACELINE_BIND:-127.0.0.1}:")

@@ -1,4 +1,4 @@
-"""What README, CONTRIBUTING and docs/ say is so."""
+"""Statements of README, CONTRIBUTING and docs/ are true."""
 
 import ast
 import re
@@ -50,7 +50,7 @@ def test_every_path_that_documentation_names_exists(page):
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_every_function_that_contributing_names_is_in_the_file_named_before_it():
+def test_every_function_named_in_contributing_is_in_its_file():
     named = list(_functions_by_file(PAGES["CONTRIBUTING.md"]))
     assert len(named) > 50
     assert [(path, name) for path, name in named if name not in _definitions(ROOT / path)] == []
@@ -78,7 +78,7 @@ def _definitions(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_every_link_between_pages_leads_somewhere(page):
+def test_every_link_between_pages_has_a_target(page):
     folder = ROOT / "docs" if page in DOCS else ROOT
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", PAGES[page])
     assert [link for link in links if not (folder / link).exists()] == []

@@ -1,4 +1,4 @@
-"""What the pages on scores and on questions in Python say, done as they say."""
+"""Examples and limits on the pages about scores and Python queries."""
 
 import dataclasses
 import enum
@@ -27,7 +27,7 @@ def text(path):
 
 
 class Statistic(enum.Enum):
-    """As NVRx has it: what makes JSON of a whole report fail."""
+    """Enum of NVRx, which makes JSON of a whole report fail."""
 
     MED = 1
 
@@ -44,7 +44,7 @@ class Report:
     local_section_summaries: Any
 
 
-def test_what_nvrx_users_are_told_to_write_is_what_is_read(tmp_path, monkeypatch):
+def test_nvrx_example_writes_a_readable_file(tmp_path, monkeypatch):
     report = Report(
         gpu_relative_perf_scores={0: 1.0, 1: 0.5, 2: float("nan")},
         section_relative_perf_scores={"fwd": {0: 1.0}},
@@ -78,19 +78,19 @@ def test_every_format_of_scores_has_its_page():
         assert name in text("scores.md")
 
 
-def test_the_scores_by_curl_are_ones_that_the_api_takes():
+def test_scores_example_by_curl_is_valid():
     (body,) = re.findall(r"-d '(\{\"source\".*?\})'", text("scores.md"), re.S)
     assert ScoresIn.model_validate(json.loads(body)).report().scores[0].slowdown is not None
 
 
-def test_its_limits_are_those_that_hold():
+def test_limits_on_the_scores_page_equal_those_of_the_code():
     page = text("scores.md")
     assert f"{MAX_SCORE_BYTES >> 20} MiB" in page
     assert f"{MAX_SCORES:,} scores" in page
     assert f"{MAX_REPORTS} reports" in page
 
 
-def test_every_question_and_every_error_is_on_the_page():
+def test_query_page_lists_every_method_and_error():
     page = text("query.md")
     public = {name for name in vars(query.Paceline) if not name.startswith("_")} - {"close"}
     named = set(re.findall(r"^\| `(\w+)\(", page, re.M))

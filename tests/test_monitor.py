@@ -50,13 +50,13 @@ def test_rules_on_the_step_time_see_earlier_steps_only():
     assert observe(made_window(HEALTHY, 1, 2), history).facts.earlier_step_s.size == 1
 
 
-def test_a_slow_window_says_who_and_what_it_costs():
+def test_finding_of_a_slow_window_has_cause_and_cost():
     (found,) = observe(made_window(SLOW, 4, 5)).result["findings"]
     assert found["cause"] == "slow-worker"
     assert f"it costs {100 * found['cost']:.0f} %" in found["sentence"]
 
 
-def test_figures_that_the_replay_cannot_explain_are_shown_as_such():
+def test_unexplained_figures_have_a_low_verdict():
     seen = observe(made_window(UNEXPLAINED, 0))
     assert seen.verdict == seen.facts.verdict == "low"
     assert seen.result["slowdown"] >= 1.1
@@ -78,16 +78,18 @@ def test_window_without_a_complete_step_has_a_reason():
     assert seen.result["window"]["missing"] == [3]
     assert seen.result["skipped_steps"] == [{"step": 7, "reason": skipped.reason}]
     assert seen.facts.verdict is None
-    assert seen.result["findings"] is None  # one step tells nothing of anybody
+    assert seen.result["findings"] is None  # one step is too few for a diagnosis
 
 
 def test_silent_worker_is_found_without_a_complete_step():
-    gone = tuple(SkippedStep(step, "rank 3 did not report it", (3,)) for step in range(7, 15))
+    skipped_steps = tuple(
+        SkippedStep(step, "rank 3 did not report it", (3,)) for step in range(7, 15)
+    )
     nothing = replace(
         made_window(HEALTHY, 7),
         steps=(),
         trace=HEALTHY.make([7]).select(HEALTHY.make([7]).step < 0),
-        skipped=gone,
+        skipped=skipped_steps,
         state="incomplete",
     )
     result = observe(nothing).result
@@ -99,7 +101,7 @@ def test_silent_worker_is_found_without_a_complete_step():
 
 def circle():
     """A window whose only step cannot be replayed."""
-    # By its record, stage 0 goes backward before the forward whose result comes back to it.
+    # Recorded: stage 0 runs the backward before the forward that it depends on.
     rows = [
         Row("backward-recv", 0, 1),
         Row("backward-compute", 1, 1),
@@ -117,7 +119,7 @@ def circle():
     )
 
 
-def test_operations_that_wait_for_each_other_skip_their_steps_with_that_reason():
+def test_steps_with_circular_waits_are_skipped_with_that_reason():
     seen = observe(circle())
     assert seen.report is None
     assert seen.result["slowdown"] is None
@@ -128,7 +130,7 @@ def test_operations_that_wait_for_each_other_skip_their_steps_with_that_reason()
     assert seen.facts.verdict is None
 
 
-def test_a_line_about_a_window_says_which_one_and_which_revision():
+def test_log_line_names_window_epoch_and_revision():
     with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as lines:
         observe(replace(circle(), revision=3))
     [line] = lines
@@ -136,7 +138,7 @@ def test_a_line_about_a_window_says_which_one_and_which_revision():
 
 
 @pytest.mark.parametrize("error", [StopIteration, RuntimeError, AttributeError, AssertionError])
-def test_a_fault_in_diagnosing_leaves_the_figures(monkeypatch, error):
+def test_error_in_the_diagnosis_keeps_the_figures(monkeypatch, error):
     def fails(*_):
         raise error("ours")
 
@@ -149,7 +151,7 @@ def test_a_fault_in_diagnosing_leaves_the_figures(monkeypatch, error):
     assert [each["event"] for each in logs] == ["window not diagnosed"]
 
 
-def test_being_out_of_memory_is_no_fault_in_diagnosing(monkeypatch):
+def test_out_of_memory_in_the_diagnosis_is_raised(monkeypatch):
     def fails(*_):
         raise MemoryError
 

@@ -11,7 +11,7 @@ from tests.settings_table import settings_rows
 TOKEN = "pl_" + "t" * 40
 
 
-def test_every_setting_says_what_it_is_in_one_sentence():
+def test_every_setting_is_described_in_one_sentence():
     for variable, _, description in settings_rows():
         assert variable.startswith("PACELINE_")
         assert description.endswith(".")
@@ -29,7 +29,7 @@ def test_a_child_process_gets_the_same_settings(tmp_path):
     assert load_settings(**environment) == settings
 
 
-def test_a_token_is_made_once_and_kept_for_us_alone(tmp_path):
+def test_token_is_created_once_and_readable_by_its_owner_only(tmp_path):
     first = Settings(data_dir=tmp_path / "new").with_token()
     second = Settings(data_dir=tmp_path / "new").with_token()
     assert first.token is not None
@@ -43,7 +43,7 @@ def test_a_given_token_is_used_as_it_is(tmp_path):
     assert not (tmp_path / "token").exists()
 
 
-def test_new_tokens_are_taken_and_differ():
+def test_new_tokens_are_valid_and_differ():
     assert new_token() != new_token()
     assert load_settings(token=new_token()).token is not None
 
@@ -73,7 +73,7 @@ def test_invalid_setting_is_named_without_its_value(name):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "paceline.test"])
-def test_other_machines_get_in_only_when_told_or_over_tls(host):
+def test_non_loopback_host_needs_public_or_tls(host):
     with pytest.raises(StartUpFailed, match=r"--public or PACELINE_PUBLIC"):
         load_settings(host=host)
     assert load_settings(host=host, public=True).host == host
@@ -96,7 +96,7 @@ def test_an_alert_cannot_clear_above_where_it_fires():
         load_settings(alert_slowdown=1.1, alert_clear_slowdown=1.2)
 
 
-def test_the_store_is_a_file_in_the_data_directory_unless_told(tmp_path):
+def test_store_is_a_file_in_the_data_directory_by_default(tmp_path):
     assert Settings(data_dir=tmp_path).store_url == f"sqlite:///{tmp_path}/paceline.db"
     assert Settings(database_url="postgresql://db/a").store_url == "postgresql://db/a"
 

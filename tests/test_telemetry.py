@@ -11,7 +11,7 @@ TOKEN = "pl_" + "t" * 40
 
 @pytest.fixture
 def lines(capsys):
-    """Set logging up in a format, and give back what is written then."""
+    """A function that logs in a format and returns the written text."""
     root = logging.getLogger()
     before = root.handlers, root.level
 
@@ -37,7 +37,7 @@ def test_no_token_is_ever_written(lines, log_format):
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_one_event_is_one_line_whatever_is_in_it(lines, log_format):
+def test_event_with_line_breaks_is_one_log_line(lines, log_format):
     found = lines(log_format, lambda log: log.info("a\nb", name="x\r\ny\x1b[31m\u2028z"))
     assert found.count("\n") == 1
     assert "\x1b" not in found
@@ -55,7 +55,7 @@ def test_failure_is_logged_with_its_reason(lines):
         assert line.startswith("  | ")
 
 
-def test_webhook_secrets_are_cut_short_too():
+def test_webhook_secrets_are_masked():
     assert without_secrets("whsec_c2VjcmV0c2VjcmV0 next") == "whsec_*** next"
 
 

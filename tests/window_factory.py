@@ -1,4 +1,4 @@
-"""Windows built by hand, saying only what a test is about."""
+"""Handmade windows with defaults for all fields that a test leaves out."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ _WITH_CHUNK = {
 
 @dataclass(frozen=True)
 class Row:
-    """One operation; its number counts by start on its worker where it is not given."""
+    """One operation; its number defaults to the order of starts on its worker."""
 
     optype: str
     start_s: float = 0.0
@@ -40,7 +40,7 @@ class Row:
         return self.start_s + self.duration_s
 
     def on(self, **changes: object) -> "Row":
-        """The same operation elsewhere, or at another time."""
+        """The same operation with other fields."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
@@ -121,7 +121,7 @@ def window(
 
 
 def scaled(base: Window, factor: float) -> Window:
-    """The window with every time a factor longer."""
+    """The window with every time multiplied by the factor."""
     times = {
         "start_s": base.trace.start_s * factor,
         "duration_s": base.trace.duration_s * factor,

@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 4 examples/megatron/on_cpu.py --pp 2
 
-Megatron trains on GPUs; here its own schedules, model, optimizer and transfers run on gloo, with
-the functions replaced by which it asks for a GPU. That is enough to see every operation that
-`paceline_client.integrations.megatron` records, and no measure of how fast Megatron is.
+Megatron trains on GPUs. Here its own schedules, model, optimizer and transfers run on gloo, with
+its GPU functions replaced. That shows every operation that
+`paceline_client.integrations.megatron` records, but not how fast Megatron is.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import torch
 import torch.distributed as dist
 
 LENGTH, VOCABULARY = 64, 256
-LAYER_S = 0.02  # of a chunk's forward, slept: four processes share the cores that there are
+LAYER_S = 0.02  # sleep in a chunk's forward, since four processes share few cores
 SLOWER = 2.5
 
 
 def on_cpu() -> None:
-    """Where Megatron asks for a GPU, it gets the CPU."""
+    """Replace Megatron's GPU functions by CPU ones."""
     cpu = torch.device("cpu")
     torch.cuda.current_device = lambda: cpu
     torch.cuda.synchronize = lambda *_: None
@@ -37,7 +37,7 @@ def on_cpu() -> None:
         setattr(torch, name, partial(_anywhere, getattr(torch, name)))
     from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 
-    CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()  # it drops out nothing
+    CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()  # no dropout
 
 
 def _anywhere(make: Callable[..., Any], *args: Any, device: Any = None, **more: Any) -> Any:
@@ -93,7 +93,7 @@ def model_chunks(told: argparse.Namespace) -> list[Any]:
 
 
 def batches(seed: int) -> Iterator[torch.Tensor]:
-    """Tokens that are easy to learn: each the one before plus one."""
+    """Easy tokens: each is the previous one plus one."""
     random = torch.Generator().manual_seed(seed)
     while True:
         first = torch.randint(VOCABULARY, (2, 1), generator=random)
@@ -101,18 +101,18 @@ def batches(seed: int) -> Iterator[torch.Tensor]:
 
 
 class Paced(torch.autograd.Function):
-    """Takes its time in the forward, and twice that in the backward, as a model's layers do."""
+    """Sleeps in the forward, and twice as long in the backward, like real layers."""
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, took_s: float) -> torch.Tensor:
-        """The same numbers, later."""
+        """The unchanged output after a sleep."""
         ctx.took_s = took_s
         time.sleep(took_s)
         return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The same gradient, later."""
+        """The unchanged gradient after a sleep."""
         time.sleep(2 * ctx.took_s)
         return gradient, None
 
@@ -131,7 +131,7 @@ def forward_step(took_s: float, data: Iterator[torch.Tensor], model: Any) -> tup
 
 
 def say_that_it_is_over() -> None:
-    """One rank tells the server, once all have sent what they recorded."""
+    """End the job on the server from one rank, after all ranks have sent their batches."""
     where = [os.environ.get(f"PACELINE_{name}") for name in ("URL", "TOKEN", "JOB")]
     dist.barrier()
     if dist.get_rank() == 0 and all(where):

@@ -1,4 +1,4 @@
-"""What goes wrong on a rank, done for real: Python that runs, garbage, and data that comes late."""
+"""Real faults of a rank: host work, garbage collection and slow data loading."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOW_COLLATE_S = 0.060
 
 
 def work_on_host(seconds: float) -> int:
-    """Python that holds its thread for so long, as logging or bookkeeping between operations."""
+    """Busy Python code for this long, like logging between operations."""
     total, until_s = 0, time.perf_counter() + seconds
     while time.perf_counter() < until_s:
         total += sum(range(200))
@@ -30,7 +30,7 @@ def work_on_host(seconds: float) -> int:
 
 
 class _Cycle:
-    """Garbage that only the collector can free, and that takes long to free."""
+    """Cyclic garbage that is slow to collect."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -40,7 +40,7 @@ class _Cycle:
 
 
 class GcStorm:
-    """Collections of garbage in some forwards and backwards of every step, at random places."""
+    """Garbage collections in random forwards and backwards of every step."""
 
     def __init__(self, layers: Any, seed: int) -> None:
         self._draw = random.Random(seed)  # noqa: S311
@@ -52,7 +52,7 @@ class GcStorm:
             layer.register_full_backward_pre_hook(self._pass)
 
     def begin_step(self, num_microbatches: int) -> None:
-        """Draw where this step's collections are."""
+        """Draw the positions of this step's collections."""
         self._at = 0
         self._left = set(self._draw.sample(range(self._places * num_microbatches), PAUSES))
 
@@ -60,11 +60,11 @@ class GcStorm:
         self._at += 1
         if self._at - 1 in self._left:
             _Cycle()
-            gc.collect(0)  # the youngest: what all of PyTorch's modules take is not in it
+            gc.collect(0)  # generation 0, without PyTorch's modules
 
 
 class Rows(Dataset[tuple[Tensor, Tensor]]):
-    """Rows of made data, in memory or each so long away."""
+    """Synthetic rows, each with a loading time of `item_s`."""
 
     def __init__(self, num_rows: int, item_s: float = 0.0) -> None:
         self._inputs = torch.rand(num_rows, WIDTH)
@@ -83,7 +83,7 @@ class Rows(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Collate:
-    """Makes a batch of rows as transformers' Trainer takes it, after so long."""
+    """Collate function for transformers' Trainer that first sleeps."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

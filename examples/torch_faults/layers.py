@@ -1,6 +1,6 @@
-"""Layers that take as long as they would on an accelerator: they sleep inside autograd.
+"""Layers that sleep inside autograd for the time an accelerator would take.
 
-Two cores cannot compute for four ranks, but they can sleep for them.
+Two cores cannot compute for four ranks, but four ranks can sleep on them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 WIDTH = 64
-# Forward of a layer; its backward takes twice as long. Long beside a collective on a busy machine,
-# which is a millisecond where all goes well and ten where it does not.
+# Forward of a layer; its backward takes twice as long. Much longer than a collective, which takes
+# 1 ms on an idle machine and 10 ms on a busy one.
 LAYER_S = 0.016
 JITTER = 0.02  # of each pass, on both sides
 
 
 class Pace:
-    """How fast a rank's accelerator is: 1.6 takes 1.6 times as long; and how busy the machine."""
+    """Speed of a rank's accelerator (1.6 takes 1.6 times as long), and measured oversleeping."""
 
     def __init__(self, slowdown: float, seed: int) -> None:
         self._slowdown = slowdown
@@ -30,7 +30,7 @@ class Pace:
         self._slept_s = 0.0
 
     def sleep(self, usual_s: float) -> None:
-        """So long, times the slowdown, give or take the jitter."""
+        """Sleep this long, times slowdown and jitter."""
         asked_s = usual_s * self._slowdown * self._draw.uniform(1 - JITTER, 1 + JITTER)
         began_s = time.perf_counter()
         time.sleep(asked_s)
@@ -38,7 +38,7 @@ class Pace:
         self._slept_s += time.perf_counter() - began_s
 
     def overslept(self) -> float | None:
-        """By which share the machine made sleeps longer than asked; None where there were none."""
+        """Share by which sleeps took longer than requested; None without sleeps."""
         return self._slept_s / self._asked_s - 1 if self._asked_s else None
 
 
@@ -58,7 +58,7 @@ class _Sleeping(torch.autograd.Function):
 
 
 class Layer(nn.Module):
-    """A linear layer that takes its time."""
+    """A linear layer that sleeps."""
 
     def __init__(self, pace: Pace) -> None:
         super().__init__()

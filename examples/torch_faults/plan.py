@@ -1,4 +1,4 @@
-"""What is trained in a run, and what is wrong in it."""
+"""Plan of one run: training and fault."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Plan:
-    """One run, as its JSON says it.
+    """One run, read from JSON.
 
     `way` is "ddp", "fsdp2", "pipeline", "peers" (replicas of 4 tensor-parallel peers) or
     "huggingface". `fault` is "" where it is healthy, or "slow-rank" (fsdp2), "slow-peer" (peers),
@@ -32,10 +32,10 @@ class Plan:
 
     @classmethod
     def of(cls, text: str) -> Plan:
-        """The plan that a JSON object says.
+        """Parse a plan from a JSON object.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is not a plan.
         """
         try:
             return cls(**json.loads(text))

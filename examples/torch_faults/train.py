@@ -1,4 +1,4 @@
-"""Trains some plans, one after the other, on one rank; run on every rank.
+"""Trains several plans in sequence on one rank; run on every rank.
 
 Each run is a job of its own, recorded as docs/feeds/torch.md says. Without barriers: ranks meet in
 the collectives of the training alone. Each rank prints one line of JSON a run.
@@ -54,12 +54,12 @@ CLOSE_S = 10.0
 
 
 def main() -> None:
-    """Train as the command line says."""
+    """Train the runs of the command line."""
     train_runs(Training)
 
 
 def train_runs(kind: type[Training]) -> None:
-    """Train what the command line says, each run by an object of this kind."""
+    """Train the runs of the command line, each by an object of this class."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--token", required=True)
@@ -81,7 +81,7 @@ def train_runs(kind: type[Training]) -> None:
 
 
 def _run_undisturbed() -> None:
-    """As far as permitted: as on a host that nothing else uses, and with a heap that stays small.
+    """If permitted, raise the priority of this process, and keep the garbage-collected heap small.
 
     Linux lets a process that runs finish its time slice of some milliseconds before one that wakes
     up, which on a busy machine makes collectives ten times as long. Ranks sleep most of the time,
@@ -107,7 +107,7 @@ class Training:
         self.pace = Pace(SLOWDOWN if is_slow else 1.0, seed=1000 * plan.seed + self._rank)
 
     def run(self) -> None:
-        """Train, deliver what was recorded, and say that the job is over."""
+        """Train, deliver the batches, and end the job."""
         self.train()
         dist.barrier()
         if self._rank == 0:
@@ -125,7 +125,7 @@ class Training:
         ways[self.plan.way]()
 
     def options(self) -> dict[str, Any]:
-        """Of a recorder: the run's job on the server, and this rank's host."""
+        """Recorder options: the run's job and this rank's host."""
         host = "host" if self.plan.shares_host else f"host-{self._rank}"
         return {"job": self.plan.name, "url": self._url, "token": self._token, "host": host}
 
@@ -133,7 +133,7 @@ class Training:
         place = place or topology.from_torch()
         return paceline_client.start(topology=place, framework="PyTorch", **self.options())
 
-    # Data parallelism: a loop of one's own.
+    # Data parallelism with a custom loop.
 
     def _with_ddp(self) -> None:
         recorder = self._started()
@@ -195,7 +195,7 @@ class Training:
             yield number, [part] * num_microbatches
 
     def _work(self, variant: int) -> None:
-        """A late host's own work, before its forwards or before its backwards."""
+        """Host work of a late host, before its forwards or its backwards."""
         is_late = self.is_culprit and self._fault == "host-work"
         if is_late and variant == self.plan.variant:
             work_on_host(HOST_WORK_S)
@@ -250,7 +250,7 @@ class Training:
         )
         torch_pipeline.attach(recorder, schedule)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-        # In memory before the first step: there is no loader to wait for.
+        # In memory before the first step: no data loader.
         batch = batches.batch(0, place.dp_rank, PIPELINE_MICROBATCHES, are_uneven=False)
         for number in range(self.plan.steps):
             with recorder.step(number, kind="train" if number else "first"):

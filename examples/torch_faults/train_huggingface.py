@@ -1,7 +1,6 @@
-"""Trains runs with the Trainer of transformers; as `train.py`, on every rank.
+"""Trains runs with the Trainer of transformers, on every rank like `train.py`.
 
-A module of its own, so that transformers is imported once, before ranks are forked, and only where
-it is needed.
+A separate module, so that transformers is imported only if needed, once, before ranks fork.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class TrainerTraining(Training):
 
 
 def main() -> None:
-    """Train as the command line says."""
+    """Train the runs of the command line."""
     train_runs(TrainerTraining)
 
 

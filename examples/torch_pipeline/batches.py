@@ -1,4 +1,4 @@
-"""Made text: the next token is the one before plus one, in sequences of given lengths."""
+"""Synthetic text: each token is the previous one plus one, in sequences of given lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be made to go wrong, one at a time."""
+"""Faults to inject, one at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAUSE_S = 0.15
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong from the first step on; what is left out is healthy."""
+    """One fault from the first step on; omitted fields are healthy."""
 
     slow_rank: int = -1
     slowdown: float = 1.0
@@ -31,7 +31,7 @@ FAULTS = {
 
 
 class _Held:
-    """Garbage that takes long to collect."""
+    """Garbage that is slow to collect."""
 
     def __init__(self) -> None:
         self.itself = self

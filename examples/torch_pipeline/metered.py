@@ -1,4 +1,4 @@
-"""A recorder that measures itself: how long does training spend in it, and for how many ops?"""
+"""A recorder that measures its own overhead: time spent and number of operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Metered:
-    """A recorder as integrations use it; what is not an operation is passed on."""
+    """A recorder for integrations that times each operation and forwards all other calls."""
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder

@@ -1,4 +1,4 @@
-"""A small transformer in stages; its layers take as long as they would on a made accelerator."""
+"""A small transformer in stages; its layers take the time of a simulated accelerator."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ NUM_TOKENS = 128  # different ones
 WIDTH = 32
 LENGTH = 32  # tokens of a row
 
-# A layer with sequences of the usual lengths, forward; backward takes twice as long. Longer than
-# a busy processor keeps a process waiting, so that a shared laptop shows the same as a quiet one.
+# Forward of a layer with usual sequence lengths; backward takes twice as long. Longer than
+# scheduling delays on a busy processor, so that a shared laptop gives the same results.
 LAYER_S = 0.012
-# Of a layer's time, what grows with the squares of the lengths, as attention does.
+# Share of a layer's time that grows with squared lengths, as attention does.
 ATTENTION_SHARE = 0.9
 USUAL_SQUARES = 4 * (LENGTH // 4) ** 2
 
 
 class Pace:
-    """How fast this worker's accelerator is; 2.0 takes twice as long."""
+    """Speed of this worker's accelerator; 2.0 takes twice as long."""
 
     def __init__(self, slowdown: float = 1.0) -> None:
         self.slowdown = slowdown
@@ -34,7 +34,7 @@ class Pace:
 
 
 class _Paced(torch.autograd.Function):
-    """The accelerator's time: so long in the forward, twice as long in the backward."""
+    """Sleeps `took_s` in the forward and twice as long in the backward."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, took_s: float) -> Tensor:
@@ -62,7 +62,7 @@ class Layer(nn.Module):
         )
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """[rows, LENGTH, WIDTH] of rows with sequences of such lengths, [rows, sequences]."""
+        """[rows, LENGTH, WIDTH], for sequence lengths [rows, sequences]."""
         squares = float((lengths.double() ** 2).sum() / max(1, lengths.shape[0]))
         inputs = _Paced.apply(inputs, self._pace.layer_s(squares))
         query, key, value = self._mixed(self._before(inputs)).chunk(3, dim=-1)
@@ -88,7 +88,7 @@ class Stage(nn.Module):
         self.output = nn.Linear(WIDTH, NUM_TOKENS) if is_last else None
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """What the next stage gets, or the logits."""
+        """Activations for the next stage, or the logits."""
         if self.embedding is not None:
             inputs = self.embedding(inputs)
         for layer in self.layers:

@@ -20,14 +20,14 @@ LAYERS = 2  # of a rank, unless the fault says otherwise
 
 @dataclass
 class Parallel:
-    """What one worker trains."""
+    """Stages and schedule of one worker."""
 
     modules: list[nn.Module]
     schedule: Any
     group: dist.ProcessGroup
 
     def reduce_gradients(self, recorder: Any) -> None:
-        """Means over the replicas; DDP has done it already where it is used."""
+        """Average gradients over the replicas, unless DDP has done it."""
         for chunk, module in enumerate(self.modules):
             if isinstance(module, DistributedDataParallel):
                 continue
@@ -41,7 +41,7 @@ class Parallel:
                 gradient.copy_(part.view_as(gradient))
 
     def zero_gradients(self) -> None:
-        """Before the next step."""
+        """Reset gradients before the next step."""
         for module in self.modules:
             module.zero_grad(set_to_none=False)
 

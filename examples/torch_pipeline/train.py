@@ -1,4 +1,4 @@
-"""Trains a small transformer in a pipeline and tells Paceline about it.
+"""Trains a small transformer in a pipeline, recorded by Paceline.
 
 torchrun --nproc-per-node 4 -m examples.torch_pipeline.train --url http://127.0.0.1:8642
 """
@@ -34,7 +34,7 @@ ROWS = 4  # of a step, one in each micro-batch
 
 
 def main() -> None:
-    """Train as the command line says, one run after the other."""
+    """Train the runs of the command line in sequence."""
     told = _arguments()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     warnings.filterwarnings("ignore", module=r"torch\.")
@@ -68,7 +68,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(text: str) -> str:
-    """The run, if there is such a one."""
+    """Validate the name of a run."""
     schedule, fault, *recording = text.split(":") + [""] * (":" not in text)
     if schedule not in SCHEDULES or fault not in FAULTS or recording not in ([], ["off"]):
         raise argparse.ArgumentTypeError(
@@ -105,7 +105,7 @@ class Training:
         )
 
     def run(self) -> dict[str, Any]:
-        """Seconds of each step but the first, and of recording in them, on this rank."""
+        """Seconds of each step but the first, and recording time in them, on this rank."""
         schedule, recorder = self._parallel.schedule, self._recorder
         if self._is_recorded:
             torch_pipeline.attach(recorder, schedule, work=self._work_of)
@@ -131,7 +131,7 @@ class Training:
         )
 
     def _end(self) -> None:
-        """One process says that the job is over, once all have delivered what they have."""
+        """End the job from one process, after all have delivered their batches."""
         self._recorder.close(timeout_s=10.0)
         dist.barrier()
         if self._is_recorded and dist.get_rank() == 0:

@@ -26,35 +26,37 @@ SLOW = Detail(
 def fire(
     api: Api, job: str = "job-a", rule: str = "slowdown", subject: str = "", **given: Any
 ) -> AlertState:
-    """An alert of a job that fires, or is `phase`, with its transition."""
+    """Save a firing alert of a job (or one in `phase`) with its transition."""
     key = job_key("default", job)
     labels = {"job": job, "rule": rule, "severity": "warning"}
     state = factories.alert(key, rule, subject, **{"detail": SLOW, "labels": labels} | given)
     with api.store.write() as conn:
         alerts.save(conn, [state])
-        told = factories.event(key, rule, subject, kind=state.phase, detail=SLOW, at_s=NOW_S)
-        alerts.add_event(conn, told)
+        transition = factories.event(key, rule, subject, kind=state.phase, detail=SLOW, at_s=NOW_S)
+        alerts.add_event(conn, transition)
     return state
 
 
 def resolve(api: Api, state: AlertState) -> None:
-    """The alert is at rest again."""
-    told = factories.event(state.job_id, state.rule, state.subject, kind="resolved", at_s=NOW_S + 9)
+    """Resolve the alert."""
+    transition = factories.event(
+        state.job_id, state.rule, state.subject, kind="resolved", at_s=NOW_S + 9
+    )
     with api.store.write() as conn:
         alerts.remove(conn, [state.fingerprint])
-        alerts.add_event(conn, told)
+        alerts.add_event(conn, transition)
 
 
-def add_endpoint(api: Api, endpoint_id: str = "ep_1", **given: Any) -> str:
-    """A receiver of the project's alerts."""
-    made = factories.endpoint(endpoint_id, **{"secrets": (SECRET,)} | given)
+def add_receiver(api: Api, endpoint_id: str = "ep_1", **given: Any) -> str:
+    """Add a receiver of the project's alerts."""
+    made = factories.webhook_receiver(endpoint_id, **{"secrets": (SECRET,)} | given)
     with api.store.write() as conn:
         receivers.add(conn, made)
     return endpoint_id
 
 
 def send(api: Api, endpoint_id: str = "ep_1", job: str | None = "job-a", **given: Any) -> str:
-    """The id of a message that is due."""
+    """Add a due message; return its id."""
     values: dict[str, Any] = {
         "notice_id": f"notice-{job}-{len(given)}",
         "rule": "slowdown",
@@ -73,7 +75,7 @@ def send(api: Api, endpoint_id: str = "ep_1", job: str | None = "job-a", **given
 def attempt(
     api: Api, *, detail: str | None = None, next_at_s: float | None = None, now_s: float = NOW_S
 ) -> None:
-    """Whatever is due is delivered, or fails with this."""
+    """Deliver all due messages, or fail them with this detail."""
     with api.store.write() as conn:
         for each in outbox.claim(conn, now_s=now_s, lease_s=30.0, limit=10):
             if detail is None:
@@ -82,7 +84,7 @@ def attempt(
                 outbox.mark_failed(conn, each, detail=detail, next_at_s=next_at_s, now_s=now_s)
 
 
-def have_consumer(api: Api) -> None:
-    """A consumer is alive."""
+def add_consumer(api: Api) -> None:
+    """Record a live consumer."""
     with api.store.write() as conn:
         shards.heartbeat(conn, "consumer-0", now_s=api.clock(), lease_s=15)

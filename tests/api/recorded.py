@@ -24,6 +24,6 @@ def window(
 
 
 def save(api: Api, *windows: Window) -> None:
-    """Put windows of the job llm-70b where the consumer would."""
+    """Save windows of the job llm-70b, as the consumer does."""
     for each in windows:
         api.save_window(recorded_record(each))

@@ -27,12 +27,12 @@ from tests.ingest.memory_queue import MemoryQueue
 TOKEN = "pl_" + "t" * 40
 NOW_S = 1_790_000_000.0
 PARALLELISM = {"dp_size": 2, "pp_size": 2}
-KEY = job_key("default", "llm-70b")  # under which everything behind the API knows the job
+KEY = job_key("default", "llm-70b")  # the job key behind the API
 JOB = {"parallelism": PARALLELISM, "run_key": "run-1"}
 
 
 class Clock:
-    """A clock that stands still until it is told, and how far the database's is behind it."""
+    """A manual clock, and the lag of the database's clock."""
 
     def __init__(self) -> None:
         self.now_s = NOW_S
@@ -44,7 +44,7 @@ class Clock:
 
 @dataclass
 class Api:
-    """The running application, a client with the token, and the doors behind it."""
+    """The running application, a client with the token, and its store, queue and clocks."""
 
     app: FastAPI
     client: httpx.AsyncClient
@@ -53,7 +53,7 @@ class Api:
     clock: Clock
     monotonic: Clock
 
-    def stranger(self, **options: Any) -> httpx.AsyncClient:
+    def anonymous_client(self, **options: Any) -> httpx.AsyncClient:
         """A client without the token."""
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         return httpx.AsyncClient(transport=transport, base_url="http://localhost", **options)
@@ -65,12 +65,12 @@ class Api:
             record, text = tokens.create(conn, wanted, now_s=self.clock())
         return record.token_id, text
 
-    def known_by(self, token: str) -> httpx.AsyncClient:
+    def client_with(self, token: str) -> httpx.AsyncClient:
         """A client that sends this token."""
-        return self.stranger(headers={"authorization": f"Bearer {token}"})
+        return self.anonymous_client(headers={"authorization": f"Bearer {token}"})
 
     async def register(self, job_id: str = "llm-70b", **changes: Any) -> int:
-        """The epoch of a job that has registered."""
+        """Register a job; return its epoch."""
         answer = await self.client.put(f"/api/v1/jobs/{job_id}", json=JOB | changes)
         assert answer.status_code in (200, 201), answer.text
         return int(answer.json()["epoch"])
@@ -84,7 +84,7 @@ class Api:
         return await self.client.post(path, content=body, headers=headers)
 
     def save_window(self, record: WindowRecord, job_id: str = "llm-70b") -> None:
-        """Put a window and its steps where the consumer would."""
+        """Save a window and its steps, as the consumer does."""
         key = job_key("default", job_id)
         result = record.result
         times = result["step_time_s"]
@@ -160,7 +160,7 @@ def window_record(
 
 
 def recorded_record(window: Window) -> WindowRecord:
-    """A window that has its operations with it, if it is closed."""
+    """A window record, with its operations if closed."""
     report = analyse(window)
     result, per_step = split_by_step(report_as_json(report))
     return WindowRecord(
@@ -181,7 +181,7 @@ def recorded_record(window: Window) -> WindowRecord:
 
 
 def _op_table(trace: Trace) -> OpTable:
-    """The operations as workers would have sent them, on clocks that count from 1970."""
+    """The operations as workers send them, in Unix time."""
     order = np.lexsort((trace.seq_id, trace.optype, trace.stage, trace.dp_rank, trace.step))
     rows = trace.select(order)
     integers = {
@@ -250,7 +250,7 @@ def _result(
 
 
 def json_batch(**changes: Any) -> dict[str, Any]:
-    """A good batch of worker 0 as JSON: one finished step of two operations."""
+    """A valid batch of worker 0 as JSON: one finished step of two operations."""
     batch = {
         "version": 1,
         "epoch": 1,
@@ -270,7 +270,7 @@ def json_batch(**changes: Any) -> dict[str, Any]:
 
 
 def binary_batch(num_ops: int = 2, **changes: Any) -> bytes:
-    """A good batch of worker 0 as msgpack: one finished step of so many operations."""
+    """A valid batch of worker 0 as msgpack: one finished step of `num_ops` operations."""
     columns = {
         "step": np.zeros(num_ops, "<i8"),
         "optype": np.zeros(num_ops, "u1"),

@@ -28,10 +28,10 @@ from tests.store import factories
 
 pytestmark = pytest.mark.anyio
 
-# What a probe or a person may ask without being known.
+# Operations that need no token.
 OPEN = {
     *("get_health", "get_readiness", "get_metrics", "get_session", "sign_in"),
-    "get_linked_picture",  # by its link: tests/api/routes/test_pictures_links.py
+    "get_linked_picture",  # authorised by its link: tests/api/routes/test_pictures_links.py
 }
 
 WINDOW = "/api/v1/jobs/llm-70b/windows/latest"
@@ -42,7 +42,7 @@ SAVED = "ab" * 12
 SCORES = "/api/v1/jobs/llm-70b/scores"
 A_REPORT = {"source": "own", "scores": [{"rank": 1, "section": "a", "metric": "b", "score": 0.5}]}
 RECORDING = "/api/v1/jobs/llm-70b/recording"
-AWHILE_S = 60.0  # so that nobody seems to be guessing
+PAST_THE_LIMIT_S = 60.0  # past the limit of failed sign-ins
 ALERT = f"/api/v1/alerts/{fingerprint(KEY, 'slowdown', '')}"
 ENDPOINT = "/api/v1/endpoints/ep_1"
 A_SILENCE = {
@@ -56,9 +56,9 @@ SIDES = "a=llm-70b:latest&b=llm-70b:latest"
 
 @dataclass(frozen=True)
 class Operation:
-    """A request that is right, were the caller known; the scope it takes, if it takes one.
+    """A valid request, and the scope it needs, if any.
 
-    `elsewhere` is what somebody of another project gets for it.
+    `elsewhere` is the status for a caller of another project.
     """
 
     method: str
@@ -176,12 +176,12 @@ async def ask(api, client, name):
         save_question(api)
         save_report(api)
     if "{delivery}" in path:
-        path = path.replace("{delivery}", a_delivery(api))
+        path = path.replace("{delivery}", failed_delivery(api))
     return await client.request(asked.method, path, json=asked.json)
 
 
 def save_for_fleet(api):
-    """What the window of `recorded` lost, and a host of its run."""
+    """Save losses of the window of `recorded`, and a host of its run."""
     lost = [Loss("total", "", 10.0, 100.0, 1.1)]
     record = recorded_record(recorded.window())
     with api.store.write() as conn:
@@ -190,16 +190,16 @@ def save_for_fleet(api):
 
 
 def save_for_alerts(api):
-    """An alert of the job that fires, a silence, an endpoint, and somebody who would send."""
+    """Save a firing alert, a silence, a receiver, and a live consumer."""
     alerting.fire(api, "llm-70b", labels={"job": "another"})
-    alerting.add_endpoint(api)
+    alerting.add_receiver(api)
     with api.store.write() as conn:
         silences.add(conn, factories.silence(ends_s=NOW_S + 60, starts_s=NOW_S))
-    alerting.have_consumer(api)
+    alerting.add_consumer(api)
 
 
-def a_delivery(api):
-    """The id of a message of the project that failed; "msg_1" where it has no endpoint."""
+def failed_delivery(api):
+    """Id of a failed message of the project; "msg_1" if it has no receiver."""
     with api.store.read() as conn:
         if not receivers.without_secrets(conn, "default"):
             return "msg_1"
@@ -209,7 +209,7 @@ def a_delivery(api):
 
 
 def save_report(api):
-    """Of scores, of a job that is there, once."""
+    """Save a score report once if the job exists."""
     values = {"epoch": 1, "source": "own", "received_s": NOW_S, "num_scores": 0, "num_reports": 1}
     with api.store.write() as conn:
         if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
@@ -219,7 +219,7 @@ def save_report(api):
 
 
 def save_question(api):
-    """Of a job that is there, once."""
+    """Save a question once if the job exists."""
     values = {"name": "a", "window_id": "1-0", "question": {"edits": []}, "saved_s": NOW_S}
     with api.store.write() as conn:
         if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
@@ -266,16 +266,16 @@ async def test_every_operation_is_in_the_access_matrix(api):
 
 
 async def test_public_routes_answer_without_a_token(api):
-    async with api.stranger() as client:
+    async with api.anonymous_client() as client:
         for path in ("/healthz", "/readyz", "/metrics", "/api/v1/session"):
             assert (await client.get(path)).status_code == 200
 
 
 @pytest.mark.parametrize("caller", UNKNOWN)
 async def test_request_without_a_token_gets_401(api, caller):
-    async with api.stranger(headers=UNKNOWN[caller]) as client:
+    async with api.anonymous_client(headers=UNKNOWN[caller]) as client:
         for operation in GUARDED:
-            api.monotonic.now_s += AWHILE_S
+            api.monotonic.now_s += PAST_THE_LIMIT_S
             answer = await ask(api, client, operation)
             assert answer.status_code == 401, operation
             assert answer.headers["www-authenticate"] == "Bearer"
@@ -291,9 +291,9 @@ async def test_revoked_token_gets_401(api, end):
         api.clock.now_s += 60
     else:
         assert (await api.client.delete(f"/api/v1/tokens/{token_id}")).status_code == 204
-    async with api.known_by(text) as client, api.stranger(headers=cookie) as page:
+    async with api.client_with(text) as client, api.anonymous_client(headers=cookie) as page:
         for operation in GUARDED:
-            api.monotonic.now_s += AWHILE_S
+            api.monotonic.now_s += PAST_THE_LIMIT_S
             assert (await ask(api, client, operation)).status_code == 401, operation
             assert (await ask(api, page, operation)).status_code == 401, operation
 
@@ -302,7 +302,7 @@ async def test_token_with_all_but_the_needed_scope_gets_403(api):
     await api.register()
     for operation, others in OTHER_SCOPES.items():
         _, text = api.token(*others)
-        async with api.known_by(text) as client:
+        async with api.client_with(text) as client:
             answer = await ask(api, client, operation)
         assert answer.status_code == 403, operation
         assert answer.json()["code"] == "forbidden"
@@ -316,7 +316,7 @@ async def test_token_with_only_the_needed_scope_is_answered(api, operation):
     save_for_fleet(api)
     save_for_alerts(api)
     _, text = api.token(GUARDED[operation].scope or "ingest")
-    async with api.known_by(text) as client:
+    async with api.client_with(text) as client:
         answer = await ask(api, client, operation)
     assert answer.is_success, answer.text
 
@@ -328,7 +328,7 @@ async def test_objects_of_another_project_are_not_found(api, operation):
     save_for_fleet(api)
     save_for_alerts(api)
     _, text = api.token(project="research")
-    async with api.known_by(text) as client:
+    async with api.client_with(text) as client:
         answer = await ask(api, client, operation)
     assert answer.status_code == GUARDED[operation].elsewhere, answer.text
     assert "llm-70b" not in answer.text or operation in {"register_job", *OF_JOBS}
@@ -337,11 +337,11 @@ async def test_objects_of_another_project_are_not_found(api, operation):
 
 
 async def test_missing_and_foreign_objects_get_the_same_answer(api):
-    """Whether another project has a job of that name cannot be told from the refusal."""
+    """The refusal does not reveal jobs of another project."""
     _, text = api.token(project="research")
     # The id of a token to revoke is another one each time.
     operations = [name for name in OF_JOBS if name != "revoke_token"]
-    async with api.known_by(text) as client:
+    async with api.client_with(text) as client:
         before = {name: (await ask(api, client, name)).content for name in operations}
         await api.register()
         after = {name: (await ask(api, client, name)).content for name in operations}
@@ -351,7 +351,7 @@ async def test_missing_and_foreign_objects_get_the_same_answer(api):
 async def test_two_projects_can_have_jobs_of_the_same_name(api):
     await api.register()
     _, text = api.token(project="research")
-    async with api.known_by(text) as client:
+    async with api.client_with(text) as client:
         answer = await client.put("/api/v1/jobs/llm-70b", json=JOB | {"name": "another"})
         assert (answer.status_code, answer.json()["epoch"]) == (201, 1)
         assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 200
@@ -364,7 +364,7 @@ async def test_two_projects_can_have_jobs_of_the_same_name(api):
 async def test_token_of_one_job_reaches_no_other_job(api, batch):
     await api.register("another")
     _, text = api.token("ingest", job="llm-70b")
-    async with api.known_by(text) as client:
+    async with api.client_with(text) as client:
         assert (await client.put("/api/v1/jobs/llm-70b", json=JOB)).status_code == 201
         assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 200
         for method, path in [("PUT", ""), ("POST", "/end"), ("POST", "/ops")]:
@@ -377,7 +377,7 @@ async def test_token_of_one_job_reaches_no_other_job(api, batch):
 
 async def test_session_route_answers_without_a_token(api):
     for caller, headers in UNKNOWN.items():
-        async with api.stranger(headers=headers) as client:
+        async with api.anonymous_client(headers=headers) as client:
             answer = await client.get("/api/v1/session")
         assert answer.status_code == 200, caller
         assert answer.json()["authenticated"] is False
@@ -396,7 +396,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("origin", FOREIGN)
 async def test_session_request_from_another_site_is_refused(api, origin):
-    async with api.stranger(headers=session() | FOREIGN[origin]) as client:
+    async with api.anonymous_client(headers=session() | FOREIGN[origin]) as client:
         for operation in CHANGING:
             answer = await ask(api, client, operation)
             assert answer.status_code == 403, operation
@@ -408,7 +408,7 @@ async def test_session_request_from_another_site_is_refused(api, origin):
 )
 async def test_session_request_from_our_page_is_accepted(api, origin):
     await api.register()
-    async with api.stranger(headers=session() | origin) as client:
+    async with api.anonymous_client(headers=session() | origin) as client:
         assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 200
 
 
@@ -416,18 +416,18 @@ async def test_session_has_the_scopes_of_its_token(api):
     await api.register()
     token_id, _ = api.token("read")
     headers = session(token_id) | {"sec-fetch-site": "same-origin"}
-    async with api.stranger(headers=headers) as client:
+    async with api.anonymous_client(headers=headers) as client:
         assert (await client.get("/api/v1/jobs")).status_code == 200
         assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 403
         assert (await client.delete("/api/v1/session")).status_code == 204
 
 
 async def test_unknown_paths_need_a_token_too(api):
-    async with api.stranger() as client:
+    async with api.anonymous_client() as client:
         assert (await client.get("/api/v1/nothing")).status_code == 401
         assert (await client.get("/api/")).status_code == 401
     _, text = api.token("ingest", "read", "admin")
-    async with api.known_by(text) as client:
+    async with api.client_with(text) as client:
         assert (await client.post("/api/v1/nothing")).status_code == 403
         assert (await client.get("/api/v1/nothing")).status_code == 404
 
@@ -436,14 +436,14 @@ async def test_unknown_paths_need_a_token_too(api):
     "headers", [{}, {"authorization": f"Bearer pl_{'x' * 10}_{'y' * 43}"}], ids=["none", "unknown"]
 )
 async def test_body_of_an_unauthenticated_request_is_not_read(api, headers):
-    async with api.stranger(headers=headers) as client:
+    async with api.anonymous_client(headers=headers) as client:
         answer = await client.put("/api/v1/jobs/a", content=never_read())
     assert answer.status_code == 401
 
 
 async def test_body_of_a_forbidden_request_is_not_read(api):
     _, text = api.token("read")
-    async with api.known_by(text) as client:
+    async with api.client_with(text) as client:
         answer = await client.put("/api/v1/jobs/a", content=never_read())
     assert answer.status_code == 403
 
@@ -455,7 +455,7 @@ async def never_read():
 
 async def test_not_found_names_the_job_limit_of_the_token(api):
     _, text = api.token("ingest", job="llm-70b")
-    async with api.known_by(text) as worker:
+    async with api.client_with(text) as worker:
         answer = await worker.put("/api/v1/jobs/other", json=JOB)
     assert answer.status_code == 404
     assert answer.json()["detail"].endswith("or this token is for another job only")

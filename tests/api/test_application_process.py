@@ -32,7 +32,7 @@ def queue(tmp_path):
 
 @pytest.fixture
 def environment(tmp_path, empty_database, queue):
-    """What a process needs to know."""
+    """Environment variables of an API process."""
     return process_environment(tmp_path, empty_database, queue)
 
 
@@ -67,8 +67,8 @@ def process_of(environment):
 
 
 @pytest.fixture(scope="module")
-def unharmed(tmp_path_factory, empty_database):
-    """A client and the port of a process for tests that leave it as they found it."""
+def shared_process(tmp_path_factory, empty_database):
+    """A client and the port of a process shared by tests that do not change it."""
     directory = tmp_path_factory.mktemp("unharmed")
     queue = EmbeddedQueue(directory)
     environment = process_environment(directory, empty_database, queue)
@@ -85,7 +85,7 @@ def answers(client):
 
 
 def stream(port):
-    """A page that has its stream open."""
+    """A page with an open event stream."""
     page = socket.create_connection(("127.0.0.1", port), timeout=10)
     page.sendall(STREAM.encode())
     assert b"200 OK" in page.recv(65_536)
@@ -106,7 +106,7 @@ def test_shutdown_is_quick_with_an_open_and_a_frozen_stream(api, queue):
         page.close()
 
 
-def test_while_the_queue_is_down_the_api_answers_503_and_then_goes_on(api, queue):
+def test_api_answers_503_during_a_queue_outage_and_then_recovers(api, queue):
     _, client, _ = api
     path = f"/api/v1/jobs/{os.urandom(4).hex()}a"
     assert client.put(path, json=JOB).status_code == 201
@@ -122,8 +122,8 @@ def test_while_the_queue_is_down_the_api_answers_503_and_then_goes_on(api, queue
     assert client.post(f"{path}/ops", json=json_batch()).status_code == 202
 
 
-def test_connection_with_an_endless_header_is_closed(unharmed):
-    client, port = unharmed
+def test_connection_with_an_endless_header_is_closed(shared_process):
+    client, port = shared_process
     begun = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Long: "
     with socket.create_connection(("127.0.0.1", port), timeout=10) as flood:
         flood.sendall(begun)
@@ -144,8 +144,8 @@ LONG_LINE = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * 20_000)
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "no HTTP request"),
     ],
 )
-def test_oversized_headers_and_malformed_requests_get_a_problem(unharmed, sent, reason):
-    client, port = unharmed
+def test_oversized_headers_and_malformed_requests_get_a_problem(shared_process, sent, reason):
+    client, port = shared_process
     with socket.create_connection(("127.0.0.1", port), timeout=10) as caller:
         head, _, body = answer_to(caller, sent).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
@@ -157,8 +157,8 @@ def test_oversized_headers_and_malformed_requests_get_a_problem(unharmed, sent, 
     assert client.get("/healthz").status_code == 200
 
 
-def test_incomplete_requests_do_not_block_other_callers(unharmed):
-    client, port = unharmed
+def test_incomplete_requests_do_not_block_other_callers(shared_process):
+    client, port = shared_process
     halves = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(500)]
     for half in halves:
         half.sendall(b"GET / HTTP/1.1\r\nHost: local")
@@ -167,8 +167,8 @@ def test_incomplete_requests_do_not_block_other_callers(unharmed):
         half.close()
 
 
-def test_body_in_the_same_segment_does_not_count_as_header(unharmed):
-    client, _ = unharmed
+def test_body_in_the_same_segment_does_not_count_as_header(shared_process):
+    client, _ = shared_process
     answer = client.post("/api/v1/jobs/nobody/ops", content=b"x" * 100_000)
     assert answer.status_code in (404, 415)
 
@@ -203,7 +203,7 @@ def test_start_fails_with_a_clear_error_for_an_unusable_certificate(environment,
 
 @pytest.fixture
 def certificate(tmp_path):
-    """A certificate of this machine's own, and its key."""
+    """A self-signed certificate and its key."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -213,9 +213,9 @@ def certificate(tmp_path):
 
 
 def answer_to(connection, data):
-    """All that the server says to this, until it closes."""
+    """The server's whole response to this data."""
     connection.sendall(data)
-    said = b""
+    received = b""
     while part := connection.recv(65_536):
-        said += part
-    return said
+        received += part
+    return received

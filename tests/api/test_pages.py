@@ -41,7 +41,7 @@ async def test_every_answer_has_the_security_headers(api, method, path):
 
 @pytest.mark.parametrize("path", ["/", "/jobs/llm-70b", "/jobs/no-such-job"])
 async def test_the_page_is_served_at_its_own_addresses(api, path):
-    async with api.stranger() as client:
+    async with api.anonymous_client() as client:
         answer = await client.get(path)
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["cache-control"] == "no-cache"
@@ -54,7 +54,7 @@ READER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 @pytest.mark.parametrize("path", ["/nothing", "/jobs", "/jobs/a/b", "/apis", "/alerts/"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_unknown_address_gets_the_not_found_page(api, method, path):
-    async with api.stranger() as client:
+    async with api.anonymous_client() as client:
         answer = await client.request(method, path, headers=READER)
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -107,7 +107,7 @@ async def test_files_outside_the_frontend_are_not_served(api, path):
     assert answer.status_code == 404
 
 
-async def test_the_reference_lists_every_operation_without_a_script_from_elsewhere(api):
+async def test_reference_lists_every_operation_without_external_scripts(api):
     page = (await api.client.get("/docs")).text
     for path, methods in api.app.openapi()["paths"].items():
         for method, operation in methods.items():
@@ -125,7 +125,7 @@ async def test_every_problem_links_to_its_anchor_in_the_reference(api):
 
 
 @pytest.mark.parametrize("code", ["not_ready", "method_not_allowed", "internal", "limit_runs"])
-async def test_every_code_has_one_place_in_the_reference(api, code):
+async def test_every_error_code_has_one_anchor_in_the_reference(api, code):
     page = (await api.client.get("/docs")).text
     assert page.count(f'id="error-{code}"') == 1
     found = re.findall(r'id="error-(\w+)"', page)

@@ -230,7 +230,9 @@ def test_the_operators_receiver_hides_address_and_results(
 
     from app.store.alerting import receivers as stored_receivers
 
-    operators = factories.endpoint("settings", project=None, url=f"{project.told.url}/hidden")
+    operators = factories.webhook_receiver(
+        "settings", project=None, url=f"{project.told.url}/hidden"
+    )
     with alert_service.store.write() as conn:
         stored_receivers.put_settings_receiver(conn, operators)
     try:

@@ -19,7 +19,7 @@ def migrated_file(tmp_path_factory):
 
 @pytest.fixture
 def make_twin(migrated_file, tmp_path):
-    """Makes a further twin with a database of its own."""
+    """A function that makes a twin with its own database."""
     numbers, twins = itertools.count(), []
 
     def make(**settings):

@@ -1,4 +1,4 @@
-"""Made jobs of 2 x 2 workers."""
+"""Simulated jobs of 2 x 2 workers."""
 
 from dataclasses import replace
 
@@ -10,5 +10,5 @@ from app.trace.job import Parallelism
 SIZES = Parallelism(2, 2)
 HEALTHY = SimulatedJob(SIZES, 2, name="job")
 SLOW = replace(HEALTHY, faults=(SlowWorker(1, 0, 1.8),))
-# Operations begin long after all that they wait for has ended, which no replay explains.
+# Operations start long after their dependencies end, which no replay explains.
 UNEXPLAINED = replace(SLOW, costs=replace(OperationCosts(), launch_delay_s=0.02))

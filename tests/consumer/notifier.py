@@ -1,4 +1,4 @@
-"""A dispatcher and a sender with a real store, a clock held by hand, and receivers on loopback."""
+"""A dispatcher and a sender with a real store, a manual clock, and receivers on loopback."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -39,11 +39,11 @@ class MiddleRandom(random.Random):
         return (a + b) / 2
 
 
-class Chance(CrashPoints):
+class CrashPointsWithAction(CrashPoints):
     """Crash points that can run an action at one of them instead of raising."""
 
-    def then(self, at: int, action: Callable[[], Any]) -> None:
-        """Do this when point number `at` (from 0) is reached; only then."""
+    def run_at(self, at: int, action: Callable[[], Any]) -> None:
+        """Run the action once, at point number `at` (from 0)."""
         self.passed.clear()
         self._action: tuple[int, Callable[[], Any]] | None = (at, action)
 
@@ -68,10 +68,10 @@ class NotifierTwin:
         group_wait_s: float = 0.0,
         **given: Any,
     ) -> None:
-        self.clock, self.fuse = Clock(1.7e9), Chance()
+        self.clock, self.crash_points = Clock(1.7e9), CrashPointsWithAction()
         self.group_wait_s = group_wait_s
         self.store = CrashingStore(url)
-        self.store.fuse = self.fuse
+        self.store.crash_points = self.crash_points
         guard = SsrfGuard(LOOPBACK, allows_http=True, ports=None, total_s=total_s)
         self.context = NotifyContext(
             store=self.store,
@@ -87,12 +87,12 @@ class NotifierTwin:
         self._registered: set[str] = set()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the sender and the database."""
         self.sender.close()
         self.store.close()
 
     def pass_time(self, seconds: float) -> None:
-        """The clock goes on."""
+        """Advance the clock."""
         self.clock.now_s += seconds
 
     def dispatch(self) -> int:
@@ -109,7 +109,7 @@ class NotifierTwin:
             self.sender.settle()
         return attempts
 
-    def endpoint(self, endpoint_id: str, url: str, **given: Any) -> Receiver:
+    def add_receiver(self, endpoint_id: str, url: str, **given: Any) -> Receiver:
         """Add a receiver of all alerts."""
         made = Receiver(endpoint_id, "default", endpoint_id, "standard", url, (SECRET,))
         with self._write() as conn:
@@ -126,7 +126,7 @@ class NotifierTwin:
         labels: Mapping[str, str] | None = None,
         **given: Any,
     ) -> str:
-        """Let an alert fire, as a consumer saves it; returns its fingerprint."""
+        """Save a firing alert as a consumer does; return its fingerprint."""
         self.register(job_id)
         state = AlertState(
             fingerprint=fingerprint(job_id, rule, subject),
@@ -159,7 +159,7 @@ class NotifierTwin:
         self._save(state if detail is None else replace(state, detail=detail), "resolved")
 
     def silence(self, *, ends_s: float | None = None, pattern: str = "*") -> None:
-        """Somebody silences the rule's alerts for an hour."""
+        """Silence matching alerts, for an hour by default."""
         now_s = self.clock()
         until_s = now_s + 3600 if ends_s is None else ends_s
         matchers = (Matcher("subject", pattern),)
@@ -196,11 +196,11 @@ class NotifierTwin:
             return [tuple(row) for row in conn.execute(query)]
 
     def states(self) -> list[str]:
-        """What became of each message, the oldest first."""
+        """State of each message, oldest first."""
         return [state for (state,) in self.rows("outbox", "state")]
 
     def register(self, job_id: str = JOB) -> None:
-        """The job is known."""
+        """Register the job once."""
         if job_id in self._registered:
             return
         self._registered.add(job_id)
@@ -231,4 +231,4 @@ class NotifierTwin:
             notifications.wake_group(conn, state.job_id, state.rule, at_s=self.clock() + wait_s)
 
     def _write(self) -> Any:
-        return Store.write(self.store)  # the fuse is for what is tested
+        return Store.write(self.store)  # setup passes no crash points

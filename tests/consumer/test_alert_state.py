@@ -24,13 +24,13 @@ def twin(make_twin):
 
 @pytest.fixture
 def steps():
-    """The numbers of the steps to come."""
+    """Numbers of the next steps."""
     return itertools.count()
 
 
 @pytest.fixture
 def push(twin, steps):
-    """Pushes two steps, a window, and lets them be analysed."""
+    """A function that pushes one window of two steps per job and analyses it."""
     consumer = twin.consumer()
 
     def push(*jobs):
@@ -42,28 +42,28 @@ def push(twin, steps):
 
 
 def events(twin):
-    """What rang: that it might was no news."""
+    """Firing and resolved transitions, without pending ones."""
     kinds = [row[0] for row in twin.rows("alert_events", "kind")]
     return [kind for kind in kinds if kind in ("firing", "resolved")]
 
 
-def test_an_alert_fires_once_after_so_many_slow_windows_in_a_row(twin, push):
+def test_alert_fires_once_after_enough_consecutive_slow_windows(twin, push):
     push(SLOW)
     assert events(twin) == []
     push(SLOW)
     assert events(twin) == ["firing"]
     push(SLOW, SLOW)
     assert events(twin) == ["firing"]
-    told = [m["kind"] for m in twin.announced.messages if m["event"] == "alert"]
-    assert told == ["pending", "firing"]
+    announced_kinds = [m["kind"] for m in twin.announced.messages if m["event"] == "alert"]
+    assert announced_kinds == ["pending", "firing"]
 
 
-def test_a_good_window_in_between_begins_the_count_anew(twin, push):
+def test_healthy_window_resets_the_count_of_slow_windows(twin, push):
     push(SLOW, HEALTHY, SLOW)
     assert events(twin) == []
 
 
-def test_an_alert_resolves_at_a_good_window(twin, push):
+def test_alert_resolves_at_a_healthy_window(twin, push):
     push(SLOW, SLOW, HEALTHY)
     assert events(twin) == ["firing", "resolved"]
     found = [row[0] for row in twin.rows("alert_events", "detail")][1:]
@@ -128,7 +128,7 @@ def test_windows_completed_after_the_end_raise_no_alert(twin, is_new_consumer):
     assert events(twin)[-1:] == ["firing"], "its next run is another matter"
 
 
-def test_a_new_run_does_not_resolve_what_the_old_one_fired(twin, push):
+def test_new_run_resolves_an_alert_only_with_a_healthy_window(twin, push):
     push(SLOW, SLOW)
     twin.register("job", SIZES, "run-2")
     twin.turns(twin.consumer())
@@ -139,7 +139,7 @@ def test_a_new_run_does_not_resolve_what_the_old_one_fired(twin, push):
 
 
 @pytest.mark.parametrize("made", [HEALTHY, SLOW], ids=["healthy", "slow"])
-def test_an_open_window_neither_fires_nor_resolves(twin, push, steps, made):
+def test_open_window_neither_fires_nor_resolves_an_alert(twin, push, steps, made):
     push(*([SLOW] if made is SLOW else [SLOW, SLOW]))
     before = events(twin)
     twin.push("job", made, next(steps))
@@ -148,7 +148,7 @@ def test_an_open_window_neither_fires_nor_resolves(twin, push, steps, made):
     assert events(twin) == before
 
 
-def test_figures_of_low_fidelity_hold_the_alert_as_it_is(twin, push):
+def test_low_fidelity_window_does_not_change_the_alert_state(twin, push):
     push(SLOW, UNEXPLAINED)
     assert twin.windows("verdict")[-1] == ("low",)
     assert events(twin) == []
@@ -158,7 +158,7 @@ def test_figures_of_low_fidelity_hold_the_alert_as_it_is(twin, push):
     assert events(twin) == ["firing"]
 
 
-def test_the_count_and_the_alert_outlast_a_consumer(twin, push):
+def test_slow_window_count_and_alert_survive_a_consumer_restart(twin, push):
     push(SLOW)
     twin.push("job", SLOW, 2, 3)
     twin.pass_time(60)
@@ -174,12 +174,12 @@ def test_alert_groups_are_woken_in_the_transaction_of_the_change(twin):
     work = twin.shard_work()
     for step in range(4):
         twin.append("job", *step_batches(SLOW, step))
-    # The commits of this work before it: none, so its first one is point 1, after the read.
-    twin.fuse.blow(1, StoreUnavailable("no answer"))
+    # This work has not committed yet: its first commit is point 1, after the read.
+    twin.crash_points.raise_at(1, StoreUnavailable("no answer"))
     entries = twin.entries()
     with pytest.raises(StoreUnavailable):
         work.take(entries)
-    assert twin.fuse.passed[-1] == "before commit"
+    assert twin.crash_points.passed[-1] == "before commit"
     assert (events(twin), twin.rows("alerts"), twin.windows()) == ([], [], [])
     assert twin.rows("alert_groups") == []
     twin.shard_work().take(entries)
@@ -205,8 +205,8 @@ JOB = "default/job"
 
 
 @pytest.fixture
-def of_project(make_twin):
-    """A twin whose job is called as the service calls it, and what pushes one window of it."""
+def project_twin(make_twin):
+    """A twin whose job has a project, and a function that pushes one window of it."""
     twin = make_twin(window_steps=2, default_rules=slowdown_rules(1))
     twin.register(JOB, SIZES)
     consumer, numbers = twin.consumer(), itertools.count()
@@ -219,36 +219,36 @@ def of_project(make_twin):
     return twin, push
 
 
-def watched(twin, *rules):
-    """Gives the project these rules."""
+def set_project_rules(twin, *rules):
+    """Replace the project's rules."""
     now_s = twin.unix_clock()
     with Store.write(twin.store) as conn:
         projects.create_if_missing(conn, "default", now_s=now_s)
         alert_rules.replace_all(conn, "default", rules, text="", now_s=now_s)
 
 
-def test_rules_that_a_project_gives_itself_hold_from_the_next_window_on(of_project):
-    twin, push = of_project
+def test_new_project_rules_apply_from_the_next_window(project_twin):
+    twin, push = project_twin
     push(HEALTHY)
-    watched(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
+    set_project_rules(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
     push()
     push(SLOW)
     assert [row[0] for row in twin.rows("alerts", "rule")] == ["mine"]
 
 
-def test_an_alert_of_a_rule_that_is_gone_is_over_in_the_next_tick(of_project):
-    twin, push = of_project
+def test_alert_of_a_removed_rule_resolves_in_the_next_tick(project_twin):
+    twin, push = project_twin
     push(SLOW)
     assert events(twin) == ["firing"]
-    watched(twin)
+    set_project_rules(twin)
     push()
     assert events(twin) == ["firing", "resolved"]
     assert twin.rows("alert_events", "reason")[-1] == ("the rule was removed",)
     assert twin.rows("alerts") == []
 
 
-def test_a_window_that_counted_changes_nothing_when_it_comes_again(of_project):
-    twin, push = of_project
+def test_repeated_window_changes_no_alert(project_twin):
+    twin, push = project_twin
     push(SLOW)
     push(HEALTHY)
     facts = slow_facts(twin, "1-0")
@@ -258,14 +258,14 @@ def test_a_window_that_counted_changes_nothing_when_it_comes_again(of_project):
     assert len(shard_alerts.window(JOB, replace(facts, window_id="1-4"))) == 1
 
 
-def test_alerts_of_a_new_run_have_its_labels(of_project):
-    twin, push = of_project
+def test_alerts_of_a_new_run_have_its_labels(project_twin):
+    twin, push = project_twin
     push(SLOW)
     facts = slow_facts(twin, "1-0")
     shard_alerts = ShardAlerts(twin.context, 0)
     assert shard_alerts.window(JOB, facts) == []
     twin.register(JOB, SIZES, "run-2", labels={"team": "b"})
-    watched(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
+    set_project_rules(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
     assert shard_alerts.jobs_with_changed_rules().jobs == [JOB]
     shard_alerts.apply_rules(JOB)
     [*_, change] = shard_alerts.window(JOB, replace(facts, window_id="2-0"))
@@ -273,7 +273,7 @@ def test_alerts_of_a_new_run_have_its_labels(of_project):
     assert change.state.labels["team"] == "b"
 
 
-def test_windows_that_are_incomplete_for_long_leave_an_alert_without_data(make_twin):
+def test_alert_has_no_data_after_a_series_of_incomplete_windows(make_twin):
     twin = make_twin(window_steps=2, default_rules=slowdown_rules(1), silent_after_s=1e9)
     twin.register(JOB, SIZES)
     consumer = twin.consumer()

@@ -45,38 +45,40 @@ def make_watch(migrated_file, tmp_path):
 
 
 class Watch:
-    """One job whose windows close every ten seconds, and those who tell of it once a second."""
+    """One job with a window every ten seconds; its notifier runs once a second."""
 
     def __init__(self, notifier: NotifierTwin, rules: list[Rule]) -> None:
         self.notifier, self.rules = notifier, rules
         notifier.register()
-        self.book = JobAlerts(JOB, rules=rules)
+        self.job_alerts = JobAlerts(JOB, rules=rules)
         self.number = 0
 
     def restart(self) -> None:
-        """The consumer dies; another one reads where alerts stand."""
+        """Replace the consumer: alert states are read from the database."""
         with self.notifier.store.read() as conn:
             states = alerts.of_job(conn, JOB)
-        self.book = JobAlerts(JOB, states, self.rules)
+        self.job_alerts = JobAlerts(JOB, states, self.rules)
 
     def window(self, slowdown: float, **given: Any) -> None:
-        """A window closes, and ten seconds go by."""
+        """Close a window and advance ten seconds."""
         found = result(slowdown, **given)
         found["step_time_s"] = {name: [WINDOW_S / 8] * 8 for name in found["step_time_s"]}
         facts = WindowFacts(
             f"1-{8 * self.number}", "complete", "ok", found, 10_000, self.hosts(found)
         )
         self.number += 1
-        self._save(self.book.add_window(facts, self.notifier.clock()))
+        self._save(self.job_alerts.add_window(facts, self.notifier.clock()))
         self._wait(WINDOW_S)
 
     def silent_ranks(self, **given: Any) -> None:
-        """Somebody is silent."""
+        """Report missing data and advance two seconds."""
         facts = {
             "stalled_since_s": None, "silent_since_s": None, "names": (), "num_silent": 0,
             "num_workers": 2, "num_gpus": 8, "last_step": 0,
         }  # fmt: skip
-        self._save(self.book.missing_data(MissingDataFacts(**facts | given), self.notifier.clock()))
+        self._save(
+            self.job_alerts.missing_data(MissingDataFacts(**facts | given), self.notifier.clock())
+        )
         self._wait(2.0)
 
     def _wait(self, seconds: float) -> None:
@@ -102,10 +104,10 @@ def kinds(hook):
 
 
 @pytest.mark.parametrize("swing", [(1.0, 1.3), (1.04, 1.11), (1.06, 1.2)])
-def test_row_51_a_value_that_flaps_rings_at_most_once_in_five_minutes(make_watch, hook, swing):
+def test_row_51_flapping_value_notifies_at_most_every_five_minutes(make_watch, hook, swing):
     hasty = [Rule("slow", "slowdown", 1.1, 1.05, for_windows=1, for_s=0.0, keep_firing_s=0.0)]
     watch = make_watch(hasty)
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     low, high = swing
     at_s = []
     for _ in range(90):  # half an hour
@@ -118,32 +120,32 @@ def test_row_51_a_value_that_flaps_rings_at_most_once_in_five_minutes(make_watch
     assert all(later - sooner >= 300 - 2 * WINDOW_S for sooner, later in pairwise(at_s))
 
 
-def test_row_51_with_the_usual_rules_a_value_that_flaps_does_not_ring_at_all(make_watch, hook):
+def test_row_51_flapping_value_never_notifies_with_the_default_rules(make_watch, hook):
     watch = make_watch(default_rules())
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     for _ in range(60):
         watch.window(1.3)
         watch.window(1.0)
     assert hook.requests == []
 
 
-def test_row_51_noise_around_both_thresholds_rings_rarely(make_watch, hook):
+def test_row_51_noise_around_both_thresholds_notifies_rarely(make_watch, hook):
     watch = make_watch(default_rules())
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     for value in np.random.default_rng(1).normal(1.1, 0.06, 180):
         watch.window(max(1.0, float(value)))
     assert len(hook.requests) <= 1800 / 300
 
 
 @pytest.mark.parametrize("format_", ["standard", "alertmanager"])
-def test_row_52_ten_thousand_slow_workers_are_a_few_small_messages(make_watch, hook, format_):
+def test_row_52_ten_thousand_slow_workers_give_few_small_messages(make_watch, hook, format_):
     rules = [
         *default_rules(),
         Rule("host", "host", 1.1),
         Rule("worker", "worker", 1.1, severity="critical"),
     ]
     watch = make_watch(rules)
-    watch.notifier.endpoint("hook", hook.url, format=format_)
+    watch.notifier.add_receiver("hook", hook.url, format=format_)
     slow = {
         "worker_slowdown": [[1.4 + worker / 1e6] for worker in range(10_000)],
         "findings": [finding(culprits=[{"host": f"host-{n}"} for n in range(20)])],
@@ -154,9 +156,9 @@ def test_row_52_ten_thousand_slow_workers_are_a_few_small_messages(make_watch, h
     assert max(len(body) for _, _, body in hook.requests) <= MAX_BYTES
 
 
-def test_row_52_a_storm_of_hosts_speaks_for_their_workers_and_says_how_many(make_watch, hook):
+def test_row_52_host_alerts_mute_their_workers_and_are_counted(make_watch, hook):
     watch = make_watch([Rule("host", "host", 1.1), Rule("worker", "worker", 1.1)])
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     for _ in range(3):
         watch.window(1.4, worker_slowdown=[[1.4]] * 10_000)
     (message,) = [json.loads(body)["data"] for _, _, body in hook.requests]
@@ -165,25 +167,23 @@ def test_row_52_a_storm_of_hosts_speaks_for_their_workers_and_says_how_many(make
     assert len(message["alerts"]) + message["num_more"] == 1250
 
 
-def test_row_52_by_default_it_is_a_single_message(make_watch, hook):
+def test_row_52_ten_thousand_slow_workers_notify_once_by_default(make_watch, hook):
     watch = make_watch(default_rules())
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     for _ in range(7):
         watch.window(1.4, worker_slowdown=[[1.4]] * 10_000, findings=[finding()])
     assert kinds(hook) == ["alert.firing"]
 
 
 @pytest.mark.parametrize("restart_after", range(1, 12))
-def test_row_53_a_restart_of_the_consumer_changes_nothing_of_what_is_told(
-    make_watch, hook, restart_after
-):
+def test_row_53_consumer_restart_changes_no_notification(make_watch, hook, restart_after):
     watch = make_watch(default_rules())
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     values = [1.0, 1.3, 1.3, 1.3, 1.3, 1.3] + 7 * [1.0]
     for number, value in enumerate(values):
         if number == restart_after:
             watch.restart()
-            watch.number -= 1  # the last window comes again
+            watch.number -= 1  # the last window is repeated
             watch.window(values[number - 1])
         watch.window(value)
     for _ in range(30):
@@ -191,9 +191,9 @@ def test_row_53_a_restart_of_the_consumer_changes_nothing_of_what_is_told(
     assert kinds(hook) == ["alert.firing", "alert.resolved"]
 
 
-def test_a_job_that_stalls_is_told_for_itself_and_its_other_alerts_wait(make_watch, hook):
+def test_stalled_job_is_notified_and_its_other_alerts_are_not_repeated(make_watch, hook):
     watch = make_watch(default_rules())
-    watch.notifier.endpoint("hook", hook.url)
+    watch.notifier.add_receiver("hook", hook.url)
     for _ in range(4):
         watch.window(1.3)
     now_s = watch.notifier.clock()

@@ -1,4 +1,4 @@
-"""Alerts that go by the clock: fired by the consumer though nothing comes."""
+"""Alerts that fire by time, without any batch."""
 
 import itertools
 from dataclasses import replace
@@ -25,7 +25,7 @@ SILENT_AFTER_S = 300.0
 
 @pytest.fixture
 def make(make_twin):
-    """Makes a twin with these rules, and what pushes a window of the job or lets time pass."""
+    """A function that makes a twin with these rules and a registered job."""
 
     def make(*rules, **given):
         twin = make_twin(window_steps=2, default_rules=rules, **given)
@@ -35,8 +35,8 @@ def make(make_twin):
     return make
 
 
-def go_on(twin, consumer, seconds):
-    """Time passes, and the consumer looks at it every five seconds."""
+def run_for(twin, consumer, seconds):
+    """Advance time with a consumer turn every five seconds."""
     for _ in range(int(seconds / 5)):
         twin.turns(consumer, num_turns=1, each_s=5.0)
 
@@ -48,331 +48,339 @@ def push(twin, consumer, numbers, made=SLOW, *, without=()):
         twin.turns(consumer)
 
 
-def rang(twin, *kinds):
+def alert_events(twin, *kinds):
     found = twin.rows("alert_events", "rule", "kind")
     return [row for row in found if row[1] in (kinds or ("firing", "resolved", "no-data"))]
 
 
-def by_clock(**given):
+def stalled_rule(**given):
     known: dict[str, Any] = {"for_s": 0.0, "keep_firing_s": 0.0, "severity": "critical"}
     return Rule("stalled", "stalled", **known | given)
 
 
 def test_stalled_job_is_alerted_without_any_batch(make):
-    twin = make(by_clock())
+    twin = make(stalled_rule())
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
-    go_on(twin, consumer, SILENT_AFTER_S - 20)
-    assert rang(twin) == []
-    go_on(twin, consumer, 30)
-    assert rang(twin) == [("stalled", "firing")]
+    run_for(twin, consumer, SILENT_AFTER_S - 20)
+    assert alert_events(twin) == []
+    run_for(twin, consumer, 30)
+    assert alert_events(twin) == [("stalled", "firing")]
     [(sentence,)] = twin.rows("alert_events", "sentence")
     assert sentence == "No worker of job has sent anything since step 1."
     assert twin.rows("alert_groups", "rule") == [("stalled",)]
 
 
 def test_stalled_alert_fires_once_and_resolves_with_the_next_batch(make):
-    twin = make(by_clock())
+    twin = make(stalled_rule())
     consumer, numbers = twin.consumer(), itertools.count()
     push(twin, consumer, numbers)
-    go_on(twin, consumer, SILENT_AFTER_S + 200)
-    assert rang(twin) == [("stalled", "firing")]
+    run_for(twin, consumer, SILENT_AFTER_S + 200)
+    assert alert_events(twin) == [("stalled", "firing")]
     push(twin, consumer, numbers)
-    go_on(twin, consumer, 10)
-    assert rang(twin) == [("stalled", "firing"), ("stalled", "resolved")]
+    run_for(twin, consumer, 10)
+    assert alert_events(twin) == [("stalled", "firing"), ("stalled", "resolved")]
     assert twin.rows("alerts") == []
 
 
 def test_alert_whose_condition_ceased_is_waning(make):
-    twin = make(by_clock(keep_firing_s=60.0), silent_after_s=60.0)
+    twin = make(stalled_rule(keep_firing_s=60.0), silent_after_s=60.0)
     consumer, numbers = twin.consumer(), itertools.count()
     push(twin, consumer, numbers)
-    go_on(twin, consumer, 80)
+    run_for(twin, consumer, 80)
     assert is_waning(twin) == [False]
     push(twin, consumer, numbers)
-    go_on(twin, consumer, 10)
+    run_for(twin, consumer, 10)
     assert is_waning(twin) == [True]
 
 
 def is_waning(twin):
-    """Of each alert, whether nobody is told now that it has begun."""
+    """Whether each alert of the job is waning."""
     with twin.store.read() as conn:
         found = current_alerts(conn, alerts.of_job(conn, JOB), {}, twin.unix_clock())
     return [each.is_waning for each in found]
 
 
 def test_alerts_on_figures_have_no_data_while_a_job_is_stalled(make):
-    twin = make(*slowdown_rules(1), by_clock())
+    twin = make(*slowdown_rules(1), stalled_rule())
     consumer, numbers = twin.consumer(), itertools.count()
     push(twin, consumer, numbers)
-    go_on(twin, consumer, SILENT_AFTER_S + 20)
-    assert rang(twin) == [("slowdown", "firing"), ("stalled", "firing"), ("slowdown", "no-data")]
+    run_for(twin, consumer, SILENT_AFTER_S + 20)
+    assert alert_events(twin) == [
+        ("slowdown", "firing"),
+        ("stalled", "firing"),
+        ("slowdown", "no-data"),
+    ]
     push(twin, consumer, numbers)
-    go_on(twin, consumer, 10)
-    kinds = rang(twin, "data-again", "resolved")
+    run_for(twin, consumer, 10)
+    kinds = alert_events(twin, "data-again", "resolved")
     assert sorted(kinds) == [("slowdown", "data-again"), ("stalled", "resolved")]
 
 
-def test_a_silent_worker_is_named(make):
+def test_silent_worker_is_named_in_its_alert(make):
     twin = make(*default_rules())
     consumer, numbers = twin.consumer(), itertools.count()
     push(twin, consumer, numbers)
     batches = step_batches(SLOW, 0)
-    gone = batches[-1].rank
+    silent_rank = batches[-1].rank
     for _ in range(int(SILENT_AFTER_S / 10) + 2):
-        push(twin, consumer, numbers, without={gone})
-        go_on(twin, consumer, 5)
-    assert rang(twin) == [("silent-worker", "firing")]
+        push(twin, consumer, numbers, without={silent_rank})
+        run_for(twin, consumer, 5)
+    assert alert_events(twin) == [("silent-worker", "firing")]
     [sentence] = [row[0] for row in twin.rows("alert_events", "sentence") if "silent" in row[0]]
     assert sentence.startswith("1 worker of job has fallen silent by step")
     assert "dp 1, stage 1" in sentence
 
 
-def test_the_time_that_a_rule_waits_goes_on_over_a_restart_of_the_consumer(make):
-    twin = make(by_clock(for_s=120.0))
+def test_pending_time_continues_after_a_consumer_restart(make):
+    twin = make(stalled_rule(for_s=120.0))
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
-    go_on(twin, consumer, SILENT_AFTER_S + 20)
-    assert rang(twin, "pending") == [("stalled", "pending")]
+    run_for(twin, consumer, SILENT_AFTER_S + 20)
+    assert alert_events(twin, "pending") == [("stalled", "pending")]
     twin.pass_time(60.0)
-    heir = twin.consumer("another")
-    go_on(twin, heir, 30)
-    assert rang(twin) == []
-    go_on(twin, heir, 60)
-    assert rang(twin) == [("stalled", "firing")]
+    successor = twin.consumer("another")
+    run_for(twin, successor, 30)
+    assert alert_events(twin) == []
+    run_for(twin, successor, 60)
+    assert alert_events(twin) == [("stalled", "firing")]
 
 
-def test_a_job_that_waits_for_time_stays_in_memory(make):
-    twin = make(by_clock(for_s=600.0))
+def test_pending_alert_of_a_job_without_batches_fires_on_time(make):
+    twin = make(stalled_rule(for_s=600.0))
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
-    go_on(twin, consumer, SILENT_AFTER_S + 500)
-    assert rang(twin) == []
-    go_on(twin, consumer, 150)
-    assert rang(twin) == [("stalled", "firing")]
+    run_for(twin, consumer, SILENT_AFTER_S + 500)
+    assert alert_events(twin) == []
+    run_for(twin, consumer, 150)
+    assert alert_events(twin) == [("stalled", "firing")]
 
 
-def test_a_job_that_has_ended_has_not_stalled(make):
-    twin = make(by_clock())
+def test_ended_job_is_not_stalled(make):
+    twin = make(stalled_rule())
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
     twin.end(JOB)
-    go_on(twin, consumer, SILENT_AFTER_S + 100)
-    assert rang(twin, "pending", "firing") == []
+    run_for(twin, consumer, SILENT_AFTER_S + 100)
+    assert alert_events(twin, "pending", "firing") == []
 
 
 def test_silent_ranks_and_their_alert_are_saved_together(make):
-    twin = make(by_clock())
+    twin = make(stalled_rule())
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
-    go_on(twin, consumer, SILENT_AFTER_S - 20)
-    twin.fuse.blow(0, StoreUnavailable("no answer"))
+    run_for(twin, consumer, SILENT_AFTER_S - 20)
+    twin.crash_points.raise_at(0, StoreUnavailable("no answer"))
     with pytest.raises(StoreUnavailable):
-        go_on(twin, consumer, 60)
-    assert twin.fuse.passed[-1] == "before commit"
-    assert rang(twin) == []
+        run_for(twin, consumer, 60)
+    assert twin.crash_points.passed[-1] == "before commit"
+    assert alert_events(twin) == []
     assert twin.rows("runs", "stalled_since_s") == [(None,)]
 
 
-def test_a_restart_of_the_consumer_neither_resolves_nor_rings_again(make):
+def test_consumer_restart_neither_resolves_nor_refires_an_alert(make):
     twin = make(*default_rules())
     consumer, numbers = twin.consumer(), itertools.count()
     push(twin, consumer, numbers)
-    gone = step_batches(SLOW, 0)[-1].rank
+    silent_rank = step_batches(SLOW, 0)[-1].rank
     for number in range(2 * int(SILENT_AFTER_S / 10) + 4):
         if number == int(SILENT_AFTER_S / 10) + 2:
-            assert rang(twin) == [("silent-worker", "firing")]
+            assert alert_events(twin) == [("silent-worker", "firing")]
             twin.pass_time(60.0)
             consumer = twin.consumer("another")
-        push(twin, consumer, numbers, without={gone})
-        go_on(twin, consumer, 5)
-    assert rang(twin) == [("silent-worker", "firing")]
+        push(twin, consumer, numbers, without={silent_rank})
+        run_for(twin, consumer, 5)
+    assert alert_events(twin) == [("silent-worker", "firing")]
     push(twin, consumer, numbers)
-    go_on(twin, consumer, 10)
-    assert rang(twin)[1:] == [("silent-worker", "resolved")]
+    run_for(twin, consumer, 10)
+    assert alert_events(twin)[1:] == [("silent-worker", "resolved")]
 
 
 START_WITHIN_S = 1800.0
 
 
 def test_job_that_hangs_before_its_first_step_is_alerted(make):
-    twin = make(by_clock())
+    twin = make(stalled_rule())
     consumer = twin.consumer()
-    go_on(twin, consumer, START_WITHIN_S - 20)
-    assert rang(twin) == []
-    go_on(twin, consumer, 30)
-    assert rang(twin) == [("stalled", "firing")]
+    run_for(twin, consumer, START_WITHIN_S - 20)
+    assert alert_events(twin) == []
+    run_for(twin, consumer, 30)
+    assert alert_events(twin) == [("stalled", "firing")]
     [(sentence,)] = twin.rows("alert_events", "sentence")
     assert sentence == "No worker of job has sent anything since it began."
     assert twin.rows("runs", "stalled_since_s") == [(1.7e9,)]
-    go_on(twin, twin.consumer("another"), 60)
+    run_for(twin, twin.consumer("another"), 60)
     push(twin, twin.consumer("a third"), itertools.count())
-    assert rang(twin)[0] == ("stalled", "firing")
+    assert alert_events(twin)[0] == ("stalled", "firing")
 
 
-def test_a_job_that_is_started_while_its_consumer_runs_is_watched(make):
-    twin = make(by_clock())
+def test_job_registered_while_the_consumer_runs_is_watched(make):
+    twin = make(stalled_rule())
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
     twin.register("default/another", SIZES)
     for _ in range(int((START_WITHIN_S + 20) / 200)):
         push(twin, consumer, itertools.count())
-        go_on(twin, consumer, 200)
+        run_for(twin, consumer, 200)
     found = twin.rows("alerts", "job_id", "rule")
     assert found == [("default/another", "stalled")]
 
 
-def test_a_job_that_takes_long_to_start_rings_nothing(make):
+def test_slow_start_of_a_job_raises_no_alert(make):
     twin = make(*default_rules())
     consumer = twin.consumer()
-    go_on(twin, consumer, START_WITHIN_S - 60)
+    run_for(twin, consumer, START_WITHIN_S - 60)
     late, *others = step_batches(SLOW, 0)
     twin.append(JOB, *others)
-    go_on(twin, consumer, SILENT_AFTER_S - 60)
+    run_for(twin, consumer, SILENT_AFTER_S - 60)
     twin.append(JOB, late)
-    go_on(twin, consumer, 30)
+    run_for(twin, consumer, 30)
     assert twin.rows("alert_events") == []
 
 
 def test_restart_of_a_stalled_job_does_not_resolve_its_alert(make):
-    twin = make(*slowdown_rules(1), by_clock())
+    twin = make(*slowdown_rules(1), stalled_rule())
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
-    go_on(twin, consumer, SILENT_AFTER_S + 20)
+    run_for(twin, consumer, SILENT_AFTER_S + 20)
     twin.register(JOB, SIZES, "run-2")
-    go_on(twin, consumer, 600)
-    assert rang(twin) == [("slowdown", "firing"), ("stalled", "firing"), ("slowdown", "no-data")]
-    go_on(twin, consumer, START_WITHIN_S)
-    assert rang(twin, "resolved") == []
+    run_for(twin, consumer, 600)
+    assert alert_events(twin) == [
+        ("slowdown", "firing"),
+        ("stalled", "firing"),
+        ("slowdown", "no-data"),
+    ]
+    run_for(twin, consumer, START_WITHIN_S)
+    assert alert_events(twin, "resolved") == []
     assert twin.rows("runs", "epoch", "stalled_since_s")[1][1] is not None
     twin.push(JOB, SLOW, 0, epoch=2)
-    go_on(twin, consumer, 20)
-    assert rang(twin, "resolved") == [("stalled", "resolved")]
+    run_for(twin, consumer, 20)
+    assert alert_events(twin, "resolved") == [("stalled", "resolved")]
 
 
 def test_run_without_batches_has_no_silent_ranks(make):
-    twin = make(*slowdown_rules(1), by_clock())
+    twin = make(*slowdown_rules(1), stalled_rule())
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
     twin.register(JOB, SIZES, "run-2")
-    go_on(twin, consumer, 10)
-    assert rang(twin) == [("slowdown", "firing"), ("slowdown", "no-data")]
+    run_for(twin, consumer, 10)
+    assert alert_events(twin) == [("slowdown", "firing"), ("slowdown", "no-data")]
     for step in (0, 1):
         twin.push(JOB, SLOW, step, epoch=2)
         twin.turns(consumer)
-    assert rang(twin, "data-again", "resolved") == [("slowdown", "data-again")]
+    assert alert_events(twin, "data-again", "resolved") == [("slowdown", "data-again")]
 
 
 def test_new_rule_applies_to_jobs_stalled_before(make):
     twin = make(*slowdown_rules(1))
     consumer = twin.consumer()
     push(twin, consumer, itertools.count(), HEALTHY)
-    go_on(twin, consumer, SILENT_AFTER_S + 200)
-    assert rang(twin) == []
+    run_for(twin, consumer, SILENT_AFTER_S + 200)
+    assert alert_events(twin) == []
     now_s = twin.unix_clock()
     with Store.write(twin.store) as conn:
         projects.create_if_missing(conn, "default", now_s=now_s)
-        rules = [by_clock(for_s=100.0)]
+        rules = [stalled_rule(for_s=100.0)]
         alert_rules.replace_all(conn, "default", rules, text="", now_s=now_s)
-    go_on(twin, consumer, 60)
-    assert rang(twin, "pending") == [("stalled", "pending")]
-    go_on(twin, consumer, 100)
-    assert rang(twin) == [("stalled", "firing")]
+    run_for(twin, consumer, 60)
+    assert alert_events(twin, "pending") == [("stalled", "pending")]
+    run_for(twin, consumer, 100)
+    assert alert_events(twin) == [("stalled", "firing")]
 
 
 def test_default_rules_apply_to_jobs_stalled_before_a_start(make):
     twin = make(*slowdown_rules(1))
     consumer = twin.consumer()
     push(twin, consumer, itertools.count(), HEALTHY)
-    go_on(twin, consumer, SILENT_AFTER_S + 200)
-    twin.context = replace(twin.context, default_rules=(by_clock(),))
+    run_for(twin, consumer, SILENT_AFTER_S + 200)
+    twin.context = replace(twin.context, default_rules=(stalled_rule(),))
     twin.pass_time(60.0)
-    go_on(twin, twin.consumer("another"), 60)
-    assert rang(twin) == [("stalled", "firing")]
+    run_for(twin, twin.consumer("another"), 60)
+    assert alert_events(twin) == [("stalled", "firing")]
 
 
-HASTY = {"silent_after_s": 30.0, "start_within_s": 150.0}
+SHORT_TIMEOUTS = {"silent_after_s": 30.0, "start_within_s": 150.0}
 
 
 def first_ops(epoch=1):
-    """What every worker sends of its first step before it compiles."""
+    """The first operation of each worker, sent before the first step compiles."""
     return [
         replace(each, steps_done=(), columns=each.columns.select(np.arange(1)))
         for each in step_batches(SLOW, 0, epoch)
     ]
 
 
-def test_a_job_that_compiles_in_its_first_step_has_not_stalled(make):
-    twin = make(*default_rules(), **HASTY)
+def test_job_compiling_in_its_first_step_is_not_stalled(make):
+    twin = make(*default_rules(), **SHORT_TIMEOUTS)
     consumer = twin.consumer()
     twin.append(JOB, *first_ops())
-    go_on(twin, consumer, 140)
-    assert rang(twin) == []
+    run_for(twin, consumer, 140)
+    assert alert_events(twin) == []
     rest = [
         replace(each, batch_seq=1, columns=each.columns.select(np.arange(1, each.columns.num_ops)))
         for each in step_batches(SLOW, 0)
     ]
     twin.append(JOB, *rest)
-    go_on(twin, consumer, 20)
-    assert rang(twin) == []
-    go_on(twin, consumer, 20)
-    assert rang(twin) == [("stalled", "firing")], "then it is as late as any other"
+    run_for(twin, consumer, 20)
+    assert alert_events(twin) == []
+    run_for(twin, consumer, 20)
+    assert alert_events(twin) == [("stalled", "firing")], "then it is as late as any other"
 
 
-def test_a_worker_that_is_never_heard_of_is_silent_though_no_step_is_whole(make):
+def test_worker_without_batches_is_silent_without_a_complete_step(make):
     twin = make(*default_rules(), silent_after_s=60.0, start_within_s=1e9)
     consumer, numbers = twin.consumer(), itertools.count()
     for _ in range(9):
         push(twin, consumer, numbers, without={3})
-        go_on(twin, consumer, 40)
-    assert rang(twin) == [("silent-worker", "firing")]
+        run_for(twin, consumer, 40)
+    assert alert_events(twin) == [("silent-worker", "firing")]
 
 
-def test_a_silent_worker_is_back_once_all_of_a_new_run_have_sent(make):
-    twin = make(*default_rules(), **HASTY)
+def test_silent_worker_alert_resolves_once_all_ranks_of_a_new_run_send(make):
+    twin = make(*default_rules(), **SHORT_TIMEOUTS)
     consumer, numbers = twin.consumer(), itertools.count()
     push(twin, consumer, numbers)
     for _ in range(4):
         push(twin, consumer, numbers, without={3})
-        go_on(twin, consumer, 5)
-    assert rang(twin) == [("silent-worker", "firing")]
+        run_for(twin, consumer, 5)
+    assert alert_events(twin) == [("silent-worker", "firing")]
     twin.register(JOB, SIZES, "run-2")
-    go_on(twin, consumer, 30)
+    run_for(twin, consumer, 30)
     twin.append(JOB, *first_ops(epoch=2)[:3])
-    go_on(twin, consumer, 30)
-    assert rang(twin) == [("silent-worker", "firing")]
+    run_for(twin, consumer, 30)
+    assert alert_events(twin) == [("silent-worker", "firing")]
     twin.append(JOB, *first_ops(epoch=2)[3:])
-    go_on(twin, consumer, 10)
-    assert rang(twin) == [("silent-worker", "firing"), ("silent-worker", "resolved")]
+    run_for(twin, consumer, 10)
+    assert alert_events(twin) == [("silent-worker", "firing"), ("silent-worker", "resolved")]
 
 
-def start_again(twin, consumer, name, seconds=35):
+def restart_job(twin, consumer, name, seconds=35):
     twin.register(JOB, SIZES, name)
-    go_on(twin, consumer, seconds)
+    run_for(twin, consumer, seconds)
 
 
 def test_job_that_fails_at_each_start_is_alerted(make):
-    twin = make(by_clock(), **HASTY)
+    twin = make(stalled_rule(), **SHORT_TIMEOUTS)
     consumer = twin.consumer()
-    go_on(twin, consumer, 40)
+    run_for(twin, consumer, 40)
     for number in range(2, 5):
-        start_again(twin, consumer, f"run-{number}")
-        assert rang(twin) == []
+        restart_job(twin, consumer, f"run-{number}")
+        assert alert_events(twin) == []
     for number in range(5, 13):
-        start_again(twin, consumer, f"run-{number}")
-        assert rang(twin) == [("stalled", "firing")]
+        restart_job(twin, consumer, f"run-{number}")
+        assert alert_events(twin) == [("stalled", "firing")]
 
 
 def test_start_that_failed_long_ago_does_not_shorten_the_timeout(make):
-    twin = make(by_clock(), **HASTY)
+    twin = make(stalled_rule(), **SHORT_TIMEOUTS)
     consumer = twin.consumer()
-    go_on(twin, consumer, 2 * HASTY["start_within_s"] + 10)
-    start_again(twin, consumer, "run-2", HASTY["start_within_s"] - 20)
+    run_for(twin, consumer, 2 * SHORT_TIMEOUTS["start_within_s"] + 10)
+    restart_job(twin, consumer, "run-2", SHORT_TIMEOUTS["start_within_s"] - 20)
     assert twin.rows("runs", "epoch", "stalled_since_s")[1] == (2, None)
     twin.end(JOB)
-    go_on(twin, consumer, 10)
-    start_again(twin, consumer, "run-3", HASTY["start_within_s"] - 20)
-    assert rang(twin) == [("stalled", "firing"), ("stalled", "resolved")]
+    run_for(twin, consumer, 10)
+    restart_job(twin, consumer, "run-3", SHORT_TIMEOUTS["start_within_s"] - 20)
+    assert alert_events(twin) == [("stalled", "firing"), ("stalled", "resolved")]
 
 
 def score(twin):
@@ -381,62 +389,62 @@ def score(twin):
         scores.add(conn, JOB, ScoreReport("nvrx", (score,), 1), now_s=twin.unix_clock())
 
 
-def test_a_run_of_which_only_scores_come_has_not_stalled(make):
-    twin = make(by_clock(), **HASTY)
+def test_run_with_scores_only_is_not_stalled(make):
+    twin = make(stalled_rule(), **SHORT_TIMEOUTS)
     consumer = twin.consumer()
-    go_on(twin, consumer, 75)
+    run_for(twin, consumer, 75)
     score(twin)
-    go_on(twin, consumer, 3 * HASTY["start_within_s"])
-    assert rang(twin) == []
+    run_for(twin, consumer, 3 * SHORT_TIMEOUTS["start_within_s"])
+    assert alert_events(twin) == []
     assert twin.rows("runs", "stalled_since_s") == [(None,)]
 
 
 def test_stalled_run_is_resumed_by_scores(make):
-    twin = make(by_clock(), **HASTY)
-    go_on(twin, twin.consumer(), 10 * HASTY["start_within_s"])
-    assert rang(twin) == [("stalled", "firing")]
+    twin = make(stalled_rule(), **SHORT_TIMEOUTS)
+    run_for(twin, twin.consumer(), 10 * SHORT_TIMEOUTS["start_within_s"])
+    assert alert_events(twin) == [("stalled", "firing")]
     score(twin)
-    go_on(twin, twin.consumer("another"), 30)
-    assert rang(twin) == [("stalled", "firing"), ("stalled", "resolved")]
+    run_for(twin, twin.consumer("another"), 30)
+    assert alert_events(twin) == [("stalled", "firing"), ("stalled", "resolved")]
     assert twin.rows("runs", "stalled_since_s") == [(None,)]
 
 
 def test_scores_do_not_resume_a_job_that_records_operations(make):
-    twin = make(by_clock(), **HASTY)
+    twin = make(stalled_rule(), **SHORT_TIMEOUTS)
     consumer = twin.consumer()
     push(twin, consumer, itertools.count())
     twin.register(JOB, SIZES, "run-2")
     score(twin)
-    go_on(twin, consumer, 2 * HASTY["start_within_s"])
-    assert rang(twin) == [("stalled", "firing")]
+    run_for(twin, consumer, 2 * SHORT_TIMEOUTS["start_within_s"])
+    assert alert_events(twin) == [("stalled", "firing")]
 
 
-def test_a_run_of_which_only_scores_came_stays_quiet_when_they_are_removed(make):
-    twin = make(by_clock(), **HASTY)
+def test_run_with_scores_only_raises_no_alert_after_their_removal(make):
+    twin = make(stalled_rule(), **SHORT_TIMEOUTS)
     consumer = twin.consumer()
     score(twin)
-    go_on(twin, consumer, 30)
+    run_for(twin, consumer, 30)
     with Store.write(twin.store) as conn:
         conn.execute(score_reports.delete())
-    go_on(twin, consumer, 3 * HASTY["start_within_s"])
-    assert rang(twin) == []
+    run_for(twin, consumer, 3 * SHORT_TIMEOUTS["start_within_s"])
+    assert alert_events(twin) == []
 
 
-def test_the_time_of_a_start_goes_on_over_a_restart_of_the_consumer(make):
-    twin = make(by_clock(), **HASTY)
-    go_on(twin, twin.consumer(), 75)
-    heir = twin.consumer("another")
-    go_on(twin, heir, 60)
-    assert rang(twin) == []
-    go_on(twin, heir, 30)
-    assert rang(twin) == [("stalled", "firing")]
+def test_start_timeout_continues_after_a_consumer_restart(make):
+    twin = make(stalled_rule(), **SHORT_TIMEOUTS)
+    run_for(twin, twin.consumer(), 75)
+    successor = twin.consumer("another")
+    run_for(twin, successor, 60)
+    assert alert_events(twin) == []
+    run_for(twin, successor, 30)
+    assert alert_events(twin) == [("stalled", "firing")]
 
 
-def test_new_consumer_waits_for_batches_that_could_not_be_sent(make):
-    twin = make(by_clock(), **HASTY)
+def test_new_consumer_waits_for_delayed_batches_before_alerting(make):
+    twin = make(stalled_rule(), **SHORT_TIMEOUTS)
     twin.pass_time(1000.0)
     consumer = twin.consumer()
-    go_on(twin, consumer, HASTY["silent_after_s"] - 10)
+    run_for(twin, consumer, SHORT_TIMEOUTS["silent_after_s"] - 10)
     twin.append(JOB, *first_ops())
-    go_on(twin, consumer, 20)
-    assert rang(twin) == []
+    run_for(twin, consumer, 20)
+    assert alert_events(twin) == []

@@ -1,4 +1,4 @@
-"""What goes wrong with one job, or one entry, stops no other."""
+"""A failure of one job or one entry blocks no other."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +22,7 @@ def twin(make_twin):
 
 
 def refuse(twin, table, job_id="broken"):
-    """From now on the database takes no row of this job."""
+    """Make the database refuse rows of this job."""
     with twin.store.write() as conn:
         conn.execute(
             text(
@@ -32,7 +32,7 @@ def refuse(twin, table, job_id="broken"):
         )
 
 
-def relent(twin):
+def stop_refusing(twin):
     with twin.store.write() as conn:
         conn.execute(text("DROP TRIGGER refused"))
 
@@ -41,11 +41,11 @@ def windows_of(twin, job_id):
     return [row[1:] for row in twin.windows("job_id", "state", "num_steps") if row[0] == job_id]
 
 
-def letters(twin):
+def dead_letter_rows(twin):
     return twin.rows("dead_letters", "job_id", "epoch", "num_ops", "state")
 
 
-def test_an_entry_that_cannot_be_read_becomes_a_dead_letter_and_stops_nobody(twin):
+def test_unreadable_entry_becomes_a_dead_letter_and_blocks_no_other(twin):
     consumer = twin.consumer()
     twin.append_bytes("job", b"no batch")
     twin.push("job", HEALTHY, *range(4))
@@ -55,10 +55,10 @@ def test_an_entry_that_cannot_be_read_becomes_a_dead_letter_and_stops_nobody(twi
     twin.turns(consumer)
     assert windows_of(twin, "job") == [("complete", 3), ("complete", 1)]
     assert twin.queue.reader.backlog(0) == 0
-    assert letters(twin) == [("job", None, 0, "dead")]
+    assert dead_letter_rows(twin) == [("job", None, 0, "dead")]
 
 
-def test_a_run_still_waits_for_what_was_acknowledged_behind_a_broken_entry(twin):
+def test_run_end_waits_for_entries_behind_an_unreadable_one(twin):
     work = twin.shard_work()
     twin.append_bytes("job", b"no batch")
     work.take(twin.entries())
@@ -71,7 +71,7 @@ def test_a_run_still_waits_for_what_was_acknowledged_behind_a_broken_entry(twin)
     assert windows_of(twin, "job") == [("complete", 1)]
 
 
-def test_entries_of_a_job_that_never_registered_become_dead_letters_and_stop_nobody(twin):
+def test_entries_of_an_unregistered_job_become_dead_letters(twin):
     consumer = twin.consumer()
     twin.append("unknown", *step_batches(HEALTHY, 0))
     twin.push("job", HEALTHY, 0, 1, 2)
@@ -79,7 +79,7 @@ def test_entries_of_a_job_that_never_registered_become_dead_letters_and_stop_nob
     assert windows_of(twin, "job") == [("complete", 3)]
     assert twin.queue.reader.backlog(0) == 0
     num_ops = [batch.columns.num_ops for batch in step_batches(HEALTHY, 0)]
-    assert letters(twin) == [("unknown", 1, each, "dead") for each in num_ops]
+    assert dead_letter_rows(twin) == [("unknown", 1, each, "dead") for each in num_ops]
     with twin.store.read() as conn:
         assert runs.service_counts(conn).dead == sum(num_ops)
     twin.end("job")
@@ -87,7 +87,7 @@ def test_entries_of_a_job_that_never_registered_become_dead_letters_and_stop_nob
     assert twin.rows("runs", "job_id", "is_closed") == [("broken", False), ("job", True)]
 
 
-def test_a_job_that_cannot_be_stored_stops_nobody_and_goes_on_once_it_can(twin):
+def test_job_refused_by_the_database_blocks_no_other_and_recovers(twin):
     consumer = twin.consumer()
     refuse(twin, "windows")
     for step in range(3):
@@ -97,13 +97,13 @@ def test_a_job_that_cannot_be_stored_stops_nobody_and_goes_on_once_it_can(twin):
     assert windows_of(twin, "job") == [("complete", 3)]
     assert windows_of(twin, "broken") == []
     assert 0 < twin.queue.reader.backlog(0) <= 3 * SIZES.num_workers
-    relent(twin)
+    stop_refusing(twin)
     twin.turns(consumer, num_turns=30)
     assert windows_of(twin, "broken") == [("complete", 3)]
     assert twin.queue.reader.backlog(0) == 0
 
 
-def test_a_job_that_cannot_be_stored_keeps_no_other_from_its_deadline_or_end(twin):
+def test_job_refused_by_the_database_delays_no_end_of_another(twin):
     consumer = twin.consumer()
     for job_id in ("broken", "job"):
         twin.push(job_id, HEALTHY, 0)
@@ -118,12 +118,12 @@ def test_a_job_that_cannot_be_stored_keeps_no_other_from_its_deadline_or_end(twi
     twin.turns(consumer)
     assert windows_of(twin, "job") == [("incomplete", 1)]
     assert windows_of(twin, "broken") == [("open", 1)]
-    relent(twin)
+    stop_refusing(twin)
     twin.turns(consumer)
     assert windows_of(twin, "broken") == [("incomplete", 1)]
 
 
-def test_hosts_are_saved_though_the_first_attempt_met_a_broken_job(twin):
+def test_hosts_are_saved_after_a_commit_failed_for_another_job(twin):
     refuse(twin, "windows")
     for job_id in ("job", "broken"):
         batches = (replace(batch, host="host-7") for batch in step_batches(HEALTHY, 0))
@@ -132,7 +132,7 @@ def test_hosts_are_saved_though_the_first_attempt_met_a_broken_job(twin):
     assert ("job",) in twin.rows("hosts", "job_id")
 
 
-def test_a_job_whose_memory_cannot_be_restored_keeps_no_consumer_from_the_others(twin):
+def test_job_with_unreadable_state_blocks_no_other_job(twin):
     for job_id in ("broken", "job"):
         twin.push(job_id, HEALTHY, 0)
     twin.turns(twin.consumer())
@@ -147,8 +147,8 @@ def test_a_job_whose_memory_cannot_be_restored_keeps_no_consumer_from_the_others
 
 
 @pytest.fixture
-def poisoned(twin, monkeypatch):
-    """From now on, a batch of host "poison" breaks whoever assembles it, in the way given."""
+def poison_assembler(twin, monkeypatch):
+    """A function that makes the assembler raise an error for batches of host "poison"."""
 
     def poison(error):
         real = RunAssembler.add
@@ -169,42 +169,44 @@ def push_poison(twin):
     return first.columns.num_ops
 
 
-def test_a_batch_that_breaks_our_code_alone_becomes_a_dead_letter(twin, poisoned):
-    poisoned(RuntimeError("no"))
+def test_only_the_batch_that_raises_becomes_a_dead_letter(twin, poison_assembler):
+    poison_assembler(RuntimeError("no"))
     num_ops = push_poison(twin)
     twin.push("job", HEALTHY, 0)
     twin.turns(twin.consumer(), num_turns=1)
-    assert letters(twin) == [("broken", 1, num_ops, "dead")]
+    assert dead_letter_rows(twin) == [("broken", 1, num_ops, "dead")]
     assert windows_of(twin, "job") == [("open", 1)]
     assert twin.queue.reader.backlog(0) == 0
-    taken = [
+    op_counts = [
         row[1:]
         for row in twin.rows("ingest_counts", "job_id", "accepted", "dead")
         if row[0] == "broken"
     ]
-    assert taken == [(sum(each.columns.num_ops for each in step_batches(HEALTHY, 0)[1:]), num_ops)]
+    assert op_counts == [
+        (sum(each.columns.num_ops for each in step_batches(HEALTHY, 0)[1:]), num_ops)
+    ]
 
 
-def test_a_batch_that_ends_its_consumers_becomes_a_dead_letter_after_some_of_them(twin, poisoned):
-    poisoned(Crash())
+def test_batch_that_crashes_consumers_becomes_a_dead_letter_at_last(twin, poison_assembler):
+    poison_assembler(Crash())
     num_ops = push_poison(twin)
     twin.push("job", HEALTHY, 0)
     for _ in range(20):
         with suppress(Crash):
             twin.turns(twin.consumer(), num_turns=1)
-    assert letters(twin) == [("broken", 1, num_ops, "dead")]
+    assert dead_letter_rows(twin) == [("broken", 1, num_ops, "dead")]
     assert windows_of(twin, "job") == [("open", 1)]
     assert twin.queue.reader.backlog(0) == 0
     assert twin.rows("totals") == []
 
 
-def test_consumers_that_end_for_another_reason_make_no_dead_letters(twin):
+def test_consumer_crashes_at_a_commit_make_no_dead_letters(twin):
     twin.push("job", HEALTHY, 0)
     for _ in range(20):
-        twin.fuse.blow(0, Crash())
+        twin.crash_points.raise_at(0, Crash())
         with suppress(Crash):
             twin.turns(twin.consumer(), num_turns=1)
-    twin.fuse.blow(-1, Crash())
+    twin.crash_points.raise_at(-1, Crash())
     twin.turns(twin.consumer())
-    assert letters(twin) == []
+    assert dead_letter_rows(twin) == []
     assert windows_of(twin, "job") == [("open", 1)]

@@ -1,4 +1,4 @@
-"""What a consumer leaves for the fleet's page: briefs, losses, and hosts of runs."""
+"""Rows for the fleet page: briefs, losses, and hosts of runs."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def result(twin, window_id):
         return windows.get(conn, "default/job", window_id)
 
 
-def test_every_window_with_figures_has_a_brief_open_or_closed(twin):
+def test_open_and_closed_windows_with_figures_have_a_brief(twin):
     pushed(twin, 4)
     saved = twin.rows("window_briefs", "first_step", "brief")
     assert [first_step for first_step, _ in saved] == [0, 3]
@@ -33,7 +33,7 @@ def test_every_window_with_figures_has_a_brief_open_or_closed(twin):
         assert brief == {**(expected or {}), "onset_at_s": brief["onset_at_s"]}
 
 
-def test_only_closed_windows_have_losses_which_are_those_of_their_results(twin):
+def test_closed_windows_only_have_losses_equal_to_their_results(twin):
     pushed(twin, 4)
     losses = twin.rows("window_losses", "first_step", "kind", "name", "gpu_s", "slowdown")
     assert {first_step for first_step, *_ in losses} == {0}
@@ -49,7 +49,7 @@ def test_only_closed_windows_have_losses_which_are_those_of_their_results(twin):
     assert of["host", "host-1"] == of["cause", "slow-worker"]
 
 
-def test_the_hosts_of_a_run_can_be_looked_up(twin):
+def test_hosts_of_a_run_are_saved(twin):
     pushed(twin, 1)
     with twin.store.read() as conn:
         assert hosts.jobs_on(conn, "default", "host-0") == {"default/job"}

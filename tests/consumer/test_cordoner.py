@@ -41,7 +41,7 @@ def hook(*command, **given):
     return CordonHook(command, **{"projects": ("default",), "actions": ("drain",), **given})
 
 
-def deeds(notifier):
+def audit_entries(notifier):
     return notifier.rows("audit", "action", "object_id")
 
 
@@ -53,7 +53,7 @@ def test_dry_run_only_audits_the_cordon(notifier, tmp_path):
     with pytest.raises(Empty):
         cordoner.ask_next(timeout_s=0.0)
     assert not touched.exists()
-    assert deeds(notifier) == [("cordon.would", "job")]
+    assert audit_entries(notifier) == [("cordon.would", "job")]
     [(detail,)] = notifier.rows("audit", "detail")
     assert (detail["asked"], detail["workers"], detail["hosts"]) == ("drain", ["3-1"], ["host-7"])
 
@@ -65,7 +65,7 @@ def test_cordon_is_requested_once_and_audited_before_and_after(notifier, tmp_pat
     notifier.dispatch()
     assert cordoner.ask_next(timeout_s=0.0).result == "done"
     assert touched.exists()
-    assert deeds(notifier) == [("cordon.ask", "job"), ("cordon.done", "job")]
+    assert audit_entries(notifier) == [("cordon.ask", "job"), ("cordon.done", "job")]
     notifier.pass_time(5 * 3600)
     notifier.dispatch()
     with pytest.raises(Empty):
@@ -84,11 +84,11 @@ def test_repeated_alert_requests_no_cordon(notifier, meanwhile):
         notifier.unacknowledge(mark)
     else:
         notifier.silence(pattern="3-1")
-        notifier.resolve("2-1", rule="worker")  # with which receivers take all of it for over
+        notifier.resolve("2-1", rule="worker")  # resolves the alert for its receivers
     for _ in range(3):
         notifier.pass_time(3600)
         notifier.dispatch()
-    assert deeds(notifier) == [("cordon.would", "job")]
+    assert audit_entries(notifier) == [("cordon.would", "job")]
 
 
 def test_cordon_is_requested_once_per_firing_without_receivers(notifier):
@@ -98,7 +98,7 @@ def test_cordon_is_requested_once_per_firing_without_receivers(notifier):
         for _ in range(3):
             notifier.pass_time(3600)
             notifier.dispatch()
-        assert deeds(notifier) == [("cordon.would", "job")] * number
+        assert audit_entries(notifier) == [("cordon.would", "job")] * number
         notifier.resolve("3-1", rule="worker")
         notifier.pass_time(3600)
         notifier.dispatch()
@@ -110,10 +110,10 @@ def test_alert_with_a_cordon_is_sent_to_new_receivers_without_a_new_request(noti
     notifier.dispatch()
     notifier.pass_time(400)
     with receiver() as late:
-        notifier.endpoint("late", late.url)
+        notifier.add_receiver("late", late.url)
         notifier.dispatch()
         assert len(late.requests) == 1
-    assert deeds(notifier) == [("cordon.would", "job")]
+    assert audit_entries(notifier) == [("cordon.would", "job")]
 
 
 def test_refused_cordon_request_is_audited(notifier):
@@ -123,7 +123,7 @@ def test_refused_cordon_request_is_audited(notifier):
         notifier.fire("3-1", rule="worker", **OF_WORKER)
         notifier.dispatch()
         assert cordoner.ask_next(timeout_s=0.0).detail == "HTTP 500"
-    assert deeds(notifier)[-1] == ("cordon.failed", "job")
+    assert audit_entries(notifier)[-1] == ("cordon.failed", "job")
 
 
 @pytest.mark.parametrize("quiet", ["silence", "no worker"])
@@ -135,7 +135,7 @@ def test_silenced_or_unnamed_alerts_request_no_cordon(notifier, quiet):
     else:
         notifier.fire(rule="slow")
     notifier.dispatch()
-    assert deeds(notifier) == []
+    assert audit_entries(notifier) == []
 
 
 @pytest.mark.parametrize("is_dry_run", [True, False])
@@ -152,7 +152,7 @@ def test_project_without_permission_requests_no_cordon(notifier, is_dry_run):
 
 
 def test_disputed_hosts_are_sent_to_the_hook_only(notifier):
-    """To take away what another project's job runs on, it must not do to claim it."""
+    """Declaring a host must not suffice to cordon it under another project's job."""
     with notifier.store.write() as conn:
         for job_id, host in (("other/a", "host-7"), ("other/b", "host-9"), ("default/c", "host-7")):
             epoch = runs.register(conn, job_id, registration(), now_s=100.0).epoch
@@ -181,7 +181,7 @@ def test_cordon_is_requested_without_the_database(notifier, monkeypatch):
     assert json.loads(body)["hosts_that_other_projects_declare"] is None
 
 
-def test_a_host_that_others_were_on_is_not_disputed(notifier):
+def test_host_formerly_of_another_project_is_not_disputed(notifier):
     with notifier.store.write() as conn:
         epoch = runs.register(conn, "other/a", registration(), now_s=100.0).epoch
         hosts.add_to_run(conn, "other/a", epoch, ["host-7"])

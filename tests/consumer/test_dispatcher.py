@@ -53,7 +53,7 @@ def types(hook):
 
 
 def test_alert_is_notified_when_firing_and_resolved(notifier, hook):
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     notifier.fire()
     notifier.dispatch()
     notifier.pass_time(301)
@@ -68,12 +68,12 @@ def test_alert_is_notified_when_firing_and_resolved(notifier, hook):
 
 def test_nothing_due_writes_nothing(notifier):
     notifier.register()
-    notifier.fuse.blow(0, AssertionError("wrote"))
+    notifier.crash_points.raise_at(0, AssertionError("wrote"))
     assert notifier.dispatcher.dispatch_due() == 0
 
 
-def test_a_repeat_comes_after_four_hours_and_not_once_it_is_acknowledged(notifier, hook):
-    notifier.endpoint("hook", hook.url)
+def test_notification_repeats_after_four_hours_until_acknowledged(notifier, hook):
+    notifier.add_receiver("hook", hook.url)
     mark = notifier.fire()
     notifier.dispatch()
     notifier.pass_time(4 * 3600)
@@ -89,9 +89,11 @@ def test_a_repeat_comes_after_four_hours_and_not_once_it_is_acknowledged(notifie
 
 def test_each_receiver_gets_its_matching_alerts(notifier, hook):
     with receiver() as critical, receiver() as of_b:
-        notifier.endpoint("all", hook.url)
-        notifier.endpoint("critical", critical.url, min_severity="critical")
-        notifier.endpoint("b", of_b.url, matchers=(Matcher("subject", "b"),), wants_resolved=False)
+        notifier.add_receiver("all", hook.url)
+        notifier.add_receiver("critical", critical.url, min_severity="critical")
+        notifier.add_receiver(
+            "b", of_b.url, matchers=(Matcher("subject", "b"),), wants_resolved=False
+        )
         notifier.fire("a", rule="cause")
         notifier.fire("b", rule="cause")
         notifier.dispatch()
@@ -108,13 +110,13 @@ def test_alert_without_receiver_is_sent_to_a_new_receiver(notifier, hook):
     notifier.fire()
     notifier.dispatch()
     notifier.pass_time(1000)
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     notifier.dispatch()
     assert types(hook) == ["alert.firing"]
 
 
 def test_firing_rule_inhibits_another(notifier, hook):
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     notifier.fire()
     notifier.fire("slow-worker", rule="cause")
     notifier.dispatch()
@@ -128,7 +130,7 @@ def test_firing_rule_inhibits_another(notifier, hook):
 
 def test_host_alert_inhibits_alerts_of_its_workers(make_notifier, hook):
     notifier = make_notifier(rules=[Rule("host", "host", 1.1), Rule("worker", "worker", 1.1)])
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     notifier.fire("host-7", rule="host")
     notifier.fire("3-1", rule="worker", labels={"host": "host-7"})
     notifier.fire("4-1", rule="worker", labels={"host": "host-8"})
@@ -138,9 +140,9 @@ def test_host_alert_inhibits_alerts_of_its_workers(make_notifier, hook):
 
 @pytest.mark.parametrize("point", range(4))
 def test_dispatcher_crash_loses_and_repeats_no_message(notifier, hook, point):
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     notifier.fire()
-    notifier.fuse.blow(point, Crash())
+    notifier.crash_points.raise_at(point, Crash())
     with pytest.raises(Crash):
         notifier.dispatcher.dispatch_due()
     notifier.pass_time(15)  # its claim lapses
@@ -151,9 +153,11 @@ def test_dispatcher_crash_loses_and_repeats_no_message(notifier, hook, point):
 
 
 def test_alert_that_changes_during_a_claim_is_planned_again(notifier, hook):
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     notifier.fire("a", rule="cause")
-    notifier.fuse.then(1, lambda: notifier.fire("b", rule="cause"))  # just after the claim
+    notifier.crash_points.run_at(
+        1, lambda: notifier.fire("b", rule="cause")
+    )  # just after the claim
     notifier.dispatch()
     notifier.pass_time(60)
     notifier.dispatch()
@@ -161,7 +165,7 @@ def test_alert_that_changes_during_a_claim_is_planned_again(notifier, hook):
 
 
 def test_alert_just_after_a_notification_waits_for_the_next(notifier, hook):
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     notifier.fire("a", rule="cause")
     notifier.dispatch()
     notifier.fire("b", rule="cause")
@@ -174,10 +178,10 @@ def test_alert_just_after_a_notification_waits_for_the_next(notifier, hook):
 
 
 def test_error_in_one_group_does_not_stop_the_others(notifier, hook):
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     notifier.fire(job_id="default/job")
     notifier.fire(job_id="default/other")
-    notifier.fuse.blow(2, RuntimeError("unforeseen"))  # after the claim's two points
+    notifier.crash_points.raise_at(2, RuntimeError("unforeseen"))  # after the claim's two points
     notifier.dispatcher.dispatch_due()
     notifier.send()
     assert len(hook.requests) == 1
@@ -187,10 +191,10 @@ def test_error_in_one_group_does_not_stop_the_others(notifier, hook):
 
 
 def test_slow_group_delays_no_other(notifier, hook):
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     notifier.fire(job_id="default/job")
     notifier.fire(job_id="default/other")
-    notifier.fuse.blow(2, StoreUnavailable("it does not answer in time"))  # as above
+    notifier.crash_points.raise_at(2, StoreUnavailable("it does not answer in time"))  # as above
     assert notifier.dispatcher.dispatch_due() == 2
     notifier.send()
     assert notifier.rows("outbox", "job_id", "state") == [("default/other", "delivered")]
@@ -199,30 +203,30 @@ def test_slow_group_delays_no_other(notifier, hook):
     assert len(hook.requests) == 2
 
 
-def test_no_group_is_tried_while_the_store_itself_is_away(notifier, monkeypatch):
+def test_no_group_is_planned_during_a_store_outage(notifier, monkeypatch):
     def put_off(*_args, **_given):
         raise StoreUnavailable("no answer")
 
     monkeypatch.setattr(notifications, "postpone_group", put_off)
     notifier.fire(job_id="default/job")
     notifier.fire(job_id="default/other")
-    notifier.fuse.blow(2, StoreUnavailable("no answer"))
+    notifier.crash_points.raise_at(2, StoreUnavailable("no answer"))
     with pytest.raises(StoreUnavailable):
         notifier.dispatcher.dispatch_due()
-    assert len(notifier.fuse.passed) == 3
+    assert len(notifier.crash_points.passed) == 3
 
 
-def test_a_store_that_is_away_is_waited_for(notifier, hook):
-    notifier.endpoint("hook", hook.url)
+def test_dispatcher_resumes_after_a_store_outage(notifier, hook):
+    notifier.add_receiver("hook", hook.url)
     notifier.fire()
-    notifier.fuse.blow(0, StoreUnavailable("no answer"))
-    notifier.dispatcher.run(Waits(notifier, 100))
+    notifier.crash_points.raise_at(0, StoreUnavailable("no answer"))
+    notifier.dispatcher.run(StopAfterWaits(notifier, 100))
     notifier.send()
     assert types(hook) == ["alert.firing"]
 
 
-def pushed(hook):
-    """How each alert stands that was pushed, by its subject, and how often each was pushed."""
+def pushed_alerts(hook):
+    """Last pushed status of each alert by subject, and how often each was pushed."""
     ends: dict[str, float] = {}
     times: Counter[str] = Counter()
     for body in bodies(hook):
@@ -235,12 +239,12 @@ def pushed(hook):
 
 def test_alertmanager_gets_every_firing_and_resolution(make_notifier, hook):
     notifier = make_notifier(rules=[Rule("worker", "worker", 1.1)])
-    notifier.endpoint("am", hook.url, format="alertmanager-push", secrets=())
+    notifier.add_receiver("am", hook.url, format="alertmanager-push", secrets=())
     names = [f"{number}-0" for number in range(120)]
     for name in names:
         notifier.fire(name, rule="worker")
     notifier.dispatch()
-    ends, times = pushed(hook)
+    ends, times = pushed_alerts(hook)
     assert times == dict.fromkeys(names, 1)
     assert all(ends_s > notifier.clock() + 3600 for ends_s in ends.values())
     notifier.pass_time(299)
@@ -248,35 +252,35 @@ def test_alertmanager_gets_every_firing_and_resolution(make_notifier, hook):
         notifier.resolve(name, rule="worker")
     notifier.pass_time(1)
     notifier.dispatch()
-    ends, times = pushed(hook)
+    ends, times = pushed_alerts(hook)
     assert times == dict.fromkeys(names, 2)
     assert all(ends_s <= notifier.clock() for ends_s in ends.values())
 
 
 def test_alertmanager_gets_refreshes_of_acknowledged_alerts_too(notifier, hook):
     with receiver() as people:
-        notifier.endpoint("people", people.url)
-        notifier.endpoint("am", hook.url, format="alertmanager-push", secrets=())
+        notifier.add_receiver("people", people.url)
+        notifier.add_receiver("am", hook.url, format="alertmanager-push", secrets=())
         mark = notifier.fire("a", rule="cause")
         notifier.dispatch()
         notifier.acknowledge(mark)
         for _ in range(50):  # longer than one push lasts
             notifier.pass_time(300)
             notifier.dispatch()
-            assert pushed(hook)[0]["a"] > notifier.clock() + 3600
+            assert pushed_alerts(hook)[0]["a"] > notifier.clock() + 3600
         assert len(people.requests) == 1
     kinds = [kind for (kind,) in notifier.rows("outbox", "kind")]
     assert sorted(kinds) == ["firing", "firing", "refresh"], "only the last one is kept"
     notifier.resolve("a", rule="cause")
     notifier.dispatch()
-    assert pushed(hook)[0]["a"] <= notifier.clock()
+    assert pushed_alerts(hook)[0]["a"] <= notifier.clock()
 
 
 def test_rule_change_relabels_alerts_without_a_message(notifier, hook):
     with receiver() as am, receiver() as pager:
-        notifier.endpoint("hook", hook.url)
-        notifier.endpoint("pager", pager.url, min_severity="critical")
-        notifier.endpoint("am", am.url, format="alertmanager-push", secrets=())
+        notifier.add_receiver("hook", hook.url)
+        notifier.add_receiver("pager", pager.url, min_severity="critical")
+        notifier.add_receiver("am", am.url, format="alertmanager-push", secrets=())
         notifier.set_rules(Rule("cause", "cause", 0.1, labels={"team": "a"}))
         notifier.fire("a", rule="cause", labels={"team": "a", "severity": "warning"})
         notifier.dispatch()
@@ -286,9 +290,12 @@ def test_rule_change_relabels_alerts_without_a_message(notifier, hook):
         assert len(hook.requests) == 1, "that alone is no news"
         notifier.pass_time(4 * 3600)
         notifier.dispatch()
-        (told,) = bodies(hook)[1]["data"]["alerts"]
-        assert (told["severity"], told["labels"]["severity"]) == ("critical", "critical")
-        assert (told["labels"]["crew"], "team" in told["labels"]) == ("b", False)
+        (sent_alert,) = bodies(hook)[1]["data"]["alerts"]
+        assert (sent_alert["severity"], sent_alert["labels"]["severity"]) == (
+            "critical",
+            "critical",
+        )
+        assert (sent_alert["labels"]["crew"], "team" in sent_alert["labels"]) == ("b", False)
         notifier.resolve("a", rule="cause")
         notifier.pass_time(301)
         notifier.dispatch()
@@ -298,7 +305,7 @@ def test_rule_change_relabels_alerts_without_a_message(notifier, hook):
 
 
 def test_disabled_receiver_gets_nothing(notifier, hook):
-    notifier.endpoint("hook", hook.url, is_enabled=False)
+    notifier.add_receiver("hook", hook.url, is_enabled=False)
     notifier.fire()
     notifier.dispatch()
     assert notifier.states() == []
@@ -306,7 +313,7 @@ def test_disabled_receiver_gets_nothing(notifier, hook):
 
 def test_message_lists_twenty_alerts_and_counts_the_rest(make_notifier, hook):
     notifier = make_notifier(rules=[Rule("worker", "worker", 1.1)])
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     for number in range(25):
         notifier.fire(f"{number}-0", rule="worker")
     notifier.dispatch()
@@ -318,21 +325,21 @@ def test_message_lists_twenty_alerts_and_counts_the_rest(make_notifier, hook):
 
 def test_due_group_is_planned_at_once(make_notifier, hook):
     notifier = make_notifier(group_wait_s=0.61)
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     notifier.fire()
-    waits = Waits(notifier, 5)
+    waits = StopAfterWaits(notifier, 5)
     notifier.dispatcher.run(waits)
     notifier.send()
     assert types(hook) == ["alert.firing"]
-    # Not a whole quarter of a second after it; and nobody turns round and round.
+    # Within a quarter of a second, and without a busy loop.
     assert waits.passed_s[:3] == pytest.approx(
         [CHECK_EVERY_S, CHECK_EVERY_S, 0.61 - 2 * CHECK_EVERY_S]
     )
     assert waits.passed_s[3:5] == [CHECK_EVERY_S, CHECK_EVERY_S]
 
 
-class Waits(threading.Event):
-    """A stop signal that is set after so many waits, and lets time pass instead of waiting."""
+class StopAfterWaits(threading.Event):
+    """A stop signal set after `num_waits` waits and advances the clock instead of waiting."""
 
     def __init__(self, notifier, num_waits):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Messages that show the heatmap: by links that the API knows, and never at a message's cost."""
+"""Picture links in messages: signed for the API, and dropped if a receiver refuses them."""
 
 import json
 import shutil
@@ -51,9 +51,9 @@ def key(notifier):
         return service_state.find_key(conn, KEY_NAME)
 
 
-def test_slack_is_shown_the_window_by_a_link_of_the_shared_key(make, hook):
+def test_slack_message_has_a_picture_link_signed_with_the_shared_key(make, hook):
     notifier = make(has_pictures=True)
-    notifier.endpoint("hook", hook.url, format="slack")
+    notifier.add_receiver("hook", hook.url, format="slack")
     notifier.fire(detail=SEEN)
     notifier.dispatch()
     [url] = images(hook)
@@ -65,20 +65,20 @@ def test_slack_is_shown_the_window_by_a_link_of_the_shared_key(make, hook):
     assert picture.expires_s == notifier.clock() + 7 * 86_400
 
 
-def test_where_no_picture_can_be_drawn_none_is_promised_and_no_key_made(make, hook):
+def test_message_without_pictures_has_no_link_and_makes_no_key(make, hook):
     notifier = make()
-    notifier.endpoint("hook", hook.url, format="slack")
+    notifier.add_receiver("hook", hook.url, format="slack")
     notifier.fire(detail=SEEN)
     notifier.dispatch()
     assert images(hook) == [None]
     assert key(notifier) is None
 
 
-def test_what_slack_refuses_goes_again_at_once_without_its_image(make, hook):
-    """It refuses all of a message whose image it cannot fetch."""
+def test_message_refused_by_slack_is_resent_at_once_without_image(make, hook):
+    """Slack refuses a message whose image it cannot fetch."""
     notifier = make(has_pictures=True)
     hook.answers = [Answer(400, body=b"invalid_blocks")]
-    notifier.endpoint("hook", hook.url, format="slack")
+    notifier.add_receiver("hook", hook.url, format="slack")
     notifier.fire(detail=SEEN)
     notifier.dispatch()
     first, second = images(hook)
@@ -87,10 +87,10 @@ def test_what_slack_refuses_goes_again_at_once_without_its_image(make, hook):
     assert notifier.states() == ["delivered"]
 
 
-def test_what_slack_refuses_without_an_image_waits_its_time(make, hook):
+def test_refused_message_without_an_image_waits_for_its_retry(make, hook):
     notifier = make()
     hook.answers = [Answer(400, body=b"invalid_blocks")]
-    notifier.endpoint("hook", hook.url, format="slack")
+    notifier.add_receiver("hook", hook.url, format="slack")
     notifier.fire(detail=SEEN)
     notifier.dispatch()
     assert notifier.states() == ["due"]
@@ -100,10 +100,10 @@ def test_what_slack_refuses_without_an_image_waits_its_time(make, hook):
     ("public_url", "expected"),
     [("https://paceline.example", True), ("http://10.1.2.3:8642", False), (None, False)],
 )
-def test_pictures_are_where_receivers_can_fetch_them(public_url, expected):
+def test_pictures_need_a_public_https_url(public_url, expected):
     assert has_pictures(Settings(public_url=public_url)) is expected
 
 
-def test_pictures_are_where_kaleido_is(monkeypatch):
+def test_pictures_need_kaleido(monkeypatch):
     monkeypatch.setitem(sys.modules, "kaleido", None)
     assert not has_pictures(Settings(public_url="https://paceline.example"))

@@ -12,12 +12,12 @@ from app.store.retention import RetentionDays
 from tests.store.factories import register, window
 
 JOB = "default/job"
-NUM_WINDOWS = 250  # 100 at once
+NUM_WINDOWS = 250  # removed in batches of 100
 USUAL = RetentionDays(raw_days=14.0, results_days=180.0)
 
 
 class Stop(threading.Event):
-    """A stop event that lets some waits pass, and remembers for how long they were."""
+    """A stop event that is set after `passes` waits and records their timeouts."""
 
     def __init__(self, passes=10**9):
         super().__init__()
@@ -56,7 +56,7 @@ def test_janitor_pauses_between_batches(store):
     assert len(stop.waits) == 3
 
 
-def test_a_turn_ends_when_its_time_is_over_and_another_goes_on(store):
+def test_turn_ends_at_its_time_limit_and_the_next_one_continues(store):
     ticks = iter([0.0, 1.0, 20.0, 100.0, 101.0])
     janitor = Janitor(store, USUAL, monotonic=ticks.__next__)
     assert not janitor.turn(Stop())

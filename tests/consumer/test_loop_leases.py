@@ -13,7 +13,7 @@ def twin(make_twin):
 
 
 def rounds(twin, *consumers):
-    """As many turns as it takes until everybody has looked at the leases twice."""
+    """Enough turns for every consumer to check the leases twice."""
     twin.turns(*consumers, num_turns=3, each_s=LEASE_S / 3 + 0.1)
 
 
@@ -75,7 +75,7 @@ def test_renewal_after_the_release_takes_nothing_back(twin):
     assert twin.owners() == [None] * 4
 
 
-def test_every_shards_jobs_are_worked_on_while_the_shards_wander(twin):
+def test_all_jobs_are_analysed_while_shards_change_owners(twin):
     consumers = [twin.consumer("a")]
     jobs = [f"job-{number}" for number in range(6)]
     assert {shard_of(job_id, 4) for job_id in jobs} == {0, 1, 2, 3}
@@ -87,7 +87,7 @@ def test_every_shards_jobs_are_worked_on_while_the_shards_wander(twin):
         if step in (2, 5):
             consumers.append(twin.consumer("bc"[step // 5]))
         if step == 8:
-            consumers.pop(0)  # dies with whatever it held
+            consumers.pop(0)  # dies holding its shards
         twin.turns(*consumers, num_turns=1, each_s=LEASE_S / 3 + 0.1)
     twin.turns(*consumers, num_turns=8, each_s=LEASE_S / 3 + 0.1)
     found = twin.windows("job_id", "first_step", "state", "num_steps")
@@ -99,10 +99,10 @@ def test_consumer_frozen_past_its_lease_loses_no_entry(twin):
     twin.register("job", SIZES)
     frozen = twin.consumer("frozen")
     twin.turns(frozen, num_turns=1)
-    taken = twin.queue.reader
+    queue_reader = twin.queue.reader
     twin.push("job", HEALTHY, 0, 1, 2)
     shard = shard_of("job", 4)
-    taken.read([shard], "frozen", count=5, block_s=0.0)
+    queue_reader.read([shard], "frozen", count=5, block_s=0.0)
     twin.pass_time(2 * LEASE_S)
     twin.turns(twin.consumer("heir"), num_turns=1)
     twin.turns(frozen, num_turns=1)

@@ -1,4 +1,4 @@
-"""Trouble that passes costs nothing: no good entry dies, none counts twice, nobody is forgotten."""
+"""Temporary outages lose no entry, count none twice, and hide no stall."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +12,7 @@ from app.store.tables import cursors
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import DEADLINE_S, Script, step_batches
 
-A_WHILE = {"num_turns": 40, "each_s": 60.0}  # longer than a job may take to begin
+LONG_WAIT = {"num_turns": 40, "each_s": 60.0}  # longer than the start timeout
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def twin(twin):
     return twin
 
 
-def go_on(twin, consumer, num_turns):
-    """Turns of a consumer that goes on after each failure, as its loop does."""
+def run_turns(twin, consumer, num_turns):
+    """Turns of a consumer that continues after each failure, as its loop does."""
     for _ in range(num_turns):
         consumer.run(Script(twin, [lambda: None]))
 
@@ -35,7 +35,7 @@ def counted(twin):
     return twin.rows("ingest_counts", "accepted", "duplicate", "dead")
 
 
-def test_a_store_that_takes_no_batches_for_a_while_makes_no_dead_letters(twin, monkeypatch):
+def test_store_outage_makes_no_dead_letters(twin, monkeypatch):
     real, is_locked = turns.save_turns, True
 
     def save(conn, work, of_jobs):
@@ -46,51 +46,51 @@ def test_a_store_that_takes_no_batches_for_a_while_makes_no_dead_letters(twin, m
     monkeypatch.setattr(turns, "save_turns", save)
     twin.push("job", HEALTHY, 0, 1, 2)
     consumer = twin.consumer()
-    go_on(twin, consumer, 12)
+    run_turns(twin, consumer, 12)
     is_locked = False
-    go_on(twin, consumer, 12)
+    run_turns(twin, consumer, 12)
     assert twin.rows("dead_letters") == []
     assert twin.windows("state", "num_steps") == [("complete", 3)]
     assert counted(twin) == [(num_ops(0, 1, 2), 0, 0)]
 
 
 def test_lost_acknowledgement_counts_nothing_twice(twin, monkeypatch):
-    real, is_deaf = type(twin.context.queue).done, True
+    real, has_no_answer = type(twin.context.queue).done, True
 
     def done(self, shard, entry_ids):
-        if is_deaf:
+        if has_no_answer:
             raise QueueUnavailable("no answer")
         return real(self, shard, entry_ids)
 
     monkeypatch.setattr(type(twin.context.queue), "done", done)
     twin.push("job", HEALTHY, 0)
     consumer = twin.consumer()
-    go_on(twin, consumer, 8)
+    run_turns(twin, consumer, 8)
     assert twin.queue.reader.backlog(0) == SIZES.num_workers
-    is_deaf = False
-    go_on(twin, consumer, 3)
+    has_no_answer = False
+    run_turns(twin, consumer, 3)
     assert twin.queue.reader.backlog(0) == 0
     assert counted(twin) == [(num_ops(0), 0, 0)]
     assert twin.rows("dead_letters") == []
 
 
-def test_a_dead_letter_takes_no_deadline_from_the_other_batches_of_its_job(twin):
+def test_dead_letter_delays_neither_deadline_nor_stall_of_its_job(twin):
     consumer = twin.consumer()
     twin.append("job", *step_batches(HEALTHY, 0)[1:])
     twin.turns(consumer)
     twin.append_bytes("job", b"no batch")
-    twin.turns(consumer, **A_WHILE)
+    twin.turns(consumer, **LONG_WAIT)
     assert twin.rows("steps", "step", "slowdown") == [(0, None)]
     assert twin.rows("runs", "stalled_since_s") != [(None,)]
 
 
-def test_what_was_acknowledged_after_the_end_is_closed_as_well(twin):
+def test_batches_acknowledged_after_the_end_are_in_a_closed_window(twin):
     consumer = twin.consumer()
     twin.push("job", HEALTHY, 0)
     twin.end("job")
     twin.turns(consumer)
     assert twin.rows("runs", "is_closed") == [(True,)]
-    twin.push("job", HEALTHY, 1)  # by an API that had looked the job up just before
+    twin.push("job", HEALTHY, 1)  # by an API process with a cached registration
     twin.turns(consumer)
     assert twin.windows("first_step", "state") == [(0, "complete"), (1, "complete")]
     assert twin.rows("runs", "is_closed") == [(True,)]
@@ -106,14 +106,14 @@ def test_job_that_hangs_during_an_outage_is_stalled(twin, trouble):
         consumer.leases.release_all()
         consumer = twin.consumer("heir")
     else:
-        twin.fuse.blow(0, StoreUnavailable("no answer"))
-        go_on(twin, consumer, 3)
+        twin.crash_points.raise_at(0, StoreUnavailable("no answer"))
+        run_turns(twin, consumer, 3)
     with suppress(Unavailable):
-        twin.turns(consumer, **A_WHILE)
+        twin.turns(consumer, **LONG_WAIT)
     assert twin.rows("runs", "stalled_since_s") != [(None,)]
 
 
-def test_a_job_that_cannot_be_loaded_keeps_no_other_from_its_end(twin):
+def test_job_with_unreadable_state_delays_no_end_of_another_job(twin):
     twin.register("broken", SIZES)
     for job_id in ("broken", "job"):
         twin.push(job_id, HEALTHY, 0)
@@ -148,8 +148,8 @@ def test_a_batch_missing_at_the_end_is_lost_and_its_step_is_skipped(twin):
 def test_absurd_batch_numbers_count_as_late(twin):
     consumer = twin.consumer()
     twin.push("job", HEALTHY, 0)
-    mad = [replace(batch, batch_seq=2**53 - 1) for batch in step_batches(HEALTHY, 1)]
-    twin.append("job", *mad)
+    absurd = [replace(batch, batch_seq=2**53 - 1) for batch in step_batches(HEALTHY, 1)]
+    twin.append("job", *absurd)
     twin.turns(consumer, num_turns=3, each_s=DEADLINE_S)
     twin.push("job", HEALTHY, 1, 2)
     twin.turns(consumer)

@@ -1,4 +1,4 @@
-"""Nothing that was acknowledged is lost or counted twice, whatever happens in between."""
+"""No acknowledged batch is lost or counted twice, whatever fails."""
 
 import random
 
@@ -9,13 +9,13 @@ from tests.consumer.jobs import HEALTHY, SIZES, SLOW
 from tests.consumer.twin import Crash, Script, slowdown_rules, step_batches
 
 NUM_STEPS = 3
-# Enough to notice the ends after trouble in the last of the others.
+# Enough to close both runs after a failure in the last other turn.
 IDLE_TURNS = 5
 
 
 @pytest.fixture
 def make_busy(make_twin):
-    """Makes a place where two jobs, one of them slow, are about to push, end, and be alerted."""
+    """A function that makes a twin and a script in which a healthy and a slow job push and end."""
 
     def make():
         twin = make_twin(window_steps=2, default_rules=slowdown_rules(1))
@@ -40,8 +40,8 @@ def actions(twin):
 
 
 @pytest.fixture
-def undisturbed(make_busy):
-    """What is known when nothing happens, and the points at which it could."""
+def reference_run(make_busy):
+    """Results of a run without failures, and the crash points that it passes."""
     twin, script = make_busy()
     twin.consumer().run(script)
     known = twin.known()
@@ -49,7 +49,7 @@ def undisturbed(make_busy):
     assert [row[0] for row in twin.rows("alert_events", "kind")] == ["firing", "resolved"]
     assert len(twin.rows("alert_groups")) == 1
     assert twin.queue.reader.backlog(0) == 0
-    return known, tuple(twin.fuse.passed)
+    return known, tuple(twin.crash_points.passed)
 
 
 def finish(twin, script):
@@ -75,15 +75,15 @@ READ = {"after read", "before done", "after done"}
     ],
     ids=["crash", "store", "queue"],
 )
-def test_crash_at_any_point_changes_no_result(make_busy, undisturbed, error, where):
-    known, passed = undisturbed
+def test_crash_at_any_point_changes_no_result(make_busy, reference_run, error, where):
+    known, passed = reference_run
     points = set()
     for at in (at for at, point in enumerate(passed) if point in where):
         twin, script = make_busy()
-        twin.fuse.blow(at, error)
+        twin.crash_points.raise_at(at, error)
         finish(twin, script)
-        points.add(twin.fuse.passed[at])
-        assert twin.known() == known, (at, twin.fuse.passed[at])
+        points.add(twin.crash_points.passed[at])
+        assert twin.known() == known, (at, twin.crash_points.passed[at])
         assert twin.queue.reader.backlog(0) == 0
     assert points == where
 
@@ -113,15 +113,15 @@ def test_a_zombie_commits_nothing(twin):
     zombie = twin.shard_work(owner="zombie")
     twin.push("job", SLOW, *range(3))
     entries = twin.entries()
-    heir = twin.shard_work(owner="heir")
+    successor = twin.shard_work(owner="heir")
     before = twin.known()
-    for deed in (lambda: zombie.take(entries), lambda: zombie.take(entries[:1])):
+    for action in (lambda: zombie.take(entries), lambda: zombie.take(entries[:1])):
         with pytest.raises(LeaseLost):
-            deed()
+            action()
     assert twin.known() == before
     assert twin.queue.reader.backlog(0) == len(entries)
     assert twin.announced.messages == []
-    heir.take(entries)
+    successor.take(entries)
     assert twin.windows("state", "num_steps") == [("complete", 3)]
     assert twin.queue.reader.backlog(0) == 0
 
@@ -139,7 +139,7 @@ def test_a_zombie_ends_no_run(twin):
     assert twin.rows("runs", "is_closed") == [(False,)]
 
 
-def test_a_queue_that_is_down_for_a_while_delays_and_loses_nothing(twin):
+def test_queue_outage_loses_no_batch(twin):
     twin.register("job", SIZES)
 
     def set_up(is_up):

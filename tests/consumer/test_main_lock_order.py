@@ -1,4 +1,4 @@
-"""Everybody who works on alerts at once, on a real PostgreSQL: nobody waits in a circle."""
+"""Concurrent work on alerts on a real PostgreSQL: no deadlock."""
 
 import asyncio
 import random
@@ -34,9 +34,9 @@ from tests.store.conftest import migrated_pg, pg_server, pg_url  # noqa: F401 - 
 ROUNDS = 100
 JOBS = [f"default/job-{number}" for number in range(6)]
 RULES = ("slowdown", "cause", "stalled")
-HURRIED = NotificationTiming(interval_s=0.0, repeat_s=0.2, damping_s=0.0)
-# How those that go on after a failure say that they met one.
-SWALLOWED = {
+NO_DELAYS = NotificationTiming(interval_s=0.0, repeat_s=0.2, damping_s=0.0)
+# Log events of loops that continue after an error.
+ERROR_EVENTS = {
     "alert not sent",
     "alerts not planned",
     "attempt not saved",
@@ -46,16 +46,16 @@ SWALLOWED = {
 WORK = cast(Any, SimpleNamespace(database_time=now_s, group_wait_s=0.0))
 
 
-class Crowd:
-    """Threads that each do their deed many times; `failures` are what it met."""
+class ActionThreads:
+    """Threads that each repeat their action; `failures` are the errors raised."""
 
     def __init__(self):
         self.failures: list[BaseException] = []
         self.done: Counter[str] = Counter()
         self._threads: list[threading.Thread] = []
 
-    def add(self, deed, *, times=ROUNDS):
-        self._threads.append(threading.Thread(target=self._repeat, args=(deed, times)))
+    def add(self, action, *, times=ROUNDS):
+        self._threads.append(threading.Thread(target=self._repeat, args=(action, times)))
 
     def run(self):
         for each in self._threads:
@@ -63,11 +63,11 @@ class Crowd:
         for each in self._threads:
             each.join()
 
-    def _repeat(self, deed, times):
+    def _repeat(self, action, times):
         rng = random.Random(len(self._threads) + times)
         for _ in range(times):
             try:
-                deed(rng)
+                action(rng)
             except BaseException as error:
                 self.failures.append(error)
 
@@ -81,49 +81,51 @@ def store(pg_url):  # noqa: F811 - the fixture
             runs.register(conn, job_id, run, now_s=now_s(conn))
         for number, format_ in enumerate(("standard", "pagerduty", "slack")):
             url = f"https://receiver.example/{number}"
-            made = factories.endpoint(f"ep_{number}", format=format_, url=url, secrets=(SECRET,))
+            made = factories.webhook_receiver(
+                f"ep_{number}", format=format_, url=url, secrets=(SECRET,)
+            )
             receivers.add(conn, made)
     yield store
     store.close()
 
 
 def test_concurrent_work_on_alerts_has_no_deadlock(store, pg_url, monkeypatch):  # noqa: F811
-    crowd = Crowd()
+    threads = ActionThreads()
     tried = threading.Lock()
     chance = random.Random(7)
 
     def answered(*_, **__):
         with tried:
-            crowd.done["attempts"] += 1
+            threads.done["attempts"] += 1
             return (
                 AttemptResult(204, "") if chance.random() < 0.6 else AttemptResult(500, "HTTP 500")
             )
 
     monkeypatch.setattr("app.alerts.sending.send", answered)
     context = NotifyContext(
-        store, Transport(SsrfGuard((), allows_http=False)), default_rules(), HURRIED
+        store, Transport(SsrfGuard((), allows_http=False)), default_rules(), NO_DELAYS
     )
     senders = [OutboxSender(context), OutboxSender(context)]
-    for mine in (JOBS[:3], JOBS[3:]):  # a job is one consumer's
-        crowd.add(lambda rng, mine=mine: change_alerts(store, mine, rng))
-        crowd.add(lambda _: Dispatcher(context).dispatch_due())
+    for mine in (JOBS[:3], JOBS[3:]):  # a job belongs to one consumer
+        threads.add(lambda rng, mine=mine: change_alerts(store, mine, rng))
+        threads.add(lambda _: Dispatcher(context).dispatch_due())
     for each in senders:
-        crowd.add(lambda _, sender=each: send(sender))
-    crowd.add(lambda _: asyncio.run(people(pg_url, crowd)), times=1)
+        threads.add(lambda _, sender=each: send(sender))
+    threads.add(lambda _: asyncio.run(use_api(pg_url, threads)), times=1)
     with capture_logs() as logs:
-        crowd.run()
+        threads.run()
         for each in senders:
             each.close()
     store.close()
-    assert [repr(each.__cause__ or each) for each in crowd.failures] == []
-    assert {each["event"] for each in logs} & SWALLOWED == set()
+    assert [repr(each.__cause__ or each) for each in threads.failures] == []
+    assert {each["event"] for each in logs} & ERROR_EVENTS == set()
     assert num_deadlocks(store) == 0
-    assert crowd.done["attempts"] > ROUNDS // 4
-    assert {"attempts", 200, 204} <= set(crowd.done)
+    assert threads.done["attempts"] > ROUNDS // 4
+    assert {"attempts", 200, 204} <= set(threads.done)
 
 
 def change_alerts(store, job_ids, rng):
-    """Alerts of several jobs begin or end in one transaction, as in a consumer's turn."""
+    """Fire and resolve alerts of several jobs in one transaction, as a consumer's turn does."""
     with store.write() as conn:
         news = []
         for job_id in rng.sample(job_ids, len(job_ids)):
@@ -148,16 +150,16 @@ def send(sender):
     sender.settle()
 
 
-async def people(url, crowd):
-    """Acknowledgements, silences and changed endpoints, by the API, several at once."""
+async def use_api(url, threads):
+    """Acknowledgements, silences and receiver changes through the API, several at once."""
     async with running(url, limit_requests_per_s=1e6) as api:
         api.clock.now_s = time.time()
         rng = random.Random(3)
         for _ in range(ROUNDS // 4):
-            answers = await asyncio.gather(*(act(api.client, rng) for act in ACTS))
+            answers = await asyncio.gather(*(act(api.client, rng) for act in API_ACTIONS))
             for answer in answers:
                 if answer.status_code not in (404, 409):
-                    crowd.done[answer.status_code] += 1
+                    threads.done[answer.status_code] += 1
                 if answer.status_code >= 500:
                     raise AssertionError(answer.text)
 
@@ -167,18 +169,18 @@ async def acknowledge(client, rng):
     return await client.post(f"/api/v1/alerts/{mark}/acknowledge")
 
 
-async def take_back(client, rng):
+async def unacknowledge(client, rng):
     mark = fingerprint(rng.choice(JOBS), rng.choice(RULES), rng.choice("ab"))
     return await client.delete(f"/api/v1/alerts/{mark}/acknowledge")
 
 
 async def silence(client, rng):
-    said = {
+    body = {
         "matchers": [{"label": "subject", "pattern": rng.choice("ab")}],
         "ends_at": datetime.fromtimestamp(time.time() + 600, UTC).isoformat(),
         "comment": "-",
     }
-    made = await client.post("/api/v1/silences", json=said)
+    made = await client.post("/api/v1/silences", json=body)
     if made.status_code != 201:
         return made
     return await client.delete(f"/api/v1/silences/{made.json()['silence_id']}")
@@ -193,7 +195,7 @@ async def change(client, rng):
     return await client.patch(path, json={"name": f"n{rng.random()}"})
 
 
-ACTS = (acknowledge, take_back, silence, enable, change)
+API_ACTIONS = (acknowledge, unacknowledge, silence, enable, change)
 
 
 def num_deadlocks(store):

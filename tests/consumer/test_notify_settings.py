@@ -18,20 +18,18 @@ URL = "https://receiver.example/hook"
 
 @pytest.fixture
 def store(migrated_file, tmp_path):
-    store = Store(f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'telling.db')}")
+    store = Store(f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'notify.db')}")
     yield store
     store.close()
 
 
 def test_receiver_of_the_settings_is_shared_by_all_projects():
-    endpoint = notify_settings.settings_receiver(
-        load_settings(webhook_url=URL, webhook_secret=SECRET)
-    )
-    assert endpoint is not None
-    assert (endpoint.endpoint_id, endpoint.project, endpoint.format) == (
+    found = notify_settings.settings_receiver(load_settings(webhook_url=URL, webhook_secret=SECRET))
+    assert found is not None
+    assert (found.endpoint_id, found.project, found.format) == (
         SETTINGS_RECEIVER_ID, None, "standard",
     )  # fmt: skip
-    assert SECRET not in repr(endpoint)
+    assert SECRET not in repr(found)
     assert notify_settings.settings_receiver(load_settings()) is None
 
 
@@ -43,13 +41,13 @@ def test_receiver_of_the_settings_is_shared_by_all_projects():
         ({"webhook_url": "https://me:pw@a/b", "webhook_secret": SECRET}, "user or password"),
     ],
 )
-def test_an_endpoint_that_cannot_be_used_stops_the_start(given, complaint):
+def test_invalid_settings_receiver_stops_the_start(given, complaint):
     with pytest.raises(StartUpFailed, match=complaint) as refusal:
         notify_settings.settings_receiver(load_settings(**given))
     assert "c2hvcnQ" not in str(refusal.value)
 
 
-def test_the_operators_own_endpoint_may_be_on_this_machine():
+def test_settings_receiver_may_be_on_loopback():
     given = {"webhook_url": "http://127.0.0.1:9000/hook", "webhook_secret": SECRET}
     assert notify_settings.settings_receiver(load_settings(**given)) is not None
 
@@ -67,12 +65,12 @@ def test_the_operators_own_endpoint_may_be_on_this_machine():
         ),
     ],
 )
-def test_a_hook_that_cannot_be_used_stops_the_start(given, complaint):
+def test_invalid_cordon_hook_stops_the_start(given, complaint):
     with pytest.raises(StartUpFailed, match=complaint):
         notify_settings.cordon_hook(load_settings(**given))
 
 
-def test_a_hook_is_off_unless_it_is_named_and_dry_unless_it_is_meant():
+def test_cordon_hook_is_off_by_default_and_dry_run_once_set():
     assert notify_settings.cordon_hook(load_settings()) is None
     hook = notify_settings.cordon_hook(load_settings(cordon_command="/usr/bin/drain --now 'a b'"))
     assert hook is not None

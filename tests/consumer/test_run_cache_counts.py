@@ -48,7 +48,7 @@ def test_counts_outlive_their_consumer(twin):
     assert counts(twin)["accepted"] == sum(num_ops(step_batches(HEALTHY, s)) for s in range(5))
 
 
-def test_a_number_that_never_comes_is_a_lost_batch(twin):
+def test_missing_batch_number_counts_as_a_lost_batch(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     twin.push("job", HEALTHY, 0)
@@ -59,7 +59,7 @@ def test_a_number_that_never_comes_is_a_lost_batch(twin):
     assert twin.windows("num_steps") == [(2,)]
 
 
-def test_what_was_appended_is_accepted_duplicate_conflict_late_or_dead(twin):
+def test_every_appended_operation_is_in_exactly_one_count(twin):
     rng = random.Random(4)
     twin.register("job", SIZES)
     consumer = twin.consumer()
@@ -107,7 +107,7 @@ def test_late_batches_revise_a_closed_window_of_the_store(twin):
     assert twin.rows("spool") == []
 
 
-def test_a_revised_window_is_bit_equal_to_one_that_nothing_was_late_for(make_twin):
+def test_revised_window_equals_one_without_late_batches(make_twin):
     stored = []
     for is_late in (False, True):
         twin = make_twin()
@@ -129,13 +129,13 @@ def test_a_revised_window_is_bit_equal_to_one_that_nothing_was_late_for(make_twi
 
 
 @pytest.mark.parametrize("is_behind", [True, False], ids=["held back", "up to date"])
-def test_what_is_taken_around_the_end_of_a_job_is_in_its_windows(twin, is_behind):
+def test_batches_around_the_end_of_a_job_are_in_its_windows(twin, is_behind):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     batches = [step_batches(HEALTHY, step) for step in range(4)]
     for first, *others in batches:
         twin.append("job", first, *others[:-1])
-    twin.end("job")  # says the first rank, while the last one is still sending
+    twin.end("job")  # reported by the first rank while the last one still sends
     if not is_behind:
         twin.turns(consumer)
         assert twin.windows("state") == [("incomplete",), ("incomplete",)]

@@ -1,4 +1,4 @@
-"""What a consumer remembers of a run's closed windows."""
+"""History of a run's closed windows."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import DEADLINE_S, step_batches
 
 
-def remembered(twin, epoch=1):
+def history_steps(twin, epoch=1):
     """Steps of a run's history, as stored."""
     [(_, _, through_step, blob)] = [row for row in twin.rows("histories") if row[1] == epoch]
     history = unpack(blob)
@@ -29,13 +29,13 @@ def test_history_has_closed_windows_only(twin):
     assert twin.rows("histories") == []
     twin.push("job", HEALTHY, 2, 3)
     twin.turns(consumer)
-    assert remembered(twin) == [0, 1, 2]
+    assert history_steps(twin) == [0, 1, 2]
     twin.push("job", HEALTHY, 4, 5, 6)
     twin.turns(consumer)
-    assert remembered(twin) == [0, 1, 2, 3, 4, 5]
+    assert history_steps(twin) == [0, 1, 2, 3, 4, 5]
 
 
-def test_another_consumer_goes_on_from_what_was_stored(make_twin):
+def test_another_consumer_continues_the_stored_history(make_twin):
     twins = [make_twin(), make_twin()]
     for number, twin in enumerate(twins):
         twin.register("job", SIZES)
@@ -47,7 +47,7 @@ def test_another_consumer_goes_on_from_what_was_stored(make_twin):
                 consumer.leases.release_all()
                 consumer = twin.consumer()
     alone, by_turns = (twin.known() for twin in twins)
-    assert remembered(twins[1]) == [0, 1, 2, 3, 4, 5]
+    assert history_steps(twins[1]) == [0, 1, 2, 3, 4, 5]
     assert by_turns == alone
 
 
@@ -60,19 +60,19 @@ def test_revised_window_is_in_the_history_once(twin):
     twin.push("job", HEALTHY, 2, 3)
     twin.turns(consumer, num_turns=2, each_s=DEADLINE_S + 1)
     twin.turns(consumer)
-    assert remembered(twin) == [0, 2, 3]
+    assert history_steps(twin) == [0, 2, 3]
     twin.append("job", late)
     twin.turns(consumer)
-    assert remembered(twin) == [0, 1, 2, 3]
+    assert history_steps(twin) == [0, 1, 2, 3]
 
 
-def test_each_run_of_a_job_remembers_its_own(twin):
+def test_each_run_of_a_job_has_its_own_history(twin):
     consumer = twin.consumer()
     for run_key in ("run-1", "run-2"):
         epoch = twin.register("job", SIZES, run_key)
         twin.push("job", HEALTHY, 0, 1, 2, epoch=epoch)
         twin.turns(consumer)
-    assert remembered(twin, 1) == remembered(twin, 2) == [0, 1, 2]
+    assert history_steps(twin, 1) == history_steps(twin, 2) == [0, 1, 2]
 
 
 def test_onset_of_earlier_windows_is_kept(twin):
@@ -97,5 +97,5 @@ def test_unreadable_history_is_dropped(twin):
     twin.pass_time(60.0)
     twin.push("job", HEALTHY, 3, 4, 5)
     twin.turns(twin.consumer("consumer-1"))
-    assert remembered(twin) == [3, 4, 5]
+    assert history_steps(twin) == [3, 4, 5]
     assert twin.windows("first_step", "state") == [(0, "complete"), (3, "complete")]

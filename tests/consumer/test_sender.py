@@ -1,4 +1,4 @@
-"""Rows 45 to 48, 50, 54, 55 and 57 of the fault matrix, and what else a sender has to bear."""
+"""Rows 45 to 48, 50, 54, 55 and 57 of the fault matrix, and other faults of a sender."""
 
 import itertools
 import json
@@ -48,7 +48,7 @@ def make_notifier(migrated_file, tmp_path):
 @pytest.fixture
 def notifier(make_notifier, hook):
     notifier = make_notifier()
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     return notifier
 
 
@@ -57,7 +57,7 @@ def outbox(notifier):
 
 
 def test_due_message_is_delivered_once_and_signed(notifier, hook):
-    notifier.clock.now_s = time.time()  # whoever verifies has no other clock
+    notifier.clock.now_s = time.time()  # signatures are verified by the real clock
     notifier.fire()
     assert notifier.dispatch() == 1
     assert notifier.dispatch() == 0
@@ -70,10 +70,10 @@ def test_due_message_is_delivered_once_and_signed(notifier, hook):
 
 
 @pytest.mark.parametrize("status", ["silence", "drip"])
-def test_row_45_an_endpoint_that_never_ends_its_answer_is_cut_off(make_notifier, hook, status):
+def test_row_45_hanging_receiver_times_out(make_notifier, hook, status):
     hook.answer = Answer(status)
     notifier = make_notifier(total_s=0.3)
-    notifier.endpoint("dead", hook.url)
+    notifier.add_receiver("dead", hook.url)
     notifier.fire()
     notifier.dispatcher.dispatch_due()
     notifier.send()
@@ -81,12 +81,12 @@ def test_row_45_an_endpoint_that_never_ends_its_answer_is_cut_off(make_notifier,
 
 
 @pytest.mark.parametrize("status", ["silence", "drip"])
-def test_row_45_an_endpoint_that_never_ends_its_answer_delays_nobody(make_notifier, hook, status):
+def test_row_45_hanging_receiver_delays_no_other(make_notifier, hook, status):
     hook.answer = Answer(status)
     notifier = make_notifier(total_s=60.0)
     with receiver() as well:
-        notifier.endpoint("dead", hook.url)
-        notifier.endpoint("well", well.url)
+        notifier.add_receiver("dead", hook.url)
+        notifier.add_receiver("well", well.url)
         for number in range(20):
             notifier.fire(job_id=f"default/job-{number}")
         while notifier.dispatcher.dispatch_due():
@@ -104,7 +104,7 @@ def test_row_45_an_endpoint_that_never_ends_its_answer_delays_nobody(make_notifi
 
 
 def wait_for(holds, within_s=30.0):
-    """Polls: what is waited for happens in other threads, in real time."""
+    """Poll until the condition holds: other threads work in real time."""
     end_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end_s
@@ -124,7 +124,7 @@ def wait_for(holds, within_s=30.0):
         (Answer("garbage"), "no connection: the answer is not HTTP", 5.0),
     ],
 )
-def test_row_46_a_refused_message_comes_again_at_its_time_under_its_id(
+def test_row_46_refused_message_is_retried_after_its_delay_under_its_id(
     notifier, hook, answer, detail, first_delay_s
 ):
     hook.answers = [answer]
@@ -140,12 +140,12 @@ def test_row_46_a_refused_message_comes_again_at_its_time_under_its_id(
     assert len(set(hook.ids)) == 1
 
 
-def test_row_46_nobody_listening_and_no_tls_are_tried_again(make_notifier, hook):
+def test_row_46_refused_connection_and_failed_tls_are_recorded(make_notifier, hook):
     notifier = make_notifier()
     with receiver() as gone:
         url = gone.url
-    notifier.endpoint("gone", url)
-    notifier.endpoint("plain", hook.url.replace("http:", "https:"))
+    notifier.add_receiver("gone", url)
+    notifier.add_receiver("plain", hook.url.replace("http:", "https:"))
     notifier.fire()
     notifier.dispatch()
     details = {detail for _, _, detail in outbox(notifier)}
@@ -153,9 +153,9 @@ def test_row_46_nobody_listening_and_no_tls_are_tried_again(make_notifier, hook)
     assert hook.requests == []
 
 
-def test_row_46_ten_attempts_in_a_day_and_then_it_is_given_up_and_can_be_seen(make_notifier, hook):
+def test_row_46_message_fails_after_ten_attempts_in_a_day(make_notifier, hook):
     notifier = make_notifier(timing=NO_REPEATS)
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     hook.answer = Answer(500)
     notifier.fire()
     at_s: list[float] = []
@@ -183,9 +183,9 @@ def test_row_47_a_redirect_is_a_failure_and_is_not_followed(notifier, hook, stat
     assert outbox(notifier) == [("due", 1, f"HTTP {status}")]
 
 
-def test_row_48_receiver_that_is_gone_is_disabled_and_others_notified(notifier, hook):
+def test_row_48_receiver_answering_410_is_disabled_and_others_notified(notifier, hook):
     with receiver() as other:
-        notifier.endpoint("other", other.url)
+        notifier.add_receiver("other", other.url)
         hook.answer = Answer(410)
         notifier.fire()
         notifier.dispatch()
@@ -217,12 +217,12 @@ def test_row_48_messages_to_a_disabled_receiver_fail_and_can_be_replayed(notifie
 
 
 @pytest.mark.parametrize("point", [1, 2])
-def test_row_50_a_sender_killed_between_post_and_mark_sends_again_under_the_same_id(
-    notifier, hook, point
-):
+def test_row_50_sender_crash_repeats_the_message_under_its_id(notifier, hook, point):
     notifier.fire()
     notifier.dispatcher.dispatch_due()
-    notifier.fuse.blow(point, StoreUnavailable("dead"))  # after the claim, or before the mark
+    notifier.crash_points.raise_at(
+        point, StoreUnavailable("dead")
+    )  # after the claim, or before the mark
     if point == 1:
         with pytest.raises(StoreUnavailable):
             notifier.sender.send_due()
@@ -292,7 +292,7 @@ def test_row_54_resolution_in_a_mixed_message_is_not_lost(notifier, hook):
     assert found == {"a": "resolved", "b": "firing"}
 
 
-def test_row_54_partly_silenced_message_is_written_anew(notifier, hook):
+def test_row_54_partly_silenced_message_is_rewritten(notifier, hook):
     notifier.fire("a", rule="cause")
     notifier.fire("b", rule="cause")
     notifier.dispatcher.dispatch_due()
@@ -321,13 +321,13 @@ def test_row_54_each_alert_is_notified_when_its_silence_ends(notifier, hook):
 
 
 def subjects(hook):
-    """Of which alerts each message tells."""
-    told = [json.loads(body)["data"]["alerts"] for _, _, body in hook.requests]
-    return [{alert["labels"]["subject"] for alert in alerts} for alerts in told]
+    """Subjects of the alerts in each message."""
+    alert_lists = [json.loads(body)["data"]["alerts"] for _, _, body in hook.requests]
+    return [{alert["labels"]["subject"] for alert in alerts} for alerts in alert_lists]
 
 
 def test_row_54_silence_that_begins_during_a_claim_drops_the_message(notifier, hook, monkeypatch):
-    """Both go by the database's clock, and the sender asks it once more."""
+    """Claim and silence use the database's clock; the sender reads it once more."""
     claim = store_outbox.claim
 
     def slow_claim(conn, **given):
@@ -348,13 +348,11 @@ def test_row_54_silence_that_begins_during_a_claim_drops_the_message(notifier, h
     assert notifier.states() == ["silenced"]
 
 
-def test_row_55_an_endpoint_that_takes_nothing_for_a_day_is_disabled_and_its_outbox_bounded(
-    make_notifier, hook
-):
+def test_row_55_receiver_failing_for_a_day_is_disabled_and_outbox_bounded(make_notifier, hook):
     notifier = make_notifier(timing=NO_REPEATS)
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     with receiver() as other:
-        notifier.endpoint("other", other.url)
+        notifier.add_receiver("other", other.url)
         hook.answer = Answer(500)
         began_s = notifier.clock()
         for hour in range(30):
@@ -372,7 +370,7 @@ def test_row_55_an_endpoint_that_takes_nothing_for_a_day_is_disabled_and_its_out
     assert len([state for endpoint, state in mine if endpoint == "hook"]) <= 26
 
 
-def test_row_57_answer_of_a_receiver_is_believed_and_logged(notifier, hook):
+def test_row_57_success_status_of_a_receiver_is_trusted_and_saved(notifier, hook):
     hook.answer = Answer(200, body=b"thrown away")
     notifier.fire()
     notifier.dispatch()
@@ -380,7 +378,7 @@ def test_row_57_answer_of_a_receiver_is_believed_and_logged(notifier, hook):
     assert notifier.rows("delivery_attempts", "status", "detail") == [(200, "HTTP 200")]
 
 
-def test_after_five_failures_in_a_row_there_is_one_probe_a_minute(notifier, hook):
+def test_receiver_gets_one_probe_a_minute_after_five_failures(notifier, hook):
     hook.answer = Answer(500)
     for number in range(12):
         notifier.fire(job_id=f"default/job-{number}")
@@ -428,7 +426,7 @@ def test_several_senders_send_each_message_once(notifier, hook):
         each.close()
 
 
-def test_an_endpoint_that_is_removed_gets_no_more(notifier, hook):
+def test_removed_receiver_gets_no_messages(notifier, hook):
     hook.answer = Answer(500)
     notifier.fire()
     notifier.dispatch()
@@ -441,8 +439,8 @@ def test_an_endpoint_that_is_removed_gets_no_more(notifier, hook):
 
 def test_message_that_cannot_be_sent_fails_and_delays_no_other(make_notifier, hook):
     notifier = make_notifier()
-    notifier.endpoint("hook", hook.url)
-    notifier.endpoint("no key", hook.url, secrets=("whsec_!",))
+    notifier.add_receiver("hook", hook.url)
+    notifier.add_receiver("no key", hook.url, secrets=("whsec_!",))
     notifier.fire()
     notifier.dispatch()
     assert sorted(outbox(notifier)) == [
@@ -451,10 +449,10 @@ def test_message_that_cannot_be_sent_fails_and_delays_no_other(make_notifier, ho
     ]
 
 
-def test_a_sender_that_dies_takes_no_message_with_it(notifier, hook):
+def test_sender_crash_loses_no_message(notifier, hook):
     notifier.fire()
     notifier.dispatcher.dispatch_due()
-    notifier.fuse.blow(0, Crash())
+    notifier.crash_points.raise_at(0, Crash())
     with pytest.raises(Crash):
         notifier.sender.send_due()
     assert notifier.send() == 1

@@ -1,4 +1,4 @@
-"""Who waits for whom: news of other alerts, other receivers and other projects for nobody."""
+"""Delivery order: messages of other alerts, receivers and projects do not wait."""
 
 import json
 import shutil
@@ -33,13 +33,13 @@ def notifier(migrated_file, tmp_path):
 
 
 def subjects(hook):
-    """Of which alerts each message tells."""
-    told = [json.loads(body)["data"]["alerts"] for _, _, body in hook.requests]
-    return [{alert["labels"]["subject"] for alert in alerts} for alerts in told]
+    """Subjects of the alerts in each message."""
+    alert_lists = [json.loads(body)["data"]["alerts"] for _, _, body in hook.requests]
+    return [{alert["labels"]["subject"] for alert in alerts} for alerts in alert_lists]
 
 
-def refused_end(notifier, hook):
-    """An alert is over, and four attempts to tell so were refused: the next is minutes away."""
+def refuse_resolution(notifier, hook):
+    """Resolve an alert and refuse four delivery attempts: the next one is minutes away."""
     notifier.fire("a", rule="cause")
     notifier.dispatch()
     notifier.pass_time(301)
@@ -53,8 +53,8 @@ def refused_end(notifier, hook):
 
 
 def test_new_alert_does_not_wait_for_a_refused_message(notifier, hook):
-    notifier.endpoint("hook", hook.url)
-    refused_end(notifier, hook)
+    notifier.add_receiver("hook", hook.url)
+    refuse_resolution(notifier, hook)
     notifier.fire("b", rule="cause")
     notifier.dispatch()
     assert subjects(hook) == [{"b"}]
@@ -64,8 +64,8 @@ def test_new_alert_does_not_wait_for_a_refused_message(notifier, hook):
 
 
 def test_receiver_with_one_incident_gets_no_resolution_after_a_new_firing(notifier, hook):
-    notifier.endpoint("pager", hook.url, format="pagerduty", secrets=("k" * 32,))
-    refused_end(notifier, hook)
+    notifier.add_receiver("pager", hook.url, format="pagerduty", secrets=("k" * 32,))
+    refuse_resolution(notifier, hook)
     notifier.fire("b", rule="cause")
     notifier.dispatch()
     notifier.pass_time(1000)
@@ -78,15 +78,15 @@ def test_hanging_receivers_of_a_project_delay_no_other_project(notifier, hook):
     hook.answer = Answer("silence")
     with receiver() as well:
         for number in range(MAX_RECEIVERS):
-            endpoint(notifier, "loud", f"hangs-{number}", hook.url)
-        endpoint(notifier, "calm", "well", well.url)
-        tell_all(notifier, "loud", [f"hangs-{each % MAX_RECEIVERS}" for each in range(600)])
+            add_receiver(notifier, "loud", f"hangs-{number}", hook.url)
+        add_receiver(notifier, "calm", "well", well.url)
+        add_messages(notifier, "loud", [f"hangs-{each % MAX_RECEIVERS}" for each in range(600)])
         stop = threading.Event()
         thread = threading.Thread(target=notifier.sender.run, args=(stop,))
         thread.start()
         wait_for(lambda: len(hook.requests) == MAX_PER_PROJECT)
         began_s = time.monotonic()
-        tell_all(notifier, "calm", ["well"] * 3)
+        add_messages(notifier, "calm", ["well"] * 3)
         notifier.sender.nudge()
         wait_for(lambda: len(well.requests) == 3)
         took_s = time.monotonic() - began_s
@@ -97,14 +97,14 @@ def test_hanging_receivers_of_a_project_delay_no_other_project(notifier, hook):
     assert took_s < 1.0 + CHECK_EVERY_S
 
 
-def endpoint(notifier, project, endpoint_id, url):
+def add_receiver(notifier, project, endpoint_id, url):
     made = Receiver(endpoint_id, project, endpoint_id, "standard", url, (SECRET,))
     with notifier.store.write() as conn:
         receivers.add(conn, made)
 
 
-def tell_all(notifier, project, endpoint_ids):
-    """A message to each of these."""
+def add_messages(notifier, project, endpoint_ids):
+    """Add a message to each of these receivers."""
     with notifier.store.write() as conn:
         for number, endpoint_id in enumerate(endpoint_ids):
             outbox.add(
@@ -122,7 +122,7 @@ def tell_all(notifier, project, endpoint_ids):
 
 
 def wait_for(holds, within_s=60.0):
-    """Polls: what is waited for happens in other threads, in real time."""
+    """Poll until the condition holds: other threads work in real time."""
     end_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end_s

@@ -1,4 +1,4 @@
-"""What a silence held back on its way out, once it is over; and who hears of what at all."""
+"""Messages silenced on their way out, and receivers that match later."""
 
 import json
 import shutil
@@ -35,15 +35,15 @@ def subjects(hook):
     return [{each["labels"]["subject"] for each in data["alerts"]} for data in messages(hook)]
 
 
-def begin(notifier, endpoint_id):
-    """As the API does it with an endpoint that is created, enabled, or wants other alerts."""
+def begin_notifying(notifier, endpoint_id):
+    """Mark a receiver that was created, enabled or widened, as the API does."""
     with notifier.store.write() as conn:
         notifications.mark_new_receiver(conn, endpoint_id, now_s=notifier.clock())
         notifications.wake_project(conn, "default", notifier.clock())
 
 
 def test_silenced_resolution_has_the_figures_before_and_its_own_time(notifier, hook):
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     was = Detail(on="slowdown", value=1.42, slowdown=1.42, gpu_hours_lost_per_hour=19, num_gpus=64)
     notifier.fire(detail=was)
     notifier.dispatch()
@@ -63,7 +63,7 @@ def test_silenced_resolution_has_the_figures_before_and_its_own_time(notifier, h
 
 
 def test_partly_silenced_message_notifies_the_other_alerts_at_once(notifier, hook):
-    notifier.endpoint("hook", hook.url)
+    notifier.add_receiver("hook", hook.url)
     notifier.fire("a", rule="cause")
     notifier.fire("b", rule="cause")
     notifier.dispatcher.dispatch_due()
@@ -76,8 +76,8 @@ def test_partly_silenced_message_notifies_the_other_alerts_at_once(notifier, hoo
 
 def test_alert_never_notified_resolves_without_a_message(notifier, hook):
     with receiver() as other:
-        notifier.endpoint("hook", hook.url)
-        notifier.endpoint("other", other.url)
+        notifier.add_receiver("hook", hook.url)
+        notifier.add_receiver("other", other.url)
         notifier.fire()
         notifier.dispatcher.dispatch_due()
         notifier.silence()
@@ -91,12 +91,12 @@ def test_alert_never_notified_resolves_without_a_message(notifier, hook):
 
 def test_new_receiver_gets_firing_alerts_once(notifier, hook):
     with receiver() as late:
-        notifier.endpoint("hook", hook.url)
+        notifier.add_receiver("hook", hook.url)
         notifier.fire("a", rule="cause")
         notifier.dispatch()
         notifier.pass_time(1000)
-        notifier.endpoint("late", late.url)
-        begin(notifier, "late")
+        notifier.add_receiver("late", late.url)
+        begin_notifying(notifier, "late")
         for _ in range(3):
             notifier.dispatch()
             notifier.pass_time(60)
@@ -109,25 +109,25 @@ def test_new_receiver_gets_firing_alerts_once(notifier, hook):
 
 def test_new_receiver_gets_no_acknowledged_alerts(notifier, hook):
     with receiver() as late:
-        notifier.endpoint("hook", hook.url)
+        notifier.add_receiver("hook", hook.url)
         mark = notifier.fire()
         notifier.dispatch()
         notifier.acknowledge(mark)
         notifier.dispatch()
         notifier.pass_time(10)
-        notifier.endpoint("late", late.url)
-        begin(notifier, "late")
+        notifier.add_receiver("late", late.url)
+        begin_notifying(notifier, "late")
         notifier.dispatch()
         assert late.requests == []
 
 
 def test_unwanted_alert_is_left_out_of_a_message(notifier, hook):
     with receiver() as of_b:
-        notifier.endpoint("a", hook.url, matchers=(Matcher("subject", "a"),))
+        notifier.add_receiver("a", hook.url, matchers=(Matcher("subject", "a"),))
         notifier.fire("a", rule="cause")
         notifier.fire("b", rule="cause")
         notifier.dispatch()
         notifier.pass_time(100)
-        notifier.endpoint("b", of_b.url, matchers=(Matcher("subject", "b"),))
+        notifier.add_receiver("b", of_b.url, matchers=(Matcher("subject", "b"),))
         notifier.dispatch()
         assert (subjects(hook), subjects(of_b)) == ([{"a"}], [{"b"}])

@@ -1,4 +1,4 @@
-"""An endpoint that is given up: who hears of it."""
+"""Notifications about a disabled receiver."""
 
 import shutil
 
@@ -9,7 +9,7 @@ from app.store import projects
 from app.store.alerting import receivers
 from tests.alerts.http_receiver import Answer, receiver
 from tests.consumer.notifier import NotifierTwin
-from tests.store.factories import endpoint
+from tests.store.factories import webhook_receiver
 
 
 @pytest.fixture
@@ -21,18 +21,18 @@ def notifier(migrated_file, tmp_path):
 
 
 def test_disabling_the_settings_receiver_notifies_every_project(notifier):
-    with receiver() as gone, receiver() as hook:
-        gone.answer = Answer(410)
+    with receiver() as removed, receiver() as hook:
+        removed.answer = Answer(410)
         with notifier.store.write() as conn:
             projects.create_if_missing(conn, "research", now_s=100.0)
-            of_all = endpoint(SETTINGS_RECEIVER_ID, project=None, url=gone.url)
+            of_all = webhook_receiver(SETTINGS_RECEIVER_ID, project=None, url=removed.url)
             receivers.put_settings_receiver(conn, of_all)
         for project in ("default", "research"):
-            notifier.endpoint(f"of_{project}", f"{hook.url}/{project}", project=project)
+            notifier.add_receiver(f"of_{project}", f"{hook.url}/{project}", project=project)
         notifier.fire()
         notifier.dispatch()
-        heard = [path for path, _, body in hook.requests if b"notifier.unhealthy" in body]
-    assert sorted(path.rpartition("/")[2] for path in heard) == ["default", "research"]
+        paths = [path for path, _, body in hook.requests if b"notifier.unhealthy" in body]
+    assert sorted(path.rpartition("/")[2] for path in paths) == ["default", "research"]
     named = ("project", "action", "object_id")
     disabled = {row for row in notifier.rows("audit", *named) if row[1] == "endpoint.disable"}
     assert disabled == {(each, "endpoint.disable", "settings") for each in ("default", "research")}

@@ -1,4 +1,4 @@
-"""A job that records operation types of its own, from the queue to the stored figures."""
+"""A job with custom operation types, from the queue to the stored figures."""
 
 from dataclasses import fields
 
@@ -38,7 +38,7 @@ def joined(parts: list[Trace]) -> Trace:
 
 
 def recorded(step: int) -> Trace:
-    """A made step with each backward in two halves, and experts that answer beside the forward."""
+    """A simulated step with split backwards and an expert all-to-all beside the forward."""
     made = SimulatedJob(SIZES, 3).make_step(step)
     backward, forward = (of_type(made, f"{way}-compute") for way in ("backward", "forward"))
     half_s = backward.duration_s / 2
@@ -76,7 +76,7 @@ def saved(twin):
         return windows.get(conn, "job", "1-0", per_step=True)
 
 
-def test_own_and_zero_bubble_types_are_found_under_their_names(twin):
+def test_figures_have_custom_and_zero_bubble_types_by_name(twin):
     twin.register("job", SIZES, op_types=OWN)
     push(twin, 0, 1)
     twin.turns(twin.consumer())
@@ -93,7 +93,7 @@ def test_own_and_zero_bubble_types_are_found_under_their_names(twin):
     assert result["optype_slowdown"] == pytest.approx(offline["optype_slowdown"], rel=1e-6)
 
 
-def test_the_stored_operations_are_of_the_run_s_own_types(twin):
+def test_stored_operations_have_custom_types(twin):
     twin.register("job", SIZES, op_types=OWN)
     push(twin, 0, 1, 2)
     twin.turns(twin.consumer())
@@ -103,7 +103,7 @@ def test_the_stored_operations_are_of_the_run_s_own_types(twin):
     assert by_name["moe-all-to-all"] == by_name["forward-compute"] == 3 * 3 * SIZES.num_workers
 
 
-def test_a_queued_batch_of_a_type_that_this_run_has_not_becomes_a_dead_letter(twin):
+def test_batch_of_an_unregistered_type_becomes_a_dead_letter(twin):
     twin.register("job", SIZES, op_types=OpTypes())
     push(twin, 0)
     twin.turns(twin.consumer())

@@ -1,4 +1,4 @@
-"""What recorders say of themselves: what they dropped, and which steps are no training."""
+"""Reports of recorders: dropped operations and steps that are no training."""
 
 import gzip
 from dataclasses import fields, replace
@@ -20,8 +20,8 @@ from tests.consumer.twin import step_batches
 from tests.ingest.wire.packing import packed
 
 
-def said(step, *, dropped=None, kind=None, ranks=None):
-    """The step's batches, in which the ranks say this."""
+def batches_with(step, *, dropped=None, kind=None, ranks=None):
+    """The step's batches, with these reports of the given ranks."""
     kinds = () if kind is None else ((step, kind),)
     return [
         replace(batch, dropped=dropped, step_kinds=kinds)
@@ -54,28 +54,28 @@ def test_drops_are_unknown_until_reported(twin):
     assert of_worker(twin, 0, 0) is None
 
 
-def test_what_recorders_dropped_is_kept_by_rank_and_never_goes_down(twin):
+def test_drop_counts_are_kept_by_rank_and_never_decrease(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     first, *_ = step_batches(HEALTHY, 0)
-    twin.append("job", *said(0, dropped=5, ranks={first.rank}))
+    twin.append("job", *batches_with(0, dropped=5, ranks={first.rank}))
     twin.turns(consumer)
     assert drops_of(twin) == (5, 1, [(0, 0, 5)])
-    twin.append("job", *said(1, dropped=3))
+    twin.append("job", *batches_with(1, dropped=3))
     twin.turns(consumer)
     assert drops_of(twin) == (14, 4, [(0, 0, 5), (0, 1, 3), (1, 0, 3), (1, 1, 3)])
     assert of_worker(twin, 1, 0) == 3
 
 
-def test_a_recorder_that_dropped_nothing_says_so(twin):
+def test_zero_drops_are_saved_as_zero(twin):
     twin.register("job", SIZES)
-    twin.append("job", *said(0, dropped=0))
+    twin.append("job", *batches_with(0, dropped=0))
     twin.turns(twin.consumer())
     assert drops_of(twin) == (0, 0, [])
     assert of_worker(twin, 0, 0) == 0
 
 
-def test_a_step_that_is_not_recorded_is_one_that_the_run_has_come_to(twin):
+def test_unrecorded_step_advances_the_last_step_of_the_run(twin):
     twin.register("job", SIZES)
     twin.push("job", HEALTHY, 0)
     beat = step_batches(HEALTHY, 1)[0]
@@ -90,15 +90,15 @@ def test_a_step_that_is_not_recorded_is_one_that_the_run_has_come_to(twin):
 
 def test_very_large_drop_counts_are_saved(twin):
     twin.register("job", SIZES)
-    twin.append("job", *said(0, dropped=2**53))
+    twin.append("job", *batches_with(0, dropped=2**53))
     twin.turns(twin.consumer())
     assert drops_of(twin).total == 2**53
 
 
-def test_a_consumer_that_takes_over_knows_what_was_dropped(twin):
+def test_new_consumer_continues_the_drop_counts(twin):
     twin.register("job", SIZES)
     for step in range(4):
-        twin.append("job", *said(step, dropped=step))
+        twin.append("job", *batches_with(step, dropped=step))
         twin.turns(twin.consumer(), num_turns=1)
     assert drops_of(twin) == (12, 4, [(0, 0, 3), (0, 1, 3), (1, 0, 3), (1, 1, 3)])
 
@@ -107,7 +107,7 @@ def test_drops_raise_no_alert_and_change_no_figure(twin):
     twin.register("job", SIZES)
     twin.register("other", SIZES)
     for step in range(3):
-        twin.append("job", *said(step, dropped=10**9))
+        twin.append("job", *batches_with(step, dropped=10**9))
         twin.push("other", HEALTHY, step)
     twin.turns(twin.consumer())
     assert twin.rows("alerts") == []
@@ -123,9 +123,9 @@ def test_drops_raise_no_alert_and_change_no_figure(twin):
         ("first", "it was among the first, which have start-up work in them"),
     ],
 )
-def test_a_step_of_another_kind_is_not_analysed(twin, kind, reason):
+def test_step_of_a_non_training_kind_is_skipped_with_its_reason(twin, kind, reason):
     twin.register("job", SIZES)
-    twin.append("job", *said(0, kind=kind))
+    twin.append("job", *batches_with(0, kind=kind))
     twin.push("job", HEALTHY, 1, 2, 3)
     twin.turns(twin.consumer())
     assert skipped(twin) == {0: reason}
@@ -134,27 +134,27 @@ def test_a_step_of_another_kind_is_not_analysed(twin, kind, reason):
     assert rows == [(0, reason), (1, None), (2, None), (3, None)]
 
 
-def test_one_rank_is_enough_to_say_what_a_step_is(twin):
+def test_one_rank_sets_the_kind_of_a_step(twin):
     twin.register("job", SIZES)
     last = step_batches(HEALTHY, 0)[-1]
-    twin.append("job", *said(0, kind="eval", ranks={last.rank}))
+    twin.append("job", *batches_with(0, kind="eval", ranks={last.rank}))
     twin.push("job", HEALTHY, 1, 2, 3)
     twin.turns(twin.consumer())
     assert list(skipped(twin)) == [0]
 
 
-def test_a_window_closes_by_its_training_steps_however_many_others_there_are(twin):
+def test_window_closes_by_its_number_of_training_steps(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     for step in range(9):
-        twin.append("job", *said(step, kind="eval"))
+        twin.append("job", *batches_with(step, kind="eval"))
     twin.push("job", HEALTHY, 9, 10)
     twin.turns(consumer)
     assert twin.windows("state") == [("open",)]
     twin.push("job", HEALTHY, 11)
     twin.turns(consumer)
     assert twin.windows("state", "first_step", "last_step", "num_steps") == [("complete", 0, 11, 3)]
-    # Nothing of them is kept: what is left is as if only the others had been sent.
+    # The trace has operations of the training steps only.
     [(blob,)] = twin.windows("trace")
     assert sorted({*unpack_ops(blob).step.tolist()}) == [9, 10, 11]
 
@@ -163,7 +163,7 @@ def test_crash_among_steps_of_other_kinds_changes_no_result(twin):
     twin.register("job", SIZES)
     for step in range(7):
         kind = "eval" if step % 2 else None
-        twin.append("job", *said(step, kind=kind, dropped=step))
+        twin.append("job", *batches_with(step, kind=kind, dropped=step))
         twin.turns(twin.consumer(), num_turns=1)
     assert sorted(skipped_in_all(twin)) == [1, 3, 5]
     assert twin.windows("first_step", "state", "num_steps") == [(0, "complete", 3), (5, "open", 1)]
@@ -175,10 +175,10 @@ def skipped_in_all(twin):
     ]
 
 
-def test_a_job_that_ends_with_an_evaluation_has_a_last_window_without_figures(twin):
+def test_job_ending_with_an_evaluation_has_a_window_without_figures(twin):
     twin.register("job", SIZES)
     twin.push("job", HEALTHY, 0, 1, 2)
-    twin.append("job", *said(3, kind="eval"))
+    twin.append("job", *batches_with(3, kind="eval"))
     twin.turns(twin.consumer())
     twin.end("job")
     twin.turns(twin.consumer(), num_turns=8)
@@ -186,7 +186,7 @@ def test_a_job_that_ends_with_an_evaluation_has_a_last_window_without_figures(tw
 
 
 def packed_body(batch):
-    """The batch as a client sends it that packs its columns."""
+    """The batch with packed columns, as a newer client sends it."""
     fields = msgspec.msgpack.decode(codec.encode(batch))
     columns = batch.columns
     for name in ("step", "seq_id", "mc", "mb_id"):
@@ -197,19 +197,19 @@ def packed_body(batch):
     return msgspec.msgpack.encode(fields)
 
 
-def test_packed_batches_become_the_same_windows(twin):
+def test_packed_batches_give_the_same_windows(twin):
     twin.register("job", SIZES)
     twin.register("plain", SIZES)
     for step in range(3):
         for batch in step_batches(HEALTHY, step):
             twin.append_bytes("job", packed_body(batch))
             twin.append("plain", batch)
-        twin.turns(twin.consumer(), num_turns=1)  # each begins from what the last one left
+        twin.turns(twin.consumer(), num_turns=1)  # each starts from the stored state
     from_packed, from_plain = twin.windows("slowdown", "verdict", "per_step", "trace")
     assert from_packed == from_plain
 
 
-def test_a_packed_batch_that_nobody_can_take_is_a_dead_letter_with_its_operations_counted(twin):
+def test_invalid_packed_batch_is_a_dead_letter_with_its_operation_count(twin):
     twin.register("job", SIZES)
     [batch, *_] = step_batches(HEALTHY, 0)
     fields = msgspec.msgpack.decode(packed_body(batch))
@@ -219,7 +219,7 @@ def test_a_packed_batch_that_nobody_can_take_is_a_dead_letter_with_its_operation
     assert twin.rows("dead_letters", "num_ops") == [(batch.columns.num_ops,)]
 
 
-def test_a_consumer_says_what_it_can_read(twin):
+def test_consumer_announces_its_extensions(twin):
     consumer = twin.consumer()
     twin.turns(consumer)
     with twin.store.read() as conn:
@@ -228,7 +228,7 @@ def test_a_consumer_says_what_it_can_read(twin):
 
 
 def widest():
-    """A batch all of whose columns come in a byte a row, and how many bytes they take unpacked."""
+    """A batch whose columns take one byte a row, and its unpacked size in bytes."""
     [batch, *_] = step_batches(HEALTHY, 0)
     columns = [each.name for each in fields(OpColumns)]
     whole = msgspec.msgpack.decode(codec.encode(batch))
@@ -238,7 +238,7 @@ def widest():
     return body, sum(getattr(read, name).nbytes for name in columns)
 
 
-def test_turns_leave_room_for_what_unpacking_takes():
+def test_turns_are_split_by_unpacked_size():
     body, size = widest()
     entry = Entry("1-0", 0, "job", body, 0.0)
     num_entries = TURN_BYTES // size
@@ -254,7 +254,7 @@ def placements_of(twin):
         return hosts.placements(conn, "job", 1)
 
 
-def test_where_hosts_stand_is_kept_as_it_was_said_last(twin):
+def test_last_reported_placement_of_each_host_is_kept(twin):
     twin.register("job", SIZES)
     twin.push("job", HEALTHY, 0)
     twin.turns(twin.consumer(), num_turns=1)
@@ -266,5 +266,5 @@ def test_where_hosts_stand_is_kept_as_it_was_said_last(twin):
     assert placements_of(twin) == {(0, 0): ("r1", "s1")}
     first, second, *others = step_batches(HEALTHY, 2)
     twin.append("job", first, replace(second, placement=Placement(switch="s2")), *others)
-    twin.turns(twin.consumer(), num_turns=1)  # which has begun with what the others left
+    twin.turns(twin.consumer(), num_turns=1)  # starts from the stored placements
     assert placements_of(twin) == {(0, 0): ("r1", "s1"), (0, 1): (None, "s2")}

@@ -19,7 +19,7 @@ def saved(twin, window_id="latest"):
         return windows.get(conn, "job", window_id, per_step=True)
 
 
-def test_figures_come_with_the_first_complete_step_and_each_further_one_revises_them(twin):
+def test_each_complete_step_revises_the_figures_of_its_window(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     seen: list[Any] = []
@@ -35,11 +35,13 @@ def test_figures_come_with_the_first_complete_step_and_each_further_one_revises_
         if step == 2:
             break
     assert seen == [(0, 1, "open"), (0, 2, "open"), (0, 3, "complete")]
-    told = [(m["event"], m["window"], m["revision"], m["state"]) for m in twin.announced.messages]
-    assert told == [("window", "1-0", *rest) for _, *rest in seen]
+    window_messages = [
+        (m["event"], m["window"], m["revision"], m["state"]) for m in twin.announced.messages
+    ]
+    assert window_messages == [("window", "1-0", *rest) for _, *rest in seen]
 
 
-def test_a_window_holds_what_the_same_steps_give_offline(twin):
+def test_stored_window_equals_the_offline_analysis_of_its_steps(twin):
     twin.register("job", SIZES)
     twin.push("job", SLOW, *range(4))
     twin.turns(twin.consumer())
@@ -59,7 +61,7 @@ def test_a_window_holds_what_the_same_steps_give_offline(twin):
 
 
 def leaves(value, path=""):
-    """Every value that holds no others, by where it is."""
+    """Leaf values by path."""
     if not isinstance(value, dict | list):
         return {path: value}
     parts = value.items() if isinstance(value, dict) else enumerate(value)
@@ -86,7 +88,7 @@ def test_every_step_is_in_the_series_with_its_window(twin):
     assert [row.slowdown for row in series[:3]] == saved(twin, "1-0")["step_slowdown"]
 
 
-def test_batches_and_operations_are_kept_until_and_from_a_windows_end(twin):
+def test_spooled_batches_become_stored_operations_when_a_window_closes(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     twin.push("job", HEALTHY, 0, 1)
@@ -102,7 +104,7 @@ def test_batches_and_operations_are_kept_until_and_from_a_windows_end(twin):
     assert twin.queue.reader.backlog(0) == 0
 
 
-def test_the_job_knows_its_last_step_and_when_data_came(twin):
+def test_job_has_its_last_step_and_last_data_time(twin):
     twin.register("job", SIZES)
     twin.push("job", HEALTHY, 0, 1)
     at_s = twin.unix_clock()
@@ -110,7 +112,7 @@ def test_the_job_knows_its_last_step_and_when_data_came(twin):
     assert twin.rows("runs", "last_step", "last_data_s") == [(1, at_s)]
 
 
-def test_a_silent_worker_makes_its_step_skipped_and_is_named(twin):
+def test_step_without_one_rank_is_skipped_and_names_the_rank(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     twin.push("job", HEALTHY, 0)
@@ -130,7 +132,7 @@ def test_a_silent_worker_makes_its_step_skipped_and_is_named(twin):
     assert (last.step, last.slowdown, last.skipped_reason) == (1, None, skipped["reason"])
 
 
-def test_a_window_of_skipped_steps_alone_is_incomplete_and_has_no_figures(make_twin):
+def test_window_of_skipped_steps_is_incomplete_without_figures(make_twin):
     twin = make_twin(window_steps=2)
     twin.register("job", SIZES)
     consumer = twin.consumer()
@@ -172,7 +174,7 @@ def test_a_new_run_supersedes_the_old_ones_open_window(twin):
 
 
 @pytest.mark.parametrize("how", ["ended", "superseded"])
-def test_what_was_acknowledged_before_the_end_is_in_the_last_window(twin, how):
+def test_batches_acknowledged_before_the_end_are_in_the_last_window(twin, how):
     twin.register("job", SIZES)
     slow_reader = twin.shard_work()
     twin.push("job", HEALTHY, 0)
@@ -184,7 +186,7 @@ def test_what_was_acknowledged_before_the_end_is_in_the_last_window(twin, how):
     for _ in range(3):
         slow_reader.tick()
         twin.pass_time(1.0)
-        # What other jobs send meanwhile neither hastens nor delays the end.
+        # Batches of other jobs neither advance nor delay the end.
         twin.append_bytes("another", b"")
         twin.context.queue.done(0, [entry.entry_id for entry in twin.entries()])
     assert twin.windows() == []
@@ -195,7 +197,7 @@ def test_what_was_acknowledged_before_the_end_is_in_the_last_window(twin, how):
     assert twin.windows("state", "num_steps") == [(state, 1)]
 
 
-def test_hosts_are_kept_as_their_workers_say_them(twin):
+def test_hosts_are_saved_as_reported_by_workers(twin):
     twin.register("job", SIZES)
     for number, batch in enumerate(step_batches(HEALTHY, 0)):
         twin.append("job", replace(batch, host=f"host-{number}"))
@@ -204,7 +206,7 @@ def test_hosts_are_kept_as_their_workers_say_them(twin):
     assert names == [[0, 0, "host-0"], [0, 1, "host-1"], [1, 0, "host-2"], [1, 1, "host-3"]]
 
 
-def test_revisions_only_go_up(twin):
+def test_revisions_of_a_window_only_increase(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     for step in range(5):

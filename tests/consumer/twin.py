@@ -42,7 +42,7 @@ _PASSING_COLUMNS = {
 
 
 def slowdown_rules(windows: int, **given: Any) -> list[AlertRule]:
-    """Of the rules that there are by default that on the slowdown, however short windows are."""
+    """The default slowdown rule without waiting times."""
     known = {"for_s": 0.0, "keep_firing_s": 0.0} | given
     return [rule for rule in default_rules(windows=windows, **known) if rule.on == "slowdown"]
 
@@ -53,7 +53,7 @@ class Crash(BaseException):
 
 @dataclass
 class Clock:
-    """Shows the same time until somebody moves it."""
+    """A clock that moves only when set."""
 
     now_s: float
 
@@ -62,59 +62,59 @@ class Clock:
 
 
 class CrashPoints:
-    """Counts the points that work passes, and raises an error at one of them."""
+    """Records the points passed, and raises an error at one of them."""
 
     def __init__(self) -> None:
         self.passed: list[str] = []
-        self._blows_at: int | None = None
+        self._raises_at: int | None = None
         self._error: BaseException = Crash()
 
-    def blow(self, at: int, error: BaseException) -> None:
-        """Raise the error when point number `at` (from 0) is reached; only then."""
+    def raise_at(self, at: int, error: BaseException) -> None:
+        """Raise the error once, at point number `at` (from 0)."""
         self.passed.clear()
-        self._blows_at, self._error = at, error
+        self._raises_at, self._error = at, error
 
     def reach(self, point: str) -> None:
-        """A point is reached."""
+        """Record the point; raise if it is the chosen one."""
         self.passed.append(point)
-        if len(self.passed) - 1 == self._blows_at:
+        if len(self.passed) - 1 == self._raises_at:
             raise self._error
 
 
 class CrashingStore(Store):
     """A store that can fail just before and just after each commit."""
 
-    fuse: CrashPoints
+    crash_points: CrashPoints
 
     @override
     @contextmanager
     def write(self) -> Iterator[Connection]:
         with super().write() as conn:
             yield conn
-            self.fuse.reach("before commit")
-        self.fuse.reach("after commit")
+            self.crash_points.reach("before commit")
+        self.crash_points.reach("after commit")
 
 
 class CrashingReader(MemoryReader):
     """A queue reader that never waits, and can fail around each call."""
 
-    def __init__(self, queue: MemoryQueue, fuse: CrashPoints) -> None:
+    def __init__(self, queue: MemoryQueue, crash_points: CrashPoints) -> None:
         super().__init__(queue)
-        self._fuse = fuse
+        self._crash_points = crash_points
 
     @override
     def read(
         self, shards: Sequence[int], consumer: str, *, count: int, block_s: float
     ) -> list[Entry]:
         entries = super().read(shards, consumer, count=count, block_s=0.0)
-        self._fuse.reach("after read")
+        self._crash_points.reach("after read")
         return entries
 
     @override
     def done(self, shard: int, entry_ids: Sequence[str]) -> None:
-        self._fuse.reach("before done")
+        self._crash_points.reach("before done")
         super().done(shard, entry_ids)
-        self._fuse.reach("after done")
+        self._crash_points.reach("after done")
 
 
 @dataclass
@@ -129,9 +129,9 @@ class RecordedAnnouncements(Announcer):
 
 
 class Script(threading.Event):
-    """A stop signal that makes time pass instead of waiting for it.
+    """A stop signal that advances the clocks instead of waiting.
 
-    A loop that asks it whether to stop causes the next action; after the last one it stops.
+    Each `is_set` runs the next action; it is set after the last one.
     """
 
     def __init__(self, twin: "ConsumerTwin", actions: Iterable[Callable[[], Any]]) -> None:
@@ -154,19 +154,19 @@ class Script(threading.Event):
 
 
 class ConsumerTwin:
-    """What consumers share: store, queue, clocks; and jobs that push to them."""
+    """Store, queue and clocks shared by consumers, and jobs that push to them."""
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.clock, self.unix_clock = Clock(1000.0), Clock(1.7e9)
-        self.fuse = CrashPoints()
+        self.crash_points = CrashPoints()
         num_shards = settings.get("num_shards", 1)
         self.queue = MemoryQueue(num_shards, clock_s=self.clock)
         self.store = CrashingStore(url)
-        self.store.fuse = self.fuse
+        self.store.crash_points = self.crash_points
         self.announced = RecordedAnnouncements()
         values = {
             "store": self.store,
-            "queue": CrashingReader(self.queue, self.fuse),
+            "queue": CrashingReader(self.queue, self.crash_points),
             "announcer": self.announced,
             "default_rules": slowdown_rules(3),
             "group_wait_s": 1.0,
@@ -182,7 +182,7 @@ class ConsumerTwin:
         self.context = ConsumerContext(**values | settings)
 
     def pass_time(self, seconds: float) -> None:
-        """Both clocks go on."""
+        """Advance both clocks."""
         self.clock.now_s += seconds
         self.unix_clock.now_s += seconds
 
@@ -194,14 +194,14 @@ class ConsumerTwin:
         op_types: OpTypes = BUILT_IN,
         labels: dict[str, str] | None = None,
     ) -> int:
-        """The epoch of a run."""
+        """Register a run; return its epoch."""
         num_gpus = sizes.world_size
         registration = Registration(job_id, sizes, num_gpus, None, labels or {}, run_key, op_types)
         with Store.write(self.store) as conn:
             return runs.register(conn, job_id, registration, now_s=self.unix_clock()).epoch
 
     def end(self, job_id: str) -> None:
-        """The job says that it has ended."""
+        """End the job."""
         with Store.write(self.store) as conn:
             runs.end(conn, job_id, now_s=self.unix_clock())
 
@@ -211,7 +211,7 @@ class ConsumerTwin:
             self.append_bytes(job_id, codec.encode(batch))
 
     def append_bytes(self, job_id: str, body: bytes) -> None:
-        """Acknowledge a batch, whatever is in it."""
+        """Acknowledge a body without checking it."""
         asyncio.run(self.queue.writer.append(job_id, body))
 
     def push(self, job_id: str, made: SimulatedJob, *steps: int, epoch: int = 1) -> None:
@@ -220,11 +220,11 @@ class ConsumerTwin:
             self.append(job_id, *step_batches(made, step, epoch))
 
     def consumer(self, name: str = "consumer-0") -> Consumer:
-        """A consumer that has just started."""
+        """A new consumer process."""
         return Consumer(replace(self.context, process=uuid4().hex), name)
 
     def turns(self, *consumers: Consumer, num_turns: int = 3, each_s: float = 1.0) -> None:
-        """Let each consumer do its rounds; so many read, store, and notice an end."""
+        """Run turns of each consumer; the default suffices to read, store and close a run."""
         never = Script(self, ())
         for _ in range(num_turns):
             for consumer in consumers:
@@ -232,7 +232,7 @@ class ConsumerTwin:
             self.pass_time(each_s)
 
     def shard_work(self, shard: int = 0, owner: str = "consumer-0") -> ShardWork:
-        """The work on one shard under a new fence; the earlier owner has lost it."""
+        """Work on one shard under a new fence; the earlier owner loses its lease."""
         self.pass_time(2 * LEASE_S)
         now_s = self.unix_clock()
         with Store.write(self.store) as conn:
@@ -241,11 +241,11 @@ class ConsumerTwin:
         return ShardWork(self.context, shard, owner, fence)
 
     def entries(self, shard: int = 0) -> list[Entry]:
-        """New entries of the queue, taken."""
+        """Read new entries of the queue."""
         return self.context.queue.read([shard], "consumer-0", count=1000, block_s=0.0)
 
     def owners(self) -> list[str | None]:
-        """Who holds each shard."""
+        """Owner of each shard."""
         with self.store.read() as conn:
             query = select(shards_table.c.owner).order_by(shards_table.c.shard)
             return list(conn.execute(query).scalars())
@@ -263,13 +263,13 @@ class ConsumerTwin:
         known["window_briefs"] = [
             (*key, brief | {"onset_at_s": None}) for *key, brief in known["window_briefs"]
         ]
-        # Turns and what repeats is counted as often as it happens.
+        # Numbers of turns and duplicates depend on retries.
         known["spool"] = [(*key, unpack_spool(blob)) for *key, _, _, blob in known["spool"]]
         known["ingest_counts"] = self.rows("ingest_counts", "job_id", "epoch", "accepted", "late")
         return known
 
     def rows(self, table_name: str, *names: str) -> list[tuple[Any, ...]]:
-        """Rows of a table in the order of its key; these columns, or all that do not pass."""
+        """Rows of a table in key order; these columns, or all lasting ones."""
         table = metadata.tables[table_name]
         kept = names or [column.name for column in table.c if column.name not in _PASSING_COLUMNS]
         order = list(table.primary_key)
@@ -278,7 +278,7 @@ class ConsumerTwin:
             return [tuple(row) for row in conn.execute(query)]
 
     def windows(self, *names: str) -> list[tuple[Any, ...]]:
-        """These columns of all windows, the oldest first."""
+        """These columns of all windows, oldest first."""
         return self.rows("windows", *names)
 
 
@@ -289,7 +289,7 @@ _WINDOW_COLUMNS = (
 
 
 def _unnumbered(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A window without the number of its revision."""
+    """A window without its revision number."""
     *others, result = row
     return (*others, {**result, "window": {**result["window"], "revision": None}})
 
@@ -303,7 +303,7 @@ def _sorted(blob: bytes) -> RunState:
 
 
 def step_batches(made: SimulatedJob, step: int, epoch: int = 1) -> list[OpBatch]:
-    """One batch a worker, with the whole step."""
+    """One batch per worker with the whole step."""
     sizes, trace = made.parallelism, made.make_step(step)
     return [
         batch_of(trace, epoch, dp_rank, stage, step)

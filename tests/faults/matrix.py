@@ -32,7 +32,7 @@ TESTS: dict[int, tuple[str, ...]] = {
     6: (f"{_QUEUE}test_row_06_killed_queue_loses_nothing",),
     7: (
         "tests/api/service/test_status_loss_warnings.py::test_start_is_refused_on_a_lossy_queue",
-        "tests/consumer/test_run_cache_counts.py::test_a_number_that_never_comes_is_a_lost_batch",
+        "tests/consumer/test_run_cache_counts.py::test_missing_batch_number_counts_as_a_lost_batch",
     ),
     8: (f"{_QUEUE}test_row_08_wiped_queue_is_used_as_new_and_nothing_is_spurious",),
     9: (f"{_QUEUE}test_row_09_full_queue_refuses_batches_and_is_still_drained",),
@@ -43,19 +43,17 @@ TESTS: dict[int, tuple[str, ...]] = {
     14: (f"{_DATABASE}test_row_14_batches_accepted_without_a_database_are_analysed_later",),
     15: (f"{_DATABASE}test_row_15_commit_with_a_lost_answer_has_one_effect",),
     16: (f"{_DATABASE}test_row_16_killed_database_backend_loses_nothing",),
-    17: (
-        f"{_STORE_FAULTS}test_row_17_a_full_disk_is_unavailable_until_there_is_room_and_takes_nothing_kept",
-    ),
+    17: (f"{_STORE_FAULTS}test_row_17_full_disk_is_unavailable_and_loses_no_committed_row",),
     18: (
         f"{_DATABASE}test_row_18_commits_wait_for_a_locked_table_and_lose_nothing",
-        f"{_STORE_FAULTS}test_row_18_a_transaction_that_falls_asleep_lets_go_of_its_locks",
+        f"{_STORE_FAULTS}test_row_18_idle_transaction_is_ended_and_releases_its_locks",
     ),
     19: (f"{_QUEUE}test_row_19_backlog_is_worked_off",),
     20: (
         f"{_PROCESSES}test_row_20_power_cut_of_every_process_loses_nothing",
         f"{_PROCESSES}test_row_20_consumer_waits_for_a_backend_that_starts_later",
     ),
-    21: (f"{_SILENT_RANKS}test_a_clock_that_is_set_makes_nobody_silent_and_closes_nothing",),
+    21: (f"{_SILENT_RANKS}test_set_clock_makes_no_rank_silent_and_closes_no_window",),
     22: (f"{_PROCESSES}test_row_22_api_out_of_file_descriptors_recovers_and_loses_nothing",),
     23: (
         f"{_ASSEMBLER}test_runaway_worker_hits_the_open_step_limit",
@@ -70,9 +68,9 @@ TESTS: dict[int, tuple[str, ...]] = {
     ),
     27: (f"{_ASSEMBLER}test_late_data_revises_a_closed_window",),
     28: (
-        "tests/consumer/test_shard_windows.py::test_a_silent_worker_makes_its_step_skipped_and_is_named",
+        "tests/consumer/test_shard_windows.py::test_step_without_one_rank_is_skipped_and_names_the_rank",
     ),
-    29: (f"{_SILENT_RANKS}test_a_job_of_which_nothing_comes_has_stalled_without_any_data",),
+    29: (f"{_SILENT_RANKS}test_job_without_further_batches_is_saved_as_stalled",),
     32: (f"{_DATA}test_row_32_and_36_resized_restart_from_a_checkpoint_is_a_new_run",),
     33: (f"{_ASSEMBLER}test_reused_batch_number_is_a_conflict_and_the_first_wins",),
     34: (f"{_DATA}test_row_34_skipped_step_numbers_appear_in_no_window",),
@@ -83,7 +81,7 @@ TESTS: dict[int, tuple[str, ...]] = {
     37: ("tests/ingest/wire/test_codec.py::test_a_row_out_of_bounds_is_named",),
     38: (
         "tests/consumer/test_commit_failures.py::"
-        "test_a_batch_that_ends_its_consumers_becomes_a_dead_letter_after_some_of_them",
+        "test_batch_that_crashes_consumers_becomes_a_dead_letter_at_last",
     ),
     39: ("tests/ingest/wire/test_codec.py::test_another_version_is_refused_by_number",),
     40: ("tests/api/routes/jobs/test_ops.py::test_random_bytes_never_give_a_5xx",),
@@ -91,20 +89,20 @@ TESTS: dict[int, tuple[str, ...]] = {
     43: (f"{_SILENT_RANKS}test_stalled_job_is_evicted_and_loaded_again",),
     44: ("tests/api/http/test_limits.py::test_active_jobs_of_a_project_are_limited",),
     45: (
-        f"{_SENDER}test_row_45_an_endpoint_that_never_ends_its_answer_is_cut_off",
-        f"{_SENDER}test_row_45_an_endpoint_that_never_ends_its_answer_delays_nobody",
+        f"{_SENDER}test_row_45_hanging_receiver_times_out",
+        f"{_SENDER}test_row_45_hanging_receiver_delays_no_other",
     ),
     46: (
-        f"{_SENDER}test_row_46_a_refused_message_comes_again_at_its_time_under_its_id",
-        f"{_SENDER}test_row_46_nobody_listening_and_no_tls_are_tried_again",
-        f"{_SENDER}test_row_46_ten_attempts_in_a_day_and_then_it_is_given_up_and_can_be_seen",
+        f"{_SENDER}test_row_46_refused_message_is_retried_after_its_delay_under_its_id",
+        f"{_SENDER}test_row_46_refused_connection_and_failed_tls_are_recorded",
+        f"{_SENDER}test_row_46_message_fails_after_ten_attempts_in_a_day",
     ),
     47: (
         f"{_SENDER}test_row_47_a_redirect_is_a_failure_and_is_not_followed",
         f"{_SSRF}test_a_redirect_to_it_is_not_followed",
     ),
     48: (
-        f"{_SENDER}test_row_48_receiver_that_is_gone_is_disabled_and_others_notified",
+        f"{_SENDER}test_row_48_receiver_answering_410_is_disabled_and_others_notified",
         f"{_SENDER}test_row_48_messages_to_a_disabled_receiver_fail_and_can_be_replayed",
     ),
     49: (
@@ -112,34 +110,31 @@ TESTS: dict[int, tuple[str, ...]] = {
         f"{_SSRF}test_a_name_that_changes_its_meaning_is_asked_for_once_and_then_refused",
     ),
     50: (
-        f"{_SENDER}test_row_50_a_sender_killed_between_post_and_mark_sends_again_under_the_same_id",
+        f"{_SENDER}test_row_50_sender_crash_repeats_the_message_under_its_id",
         f"{_NOTIFICATIONS}test_row_50_consumer_killed_at_any_notification_point_loses_no_alert",
         f"{_NOTIFICATIONS}test_row_50_consumers_killed_at_random_lose_no_alert",
     ),
     51: (
-        f"{_STORMS}test_row_51_a_value_that_flaps_rings_at_most_once_in_five_minutes",
-        f"{_STORMS}test_row_51_with_the_usual_rules_a_value_that_flaps_does_not_ring_at_all",
-        f"{_STORMS}test_row_51_noise_around_both_thresholds_rings_rarely",
+        f"{_STORMS}test_row_51_flapping_value_notifies_at_most_every_five_minutes",
+        f"{_STORMS}test_row_51_flapping_value_never_notifies_with_the_default_rules",
+        f"{_STORMS}test_row_51_noise_around_both_thresholds_notifies_rarely",
     ),
     52: (
-        f"{_STORMS}test_row_52_ten_thousand_slow_workers_are_a_few_small_messages",
-        f"{_STORMS}test_row_52_a_storm_of_hosts_speaks_for_their_workers_and_says_how_many",
-        f"{_STORMS}test_row_52_by_default_it_is_a_single_message",
+        f"{_STORMS}test_row_52_ten_thousand_slow_workers_give_few_small_messages",
+        f"{_STORMS}test_row_52_host_alerts_mute_their_workers_and_are_counted",
+        f"{_STORMS}test_row_52_ten_thousand_slow_workers_notify_once_by_default",
     ),
-    53: (f"{_STORMS}test_row_53_a_restart_of_the_consumer_changes_nothing_of_what_is_told",),
+    53: (f"{_STORMS}test_row_53_consumer_restart_changes_no_notification",),
     54: (
         f"{_SENDER}test_row_54_message_silenced_before_its_claim_is_not_sent",
         f"{_SENDER}test_row_54_silenced_message_is_not_retried",
         f"{_SENDER}test_row_54_resolution_during_a_silence_is_notified_after_it",
-        f"{_SENDER}test_row_54_partly_silenced_message_is_written_anew",
+        f"{_SENDER}test_row_54_partly_silenced_message_is_rewritten",
         f"{_SENDER}test_row_54_silence_that_begins_during_a_claim_drops_the_message",
     ),
-    55: (
-        f"{_SENDER}"
-        "test_row_55_an_endpoint_that_takes_nothing_for_a_day_is_disabled_and_its_outbox_bounded",
-    ),
+    55: (f"{_SENDER}test_row_55_receiver_failing_for_a_day_is_disabled_and_outbox_bounded",),
     56: ("tests/client/test_webhook.py::test_message_replayed_later_is_refused",),
-    57: (f"{_SENDER}test_row_57_answer_of_a_receiver_is_believed_and_logged",),
+    57: (f"{_SENDER}test_row_57_success_status_of_a_receiver_is_trusted_and_saved",),
 }
 
 REASONS: dict[int, str] = {

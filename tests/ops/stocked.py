@@ -69,7 +69,7 @@ def stock(store: Store, *, now_s: float) -> None:
     add_job(store, "theirs", project="research", slowdown=1.5, now_s=now_s)
     with store.write() as conn:
         alerts.save(conn, [factories.alert("default/slow", severity="critical")])
-        receivers.add(conn, factories.endpoint("ep_1"))
+        receivers.add(conn, factories.webhook_receiver("ep_1"))
         receivers.disable(conn, "ep_1", reason="it answered 410", now_s=now_s)
         runs.count_deliveries(conn, "delivered", 5)
         runs.count_deliveries(conn, "failed", 2)

@@ -1,4 +1,4 @@
-"""Jobs, windows, alerts and endpoints of which only what a test names matters."""
+"""Jobs, windows, alerts and receivers with defaults for all fields that a test leaves out."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def registration(**given: Any) -> Registration:
 
 
 def register(store: Any, job_id: str = "job", *, now_s: float = 100.0, **given: Any) -> int:
-    """The epoch of a run that is registered now."""
+    """Register a run; return its epoch."""
     with store.write() as conn:
         return runs.register(conn, job_id, registration(**given), now_s=now_s).epoch
 
@@ -63,7 +63,7 @@ def window(first_step: int = 0, **given: Any) -> WindowRecord:
 def alert(
     job_id: str = "job", rule: str = "slowdown", subject: str = "", **given: Any
 ) -> AlertState:
-    """An alert that fires."""
+    """A firing alert."""
     values: dict[str, Any] = {
         "fingerprint": fingerprint(job_id, rule, subject),
         "phase": "firing",
@@ -77,7 +77,7 @@ def alert(
 def event(
     job_id: str = "job", rule: str = "slowdown", subject: str = "", **given: Any
 ) -> AlertEvent:
-    """An alert began to fire."""
+    """A firing transition."""
     values: dict[str, Any] = {
         "fingerprint": fingerprint(job_id, rule, subject),
         "kind": "firing",
@@ -90,8 +90,8 @@ def event(
     return AlertEvent(job_id=job_id, rule=rule, subject=subject, **values | given)
 
 
-def endpoint(endpoint_id: str = "hook", **given: Any) -> Receiver:
-    """A receiver of webhooks."""
+def webhook_receiver(endpoint_id: str = "hook", **given: Any) -> Receiver:
+    """A webhook receiver."""
     values: dict[str, Any] = {
         "project": "default",
         "name": "on call",
@@ -118,8 +118,8 @@ def silence(silence_id: str = "aa", **given: Any) -> Silence:
     return Silence(silence_id=silence_id, **values | given)
 
 
-def tell(conn: Any, endpoint_id: str = "hook", *, now_s: float = 100.0, **given: Any) -> Any:
-    """The id of a new message to an endpoint, which may be there or not."""
+def add_message(conn: Any, endpoint_id: str = "hook", *, now_s: float = 100.0, **given: Any) -> Any:
+    """Add a message to a receiver, which need not exist; return its id."""
     values: dict[str, Any] = {
         "notice_id": "notice-1",
         "job_id": "default/job",
@@ -131,8 +131,8 @@ def tell(conn: Any, endpoint_id: str = "hook", *, now_s: float = 100.0, **given:
     return outbox.add(conn, endpoint_id=endpoint_id, now_s=now_s, **values | given)
 
 
-def do(conn: Any, project: str = "p", **given: Any) -> None:
-    """Somebody did something."""
+def add_audit_entry(conn: Any, project: str = "p", **given: Any) -> None:
+    """Add an audit entry."""
     values: dict[str, Any] = {
         "at_s": 1.0,
         "actor": "ops",

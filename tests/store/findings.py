@@ -1,10 +1,10 @@
-"""Findings and results of which only what a test names matters."""
+"""Findings and results with defaults for all fields that a test leaves out."""
 
 from typing import Any
 
 
 def finding(cause: str = "slow-worker", **given: Any) -> dict[str, Any]:
-    """One that blames dp 1, stage 1 on host-b for a tenth of the job's time, since step 4."""
+    """A finding: dp 1, stage 1 on host-b costs a tenth of the job's time since step 4."""
     values = {
         "cause": cause,
         "score": 1.0,

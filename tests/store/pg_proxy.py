@@ -14,7 +14,7 @@ Cut = Literal["before the commit", "after the commit"]
 class CommitProxy:
     """Forwards everything; the first COMMIT after `cut_next` costs its connection.
 
-    Before it, the server never sees it; after it, it has been done, and its answer is lost.
+    Cut before the commit, the server never gets it; cut after it, only the answer is lost.
     """
 
     def __init__(self, server_url: str) -> None:
@@ -34,7 +34,7 @@ class CommitProxy:
         self._cut = cut
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         self._listener.close()
 
     def _accept(self) -> None:
@@ -74,7 +74,7 @@ class CommitProxy:
 
 
 def _reset(client: socket.socket) -> None:
-    # Closed at once, with what is on its way: the other side is told of a reset.
+    # Closed at once with pending data: the peer gets a reset.
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from sqlalchemy import Connection, MetaData, Table, insert, select
 
 JOB = "llm-70b"
-OTHER = "default"  # may be called like the project that it comes to belong to
+OTHER = "default"  # named like its later project
 SIZES = {"dp_size": 2, "pp_size": 2, "tp_size": 1, "vpp_size": 1, "dsp_size": 1, "ep_size": 1}
 WORKERS = range(4)
 DUE = "msg_due"
@@ -27,7 +27,7 @@ def stored_trace(columns: dict[str, list[int]]) -> bytes:
 
 
 def read_trace(blob: bytes) -> dict[str, list[int]]:
-    """What that release would read in a stored trace."""
+    """A stored trace as that release reads it."""
     message = msgspec.msgpack.decode(zlib.decompress(zlib.decompress(blob)))
     assert message["format"] == 1
     return {
@@ -85,7 +85,7 @@ def body(worker: int, batch_seq: int, steps: list[int]) -> bytes:
 
 
 def cursors_blob(seen: dict[int, tuple[int, int]], **state: Any) -> bytes:
-    """What an assembler of that release knew, as it is in the table.
+    """Assembler state of that release, as stored.
 
     `seen` is each rank's next batch and the last step that it declared.
     """
@@ -213,7 +213,7 @@ _NUMBERED = ("alert_events", "event_id")
 
 
 def fill(conn: Connection) -> None:
-    """Put in all rows."""
+    """Insert all rows."""
     for name, rows in ROWS.items():
         # The database numbers events itself, from 1 on.
         given = [{key: row[key] for key in row if (name, key) != _NUMBERED} for row in rows]
@@ -221,7 +221,7 @@ def fill(conn: Connection) -> None:
 
 
 def content(conn: Connection) -> dict[str, list[dict[str, Any]]]:
-    """All rows as they are now, in the order of their keys, with what is compressed unpacked."""
+    """All current rows in key order, decompressed."""
     found = {}
     for name in ROWS:
         table = _table(conn, name)
@@ -231,7 +231,7 @@ def content(conn: Connection) -> dict[str, list[dict[str, Any]]]:
 
 
 def expected() -> dict[str, list[dict[str, Any]]]:
-    """What `content` says right after `fill`."""
+    """`content` right after `fill`."""
     return {
         name: sorted((_readable(name, row) for row in rows), key=lambda row: _key(name, row))
         for name, rows in ROWS.items()
@@ -253,7 +253,7 @@ def _readable(name: str, row: Any) -> dict[str, Any]:
         values["trace"] = read_trace(values["trace"])
     if name == "cursors":
         state = msgspec.msgpack.decode(zlib.decompress(values["blob"]))
-        # Of a state it reads what it knows, and leaves the rest.
+        # It reads the known fields of a state and ignores the rest.
         values["blob"] = {key: state.get(key, _DEFAULTS[key]) for key in _DEFAULTS}
     return values
 

@@ -1,4 +1,4 @@
-"""What the release of revision 0005 wrote of alerts, as it is in its tables."""
+"""Alert rows as the release of revision 0005 wrote them."""
 
 from typing import Any
 
@@ -69,13 +69,13 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 
 
 def fill(conn: Connection) -> None:
-    """Put in all rows; the jobs are there."""
+    """Insert all rows; the jobs exist."""
     for name, rows in ROWS.items():
         conn.execute(insert(_table(conn, name)), rows)
 
 
 def content(conn: Connection) -> dict[str, list[dict[str, Any]]]:
-    """All rows as they are now, in the order of their keys; events without their numbers."""
+    """All current rows in key order; events without their ids."""
     found = {}
     for name in TABLES:
         table = _table(conn, name)

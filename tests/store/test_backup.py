@@ -37,15 +37,24 @@ from app.trace import ops
 from app.trace.job import Parallelism, Placement
 from app.trace.readers.scores.score_report import Score, ScoreReport
 from tests.postgres import database
-from tests.store.factories import alert, do, endpoint, event, register, silence, tell, window
+from tests.store.factories import (
+    add_audit_entry,
+    add_message,
+    alert,
+    event,
+    register,
+    silence,
+    webhook_receiver,
+    window,
+)
 from tests.store.test_dead_letters import LETTER
 
-OF_THE_MOMENT = {"shards", "consumers"}
+TRANSIENT_TABLES = {"shards", "consumers"}
 A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1, 2**53, None)
 
 
 def fill(store):
-    """At least one row in every table, with what is hard to carry in each."""
+    """Fill every table with at least one row of values that are hard to carry."""
     own = ops.parse_op_types([{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}])
     register(store, labels={"Ä": '"\n'}, op_types=own, parallelism=Parallelism(4, 1, ep_size=2))
     with store.write() as conn:
@@ -72,26 +81,26 @@ def fill(store):
         dead_letters.add(conn, [LETTER])
         service_state.find_or_make_key(conn, "pictures")
         tokens_of_projects.create(conn, NewToken("of-mine", "ü", ["read"]), now_s=1.0)
-    run_a_while(store)
+    run_without_jobs(store)
 
 
 def fill_alerts(conn):
-    """The same of the tables of alerts."""
+    """The same for the alert tables."""
     alerts.save(conn, [alert(labels={"a": "ü"})])
     alert_rules.replace_all(conn, "p", [Rule("r", "stalled")], text="# ü", now_s=1.0)
     for endpoint_id in ("a", "b"):
         event_id = alerts.add_event(conn, event())
-        receivers.add(conn, endpoint(endpoint_id))
-        deliveries.add_attempt(conn, tell(conn, endpoint_id), 1, 1.0, 0.1 + 0.2, None, "")
+        receivers.add(conn, webhook_receiver(endpoint_id))
+        deliveries.add_attempt(conn, add_message(conn, endpoint_id), 1, 1.0, 0.1 + 0.2, None, "")
     notifications.wake_group(conn, "job", "slowdown", at_s=1.0)
-    told = LastNotification("firing", 1.0, event_id, 1.0, "It is slow.")
-    notifications.save_notifications(conn, "job", "slowdown", {"aa": told})
+    notified = LastNotification("firing", 1.0, event_id, 1.0, "It is slow.")
+    notifications.save_notifications(conn, "job", "slowdown", {"aa": notified})
     silences.add(conn, silence())
-    do(conn, detail={"ü": [1]})
+    add_audit_entry(conn, detail={"ü": [1]})
 
 
-def run_a_while(store):
-    """What processes write where nobody has a job yet."""
+def run_without_jobs(store):
+    """Write what processes write before the first job."""
     with store.write() as conn:
         shards.acquire(conn, 1, "me", now_s=1.0, lease_s=2.0)
         shards.heartbeat(conn, "me", now_s=1.0, lease_s=2.0)
@@ -126,29 +135,29 @@ def new_store(tmp_path, request):
         store.close()
 
 
-def test_a_backup_carries_everything_to_the_other_database_and_back(new_store, tmp_path):
-    places = [new_store(kind) for kind in ("sqlite", "postgresql", "sqlite")]
-    fill(places[0])
-    original = content(places[0])
+def test_backup_restores_every_row_on_the_other_database_and_back(new_store, tmp_path):
+    stores = [new_store(kind) for kind in ("sqlite", "postgresql", "sqlite")]
+    fill(stores[0])
+    original = content(stores[0])
     assert all(original.values())
-    for number, (source, target) in enumerate(pairwise(places)):
+    for number, (source, target) in enumerate(pairwise(stores)):
         file = tmp_path / f"{number}.zip"
         manifest = backup(source, file)
         assert restore(target, file) == manifest
-        assert content(target) == original | {name: [] for name in OF_THE_MOMENT}
+        assert content(target) == original | {name: [] for name in TRANSIENT_TABLES}
 
 
-def test_a_restored_database_gives_out_new_event_ids(store, new_store, tmp_path):
+def test_restored_database_continues_its_id_sequences(store, new_store, tmp_path):
     fill(store)
     backup(store, tmp_path / "backup.zip")
     target = new_store("sqlite" if store.is_sqlite else "postgresql")
     restore(target, tmp_path / "backup.zip")
     with target.write() as conn:
         assert alerts.add_event(conn, event()) == 3
-        delivery_id = tell(conn, notice_id="new")
+        delivery_id = add_message(conn, notice_id="new")
         assert deliveries.get(conn, "default", delivery_id).seq == 3
         deliveries.add_attempt(conn, delivery_id, 1, 1.0, 0.1, 200, "")
-        do(conn)
+        add_audit_entry(conn)
         assert [each.audit_id for each in audit.page(conn, "p")[0]] == [2, 1]
         dead_letters.add(conn, [replace(LETTER, entry_id="9-9")])
         assert dead_letters.summary(conn, 2).entry_id == "9-9"
@@ -163,18 +172,18 @@ def test_an_empty_database_can_be_backed_up_and_restored(store, new_store, tmp_p
         assert alerts.add_event(conn, event()) == 1
 
 
-def test_a_server_that_has_run_and_has_no_job_yet_takes_a_backup(store, new_store, tmp_path):
+def test_backup_restores_into_a_server_that_ran_without_jobs(store, new_store, tmp_path):
     source = new_store("sqlite")
     fill(source)
     with source.write() as conn:
         conn.execute(update(projects).values(keep_raw_days=3.0))
         runs.add_to_total(conn, "fenced_commits", 6)
     backup(source, tmp_path / "backup.zip")
-    run_a_while(store)
-    at_work = {name: content(store)[name] for name in OF_THE_MOMENT}
+    run_without_jobs(store)
+    transient = {name: content(store)[name] for name in TRANSIENT_TABLES}
     restore(store, tmp_path / "backup.zip")
-    assert all(at_work.values())
-    assert content(store) == content(source) | at_work
+    assert all(transient.values())
+    assert content(store) == content(source) | transient
 
 
 @pytest.mark.parametrize(
@@ -185,11 +194,11 @@ def test_a_server_that_has_run_and_has_no_job_yet_takes_a_backup(store, new_stor
         ("UPDATE projects SET keep_results_days = 7.0", "projects"),
     ],
 )
-def test_a_database_with_rows_is_left_alone(store, tmp_path, change, table):
+def test_restore_into_a_database_with_rows_is_refused(store, tmp_path, change, table):
     backup(store, tmp_path / "backup.zip")
     with store.write() as conn:
         conn.execute(text(change))
-    run_a_while(store)
+    run_without_jobs(store)
     before = content(store)
     with pytest.raises(InvalidRequest, match=f"not empty: its table {table} has"):
         restore(store, tmp_path / "backup.zip")
@@ -200,7 +209,7 @@ NEWEST = f'"{newest_revision()}"'.encode()
 
 
 def rewrite(source, target, change):
-    """A copy of a zip file with some members changed, or left out where the change is None."""
+    """Copy a zip file with some members changed, or dropped where the change is None."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
             if (text := change(name, old.read(name))) is not None:
@@ -219,7 +228,7 @@ def rewrite(source, target, change):
     ],
     ids=["revision", "format", "manifest", "table", "rows", "cut"],
 )
-def test_a_file_that_does_not_fit_fills_nothing(new_store, tmp_path, change, reason):
+def test_invalid_backup_file_restores_nothing(new_store, tmp_path, change, reason):
     source, target = new_store("sqlite"), new_store("sqlite")
     fill(source)
     before = content(target)
@@ -237,7 +246,7 @@ def test_a_file_that_is_no_zip_is_refused(new_store, tmp_path):
         restore(new_store("sqlite"), file)
 
 
-def test_a_backup_that_fails_leaves_no_file(tmp_path, new_store):
+def test_failed_backup_leaves_no_file(tmp_path, new_store):
     store = new_store("sqlite")
     (tmp_path / "taken").mkdir()
     with pytest.raises(OSError, match="irectory"):

@@ -29,7 +29,7 @@ def stored(column, value):
 
 
 @given(VALUES)
-def test_json_is_written_as_the_standard_library_writes_it_or_refused_as_it_refuses(value):
+def test_packed_json_round_trips_like_the_standard_library(value):
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:
@@ -43,35 +43,35 @@ def test_json_is_written_as_the_standard_library_writes_it_or_refused_as_it_refu
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), np.float64("nan")])
 @pytest.mark.parametrize("column", [PackedJson(), JsonText()])
-def test_a_number_that_json_does_not_have_is_found_wherever_it_is(column, bad):
+def test_nested_non_finite_numbers_are_refused(column, bad):
     for value in (bad, [1.0, bad], [[1.0], [2.0, [bad]]], {"a": {"b": (None, bad)}}, [bad, "x"]):
         with pytest.raises(ValueError, match="not finite"):
             stored(column, value)
 
 
-def test_finite_numbers_whose_sum_is_not_are_kept():
+def test_finite_numbers_with_an_infinite_sum_are_stored():
     values = [1e308, 1e308, -1e308, 10**400 * 0, 5e-324]
     column = PackedJson()
     assert column.process_result_value(stored(column, values), DIALECT) == values
 
 
-def test_numpys_floats_are_kept_and_other_objects_refused():
+def test_numpy_floats_are_stored_and_other_objects_refused():
     assert stored(JsonText(), {"m_w": np.float64(0.1)}) == '{"m_w":0.1}'
     with pytest.raises(TypeError, match="JSON"):
         stored(JsonText(), {"ops": object()})
 
 
 @given(st.binary(max_size=50))
-def test_bytes_are_read_as_they_were_written_by_this_release_and_the_first(value):
+def test_packed_bytes_of_this_and_the_first_release_are_read(value):
     column = PackedBytes()
     assert column.process_result_value(stored(column, value), DIALECT) == value
     assert column.process_result_value(zlib.compress(value, 1), DIALECT) == value
-    # What is compressed already keeps its own compression.
+    # Compressed values keep their own compression.
     inner = zstandard.compress(value)
     assert column.process_result_value(stored(column, inner), DIALECT) == inner
 
 
-def test_a_window_is_one_row_with_compressed_arrays_however_many_workers(store):
+def test_window_of_many_workers_is_one_compressed_row(store):
     dp_size, pp_size = 1024, 16
     ratios = np.random.default_rng(1).gamma(2, 0.1, (dp_size, pp_size)).tolist()
     result = {"slowdown": 1.5, "worker_slowdown": ratios}

@@ -14,7 +14,7 @@ from tests.postgres import database
 from tests.store.factories import register, registration
 
 
-def test_a_write_is_kept_whole_or_not_at_all(store):
+def test_failed_write_leaves_no_rows(store):
     register(store, "default/kept")
     with pytest.raises(JobNotFound), store.write() as conn:
         _register_and_fail(conn)
@@ -27,14 +27,14 @@ def _register_and_fail(conn):
     raise JobNotFound("another")
 
 
-def test_a_reader_does_not_wait_for_a_writer_and_sees_none_of_it(store):
+def test_reader_neither_waits_for_a_writer_nor_sees_its_rows(store):
     with store.write() as writing:
         runs.register(writing, "default/job", registration(), now_s=1.0)
         with store.read() as reading:
             assert jobs.page(reading)[0] == []
 
 
-def test_a_snapshot_does_not_move_while_others_write(store):
+def test_snapshot_is_unchanged_by_concurrent_writes(store):
     with store.snapshot() as conn:
         assert jobs.page(conn)[0] == []
         register(store, "default/job")
@@ -73,17 +73,17 @@ def test_a_write_that_waits_too_long_is_unavailable(url):
     second.close()
 
 
-def test_rows_of_a_run_that_never_registered_are_refused(store):
+def test_rows_of_an_unregistered_run_are_refused(store):
     with pytest.raises(IntegrityError), store.write() as conn:
         shards.add_spooled(conn, [SpoolRow("nobody", 1, 1, 0, b"")])
 
 
-def test_a_commit_survives_a_crash(store):
+def test_database_settings_are_durable(store):
     store.check()
     check_durable(store)
 
 
-def test_a_database_that_would_lose_commits_is_refused_by_the_setting(pg_server):
+def test_postgresql_without_synchronous_commit_is_refused(pg_server):
     with database(pg_server) as url:
         with psycopg.connect(url, autocommit=True) as conn:
             name = conn.info.dbname
@@ -102,7 +102,7 @@ def pg_store(pg_server):
         store.close()
 
 
-def test_a_connection_that_breaks_is_unavailable_once_and_then_made_anew(pg_store):
+def test_broken_connection_is_unavailable_once_and_then_replaced(pg_store):
     with pytest.raises(StoreUnavailable), pg_store.read() as conn:
         conn.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
     pg_store.check()
@@ -117,7 +117,7 @@ def test_a_connection_that_breaks_is_unavailable_once_and_then_made_anew(pg_stor
         ("transaction_read_only", "on"),
     ],
 )
-def test_no_transaction_of_a_reader_goes_on_for_ever_or_writes(pg_store, setting, value):
+def test_read_transaction_has_time_limits_and_is_read_only(pg_store, setting, value):
     with pg_store.read() as conn:
         assert conn.execute(text(f"SHOW {setting}")).scalar_one() == value
 
@@ -143,7 +143,7 @@ def test_a_server_that_hangs_is_unavailable():
 
 
 @pytest.mark.parametrize("url", ["", "paceline.db", "mysql://host/db", "sqlite://", "http://x"])
-def test_a_url_of_no_known_database_is_refused_at_the_start(url):
+def test_url_of_an_unknown_database_is_refused(url):
     with pytest.raises(StartUpFailed, match="sqlite:///PATH"):
         parse_url(url)
 

@@ -1,4 +1,4 @@
-"""What the database can do to us (rows 15 to 18): always a 503, and then everything goes on."""
+"""Database faults (rows 15 to 18): a 503 each, and then a recovery."""
 
 import threading
 
@@ -21,7 +21,7 @@ def pg_store(pg_url):
 
 @pytest.fixture
 def proxied(pg_url):
-    """A store behind the proxy, and the proxy."""
+    """A store behind the proxy, with the proxy."""
     proxy = CommitProxy(pg_url)
     store = Store(proxy.url(pg_url))
     yield store, proxy
@@ -30,9 +30,7 @@ def proxied(pg_url):
 
 
 @pytest.mark.parametrize("cut", ["before the commit", "after the commit"])
-def test_row_15_a_connection_reset_in_a_commit_is_unavailable_and_repeating_has_one_effect(
-    proxied, pg_store, cut
-):
+def test_row_15_write_repeated_after_a_reset_commit_has_one_effect(proxied, pg_store, cut):
     store, proxy = proxied
     register(store)
 
@@ -51,7 +49,7 @@ def test_row_15_a_connection_reset_in_a_commit_is_unavailable_and_repeating_has_
         assert [each.slowdown for each in windows.page(conn, "job")[0]] == [1.5]
 
 
-def test_row_15_a_registration_whose_answer_is_lost_is_the_same_run_when_it_comes_again(proxied):
+def test_row_15_registration_repeated_after_a_lost_answer_has_one_run(proxied):
     store, proxy = proxied
     proxy.cut_next("after the commit")
     with pytest.raises(StoreUnavailable):
@@ -61,7 +59,7 @@ def test_row_15_a_registration_whose_answer_is_lost_is_the_same_run_when_it_come
 
 
 def pids(store, number):
-    """Backends of so many connections at once, which are all in the pool afterwards."""
+    """Backend pids of `number` concurrent connections; all stay in the pool."""
     found = []
     together = threading.Barrier(number)
 
@@ -83,7 +81,7 @@ def terminate(store, pid):
         conn.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
 
 
-def test_row_16_idle_connections_that_were_killed_are_made_anew_unnoticed(pg_store, pg_url):
+def test_row_16_killed_idle_connections_are_replaced_without_an_error(pg_store, pg_url):
     killer = Store(pg_url)
     before = pids(pg_store, 4)
     for pid in before:
@@ -93,7 +91,7 @@ def test_row_16_idle_connections_that_were_killed_are_made_anew_unnoticed(pg_sto
     killer.close()
 
 
-def test_row_16_a_backend_killed_in_a_transaction_takes_nobody_else_along(pg_store, pg_url):
+def test_row_16_killed_backend_loses_only_its_own_transaction(pg_store, pg_url):
     killer = Store(pg_url)
     with pytest.raises(StoreUnavailable), pg_store.write() as conn:
         _register_and_lose_the_connection(conn, killer)
@@ -111,12 +109,12 @@ def _register_and_lose_the_connection(conn, killer):
     runs.end(conn, "lost", now_s=2.0)
 
 
-def test_row_17_a_full_disk_is_unavailable_until_there_is_room_and_takes_nothing_kept(tmp_path):
+def test_row_17_full_disk_is_unavailable_and_loses_no_committed_row(tmp_path):
     store = Store(f"sqlite:///{tmp_path / 'paceline.db'}")
     with store.write() as conn:
         conn.execute(text("CREATE TABLE many (blob BLOB)"))
         conn.execute(text("INSERT INTO many VALUES ('kept')"))
-        # Of a connection: of the only one that the pool has in this thread.
+        # A limit per connection: the pool has only one in this thread.
         conn.execute(text("PRAGMA max_page_count = 20"))
 
     def add():
@@ -134,15 +132,15 @@ def test_row_17_a_full_disk_is_unavailable_until_there_is_room_and_takes_nothing
 
 
 @pytest.mark.parametrize("code", ["53100", "53200", "53300", "58030", "57P03", "40001", "40P01"])
-def test_row_17_what_postgresql_says_of_a_want_that_may_pass_is_unavailable(pg_store, code):
-    """A full disk, no memory, no connection left, an I/O error, a start, a conflict of two."""
+def test_row_17_transient_postgresql_errors_are_unavailable(pg_store, code):
+    """Disk full, out of memory, too many connections, I/O error, start-up, conflicts."""
     fail = text(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$")
     with pytest.raises(StoreUnavailable), pg_store.write() as conn:
         conn.execute(fail)
     pg_store.check()
 
 
-def test_row_18_a_table_that_somebody_locks_is_unavailable_until_it_is_let_go(pg_url, pg_store):
+def test_row_18_locked_table_is_unavailable_until_released(pg_url, pg_store):
     hasty = Store(pg_url, lock_wait_s=0.05)
     register(hasty)
     with pg_store.write() as locking:
@@ -156,7 +154,7 @@ def test_row_18_a_table_that_somebody_locks_is_unavailable_until_it_is_let_go(pg
     hasty.close()
 
 
-def test_row_18_a_transaction_that_falls_asleep_lets_go_of_its_locks(pg_url, pg_store):
+def test_row_18_idle_transaction_is_ended_and_releases_its_locks(pg_url, pg_store):
     other = Store(pg_url)
     register(pg_store)
     with pytest.raises(StoreUnavailable), pg_store.write() as conn:
@@ -168,7 +166,7 @@ def test_row_18_a_transaction_that_falls_asleep_lets_go_of_its_locks(pg_url, pg_
 def _write_fall_asleep_and_write(conn, other):
     conn.execute(text("SET LOCAL idle_in_transaction_session_timeout = '50ms'"))
     conn.execute(text("UPDATE jobs SET epoch = 5"))
-    # Until the server has thrown us out, which gives the lock to the next one.
+    # Waits until the server ends our session and releases the lock.
     with other.write() as waiting:
         waiting.execute(text("LOCK TABLE jobs"))
     conn.execute(text("UPDATE jobs SET epoch = 6"))
@@ -179,7 +177,7 @@ def limits(conn):
     return [conn.execute(text(f"SHOW {name}")).scalar_one() for name in names]
 
 
-def test_what_reads_or_writes_whole_tables_has_the_time_for_it_and_nothing_after_it(pg_store):
+def test_lifted_time_limits_apply_to_one_transaction_only(pg_store):
     with pg_store.snapshot() as conn:
         without_time_limits(conn)
         assert limits(conn) == ["0", "0", "2s"]
@@ -187,9 +185,11 @@ def test_what_reads_or_writes_whole_tables_has_the_time_for_it_and_nothing_after
         assert limits(conn) == ["5s", "10s", "2s"]
 
 
-def test_the_databases_clock_goes_on_within_a_transaction(store):
+def test_database_clock_advances_within_a_transaction(store):
     with store.read() as conn:
         first = later = now_s(conn)
-        while later == first:  # a float has a quarter of a microsecond: two readings may be alike
+        while (
+            later == first
+        ):  # floats resolve a quarter of a microsecond: two readings may be equal
             later = now_s(conn)
         assert first < later < first + 60

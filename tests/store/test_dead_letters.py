@@ -20,7 +20,7 @@ LETTER = DeadLetter(
 
 
 def letters(number):
-    """Letters of one job, in the order in which they came."""
+    """Dead letters of one job in order of arrival."""
     return [replace(LETTER, entry_id=f"170000000000{n}-0") for n in range(number)]
 
 
@@ -41,7 +41,7 @@ def test_dead_letter_is_read_back(conn):
     assert (found.state, found.settled_s, found.size_bytes) == ("dead", None, len(LETTER.body))
 
 
-def test_a_body_as_large_as_a_request_may_be_is_kept_whole(conn):
+def test_dead_letter_keeps_a_body_of_the_largest_size(conn):
     body = bytes(range(256)) * (8 << 12)
     dead_letters.add(conn, [replace(LETTER, body=body)])
     assert len(body) == 8 << 20
@@ -57,7 +57,7 @@ def test_entry_that_fails_twice_is_one_dead_letter(conn):
     assert dead_letters.get(conn, 1) == LETTER
 
 
-def test_pages_hold_every_letter_of_a_state_once_the_oldest_first(conn):
+def test_pages_have_every_dead_letter_of_a_state_once_oldest_first(conn):
     dead_letters.add(conn, letters(5))
     dead_letters.mark(conn, 2, "replayed", now_s=1.0)
     first, cursor = dead_letters.page(conn, state="dead", limit=3)

@@ -1,7 +1,7 @@
 from app.store import dead_letters, runs
 
 
-def test_each_process_counts_once_until_one_says_how_it_ended(store):
+def test_trials_count_each_process_once_and_restart_after_their_end(store):
     with store.write() as conn:
         begun = [
             dead_letters.begin_trial(conn, 0, "5-0", process)
@@ -12,7 +12,7 @@ def test_each_process_counts_once_until_one_says_how_it_ended(store):
         assert dead_letters.begin_trial(conn, 0, "5-0", "d") == 1
 
 
-def test_entries_and_shards_are_told_apart(store):
+def test_trials_are_counted_by_entry_and_shard(store):
     with store.write() as conn:
         dead_letters.begin_trial(conn, 0, "5-0", "a")
         assert dead_letters.begin_trial(conn, 0, "5-00", "a") == 1

@@ -1,4 +1,4 @@
-"""The fleet's lines: each job as its current run has it."""
+"""Fleet lines: each job with its current run."""
 
 from app.store import fleet, windows
 from app.store import hosts as stored_hosts
@@ -75,7 +75,7 @@ def test_alerts_that_fire_are_counted_by_project(store):
         assert fleet.num_fired_since(conn, "default", 150.0) == 1
 
 
-def test_jobs_are_found_by_the_beginning_of_a_hosts_name(store):
+def test_jobs_are_found_by_host_name_prefix(store):
     for job_id, hosts in ((JOB, ["node-1", "node-1"]), ("default/other", ["node-20", "x-node-1"])):
         register(store, job_id)
         with store.write() as conn:
@@ -91,7 +91,7 @@ def test_jobs_are_found_by_the_beginning_of_a_hosts_name(store):
     assert (run.job_id, run.epoch, run.registered_s) == (JOB, 1, 100.0)
 
 
-def test_the_runs_of_a_host_are_those_that_began_last(store):
+def test_limited_runs_of_a_host_are_the_newest(store):
     for number in range(3):
         register(store, f"default/job-{number}", now_s=100.0 + number)
         with store.write() as conn:

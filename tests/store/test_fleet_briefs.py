@@ -1,4 +1,4 @@
-"""What a line of the fleet says of a window."""
+"""Briefs: the window figures of a fleet line."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def saved(store):
     return line.brief
 
 
-def test_a_brief_by_hand():
+def test_brief_has_the_figures_computed_by_hand():
     # (80 + 100) s on 4 GPUs are 720 GPU-seconds, 0.2 GPU-hours; 90 s a step.
     assert fleet.brief_of(result(finding()), num_gpus=4) == {
         "gpu_hours_lost": pytest.approx(0.04),
@@ -45,7 +45,7 @@ def test_a_brief_by_hand():
     }
 
 
-def test_three_findings_and_three_culprits_are_kept_and_all_are_counted():
+def test_brief_keeps_three_findings_and_culprits_and_counts_all():
     many = finding(culprits=[{"dp_rank": each} for each in range(5)])
     brief = fleet.brief_of(result(*[many] * 4), num_gpus=4)
     assert brief is not None
@@ -63,7 +63,7 @@ def test_brief_tells_no_findings_from_no_diagnosis():
     assert (unknown["findings"], unknown["num_findings"]) == (None, None)
 
 
-def test_a_window_without_figures_has_none():
+def test_window_without_figures_has_no_brief():
     assert fleet.brief_of(result(slowdown=None), num_gpus=4) is None
 
 

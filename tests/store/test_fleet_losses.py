@@ -1,4 +1,4 @@
-"""What windows lost, by cause, operation type and host, and their sums."""
+"""Losses of windows by cause, operation type and host, and their sums."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def save(store, job_id=JOB, first_step=0, *, found, updated_s=1000.0, revision=1
         fleet.save_losses(conn, job_id, record, found, num_gpus=4)
 
 
-def test_a_windows_losses_by_hand():
+def test_losses_of_a_window_equal_those_computed_by_hand():
     # 720 GPU-seconds, 144 lost; the slow worker costs a tenth of all, which leaves 72 unexplained.
     # The op types' excesses over 1 are 0.3 and 0.1: three quarters and one.
     found = losses_of(result(finding()), num_gpus=4)
@@ -37,7 +37,7 @@ def test_a_windows_losses_by_hand():
     assert [each.slowdown for each in found if each.kind == "host"] == [1.6]
 
 
-def test_causes_that_overlap_leave_nothing_unexplained():
+def test_overlapping_causes_leave_no_unexplained_loss():
     costly = finding("stage-imbalance", cost=0.3, culprits=[{"stage": 1}])
     assert of(losses_of(result(finding(), costly), num_gpus=4), "cause") == pytest.approx(
         {"slow-worker": 72.0, "stage-imbalance": 216.0}
@@ -72,7 +72,7 @@ def test_op_types_with_small_shares_are_one_row():
     ],
     ids=["no fault of a host", "nor this", "another one each time", "host not known"],
 )
-def test_no_host_loses_for_causes_outside_hosts(harmless):
+def test_causes_outside_hosts_have_no_host_losses(harmless):
     assert of(losses_of(result(harmless), num_gpus=4), "host") == {}
 
 

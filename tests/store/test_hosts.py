@@ -1,4 +1,4 @@
-"""Which machine each worker is on."""
+"""Host of each worker."""
 
 from app.store import hosts
 from tests.store.factories import register

@@ -9,7 +9,7 @@ from app.trace.ops import FIRST_USER_CODE, Axis, OpKind, OpSpec, OpTypes
 from tests.store.factories import OWN, register, registration, window
 
 
-def test_a_job_is_read_as_it_registered(store):
+def test_job_is_read_back_as_registered(store):
     given = registration(
         framework="megatron",
         labels={"team": "speech", "Ä": "é"},
@@ -29,13 +29,13 @@ def test_a_job_is_read_as_it_registered(store):
     assert unknown == (None,) * 4
 
 
-def test_a_run_is_read_though_a_built_in_type_has_got_the_name_of_its_own(store):
+def test_run_with_a_custom_type_named_like_a_built_in_one_is_read(store):
     register(store, op_types=OpTypes((OpSpec("gc", OpKind.COLLECTIVE, Axis.EP, stream="gc"),)))
     with store.read() as conn:
         assert jobs.registration(conn, "job", 1).job.op_types.codes["gc"] == FIRST_USER_CODE
 
 
-def test_a_new_run_begins_without_the_figures_of_the_one_before(store):
+def test_new_run_starts_without_the_figures_of_the_previous_one(store):
     register(store, run_key="a", name="old")
     with store.write() as conn:
         runs.note_data(conn, "job", last_data_s=5.0, last_step=9, epoch=1)
@@ -48,7 +48,7 @@ def test_a_new_run_begins_without_the_figures_of_the_one_before(store):
     assert (record.last_data_s, record.ended_s, record.latest) == (None, None, None)
 
 
-def test_times_and_steps_never_go_back(store):
+def test_last_data_time_and_last_step_never_decrease(store):
     register(store)
     with store.write() as conn:
         runs.note_data(conn, "job", last_data_s=5.0, last_step=9, epoch=1)
@@ -58,7 +58,7 @@ def test_times_and_steps_never_go_back(store):
     assert (record.last_data_s, record.last_step) == (6.0, 9)
 
 
-def test_a_job_ends_once(store):
+def test_first_end_time_of_a_job_is_kept(store):
     register(store)
     with store.write() as conn:
         runs.end(conn, "job", now_s=6.0)
@@ -76,7 +76,7 @@ def test_an_unknown_job_is_not_found(store):
             jobs.registration(conn, "nobody", 1)
 
 
-def test_pages_hold_every_job_once_in_the_order_of_bytes(store):
+def test_pages_have_every_job_once_in_byte_order(store):
     ids = ["Zeta", "a.b", "a-b", "a_b", "b", "B2", "B10"]
     for project in ("research", "research-2", "default"):
         for job_id in ids:
@@ -93,7 +93,7 @@ def test_pages_hold_every_job_once_in_the_order_of_bytes(store):
 @pytest.mark.parametrize(
     "cursor", ["", "x", "bm8", "WzFd", "WyJcdTAwMDAiXQ", "WyJhIiwgImIiXQ", "é"]
 )
-def test_a_cursor_from_elsewhere_is_refused(store, cursor):
+def test_invalid_cursor_is_refused(store, cursor):
     with store.read() as conn, pytest.raises(InvalidRequest, match="cursor"):
         jobs.page(conn, cursor=cursor, limit=2)
 

@@ -29,7 +29,7 @@ def test_migrating_again_changes_nothing(url):
     assert is_migrated(url)
 
 
-def test_the_migrations_make_exactly_the_tables_that_the_code_uses(store):
+def test_migrated_tables_equal_the_tables_of_the_code(store):
     with store.read() as conn:
         context = MigrationContext.configure(
             conn, opts={"compare_type": True, "compare_server_default": True}
@@ -45,12 +45,12 @@ def test_revision_without_alembic_equals_that_of_alembic(store):
 
 
 @pytest.mark.parametrize("module", ["app.main", "app.consumer.loop"])
-def test_a_process_that_migrates_nothing_does_not_load_alembic(module):
+def test_api_and_consumer_do_not_import_alembic(module):
     program = f"import sys, {module}; sys.exit('alembic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_downgrade_takes_every_table_away_and_an_upgrade_brings_them_back(url):
+def test_downgrade_drops_all_tables_and_upgrade_recreates_them(url):
     downgrade(url, "base")
     assert not is_migrated(url)
     store = Store(url)
@@ -61,7 +61,7 @@ def test_a_downgrade_takes_every_table_away_and_an_upgrade_brings_them_back(url)
     assert is_migrated(url)
 
 
-def test_processes_that_migrate_at_once_do_not_disturb_each_other(empty_url):
+def test_concurrent_migrations_succeed(empty_url):
     program = f"from app.store.migrations import migrate; migrate({empty_url!r})"
     runs = [
         subprocess.Popen([sys.executable, "-c", program], env=dict(os.environ), stderr=-1)
@@ -80,7 +80,7 @@ def test_a_database_of_a_newer_version_is_refused(url, store):
         migrate(url)
 
 
-def test_the_directory_of_a_new_sqlite_file_is_made(tmp_path):
+def test_directory_of_a_new_sqlite_file_is_created(tmp_path):
     migrate(f"sqlite:///{tmp_path / 'a' / 'b' / 'paceline.db'}")
     assert (tmp_path / "a" / "b" / "paceline.db").is_file()
 
@@ -94,7 +94,7 @@ def test_the_migrations_are_found_from_the_package():
     assert (migrations_dir() / "env.py").is_file()
 
 
-def test_runs_of_the_first_release_have_no_own_types_and_blocks_of_one(url):
+def test_runs_of_the_first_release_get_built_in_types_and_default_sizes(url):
     downgrade(url, "0001")
     store = Store(url)
     with store.write() as conn:

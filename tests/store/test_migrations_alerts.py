@@ -1,4 +1,4 @@
-"""Alerts of release 0005 go on after an upgrade, and can go back."""
+"""Alerts of release 0005 survive an upgrade and a downgrade."""
 
 from dataclasses import replace
 
@@ -18,7 +18,15 @@ from app.store.alerting import (
 from app.store.database import Store, is_migrated
 from app.store.migrations import downgrade, migrate
 from tests.store import release_0005 as old
-from tests.store.factories import alert, do, endpoint, event, register, silence, tell
+from tests.store.factories import (
+    add_audit_entry,
+    add_message,
+    alert,
+    event,
+    register,
+    silence,
+    webhook_receiver,
+)
 
 FIRING_SINCE_S = 60.0
 
@@ -84,14 +92,14 @@ def test_migration_keeps_the_window_count_of_pending_alerts(upgraded):
 def test_migration_keeps_last_notifications_and_wakes_their_groups(upgraded):
     identity = fingerprint(old.FIRING, "slowdown", "")
     with upgraded.write() as conn:
-        told = notifications.last_notifications(conn, old.FIRING, "slowdown")
+        messages = notifications.last_notifications(conn, old.FIRING, "slowdown")
         assert notifications.last_notifications(conn, old.PENDING, "slowdown") == {}
         groups = notifications.claim_groups(conn, now_s=1.0, lease_s=1.0, limit=9)
         [state] = alerts.of_job(conn, old.FIRING)
-    assert set(told) == {identity}
-    assert (told[identity].kind, told[identity].event_id) == ("firing", 3)
-    assert (told[identity].at_s, told[identity].starts_at_s) == (60.0, 60.0)
-    assert (told[identity].labels, told[identity].detail) == (state.labels, state.detail)
+    assert set(messages) == {identity}
+    assert (messages[identity].kind, messages[identity].event_id) == ("firing", 3)
+    assert (messages[identity].at_s, messages[identity].starts_at_s) == (60.0, 60.0)
+    assert (messages[identity].labels, messages[identity].detail) == (state.labels, state.detail)
     assert {group.job_id for group in groups} == {old.FIRING, old.PENDING}
 
 
@@ -127,10 +135,10 @@ def test_migration_moves_due_messages_to_the_settings_receiver(upgraded):
     assert states == {f"msg_{4:032x}": "delivered", f"msg_{5:032x}": "failed"}
 
 
-def test_downgraded_the_rows_are_what_they_were(upgraded, url):
+def test_downgrade_restores_the_original_rows(upgraded, url):
     downgrade(url, "0005")
     expected = {name: [dict(row) for row in rows] for name, rows in old.ROWS.items()}
-    # What is at rest is as if it had never been, and of two addresses the last one is known.
+    # Resolved states are dropped, and of two addresses only the last one is kept.
     del expected["alert_states"][2]
     expected["outbox"][0]["endpoint"] = old.HOOK
     with upgraded.read() as conn:
@@ -144,7 +152,7 @@ def test_downgraded_the_rows_are_what_they_were(upgraded, url):
 
 def test_downgrade_drops_what_the_older_release_cannot_hold(upgraded, url):
     with upgraded.write() as conn:
-        fill_what_is_new(conn)
+        fill_newer_rows(conn)
     downgrade(url, "0005")
     with upgraded.read() as conn:
         found = old.content(conn)
@@ -152,30 +160,30 @@ def test_downgrade_drops_what_the_older_release_cannot_hold(upgraded, url):
     [stalled] = found["alert_events"][known:]
     assert (stalled["rule"], stalled["kind"], stalled["threshold"]) == ("stalled", "firing", 0.0)
     assert {row["rule"] for row in found["alert_states"]} == {"slowdown"}
-    told = {row["delivery_id"]: row for row in found["outbox"]}
-    assert len(told) == len(old.ROWS["outbox"]) + 1
-    [new] = [row for row in told.values() if row["endpoint"] == "https://receiver.example/hook"]
+    messages = {row["delivery_id"]: row for row in found["outbox"]}
+    assert len(messages) == len(old.ROWS["outbox"]) + 1
+    [new] = [row for row in messages.values() if row["endpoint"] == "https://receiver.example/hook"]
     assert (new["event_id"], new["state"]) == (3, "outdated")
     migrate(url)
     assert is_migrated(url)
 
 
-def fill_what_is_new(conn):
-    """Rows that only this release knows, some of which the older one can read."""
+def fill_newer_rows(conn):
+    """Add rows of this release, some of which the older one can read."""
     [state] = alerts.of_job(conn, old.FIRING)
     alerts.save(conn, [replace(state, acked_by="ops"), alert(old.FIRING, "worker", "1-0")])
     alerts.add_event(conn, event(old.FIRING, kind="acknowledged", at_s=90.0))
     alerts.add_event(conn, event(old.FIRING, "stalled", threshold=None, at_s=91.0))
-    receivers.add(conn, endpoint(project="a"))
+    receivers.add(conn, webhook_receiver(project="a"))
     for notice_id in ("first", "repeated"):
         about = [state.fingerprint]
-        delivery_id = tell(conn, notice_id=notice_id, job_id=old.FIRING, fingerprints=about)
+        delivery_id = add_message(conn, notice_id=notice_id, job_id=old.FIRING, fingerprints=about)
         deliveries.add_attempt(conn, delivery_id, 1, 1.0, 1.0, 500, "HTTP 500")
     [delivery] = outbox.claim(conn, now_s=100.0, lease_s=1.0, limit=1)
-    tell(conn, notice_id="test", job_id=None, rule=None, kind="test", project="a")
-    tell(conn, notice_id="about nothing known", job_id=old.AT_REST, fingerprints=["ff"])
+    add_message(conn, notice_id="test", job_id=None, rule=None, kind="test", project="a")
+    add_message(conn, notice_id="about nothing known", job_id=old.AT_REST, fingerprints=["ff"])
     for each in (delivery, *outbox.claim(conn, now_s=100.0, lease_s=1.0, limit=9)):
         outbox.mark_silenced(conn, each, now_s=101.0)
     alert_rules.replace_all(conn, "a", [Rule("r", "stalled")], text="", now_s=1.0)
     silences.add(conn, silence())
-    do(conn, "a")
+    add_audit_entry(conn, "a")

@@ -1,4 +1,4 @@
-"""Up and down with data in the database, on both: nothing is lost, and all of it can be read."""
+"""Upgrade and downgrade with data on both databases: every row stays readable."""
 
 from dataclasses import replace
 
@@ -102,7 +102,7 @@ def test_alerts_and_due_messages_survive_the_upgrade(upgraded):
 
 
 def restored(conn, *, window_steps=4):
-    """The assembler of the run whose window is open, as a consumer loads it."""
+    """The assembler of the run with an open window, as a consumer loads it."""
     before = [
         EarlierBatch(turn, codec.read_entry(each.body), batch_digest(each.body), each.dropped)
         for turn, blob in shards.spooled_batches(conn, JOB, 2)
@@ -129,7 +129,7 @@ def test_open_window_survives_the_upgrade(upgraded):
         run = restored(conn)
         blob = shards.load_assembler(conn, JOB, 2)
     assert blob is not None
-    # Of the window that is stored as open in revision 4, the next has to be newer.
+    # The window is stored open in revision 4: the next revision must be newer.
     assert RunState.read(blob).revision == 4
     assert run.settle(0.0) == []
     assert run.add(codec.read_entry(old.BATCHES[0][2]), 0.0).verdict == "duplicate"
@@ -139,14 +139,14 @@ def test_open_window_survives_the_upgrade(upgraded):
     assert change.window.steps == (2, 3, 4, old.LAST_STEP)
     assert [(skip.step, skip.missing) for skip in change.window.skipped] == [(1, (2, 3))]
     assert change.window.revision == 5
-    # Step 1 has the operations of those who had sent it in time, and no other.
+    # Step 1 has the operations of ranks that sent it in time only.
     assert change.ops is not None
     assert unpack_ops(change.ops).of_step(1).rank.tolist() == [0, 1]
 
 
-def test_an_open_window_that_gets_no_further_step_is_still_closed_by_a_newer_revision(upgraded):
+def test_open_window_without_further_steps_closes_with_a_newer_revision(upgraded):
     with upgraded.write() as conn:
-        # As if nobody had sent step 5.
+        # As if no rank had sent step 5.
         conn.execute(text("DELETE FROM spool"))
         kept = [SpooledBatch(body, []) for _, seq, body in old.BATCHES if seq == 7]
         shards.add_spooled(conn, [SpoolRow(JOB, 2, 1, 4, pack_spool(kept))])
@@ -164,7 +164,7 @@ def test_run_without_windows_keeps_its_cursors_after_an_upgrade(upgraded):
     assert (state.closed_through, state.cursors[0].next_seq) == (2, 3)
 
 
-def test_downgraded_the_rows_are_what_they_were(upgraded, url):
+def test_downgrade_restores_the_original_rows(upgraded, url):
     downgrade(url, "0002")
     with upgraded.read() as conn:
         assert old.content(conn) == old.expected()
@@ -181,7 +181,7 @@ def new_trace():
     return table, OpTable(**table.columns(), tokens=table.start_ns, bytes=table.duration_ns)
 
 
-def test_downgraded_what_this_release_wrote_is_as_the_older_one_writes_it(upgraded, url):
+def test_downgrade_rewrites_new_rows_in_the_older_format(upgraded, url):
     _, with_tokens = new_trace()
     result = {"slowdown": 1.5, "worker_slowdown": [[1.0, 2.0]]}
     new = window_of(100, epoch=2, state="complete", result=result, trace=pack_window(with_tokens))
@@ -210,7 +210,7 @@ def test_downgraded_what_this_release_wrote_is_as_the_older_one_writes_it(upgrad
     assert sorted(state["late"]) == [[[0, 9], [6]], [[2, 8], [1]]]
 
 
-def test_jobs_of_other_projects_stay_apart_when_projects_go(upgraded, url):
+def test_downgrade_keeps_job_ids_of_other_projects_distinct(upgraded, url):
     with upgraded.write() as conn:
         tokens.create(conn, NewToken("other", "", ["read"]), now_s=1.0)
     register(upgraded, f"other/{old.JOB}")
@@ -221,6 +221,6 @@ def test_jobs_of_other_projects_stay_apart_when_projects_go(upgraded, url):
 
 
 def test_rows_without_their_job_are_still_refused_after_an_upgrade(upgraded):
-    """The keys that were put off while the jobs were renamed are checked at once again."""
+    """Foreign keys deferred while jobs were renamed are immediate again."""
     with pytest.raises(Exception, match=r"(?i)foreign key"), upgraded.write() as conn:
         conn.execute(text("INSERT INTO cursors (job_id, epoch, blob) VALUES ('x', 1, '')"))

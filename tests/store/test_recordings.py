@@ -1,4 +1,4 @@
-"""Plans of what a job records, what its recorders dropped, and what consumers can read."""
+"""Recording plans, drop counts, and extensions that consumers can read."""
 
 from threading import Thread
 
@@ -36,7 +36,7 @@ def test_job_without_plans_has_none(store):
         assert jobs.get(conn, "job").plans == [made]
 
 
-def test_plan_versions_grow_though_old_plans_are_removed(store):
+def test_plan_versions_increase_after_old_plans_are_removed(store):
     register(store)
     for number in range(MAX_PLANS + 3):
         add(store, from_step=number)
@@ -45,7 +45,7 @@ def test_plan_versions_grow_though_old_plans_are_removed(store):
     assert [plan.from_step for plan in kept] == list(range(3, MAX_PLANS + 3))
 
 
-def test_a_later_run_begins_with_the_newest_plan_of_earlier_ones():
+def test_later_run_starts_with_the_newest_earlier_plan():
     one, two = (RecordingPlan(v, 1, 100 * v, StepSample(every=v), 0.0, "") for v in (1, 2))
     own = RecordingPlan(3, 2, 7, StepSample(every=3), 0.0, "")
     assert plans_of_run([one, two], 1) == [one, two]
@@ -55,7 +55,7 @@ def test_a_later_run_begins_with_the_newest_plan_of_earlier_ones():
     assert plans_of_run([], 1) == []
 
 
-def test_a_job_that_never_registered_has_nothing_to_lock(store):
+def test_plans_of_an_unregistered_job_cannot_be_locked(store):
     with pytest.raises(JobNotFound), store.write() as conn:
         recordings.lock(conn, "job")
 
@@ -111,7 +111,7 @@ def known(store, now_s=0.0):
 
 
 def test_extensions_need_every_live_consumer(store):
-    assert known(store) == ["a", "b"]  # of none that is started now, anything is known
+    assert known(store) == ["a", "b"]  # a consumer that starts now has reported nothing yet
     with store.write() as conn:
         shards.heartbeat(conn, "new", now_s=0.0, lease_s=60.0, knows=["b", "a", "c"])
         shards.heartbeat(conn, "older", now_s=0.0, lease_s=30.0, knows=["b"])

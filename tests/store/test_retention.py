@@ -26,7 +26,16 @@ from app.store.tables import (
 from app.store.tables import drops as drops_table
 from app.store.tables import histories as histories_table
 from app.store.windows import StepRow
-from tests.store.factories import alert, do, event, register, registration, silence, tell, window
+from tests.store.factories import (
+    add_audit_entry,
+    add_message,
+    alert,
+    event,
+    register,
+    registration,
+    silence,
+    window,
+)
 from tests.store.test_dead_letters import LETTER
 
 USUAL = RetentionDays(raw_days=14.0, results_days=180.0)
@@ -39,7 +48,7 @@ def days_ago(days):
 
 
 def save_window(store, first_step, *, days, job_id=JOB, epoch=1, state="complete", trace=b"ops"):
-    """A window of two steps that was saved so long ago, with the rows of its steps."""
+    """Save a window of two steps, `days` old, with its step rows."""
     last = first_step + 1
     record = window(
         first_step, last_step=last, state=state, trace=trace, updated_s=days_ago(days), epoch=epoch
@@ -51,7 +60,7 @@ def save_window(store, first_step, *, days, job_id=JOB, epoch=1, state="complete
 
 
 def end(store, job_id=JOB, *, epoch=1, days):
-    """The run ended so long ago and is closed."""
+    """End and close the run `days` ago."""
     with store.write() as conn:
         values = {"ended_s": days_ago(days), "is_closed": True}
         of_run = update(runs).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
@@ -59,7 +68,7 @@ def end(store, job_id=JOB, *, epoch=1, days):
 
 
 def sweep(store, usual=USUAL):
-    """How many rows went, by project and kind."""
+    """Number of removed rows by project and kind."""
     found: Counter[tuple[str, str]] = Counter()
     for removed in retention.sweep(store, usual):
         found[removed.project, removed.kind] += removed.number
@@ -78,7 +87,7 @@ def kept(store, job_id=JOB, epoch=1):
         return traces, [row.step for row in windows.step_series(conn, job_id, epoch=epoch)]
 
 
-def test_operations_go_first_and_results_later_but_never_an_open_window(store):
+def test_operations_expire_before_results_and_open_windows_never(store):
     register(store, JOB)
     save_window(store, 0, days=181)
     save_window(store, 2, days=15)
@@ -148,7 +157,7 @@ def test_sweep_limits_a_batch_by_bytes(store):
     assert [each.number for each in retention.sweep(store, USUAL)] == [1, 2, 1]
 
 
-def test_operations_go_with_their_results_where_they_are_to_be_kept_longer(store):
+def test_operations_are_removed_with_results_of_a_shorter_retention(store):
     register(store, JOB)
     save_window(store, 0, days=5)
     found = [
@@ -157,7 +166,7 @@ def test_operations_go_with_their_results_where_they_are_to_be_kept_longer(store
     assert found == ["operations of windows", "windows"]
 
 
-def test_a_sweep_can_be_left_after_any_batch_and_others_may_write_then(store):
+def test_sweep_can_stop_after_a_batch_and_lets_others_write(store):
     register(store, JOB)
     for first_step in range(0, 240, 2):
         save_window(store, first_step, days=15)
@@ -243,10 +252,12 @@ def test_events_are_removed_unless_their_alert_is_active(store):
 def test_finished_messages_are_removed_with_their_attempts(store):
     with store.write() as conn:
         for number, n in enumerate((400, 181, 1)):
-            delivery_id = tell(conn, notice_id=f"{number}", now_s=days_ago(n))
+            delivery_id = add_message(conn, notice_id=f"{number}", now_s=days_ago(n))
             deliveries.add_attempt(conn, delivery_id, 1, days_ago(n), 0.1, 500, "HTTP 500")
-        tell(conn, notice_id="test", now_s=days_ago(400), job_id=None, rule=None, project="default")
-        of_no_one = tell(conn, notice_id="due", now_s=days_ago(400))
+        add_message(
+            conn, notice_id="test", now_s=days_ago(400), job_id=None, rule=None, project="default"
+        )
+        of_no_one = add_message(conn, notice_id="due", now_s=days_ago(400))
         done = update(at.outbox).where(at.outbox.c.delivery_id != of_no_one)
         conn.execute(done.values(state="delivered", done_s=at.outbox.c.created_s))
     assert sweep(store) == {("default", "deliveries"): 3}
@@ -265,8 +276,8 @@ def test_last_notifications_are_kept_while_an_alert_fires(store):
     with store.write() as conn:
         for number, (kind, n) in enumerate(told_before):
             rule = f"r-{number}"
-            told = {rule: LastNotification(kind, days_ago(n), 1, days_ago(n), "It is slow.")}
-            notifications.save_notifications(conn, JOB, rule, told)
+            notified = {rule: LastNotification(kind, days_ago(n), 1, days_ago(n), "It is slow.")}
+            notifications.save_notifications(conn, JOB, rule, notified)
             notifications.wake_group(conn, JOB, rule, at_s=1.0)
         for group in notifications.claim_groups(conn, now_s=1.0, lease_s=1.0, limit=9)[:3]:
             notifications.release(conn, group, next_at_s=None, last_at_s=days_ago(400))
@@ -281,7 +292,9 @@ def test_silences_and_audit_entries_expire(store):
         for n in (200, 181, 179):
             starts = {"starts_s": days_ago(n + 1), "ends_s": days_ago(n)}
             silences.add(conn, silence(f"{n}", created_s=days_ago(n), **starts))
-            do(conn, "default" if n != 200 else "nobodys", at_s=days_ago(n), object_id=f"{n}")
+            add_audit_entry(
+                conn, "default" if n != 200 else "nobodys", at_s=days_ago(n), object_id=f"{n}"
+            )
     assert sweep(store) == {("default", "silences"): 2, ("default", "audit"): 1}
     assert keys(store, at.muting.c.silence_id) == ["179"]
     assert keys(store, at.audit.c.object_id) == ["179", "200"]
@@ -309,7 +322,7 @@ def test_only_one_process_removes_rows_at_a_time(pg_url):
     other.close()
 
 
-def test_a_window_that_is_being_revised_is_passed_over(pg_url):
+def test_window_under_revision_is_skipped_by_the_sweep(pg_url):
     store, other = Store(pg_url), Store(pg_url)
     register(store, JOB)
     save_window(store, 0, days=15)

@@ -24,12 +24,12 @@ def test_counts_of_a_run_are_read_back(store):
     assert more.taken == 2**40 + 2 + 3 + 40 + 5
 
 
-def test_a_run_that_never_registered_counts_nothing(store):
+def test_counts_of_an_unregistered_run_are_refused(store):
     with pytest.raises(IntegrityError), store.write() as conn:
         runs.save(conn, "default/nobody", 1, COUNTS)
 
 
-def test_the_services_sums_are_over_all_runs_of_all_projects(store):
+def test_service_counts_sum_all_runs_of_all_projects(store):
     for key in ("a/job", "a/zzz", "a-b/job", "a0/job"):
         register(store, key, run_key="one")
         register(store, key, run_key="two")
@@ -40,7 +40,7 @@ def test_the_services_sums_are_over_all_runs_of_all_projects(store):
         assert runs.service_counts(conn) == IngestCounts(accepted=2222, late=12)
 
 
-def test_the_services_sums_do_not_go_down_when_a_run_is_removed(store):
+def test_service_counts_keep_those_of_removed_runs(store):
     register(store, "default/job")
     with store.write() as conn:
         runs.save(conn, "default/job", 1, COUNTS)
@@ -54,14 +54,12 @@ def test_the_services_sums_do_not_go_down_when_a_run_is_removed(store):
         assert runs.service_counts(conn) == before
 
 
-def test_totals_only_grow_and_are_of_the_whole_service(store):
+def test_service_and_project_totals_are_summed_separately(store):
     with store.write() as conn:
         runs.add_to_total(conn, "fenced_commits", 1)
         runs.add_to_total(conn, "fenced_commits", 2**40)
         runs.add_to_total(conn, "entries_lost", 3)
         runs.add_to_project(conn, "default", IngestCounts(dead=4))
-        dead_letters.begin_trial(
-            conn, 0, "1700000000000-0", "p"
-        )  # counted there, and no count of the service
+        dead_letters.begin_trial(conn, 0, "1700000000000-0", "p")  # a trial is no service total
         assert runs.service_totals(conn) == {"entries_lost": 3, "fenced_commits": 2**40 + 1}
         assert runs.summed_project_totals(conn) == {"dead": 4}

@@ -13,26 +13,26 @@ def test_all_ranks_of_a_run_get_the_same_epoch_and_a_restart_the_next(store):
     assert [register(store, run_key=key) for key in ("a", "a", "b", "b")] == [1, 1, 2, 2]
 
 
-def test_ranks_that_register_at_once_get_the_same_epoch(store):
+def test_concurrent_registrations_of_a_run_get_the_same_epoch(store):
     with ThreadPoolExecutor(8) as pool:
         epochs = list(pool.map(lambda _: register(store, run_key="a"), range(16)))
     assert epochs == [1] * 16
 
 
-def test_a_rank_of_an_older_run_is_told_that_it_is_superseded(store):
+def test_rank_of_an_older_run_is_refused_as_superseded(store):
     register(store, run_key="a")
     register(store, run_key="b")
     with pytest.raises(EpochSuperseded, match="epoch 2, not 1"):
         register(store, run_key="a")
 
 
-def test_ranks_of_one_run_may_not_disagree_about_its_sizes(store):
+def test_ranks_of_a_run_must_register_the_same_sizes(store):
     register(store)
     with pytest.raises(Conflict, match="other parallel sizes"):
         register(store, parallelism=Parallelism(dp_size=4, pp_size=2))
 
 
-def test_ranks_of_one_run_may_not_disagree_about_its_operation_types(store):
+def test_ranks_of_a_run_must_register_the_same_op_types(store):
     register(store, op_types=OWN)
     register(store, op_types=OpTypes(OWN.user[::-1]))
     for other in (BUILT_IN, OpTypes(OWN.user[:1])):
@@ -44,7 +44,7 @@ def test_ranks_of_one_run_may_not_disagree_about_its_operation_types(store):
         assert jobs.registration(conn, "job", 1).op_types == OWN, "in the order that came first"
 
 
-def test_a_new_run_may_have_other_operation_types_and_the_old_one_keeps_its_own(store):
+def test_each_run_of_a_job_has_its_own_op_types(store):
     register(store, run_key="a", op_types=OWN)
     register(store, run_key="b")
     with store.read() as conn:
@@ -53,7 +53,7 @@ def test_a_new_run_may_have_other_operation_types_and_the_old_one_keeps_its_own(
         assert jobs.get(conn, "job").op_types is BUILT_IN
 
 
-def test_a_refused_registration_leaves_nothing_behind(store):
+def test_refused_registration_leaves_no_rows(store):
     with pytest.raises(InvalidRequest):
         register(store, name="a\0b")
     with store.read() as conn:
@@ -72,12 +72,12 @@ def test_a_refused_registration_leaves_nothing_behind(store):
     ],
     ids=repr,
 )
-def test_text_that_a_database_cannot_keep_is_refused(store, given):
+def test_text_that_cannot_be_stored_is_refused(store, given):
     with pytest.raises(InvalidRequest, match="cannot be stored"):
         register(store, **given)
 
 
-def test_a_project_has_so_many_active_jobs_and_restarts_are_none(store):
+def test_active_jobs_of_a_project_are_limited_and_restarts_exempt(store):
     def begin(job_id, run_key="a", *, now_s=100.0):
         with store.write() as conn:
             given = registration(run_key=run_key)
@@ -95,16 +95,16 @@ def test_a_project_has_so_many_active_jobs_and_restarts_are_none(store):
     with store.write() as conn:
         runs.end(conn, "a/1", now_s=101.0)
     with pytest.raises(JobLimit):
-        begin("a/3")  # an ended one counts for its day too
+        begin("a/3")  # an ended job counts for a day too
     with store.write() as conn:
         runs.note_data(conn, "a/2", last_data_s=200.0, last_step=None, epoch=2)
-    tomorrow_s = 100.0 + runs.ACTIVE_FOR_S  # of the others nothing was heard for a day
+    tomorrow_s = 100.0 + runs.ACTIVE_FOR_S  # the others sent nothing for a day
     begin("a/3", now_s=tomorrow_s)
     with pytest.raises(JobLimit):
         begin("a/4", now_s=tomorrow_s)
 
 
-def test_a_job_begins_only_so_many_runs_in_an_hour(store):
+def test_new_runs_of_a_job_per_hour_are_limited(store):
     def begin(number, now_s):
         with store.write() as conn:
             given = registration(run_key=str(number))
@@ -114,5 +114,5 @@ def test_a_job_begins_only_so_many_runs_in_an_hour(store):
         begin(number, 100.0)
     with pytest.raises(RunLimit, match="600 runs within an hour"):
         begin("one more", 101.0)
-    begin(runs.MAX_NEW_RUNS - 1, 101.0)  # the same run again is no new one
+    begin(runs.MAX_NEW_RUNS - 1, 101.0)  # a repeated registration is no new run
     begin("one more", 100.0 + runs.NEW_RUNS_WITHIN_S)

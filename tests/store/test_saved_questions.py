@@ -1,4 +1,4 @@
-"""Saved questions: kept by job, newest first, and gone when deleted."""
+"""Saved questions: stored by job, listed newest first, deleted on request."""
 
 import pytest
 
@@ -33,10 +33,10 @@ def test_saved_question_is_read_back(store):
     assert (kept.name, kept.window_id, kept.question) == ("all ideal", "1-0", IDEAL)
 
 
-def test_the_newest_comes_first_a_page_at_a_time(store):
+def test_saved_questions_are_paged_newest_first(store):
     register(store, "default/a")
     for number in range(5):
-        # Two of them in the same moment: the cursor still loses none.
+        # Two at the same time: the cursor still loses none.
         saved(store, name=str(number), now_s=float(number // 2))
     first, cursor = names(store, limit=2)
     second, cursor = names(store, limit=2, cursor=cursor)
@@ -46,7 +46,7 @@ def test_the_newest_comes_first_a_page_at_a_time(store):
     assert end is None
 
 
-def test_a_job_sees_and_deletes_its_own_only(store):
+def test_saved_questions_of_another_job_are_hidden(store):
     register(store, "default/a")
     register(store, "other/a")
     kept = saved(store)
@@ -72,7 +72,7 @@ def test_saved_questions_of_a_job_are_limited(store):
     assert saved(store, "default/b").name == "all ideal"
 
 
-def test_a_job_that_is_not_there_has_none(store):
+def test_saved_questions_need_an_existing_job(store):
     with pytest.raises(JobNotFound):
         saved(store)
     with pytest.raises(JobNotFound):

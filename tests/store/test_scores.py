@@ -1,4 +1,4 @@
-"""Scores of other tools: kept by job as they came, newest first, and the oldest go."""
+"""Score reports of other tools: stored by job, newest first, the oldest removed over a limit."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def test_score_report_is_read_back(store):
 
 
 def test_a_report_of_another_release_can_be_read(store):
-    # As it lies there, with a field that is not known here and without one that is.
+    # Stored with an unknown field and without a known one.
     kept_fields = ["rank", "section", "metric", "colour", "value", "num", "of", "at_s"]
     rows = [[7, "fwd", "late-by", "red", 0.5, 1, 2, 3.5]]
     register(store, "default/a")
@@ -60,7 +60,7 @@ def test_a_report_of_another_release_can_be_read(store):
     assert found == Score(7, None, "fwd", "late-by", None, 0.5, None, None, None, 1, 2, None, 3.5)
 
 
-def test_the_newest_of_each_tool_is_known(store):
+def test_newest_report_of_each_tool_is_found(store):
     register(store, "default/a")
     register(store, "other/a")
     for now_s, source in ((1.0, "nvrx"), (2.0, "own"), (3.0, "nvrx"), (4.0, "own")):
@@ -71,7 +71,7 @@ def test_the_newest_of_each_tool_is_known(store):
     assert found == [("nvrx", 3.0), ("own", 4.0)]
 
 
-def test_reports_come_a_page_at_a_time(store):
+def test_score_reports_are_paged_newest_first(store):
     register(store, "default/a")
     for number in range(5):
         add(store, now_s=float(number // 2), source="own" if number == 1 else "nvrx")
@@ -85,7 +85,7 @@ def test_reports_come_a_page_at_a_time(store):
     assert [each.source for each in own] == ["own"]
 
 
-def test_the_oldest_go_when_a_job_has_too_many(store):
+def test_oldest_reports_over_the_limit_are_removed(store):
     register(store, "default/a")
     oldest = add(store, now_s=0.5)
     with store.write() as conn:
@@ -100,14 +100,14 @@ def test_the_oldest_go_when_a_job_has_too_many(store):
     assert len(found) == MAX_REPORTS
 
 
-def test_a_report_is_neither_empty_nor_endless(store):
+def test_empty_and_oversized_reports_are_refused(store):
     register(store, "default/a")
     for found in ((), tuple(score(rank) for rank in range(MAX_SCORES + 1))):
         with store.write() as conn, pytest.raises(InvalidRequest, match="score"):
             scores.add(conn, "default/a", ScoreReport("own", found, 1), now_s=1.0)
 
 
-def test_a_job_that_is_not_there_has_none(store):
+def test_score_reports_need_an_existing_job(store):
     register(store, "other/a")
     kept = add(store, "other/a")
     with pytest.raises(JobNotFound):

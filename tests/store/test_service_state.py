@@ -1,4 +1,4 @@
-"""What is written down of the whole service, and of a job's condition, is read back."""
+"""Stored state of the whole service and of a job's condition."""
 
 from dataclasses import replace
 from typing import get_args
@@ -10,14 +10,14 @@ from app.store import runs as totals_of
 from app.store.alerting import outbox, receivers
 from app.store.dead_letters import DeadLetter
 from app.store.runs import DeliveryOutcome, IngestCounts, NotificationCounts
-from tests.store.factories import endpoint, register, tell
+from tests.store.factories import add_message, register, webhook_receiver
 
 LETTER = DeadLetter("job", 1, "1-0", 5, 3, "broken", 90.0, 95.0, b"body")
 
 
 @pytest.fixture
 def state(store):
-    """A function that reads the state at a time."""
+    """A function that reads the state at a given time."""
 
     def read(now_s=100.0):
         with store.read() as conn:
@@ -70,9 +70,9 @@ def test_shards_count_as_unheld_one_lease_after_lapsing(store, state):
 
 def test_outbox_age_is_that_of_the_oldest_due_message(store, state):
     with store.write() as conn:
-        receivers.add(conn, endpoint())
+        receivers.add(conn, webhook_receiver())
         for at_s in (70.0, 80.0):
-            tell(conn, notice_id=f"notice-{at_s}", now_s=at_s)
+            add_message(conn, notice_id=f"notice-{at_s}", now_s=at_s)
     assert (state().outbox_due, state().outbox_oldest_s) == (2, 30.0)
     with store.write() as conn:
         [delivery, *_] = outbox.claim(conn, now_s=90.0, lease_s=30.0, limit=1)

@@ -1,7 +1,7 @@
 from app.store import service_state
 
 
-def test_a_key_is_made_once_and_is_the_same_for_all(store):
+def test_key_is_created_once_and_shared(store):
     with store.read() as conn:
         assert service_state.find_key(conn, "pictures") is None
     with store.write() as conn:
@@ -13,7 +13,7 @@ def test_a_key_is_made_once_and_is_the_same_for_all(store):
     assert len(made) == 32
 
 
-def test_a_key_that_was_not_committed_is_none(store):
+def test_uncommitted_key_is_not_found(store):
     class Stop(Exception):
         pass
 

@@ -22,12 +22,12 @@ def test_a_shard_has_one_owner_until_the_lease_lapses(store):
     assert second > first
 
 
-def test_a_consumer_that_comes_back_gets_its_own_shard_under_a_new_number(store):
+def test_restarted_consumer_gets_its_shard_under_a_new_fence(store):
     first = acquire(store, "a", now_s=100.0)
     assert acquire(store, "a", now_s=101.0) == first + 1
 
 
-def test_a_renewed_lease_lasts_from_then_on(store):
+def test_renewed_lease_counts_from_its_renewal(store):
     fence = acquire(store, "a", now_s=100.0)
     with store.write() as conn:
         shards.renew(conn, 3, "a", fence, now_s=110.0, lease_s=LEASE_S)
@@ -55,7 +55,7 @@ def test_released_shard_is_free_and_its_fence_invalid(store):
     assert acquire(store, "b", now_s=100.0) == fence + 1
 
 
-def test_releasing_late_takes_nothing_from_the_next_owner(store):
+def test_late_release_does_not_affect_the_next_owner(store):
     old = acquire(store, "a", now_s=100.0)
     new = acquire(store, "b", now_s=200.0)
     with store.write() as conn:
@@ -63,7 +63,7 @@ def test_releasing_late_takes_nothing_from_the_next_owner(store):
         shards.check(conn, 3, "b", new)
 
 
-def test_nobody_takes_a_shard_between_the_check_and_the_commit(store):
+def test_shard_cannot_change_owner_between_check_and_commit(store):
     fence = acquire(store, "a", now_s=100.0)
     done: list[str] = []
     begun = threading.Event()

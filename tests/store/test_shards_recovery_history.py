@@ -1,4 +1,4 @@
-"""What is remembered of a run's earlier windows."""
+"""Stored history of a run's earlier windows."""
 
 from app.store import shards
 from tests.store.factories import register

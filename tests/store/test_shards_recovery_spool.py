@@ -25,7 +25,7 @@ def test_spooled_rows_are_removed_with_the_window_of_their_last_step(store):
         assert [turn for turn, _ in shards.spooled_batches(conn, "job", 1)] == [3]
 
 
-def test_runs_with_open_windows_are_named_once(store):
+def test_runs_with_spooled_batches_are_listed_once(store):
     for job_id in ("a", "b", "c"):
         register(store, job_id)
     with store.write() as conn:

@@ -1,4 +1,4 @@
-"""Tokens in the store: no secret, one project's own, good until they are over or revoked."""
+"""Stored tokens: no secret, one project each, valid until expiry or revocation."""
 
 import re
 
@@ -39,7 +39,7 @@ def test_a_project_is_made_once_and_has_many_tokens(store):
         assert {record.token_id for record in tokens.all_tokens(conn)} == ids
 
 
-def test_a_revoked_token_stays_revoked_since_the_first_time(store):
+def test_revoking_a_token_again_keeps_the_first_time(store):
     record, _ = made(store)
     for now_s in (150.0, 160.0):
         with store.write() as conn:

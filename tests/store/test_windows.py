@@ -86,7 +86,7 @@ def test_windows_of_an_unknown_job_are_not_found(conn):
         windows.page(conn, "nobody")
 
 
-def test_pages_hold_every_window_once_the_newest_first(store):
+def test_pages_have_every_window_once_newest_first(store):
     for key in ("a", "b"):
         register(store, run_key=key)
     with store.write() as conn:

@@ -1,4 +1,4 @@
-"""Windows from one to another: all of them counted, and few enough of them listed."""
+"""Window ranges: all windows counted, a limited number listed."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def conn(store):
 
 
 def given(conn, *first_steps, with_steps=True):
-    """Windows of two steps, of 10 s each, of which stragglers took 1 s more in each window."""
+    """Windows of two steps of 10 s plus straggler time that grows by 1 s per window."""
     for at, first in enumerate(first_steps):
         one = window(first, last_step=first + 1, num_steps=2, revision=1)
         windows.save(conn, "job", one)
@@ -27,7 +27,7 @@ def given(conn, *first_steps, with_steps=True):
         windows.save_steps(conn, "job", rows if with_steps else rows[:1])
 
 
-def test_the_windows_between_two_are_those_and_what_is_between(conn):
+def test_range_has_its_end_windows_and_those_between(conn):
     given(conn, 0, 2, 4, 6)
     found = windows.window_range(conn, "job", "1-2", "1-5")
     assert found == windows.WindowRange(1, [2, 4], 5, 2, 4, 2, 2)
@@ -44,7 +44,7 @@ def test_long_window_range_lists_a_spread_with_both_ends(conn, monkeypatch):
 def test_loss_of_a_range_is_the_sum_over_its_windows(conn):
     given(conn, 0, 2, 4)
     given_span = windows.window_range(conn, "job", "1-0", "1-4")
-    # Two steps a window: none of 22 s, 1 of 11 of 24 s, 2 of 12 of 26 s; four GPUs.
+    # Lost per window of two steps: 0 of 22 s, 1/11 of 24 s, 2/12 of 26 s; four GPUs.
     expected = 4 * (24 / 11 + 26 * 2 / 12)
     assert windows.gpu_s_lost(conn, "job", given_span, num_gpus=4) == pytest.approx(expected)
 
@@ -55,7 +55,7 @@ def test_loss_of_a_range_needs_all_steps(conn):
     assert windows.gpu_s_lost(conn, "job", found, num_gpus=4) is None
 
 
-def test_skipped_steps_lost_nothing(conn):
+def test_skipped_steps_have_no_loss(conn):
     given(conn, 0, 4)
     windows.save_steps(
         conn, "job", [StepRow(1, 3, None, None, None, None, "1-4", "rank 3 was silent")]
@@ -65,7 +65,7 @@ def test_skipped_steps_lost_nothing(conn):
 
 
 @pytest.mark.parametrize("ends", [("1-2", "1-0"), ("1-0", "2-0")])
-def test_ends_in_the_wrong_order_are_refused(conn, ends):
+def test_range_ends_in_the_wrong_order_are_refused(conn, ends):
     given(conn, 0, 2)
     with pytest.raises(InvalidRequest):
         windows.window_range(conn, "job", *ends)

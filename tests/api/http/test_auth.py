@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 class AuthSetup:
-    """An Authenticator over a store, with clocks that stand still."""
+    """An Authenticator over a store, with manual clocks."""
 
     def __init__(self, store):
         self.store, self.clock, self.monotonic = store, Clock(), Clock()
@@ -69,7 +69,7 @@ async def test_token_gives_its_project_and_scopes(setup):
     assert caller.scopes == {"ingest", "admin"}
 
 
-async def test_the_root_token_may_do_everything_in_the_default_project_without_the_store(setup):
+async def test_root_token_has_all_scopes_without_the_store(setup):
     setup.store.is_up = False
     caller = await admitted(setup.auth, TOKEN)
     assert (caller.project, caller.scopes) == ("default", set(tokens.SCOPES))
@@ -161,14 +161,14 @@ async def test_store_that_is_down_is_queried_once_a_second(setup):
     await admitted(setup.auth, text)
     setup.store.is_up = False
     setup.monotonic.now_s += TOKEN_FRESH_S
-    await setup.auth.close()  # the first use has been noted, or not
+    await setup.auth.close()  # the first use may have been recorded
     num_reads, num_writes = setup.store.num_reads, setup.store.num_writes
     for _ in range(50):
         setup.monotonic.now_s += 0.1
         await admitted(setup.auth, text)
     await setup.auth.close()
     assert 4 <= setup.store.num_reads - num_reads <= 6
-    assert setup.store.num_writes == num_writes  # no use is noted meanwhile
+    assert setup.store.num_writes == num_writes  # no use is recorded meanwhile
 
 
 async def test_token_revoked_in_an_outage_is_refused_after_it(setup):

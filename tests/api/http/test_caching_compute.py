@@ -11,7 +11,7 @@ from tests.api.server import Clock
 
 
 class Compute:
-    """Takes `took_s` for each value, and counts them."""
+    """Computes numbered values in `took_s` each."""
 
     def __init__(self, clock, took_s):
         self.clock, self.took_s, self.number = clock, took_s, 0

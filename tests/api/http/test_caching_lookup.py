@@ -81,7 +81,7 @@ async def test_stale_value_is_returned_while_the_store_is_away(source, clock):
     clock.now_s += 2.0
     source.error = StoreUnavailable("down")
     assert [await cache.get("a"), await cache.get("a")] == [1, 1]
-    assert (source.number, cache.is_away()) == (2, True)  # the second call did not ask
+    assert (source.number, cache.is_away()) == (2, True)  # the second call made no lookup
     with pytest.raises(StoreUnavailable):
         await cache.get("unknown")
     clock.now_s += RETRY_STORE_S

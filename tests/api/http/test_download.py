@@ -23,8 +23,8 @@ SCOPE = {"type": "http", "method": "GET", "path": "/file", "headers": []}
 REQUEST = b"GET /file HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-class Made:
-    """A generator's pieces, and whether it has been ended."""
+class Pieces:
+    """A generator of these pieces; `is_ended` once it is closed."""
 
     def __init__(self, *pieces, endless=False):
         self.is_ended = False
@@ -41,23 +41,23 @@ class Made:
 
 
 class Reader:
-    """A caller that takes so many messages, and then reads no more till it hangs up."""
+    """A caller that reads `takes` messages and then stalls until it disconnects."""
 
     def __init__(self, takes=1000):
         self.messages = []
         self.is_stuck = asyncio.Event()
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
         self._takes = takes
 
     async def receive(self):
-        await self.gone.wait()
+        await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message):
-        # As uvicorn does: what is sent to a caller that has gone is dropped.
+        # As uvicorn does: messages to a disconnected caller are dropped.
         if len(self.messages) == self._takes:
             self.is_stuck.set()
-            await self.gone.wait()
+            await self.disconnected.wait()
             return
         self.messages.append(message)
 
@@ -66,20 +66,20 @@ class Reader:
         return b"".join(each["body"] for each in self.messages[1:])
 
 
-def file(made, places=None, **limits):
-    places = places or ConcurrencyLimit(1, "full")
-    return Download(iter(made), places, name="a.gz", media_type="application/gzip", **limits)
+def file(made, limit=None, **limits):
+    limit = limit or ConcurrencyLimit(1, "full")
+    return Download(iter(made), limit, name="a.gz", media_type="application/gzip", **limits)
 
 
-def is_free(places):
-    with contextlib.suppress(Unavailable), places.slot():
+def is_free(limit):
+    with contextlib.suppress(Unavailable), limit.slot():
         return True
     return False
 
 
 async def test_file_arrives_whole_in_small_chunks():
     pieces, reader = [b"a" * 200_000, b"b", b"c" * 70_000], Reader()
-    await file(Made(*pieces))(SCOPE, reader.receive, reader.send)
+    await file(Pieces(*pieces))(SCOPE, reader.receive, reader.send)
     assert reader.body == b"".join(pieces)
     assert max(len(each["body"]) for each in reader.messages[1:]) == 65_536
     assert [each["more_body"] for each in reader.messages[-2:]] == [True, False]
@@ -89,30 +89,30 @@ async def test_file_arrives_whole_in_small_chunks():
 
 
 async def test_download_without_a_free_slot_sends_nothing():
-    places, reader = ConcurrencyLimit(1, "full"), Reader()
-    with places.slot(), pytest.raises(Unavailable):
-        await file(Made(b"a"), places)(SCOPE, reader.receive, reader.send)
+    limit, reader = ConcurrencyLimit(1, "full"), Reader()
+    with limit.slot(), pytest.raises(Unavailable):
+        await file(Pieces(b"a"), limit)(SCOPE, reader.receive, reader.send)
     assert reader.messages == []
 
 
 @pytest.mark.parametrize(("pieces", "num_messages"), [((), 0), ((b"a",), 2)])
 async def test_error_in_the_first_piece_is_raised(pieces, num_messages):
-    places, reader = ConcurrencyLimit(1, "full"), Reader()
+    limit, reader = ConcurrencyLimit(1, "full"), Reader()
     with pytest.raises(ZeroDivisionError):
-        await file(Made(*pieces, ZeroDivisionError()), places)(SCOPE, reader.receive, reader.send)
+        await file(Pieces(*pieces, ZeroDivisionError()), limit)(SCOPE, reader.receive, reader.send)
     assert len(reader.messages) == num_messages
-    assert is_free(places)
+    assert is_free(limit)
 
 
 async def test_disconnected_reader_frees_its_slot_at_once():
-    made, places, reader = Made(b"a", endless=True), ConcurrencyLimit(1, "full"), Reader(3)
-    answer = asyncio.create_task(file(made, places)(SCOPE, reader.receive, reader.send))
+    made, limit, reader = Pieces(b"a", endless=True), ConcurrencyLimit(1, "full"), Reader(3)
+    answer = asyncio.create_task(file(made, limit)(SCOPE, reader.receive, reader.send))
     await reader.is_stuck.wait()
-    assert not is_free(places)
-    reader.gone.set()
+    assert not is_free(limit)
+    reader.disconnected.set()
     await answer
     assert made.is_ended
-    assert is_free(places)
+    assert is_free(limit)
 
 
 @pytest.mark.parametrize("end", ["hang up", "cancel"])
@@ -124,39 +124,39 @@ async def test_running_thread_is_awaited_before_the_generator_closes(end):
         assert go_on.wait(60)
         return b"b"
 
-    made, places, reader = Made(b"a", slow, endless=True), ConcurrencyLimit(1, "full"), Reader()
-    answer = asyncio.create_task(file(made, places)(SCOPE, reader.receive, reader.send))
+    made, limit, reader = Pieces(b"a", slow, endless=True), ConcurrencyLimit(1, "full"), Reader()
+    answer = asyncio.create_task(file(made, limit)(SCOPE, reader.receive, reader.send))
     await asyncio.to_thread(begun.wait, 60)
-    reader.gone.set() if end == "hang up" else answer.cancel()
+    reader.disconnected.set() if end == "hang up" else answer.cancel()
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not is_free(places)
+    assert not is_free(limit)
     go_on.set()
     await asyncio.wait([answer])
     assert answer.cancelled() == (end == "cancel")
     assert made.is_ended
-    assert is_free(places)
+    assert is_free(limit)
 
 
 async def test_stalled_reader_frees_its_slot_after_the_timeout():
-    made, places, reader = Made(b"a", endless=True), ConcurrencyLimit(1, "full"), Reader(3)
-    await file(made, places, send_within_s=0.01)(SCOPE, reader.receive, reader.send)
+    made, limit, reader = Pieces(b"a", endless=True), ConcurrencyLimit(1, "full"), Reader(3)
+    await file(made, limit, send_within_s=0.01)(SCOPE, reader.receive, reader.send)
     assert made.is_ended
-    assert is_free(places)
+    assert is_free(limit)
 
 
 async def test_slow_reader_is_aborted_after_the_total_timeout():
-    made, places, reader = Made(b"a", endless=True), ConcurrencyLimit(1, "full"), Reader(10**9)
-    await file(made, places, whole_within_s=0.05)(SCOPE, reader.receive, reader.send)
+    made, limit, reader = Pieces(b"a", endless=True), ConcurrencyLimit(1, "full"), Reader(10**9)
+    await file(made, limit, whole_within_s=0.05)(SCOPE, reader.receive, reader.send)
     assert made.is_ended
-    assert is_free(places)
+    assert is_free(limit)
 
 
 class Server:
-    """A real server of one file that has no end; `answered` when an answer has ended."""
+    """A real server of one endless file; `answered` once a response has ended."""
 
     def __init__(self, **limits):
-        self.places = ConcurrencyLimit(1, "full")
+        self.limit = ConcurrencyLimit(1, "full")
         self.answered = asyncio.Event()
         self._limits = limits
         config = uvicorn.Config(
@@ -189,8 +189,8 @@ class Server:
 
     async def _answer(self, scope, receive, send):
         try:
-            made = Made(bytes(100_000), endless=True)
-            await file(made, self.places, **self._limits)(scope, receive, send)
+            made = Pieces(bytes(100_000), endless=True)
+            await file(made, self.limit, **self._limits)(scope, receive, send)
         finally:
             self.answered.set()
 
@@ -208,7 +208,7 @@ async def test_disconnect_frees_the_slot_without_garbage_collection():
                 caller = await server.caller()
                 caller.close()
                 await server.answered.wait()
-                assert is_free(server.places)
+                assert is_free(server.limit)
     finally:
         gc.enable()
 
@@ -217,7 +217,7 @@ async def test_connection_of_a_stalled_reader_is_aborted(caplog):
     async with Server(send_within_s=0.05) as server:
         caller = await server.caller()
         await server.answered.wait()
-        assert is_free(server.places)
+        assert is_free(server.limit)
         with contextlib.suppress(ConnectionError):
             while await received(caller):
                 pass
@@ -230,7 +230,7 @@ async def test_server_stops_despite_a_stalled_reader(caplog, monkeypatch):
     async with Server() as server:
         caller = await server.caller()
     assert server.answered.is_set()
-    assert is_free(server.places)
+    assert is_free(server.limit)
     assert errors(caplog) == []
     caller.close()
 

@@ -74,7 +74,7 @@ async def test_problem_has_code_field_and_message(api):
     assert "limit" in problem["detail"]
 
 
-async def test_a_path_that_does_not_exist_is_a_problem(api):
+async def test_unknown_path_gets_a_problem(api):
     answer = await api.client.get("/api/v1/nothing")
     assert answer.status_code == 404
     assert answer.json()["code"] == "not_found"
@@ -140,7 +140,7 @@ async def test_unreadable_json_gets_the_reason(api, method, path, body, reason):
 
 
 @pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", "", "é"])
-async def test_json_is_taken_as_json_only(api, media):
+async def test_json_body_with_another_media_type_is_refused(api, media):
     headers = {"content-type": media.encode()}
     answer = await api.client.put("/api/v1/jobs/a", content=b'{"a": 1}', headers=headers)
     assert answer.status_code == 415

@@ -14,8 +14,8 @@ def limits(clock, **changes):
     return ProjectRates(monotonic=clock, **rates)
 
 
-def taken(limited, project="a", size_bytes=0):
-    """How many requests get through until one is refused, and the refusal."""
+def num_allowed(limited, project="a", size_bytes=0):
+    """Number of requests before the first refusal, and the refusal."""
     for number in range(1000):
         try:
             limited.take(project, size_bytes)
@@ -27,25 +27,25 @@ def taken(limited, project="a", size_bytes=0):
 def test_burst_is_allowed_and_then_the_rate():
     clock = Clock()
     limited = limits(clock)
-    number, refused = taken(limited)
+    number, refused = num_allowed(limited)
     assert number == 10 * BURST_S
     assert isinstance(refused, RequestLimit)
     assert refused.retry_after_s == 1
     clock.now_s += 1
-    assert taken(limited)[0] == 10
+    assert num_allowed(limited)[0] == 10
     clock.now_s += 1000
-    assert taken(limited)[0] == 10 * BURST_S
+    assert num_allowed(limited)[0] == 10 * BURST_S
 
 
 def test_large_body_overdraws_and_later_requests_wait():
     clock = Clock()
     limited = limits(clock)
-    number, refused = taken(limited, size_bytes=7000)
+    number, refused = num_allowed(limited, size_bytes=7000)
     assert number == 1
     assert isinstance(refused, ByteLimit)
     assert refused.retry_after_s == 6
     clock.now_s += refused.retry_after_s
-    assert taken(limited, size_bytes=10)[0] > 0
+    assert num_allowed(limited, size_bytes=10)[0] > 0
 
 
 def test_claimed_length_costs_at_most_the_longest_body():
@@ -58,11 +58,11 @@ def test_claimed_length_costs_at_most_the_longest_body():
 
 def test_project_at_its_limit_does_not_affect_another():
     limited = limits(Clock())
-    taken(limited, "a")
-    assert taken(limited, "b")[0] == 10 * BURST_S
+    num_allowed(limited, "a")
+    assert num_allowed(limited, "b")[0] == 10 * BURST_S
 
 
-async def test_a_project_at_its_limit_gets_429_and_another_its_answer(empty_database, tmp_path):
+async def test_project_at_its_limit_gets_429_and_another_does_not(empty_database, tmp_path):
     path = tmp_path / "paceline.db"
     path.write_bytes(empty_database.read_bytes())
     async with running(f"sqlite:///{path}", limit_requests_per_s=2) as api:
@@ -72,7 +72,7 @@ async def test_a_project_at_its_limit_gets_429_and_another_its_answer(empty_data
         answer = await api.client.get("/api/v1/jobs")
         assert (answer.status_code, answer.json()["code"]) == (429, "limit_requests")
         assert answer.headers["retry-after"] == "1"
-        async with api.known_by(text) as other:
+        async with api.client_with(text) as other:
             assert (await other.get("/api/v1/jobs")).status_code == 200
         api.monotonic.now_s += 1
         assert (await api.client.get("/api/v1/jobs")).status_code == 200
@@ -103,10 +103,10 @@ async def test_active_jobs_of_a_project_are_limited(empty_database, tmp_path):
         assert (answer.status_code, answer.json()["code"]) == (429, "limit_jobs")
         assert int(answer.headers["retry-after"]) >= 1
         assert (await api.client.get("/api/v1/jobs/c")).status_code == 404
-        await api.register("b", run_key="run-2")  # a restart is no further job
-        async with api.known_by(text) as other:
+        await api.register("b", run_key="run-2")  # a restart is not another job
+        async with api.client_with(text) as other:
             assert (await other.put("/api/v1/jobs/c", json=JOB)).status_code == 201
         await api.client.post("/api/v1/jobs/a/end")
         assert (await api.client.put("/api/v1/jobs/c", json=JOB)).status_code == 429
-        api.clock.now_s += 86_401  # one ended, and the other died without a word
+        api.clock.now_s += 86_401  # one ended, the other stopped sending
         await api.register("d")

@@ -16,7 +16,7 @@ def scope(method="POST", path="/api/v1/x", **headers):
 
 
 def chunks(*parts, last=True):
-    """A receive that gives these parts of a body."""
+    """A receive function with these parts of a body."""
     messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     if last:
         messages[-1]["more_body"] = False
@@ -29,7 +29,7 @@ def chunks(*parts, last=True):
 
 
 class Route:
-    """Remembers what it was asked, and answers 200."""
+    """Records its requests and answers 200."""
 
     def __init__(self):
         self.bodies = []
@@ -131,7 +131,7 @@ async def test_request_over_the_concurrency_limit_is_refused():
 
 
 def of_project(name):
-    """A request that the guard has let in."""
+    """A request that passed the guard."""
     asked = scope()
     attach_principal(asked, Principal(name, frozenset(), None, "id", name))
     return asked

@@ -19,7 +19,7 @@ NOUNS = {"jobs", "ops", "windows"}
 
 @pytest.fixture
 def lines():
-    """What is logged, line by line."""
+    """Log lines."""
     with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as lines:
         yield lines
 
@@ -85,7 +85,7 @@ async def test_request_id_of_the_caller_is_ignored(api):
 
 
 async def test_token_is_never_logged(api, lines):
-    async with api.stranger(headers={"authorization": f"Bearer {TOKEN}x"}) as client:
+    async with api.anonymous_client(headers={"authorization": f"Bearer {TOKEN}x"}) as client:
         assert (await client.get("/api/v1/jobs", params={"t": TOKEN})).status_code == 401
     [line] = lines
     assert TOKEN not in str(line)
@@ -100,12 +100,12 @@ async def ignore(_message):
 
 
 async def test_disconnected_caller_is_counted_and_not_logged(lines):
-    async def gone(scope, receive, send):
+    async def disconnected(scope, receive, send):
         pass
 
     measured = ApiMetrics()
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
-    await RequestLog(gone, measured=measured, nouns=NOUNS)(scope, nothing, ignore)
+    await RequestLog(disconnected, measured=measured, nouns=NOUNS)(scope, nothing, ignore)
     labels = {"route": "page", "status": "0"}
     assert measured.registry.get_sample_value("paceline_requests_total", labels) == 1
     assert lines == []
@@ -113,8 +113,8 @@ async def test_disconnected_caller_is_counted_and_not_logged(lines):
 
 async def test_log_lines_per_second_are_limited_and_omissions_counted():
     now_s = [0.0]
-    told = LogRateLimit(lambda: now_s[0])
-    first = [told.take() for _ in range(MAX_LINES_PER_S + 5)]
+    limited = LogRateLimit(lambda: now_s[0])
+    first = [limited.take() for _ in range(MAX_LINES_PER_S + 5)]
     assert first == [0] * MAX_LINES_PER_S + [None] * 5
     now_s[0] = 1.0
-    assert [told.take(), told.take()] == [5, 0]
+    assert [limited.take(), limited.take()] == [5, 0]

@@ -23,10 +23,10 @@ class Reader:
 
     def __init__(self):
         self.sent: asyncio.Queue[Message] = asyncio.Queue()
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
 
     async def receive(self):
-        await self.gone.wait()
+        await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def start(self):
@@ -64,7 +64,7 @@ async def reading(app):
     try:
         yield reader
     finally:
-        reader.gone.set()
+        reader.disconnected.set()
         async with asyncio.timeout(5):
             await task
 
@@ -74,7 +74,7 @@ async def always():
 
 
 async def waiting(subscription):
-    """The next event, which has to be there."""
+    """The next event, which must be available."""
     event = await subscription.next(1)
     assert event is not None
     return event
@@ -153,14 +153,14 @@ async def test_streams_of_one_project_leave_room_for_others():
         streams.enter_context(hub.subscription("default"))
 
 
-class Says(Listener):
-    """Says these things, and then no more."""
+class FixedListener(Listener):
+    """A listener with these messages."""
 
-    def __init__(self, *said):
-        self._said = said
+    def __init__(self, *given):
+        self._given = given
 
     async def messages(self):
-        for message in self._said:
+        for message in self._given:
             yield message
 
     async def close(self):
@@ -169,7 +169,7 @@ class Says(Listener):
 
 async def test_stream_has_events_of_its_own_project_only():
     ours, theirs = ({"event": "job", "job_id": key} for key in ("default/b", "research/a"))
-    hub = EventHub(Says(theirs, ours, {"event": "job"}))
+    hub = EventHub(FixedListener(theirs, ours, {"event": "job"}))
     with hub.subscription("default") as own, hub.subscription("research") as other:
         await hub.run()
         assert (await waiting(own)).data == {"job_id": "b"}
@@ -260,7 +260,7 @@ async def test_full_hub_refuses_with_a_reason():
 
 async def test_broken_listener_is_reconnected():
     class Broken(Listener):
-        """Breaks once, then says one thing."""
+        """Fails once, then has one message."""
 
         def __init__(self):
             self.calls = 0

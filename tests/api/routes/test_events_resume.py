@@ -21,12 +21,12 @@ def hub_with(num_events, project="default"):
 
 
 def id_of(hub, number):
-    """The id that this hub gave to its event of this number."""
+    """Id of the hub's event of this number."""
     return f"{hub.last_id.partition('-')[0]}-{number}"
 
 
-async def told(hub, after, project="default"):
-    """All that a page hears which comes back with this id, as (name, data)."""
+async def resumed_events(hub, after, project="default"):
+    """Events of a page that resumes after this id, as (name, data)."""
     reader = Reader()
     hub.close()
     stream = EventStream(hub, project, lambda: {"items": []}, may_go_on=always, last_event_id=after)
@@ -43,30 +43,30 @@ async def told(hub, after, project="default"):
 
 async def test_resumed_stream_gets_missed_events_and_no_snapshot():
     hub = hub_with(5)
-    found = await told(hub, id_of(hub, 3))
+    found = await resumed_events(hub, id_of(hub, 3))
     assert found == [("window", {"number": 4}), ("window", {"number": 5})]
 
 
 async def test_resumed_stream_repeats_no_event():
     hub = hub_with(5)
-    assert await told(hub, hub.last_id) == []
+    assert await resumed_events(hub, hub.last_id) == []
 
 
 @pytest.mark.parametrize("after", ["", "x", "abc-1", "-3", "0" * 500, "{boot}-6", "{boot}--1"])
 async def test_unknown_event_id_starts_with_a_snapshot(after):
     hub = hub_with(5)
     after = after.replace("{boot}", hub.last_id.partition("-")[0])
-    assert await told(hub, after) == [("snapshot", {"items": []})]
+    assert await resumed_events(hub, after) == [("snapshot", {"items": []})]
 
 
 async def test_missed_events_of_another_project_are_not_sent():
     hub = hub_with(5, project="research")
-    assert await told(hub, id_of(hub, 0)) == []
+    assert await resumed_events(hub, id_of(hub, 0)) == []
 
 
 async def test_too_many_missed_events_give_one_resync():
     hub = hub_with(MAX_WAITING + 1)
-    assert await told(hub, id_of(hub, 0)) == [("resync", {})]
+    assert await resumed_events(hub, id_of(hub, 0)) == [("resync", {})]
 
 
 async def test_resync_has_the_id_of_the_last_replaced_event():
@@ -130,7 +130,7 @@ async def test_stream_resumes_by_header_and_by_query(api):
         await reader.start()
         assert (await reader.part()).startswith(":")
         assert await reader.event() == wanted
-        reader.gone.set()
+        reader.disconnected.set()
         await task
 
 

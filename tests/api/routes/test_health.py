@@ -19,7 +19,7 @@ NUM_SHARDS = 4
 
 
 def consume(api, *, num_shards=NUM_SHARDS, lease_until_s=NOW_S + 15):
-    """Write down what a consumer writes that holds so many shards."""
+    """Save heartbeat and leases of a consumer with `num_shards` shards."""
     with api.store.write() as conn:
         shards.heartbeat(conn, "consumer-0", now_s=lease_until_s - 15, lease_s=15)
         for shard in range(num_shards):
@@ -33,16 +33,16 @@ async def readiness(api):
 
 async def test_healthy_service_is_ready(api):
     consume(api)
-    async with api.stranger() as client:
+    async with api.anonymous_client() as client:
         assert (await client.get("/healthz")).json() == {"status": "ok"}
         ready = await client.get("/readyz")
     assert ready.status_code == 200
-    told = ready.json()
-    assert (told["status"], told["degraded"]) == ("ready", [])
-    assert {name: check["ok"] for name, check in told["checks"].items()} == dict.fromkeys(
+    shown = ready.json()
+    assert (shown["status"], shown["degraded"]) == ("ready", [])
+    assert {name: check["ok"] for name, check in shown["checks"].items()} == dict.fromkeys(
         ["queue", "room", "store", "consumers", "shards", "backlog", "durability"], True
     )
-    assert told["checks"]["consumers"]["sentence"] == "1 is alive"
+    assert shown["checks"]["consumers"]["sentence"] == "1 is alive"
 
 
 async def test_process_without_a_queue_is_alive_and_not_ready(api):
@@ -58,7 +58,7 @@ async def test_process_without_a_queue_is_alive_and_not_ready(api):
     assert (await api.client.get("/readyz")).status_code == 200
 
 
-async def test_without_tables_it_is_not_ready(anyio_backend, tmp_path):
+async def test_service_without_tables_is_not_ready(anyio_backend, tmp_path):
     async with running(f"sqlite:///{tmp_path / 'new.db'}") as api:
         ready = await api.client.get("/readyz")
         assert ready.status_code == 503
@@ -74,11 +74,11 @@ async def test_unavailable_store_gives_503_with_retry_after(anyio_backend, tmp_p
         assert answer.headers["retry-after"]
 
 
-async def test_without_a_consumer_batches_are_still_taken(api):
-    status, told = await readiness(api)
-    assert (status, told["status"]) == (200, "ready")
-    assert told["degraded"] == ["consumers", "shards"]
-    assert told["checks"]["shards"]["sentence"] == "no consumer works on 4 of 4 parts of the queue"
+async def test_service_without_a_consumer_is_ready_and_degraded(api):
+    status, shown = await readiness(api)
+    assert (status, shown["status"]) == (200, "ready")
+    assert shown["degraded"] == ["consumers", "shards"]
+    assert shown["checks"]["shards"]["sentence"] == "no consumer works on 4 of 4 parts of the queue"
 
 
 async def test_consumer_with_an_expired_lease_is_not_counted(api):
@@ -91,9 +91,9 @@ async def test_consumer_with_an_expired_lease_is_not_counted(api):
 
 async def test_shards_without_a_consumer_are_counted(api):
     consume(api, num_shards=3)
-    _, told = await readiness(api)
-    assert told["degraded"] == ["shards"]
-    assert told["checks"]["shards"]["sentence"] == "no consumer works on 1 of 4 parts of the queue"
+    _, shown = await readiness(api)
+    assert shown["degraded"] == ["shards"]
+    assert shown["checks"]["shards"]["sentence"] == "no consumer works on 1 of 4 parts of the queue"
 
 
 async def test_old_backlog_is_reported(api):
@@ -102,17 +102,17 @@ async def test_old_backlog_is_reported(api):
     api.queue.clock_s = lambda: began_s
     assert (await api.push(json_batch(epoch=epoch))).status_code == 202
     api.queue.clock_s = lambda: began_s + MAX_BACKLOG_S + 1
-    status, told = await readiness(api)
-    assert (status, told["degraded"]) == (200, ["backlog"])
-    assert told["checks"]["backlog"]["sentence"] == "1 batch waits, the oldest for 1 minute"
+    status, shown = await readiness(api)
+    assert (status, shown["degraded"]) == (200, ["backlog"])
+    assert shown["checks"]["backlog"]["sentence"] == "1 batch waits, the oldest for 1 minute"
 
 
 async def test_full_queue_is_not_ready(api):
     consume(api)
     api.queue.max_entries = 0
-    status, told = await readiness(api)
+    status, shown = await readiness(api)
     assert status == 503
-    assert told["detail"] == "room: 4 of 4 parts of the queue are full until consumers catch up"
+    assert shown["detail"] == "room: 4 of 4 parts of the queue are full until consumers catch up"
 
 
 async def test_one_full_queue_server_of_several_stays_ready():

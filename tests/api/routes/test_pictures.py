@@ -14,8 +14,8 @@ pytestmark = pytest.mark.anyio
 PATH = "/api/v1/jobs/llm-70b/windows/latest/charts/stages"
 
 
-class Drawn:
-    """Draws nothing, and remembers what it was to draw."""
+class FakeDraw:
+    """Records its calls and draws nothing."""
 
     def __init__(self):
         self.asked = []
@@ -29,7 +29,7 @@ class Drawn:
 async def drawn(api):
     await api.register()
     api.save_window(window_record())
-    return Drawn()
+    return FakeDraw()
 
 
 def client(api, draw):
@@ -41,7 +41,7 @@ def client(api, draw):
     )
 
 
-async def test_a_picture_is_drawn_of_the_figure_that_the_chart_is(api, drawn):
+async def test_picture_is_drawn_from_the_figure_of_its_chart(api, drawn):
     async with client(api, drawn) as asking:
         picture = await asking.get(f"{PATH}.png", params={"theme": "dark", "width": 640})
         chart = await asking.get(PATH, params={"theme": "dark"})
@@ -76,7 +76,7 @@ async def test_invalid_width_is_refused_before_drawing(api, width):
 
 
 async def test_without_kaleido_the_refusal_says_what_to_install(api, drawn, monkeypatch):
-    # As Python has it for a module that is not there.
+    # As for a missing module.
     monkeypatch.setitem(sys.modules, "kaleido", None)
     answer = await api.client.get(f"{PATH}.png")
     assert (answer.status_code, answer.json()["code"]) == (501, "not_installed")
@@ -86,9 +86,9 @@ async def test_without_kaleido_the_refusal_says_what_to_install(api, drawn, monk
 
 async def test_picture_of_a_foreign_job_is_not_found(api, drawn):
     _, token = api.token("read", project="research")
-    async with api.known_by(token) as other, api.stranger() as nobody:
+    async with api.client_with(token) as other, api.anonymous_client() as anonymous:
         assert (await other.get(f"{PATH}.png")).status_code == 404
-        assert (await nobody.get(f"{PATH}.png")).status_code == 401
+        assert (await anonymous.get(f"{PATH}.png")).status_code == 401
 
 
 async def test_every_chart_is_described_as_a_picture_too(api):

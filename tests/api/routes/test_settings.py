@@ -49,7 +49,7 @@ async def test_retention_can_be_set_and_reset(api):
 
 async def test_retention_of_one_project_does_not_affect_another(api):
     _, token = api.token("admin", "read", project="research")
-    async with api.known_by(token) as other:
+    async with api.client_with(token) as other:
         assert (await keep(other, 2.0, 3.0)).status_code == 200
         assert (await other.get(PATH)).json()["retention"]["raw_days"] == 2.0
     assert (await api.client.get(PATH)).json()["retention"]["raw_days"] == 14.0

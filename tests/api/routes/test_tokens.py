@@ -32,7 +32,7 @@ async def test_secret_of_a_token_is_shown_once(api):
 
 async def test_a_token_is_replaced_without_a_gap(api):
     old, new = await made(api), await made(api)
-    async with api.known_by(old["token"]) as before, api.known_by(new["token"]) as after:
+    async with api.client_with(old["token"]) as before, api.client_with(new["token"]) as after:
         for client in (before, after):
             assert (await client.get("/api/v1/jobs")).status_code == 200
         for _ in range(2):
@@ -84,7 +84,7 @@ async def test_invalid_token_request_gets_422(api, what):
 
 async def test_session_ends_with_its_token(api):
     created = await made(api)
-    async with api.stranger() as page:
+    async with api.anonymous_client() as page:
         answer = await page.post("/api/v1/session", json={"token": created["token"]})
         assert answer.status_code == 204
         assert created["token_id"] in answer.headers["set-cookie"]
@@ -96,7 +96,7 @@ async def test_session_ends_with_its_token(api):
 
 async def test_token_without_read_cannot_sign_in(api):
     created = await made(api, scopes=["ingest"])
-    async with api.stranger() as page:
+    async with api.anonymous_client() as page:
         answer = await page.post("/api/v1/session", json={"token": created["token"]})
     assert answer.status_code == 403
     assert "set-cookie" not in answer.headers

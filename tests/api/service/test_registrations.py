@@ -1,4 +1,4 @@
-"""Known jobs go on pushing without the database; refusals need it."""
+"""Known jobs can push without the database; refusals need it."""
 
 import pytest
 
@@ -79,10 +79,10 @@ async def test_batches_are_accepted_while_the_store_is_away(api, monkeypatch):
     await api.register()
     assert (await api.push(json_batch())).status_code == 202
 
-    def gone(*_):
+    def fail(*_):
         raise StoreUnavailable("down")
 
-    monkeypatch.setattr(api.store, "read", gone)
+    monkeypatch.setattr(api.store, "read", fail)
     api.monotonic.now_s += 60
     assert (await api.push(json_batch(batch_seq=1))).status_code == 202
     assert (await api.push(json_batch(batch_seq=2, epoch=7))).status_code == 503

@@ -24,7 +24,7 @@ JOB = "default/llm-70b"
 
 @pytest.fixture
 def built(monkeypatch):
-    """Ids of the windows that were built, in order."""
+    """Ids of built windows, in order."""
     found = []
 
     def counted(window):

@@ -24,11 +24,11 @@ def url(empty_database, tmp_path):
 
 
 async def session(api):
-    async with api.stranger() as client:
+    async with api.anonymous_client() as client:
         await client.post("/api/v1/session", json={"token": TOKEN})
-        told = (await client.get("/api/v1/session")).json()
-    assert told.pop("scopes") == ["ingest", "read", "write", "admin"]
-    return told
+        shown = (await client.get("/api/v1/session")).json()
+    assert shown.pop("scopes") == ["ingest", "read", "write", "admin"]
+    return shown
 
 
 @pytest.mark.anyio
@@ -54,7 +54,7 @@ async def test_nothing_is_queried_without_allow_lossy(url):
 
 @pytest.mark.anyio
 async def test_warnings_are_hidden_without_a_session(url):
-    async with running(url, allow_lossy=True) as api, api.stranger() as client:
+    async with running(url, allow_lossy=True) as api, api.anonymous_client() as client:
         api.queue.weaknesses = (SENTENCE,)
         assert (await client.get("/api/v1/session")).json() == {"authenticated": False}
 
@@ -95,7 +95,7 @@ def test_consumer_runs_on_a_lossy_queue_with_allow_lossy(environment):
 
 @pytest.fixture
 def start(environment):
-    """Starts an API with these arguments; returns a client of it that is signed in."""
+    """A function that starts an API and returns a signed-in client."""
     processes: list[subprocess.Popen] = []
     clients: list[httpx.Client] = []
 

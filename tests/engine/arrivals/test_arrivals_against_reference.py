@@ -134,7 +134,7 @@ def rows_of(window: Window) -> tuple[list[Row], list[Where]]:
 
 
 def place(op: Op) -> tuple[int, int]:
-    return op.place
+    return op.worker
 
 
 def axis_of(ops: list[Op]) -> str:

@@ -84,7 +84,7 @@ def _is_selected(op: Op, select: Selection) -> bool:
         (not types or op.optype in types)
         and (not select.stages or op.key.stage in select.stages)
         and (not select.dp_ranks or op.dp_rank in select.dp_ranks)
-        and (not select.workers or op.place in select.workers)
+        and (not select.workers or op.worker in select.workers)
         and (not select.steps or op.step in select.steps)
         and (not select.microbatches or op.mb_id in select.microbatches)
     )

@@ -95,7 +95,7 @@ def test_acknowledgement_outlives_a_consumers_save(store, saved):
         assert alerts.unacknowledge(conn, state.fingerprint)
         assert not alerts.unacknowledge(conn, state.fingerprint)
         alerts.acknowledge(conn, state.fingerprint, by="ops", at_s=9.0)
-        # Resolved, and firing again: nobody looks after it.
+        # Resolved and firing again: no longer acknowledged.
         alerts.remove(conn, [state.fingerprint])
         alerts.save(conn, [state])
         assert alerts.get(conn, "a", state.fingerprint).acked_at_s is None

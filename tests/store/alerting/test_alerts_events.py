@@ -10,7 +10,7 @@ from tests.store.factories import event, register
 
 @pytest.fixture
 def added(store):
-    """Add events, with their jobs; returns them as they are kept."""
+    """Add events with their jobs; return them as stored."""
 
     def add(*events):
         for job_id in {each.job_id for each in events}:
@@ -43,7 +43,7 @@ def test_transitions_are_listed_with_the_newest_first(store, added):
             alerts.event_page(conn, project="a", cursor="x")
 
 
-def test_transitions_of_one_kind_and_of_jobs_of_a_name_are_found(store, added):
+def test_transitions_are_filtered_by_kind_and_job_name(store, added):
     first, second = added(event("a/LLM-1"), event("a/other", kind="pending"))
     with store.read() as conn:
         assert alerts.event_page(conn, project="a", wanted=EventFilter(kinds=["pending"]))[0] == [

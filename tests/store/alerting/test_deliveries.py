@@ -4,18 +4,18 @@ from app.alerts.notice import Message
 from app.errors import DeliveryNotFound, InvalidRequest
 from app.store.alerting import deliveries, outbox, receivers
 from app.store.alerting.deliveries import DeliveryAttempt, DeliveryCount
-from tests.store.factories import endpoint
+from tests.store.factories import webhook_receiver
 
 
 @pytest.fixture
-def tell(store):
-    """Add a message about a job, or about nothing in a project, to each endpoint."""
+def add_message(store):
+    """Add a message about a job, or about a project only, to each receiver."""
     with store.write() as conn:
         for endpoint_id in ("one", "two"):
-            receivers.add(conn, endpoint(endpoint_id, name=f"Endpoint {endpoint_id}"))
+            receivers.add(conn, webhook_receiver(endpoint_id, name=f"Endpoint {endpoint_id}"))
     notices = iter(range(100))
 
-    def tell(job_id, *to, project=None):
+    def add_message(job_id, *to, project=None):
         notice_id = f"notice-{next(notices)}"
         with store.write() as conn:
             return [
@@ -34,7 +34,7 @@ def tell(store):
                 for each in to
             ]
 
-    return tell
+    return add_message
 
 
 def claimed(store, now_s=100.0):
@@ -42,11 +42,11 @@ def claimed(store, now_s=100.0):
         return outbox.claim(conn, now_s=now_s, lease_s=30.0, limit=10)
 
 
-def test_messages_are_listed_newest_first_each_once_and_of_one_project(store, tell):
-    first = tell("a/job", "one", "two")
-    second = tell("a/other", "one")
-    tell("b/job", "one")
-    third = tell(None, "one", project="a")
+def test_messages_are_listed_newest_first_each_once_and_of_one_project(store, add_message):
+    first = add_message("a/job", "one", "two")
+    second = add_message("a/other", "one")
+    add_message("b/job", "one")
+    third = add_message(None, "one", project="a")
     with store.read() as conn:
         newest, cursor = deliveries.page(conn, "a", limit=2)
         oldest, end = deliveries.page(conn, "a", cursor=cursor, limit=2)
@@ -57,8 +57,8 @@ def test_messages_are_listed_newest_first_each_once_and_of_one_project(store, te
     assert [each.job_id for each in newest] == [None, "a/other"]
 
 
-def test_deliveries_are_filtered_by_receiver_and_state(store, tell):
-    tell("a/job", "one", "two")
+def test_deliveries_are_filtered_by_receiver_and_state(store, add_message):
+    add_message("a/job", "one", "two")
     [delivery] = [each for each in claimed(store) if each.endpoint_id == "two"]
     with store.write() as conn:
         outbox.mark_delivered(conn, delivery, now_s=101.0)
@@ -69,8 +69,8 @@ def test_deliveries_are_filtered_by_receiver_and_state(store, tell):
         assert deliveries.page(conn, "a", state="due", endpoint_id="two") == ([], None)
 
 
-def test_delivery_record_has_the_last_failure(store, tell):
-    [delivery_id] = tell("a/job", "one")
+def test_delivery_record_has_the_last_failure(store, add_message):
+    [delivery_id] = add_message("a/job", "one")
     [attempt] = claimed(store)
     with store.write() as conn:
         outbox.mark_failed(conn, attempt, detail="HTTP 500", next_at_s=105.0, now_s=101.0)
@@ -81,21 +81,21 @@ def test_delivery_record_has_the_last_failure(store, tell):
     assert (found.next_at_s, found.done_s, found.kind) == (105.0, None, "firing")
 
 
-def test_delivery_record_outlives_its_receiver(store, tell):
-    [delivery_id] = tell("a/job", "one")
+def test_delivery_record_outlives_its_receiver(store, add_message):
+    [delivery_id] = add_message("a/job", "one")
     with store.write() as conn:
         receivers.remove(conn, "default", "one")
         found = deliveries.get(conn, "a", delivery_id)
     assert (found.endpoint_id, found.endpoint_name) == ("one", None)
 
 
-def test_deliveries_are_counted_by_receiver_and_state(store, tell):
-    tell("a/job", "one", "two")
-    tell("a/other", "one")
-    gone = [each for each in claimed(store) if each.endpoint_id == "one"]
-    tell("b/job", "one")
+def test_deliveries_are_counted_by_receiver_and_state(store, add_message):
+    add_message("a/job", "one", "two")
+    add_message("a/other", "one")
+    claimed_deliveries = [each for each in claimed(store) if each.endpoint_id == "one"]
+    add_message("b/job", "one")
     with store.write() as conn:
-        for number, attempt in enumerate(gone):
+        for number, attempt in enumerate(claimed_deliveries):
             outbox.mark_delivered(conn, attempt, now_s=200.0 + number)
         assert deliveries.counts(conn, "a") == [
             DeliveryCount("one", "delivered", 2, 201.0),
@@ -104,8 +104,8 @@ def test_deliveries_are_counted_by_receiver_and_state(store, tell):
         assert deliveries.counts(conn, "none") == []
 
 
-def test_every_attempt_is_saved(store, tell):
-    [delivery_id] = tell("a/job", "one")
+def test_every_attempt_is_saved(store, add_message):
+    [delivery_id] = add_message("a/job", "one")
     with store.write() as conn:
         deliveries.add_attempt(
             conn, delivery_id, 1, 100.0, 0.25, None, "no connection: \0" + "x" * 900

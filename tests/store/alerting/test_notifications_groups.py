@@ -46,7 +46,7 @@ def is_due(store, now_s):
 
 
 def is_due_from(store, at_s):
-    """Whether there is something to claim then, and nothing before."""
+    """Whether a group is due at this time and not before."""
     return is_due(store, at_s) and not is_due(store, at_s - 0.1)
 
 

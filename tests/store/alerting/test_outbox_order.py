@@ -1,4 +1,4 @@
-"""In what order an endpoint hears of alerts, whose turn it is, and clocks that were set back."""
+"""Order of messages per receiver, fairness between projects, and clocks set back."""
 
 from collections import Counter
 from typing import Any
@@ -14,19 +14,19 @@ LEASE_S = 30.0
 
 
 class Box:
-    """The outbox of a store: the ids of its messages are what they say."""
+    """The outbox of a store; notice ids describe the messages."""
 
     def __init__(self, store):
         self._store = store
         self._known = set()
 
-    def tell(self, said, *, to="hook", now_s=100.0, project="default", format="standard", **given):  # noqa: A002 - a field
+    def add(self, notice, *, to="hook", now_s=100.0, project="default", format="standard", **given):  # noqa: A002 - a field
         with self._store.write() as conn:
             if to not in self._known:
                 self._known.add(to)
-                receivers.add(conn, factories.endpoint(to, project=project, format=format))
-            given = {"job_id": f"{project}/job", "notice_id": said} | given
-            factories.tell(conn, to, now_s=now_s, project=project, **given)
+                receivers.add(conn, factories.webhook_receiver(to, project=project, format=format))
+            given = {"job_id": f"{project}/job", "notice_id": notice} | given
+            factories.add_message(conn, to, now_s=now_s, project=project, **given)
 
     def claim(self, now_s=100.0, limit=100):
         with self._store.write() as conn:
@@ -45,10 +45,10 @@ class Box:
             return {each.notice_id: each for each in deliveries.page(conn, "default")[0]}
 
     def states(self):
-        return {said: each.state for said, each in self.records().items()}
+        return {notice: each.state for notice, each in self.records().items()}
 
-    def said(self, found):
-        names = {each.delivery_id: said for said, each in self.records().items()}
+    def notices_of(self, found):
+        names = {each.delivery_id: notice for notice, each in self.records().items()}
         return [names[each.delivery_id] for each in found]
 
 
@@ -58,111 +58,111 @@ def box(store):
 
 
 def test_message_about_another_alert_does_not_wait_for_a_refused_one(box):
-    box.tell("a is over", kind="resolved", fingerprints=["aa"])
+    box.add("a is over", kind="resolved", fingerprints=["aa"])
     [refused] = box.claim()
     box.fail(refused)
-    box.tell("b fires", fingerprints=["bb"])
-    assert box.said(box.claim()) == ["b fires"]
+    box.add("b fires", fingerprints=["bb"])
+    assert box.notices_of(box.claim()) == ["b fires"]
     assert box.states()["a is over"] == "due"
 
 
 def test_message_about_another_alert_does_not_wait_for_one_in_flight(box):
-    box.tell("a fires", fingerprints=["aa"])
+    box.add("a fires", fingerprints=["aa"])
     [_] = box.claim()
-    box.tell("b fires", fingerprints=["bb"])
-    assert box.said(box.claim()) == ["b fires"]
+    box.add("b fires", fingerprints=["bb"])
+    assert box.notices_of(box.claim()) == ["b fires"]
 
 
 def test_message_waits_for_an_older_one_that_lists_its_alert(box):
-    box.tell("b fires, as a does", fingerprints=["bb"], listed=["aa"])
+    box.add("b fires, as a does", fingerprints=["bb"], listed=["aa"])
     [_] = box.claim()
-    box.tell("a is over", kind="resolved", fingerprints=["aa"])
+    box.add("a is over", kind="resolved", fingerprints=["aa"])
     assert box.claim() == []
 
 
 def test_message_is_outdated_by_one_that_lists_all_its_alerts(box):
-    box.tell("a fires", fingerprints=["aa"])
+    box.add("a fires", fingerprints=["aa"])
     [refused] = box.claim()
     box.fail(refused)
-    box.tell("b fires, as a does", fingerprints=["bb"], listed=["aa"])
+    box.add("b fires, as a does", fingerprints=["bb"], listed=["aa"])
     assert box.states() == {"a fires": "outdated", "b fires, as a does": "due"}
 
 
 def test_only_the_newest_refresh_waits(box):
     am = {"to": "am", "format": "alertmanager-push", "kind": "refresh"}
-    box.tell("a and b fire", fingerprints=["aa", "bb"], **am)
+    box.add("a and b fire", fingerprints=["aa", "bb"], **am)
     [under_way] = box.claim()
-    box.tell("they still do", fingerprints=["aa", "bb"], **am)
+    box.add("they still do", fingerprints=["aa", "bb"], **am)
     assert box.states() == {"a and b fire": "due", "they still do": "due"}
     box.deliver(under_way)
-    box.tell("and still", fingerprints=["aa", "bb"], **am)
+    box.add("and still", fingerprints=["aa", "bb"], **am)
     assert box.states()["they still do"] == "outdated"
-    box.tell("a is over", fingerprints=["aa"], **am | {"kind": "resolved"})
+    box.add("a is over", fingerprints=["aa"], **am | {"kind": "resolved"})
     assert box.states()["and still"] == "due", "who else would say that b fires?"
-    box.tell("b is over", fingerprints=["bb"], **am | {"kind": "resolved"})
-    assert box.said(box.claim()) == ["a is over", "b is over"]
+    box.add("b is over", fingerprints=["bb"], **am | {"kind": "resolved"})
+    assert box.notices_of(box.claim()) == ["a is over", "b is over"]
 
 
 def test_refresh_does_not_outdate_news(box):
     am = {"to": "am", "format": "alertmanager-push", "fingerprints": ["aa"]}
-    box.tell("a fires", **am)
+    box.add("a fires", **am)
     [refused] = box.claim()
     box.fail(refused)
-    box.tell("it still does", kind="refresh", **am)
+    box.add("it still does", kind="refresh", **am)
     assert box.states() == {"a fires": "due", "it still does": "due"}
-    assert box.said(box.claim()) == ["a fires"]
+    assert box.notices_of(box.claim()) == ["a fires"]
 
 
 def test_firing_that_is_over_is_not_sent_to_a_failing_receiver(store, box):
-    box.tell("a fires", fingerprints=["aa"])
-    box.tell("a is over", fingerprints=["aa"], kind="resolved")
+    box.add("a fires", fingerprints=["aa"])
+    box.add("a is over", fingerprints=["aa"], kind="resolved")
     assert box.states()["a fires"] == "due", "it is about to be told"
     rest(store)
-    box.tell("b fires", fingerprints=["bb"])
+    box.add("b fires", fingerprints=["bb"])
     assert box.states() == {"a fires": "outdated", "a is over": "due", "b fires": "due"}
 
 
 def test_message_in_flight_to_a_failing_receiver_is_not_outdated(store, box):
-    box.tell("a fires", fingerprints=["aa"])
+    box.add("a fires", fingerprints=["aa"])
     rest(store)
     [_] = box.claim(100.0 + PROBE_EVERY_S)
-    box.tell("a is over", fingerprints=["aa"], kind="resolved", now_s=100.0 + PROBE_EVERY_S)
+    box.add("a is over", fingerprints=["aa"], kind="resolved", now_s=100.0 + PROBE_EVERY_S)
     assert box.states() == {"a fires": "due", "a is over": "due"}
 
 
 def test_receiver_with_one_incident_gets_only_the_last_state(box):
     pager = {"to": "pager", "format": "pagerduty"}
-    box.tell("a is over", kind="resolved", fingerprints=["aa"], **pager)
+    box.add("a is over", kind="resolved", fingerprints=["aa"], **pager)
     [under_way] = box.claim()
-    box.tell("b fires", fingerprints=["bb"], **pager)
+    box.add("b fires", fingerprints=["bb"], **pager)
     assert box.claim() == [], "not at once, since nobody knows which of them comes first"
     box.fail(under_way)
     assert box.states() == {"a is over": "outdated", "b fires": "due"}
-    assert box.said(box.claim()) == ["b fires"]
+    assert box.notices_of(box.claim()) == ["b fires"]
 
 
 def test_failed_message_restarts_when_a_new_one_waits_for_it(box):
-    box.tell("a and b fire", fingerprints=["aa", "bb"])
+    box.add("a and b fire", fingerprints=["aa", "bb"])
     [refused] = box.claim()
     box.fail(refused)
-    box.tell("a is over", kind="resolved", fingerprints=["aa"], now_s=200.0)
+    box.add("a is over", kind="resolved", fingerprints=["aa"], now_s=200.0)
     [again] = box.claim(200.0)
-    assert (box.said([again]), again.attempt) == (["a and b fire"], 1)
+    assert (box.notices_of([again]), again.attempt) == (["a and b fire"], 1)
 
 
 def test_failed_messages_are_retried_soon_after_a_success(box):
     for number in range(2):
-        box.tell(f"{number}", rule=f"r-{number}", now_s=100.0)
+        box.add(f"{number}", rule=f"r-{number}", now_s=100.0)
     first, second = box.claim()
     box.fail(first, next_at_s=10_000.0)
     box.deliver(second, now_s=101.0)
     assert box.claim(101.0 + AFTER_A_SUCCESS_S - 0.1) == []
-    assert box.said(box.claim(101.0 + AFTER_A_SUCCESS_S)) == ["0"]
+    assert box.notices_of(box.claim(101.0 + AFTER_A_SUCCESS_S)) == ["0"]
 
 
 def test_success_of_one_receiver_retries_nothing_of_another(box):
-    box.tell("0", to="dead")
-    box.tell("1", to="well")
+    box.add("0", to="dead")
+    box.add("1", to="well")
     dead, well = sorted(box.claim(), key=lambda each: each.endpoint_id)
     box.fail(dead, next_at_s=10_000.0)
     box.deliver(well)
@@ -171,9 +171,9 @@ def test_success_of_one_receiver_retries_nothing_of_another(box):
 
 def test_projects_take_turns_however_many_messages_one_has(box):
     for number in range(40):
-        box.tell(f"l{number}", to=f"loud-{number // 2}", project="loud", rule=f"{number}", now_s=50)
+        box.add(f"l{number}", to=f"loud-{number // 2}", project="loud", rule=f"{number}", now_s=50)
     for number in range(3):
-        box.tell(f"c{number}", to=f"calm-{number}", project="calm", now_s=99.0)
+        box.add(f"c{number}", to=f"calm-{number}", project="calm", now_s=99.0)
     first = box.claim(limit=6)
     assert Counter(each.endpoint_id.split("-")[0] for each in first) == {"loud": 3, "calm": 3}
     rest = box.claim()
@@ -183,11 +183,11 @@ def test_projects_take_turns_however_many_messages_one_has(box):
 
 def test_projects_take_turns_at_the_shared_receiver(box):
     for number in range(9):
-        box.tell(f"l{number}", project="loud", job_id=f"loud/{number}", now_s=50.0)
-        box.tell(f"n{number}", project="noisy", job_id=f"noisy/{number}", now_s=60.0)
+        box.add(f"l{number}", project="loud", job_id=f"loud/{number}", now_s=50.0)
+        box.add(f"n{number}", project="noisy", job_id=f"noisy/{number}", now_s=60.0)
     first, second = box.claim()
     assert {first.job_id, second.job_id} == {"loud/0", "noisy/0"}
-    box.tell("c", project="calm", now_s=99.0)
+    box.add("c", project="calm", now_s=99.0)
     box.deliver(first)
     assert [each.job_id for each in box.claim()] == ["calm/job"]
     box.deliver(second)
@@ -196,16 +196,16 @@ def test_projects_take_turns_at_the_shared_receiver(box):
 
 
 def test_failing_receiver_gets_a_test_message_first(store, box):
-    box.tell("a", project="loud", now_s=50.0)
+    box.add("a", project="loud", now_s=50.0)
     given: dict[str, Any] = {"kind": "test", "job_id": None, "rule": None, "fingerprints": []}
-    box.tell("test", project="calm", **given)
+    box.add("test", project="calm", **given)
     rest(store)
     assert [each.kind for each in box.claim(100.0 + PROBE_EVERY_S)] == ["test"]
 
 
 @pytest.mark.parametrize("column", ["next_at_s", "lease_until_s"])
 def test_messages_do_not_wait_for_a_clock_set_back(box, column):
-    box.tell("a", now_s=100.0)
+    box.add("a", now_s=100.0)
     [delivery] = box.claim(1e9)
     if column == "next_at_s":
         box.fail(delivery, now_s=1e9, next_at_s=1e9 + 5)
@@ -213,7 +213,7 @@ def test_messages_do_not_wait_for_a_clock_set_back(box, column):
 
 
 def test_messages_wait_for_times_by_the_right_clock(box):
-    box.tell("a")
+    box.add("a")
     [delivery] = box.claim()
     box.fail(delivery, next_at_s=100.0 + LONGEST_DELAY_S)
     assert box.claim(100.0) == []
@@ -221,20 +221,20 @@ def test_messages_wait_for_times_by_the_right_clock(box):
 
 
 def test_probe_time_by_a_clock_ahead_is_ignored(store, box):
-    box.tell("a")
+    box.add("a")
     rest(store, now_s=1e9)
     assert len(box.claim(100.0)) == 1
 
 
 def test_clock_read_slightly_earlier_is_not_set_back(store, box):
-    """As where one sender has just claimed what is tried this minute, and another asks."""
-    box.tell("a")
+    """As when one sender has just claimed the probe and another asks."""
+    box.add("a")
     rest(store, now_s=100.002)
     assert box.claim(100.0) == []
 
 
 def rest(store, *, now_s=100.0):
-    """The endpoint has failed so often that it is left alone."""
+    """Make the receiver fail until it is only probed."""
     with store.write() as conn:
         for _ in range(FAILURES_TO_OPEN):
             receivers.mark_failed(conn, "hook", detail="HTTP 500", now_s=now_s)

@@ -13,15 +13,15 @@ from app.errors import Conflict, InvalidRequest, ReceiverNotFound, StoreUnavaila
 from app.store.alerting import receivers
 from app.store.alerting.receivers import MAX_PUSH_RECEIVERS, MAX_RECEIVERS, ReceiverHealth
 from app.store.database import Store
-from tests.store.factories import endpoint
+from tests.store.factories import webhook_receiver
 
-WHOLE = endpoint(
+WHOLE = webhook_receiver(
     matchers=(Matcher("job", "llm-*", is_negative=True),),
     min_severity="critical",
     wants_resolved=False,
     old_secret_until_s=12.5,
 )
-OF_ALL = endpoint(SETTINGS_RECEIVER_ID, project=None)
+SETTINGS_RECEIVER = webhook_receiver(SETTINGS_RECEIVER_ID, project=None)
 
 
 @pytest.fixture
@@ -67,27 +67,27 @@ def test_lists_of_receivers_never_read_secrets(store, added):
 
 
 def test_project_has_its_receivers_and_that_of_the_settings(store, added):
-    added(endpoint("b"), endpoint("a"), endpoint("c", project="other"))
+    added(webhook_receiver("b"), webhook_receiver("a"), webhook_receiver("c", project="other"))
     with store.write() as conn:
-        receivers.put_settings_receiver(conn, OF_ALL)
+        receivers.put_settings_receiver(conn, SETTINGS_RECEIVER)
         for find in (receivers.without_secrets, receivers.for_project):
             assert ids(find(conn, "default")) == ["a", "b", SETTINGS_RECEIVER_ID]
             assert ids(find(conn, "nobody")) == [SETTINGS_RECEIVER_ID]
-        assert receivers.get(conn, "default", SETTINGS_RECEIVER_ID) == OF_ALL
+        assert receivers.get(conn, "default", SETTINGS_RECEIVER_ID) == SETTINGS_RECEIVER
         with pytest.raises(ReceiverNotFound):
             receivers.get(conn, "default", "c")
 
 
 def test_receivers_of_other_projects_cannot_be_changed(store, added):
-    added(endpoint("c", project="other"))
+    added(webhook_receiver("c", project="other"))
     with store.write() as conn:
-        receivers.put_settings_receiver(conn, OF_ALL)
+        receivers.put_settings_receiver(conn, SETTINGS_RECEIVER)
         for endpoint_id in ("c", SETTINGS_RECEIVER_ID, "nothing"):
             with pytest.raises(ReceiverNotFound, match=endpoint_id):
-                receivers.update(conn, endpoint(endpoint_id))
+                receivers.update(conn, webhook_receiver(endpoint_id))
             with pytest.raises(ReceiverNotFound):
                 receivers.remove(conn, "default", endpoint_id)
-        receivers.update(conn, endpoint("c", project="other", name="new"))
+        receivers.update(conn, webhook_receiver("c", project="other", name="new"))
         assert receivers.get(conn, "other", "c").name == "new"
         receivers.remove(conn, "other", "c")
         assert ids(receivers.for_project(conn, "other")) == [SETTINGS_RECEIVER_ID]
@@ -96,21 +96,23 @@ def test_receivers_of_other_projects_cannot_be_changed(store, added):
 def test_receiver_of_the_settings_is_added_and_removed(store):
     with store.write() as conn:
         receivers.put_settings_receiver(conn, None)
-        receivers.put_settings_receiver(conn, OF_ALL)
+        receivers.put_settings_receiver(conn, SETTINGS_RECEIVER)
         receivers.mark_failed(conn, SETTINGS_RECEIVER_ID, detail="HTTP 500", now_s=1.0)
-        # The next process starts: how it fares is known as before.
-        receivers.put_settings_receiver(conn, OF_ALL)
+        # The next process starts: the health is kept.
+        receivers.put_settings_receiver(conn, SETTINGS_RECEIVER)
         assert receivers.health(conn, [SETTINGS_RECEIVER_ID])[SETTINGS_RECEIVER_ID].failures == 1
         receivers.disable(conn, SETTINGS_RECEIVER_ID, reason="HTTP 410", now_s=2.0)
-        receivers.put_settings_receiver(conn, OF_ALL)
+        receivers.put_settings_receiver(conn, SETTINGS_RECEIVER)
         assert not receivers.get(conn, "default", SETTINGS_RECEIVER_ID).is_enabled
-        # With another secret it may well be taken.
-        receivers.put_settings_receiver(conn, replace(OF_ALL, secrets=("whsec_newer",)))
+        # Another secret resets the failures.
+        receivers.put_settings_receiver(conn, replace(SETTINGS_RECEIVER, secrets=("whsec_newer",)))
         assert receivers.get(conn, "default", SETTINGS_RECEIVER_ID).secrets == ("whsec_newer",)
         assert receivers.get(conn, "default", SETTINGS_RECEIVER_ID).is_enabled
         assert receivers.health(conn, [SETTINGS_RECEIVER_ID])[SETTINGS_RECEIVER_ID].failures == 0
-        # Another address begins anew.
-        receivers.put_settings_receiver(conn, replace(OF_ALL, url="https://other.example"))
+        # Another address resets the health.
+        receivers.put_settings_receiver(
+            conn, replace(SETTINGS_RECEIVER, url="https://other.example")
+        )
         assert receivers.get(conn, "default", SETTINGS_RECEIVER_ID).is_enabled
         assert receivers.health(conn, [SETTINGS_RECEIVER_ID])[SETTINGS_RECEIVER_ID].failures == 0
         receivers.put_settings_receiver(conn, None)
@@ -177,33 +179,33 @@ def test_changing_a_receiver_can_enable_it(store, added):
 )
 def test_receivers_over_a_limit_are_refused_without_repeating_secrets(store, wrong):
     with pytest.raises(InvalidRequest) as refused, store.write() as conn:
-        receivers.add(conn, endpoint(**wrong))
+        receivers.add(conn, webhook_receiver(**wrong))
     assert "xxx" not in str(refused.value)
 
 
 def test_receivers_of_a_project_are_limited(store, added):
-    added(*(endpoint(f"{n}") for n in range(MAX_RECEIVERS)))
-    added(endpoint("another", project="other"))
+    added(*(webhook_receiver(f"{n}") for n in range(MAX_RECEIVERS)))
+    added(webhook_receiver("another", project="other"))
     with pytest.raises(Conflict, match="the maximum"):
-        added(endpoint("one-more"))
+        added(webhook_receiver("one-more"))
 
 
 def test_alertmanagers_of_a_project_are_limited(store, added):
-    push = [endpoint(f"{n}", format="alertmanager-push") for n in range(MAX_PUSH_RECEIVERS)]
-    added(*push, endpoint("hook"))
+    push = [webhook_receiver(f"{n}", format="alertmanager-push") for n in range(MAX_PUSH_RECEIVERS)]
+    added(*push, webhook_receiver("hook"))
     with pytest.raises(Conflict, match="alertmanager-push"):
-        added(endpoint("one-more", format="alertmanager-push"))
+        added(webhook_receiver("one-more", format="alertmanager-push"))
     with pytest.raises(Conflict), store.write() as conn:
-        receivers.update(conn, endpoint("hook", format="alertmanager-push"))
+        receivers.update(conn, webhook_receiver("hook", format="alertmanager-push"))
     with store.write() as conn:
         receivers.update(conn, replace(push[0], name="other"))
 
 
 def test_receiver_read_for_update_is_locked(pg_url):
-    """Else the one would put back the secret that the other has just rotated."""
+    """Otherwise one change would undo a concurrent secret rotation."""
     store = Store(pg_url)
     with store.write() as conn:
-        receivers.add(conn, endpoint("e"))
+        receivers.add(conn, webhook_receiver("e"))
     with store.write() as first:
         own_receiver(first, ROOT, "e")
         with pytest.raises(StoreUnavailable), store.write() as second:

@@ -98,7 +98,7 @@ def test_matchers_of_all_silences_are_limited(store, added):
 
 
 def test_committed_silence_is_seen_at_once(store):
-    """In one transaction that began before, too: a sender asks right after it has claimed."""
+    """Also in a transaction begun earlier: a sender checks silences right after its claim."""
     if store.is_sqlite:
         pytest.skip("a write there waits for every other one")
     with store.write() as conn:

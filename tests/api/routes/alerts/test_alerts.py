@@ -25,9 +25,9 @@ async def found(api, path=ACTIVE, **params):
 async def test_transition_has_its_figures(api):
     await api.register("job-a")
     state = fire(api)
-    [told] = await found(api, PATH)
-    assert told.pop("event_id") == 1
-    assert told == {
+    [shown] = await found(api, PATH)
+    assert shown.pop("event_id") == 1
+    assert shown == {
         "fingerprint": state.fingerprint,
         "job_id": "job-a",
         "rule": "slowdown",
@@ -69,7 +69,7 @@ async def test_transitions_of_an_unknown_job_are_not_found(api):
     assert (await api.client.get(PATH, params={"job": "none"})).status_code == 404
 
 
-async def test_transitions_are_filtered_by_kind_by_job_and_by_what_still_fires(api):
+async def test_transitions_are_filtered_by_kind_job_and_open_state(api):
     for name in ("job-a", "job-b"):
         await api.register(name)
     resolve(api, fire(api, "job-a"))
@@ -96,15 +96,15 @@ async def test_active_alert_has_figures_culprit_and_receivers(api):
     blame = Blame("slow-worker", fact, 0.29, 0.9, [culprit], 1)
     blamed = replace(SLOW, blame=blame)
     fire(api, detail=blamed, threshold=1.1, runbook_url="https://wiki.internal/slow")
-    [told] = await found(api)
-    assert (told["phase"], told["value"], told["threshold"]) == ("firing", 1.42, 1.1)
-    assert told["sentence"].startswith("job-a runs at 1.42")
-    assert "GPU-h an hour" in told["sub"]
-    assert told["blame"]["cause"] == "slow-worker"
-    assert told["blame"]["culprits"] == [culprit | {"stage": None}]
-    assert told["labels"] == {"job": "job-a", "rule": "slowdown", "severity": "warning"}
-    assert told["runbook_url"] == "https://wiki.internal/slow"
-    assert (told["acknowledged_at"], told["silenced_by"], told["inhibited_by"]) == (None, [], [])
+    [shown] = await found(api)
+    assert (shown["phase"], shown["value"], shown["threshold"]) == ("firing", 1.42, 1.1)
+    assert shown["sentence"].startswith("job-a runs at 1.42")
+    assert "GPU-h an hour" in shown["sub"]
+    assert shown["blame"]["cause"] == "slow-worker"
+    assert shown["blame"]["culprits"] == [culprit | {"stage": None}]
+    assert shown["labels"] == {"job": "job-a", "rule": "slowdown", "severity": "warning"}
+    assert shown["runbook_url"] == "https://wiki.internal/slow"
+    assert (shown["acknowledged_at"], shown["silenced_by"], shown["inhibited_by"]) == (None, [], [])
 
 
 async def test_active_alerts_are_filtered_and_paged(api):
@@ -132,7 +132,7 @@ async def test_acknowledgement_names_its_author_everywhere(api):
     await api.register("job-a")
     path = f"{PATH}/{fire(api).fingerprint}"
     _, text = api.token("read", "write", "admin")
-    async with api.known_by(text) as client:
+    async with api.client_with(text) as client:
         for _ in range(2):
             answer = await client.post(f"{path}/acknowledge")
             assert answer.status_code == 200, answer.text
@@ -143,16 +143,16 @@ async def test_acknowledgement_names_its_author_everywhere(api):
     assert [each["kind"] for each in known["history"]] == ["acknowledged", "firing"]
     assert known["history"][0]["actor"] == "made by a test"
     assert known["alert"]["acknowledged_by"] == "made by a test"
-    [deed] = audit
-    assert (deed["action"], deed["object_id"]) == (
+    [entry] = audit
+    assert (entry["action"], entry["object_id"]) == (
         "alert.acknowledge",
         known["alert"]["fingerprint"],
     )
-    assert deed["actor"].startswith("made by a test (")
-    assert deed["detail"] == {"job": "job-a", "rule": "slowdown", "subject": ""}
+    assert entry["actor"].startswith("made by a test (")
+    assert entry["detail"] == {"job": "job-a", "rule": "slowdown", "subject": ""}
 
 
-async def test_an_acknowledgement_can_be_taken_back(api):
+async def test_acknowledgement_can_be_removed(api):
     await api.register("job-a")
     path = f"{PATH}/{fire(api).fingerprint}"
     await api.client.post(f"{path}/acknowledge")
@@ -181,7 +181,7 @@ async def test_alert_that_does_not_fire_cannot_be_acknowledged(api):
     assert (answer.status_code, answer.json()["code"]) == (404, "alert_not_found")
 
 
-async def test_an_alert_is_known_after_it_is_resolved(api):
+async def test_resolved_alert_keeps_its_history(api):
     await api.register("job-a")
     state = fire(api)
     resolve(api, state)
@@ -203,8 +203,8 @@ async def test_a_silenced_alert_names_its_silence(api):
                     silence_id, "default", "silence", matchers, starts_s, NOW_S + 60, "", "", 0
                 ),
             )
-    [told] = await found(api)
-    assert told["silenced_by"] == ["aa"]
+    [shown] = await found(api)
+    assert shown["silenced_by"] == ["aa"]
 
 
 async def test_inhibited_alert_names_its_inhibitor(api):

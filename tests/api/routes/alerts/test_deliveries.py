@@ -4,7 +4,7 @@ import pytest
 
 from app.api.http.limits import MAX_MANUAL_SENDS
 from app.store.alerting import deliveries, receivers
-from tests.api.alerting import add_endpoint, attempt, fire, have_consumer, send
+from tests.api.alerting import add_consumer, add_receiver, attempt, fire, send
 from tests.api.server import NOW_S
 from tests.store import factories
 
@@ -21,9 +21,9 @@ async def ask(api, path="", **params):
 
 @pytest.fixture
 async def sent(api):
-    """The id of a message to the endpoint ep_1 of an alert of job-a, which fires."""
+    """Id of a message to receiver ep_1 about a firing alert of job-a."""
     await api.register("job-a")
-    add_endpoint(api)
+    add_receiver(api)
     return send(api, fingerprints=[fire(api).fingerprint])
 
 
@@ -56,7 +56,7 @@ async def test_delivery_has_its_attempts_and_errors(api, sent):
 
 
 async def test_deliveries_are_listed_newest_first_and_by_receiver(api, sent):
-    add_endpoint(api, "ep_2")
+    add_receiver(api, "ep_2")
     ids = [sent, send(api, "ep_2"), send(api, job="job-b")]
     first = await ask(api, limit=2)
     rest = await ask(api, cursor=first["next_cursor"])
@@ -87,14 +87,14 @@ async def test_deliveries_can_be_filtered_by_alert(api, sent):
 async def test_errors_of_the_operators_receiver_are_hidden(api):
     await api.register("job-a")
     with api.store.write() as conn:
-        operators = factories.endpoint("settings", project=None)
+        operators = factories.webhook_receiver("settings", project=None)
         receivers.put_settings_receiver(conn, operators)
     sent = send(api, "settings")
     attempt(api, detail="HTTP 500 of gw-7.internal")
     with api.store.write() as conn:
         deliveries.add_attempt(conn, sent, 1, NOW_S, 0.25, 500, "HTTP 500 of gw-7.internal")
     _, token = api.token()
-    async with api.known_by(token) as other:
+    async with api.client_with(token) as other:
         for path in (PATH, f"{PATH}/{sent}"):
             assert "internal" not in (await other.get(path)).text
         [tried] = (await other.get(f"{PATH}/{sent}")).json()["attempts"]
@@ -113,8 +113,8 @@ async def test_replay_keeps_the_delivery_id(api, sent):
     assert (again.status_code, again.json()["code"]) == (409, "conflict")
     attempt(api)
     assert (await ask(api, f"/{sent}"))["state"] == "delivered"
-    [deed] = (await api.client.get("/api/v1/audit?object_kind=delivery")).json()["items"]
-    assert (deed["action"], deed["object_id"]) == ("delivery.replay", sent)
+    [entry] = (await api.client.get("/api/v1/audit?object_kind=delivery")).json()["items"]
+    assert (entry["action"], entry["object_id"]) == ("delivery.replay", sent)
 
 
 async def test_replays_are_limited(api, sent):
@@ -124,7 +124,7 @@ async def test_replays_are_limited(api, sent):
         attempt(api)
     answer = await api.client.post(f"{PATH}/{sent}/replay")
     assert (answer.status_code, answer.json()["code"]) == (429, "limit_tests")
-    have_consumer(api)
+    add_consumer(api)
     answer = await api.client.post("/api/v1/endpoints/ep_1/test")
     assert (answer.status_code, answer.json()["code"]) == (429, "limit_tests")
 
@@ -146,7 +146,7 @@ async def test_replay_to_a_disabled_receiver_is_refused(api, sent):
 
 async def test_deliveries_of_another_project_are_hidden(api, sent):
     _, token = api.token(project="research")
-    async with api.known_by(token) as other:
+    async with api.client_with(token) as other:
         assert (await other.get(PATH)).json()["items"] == []
         for method, path in (("GET", ""), ("POST", "/replay")):
             answer = await other.request(method, f"{PATH}/{sent}{path}")

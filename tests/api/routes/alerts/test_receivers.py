@@ -10,7 +10,7 @@ from app.alerts.retry import FAILURES_TO_OPEN, PROBE_EVERY_S
 from app.alerts.sending import attempt_headers
 from app.api.http.limits import MANUAL_SENDS_S, MAX_MANUAL_SENDS
 from app.store.alerting import outbox, receivers
-from tests.api.alerting import SECRET, add_endpoint, attempt, have_consumer, send
+from tests.api.alerting import SECRET, add_consumer, add_receiver, attempt, send
 from tests.api.server import NOW_S, running
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +42,7 @@ def stored(api, endpoint_id):
 async def test_secret_is_shown_once_and_full_address_never(api):
     made = await make(api, headers={"X-Team": "secret-part"}, matchers=[], min_severity="warning")
     secret = made.pop("secret")
-    Webhook(secret)  # one that a receiver can use
+    Webhook(secret)  # valid for a receiver
     endpoint_id = made["endpoint_id"]
     for path in (PATH, f"{PATH}/{endpoint_id}", "/api/v1/audit"):
         text = (await api.client.get(path)).text
@@ -70,8 +70,8 @@ async def test_secret_is_shown_once_and_full_address_never(api):
 
 async def test_list_has_the_health_of_each_receiver(api):
     await api.register("job-a")
-    add_endpoint(api, "ep_1")
-    add_endpoint(api, "ep_2", is_enabled=False)
+    add_receiver(api, "ep_1")
+    add_receiver(api, "ep_2", is_enabled=False)
     send(api)
     attempt(api)
     send(api, job="job-b")
@@ -89,7 +89,7 @@ async def test_list_has_the_health_of_each_receiver(api):
 
 
 async def test_disabled_receiver_can_be_enabled(api):
-    add_endpoint(api)
+    add_receiver(api)
     with api.store.write() as conn:
         receivers.disable(conn, "ep_1", reason="it answered 410", now_s=NOW_S)
     found = await seen(api, "ep_1")
@@ -110,9 +110,9 @@ async def test_omitted_fields_of_a_change_stay(api):
     await api.client.patch(f"{PATH}/{endpoint_id}", json={"headers": {}, "is_enabled": False})
     after = stored(api, endpoint_id)
     assert (after.headers, after.is_enabled) == ({}, False)
-    deeds = (await api.client.get("/api/v1/audit?object_kind=endpoint")).json()["items"]
-    assert [deed["action"] for deed in deeds] == ["endpoint.change"] * 2 + ["endpoint.create"]
-    assert deeds[0]["detail"] == {
+    entries = (await api.client.get("/api/v1/audit?object_kind=endpoint")).json()["items"]
+    assert [entry["action"] for entry in entries] == ["endpoint.change"] * 2 + ["endpoint.create"]
+    assert entries[0]["detail"] == {
         "name": "others",
         "address": HOST,
         "changes": {
@@ -121,7 +121,7 @@ async def test_omitted_fields_of_a_change_stay(api):
             "headers": "changed",
         },
     }
-    assert deeds[1]["detail"]["changes"] == {"name": {"old": "on call", "new": "others"}}
+    assert entries[1]["detail"]["changes"] == {"name": {"old": "on call", "new": "others"}}
 
 
 async def test_audit_has_changed_fields_without_secrets(api):
@@ -151,7 +151,7 @@ async def test_audit_has_changed_fields_without_secrets(api):
 
 
 async def rest(api):
-    """The endpoint has failed so often that it gets one message a minute."""
+    """Make the receiver fail until it gets one message a minute."""
     with api.store.write() as conn:
         for _ in range(FAILURES_TO_OPEN):
             receivers.mark_failed(conn, "ep_1", detail="HTTP 500", now_s=NOW_S)
@@ -166,8 +166,8 @@ def claim(api, **given):
 
 async def test_test_message_probes_a_resting_receiver(api):
     await api.register("job-a")
-    add_endpoint(api)
-    have_consumer(api)
+    add_receiver(api)
+    add_consumer(api)
     send(api, now_s=NOW_S - 60)
     await rest(api)
     assert claim(api) == []
@@ -179,7 +179,7 @@ async def test_test_message_probes_a_resting_receiver(api):
 @pytest.mark.parametrize("by", ["enable", "url", "secret"])
 async def test_changed_resting_receiver_is_tried_at_once(api, by):
     await api.register("job-a")
-    add_endpoint(api, format="pagerduty", url="https://events.pagerduty.com/v2/a")
+    add_receiver(api, format="pagerduty", url="https://events.pagerduty.com/v2/a")
     sent = send(api)
     attempt(api, detail="HTTP 500", next_at_s=NOW_S + 3600)
     await rest(api)
@@ -193,9 +193,9 @@ async def test_changed_resting_receiver_is_tried_at_once(api, by):
 
 
 async def test_waiting_messages_use_the_database_clock(api):
-    """An API whose own clock is fast would have it sent late."""
+    """Otherwise an API with a fast clock would delay the message."""
     await api.register("job-a")
-    add_endpoint(api, format="pagerduty")
+    add_receiver(api, format="pagerduty")
     sent = send(api)
     attempt(api, detail="HTTP 500", next_at_s=NOW_S + 3600)
     api.app.state.service = replace(api.app.state.service, now_s=lambda: NOW_S + 1800)
@@ -204,7 +204,7 @@ async def test_waiting_messages_use_the_database_clock(api):
 
 
 async def test_renaming_does_not_reset_failures(api):
-    add_endpoint(api)
+    add_receiver(api)
     await rest(api)
     answer = await api.client.patch(f"{PATH}/ep_1", json={"name": "another"})
     assert answer.json()["health"]["state"] == "resting"
@@ -227,8 +227,8 @@ async def test_after_a_rotation_both_secrets_sign_for_a_day(api):
     assert new["secret"] != made["secret"]
 
     def signatures(at_s):
-        endpoint = stored(api, made["endpoint_id"])
-        headers = attempt_headers(endpoint, Message("{}"), "msg_1", at_s)
+        webhook_receiver = stored(api, made["endpoint_id"])
+        headers = attempt_headers(webhook_receiver, Message("{}"), "msg_1", at_s)
         return headers["webhook-signature"].split()
 
     assert len(signatures(NOW_S + DAY_S - 1)) == 2
@@ -266,7 +266,7 @@ async def mailing(anyio_backend, empty_database, tmp_path):
 async def test_e_mail_is_addressed_by_mailto(mailing):
     made = await make(mailing, format="email", url="mailto:oncall@example.com")
     assert (made["address"], made["secret"]) == ("mailto:oncall@example.com", None)
-    have_consumer(mailing)
+    add_consumer(mailing)
     path = f"{PATH}/{made['endpoint_id']}"
     assert (await mailing.client.post(f"{path}/test")).status_code == 202
     elsewhere = {"url": "mailto:boss@elsewhere.example"}
@@ -280,9 +280,9 @@ async def test_email_receiver_needs_a_mail_server(api):
     answer = await api.client.post(PATH, json=NEW | given)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
     assert "PACELINE_SMTP_URL" in answer.json()["detail"]
-    # As where the operator has taken the server away since.
-    add_endpoint(api, **given)
-    have_consumer(api)
+    # As after the operator removed the mail server.
+    add_receiver(api, **given)
+    add_consumer(api)
     answer = await api.client.post(f"{PATH}/ep_1/test")
     assert (answer.status_code, "PACELINE_SMTP_URL" in answer.text) == (422, True)
     assert (await api.client.get("/api/v1/deliveries")).json()["items"] == []
@@ -290,8 +290,8 @@ async def test_email_receiver_needs_a_mail_server(api):
 
 async def test_test_messages_are_limited(api):
     for number in range(2):
-        add_endpoint(api, f"ep_{number}")
-    have_consumer(api)
+        add_receiver(api, f"ep_{number}")
+    add_consumer(api)
     for number in range(MAX_MANUAL_SENDS):
         answer = await api.client.post(f"{PATH}/ep_{number % 2}/test")
         assert answer.status_code == 202, answer.text
@@ -300,7 +300,7 @@ async def test_test_messages_are_limited(api):
     assert (answer.status_code, answer.json()["code"]) == (429, "limit_tests")
     assert int(answer.headers["retry-after"]) > 1
     api.clock.now_s += MANUAL_SENDS_S - MAX_MANUAL_SENDS
-    have_consumer(api)
+    add_consumer(api)
     assert (await api.client.post(f"{PATH}/ep_0/test")).status_code == 202
 
 
@@ -371,8 +371,8 @@ async def test_private_addresses_need_the_operators_setting(
 
 
 async def test_test_message_is_sent_by_the_consumer(api):
-    add_endpoint(api)
-    have_consumer(api)
+    add_receiver(api)
+    add_consumer(api)
     answer = await api.client.post(f"{PATH}/ep_1/test")
     assert answer.status_code == 202, answer.text
     with api.store.write() as conn:
@@ -391,12 +391,12 @@ async def test_test_message_is_sent_by_the_consumer(api):
 async def test_every_format_can_be_tested(api, format_):
     secret = {"secret": "k" * 32} if format_ == "pagerduty" else {}
     endpoint_id = (await make(api, format=format_, **secret))["endpoint_id"]
-    have_consumer(api)
+    add_consumer(api)
     assert (await api.client.post(f"{PATH}/{endpoint_id}/test")).status_code == 202
 
 
 async def test_test_without_a_consumer_is_refused(api):
-    add_endpoint(api)
+    add_receiver(api)
     answer = await api.client.post(f"{PATH}/ep_1/test")
     assert (answer.status_code, answer.json()["code"]) == (503, "no_consumer")
     assert "retry-after" in answer.headers
@@ -405,7 +405,7 @@ async def test_test_without_a_consumer_is_refused(api):
 
 async def test_messages_of_a_removed_receiver_stay(api):
     await api.register("job-a")
-    add_endpoint(api)
+    add_receiver(api)
     send(api)
     assert (await api.client.delete(f"{PATH}/ep_1")).status_code == 204
     answer = await api.client.delete(f"{PATH}/ep_1")
@@ -415,12 +415,12 @@ async def test_messages_of_a_removed_receiver_stay(api):
 
 
 async def test_receiver_of_the_settings_is_visible_and_read_only(api):
-    from tests.store.factories import endpoint
+    from tests.store.factories import webhook_receiver
 
     with api.store.write() as conn:
-        receivers.put_settings_receiver(conn, endpoint("settings", project=None, url=URL))
+        receivers.put_settings_receiver(conn, webhook_receiver("settings", project=None, url=URL))
     _, text = api.token(project="research")
-    async with api.known_by(text) as other:
+    async with api.client_with(text) as other:
         for method, path in (("PATCH", ""), ("DELETE", ""), ("POST", "/rotate")):
             answer = await other.request(method, f"{PATH}/settings{path}", json={})
             assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
@@ -428,14 +428,14 @@ async def test_receiver_of_the_settings_is_visible_and_read_only(api):
 
 @pytest.mark.parametrize("project", ["research", "default"])
 async def test_address_of_the_settings_receiver_is_the_operators(api, project):
-    from tests.store.factories import endpoint
+    from tests.store.factories import webhook_receiver
 
-    have_consumer(api)
+    add_consumer(api)
     with api.store.write() as conn:
-        receivers.put_settings_receiver(conn, endpoint("settings", project=None, url=URL))
+        receivers.put_settings_receiver(conn, webhook_receiver("settings", project=None, url=URL))
         receivers.mark_failed(conn, "settings", detail="HTTP 500 of gw-7.internal", now_s=NOW_S)
     _, text = api.token(project=project)
-    async with api.known_by(text) as other:
+    async with api.client_with(text) as other:
         for path in (PATH, f"{PATH}/settings"):
             answer = await other.get(path)
             assert "internal" not in answer.text
@@ -443,28 +443,28 @@ async def test_address_of_the_settings_receiver_is_the_operators(api, project):
         [found] = (await other.get(PATH)).json()["items"]
         assert (found["is_of_settings"], found["address"]) == (True, None)
         assert (found["health"]["state"], found["health"]["last_detail"]) == ("failing", None)
-        for deed in ("enable", "test"):
-            answer = await other.post(f"{PATH}/settings/{deed}")
+        for action in ("enable", "test"):
+            answer = await other.post(f"{PATH}/settings/{action}")
             assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     known = await seen(api, "settings")
     assert (known["address"], known["health"]["last_detail"]) == (HOST, "HTTP 500 of gw-7.internal")
     assert (await api.client.post(f"{PATH}/settings/test")).status_code == 202
     assert (await api.client.post(f"{PATH}/settings/enable")).status_code == 200
-    async with api.known_by(text) as other:
+    async with api.client_with(text) as other:
         assert "hooks.example.com" not in (await other.get("/api/v1/audit")).text
 
 
 async def test_project_has_at_most_50_receivers(api):
     for number in range(50):
-        add_endpoint(api, f"ep_{number}")
+        add_receiver(api, f"ep_{number}")
     answer = await api.client.post(PATH, json=NEW)
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
 
 
 async def test_receivers_of_another_project_are_not_found(api):
-    add_endpoint(api)
+    add_receiver(api)
     _, text = api.token(project="research")
-    async with api.known_by(text) as other:
+    async with api.client_with(text) as other:
         assert (await other.get(PATH)).json()["items"] == []
         for method, path in (
             *(("GET", ""), ("PATCH", ""), ("DELETE", "")),

@@ -28,7 +28,7 @@ async def test_new_enabled_or_widened_receiver_is_marked_for_late_notification(a
         with api.store.write() as conn:
             notifications.mark_new_receiver(
                 conn, endpoint_id, now_s=NOW_S + 1e7
-            )  # not now: as if it had caught up
+            )  # not marked: as after its notification
         answer = await api.client.patch(f"{PATH}/{endpoint_id}", json=change)
         assert answer.status_code == 200, answer.text
         assert bool(late(api)) is is_late

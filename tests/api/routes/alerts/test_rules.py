@@ -131,19 +131,19 @@ async def test_rules_can_be_reset_to_the_defaults(api):
     found = (await api.client.delete(PATH)).json()
     assert (found["source"], found["version"]) == ("defaults", 2)
     assert (await api.client.get(PATH)).json() == found
-    deeds = (await api.client.get("/api/v1/audit?object_kind=rules")).json()["items"]
-    assert [deed["action"] for deed in deeds] == ["rules.reset", "rules.replace"]
+    entries = (await api.client.get("/api/v1/audit?object_kind=rules")).json()["items"]
+    assert [entry["action"] for entry in entries] == ["rules.reset", "rules.replace"]
     usual = ["slowdown", "cause", "step-time", "stalled", "silent-worker"]
-    assert (deeds[1]["detail"]["added"], deeds[1]["detail"]["removed"]) == (["slow"], usual)
-    assert (deeds[0]["detail"]["added"], deeds[0]["detail"]["removed"]) == (usual, ["slow"])
+    assert (entries[1]["detail"]["added"], entries[1]["detail"]["removed"]) == (["slow"], usual)
+    assert (entries[0]["detail"]["added"], entries[0]["detail"]["removed"]) == (usual, ["slow"])
 
 
-async def test_the_audit_says_which_rules_were_changed_and_how(api):
+async def test_audit_lists_changed_rules_with_their_changes(api):
     await put(api)
     text = OWN.replace("severity: critical", "severity: info") + "  - {name: hung, on: stalled}\n"
     await put(api, text)
-    [deed, _] = (await api.client.get("/api/v1/audit?object_kind=rules")).json()["items"]
-    detail = deed["detail"]
+    [entry, _] = (await api.client.get("/api/v1/audit?object_kind=rules")).json()["items"]
+    detail = entry["detail"]
     assert (detail["version"], detail["added"], detail["removed"]) == (2, ["hung"], [])
     assert detail["changed"] == ["slow"]
     assert detail["changes"] == {"slow": {"severity": {"old": "critical", "new": "info"}}}
@@ -163,7 +163,7 @@ async def test_concurrent_change_is_not_overwritten(api):
 async def test_rules_of_another_project_are_separate(api):
     await put(api)
     _, text = api.token(project="research")
-    async with api.known_by(text) as other:
+    async with api.client_with(text) as other:
         assert (await other.get(PATH)).json()["source"] == "defaults"
 
 

@@ -16,7 +16,7 @@ MATCHERS = [{"label": "job", "pattern": "job-*"}]
 
 
 def at(**after):
-    """RFC 3339 for so long after now."""
+    """RFC 3339 time this long after now."""
     return (datetime.fromtimestamp(NOW_S, UTC) + timedelta(**after)).isoformat()
 
 
@@ -27,12 +27,12 @@ async def make(client, **changes):
 
 async def test_silence_starts_now_under_the_tokens_name(api):
     _, text = api.token("write", "read", "admin")
-    async with api.known_by(text) as client:
+    async with api.client_with(text) as client:
         answer = await make(client)
         assert answer.status_code == 201, answer.text
         made = answer.json()
         listed = (await client.get(PATH)).json()["items"]
-        [deed] = (await client.get("/api/v1/audit?object_kind=silence")).json()["items"]
+        [entry] = (await client.get("/api/v1/audit?object_kind=silence")).json()["items"]
     silence_id = made["silence_id"]
     assert made == {
         "silence_id": silence_id,
@@ -46,8 +46,8 @@ async def test_silence_starts_now_under_the_tokens_name(api):
         "state": "active",
     }
     assert listed == [made]
-    assert (deed["action"], deed["object_id"]) == ("silence.create", silence_id)
-    assert deed["detail"]["matchers"] == MATCHERS
+    assert (entry["action"], entry["object_id"]) == ("silence.create", silence_id)
+    assert entry["detail"]["matchers"] == MATCHERS
     with api.store.read() as conn:
         [stored] = silences.active(conn, "default", now_s=NOW_S)
     assert stored.mutes({"job": "job-7"}, NOW_S)
@@ -65,7 +65,7 @@ async def test_past_start_becomes_now(api):
     assert answer.json()["starts_at"] == "2026-09-21T14:13:20Z"
 
 
-async def test_a_silence_is_ended_once_and_listed_no_longer(api):
+async def test_silence_is_ended_once_and_no_longer_listed(api):
     silence_id = (await make(api.client)).json()["silence_id"]
     for _ in range(2):
         assert (await api.client.delete(f"{PATH}/{silence_id}")).status_code == 204
@@ -73,17 +73,17 @@ async def test_a_silence_is_ended_once_and_listed_no_longer(api):
     [ended] = (await api.client.get(PATH, params={"ended": True})).json()["items"]
     assert (ended["state"], ended["ends_at"]) == ("ended", "2026-09-21T14:13:20Z")
     assert (await api.client.get(f"{PATH}/{silence_id}")).json() == ended
-    deeds = (await api.client.get("/api/v1/audit")).json()["items"]
-    assert [deed["action"] for deed in deeds] == ["silence.end", "silence.create"]
-    assert deeds[0]["detail"]["matchers"] == [{"is_negative": False, **each} for each in MATCHERS]
-    assert deeds[0]["detail"]["changes"]["ends_at"]["new"] == "2026-09-21T14:13:20+00:00"
+    entries = (await api.client.get("/api/v1/audit")).json()["items"]
+    assert [entry["action"] for entry in entries] == ["silence.end", "silence.create"]
+    assert entries[0]["detail"]["matchers"] == [{"is_negative": False, **each} for each in MATCHERS]
+    assert entries[0]["detail"]["changes"]["ends_at"]["new"] == "2026-09-21T14:13:20+00:00"
 
 
-@pytest.mark.parametrize("deed", ["make", "end"])
-async def test_ending_a_silence_updates_its_groups_at_once(api, deed):
+@pytest.mark.parametrize("action", ["make", "end"])
+async def test_created_or_ended_silence_updates_its_groups_at_once(api, action):
     await api.register("job-a")
     state = fire(api)
-    silence_id = (await make(api.client)).json()["silence_id"] if deed == "end" else None
+    silence_id = (await make(api.client)).json()["silence_id"] if action == "end" else None
     with api.store.write() as conn:
         for group in notifications.claim_groups(conn, now_s=NOW_S, lease_s=30.0, limit=10):
             notifications.release(conn, group, next_at_s=None, last_at_s=NOW_S)
@@ -134,7 +134,7 @@ async def test_number_of_silences_is_limited_and_pages_are_not(api):
 async def test_silence_does_not_affect_another_project(api):
     silence_id = (await make(api.client)).json()["silence_id"]
     _, text = api.token(project="research")
-    async with api.known_by(text) as other:
+    async with api.client_with(text) as other:
         assert (await other.get(PATH)).json()["items"] == []
         for method in ("GET", "DELETE"):
             answer = await other.request(method, f"{PATH}/{silence_id}")

@@ -20,8 +20,8 @@ LENGTHS = finding("sequence-imbalance", culprits=[], persistence="rotating", ons
 
 
 @dataclass
-class Told:
-    """What a consumer would have saved of a job's only window."""
+class SavedWindow:
+    """A job's only window, as a consumer saves it."""
 
     slowdown: float | None = 1.25
     findings: Any = ()
@@ -29,16 +29,16 @@ class Told:
     first_step: int = 4
 
 
-async def add(api, job_id, told: Told | None = None, **registered):
-    """A job that sent something just now, and its window."""
+async def add(api, job_id, saved: SavedWindow | None = None, **registered):
+    """Register a job with recent data and a window."""
     await api.register(job_id, **registered)
     key = job_key("default", job_id)
     with api.store.write() as conn:
         runs.note_data(conn, key, last_data_s=api.clock(), last_step=5, epoch=1)
         shards.heartbeat(conn, "consumer-0", now_s=api.clock(), lease_s=1e6)
-    if told is not None:
-        record = window_record(told.first_step, slowdown=told.slowdown, verdict=told.verdict)
-        found = None if told.findings is None else list(told.findings)
+    if saved is not None:
+        record = window_record(saved.first_step, slowdown=saved.slowdown, verdict=saved.verdict)
+        found = None if saved.findings is None else list(saved.findings)
         record = dataclasses.replace(record, result={**record.result, "findings": found})
         api.save_window(record, job_id)
         with api.store.write() as conn:
@@ -48,12 +48,12 @@ async def add(api, job_id, told: Told | None = None, **registered):
             fleet.save_losses(conn, key, record, lost, num_gpus=4)
 
 
-def silence(api, job_id, **said):
-    ranks = said.get("silent_ranks", ())
+def silence(api, job_id, **given):
+    ranks = given.get("silent_ranks", ())
     nothing = {"silent_workers": ranks, "silent_ranks": ranks, "silent_since_s": None}
     nothing |= {"stalled_since_s": None}
     with api.store.write() as conn:
-        shards.save_silent_ranks(conn, job_key("default", job_id), 1, **nothing | said)
+        shards.save_silent_ranks(conn, job_key("default", job_id), 1, **nothing | given)
 
 
 async def ask(api, **query):
@@ -67,7 +67,9 @@ async def names(api, **query):
 
 
 async def test_straggling_job_has_slowdown_loss_and_cause(api):
-    await add(api, "slow", Told(findings=[finding(), LENGTHS]), labels={"owner": "ann"}, gpus=8)
+    await add(
+        api, "slow", SavedWindow(findings=[finding(), LENGTHS]), labels={"owner": "ann"}, gpus=8
+    )
     [line] = (await ask(api))["items"]
     assert line == {
         "job_id": "slow",
@@ -109,16 +111,16 @@ async def test_straggling_job_has_slowdown_loss_and_cause(api):
 
 
 async def test_onset_is_marked_in_the_sparkline(api):
-    await add(api, "slow", Told(slowdown=1.0, first_step=2))
-    await add(api, "slow", Told(slowdown=None, first_step=4))
-    await add(api, "slow", Told(findings=[finding(onset_step=7)], first_step=6))
+    await add(api, "slow", SavedWindow(slowdown=1.0, first_step=2))
+    await add(api, "slow", SavedWindow(slowdown=None, first_step=4))
+    await add(api, "slow", SavedWindow(findings=[finding(onset_step=7)], first_step=6))
     [line] = (await ask(api))["items"]
     assert line["sparkline"] == [1.0, None, 1.25]
     assert line["onset_bin"] == 2
 
 
 async def test_stalled_job_loses_all_gpus_and_has_no_culprit(api):
-    await add(api, "dead", Told(findings=[finding()]), gpus=8)
+    await add(api, "dead", SavedWindow(findings=[finding()]), gpus=8)
     silence(api, "dead", stalled_since_s=NOW_S - 600)
     found = await ask(api)
     [line] = found["items"]
@@ -127,12 +129,12 @@ async def test_stalled_job_loses_all_gpus_and_has_no_culprit(api):
     assert (line["since_step"], line["since_at"]) == (5, "2026-09-21T14:03:20Z")
     assert line["silence"].startswith("no data for")
     assert found["summary"]["lost_per_hour"] == 8
-    # Its one window of today, and apart from that ten minutes of silence.
+    # One window of today, and ten minutes without data.
     assert found["summary"]["gpu_hours_today"] == pytest.approx(2.6 * 4 / 3600)
     assert found["summary"]["gpu_hours_lost_today"] == pytest.approx(0.1)
     assert found["summary"]["gpu_hours_stalled_today"] == pytest.approx(8 / 6)
     day = (await api.client.get("/api/v1/fleet/charts/planned?days=1")).json()["data"]
-    assert day[1]["y"] == [pytest.approx(0.1)]  # as much as the summary says
+    assert day[1]["y"] == [pytest.approx(0.1)]  # equals the summary
 
 
 async def test_loss_of_a_stall_counts_from_midnight(api):
@@ -145,19 +147,19 @@ async def test_loss_of_a_stall_counts_from_midnight(api):
 
 
 async def test_a_silent_jobs_loss_is_not_measured(api):
-    await add(api, "quiet", Told())
+    await add(api, "quiet", SavedWindow())
     silence(api, "quiet", silent_ranks=tuple(range(6)), silent_since_s=NOW_S - 60)
     found = await ask(api)
     [line] = found["items"]
     assert (line["state"], line["lost_gpu_hours_per_day"]) == ("silent", None)
     assert (line["silent_ranks"], line["num_silent_ranks"]) == ([0, 1, 2, 3], 6)
     assert line["silence"] == "6 ranks silent"
-    assert line["slowdown"] == 1.25  # the last that is known
+    assert line["slowdown"] == 1.25  # the last known figures
     assert found["summary"]["gpus_measured"] == 0
 
 
 async def test_figures_of_low_fidelity_are_withheld(api):
-    await add(api, "odd", Told(findings=None, verdict="low"))
+    await add(api, "odd", SavedWindow(findings=None, verdict="low"))
     found = await ask(api)
     [line] = found["items"]
     assert (line["state"], line["verdict"]) == ("low-fidelity", "low")
@@ -177,14 +179,14 @@ async def test_a_job_without_figures_says_why(api):
 
 
 async def test_no_causes_and_not_diagnosed_are_distinct(api):
-    await add(api, "looked", Told(findings=[]))
-    await add(api, "not-looked", Told(findings=None))
+    await add(api, "looked", SavedWindow(findings=[]))
+    await add(api, "not-looked", SavedWindow(findings=None))
     lines = (await ask(api, order="name"))["items"]
     assert [(line["causes"], line["is_diagnosed"]) for line in lines] == [([], True), ([], False)]
 
 
 async def test_a_finished_job_loses_nothing_now(api):
-    await add(api, "done", Told(findings=[finding()]))
+    await add(api, "done", SavedWindow(findings=[finding()]))
     await api.client.post("/api/v1/jobs/done/end")
     found = await ask(api)
     [line] = found["items"]
@@ -195,10 +197,10 @@ async def test_a_finished_job_loses_nothing_now(api):
 
 
 async def three_jobs(api):
-    """Losing 16, 9.6 and 0 GPU-hours a day, and one of which nothing is known."""
-    await add(api, "a-small", Told(slowdown=1.2, findings=[LENGTHS]))
-    await add(api, "b-large", Told(slowdown=1.25, findings=[finding()]), gpus=2)
-    await add(api, "c-well", Told(slowdown=1.0, findings=[]), gpus=16, framework="NeMo")
+    """Jobs that lose 16, 9.6 and 0 GPU-hours a day, and one without figures."""
+    await add(api, "a-small", SavedWindow(slowdown=1.2, findings=[LENGTHS]))
+    await add(api, "b-large", SavedWindow(slowdown=1.25, findings=[finding()]), gpus=2)
+    await add(api, "c-well", SavedWindow(slowdown=1.0, findings=[]), gpus=16, framework="NeMo")
     await api.register("d-new", labels={"owner": "Carla"})
 
 
@@ -210,11 +212,11 @@ async def test_jobs_are_sorted_by_loss_with_unknown_last(api):
 
 async def test_jobs_without_figures_are_sorted_by_severity(api):
     await api.register("a-new")
-    await add(api, "b-done", Told())
+    await add(api, "b-done", SavedWindow())
     await api.client.post("/api/v1/jobs/b-done/end")
-    await add(api, "c-odd", Told(findings=None, verdict="low"))
-    await add(api, "e-quiet", Told())
-    await add(api, "d-quiet", Told())
+    await add(api, "c-odd", SavedWindow(findings=None, verdict="low"))
+    await add(api, "e-quiet", SavedWindow())
+    await add(api, "d-quiet", SavedWindow())
     for job_id in ("d-quiet", "e-quiet"):
         silence(api, job_id, silent_ranks=(1,), silent_since_s=NOW_S)
     for direction in ("asc", "desc"):
@@ -256,7 +258,7 @@ async def test_pages_have_every_job_once_in_any_order(api):
 async def test_page_continues_at_the_cursors_position(api):
     await three_jobs(api)
     first = await ask(api, limit=1)
-    silence(api, "a-small", silent_ranks=(1,), silent_since_s=NOW_S)  # now it is the last but one
+    silence(api, "a-small", silent_ranks=(1,), silent_since_s=NOW_S)  # now second to last
     assert await names(api, limit=1, cursor=first["next_cursor"]) == ["b-large"]
 
 
@@ -292,7 +294,7 @@ async def test_search_and_filters(api):
         found = await ask(api, **query)
         assert [item["job_id"] for item in found["items"]] == expected, query
         assert found["total"] == len(expected)
-        assert found["summary"]["jobs"] == 4  # of all, whatever is looked for
+        assert found["summary"]["jobs"] == 4  # of all jobs, regardless of the filter
 
 
 async def test_summary_is_the_sum_of_the_jobs(api):
@@ -318,7 +320,7 @@ async def test_alerts_that_fire_are_counted(api):
     assert (summary["alerts_firing"], summary["alerts_new_last_hour"]) == (1, 1)
 
 
-async def test_an_empty_fleet(api):
+async def test_empty_fleet_has_no_jobs(api):
     found = await ask(api)
     assert (found["items"], found["total"], found["next_cursor"]) == ([], 0, None)
     assert found["summary"]["sentence"] == "No job has registered yet."

@@ -16,7 +16,7 @@ AT = "2026-09-21T14:13:20Z"
 
 
 async def blame(api, job_id, *first_steps, host=NODE, slowdown=1.5, ago_s=0.0):
-    """The job's windows that lost 0.5 GPU-hours to the host, on which its worker (1, 0) is."""
+    """Save windows that lost 0.5 GPU-hours to the host of worker (1, 0)."""
     await api.register(job_id)
     key = job_key("default", job_id)
     with api.store.write() as conn:

@@ -1,4 +1,4 @@
-"""Metrics agree with what was done; unmeasured values have no samples."""
+"""Metrics equal the performed operations; unmeasured values have no samples."""
 
 from dataclasses import replace
 
@@ -21,8 +21,8 @@ OP = {"optype": "forward-compute", "start_ns": 0, "duration_ns": 4_000}
 
 
 async def scraped(api):
-    """Every sample by its name and labels."""
-    async with api.stranger() as client:
+    """Samples by name and labels."""
+    async with api.anonymous_client() as client:
         answer = await client.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -38,16 +38,16 @@ def samples(text):
 
 
 def ops(*steps, **changes):
-    """A batch with one operation of each of these steps; a step of -1 is no step."""
+    """A batch with one operation per step; -1 is an invalid step."""
     columns = {"step": list(steps), **{name: [value] * len(steps) for name, value in OP.items()}}
     return json_batch(**{"columns": columns, "steps_done": []} | changes)
 
 
 @pytest.fixture
 def consume(api, tmp_path):
-    """A function that lets a real consumer take what is in the queue."""
+    """A function that runs a real consumer over the queue."""
     twin = ConsumerTwin(f"sqlite:///{tmp_path / 'paceline.db'}")
-    reader = CrashingReader(api.queue, twin.fuse)
+    reader = CrashingReader(api.queue, twin.crash_points)
     work = replace(twin.context, store=api.store, queue=reader, num_shards=api.queue.num_shards)
     consumer = Consumer(work, "consumer-0")
 
@@ -60,8 +60,8 @@ def consume(api, tmp_path):
     twin.store.close()
 
 
-async def push_to_a_job_that_is_gone(api, batch):
-    """Push to a job that the consumer will not find."""
+async def push_to_a_removed_job(api, batch):
+    """Push to a job and remove it before the consumer reads the batch."""
     await api.register("gone")
     assert (await api.push(batch, "gone")).status_code == 202
     with api.store.write() as conn:
@@ -85,16 +85,16 @@ async def test_every_received_operation_is_accounted_for(api, consume):
         assert (await api.push(body)).status_code == status
     consume()
     assert (await api.push(ops(0, 0, epoch=epoch, batch_seq=2))).status_code == 202
-    await push_to_a_job_that_is_gone(api, ops(0, 0, 0, 0))
+    await push_to_a_removed_job(api, ops(0, 0, 0, 0))
     api.queue.max_entries = 0
     assert (await api.push(ops(1, 1, epoch=epoch, batch_seq=3))).status_code == 503
     consume()
     found = await scraped(api)
-    taken = {way: found[f"ops_{way}_total",] for way in WAYS}
+    counted = {way: found[f"ops_{way}_total",] for way in WAYS}
     refused = {key[1]: value for key, value in found.items() if key[0] == "ops_refused_total"}
-    assert taken == {"accepted": 6, "duplicate": 5, "conflict": 3, "late": 2, "dead": 4}
+    assert counted == {"accepted": 6, "duplicate": 5, "conflict": 3, "late": 2, "dead": 4}
     assert refused == {"invalid": 2, "epoch_superseded": 1, "ingest_full": 2}
-    assert found["ops_received_total",] == sum(refused.values()) + sum(taken.values())
+    assert found["ops_received_total",] == sum(refused.values()) + sum(counted.values())
     assert found["batches_received_total",] == len(pushes) + 2
     whole = {key[1]: value for key, value in found.items() if key[0] == "batches_refused_total"}
     assert whole == {"invalid": 1, "epoch_superseded": 1, "ingest_full": 1}
@@ -107,7 +107,7 @@ async def test_answers_are_counted_by_route_and_status(api):
     await api.push(json_batch())
     for path in ("/api/v1/jobs/none", "/api/v1/jobs/none/ops/x", "/api/v1/whatever", "/nothing"):
         await api.client.get(path)
-    async with api.stranger() as client:
+    async with api.anonymous_client() as client:
         await client.post("/api/v1/jobs/llm-70b/ops", json={})
     found = await scraped(api)
     assert {key[1:]: value for key, value in found.items() if key[0] == "requests_total"} == {
@@ -173,7 +173,7 @@ async def test_counters_are_per_process(anyio_backend, tmp_path):
 async def test_metrics_without_a_token_have_no_names(api):
     await api.register("secret-job", name="secret-name")
     await api.push(json_batch(host="secret-host"), "secret-job")
-    async with api.stranger() as client:
+    async with api.anonymous_client() as client:
         assert "secret" not in (await client.get("/metrics")).text
 
 
@@ -195,8 +195,8 @@ async def test_alerts_and_deliveries_are_counted_without_names(api):
 
 
 async def named(api, token, **options):
-    """The same for who has a token."""
-    async with api.known_by(token) as client:
+    """Samples of a caller with a token."""
+    async with api.client_with(token) as client:
         answer = await client.get("/metrics", **options)
     assert answer.status_code == 200, answer.text
     return samples(answer.text)
@@ -246,11 +246,11 @@ async def test_number_of_job_and_worker_series_is_limited(anyio_backend, empty_d
 
 @pytest.mark.parametrize("scope", ["ingest", "write", "admin"])
 async def test_token_without_read_gets_no_names(api, scope):
-    async with api.known_by(api.token(scope)[1]) as client:
+    async with api.client_with(api.token(scope)[1]) as client:
         assert (await client.get("/metrics")).status_code == 403
 
 
 async def test_wrong_token_is_refused(api):
-    async with api.known_by("pl_" + "x" * 40) as client:
+    async with api.client_with("pl_" + "x" * 40) as client:
         answer = await client.get("/metrics")
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthorised")

@@ -21,7 +21,7 @@ NOBODYS_PLAN = {
 ALL_TO_ALL = {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}
 
 
-def heard(api, *, last_step=8):
+def save_data_time(api, *, last_step=8):
     with api.store.write() as conn:
         runs.note_data(conn, KEY, epoch=1, last_data_s=api.clock.now_s, last_step=last_step)
 
@@ -90,7 +90,7 @@ async def test_job_has_its_registered_fields(api):
     }
 
 
-async def test_a_job_shows_the_operation_types_that_it_registered(api):
+async def test_job_has_its_registered_op_types(api):
     send = {"name": "kv-send", "kind": "p2p", "pairs_with": "kv-recv", "towards": "next"}
     recv = {"name": "kv-recv", "kind": "p2p", "stream": "kv", "axis": None}
     sizes = {"dp_size": 4, "pp_size": 2, "ep_size": 2}
@@ -118,7 +118,7 @@ async def test_the_same_run_with_other_types_or_blocks_gets_409(api, other):
 
 async def test_a_job_with_a_window_has_its_slowdown(api):
     await api.register()
-    heard(api)
+    save_data_time(api)
     api.save_window(window_record(8, slowdown=1.25))
     job = (await api.client.get(PATH)).json()
     assert job["state"] == "straggling"
@@ -141,7 +141,7 @@ async def test_a_job_with_a_window_has_its_slowdown(api):
 
 async def test_a_finished_job_is_never_silent(api):
     await api.register()
-    heard(api)
+    save_data_time(api)
     ended = await api.client.post(f"{PATH}/end")
     assert ended.status_code == 200
     assert ended.json()["state"] == "finished"

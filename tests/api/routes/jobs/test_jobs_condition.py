@@ -13,13 +13,13 @@ KEY = "default/llm-70b"
 
 
 @pytest.fixture
-async def told(api):
-    """A function that writes what a consumer knows of a job with a window, and asks for the job."""
+async def save_silence(api):
+    """A function that saves silent ranks of a job as a consumer does, and gets the job."""
     await api.register()
     api.save_window(window_record(slowdown=1.25))
     beat(api, NOW_S)
 
-    async def tell(
+    async def save_ranks(
         *, silent_ranks=(), silent_workers=(), silent_since_s=None, stalled_since_s=None
     ):
         with api.store.write() as conn:
@@ -34,7 +34,7 @@ async def told(api):
             )
         return (await api.client.get("/api/v1/jobs/llm-70b")).json()
 
-    return tell
+    return save_ranks
 
 
 def beat(api, now_s):
@@ -46,14 +46,14 @@ async def headline(api):
     return (await api.client.get("/api/v1/jobs/llm-70b/headline")).json()
 
 
-async def test_job_with_data_of_all_ranks_is_not_silent(api, told):
-    job = await told()
+async def test_job_with_data_of_all_ranks_is_not_silent(api, save_silence):
+    job = await save_silence()
     assert (job["state"], job["silent_ranks"], job["num_silent_ranks"]) == ("straggling", [], 0)
     assert (job["silent_since"], job["stalled_since"], job["ingest"]) == (None, None, None)
 
 
-async def test_silent_ranks_are_named(api, told):
-    job = await told(silent_ranks=[1, 3], silent_workers=[1, 3], silent_since_s=NOW_S - 60)
+async def test_silent_ranks_are_named(api, save_silence):
+    job = await save_silence(silent_ranks=[1, 3], silent_workers=[1, 3], silent_since_s=NOW_S - 60)
     assert (job["state"], job["silent_ranks"], job["num_silent_ranks"]) == ("silent", [1, 3], 2)
     assert job["silent_since"] == "2026-09-21T14:12:20Z"
     assert (await headline(api))["sentence"] == (
@@ -61,52 +61,54 @@ async def test_silent_ranks_are_named(api, told):
     )
 
 
-async def test_silent_workers_are_named_by_rank_and_host(api, told):
-    job = await told(silent_ranks=[7], silent_workers=[3], silent_since_s=NOW_S - 60)
+async def test_silent_workers_are_named_by_rank_and_host(api, save_silence):
+    job = await save_silence(silent_ranks=[7], silent_workers=[3], silent_since_s=NOW_S - 60)
     assert job["silent_workers"] == [{"dp_rank": 1, "stage": 1}]
     assert (await headline(api))["sentence"].startswith("Rank 7 (dp 1, stage 1")
 
 
-async def test_silent_ranks_are_named_by_their_common_host(api, told):
+async def test_silent_ranks_are_named_by_their_common_host(api, save_silence):
     with api.store.write() as conn:
         hosts.save(conn, KEY, 1, {(0, 0): "one", (0, 1): "two", (1, 0): "two", (1, 1): "one"})
-    job = await told(silent_ranks=[5, 6, 7], silent_workers=[1, 1, 2], silent_since_s=NOW_S - 60)
+    job = await save_silence(
+        silent_ranks=[5, 6, 7], silent_workers=[1, 1, 2], silent_since_s=NOW_S - 60
+    )
     assert (job["num_silent_ranks"], job["num_silent_workers"]) == (3, 2)
     assert (await headline(api))["sentence"].startswith("Ranks 5, 6 and 7 (all on two) have been")
-    await told(silent_ranks=[5, 7], silent_workers=[1, 3], silent_since_s=NOW_S - 60)
+    await save_silence(silent_ranks=[5, 7], silent_workers=[1, 3], silent_since_s=NOW_S - 60)
     assert (await headline(api))["sentence"].startswith("Ranks 5 and 7 have been")
 
 
-async def test_long_list_of_silent_ranks_is_cut_and_counted(api, told):
-    job = await told(silent_ranks=list(range(5000)))
+async def test_long_list_of_silent_ranks_is_cut_and_counted(api, save_silence):
+    job = await save_silence(silent_ranks=list(range(5000)))
     assert job["silent_ranks"] == list(range(MAX_SILENT_RANKS))
     assert job["num_silent_ranks"] == 5000
 
 
-async def test_job_without_data_is_stalled(api, told):
-    job = await told(stalled_since_s=NOW_S - 600)
+async def test_job_without_data_is_stalled(api, save_silence):
+    job = await save_silence(stalled_since_s=NOW_S - 600)
     assert (job["state"], job["stalled_since"]) == ("stalled", "2026-09-21T14:03:20Z")
     assert (await headline(api))["sentence"].startswith(
         "No worker has sent anything since 14:03 UTC."
     )
 
 
-async def test_missing_data_is_drawn_after_the_last_step(api, told):
+async def test_missing_data_is_drawn_after_the_last_step(api, save_silence):
     async def drawn():
         figure = (await api.client.get("/api/v1/jobs/llm-70b/charts/steps")).json()
         notes = figure["layout"].get("annotations", [])
         return [note["text"].replace("<br>", " ") for note in notes]
 
-    await told(silent_ranks=[1])
+    await save_silence(silent_ranks=[1])
     assert "1 rank silent" in await drawn()
-    await told(stalled_since_s=NOW_S)
+    await save_silence(stalled_since_s=NOW_S)
     assert any(text.startswith("no data for") for text in await drawn())
-    await told()
+    await save_silence()
     assert await drawn() == []
 
 
-async def test_old_data_is_stale_only_while_no_consumer_is_alive(api, told):
-    await told()
+async def test_old_data_is_stale_only_while_no_consumer_is_alive(api, save_silence):
+    await save_silence()
     with api.store.write() as conn:
         runs.note_data(conn, KEY, epoch=1, last_data_s=NOW_S, last_step=1)
     api.clock.now_s = NOW_S + 3600
@@ -118,17 +120,17 @@ async def test_old_data_is_stale_only_while_no_consumer_is_alive(api, told):
     assert listed["state"] == "straggling"
 
 
-async def test_a_finished_job_is_neither_silent_nor_stalled(api, told):
-    await told(stalled_since_s=NOW_S)
+async def test_a_finished_job_is_neither_silent_nor_stalled(api, save_silence):
+    await save_silence(stalled_since_s=NOW_S)
     ended = await api.client.post("/api/v1/jobs/llm-70b/end")
     assert ended.json()["state"] == "finished"
 
 
-async def test_job_has_the_counts_of_its_operations(api, told):
+async def test_job_has_the_counts_of_its_operations(api, save_silence):
     sample = {"rank": 3, "batch_seq": 9}
     with api.store.write() as conn:
         runs.save(conn, KEY, 1, IngestCounts(100, 5, 4, 3, 2, 1, sample))
-    assert (await told())["ingest"] == {
+    assert (await save_silence())["ingest"] == {
         "accepted": 100,
         "duplicate": 5,
         "conflict": 4,

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 PATH = "/api/v1/jobs/llm-70b/ops"
 
 
-def taken(api: Api):
+def queued_batches(api: Api):
     """Batches in the event queue."""
     entries = api.queue.reader.read(range(4), "test", count=100, block_s=0)
     return [(entry.job_id, read_entry(entry.body)) for entry in entries]
@@ -32,7 +32,7 @@ async def test_a_batch_is_in_the_queue_when_202_is_answered(api, batch):
     answer = await api.push(batch)
     assert answer.status_code == 202
     assert answer.json() == {"accepted": 2, "rejected": 0, "errors": []}
-    [(job_id, found)] = taken(api)
+    [(job_id, found)] = queued_batches(api)
     assert job_id == "default/llm-70b"
     assert found.columns.num_ops == 2
     assert found.steps_done == ((0, 2),)
@@ -45,7 +45,7 @@ async def test_valid_rows_are_accepted_and_invalid_ones_reported(api):
     assert answer.status_code == 202
     assert (answer.json()["accepted"], answer.json()["rejected"]) == (1, 1)
     assert answer.json()["errors"][0]["index"] == 1
-    [(_, found)] = taken(api)
+    [(_, found)] = queued_batches(api)
     assert found.columns.num_ops == 1
 
 
@@ -67,7 +67,7 @@ async def test_operations_of_registered_types_are_in_the_queue_under_their_names
     assert found == [[first + 1, first], [first + 1] * 2]
 
 
-async def test_a_type_that_another_run_registered_is_refused_row_by_row(api):
+async def test_rows_of_a_type_of_another_run_are_refused(api):
     await api.register(op_types=OWN)
     await api.register("other")
     columns = json_batch()["columns"] | {"optype": ["forward-compute", "router"]}
@@ -82,7 +82,7 @@ async def test_batch_of_invalid_rows_only_gets_422(api):
     columns = json_batch()["columns"] | {"duration_ns": [-1, -1]}
     answer = await api.push(json_batch(columns=columns))
     assert answer.status_code == 422
-    assert taken(api) == []
+    assert queued_batches(api) == []
 
 
 async def test_batch_without_rows_can_report_finished_steps(api):
@@ -138,7 +138,7 @@ async def test_grace_period_lasts_as_long_as_windows_are_revised(empty_database,
         assert (await api.push(json_batch(batch_seq=1))).status_code == 409
 
 
-async def test_a_job_that_another_process_registered_again_is_looked_up_before_a_refusal(api):
+async def test_run_registered_by_another_process_is_found_by_find_now(api):
     await api.register(run_key="run-1")
     await api.push(json_batch())
     other = RegistrationCache(api.store, monotonic=api.clock)
@@ -212,7 +212,7 @@ async def test_invalid_batch_gets_the_right_refusal(api, what):
     answer = await api.client.post(PATH, content=body, headers=headers)
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    assert taken(api) == []
+    assert queued_batches(api) == []
 
 
 async def test_an_unknown_job_gets_404(api):
@@ -227,7 +227,7 @@ def compressed(name):
 
 
 @pytest.mark.parametrize("name", ["gzip", "zstd"])
-async def test_a_compressed_batch_is_in_the_queue_as_it_came(api, name):
+async def test_compressed_batch_is_in_the_queue_as_sent(api, name):
     await api.register()
     body = compressed(name)
     headers = {"content-type": BINARY_TYPE, "content-encoding": name}
@@ -248,7 +248,7 @@ async def test_a_batch_of_rows_may_be_compressed_too(api, name):
     headers = {"content-type": "application/json", "content-encoding": name}
     answer = await api.client.post(PATH, content=body, headers=headers)
     assert answer.json()["accepted"] == 2
-    [(_, found)] = taken(api)
+    [(_, found)] = queued_batches(api)
     assert found.columns.bytes.tolist() == [7, 7]
 
 
@@ -258,7 +258,7 @@ async def test_zip_bomb_gets_413_and_broken_compression_400(api):
         headers = {"content-type": BINARY_TYPE, "content-encoding": "gzip"}
         answer = await api.client.post(PATH, content=body, headers=headers)
         assert answer.status_code == status, answer.text
-    assert taken(api) == []
+    assert queued_batches(api) == []
 
 
 async def test_unknown_values_are_refused_with_the_known_ones(api):
@@ -333,10 +333,10 @@ async def test_every_readable_operation_is_counted_once(api):
 async def test_body_chunks_do_not_change_the_result(api, cuts, name):
     await api.client.put("/api/v1/jobs/llm-70b", json=JOB)
     body = compressed(name) if name else binary_batch(50)
-    places = sorted({min(cut, len(body)) for cut in cuts} | {0, len(body)})
+    offsets = sorted({min(cut, len(body)) for cut in cuts} | {0, len(body)})
 
     async def pieces():
-        for begin, end in pairwise(places):
+        for begin, end in pairwise(offsets):
             yield body[begin:end]
 
     headers = {"content-type": BINARY_TYPE, "content-encoding": name or "identity"}
@@ -353,7 +353,7 @@ MEDIA = st.sampled_from([BINARY_TYPE, "application/json"]) | st.text(
 
 
 def mutated():
-    """A good batch with some bytes changed, left out or added."""
+    """A valid batch with some bytes changed, removed or added."""
     good = st.sampled_from([binary_batch(), b'{"version":1,"columns":{}}'])
     at, byte = st.integers(0, 400), st.integers(0, 255)
 

@@ -43,7 +43,7 @@ def anyio_backend():
 
 @pytest.fixture(scope="module")
 async def shared(anyio_backend, empty_database, tmp_path_factory):
-    """One API for all tests here: to start one takes longer than most of them."""
+    """One API for all tests of this file, since its start takes longer than most tests."""
     path = shutil.copy(empty_database, tmp_path_factory.mktemp("spans") / "paceline.db")
     async with running(f"sqlite:///{path}") as api:
         yield api
@@ -56,13 +56,13 @@ def numbers():
 
 @pytest.fixture
 def project(numbers):
-    """A project of the test's own."""
+    """A new project for each test."""
     return f"p{next(numbers)}"
 
 
 @pytest.fixture
 async def api(shared, project):
-    """The API as good as new, spoken to with a token of the project."""
+    """The API with a clean state and a token of the project."""
     shared.clock.now_s = NOW_S
     for shard in shared.queue.shards:
         shard.new.clear()
@@ -71,7 +71,7 @@ async def api(shared, project):
     for key in list(held._ranks):
         held._forget(key)
     _, token = shared.token(project=project)
-    async with shared.known_by(token) as client:
+    async with shared.client_with(token) as client:
         yield replace(shared, client=client)
 
 
@@ -128,9 +128,9 @@ async def test_job_is_marked_as_having_host_times(api):
 
 async def test_host_times_need_an_opt_in(api):
     answer = await post(api, sent(**{"paceline.host_times": "no"}))
-    told = answer.json()["partialSuccess"]
-    assert told["rejectedSpans"] == 16
-    assert "add paceline.host_times=analyse to OTEL_RESOURCE_ATTRIBUTES" in told["errorMessage"]
+    partial = answer.json()["partialSuccess"]
+    assert partial["rejectedSpans"] == 16
+    assert "add paceline.host_times=analyse to OTEL_RESOURCE_ATTRIBUTES" in partial["errorMessage"]
     assert queued(api) == []
     assert (await api.client.get("/api/v1/jobs/llm-70b")).status_code == 404
 
@@ -172,8 +172,8 @@ async def test_repeated_request_has_no_effect(api):
 async def test_late_span_is_reported(api):
     made = spans(0, range(5, 7))
     await post(api, sent(made=made))
-    told = (await post(api, sent(made=[replace(made[0], number=1)]))).json()["partialSuccess"]
-    assert told["errorMessage"] == "1 spans: they came after their step was taken"
+    partial = (await post(api, sent(made=[replace(made[0], number=1)]))).json()["partialSuccess"]
+    assert partial["errorMessage"] == "1 spans: they came after their step was taken"
 
 
 async def test_spans_without_a_step_are_reported_once(api):
@@ -181,9 +181,9 @@ async def test_spans_without_a_step_are_reported_once(api):
     [mark, _] = [span for span in made if span.name == STEP_SPAN]
     early = replace(made[0], number=1, start_ns=mark.start_ns - 2, end_ns=mark.start_ns - 1)
     parts = ([early, *made[:8]], [mark], made[8:])
-    told = [(await post(api, sent(made=part))).json() for part in parts]
+    partial = [(await post(api, sent(made=part))).json() for part in parts]
     last = {"rejectedSpans": 1, "errorMessage": "1 spans: they lie in no megatron.train_step"}
-    assert told == [{}, {}, {"partialSuccess": last}]
+    assert partial == [{}, {}, {"partialSuccess": last}]
     assert [batch.columns.num_ops for batch in queued(api)] == [6, 6]
 
 
@@ -191,23 +191,23 @@ async def test_transfers_are_not_buffered(api):
     made = spans(0, range(5, 6))
     moved = [replace(made[0], name="megatron.p2p.send_forward", number=at) for at in range(1, 9)]
     assert (await post(api, sent(made=made[:1] + moved))).json() == {}
-    assert api.app.state.service.span_buffer.num_spans == 2  # and the rank's own place
+    assert api.app.state.service.span_buffer.num_spans == 2  # and the rank's buffer
 
 
 async def test_step_with_too_many_spans_is_reported(api, monkeypatch):
     monkeypatch.setattr(api.app.state.service.span_buffer, "max_of_rank", 20)
     made = spans(0, range(5, 6), microbatches=10)
-    told = (await post(api, sent(made=made[:-1]))).json()["partialSuccess"]
-    assert told["rejectedSpans"] == 23
-    assert "one step of a rank has more than 20: it cannot be taken" in told["errorMessage"]
+    partial = (await post(api, sent(made=made[:-1]))).json()["partialSuccess"]
+    assert partial["rejectedSpans"] == 23
+    assert "one step of a rank has more than 20: it cannot be taken" in partial["errorMessage"]
     assert api.app.state.service.span_buffer.num_spans == 1
 
 
 async def test_steps_of_a_rank_per_request_are_limited(api):
     made = [span for span in spans(0, range(1, 1003)) if span.name == STEP_SPAN]
-    told = (await post(api, sent(made=made))).json()["partialSuccess"]
-    # Of the last nobody knows whether it is over.
-    assert told["rejectedSpans"] == 1001
+    partial = (await post(api, sent(made=made))).json()["partialSuccess"]
+    # The last step may be unfinished.
+    assert partial["rejectedSpans"] == 1001
     waiting = await api.queue.writer.lag()
     assert sum(waiting.entries) == 1000
 
@@ -215,10 +215,10 @@ async def test_steps_of_a_rank_per_request_are_limited(api):
 async def test_run_without_a_first_step_starts_near_0(api):
     sizes = {"dp_size": 2, "pp_size": 1}
     await api.register(run_key="run-7", parallelism=sizes, labels={"host_times": "analyse"})
-    told = (await post(api, sent(steps=range(50_000, 50_002)))).json()["partialSuccess"]
+    partial = (await post(api, sent(steps=range(50_000, 50_002)))).json()["partialSuccess"]
     assert (
         "step 50000 is the first to come, and the job is registered without"
-        in (told["errorMessage"])
+        in (partial["errorMessage"])
     )
     assert queued(api) == []
     assert (await post(api, sent(rank=1, steps=range(1000, 1001)))).json() == {}
@@ -231,8 +231,8 @@ async def test_newer_run_of_another_process_is_not_superseded(api, project):
     elsewhere = Registration("llm-70b", sizes, 2, None, {}, "by-the-client")
     with api.store.write() as conn:
         runs.register(conn, key, elsewhere, now_s=api.clock())
-    told = (await post(api, sent(steps=range(6, 8)))).json()["partialSuccess"]
-    assert "is recorded by other means, in run 'by-the-client'" in told["errorMessage"]
+    partial = (await post(api, sent(steps=range(6, 8)))).json()["partialSuccess"]
+    assert "is recorded by other means, in run 'by-the-client'" in partial["errorMessage"]
     with api.store.read() as conn:
         assert jobs.get(conn, key).epoch == 2
 
@@ -247,7 +247,7 @@ async def test_client_batches_are_refused_in_a_run_of_spans(api):
     assert "has registered with other times (label times)" in answer.json()["detail"]
 
 
-async def test_after_a_restart_the_same_step_is_the_same_batch(api):
+async def test_step_repeated_after_a_restart_is_the_same_batch(api):
     await post(api, sent(steps=range(5, 8)))
     before = queued(api)
     for key in list(api.app.state.service.span_buffer._ranks):
@@ -258,7 +258,7 @@ async def test_after_a_restart_the_same_step_is_the_same_batch(api):
     assert (before[1].batch_seq, before[1].steps_done) == (1, after[0].steps_done)
 
 
-async def test_nothing_is_lost_while_the_queue_is_away(api, monkeypatch):
+async def test_spans_are_kept_during_a_queue_outage(api, monkeypatch):
     body, writer = sent(), api.app.state.service.writer
     append = writer.append
 
@@ -284,17 +284,17 @@ async def test_duplicate_rank_is_ignored(api):
 
 async def test_step_with_lost_spans_is_reported_and_closed(api):
     made = [span for span in spans(0, range(5, 8)) if span.number != 5002]
-    told = (await post(api, sent(made=made))).json()["partialSuccess"]
-    assert told["rejectedSpans"] == 1
-    assert "step 5 has 1 forward and 2 backward passes: spans were lost" in told["errorMessage"]
+    partial = (await post(api, sent(made=made))).json()["partialSuccess"]
+    assert partial["rejectedSpans"] == 1
+    assert "step 5 has 1 forward and 2 backward passes: spans were lost" in partial["errorMessage"]
     done = [(batch.batch_seq, batch.steps_done) for batch in queued(api)]
     assert done == [(0, ()), (1, ((6, 6),)), (2, ((7, 6),))]
 
 
 async def test_chunks_without_a_number_are_ignored(api):
     made = spans(0, range(5, 8), microbatches=2, chunks=2)
-    told = (await post(api, sent(made=made))).json()["partialSuccess"]
-    assert "step 5: 8 of 8 passes belong to one of several model chunks" in told["errorMessage"]
+    partial = (await post(api, sent(made=made))).json()["partialSuccess"]
+    assert "step 5: 8 of 8 passes belong to one of several model chunks" in partial["errorMessage"]
     assert {batch.columns.num_ops for batch in queued(api)} == {0}
 
 
@@ -302,11 +302,11 @@ async def test_chunks_without_a_number_are_ignored(api):
 async def test_large_and_compressed_bodies_are_read_in_threads(api, monkeypatch, pack):
     threads = []
 
-    def noted(*args):
+    def recording_call(*args):
         threads.append(threading.current_thread())
         return decompress(*args)
 
-    monkeypatch.setattr("app.api.service.otlp_buffer.decompress", noted)
+    monkeypatch.setattr("app.api.service.otlp_buffer.decompress", recording_call)
     encoding = {} if pack is bytes else {"content-encoding": "gzip"}
     assert (await post(api, pack(b"{}"), **encoding)).json() == {}
     assert (threads == [threading.current_thread()]) is (pack is bytes)
@@ -335,9 +335,9 @@ async def test_invalid_resource_attributes_are_explained(api):
     for case, (more, why) in BAD.items():
         answer = await post(api, sent(**more))
         assert answer.status_code == 200, case
-        told = answer.json()["partialSuccess"]
-        assert told["rejectedSpans"] == 16, case
-        assert why in told["errorMessage"], case
+        partial = answer.json()["partialSuccess"]
+        assert partial["rejectedSpans"] == 16, case
+        assert why in partial["errorMessage"], case
     assert queued(api) == []
 
 
@@ -345,8 +345,8 @@ async def test_invalid_process_does_not_affect_another(api):
     good = json.loads(sent())
     bad = json.loads(sent(rank=1, **{"paceline.job": ""}))
     both = {"resourceSpans": bad["resourceSpans"] + good["resourceSpans"]}
-    told = (await post(api, json.dumps(both))).json()["partialSuccess"]
-    assert told["rejectedSpans"] == 16
+    partial = (await post(api, json.dumps(both))).json()["partialSuccess"]
+    assert partial["rejectedSpans"] == 16
     assert [batch.rank for batch in queued(api)] == [0, 0]
 
 
@@ -359,8 +359,8 @@ async def test_spans_of_unknown_names_are_ignored(api):
 
 async def test_job_recorded_by_other_means_is_refused(api):
     await api.register(run_key="by-the-client", parallelism={"dp_size": 2, "pp_size": 1})
-    told = (await post(api, sent())).json()["partialSuccess"]
-    assert "is recorded by other means, in run 'by-the-client'" in told["errorMessage"]
+    partial = (await post(api, sent())).json()["partialSuccess"]
+    assert "is recorded by other means, in run 'by-the-client'" in partial["errorMessage"]
     job = (await api.client.get("/api/v1/jobs/llm-70b")).json()
     assert job["epoch"] == 1
 
@@ -373,9 +373,9 @@ UNTOLD = {"nemo.run.id": "", "service.instance.id": "", "paceline.rank": 0}
 )
 async def test_spans_are_refused_in_a_run_recorded_by_other_means(api, run):
     await api.register(run_key="by-the-client", parallelism={"dp_size": 2, "pp_size": 1})
-    told = (await post(api, sent(**run))).json()["partialSuccess"]
-    assert told["rejectedSpans"] == 16
-    assert "is recorded by other means, in run 'by-the-client'" in told["errorMessage"]
+    partial = (await post(api, sent(**run))).json()["partialSuccess"]
+    assert partial["rejectedSpans"] == 16
+    assert "is recorded by other means, in run 'by-the-client'" in partial["errorMessage"]
     assert queued(api) == []
 
 
@@ -383,29 +383,29 @@ async def test_new_run_starts_a_new_epoch(api):
     await post(api, sent())
     await post(api, sent(steps=range(2, 4), **{"nemo.run.id": "run-8"}))
     assert {batch.epoch for batch in queued(api)} == {1, 2}
-    told = (await post(api, sent(steps=range(7, 9)))).json()["partialSuccess"]
-    assert "is in epoch 2, not 1" in told["errorMessage"]
+    partial = (await post(api, sent(steps=range(7, 9)))).json()["partialSuccess"]
+    assert "is in epoch 2, not 1" in partial["errorMessage"]
 
 
 async def test_ended_run_refuses_spans(api):
     await post(api, sent())
     await api.client.post("/api/v1/jobs/llm-70b/end")
     api.clock.now_s += 601
-    told = (await post(api, sent(steps=range(7, 9)))).json()["partialSuccess"]
-    assert "has ended: register its next run first" in told["errorMessage"]
+    partial = (await post(api, sent(steps=range(7, 9)))).json()["partialSuccess"]
+    assert "has ended: register its next run first" in partial["errorMessage"]
 
 
 async def test_token_for_another_job_gets_its_own_reason(api, project):
     _, token = api.token("ingest", project=project, job="mine")
-    async with api.known_by(token) as client:
+    async with api.client_with(token) as client:
         answer = await client.post(PATH, json=json.loads(sent()))
-    told = answer.json()["partialSuccess"]
-    assert "this token is for another job only" in told["errorMessage"]
+    partial = answer.json()["partialSuccess"]
+    assert "this token is for another job only" in partial["errorMessage"]
 
 
 async def test_the_token_of_one_job_names_the_job(api, project):
     _, token = api.token("ingest", project=project, job="mine")
-    async with api.known_by(token) as client:
+    async with api.client_with(token) as client:
         answer = await client.post(PATH, json=json.loads(sent(**{"paceline.job": ""})))
     assert answer.json() == {}
     assert (await api.client.get("/api/v1/jobs/mine")).status_code == 200
@@ -481,11 +481,11 @@ async def test_protobuf_answer_has_the_refusals(api):
 
 
 async def test_unauthenticated_request_is_refused_before_its_body(api):
-    async with api.stranger() as stranger:
-        answer = await stranger.post(PATH, content=b"no JSON")
+    async with api.anonymous_client() as anonymous_client:
+        answer = await anonymous_client.post(PATH, content=b"no JSON")
     assert answer.status_code == 401
     _, token = api.token("read")
-    async with api.known_by(token) as reader:
+    async with api.client_with(token) as reader:
         assert (await reader.post(PATH, json={})).status_code == 403
     assert (await api.client.get(PATH)).status_code == 405
 
@@ -521,7 +521,7 @@ async def test_refusals_are_logged_and_counted(api, shared, project):
     assert await rejected() - before == 32
 
 
-def reasons_told(refusals, *reasons, project="a"):
+def logged_reasons(refusals, *reasons, project="a"):
     with capture_logs() as logs:
         refusals.log(project, Counter(reasons))
     return [line["reason"] for line in logs]
@@ -530,19 +530,19 @@ def reasons_told(refusals, *reasons, project="a"):
 def test_reason_is_logged_once_a_minute_per_project():
     clock = Clock()
     refusals = SpanRefusalLog(clock)
-    assert reasons_told(refusals, "step 5 is late") == ["step 5 is late"]
-    assert reasons_told(refusals, "step 6 is late") == []
-    assert reasons_told(refusals, "step 6 is late", project="b") == ["step 6 is late"]
+    assert logged_reasons(refusals, "step 5 is late") == ["step 5 is late"]
+    assert logged_reasons(refusals, "step 6 is late") == []
+    assert logged_reasons(refusals, "step 6 is late", project="b") == ["step 6 is late"]
     clock.now_s += 61
-    assert reasons_told(refusals, "step 7 is late") == ["step 7 is late"]
+    assert logged_reasons(refusals, "step 7 is late") == ["step 7 is late"]
 
 
 def test_made_up_reasons_do_not_fill_the_log():
     refusals = SpanRefusalLog(Clock())
     made = [f"no job {'x' * at}" for at in range(100)]
-    assert len(reasons_told(refusals, *made)) == MAX_REASONS
-    assert reasons_told(refusals, *made) == []
-    assert len(reasons_told(refusals, "y" * 5000, project="b")[0]) == 300
+    assert len(logged_reasons(refusals, *made)) == MAX_REASONS
+    assert logged_reasons(refusals, *made) == []
+    assert len(logged_reasons(refusals, "y" * 5000, project="b")[0]) == 300
 
 
 async def test_rank_that_never_ends_a_step_is_evicted(api, monkeypatch):
@@ -568,11 +568,11 @@ async def test_many_steps_in_one_request_are_accepted(api):
 async def test_rank_is_handled_once_per_request(api, monkeypatch):
     looks, ready = [], WaitingSpans.ready
 
-    def noted(*args):
+    def recording_call(*args):
         looks.append(1)
         return ready(*args)
 
-    monkeypatch.setattr(WaitingSpans, "ready", noted)
+    monkeypatch.setattr(WaitingSpans, "ready", recording_call)
     [whole] = json.loads(sent())["resourceSpans"]
     pieces = [
         {"resource": whole["resource"], "scopeSpans": [{"spans": [span]}]}
@@ -585,20 +585,20 @@ async def test_rank_is_handled_once_per_request(api, monkeypatch):
 
 async def test_jobs_per_request_are_limited(api):
     made = [json.loads(sent(**{"paceline.job": f"job-{at}"})) for at in range(102)]
-    for each in made:  # one span of each, which ends no step
+    for each in made:  # one span per job, which ends no step
         del each["resourceSpans"][0]["scopeSpans"][0]["spans"][1:]
     body = json.dumps({"resourceSpans": [each["resourceSpans"][0] for each in made]})
-    told = (await post(api, body)).json()["partialSuccess"]
-    assert told["rejectedSpans"] == 2
-    assert "spans of more than 100 jobs in one request: split it" in told["errorMessage"]
+    partial = (await post(api, body)).json()["partialSuccess"]
+    assert partial["rejectedSpans"] == 2
+    assert "spans of more than 100 jobs in one request: split it" in partial["errorMessage"]
 
 
 async def test_invalid_times_are_refused_per_span(api):
     request = json.loads(sent())
     request["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["endTimeUnixNano"] = "1"
-    told = (await post(api, json.dumps(request))).json()["partialSuccess"]
-    assert told["rejectedSpans"] >= 1
-    assert "its end is before its start" in told["errorMessage"]
+    partial = (await post(api, json.dumps(request))).json()["partialSuccess"]
+    assert partial["rejectedSpans"] >= 1
+    assert "its end is before its start" in partial["errorMessage"]
 
 
 def test_full_project_evicts_its_own_spans_only():

@@ -18,14 +18,14 @@ PATH = f"{JOB_PATH}/recording"
 PLAN = {"version": 1, "from_step": 500, "enabled": True, "every": 10, "steps": 2}
 
 
-async def choose(api, **asked):
+async def set_plan(api, **asked):
     answer = await api.client.put(PATH, json=asked)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def come_to(api, step, *, epoch=1, step_s=None):
-    """The run has come to this step; where it is said, its steps take so long."""
+def reach_step(api, step, *, epoch=1, step_s=None):
+    """Save the last step of the run and, if given, its step time."""
     with api.store.write() as conn:
         runs.note_data(conn, KEY, epoch=epoch, last_data_s=api.clock(), last_step=step)
         if step_s is not None:
@@ -48,8 +48,8 @@ async def test_answers_have_no_plan_before_one_is_set(api):
 @pytest.mark.parametrize("batch", [json_batch(), binary_batch()], ids=["JSON", "binary"])
 async def test_every_answer_to_a_batch_has_the_plan(api, batch):
     await api.register()
-    assert (await api.push(batch)).status_code == 202  # the job is remembered from here on
-    assert plan_of(await choose(api, every=10, steps=2, from_step=500)) == PLAN
+    assert (await api.push(batch)).status_code == 202  # the registration is cached from here on
+    assert plan_of(await set_plan(api, every=10, steps=2, from_step=500)) == PLAN
     assert (await api.push(batch)).json()["recording"] == PLAN
     assert (await api.push(json_batch(batch_seq=1))).json()["recording"] == PLAN
     assert plan_of((await api.client.get(PATH)).json()) == PLAN
@@ -63,20 +63,20 @@ async def test_another_process_sends_the_plan_within_two_seconds(api):
         recordings.add(conn, KEY, 1, sample, from_step=9, now_s=NOW_S, by="another")
     assert "recording" not in (await api.push(json_batch())).json()
     api.monotonic.now_s += 2
-    told = (await api.push(json_batch())).json()["recording"]
-    assert told == {"version": 1, "from_step": 9, "enabled": False, "every": 1, "steps": 1}
+    plan_sent = (await api.push(json_batch())).json()["recording"]
+    assert plan_sent == {"version": 1, "from_step": 9, "enabled": False, "every": 1, "steps": 1}
 
 
 async def test_registration_answer_has_the_plan(api):
     await api.register()
-    await choose(api, every=10, steps=2, from_step=500)
-    told = (await api.client.put(JOB_PATH, json=JOB)).json()["recording"]
-    assert told == PLAN | {"earlier": None}
+    await set_plan(api, every=10, steps=2, from_step=500)
+    plan_sent = (await api.client.put(JOB_PATH, json=JOB)).json()["recording"]
+    assert plan_sent == PLAN | {"earlier": None}
 
 
 async def test_later_run_uses_the_plan_from_its_first_step(api):
     await api.register()
-    await choose(api, every=10, steps=2, from_step=500)
+    await set_plan(api, every=10, steps=2, from_step=500)
     later = (await api.client.put(JOB_PATH, json=JOB | {"run_key": "run-2"})).json()
     assert later["recording"] == PLAN | {"from_step": 0, "earlier": None}
     assert (await api.push(json_batch(epoch=2))).json()["recording"] == PLAN | {"from_step": 0}
@@ -84,12 +84,12 @@ async def test_later_run_uses_the_plan_from_its_first_step(api):
 
 async def test_earlier_plans_are_sent_until_the_newest_begins(api):
     await api.register()
-    first = await choose(api, every=10, steps=2, from_step=500)
-    await choose(api, enabled=False, from_step=800)
-    told = (await api.push(json_batch())).json()["recording"]
-    assert (told["version"], told["from_step"]) == (2, 800)
-    assert told["earlier"] == [plan_of(first)]
-    come_to(api, 800)
+    first = await set_plan(api, every=10, steps=2, from_step=500)
+    await set_plan(api, enabled=False, from_step=800)
+    plan_sent = (await api.push(json_batch())).json()["recording"]
+    assert (plan_sent["version"], plan_sent["from_step"]) == (2, 800)
+    assert plan_sent["earlier"] == [plan_of(first)]
+    reach_step(api, 800)
     api.monotonic.now_s += 2
     assert "earlier" not in (await api.push(json_batch())).json()["recording"]
     shown = (await api.client.get(PATH)).json()
@@ -107,30 +107,30 @@ async def test_earlier_plans_are_sent_until_the_newest_begins(api):
 )
 async def test_first_step_leaves_time_for_every_rank(api, step_s, lead):
     await api.register()
-    come_to(api, 1000, step_s=step_s)
-    assert (await choose(api, every=10))["from_step"] == 1001 + lead
+    reach_step(api, 1000, step_s=step_s)
+    assert (await set_plan(api, every=10))["from_step"] == 1001 + lead
 
 
 async def test_unrecorded_time_extends_the_lead(api):
     await api.register()
-    come_to(api, 1000, step_s=0.5)
-    await choose(api, enabled=False, from_step=1001)
+    reach_step(api, 1000, step_s=0.5)
+    await set_plan(api, enabled=False, from_step=1001)
     api.clock.now_s += 3600
-    # Whether the job has come to step 1001 nobody can see: it sends nothing any more.
-    assert (await choose(api, every=10))["from_step"] == 1001 + 7200 + 60
+    # Step 1001 cannot be observed: the job no longer sends batches.
+    assert (await set_plan(api, every=10))["from_step"] == 1001 + 7200 + 60
 
 
 async def test_silent_job_is_not_assumed_to_progress(api):
     await api.register()
-    come_to(api, 1000, step_s=0.5)
+    reach_step(api, 1000, step_s=0.5)
     api.clock.now_s += 3600
-    assert (await choose(api, every=10))["from_step"] == 1001 + 60
+    assert (await set_plan(api, every=10))["from_step"] == 1001 + 60
 
 
 async def test_stalled_job_is_not_assumed_to_progress(api):
     await api.register()
-    come_to(api, 1000, step_s=0.5)
-    await choose(api, enabled=False, from_step=1001)
+    reach_step(api, 1000, step_s=0.5)
+    await set_plan(api, enabled=False, from_step=1001)
     with api.store.write() as conn:
         shards.save_silent_ranks(
             conn,
@@ -142,30 +142,30 @@ async def test_stalled_job_is_not_assumed_to_progress(api):
             stalled_since_s=NOW_S,
         )
     api.clock.now_s += 48 * 3600
-    assert (await choose(api, every=10))["from_step"] == 1001 + 60
+    assert (await set_plan(api, every=10))["from_step"] == 1001 + 60
 
 
 async def test_run_without_known_steps_applies_a_plan_at_once(api):
     await api.register()
-    come_to(api, 5000)
-    await choose(api, enabled=False)
+    reach_step(api, 5000)
+    await set_plan(api, enabled=False)
     await api.register(run_key="run-2")
-    assert (await choose(api))["from_step"] == 0
-    assert (await choose(api))["version"] == 2
+    assert (await set_plan(api))["from_step"] == 0
+    assert (await set_plan(api))["version"] == 2
 
 
 async def test_plan_is_not_delayed_by_a_later_one(api):
     await api.register()
-    come_to(api, 10)
-    await choose(api, every=10, from_step=2**53)
-    assert (await choose(api, every=10))["from_step"] == 111
-    shown = await choose(api, enabled=False)
+    reach_step(api, 10)
+    await set_plan(api, every=10, from_step=2**53)
+    assert (await set_plan(api, every=10))["from_step"] == 111
+    shown = await set_plan(api, enabled=False)
     assert (shown["version"], shown["from_step"]) == (3, 111)
 
 
 async def test_batch_of_an_unrecorded_step_is_accepted(api):
     await api.register()
-    come_to(api, 10)
+    reach_step(api, 10)
     nothing: dict[str, Any] = {"steps_done": [], "columns": {"step": [], "optype": []}}
     nothing["columns"] |= {"start_ns": [], "duration_ns": []}
     for at_step, status in ((1_000_010, 202), (1_000_011, 422)):
@@ -175,16 +175,16 @@ async def test_batch_of_an_unrecorded_step_is_accepted(api):
 
 
 async def test_any_step_is_accepted_after_recording_resumes(api):
-    far = 5_000_000  # more than a rank may jump ahead that records every step
+    far = 5_000_000  # more than a rank that records every step may skip
     batch = json_batch(steps_done=[[far, 2]])
     batch["columns"] |= {"step": [far, far]}
     await api.register()
-    come_to(api, 1000)
+    reach_step(api, 1000)
     assert (await api.push(batch)).status_code == 422
-    await choose(api, enabled=False, from_step=1001)
-    await choose(api, from_step=1002)
+    await set_plan(api, enabled=False, from_step=1001)
+    await set_plan(api, from_step=1002)
     assert (await api.push(batch)).json()["accepted"] == 2
-    come_to(api, far)
+    reach_step(api, far)
     api.monotonic.now_s += 2
     batch["columns"] |= {"step": [2 * far, 2 * far]}
     assert (await api.push(batch | {"steps_done": [[2 * far, 2]]})).status_code == 422
@@ -192,9 +192,9 @@ async def test_any_step_is_accepted_after_recording_resumes(api):
 
 async def test_setting_the_same_plan_again_has_no_effect(api):
     await api.register()
-    come_to(api, 450)
-    first = await choose(api, every=10, from_step=500)
-    assert await choose(api, every=10) == first
+    reach_step(api, 450)
+    first = await set_plan(api, every=10, from_step=500)
+    assert await set_plan(api, every=10) == first
     assert len((await api.client.get("/api/v1/audit?object_kind=recording")).json()["items"]) == 1
 
 
@@ -207,18 +207,18 @@ async def test_setting_the_same_plan_again_has_no_effect(api):
 )
 async def test_plan_has_begun_when_no_earlier_step_can_follow(api, asked, last, earlier):
     await api.register()
-    come_to(api, 1000)
+    reach_step(api, 1000)
     if "every" in asked:
-        await choose(api, **asked, from_step=1001)
-    await choose(api, enabled=False, from_step=1500)
+        await set_plan(api, **asked, from_step=1001)
+    await set_plan(api, enabled=False, from_step=1500)
     for step, has_begun in ((earlier, False), (last, True)):
-        come_to(api, step)
+        reach_step(api, step)
         assert (await api.client.get(PATH)).json()["has_begun"] is has_begun
 
 
 async def test_plan_changes_are_audited(api):
     await api.register()
-    await choose(api, every=10, steps=2, from_step=500)
+    await set_plan(api, every=10, steps=2, from_step=500)
     [deed] = (await api.client.get("/api/v1/audit?object_kind=recording")).json()["items"]
     assert (deed["action"], deed["object_id"]) == ("recording.set", "llm-70b")
     assert deed["detail"]["changes"]["every"] == {"old": 1, "new": 10}
@@ -251,7 +251,7 @@ async def test_invalid_plan_gets_422(api, asked):
 
 async def test_a_step_that_the_job_has_passed_gets_409(api):
     await api.register()
-    come_to(api, 500)
+    reach_step(api, 500)
     answer = await api.client.put(PATH, json={"every": 10, "from_step": 500})
     assert answer.status_code == 409
     assert "the job has come to step 500: name a later one" in answer.json()["detail"]
@@ -259,7 +259,7 @@ async def test_a_step_that_the_job_has_passed_gets_409(api):
 
 async def test_all_of_n_steps_means_every_step(api):
     await api.register()
-    shown = await choose(api, every=7, steps=7, from_step=500)
+    shown = await set_plan(api, every=7, steps=7, from_step=500)
     assert (shown["version"], shown["every"], shown["steps"]) == (1, 1, 1)
 
 
@@ -272,13 +272,13 @@ async def test_a_job_that_never_registered_has_no_plan(api):
 async def test_old_plans_are_deleted(api):
     await api.register()
     for number in range(12):
-        await choose(api, every=number + 2, from_step=1000 + number)
-    told = (await api.push(json_batch())).json()["recording"]
-    assert (told["version"], len(told["earlier"])) == (12, 7)
+        await set_plan(api, every=number + 2, from_step=1000 + number)
+    plan_sent = (await api.push(json_batch())).json()["recording"]
+    assert (plan_sent["version"], len(plan_sent["earlier"])) == (12, 7)
 
 
 async def test_older_consumer_disables_extensions(api):
-    """What lies in the queue must be readable by whoever takes it next."""
+    """Queued batches must be readable by every consumer."""
     everything = [*EXTENSIONS]
     with api.store.write() as conn:
         shards.heartbeat(conn, "new", now_s=NOW_S, lease_s=15, knows=everything)
@@ -288,16 +288,16 @@ async def test_older_consumer_disables_extensions(api):
         shards.heartbeat(conn, "oldest", now_s=NOW_S, lease_s=20)
     assert (await api.client.put(JOB_PATH, json=JOB)).json()["accepts"] == []
     api.clock.now_s += 16 + 30
-    api.clock.behind_s = 30  # leases are in the database's time
+    api.clock.behind_s = 30  # leases use the database's clock
     api.clock.now_s += 5
     assert (await api.client.put(JOB_PATH, json=JOB)).json()["accepts"] == everything
 
 
 async def test_drops_and_step_kinds_are_accepted_in_both_formats(api):
     await api.register()
-    said: dict[str, Any] = {"dropped": 7, "step_kinds": [[0, "eval"]]}
-    assert (await api.push(json_batch(**said))).status_code == 202
-    assert (await api.push(binary_batch(**said))).status_code == 202
+    fields: dict[str, Any] = {"dropped": 7, "step_kinds": [[0, "eval"]]}
+    assert (await api.push(json_batch(**fields))).status_code == 202
+    assert (await api.push(binary_batch(**fields))).status_code == 202
     wrongs: list[dict[str, Any]] = [
         {"dropped": -1},
         {"step_kinds": [[1, "eval"]]},

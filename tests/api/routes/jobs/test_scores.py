@@ -1,4 +1,4 @@
-"""Scores of other tools over HTTP, stored as they came."""
+"""Scores of other tools over HTTP, stored unchanged."""
 
 from typing import Any
 
@@ -74,22 +74,22 @@ async def test_text_of_each_tool_is_accepted(job, name):
 
 
 async def test_two_texts_are_parsed_at_once(job):
-    places = [object() for _ in range(int(PARSER_LIMIT.total_tokens))]
+    holders = [object() for _ in range(int(PARSER_LIMIT.total_tokens))]
     answers: list[httpx.Response] = []
 
     async def send():
         answers.append(await add(job, format="nvrx"))
 
     with anyio.fail_after(30):
-        for place in places:
-            await PARSER_LIMIT.acquire_on_behalf_of(place)
+        for holder in holders:
+            await PARSER_LIMIT.acquire_on_behalf_of(holder)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(send)
             while not PARSER_LIMIT.statistics().tasks_waiting:
                 await anyio.lowlevel.checkpoint()
             assert not answers
-            for place in places:
-                PARSER_LIMIT.release_on_behalf_of(place)
+            for holder in holders:
+                PARSER_LIMIT.release_on_behalf_of(holder)
     assert [each.status_code for each in answers] == [201]
 
 
@@ -161,9 +161,9 @@ async def test_an_older_report_can_still_be_read(job):
 async def test_added_scores_are_audited(job):
     report = (await add(job, format="nvrx")).json()
     audit = (await job.client.get("/api/v1/audit", params={"object_kind": "scores"})).json()
-    [deed] = audit["items"]
-    assert (deed["action"], deed["object_id"]) == ("scores.add", "llm-70b")
-    assert deed["detail"] == {"source": "nvrx", "report_id": report["report_id"], "scores": 3}
+    [entry] = audit["items"]
+    assert (entry["action"], entry["object_id"]) == ("scores.add", "llm-70b")
+    assert entry["detail"] == {"source": "nvrx", "report_id": report["report_id"], "scores": 3}
 
 
 BAD: list[dict[str, Any]] = [
@@ -197,10 +197,10 @@ BROKEN = [
 
 
 async def test_text_of_another_tool_is_refused_in_one_line(job):
-    for name, body, said in BROKEN:
+    for name, body, reason in BROKEN:
         answer = await add(job, body, format=name)
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_trace")
-        assert said in answer.json()["detail"]
+        assert reason in answer.json()["detail"]
         assert "\n" not in answer.json()["detail"]
 
 
@@ -231,5 +231,5 @@ async def test_time_outside_the_utc_calendar_is_refused(job, at):
     assert answer.status_code == 422, answer.text
     own = [{**OWN["scores"][0], "at": at}]
     assert (await job.client.post(PATH, json={**OWN, "scores": own})).status_code == 422
-    # Once it was kept, every answer with it was an error.
+    # Stored, it would break every later answer.
     assert (await job.client.get(PATH)).status_code == 200

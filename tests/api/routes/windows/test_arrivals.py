@@ -16,7 +16,7 @@ GROUP = "dp, stage 0"
 
 
 def record(first_step, *, state="complete", members=16, **about):
-    """A window of four dp ranks with the arrivals that are made for it."""
+    """A window of four dp ranks with its arrivals."""
     made = recorded_record(arrival_results.late_window(first_step, state=state))
     block = arrival_results.block(members=members)
     known = {"arrivals": block, "unexplained_share": 0.18, "coverage": 0.9} | about
@@ -72,7 +72,7 @@ async def test_missing_arrivals_have_a_reason(api):
     found = await got(api, "1-0/arrivals")
     assert found["arrivals"] is None
     assert "recorded by every member" in found["reason"]
-    # A window of a release that did not look for any.
+    # A window of a release without arrivals.
     made = recorded_record(arrival_results.late_window(2))
     old = {name: value for name, value in made.result.items() if name != "arrivals"}
     api.save_window(dataclasses.replace(made, result=old))
@@ -102,7 +102,7 @@ async def test_unknown_group_is_refused(api):
     await given(api, record(0), record(2, members=1), record(4, members=1, state="open"))
     answer = await api.client.get(f"{PATH}/1-0/arrivals", params={"group": "tp <9>"})
     assert (answer.status_code, answer.json()["code"]) == (404, "group_not_found")
-    # All members of several windows, or of an open one, cannot be had.
+    # All members need one closed window.
     several = await api.client.get(f"{PATH}/1-0..1-2/arrivals", params={"group": "tp 9"})
     assert several.status_code == 422
     still_open = await api.client.get(f"{PATH}/1-4/arrivals", params={"group": GROUP})
@@ -111,15 +111,15 @@ async def test_unknown_group_is_refused(api):
 
 async def test_group_computation_holds_a_work_slot(api, monkeypatch):
     await given(api, record(0, members=1))
-    taken = []
+    free_slots = []
 
     def count(found, name=None):
-        taken.append(api.app.state.service.replays.work_limit._slots._value)
+        free_slots.append(api.app.state.service.replays.work_limit._slots._value)
         return arrivals_result.groups_as_json(found, name)
 
     monkeypatch.setattr("app.api.routes.windows.arrivals.groups_as_json", count)
     await got(api, "1-0/arrivals", group=GROUP)
-    assert taken == [3]
+    assert free_slots == [3]
 
 
 async def test_unknown_windows_and_jobs_are_not_found(api):

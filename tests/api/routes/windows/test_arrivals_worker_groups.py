@@ -43,7 +43,7 @@ def test_own_rank_is_listed_in_a_large_group():
     own = group.members[-1]
     assert (own.rank, own.is_own, own.waited_for_s) == (80, True, 20.0)
     assert len(group.members) == 17
-    # A group of other stages may have it or not: it is not said to.
+    # A group of other stages may have it: unknown, so not listed.
     large["groups"][0]["axis"] = "ep"
     assert groups_of_worker({"arrivals": large}, 80, 0) == []
 

@@ -27,14 +27,14 @@ async def test_each_side_has_the_figures_of_its_window(job):
     found = (await compare(job, "llm-70b:1-0", "llm-70b:1-100")).json()
     for side, window in (("a", "1-0"), ("b", "1-100")):
         result = (await job.client.get(f"/api/v1/jobs/llm-70b/windows/{window}")).json()
-        told = found[side]
+        shown = found[side]
         for name in ("slowdown", "gpu_time_wasted", "m_w", "m_s"):
-            assert told[name] == pytest.approx(result[name])
+            assert shown[name] == pytest.approx(result[name])
         recorded_s = result["step_time_s"]["recorded"]
-        assert told["recorded_s"] == pytest.approx(sum(recorded_s) / len(recorded_s))
-        assert told["lost_gpu_hours_per_day"] == pytest.approx(24 * 4 * result["gpu_time_wasted"])
+        assert shown["recorded_s"] == pytest.approx(sum(recorded_s) / len(recorded_s))
+        assert shown["lost_gpu_hours_per_day"] == pytest.approx(24 * 4 * result["gpu_time_wasted"])
         worst = max(max(stages) for stages in result["worker_slowdown"])
-        assert told["worst"]["slowdown"] == pytest.approx(worst)
+        assert shown["worst"]["slowdown"] == pytest.approx(worst)
     assert found["change_s"] == pytest.approx(
         found["b"]["recorded_s"] / found["a"]["recorded_s"] - 1
     )
@@ -67,7 +67,7 @@ async def test_every_chart_is_a_figure(job, chart):
 
 async def test_job_of_another_project_is_not_found(job):
     _, text = job.token("read", project="research")
-    async with job.known_by(text) as client:
+    async with job.client_with(text) as client:
         await client.put("/api/v1/jobs/mine", json={})
         answer = await client.get(PATH, params={"a": "llm-70b:latest", "b": "llm-70b:latest"})
     assert (answer.status_code, answer.json()["code"]) == (404, "job_not_found")

@@ -122,7 +122,7 @@ async def test_events_are_at_their_steps(api):
         stored_windows.save_steps(conn, KEY, lost)
     seen = [(e["kind"], e["epoch"], e["step"], e["bin"]) for e in (await seen_by(api))["events"]]
     assert seen == [("alert-firing", 1, 2, 1), ("restart", 2, 0, 2), ("skipped", 2, 0, 2)]
-    # That somebody evaluated is nothing that went wrong.
+    # An evaluation is no incident.
     evaluated = f"{LEFT_OUT_REASONS['eval']}; rank 3 did not report the step in time"
     with api.store.write() as conn:
         more = [StepRow(2, n, None, None, None, None, "2-0", evaluated) for n in range(2, 9)]

@@ -84,10 +84,10 @@ async def test_open_and_unknown_windows_have_no_timeline(closed, kind):
 
 
 async def test_concurrent_timelines_are_limited(closed):
-    places = closed.app.state.service.replays.download_limit
-    with contextlib.ExitStack() as taken:
+    limit = closed.app.state.service.replays.download_limit
+    with contextlib.ExitStack() as slots:
         for _ in range(MAX_DOWNLOADS):
-            taken.enter_context(places.slot())
+            slots.enter_context(limit.slot())
         answer = await closed.client.get(f"{PATH}/latest/timeline")
         assert answer.status_code == 503
         assert int(answer.headers["retry-after"]) >= 1
@@ -107,19 +107,19 @@ async def test_disconnected_callers_free_their_slots(closed):
 
 
 async def status_of_a_broken_download(app):
-    """The status that a caller gets who reads the file's first piece, and hangs up."""
-    statuses, gone = [], asyncio.Event()
+    """Status for a caller that reads the first piece and disconnects."""
+    statuses, disconnected = [], asyncio.Event()
 
     async def receive():
-        await gone.wait()
+        await disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(message):
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
-        elif not gone.is_set():
-            gone.set()
-            # A server notices that a caller has gone while it waits to send more.
+        elif not disconnected.is_set():
+            disconnected.set()
+            # A server notices a disconnect while it waits to send more.
             await asyncio.sleep(0)
 
     headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())]

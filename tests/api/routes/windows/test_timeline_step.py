@@ -32,7 +32,7 @@ async def test_step_has_its_time_and_key_operation(closed):
     assert found["sentence"].startswith("Step 8 took 7.5 s.")
     assert found["waiting"] == pytest.approx([4.0 / 7.5, 2.0 / 7.5])
     assert found["viewer_url"] == "https://ui.perfetto.dev"
-    # What the page downloads, and hands to the viewer, is that step.
+    # The page downloads that step for the viewer.
     timeline = await closed.client.get(f"{PATH}/latest/timeline?{found['timeline_query']}")
     assert timeline.status_code == 200
 
@@ -132,12 +132,12 @@ async def test_cache_of_step_views_is_limited(closed):
 
 
 async def test_concurrent_step_views_are_limited(closed):
-    places = closed.app.state.service.replays.work_limit
+    limit = closed.app.state.service.replays.work_limit
     assert (await closed.client.get(f"{PATH}/1-8/step", params={"step": 8})).status_code == 200
-    with contextlib.ExitStack() as taken:
+    with contextlib.ExitStack() as slots:
         for _ in range(MAX_CONCURRENT_WORK):
-            taken.enter_context(places.slot())
+            slots.enter_context(limit.slot())
         answer = await closed.client.get(f"{PATH}/1-8/step", params={"step": 9})
         assert answer.status_code == 503
-        # What is there already is given to everybody.
+        # Cached step views need no slot.
         assert (await closed.client.get(f"{PATH}/1-8/step", params={"step": 8})).status_code == 200

@@ -53,7 +53,7 @@ async def test_window_without_operations_has_no_download(closed, window, status)
 
 
 async def test_concurrent_downloads_are_limited(closed):
-    places = closed.app.state.service.replays.download_limit
-    with places.slot(), places.slot():
+    limit = closed.app.state.service.replays.download_limit
+    with limit.slot(), limit.slot():
         assert (await closed.client.get(f"{PATH}/latest/trace")).status_code == 503
     assert (await closed.client.get(f"{PATH}/latest/trace")).status_code == 200

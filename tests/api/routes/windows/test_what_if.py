@@ -205,7 +205,7 @@ async def test_number_of_reported_errors_is_limited(api, question):
     assert len(answer.content) < 4000
 
 
-async def test_a_selection_with_too_many_fields_says_which_there_are(api):
+async def test_selection_with_too_many_fields_lists_the_valid_ones(api):
     await api.register()
     problem = (await ask(api, {"change": GOOD, "select": NAMES})).json()
     assert problem["errors"][0]["field"] == "body.edits.0.select"
@@ -217,24 +217,24 @@ async def test_question_is_parsed_in_a_thread(api, monkeypatch):
     threads = []
     read = bodies.read_json
 
-    def noted(*given):
+    def recording_call(*given):
         threads.append(threading.current_thread())
         return read(*given)
 
-    monkeypatch.setattr(bodies, "read_json", noted)
+    monkeypatch.setattr(bodies, "read_json", recording_call)
     await ask(api, {})
     assert [each is threading.main_thread() for each in threads] == [False]
 
 
 @pytest.mark.parametrize("media", ["text/plain", "application/msgpack", ""])
-async def test_a_question_is_taken_as_json_only(api, media):
+async def test_question_with_another_media_type_is_refused(api, media):
     headers = {"content-type": media}
     content = b'{"edits": []}'
     answer = await api.client.post(f"{PATH}/latest/what-if", content=content, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media")
 
 
-async def test_the_reference_lists_what_a_question_may_be_refused_for(api):
+async def test_openapi_document_lists_the_refusals_of_a_question(api):
     document = (await api.client.get("/openapi.json")).json()
     ask_what_if = document["paths"]["/api/v1/jobs/{job_id}/windows/{window}/what-if"]["post"]
     assert {"400", "404", "408", "409", "413", "415", "422", "503"} <= set(ask_what_if["responses"])
@@ -246,17 +246,17 @@ async def test_the_reference_lists_what_a_question_may_be_refused_for(api):
 async def test_questions_over_the_work_limit_get_503(api):
     await api.register()
     recorded.save(api, recorded.window())
-    places = api.app.state.service.replays.work_limit
-    taken = [places.slot() for _ in range(MAX_CONCURRENT_WORK)]
-    for place in taken:
-        place.__enter__()
+    limit = api.app.state.service.replays.work_limit
+    slots = [limit.slot() for _ in range(MAX_CONCURRENT_WORK)]
+    for each in slots:
+        each.__enter__()
     for path in (f"{PATH}/latest", f"{PATH}/1-0"):
         answer = await api.client.get(path, params={"steps": "0"})
         assert answer.status_code == 503
     answer = await ask(api, PP_COMM_AT_0)
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) >= 1
-    taken[0].__exit__(None, None, None)
+    slots[0].__exit__(None, None, None)
     assert (await ask(api, PP_COMM_AT_0)).status_code == 200
 
 
@@ -279,7 +279,7 @@ async def test_selected_steps_are_analysed_separately(api):
     stored = (await api.client.get(f"{PATH}/1-100")).json()
     assert "per_step" not in whole
     assert whole["worker_slowdown"] == stored["worker_slowdown"]
-    # Causes are looked for in these steps too: each is either found or ruled out.
+    # The selected steps are diagnosed too: each cause is found or ruled out.
     named = [each["cause"] for each in [*(whole["findings"] or ()), *whole["ruled_out"]]]
     assert sorted(named) == sorted(CAUSES)
     assert whole["fingerprint"] is not None

@@ -90,8 +90,8 @@ async def test_step_time_is_taken_from_the_previous_run(api):
     await api.register()
     api.save_window(window_record(0))
     await api.register(run_key="run-2")
-    told = (await api.client.get(f"{PATH}/headline")).json()
-    assert told["sentence"] == "0 of 8 complete steps have arrived. About 10 s more."
+    shown = (await api.client.get(f"{PATH}/headline")).json()
+    assert shown["sentence"] == "0 of 8 complete steps have arrived. About 10 s more."
 
 
 async def test_unmeasured_figures_are_null(api):

@@ -27,7 +27,7 @@ CHARTS = ("workers", "optypes", "stages", "worker-steps", "dp-steps", "lengths")
 
 
 def a_window(first_step, factor=1.0, **about):
-    """Two steps in which the optimizer of dp 1, stage 1 takes so much longer."""
+    """Two steps in which the optimizer of dp 1, stage 1 takes `factor` times as long."""
     rows = [
         row.on(duration_s=row.duration_s * factor)
         if (row.optype, row.dp_rank, row.stage) == ("optimizer", 1, 1)
@@ -136,18 +136,18 @@ async def test_a_range_without_windows_is_not_found(api):
 
 async def test_headline_of_a_range_covers_all_windows(api):
     await given(api, a_window(0, 16.0), a_window(2, 16.0))
-    told = await got(api, "/headline", window="1-0..1-2")
+    shown = await got(api, "/headline", window="1-0..1-2")
     slowdown = (await got(api, "/windows/1-0..1-2"))["slowdown"]
-    assert told["state"] == "straggling"
-    assert f"{slowdown:.2f}\u00d7" in told["sentence"]
-    assert told["won_back_gpu_hours_per_day"] is None
+    assert shown["state"] == "straggling"
+    assert f"{slowdown:.2f}\u00d7" in shown["sentence"]
+    assert shown["won_back_gpu_hours_per_day"] is None
 
 
 async def test_result_without_arrays_is_independent_of_the_job_size(api):
     await given(api, a_window(0))
     whole, short = await got(api, "/windows/1-0"), await got(api, "/windows/1-0", arrays=False)
-    gone = {"worker_slowdown", "worker_slowdown_estimate", "dp_rank_slowdown"}
-    assert set(whole) - set(short) == gone
+    left_out = {"worker_slowdown", "worker_slowdown_estimate", "dp_rank_slowdown"}
+    assert set(whole) - set(short) == left_out
     assert set(short["launch_delay"]) == {"by_optype"}
     assert {k: v for k, v in whole.items() if k in short and k != "launch_delay"} == {
         k: v for k, v in short.items() if k != "launch_delay"
@@ -187,9 +187,9 @@ async def test_loss_is_unknown_if_steps_were_deleted(api, monkeypatch):
 
 async def test_concurrent_ranges_are_limited_and_single_windows_are_not(api):
     await given(api, a_window(0), a_window(2))
-    with contextlib.ExitStack() as places:
+    with contextlib.ExitStack() as slots:
         for _ in range(MAX_CONCURRENT_RANGES):
-            places.enter_context(api.app.state.service.results.range_limit.slot())
+            slots.enter_context(api.app.state.service.results.range_limit.slot())
         for path in (
             f"{PATH}/windows/1-0..1-2",
             "/api/v1/compare?a=llm-70b:1-0&b=llm-70b:1-0..1-2",

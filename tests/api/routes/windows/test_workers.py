@@ -15,7 +15,7 @@ JOB = "/api/v1/jobs/llm-70b"
 
 @pytest.fixture
 async def closed(api):
-    """An API with two closed windows of 2 x 2 workers and an open one; three workers tell hosts."""
+    """An API with two closed windows of 2 x 2 workers and an open one; three have hosts."""
     await api.register()
     hosts = {(0, 0): "host-1", (0, 1): "host-1", (1, 1): "host-2"}
     recorded.save(api, recorded.window(6), recorded.window(8), recorded.window(10, state="open"))
