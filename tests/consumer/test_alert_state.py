@@ -199,6 +199,7 @@ def test_alert_group_is_woken_at_firing_and_resolution(twin, push):
     assert [rule for rule, _ in began] == ["slowdown"]
     push(HEALTHY)
     assert events(twin) == ["firing", "resolved"]
+    assert twin.rows("alert_groups", "rule", "num_wakes") == [("slowdown", 2)]
 
 
 JOB = "default/job"

@@ -140,7 +140,7 @@ def test_row_46_refused_message_is_retried_after_its_delay_under_its_id(
     assert len(set(hook.ids)) == 1
 
 
-def test_row_46_refused_connection_and_failed_tls_are_recorded(make_notifier, hook):
+def test_row_46_refused_connection_and_failed_tls_are_recorded_and_retried(make_notifier, hook):
     notifier = make_notifier()
     with receiver() as gone:
         url = gone.url
@@ -148,8 +148,11 @@ def test_row_46_refused_connection_and_failed_tls_are_recorded(make_notifier, ho
     notifier.add_receiver("plain", hook.url.replace("http:", "https:"))
     notifier.fire()
     notifier.dispatch()
-    details = {detail for _, _, detail in outbox(notifier)}
-    assert details == {"no connection: connection refused", "no connection: TLS failed"}
+    details = {(state, num_attempts, detail) for state, num_attempts, detail in outbox(notifier)}
+    assert details == {
+        ("due", 1, "no connection: connection refused"),
+        ("due", 1, "no connection: TLS failed"),
+    }
     assert hook.requests == []
 
 

@@ -94,7 +94,7 @@ TESTS: dict[int, tuple[str, ...]] = {
     ),
     46: (
         f"{_SENDER}test_row_46_refused_message_is_retried_after_its_delay_under_its_id",
-        f"{_SENDER}test_row_46_refused_connection_and_failed_tls_are_recorded",
+        f"{_SENDER}test_row_46_refused_connection_and_failed_tls_are_recorded_and_retried",
         f"{_SENDER}test_row_46_message_fails_after_ten_attempts_in_a_day",
     ),
     47: (
