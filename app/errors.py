@@ -28,17 +28,16 @@ PacelineError                500
 ├── TooManyRequests          429   try again after `retry_after_s`
 │   ├── TestLimit                  tests and replays of a project, in ten minutes
 │   ├── RequestLimit               of a project, in a second
-│   ├── ByteLimit                  the same of what it sends
+│   ├── ByteLimit                  bytes of a project, in a second
 │   ├── JobLimit                   of a project, active or registered within a day
 │   ├── RunLimit                   of a job, in an hour
 │   └── StreamLimit                of a project, open at the same time
-├── NotInstalled             501   an optional part that this takes is not there
+├── NotInstalled             501   an optional package is missing
 ├── Unavailable              503   try again after `retry_after_s`
 │   ├── NoConsumer                 no consumer is alive to send it
 │   ├── QueueUnavailable
 │   ├── QueueFull
 │   └── StoreUnavailable
-├── DeliveryFailed           502   `retryable` says whether another attempt can help
 ├── LeaseLost                500   another consumer owns the shard now: commit nothing
 └── StartUpFailed            500   a process cannot start; the message says what to change
 """
@@ -352,20 +351,6 @@ class StoreUnavailable(Unavailable):
     """The database does not answer."""
 
     code = "store_unavailable"
-
-
-class DeliveryFailed(PacelineError):
-    """A webhook did not reach its receiver."""
-
-    status = 502
-    code = "delivery_failed"
-
-    def __init__(
-        self, message: str, *, retryable: bool, retry_after_s: float | None = None
-    ) -> None:
-        super().__init__(message)
-        self.retryable = retryable
-        self.retry_after_s = retry_after_s
 
 
 class LeaseLost(PacelineError):

@@ -54,7 +54,7 @@ GC_THRESHOLDS = (50_000, 20, 100)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Connections:
     """Connections of an API process; `close` closes those that the app does not."""
 
     store: Store
@@ -67,13 +67,13 @@ class Parts:
 
 def create_app(
     settings: Settings,
-    parts: Parts | None = None,
+    connections: Connections | None = None,
     *,
     now_s: Callable[[], float] = time.time,
     database_time: Callable[[Connection], float] = database_now_s,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
-    """The HTTP application; with `parts`, over these instead of those of the settings.
+    """The HTTP application; with `connections`, over these instead of those of the settings.
 
     Raises:
         StartUpFailed: a setting is missing.
@@ -82,33 +82,36 @@ def create_app(
         raise StartUpFailed(
             "set PACELINE_TOKEN to pl_ and at least 16 characters that nobody can guess"
         )
-    parts = parts or _parts(settings)
+    connections = connections or _connect(settings)
     auth = Authenticator(
         settings.token.get_secret_value(),
-        parts.store,
+        connections.store,
         session_s=timedelta(hours=settings.session_hours).total_seconds(),
         now_s=now_s,
         monotonic=monotonic,
     )
-    replays = ReplayCache(parts.store)
+    replays = ReplayCache(connections.store)
     service = Service(
-        store=parts.store,
-        writer=parts.writer,
-        announcer=parts.announcer,
-        hub=EventHub(parts.listener),
+        store=connections.store,
+        writer=connections.writer,
+        announcer=connections.announcer,
+        hub=EventHub(connections.listener),
         auth=auth,
-        picture_links=PictureLinkAuth(parts.store, now_s=now_s, monotonic=monotonic),
+        picture_links=PictureLinkAuth(connections.store, now_s=now_s, monotonic=monotonic),
         sign_ins=FailureLimit(monotonic),
         registrations=RegistrationCache(
-            parts.store, monotonic=monotonic, revise_for_s=settings.revise_for_s
+            connections.store, monotonic=monotonic, revise_for_s=settings.revise_for_s
         ),
         replays=replays,
         step_views=StepViewCache(replays),
         thresholds=StateThresholds(settings.alert_slowdown, settings.silent_after_s),
         metrics=ApiMetrics(),
-        status=_status(settings, parts, now_s, monotonic),
+        status=_status(settings, connections, now_s, monotonic),
         loss_warnings=LossWarnings(
-            parts.store, parts.writer, is_allowed=settings.allow_lossy, monotonic=monotonic
+            connections.store,
+            connections.writer,
+            is_allowed=settings.allow_lossy,
+            monotonic=monotonic,
         ),
         public_settings=_public_settings(settings),
         guard=_guard(settings),
@@ -119,7 +122,7 @@ def create_app(
         max_jobs=settings.limit_jobs,
         gpu_price=_gpu_price(settings),
         viewer_url=settings.perfetto_url,
-        is_migrated=parts.is_migrated,
+        is_migrated=connections.is_migrated,
         now_s=now_s,
         database_time=database_time,
     )
@@ -129,16 +132,19 @@ def create_app(
         monotonic=monotonic,
     )
     limits = RequestLimits(_host_names(settings), settings.max_body_bytes, of_project)
-    return application(service, limits, close=parts.close)
+    return application(service, limits, close=connections.close)
 
 
 def _status(
-    settings: Settings, parts: Parts, now_s: Callable[[], float], monotonic: Callable[[], float]
+    settings: Settings,
+    connections: Connections,
+    now_s: Callable[[], float],
+    monotonic: Callable[[], float],
 ) -> ServiceStatus:
     return ServiceStatus(
-        parts.store,
-        parts.writer,
-        is_migrated=parts.is_migrated,
+        connections.store,
+        connections.writer,
+        is_migrated=connections.is_migrated,
         num_shards=settings.shards,
         lease_s=settings.lease_s,
         allow_lossy=settings.allow_lossy,
@@ -267,7 +273,7 @@ class _Server(uvicorn.Server):
 
 
 class _Once:
-    """Asks until the answer is yes, and caches that."""
+    """Asks until the first True, and caches it."""
 
     def __init__(self, ask: Callable[[], bool]) -> None:
         self._ask = ask
@@ -278,7 +284,7 @@ class _Once:
         return self._was_yes
 
 
-def _parts(settings: Settings) -> Parts:
+def _connect(settings: Settings) -> Connections:
     if settings.redis_url is None:
         raise StartUpFailed("set PACELINE_REDIS_URL, or run paceline serve, which starts a queue")
     store = Store(settings.store_url)
@@ -288,7 +294,7 @@ def _parts(settings: Settings) -> Parts:
         announcer.close()
         store.close()
 
-    return Parts(
+    return Connections(
         store=store,
         writer=open_writer(
             settings.redis_url,

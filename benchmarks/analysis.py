@@ -45,7 +45,7 @@ def analyze(
     Example: python -m benchmarks analyze trace-AR.parquet
     """
     if bool(traces) == bool(synthetic):
-        raise InvalidRequest("bench analyze wants either TRACE files or --synthetic")
+        raise InvalidRequest("give either TRACE files or --synthetic")
     for name, load in _sources(traces or [], synthetic):
         typer.echo(json.dumps({"trace": name, **_measure(load, repeats)}))
 

@@ -41,7 +41,7 @@ from app.diagnosis.warm_up import warm_up
 from app.errors import StartUpFailed
 from app.ingest.assembly.assembler import WindowRules
 from app.ingest.wire import codec
-from app.main import Parts, create_app
+from app.main import Connections, create_app
 from app.settings import Settings
 from app.store import runs, windows
 from app.store.alerting import receivers
@@ -234,7 +234,7 @@ def _database(path: Path) -> str:
 async def _post(tracer: CallTracer, url: str) -> Calls:
     """One binary batch from the request to its 202, on a connection without a socket."""
     store, queue = Store(url), MemoryQueue(1)
-    parts = Parts(
+    parts = Connections(
         store=store,
         writer=queue.writer,
         listener=queue.listener(),

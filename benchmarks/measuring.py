@@ -15,7 +15,7 @@ import structlog
 
 from app.cli.simulating.job import refuse_too_large
 from app.cli.supervisor import end_with_parent
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, PacelineError
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from app.trace.window import Window
@@ -26,6 +26,10 @@ COPIED_BYTES = 100_000_000
 DEFAULT_SIZES = {"dp": 8, "pp": 4, "microbatches": 8, "steps": 2}
 A = TypeVar("A")
 R = TypeVar("R")
+
+
+class BenchmarkFailed(PacelineError):
+    """What was to be measured did not work: an answer was refused, or did not come in time."""
 
 
 class Timings:

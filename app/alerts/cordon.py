@@ -212,7 +212,7 @@ def _run(hook: CordonHook, body: str) -> CordonResult:
 
 
 def _wait(process: "subprocess.Popen[bytes]", body: str, timeout_s: float) -> int | None:
-    """Its exit status; None if it was ended, with all that it had started, for want of one."""
+    """Exit status; None if it was killed, with its children, after the timeout."""
     try:
         process.communicate(body.encode(), timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -223,7 +223,7 @@ def _wait(process: "subprocess.Popen[bytes]", body: str, timeout_s: float) -> in
 
 
 def _environment() -> dict[str, str]:
-    """Ours without our own secrets."""
+    """The environment without Paceline's settings, which have secrets."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
 
 

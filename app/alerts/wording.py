@@ -15,7 +15,7 @@ from app.trace.job import job_of
 
 JOB_ENDED = "the job has ended"
 RULE_REMOVED = "the rule was removed"
-NO_BASELINE_YET = "the job began anew: there is nothing to compare with"
+NO_BASELINE_YET = "the job has restarted: no baseline yet"
 
 # What a finding's sentence says after the fact; both are said in other places here.
 _AFTER_FACT = re.compile(
@@ -34,7 +34,7 @@ def alert_sentence(
     if reason == RULE_REMOVED:
         return f"The rule {state.rule} no longer watches {_subject_of_job(state, job)}."
     if reason == NO_BASELINE_YET:
-        return f"{job} began anew: there is nothing yet to compare its steps with."
+        return f"{job} has restarted: its steps have no baseline yet."
     if kind in ("resolved", "cleared"):
         return f"{_resolved_sentence(state, job)}."
     now = f"{_firing_sentence(state, job)}."

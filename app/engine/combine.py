@@ -413,7 +413,7 @@ def _of_steps(result: Result, name: str) -> Sequence[float | None]:
 
 
 def _fidelity(known: Sequence[Result], discrepancy: float) -> dict[str, Any]:
-    """Windows that are off in either direction may be right in the mean: that proves nothing."""
+    """Errors of opposite sign may cancel in the mean, so low windows count, too."""
     all_ = [each["fidelity"] for each in known]
     num_low = sum(each["verdict"] == "low" for each in all_)
     is_low = discrepancy > MAX_DISCREPANCY or 2 * num_low > len(known)

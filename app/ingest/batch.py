@@ -89,7 +89,7 @@ def _signed(column: PackedColumn) -> Ints:
 
 
 def _check_overflow(name: str, became_less: Bools, is_less: Bools) -> None:
-    """What was added is negative exactly where the sum is less than before, unless it ran over."""
+    """Refuse sums that overflow 64 bits: a sum is less than before only after a negative term."""
     if not np.array_equal(became_less, is_less):
         row = int(np.argmax(became_less != is_less)) + 1
         raise InvalidRequest(f"column {name} leaves 64 bits in row {row}")

@@ -87,7 +87,7 @@ class Execution:
         self._finish()
 
     def _gather(self) -> None:
-        """Chunk after chunk, while the first one is computed already."""
+        """Gather the parameters of each chunk, while the first chunk computes."""
         free_s = np.zeros_like(self._free_s)
         for chunk in range(self._structure.parallelism.vpp_size):
             self._once("params-all-gather", free_s, chunk=chunk, meets=_ALL_DP_RANKS)
@@ -107,7 +107,7 @@ class Execution:
                 raise InvalidRequest("this schedule never ends: every stage waits for another one")
 
     def _run_stage(self, stage: int, todo: deque[StageWork]) -> int:
-        """As far as its inputs are there; returns how many computations that is."""
+        """Run computations until an input is missing; returns their number."""
         before = len(todo)
         while todo and self._has_input(stage, todo[0]):
             self._compute(stage, todo.popleft())

@@ -60,7 +60,7 @@ class SpecialSteps:
         return _every(steps, self.checkpoint_every)
 
     def change(self, drawn: DrawnSteps, seed: int) -> None:
-        """Make the odd ones among the steps as long as they are."""
+        """Lengthen first, evaluation and checkpoint steps."""
         steps = drawn.steps
         first = np.where(self.is_first(steps), self.first_factor, 1.0)[:, None]
         drawn.forward_s *= first

@@ -234,7 +234,7 @@ def _spec(position: int, described: Mapping[str, Any]) -> OpSpec:
         if field in described:
             raise InvalidRequest(f"{where}: {field} is for kind p2p only: leave it out")
     if kind is OpKind.COMPUTE and described.get("axis", "none") != "none":
-        raise InvalidRequest(f"{where}: kind compute meets nobody: set axis to none")
+        raise InvalidRequest(f"{where}: compute operations have no peers: set axis to none")
     axis = Axis.NONE if kind is OpKind.COMPUTE else _one_of(where, described, "axis", AXES_BY_NAME)
     return OpSpec(name, kind, axis, stream=stream)
 

@@ -38,7 +38,7 @@ def alerts(
         typer.Option(help="No stragglers; faults of 10 % or more; kill -9; time to notify."),
     ] = "scenarios",
     jobs: Annotated[int, typer.Option(min=1, help="Faults to try.")] = 40,
-    seed: Annotated[int, typer.Option(min=0, help="Of the faults, as in bench diagnosis.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the faults.")] = 1,
     family: Annotated[
         Literal["tune", "held-out", "all"], typer.Option(help="Which noises, costs and shapes.")
     ] = "all",

@@ -21,8 +21,7 @@ import typer
 import uvloop
 from typing_extensions import override
 
-from app.errors import DeliveryFailed
-from benchmarks.measuring import Timings, array_to_copy
+from benchmarks.measuring import BenchmarkFailed, Timings, array_to_copy
 from benchmarks.service import stack
 from benchmarks.service.stack import JOB, StackUnderTest
 from tests.harness.batches import body_of
@@ -59,12 +58,12 @@ class Acknowledgements:
         """Returns once `finished` is set, by the last answer.
 
         Raises:
-            DeliveryFailed: one was wrong.
+            BenchmarkFailed: one was wrong.
         """
         await self.finished.wait()
         self.finished.clear()
         if self.wrong is not None:
-            raise DeliveryFailed(f"an answer is not 202: {self.wrong}", retryable=False)
+            raise BenchmarkFailed(f"an answer is not 202: {self.wrong}")
 
 
 class SendingWorker(asyncio.Protocol):
@@ -263,9 +262,8 @@ def _phase(rows: int, seconds: float, connections: int, send: Send) -> tuple[flo
             worker.close()
         num_queued = target.backlog()
         if num_queued != len(answers.latency_s):
-            raise DeliveryFailed(
-                f"{len(answers.latency_s)} batches were acknowledged, the queue has {num_queued}",
-                retryable=False,
+            raise BenchmarkFailed(
+                f"{len(answers.latency_s)} batches were acknowledged, the queue has {num_queued}"
             )
         return took_s, answers.latency_s[num_warm_up:]
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.errors import DeliveryFailed, StartUpFailed
+from app.errors import StartUpFailed
+from benchmarks.measuring import BenchmarkFailed
 from benchmarks.service import pushing
 from benchmarks.service.ingest import copy_s
 from benchmarks.service.pushing import StepFeed, page_stack, stages_of
@@ -170,7 +171,7 @@ def refuse_without_playwright() -> None:
         StartUpFailed: it is not; the message says how to get it.
     """
     if find_spec("playwright") is None:
-        raise StartUpFailed("this wants Playwright: pip install 'paceline[bench]'")
+        raise StartUpFailed("this wants Playwright: pip install playwright")
 
 
 @asynccontextmanager
@@ -216,7 +217,7 @@ async def settled_state(page: "Page", since: str = "") -> dict[str, Any]:
     `since` names the moment after which something has to have been drawn.
 
     Raises:
-        DeliveryFailed: that does not come; the message has the last state.
+        BenchmarkFailed: that does not come; the message has the last state.
     """
     end_s, idle_s = time.monotonic() + DRAWN_WITHIN_S, 0.0
     state: dict[str, Any] = {}
@@ -228,9 +229,8 @@ async def settled_state(page: "Page", since: str = "") -> dict[str, Any]:
         if idle_s >= _IDLE_FOR_S:
             return state
         await asyncio.sleep(_POLL_S)
-    raise DeliveryFailed(
-        f"{page.url}: not all charts are drawn after {DRAWN_WITHIN_S:.0f} s: {state}",
-        retryable=False,
+    raise BenchmarkFailed(
+        f"{page.url}: not all charts are drawn after {DRAWN_WITHIN_S:.0f} s: {state}"
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from app.errors import DeliveryFailed, InvalidRequest
+from app.errors import InvalidRequest
 from app.ingest.batch import OpBatch
 from app.ingest.wire.codec import encode
 from app.synth.faults.fault import Fault
@@ -23,6 +23,7 @@ from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from app.trace.window import OpColumns
+from benchmarks.measuring import BenchmarkFailed
 from benchmarks.service.stack import JOB, StackUnderTest, running_stack
 
 NS_PER_S = 10**9
@@ -120,7 +121,7 @@ class BatchConnection(asyncio.Protocol):
         """Returns once the batch is acknowledged, however often it takes.
 
         Raises:
-            DeliveryFailed: it was refused.
+            BenchmarkFailed: it was refused.
         """
         head = (
             b"POST /api/v1/jobs/%b/ops HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n"
@@ -129,7 +130,7 @@ class BatchConnection(asyncio.Protocol):
         )
         while (answer := await self._ask(head + body))[0] != 202:
             if answer[0] != 503:
-                raise DeliveryFailed(f"{answer[0]}: {answer[1][:300]!r}", retryable=False)
+                raise BenchmarkFailed(f"{answer[0]}: {answer[1][:300]!r}")
             await asyncio.sleep(_RETRY_S)
 
     async def get(self, path: str) -> Any:
@@ -137,7 +138,7 @@ class BatchConnection(asyncio.Protocol):
         head = b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n\r\n"
         status, body = await self._ask(head % (path.encode(), self._token))
         if status != 200:
-            raise DeliveryFailed(f"{status}: {body[:300]!r}", retryable=False)
+            raise BenchmarkFailed(f"{status}: {body[:300]!r}")
         return json.loads(body)
 
     def close(self) -> None:
@@ -174,7 +175,7 @@ class BatchConnection(asyncio.Protocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answered is not None and not self._answered.done():
-            self._answered.set_exception(DeliveryFailed("the API hung up", retryable=True))
+            self._answered.set_exception(BenchmarkFailed("the API hung up"))
 
 
 async def push_all(connections: list[BatchConnection], bodies: Iterable[bytes]) -> None:
@@ -192,17 +193,17 @@ async def wait_for_result(connection: BatchConnection, step: int, within_s: floa
     """Returns the moment at which the API had a result of the step.
 
     Raises:
-        DeliveryFailed: it has none in time, or cannot have one.
+        BenchmarkFailed: it has none in time, or cannot have one.
     """
     end_s = time.perf_counter() + within_s
     while time.perf_counter() < end_s:
         found = await connection.get(f"/api/v1/jobs/{JOB}/steps?first={step}&last={step}")
         if found["items"]:
             if found["items"][0]["slowdown"] is None:
-                raise DeliveryFailed(f"step {step} was skipped: {found}", retryable=False)
+                raise BenchmarkFailed(f"step {step} was skipped: {found}")
             return time.perf_counter()
         await asyncio.sleep(_POLL_S)
-    raise DeliveryFailed(f"no result of step {step} within {within_s:g} s", retryable=False)
+    raise BenchmarkFailed(f"no result of step {step} within {within_s:g} s")
 
 
 @contextmanager

@@ -102,11 +102,6 @@ def invalid_topology(problem: str) -> Topology:
     return Topology(rank=0, dp_rank=0, stage=0, dp_size=1, pp_size=1, problem=problem)
 
 
-def single_process() -> Topology:
-    """The topology of a job of one process."""
-    return Topology(rank=0, dp_rank=0, stage=0, dp_size=1, pp_size=1)
-
-
 def from_torch(pp_size: int = 1, vpp_size: int = 1, tp_size: int = 1) -> Topology:
     """Topology from torch.distributed, or from torchrun's variables before its initialisation.
 

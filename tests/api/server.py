@@ -14,7 +14,7 @@ from app.engine.report import analyse, report_as_json
 from app.ingest.assembly.op_table import OpTable
 from app.ingest.assembly.windows import pack_window
 from app.ingest.wire.codec import BINARY_TYPE
-from app.main import Parts, create_app
+from app.main import Connections, create_app
 from app.settings import Settings
 from app.store import tokens, windows
 from app.store.database import Store, is_migrated
@@ -109,7 +109,7 @@ class Api:
 async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
     """The API over the database at this URL, started and stopped as a server would."""
     store, queue, clock, monotonic = Store(url), MemoryQueue(4), Clock(), Clock()
-    parts = Parts(
+    parts = Connections(
         store=store,
         writer=queue.writer,
         listener=queue.listener(),

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from app.main import Parts, create_app
+from app.main import Connections, create_app
 from app.settings import Settings
 from app.store.database import Store, is_migrated
 from tests.api.server import TOKEN, Api, Clock
@@ -27,7 +27,7 @@ def serving(database: Path) -> Iterator[tuple[str, Api]]:
     """URL of an API over this migrated database, and its components."""
     url = f"sqlite:///{database}"
     store, queue, clock, monotonic = Store(url), MemoryQueue(4), Clock(), Clock()
-    parts = Parts(
+    parts = Connections(
         store=store,
         writer=queue.writer,
         listener=queue.listener(),

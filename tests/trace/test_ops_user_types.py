@@ -109,7 +109,10 @@ def refused(*described):
         (ALL_TO_ALL | {"towards": "next"}, "towards is for kind p2p only"),
         (ALL_TO_ALL | {"peers": "all"}, "has 'peers': the fields are name, kind, axis"),
         (ALL_TO_ALL | {3: 4}, "has '3': the fields are"),
-        ({"name": "a", "kind": "compute", "axis": "dp"}, "kind compute meets nobody: set axis"),
+        (
+            {"name": "a", "kind": "compute", "axis": "dp"},
+            "compute operations have no peers: set axis",
+        ),
         (SEND | {"axis": "dp"}, "kind p2p is between stages: set axis to pp"),
         (SEND | {"stream": "compute"}, "kind p2p has a stream of its own"),
         (SEND | {"towards": "up"}, "towards is 'up': use one of next, previous"),

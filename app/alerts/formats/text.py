@@ -60,14 +60,14 @@ def one_line_texts(value: Any, most_chars: int) -> Any:
     return map_texts(value, lambda text: one_line(text, most_chars))
 
 
-def map_texts(value: Any, made: Callable[[str], str]) -> Any:
-    """Plain data with every text in it, names included, as it is `made`."""
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Apply `change` to every string of plain data, keys included."""
     if isinstance(value, str):
-        return made(value)
+        return change(value)
     if isinstance(value, Mapping):
-        return {map_texts(key, made): map_texts(each, made) for key, each in value.items()}
+        return {map_texts(key, change): map_texts(each, change) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [map_texts(each, made) for each in value]
+        return [map_texts(each, change) for each in value]
     return value
 
 

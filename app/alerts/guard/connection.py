@@ -60,7 +60,7 @@ _LOW_32_BITS = 0xFFFFFFFF
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is an ordinary address of the Internet; one that wraps an IPv4 one is that one."""
+    """Whether the address is public; a wrapped IPv4 address is unwrapped first."""
     plain = unwrapped(address)
     denied: Sequence[Network] = _DENIED_V4 if plain.version == 4 else _DENIED_V6
     return plain.is_global and not any(plain in network for network in denied)

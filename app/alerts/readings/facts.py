@@ -63,7 +63,7 @@ _Named = tuple[int | None, int | None, str | None]  # dp rank, stage, host: what
 
 
 class FindingIndex:
-    """All whom these findings name; of several findings the first counts, the most costly.
+    """Findings indexed by worker and host; where several name one, the costliest counts.
 
     `hosts` are the hosts of the run's workers, as far as known.
     """
@@ -160,11 +160,11 @@ def window_position(window_id: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class MissingDataFacts:
-    """Who sends nothing, by the consumer's clock; `names` are workers in words, the first few.
+    """Ranks that send nothing, by the consumer's clock; `names` lists the first few workers.
 
-    Both moments are Unix times, None while no rank is silent. Of a run that `is_starting` nothing
-    has come so far, and that is nothing odd yet; of one that `is_only_scored` nothing need come, as
-    another tool's scores do; of one that `has_unseen_ranks` nothing of some workers has.
+    Both moments are Unix times, None while no rank is silent. A run that `is_starting` has sent
+    nothing so far and is not late yet; one that `is_only_scored` gets another tool's scores and
+    needs no operations; in one that `has_unseen_ranks` some workers have never sent a batch.
     """
 
     is_starting: bool = False

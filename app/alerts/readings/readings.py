@@ -34,7 +34,7 @@ from app.engine.metrics import MAX_DISCREPANCY
 
 
 class SlowdownReading(WindowReading):
-    """Of the whole job."""
+    """The job's slowdown S."""
 
     on = "slowdown"
     unit = "ratio"
@@ -46,7 +46,7 @@ class SlowdownReading(WindowReading):
 
 
 class WasteReading(WindowReading):
-    """Of the whole job, 0..1."""
+    """The share of the job's GPU time that is wasted, 0..1."""
 
     on = "waste"
     unit = "share"
@@ -57,7 +57,7 @@ class WasteReading(WindowReading):
 
 
 class GpuHoursLostReading(WindowReading):
-    """Of the whole job, its GPUs times the share that is wasted."""
+    """GPU-hours lost per hour: the job's GPUs times its wasted share."""
 
     on = "gpu-hours-lost"
     unit = "GPU-hours an hour"

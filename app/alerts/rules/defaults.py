@@ -24,8 +24,8 @@ def default_rules(
 ) -> list[Rule]:
     """The rules of projects without rules of their own.
 
-    A cause and the step time wait for one window more, so that the slowdown speaks first where
-    there is one; it then speaks for them.
+    The rules on causes and step time wait for one window more: a slowdown fires first and then
+    inhibits both.
     """
     quietly = Rule(
         "stalled", "stalled", for_s=0.0, keep_firing_s=0.0, severity="critical",

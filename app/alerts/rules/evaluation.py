@@ -33,8 +33,9 @@ from app.trace.job import job_of
 
 
 class OnsetMemory:
-    """The first steps of alerts whose rules are gone: what another rule finds just so in the next
-    window has not begun with that window.
+    """First steps of alerts whose rule was removed.
+
+    A new rule on the same figure keeps the onset, instead of beginning with the next window.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class OnsetMemory:
         return replace(reading, detail=replace(reading.detail, since_step=since_step))
 
     def forget(self, seen: Collection[On]) -> None:
-        """A window was looked at for these: what was not found in it is not so any more."""
+        """Drop remembered onsets of figures that were evaluated in this window."""
         self._steps = {key: step for key, step in self._steps.items() if key[0] not in seen}
 
 
@@ -81,12 +82,12 @@ def change_by(before: AlertState | None, step: AlertStep, now_s: float) -> Alert
     known = step.state or before
     if known is None or (step.state == before and not step.transitions):
         return None
-    events = tuple(_event(known, transitions, now_s) for transitions in step.transitions)
+    events = tuple(_event(known, transition, now_s) for transition in step.transitions)
     return AlertChange(known.fingerprint, known.rule, step.state, events)
 
 
-def _event(state: AlertState, transitions: Transition, now_s: float) -> AlertEvent:
-    kind, detail, reason = transitions
+def _event(state: AlertState, transition: Transition, now_s: float) -> AlertEvent:
+    kind, detail, reason = transition
     return AlertEvent(
         fingerprint=state.fingerprint,
         job_id=state.job_id,

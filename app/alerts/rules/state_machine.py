@@ -43,7 +43,7 @@ class ObservedWindow:
 
 
 def threshold_side(rule: Rule, reading: SubjectReading) -> ThresholdSide:
-    """Where a figure is; a subject that is not found any more is under whatever the rule wants."""
+    """The figure against the rule's thresholds; a missing subject counts as under."""
     if reading.value is None or rule.above is None:
         return "under"
     if reading.value >= rule.above:
@@ -52,7 +52,7 @@ def threshold_side(rule: Rule, reading: SubjectReading) -> ThresholdSide:
     return "between" if reading.value >= clear else "under"
 
 
-RUN_RESTARTED = "the job began anew"
+RUN_RESTARTED = "the job has restarted"
 # Seconds for which windows may close without figures, too far from the record or with a worker's
 # part missing, before what was known of an alert is too old to be notified again.
 NO_DATA_AFTER_S = 600.0
@@ -202,7 +202,7 @@ def _below_s(where: ThresholdSide, at: ObservedWindow) -> float:
 
 
 def _detail_at_end(reading: SubjectReading, before: AlertState, at: ObservedWindow) -> Detail:
-    """How it is at the end; what it was before is another story."""
+    """Details at the end, without those of the time before."""
     return replace(
         reading.detail, on=before.detail.on, since_step=at.first_step, window_id=at.window_id
     )

@@ -43,7 +43,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Keys with the line of each, and what stands there."""
+    """A mapping: key to line number and value."""
 
     line: int
     entries: "dict[str, tuple[int, Node]]" = field(default_factory=dict)

@@ -15,7 +15,7 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 import structlog
-from cachetools import LRUCache
+from cachetools import TLRUCache, TTLCache
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -120,7 +120,7 @@ class TokenCache:
             keep_if=lambda record: record is not None,
             monotonic=monotonic,
         )
-        self._unknown_until_s: LRUCache[str, float] = LRUCache(MAX_TOKENS)
+        self._unknown = self._no_unknown_ids()
         self._marking: set[asyncio.Task[None]] = set()
 
     async def find(self, token_id: str) -> TokenRecord | None:
@@ -131,12 +131,11 @@ class TokenCache:
         Raises:
             StoreUnavailable: the database does not answer, and the token is not known here.
         """
-        now_s = self._monotonic()
-        if self._unknown_until_s and self._unknown_until_s.get(token_id, 0.0) > now_s:
+        if token_id in self._unknown:
             return None
         found = await self._found.get(token_id)
         if found is None:
-            self._unknown_until_s[token_id] = now_s + TOKEN_FRESH_S
+            self._unknown[token_id] = None
         return found
 
     def good_until_s(self, record: TokenRecord) -> float:
@@ -158,11 +157,14 @@ class TokenCache:
     def forget(self, token_id: str) -> None:
         """Look the token up next time; may be called from any thread."""
         self._found.forget(token_id)
-        self._unknown_until_s = LRUCache(MAX_TOKENS)  # replaced, as LRUCache is not thread-safe
+        self._unknown = self._no_unknown_ids()  # replaced, as TTLCache is not thread-safe
 
     async def close(self) -> None:
         """Wait until every use is recorded."""
         await asyncio.gather(*self._marking)
+
+    def _no_unknown_ids(self) -> TTLCache[str, None]:
+        return TTLCache(MAX_TOKENS, TOKEN_FRESH_S, timer=self._monotonic)
 
     async def _look_up(self, token_id: str) -> TokenRecord | None:
         return await run_in_threadpool(self._read, token_id)
@@ -204,7 +206,7 @@ class Authenticator:
         self._tokens = TokenCache(store, monotonic=monotonic, now_s=now_s)
         self._now_s = now_s
         self._monotonic = monotonic
-        self._recent: LRUCache[bytes, tuple[Principal, float]] = LRUCache(MAX_TOKENS)
+        self._recent = self._no_callers()
         self._failures = FailureLimit(monotonic)
         self.sessions = SessionCookies(root_token, session_s=session_s, now_s=now_s)
 
@@ -214,7 +216,7 @@ class Authenticator:
         if authorization is None:
             return None
         found = self._recent.get(hashlib.sha256(authorization).digest())
-        return found[0] if found is not None and found[1] > self._monotonic() else None
+        return None if found is None else found[0]
 
     async def admit(self, scope: Scope) -> Principal:
         """The authenticated caller.
@@ -294,7 +296,7 @@ class Authenticator:
     def forget(self, token_id: str) -> None:
         """Drop cached data of a changed token; may be called from any thread."""
         self._tokens.forget(token_id)
-        self._recent = LRUCache(MAX_TOKENS)  # replaced, as LRUCache is not thread-safe
+        self._recent = self._no_callers()  # replaced, as TLRUCache is not thread-safe
 
     async def close(self) -> None:
         """Wait until every use is recorded."""
@@ -319,6 +321,9 @@ class Authenticator:
             return None
         self._tokens.note_use(record)
         return principal_of_token(record)
+
+    def _no_callers(self) -> TLRUCache[bytes, tuple[Principal, float]]:
+        return TLRUCache(MAX_TOKENS, lambda _, found, __: found[1], timer=self._monotonic)
 
     def _remember(self, authorization: bytes, caller: Principal, until_s: float) -> None:
         self._recent[hashlib.sha256(authorization).digest()] = caller, until_s

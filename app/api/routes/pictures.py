@@ -7,8 +7,8 @@ import asyncio
 import json
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 from urllib.parse import parse_qs
@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.alerts.picture_links import PICTURES_PATH, Picture
 from app.api.http.auth import header
+from app.api.http.caching import LookupCache
 from app.api.http.errors import problem
 from app.api.http.picture_links import linked_picture
 from app.api.routes.dependencies import Responses, only_refusals
@@ -162,6 +163,30 @@ _MAX_PICTURES = 32
 _BROWSER_TTL_S = 3600
 
 
+@dataclass(frozen=True, slots=True)
+class _PictureRequest:
+    """What is drawn; links of one picture that expire at different times share it."""
+
+    project: str
+    job: str
+    window: str
+    chart: str
+    theme: str
+    scope: Scope = field(compare=False)
+
+    @classmethod
+    def of(cls, picture: Picture, scope: Scope) -> "_PictureRequest":
+        """The request for the chart of this link; `scope` is the caller's."""
+        return cls(
+            picture.project,
+            picture.job,
+            picture.window,
+            picture.chart,
+            picture.theme,
+            _chart_request(scope, picture),
+        )
+
+
 class LinkedPictureMiddleware:
     """Answers an admitted link with its chart's picture, drawn by the inner app and cached."""
 
@@ -174,9 +199,13 @@ class LinkedPictureMiddleware:
     ) -> None:
         self._app = app
         self._now_s = now_s
-        self._monotonic = monotonic
-        self._drawn: OrderedDict[tuple[str, ...], tuple[asyncio.Task[CapturedResponse], float]]
-        self._drawn = OrderedDict()
+        self._drawn = LookupCache(
+            self._draw,
+            fresh_s=PICTURE_TTL_S,
+            monotonic=monotonic,
+            max_keys=_MAX_PICTURES,
+            keep_if=lambda answered: answered.status == 200,  # refusals are not cached
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -186,37 +215,15 @@ class LinkedPictureMiddleware:
         if picture is None:
             refusal = problem(scope, 405, "method_not_allowed", "send GET", {"allow": "GET"})
             return await refusal(scope, receive, send)
-        answered = await self._answered(scope, picture)
+        answered = await self._drawn.get(_PictureRequest.of(picture, scope))
         if answered.status != 200:
             return await answered.hand_on(send)
         return await self._response(picture, answered.body)(scope, receive, send)
 
-    async def _answered(self, scope: Scope, picture: Picture) -> CapturedResponse:
-        name = (picture.project, picture.job, picture.window, picture.chart, picture.theme)
-        task, until_s = self._drawn.get(name, (None, 0.0))
-        if task is None or until_s <= self._monotonic():
-            task = asyncio.create_task(self._ask(_chart_request(scope, picture)))
-            self._keep(name, task)
-        # Shielded: one caller that hangs up must not cancel the others' picture.
-        return await asyncio.shield(task)
-
-    async def _ask(self, scope: Scope) -> CapturedResponse:
+    async def _draw(self, request: _PictureRequest) -> CapturedResponse:
         answered = CapturedResponse()
-        await self._app(scope, _empty_body, answered.take)
+        await self._app(request.scope, _empty_body, answered.take)
         return answered
-
-    def _keep(self, name: tuple[str, ...], task: asyncio.Task[CapturedResponse]) -> None:
-        def forget_refusal(done: asyncio.Task[CapturedResponse]) -> None:
-            # Refusals are not cached.
-            is_good = not done.cancelled() and not done.exception() and done.result().status == 200
-            if not is_good and self._drawn.get(name, (None,))[0] is done:
-                del self._drawn[name]
-
-        self._drawn[name] = task, self._monotonic() + PICTURE_TTL_S
-        self._drawn.move_to_end(name)
-        while len(self._drawn) > _MAX_PICTURES:
-            self._drawn.popitem(last=False)
-        task.add_done_callback(forget_refusal)
 
     def _response(self, picture: Picture, drawn: bytes) -> Response:
         left_s = max(0, picture.expires_s - int(self._now_s()))

@@ -158,7 +158,7 @@ def compare_stages(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
 
 
 def _stage_pair(stage: int, of_a: list[float | None], of_b: list[float | None]) -> BarPair:
-    """A job of fewer stages does not lack a measurement: it has no such stage."""
+    """One stage of both jobs; "no stage N" where a job has fewer stages, not "not measured"."""
     of_a_said, of_b_said = (
         f"no stage {stage}" if values and stage >= len(values) else formatting.NOT_MEASURED
         for values in (of_a, of_b)

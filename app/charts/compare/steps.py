@@ -86,7 +86,7 @@ def compare_steps(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
 
 
 def _line(
-    course: _StepTimes, times_s: Sequence[float], name: str, style: tuple[str, float, str]
+    step_times: _StepTimes, times_s: Sequence[float], name: str, style: tuple[str, float, str]
 ) -> dict[str, Any]:
     colour, width_px, dash = style
     has_markers = len(times_s) <= _MAX_MARKERS and name.endswith("recorded")
@@ -94,9 +94,9 @@ def _line(
         "type": "scatter",
         "mode": "lines+markers" if has_markers else "lines",
         "name": name,
-        "x": numbers(course.at),
+        "x": numbers(step_times.at),
         "y": numbers(times_s),
-        "customdata": list(course.steps),
+        "customdata": list(step_times.steps),
         "line": {"color": colour, "width": width_px, "dash": dash},
         "marker": {
             "size": 4,
@@ -107,13 +107,13 @@ def _line(
     }
 
 
-def _lost(course: _StepTimes, theme: Theme) -> dict[str, Any]:
+def _lost(step_times: _StepTimes, theme: Theme) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines",
         "name": "B time lost",
-        "x": numbers([*course.at, *reversed(course.at)]),
-        "y": numbers([*course.recorded_s, *reversed(course.ideal_s)]),
+        "x": numbers([*step_times.at, *reversed(step_times.at)]),
+        "y": numbers([*step_times.recorded_s, *reversed(step_times.ideal_s)]),
         "fill": "toself",
         "fillcolor": theme.lost_area,
         "line": {"width": 0},
@@ -133,6 +133,6 @@ def _sentence(a: Side, b: Side) -> str:
     return f"A recorded step of {', one of '.join(text)}." if text else "No step was analysed."
 
 
-def _rows(letter: str, course: _StepTimes) -> list[list[Cell]]:
-    times = zip(course.steps, course.recorded_s, course.ideal_s, strict=True)
+def _rows(letter: str, step_times: _StepTimes) -> list[list[Cell]]:
+    times = zip(step_times.steps, step_times.recorded_s, step_times.ideal_s, strict=True)
     return [[letter, steps, f"{recorded:.3f}", f"{ideal:.3f}"] for steps, recorded, ideal in times]

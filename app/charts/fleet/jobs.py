@@ -62,8 +62,8 @@ _LABEL_HEIGHT = 12.0  # of a hundred
 class Label:
     """A job's name at a mark (per cent both ways), with the room that both of them take.
 
-    Under the mark and to its right, or over it and to its left, there is never any of a line that
-    rises; `place` says which, as Plotly does.
+    A rising line never passes below-right or above-left of its mark; `place` says which of the two
+    the name takes, in Plotly's words.
     """
 
     job: JobLoss
@@ -294,7 +294,7 @@ def _half_lines(middle: float, theme: Theme) -> list[dict[str, Any]]:
 
 
 def _half_text(middle: float, theme: Theme) -> dict[str, Any]:
-    """Over the picture, where neither the line nor a name can be."""
+    """A label above the plot, clear of line and names."""
     return {
         "xref": "paper",
         "yref": "paper",

@@ -114,10 +114,10 @@ def _remedy_of_leading(result: Mapping[str, Any], seen: JobFacts) -> str:
 
 def _no_cause(result: Mapping[str, Any]) -> str:
     others = result.get("ruled_out") or []
-    untold = [each["cause"] for each in others if each["insufficient_evidence"]]
-    if not untold:
+    unjudged = [each["cause"] for each in others if each["insufficient_evidence"]]
+    if not unjudged:
         return "Paceline cannot say where: no known cause fits."
-    return f"Paceline cannot say where; what it cannot tell here: {', '.join(untold)}."
+    return f"Paceline cannot say where; not enough data to judge: {', '.join(unjudged)}."
 
 
 def _explained_by_launches(discrepancy: str) -> str:

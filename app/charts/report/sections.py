@@ -163,8 +163,8 @@ def ruled_out(result: Result) -> str:
     """Causes that were ruled out, and those that the data do not allow to judge."""
     others = result["ruled_out"] or ()
     parts = []
-    for title, is_untold in (("Looked at and ruled out", False), ("Cannot be told", True)):
-        chosen = [each for each in others if each["insufficient_evidence"] is is_untold]
+    for title, is_unjudged in (("Looked at and ruled out", False), ("Not enough data", True)):
+        chosen = [each for each in others if each["insufficient_evidence"] is is_unjudged]
         rows = [(_label(each["cause"]), _sentence(each["reason"])) for each in chosen]
         parts += [f"<h2>{title}</h2>{fact_list(rows)}"] if rows else []
     return f'<section class="card">{"".join(parts)}</section>' if parts else ""

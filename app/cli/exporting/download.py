@@ -10,8 +10,6 @@ from typing import BinaryIO
 from app.cli.exporting.source import ExportSource
 from app.errors import InvalidRequest
 
-_MAX_META_BYTES = 1 << 20
-
 
 @contextmanager
 def downloaded_trace(source: ExportSource) -> Iterator[tuple[Path, Path]]:

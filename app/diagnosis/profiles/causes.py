@@ -170,7 +170,6 @@ class ProfileCulprit:
     peers_s: float = 0.0
     more_work: float | None = None
     idle_s: float = 0.0
-    peers_idle_s: float = 0.0
     data_wait_s: float = 0.0
     peers_data_wait_s: float = 0.0
 
@@ -271,7 +270,6 @@ def _measured(job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit) -> Pro
         peers_s=float(peers_s.mean()),
         more_work=_more_work(mine, peers),
         idle_s=float(mine.time.idle_s.mean()),
-        peers_idle_s=float(_typical([each.time.idle_s for each in peers]).mean()),
         data_wait_s=float(mine.data_wait_s.mean()),
         peers_data_wait_s=float(_typical([each.data_wait_s for each in peers]).mean()),
     )

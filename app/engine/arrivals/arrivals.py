@@ -1,7 +1,7 @@
 """Arrivals of one window: lateness of every occurrence, waits of every rank, and the culprits.
 
 Start with `arrivals_of_replay` (a replayed window) or `arrivals_of_table` (a table alone). They run
-occurrences.py, lateness.py, own_delay.py and blame.py in this order.
+occurrences.py, lateness.py and blame.py in this order.
 `arrivals_as_json` gives the JSON block of a result; docs/arrivals.md has the meaning of each key.
 """
 

@@ -40,9 +40,9 @@ class ServerMemory:
 
 
 class MemoryGauge:
-    """Room in one server, known to a tenth of a second.
+    """Free memory of one server, measured at most every 0.1 s.
 
-    What was sent since it was measured counts as used, so that a burst cannot pass in between.
+    Bytes sent since the last measurement count as used, so that a burst cannot pass in between.
     At 80 % it closes, and it opens again below 70 %.
     """
 
@@ -119,7 +119,7 @@ class ProjectShares:
         self._now[project] += size_bytes
 
     def share_of(self, project: str) -> float:
-        """The project's part of what all offered."""
+        """The project's share of the bytes that all projects offered."""
         total = sum(self._now.values()) + sum(self._before.values())
         own = self._now.get(project, 0) + self._before.get(project, 0)
         return own / total if total else 0.0

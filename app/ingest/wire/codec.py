@@ -149,7 +149,7 @@ def encode(batch: OpBatch, op_types: OpTypes = BUILT_IN) -> bytes:
 
 
 def _extensions_in_use(batch: OpBatch) -> dict[str, Any]:
-    """Extensions that the batch makes use of: others an older consumer could not read."""
+    """Only the extensions in use: an older consumer cannot read the others."""
     said: dict[str, Any] = {}
     if batch.dropped is not None:
         said["dropped"] = batch.dropped

@@ -34,7 +34,7 @@ const STATES = {
 }
 
 /** Whether notifications to it fail now. */
-export const isIll = ({ health }) => ["failing", "resting", "disabled"].includes(health.state)
+export const isFailing = ({ health }) => ["failing", "resting", "disabled"].includes(health.state)
 
 /** The icon and the word of a receiver's state. */
 export function receiverState({ health }) {

@@ -158,7 +158,7 @@ def test_step_times_of_earlier_runs_are_not_compared():
     [change] = [each for each in of_job.add_window(facts(0, 1.4, epoch=2), NOW_S) if each.events]
     [event] = change.events
     assert (change.rule, event.kind) == ("step-time", "resolved")
-    assert event.sentence == ("llm-70b began anew: there is nothing yet to compare its steps with.")
+    assert event.sentence == ("llm-70b has restarted: its steps have no baseline yet.")
     assert [state.rule for state in of_job.states] == ["slow"]
     assert of_job.add_window(facts(2, 1.4, epoch=2, earlier_step_s=np.full(16, 1.0)), NOW_S)[
         0

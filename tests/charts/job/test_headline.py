@@ -81,7 +81,7 @@ def test_causes_with_insufficient_data_are_named():
         {"cause": "gc-pause", "insufficient_evidence": False},
     ]
     sub = told("straggling", result(findings=[], ruled_out=others))[1]
-    assert sub == "Paceline cannot say where; what it cannot tell here: slow-worker."
+    assert sub == "Paceline cannot say where; not enough data to judge: slow-worker."
 
 
 def test_before_the_first_figure_the_steps_that_arrived_are_counted():

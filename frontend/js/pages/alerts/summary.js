@@ -1,7 +1,7 @@
 /** The headline and figures of the alerts page, and its receivers in brief. */
 
 import { bySeverity, SEVERITIES } from "../../components/alert-words.js"
-import { healthWords, isIll, placeWords, receiverName, receiverState } from "../../components/receiver-words.js"
+import { healthWords, isFailing, placeWords, receiverName, receiverState } from "../../components/receiver-words.js"
 import { statStrip } from "../../components/stat-strip.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
@@ -12,7 +12,7 @@ const HOUR_MS = 3_600_000
 /** The firing alerts in one sentence; `active` is a page of firing and pending ones. */
 export function alertsSentence({ items, next_cursor }, rules) {
   const firing = items.filter(isFiring)
-  const sub = quietWords(items, rules)
+  const sub = mutedSummary(items, rules)
   if (!firing.length) return { marked: ["healthy", "Quiet"], sentence: "No alert is firing.", sub }
   const worst = Object.keys(SEVERITIES).find((each) => firing.some(({ severity }) => severity === each))
   const marked = SEVERITIES[worst]
@@ -33,7 +33,7 @@ export function alertStats({ items, next_cursor }, endpoints) {
   const firing = items.filter(isFiring)
   const recent = firing.filter(({ firing_at }) => Date.now() - new Date(firing_at) < HOUR_MS).length
   const acknowledged = firing.filter(isAcknowledged).length
-  const quiet = firing.filter(isKeptBack).length
+  const quiet = firing.filter(isMuted).length
   const more = next_cursor ? "+" : ""
   return statStrip([
     {
@@ -63,17 +63,17 @@ function receivers(endpoints) {
   const label = "Receivers"
   if (!endpoints.length)
     return { label, figure: "0", note: "alerts notify nobody: they show on this page only", noteMark: "warning" }
-  const ill = endpoints.filter(isIll).length
+  const failing = endpoints.filter(isFailing).length
   return {
     label,
     figure: whole(endpoints.length),
-    note: ill ? `${counted(ill, "receiver")} failing` : "all working",
-    noteMark: ill ? "warning" : "healthy",
+    note: failing ? `${counted(failing, "receiver")} failing` : "all working",
+    noteMark: failing ? "warning" : "healthy",
   }
 }
 
-function quietWords(items, rules) {
-  const kept = items.filter((alert) => isFiring(alert) && isKeptBack(alert)).length
+function mutedSummary(items, rules) {
+  const kept = items.filter((alert) => isFiring(alert) && isMuted(alert)).length
   const watch = rules.length === 1 ? "watches" : "watch"
   const watched = `${counted(rules.length, "rule")} ${watch} the jobs of this project.`
   return kept ? `${watched} ${counted(kept, "alert")} ${kept === 1 ? "notifies" : "notify"} nobody.` : watched
@@ -81,13 +81,13 @@ function quietWords(items, rules) {
 
 const isFiring = ({ phase }) => phase === "firing"
 const isAcknowledged = ({ acknowledged_at }) => acknowledged_at !== null
-const isKeptBack = ({ silenced_by, inhibited_by }) => silenced_by.length > 0 || inhibited_by.length > 0
+const isMuted = ({ silenced_by, inhibited_by }) => silenced_by.length > 0 || inhibited_by.length > 0
 
 const MOST = 6
 
 /** The card; failing receivers come first. */
 export function receiversCard(endpoints) {
-  const ordered = [...endpoints].sort((a, b) => isIll(b) - isIll(a))
+  const ordered = [...endpoints].sort((a, b) => isFailing(b) - isFailing(a))
   const more = ordered.length - MOST
   return h(
     "section",
@@ -113,7 +113,7 @@ function row(endpoint) {
       "span",
       {},
       h("b", {}, receiverName(endpoint)),
-      h("small", {}, isIll(endpoint) ? healthWords(endpoint) : placeWords(endpoint)),
+      h("small", {}, isFailing(endpoint) ? healthWords(endpoint) : placeWords(endpoint)),
     ),
   )
 }

@@ -170,7 +170,7 @@ export const OBJECTS = [
   ["job", "Cordons"],
 ]
 
-/** The table of a page of deeds. */
+/** The table of one page of entries. */
 export function auditTable(entries) {
   return h(
     "table",

@@ -30,7 +30,7 @@ export function jobStats(job, result, { isSinceOnset = false, isNow = true, mone
   const isOld = isNow && hasStaleFigures(job)
   const isWithheld = known.fidelity?.verdict === "low"
   const middle = isOld
-    ? [lostNow(job), heard(job)]
+    ? [lostNow(job), workersSending(job)]
     : [lost(known, isWithheld, isSinceOnset, money), ...wonBack(job, known, isWithheld)]
   const stats = [
     slowdown(known, isWithheld),
@@ -101,7 +101,7 @@ function lostNow(job) {
   return { label, figure: whole(job.gpus), unit: "GPU-h per hour", note: "all GPUs of the job wait" }
 }
 
-function heard({ parallelism, state, num_silent_workers }) {
+function workersSending({ parallelism, state, num_silent_workers }) {
   const label = "Workers sending"
   const all = parallelism.dp_size * parallelism.pp_size
   if (state === "stale") return { label, note: "no consumer is running" }

@@ -3,7 +3,7 @@
 import { isFingerprint } from "../../components/alert-words.js"
 import { LivePage } from "../../components/live-page.js"
 import { pageTop } from "../../components/page-head.js"
-import { attemptWords, isIll, notificationState, receiverName } from "../../components/receiver-words.js"
+import { attemptWords, isFailing, notificationState, receiverName } from "../../components/receiver-words.js"
 import { readAddress, updateAddress } from "../../lib/address.js"
 import { getJson, getJsonOrNull, send } from "../../lib/api.js"
 import { announce, place } from "../../lib/dom.js"
@@ -200,23 +200,23 @@ async function load(limit) {
 
 function sentence(endpoints) {
   const all = endpoints.length
-  const ill = endpoints.filter(isIll).length
+  const failing = endpoints.filter(isFailing).length
   if (!all)
     return {
       marked: ["warning", "None"],
       sentence: "No receivers: alerts notify nobody.",
       sub: "Alerts show on these pages only.",
     }
-  if (!ill)
+  if (!failing)
     return {
       marked: ["healthy", "Working"],
       sentence: all === 1 ? "The only receiver is working." : `All ${whole(all)} receivers are working.`,
       sub: "Notifications are delivered.",
     }
   const failing =
-    ill === all
+    failing === all
       ? `All ${whole(all)} receivers are`
-      : `${whole(ill)} of ${whole(all)} receivers ${ill === 1 ? "is" : "are"}`
+      : `${whole(failing)} of ${whole(all)} receivers ${failing === 1 ? "is" : "are"}`
   return {
     marked: ["warning", "Failing"],
     sentence: all === 1 ? "The only receiver is failing." : `${failing} failing.`,

@@ -212,8 +212,7 @@ BAD = {
     "a type with an unknown key": JOB | {"op_types": [ALL_TO_ALL | {"peers": "all"}]},
     "a type with a long name": JOB | {"op_types": [ALL_TO_ALL | {"name": "a" * 65}]},
     "a type with a name on two lines": JOB | {"op_types": [ALL_TO_ALL | {"name": "a\n"}]},
-    "a type that meets nobody knows whom": JOB
-    | {"op_types": [{"name": "a", "kind": "collective"}]},
+    "a type that meets unknown peers": JOB | {"op_types": [{"name": "a", "kind": "collective"}]},
     "a type that is built in": JOB | {"op_types": [ALL_TO_ALL | {"name": "gc"}]},
     "a type named twice": JOB | {"op_types": [ALL_TO_ALL, ALL_TO_ALL]},
     "a send to nobody": JOB
