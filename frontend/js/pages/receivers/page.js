@@ -200,23 +200,23 @@ async function load(limit) {
 
 function sentence(endpoints) {
   const all = endpoints.length
-  const failing = endpoints.filter(isFailing).length
+  const numFailing = endpoints.filter(isFailing).length
   if (!all)
     return {
       marked: ["warning", "None"],
       sentence: "No receivers: alerts notify nobody.",
       sub: "Alerts show on these pages only.",
     }
-  if (!failing)
+  if (!numFailing)
     return {
       marked: ["healthy", "Working"],
       sentence: all === 1 ? "The only receiver is working." : `All ${whole(all)} receivers are working.`,
       sub: "Notifications are delivered.",
     }
   const failing =
-    failing === all
+    numFailing === all
       ? `All ${whole(all)} receivers are`
-      : `${whole(failing)} of ${whole(all)} receivers ${failing === 1 ? "is" : "are"}`
+      : `${whole(numFailing)} of ${whole(all)} receivers ${numFailing === 1 ? "is" : "are"}`
   return {
     marked: ["warning", "Failing"],
     sentence: all === 1 ? "The only receiver is failing." : `${failing} failing.`,
