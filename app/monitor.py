@@ -22,8 +22,8 @@ class Observation:
     """The analysis of one revision of a window, which the consumer saves.
 
     `report` is None if the window has no complete step or cannot be replayed; `result` is
-    section 7's object either way, with the reason among its skipped steps. `facts` are the input
-    of alert rules, and `recent` is what the window adds to the job's history.
+    the JSON object of docs/glossary.md either way, with the reason among its skipped steps.
+    `facts` are the input of alert rules, and `recent` is what the window adds to the job's history.
     """
 
     report: Report | None

@@ -1,6 +1,6 @@
 """Reference implementation of every figure, slow and direct, to compare the engine with.
 
-Written from the what-if model's sections 3 to 5 and from docs/replay.md, op by op and simulation by
+Written from docs/replay.md and docs/glossary.md, op by op and simulation by
 simulation, over plain Python objects. Dependencies are in reference_rules.py.
 """
 
@@ -100,7 +100,7 @@ class Group:
         return found
 
     def _ideals(self) -> dict[str, float]:
-        """Section 2: mean of computes, median of communication."""
+        """Section 6, its last sentence: mean of computes, median of communication."""
         values: dict[str, list[float]] = {}
         by_mean = {op.optype: op.spec.idealised_by_mean for op in self.ops}
         for op, transfer_s in self.transfer_s.items():
@@ -191,7 +191,7 @@ def structure(ops: list[Op], dp_rank: int) -> Structure:
 
 
 def figures(window: Window) -> dict:
-    """Section 5 in the shape of section 7, without header and findings."""
+    """Every figure in the shape of a result, without header and findings."""
     job = Reference(window)
     dp_ranks, stages = range(job.sizes.dp_size), range(job.sizes.pp_size)
     positions = range(len(job.steps))

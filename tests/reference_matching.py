@@ -184,7 +184,7 @@ def _own_pairs(sends: list[Op], receives: list[Op], *, by_id: bool) -> list[tupl
 
 
 def stages_that_meet(found: Dependencies, ops: list[Op], sizes: Parallelism) -> None:
-    """Section 4, and section 6's axis pp."""
+    """docs/replay.md, section 4, and the axis pp of section 6."""
     ends = {0, sizes.pp_size - 1}
     meeting: dict[tuple[str, int], list[Key]] = {}
     for op in ops:

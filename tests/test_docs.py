@@ -13,11 +13,16 @@ from typer.main import get_command
 from app.api.routes.alerts.receiver_schemas import ReceiverIn
 from app.api.routes.windows.what_if_edits import QuestionIn
 from app.cli import app
+from app.diagnosis.finding import CAUSES
 from app.engine.questions.edits import Edit, Selection, Set
+from app.monitor import observe
+from app.synth.cluster import Cluster
+from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from app.trace.ops import parse_op_types
 from app.trace.readers.published import trace_files
+from tests.diagnosis.jobs import made, window_of
 from tests.settings_table import settings_rows
 
 ROOT = Path(__file__).parent.parent
@@ -122,3 +127,43 @@ def test_op_types_example_is_valid():
     (text,) = re.findall(r"```yaml\n(op_types.*?)```", DOCS["replay.md"], re.S)
     types = parse_op_types(yaml.safe_load(text)["op_types"])
     assert [spec.name for spec in types.user] == ["moe-all-to-all", "recompute"]
+
+
+# Objects by op type or by host: their keys are no figures.
+BY_NAME = ("optype_slowdown", "optype_time_s", "by_optype", "optype_share", "hosts")
+
+
+def test_glossary_names_every_key_of_a_result():
+    cluster = Cluster(clock_offset_s=0.1)
+    job = made(SlowWorker(1, 0, 1.8), dp=2, pp=2, microbatches=2, cluster=cluster)
+    result = observe(window_of(job, 8)).result
+    assert result["findings"]
+    assert result["ruled_out"]
+    assert result["arrivals"]["culprits"]
+    assert result["clocks"]["hosts"]
+    keys = set(_figure_keys(result))
+    assert sorted(keys - _words_in_backticks(DOCS["glossary.md"])) == []
+
+
+def test_glossary_has_a_row_for_every_cause():
+    rows = re.findall(r"^\| `([a-z-]+)` \|", DOCS["glossary.md"], re.MULTILINE)
+    assert sorted(rows) == sorted(CAUSES)
+
+
+def _figure_keys(value: Any) -> Iterator[str]:
+    """Keys of a result's objects, except op types, hosts and the evidence of single detectors."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _figure_keys(each)
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield key
+            if key in BY_NAME:
+                yield from _figure_keys(list(below.values()))
+            elif key != "evidence":
+                yield from _figure_keys(below)
+
+
+def _words_in_backticks(page: str) -> set[str]:
+    """Every word of a page's code spans; `job.dp_size` has the words job and dp_size."""
+    return {word for code in re.findall(r"`([^`]+)`", page) for word in re.findall(r"[\w-]+", code)}

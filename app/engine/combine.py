@@ -321,7 +321,7 @@ _BY_LOSS = ("m_w", "m_w_exact", "m_s")
 
 
 def combine_results(results: Sequence[Result]) -> dict[str, Any]:
-    """Section 7's object of at least one window, ascending and of one run, without `per_step`.
+    """One result of at least one window, ascending and of one run, without `per_step`.
 
     Windows without figures add their skipped steps and nothing else. The estimate of S_w and the
     share of a stage are exact; M_W is of each window's own slowest workers, lost GPU-hours are

@@ -14,7 +14,7 @@ from app.engine.kernels import all_of, in_parallel, kernel
 from app.engine.template import Template
 from app.trace.window import Floats, Ints
 
-# A transfer this negative only shows that hosts' clocks disagree (section 4).
+# A transfer this negative only shows that hosts' clocks disagree.
 NEGATIVE_TRANSFER_S = -0.010
 
 
@@ -22,8 +22,8 @@ def own_durations(grid: Grid, graph: StepGraph) -> Floats:
     """[rows, lanes], seconds: transfer duration of operations that meet, recorded of all others.
 
     transfer = end - max(start over the unit, and over dp ranks where they meet); at or below
-    -10 ms it counts as 0, smaller negatives stay (what-if model, section 4). A milestone has its
-    share of its operation's.
+    -10 ms it counts as 0, smaller negatives stay (docs/glossary.md, "own duration"). A milestone
+    has its share of its operation's.
     """
     own_s = np.empty((graph.num_rows, grid.start_s.shape[1]))
     block = np.arange(grid.template.parallelism.dp_size) // grid.template.parallelism.ep_size
@@ -85,7 +85,7 @@ def ideal_durations(template: Template, duration_s: Floats) -> Floats:
     """[ops], seconds: one ideal per op type, over all steps, stages and dp ranks together.
 
     The mean for compute, since the same work in total has to be done; the median for
-    communication, since a flapping link makes outliers that would drag a mean (Section 2).
+    communication, since a flapping link makes outliers that would drag a mean.
     """
     ideal_s = np.empty(template.num_ops)
     of_type = [np.flatnonzero(template.optype == code) for code in template.present]

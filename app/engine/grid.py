@@ -50,7 +50,7 @@ def _spans(start_s, duration_s, num_steps, first, end):  # type: ignore[no-untyp
     return first_s, last_s
 
 
-# Op types whose model chunk is part of the structure (what-if model, section 1).
+# Op types whose model chunk is part of the structure (docs/replay.md, section 7).
 _HAS_CHUNK = frozenset(
     {
         "forward-compute",

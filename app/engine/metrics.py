@@ -43,7 +43,7 @@ def recovered_share(actual_s: Floats, repaired_s: Floats, ideal_s: Floats) -> fl
 
 
 def discrepancy(simulated_s: Floats, recorded_s: Floats) -> float:
-    """|simulated - recorded| / recorded, of the mean step times (what-if model, section 4)."""
+    """|simulated - recorded| / recorded, of the mean step times (docs/glossary.md)."""
     return float(abs(simulated_s.mean() - recorded_s.mean()) / recorded_s.mean())
 
 

@@ -34,7 +34,7 @@ def group_by_structure(window: Window) -> StepStructures:
     """Group the window's steps by structure; refuse steps whose replicas differ.
 
     The structure of a replica in a step is its set of operations by stage, type, number, and
-    chunk where it has one (what-if model, section 6).
+    chunk where it has one (docs/replay.md, section 7).
     """
     keys = _Keys(window)
     groups: dict[bytes, list[int]] = {}

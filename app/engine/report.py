@@ -1,4 +1,4 @@
-"""All figures of one window (what-if model, section 5), and their JSON object (section 7)."""
+"""All figures of one window, and their JSON object (docs/glossary.md)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -24,7 +24,7 @@ class Template:
     """Operations of one replica, numbered worker by worker in recorded order.
 
     Order on a worker is by (start, seq_id, op type name), read from the first step of dp rank 0
-    (what-if model, section 3).
+    (docs/replay.md).
 
     Shapes: all [ops]. `start_s` and `end_s` are those of that first step.
     """

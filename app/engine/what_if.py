@@ -7,7 +7,7 @@ that keep their recorded durations; all others are ideal.
 peers of a group meet where dp ranks synchronise, those of one block where expert-parallel ranks
 do. In an ordinary simulation dp ranks are peers and steps are groups. For the exact worker slowdown
 the peers are the worker's replica and ideal replicas that stand for all others, and the groups are
-(dp rank, step) (what-if model, section 5).
+(dp rank, step).
 """
 
 from collections.abc import Callable
@@ -311,9 +311,9 @@ class Replayer:
         """[dp, steps], seconds: only that replica's operations (on some stages) are recorded.
 
         All other replicas are ideal, so equal to each other: one lane stands for all of them, and
-        one pass gives the exact figure for every dp rank (what-if model, section 5). Where
-        expert-parallel blocks meet, one more lane stands for the others of the replica's block,
-        which wait for it more often.
+        one pass gives the exact figure for every dp rank. Where expert-parallel blocks
+        meet, one more lane stands for the others of the replica's block, which wait for it more
+        often.
         """
         stand_ins = self._stand_ins
         keep = np.zeros((self.class_stage.size, stand_ins.size), np.bool_)

@@ -197,7 +197,7 @@ _FINDING_FIELDS = ("cause", "cost", "confidence", "onset_step", "persistence", "
 
 
 def brief_of(result: Mapping[str, Any], *, num_gpus: int) -> dict[str, Any] | None:
-    """The brief of a window's result (section 7 of the model); None if nothing was measured.
+    """The brief of a window's result (docs/glossary.md); None if nothing was measured.
 
     `findings` is None if the window was not diagnosed, and empty if no cause was found.
     """
@@ -285,7 +285,7 @@ class Loss:
 
 
 def losses_of(result: Mapping[str, Any], *, num_gpus: int) -> list[Loss]:
-    """The losses of a window's result (section 7 of the model); none for low fidelity.
+    """The losses of a window's result (docs/glossary.md); none for low fidelity.
 
     Shares of causes overlap; the loss minus all of them is unexplained. Without a diagnosis, all
     of it is.

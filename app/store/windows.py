@@ -83,7 +83,7 @@ class WindowSummary:
 class WindowRecord:
     """One revision of a window, to be saved.
 
-    `result` is the JSON of what-if-model.md, section 7, without its figures by step, which are in
+    `result` is the JSON object of docs/glossary.md, without its figures by step, which are in
     `per_step` (`split_by_step`); `trace` are the raw operations, for closed windows only.
     """
 

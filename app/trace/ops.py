@@ -49,7 +49,7 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
-    """How one operation type is replayed (what-if model, sections 2, 3 and 6).
+    """How one operation type is replayed (docs/replay.md, sections 1, 4 and 6).
 
     Operations of one `stream` run one after the other on a worker, in recorded order; "" is none.
     Of a job's own p2p types, the sending one names in `pairs_with` the one that receives, on the

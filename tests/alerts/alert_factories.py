@@ -54,7 +54,7 @@ def moment(number: int, epoch: int = 1, took_s: float = WINDOW_S) -> ObservedWin
 
 
 def result(slowdown: float = 1.0, **given: Any) -> dict[str, Any]:
-    """As much of section 7's object as rules look at, of two workers and eight steps of 1 s."""
+    """As much of a result as rules look at, of two workers and eight steps of 1 s."""
     known: dict[str, Any] = {
         "slowdown": slowdown,
         "gpu_time_wasted": 1 - 1 / slowdown,

@@ -1,4 +1,4 @@
-"""Window results (what-if model, section 7) with only what a chart test is about."""
+"""Window results (docs/glossary.md) with only what a chart test is about."""
 
 import base64
 from typing import Any

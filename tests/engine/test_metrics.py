@@ -27,7 +27,7 @@ def test_a_harmful_repair_has_a_negative_share():
 
 
 def test_a_job_faster_than_its_ideal_has_shares():
-    # Only T = T_ideal leaves nothing to divide by (what-if model, section 7).
+    # Only T = T_ideal leaves nothing to divide by (docs/glossary.md, M_W).
     assert metrics.recovered_share(np.array([8.0]), np.array([9.0]), IDEAL_S) == 0.5
 
 

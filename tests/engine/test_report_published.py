@@ -1,4 +1,4 @@
-"""The published analyser's figures (what-if model, section 8)."""
+"""Figures of published traces equal those of the published analyser."""
 
 import json
 from functools import cache
@@ -41,7 +41,7 @@ def load(kind: str, name: str) -> dict[str, Any]:
 
 
 def expected(name: str, steps: list[int]) -> dict[str, Any]:
-    """The published figures in the shape of section 7; those that they leave out are left out."""
+    """The published figures in the shape of a result; those that they leave out are left out."""
     there = load("result", name)
 
     def by_step(key: str) -> list[float]:

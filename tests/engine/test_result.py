@@ -9,7 +9,7 @@ from app.trace.window import SkippedStep
 from tests.job_strategies import windows
 from tests.window_factory import Row, in_row, window
 
-# What-if model, section 7.
+# docs/glossary.md has their meanings.
 KEYS = [
     "schema", "window", "job", "steps", "skipped_steps", "step_time_s", "launch_slowdown",
     "fidelity", "slowdown", "gpu_time_wasted", "gpu_hours_lost", "launch_delay", "step_slowdown",

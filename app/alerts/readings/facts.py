@@ -109,7 +109,7 @@ def _named(culprit: Culprit) -> _Named:
 
 @dataclass(frozen=True)
 class WindowFacts:
-    """One revision of a window: `result` is section 7's object of the model, with its findings.
+    """One revision of a window: `result` is the JSON object of docs/glossary.md, with its findings.
 
     `verdict` is None where the window has no figures. `hosts` are the run's, as far as known.
     `earlier_step_s` [n] are recorded step times in seconds of the run's windows before it, the

@@ -16,7 +16,7 @@ _SHAPE_SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size")
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A result (what-if model, section 7) with its job's name and GPUs."""
+    """A result (docs/glossary.md) with its job's name and GPUs."""
 
     job_id: str
     name: str

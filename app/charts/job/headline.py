@@ -54,7 +54,7 @@ class JobFacts:
 
 
 def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> Headline:
-    """State, sentence and subline of a job; `result` is its last window's (model, section 7)."""
+    """State, sentence and subline of a job; `result` is its last window's (docs/glossary.md)."""
     known = result if result and result.get("slowdown") is not None else None
     match state:
         case "stalled":

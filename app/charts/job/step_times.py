@@ -92,7 +92,7 @@ def mean_s(points: Sequence[StepPoint], read: TimeOfPoint) -> float:
 
 
 def discrepancy_of(points: Sequence[StepPoint]) -> float:
-    """How far the simulated mean is from the recorded one, as a share of it (model, section 4)."""
+    """How far the simulated mean is from the recorded one, as a share of it (docs/glossary.md)."""
     if not points:
         return 0.0
     recorded_s = mean_s(points, lambda point: point.recorded_s)

@@ -77,7 +77,7 @@ class ChartOptions:
 
 @dataclass(frozen=True, slots=True)
 class WindowChart:
-    """How to draw a chart from a window's result (what-if model, section 7).
+    """How to draw a chart from a window's result (docs/glossary.md).
 
     `needs` is the key without which there is nothing to draw; `per_step` is what else is needed
     of each step, which is then in the result's `per_step`, or in that of its arrivals.

@@ -26,7 +26,7 @@ from app.engine.what_if import Replayer
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats
 
-# [P]; both are needed.
+# Both are needed (Lin et al., OSDI 2025).
 MIN_R = 0.9
 MIN_VARIATION = 0.05
 # CV of the published jobs with this cause.

@@ -3,8 +3,9 @@
 Bayesian online change-point detection (Adams and MacKay, 2007) for a normal series of unknown mean
 and variance: each value multiplies the weight of every run (every position at which the current
 level may have begun) by its predictive density, a Student t; a share of the weight goes to a new
-run. A detected change counts if both levels are known from enough steps and differ by 10 % [G]; it
-is placed at the most likely step. Several jumps in one direction may be replaced by a ramp.
+run. A detected change counts if both levels are known from enough steps and differ by 10 %, as in
+Greyhound (Wu et al., USENIX ATC 2025); it is placed at the most likely step. Several jumps in one
+direction may be replaced by a ramp.
 
 Call `level_changes` or `latest_onset`. Kernels work on the logarithms of one series.
 """
@@ -85,7 +86,7 @@ def advance(  # type: ignore[no-untyped-def]
     return kept
 
 
-# The posterior that a change has taken place [G].
+# The posterior that a change has taken place (Greyhound, Wu et al., USENIX ATC 2025).
 MIN_EVIDENCE = 0.9
 # Standard errors between levels, and more of them where few values give the error.
 MIN_DEVIATIONS = 5.0
@@ -111,7 +112,7 @@ class ChangeCriteria(NamedTuple):
     difference: float
 
 
-# A change of 10 % [G].
+# A change of 10 % (Greyhound, Wu et al., USENIX ATC 2025).
 USUAL_CRITERIA = ChangeCriteria(4, 3, float(np.log(1.10)))
 
 

@@ -175,7 +175,7 @@ class _State:
             case Set(seconds):
                 return _Affine(0.0, np.full(num_ops, float(seconds)), 0.0)
             case Ideal():
-                # As reports have it: a transfer's ideal may be a little below 0 (section 4).
+                # As reports have it: a transfer's ideal may be a little below 0.
                 return _Affine(0.0, self._group.durations.ideal_s[:num_ops], -np.inf)
 
     def _change(self, affine: _Affine, region: Region) -> None:
