@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.ingest.assembly.windows import unpack_ops
+from app.ingest.assembly.windows import unpack_window
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import DEADLINE_S, step_batches
 
@@ -143,6 +143,6 @@ def test_batches_around_the_end_of_a_job_are_in_its_windows(twin, is_behind):
     twin.turns(consumer)
     assert twin.windows("state", "num_steps") == [("complete", 3), ("complete", 1)]
     sent = num_ops(batch for step in batches for batch in step)
-    assert sum(unpack_ops(blob).num_ops for (blob,) in twin.windows("trace")) == sent
+    assert sum(unpack_window(blob).ops.num_ops for (blob,) in twin.windows("trace")) == sent
     found = counts(twin)
     assert (found["accepted"], sum(found.values())) == (sent, sent)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.engine.report import analyse, report_as_json
-from app.ingest.assembly.windows import unpack_ops
+from app.ingest.assembly.windows import unpack_window
 from app.ingest.wire import codec
 from app.store import windows
 from app.synth.job import SimulatedJob
@@ -98,7 +98,7 @@ def test_stored_operations_have_custom_types(twin):
     push(twin, 0, 1, 2)
     twin.turns(twin.consumer())
     [(_, blob)] = twin.windows("first_step", "trace")
-    codes, counts = np.unique(unpack_ops(blob).optype, return_counts=True)
+    codes, counts = np.unique(unpack_window(blob).ops.optype, return_counts=True)
     by_name = dict(zip(map(OWN.name, codes), counts.tolist(), strict=True))
     assert by_name["moe-all-to-all"] == by_name["forward-compute"] == 3 * 3 * SIZES.num_workers
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from app.consumer.shard import TURN_BYTES, split_by_memory
-from app.ingest.assembly.windows import unpack_ops
+from app.ingest.assembly.windows import unpack_window
 from app.ingest.queue import Entry
 from app.ingest.wire import codec
 from app.ingest.wire.body import EXTENSIONS
@@ -156,7 +156,7 @@ def test_window_closes_by_its_number_of_training_steps(twin):
     assert twin.windows("state", "first_step", "last_step", "num_steps") == [("complete", 0, 11, 3)]
     # The trace has operations of the training steps only.
     [(blob,)] = twin.windows("trace")
-    assert sorted({*unpack_ops(blob).step.tolist()}) == [9, 10, 11]
+    assert sorted({*unpack_window(blob).ops.step.tolist()}) == [9, 10, 11]
 
 
 def test_crash_among_steps_of_other_kinds_changes_no_result(twin):

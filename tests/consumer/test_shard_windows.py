@@ -6,7 +6,7 @@ import pytest
 
 from app.diagnosis.job_history import History
 from app.ingest.assembly.assembler import unpack_spool
-from app.ingest.assembly.windows import unpack_ops
+from app.ingest.assembly.windows import unpack_window
 from app.monitor import analysed
 from app.store import windows
 from app.trace.window import Window
@@ -100,7 +100,7 @@ def test_spooled_batches_become_stored_operations_when_a_window_closes(twin):
     twin.turns(consumer)
     assert twin.rows("spool") == []
     [(_, blob)] = twin.windows("first_step", "trace")
-    assert len(unpack_ops(blob).step) == HEALTHY.make(range(3)).num_ops
+    assert len(unpack_window(blob).ops.step) == HEALTHY.make(range(3)).num_ops
     assert twin.queue.reader.backlog(0) == 0
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.windows import pack_window, unpack_ops
+from app.ingest.assembly.windows import pack_window, unpack_window
 from app.ingest.batch import OpBatch
 from app.ingest.wire import codec
 from app.monitor import observe
@@ -186,7 +186,7 @@ def _judge_window(
 
 
 def _stored(blob: bytes) -> Ints:
-    table = unpack_ops(blob)
+    table = unpack_window(blob).ops
     return sorted_rows(
         np.stack([getattr(table, name).astype(np.int64) for name in COLUMNS], axis=1)
     )

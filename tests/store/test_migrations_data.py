@@ -17,7 +17,7 @@ from app.ingest.assembly.assembler import (
     unpack_spool,
 )
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.windows import pack_window, unpack_ops
+from app.ingest.assembly.windows import pack_window, unpack_window
 from app.ingest.wire import codec
 from app.store import dead_letters, hosts, jobs, runs, shards, tokens, windows
 from app.store.alerting import alerts, outbox
@@ -80,7 +80,7 @@ def test_windows_and_steps_are_read_as_they_were_written(upgraded):
         assert windows.trace(conn, JOB, "2-1") is None
         series = windows.step_series(conn, JOB)
     assert blob is not None
-    columns = unpack_ops(blob).columns()
+    columns = unpack_window(blob).ops.columns()
     assert {name: values.tolist() for name, values in columns.items()} == old.TRACE
     assert [(row.step, row.skipped_reason) for row in series] == [
         (0, None),
@@ -141,7 +141,7 @@ def test_open_window_survives_the_upgrade(upgraded):
     assert change.window.revision == 5
     # Step 1 has the operations of ranks that sent it in time only.
     assert change.ops is not None
-    assert unpack_ops(change.ops).of_step(1).rank.tolist() == [0, 1]
+    assert unpack_window(change.ops).ops.of_step(1).rank.tolist() == [0, 1]
 
 
 def test_open_window_without_further_steps_closes_with_a_newer_revision(upgraded):
@@ -177,7 +177,7 @@ def test_downgrade_restores_the_original_rows(upgraded, url):
 
 
 def new_trace():
-    table = unpack_ops(old.stored_trace(old.TRACE))
+    table = unpack_window(old.stored_trace(old.TRACE)).ops
     return table, OpTable(**table.columns(), tokens=table.start_ns, bytes=table.duration_ns)
 
 

@@ -148,17 +148,12 @@ def pack_window(table: OpTable, groups: GroupTable | None = None) -> bytes:
     return msgspec.msgpack.encode(message)
 
 
-def unpack_ops(blob: bytes) -> OpTable:
-    """The operations in bytes that `pack_window` made.
+def unpack_window(blob: bytes) -> StoredWindow:
+    """All that is in bytes that `pack_window` made.
 
     Raises:
         ValueError: a newer version made them.
     """
-    return _operations(_message(blob))
-
-
-def unpack_window(blob: bytes) -> StoredWindow:
-    """All that is in bytes that `pack_window` made; raises as `unpack_ops` does."""
     message = _message(blob)
     groups = message.get("collectives")
     return StoredWindow(_operations(message), None if groups is None else groups_of_message(groups))

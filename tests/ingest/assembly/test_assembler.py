@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.ingest.assembly.windows import unpack_ops
+from app.ingest.assembly.windows import unpack_window
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
 from tests.ingest.factories import (
@@ -352,7 +352,7 @@ def test_optional_columns_are_stored():
     run.add(rich, 0.0)
     [change] = run.finish(0.0, "complete")
     assert change.ops is not None
-    table = unpack_ops(change.ops)
+    table = unpack_window(change.ops).ops
     assert table.tokens is not None
     assert table.tokens.tolist() == [-1, 4096]
     assert table.bytes is None
@@ -392,7 +392,7 @@ def test_a_closed_window_has_all_its_operations_packed():
     changes = feed(run, [each for step in range(3) for each in step_batches(step)])
     ops = changes[-1].ops
     assert ops is not None
-    table = unpack_ops(ops)
+    table = unpack_window(ops).ops
     assert table.num_ops == sum(num_rows(step) for step in range(3))
     first = rows_of(0, 0)[0]
     assert table.start_ns[0] == first[2]

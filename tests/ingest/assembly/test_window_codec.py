@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.ingest.assembly.windows import pack_window, unpack_ops
+from app.ingest.assembly.windows import pack_window, unpack_window
 
 # Three operations as the first release packed them.
 OF_THE_FIRST_RELEASE = (
@@ -16,7 +16,7 @@ OF_THE_FIRST_RELEASE = (
 
 
 def test_operations_of_the_first_release_are_read():
-    table = unpack_ops(base64.b85decode(OF_THE_FIRST_RELEASE))
+    table = unpack_window(base64.b85decode(OF_THE_FIRST_RELEASE)).ops
     assert table.step.tolist() == [7, 7, 8]
     assert table.rank.tolist() == [0, 8, 8]
     assert table.dp_rank.tolist() == [0, 1, 1]
@@ -44,7 +44,7 @@ OF_FORMAT_2 = (
 
 
 def test_format_2_without_gpu_columns_is_read():
-    table = unpack_ops(base64.b85decode(OF_FORMAT_2))
+    table = unpack_window(base64.b85decode(OF_FORMAT_2)).ops
     assert table.start_ns.tolist() == [10**18, 10**18 + 300, 10**18 + 70_000]
     assert table.tokens is not None
     assert table.bytes is not None
@@ -54,9 +54,9 @@ def test_format_2_without_gpu_columns_is_read():
 
 
 def test_optional_columns_round_trip_and_absent_ones_stay_absent():
-    first = unpack_ops(base64.b85decode(OF_THE_FIRST_RELEASE))
+    first = unpack_window(base64.b85decode(OF_THE_FIRST_RELEASE)).ops
     extended = replace(first, tokens=np.array([4096, -1, -1]), temperature_c=np.array([-1, -1, 71]))
-    again = unpack_ops(pack_window(extended))
+    again = unpack_window(pack_window(extended)).ops
     assert again.tokens is not None
     assert again.temperature_c is not None
     assert (again.tokens.tolist(), again.temperature_c.tolist()) == ([4096, -1, -1], [-1, -1, 71])

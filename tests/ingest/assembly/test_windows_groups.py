@@ -8,7 +8,7 @@ import pytest
 from app.ingest.assembly import op_table, windows
 from app.ingest.assembly.assembler import EarlierBatch, RunAssembler, WindowRules
 from app.ingest.assembly.op_table import GroupSlice, OpTable, group_table_of_slices
-from app.ingest.assembly.windows import pack_window, unpack_ops, unpack_window
+from app.ingest.assembly.windows import pack_window, unpack_window
 from app.ingest.batch import GroupRows, OpBatch
 from app.trace.collectives import RankGroup, RankPlace
 from app.trace.job import Job, Parallelism
@@ -411,7 +411,7 @@ def test_an_older_version_reads_the_operations_of_a_window_with_groups():
         name: np.empty(0, TABLE_DTYPES[name]) for name in TABLE_DTYPES if name not in OPTIONAL
     })  # fmt: skip
     blob = pack_window(ops, group_table_of_slices([group_slice(0, 0, 5), group_slice(1, 0, 7)]))
-    assert unpack_ops(blob).num_ops == 0
+    assert unpack_window(blob).ops.num_ops == 0
     groups = unpack_window(blob).groups
     assert groups is not None
     assert groups.places == {0: RankPlace(0), 1: RankPlace(1)}
