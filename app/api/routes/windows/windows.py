@@ -64,7 +64,7 @@ def shown_result(
 def _result_of_steps(
     service: Service, job_id: str, window: str, named: str, *, per_step: bool
 ) -> Result:
-    """Figures and causes of some steps, analysed anew with ideals of these steps only.
+    """Figures and causes of some steps, analysed with ideals from these steps only.
 
     The analysis does not know the steps before.
     """

@@ -291,7 +291,7 @@ def get_worker_chart(
     window: ShownWindow = "latest",
     theme: ThemeName = "light",
 ) -> Response:
-    """`course`: slowdown over the last windows up to the given one, and over the steps of that one.
+    """`course`: slowdown over the last windows up to the given one, and over its steps.
 
     `ops`: operations of the given window, or of the last closed one, since operations are stored
     when a window closes.
